@@ -75,8 +75,8 @@ cdef object _fault(const chk.oe_gguf_fault *fault):
 cdef list _strings_with_zeros(const uint8_t *data, const chk.oe_gguf_kv *kv):
     """The strings of a value by their stored lengths; the walk has proven that they lie inside `data`."""
     cdef list found = []
-    cdef uint64_t at = kv.value, length = 0, i
-    for i in range(kv.count):
+    cdef uint64_t at = kv.value, length = 0, _i
+    for _i in range(kv.count):
         memcpy(&length, data + at, sizeof(length))
         found.append(_text(<const char *>data + at + sizeof(length), length))
         at += sizeof(length) + length

@@ -98,12 +98,12 @@ _MESSAGES = {
     "byte_order": "the file was written for a machine of the other byte order; convert it with llama.cpp's "
     "gguf_convert_endian.py",
     "version": "GGUF version {got} cannot be read, only 2 and 3; convert the original model again",
-    "truncated": "the file is truncated: {what} of {subject} needs {want} more bytes, only {got} are left; "
+    "truncated": "the file is truncated: reading {what} ({subject}) needs {want} more bytes, only {got} are left; "
     "download it again",
     "header_size": "the header would be longer than {want} bytes" + _DAMAGED,
     "count": "{what} is given as {got}, but a file of this size holds at most {want}; it is truncated or corrupted, "
     "download it again",
-    "string_length": "{what} of {subject} is a string of {got} bytes, but only {want} bytes are left; the file is "
+    "string_length": "{what} ({subject}) is a string of {got} bytes, but only {want} bytes are left; the file is "
     "truncated or corrupted, download it again",
     "empty_name": "the name of {subject} is empty" + _DAMAGED,
     "zero_in_name": "the name of {subject} holds a zero byte" + _DAMAGED,

@@ -25,6 +25,8 @@ cdef extern from "ggml.h" nogil:
         GGML_TYPE_F16
         GGML_TYPE_Q4_0
         GGML_TYPE_Q8_0
+        GGML_TYPE_Q8_1
+        GGML_TYPE_Q8_K
         GGML_TYPE_I32
         GGML_TYPE_I64
         GGML_TYPE_BF16
@@ -158,7 +160,7 @@ cdef extern from "ggml.h" nogil:
     ggml_tensor *ggml_l2_norm(ggml_context *ctx, ggml_tensor *a, float eps)
     ggml_tensor *ggml_mul_mat(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
     ggml_tensor *ggml_mul_mat_id(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, ggml_tensor *ids)
-    void ggml_prec_set_acc(ggml_tensor *a, ggml_prec prec)
+    bool ggml_prec_set_acc(ggml_tensor *a, ggml_prec prec)
     ggml_tensor *ggml_scale_bias(ggml_context *ctx, ggml_tensor *a, float s, float b)
     ggml_tensor *ggml_cpy(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
     ggml_tensor *ggml_cast(ggml_context *ctx, ggml_tensor *a, ggml_type type)
@@ -200,14 +202,16 @@ cdef extern from "ggml.h" nogil:
 
 
 cdef extern from "ggml-alloc.h" nogil:
+    struct ggml_backend_buffer_type:
+        pass
+    ctypedef ggml_backend_buffer_type *ggml_backend_buffer_type_t
+    ctypedef ggml_backend_buffer *ggml_backend_buffer_t
     ggml_backend_buffer *ggml_backend_alloc_ctx_tensors_from_buft(ggml_context *ctx,
                                                                   ggml_backend_buffer_type_t buft) except +
     size_t ggml_backend_alloc_ctx_tensors_from_buft_size(ggml_context *ctx, ggml_backend_buffer_type_t buft)
 
 
 cdef extern from "ggml-backend.h" nogil:
-    struct ggml_backend_buffer_type:
-        pass
     struct ggml_backend:
         pass
     struct ggml_backend_reg:
@@ -216,8 +220,6 @@ cdef extern from "ggml-backend.h" nogil:
         pass
     struct ggml_backend_sched:
         pass
-    ctypedef ggml_backend_buffer_type *ggml_backend_buffer_type_t
-    ctypedef ggml_backend_buffer *ggml_backend_buffer_t
     ctypedef ggml_backend *ggml_backend_t
     ctypedef ggml_backend_reg *ggml_backend_reg_t
     ctypedef ggml_backend_device *ggml_backend_dev_t

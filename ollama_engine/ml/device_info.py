@@ -1,0 +1,33 @@
+"""What is known of one device: a plain description without a pointer in sight of its users."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal
+
+DeviceKind = Literal["cpu", "gpu", "igpu", "accel"]
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device that tensors can live on and graphs can run on."""
+
+    name: str
+    """ggml's name, such as "CPU" or "CUDA0"."""
+    kind: DeviceKind
+    library: str
+    """The backend that drives it, such as "CPU" or "CUDA"."""
+    index: int
+    """Number of this device among those of the same library: CUDA 0, CUDA 1 ..."""
+    description: str
+    memory_total: int
+    """Bytes."""
+    memory_free: int
+    """Bytes; for the CPU what ggml reports, which is often the total."""
+    id: str | None = None
+    """PCI address where known."""
+    features: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), hash=False)
+    """Instruction sets and build options of its backend, as the variant that was loaded reports them."""
+    handle: int = field(default=0, repr=False, compare=False)

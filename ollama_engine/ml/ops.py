@@ -1,0 +1,75 @@
+"""Every operation on tensors but `+ - * /`: one function each, checked before ggml sees it.
+
+Each takes and returns `Tensor`s of one graph, raises ShapeError for what ggml could not compute, and computes nothing
+itself: that happens in `Context.compute()`.
+"""
+
+from __future__ import annotations
+
+from ollama_engine.ml.ops_math import (
+    argsort,
+    clamp,
+    cos,
+    glu,
+    l2_norm,
+    layer_norm,
+    log,
+    mean,
+    rms_norm,
+    scale,
+    sin,
+    sqr,
+    sqrt,
+    sum_rows,
+    top_k,
+    unary,
+)
+from ollama_engine.ml.ops_nn import flash_attention, mul_mat, mul_mat_id, rope, softmax
+from ollama_engine.ml.ops_shape import (
+    cast,
+    concat,
+    cont,
+    copy,
+    get_rows,
+    permute,
+    repeat,
+    reshape,
+    set_rows,
+    transpose,
+    view,
+)
+
+__all__ = [
+    "argsort",
+    "cast",
+    "clamp",
+    "concat",
+    "cont",
+    "copy",
+    "cos",
+    "flash_attention",
+    "get_rows",
+    "glu",
+    "l2_norm",
+    "layer_norm",
+    "log",
+    "mean",
+    "mul_mat",
+    "mul_mat_id",
+    "permute",
+    "repeat",
+    "reshape",
+    "rms_norm",
+    "rope",
+    "scale",
+    "set_rows",
+    "sin",
+    "softmax",
+    "sqr",
+    "sqrt",
+    "sum_rows",
+    "top_k",
+    "transpose",
+    "unary",
+    "view",
+]

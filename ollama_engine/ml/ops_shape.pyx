@@ -1,0 +1,217 @@
+"""Views, copies and rows: moving values without changing them (but for their type)."""
+
+from libc.stddef cimport size_t
+from libc.stdint cimport int64_t
+
+from ollama_engine.errors import ShapeError
+
+from ollama_engine.ml cimport libggml as lib
+from ollama_engine.ml.context cimport Context
+from ollama_engine.ml.tensor cimport Graph, Tensor, alive, describe, graph_of, shape_to_ne, type_of, wrap
+
+cdef Graph _graph(Tensor t, Context ctx):
+    """The graph for a view of `t`: its own, or `ctx` where `t` is a weight or cache storage."""
+    alive(t)
+    if ctx is None:
+        return graph_of(t)
+    if t.owner.is_graph and t.owner is not ctx:
+        raise ShapeError("the tensor belongs to another context than the one given")
+    ctx.charge(2)
+    if not t.owner.is_graph:
+        ctx.use_stored(t)
+    return ctx
+
+
+def view(Tensor t not None, shape, strides=None, offset=0, Context ctx=None):
+    """A window into the memory of `t`: `shape` elements, from byte `offset` on.
+
+    `strides` are the bytes between elements of dimensions 1, 2 and 3 as far as `shape` has them; None means dense.
+    `ctx` names the graph when `t` is a weight or cache storage. Raises ShapeError if any element lies outside of `t`.
+    """
+    cdef Graph graph = _graph(t, ctx)
+    cdef int64_t ne[4]
+    cdef size_t nb[4]
+    cdef int i
+    cdef object end
+    shape_to_ne(shape, t.ptr.type, ne)
+    given = () if strides is None else tuple(strides)
+    rank = 1 if isinstance(shape, int) else len(shape)
+    if strides is not None and len(given) != rank - 1:
+        raise ShapeError(f"view: shape {shape} needs {rank - 1} strides, got {given}")
+    if not 0 <= offset < 1 << 48 or any(not 0 < s < 1 << 48 for s in given):
+        raise ShapeError(f"view: offset and strides are bytes in a sane range, got {offset} and {given}")
+    unit = lib.ggml_type_size(t.ptr.type)
+    if offset % unit or any(s % unit for s in given):
+        raise ShapeError(f"view: offset and strides are multiples of {unit} bytes, got {offset} and {given}")
+    nb[0] = unit
+    nb[1] = lib.ggml_row_size(t.ptr.type, ne[0])
+    for i in range(1, 4):
+        nb[i] = given[i - 1] if i - 1 < len(given) else (nb[1] if i == 1 else nb[i - 1] * ne[i - 1])
+    if not lib.ggml_is_contiguous(t.ptr):
+        raise ShapeError(f"view: {describe(t)} is not contiguous; view its source, or ops.cont(...) of it")
+    end = offset + lib.ggml_row_size(t.ptr.type, ne[0]) + sum((ne[i] - 1) * nb[i] for i in range(1, 4))
+    if end > lib.ggml_nbytes(t.ptr):
+        raise ShapeError(f"view: shape {shape} with strides {given} from byte {offset} ends at byte {end}, "
+                         f"but {describe(t)} has {lib.ggml_nbytes(t.ptr)}")
+    return wrap(graph, lib.ggml_view_4d(graph.ctx, t.ptr, ne[0], ne[1], ne[2], ne[3], nb[1], nb[2], nb[3], offset))
+
+
+def reshape(Tensor t not None, *shape):
+    """The same values in another shape; `t` must be contiguous."""
+    cdef Graph graph = graph_of(t)
+    cdef int64_t ne[4]
+    shape_to_ne(shape, t.ptr.type, ne)
+    if ne[0] * ne[1] * ne[2] * ne[3] != lib.ggml_nelements(t.ptr):
+        raise ShapeError(f"reshape: {describe(t)} has {lib.ggml_nelements(t.ptr)} elements, not those of {shape}")
+    if not lib.ggml_is_contiguous(t.ptr):
+        raise ShapeError(f"reshape: {describe(t)} must be contiguous; use ops.cont(...)")
+    return wrap(graph, lib.ggml_reshape_4d(graph.ctx, t.ptr, ne[0], ne[1], ne[2], ne[3]))
+
+
+def permute(Tensor t not None, int a0, int a1, int a2, int a3):
+    """Dimension i of `t` becomes dimension a_i of the result; a view."""
+    cdef Graph graph = graph_of(t)
+    if sorted((a0, a1, a2, a3)) != [0, 1, 2, 3]:
+        raise ShapeError(f"permute: the axes must be 0, 1, 2, 3 in some order, got {(a0, a1, a2, a3)}")
+    if a0 != 0 and lib.ggml_blck_size(t.ptr.type) > 1:
+        raise ShapeError(f"permute: the first dimension of {describe(t)} is made of blocks and cannot move")
+    return wrap(graph, lib.ggml_permute(graph.ctx, t.ptr, a0, a1, a2, a3))
+
+
+def transpose(Tensor t not None):
+    """The first two dimensions swapped; a view."""
+    return permute(t, 1, 0, 2, 3)
+
+
+_DENSE_TYPES = (lib.GGML_TYPE_F32, lib.GGML_TYPE_F16, lib.GGML_TYPE_BF16)
+
+
+def cont(Tensor t not None):
+    """A contiguous copy."""
+    cdef Graph graph = graph_of(t)
+    if t.ptr.type not in _DENSE_TYPES and t.ptr.type != lib.GGML_TYPE_I32:
+        raise ShapeError(f"cont: expected f32, f16, bf16 or i32, got {describe(t)}")
+    return wrap(graph, lib.ggml_cont(graph.ctx, t.ptr))
+
+
+def cast(Tensor t not None, str dtype):
+    """A copy with another element type: between f32, f16 and bf16, and from f32 to q8_0 and q4_0."""
+    cdef Graph graph = graph_of(t)
+    kind = type_of(dtype)
+    _check_copy("cast", t, kind)
+    return wrap(graph, lib.ggml_cast(graph.ctx, t.ptr, kind))
+
+
+cdef int _check_copy(str op, Tensor source, lib.ggml_type kind) except -1:
+    if source.ptr.type not in _DENSE_TYPES:
+        raise ShapeError(f"{op}: expected f32, f16 or bf16, got {describe(source)}")
+    if kind in _DENSE_TYPES:
+        return 0
+    if kind != lib.GGML_TYPE_Q8_0 and kind != lib.GGML_TYPE_Q4_0:
+        raise ShapeError(f"{op}: the result is f32, f16, bf16, q8_0 or q4_0")
+    if source.ptr.type != lib.GGML_TYPE_F32 or not lib.ggml_is_contiguous(source.ptr):
+        raise ShapeError(f"{op}: only contiguous f32 can be quantized, got {describe(source)}")
+    if source.ptr.ne[0] % lib.ggml_blck_size(kind):
+        raise ShapeError(f"{op}: rows of {describe(source)} are no multiple of {lib.ggml_blck_size(kind)}")
+    return 0
+
+
+def copy(Tensor source not None, Tensor into not None):
+    """Write the values of `source` into the memory of `into` (a view of a cache, say), converting the type.
+
+    The result must be given to `ctx.expand(...)` to take effect.
+    """
+    cdef Graph graph = graph_of(source, into)
+    if lib.ggml_nelements(source.ptr) != lib.ggml_nelements(into.ptr):
+        raise ShapeError(f"copy: {describe(source)} and {describe(into)} have different numbers of elements")
+    _check_copy("copy", source, into.ptr.type)
+    if not lib.ggml_are_same_shape(source.ptr, into.ptr) and not (
+            lib.ggml_is_contiguous(source.ptr) and lib.ggml_is_contiguous(into.ptr)):
+        raise ShapeError(f"copy: {describe(source)} into {describe(into)}: shapes differ and a side is not contiguous")
+    if lib.ggml_blck_size(into.ptr.type) > 1 and not lib.ggml_is_contiguous(into.ptr):
+        raise ShapeError(f"copy: a quantized {describe(into)} must be contiguous")
+    return wrap(graph, lib.ggml_cpy(graph.ctx, source.ptr, into.ptr))
+
+
+def concat(Tensor a not None, Tensor b not None, int axis):
+    """`b` after `a` along one dimension."""
+    cdef Graph graph = graph_of(a, b)
+    cdef int i
+    if not 0 <= axis < 4:
+        raise ShapeError(f"concat: axis is 0 to 3, got {axis}")
+    if a.ptr.type != b.ptr.type or a.ptr.type not in (lib.GGML_TYPE_F32, lib.GGML_TYPE_F16, lib.GGML_TYPE_I32):
+        raise ShapeError(f"concat: both sides are f32, f16 or i32 alike, got {describe(a)} and {describe(b)}")
+    for i in range(4):
+        if i != axis and a.ptr.ne[i] != b.ptr.ne[i]:
+            raise ShapeError(f"concat: {describe(a)} and {describe(b)} differ in dimension {i}, not only in {axis}")
+    if not lib.ggml_is_contiguous(a.ptr) or not lib.ggml_is_contiguous(b.ptr):
+        raise ShapeError("concat: both sides must be contiguous; use ops.cont(...)")
+    return wrap(graph, lib.ggml_concat(graph.ctx, a.ptr, b.ptr, axis))
+
+
+def repeat(Tensor t not None, *shape):
+    """`t` repeated to fill a larger shape whose dimensions are multiples of its own."""
+    cdef Graph graph = graph_of(t)
+    cdef int64_t ne[4]
+    cdef int i
+    shape_to_ne(shape, t.ptr.type, ne)
+    if t.ptr.type != lib.GGML_TYPE_F32 or not lib.ggml_is_contiguous(t.ptr):
+        raise ShapeError(f"repeat: expected contiguous f32, got {describe(t)}")
+    for i in range(4):
+        if ne[i] % t.ptr.ne[i]:
+            raise ShapeError(f"repeat: {tuple(shape)} is no multiple of {describe(t)} in dimension {i}")
+    return wrap(graph, lib.ggml_repeat_4d(graph.ctx, t.ptr, ne[0], ne[1], ne[2], ne[3]))
+
+
+def get_rows(Tensor table not None, Tensor index not None):
+    """Rows of `table` [n, rows] chosen by `index` i32 [k] -> f32 [n, k]; with more dimensions, one list for each.
+
+    The values of `index` are checked against the number of rows before each compute.
+    """
+    cdef Graph graph = graph_of(table, index)
+    cdef lib.ggml_tensor *a = table.ptr
+    cdef lib.ggml_tensor *b = index.ptr
+    if b.type != lib.GGML_TYPE_I32 or not lib.ggml_is_contiguous(b):
+        raise ShapeError(f"get_rows: the index must be contiguous i32, got {describe(index)}")
+    if a.ne[2] != b.ne[1] or a.ne[3] != b.ne[2] or b.ne[3] != 1:
+        raise ShapeError(f"get_rows: index {describe(index)} does not fit {describe(table)}")
+    _check_row_type("get_rows", table)
+    graph.limit_index(index, a.ne[1])
+    return wrap(graph, lib.ggml_get_rows(graph.ctx, a, b))
+
+
+cdef int _check_row_type(str op, Tensor table) except -1:
+    cdef lib.ggml_type kind = table.ptr.type
+    if kind not in _DENSE_TYPES and kind != lib.GGML_TYPE_I32 and not lib.ggml_is_quantized(kind):
+        raise ShapeError(f"{op}: rows of {describe(table)} cannot be read")
+    if kind == lib.GGML_TYPE_Q8_1 or kind == lib.GGML_TYPE_Q8_K:
+        raise ShapeError(f"{op}: {describe(table)} is an intermediate type of ggml's kernels, not one to store")
+    if table.ptr.nb[0] != lib.ggml_type_size(kind):
+        raise ShapeError(f"{op}: rows of {describe(table)} must be contiguous")
+    return 0
+
+
+def set_rows(Tensor table not None, Tensor rows not None, Tensor index not None):
+    """Write `rows` f32 [n, k] into the rows of `table` [n, rows] that `index` (i32 or i64 [k]) names.
+
+    `table` may be f32, f16, bf16, q8_0 or q4_0 and is changed in place: a cache. The result (a view of `table`) must
+    be given to `ctx.expand(...)` to take effect. The values of `index` are checked before each compute.
+    """
+    cdef Graph graph = graph_of(rows, index, table)
+    cdef lib.ggml_tensor *a = table.ptr
+    cdef lib.ggml_tensor *b = rows.ptr
+    cdef lib.ggml_tensor *c = index.ptr
+    if b.type != lib.GGML_TYPE_F32 or b.nb[0] != sizeof(float):
+        raise ShapeError(f"set_rows: the values must be f32 with contiguous rows, got {describe(rows)}")
+    if c.type not in (lib.GGML_TYPE_I32, lib.GGML_TYPE_I64) or not lib.ggml_is_contiguous(c):
+        raise ShapeError(f"set_rows: the index must be contiguous i32 or i64, got {describe(index)}")
+    if a.type not in _DENSE_TYPES and a.type != lib.GGML_TYPE_Q8_0 and a.type != lib.GGML_TYPE_Q4_0:
+        raise ShapeError(f"set_rows: the table is f32, f16, bf16, q8_0 or q4_0, got {describe(table)}")
+    if not lib.ggml_is_contiguous(a):
+        raise ShapeError(f"set_rows: the table {describe(table)} must be contiguous")
+    if a.ne[0] != b.ne[0] or a.ne[2] != b.ne[2] or a.ne[3] != b.ne[3]:
+        raise ShapeError(f"set_rows: rows {describe(rows)} do not fit {describe(table)}")
+    if b.ne[1] != c.ne[0] or b.ne[2] % c.ne[1] or b.ne[3] % c.ne[2] or c.ne[3] != 1:
+        raise ShapeError(f"set_rows: index {describe(index)} does not fit {describe(rows)}")
+    graph.limit_index(index, a.ne[1])
+    return wrap(graph, lib.ggml_set_rows(graph.ctx, a, b, c))

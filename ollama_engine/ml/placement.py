@@ -1,0 +1,131 @@
+"""Which devices and how many threads to use, and which device holds which layer. Pure decisions."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ollama_engine.errors import ConfigError
+from ollama_engine.ml.device_info import Device
+
+log = logging.getLogger(__name__)
+
+FlashAttention = Literal["auto", "on", "off"]
+MAX_THREADS = 512
+"""ggml's own limit (GGML_MAX_N_THREADS)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackendParams:
+    """How one engine uses the machine. Every field takes effect; none is accepted and ignored."""
+
+    threads: int | None = None
+    """CPU threads; None chooses the physical cores that this process may use."""
+    gpu_layers: int | None = None
+    """Number of layers on GPUs, counted from the last; None puts all there when a GPU exists."""
+    main_gpu: int = 0
+    """Index of the GPU that is used first, and alone unless `tensor_split` names shares."""
+    tensor_split: tuple[float, ...] | None = None
+    """Share of the layers for each GPU, in device order, such as (3, 1)."""
+    flash_attention: FlashAttention = "auto"
+    mmap: bool = True
+    """Map weights from the file instead of copying them into memory."""
+
+    def __post_init__(self) -> None:
+        if self.threads is not None and not 1 <= self.threads <= MAX_THREADS:
+            raise ConfigError(f"threads is 1 to {MAX_THREADS} or None, got {self.threads}")
+        if self.gpu_layers is not None and self.gpu_layers < 0:
+            raise ConfigError(f"gpu_layers is 0 or more, or None for all, got {self.gpu_layers}")
+        if self.main_gpu < 0:
+            raise ConfigError(f"main_gpu is a GPU's index from 0 up, got {self.main_gpu}")
+        if self.flash_attention not in ("auto", "on", "off"):
+            raise ConfigError(f'flash_attention is "auto", "on" or "off", got {self.flash_attention!r}')
+        if self.tensor_split is not None:
+            _check_split(self.tensor_split)
+
+
+def _check_split(split: Sequence[float]) -> None:
+    if not split or any(not 0 <= share < float("inf") for share in split) or sum(split) <= 0:
+        raise ConfigError(f"tensor_split is a share >= 0 for each GPU with a positive sum, got {tuple(split)}")
+
+
+def choose_devices(found: Sequence[Device], params: BackendParams) -> tuple[Device, ...]:
+    """The devices to start, GPUs first, the CPU last as ggml's graph scheduler wants it."""
+    cpus = [d for d in found if d.kind == "cpu"]
+    gpus = [d for d in found if d.kind == "gpu"] or [d for d in found if d.kind == "igpu"]
+    if not cpus:
+        raise ConfigError("this build has no CPU backend; reinstall ollama_engine")
+    if not gpus:
+        _check_gpu_options_without_gpu(params)
+        return (cpus[0],)
+    if params.main_gpu >= len(gpus):
+        raise ConfigError(f"main_gpu {params.main_gpu} does not exist; GPUs: {', '.join(g.name for g in gpus)}")
+    if params.tensor_split is not None and len(params.tensor_split) > len(gpus):
+        raise ConfigError(f"tensor_split has {len(params.tensor_split)} shares for {len(gpus)} GPUs")
+    if params.gpu_layers == 0:
+        return (cpus[0],)
+    if params.tensor_split is None:
+        gpus = [gpus[params.main_gpu]]
+    return (*gpus, cpus[0])
+
+
+def _check_gpu_options_without_gpu(params: BackendParams) -> None:
+    if params.main_gpu != 0:
+        raise ConfigError(f"main_gpu is {params.main_gpu}, but this machine or build has no GPU")
+    if params.tensor_split is not None:
+        raise ConfigError("tensor_split is given, but this machine or build has no GPU")
+    if params.gpu_layers:
+        log.warning("gpu_layers=%d has no effect: this machine or build has no GPU; the CPU runs all layers",
+                    params.gpu_layers)  # fmt: skip
+
+
+def assign_layers(devices: Sequence[Device], n_layers: int, params: BackendParams) -> tuple[int, ...]:
+    """Device number for each of `n_layers` blocks and, at the end, for the output layer.
+
+    The last `gpu_layers` of these n_layers + 1 go to GPUs, shared out by `tensor_split`; the rest stays on the CPU.
+    """
+    cpu, n_gpus = len(devices) - 1, len(devices) - 1
+    total = n_layers + 1
+    if n_gpus == 0:
+        return (cpu,) * total
+    on_gpu = total if params.gpu_layers is None else min(params.gpu_layers, total)
+    shares = params.tensor_split or (1.0,)
+    shares = (*shares, *([0.0] * (n_gpus - len(shares))))
+    bounds = [sum(shares[: i + 1]) / sum(shares) for i in range(n_gpus)]
+    chosen = [cpu] * (total - on_gpu)
+    for i in range(on_gpu):
+        position = (i + 0.5) / on_gpu
+        chosen.append(next(g for g, bound in enumerate(bounds) if position <= bound or g == n_gpus - 1))
+    return tuple(chosen)
+
+
+def choose_threads(requested: int | None) -> int:
+    """The requested number, or one thread for each physical core that this process may use."""
+    if requested is not None:
+        return requested
+    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    return max(1, min(len(_physical(usable)), _cgroup_cpus() or MAX_THREADS, MAX_THREADS))
+
+
+def _physical(cpus: set[int], topology: Path = Path("/sys/devices/system/cpu")) -> set[str]:
+    """Groups of hardware threads that share one core; one entry for each cpu where that is unknown."""
+    groups = set()
+    for cpu in cpus:
+        try:
+            groups.add((topology / f"cpu{cpu}/topology/thread_siblings_list").read_text(encoding="ascii").strip())
+        except OSError:
+            groups.add(str(cpu))
+    return groups
+
+
+def _cgroup_cpus(path: Path = Path("/sys/fs/cgroup/cpu.max")) -> int | None:
+    """CPUs that the control group allows (quota / period, rounded up), None when it sets no limit."""
+    try:
+        quota, period = path.read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return None
+    return None if quota == "max" else max(1, -(-int(quota) // int(period)))
