@@ -301,6 +301,7 @@ static int place_tensors(struct walk *w, struct oe_gguf_layout *layout) {
         struct oe_gguf_tensor *tensor = &layout->tensors[i];
         tensor->offset += layout->data_offset;
         if (tensor->offset + tensor->nbytes > w->size) {
+            w->fault->what = "tensor data";
             w->fault->index = i;
             w->fault->name = tensor->name;
             w->fault->name_length = tensor->name_length;
@@ -330,6 +331,7 @@ static int compare_names(const void *a, const void *b) {
 
 /* Sorts `names` and reports a repeated one at the place of its second appearance. */
 static int check_unique(struct walk *w, struct name *names, int64_t n, enum oe_gguf_status status) {
+    w->fault->what = status == OE_GGUF_DUPLICATE_KEY ? "a metadata key" : "a tensor name";
     qsort(names, (size_t)n, sizeof(*names), compare_names);
     for (int64_t i = 1; i < n; ++i) {
         const struct name *a = &names[i - 1], *b = &names[i];

@@ -8,6 +8,7 @@ type.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
@@ -68,16 +69,16 @@ class Metadata:
         return self._one(name, default, lambda value: _integer(value, *_I64), "an integer")
 
     def f32(self, name: _Str, default: _D = _REQUIRED) -> float | _D:
-        """A number."""
-        return self._one(name, default, _number, "a number")
+        """A finite number."""
+        return self._one(name, default, _number, "a finite number")
 
     def u32s(self, name: _Str, n: int, default: _D = _REQUIRED) -> _List[int] | _D:
         """`n` integers, one per layer; a stored scalar stands for all of them."""
         return self._many(name, n, default, lambda value: _integer(value, *_U32), "unsigned 32-bit integers")
 
     def f32s(self, name: _Str, n: int, default: _D = _REQUIRED) -> _List[float] | _D:
-        """`n` numbers; a stored scalar stands for all of them."""
-        return self._many(name, n, default, _number, "numbers")
+        """`n` finite numbers; a stored scalar stands for all of them."""
+        return self._many(name, n, default, _number, "finite numbers")
 
     def bools(self, name: _Str, n: int, default: _D = _REQUIRED) -> _List[_Bool] | _D:
         """`n` truth values, one per layer; a stored scalar stands for all of them."""
@@ -162,7 +163,9 @@ def _integer(value: object, low: int, high: int) -> int | None:
 
 
 def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) else None
 
 
 def _truth(value: object) -> bool | None:
