@@ -1,0 +1,145 @@
+#include "select.h"
+
+#include <float.h>
+#include <math.h>
+
+#define LANES 16 /* independent maxima, so that the compiler needs no leave to reorder float operations */
+
+/* Block maxima of whole blocks; not 0 when any entry is NaN or +inf, for which alone !(x <= FLT_MAX) holds. */
+OE_CLONES
+static int scan_blocks(const float *restrict x, int32_t blocks, float *restrict block_max) {
+    int bad = 0;
+    for (int32_t b = 0; b < blocks; b++, x += OE_BLOCK) {
+        float max[LANES];
+        for (int j = 0; j < LANES; j++) {
+            const float p = x[j], q = x[j + LANES], r = x[j + 2 * LANES], s = x[j + 3 * LANES];
+            bad |= !(p <= FLT_MAX) | !(q <= FLT_MAX) | !(r <= FLT_MAX) | !(s <= FLT_MAX);
+            const float pq = p > q ? p : q, rs = r > s ? r : s;
+            max[j] = pq > rs ? pq : rs;
+        }
+        for (int width = LANES / 2; width; width /= 2) {
+            for (int j = 0; j < width; j++) {
+                max[j] = max[j + width] > max[j] ? max[j + width] : max[j];
+            }
+        }
+        block_max[b] = max[0];
+    }
+    return bad;
+}
+
+bool oe_row_scan(const float *x, int32_t n, float *block_max) {
+    const int32_t whole = n / OE_BLOCK;
+    int bad = scan_blocks(x, whole, block_max);
+    if (n % OE_BLOCK) {
+        float last[OE_BLOCK];
+        for (int32_t i = 0; i < OE_BLOCK; i++) {
+            last[i] = whole * OE_BLOCK + i < n ? x[whole * OE_BLOCK + i] : -INFINITY;
+        }
+        bad |= scan_blocks(last, 1, block_max + whole);
+    }
+    return !bad;
+}
+
+void oe_row_find_bad(const float *x, int32_t n, int32_t *first, int32_t *count) {
+    *first = -1;
+    *count = 0;
+    for (int32_t i = 0; i < n; i++) {
+        if (!(x[i] <= FLT_MAX)) {
+            *first = *count ? *first : i;
+            *count += 1;
+        }
+    }
+}
+
+void oe_keys_select(uint64_t *keys, size_t n, size_t k) {
+    /* Splits at the highest bit in which the keys differ: at most 64 rounds whatever the data, no pivot to get wrong.
+     * The k-th largest stays within [low, high). */
+    size_t low = 0, high = n;
+    while (high - low > 1) {
+        uint64_t all = ~(uint64_t)0, any = 0;
+        for (size_t i = low; i < high; i++) {
+            all &= keys[i];
+            any |= keys[i];
+        }
+        uint64_t bit = all ^ any;
+        while (bit & (bit - 1)) {
+            bit &= bit - 1;
+        }
+        size_t split = low;
+        for (size_t i = low; i < high; i++) {
+            const uint64_t key = keys[i];
+            keys[i] = keys[split];
+            keys[split] = key;
+            split += (key & bit) != 0;
+        }
+        if (k <= split) {
+            high = split;
+        } else {
+            low = split;
+        }
+    }
+}
+
+/* A value that at least k entries reach, or -inf. The maxima of disjoint groups of blocks are entries; a touched
+ * entry may stand behind one of them, so that many more groups have to reach it. */
+static float lower_bound(const oe_row *row, int32_t k, uint64_t *keys) {
+    const size_t blocks = (size_t)oe_block_count(row->n);
+    const size_t want = (size_t)k + (size_t)row->n_touched;
+    const size_t room = oe_top_capacity(k);
+    const size_t most = 4 * want < room ? 4 * want : room; /* finer groups would hardly tighten the bound */
+    const size_t per_group = (blocks + most - 1) / most;
+    const size_t groups = (blocks + per_group - 1) / per_group;
+    if (groups < want) {
+        return -INFINITY;
+    }
+    for (size_t g = 0; g < groups; g++) {
+        const size_t end = (g + 1) * per_group < blocks ? (g + 1) * per_group : blocks;
+        float max = -INFINITY;
+        for (size_t b = g * per_group; b < end; b++) {
+            max = row->block_max[b] > max ? row->block_max[b] : max;
+        }
+        keys[g] = oe_key_make(max, (int32_t)g);
+    }
+    oe_keys_select(keys, groups, want);
+    return oe_key_logit(keys[want - 1]);
+}
+
+int32_t oe_row_top(const oe_row *row, int32_t k, uint64_t *keys) {
+    const size_t keep = (size_t)k;
+    const size_t full = oe_top_capacity(k) - OE_BLOCK;
+    size_t count = 0;
+    /* Entries arrive with rising ids, so that one equal to the k-th largest of those before it has lost the tie. */
+    float above = nextafterf(lower_bound(row, k, keys), -INFINITY);
+    for (int32_t b = 0, i = 0; i < row->n; b++) {
+        const int32_t end = row->n - i > OE_BLOCK ? i + OE_BLOCK : row->n;
+        if (!(row->block_max[b] > above)) {
+            i = end;
+            continue;
+        }
+        for (; i < end; i++) {
+            if (row->x[i] > above && !oe_row_is_touched(row, i)) {
+                keys[count++] = oe_key_make(row->x[i], i);
+            }
+        }
+        if (count > full) {
+            oe_keys_select(keys, count, keep);
+            count = keep;
+            above = oe_key_logit(keys[keep - 1]);
+        }
+    }
+    for (int32_t j = 0; j < row->n_touched; j++) { /* ids in any order: an equal one may still win its tie */
+        if (row->value[j] > -INFINITY && row->value[j] >= above) {
+            keys[count++] = oe_key_make(row->value[j], row->touched[j]);
+        }
+        if (count > full) {
+            oe_keys_select(keys, count, keep);
+            count = keep;
+            above = oe_key_logit(keys[keep - 1]);
+        }
+    }
+    if (count > keep) {
+        oe_keys_select(keys, count, keep);
+        count = keep;
+    }
+    return (int32_t)count;
+}

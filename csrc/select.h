@@ -1,0 +1,83 @@
+/* The largest entries of a float row, found without sorting it. Ties go to the lower token id.
+ *
+ * Every function takes a row through `oe_row`: the logits as the model left them, and an overlay that replaces the
+ * few entries which penalties and biases touched. The logits themselves are only read. */
+#ifndef OE_SELECT_H
+#define OE_SELECT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define OE_BLOCK 64 /* entries per block maximum */
+
+/* Loops that the compiler vectorises are compiled for several instruction sets, chosen when the library is loaded.
+ * GCC needs ifunc support for that; elsewhere there is the baseline. No path may contract or reorder floats: all give
+ * the same bits (the build passes -ffp-contract=off). */
+#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) && __GNUC__ >= 12 && !defined(__SANITIZE_ADDRESS__)
+#define OE_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define OE_CLONES
+#endif
+
+typedef struct oe_row {
+    const float *x;         /* [n] no NaN, no +inf (oe_row_scan checks that) */
+    const int32_t *id;      /* [n] token of each entry, ascending not required; NULL: entry i is token i */
+    const float *block_max; /* [oe_block_count(n)] from oe_row_scan, or NULL */
+    int32_t n;
+    /* -- overlay: needs id == NULL -- */
+    int32_t n_touched;
+    const int32_t *touched; /* [n_touched] distinct tokens */
+    const float *value;     /* [n_touched] what stands in place of x[touched[i]] */
+    const int32_t *slot;    /* [n] not 0 where a token is touched; NULL when n_touched is 0 */
+} oe_row;
+
+static inline int32_t oe_block_count(int32_t n) { return n / OE_BLOCK + (n % OE_BLOCK != 0); }
+
+static inline bool oe_row_is_touched(const oe_row *row, int32_t i) { return row->slot && row->slot[i]; }
+
+/* Keys sort as (logit ascending, id descending): the largest key is the largest logit with the lowest id. */
+static inline uint64_t oe_key_make(float x, int32_t id) {
+    uint32_t bits;
+    x += 0.0f; /* -0.0 and 0.0 tie */
+    memcpy(&bits, &x, sizeof bits);
+    bits ^= (bits >> 31) ? 0xffffffffu : 0x80000000u;
+    return ((uint64_t)bits << 32) | (uint32_t)~id;
+}
+
+static inline int32_t oe_key_id(uint64_t key) { return (int32_t)~(uint32_t)key; }
+
+static inline float oe_key_logit(uint64_t key) {
+    uint32_t bits = (uint32_t)(key >> 32);
+    float x;
+    bits ^= (bits >> 31) ? 0x80000000u : 0xffffffffu;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* Fills block_max[oe_block_count(n)]. False when the row holds a NaN or +inf; block_max is then of no use. */
+bool oe_row_scan(const float *x, int32_t n, float *block_max);
+
+/* After oe_row_scan failed: the first NaN or +inf and how many there are. */
+void oe_row_find_bad(const float *x, int32_t n, int32_t *first, int32_t *count);
+
+/* Orders distinct keys so that the k largest come first and keys[k - 1] is the smallest of those; 1 <= k <= n. */
+void oe_keys_select(uint64_t *keys, size_t n, size_t k);
+
+/* Room that oe_row_top needs in `keys`. */
+static inline size_t oe_top_capacity(int32_t k) { return 2 * (size_t)k + 2 * OE_BLOCK; }
+
+/* Puts the k largest entries above -inf into keys (any order) and returns how many there are, at most k.
+ * Needs row->block_max and row->id == NULL; k >= 1. */
+int32_t oe_row_top(const oe_row *row, int32_t k, uint64_t *keys);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,284 @@
+"""Sampler: owns one sequence's sampler in csrc/sample.c, and the border where Python's arguments are checked."""
+
+from array import array
+from operator import index
+from secrets import randbits
+
+from libc.stdint cimport int32_t
+from libc.stdlib cimport free, malloc
+
+from ollama_engine.sample cimport libsample as lib
+
+from ollama_engine.errors import ConfigError, NoMemoryError, SamplingError, ShapeError, TokenizerError
+from ollama_engine.sample.logprobs import TokenLogprobs
+from ollama_engine.sample.params import SamplingParams
+
+__all__ = ["Sampler", "sample_batch"]
+
+
+cdef class Sampler:
+    """Chooses the tokens of one sequence: its parameters, random stream and token history.
+
+    One step, in this order: penalties and logit_bias, top-k, temperature, softmax, top-p, min-p, draw.
+
+    * Penalties look at the last `repeat_last_n` accepted tokens: `repeat_penalty` divides a positive logit and
+      multiplies another one, once per distinct token (Keskar et al., CTRL, 2019; llama.cpp's sign rule); then
+      `frequency_penalty` times the number of occurrences and `presence_penalty` are subtracted (OpenAI's definition).
+      The bias is added last.
+    * top-k keeps the k largest logits; top-p, over the softmax of those, the smallest set of most probable tokens
+      whose probabilities reach p, at least one; min-p what is at least min_p times as probable as the best.
+      Equal tokens rank by id, the lower one first.
+    * The draw walks the kept tokens in that rank order with one number of Philox4x32-10, keyed by the seed and
+      counted by the draws made: the same seed, parameters, history and logits give the same token in any batch.
+      Temperature 0 takes the best token and draws nothing.
+
+    Logits of -inf are tokens that cannot come. NaN and +inf raise: +inf is an overflow in the model, and a softmax
+    over it is not defined. A failed call changes nothing. The logits are only read.
+
+    Use a Sampler from one thread at a time; different Samplers are independent.
+
+    params: SamplingParams. n_vocab: number of logits, 1..2^24.
+    Raises ConfigError (n_vocab, or a logit_bias outside of it) and NoMemoryError.
+    """
+
+    cdef lib.oe_sampler *_sampler
+    cdef bint _busy
+    cdef readonly object params
+    cdef readonly int n_vocab
+    # The seed in use: the one of params, or the fresh one that was drawn in its place.
+    cdef readonly object seed
+
+    def __cinit__(self, params, n_vocab):
+        if not isinstance(params, SamplingParams):
+            raise TypeError(f"params must be SamplingParams, got {type(params).__name__}")
+        self.params = params
+        self.n_vocab = _checked_n_vocab(n_vocab)
+        self.seed = randbits(64) if params.seed is None else params.seed
+        bias_id, bias = _bias_arrays(params.logit_bias, self.n_vocab)
+        cdef const int32_t[::1] ids = bias_id
+        cdef const float[::1] values = bias
+        cdef lib.oe_sample_params native = lib.oe_sample_params(
+            temperature=params.temperature, top_p=params.top_p, min_p=params.min_p, top_k=params.top_k,
+            repeat_last_n=params.repeat_last_n, repeat_penalty=params.repeat_penalty,
+            presence_penalty=params.presence_penalty, frequency_penalty=params.frequency_penalty, seed=self.seed)
+        cdef int32_t n_bias = len(bias)
+        self._sampler = lib.oe_sampler_create(&native, self.n_vocab, &ids[0] if n_bias else NULL,
+                                              &values[0] if n_bias else NULL, n_bias)
+        if self._sampler is NULL:
+            raise NoMemoryError(f"no memory for a sampler over {self.n_vocab} tokens")
+
+    def __dealloc__(self):
+        lib.oe_sampler_destroy(self._sampler)
+
+    def __repr__(self):
+        return f"Sampler({self.params!r}, n_vocab={self.n_vocab}, seed={self.seed}, draws={self.draws})"
+
+    @property
+    def draws(self):
+        """How many random numbers have been drawn: the position in the random stream."""
+        return lib.oe_sampler_draws(self._sampler)
+
+    cdef int _claim(self) except -1:
+        """Another thread may come here while the GIL is released; two of them in one sampler would corrupt memory."""
+        if self._busy:
+            raise SamplingError("this Sampler is in use by another thread; give each thread one of its own (fork)")
+        self._busy = True
+        return 0
+
+    def sample(self, logits):
+        """The next token id for float32 logits [n_vocab] (contiguous buffer); does not accept it.
+
+        Raises ShapeError for another length, dtype or layout, SamplingError for NaN, +inf, or nothing above -inf.
+        """
+        cdef const float[::1] row = _checked_row(logits, self.n_vocab)
+        cdef lib.oe_sample_job job
+        self._claim()
+        job.sampler = self._sampler
+        job.logits = &row[0]
+        with nogil:
+            lib.oe_sampler_run(&job, 1)
+        self._busy = False
+        if job.status != lib.OE_SAMPLE_OK:
+            raise _error_of(&job)
+        return job.token
+
+    def accept(self, token):
+        """Adds a token, generated or of the prompt, to the history that the penalties look at.
+
+        Raises TokenizerError for an id outside of the vocabulary.
+        """
+        self.accept_many((token,))
+
+    def accept_many(self, ids):
+        """`accept` for each of the ids (any iterable of int, say a prompt); all of them or, on an error, none."""
+        cdef const int32_t[::1] tokens = _checked_tokens(ids, self.n_vocab)
+        cdef Py_ssize_t n = tokens.shape[0]
+        if n == 0:
+            return
+        self._claim()
+        cdef lib.oe_sample_status status = lib.oe_sampler_accept(self._sampler, &tokens[0], n)
+        self._busy = False
+        if status != lib.OE_SAMPLE_OK:
+            raise NoMemoryError(f"no memory for a history of {n} more tokens")
+
+    def logprobs(self, logits, token, top=0):
+        """TokenLogprobs of `token` and the `top` best tokens: log-softmax of the logits [n_vocab] as they are.
+
+        Independent of params, history and random stream. Natural logarithms, absolute error below 1e-6.
+        Raises as `sample` does, TokenizerError for a token outside of the vocabulary, ConfigError for top < 0.
+        """
+        cdef const float[::1] row = _checked_row(logits, self.n_vocab)
+        cdef lib.oe_sample_job job
+        cdef double logprob = 0
+        cdef int32_t found = 0
+        cdef int32_t wanted = _checked_top(top, self.n_vocab)
+        cdef int32_t[::1] top_id = array("i", bytes(4 * (wanted + 1)))
+        cdef double[::1] top_logprob = array("d", bytes(8 * (wanted + 1)))
+        job.token = _checked_tokens((token,), self.n_vocab)[0]
+        self._claim()
+        job.sampler = self._sampler
+        job.logits = &row[0]
+        with nogil:
+            lib.oe_sampler_logprobs(&job, &logprob, wanted, &top_id[0], &top_logprob[0], &found)
+        self._busy = False
+        if job.status != lib.OE_SAMPLE_OK:
+            raise _error_of(&job)
+        return TokenLogprobs(job.token, logprob, [(top_id[i], top_logprob[i]) for i in range(found)])
+
+    def fork(self):
+        """A copy with the same parameters, seed, draws and history: both would continue with the same tokens."""
+        cdef Sampler twin = Sampler(self.params, self.n_vocab)
+        self._claim()
+        cdef lib.oe_sampler *copy = lib.oe_sampler_copy(self._sampler)
+        self._busy = False
+        if copy is NULL:
+            raise NoMemoryError(f"no memory for a copy of a sampler over {self.n_vocab} tokens")
+        lib.oe_sampler_destroy(twin._sampler)
+        twin._sampler = copy
+        twin.seed = self.seed
+        return twin
+
+    def reset(self):
+        """Back to the state after construction, with the same seed: no draw made, no token accepted."""
+        self._claim()
+        lib.oe_sampler_reset(self._sampler)
+        self._busy = False
+
+
+def sample_batch(samplers, logits):
+    """One step for every row: samplers[i] chooses from the float32 logits[i] of [n, n_vocab]; the GIL is released.
+
+    Returns n entries in order: the token id, or the SamplingError of a row that has none; such a row does not disturb
+    the others. Equal to calling `samplers[i].sample(logits[i])` one after the other.
+    Raises ShapeError when logits are not a contiguous float32 [len(samplers), n_vocab].
+    """
+    cdef list owners = list(samplers)
+    cdef const float[:, ::1] rows = _checked_rows(logits, owners)
+    cdef Py_ssize_t i, n = len(owners)
+    cdef Sampler sampler
+    if n == 0:
+        return []
+    cdef lib.oe_sample_job *jobs = <lib.oe_sample_job *> malloc(n * sizeof(lib.oe_sample_job))
+    if jobs is NULL:
+        raise NoMemoryError(f"no memory to sample {n} rows")
+    cdef set claimed = set()
+    try:
+        for i in range(n):
+            sampler = owners[i]
+            if sampler not in claimed:
+                sampler._claim()
+                claimed.add(sampler)
+            jobs[i].sampler = sampler._sampler
+            jobs[i].logits = &rows[i, 0]
+        with nogil:
+            lib.oe_sampler_run(jobs, n)
+        return [jobs[i].token if jobs[i].status == lib.OE_SAMPLE_OK else _error_of(&jobs[i]) for i in range(n)]
+    finally:
+        for sampler in claimed:
+            sampler._busy = False
+        free(jobs)
+
+
+# -- the border --------------------------------------------------------------------------------------------------------
+
+cdef object _error_of(const lib.oe_sample_job *job):
+    if job.status == lib.OE_SAMPLE_NO_MEMORY:
+        return NoMemoryError("no memory to choose the best tokens")
+    if job.status == lib.OE_SAMPLE_NO_TOKEN:
+        return SamplingError("every token is at -inf (by the model, a ban in logit_bias, or both): none can be chosen")
+    return SamplingError(
+        f"expected finite logits or -inf, got NaN or +inf in {job.bad_count} places, the first at token "
+        f"{job.bad_first}: the model computed nonsense or overflowed; check the weights and the KV cache type")
+
+
+cdef str _describe(object logits):
+    shape = getattr(logits, "shape", None)
+    if shape is None:
+        return type(logits).__name__
+    return f"{getattr(logits, 'dtype', type(logits).__name__)} {list(shape)}"
+
+
+cdef const float[::1] _checked_row(object logits, int n_vocab):
+    cdef const float[::1] row = None
+    try:
+        row = logits
+    except (TypeError, ValueError, BufferError):
+        row = None
+    if row is None or row.shape[0] != n_vocab:
+        raise ShapeError(f"logits must be a contiguous float32 [{n_vocab}], got {_describe(logits)}")
+    return row
+
+
+cdef const float[:, ::1] _checked_rows(object logits, list owners):
+    cdef const float[:, ::1] rows = None
+    cdef Sampler sampler
+    try:
+        rows = logits
+    except (TypeError, ValueError, BufferError):
+        rows = None
+    if rows is None or rows.shape[0] != len(owners):
+        raise ShapeError(f"logits must be a contiguous float32 [{len(owners)}, n_vocab], got {_describe(logits)}")
+    for owner in owners:
+        if not isinstance(owner, Sampler):
+            raise TypeError(f"samplers must hold Sampler, got {type(owner).__name__}")
+        sampler = owner
+        if rows.shape[1] != sampler.n_vocab:
+            raise ShapeError(f"a Sampler over {sampler.n_vocab} tokens got rows of {rows.shape[1]} logits")
+    return rows
+
+
+cdef int _checked_n_vocab(object n_vocab) except -1:
+    number = index(n_vocab)
+    if not 1 <= number <= lib.OE_SAMPLE_MAX_VOCAB:
+        raise ConfigError(f"n_vocab must be from 1 to {lib.OE_SAMPLE_MAX_VOCAB}, got {n_vocab!r}")
+    return number
+
+
+cdef int _checked_top(object top, int n_vocab) except -1:
+    number = index(top)
+    if number < 0:
+        raise ConfigError(f"top must be >= 0, got {top!r}")
+    return min(number, n_vocab)
+
+
+cdef object _checked_tokens(object ids, int n_vocab):
+    """The ids as array("i"), which has a buffer of int32 (C int) and takes integers only."""
+    cdef Py_ssize_t i
+    values = list(ids)
+    try:
+        tokens = array("i", values)
+    except OverflowError:
+        tokens = array("i", [-1])
+    cdef const int32_t[::1] view = tokens
+    for i in range(view.shape[0]):
+        if not 0 <= view[i] < n_vocab:
+            token = next(value for value in values if not 0 <= value < n_vocab)
+            raise TokenizerError(f"token ids must be from 0 to {n_vocab - 1}, got {token}")
+    return tokens
+
+
+cdef tuple _bias_arrays(object logit_bias, int n_vocab):
+    for token in logit_bias:
+        if token >= n_vocab:
+            raise ConfigError(f"logit_bias names token {token}, the vocabulary ends at {n_vocab - 1}")
+    return array("i", logit_bias.keys()), array("f", logit_bias.values())

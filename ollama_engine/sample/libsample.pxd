@@ -1,0 +1,46 @@
+# csrc/sample.h, in header order.
+from libc.stdint cimport int32_t, int64_t, uint64_t
+
+
+cdef extern from "sample.h" nogil:
+    const int32_t OE_SAMPLE_MAX_VOCAB
+
+    ctypedef enum oe_sample_status:
+        OE_SAMPLE_OK
+        OE_SAMPLE_NO_MEMORY
+        OE_SAMPLE_BAD_LOGITS
+        OE_SAMPLE_NO_TOKEN
+
+    ctypedef struct oe_sample_params:
+        double temperature
+        double top_p
+        double min_p
+        int32_t top_k
+        int32_t repeat_last_n
+        float repeat_penalty
+        float presence_penalty
+        float frequency_penalty
+        uint64_t seed
+
+    ctypedef struct oe_sampler:
+        pass
+
+    oe_sampler *oe_sampler_create(const oe_sample_params *params, int32_t n_vocab, const int32_t *bias_id,
+                                  const float *bias, int32_t n_bias) noexcept
+    oe_sampler *oe_sampler_copy(const oe_sampler *source) noexcept
+    void oe_sampler_destroy(oe_sampler *sampler) noexcept
+    void oe_sampler_reset(oe_sampler *sampler) noexcept
+    uint64_t oe_sampler_draws(const oe_sampler *sampler) noexcept
+    oe_sample_status oe_sampler_accept(oe_sampler *sampler, const int32_t *tokens, int64_t n) noexcept
+
+    ctypedef struct oe_sample_job:
+        oe_sampler *sampler
+        const float *logits
+        oe_sample_status status
+        int32_t token
+        int32_t bad_first
+        int32_t bad_count
+
+    void oe_sampler_run(oe_sample_job *jobs, int64_t n) noexcept
+    void oe_sampler_logprobs(oe_sample_job *job, double *logprob, int32_t top, int32_t *top_id, double *top_logprob,
+                             int32_t *n_top) noexcept
