@@ -1,1 +1,44 @@
+"""Text to token ids and back, from the metadata of a GGUF file; no model is needed.
 
+    tokenizer = from_gguf("model.gguf")
+    ids = tokenizer.encode("Hello")
+    tokenizer.decode(ids)
+
+- `metadata`, `vocab`, `special_tokens`: what the file says, and what is known beyond it
+- `pretokenizer_table`, `pretokenizer`, `bpe`: byte-pair encoding; `spm`: SentencePiece
+- `_merge`: the loops of both, in C
+- `base`: Tokenizer; `detokenizer`: streams of ids to text
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike
+from typing import Any
+
+from ollama_engine.ml.gguf import GGUFFile
+from ollama_engine.tokenizer.base import Tokenizer
+from ollama_engine.tokenizer.bpe import BpeModel
+from ollama_engine.tokenizer.detokenizer import Detokenizer
+from ollama_engine.tokenizer.spm import SpmModel
+from ollama_engine.tokenizer.vocab import read_vocabulary
+
+__all__ = ["Detokenizer", "Tokenizer", "from_gguf", "from_metadata"]
+
+
+def from_metadata(metadata: Mapping[str, Any]) -> Tokenizer:
+    """The tokenizer that GGUF metadata describes (`tokenizer.*` and some `general.*` keys).
+
+    Raises UnsupportedModelError for a tokenizer or pre-tokenizer unknown here, ModelFormatError for broken metadata.
+    """
+    vocab = read_vocabulary(metadata)
+    return Tokenizer(vocab, SpmModel(vocab) if vocab.model == "llama" else BpeModel(vocab))
+
+
+def from_gguf(path: str | PathLike[str]) -> Tokenizer:
+    """The tokenizer of a GGUF file; a file that holds only a vocabulary will do.
+
+    Raises OSError when the file cannot be opened, and what `from_metadata` raises.
+    """
+    with GGUFFile(path) as file:
+        return from_metadata(file.metadata)

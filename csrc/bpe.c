@@ -1,0 +1,169 @@
+#include "bpe.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* GPT-2's alphabet: printable Latin-1 spells itself, the other 68 bytes are spelled U+0100, U+0101, ... in order. */
+static void set_spellings(oe_bpe *bpe) {
+    uint32_t next = 0x100;
+    for (uint32_t byte = 0; byte < 256; ++byte) {
+        int itself = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
+        uint32_t code = itself ? byte : next++;
+        if (code < 0x80) {
+            bpe->spelling[byte][0] = (char)code;
+        } else {
+            bpe->spelling[byte][0] = (char)(0xc0 | code >> 6);
+            bpe->spelling[byte][1] = (char)(0x80 | (code & 0x3f));
+        }
+        bpe->spelling_length[byte] = code < 0x80 ? 1 : 2;
+    }
+}
+
+int oe_bpe_init(oe_bpe *bpe, int32_t n_vocab, uint32_t n_merges, int byte_level) {
+    memset(bpe, 0, sizeof *bpe);
+    bpe->n_vocab = bpe->n_texts = n_vocab;
+    bpe->byte_level = byte_level;
+    bpe->unknown = -1;
+    set_spellings(bpe);
+    bpe->whole = calloc((size_t)n_vocab + 1, 1);
+    if (!bpe->whole || oe_text_map_init(&bpe->texts, (uint32_t)n_vocab + 256) < 0) {
+        return -1;
+    }
+    return oe_pair_map_init(&bpe->merges, n_merges);
+}
+
+void oe_bpe_free(oe_bpe *bpe) {
+    oe_text_map_free(&bpe->texts);
+    oe_pair_map_free(&bpe->merges);
+    free(bpe->whole);
+    bpe->whole = NULL;
+}
+
+int oe_bpe_put_token(oe_bpe *bpe, const char *text, uint32_t length, int32_t id, int whole) {
+    bpe->whole[id] = (uint8_t)whole;
+    return oe_text_map_put(&bpe->texts, text, length, id);
+}
+
+/* The id of a text; a text that no token has gets the next id past the vocabulary. -1 when memory is short. */
+static int32_t intern(oe_bpe *bpe, const char *text, uint32_t length) {
+    int32_t id = oe_text_map_find(&bpe->texts, text, length);
+    if (id >= 0) {
+        return id;
+    }
+    return oe_text_map_put(&bpe->texts, text, length, bpe->n_texts) < 0 ? -1 : bpe->n_texts++;
+}
+
+int oe_bpe_put_merge(oe_bpe *bpe, const char *text, uint32_t length, uint32_t rank) {
+    const char *space = length > 2 ? memchr(text + 1, ' ', length - 1) : NULL;
+    if (!space || space + 1 == text + length) {
+        return 1;
+    }
+    uint32_t left_length = (uint32_t)(space - text);
+    uint32_t right_length = length - left_length - 1;
+    char stack[256];
+    char *joined = length <= sizeof stack ? stack : malloc(length);
+    if (!joined) {
+        return -1;
+    }
+    memcpy(joined, text, left_length);
+    memcpy(joined + left_length, space + 1, right_length);
+    int32_t left = intern(bpe, joined, left_length);
+    int32_t right = intern(bpe, joined + left_length, right_length);
+    int32_t result = intern(bpe, joined, left_length + right_length);
+    if (joined != stack) {
+        free(joined);
+    }
+    if (left < 0 || right < 0 || result < 0) {
+        return -1;
+    }
+    oe_pair_map_put(&bpe->merges, left, right, (oe_merge){rank, result});
+    return 0;
+}
+
+int oe_bpe_finish(oe_bpe *bpe) {
+    for (int byte = 0; byte < 256; ++byte) {
+        bpe->symbols[byte] = intern(bpe, bpe->spelling[byte], bpe->spelling_length[byte]);
+        if (bpe->symbols[byte] < 0) {
+            return -1;
+        }
+        if (bpe->byte_level) {
+            bpe->bytes[byte] = bpe->symbols[byte] < bpe->n_vocab ? bpe->symbols[byte] : -1;
+        } else {
+            char name[8];
+            int length = snprintf(name, sizeof name, "<0x%02X>", byte);
+            bpe->bytes[byte] = oe_text_map_find(&bpe->texts, name, (size_t)length);
+        }
+    }
+    return 0;
+}
+
+/* The token whose text is the whole piece, or -1. -2 when memory is short. */
+static int32_t find_whole(const oe_bpe *bpe, oe_scratch *scratch, const char *piece, size_t size) {
+    if (bpe->byte_level) {
+        if (oe_scratch_reserve_text(scratch, size * 2) < 0) {
+            return -2;
+        }
+        char *out = scratch->text;
+        for (size_t i = 0; i < size; ++i) {
+            uint8_t byte = (uint8_t)piece[i];
+            memcpy(out, bpe->spelling[byte], bpe->spelling_length[byte]);
+            out += bpe->spelling_length[byte];
+        }
+        piece = scratch->text;
+        size = (size_t)(out - scratch->text);
+    }
+    int32_t id = oe_text_map_find(&bpe->texts, piece, size);
+    return id >= 0 && id < bpe->n_vocab && bpe->whole[id] ? id : -1;
+}
+
+static int add_symbols(const oe_bpe *bpe, oe_scratch *scratch, const char *piece, size_t size) {
+    scratch->symbols_size = 0;
+    for (size_t i = 0; i < size;) {
+        uint32_t length = bpe->byte_level ? 1 : oe_utf8_length(piece + i, size - i);
+        int32_t id = bpe->byte_level ? bpe->symbols[(uint8_t)piece[i]] : oe_text_map_find(&bpe->texts, piece + i, length);
+        if (oe_scratch_add(scratch, (uint32_t)i, length, id) < 0) {
+            return -1;
+        }
+        i += length;
+    }
+    return 0;
+}
+
+static int emit(const oe_bpe *bpe, const oe_symbol *symbol, const char *piece, oe_id_list *ids) {
+    if (symbol->id >= 0 && symbol->id < bpe->n_vocab) {
+        return oe_id_list_add(ids, symbol->id);
+    }
+    const uint8_t *bytes = (const uint8_t *)piece + symbol->start;
+    for (uint32_t i = 0; i < symbol->length; ++i) {
+        if (bpe->bytes[bytes[i]] < 0) {
+            return bpe->unknown < 0 ? 1 + bytes[i] : oe_id_list_add(ids, bpe->unknown);
+        }
+    }
+    for (uint32_t i = 0; i < symbol->length; ++i) {
+        if (oe_id_list_add(ids, bpe->bytes[bytes[i]]) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+int oe_bpe_encode(const oe_bpe *bpe, oe_scratch *scratch, const char *piece, size_t size, int whole, oe_id_list *ids) {
+    if (whole) {
+        int32_t id = find_whole(bpe, scratch, piece, size);
+        if (id == -2) {
+            return -1;
+        }
+        if (id >= 0) {
+            return oe_id_list_add(ids, id);
+        }
+    }
+    if (add_symbols(bpe, scratch, piece, size) < 0 ||
+        oe_scratch_merge(scratch, oe_pair_map_find, &bpe->merges, piece) < 0) {
+        return -1;
+    }
+    int status = 0;
+    for (int32_t i = size ? 0 : -1; i >= 0 && status == 0; i = scratch->symbols[i].next) {
+        status = emit(bpe, &scratch->symbols[i], piece, ids);
+    }
+    return status;
+}

@@ -1,0 +1,23 @@
+import numpy as np
+from numpy.typing import NDArray
+
+class BpeMerger:
+    def __new__(
+        cls, tokens: list[str], merges: list[str], plain: NDArray[np.uint8], byte_level: bool, unknown: int
+    ) -> BpeMerger: ...
+    def encode(self, pieces: list[str], whole: bool) -> list[int]: ...
+
+class SpmMerger:
+    def __new__(
+        cls,
+        pieces: list[str],
+        ranks: NDArray[np.uint32],
+        kinds: NDArray[np.uint8],
+        byte_ids: NDArray[np.int32],
+        unknown: int,
+    ) -> SpmMerger: ...
+    def encode(self, text: bytes) -> list[int]: ...
+
+class TextTrie:
+    def __new__(cls, entries: list[tuple[bytes, int]]) -> TextTrie: ...
+    def find_all(self, text: bytes) -> list[tuple[int, int, int]]: ...

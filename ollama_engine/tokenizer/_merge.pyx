@@ -1,0 +1,222 @@
+"""Owns the C side of the tokenizers: byte-pair and SentencePiece merging, and the search for special tokens.
+
+Objects are immutable once built and keep their scratch memory on the call, so any number of threads may share one.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, uint8_t, uint32_t
+from libc.stdlib cimport free
+from libc.string cimport memset
+
+from ollama_engine.errors import ModelFormatError, TokenizerError
+
+cdef extern from "Python.h":
+    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
+
+cdef extern from "id_list.h" nogil:
+    ctypedef struct oe_id_list:
+        int32_t *ids
+        size_t size
+
+cdef extern from "pair_merge.h" nogil:
+    ctypedef struct oe_scratch:
+        pass
+    void oe_scratch_free(oe_scratch *scratch)
+
+cdef extern from "bpe.h" nogil:
+    ctypedef struct oe_bpe:
+        int32_t unknown
+    int oe_bpe_init(oe_bpe *bpe, int32_t n_vocab, uint32_t n_merges, int byte_level)
+    void oe_bpe_free(oe_bpe *bpe)
+    int oe_bpe_put_token(oe_bpe *bpe, const char *text, uint32_t length, int32_t id, int whole)
+    int oe_bpe_put_merge(oe_bpe *bpe, const char *text, uint32_t length, uint32_t rank)
+    int oe_bpe_finish(oe_bpe *bpe)
+    int oe_bpe_encode(const oe_bpe *bpe, oe_scratch *scratch, const char *piece, size_t size, int whole,
+                      oe_id_list *ids)
+
+cdef extern from "spm.h" nogil:
+    ctypedef struct oe_spm:
+        int32_t bytes[256]
+        int32_t unknown
+    int oe_spm_init(oe_spm *spm, int32_t n_vocab)
+    void oe_spm_free(oe_spm *spm)
+    int oe_spm_put_piece(oe_spm *spm, const char *text, uint32_t length, int32_t id, uint32_t rank, int unused)
+    int oe_spm_encode(const oe_spm *spm, oe_scratch *scratch, const char *text, size_t size, oe_id_list *ids)
+
+cdef extern from "text_trie.h" nogil:
+    ctypedef struct oe_text_trie:
+        pass
+    ctypedef struct oe_trie_match:
+        size_t start
+        size_t length
+        int32_t id
+    void oe_text_trie_init(oe_text_trie *trie)
+    void oe_text_trie_free(oe_text_trie *trie)
+    int oe_text_trie_put(oe_text_trie *trie, const char *key, size_t length, int32_t id)
+    int oe_text_trie_next(const oe_text_trie *trie, const char *text, size_t size, size_t start, oe_trie_match *match)
+
+cdef enum:
+    MAX_TEXT = 1 << 30  # symbols carry 32-bit offsets
+
+
+cdef bytes to_bytes(str text):
+    return text.encode("utf-8", "surrogateescape")
+
+
+cdef int check(int status) except -1:
+    """Turn what the C functions return into an exception."""
+    if status < 0:
+        raise MemoryError("no memory for the tokenizer")
+    if status > 0:
+        raise TokenizerError(f"byte 0x{status - 1:02x} has no token in this vocabulary; remove it from the text")
+    return 0
+
+
+cdef int check_size(Py_ssize_t size) except -1:
+    if size > MAX_TEXT:
+        raise TokenizerError(f"text of {size} bytes; one encode call takes at most {MAX_TEXT}")
+    return 0
+
+
+cdef list to_list(oe_id_list *ids):
+    cdef size_t i
+    return [ids.ids[i] for i in range(ids.size)]
+
+
+cdef class BpeMerger:
+    """Byte-pair encoding over `tokens` (id order) and `merges` (rank order, "left right").
+
+    `plain[id]` is nonzero for tokens that text may become without merging. See csrc/bpe.h for the two flavours.
+    `unknown` (an id or -1) stands for a character that the raw flavour can spell neither as a token nor in bytes.
+    Raises ModelFormatError for a merge without two parts, MemoryError.
+    """
+
+    cdef oe_bpe bpe
+
+    def __cinit__(self, list tokens not None, list merges not None, const uint8_t[::1] plain not None,
+                  bint byte_level, int32_t unknown):
+        cdef Py_ssize_t n_vocab = len(tokens), n_merges = len(merges), i
+        cdef bytes raw
+        cdef int status
+        if plain.shape[0] != n_vocab:
+            raise ModelFormatError(f"{plain.shape[0]} token types for {n_vocab} tokens")
+        check(oe_bpe_init(&self.bpe, <int32_t>n_vocab, <uint32_t>n_merges, byte_level))
+        for i in range(n_vocab):
+            raw = to_bytes(tokens[i])
+            check(oe_bpe_put_token(&self.bpe, PyBytes_AS_STRING(raw), <uint32_t>PyBytes_GET_SIZE(raw), <int32_t>i,
+                                   plain[i]))
+        for i in range(n_merges):
+            raw = to_bytes(merges[i])
+            status = oe_bpe_put_merge(&self.bpe, PyBytes_AS_STRING(raw), <uint32_t>PyBytes_GET_SIZE(raw), <uint32_t>i)
+            if status > 0:
+                raise ModelFormatError(f"tokenizer.ggml.merges[{i}] is {merges[i]!r}; expected two parts and a space")
+            check(status)
+        check(oe_bpe_finish(&self.bpe))
+        self.bpe.unknown = unknown
+
+    def __dealloc__(self):
+        oe_bpe_free(&self.bpe)
+
+    def encode(self, list pieces not None, bint whole):
+        """Ids of the pieces, in order. `whole`: a piece that is a token's text becomes that token without merging.
+
+        Raises TokenizerError when the vocabulary has no token for a byte.
+        """
+        cdef oe_scratch scratch
+        cdef oe_id_list ids
+        cdef const char *text
+        cdef Py_ssize_t size = 0
+        cdef bytes raw
+        memset(&scratch, 0, sizeof(scratch))
+        memset(&ids, 0, sizeof(ids))
+        try:
+            for piece in pieces:
+                try:
+                    text = PyUnicode_AsUTF8AndSize(piece, &size)
+                except UnicodeEncodeError:  # lone surrogates stand for bytes that are not UTF-8
+                    raw = to_bytes(piece)
+                    text = PyBytes_AS_STRING(raw)
+                    size = PyBytes_GET_SIZE(raw)
+                check_size(size)
+                check(oe_bpe_encode(&self.bpe, &scratch, text, size, whole, &ids))
+            return to_list(&ids)
+        finally:
+            oe_scratch_free(&scratch)
+            free(ids.ids)
+
+
+cdef class SpmMerger:
+    """SentencePiece BPE over `pieces` (id order).
+
+    `ranks[id]` orders the pieces, lowest merges first. `kinds[id]`: 0 = never made from text, 1 = normal, 2 = unused
+    (built on the way, taken apart at the end). `byte_ids[b]` is the piece of byte b or -1, `unknown` an id or -1.
+    """
+
+    cdef oe_spm spm
+
+    def __cinit__(self, list pieces not None, const uint32_t[::1] ranks not None, const uint8_t[::1] kinds not None,
+                  const int32_t[::1] byte_ids not None, int32_t unknown):
+        cdef Py_ssize_t n_vocab = len(pieces), i
+        cdef bytes raw
+        if ranks.shape[0] != n_vocab or kinds.shape[0] != n_vocab or byte_ids.shape[0] != 256:
+            raise ModelFormatError(f"{ranks.shape[0]} scores and {kinds.shape[0]} types for {n_vocab} pieces")
+        check(oe_spm_init(&self.spm, <int32_t>n_vocab))
+        for i in range(n_vocab):
+            if kinds[i]:
+                raw = to_bytes(pieces[i])
+                check(oe_spm_put_piece(&self.spm, PyBytes_AS_STRING(raw), <uint32_t>PyBytes_GET_SIZE(raw), <int32_t>i,
+                                       ranks[i], kinds[i] == 2))
+        for i in range(256):
+            self.spm.bytes[i] = byte_ids[i]
+        self.spm.unknown = unknown
+
+    def __dealloc__(self):
+        oe_spm_free(&self.spm)
+
+    def encode(self, bytes text not None):
+        """Ids of UTF-8 text whose spaces are U+2581 already. Raises TokenizerError for a byte without a piece."""
+        cdef oe_scratch scratch
+        cdef oe_id_list ids
+        cdef const char *start = PyBytes_AS_STRING(text)
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(text)
+        cdef int status
+        check_size(size)
+        memset(&scratch, 0, sizeof(scratch))
+        memset(&ids, 0, sizeof(ids))
+        try:
+            with nogil:
+                status = oe_spm_encode(&self.spm, &scratch, start, size, &ids)
+            check(status)
+            return to_list(&ids)
+        finally:
+            oe_scratch_free(&scratch)
+            free(ids.ids)
+
+
+cdef class TextTrie:
+    """Finds given byte strings in a text: leftmost first, the longest at each place."""
+
+    cdef oe_text_trie trie
+
+    def __cinit__(self, list entries not None):
+        """`entries` holds (text, id) with text: non-empty bytes."""
+        cdef bytes key
+        oe_text_trie_init(&self.trie)
+        for key, id in entries:
+            if not key:
+                raise ModelFormatError(f"token {id} has no text")
+            check(oe_text_trie_put(&self.trie, PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), id))
+
+    def __dealloc__(self):
+        oe_text_trie_free(&self.trie)
+
+    def find_all(self, bytes text not None):
+        """Matches that do not overlap, in order: a list of (start, end, id) in bytes."""
+        cdef const char *start = PyBytes_AS_STRING(text)
+        cdef size_t size = PyBytes_GET_SIZE(text)
+        cdef oe_trie_match match
+        cdef list found = []
+        match.start = match.length = 0
+        while oe_text_trie_next(&self.trie, start, size, match.start + match.length, &match):
+            found.append((match.start, match.start + match.length, match.id))
+        return found

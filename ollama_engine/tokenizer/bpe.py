@@ -1,0 +1,65 @@
+"""Byte-pair encoding: `tokenizer.ggml.model` gpt2, gemma4 and whitespace."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ollama_engine.errors import ModelFormatError
+from ollama_engine.tokenizer._merge import BpeMerger
+from ollama_engine.tokenizer.pretokenizer import PreTokenizer
+from ollama_engine.tokenizer.vocab import TokenType, Vocabulary
+
+__all__ = ["BpeModel"]
+
+
+class BpeModel:
+    """Text between special tokens -> ids, and a token's text -> bytes. See `models.TextModel`."""
+
+    def __init__(self, vocab: Vocabulary) -> None:
+        if vocab.spec is None:
+            raise ModelFormatError("a byte-pair vocabulary needs a pre-tokenizer")
+        # Kimi K2 files may come without merges: its vocabulary is then read as pieces and bytes.
+        if not vocab.merges and vocab.spec.name != "kimi-k2":
+            raise ModelFormatError(f"tokenizer.ggml.merges is missing; tokenizer model {vocab.model!r} needs it")
+        self._spec = vocab.spec
+        self._escape_spaces = not vocab.spec.byte_level and vocab.model != "whitespace"
+        self._lowercase = vocab.lowercase
+        self._pretokenizer = PreTokenizer(vocab.spec)
+        plain = np.isin(vocab.types, (TokenType.NORMAL, TokenType.USER_DEFINED)).astype(np.uint8)
+        unknown = -1 if vocab.unknown_id is None or vocab.spec.byte_level else vocab.unknown_id
+        self._merger = BpeMerger(vocab.texts, vocab.merges, plain, vocab.spec.byte_level, unknown)
+        self._byte_of = {code: byte for byte, code in enumerate(_gpt2_alphabet())}
+
+    def encode(self, text: str, *, prefix: bool) -> list[int]:
+        """`prefix` has no meaning here: only SentencePiece puts a space before a text."""
+        if self._escape_spaces:
+            text = text.replace(" ", "▁")
+        if self._lowercase:
+            text = "".join(map(str.lower, text))
+        pieces = self._pretokenizer.split(text)
+        if not self._spec.whole_newlines:
+            return self._merger.encode(pieces, self._spec.ignore_merges)
+        ids = []
+        for piece in pieces:
+            ids += self._merger.encode([piece], piece[0] == "\n")
+        return ids
+
+    def special_text(self, text: str) -> str:
+        """How a user-defined token looks in text."""
+        return text.replace("▁", " ") if self._escape_spaces else text
+
+    def normal_bytes(self, text: str) -> bytes:
+        """What a normal token adds to the output."""
+        if not self._spec.byte_level:
+            return self.special_text(text).encode("utf-8", "surrogateescape")
+        try:
+            return bytes([self._byte_of[ord(c)] for c in text])
+        except KeyError:  # a token added without GPT-2's spelling
+            return text.encode("utf-8", "surrogateescape")
+
+
+def _gpt2_alphabet() -> list[int]:
+    """The code point that spells each byte: printable Latin-1 spells itself, the rest follow from U+0100 on."""
+    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = iter(range(0x100, 0x200))
+    return [byte if byte in printable else next(others) for byte in range(256)]

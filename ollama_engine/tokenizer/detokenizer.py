@@ -1,0 +1,35 @@
+"""Turns a stream of ids into text without ever cutting a character."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable
+
+__all__ = ["Detokenizer"]
+
+
+class Detokenizer:
+    """Text of one generation, id by id. Made by `Tokenizer.detokenizer`; not to be shared between threads.
+
+    The texts that `push` and `flush` return, joined, equal `Tokenizer.decode` of all ids. Bytes of an unfinished
+    character wait for the next ids; bytes that can no longer become one turn into U+FFFD.
+    """
+
+    def __init__(self, token_bytes: Callable[[int], bytes], *, strip_space: bool) -> None:
+        self._token_bytes = token_bytes
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._strip_space = strip_space
+
+    def push(self, token_id: int) -> str:
+        """The text that this id completes; may be empty. Raises TokenizerError for an id outside of the vocabulary."""
+        data = self._token_bytes(token_id)
+        if self._strip_space and data:
+            data = data.removeprefix(b" ")
+            self._strip_space = False
+        return self._decoder.decode(data)
+
+    def flush(self) -> str:
+        """Text of bytes still waiting: U+FFFD or nothing. Further ids then start a new character."""
+        text = self._decoder.decode(b"", final=True)
+        self._decoder.reset()
+        return text

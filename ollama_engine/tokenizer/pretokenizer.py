@@ -1,0 +1,99 @@
+"""Cuts a text into the pieces that are merged one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import regex
+
+from ollama_engine.tokenizer.pretokenizer_table import PreTokenizerSpec, Rule, Stage
+
+__all__ = ["PreTokenizer"]
+
+Splitter = Callable[[str], list[str]]
+
+
+class PreTokenizer:
+    """The stages of a spec, compiled.
+
+    Lone surrogates (bytes that are not UTF-8) are cut as if each were U+FFFD, and kept as they are in the pieces.
+    """
+
+    def __init__(self, spec: PreTokenizerSpec) -> None:
+        self.spec = spec
+        self._splitters = [_compile(stage) for stage in spec.stages]
+        self._surrogate = regex.compile("[\ud800-\udfff]")
+
+    def split(self, text: str) -> list[str]:
+        """Pieces in order; together they are the text, unless the spec drops white space."""
+        if text.isascii() or not self._surrogate.search(text):
+            return self._split(text)
+        pieces = []
+        at = 0
+        for piece in self._split(self._surrogate.sub("\ufffd", text)):
+            start = at if self._keeps_all else self._skip_space(text, at)
+            at = start + len(piece)
+            pieces.append(text[start:at])
+        return pieces
+
+    def _split(self, text: str) -> list[str]:
+        pieces = [text]
+        for split in self._splitters:
+            pieces = split(pieces[0]) if len(pieces) == 1 else [p for piece in pieces for p in split(piece)]
+        return pieces
+
+    @property
+    def _keeps_all(self) -> bool:
+        return all(stage.rule is not Rule.KEEP for stage in self.spec.stages)
+
+    @staticmethod
+    def _skip_space(text: str, at: int) -> int:
+        found = regex.compile(r"\S").search(text, at)
+        return found.start() if found else len(text)
+
+
+def _compile(stage: Stage) -> Splitter:
+    if stage.rule in (Rule.FIND, Rule.KEEP):
+        find: Splitter = regex.compile(stage.expression).findall
+        return find
+    if stage.rule is Rule.ISOLATE:
+        return _isolator(stage.expression)
+    return _digit_grouper(stage.expression, at_word_end=stage.rule is Rule.GROUP_WORD)
+
+
+def _isolator(expression: str) -> Splitter:
+    # With one group, split() returns gap, match, gap, ..., gap; gaps may be empty.
+    search = regex.compile(expression).search
+    split = regex.compile(f"({expression})").split
+
+    def isolate(text: str) -> list[str]:
+        if search(text) is None:
+            return [text]
+        return [piece for piece in split(text) if piece]
+
+    return isolate
+
+
+def _digit_grouper(expression: str, *, at_word_end: bool) -> Splitter:
+    """Cuts runs of digits into threes from the right. As an expression with look-ahead it takes quadratic time."""
+    find_runs = regex.compile(expression).finditer
+    is_word = regex.compile(r"\w").match
+
+    def group(text: str) -> list[str]:
+        pieces = []
+        at = 0
+        for run in find_runs(text):
+            start, end = run.span()
+            if at_word_end and is_word(text, end):
+                continue
+            if start > at:
+                pieces.append(text[at:start])
+            at = start
+            for stop in range(start + ((end - start) % 3 or 3), end + 1, 3):
+                pieces.append(text[at:stop])
+                at = stop
+        if at < len(text):
+            pieces.append(text[at:])
+        return pieces
+
+    return group
