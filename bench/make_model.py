@@ -1,0 +1,258 @@
+"""Write a GGUF model with the shape of a real one and random weights.
+
+    python bench/make_model.py llama-1b q4_k_m OUT.gguf
+
+For speed measurements, where only shapes and types count. The blocks of the quantized types are random bits with
+small scales rather than quantized numbers, so that a file is written at the disk's speed; activations and logits stay
+finite. Which tensor gets which type follows llama.cpp's presets. Needs the extra `bench` (the gguf package).
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import string
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType as QuantType
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A llama-like decoder; sizes have the meaning of the GGUF keys."""
+
+    name: str
+    n_layer: int
+    n_embd: int
+    n_ff: int
+    n_head: int
+    n_head_kv: int
+    head_dim: int
+    n_vocab: int
+    n_ctx: int
+    rope_base: float
+    norm_eps: float
+    bos: int
+    eos: int
+    n_special: int
+    qkv_bias: bool = False
+    rope_factor: float | None = None
+
+    @property
+    def n_text_tokens(self) -> int:
+        return self.n_vocab - self.n_special
+
+
+SHAPES = {
+    "llama-1b": Shape(
+        name="Llama-3.2-1B shape", n_layer=16, n_embd=2048, n_ff=8192, n_head=32, n_head_kv=8, head_dim=64,
+        n_vocab=128256, n_ctx=131072, rope_base=500000.0, norm_eps=1e-5, bos=128000, eos=128001, n_special=256,
+        rope_factor=32.0,
+    ),
+    "qwen-0.5b": Shape(
+        name="Qwen2.5-0.5B shape", n_layer=24, n_embd=896, n_ff=4864, n_head=14, n_head_kv=2, head_dim=64,
+        n_vocab=151936, n_ctx=32768, rope_base=1000000.0, norm_eps=1e-6, bos=151643, eos=151645, n_special=293,
+        qkv_bias=True,
+    ),
+}  # fmt: skip
+
+# Preset -> (type of matrices, general.file_type).
+PRESETS = {
+    "f32": (QuantType.F32, 0),
+    "f16": (QuantType.F16, 1),
+    "bf16": (QuantType.BF16, 32),
+    "q8_0": (QuantType.Q8_0, 7),
+    "q4_0": (QuantType.Q4_0, 2),
+    "q4_k_m": (QuantType.Q4_K, 15),
+}
+# Where rows do not divide into blocks of 256.
+FALLBACK = {QuantType.Q4_K: QuantType.Q5_0, QuantType.Q6_K: QuantType.Q8_0}
+
+
+# -- which tensors, of which type --------------------------------------------------------------------------------------
+
+
+def tensor_shapes(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """(name, numpy shape) in the order of the file; the output is tied to the embedding."""
+    q, kv = shape.n_head * shape.head_dim, shape.n_head_kv * shape.head_dim
+    yield "token_embd.weight", (shape.n_vocab, shape.n_embd)
+    if shape.rope_factor is not None:
+        yield "rope_freqs.weight", (shape.head_dim // 2,)
+    for i in range(shape.n_layer):
+        block = f"blk.{i}."
+        yield block + "attn_norm.weight", (shape.n_embd,)
+        for name, rows in (("attn_q", q), ("attn_k", kv), ("attn_v", kv)):
+            yield f"{block}{name}.weight", (rows, shape.n_embd)
+            if shape.qkv_bias:
+                yield f"{block}{name}.bias", (rows,)
+        yield block + "attn_output.weight", (shape.n_embd, q)
+        yield block + "ffn_norm.weight", (shape.n_embd,)
+        yield block + "ffn_gate.weight", (shape.n_ff, shape.n_embd)
+        yield block + "ffn_up.weight", (shape.n_ff, shape.n_embd)
+        yield block + "ffn_down.weight", (shape.n_embd, shape.n_ff)
+    yield "output_norm.weight", (shape.n_embd,)
+
+
+def tensor_type(preset: str, shape: Shape, name: str, dims: tuple[int, ...]) -> QuantType:
+    """The type that llama.cpp's `preset` gives to a tensor: vectors stay f32, some matrices get more bits."""
+    kind = PRESETS[preset][0]
+    if len(dims) == 1:
+        return QuantType.F32
+    quantized = kind not in (QuantType.F32, QuantType.F16, QuantType.BF16)
+    tied_output = name == "token_embd.weight"
+    if tied_output and quantized and kind is not QuantType.Q8_0:
+        kind = QuantType.Q6_K
+    if preset == "q4_k_m" and (".attn_v." in name or ".ffn_down." in name):
+        kind = QuantType.Q6_K if _more_bits(int(name.split(".")[1]), shape.n_layer) else kind
+    block = gguf.GGML_QUANT_SIZES[kind][0]
+    return FALLBACK[kind] if dims[-1] % block else kind
+
+
+def _more_bits(layer: int, n_layer: int) -> bool:
+    eighth = n_layer // 8
+    return layer < eighth or layer >= 7 * n_layer // 8 or (layer - eighth) % 3 == 2
+
+
+# -- random values -----------------------------------------------------------------------------------------------------
+
+
+def random_tensor(rng: np.random.Generator, name: str, dims: tuple[int, ...], kind: QuantType) -> NDArray[Any]:
+    """Matrices of variance 1 / row length, as the bytes or numbers that the file stores."""
+    if len(dims) == 1:
+        mean = 1.0 if "norm" in name else 0.0
+        return (mean + 0.1 * rng.standard_normal(dims, dtype=np.float32)).astype(np.float32)
+    deviation = dims[-1] ** -0.5
+    if kind in (QuantType.F32, QuantType.F16, QuantType.BF16):
+        return _random_floats(rng, dims, kind, deviation)
+    return _random_blocks(rng, dims, kind, deviation)
+
+
+def _random_floats(rng: np.random.Generator, dims: tuple[int, ...], kind: QuantType, deviation: float) -> NDArray[Any]:
+    stored = {QuantType.F32: np.float32, QuantType.F16: np.float16, QuantType.BF16: np.uint16}[kind]
+    found = np.empty(dims, stored)
+    for start in range(0, dims[0], 4096):  # in pieces, or an embedding would take its size thrice
+        rows = found[start : start + 4096]
+        values = rng.standard_normal(rows.shape, dtype=np.float32) * np.float32(deviation)
+        rows[:] = values.view(np.uint32) >> 16 if kind is QuantType.BF16 else values
+    return found.view(np.uint8) if kind is QuantType.BF16 else found
+
+
+# Block layouts of ggml: where the f16 scale lies, and the deviation of a value for a scale of 1 when all other bits are
+# random. Q4_K: scale * sub-scale (0..63) * nibble - minimum * sub-minimum (0..63), centred by minimum = 7.5 * scale.
+_LAYOUT = {
+    QuantType.Q4_0: (0, 4.6),
+    QuantType.Q5_0: (0, 9.2),
+    QuantType.Q8_0: (0, 74.0),
+    QuantType.Q4_K: (0, 258.0),
+    QuantType.Q6_K: (208, 1366.0),
+}
+
+
+def _random_blocks(rng: np.random.Generator, dims: tuple[int, ...], kind: QuantType, deviation: float) -> NDArray[Any]:
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    n_blocks = dims[0] * dims[1] // block
+    blocks = np.frombuffer(bytearray(rng.bytes(n_blocks * size)), np.uint8).reshape(n_blocks, size)
+    at, unit = _LAYOUT[kind]
+    scale = np.float16(deviation / unit)
+    blocks[:, at : at + 2] = np.frombuffer(scale.tobytes(), np.uint8)
+    if kind is QuantType.Q4_K:
+        blocks[:, 2:4] = np.frombuffer(np.float16(7.5 * scale).tobytes(), np.uint8)
+    return blocks.reshape(dims[0], -1)
+
+
+def llama3_factors(shape: Shape) -> NDArray[np.float32]:
+    """Llama 3's rope factors for training on 8192 positions, low and high frequency factors 1 and 4."""
+    assert shape.rope_factor is not None
+    wavelength = 2 * np.pi * shape.rope_base ** (2 * np.arange(shape.head_dim // 2) / shape.head_dim)
+    smooth = np.clip((8192 / wavelength - 1) / (4 - 1), 0, 1)
+    return (1 / ((1 - smooth) / shape.rope_factor + smooth)).astype(np.float32)
+
+
+# -- metadata ----------------------------------------------------------------------------------------------------------
+
+
+def vocabulary(n: int) -> tuple[list[str], list[str]]:
+    """`n` tokens of byte-level BPE: the 256 bytes, then made-up words; and the merges of two letters."""
+    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = itertools.count(256)
+    bytes_ = [chr(byte if byte in printable else next(others)) for byte in range(256)]
+    starts, letters = [bytes_[ord(" ")], *string.ascii_lowercase], string.ascii_lowercase
+    words = itertools.chain.from_iterable(itertools.product(starts, *[letters] * k) for k in (1, 2, 3))
+    merges = [" ".join(pair) for pair in itertools.product(starts, letters)]
+    tokens = [*bytes_, *("".join(word) for word in itertools.islice(words, max(0, n - 256)))]
+    return tokens, merges[: n - 256]
+
+
+def add_metadata(writer: gguf.GGUFWriter, shape: Shape, preset: str) -> None:
+    writer.add_name(f"random weights, {shape.name}")
+    writer.add_file_type(PRESETS[preset][1])
+    writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+    writer.add_vocab_size(shape.n_vocab)
+    writer.add_context_length(shape.n_ctx)
+    writer.add_embedding_length(shape.n_embd)
+    writer.add_block_count(shape.n_layer)
+    writer.add_feed_forward_length(shape.n_ff)
+    writer.add_head_count(shape.n_head)
+    writer.add_head_count_kv(shape.n_head_kv)
+    writer.add_key_length(shape.head_dim)
+    writer.add_value_length(shape.head_dim)
+    writer.add_rope_dimension_count(shape.head_dim)
+    writer.add_rope_freq_base(shape.rope_base)
+    writer.add_layer_norm_rms_eps(shape.norm_eps)
+    tokens, merges = vocabulary(shape.n_text_tokens)
+    specials = [f"<|special_{i}|>" for i in range(shape.n_special)]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("llama-bpe")
+    writer.add_token_list(tokens + specials)
+    writer.add_token_types([gguf.TokenType.NORMAL] * len(tokens) + [gguf.TokenType.CONTROL] * len(specials))
+    writer.add_token_merges(merges)
+    writer.add_bos_token_id(shape.bos)
+    writer.add_eos_token_id(shape.eos)
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def write_model(path: str, shape: Shape, preset: str, *, arch: str = "llama", seed: int = 0) -> None:
+    """Write the whole file; the same arguments give the same bytes. Shows progress on stderr."""
+    writer = gguf.GGUFWriter(path, arch)
+    add_metadata(writer, shape, preset)
+    kinds = {name: tensor_type(preset, shape, name, dims) for name, dims in tensor_shapes(shape)}
+    sizes = {}
+    for name, dims in tensor_shapes(shape):
+        block, size = gguf.GGML_QUANT_SIZES[kinds[name]]
+        sizes[name] = int(np.prod(dims)) // block * size
+        writer.add_tensor_info(name, dims, np.dtype(np.float32), sizes[name], raw_dtype=kinds[name])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    rng = np.random.Generator(np.random.SFC64(seed))
+    written, total = 0, sum(sizes.values())
+    for name, dims in tensor_shapes(shape):
+        is_rope = name == "rope_freqs.weight"
+        writer.write_tensor_data(llama3_factors(shape) if is_rope else random_tensor(rng, name, dims, kinds[name]))
+        written += sizes[name]
+        print(f"\r{path}: {written >> 20} of {total >> 20} MiB", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    writer.close()
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Write a GGUF model with random weights for speed measurements.")
+    parser.add_argument("shape", choices=SHAPES)
+    parser.add_argument("type", type=str.lower, choices=PRESETS)
+    parser.add_argument("out", metavar="OUT.gguf")
+    parser.add_argument("--arch", choices=("llama", "qwen2"), default="llama", help="general.architecture to write")
+    parser.add_argument("--seed", type=int, default=0)
+    chosen = parser.parse_args(arguments)
+    write_model(chosen.out, SHAPES[chosen.shape], chosen.type, arch=chosen.arch, seed=chosen.seed)
+
+
+if __name__ == "__main__":
+    main()
