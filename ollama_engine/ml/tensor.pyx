@@ -265,6 +265,25 @@ cdef class Tensor:
         finally:
             PyBuffer_Release(&view)
 
+    def set_bytes(self, data):
+        """Copy the tensor's memory as it lies in a file: any buffer of exactly `nbytes` bytes, whatever the type.
+
+        On packed storage this converts to the packed layout.
+        """
+        alive(self)
+        cdef Py_buffer view
+        if self.ptr.op != lib.GGML_OP_NONE or self.ptr.data == NULL or self.ptr.buffer == NULL:
+            raise ShapeError(f"cannot write into {describe(self)}: it is computed, or has no memory yet")
+        PyObject_GetBuffer(data, &view, PyBUF_C_CONTIGUOUS)
+        try:
+            if <size_t>view.len != lib.ggml_nbytes(self.ptr):
+                raise ShapeError(f"{describe(self)} takes {lib.ggml_nbytes(self.ptr)} bytes, got {view.len}")
+            with nogil:
+                lib.ggml_backend_tensor_set(self.ptr, view.buf, 0, view.len)
+            self.owner.mark_written(self.ptr)
+        finally:
+            PyBuffer_Release(&view)
+
     def _checked(self, data):
         expected = _NUMPY_TYPES.get(dtype_name(self.ptr.type))
         if expected is None:  # quantized types and bf16 travel as raw bytes

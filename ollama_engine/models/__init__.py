@@ -1,1 +1,8 @@
+"""Model definitions: one file for each text architecture, found by name through the registry."""
 
+from __future__ import annotations
+
+from ollama_engine.models.base import Model, ModelInputs
+from ollama_engine.models.registry import architectures, model_class
+
+__all__ = ["Model", "ModelInputs", "architectures", "model_class"]

@@ -1,0 +1,117 @@
+"""The cell table: which token's keys and values lie in which row of the cache. Numbers only, no tensor in sight.
+
+A cell knows its position and the set of sequences that share it, one bit each. This is the numpy form; it is also
+the twin that a faster one is held against.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ollama_engine.input import Int32Array
+
+MAX_SEQUENCES = 64
+FREE = -1
+
+
+class Cells:
+    """`n_cells` cells, all free at first."""
+
+    def __init__(self, n_cells: int) -> None:
+        if n_cells < 1:
+            raise ValueError(f"a cache has at least one cell, got {n_cells}")
+        # -- metadata: one entry for each cell --
+        self.positions: Int32Array = np.full(n_cells, FREE, dtype=np.int32)
+        self.owners: npt.NDArray[np.uint64] = np.zeros(n_cells, dtype=np.uint64)
+        # -- derived --
+        self._n_used = 0
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    @property
+    def n_used(self) -> int:
+        """Cells that hold a token of some sequence."""
+        return self._n_used
+
+    @property
+    def n_free(self) -> int:
+        return len(self.positions) - self._n_used
+
+    def extent(self) -> int:
+        """One more than the highest used cell: how far attention must look."""
+        used = np.flatnonzero(self.owners)
+        return int(used[-1]) + 1 if len(used) else 0
+
+    def find_free(self, n: int) -> Int32Array | None:
+        """The `n` lowest free cells in ascending order, or None when there are fewer. Changes nothing."""
+        if n > self.n_free:
+            return None
+        return np.flatnonzero(self.owners == 0)[:n].astype(np.int32)
+
+    def place(self, cells: Int32Array, positions: Int32Array, sequences: Int32Array) -> None:
+        """Give free cells a position and one sequence each."""
+        self.positions[cells] = positions
+        self.owners[cells] = _bits(sequences)
+        self._n_used += len(cells)
+
+    def share(self, source: int, target: int, end: int) -> int:
+        """Let `target` share the cells of `source` with positions below `end`; returns how many."""
+        chosen = self._of(source) & (self.positions < end)
+        self.owners[chosen] |= _bit(target)
+        return int(chosen.sum())
+
+    def remove(self, sequence: int, begin: int = 0, end: int | None = None) -> int:
+        """Take `sequence` out of its cells with begin <= position < end; cells without sequences become free."""
+        chosen = self._of(sequence) & (self.positions >= begin)
+        if end is not None:
+            chosen &= self.positions < end
+        self.owners[chosen] &= ~_bit(sequence)
+        freed = chosen & (self.owners == 0)
+        self.positions[freed] = FREE
+        self._n_used -= int(freed.sum())
+        return int(chosen.sum())
+
+    def last_position(self, sequence: int) -> int:
+        """The highest position of a sequence, -1 when it has none."""
+        chosen = self._of(sequence)
+        return int(self.positions[chosen].max()) if chosen.any() else -1
+
+    def visible(
+        self, extent: int, positions: Int32Array, sequences: Int32Array, window: int | None = None
+    ) -> npt.NDArray[np.bool_]:
+        """bool [rows, extent]: the cells below `extent` that each row (position, sequence) attends to.
+
+        A row sees its own sequence's cells up to its position; with a window W only those with position > its own - W.
+        """
+        keys = self.positions[:extent][None, :]
+        rows = positions[:, None]
+        seen = (self.owners[:extent][None, :] & _bits(sequences)[:, None]) != 0
+        seen &= keys <= rows
+        if window is not None:
+            seen &= keys > rows - window
+        return seen
+
+    def check(self) -> None:
+        """Raise AssertionError unless the table is consistent; for tests and debugging."""
+        used = self.owners != 0
+        assert self._n_used == int(used.sum()), "count of used cells"
+        assert (self.positions[used] >= 0).all(), "used cells have positions"
+        assert (self.positions[~used] == FREE).all(), "free cells have none"
+        for sequence in range(MAX_SEQUENCES):
+            mine = np.sort(self.positions[self._of(sequence)])
+            assert (np.diff(mine) > 0).all(), f"sequence {sequence} has each position once"
+
+    def _of(self, sequence: int) -> npt.NDArray[np.bool_]:
+        return (self.owners & _bit(sequence)) != 0
+
+
+def _bit(sequence: int) -> np.uint64:
+    if not 0 <= sequence < MAX_SEQUENCES:
+        raise ValueError(f"sequences are 0 to {MAX_SEQUENCES - 1}, got {sequence}")
+    return np.uint64(1) << np.uint64(sequence)
+
+
+def _bits(sequences: Int32Array) -> npt.NDArray[np.uint64]:
+    return np.left_shift(np.uint64(1), sequences.astype(np.uint64))

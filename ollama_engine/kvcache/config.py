@@ -1,0 +1,53 @@
+"""What a cache must know before it is made: sizes from the model, types from the user, padding from the kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from ollama_engine.errors import ConfigError
+
+CacheType = Literal["f32", "f16", "bf16", "q8_0", "q4_0"]
+HISTORY_PADDING = 256
+"""Cells that attention reads come in multiples of this, so that a graph lasts for as many tokens."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerShape:
+    """Keys and values of one layer, for one token."""
+
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+    window: int | None = None
+    """Sliding window: a token sees this many tokens, itself included; None sees all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheConfig:
+    """How keys and values are stored, following what the attention kernel needs."""
+
+    dtype: CacheType
+    flash_attention: bool
+    history_padding: int = HISTORY_PADDING
+
+    @property
+    def permuted_values(self) -> bool:
+        """Without flash attention the values of one dimension lie side by side, as the second product reads them."""
+        return not self.flash_attention
+
+    def __post_init__(self) -> None:
+        if self.dtype not in get_args(CacheType):
+            raise ConfigError(f"kv_cache_type is one of {', '.join(get_args(CacheType))}, got {self.dtype!r}")
+        if not self.flash_attention and self.dtype in ("q8_0", "q4_0"):
+            raise ConfigError(
+                f"kv_cache_type {self.dtype} needs flash attention, which is off; use f16, or flash_attention='auto'"
+            )
+
+    def check(self, layer: LayerShape) -> None:
+        """Raise ConfigError where a layer's heads cannot be stored in this type."""
+        if self.dtype in ("q8_0", "q4_0") and (layer.key_dim % 32 or layer.value_dim % 32):
+            raise ConfigError(
+                f"kv_cache_type {self.dtype} stores blocks of 32 values, but this model's heads have "
+                f"{layer.key_dim} and {layer.value_dim}; use f16 or bf16"
+            )

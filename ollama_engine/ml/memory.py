@@ -1,0 +1,50 @@
+"""What was planned and taken of each device's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """Bytes of one device."""
+
+    device: str
+    weights: int = 0
+    """Weights copied to the device's memory."""
+    mapped: int = 0
+    """Weights read from the mapped file: page cache that the system can take back."""
+    packed: int = 0
+    """Second copies of weights in the layout for few-row products."""
+    cache: int = 0
+    """Keys and values."""
+    graph: int = 0
+    """Intermediate results of the largest graph."""
+
+    @property
+    def allocated(self) -> int:
+        """All but what is only mapped."""
+        return self.weights + self.packed + self.cache + self.graph
+
+
+@dataclass(frozen=True)
+class MemoryReport:
+    """Memory of an engine, by device and by layer."""
+
+    devices: tuple[DeviceMemory, ...]
+    layers: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of weights for each block ("blk.0" ...), and for "input" and "output"."""
+
+    @property
+    def total(self) -> int:
+        """Bytes on all devices, mapped weights included."""
+        return sum(d.allocated + d.mapped for d in self.devices)
+
+    def __str__(self) -> str:
+        rows = [("device", "weights", "mapped", "packed", "cache", "graph", "MiB in all")]
+        for d in self.devices:
+            numbers = (d.weights, d.mapped, d.packed, d.cache, d.graph, d.allocated + d.mapped)
+            rows.append((d.device, *(f"{n / 2**20:.1f}" for n in numbers)))
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        return "\n".join("  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows)

@@ -1,0 +1,272 @@
+"""Weights: the tensors of a GGUF file, planned for each device, then mapped or read.
+
+On the CPU they stay in the mapped file. Matrices whose type has a packed layout get a second, packed copy there
+(`Tensor.packed`), which few-row products read faster; where memory is short they go without, and the log says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import re
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+
+import numpy as np
+
+from ollama_engine.errors import ClosedError, ModelFormatError
+from ollama_engine.ml.backend import Backend
+from ollama_engine.ml.gguf import GGUFFile, TensorInfo
+from ollama_engine.ml.hostmem import available_bytes
+from ollama_engine.ml.placement import assign_layers
+from ollama_engine.ml.storage import ALIGNMENT, Storage, can_pack
+from ollama_engine.ml.tensor import Tensor
+
+log = logging.getLogger(__name__)
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes done and the bytes in all."""
+
+_BLOCK = re.compile(r"blk\.(\d+)\.")
+_READ_ONLY_BY_ROW = ("position_embd.weight", "token_types.weight")
+_CHUNK = 16 << 20
+
+
+class Weights(Mapping[str, Tensor]):
+    """All tensors of a model by name.
+
+    Construction plans and allocates nothing but address space; `load` takes the memory and fills it. Raises
+    NoMemoryError when a device is too small.
+    """
+
+    def __init__(self, backend: Backend, gguf: GGUFFile, *, pack: bool = True) -> None:
+        self.backend = backend
+        self.gguf = gguf
+        self._tensors: dict[str, Tensor] = {}
+        self._storages: list[Storage] = []
+        self._devices = _plan_devices(backend, gguf)
+        self._mapped = _plan_mapping(backend, gguf, self._devices)
+        self._packed = _plan_packing(backend, gguf, self._devices) if pack else []
+
+    # -- plan ----------------------------------------------------------------------------------------------------------
+
+    def planned(self) -> dict[str, dict[str, int]]:
+        """Bytes by device name: {"CPU": {"weights": .., "mapped": .., "packed": ..}}."""
+        plan = {d.name: {"weights": 0, "mapped": 0, "packed": 0} for d in self.backend.devices}
+        for info in self.gguf.tensors.values():
+            device = self.backend.devices[self._devices[info.name]].name
+            plan[device]["mapped" if info.name in self._mapped else "weights"] += info.nbytes
+        plan[self.backend.devices[-1].name]["packed"] = sum(info.nbytes for info in self._packed)
+        return plan
+
+    def by_layer(self) -> dict[str, int]:
+        """Bytes of weights for each block, "input" and "output"."""
+        layers: dict[str, int] = {}
+        for info in self.gguf.tensors.values():
+            layers[_layer_name(info.name)] = layers.get(_layer_name(info.name), 0) + info.nbytes
+        return layers
+
+    # -- commit --------------------------------------------------------------------------------------------------------
+
+    def load(self, progress: Progress | None = None) -> None:
+        """Map, allocate, read and pack. `progress` is called with (bytes done, bytes in all), last with both equal."""
+        self._drop_packing_that_does_not_fit()
+        copied = [i for i in self.gguf.tensors.values() if i.name not in self._mapped]
+        total = sum(i.nbytes for i in (*self.gguf.tensors.values(), *self._packed))
+        meter = _Meter(progress, total)
+        files = [_FileView(path) for path in self.gguf.files]
+        try:
+            self._map(files, meter)
+            self._copy(copied, files, meter)
+            self._pack(files, meter)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            for file in files:
+                file.close()
+        meter.finish()
+
+    def _drop_packing_that_does_not_fit(self) -> None:
+        needed = sum(info.nbytes for info in self._packed)
+        if needed > available_bytes() // 2:
+            log.warning("%d MiB for packed copies of the weights would take more than half of the %d MiB available; "
+                        "decoding goes without them", needed >> 20, available_bytes() >> 20)  # fmt: skip
+            self._packed = []
+
+    def _storage(self, capacity: int) -> Storage:
+        storage = Storage(self.backend, capacity)
+        self._storages.append(storage)
+        return storage
+
+    def _map(self, files: list[_FileView], meter: _Meter) -> None:
+        for number, file in enumerate(files):
+            infos = [i for i in self._mapped.values() if i.file == number]
+            if not infos:
+                continue
+            storage = self._storage(len(infos))
+            for info in infos:
+                self._tensors[info.name] = storage.add(info.name, info.dtype, info.shape)
+            storage.map(file.mapping(), {info.name: info.offset for info in infos})
+            for info in infos:
+                meter.advance(info.nbytes)
+
+    def _copy(self, infos: list[TensorInfo], files: list[_FileView], meter: _Meter) -> None:
+        for device in sorted({self._devices[i.name] for i in infos}):
+            mine = [i for i in infos if self._devices[i.name] == device]
+            storage = self._storage(len(mine))
+            for info in mine:
+                self._tensors[info.name] = storage.add(info.name, info.dtype, info.shape)
+            storage.allocate(device)
+            storage.mark_weights()
+            for info in mine:
+                self._tensors[info.name].set_bytes(files[info.file].read(info))
+                meter.advance(info.nbytes)
+
+    def _pack(self, files: list[_FileView], meter: _Meter) -> None:
+        if not self._packed:
+            return
+        storage = self._storage(len(self._packed))
+        for info in self._packed:
+            self._tensors[info.name].packed = storage.add(info.name, info.dtype, info.shape)
+        storage.allocate_packed()
+        for info in self._packed:
+            packed = self._tensors[info.name].packed
+            assert packed is not None
+            packed.set_bytes(files[info.file].read(info))
+            meter.advance(info.nbytes)
+
+    # -- use -----------------------------------------------------------------------------------------------------------
+
+    def __getitem__(self, name: str) -> Tensor:
+        if not self._storages:
+            raise ClosedError("these weights are not loaded, or closed")
+        return self._tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def device_of_layer(self, layer: int) -> int:
+        """Number of the device that holds block `layer`: where its cache belongs."""
+        return next((d for n, d in self._devices.items() if n.startswith(f"blk.{layer}.")), len(self.backend.devices) - 1)
+
+    def close(self) -> None:
+        """Free the memory. Safe to call twice."""
+        for storage in self._storages:
+            storage.close()
+        self._storages = []
+        self._tensors = {}
+
+    def __enter__(self) -> Weights:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _layer_name(name: str) -> str:
+    block = _BLOCK.match(name)
+    if block:
+        return f"blk.{block[1]}"
+    return "output" if name.startswith("output") else "input"
+
+
+def _plan_devices(backend: Backend, gguf: GGUFFile) -> dict[str, int]:
+    """Device number of each tensor: blocks by layer, the output with the last, all else on the CPU."""
+    blocks = [int(m[1]) for m in map(_BLOCK.match, gguf.tensors) if m]
+    n_layers = max(blocks, default=-1) + 1
+    layers = assign_layers(backend.devices, n_layers, backend.params)
+    cpu = len(backend.devices) - 1
+    plan = {}
+    for name in gguf.tensors:
+        block = _BLOCK.match(name)
+        if block:
+            plan[name] = layers[int(block[1])]
+        else:
+            plan[name] = layers[n_layers] if name.startswith("output") else cpu
+    return plan
+
+
+def _plan_mapping(backend: Backend, gguf: GGUFFile, devices: Mapping[str, int]) -> dict[str, TensorInfo]:
+    """Tensors that the CPU reads straight from the file: all of its own, unless their place is not aligned."""
+    if not backend.params.mmap:
+        return {}
+    cpu = len(backend.devices) - 1
+    mine = {n: i for n, i in gguf.tensors.items() if devices[n] == cpu}
+    odd = [n for n, i in mine.items() if i.offset % ALIGNMENT]
+    if odd:
+        log.info("%d tensors do not start at multiples of %d bytes and are copied instead of mapped", len(odd), ALIGNMENT)
+    return {n: i for n, i in mine.items() if not i.offset % ALIGNMENT}
+
+
+def _plan_packing(backend: Backend, gguf: GGUFFile, devices: Mapping[str, int]) -> list[TensorInfo]:
+    cpu = len(backend.devices) - 1
+    tied = "output.weight" not in gguf.tensors
+    candidates = [
+        i
+        for n, i in gguf.tensors.items()
+        if devices[n] == cpu and len(i.shape) in (2, 3) and not n.endswith(_READ_ONLY_BY_ROW)
+        and (tied or n != "token_embd.weight")
+    ]  # fmt: skip
+    kinds = {(i.dtype, i.shape) for i in candidates}
+    packable = {kind for kind in kinds if can_pack(backend, *kind)}
+    return [i for i in candidates if (i.dtype, i.shape) in packable]
+
+
+class _FileView:
+    """One file of the model: mapped when asked, read otherwise."""
+
+    def __init__(self, path: str) -> None:
+        self._file = open(path, "rb")  # noqa: SIM115 (closed by close())
+        self._mapping: mmap.mmap | None = None
+
+    def mapping(self) -> mmap.mmap:
+        if self._mapping is None:
+            self._mapping = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+            if hasattr(mmap, "MADV_WILLNEED"):
+                self._mapping.madvise(mmap.MADV_WILLNEED)
+        return self._mapping
+
+    def read(self, info: TensorInfo) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+        if self._mapping is not None:
+            return np.frombuffer(self._mapping, dtype=np.uint8, count=info.nbytes, offset=info.offset)
+        out = np.empty(info.nbytes, dtype=np.uint8)
+        view = memoryview(out)
+        self._file.seek(info.offset)
+        done = 0
+        while done < info.nbytes:
+            got = self._file.readinto(view[done : done + _CHUNK])
+            if not got:
+                raise ModelFormatError(f"{info.name}: the file ended while it was read")
+            done += got
+        return out
+
+    def close(self) -> None:
+        """Close the file; a mapping lives on in the storages that use it."""
+        self._file.close()
+
+
+class _Meter:
+    """Reports progress, at most once for each percent."""
+
+    def __init__(self, report: Progress | None, total: int) -> None:
+        self._report = report
+        self._total = total
+        self._done = 0
+        self._shown = -1
+
+    def advance(self, nbytes: int) -> None:
+        self._done += nbytes
+        percent = self._done * 100 // max(1, self._total)
+        if self._report is not None and percent > self._shown:
+            self._shown = percent
+            self._report(self._done, self._total)
+
+    def finish(self) -> None:
+        if self._report is not None and self._shown < 100:
+            self._report(self._total, self._total)

@@ -1,0 +1,58 @@
+"""What the runner asks of a model, and what a model gets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from ollama_engine.kvcache import LayerShape, LayerView
+from ollama_engine.ml.metadata import Metadata
+from ollama_engine.ml.tensor import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInputs:
+    """Input tensors of one graph. Shapes are known while it is built, values only when it is computed."""
+
+    tokens: Tensor
+    """i32 [n]."""
+    positions: Tensor
+    """i32 [n]."""
+    outputs: Tensor | None
+    """i32 [n_outputs], the rows whose logits are wanted; None for all, in order."""
+
+
+class Model(Protocol):
+    """One architecture with one file's weights.
+
+    `Model(metadata, weights)` reads options and binds weights; it raises ModelFormatError where they do not fit.
+    """
+
+    architecture: ClassVar[str]
+
+    def __init__(self, metadata: Metadata, weights: Mapping[str, Tensor]) -> None: ...
+
+    @property
+    def n_vocab(self) -> int:
+        """Length of a row of logits."""
+
+    @property
+    def context_length(self) -> int:
+        """Tokens that the model was trained for."""
+
+    @property
+    def cache_layers(self) -> tuple[LayerShape, ...]:
+        """Keys and values that each layer stores."""
+
+    @property
+    def max_nodes(self) -> int:
+        """Upper bound of the tensors in one graph."""
+
+    @property
+    def unused_weights(self) -> tuple[str, ...]:
+        """Tensors of the file that this model does not read."""
+
+    def forward(self, inputs: ModelInputs, cache: LayerView) -> Tensor:
+        """Build the graph: logits f32 [n_vocab, n_outputs]."""
+

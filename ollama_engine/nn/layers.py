@@ -1,0 +1,58 @@
+"""The smallest blocks: linear maps, embeddings, norms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ollama_engine.ml import ops
+from ollama_engine.ml.tensor import Tensor
+from ollama_engine.nn.module import Dim, Scope, Weight
+
+PACKED_ROWS = 16
+"""Products with fewer rows read the packed copy of a weight, if there is one; docs/performance.md has the figures."""
+
+
+def product(weight: Tensor, x: Tensor) -> Tensor:
+    """weight [n, m] times x [n, rows] -> f32 [m, rows], reading whichever copy of the weight suits the rows."""
+    if weight.packed is not None and x.dim(1) < PACKED_ROWS:
+        weight = weight.packed
+    return ops.mul_mat(weight, x)
+
+
+class Linear(Weight):
+    """x [in, n] -> [out, n], with the bias `name.bias` if the file has one. Dims: in, out."""
+
+    def __init__(self, name: str, *dims: Dim, alt: str | None = None, optional: bool = False) -> None:
+        super().__init__(name, *dims, alt=alt, optional=optional)
+        self.bias: Tensor | None = None
+
+    def bind(self, scope: Scope) -> Any:
+        """A bound copy; see Weight.bind."""
+        bound = super().bind(scope)
+        bound.bias = scope.find(f"{self.name}.bias", self.dims[1:])
+        return bound
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y = product(self.tensor, x)
+        return y if self.bias is None else y + self.bias
+
+
+class Embedding(Weight):
+    """Rows of a table [n_embd, rows] by token id: ids i32 [n] -> f32 [n_embd, n]."""
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        return ops.get_rows(self.tensor, ids)
+
+
+class RMSNorm(Weight):
+    """x / rms(x) * weight (Zhang and Sennrich 2019)."""
+
+    def __call__(self, x: Tensor, eps: float) -> Tensor:
+        return ops.rms_norm(x, eps) * self.tensor
+
+
+class Factors(Weight):
+    """A vector that divides rotary angles, absent in most files."""
+
+    def __init__(self, name: str, *dims: Dim) -> None:
+        super().__init__(name, *dims, optional=True)

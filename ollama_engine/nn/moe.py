@@ -1,0 +1,62 @@
+"""Mixture of experts: a router sends each token through a few of many feed-forward blocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ollama_engine.ml import ops
+from ollama_engine.ml.tensor import Tensor
+from ollama_engine.nn.layers import PACKED_ROWS
+from ollama_engine.nn.module import Scope, Weight
+
+
+class ExpertLinear(Weight):
+    """One matrix for each expert, [in, out, experts]; x [in, used or 1, n], ids [used, n] -> [out, used, n]."""
+
+    def __call__(self, x: Tensor, ids: Tensor) -> Tensor:
+        weight = self.tensor
+        if weight.packed is not None and x.dim(2) < PACKED_ROWS:
+            weight = weight.packed
+        return ops.mul_mat_id(weight, x, ids)
+
+    def bind(self, scope: Scope) -> Any:
+        """A bound copy. A file whose `up` and `down` are swapped by an old converter is taken as meant."""
+        swapped = {"ffn_up_exps": "ffn_down_exps", "ffn_down_exps": "ffn_up_exps"}.get(self.name)
+        other = scope.weights.get(f"{scope.prefix}{swapped}.weight") if swapped else None
+        expected = tuple(scope.size(d) for d in self.dims)
+        mine = scope.weights.get(f"{scope.prefix}{self.name}.weight")
+        if mine is not None and other is not None and mine.shape != expected and other.shape == expected:
+            return ExpertLinear(str(swapped), *self.dims).bind_as_named(scope)
+        return super().bind(scope)
+
+    def bind_as_named(self, scope: Scope) -> Any:
+        """Bind under exactly this name."""
+        return super().bind(scope)
+
+
+def route(logits: Tensor, used: int, *, normalize: bool) -> tuple[Tensor, Tensor]:
+    """The `used` most probable experts of each token: ids i32 [used, n] and weights f32 [1, used, n].
+
+    Probabilities are a softmax over all experts; `normalize` divides the chosen ones by their sum (Jiang et al. 2024).
+    """
+    experts, n = logits.dim(0), logits.dim(1)
+    probabilities = ops.softmax(logits)
+    ids = ops.cont(ops.top_k(probabilities, used))
+    weights = ops.get_rows(ops.reshape(probabilities, 1, experts, n), ids)
+    if normalize:
+        flat = ops.reshape(weights, used, n)
+        weights = ops.reshape(flat / ops.sum_rows(flat), 1, used, n)
+    return ids, weights
+
+
+def sum_experts(outputs: Tensor) -> Tensor:
+    """[n_embd, used, n] -> [n_embd, n]."""
+    n_embd, used, n = outputs.dim(0), outputs.dim(1), outputs.dim(2)
+
+    def one(expert: int) -> Tensor:
+        return ops.view(outputs, (n_embd, n), (outputs.stride(2),), expert * outputs.stride(1))
+
+    total = ops.cont(one(0)) if used == 1 else one(0) + one(1)
+    for expert in range(2, used):
+        total = total + one(expert)
+    return total
