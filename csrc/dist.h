@@ -29,7 +29,7 @@ typedef struct oe_candidate {
 
 /* Working memory of one caller. `bins` may be NULL when no row is longer than OE_DIST_DIRECT. */
 typedef struct oe_dist_scratch {
-    oe_candidate *candidates; /* [OE_DIST_DIRECT] */
+    oe_candidate *candidates; /* [OE_DIST_DIRECT], or the length of the longest row if that is less */
     uint64_t *bins;           /* [2 * OE_DIST_BINS] weights of all ranks; of a part of them */
 } oe_dist_scratch;
 

@@ -78,7 +78,8 @@ static bool allocate(oe_sampler *s) {
     bool done = s->block_max && reserve_keys(s, k);
     if (s->params.temperature > 0) {
         const int32_t longest = top_k_is_on(s) ? k : s->n_vocab;
-        s->dist.candidates = malloc(OE_DIST_DIRECT * sizeof *s->dist.candidates);
+        const int32_t list = longest < OE_DIST_DIRECT ? longest : OE_DIST_DIRECT;
+        s->dist.candidates = malloc((size_t)list * sizeof *s->dist.candidates);
         done = done && s->dist.candidates;
         if (longest > OE_DIST_DIRECT) {
             s->dist.bins = malloc(2 * OE_DIST_BINS * sizeof *s->dist.bins);

@@ -1,0 +1,82 @@
+"""What does one sampling step cost? Scan, selection, softmax, cuts and draw of one sequence, beside the numpy twin;
+then penalties, log-probabilities and a batch of 32 rows.
+
+Rows are Gaussian with standard deviation 3, of the size of real logits. Groups are questions; within one the rows
+compare. Run: `python -m pytest bench/bench_sample.py --benchmark-enable --benchmark-group-by=group`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from ollama_engine.sample import Sampler, SamplingParams, sample_batch
+from tests.sample import twin
+
+if TYPE_CHECKING:
+    from pytest_benchmark.fixture import BenchmarkFixture
+
+VOCABULARIES = [128_256, 262_144]
+STEPS = {
+    "top-k 40": SamplingParams(seed=1),
+    "top-k off": SamplingParams(seed=1, top_k=0),
+    "greedy": SamplingParams(temperature=0),
+}
+
+
+def gaussian(rows: int, n_vocab: int) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
+    return (np.random.default_rng(0).standard_normal((rows, n_vocab)) * 3).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("n_vocab", VOCABULARIES)
+def test_step(benchmark: BenchmarkFixture, n_vocab: int, name: str) -> None:
+    benchmark.group = f"one step, vocabulary {n_vocab}, {name}"
+    logits = gaussian(1, n_vocab)[0]
+    benchmark(Sampler(STEPS[name], n_vocab).sample, logits)
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("n_vocab", VOCABULARIES)
+def test_step_numpy(benchmark: BenchmarkFixture, n_vocab: int, name: str) -> None:
+    benchmark.group = f"one step, vocabulary {n_vocab}, {name}"
+    logits = gaussian(1, n_vocab)[0]
+    benchmark(twin.sample, logits, STEPS[name], 1, 0)
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 3.0, 10.0])
+def test_step_by_spread(benchmark: BenchmarkFixture, scale: float) -> None:
+    benchmark.group = "top-k off: does the spread of the logits matter? (vocabulary 128256)"
+    logits = gaussian(1, 128_256)[0] * np.float32(scale / 3)
+    benchmark(Sampler(STEPS["top-k off"], 128_256).sample, logits)
+
+
+@pytest.mark.parametrize("recent", [0, 64, 4096])
+@pytest.mark.parametrize("name", ["top-k 40", "top-k off"])
+def test_step_with_penalties(benchmark: BenchmarkFixture, name: str, recent: int) -> None:
+    benchmark.group = f"what do penalties add? ({name}, vocabulary 128256)"
+    logits = gaussian(1, 128_256)[0]
+    params = replace(STEPS[name], repeat_penalty=1.1, presence_penalty=0.5, frequency_penalty=0.5, repeat_last_n=-1)
+    sampler = Sampler(params, 128_256)
+    sampler.accept_many(np.random.default_rng(1).integers(0, 128_256, recent))
+    benchmark(sampler.sample, logits)
+
+
+@pytest.mark.parametrize("top", [0, 20])
+@pytest.mark.parametrize("n_vocab", VOCABULARIES)
+def test_logprobs(benchmark: BenchmarkFixture, n_vocab: int, top: int) -> None:
+    benchmark.group = f"log-probabilities, vocabulary {n_vocab}"
+    logits = gaussian(1, n_vocab)[0]
+    benchmark(Sampler(SamplingParams(), n_vocab).logprobs, logits, 7, top)
+
+
+@pytest.mark.parametrize("rows", [1, 8, 32])
+@pytest.mark.parametrize("name", ["top-k 40", "top-k off"])
+def test_batch(benchmark: BenchmarkFixture, name: str, rows: int) -> None:
+    benchmark.group = f"does a batch scale? ({name}, vocabulary 128256)"
+    logits = gaussian(rows, 128_256)
+    samplers = [Sampler(replace(STEPS[name], seed=i), 128_256) for i in range(rows)]
+    benchmark(sample_batch, samplers, logits)

@@ -1,0 +1,59 @@
+"""Rows of logits that are easy to get wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+FloatRow = npt.NDArray[np.float32]
+LOWEST = np.finfo(np.float32).min
+HIGHEST = np.finfo(np.float32).max
+INF = np.float32(np.inf)
+
+
+def row(values: object) -> FloatRow:
+    return np.ascontiguousarray(values, dtype=np.float32)
+
+
+def gaussian(n: int, scale: float, seed: int = 0) -> FloatRow:
+    return row(np.random.default_rng(seed).standard_normal(n) * scale)
+
+
+def one_above(n: int, token: int) -> FloatRow:
+    x = np.full(n, -INF)
+    x[token] = -3.0
+    return row(x)
+
+
+def quantised(n: int, step: float, seed: int = 0) -> FloatRow:
+    return row(np.round(gaussian(n, 2.0, seed) / step) * step)
+
+
+def holes(n: int, seed: int = 0) -> FloatRow:
+    x = gaussian(n, 3.0, seed)
+    x[np.random.default_rng(seed).random(n) < 0.5] = -INF
+    return x
+
+
+ADVERSARIAL: dict[str, FloatRow] = {
+    "one token": row([0.5]),
+    "one token, huge": row([HIGHEST]),
+    "two equal": row([1.0, 1.0]),
+    "signed zeros": row([-0.0, 0.0, -0.0, 0.0, -1.0]),
+    "one candidate": one_above(1000, 777),
+    "one candidate, last of a whole block": one_above(128, 127),
+    "all equal": row(np.zeros(5000)),
+    "all equal but one": row(np.where(np.arange(5000) == 4999, 1.0, 0.0)),
+    "few values, many ties": quantised(3000, 1.0),
+    "ties across the cut": row(np.repeat([3.0, 2.0, 1.0], [10, 100, 40])),
+    "huge values": row([HIGHEST, LOWEST, 0.0, HIGHEST, -1.0]),
+    "denormal values": row([1e-45, 2e-45, -1e-45, 0.0, 1e-40]),
+    "ascending": row(np.linspace(-10, 10, 6000)),
+    "descending": row(np.linspace(10, -10, 6000)),
+    "holes": holes(7001),
+    "peaked": gaussian(32000, 6.0),
+    "flat": gaussian(32003, 0.1),
+    "closer than a bin": row(1e-3 * np.random.default_rng(1).random(20000)),
+    "closer than a rank": row(np.float32(1.0) + 1e-7 * np.random.default_rng(1).random(9000)),
+    "mostly ties, beyond the list": quantised(20000, 4.0),
+}

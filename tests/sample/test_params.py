@@ -1,0 +1,129 @@
+"""SamplingParams: what is accepted, what it becomes, and what the refusals say."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+from dataclasses import FrozenInstanceError, asdict, fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ollama_engine.errors import ConfigError
+from ollama_engine.sample import LogitBias, SamplingParams
+
+ACCEPTED = [
+    ("temperature", 0, 0.0),
+    ("temperature", np.float32(0.5), 0.5),
+    ("top_k", np.int64(3), 3),
+    ("top_p", 1, 1.0),
+    ("top_p", 0, 0.0),
+    ("seed", 2**64 - 1, 2**64 - 1),
+    ("seed", None, None),
+    ("max_tokens", 0, 0),
+    ("stop", "###", ("###",)),
+    ("stop", ["a", "b"], ("a", "b")),
+    ("stop", (text for text in ("a", "b")), ("a", "b")),
+    ("repeat_last_n", -1, -1),
+    ("logit_bias", {np.int64(3): 1}, {3: 1.0}),
+    ("logit_bias", {3: -math.inf}, {3: -math.inf}),
+    ("logprobs", 0, 0),
+]
+
+REFUSED: list[tuple[str, Any, str]] = [
+    ("temperature", -0.1, ">= 0, got -0.1"),
+    ("temperature", math.nan, "finite"),
+    ("temperature", math.inf, "finite"),
+    ("temperature", "0.8", "got '0.8'"),
+    ("temperature", True, "got True"),
+    ("top_k", -1, "from 0 to"),
+    ("top_k", 1.0, "integer"),
+    ("top_k", True, "integer"),
+    ("top_k", 2**31, "integer"),
+    ("top_p", 1.01, "from 0 to 1"),
+    ("min_p", -0.01, "from 0 to 1"),
+    ("seed", -1, "from 0 to 18446744073709551615"),
+    ("seed", 2**64, "got 18446744073709551616"),
+    ("max_tokens", -2, "integer"),
+    ("stop", "", "non-empty"),
+    ("stop", ["a", ""], "non-empty"),
+    ("stop", [1], "got 1"),
+    ("stop", 7, "got 7"),
+    ("stop", b"end", "got 101"),
+    ("repeat_penalty", 0, "got 0"),
+    ("repeat_penalty", math.inf, "finite"),
+    ("repeat_last_n", -2, "from -1"),
+    ("presence_penalty", math.nan, "finite"),
+    ("frequency_penalty", 1e39, "got 1e"),
+    ("logit_bias", {-1: 0.0}, "got -1"),
+    ("logit_bias", {"1": 0.0}, "got '1'"),
+    ("logit_bias", {1: math.nan}, "got nan"),
+    ("logit_bias", {1: math.inf}, "got inf"),
+    ("logit_bias", {1: "much"}, "got 'much'"),
+    ("logit_bias", [(1, 2.0)], "must map"),
+    ("logprobs", -1, "from 0"),
+]
+
+
+def test_defaults() -> None:
+    assert asdict(SamplingParams()) == {
+        "temperature": 0.8,
+        "top_k": 40,
+        "top_p": 0.9,
+        "min_p": 0.0,
+        "seed": None,
+        "max_tokens": None,
+        "stop": (),
+        "repeat_penalty": 1.0,
+        "repeat_last_n": 64,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "logit_bias": {},
+        "logprobs": None,
+    }
+
+
+@pytest.mark.parametrize(("name", "given", "kept"), ACCEPTED)
+def test_accepted(name: str, given: Any, kept: Any) -> None:
+    value = getattr(SamplingParams(**{name: given}), name)
+    assert value == kept
+    assert type(value) is type(kept) or name == "logit_bias"
+
+
+@pytest.mark.parametrize(("name", "given", "message"), REFUSED)
+def test_refused(name: str, given: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        SamplingParams(**{name: given})
+    assert name in str(caught.value)
+    assert message in str(caught.value)
+
+
+def test_every_field_explains_itself_with_its_range() -> None:
+    for spec in fields(SamplingParams):
+        assert spec.metadata["help"].endswith("]"), spec.name
+
+
+def test_frozen_hashable_and_copyable() -> None:
+    biases = {1: 2.0}
+    params = SamplingParams(stop="x", logit_bias=biases)
+    biases[1] = 9.0
+    assert params.logit_bias == {1: 2.0}
+    with pytest.raises(FrozenInstanceError):
+        params.top_k = 1  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        params.logit_bias[1] = 3.0  # type: ignore[index]
+    for twin in (pickle.loads(pickle.dumps(params)), copy.deepcopy(params), replace(params)):
+        assert twin == params
+        assert hash(twin) == hash(params)
+    assert replace(params, stop=("x", "y")) != params
+
+
+def test_logit_bias_is_a_mapping() -> None:
+    bias = LogitBias([(2, 1.5), (1, -math.inf)])
+    assert list(bias) == [2, 1]
+    assert len(bias) == 2
+    assert bias[2] == 1.5
+    assert 3 not in bias
+    assert repr(bias) == "{2: 1.5, 1: -inf}"
