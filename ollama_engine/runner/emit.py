@@ -40,6 +40,7 @@ class TextEmitter:
         if not all(self._stops):
             raise ConfigError("stop must hold non-empty texts, got ''")
         self._longest = max(map(len, self._stops), default=0)
+        self._first_characters = frozenset(stop[0] for stop in self._stops)
         self._held = ""
         self._closed = False
         self._stop: str | None = None
@@ -91,6 +92,6 @@ class TextEmitter:
     def _unsettled_from(self, text: str) -> int:
         """Where the longest suffix starts that is the beginning of a stop string; len(text) when there is none."""
         for start in range(max(0, len(text) - self._longest + 1), len(text)):
-            if any(stop.startswith(text[start:]) for stop in self._stops):
+            if text[start] in self._first_characters and any(stop.startswith(text[start:]) for stop in self._stops):
                 return start
         return len(text)
