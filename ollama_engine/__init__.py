@@ -1,6 +1,55 @@
 """An embeddable LLM inference engine: models written in Python, run at ggml speed.
 
-Importing this package loads no backend and starts no thread.
+    from ollama_engine import Engine, SamplingParams
+
+    with Engine("model.gguf") as engine:
+        print(engine.generate("Once upon a time", SamplingParams(max_tokens=64)).text)
+
+Importing this package loads no backend and starts no thread: a name is imported when it is first used.
 """
 
 from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ollama_engine.engine import Chunk, Completion, Engine, ModelInfo, Usage
+    from ollama_engine.errors import EngineError
+    from ollama_engine.sample import SamplingParams, TokenLogprobs
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Chunk",
+    "Completion",
+    "Engine",
+    "EngineError",
+    "ModelInfo",
+    "SamplingParams",
+    "TokenLogprobs",
+    "Usage",
+    "__version__",
+]
+
+_HOMES = {
+    "Chunk": "engine",
+    "Completion": "engine",
+    "Engine": "engine",
+    "EngineError": "errors",
+    "ModelInfo": "engine",
+    "SamplingParams": "sample",
+    "TokenLogprobs": "sample",
+    "Usage": "engine",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{home}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

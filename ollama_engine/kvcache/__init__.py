@@ -11,6 +11,6 @@ from __future__ import annotations
 from ollama_engine.kvcache.base import Cache, LayerView
 from ollama_engine.kvcache.causal import CausalCache
 from ollama_engine.kvcache.cells import Cells
-from ollama_engine.kvcache.config import CacheConfig, CacheType, LayerShape
+from ollama_engine.kvcache.config import CacheConfig, LayerShape
 
-__all__ = ["Cache", "CacheConfig", "CacheType", "CausalCache", "Cells", "LayerShape", "LayerView"]
+__all__ = ["Cache", "CacheConfig", "CausalCache", "Cells", "LayerShape", "LayerView"]

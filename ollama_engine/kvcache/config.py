@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
+from ollama_engine.config import CacheType
 from ollama_engine.errors import ConfigError
 
-CacheType = Literal["f32", "f16", "bf16", "q8_0", "q4_0"]
 HISTORY_PADDING = 256
 """Cells that attention reads come in multiples of this, so that a graph lasts for as many tokens."""
 

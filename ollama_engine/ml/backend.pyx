@@ -8,12 +8,15 @@ import logging
 import threading
 import weakref
 
+from libc.stdint cimport int64_t
+
 from ollama_engine.errors import ClosedError, ConfigError, DeviceError, NoMemoryError
 from ollama_engine.ml import placement
 from ollama_engine.ml.device import devices as all_devices
 
 from ollama_engine.ml cimport libggml as lib
 from ollama_engine.ml.device cimport cpu_function, device_handle
+from ollama_engine.ml.tensor cimport shape_to_ne, type_of
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +97,35 @@ cdef class Backend:
             device.name: lib.ggml_backend_sched_get_buffer_size(self.sched, self.handles[i])
             for i, device in enumerate(self.devices)
         }
+
+    def supports_flash_attention(self, int device, int64_t key_dim, int64_t value_dim, str dtype):
+        """Whether a device has a one-pass attention kernel for heads of this size and keys of this type."""
+        self.check_open()
+        if not 0 <= device < len(self.devices):
+            raise ConfigError(f"device is 0 to {len(self.devices) - 1}, got {device}")
+        cdef lib.ggml_type kind = type_of(dtype)
+        cdef lib.ggml_init_params params
+        cdef int64_t q[4]
+        cdef int64_t k[4]
+        cdef int64_t v[4]
+        cdef int64_t m[4]
+        shape_to_ne((key_dim, 1, 1), lib.GGML_TYPE_F32, q)
+        shape_to_ne((key_dim, 256, 1), kind, k)
+        shape_to_ne((value_dim, 256, 1), kind, v)
+        shape_to_ne((256, 1), lib.GGML_TYPE_F16, m)
+        params.mem_size = lib.ggml_tensor_overhead() * 8
+        params.mem_buffer = NULL
+        params.no_alloc = True
+        cdef lib.ggml_context *ctx = lib.ggml_init(params)
+        if ctx == NULL:
+            raise NoMemoryError("no memory for a trial operation")
+        try:
+            attention = lib.ggml_flash_attn_ext(
+                ctx, lib.ggml_new_tensor(ctx, lib.GGML_TYPE_F32, 4, q), lib.ggml_new_tensor(ctx, kind, 4, k),
+                lib.ggml_new_tensor(ctx, kind, 4, v), lib.ggml_new_tensor(ctx, lib.GGML_TYPE_F16, 4, m), 1.0, 0.0, 0.0)
+            return bool(lib.ggml_backend_dev_supports_op(device_handle(self.devices[device]), attention))
+        finally:
+            lib.ggml_free(ctx)
 
     @property
     def closed(self):

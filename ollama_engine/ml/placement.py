@@ -7,14 +7,13 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
+from ollama_engine.config import FlashAttention
 from ollama_engine.errors import ConfigError
 from ollama_engine.ml.device_info import Device
 
 log = logging.getLogger(__name__)
 
-FlashAttention = Literal["auto", "on", "off"]
 MAX_THREADS = 512
 """ggml's own limit (GGML_MAX_N_THREADS)."""
 
@@ -32,6 +31,7 @@ class BackendParams:
     tensor_split: tuple[float, ...] | None = None
     """Share of the layers for each GPU, in device order, such as (3, 1)."""
     flash_attention: FlashAttention = "auto"
+    """Whether attention runs as one pass; "auto" asks the devices."""
     mmap: bool = True
     """Map weights from the file instead of copying them into memory."""
 

@@ -46,10 +46,6 @@ class Model(Protocol):
         """Keys and values that each layer stores."""
 
     @property
-    def max_nodes(self) -> int:
-        """Upper bound of the tensors in one graph."""
-
-    @property
     def unused_weights(self) -> tuple[str, ...]:
         """Tensors of the file that this model does not read."""
 

@@ -200,13 +200,6 @@ class Llama(nn.Module):
         shape = LayerShape(kv_heads=o.n_head_kv, key_dim=o.head_dim, value_dim=o.head_dim, window=o.window)
         return (shape,) * o.n_layer
 
-    @property
-    def max_nodes(self) -> int:
-        """Upper bound of the tensors in one graph."""
-        o = self.options
-        per_layer = 160 + (40 + 8 * o.n_expert_used if o.n_expert else 0)
-        return 128 + o.n_layer * per_layer
-
     def forward(self, inputs: ModelInputs, cache: LayerView) -> Tensor:
         """Build the graph: logits f32 [n_vocab, n_outputs]."""
         o = self.options

@@ -1,0 +1,172 @@
+"""From a path and a configuration to everything that runs: plan the memory, take it, load the weights.
+
+Fails as a whole: when any step raises, what was taken before it is given back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ollama_engine.config import EngineConfig
+from ollama_engine.errors import ConfigError, ModelFormatError, NoMemoryError
+from ollama_engine.kvcache import CacheConfig, CausalCache, LayerShape
+from ollama_engine.ml.backend import MAX_NODES_LIMIT, Backend
+from ollama_engine.ml.gguf import GGUFFile
+from ollama_engine.ml.memory import DeviceMemory, MemoryReport
+from ollama_engine.ml.metadata import Metadata
+from ollama_engine.ml.placement import BackendParams
+from ollama_engine.ml.weights import Weights
+from ollama_engine.models import Model, model_class
+from ollama_engine.runner.executor import Executor
+from ollama_engine.tokenizer import Tokenizer, from_metadata
+
+log = logging.getLogger(__name__)
+
+Progress = Callable[[int, int], None]
+
+NODES_PER_WEIGHT = 32
+"""A graph is allowed this many tensors for each tensor of the file; llama needs about 4."""
+
+LOGIT_ROWS = 32
+"""Rows of logits that one step may ask for; more (all rows of a prompt) are computed in several steps."""
+
+
+@dataclass(slots=True)
+class Loaded:
+    """The parts of a loaded model. `close` frees them in the right order."""
+
+    path: str
+    config: EngineConfig
+    gguf: GGUFFile
+    tokenizer: Tokenizer
+    backend: Backend
+    weights: Weights
+    model: Model
+    cache: CausalCache
+    executor: Executor
+
+    @property
+    def num_ctx(self) -> int:
+        """Tokens that one request may hold."""
+        return self.config.num_ctx
+
+    def memory(self) -> MemoryReport:
+        """What was taken, by device and layer."""
+        return _report(self.backend, self.weights, self.cache.nbytes, self.backend.graph_bytes())
+
+    def close(self) -> None:
+        """Free everything."""
+        self.executor.close()
+        self.backend.close()
+        self.gguf.close()
+
+
+def load(path: str | os.PathLike[str], config: EngineConfig, progress: Progress | None = None) -> Loaded:
+    """Load a model. `progress` is called with (bytes done, bytes in all) while weights are read.
+
+    Raises OSError, ModelFormatError, UnsupportedModelError, ConfigError, NoMemoryError with the report.
+    """
+    with contextlib.ExitStack() as undo:
+        gguf = undo.enter_context(GGUFFile(path))
+        metadata = Metadata(gguf.metadata)
+        factory = model_class(gguf.architecture)
+        tokenizer = from_metadata(gguf.metadata)
+        backend = undo.enter_context(Backend(_backend_params(config), max_nodes=_max_nodes(gguf)))
+        weights = undo.enter_context(Weights(backend, gguf))
+        try:
+            _refuse_if_too_large(backend, weights)
+            weights.load(progress)
+            model = factory(metadata, weights)
+            _warn_unused(model, gguf)
+            cache = _make_cache(backend, weights, model, config)
+            executor = Executor(backend, model, cache, min(config.batch_size, config.num_ctx), LOGIT_ROWS)
+            executor.reserve()
+        except NoMemoryError as error:
+            report = error.report or _report(backend, weights, {}, {})
+            raise NoMemoryError(f"{gguf.path} does not fit: {error}\n{report}", report) from error
+        undo.pop_all()
+    return Loaded(os.fsdecode(path), config, gguf, tokenizer, backend, weights, model, cache, executor)
+
+
+def _max_nodes(gguf: GGUFFile) -> int:
+    return min(MAX_NODES_LIMIT, max(2048, NODES_PER_WEIGHT * len(gguf.tensors)))
+
+
+def _backend_params(config: EngineConfig) -> BackendParams:
+    assert not isinstance(config.flash_attention, bool)
+    return BackendParams(
+        threads=config.threads,
+        gpu_layers=config.gpu_layers,
+        main_gpu=config.main_gpu,
+        tensor_split=None if config.tensor_split is None else tuple(config.tensor_split),
+        flash_attention=config.flash_attention,
+        mmap=config.mmap,
+    )
+
+
+def _refuse_if_too_large(backend: Backend, weights: Weights) -> None:
+    plan = weights.planned()
+    for device in backend.devices[:-1]:
+        if plan[device.name]["weights"] > device.memory_free:
+            raise NoMemoryError(
+                f"weights of {plan[device.name]['weights'] >> 20} MiB on {device.name}, which has "
+                f"{device.memory_free >> 20} MiB free; lower gpu_layers"
+            )
+
+
+def _make_cache(backend: Backend, weights: Weights, model: Model, config: EngineConfig) -> CausalCache:
+    layers = model.cache_layers
+    devices = [weights.device_of_layer(i) for i in range(len(layers))]
+    cache_config = CacheConfig(
+        dtype=config.kv_cache_type, flash_attention=_decide_flash_attention(backend, config, layers)
+    )
+    if config.num_ctx > model.context_length:
+        log.warning("num_ctx %d is more than the %d tokens the model was trained for; answers get worse beyond them",
+                    config.num_ctx, model.context_length)  # fmt: skip
+    return CausalCache(backend, layers, devices, _cells(layers, config), cache_config)
+
+
+def _cells(layers: tuple[LayerShape, ...], config: EngineConfig) -> int:
+    """Cells for all requests together; a window keeps only what it can still see, and the batch."""
+    window = layers[0].window
+    if window is not None and window < config.num_ctx:
+        return config.parallel * window + config.batch_size
+    return config.parallel * config.num_ctx
+
+
+def _decide_flash_attention(backend: Backend, config: EngineConfig, layers: tuple[LayerShape, ...]) -> bool:
+    if config.flash_attention == "off":
+        return False
+    unsupported = [
+        device.name
+        for number, device in enumerate(backend.devices)
+        for layer in sorted({(s.key_dim, s.value_dim) for s in layers})
+        if not backend.supports_flash_attention(number, *layer, config.kv_cache_type)
+    ]
+    if unsupported and config.flash_attention == "on":
+        raise ConfigError(f"flash_attention is on, but {', '.join(unsupported)} has no kernel for this model's heads")
+    if unsupported:
+        log.info("flash attention is off: %s has no kernel for this model's heads", ", ".join(unsupported))
+    return not unsupported
+
+
+def _warn_unused(model: Model, gguf: GGUFFile) -> None:
+    if model.unused_weights:
+        shown = ", ".join(model.unused_weights[:8])
+        log.warning("%d tensors of the file are not used by architecture %s: %s%s", len(model.unused_weights),
+                    gguf.architecture, shown, " ..." if len(model.unused_weights) > 8 else "")  # fmt: skip
+    if model.n_vocab < 1:
+        raise ModelFormatError("the model has no vocabulary")
+
+
+def _report(backend: Backend, weights: Weights, cache: dict[str, int], graph: dict[str, int]) -> MemoryReport:
+    plan = weights.planned()
+    devices = tuple(
+        DeviceMemory(device=d.name, cache=cache.get(d.name, 0), graph=graph.get(d.name, 0), **plan[d.name])
+        for d in backend.devices
+    )
+    return MemoryReport(devices, weights.by_layer())
