@@ -1,9 +1,10 @@
-from typing import Final
+from typing import Final, final
 
 from ollama_engine.ml.metadata import MetadataValue
 
 MAX_HEADER: Final[int]
 
+@final
 class Header:
     def __new__(cls, data: bytes | bytearray | memoryview, file_size: int) -> Header: ...
     @property

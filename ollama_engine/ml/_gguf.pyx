@@ -3,6 +3,7 @@
 Owns the only gguf_context pointers of the package. Files, split models and the public classes are in gguf.py.
 """
 
+cimport cython
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memset, strlen
@@ -83,6 +84,7 @@ cdef list _strings_with_zeros(const uint8_t *data, const chk.oe_gguf_kv *kv):
     return found
 
 
+@cython.final
 cdef class Header:
     """Keys, values and tensor places of one file.
 
