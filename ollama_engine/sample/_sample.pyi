@@ -1,5 +1,5 @@
 from collections.abc import Iterable
-from typing import SupportsIndex
+from typing import SupportsIndex, final
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +10,7 @@ from ollama_engine.sample.params import SamplingParams
 
 __all__ = ["Sampler", "sample_batch"]
 
+@final
 class Sampler:
     def __new__(cls, params: SamplingParams, n_vocab: SupportsIndex) -> Sampler: ...
     @property

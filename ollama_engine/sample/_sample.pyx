@@ -4,6 +4,7 @@ from array import array
 from operator import index
 from secrets import randbits
 
+from cython cimport final
 from libc.stdint cimport int32_t
 from libc.stdlib cimport free, malloc
 
@@ -16,6 +17,7 @@ from ollama_engine.sample.params import SamplingParams
 __all__ = ["Sampler", "sample_batch"]
 
 
+@final  # sample_batch goes past Python: an override would be ignored there
 cdef class Sampler:
     """Chooses the tokens of one sequence: its parameters, random stream and token history.
 
