@@ -25,9 +25,14 @@ static uint64_t hash_bytes(const char *key, size_t length) {
     return mix(mix(hash ^ tail) * 0x9fb21c651e98df25ull);
 }
 
+/* At most two thirds of the slots are in use. */
+static uint32_t most_used(uint32_t count) {
+    return (uint32_t)((uint64_t)count * 2 / 3);
+}
+
 static uint32_t slot_count(uint32_t expected) {
     uint32_t count = 16;
-    while (count / 2 < expected && count < 1u << 31) {
+    while (most_used(count) < expected && count < 1u << 31) {
         count *= 2;
     }
     return count;
@@ -107,7 +112,7 @@ static int reserve_keys(oe_text_map *map, size_t more) {
 }
 
 int oe_text_map_put(oe_text_map *map, const char *key, uint32_t length, int32_t id) {
-    if (map->used >= (map->mask + 1) / 2 && grow_slots(map) < 0) {
+    if (map->used >= most_used(map->mask + 1) && grow_slots(map) < 0) {
         return -1;
     }
     uint64_t hash = hash_bytes(key, length);

@@ -20,6 +20,7 @@ from ollama_engine.ml.gguf import GGUFFile
 from ollama_engine.tokenizer.base import Tokenizer
 from ollama_engine.tokenizer.bpe import BpeModel
 from ollama_engine.tokenizer.detokenizer import Detokenizer
+from ollama_engine.tokenizer.metadata import Fields
 from ollama_engine.tokenizer.spm import SpmModel
 from ollama_engine.tokenizer.vocab import read_vocabulary
 
@@ -32,7 +33,9 @@ def from_metadata(metadata: Mapping[str, Any]) -> Tokenizer:
     Raises UnsupportedModelError for a tokenizer or pre-tokenizer unknown here, ModelFormatError for broken metadata.
     """
     vocab = read_vocabulary(metadata)
-    return Tokenizer(vocab, SpmModel(vocab) if vocab.model == "llama" else BpeModel(vocab))
+    if vocab.model == "llama":
+        return Tokenizer(vocab, SpmModel(vocab))
+    return Tokenizer(vocab, BpeModel(vocab, Fields(metadata).texts("merges")))
 
 
 def from_gguf(path: str | PathLike[str]) -> Tokenizer:

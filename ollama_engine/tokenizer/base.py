@@ -16,6 +16,8 @@ __all__ = ["TextModel", "Tokenizer"]
 
 # Unicode's White_Space; str.strip() would also take U+001C to U+001F.
 WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"  # noqa: E501
+# Not part of the output unless asked for.
+HIDDEN = (TokenType.CONTROL, TokenType.UNKNOWN)
 
 
 class TextModel(Protocol):
@@ -41,8 +43,11 @@ class Tokenizer:
     def __init__(self, vocab: Vocabulary, model: TextModel) -> None:
         self._vocab = vocab
         self._model = model
+        self._types = vocab.types.tobytes()
         self._always, self._with_special = self._tries()
-        self._bytes: dict[int, bytes] = {}  # filled on use; an entry is a constant, so a lost race costs nothing
+        # What each token adds to the output, filled on use. An entry is a constant, so a lost race costs nothing.
+        self._visible: dict[int, bytes] = {}
+        self._all: dict[int, bytes] = {}
 
     # -- facts ---------------------------------------------------------------------------------------------------------
 
@@ -82,7 +87,7 @@ class Tokenizer:
 
     def is_control(self, token_id: int) -> bool:
         """Whether the token steers the model and is no part of the output (types control and unknown)."""
-        return bool(self._vocab.types[self._check(token_id)] in (TokenType.CONTROL, TokenType.UNKNOWN))
+        return self._types[self._check(token_id)] in HIDDEN
 
     # -- text to ids ---------------------------------------------------------------------------------------------------
 
@@ -137,11 +142,11 @@ class Tokenizer:
 
         One token need not be whole characters. Raises TokenizerError for an id outside of the vocabulary.
         """
-        if skip_special and self.is_control(token_id):
-            return b""
-        data = self._bytes.get(token_id)
+        cache = self._visible if skip_special else self._all
+        data = cache.get(token_id)
         if data is None:
-            data = self._bytes[token_id] = self._render(self._check(token_id))
+            data = b"" if skip_special and self.is_control(token_id) else self._render(self._check(token_id))
+            cache[token_id] = data
         return data
 
     def decode_bytes(self, ids: Iterable[int], *, skip_special: bool = True, continues: bool = False) -> bytes:
@@ -176,14 +181,14 @@ class Tokenizer:
 
     def _render(self, token_id: int) -> bytes:
         text = self._vocab.texts[token_id]
-        kind = self._vocab.types[token_id]
+        kind = self._types[token_id]
         if kind == TokenType.NORMAL:
             return self._model.normal_bytes(text)
         if kind == TokenType.BYTE:
             return _byte_piece(text)
         if kind == TokenType.USER_DEFINED:
             text = self._model.special_text(text)
-        elif kind not in (TokenType.CONTROL, TokenType.UNKNOWN):
+        elif kind not in HIDDEN:
             return b""  # unused and undefined tokens: padding of the vocabulary
         return text.encode("utf-8", "surrogateescape")
 
@@ -194,7 +199,7 @@ class Tokenizer:
         kinds = (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED)
         for id_ in map(int, np.flatnonzero(np.isin(self._vocab.types, kinds))):
             text = self._vocab.texts[id_]
-            if self._vocab.types[id_] == TokenType.USER_DEFINED:
+            if self._types[id_] == TokenType.USER_DEFINED:
                 text = self._model.special_text(text)
                 user_defined.append((text.encode("utf-8", "surrogateescape"), id_))
             special.append((text.encode("utf-8", "surrogateescape"), id_))

@@ -61,7 +61,7 @@ class Fields:
             return []
         if isinstance(value, np.ndarray) and value.size == 0:
             return []
-        if not isinstance(value, (list, tuple)) or not all(map(str.__instancecheck__, value)):
+        if not isinstance(value, (list, tuple)) or not set(map(type, value)) <= {str}:
             raise self.wrong(name, "an array of strings")
         return list(value)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import regex
 
@@ -58,7 +58,7 @@ def _compile(stage: Stage) -> Splitter:
         return find
     if stage.rule is Rule.ISOLATE:
         return _isolator(stage.expression)
-    return _digit_grouper(stage.expression, at_word_end=stage.rule is Rule.GROUP_WORD)
+    return _digit_grouper(stage)
 
 
 def _isolator(expression: str) -> Splitter:
@@ -74,26 +74,25 @@ def _isolator(expression: str) -> Splitter:
     return isolate
 
 
-def _digit_grouper(expression: str, *, at_word_end: bool) -> Splitter:
+def _digit_grouper(stage: Stage) -> Splitter:
     """Cuts runs of digits into threes from the right. As an expression with look-ahead it takes quadratic time."""
-    find_runs = regex.compile(expression).finditer
-    is_word = regex.compile(r"\w").match
+    find_runs = regex.compile(stage.expression).finditer
+    # Oniguruma, which the original uses, counts the superscripts and fractions of Latin-1 as parts of words.
+    is_word = regex.compile(r"[\w²³¹¼½¾]").match
 
-    def group(text: str) -> list[str]:
-        pieces = []
-        at = 0
+    def cuts(text: str) -> Iterator[int]:
         for run in find_runs(text):
             start, end = run.span()
-            if at_word_end and is_word(text, end):
+            if stage.rule is Rule.GROUP_WORD and is_word(text, end):
                 continue
-            if start > at:
-                pieces.append(text[at:start])
-            at = start
-            for stop in range(start + ((end - start) % 3 or 3), end + 1, 3):
-                pieces.append(text[at:stop])
-                at = stop
-        if at < len(text):
-            pieces.append(text[at:])
-        return pieces
+            if stage.rule is not Rule.CUT:
+                yield start
+            yield from range(start + (end - start) % 3, end, 3)
+            if stage.rule is not Rule.CUT:
+                yield end
+
+    def group(text: str) -> list[str]:
+        ends = [*cuts(text), len(text)]
+        return [text[start:end] for start, end in zip([0, *ends], ends) if end > start]  # noqa: B905
 
     return group

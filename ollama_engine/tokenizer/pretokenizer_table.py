@@ -4,15 +4,17 @@ Expressions are those of the models' own tokenizers where they are known, in the
 list of names is llama.cpp's. A stage re-splits every piece of the stage before; what an expression does not match
 stays as a piece of its own.
 
-Known differences. Ours follow the original (Hugging Face) tokenizer; llama.cpp approximates it:
+Known differences. Ours follow the original (Hugging Face) tokenizer where llama.cpp approximates it:
 - contractions are matched without case in full Unicode: U+017F LONG S after an apostrophe counts as "s";
-- tekken, gpt-4o, kimi-k2 and their relatives tell upper from lower case and count marks as letters (llama.cpp takes
-  any letter but ASCII a-z or A-Z, and breaks words at combining marks);
+- tekken, gpt-4o, kimi-k2, youtu, tiny_aya and their relatives tell upper from lower case and count marks as letters
+  (llama.cpp takes any letter but ASCII a-z or A-Z, and breaks most words at combining marks);
 - kimi-k2's Han is the whole script, with radicals and U+3005, not ranges of ideographs;
-- tiny_aya groups digits only where the number ends at a word boundary, and only decimal digits: "1234abc" stays whole
-  there and is cut from the left by the next stage;
-- white space is Unicode's White_Space everywhere (llama.cpp lets U+0085 and some spaces fall through its fallbacks).
-Where a name exists in llama.cpp only (default, falcon, viking, afmoe, ...), its expression is taken as it is.
+- tiny_aya and afmoe part groups of digits from the text around them, which changes how spaces before a number split;
+  tiny_aya groups only decimal digits, and only where the number ends at a word boundary;
+- superbpe counts decimal digits of every script, not only ASCII;
+- deepseek-llm and deepseek-coder compare white space as itself: U+2028 and U+3000 fall into their character ranges.
+Where only llama.cpp's form is known (default, falcon, viking, ...), it is taken as it is. Characters that are newer
+than the Unicode version of either side are unassigned there, and may split otherwise.
 """
 
 from __future__ import annotations
@@ -38,6 +40,8 @@ class Rule(Enum):
     """Matches are runs of digits, cut into threes from the right."""
     GROUP_WORD = "group_word"
     """The same, only for runs that end at a word boundary."""
+    CUT = "cut"
+    """The same, but a run is not parted from the text around it."""
 
 
 @dataclass(frozen=True)
@@ -193,7 +197,7 @@ def _table() -> dict[str, PreTokenizerSpec]:
                 )
             ),
         ),
-        *_rows("superbpe", Stage(r"\p{N}+"), Stage(r"\d+", Rule.GROUP)),
+        *_rows("superbpe", Stage(r"\p{N}+"), Stage(r"\d+", Rule.CUT)),
         *_rows("bailingmoe bailingmoe2 llada-moe", _find(_words(r"\p{N}", spaces=r"\s*[\r\n]|\s+(?!\S)|\s+"))),
         *_rows(
             "seed-coder",

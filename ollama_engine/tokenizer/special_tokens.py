@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ollama_engine.tokenizer.metadata import Fields
 
-__all__ = ["apply_text_rules", "strip_rules"]
+__all__ = ["apply_text_rules", "find_known_texts", "strip_rules"]
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
 
@@ -48,6 +48,19 @@ FIM_ENDS = ("fim_pad", "fim_rep", "fim_sep")
 
 # gpt-oss speaks in channels: these are part of what the chat layer reads, so they are always rendered.
 RENDERED_TEXTS = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")
+
+# Rules of one vocabulary or another name these, too.
+OTHER_TEXTS = ("<s>", "</s>", "<unk>", "<mask>", "[MASK]", "<|plamo:eos|>")
+
+
+def find_known_texts(texts: list[str]) -> dict[str, int]:
+    """Ids of the tokens that a rule here names; of two equal texts the later token counts, as in llama.cpp.
+
+    A full dictionary of a large vocabulary would take a quarter of the loading time.
+    """
+    known = {*END_TEXTS, *RENDERED_TEXTS, *OTHER_TEXTS, *(text for group in FIM_TEXTS.values() for text in group)}
+    firsts = "".join({text[0] for text in known})
+    return {text: id_ for id_, text in enumerate(texts) if text[0] in firsts and text in known}
 
 
 def apply_text_rules(

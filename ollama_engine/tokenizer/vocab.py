@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ollama_engine.errors import ModelFormatError, UnsupportedModelError
 from ollama_engine.tokenizer.metadata import Fields
 from ollama_engine.tokenizer.pretokenizer_table import PreTokenizerSpec, find_spec
-from ollama_engine.tokenizer.special_tokens import apply_text_rules, strip_rules
+from ollama_engine.tokenizer.special_tokens import apply_text_rules, find_known_texts, strip_rules
 
 __all__ = ["TokenType", "Vocabulary", "read_vocabulary"]
 
@@ -41,7 +41,6 @@ class Vocabulary:
     types: NDArray[np.uint8]
     """TokenType by id; other values count as undefined."""
     scores: NDArray[np.float32] | None
-    merges: list[str]
     spec: PreTokenizerSpec | None
     """None for SentencePiece."""
     bos_id: int | None
@@ -70,7 +69,7 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
 
     texts = _texts(fields)
     n_vocab = len(texts)
-    ids = dict(zip(texts, range(n_vocab), strict=True))  # of two equal texts the later token counts, as in llama.cpp
+    ids = find_known_texts(texts)
     types = _types(fields, n_vocab)
     unknown_id = _special_id(fields, "unknown", types, default=0 if model == "llama" else None)
     bos_id = _special_id(fields, "bos", types, default={"llama": 1, "gpt2": 11}.get(model))
@@ -82,7 +81,6 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
         texts=texts,
         types=types,
         scores=fields.numbers("scores", n_vocab, np.float32),
-        merges=fields.texts("merges"),
         spec=spec,
         bos_id=bos_id,
         eos_id=eos_id,
