@@ -4,9 +4,8 @@ VENV := .venv
 PY := $(VENV)/bin/python
 BUILD_REQUIRES := scikit-build-core>=0.11 cython>=3.1 cython-cmake>=0.2.2 cmake>=3.26 ninja>=1.11 pip>=23
 NATIVE := CMakeLists.txt pyproject.toml Makefile $(shell find csrc ollama_engine -name '*.pyx' -o -name '*.pxd' -o -name '*.[ch]' -o -name 'ggml.lock' -o -name fetch.py)
-EXTRAS ?= test
 
-.PHONY: run test lint bench build clean
+.PHONY: run test lint bench bench-smoke build reference clean
 
 run: $(VENV)/.built
 	$(VENV)/bin/ollama-engine run demo "Once upon a time" --verbose
@@ -18,8 +17,18 @@ lint: $(VENV)/.built $(VENV)/.lint
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(VENV)/bin/cython-lint ollama_engine
+	PATH=$(VENV)/bin:$$PATH $(VENV)/bin/cython-lint ollama_engine
 	$(VENV)/bin/lint-imports
+
+# torch and transformers, for the tests that compare with them live (skipped without).
+reference: $(VENV)/.reference
+
+bench: $(VENV)/.built $(VENV)/.bench
+	$(PY) -m pytest bench --benchmark-enable --benchmark-only --benchmark-group-by=group
+
+bench-smoke: $(VENV)/.built $(VENV)/.bench
+	$(PY) -m pytest bench --benchmark-disable -q
+	$(VENV)/bin/ollama-engine bench demo -p 64 -n 16 -r 1 --json
 
 build: $(VENV)/.built
 

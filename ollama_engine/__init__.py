@@ -14,8 +14,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ollama_engine.engine import Chunk, Completion, Engine, ModelInfo, Usage
+    from ollama_engine.engine import Completion, Engine, ModelInfo
     from ollama_engine.errors import EngineError
+    from ollama_engine.runner.request import Chunk, Usage
     from ollama_engine.sample import SamplingParams, TokenLogprobs
 
 __version__ = "0.1.0"
@@ -33,14 +34,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Chunk": "engine",
+    "Chunk": "runner.request",
     "Completion": "engine",
     "Engine": "engine",
     "EngineError": "errors",
     "ModelInfo": "engine",
     "SamplingParams": "sample",
     "TokenLogprobs": "sample",
-    "Usage": "engine",
+    "Usage": "runner.request",
 }
 
 

@@ -20,9 +20,10 @@ MAX_PARALLEL = 64
 class EngineConfig:
     """Options of an engine. Every one takes effect or is refused with a ConfigError; none is silently ignored."""
 
-    num_ctx: int = field(default=4096, metadata={"help": "tokens that one request may hold, prompt and answer [>= 1]"})
+    num_ctx: int = field(default=4096, metadata={"help": "tokens of one request, prompt and answer [>= 1]"})
     parallel: int = field(
-        default=4, metadata={"help": "requests that fit beside each other: the cache has num_ctx x parallel cells [1..64]"}
+        default=4,
+        metadata={"help": "requests that fit side by side; the cache has num_ctx x parallel cells [1..64]"},
     )
     batch_size: int = field(default=512, metadata={"help": "tokens computed in one step at most [>= 1]"})
     threads: int | None = field(

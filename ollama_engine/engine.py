@@ -87,7 +87,7 @@ class Engine:
             taken here, none while generating.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (the documented options; EngineConfig holds and checks them)
         self,
         model: str | os.PathLike[str],
         *,

@@ -1,9 +1,9 @@
 """Key and value caches: policy and storage; the bookkeeping of cells has no tensor in sight.
 
-    Cells         which token lies in which row (pure)
-    CausalCache   every token sees the earlier ones of its sequence, all or within a window
-    CacheConfig   element type, flash attention, padding
-    LayerView     what models call; Cache: what the runner calls
+Cells         which token lies in which row (pure)
+CausalCache   every token sees the earlier ones of its sequence, all or within a window
+CacheConfig   element type, flash attention, padding
+LayerView     what models call; Cache: what the runner calls
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Cache(LayerView, Protocol):
     """** used by the runner **"""
 
     def begin(self, batch: Batch) -> None:
-        """Find cells for the batch's tokens. Raises ContextOverflowError, with nothing changed, when too few are free."""
+        """Find cells for the batch's tokens. Raises ContextOverflowError, changing nothing, when too few are free."""
 
     def begin_reserve(self, n_tokens: int) -> None:
         """Prepare for building a worst-case graph: as many tokens, the whole history, no cells taken."""

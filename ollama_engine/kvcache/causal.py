@@ -84,7 +84,7 @@ class CausalCache:
     # ** used by the runner ********************************************************************************************
 
     def begin(self, batch: Batch) -> None:
-        """Find cells for the batch's tokens. Raises ContextOverflowError, with nothing changed, when too few are free."""
+        """Find cells for the batch's tokens. Raises ContextOverflowError, changing nothing, when too few are free."""
         if self.window is not None:
             self._drop_out_of_window(batch)
         places = self.cells.find_free(len(batch))

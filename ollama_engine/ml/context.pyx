@@ -22,7 +22,7 @@ from ollama_engine.ml.hostmem import available_bytes
 
 from ollama_engine.ml cimport libggml as lib
 from ollama_engine.ml.backend cimport Backend
-from ollama_engine.ml.tensor cimport Tensor, describe, dtype_name, shape_to_ne, type_of, wrap
+from ollama_engine.ml.tensor cimport Tensor, describe, shape_to_ne, type_of, wrap
 
 cdef size_t CHUNK = 64 * 1024
 

@@ -1,27 +1,42 @@
+from libc.stddef cimport size_t
 from libc.stdint cimport int64_t
 
 from ollama_engine.ml cimport libggml as lib
 
 
 cdef class Owner:
-    # -- lifetime: what must outlive the tensors --
+    # -- memory that describes the tensors --
     cdef lib.ggml_context *ctx
+    cdef char *arena
+    cdef size_t arena_size
+    # -- what its tensors are --
+    cdef bint is_open
     cdef bint is_graph
+    cdef bint read_only
+    cdef bint is_packed
+    # -- held while values of a busy owner are exchanged --
+    cdef object lock
     cdef object __weakref__
 
+    cdef int start(self, size_t size) except -1
+    cdef void release(self) noexcept
     cdef int charge(self, int tensors) except -1
+    cdef int busy(self) except -1
+    cdef int check_access(self, Tensor t, bint writing) except -1
     cdef int mark_written(self, lib.ggml_tensor *ptr) except -1
 
 
 cdef class Graph(Owner):
     # -- index tensors and the number of rows that their values must stay below --
     cdef dict index_limits
-    # -- weights and cache tensors that the graph reads, and their owners --
-    cdef set stored
-    cdef set sources
+    # -- weights and cache tensors that the graph reads, {address: Tensor}, and their owners, {address: Owner} --
+    cdef dict stored
+    cdef dict sources
 
+    cdef bint owns(self, lib.ggml_tensor *ptr) noexcept
     cdef int use_stored(self, Tensor t) except -1
     cdef int check_sources(self) except -1
+    cdef int check_target(self, Tensor t, str op) except -1
     cdef int limit_index(self, Tensor index, int64_t rows) except -1
 
 
@@ -31,11 +46,15 @@ cdef class Tensor:
     # A second copy of a weight in a layout that a few-row product reads faster, or None.
     cdef public Tensor packed
 
+    cdef int exchange(self, void *data, size_t size, bint writing) except -1
+
 
 cdef Tensor wrap(Owner owner, lib.ggml_tensor *ptr)
-cdef Graph graph_of(Tensor a, Tensor b=*, Tensor c=*)
+cdef Graph graph_of(Tensor a, Tensor b=*, Tensor c=*, bint product=*)
 cdef int alive(Tensor t) except -1
 cdef lib.ggml_type type_of(str dtype) except? lib.GGML_TYPE_COUNT
 cdef str dtype_name(lib.ggml_type type)
+cdef int check_size(const int64_t *ne) except -1
 cdef int shape_to_ne(object shape, lib.ggml_type type, int64_t *ne) except -1
 cdef str describe(Tensor t)
+cdef lib.ggml_tensor *root_of(lib.ggml_tensor *ptr) noexcept

@@ -3,20 +3,26 @@
 Shapes are in ggml's order, fastest dimension first, always of rank 4 inside ggml; `Tensor.shape` drops trailing ones.
 Weights and cache storage belong to a `Storage`; the nodes of a computation belong to a `Graph`. A tensor keeps its
 owner alive, and a closed owner makes its tensors raise ClosedError instead of reading freed memory.
+
+Threads: no Python code may run between the check that an owner is open and the call of ggml that relies on it, since
+another thread, a finaliser or an argument's own method could close the owner there. So arguments are converted first.
 """
+
+import itertools
 
 import numpy as np
 
 from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t
-from libc.string cimport memset
+from libc.stdlib cimport free, malloc
 
 from ollama_engine.ml cimport libggml as lib
-from ollama_engine.errors import ClosedError, ShapeError
+from ollama_engine.errors import ClosedError, NoMemoryError, ShapeError
 
-# Dimensions and byte sizes stay far below 2**63, so that ggml's own products cannot overflow.
-cdef int64_t MAX_ELEMENTS = 1LL << 48
+# ggml counts rows and columns in 32 bits, and multiplies sizes without looking.
+cdef int64_t MAX_DIM = (1LL << 31) - 1
+cdef int64_t MAX_ELEMENTS = 1LL << 40
 
 _NUMPY_TYPES = {
     "f32": np.dtype(np.float32), "f16": np.dtype(np.float16), "i32": np.dtype(np.int32), "i64": np.dtype(np.int64),
@@ -37,6 +43,11 @@ cdef dict _type_ids():
 cdef dict TYPE_IDS = _type_ids()
 
 
+def dtypes():
+    """Names of all element types that ggml knows."""
+    return tuple(TYPE_IDS)
+
+
 cdef lib.ggml_type type_of(str dtype) except? lib.GGML_TYPE_COUNT:
     found = TYPE_IDS.get(dtype)
     if found is None:
@@ -48,39 +59,88 @@ cdef str dtype_name(lib.ggml_type type):
     return (<bytes>lib.ggml_type_name(type)).decode()
 
 
+cdef int check_size(const int64_t *ne) except -1:
+    """Refuse four dimensions that ggml could not count."""
+    cdef int i
+    cdef int64_t rows = 1
+    for i in range(4):
+        if not 1 <= ne[i] <= MAX_DIM:
+            raise ShapeError(f"dimensions are whole numbers from 1 to 2**31 - 1, got {[ne[j] for j in range(4)]}")
+    for i in range(1, 4):
+        if rows > MAX_DIM // ne[i]:
+            raise ShapeError(f"shape {[ne[j] for j in range(4)]} has more than 2**31 - 1 rows")
+        rows *= ne[i]
+    if rows > MAX_ELEMENTS // ne[0]:
+        raise ShapeError(f"shape {[ne[j] for j in range(4)]} has more than 2**40 elements")
+    return 0
+
+
 cdef int shape_to_ne(object shape, lib.ggml_type type, int64_t *ne) except -1:
     """Check a shape (1 to 4 positive dimensions, whole blocks per row, no overflow) and write it as four numbers."""
     cdef int i
-    cdef int64_t total = 1
-    cdef tuple dims = (shape,) if isinstance(shape, int) else tuple(shape)
+    cdef tuple dims = (shape,) if isinstance(shape, (int, np.integer)) else tuple(itertools.islice(shape, 5))
     if not 1 <= len(dims) <= 4:
         raise ShapeError(f"a tensor has 1 to 4 dimensions, got shape {dims}")
     for i in range(4):
         ne[i] = 1
     for i in range(len(dims)):
         dim = dims[i]
-        if not isinstance(dim, (int, np.integer)) or not 1 <= dim <= MAX_ELEMENTS:
-            raise ShapeError(f"dimensions are whole numbers from 1 up, got shape {dims}")
+        if not isinstance(dim, (int, np.integer)) or not 1 <= dim <= MAX_DIM:
+            raise ShapeError(f"dimensions are whole numbers from 1 to 2**31 - 1, got shape {dims}")
         ne[i] = dim
-        if total > MAX_ELEMENTS // ne[i]:
-            raise ShapeError(f"shape {dims} has more than 2**48 elements")
-        total *= ne[i]
+    check_size(ne)
     if ne[0] % lib.ggml_blck_size(type):
         raise ShapeError(f"rows of {dtype_name(type)} come in blocks of {lib.ggml_blck_size(type)}, got shape {dims}")
     return 0
 
 
+cdef lib.ggml_tensor *root_of(lib.ggml_tensor *ptr) noexcept:
+    """The tensor whose memory a view shows; the tensor itself when it is none."""
+    return ptr if ptr.view_src == NULL else ptr.view_src
+
+
 cdef class Owner:
     """Owns tensors. `closed` turns True once, and then every use of its tensors raises."""
 
+    cdef int start(self, size_t size) except -1:
+        """Take memory for the descriptions of tensors. (ggml ends the process when it cannot allocate it itself.)"""
+        cdef lib.ggml_init_params params
+        self.arena = <char *>malloc(size)
+        if self.arena == NULL:
+            raise NoMemoryError(f"no memory for the descriptions of tensors: {size} bytes")
+        self.arena_size = size
+        params.mem_size = size
+        params.mem_buffer = self.arena
+        params.no_alloc = True
+        self.ctx = lib.ggml_init(params)
+        return 0
+
+    cdef void release(self) noexcept:
+        if self.ctx != NULL:
+            lib.ggml_free(self.ctx)
+            self.ctx = NULL
+        free(self.arena)
+        self.arena = NULL
+
+    def __dealloc__(self):
+        self.release()
+
     @property
     def closed(self):
-        return self.ctx == NULL
+        return not self.is_open
 
     cdef int charge(self, int tensors) except -1:
-        if self.ctx == NULL:
+        if not self.is_open:
             raise ClosedError(f"this {type(self).__name__} is closed; its tensors are gone")
         return 0
+
+    cdef int busy(self) except -1:
+        """Whether values may only be exchanged with `lock` held."""
+        return 0
+
+    cdef int check_access(self, Tensor t, bint writing) except -1:
+        """Refuse to read or write a tensor whose memory does not hold its values."""
+        raise ShapeError(f"{describe(t)} has no memory")
 
     cdef int mark_written(self, lib.ggml_tensor *ptr) except -1:
         return 0
@@ -89,21 +149,33 @@ cdef class Owner:
 cdef class Graph(Owner):
     """Base of `Context`: tensors that are the nodes of one computation."""
 
+    cdef bint owns(self, lib.ggml_tensor *ptr) noexcept:
+        return self.arena <= <char *>ptr < self.arena + self.arena_size
+
     cdef int use_stored(self, Tensor t) except -1:
         """Count a weight or cache tensor as a leaf of this graph, and remember whose it is."""
-        self.stored.add(<size_t>t.ptr)
-        self.sources.add(t.owner)
+        if t.ptr.data == NULL:
+            raise ShapeError(f"{describe(t)} has no memory yet; allocate its Storage first")
+        self.stored[<size_t>t.ptr] = t
+        self.sources[<size_t><void *>t.owner] = t.owner
         return 0
 
     cdef int check_sources(self) except -1:
-        for owner in self.sources:
+        for owner in self.sources.values():
             (<Owner>owner).charge(0)
+        return 0
+
+    cdef int check_target(self, Tensor t, str op) except -1:
+        """Refuse a result that would be written into memory that cannot be written, such as a mapped file."""
+        target = self.stored.get(<size_t>root_of(t.ptr))
+        if target is not None and (<Tensor>target).owner.read_only:
+            raise ShapeError(f"{op}: {describe(t)} lies in a mapped file and cannot be changed")
         return 0
 
     cdef int limit_index(self, Tensor index, int64_t rows) except -1:
         """Remember that the values of `index` select among `rows` rows; `Context.compute` checks them.
 
-        ggml checks row numbers while computing, and ends the process on a bad one.
+        ggml checks row numbers while computing, and ends the process on a bad one, or does not check them at all.
         """
         cdef lib.ggml_tensor *source = index.ptr
         cdef bint moved = False
@@ -146,28 +218,38 @@ cdef str describe(Tensor t):
 cdef int alive(Tensor t) except -1:
     if t is None:
         raise ShapeError("expected a Tensor, got None")
-    if t.owner is None or t.owner.ctx == NULL:
+    if t.owner is None or not t.owner.is_open:
         raise ClosedError("this tensor's memory is gone: its Context, Weights or cache was closed")
     return 0
 
 
-cdef Graph graph_of(Tensor a, Tensor b=None, Tensor c=None):
-    """The graph that the operands belong to, with room for the result; weights and cache belong to none."""
+cdef Graph graph_of(Tensor a, Tensor b=None, Tensor c=None, bint product=False):
+    """The graph that the operands belong to, with room for the result; weights and cache belong to none.
+
+    With `product`, `a` may be a packed weight: only products can read those.
+    """
     alive(a)
     cdef Graph graph = <Graph>a.owner if a.owner.is_graph else None
     graph = _join(graph, b)
     graph = _join(graph, c)
     if graph is None:
         raise ShapeError("no operand belongs to a context (weights and cache do not); "
-                         "start from ctx.input(...), or bring one in with ctx.view(...)")
-    graph.charge(3)
-    if not a.owner.is_graph:
-        graph.use_stored(a)
-    if b is not None and not b.owner.is_graph:
-        graph.use_stored(b)
-    if c is not None and not c.owner.is_graph:
-        graph.use_stored(c)
+                         "start from ctx.input(...), or bring one in with ops.view(..., ctx=ctx)")
+    graph.charge(4)
+    _use(graph, a, product)
+    if b is not None:
+        _use(graph, b, False)
+    if c is not None:
+        _use(graph, c, False)
     return graph
+
+
+cdef int _use(Graph graph, Tensor t, bint product) except -1:
+    if t.owner.is_graph:
+        return 0
+    if t.owner.is_packed and not product:
+        raise ShapeError(f"{describe(t)} is packed: only mul_mat and mul_mat_id can read it")
+    return graph.use_stored(t)
 
 
 cdef Graph _join(Graph graph, Tensor t):
@@ -221,47 +303,41 @@ cdef class Tensor:
 
     @property
     def nbytes(self):
+        """Bytes from the first element to the end of the last."""
         alive(self)
         return lib.ggml_nbytes(self.ptr)
 
     @property
     def contiguous(self):
+        """Whether the elements lie side by side in order."""
         alive(self)
         return lib.ggml_is_contiguous(self.ptr)
 
     @property
     def name(self):
+        """The name given with `named`, or what ggml calls a node of the graph."""
         alive(self)
         return (<bytes>self.ptr.name).decode("utf-8", "replace")
 
-    def named(self, str name):
+    def named(self, str name not None):
         """Give the tensor a name (at most 63 bytes are kept) and return it."""
         alive(self)
-        lib.ggml_set_name(self.ptr, name.encode()[: lib.GGML_MAX_NAME - 1])
+        text = name.encode()[: lib.GGML_MAX_NAME - 1]
+        lib.ggml_set_name(self.ptr, text)
         return self
 
     def set(self, data):
-        """Copy `data` (any C-contiguous buffer of the same number of bytes and element type) into the tensor.
+        """Copy `data` (any array of the same number of bytes and element type) into the tensor.
 
         Only tensors that hold memory can be written: inputs of an allocated graph, constants, stored tensors.
-        Raises ShapeError where type or size differ.
+        Quantized types and bf16 take their raw bytes. Raises ShapeError where type or size differ.
         """
-        alive(self)
         cdef Py_buffer view
+        alive(self)
         array = self._checked(data)
-        if not lib.ggml_is_contiguous(self.ptr):
-            raise ShapeError(f"cannot write into {describe(self)}: it is not contiguous")
-        if self.ptr.op != lib.GGML_OP_NONE and self.ptr.op != lib.GGML_OP_VIEW:
-            raise ShapeError(f"cannot write into {describe(self)}: it is computed")
-        if self.ptr.data == NULL or self.ptr.buffer == NULL:
-            raise ShapeError(f"cannot write into {describe(self)}: it has no memory yet; call Context.alloc() first")
         PyObject_GetBuffer(array, &view, PyBUF_C_CONTIGUOUS)
         try:
-            if <size_t>view.len != lib.ggml_nbytes(self.ptr):
-                raise ShapeError(f"{describe(self)} takes {lib.ggml_nbytes(self.ptr)} bytes, got {view.len}")
-            if view.len:
-                lib.ggml_backend_tensor_set(self.ptr, view.buf, 0, view.len)
-            self.owner.mark_written(self.ptr)
+            self.exchange(view.buf, view.len, True)
         finally:
             PyBuffer_Release(&view)
 
@@ -270,73 +346,86 @@ cdef class Tensor:
 
         On packed storage this converts to the packed layout.
         """
-        alive(self)
         cdef Py_buffer view
-        if self.ptr.op != lib.GGML_OP_NONE or self.ptr.data == NULL or self.ptr.buffer == NULL:
-            raise ShapeError(f"cannot write into {describe(self)}: it is computed, or has no memory yet")
+        alive(self)
         PyObject_GetBuffer(data, &view, PyBUF_C_CONTIGUOUS)
         try:
-            if <size_t>view.len != lib.ggml_nbytes(self.ptr):
-                raise ShapeError(f"{describe(self)} takes {lib.ggml_nbytes(self.ptr)} bytes, got {view.len}")
-            with nogil:
-                lib.ggml_backend_tensor_set(self.ptr, view.buf, 0, view.len)
-            self.owner.mark_written(self.ptr)
+            self.exchange(view.buf, view.len, True)
         finally:
             PyBuffer_Release(&view)
 
     def _checked(self, data):
         expected = _NUMPY_TYPES.get(dtype_name(self.ptr.type))
-        if expected is None:  # quantized types and bf16 travel as raw bytes
-            array = np.asarray(data)
+        array = np.asarray(data)
+        alive(self)
+        if expected is None:
             if array.dtype.kind not in "uV":
                 raise ShapeError(f"{describe(self)} takes its raw bytes, got an array of {array.dtype}")
-            return np.ascontiguousarray(array)
-        array = np.asarray(data)
-        if array.dtype != expected:
+        elif array.dtype != expected:
             raise ShapeError(f"{describe(self)} takes {expected} values, got {array.dtype}")
         return np.ascontiguousarray(array)
 
     def numpy(self):
         """A copy of the values as a numpy array in numpy's order (shape reversed); raw bytes for quantized types.
 
-        The tensor must hold memory: an output of a computed graph, a constant, or a stored tensor.
+        The tensor must hold its values: an output of a computed graph, a constant, or a stored tensor.
         """
-        alive(self)
         cdef Py_buffer view
-        if self.ptr.data == NULL or self.ptr.buffer == NULL:
-            raise ShapeError(f"{describe(self)} has no values: compute its graph first, with it among the outputs")
-        if not lib.ggml_is_contiguous(self.ptr):
-            raise ShapeError(f"{describe(self)} is not contiguous; read ops.cont(...) of it")
+        alive(self)
         kind = _NUMPY_TYPES.get(dtype_name(self.ptr.type))
+        if self.ptr.data == NULL or not lib.ggml_is_contiguous(self.ptr):
+            self.exchange(NULL, 0, False)  # says what is wrong
         if kind is None:
             out = np.empty(lib.ggml_nbytes(self.ptr), dtype=np.uint8)
         else:
             out = np.empty(tuple(reversed(self.shape)), dtype=kind)
         PyObject_GetBuffer(out, &view, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE)
         try:
-            if view.len:
-                lib.ggml_backend_tensor_get(self.ptr, view.buf, 0, view.len)
+            self.exchange(view.buf, view.len, False)
         finally:
             PyBuffer_Release(&view)
         return out
 
     def read_into(self, out):
         """Copy the values into a writable C-contiguous buffer of exactly `nbytes` bytes."""
-        alive(self)
         cdef Py_buffer view
-        if self.ptr.data == NULL or self.ptr.buffer == NULL or not lib.ggml_is_contiguous(self.ptr):
-            raise ShapeError(f"{describe(self)} has no values to read: compute its graph first, with it as an output")
+        alive(self)
         PyObject_GetBuffer(out, &view, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE)
         try:
-            if <size_t>view.len != lib.ggml_nbytes(self.ptr):
-                raise ShapeError(f"{describe(self)} holds {lib.ggml_nbytes(self.ptr)} bytes, the buffer {view.len}")
-            if view.len:
-                lib.ggml_backend_tensor_get(self.ptr, view.buf, 0, view.len)
+            self.exchange(view.buf, view.len, False)
         finally:
             PyBuffer_Release(&view)
 
+    cdef int exchange(self, void *data, size_t size, bint writing) except -1:
+        """Copy all bytes in or out, after the graph that is being computed with this tensor's owner."""
+        cdef object lock = None
+        alive(self)
+        if self.owner.busy():
+            lock = self.owner.lock
+            lock.acquire()
+        try:
+            alive(self)
+            self.owner.check_access(self, writing)
+            if not lib.ggml_is_contiguous(self.ptr):
+                raise ShapeError(f"{describe(self)} is not contiguous; copy from or to its source, or use ops.cont(...)")
+            if size != lib.ggml_nbytes(self.ptr):
+                raise ShapeError(f"{describe(self)} holds {lib.ggml_nbytes(self.ptr)} bytes, the buffer {size}")
+            if not writing:
+                lib.ggml_backend_tensor_get(self.ptr, data, 0, size)
+                return 0
+            if lock is None:
+                lib.ggml_backend_tensor_set(self.ptr, data, 0, size)
+            else:
+                with nogil:
+                    lib.ggml_backend_tensor_set(self.ptr, data, 0, size)
+            self.owner.mark_written(self.ptr)
+        finally:
+            if lock is not None:
+                lock.release()
+        return 0
+
     def __repr__(self):
-        if self.owner is None or self.owner.ctx == NULL:
+        if self.owner is None or not self.owner.is_open:
             return "Tensor(closed)"
         return f"Tensor({describe(self)}, name={self.name!r})"
 

@@ -151,7 +151,9 @@ class Weights(Mapping[str, Tensor]):
 
     def device_of_layer(self, layer: int) -> int:
         """Number of the device that holds block `layer`: where its cache belongs."""
-        return next((d for n, d in self._devices.items() if n.startswith(f"blk.{layer}.")), len(self.backend.devices) - 1)
+        return next(
+            (d for n, d in self._devices.items() if n.startswith(f"blk.{layer}.")), len(self.backend.devices) - 1
+        )
 
     def close(self) -> None:
         """Free the memory. Safe to call twice."""
@@ -200,7 +202,9 @@ def _plan_mapping(backend: Backend, gguf: GGUFFile, devices: Mapping[str, int]) 
     mine = {n: i for n, i in gguf.tensors.items() if devices[n] == cpu}
     odd = [n for n, i in mine.items() if i.offset % ALIGNMENT]
     if odd:
-        log.info("%d tensors do not start at multiples of %d bytes and are copied instead of mapped", len(odd), ALIGNMENT)
+        log.info(
+            "%d tensors do not start at multiples of %d bytes and are copied instead of mapped", len(odd), ALIGNMENT
+        )
     return {n: i for n, i in mine.items() if not i.offset % ALIGNMENT}
 
 
@@ -236,7 +240,7 @@ class _FileView:
         if self._mapping is not None:
             return np.frombuffer(self._mapping, dtype=np.uint8, count=info.nbytes, offset=info.offset)
         out = np.empty(info.nbytes, dtype=np.uint8)
-        view = memoryview(out)
+        view = out.data
         self._file.seek(info.offset)
         done = 0
         while done < info.nbytes:

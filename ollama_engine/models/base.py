@@ -51,4 +51,3 @@ class Model(Protocol):
 
     def forward(self, inputs: ModelInputs, cache: LayerView) -> Tensor:
         """Build the graph: logits f32 [n_vocab, n_outputs]."""
-

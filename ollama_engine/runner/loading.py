@@ -93,7 +93,7 @@ def load(path: str | os.PathLike[str], config: EngineConfig, progress: Progress 
 
 
 def _max_nodes(gguf: GGUFFile) -> int:
-    return min(MAX_NODES_LIMIT, max(2048, NODES_PER_WEIGHT * len(gguf.tensors)))
+    return int(min(MAX_NODES_LIMIT, max(2048, NODES_PER_WEIGHT * len(gguf.tensors))))
 
 
 def _backend_params(config: EngineConfig) -> BackendParams:
