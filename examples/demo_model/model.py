@@ -20,10 +20,10 @@ class Shape:
     n_vocab: int = 2560
     n_ctx: int = 1024
     n_embd: int = 256
-    n_layer: int = 6
+    n_layer: int = 4
     n_head: int = 4
     n_head_kv: int = 2
-    n_ff: int = 704
+    n_ff: int = 768
     rope_base: float = 10000.0
     rms_eps: float = 1e-5
 

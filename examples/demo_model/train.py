@@ -13,6 +13,7 @@ from dataclasses import asdict
 from itertools import islice
 from math import cos, pi
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer
@@ -50,8 +51,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="folder for tokenizer.json and model.pt")
     parser.add_argument("--tokens", type=float, default=10e6, help="tokens to train on (default: %(default).0f)")
     parser.add_argument("--minutes", type=float, help="finish the learning-rate schedule within this time")
-    parser.add_argument("--batch", type=int, default=4, help="rows of n_ctx tokens per step (default: %(default)s)")
-    parser.add_argument("--rate", type=float, default=3e-3, help="peak learning rate (default: %(default)s)")
+    parser.add_argument("--batch", type=int, default=2, help="rows of n_ctx tokens per step (default: %(default)s)")
+    parser.add_argument("--rate", type=float, default=2.5e-3, help="peak learning rate (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--compile", action="store_true", help="fuse with torch.compile; needs a C++ compiler")
@@ -61,8 +62,8 @@ def _arguments() -> argparse.Namespace:
 
 
 def train(model: DemoModel, tokenizer: Tokenizer, args: argparse.Namespace) -> None:
-    """Train over packed rows, with warm-up and a cosine-shaped learning rate, until tokens or minutes are used up."""
-    optimizers = _optimizers(model, args.rate)
+    """AdamW over packed rows, with warm-up and a cosine-shaped learning rate, until tokens or minutes are used up."""
+    optimizer = _optimizer(model, args.rate)
     forward: Callable[[Tensor], Tensor] = torch.compile(model) if args.compile else model
     rows = packed_rows(tokenizer, args.seed, model.shape.n_ctx + 1)
     tokens_per_step = args.batch * model.shape.n_ctx
@@ -71,7 +72,7 @@ def train(model: DemoModel, tokenizer: Tokenizer, args: argparse.Namespace) -> N
         rate = args.rate * learning_rate(step, done)
         loss = _learn(forward, torch.stack(list(islice(rows, args.batch))))
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        _apply(optimizers, rate)
+        _apply(optimizer, rate)
         step += 1
         tokens, seconds = step * tokens_per_step, time.monotonic() - started
         done = max(tokens / args.tokens, seconds / (60 * args.minutes) if args.minutes else 0.0)
@@ -92,23 +93,18 @@ def _learn(forward: Callable[[Tensor], Tensor], batch: Tensor) -> float:
     return loss.item()
 
 
-def _apply(optimizers: tuple[torch.optim.Optimizer, ...], rate: float) -> None:
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+def _apply(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
 
 
-def _optimizers(model: DemoModel, rate: float) -> tuple[torch.optim.Optimizer, ...]:
-    """Muon for the matrices inside the layers, AdamW for the embeddings and the gains.
-
-    Muon (Jordan et al., 2024) needs fewer tokens here; scaled to AdamW's step size, both share one rate.
-    """
-    matrices = [weight for weight in model.blk.parameters() if weight.ndim == 2]
-    others = [model.token_embd.weight, *(weight for weight in model.parameters() if weight.ndim == 1)]
-    muon = torch.optim.Muon(matrices, lr=rate, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
-    return muon, torch.optim.AdamW(others, lr=rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
+def _optimizer(model: DemoModel, rate: float) -> torch.optim.Optimizer:
+    matrices = [weight for weight in model.parameters() if weight.ndim == 2]
+    gains = [weight for weight in model.parameters() if weight.ndim == 1]
+    groups: list[dict[str, Any]] = [{"params": matrices}, {"params": gains, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.98), weight_decay=0.1, fused=True)
 
 
 def learning_rate(step: int, done: float) -> float:
