@@ -144,7 +144,7 @@ def measure_ours(model: str, prompt: int, generate: int, threads: int) -> Figure
     if program is None:
         raise SystemExit("peers: ollama-engine was not found beside this Python; install the package into it first")
     command = [program, "bench", model, "-t", str(threads), "-r", "1", "--json"]
-    short = run([*command, "-p", "1", "-n", "1"])
+    short = run([*command, "-p", "1", "-n", "1", "--no-warmup"])
     full = run([*command, "-p", str(prompt), "-n", str(generate)])
     result = json.loads(full.stdout)
     return Figures(
