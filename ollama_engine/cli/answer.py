@@ -1,0 +1,79 @@
+"""One prompt, one answer: streams the text to standard output, and what it took to standard error when asked for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from contextlib import closing
+from typing import cast
+
+from ollama_engine.engine import Engine
+from ollama_engine.runner.request import Chunk, Usage
+from ollama_engine.sample import SamplingParams
+
+__all__ = ["Answerer", "usage_text"]
+
+
+class Answerer:
+    """Prints the answers of one engine."""
+
+    def __init__(self, engine: Engine, *, verbose: bool = False, echo: bool = False) -> None:
+        self._engine = engine
+        self._verbose = verbose
+        self._echo = echo
+
+    def answer(self, prompt: str, params: SamplingParams) -> None:
+        """Stream the answer to standard output, with a line break at its end.
+
+        KeyboardInterrupt cancels the request and goes on to the caller. Raises as `Engine.stream` does.
+        """
+        chunks = cast("Generator[Chunk, None, None]", self._engine.stream(prompt, params))
+        last = prompt[-1:] if self._echo else ""
+        with closing(chunks):
+            try:
+                if self._echo:
+                    _write(prompt)
+                for chunk in chunks:
+                    _write(chunk.text)
+                    last = chunk.text[-1:] or last
+            finally:
+                if last not in ("", "\n"):
+                    _write("\n")
+        self._report(chunk, params)
+
+    def _report(self, final: Chunk, params: SamplingParams) -> None:
+        usage = final.usage
+        assert usage is not None
+        if final.finish_reason == "length" and usage.completion_tokens != params.max_tokens:
+            # The answer was cut, and not because the caller asked for it.
+            print(
+                f"warning: the answer ends because the context is full (num_ctx {self._engine.config.num_ctx})",
+                file=sys.stderr,
+            )
+        if self._verbose:
+            print(f"\n{usage_text(usage)}\nended by {final.finish_reason}", file=sys.stderr)
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def usage_text(usage: Usage) -> str:
+    """Tokens, seconds and tokens/s of prompt and answer, a line each.
+
+    The first token of an answer comes out of the prompt's computation, so the answer's speed counts those after it.
+    """
+    later = max(0, usage.completion_tokens - 1)
+    cached = f", {usage.cached_tokens} of them cached" if usage.cached_tokens else ""
+    return "\n".join(
+        (
+            _line("prompt", usage.prompt_tokens, usage.prompt_tokens, usage.prompt_seconds) + cached,
+            _line("answer", usage.completion_tokens, later, usage.completion_seconds),
+        )
+    )
+
+
+def _line(name: str, tokens: int, timed: int, seconds: float) -> str:
+    speed = f", {timed / seconds:8.1f} tokens/s" if timed and seconds > 0 else ""
+    return f"{name}  {tokens:6d} tokens in {seconds:7.2f} s{speed}"

@@ -1,0 +1,107 @@
+"""The prompt loop of `ollama-engine run`: a line in, an answer out, and commands that begin with a slash."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from ollama_engine.cli.answer import Answerer
+from ollama_engine.cli.errors import describe
+from ollama_engine.cli.options import Option, options_of
+from ollama_engine.errors import EngineError
+from ollama_engine.sample import SamplingParams
+
+__all__ = ["Conversation"]
+
+PROMPT = ">>> "
+HINT = "Every line is a prompt of its own. /help lists the commands; /bye or Ctrl-D leaves."
+HELP = """\
+  /set               show the sampling options
+  /set NAME VALUE    change one: /set temperature 0.5, /set stop THE END, /set logit_bias 12=-inf 13=2
+  /set NAME          its default again
+  /help, /?          this text
+  /bye, Ctrl-D       leave
+  Ctrl-C             stop the answer; leave at the prompt"""
+
+
+class Conversation:
+    """Reads prompts until the user leaves. `skip` names sampling options that cannot be set here."""
+
+    def __init__(self, answerer: Answerer, params: SamplingParams, skip: Iterable[str] = ()) -> None:
+        self._answerer = answerer
+        self._params = params
+        self._options = {option.name: option for option in options_of(SamplingParams, tuple(skip))}
+
+    def run(self) -> None:
+        """Serve until /bye or the end of input. KeyboardInterrupt at the prompt goes on to the caller."""
+        with suppress(ImportError):  # line editing and history, where Python was built with them
+            import readline  # noqa: F401, PLC0415
+        print(HINT, file=sys.stderr)
+        while True:
+            try:
+                line = _read_line().strip()
+            except EOFError:
+                print(file=sys.stderr)
+                return
+            if line == "/bye":
+                return
+            if line.startswith("/"):
+                self._command(line)
+            elif line:
+                self._answer(line)
+
+    def _answer(self, line: str) -> None:
+        try:
+            self._answerer.answer(line, self._params)
+        except KeyboardInterrupt:
+            return
+        except EngineError as error:
+            _say(f"error: {describe(error)}")
+
+    def _command(self, line: str) -> None:
+        command, _, rest = line.partition(" ")
+        if command in ("/help", "/?"):
+            _say(HELP)
+        elif command == "/set":
+            self._set(rest.strip())
+        else:
+            _say(f"error: there is no command {command}; /help lists them")
+
+    def _set(self, rest: str) -> None:
+        name, _, text = rest.partition(" ")
+        if not name:
+            _say("\n".join(f"  {name:18} {getattr(self._params, name)!r}" for name in self._options))
+            return
+        option = self._options.get(name.replace("-", "_"))
+        if option is None:
+            _say(f"error: there is no option {name}; there are {', '.join(self._options)}")
+            return
+        try:
+            value = _value(option, text.strip()) if text.strip() else option.default
+            self._params = replace(self._params, **{option.name: value})
+        except EngineError as error:
+            _say(f"error: {describe(error)}")
+        except ValueError:
+            _say(f"error: {option.name} takes {option.metavar}, got {text.strip()!r}")
+
+
+def _value(option: Option, text: str) -> Any:
+    """Raises ValueError. A text is taken whole; of a mapping, pairs are separated by spaces."""
+    if option.mapping:
+        return dict(map(option.parse, text.split()))
+    return option.parse(text)
+
+
+def _read_line() -> str:
+    if sys.stdout.isatty():
+        return input(PROMPT)
+    # input() would put its prompt among the answers.
+    print(PROMPT, end="", file=sys.stderr, flush=True)
+    return input()
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)

@@ -1,0 +1,186 @@
+"""`ollama-engine`: the parser, logging, and the one place where errors become a message and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any, TextIO
+
+from ollama_engine import __version__
+from ollama_engine.cli.errors import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, UsageError, describe
+
+__all__ = ["main"]
+
+COMMANDS = {
+    "run": "answer a prompt, or one prompt after the other",
+    "show": "say what is in a model file",
+    "devices": "list what this machine can compute on",
+    "bench": "measure tokens per second",
+}
+
+LOG_VARIABLE = "OLLAMA_ENGINE_LOG"
+TRACE = 5
+"""Level of the package's most detailed messages."""
+LEVELS = {
+    "trace": TRACE,
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+
+EPILOG = f"""\
+environment:
+  {LOG_VARIABLE}  what to log on standard error: {", ".join(LEVELS)} (default: warning)
+
+exit codes:
+  {EXIT_OK} done, {EXIT_ERROR} error, {EXIT_USAGE} wrong usage, {EXIT_INTERRUPTED} interrupted
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the program with these arguments (those of the process if None) and return its exit code.
+
+    Raises SystemExit for --help, --version and for arguments that cannot be parsed.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        _never_fail_on_characters(stream)
+    debug = False
+    try:
+        args = _parser().parse_args(argv)
+        debug = args.debug
+        command: Callable[[argparse.Namespace], None] = args.command
+        with _logging():
+            command(args)
+        _flush()
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        _discard_output()  # the reader has seen enough
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        print(f"error: {describe(error)}", file=sys.stderr)
+        return EXIT_USAGE if isinstance(error, UsageError) else EXIT_ERROR
+    return EXIT_OK
+
+
+# -- parsing -----------------------------------------------------------------------------------------------------------
+
+
+class _LazyParser(argparse.ArgumentParser):
+    """A subcommand's parser, filled by the subcommand's module when it is about to be used."""
+
+    def __init__(self, *, module: str = "", **settings: Any) -> None:
+        super().__init__(allow_abbrev=False, **settings)
+        self._module = module
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if self._module:
+            home = import_module(self._module)
+            self._module = ""
+            home.add_arguments(self)
+            self.set_defaults(command=home.main)
+            _add_debug(self, argparse.SUPPRESS)
+        found, extras = super().parse_known_args(args, namespace)
+        _find_late_prompt(found, extras)
+        return found, extras
+
+
+def _find_late_prompt(found: argparse.Namespace, extras: list[str]) -> None:
+    """Move a PROMPT that came after an option to its place: argparse before Python 3.13 takes it for a surplus."""
+    marked = extras[:1] == ["--"]
+    rest = extras[1:] if marked else extras
+    if rest and getattr(found, "prompt", "") is None and (marked or not rest[0].startswith("-")):
+        found.prompt = rest[0]
+        extras[:] = rest[1:]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="ollama-engine",
+        description="Run language models in GGUF files.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    _add_debug(parser, False)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_LazyParser)
+    for name, help_text in COMMANDS.items():
+        commands.add_parser(name, module=f"ollama_engine.cli.{name}", help=help_text, description=_sentence(help_text))
+    return parser
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _add_debug(parser: argparse.ArgumentParser, default: Any) -> None:
+    parser.add_argument("--debug", action="store_true", default=default, help="show a traceback with errors")
+
+
+# -- streams -----------------------------------------------------------------------------------------------------------
+
+
+def _never_fail_on_characters(stream: TextIO) -> None:
+    """A terminal that cannot show a character shows a question mark."""
+    reconfigure = getattr(stream, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="replace")
+
+
+def _flush() -> None:
+    """Write what is left to standard output, so that a failure (a full disk) is an error like any other."""
+    if sys.stdout is None:  # closed by who started the program
+        return
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _discard_output()
+        raise
+
+
+def _discard_output() -> None:
+    """Let what standard output still holds go nowhere: Python would complain about it when it flushes at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+@contextmanager
+def _logging() -> Iterator[None]:
+    """Log to standard error while a command runs. Raises UsageError for a level that does not exist."""
+    wanted = os.environ.get(LOG_VARIABLE, "") or "warning"
+    if wanted.lower() not in LEVELS:
+        raise UsageError(f"{LOG_VARIABLE} is one of {', '.join(LEVELS)}, got {wanted!r}")
+    logging.addLevelName(TRACE, "TRACE")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Formatter("%(levelname)s: %(message)s"))
+    log = logging.getLogger("ollama_engine")
+    level_before = log.level
+    log.addHandler(handler)
+    log.setLevel(LEVELS[wanted.lower()])
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level_before)
+
+
+class _Formatter(logging.Formatter):
+    """Levels in lower case, as in `error: ...`."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        record.levelname = record.levelname.lower()
+        return super().formatMessage(record)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,181 @@
+"""Command-line options made from the fields of a dataclass, so that names, defaults and help are stated once.
+
+A field's type decides how its text is read: numbers, texts, choices of a Literal, on/off switches, comma-separated
+numbers, and repeated options for texts and for mappings (`--logit-bias 123=-inf`). Options that were not given stay
+away from the namespace: the dataclass fills in its own defaults and checks the ranges.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from ollama_engine.cli.errors import UsageError
+from ollama_engine.errors import ConfigError
+
+__all__ = ["Option", "add_model", "add_options", "build", "model_path", "options_of"]
+
+_T = TypeVar("_T")
+
+SHORT = {"threads": "-t"}
+DEMO = "demo"
+
+
+@dataclass(frozen=True)
+class Option:
+    """One field of a dataclass as an option."""
+
+    name: str
+    help: str
+    default: Any
+    parse: Callable[[str], Any]
+    """Text to value; raises ValueError."""
+    metavar: str
+    choices: tuple[str, ...] | None = None
+    switch: bool = False
+    """`--name` and `--no-name`, without a value."""
+    mapping: bool = False
+    """`parse` gives (key, value) pairs that are collected into a dict."""
+    repeated: bool = False
+
+    @property
+    def flag(self) -> str:
+        """The long form, such as --top-k."""
+        return "--" + self.name.replace("_", "-")
+
+
+# -- fields to options -------------------------------------------------------------------------------------------------
+
+
+def options_of(cls: type, skip: Collection[str] = ()) -> tuple[Option, ...]:
+    """One Option for each field of a dataclass but those in `skip`."""
+    hints = get_type_hints(cls)
+    found = []
+    for spec in fields(cls):
+        if spec.name not in skip:
+            assert spec.default is not MISSING, spec.name
+            how = _reading(spec.name, hints[spec.name])
+            found.append(Option(spec.name, spec.metadata["help"], spec.default, **how))
+    return tuple(found)
+
+
+def _reading(name: str, hint: Any) -> dict[str, Any]:
+    """How text becomes a value of a type. Raises TypeError for a type that no option can have."""
+    hint = _one_type(hint)
+    kind = (get_origin(hint) or hint, *get_args(hint)[-1:])
+    if kind[0] is Literal:
+        return {"parse": str, "metavar": "", "choices": tuple(str(c) for c in get_args(hint))}
+    if kind == (Mapping, float):
+        return {"parse": _pair, "metavar": "ID=NUMBER", "mapping": True, "repeated": True}
+    if kind == (Iterable, str):
+        return {"parse": str, "metavar": "TEXT", "repeated": True}
+    if kind == (Sequence, float):
+        return {"parse": _numbers, "metavar": "X,Y"}
+    if hint is bool:
+        return {"parse": _switch, "metavar": "on|off", "switch": True}
+    if hint in (int, float, str):
+        return {"parse": hint, "metavar": {int: "N", float: "X", str: "TEXT"}[hint]}
+    raise TypeError(f"no option can be made from {name}: {hint}")
+
+
+def _one_type(hint: Any) -> Any:
+    """Of a union, the member that options are read as: None goes without saying, and a Literal has more words."""
+    if get_origin(hint) not in (Union, UnionType):
+        return hint
+    members = [m for m in get_args(hint) if m is not NoneType]
+    return next((m for m in members if get_origin(m) is Literal), members[0])
+
+
+def _pair(text: str) -> tuple[int, float]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"expected ID=NUMBER, got {text!r}")
+    return int(key), float(value)
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    return tuple(float(part) for part in text.split(","))
+
+
+def _switch(text: str) -> bool:
+    words = {"on": True, "off": False, "true": True, "false": False, "1": True, "0": False}
+    if text.lower() not in words:
+        raise ValueError(f"expected on or off, got {text!r}")
+    return words[text.lower()]
+
+
+# -- options and argparse ----------------------------------------------------------------------------------------------
+
+
+def add_options(
+    parser: argparse.ArgumentParser, title: str, cls: type, *, skip: Collection[str] = (), **notes: str
+) -> None:
+    """Add the fields of a dataclass as a group of options. `notes` replace what help says of a field's default."""
+    group = parser.add_argument_group(title)
+    for option in options_of(cls, skip):
+        names = [option.flag] if option.name not in SHORT else [SHORT[option.name], option.flag]
+        settings: dict[str, Any] = {
+            "dest": option.name,
+            "default": argparse.SUPPRESS,
+            "help": (option.help + notes.get(option.name, _default_note(option))).replace("%", "%%"),
+        }
+        if option.switch:
+            settings["action"] = argparse.BooleanOptionalAction
+        elif option.choices is not None:
+            settings["choices"] = option.choices
+        else:
+            settings |= {"type": _argument(option), "metavar": option.metavar}
+            settings["action"] = "append" if option.repeated else "store"
+        group.add_argument(*names, **settings)
+
+
+def _default_note(option: Option) -> str:
+    if option.switch:
+        return f" (default: {'on' if option.default else 'off'})"
+    return "" if option.default is None or option.repeated else f" (default: {option.default})"
+
+
+def _argument(option: Option) -> Callable[[str], Any]:
+    """`parse` with an error that argparse shows as it is."""
+
+    def convert(text: str) -> Any:
+        try:
+            return option.parse(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"expected {option.metavar}, got {text!r}") from None
+
+    return convert
+
+
+def build(cls: type[_T], args: argparse.Namespace, *, skip: Collection[str] = (), **fixed: Any) -> _T:
+    """The dataclass from what was given on the command line and `fixed`, which counts where nothing was given.
+
+    Raises UsageError for a value out of range.
+    """
+    values = dict(fixed)
+    for option in options_of(cls, skip):
+        if hasattr(args, option.name):
+            value = getattr(args, option.name)
+            values[option.name] = dict(value) if option.mapping else value
+    try:
+        return cls(**values)
+    except ConfigError as error:
+        raise UsageError(str(error)) from error
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Add the argument MODEL."""
+    parser.add_argument("model", metavar="MODEL", help=f"a GGUF file (any part of a split one), or {DEMO}: the model "
+                        "inside of this package")  # fmt: skip
+
+
+def model_path(model: str) -> str:
+    """The path that MODEL stands for; a file that is called demo is ./demo."""
+    if model != DEMO:
+        return model
+    from ollama_engine import demo  # noqa: PLC0415
+
+    return str(demo.path())

@@ -1,0 +1,93 @@
+"""One line of progress on a terminal: redrawn in place and gone afterwards. Elsewhere nothing is written."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TextIO
+
+__all__ = ["LoadingBar", "StatusLine"]
+
+ERASE_LINE = "\r\x1b[K"
+
+
+class StatusLine:
+    """A line that says what is going on. A context manager: at the end the line is removed."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._enabled = stream.isatty()
+        self._shown = False
+
+    def show(self, text: str) -> None:
+        """Replace the line; a text wider than the terminal is cut, for a wrapped line could not be erased."""
+        if self._enabled:
+            self._stream.write(ERASE_LINE + text[: self.width])
+            self._stream.flush()
+            self._shown = True
+
+    @property
+    def width(self) -> int:
+        """Columns that one line has room for."""
+        return shutil.get_terminal_size().columns - 1
+
+    def clear(self) -> None:
+        """Remove the line."""
+        if self._shown:
+            self._stream.write(ERASE_LINE)
+            self._stream.flush()
+            self._shown = False
+
+    def __enter__(self) -> StatusLine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.clear()
+
+
+class LoadingBar:
+    """Shows (bytes done, bytes in all) as a bar. What takes less than `delay` seconds shows nothing.
+
+    The line goes when all is done, so that messages which follow have a line of their own.
+    """
+
+    def __init__(
+        self,
+        line: StatusLine,
+        title: str,
+        *,
+        delay: float = 0.3,
+        interval: float = 0.1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._line = line
+        self._title = title
+        self._interval = interval
+        self._clock = clock
+        self._next = clock() + delay
+
+    def __call__(self, done: int, total: int) -> None:
+        """Draw, unless it was drawn a moment ago."""
+        if done >= total:
+            self._line.clear()
+            return
+        now = self._clock()
+        if now >= self._next:
+            self._next = now + self._interval
+            self._line.show(bar(self._title, done, total, self._line.width))
+
+
+def bar(title: str, done: int, total: int, width: int) -> str:
+    """`title  [####......]  40 %  0.4/1.0 GiB`, at most `width` wide where the numbers alone allow it."""
+    unit, name = (2**30, "GiB") if total >= 2**30 else (2**20, "MiB")
+    share = done / total
+    numbers = f"{share:4.0%}  {done / unit:.1f}/{total / unit:.1f} {name}"
+    room = width - len(numbers) - 6
+    title = title[: max(0, room // 2)]
+    cells = min(40, max(0, room - len(title)))
+    filled = int(share * cells)
+    return f"{title}  [{'#' * filled}{'.' * (cells - filled)}]  {numbers}"

@@ -1,0 +1,91 @@
+"""`ollama-engine run`: load a model, then answer the prompt given, the one piped in, or one after the other."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import time
+
+from ollama_engine.cli.answer import Answerer
+from ollama_engine.cli.errors import UsageError
+from ollama_engine.cli.interactive import Conversation
+from ollama_engine.cli.options import add_model, add_options, build, model_path
+from ollama_engine.cli.progress import LoadingBar, StatusLine
+from ollama_engine.config import EngineConfig
+from ollama_engine.engine import Engine
+from ollama_engine.ml.gguf import GGUFFile
+from ollama_engine.ml.metadata import Metadata
+from ollama_engine.sample import SamplingParams
+
+__all__ = ["add_arguments", "main"]
+
+NOT_SAMPLING = ("logprobs",)
+"""Sampling options whose results plain text cannot show."""
+NOT_ENGINE = ("parallel",)
+"""One answer at a time."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of this command."""
+    add_model(parser)
+    parser.add_argument("prompt", metavar="PROMPT", nargs="?", help="what to continue; without it, standard input up "
+                        "to its end, or prompts one by one when that is a terminal")  # fmt: skip
+    parser.add_argument("--echo", action="store_true", help="print the prompt before its answer")
+    parser.add_argument("--verbose", action="store_true", help="print times, tokens/s and memory on standard error")
+    add_options(parser, "sampling", SamplingParams, skip=NOT_SAMPLING)
+    shorter = f" (default: {EngineConfig.num_ctx}, or what the model was trained for if that is less)"
+    add_options(parser, "engine", EngineConfig, skip=NOT_ENGINE, num_ctx=shorter)
+
+
+def main(args: argparse.Namespace) -> None:
+    """Load and answer."""
+    params = build(SamplingParams, args, skip=NOT_SAMPLING)
+    config = build(EngineConfig, args, skip=NOT_ENGINE, parallel=1)
+    path = model_path(args.model)
+    if not hasattr(args, "num_ctx"):
+        config = dataclasses.replace(config, num_ctx=min(config.num_ctx, trained_context(path)))
+    prompt = args.prompt
+    interactive = prompt is None and _is_terminal()
+    if prompt is None and not interactive:
+        prompt = _piped_prompt()
+    with _load(path, config, args.verbose) as engine:
+        answerer = Answerer(engine, verbose=args.verbose, echo=args.echo and not interactive)
+        if interactive:
+            Conversation(answerer, params, NOT_SAMPLING).run()
+        else:
+            answerer.answer(prompt, params)
+
+
+def trained_context(path: str) -> int:
+    """Tokens that the model was trained for."""
+    with GGUFFile(path) as file:
+        return Metadata(file.metadata).u32("context_length", EngineConfig.num_ctx) or EngineConfig.num_ctx
+
+
+def _is_terminal() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def _piped_prompt() -> str:
+    """Standard input up to its end, without its last line break. Bytes that are not UTF-8 stay what they are."""
+    if sys.stdin is None:
+        raise UsageError("there is no PROMPT, and standard input is closed")
+    return sys.stdin.buffer.read().decode("utf-8", "surrogateescape").removesuffix("\n")
+
+
+def _load(path: str, config: EngineConfig, verbose: bool) -> Engine:
+    started = time.perf_counter()
+    options = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    with StatusLine(sys.stderr) as line:
+        engine = Engine(path, **options, progress=LoadingBar(line, "loading"))
+    if verbose:
+        seconds = time.perf_counter() - started
+        info = engine.info
+        attention = "on" if info.flash_attention else "off"
+        print(
+            f"loaded in {seconds:.2f} s: {info.architecture}, num_ctx {config.num_ctx}, {info.threads} threads, "
+            f"flash attention {attention}, cache {config.kv_cache_type}\n\n{engine.memory}\n",
+            file=sys.stderr,
+        )
+    return engine

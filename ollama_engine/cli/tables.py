@@ -1,0 +1,48 @@
+"""Figures and tables for people: columns that line up, bytes and counts in units, text without control characters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+__all__ = ["count", "pairs", "printable", "size", "table"]
+
+
+def size(nbytes: int) -> str:
+    """Bytes in a unit that people read: 640 bytes, 5.2 MiB."""
+    if nbytes < 1024:
+        return f"{nbytes} bytes"
+    amount = float(nbytes)
+    for unit in ("KiB", "MiB", "GiB"):
+        amount /= 1024
+        if amount < 1024:
+            return f"{amount:.1f} {unit}"
+    return f"{amount / 1024:.1f} TiB"
+
+
+def count(number: int) -> str:
+    """A count in a unit that people read: 640, 4.1 M, 1.24 B."""
+    for unit, name in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
+        if number >= unit:
+            return f"{number / unit:.3g} {name}"
+    return str(number)
+
+
+def printable(text: str) -> str:
+    """The text with control characters as escapes: what a file says must not steer the terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def table(rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> str:
+    """Rows as columns two spaces apart, those numbered in `right` aligned to the right."""
+    lines = [tuple(map(printable, row)) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    padded = (
+        (cell.rjust(w) if i in right else cell.ljust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True)))
+        for line in lines
+    )
+    return "\n".join("  ".join(cells).rstrip() for cells in padded)
+
+
+def pairs(rows: Iterable[tuple[str, str | None]]) -> str:
+    """Names and values; a row whose value is None is left out."""
+    return table((name, value) for name, value in rows if value is not None)
