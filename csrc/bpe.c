@@ -134,13 +134,17 @@ static int emit(const oe_bpe *bpe, const oe_symbol *symbol, const char *piece, o
         return oe_id_list_add(ids, symbol->id);
     }
     const uint8_t *bytes = (const uint8_t *)piece + symbol->start;
-    for (uint32_t i = 0; i < symbol->length; ++i) {
+    for (uint32_t i = 0; i < symbol->length && bpe->unknown >= 0; ++i) {
         if (bpe->bytes[bytes[i]] < 0) {
-            return bpe->unknown < 0 ? 1 + bytes[i] : oe_id_list_add(ids, bpe->unknown);
+            return oe_id_list_add(ids, bpe->unknown);
         }
     }
     for (uint32_t i = 0; i < symbol->length; ++i) {
-        if (oe_id_list_add(ids, bpe->bytes[bytes[i]]) < 0) {
+        int32_t id = bpe->bytes[bytes[i]];
+        if (id < 0) {
+            ids->dropped++;
+            ids->dropped_byte = bytes[i];
+        } else if (oe_id_list_add(ids, id) < 0) {
             return -1;
         }
     }

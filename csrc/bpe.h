@@ -40,7 +40,7 @@ int oe_bpe_put_merge(oe_bpe *bpe, const char *text, uint32_t length, uint32_t ra
 int oe_bpe_finish(oe_bpe *bpe);
 
 /* Appends the ids of one piece. With `whole`, a piece that is a token's text becomes that token at once.
- * Returns 0; -1 when memory is short; or 1 + b when byte b has no token. */
+ * A byte without a token adds nothing but is counted in `ids`. 0, or -1 when memory is short. */
 int oe_bpe_encode(const oe_bpe *bpe, oe_scratch *scratch, const char *piece, size_t size, int whole, oe_id_list *ids);
 
 #ifdef __cplusplus

@@ -9,6 +9,8 @@
 typedef struct {
     int32_t *ids;
     size_t   size, capacity;
+    size_t   dropped;      /* bytes of the text that no id stands for */
+    uint8_t  dropped_byte; /* the last of them */
 } oe_id_list;
 
 /* 0, or -1 when memory is short. */

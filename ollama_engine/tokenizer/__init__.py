@@ -35,7 +35,8 @@ def from_metadata(metadata: Mapping[str, Any]) -> Tokenizer:
     vocab = read_vocabulary(metadata)
     if vocab.model == "llama":
         return Tokenizer(vocab, SpmModel(vocab))
-    return Tokenizer(vocab, BpeModel(vocab, Fields(metadata).texts("merges")))
+    fields = Fields(metadata)
+    return Tokenizer(vocab, BpeModel(vocab, fields.texts("merges") if "merges" in fields else None))
 
 
 def from_gguf(path: str | PathLike[str]) -> Tokenizer:

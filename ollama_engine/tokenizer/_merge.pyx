@@ -3,12 +3,16 @@
 Objects are immutable once built and keep their scratch memory on the call, so any number of threads may share one.
 """
 
+import logging
+
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 from libc.stdlib cimport free
 from libc.string cimport memset
 
 from ollama_engine.errors import ModelFormatError, TokenizerError
+
+logger = logging.getLogger(__name__)
 
 cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
@@ -17,6 +21,8 @@ cdef extern from "id_list.h" nogil:
     ctypedef struct oe_id_list:
         int32_t *ids
         size_t size
+        size_t dropped
+        uint8_t dropped_byte
 
 cdef extern from "pair_merge.h" nogil:
     ctypedef struct oe_scratch:
@@ -120,7 +126,8 @@ cdef class BpeMerger:
     def encode(self, list pieces not None, bint whole):
         """Ids of the pieces, in order. `whole`: a piece that is a token's text becomes that token without merging.
 
-        Raises TokenizerError when the vocabulary has no token for a byte.
+        A byte that has no token is left out, as the original tokenizers do, and logged: some vocabularies lack control
+        characters and bytes that UTF-8 does not use.
         """
         cdef oe_scratch scratch
         cdef oe_id_list ids
@@ -139,6 +146,9 @@ cdef class BpeMerger:
                     size = PyBytes_GET_SIZE(raw)
                 check_size(size)
                 check(oe_bpe_encode(&self.bpe, &scratch, text, size, whole, &ids))
+            if ids.dropped:
+                logger.warning("%d bytes of the text have no token here and are left out; the last is 0x%02x",
+                               ids.dropped, ids.dropped_byte)
             return to_list(&ids)
         finally:
             oe_scratch_free(&scratch)

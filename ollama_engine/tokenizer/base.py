@@ -99,7 +99,9 @@ class Tokenizer:
         text is ordinary text (user-defined tokens are found either way). Bytes, and lone surrogates as
         `errors="surrogateescape"` makes them, need not be UTF-8: what is not is encoded byte by byte.
 
-        Raises TokenizerError when the vocabulary has no token for a byte, and for other lone surrogates.
+        A byte-pair vocabulary that has no token for a byte leaves it out, as the original tokenizers do, with a logged
+        warning. Raises TokenizerError for other lone surrogates, and when a SentencePiece vocabulary has neither a
+        byte piece nor an unknown piece for a character.
         """
         if isinstance(text, (bytes, bytearray, memoryview)):
             data = bytes(text)

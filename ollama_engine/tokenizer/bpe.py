@@ -15,11 +15,11 @@ __all__ = ["BpeModel"]
 class BpeModel:
     """Text between special tokens -> ids, and a token's text -> bytes. See `models.TextModel`."""
 
-    def __init__(self, vocab: Vocabulary, merges: list[str]) -> None:
+    def __init__(self, vocab: Vocabulary, merges: list[str] | None) -> None:
         if vocab.spec is None:
             raise ModelFormatError("a byte-pair vocabulary needs a pre-tokenizer")
         # Kimi K2 files may come without merges: its vocabulary is then read as pieces and bytes.
-        if not merges and vocab.spec.name != "kimi-k2":
+        if merges is None and vocab.spec.name != "kimi-k2":
             raise ModelFormatError(f"tokenizer.ggml.merges is missing; tokenizer model {vocab.model!r} needs it")
         self._spec = vocab.spec
         self._escape_spaces = not vocab.spec.byte_level and vocab.model != "whitespace"
@@ -27,7 +27,7 @@ class BpeModel:
         self._pretokenizer = PreTokenizer(vocab.spec)
         plain = np.isin(vocab.types, (TokenType.NORMAL, TokenType.USER_DEFINED)).astype(np.uint8)
         unknown = -1 if vocab.unknown_id is None or vocab.spec.byte_level else vocab.unknown_id
-        self._merger = BpeMerger(vocab.texts, merges, plain, vocab.spec.byte_level, unknown)
+        self._merger = BpeMerger(vocab.texts, merges or [], plain, vocab.spec.byte_level, unknown)
         self._byte_of = {code: byte for byte, code in enumerate(_gpt2_alphabet())}
 
     def encode(self, text: str, *, prefix: bool) -> list[int]:

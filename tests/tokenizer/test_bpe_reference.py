@@ -1,0 +1,123 @@
+"""Byte-level BPE against the `tokenizers` library, on a vocabulary trained here."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from tokenizers import Regex, Tokenizer
+from tokenizers import pre_tokenizers as hf
+
+from ollama_engine.tokenizer import from_metadata
+from ollama_engine.tokenizer.pretokenizer_table import Rule, find_spec, pretokenizer_names
+from tests.tokenizer.corpus import nasty_texts
+from tests.tokenizer.vocabs import bpe_metadata, hf_bpe
+
+Vocab = tuple[list[str], list[str]]
+
+
+def split(*expressions: str) -> list[hf.PreTokenizer]:
+    return [hf.Split(Regex(expression), "isolated") for expression in expressions]
+
+
+X = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+TAIL = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+UPPER = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
+LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+
+# Pre-tokenizers as the models' own tokenizer.json has them, written down without looking at our table.
+ORIGINALS = {
+    "gpt-2": [hf.ByteLevel(add_prefix_space=False, use_regex=True)],
+    "starcoder": [hf.Digits(individual_digits=True), hf.ByteLevel(add_prefix_space=False, use_regex=True)],
+    "llama-bpe": split(
+        rf"{X}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{TAIL}",
+    ),
+    "qwen2": split(rf"{X}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{TAIL}"),
+    "qwen35": split(
+        rf"{X}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{TAIL}"
+    ),
+    "tekken": split(rf"{UPPER}*{LOWER}+|{UPPER}+{LOWER}*|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{TAIL}"),
+    "gpt-4o": split(
+        rf"{UPPER}*{LOWER}+{X}?|{UPPER}+{LOWER}*{X}?|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{TAIL}"
+    ),
+    "tiny_aya": split(
+        r"\d{1,3}(?=(?:\d{3})*\b)",
+        rf"{UPPER}*{LOWER}+{X}?|{UPPER}+{LOWER}*{X}?|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{TAIL}",
+    ),
+    "superbpe": split(r"\p{N}+", r"(?=(\d{3})+(?!\d))"),
+    "deepseek-v3": split(
+        r"\p{N}{1,3}",
+        "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+        r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
+        rf"|{TAIL}",
+    ),
+    "deepseek-coder": split(
+        r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+", r"\p{N}"
+    ),
+    "bailingmoe": split(
+        r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
+    ),
+    "seed-coder": split(rf"{X}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{TAIL}"),
+    "bloom": split(r" ?[^(\s|.,!?…。，、।۔،)]+"),
+}  # fmt: skip
+
+
+def reference(vocab: Vocab, pre: list[hf.PreTokenizer], *, ignore_merges: bool) -> Tokenizer:
+    tokenizer = hf_bpe(*vocab, ignore_merges=ignore_merges)
+    if not isinstance(pre[-1], hf.ByteLevel):
+        pre = [*pre, hf.ByteLevel(add_prefix_space=False, use_regex=False)]
+    tokenizer.pre_tokenizer = hf.Sequence(pre)
+    return tokenizer
+
+
+def check(vocab: Vocab, name: str, pre: list[hf.PreTokenizer], texts: list[str]) -> None:
+    ours = from_metadata(bpe_metadata(*vocab, pre=name))
+    theirs = reference(vocab, pre, ignore_merges=find_spec(name).ignore_merges)
+    for text in texts:
+        ids = ours.encode(text, add_special=False)
+        assert ids == theirs.encode(text).ids, text
+        assert ours.decode(ids) == text
+
+
+@pytest.mark.parametrize("name", ORIGINALS)
+def test_original(bpe_vocab: Vocab, name: str) -> None:
+    check(bpe_vocab, name, ORIGINALS[name], nasty_texts(10_000, seed=1))
+
+
+def oniguruma(name: str) -> list[hf.PreTokenizer] | None:
+    """Our table's expressions, run by the other library's engine."""
+    stages = find_spec(name).stages
+    if any(stage.rule not in (Rule.FIND, Rule.ISOLATE) for stage in stages):
+        return None
+    return split(*(stage.expression.removeprefix("(?V1)").replace(r"(?<!\s)\s+\Z", r"\s+$") for stage in stages))
+
+
+def distinct() -> list[str]:
+    """One name per distinct list of stages that the other engine can run."""
+    names = {find_spec(n).stages: n for n in pretokenizer_names() if find_spec(n).byte_level and oniguruma(n)}
+    return sorted(set(names.values()))
+
+
+@pytest.mark.parametrize("name", distinct())
+def test_same_expressions_in_oniguruma(bpe_vocab: Vocab, name: str) -> None:
+    pre = oniguruma(name)
+    assert pre is not None
+    check(bpe_vocab, name, pre, nasty_texts(2_000, seed=2))
+
+
+def test_merges_of_random_vocabularies() -> None:
+    """Merge order on small alphabets, where ties and stale pairs are everywhere."""
+    rng = random.Random(7)
+    for _ in range(150):
+        tokens = list("abc")
+        merges = []
+        while len(tokens) < rng.randrange(4, 30):
+            left, right = rng.choices(tokens, k=2)
+            if left + right not in tokens:
+                tokens.append(left + right)
+                merges.append(f"{left} {right}")
+        ours = from_metadata(bpe_metadata(tokens, merges))
+        theirs = hf_bpe(tokens, merges)
+        for _ in range(30):
+            text = "".join(rng.choices("abc", k=rng.randrange(1, 60)))
+            assert ours.encode(text, add_special=False) == theirs.encode(text).ids
