@@ -22,7 +22,6 @@ class BpeModel:
         if merges is None and vocab.spec.name != "kimi-k2":
             raise ModelFormatError(f"tokenizer.ggml.merges is missing; tokenizer model {vocab.model!r} needs it")
         self._spec = vocab.spec
-        self._escape_spaces = not vocab.spec.byte_level and vocab.model != "whitespace"
         self._lowercase = vocab.lowercase
         self._pretokenizer = PreTokenizer(vocab.spec)
         plain = np.isin(vocab.types, (TokenType.NORMAL, TokenType.USER_DEFINED)).astype(np.uint8)
@@ -32,7 +31,7 @@ class BpeModel:
 
     def encode(self, text: str, *, prefix: bool) -> list[int]:
         """`prefix` has no meaning here: only SentencePiece puts a space before a text."""
-        if self._escape_spaces:
+        if self._spec.escape_spaces:
             text = text.replace(" ", "▁")
         if self._lowercase:
             text = "".join(map(str.lower, text))
@@ -46,7 +45,7 @@ class BpeModel:
 
     def special_text(self, text: str) -> str:
         """How a user-defined token looks in text."""
-        return text.replace("▁", " ") if self._escape_spaces else text
+        return text.replace("▁", " ") if self._spec.escape_spaces else text
 
     def normal_bytes(self, text: str) -> bytes:
         """What a normal token adds to the output."""

@@ -63,7 +63,9 @@ class PreTokenizerSpec:
     ignore_merges: bool = False
     """A piece that is a token becomes that token without merging."""
     byte_level: bool = True
-    """Tokens spell bytes with GPT-2's alphabet; else they are UTF-8 with U+2581 for a space."""
+    """Tokens spell bytes with GPT-2's alphabet; else they are plain UTF-8."""
+    escape_spaces: bool = False
+    """Tokens have U+2581 for a space."""
     whole_newlines: bool = False
     """A run of newlines that is a token becomes that token without merging."""
 
@@ -235,8 +237,15 @@ def _table() -> dict[str, PreTokenizerSpec]:
         ),
         *_rows("poro-chat bloom gpt3-finnish", BLOOM),
         *_rows("viking", BLOOM, Stage(r"\p{N}")),
-        *_rows("gemma4 granite-embed-multi-311m", NEWLINE_RUNS, force_bos=True, byte_level=False, whole_newlines=True),
-        *_rows("sarvam-moe", NEWLINE_RUNS, byte_level=False),
+        *_rows(
+            "gemma4 granite-embed-multi-311m",
+            NEWLINE_RUNS,
+            force_bos=True,
+            byte_level=False,
+            escape_spaces=True,
+            whole_newlines=True,
+        ),
+        *_rows("sarvam-moe", NEWLINE_RUNS, byte_level=False, escape_spaces=True),
         *_rows("whitespace", Stage(r"\S+", Rule.KEEP), byte_level=False),
     ]
     return {row.name: row for row in rows}

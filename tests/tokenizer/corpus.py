@@ -9,23 +9,24 @@ PARTS = [
     " ", "  ", "   ", "\t", "\n", "\n\n", "\r\n", "\r", "\x0b", "\x0c", "\x85", "\xa0", "\u2003", "\u3000", "\u200b",
     "\u2028", "\ufeff", "\x00", "\x01", "\x1c", "\x1f", "\x7f",
     # words and contractions
-    "a", "b", "A", "Z", "the", " the", "Hello", "HELLO", "hELLo", "iPhone", "it's", "IT'S", "I'm", "we'Re", "'ll", "'LL",
-    "'d", "'t", "'s", "'S", "'", "''", "\u2019s", "'\u017f", "y'all'd've", "camelCase", "XMLHttpRequest", "snake_case",
+    "a", "b", "A", "Z", "the", " the", "Hello", "HELLO", "hELLo", "iPhone", "it's", "IT'S", "I'm", "we'Re", "'ll",
+    "'LL", "'d", "'t", "'s", "'S", "'", "''", "\u2019s", "'\u017f", "y'all'd've", "camelCase", "XMLHttpRequest",
+    "snake_case",
     # digits
-    "0", "1", "12", "123", "1234", "12345", "1234567", "1 000", "3.14", "\u0663", "\u096a", "\u0968\u0969", "\xbd", "\xb2",
-    "\u2167", "\u2460", "1a", "a1", "\uff11\uff12\uff13",
+    "0", "1", "12", "123", "1234", "12345", "1234567", "1 000", "3.14", "\u0663", "\u096a", "\u0968\u0969", "\xbd",
+    "\xb2", "\u2167", "\u2460", "1a", "a1", "\uff11\uff12\uff13",
     # punctuation and symbols
-    "!", "?!", "...", "\u2026", "--", "\u2014", "$", "\u20ac", "<", ">", "<=", "=", "+", "^", "~", "`", "|", "\\", "/", "//",
-    "/*", "*/", "#", "@", "_", "(", ")", "[", "]", "{", "}", '"', "\u201c", "\u201d", "\u3002", "\uff0c", "\uff01", "\u3001",
-    "\u061f", "\u0964", "\u06d4", "\u060c",
+    "!", "?!", "...", "\u2026", "--", "\u2014", "$", "\u20ac", "<", ">", "<=", "=", "+", "^", "~", "`", "|", "\\",
+    "/", "//", "/*", "*/", "#", "@", "_", "(", ")", "[", "]", "{", "}", '"', "\u201c", "\u201d", "\u3002", "\uff0c",
+    "\uff01", "\u3001", "\u061f", "\u0964", "\u06d4", "\u060c",
     # letters with and without marks and case
     "\xe9", "e\u0301", "\xf1", "\xdf", "\u1e9e", "\xc5", "A\u030a", "\u01c5", "\u02b0", "\xaa", "\u03a9", "\u0416",
-    "\u041f\u0440\u0438\u0432\u0435\u0301\u0442", "\u041f\u0420\u0418", "\u03b5\u03bb\u03bb", "\u05e2\u05d1", "\u0627\u0644",
-    "\u0939\u093f\u0928\u094d\u0926\u0940", "\u09ac\u09be\u0982", "\u0e44\u0e17\u0e22", "\u10e5\u10d0", "\u0540\u0561",
-    "\u0301", "\ufb01", "\u0130", "\u0131", "\u212a", "\xb5",
+    "\u041f\u0440\u0438\u0432\u0435\u0301\u0442", "\u041f\u0420\u0418", "\u03b5\u03bb\u03bb", "\u05e2\u05d1",
+    "\u0627\u0644", "\u0939\u093f\u0928\u094d\u0926\u0940", "\u09ac\u09be\u0982", "\u0e44\u0e17\u0e22",
+    "\u10e5\u10d0", "\u0540\u0561", "\u0301", "\ufb01", "\u0130", "\u0131", "\u212a", "\xb5",
     # East Asia
-    "\u4e2d", "\u4e2d\u6587", "\u65e5\u672c\u8a9e", "\u3072\u3089", "\u30ab\u30bf", "\u30fc", "\u3005", "\u3007", "\u2e80",
-    "\ud55c\uad6d\uc5b4", "\u3131\u3134", "\u3105", "\uff76\uff85", "\uff21\uff22", "\U00020000",
+    "\u4e2d", "\u4e2d\u6587", "\u65e5\u672c\u8a9e", "\u3072\u3089", "\u30ab\u30bf", "\u30fc", "\u3005", "\u3007",
+    "\u2e80", "\ud55c\uad6d\uc5b4", "\u3131\u3134", "\u3105", "\uff76\uff85", "\uff21\uff22", "\U00020000",
     # beyond the basic plane, joiners, private and unassigned characters
     "\U0001d49c", "\U00010400\U00010428", "\U0001f600", "\U0001f468\u200d\U0001f469\u200d\U0001f467",
     "\U0001f3f3\ufe0f\u200d\U0001f308", "\U0001f44d\U0001f3fd", "\U0001f1eb\U0001f1ee", "\u2764\ufe0f", "\ufffd",
@@ -59,8 +60,6 @@ def _text(rng: random.Random) -> str:
 def prose(size: int, seed: int = 0) -> str:
     """English-looking text of `size` characters."""
     rng = random.Random(seed)
-    words = (
-        "the quick brown fox it's over lazy dogs don't a of to and in that (was) for on with as 1234 2021, see. end\n"
-    )
+    words = "the quick brown fox it's over lazy dogs don't a of to and in that (was) for on with 1234 2021, see. end\n"
     text = " ".join(rng.choices(words.split(" "), k=size // 2))
     return text[:size]
