@@ -20,10 +20,11 @@ def size(nbytes: int) -> str:
 
 
 def count(number: int) -> str:
-    """A count in a unit that people read: 640, 4.1 M, 1.24 B."""
+    """A count in a unit that people read: 640, 4.13 M, 1.24 B."""
     for unit, name in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
         if number >= unit:
-            return f"{number / unit:.3g} {name}"
+            amount = number / unit
+            return f"{amount:.{0 if amount >= 100 else 1 if amount >= 10 else 2}f} {name}"
     return str(number)
 
 

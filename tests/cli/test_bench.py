@@ -1,0 +1,110 @@
+"""`bench`: the JSON object, the table, parts left out, and the memory figure."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ollama_engine import __version__
+from ollama_engine.cli import bench
+
+KEYS = {
+    "prefill_tps", "decode_tps", "load_seconds", "peak_rss_bytes", "model", "architecture", "threads", "version",
+    "ggml_version", "n_prompt", "n_gen", "repetitions", "warmup", "samples", "num_ctx", "batch_size",
+    "flash_attention", "kv_cache_type", "mmap", "devices", "memory", "graphs",
+}  # fmt: skip
+
+
+def measured(cli, *args: str) -> dict[str, Any]:
+    result = cli("bench", *args, "--json")
+    assert (result.code, result.err) == (0, "")
+    return json.loads(result.out)
+
+
+def test_the_json_object(cli, tiny: str) -> None:
+    result = measured(cli, tiny, "-p", "24", "-n", "6", "-t", "1", "-r", "3", "--kv-cache-type", "f32")
+    assert set(result) == KEYS
+    for name in ("prefill_tps", "decode_tps"):
+        speeds = result["samples"][name]
+        assert len(speeds) == 3
+        assert result[name] == statistics.median(speeds) > 0
+    assert result["load_seconds"] > 0
+    assert result["peak_rss_bytes"] > 1 << 20
+    told = ("model", "threads", "version", "n_prompt", "n_gen", "repetitions", "warmup", "num_ctx", "kv_cache_type")
+    assert [result[key] for key in told] == [tiny, 1, __version__, 24, 6, 3, True, 256, "f32"]
+    assert result["devices"][-1] == "CPU"
+    # Each part builds one graph; the decode warm-up has one token, all other runs have all of them.
+    assert result["graphs"] == {"built": 2, "reused": (4 - 1) + (1 + 3 * 6 - 1)}
+
+
+@pytest.mark.parametrize(
+    ("args", "absent", "graphs"),
+    [
+        (["-p", "8", "-n", "0", "-r", "1", "--no-warmup", "-t", "1"], "decode_tps", {"built": 1, "reused": 0}),
+        (["-p", "0", "-n", "3", "-r", "1", "--no-warmup", "-t", "1"], "prefill_tps", {"built": 1, "reused": 2}),
+    ],
+)
+def test_a_part_left_out_is_null(cli, tiny: str, args: list[str], absent: str, graphs: dict[str, int]) -> None:
+    result = measured(cli, tiny, *args)
+    present = {"prefill_tps", "decode_tps"} - {absent}
+    assert result[absent] is None
+    assert result["samples"][absent] == []
+    assert all(result[name] > 0 for name in present)
+    assert result["graphs"] == graphs
+
+
+@pytest.mark.parametrize(("n_prompt", "n_gen", "num_ctx"), [(1, 0, 256), (512, 128, 768), (256, 0, 256), (1, 256, 512)])
+def test_the_context_has_room_for_both(n_prompt: int, n_gen: int, num_ctx: int) -> None:
+    assert bench.Plan(n_prompt, n_gen, 1, True).num_ctx == num_ctx
+
+
+def test_a_prompt_longer_than_a_batch(cli, tiny: str) -> None:
+    result = measured(
+        cli, tiny, "-p", "40", "-n", "0", "-r", "1", "-t", "1", "--batch-size", "16", "--flash-attention", "off"
+    )
+    assert (result["batch_size"], result["flash_attention"]) == (16, False)
+
+
+def test_the_table(cli, tiny: str) -> None:
+    result = cli("bench", tiny, "-p", "8", "-n", "2", "-r", "1", "-t", "1")
+    assert (result.code, result.err) == (0, "")
+    first = [line.split()[0] for line in result.out.splitlines() if line]
+    assert first == [
+        "model", "load", "peak", "threads", "flash", "cache", "batch", "graphs", "version", "test", "prefill", "decode",
+    ]  # fmt: skip
+    assert "decode" not in cli("bench", tiny, "-p", "8", "-n", "0", "-r", "1", "-t", "1").out
+
+
+def test_more_tokens_than_a_context_can_have_is_wrong_usage(cli, tiny: str) -> None:
+    result = cli("bench", tiny, "-p", str(1 << 30))
+    assert result.code == 2
+    assert "num_ctx" in result.err
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+def test_peak_memory_comes_from_the_process_status(tmp_path: Path) -> None:
+    status = tmp_path / "status"
+    status.write_text("Name:\tx\nVmHWM:\t  2048 kB\nVmRSS:\t  1024 kB\n", encoding="ascii")
+    assert bench.peak_rss_bytes(status) == 2048 * 1024
+
+
+def test_peak_memory_without_a_process_status(tmp_path: Path) -> None:
+    peak = bench.peak_rss_bytes(tmp_path / "absent")
+    assert peak is not None
+    assert peak > 1 << 20
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+def test_peak_memory_is_not_inherited() -> None:
+    code = "from ollama_engine.cli.bench import peak_rss_bytes; print(peak_rss_bytes())"
+    ballast = b"x" * (160 << 20)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert len(ballast) > int(done.stdout) > 1 << 20

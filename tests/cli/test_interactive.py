@@ -1,0 +1,160 @@
+"""`run` without a prompt: the loop and its commands, first against a fake, then in a real terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+import pytest
+
+from ollama_engine.cli.answer import Answerer
+from ollama_engine.cli.interactive import HINT, Conversation
+from ollama_engine.errors import ContextOverflowError
+from ollama_engine.sample import SamplingParams
+from tests.cli.program import LETTERS, Terminal
+
+
+class FakeAnswerer(Answerer):
+    """Remembers what was asked; some prompts fail."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, SamplingParams]] = []
+
+    def answer(self, prompt: str, params: SamplingParams) -> None:
+        self.asked.append((prompt, params))
+        if prompt == "stop me":
+            raise KeyboardInterrupt
+        if prompt == "too long":
+            raise ContextOverflowError("does not fit")
+
+
+@pytest.fixture
+def talk(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    def run(lines: Iterable[str]) -> tuple[list[tuple[str, SamplingParams]], str]:
+        waiting = iter(lines)
+
+        def read(prompt: str = "") -> str:
+            line = next(waiting, None)
+            if line is None:
+                raise EOFError
+            return line
+
+        monkeypatch.setattr("builtins.input", read)
+        answerer = FakeAnswerer()
+        Conversation(answerer, SamplingParams(seed=1), skip=("logprobs",)).run()
+        assert next(waiting, None) is None, "the loop ended early"
+        return answerer.asked, capsys.readouterr().err.replace(">>> ", "")
+
+    return run
+
+
+def test_lines_are_prompts_of_their_own(talk) -> None:
+    asked, said = talk(["one", "", "  two  ", "   "])
+    assert asked == [("one", SamplingParams(seed=1)), ("two", SamplingParams(seed=1))]
+    assert said == f"{HINT}\n\n"
+
+
+def test_bye_leaves(talk) -> None:
+    assert talk(["one", "/bye"])[0] == [("one", SamplingParams(seed=1))]
+
+
+def test_an_interrupted_or_failed_answer_is_not_the_end(talk) -> None:
+    asked, said = talk(["stop me", "too long", "on"])
+    assert [prompt for prompt, _ in asked] == ["stop me", "too long", "on"]
+    assert "error: does not fit" in said
+
+
+@pytest.mark.parametrize(
+    ("commands", "params"),
+    [
+        (["/set temperature 0.5"], {"temperature": 0.5}),
+        (["/set top-k 3", "/set top_p 0.5"], {"top_k": 3, "top_p": 0.5}),
+        (["/set stop THE  END"], {"stop": ("THE  END",)}),
+        (["/set logit_bias 12=-inf 13=2"], {"logit_bias": {12: float("-inf"), 13: 2.0}}),
+        (["/set seed"], {"seed": None}),
+        (["/set top_k 3", "/set top_k"], {}),
+        (["/set temperature -1"], {}),
+        (["/set temperature warm"], {}),
+        (["/set logprobs 3"], {}),
+    ],
+    ids=" ".join,
+)
+def test_set(talk, commands: list[str], params: dict[str, object]) -> None:
+    asked, _ = talk([*commands, "go"])
+    assert asked == [("go", SamplingParams(**{"seed": 1, **params}))]
+
+
+@pytest.mark.parametrize(
+    ("command", "answer"),
+    [
+        ("/help", "/set NAME VALUE"),
+        ("/?", "/bye"),
+        ("/set", "temperature        0.8"),
+        ("/fly", "error: there is no command /fly; /help lists them"),
+        ("/set speed 3", "error: there is no option speed; there are temperature, top_k"),
+        ("/set logprobs 3", "error: there is no option logprobs"),
+        ("/set top_k many", "error: top_k takes N, got 'many'"),
+        ("/set logit_bias 12", "error: logit_bias takes ID=NUMBER, got '12'"),
+        ("/set temperature -1", "error: temperature must be"),
+    ],
+)
+def test_what_commands_say(talk, command: str, answer: str) -> None:
+    asked, said = talk([command])
+    assert asked == []
+    assert answer in said
+
+
+# -- in a terminal -----------------------------------------------------------------------------------------------------
+
+terminals = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX terminals")
+
+
+@terminals
+def test_a_conversation_in_a_terminal(tiny: str) -> None:
+    with Terminal("run", tiny, "--max-tokens", "3", "--verbose", *LETTERS) as terminal:
+        terminal.wait_for(b">>> ")
+        terminal.type(b"hello\n")
+        assert b"answer       3 tokens" in terminal.wait_for(b">>> ")
+        terminal.type(b"/set max_tokens 2\n")
+        terminal.wait_for(b">>> ")
+        terminal.type(b"hello\n")
+        assert b"answer       2 tokens" in terminal.wait_for(b">>> ")
+        terminal.type(b"/bye\n")
+        assert terminal.end() == 0
+
+
+@terminals
+def test_ctrl_c_stops_an_answer_and_then_leaves(tiny: str) -> None:
+    with Terminal("run", tiny, *LETTERS) as terminal:
+        terminal.wait_for(b">>> ")
+        terminal.type(b"hello\n")
+        terminal.wait_for(b"hello\r\n", more=20)
+        terminal.type(b"\x03")
+        stopped = terminal.wait_for(b">>> ")
+        assert b"context is full" not in stopped
+        assert b"Traceback" not in stopped
+        terminal.type(b"/set max_tokens 1\n")
+        terminal.wait_for(b">>> ")
+        terminal.type(b"again\n")
+        terminal.wait_for(b">>> ")
+        terminal.type(b"\x03")
+        assert terminal.end() == 130
+        assert b"Traceback" not in terminal.shown
+
+
+@terminals
+def test_ctrl_d_leaves(tiny: str) -> None:
+    with Terminal("run", tiny) as terminal:
+        terminal.wait_for(b">>> ")
+        terminal.type(b"\x04")
+        assert terminal.end() == 0
+
+
+@terminals
+def test_ctrl_c_ends_a_single_answer_with_130(tiny: str) -> None:
+    with Terminal("run", tiny, "hello", "--echo", *LETTERS) as terminal:
+        terminal.wait_for(b"hello", more=20)
+        terminal.type(b"\x03")
+        assert terminal.end() == 130
+        assert b"Traceback" not in terminal.shown
+        assert b"context is full" not in terminal.shown

@@ -1,0 +1,214 @@
+"""The error door: exit codes, messages without tracebacks, environment, broken pipes, poor terminals, import cost."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+from ollama_engine import __version__
+from ollama_engine.cli import devices, main
+from ollama_engine.cli.errors import UsageError, describe
+from ollama_engine.errors import ConfigError, DeviceError
+from tests.cli.program import COMMAND, environment, imported_by, program
+from tests.tiny import write_tiny_llama
+
+USAGE = [
+    ([], "required: COMMAND"),
+    (["fly"], "invalid choice: 'fly'"),
+    (["run"], "required: MODEL"),
+    (["run", "demo", "--top-k", "x"], "argument --top-k: expected N, got 'x'"),
+    (["run", "demo", "hello", "--top-k", "-1"], "error: top_k must be an integer"),
+    (["run", "demo", "hello", "--num-ctx", "0"], "error: num_ctx is a whole number"),
+    (["run", "demo", "--seed", "1", "one", "two"], "unrecognized arguments: two"),
+    (["run", "demo", "hello", "--logprobs", "1"], "unrecognized arguments: --logprobs 1"),
+    (["bench", "demo", "-p", "0", "-n", "0"], "error: -p and -n are 0 or more"),
+    (["bench", "demo", "-p", "-1"], "error: -p and -n are 0 or more"),
+    (["bench", "demo", "-r", "0"], "error: -r is 1 or more"),
+    (["devices", "extra"], "unrecognized arguments: extra"),
+]
+
+FAILURES = [
+    (["show", "{missing}"], "error: {missing}: No such file or directory"),
+    (["run", "{missing}", "hello"], "error: {missing}: No such file or directory"),
+    (["bench", "{missing}"], "error: {missing}: No such file or directory"),
+    (["show", "{folder}"], "error: {folder}: is a directory"),
+    (["show", "{text}"], "error: {text}: not a GGUF file"),
+    (["run", "{text}", "hello"], "error: {text}: not a GGUF file"),
+    (["run", "{other}", "hello"], "error: architecture 'other' is not supported"),
+    (["run", "{tiny}", "a b c d e f g h", "--num-ctx", "4"], "num_ctx is 4; shorten it"),
+    (["run", "{tiny}", "hello", "--kv-cache-type", "q4_0", "--main-gpu", "7"], "error: "),
+    (["run", "{tiny}", "hello", "--logit-bias", "99999=1"], "error: "),
+]
+
+
+@pytest.fixture(scope="module")
+def places(tiny: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("places")
+    (folder / "text.gguf").write_text("not a model, but long enough to be one", encoding="utf-8")
+    other = write_tiny_llama(folder / "other.gguf", metadata={"general.architecture": "other"}).path
+    return {
+        "tiny": tiny,
+        "folder": str(folder),
+        "text": str(folder / "text.gguf"),
+        "missing": str(folder / "missing.gguf"),
+        "other": other,
+    }
+
+
+@pytest.mark.parametrize(("argv", "message"), USAGE, ids=lambda v: " ".join(v) if isinstance(v, list) else "")
+def test_wrong_usage_ends_with_2(cli, argv: list[str], message: str) -> None:
+    result = cli(*argv)
+    assert (result.code, result.out) == (2, "")
+    assert message in result.err
+    assert "Traceback" not in result.err
+
+
+@pytest.mark.parametrize(("argv", "message"), FAILURES, ids=lambda v: " ".join(v) if isinstance(v, list) else "")
+def test_errors_end_with_1_and_one_line(cli, places: dict[str, str], argv: list[str], message: str) -> None:
+    result = cli(*(part.format(**places) for part in argv))
+    assert (result.code, result.out) == (1, "")
+    assert message.format(**places) in result.err
+    assert "Traceback" not in result.err
+
+
+@pytest.mark.parametrize("argv", [["--debug", "show", "nowhere"], ["show", "nowhere", "--debug"]])
+def test_debug_shows_the_traceback_too(cli, argv: list[str]) -> None:
+    result = cli(*argv)
+    assert result.code == 1
+    assert "Traceback" in result.err
+    assert result.err.rstrip().endswith("error: nowhere: No such file or directory")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (KeyboardInterrupt(), 130, ""),
+        (UsageError("give less"), 2, "error: give less"),
+        (ConfigError("too much"), 1, "error: too much"),
+        (DeviceError("GPU 3 is gone"), 1, "error: GPU 3 is gone"),
+        (PermissionError(13, "Permission denied", "m.gguf"), 1, "error: m.gguf: Permission denied"),
+        (OSError(28, "No space left on device"), 1, "error: No space left on device"),
+        (MemoryError(), 1, "error: out of memory"),
+        (KeyError("x"), 1, "error: this should not happen, please report it with the output of --debug: KeyError: 'x'"),
+    ],
+    ids=lambda v: type(v).__name__ if isinstance(v, BaseException) else None,
+)
+def test_what_each_error_becomes(
+    cli, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, message: str
+) -> None:
+    def fail(args: object) -> None:
+        raise error
+
+    monkeypatch.setattr(devices, "main", fail)
+    result = cli("devices")
+    assert (result.code, result.err.strip()) == (code, message)
+
+
+def test_errors_without_words_have_their_name() -> None:
+    assert describe(ConfigError()) == "ConfigError"
+    assert describe(OSError()) == "OSError"
+
+
+def test_the_console_script_is_this_program() -> None:
+    script = next(e for e in entry_points(group="console_scripts") if e.name == "ollama-engine")
+    assert script.load() is main.main
+
+
+# -- environment -------------------------------------------------------------------------------------------------------
+
+
+def test_the_log_level_comes_from_the_environment(cli, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    argv = ("run", tiny, "hello", "--num-ctx", "5000", "--max-tokens", "1")
+    assert "warning: num_ctx 5000 is more than the 4096 tokens" in cli(*argv).err
+    monkeypatch.setenv(main.LOG_VARIABLE, "error")
+    assert cli(*argv).err == ""
+    monkeypatch.setenv(main.LOG_VARIABLE, "")
+    assert "warning: " in cli(*argv).err
+
+
+@pytest.mark.parametrize("level", [*main.LEVELS, "INFO"])
+def test_every_log_level_is_taken(cli, monkeypatch: pytest.MonkeyPatch, level: str) -> None:
+    monkeypatch.setenv(main.LOG_VARIABLE, level)
+    assert cli("devices").code == 0
+
+
+def test_an_unknown_log_level_is_wrong_usage(cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(main.LOG_VARIABLE, "loud")
+    result = cli("devices")
+    assert result.code == 2
+    assert "OLLAMA_ENGINE_LOG is one of trace, debug, info, warning, error, got 'loud'" in result.err
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("argv", [["--version"], ["--help"]])
+def test_version_and_help_import_next_to_nothing(argv: list[str]) -> None:
+    modules, out = imported_by(argv)
+    heavy = {"numpy", "regex", "tokenizers", "ollama_engine.ml", "ollama_engine.engine", "ollama_engine.sample"}
+    assert not modules & heavy
+    assert out
+
+
+def test_version_and_help_say_so(cli) -> None:
+    assert cli("--version").out == f"ollama-engine {__version__}\n"
+    shown = cli("--help").out
+    assert all(f"    {command}" in shown for command in main.COMMANDS)
+    assert main.LOG_VARIABLE in shown
+
+
+@pytest.mark.parametrize("command", list(main.COMMANDS))
+def test_every_command_has_help(cli, command: str) -> None:
+    result = cli(command, "--help")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith(f"usage: ollama-engine {command}")
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "show", "demo", "--metadata", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    )
+    assert process.stdout is not None
+    process.stdout.read(1)
+    process.stdout.close()
+    assert process.stderr is not None
+    with process.stderr as stderr:
+        assert stderr.read() == b""
+    assert process.wait(60) == 0
+
+
+def test_a_reader_that_left_before_the_answer_is_no_error(tiny: str) -> None:
+    ours, theirs = os.pipe()
+    os.close(ours)
+    argv = [*COMMAND, "run", tiny, "hello", "--max-tokens", "8"]
+    done = subprocess.run(
+        argv, stdout=theirs, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, timeout=60, check=False
+    )
+    os.close(theirs)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_an_error() -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([*COMMAND, "devices"], stdout=full, stderr=subprocess.PIPE, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (1, b"error: No space left on device\n")
+
+
+def test_closed_streams_do_not_matter() -> None:
+    script = " ".join(COMMAND) + " devices >&- 2>&- <&-"
+    assert subprocess.run(["sh", "-c", script], env=environment(), timeout=60, check=False).returncode == 0
+
+
+def test_a_terminal_without_the_characters_shows_question_marks(tmp_path: Path) -> None:
+    model = write_tiny_llama(tmp_path / "tiny.gguf", metadata={"general.name": "Größe ☃"}).path
+    done = program("show", model, env={"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})
+    assert (done.code, done.err) == (0, "")
+    assert b"Gr??e ?" in done.out

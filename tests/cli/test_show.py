@@ -1,0 +1,157 @@
+"""`show`: facts of models, of vocabularies alone, of files that cannot be run here; for people and as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+
+from ollama_engine import demo
+from ollama_engine.ml.gguf import GGUFFile
+from tests.cli.program import imported_by
+from tests.tiny import write_tiny_llama
+
+KEYS = {
+    "path", "files", "file_bytes", "gguf_version", "architecture", "name", "license", "shape", "n_tensors",
+    "n_parameters", "tensor_bytes", "types", "tokenizer", "chat_template",
+}  # fmt: skip
+
+
+def shown(cli, *args: str) -> dict[str, Any]:
+    result = cli("show", *args, "--json")
+    assert (result.code, result.err) == (0, "")
+    return json.loads(result.out)
+
+
+def test_facts_of_a_model(cli, tmp_path: Path) -> None:
+    model = write_tiny_llama(tmp_path / "tiny.gguf", dtype="q8_0", metadata={"tokenizer.chat_template": "{{ x }}"})
+    known = shown(cli, model.path)
+    assert set(known) == KEYS
+    assert (known["architecture"], known["name"], known["files"]) == ("llama", "tiny", 1)
+    assert known["file_bytes"] == Path(model.path).stat().st_size
+    assert known["n_parameters"] == sum(weight.size for weight in model.weights.values())
+    assert known["n_tensors"] == len(model.weights)
+    assert list(known["types"]) == ["q8_0", "f32"]
+    for name in ("tensors", "parameters", "bytes"):
+        total = {"tensors": "n_tensors", "parameters": "n_parameters", "bytes": "tensor_bytes"}[name]
+        assert sum(sums[name] for sums in known["types"].values()) == known[total]
+    assert known["shape"]["context_length"] == 512
+    assert known["shape"]["attention.head_count_kv"] == 2
+    assert known["tokenizer"] == {
+        "model": "gpt2", "pre": "llama-bpe", "n_vocab": 320, "bos_id": 317, "eos_id": 318, "unknown_id": None,
+        "eog_ids": [318, 319], "add_bos": True, "add_eos": False,
+        "texts": {"317": "<|begin_of_text|>", "318": "<|end_of_text|>", "319": "<|eot_id|>"},
+    }  # fmt: skip
+    assert known["chat_template"] is True
+
+
+def test_tensors_and_metadata_are_listed_on_demand(cli, tiny: str) -> None:
+    known = shown(cli, tiny, "--tensors", "--metadata")
+    assert set(known) == KEYS | {"tensors", "metadata"}
+    with GGUFFile(tiny) as file:
+        assert [t["name"] for t in known["tensors"]] == list(file.tensors)
+        assert known["tensors"][0] == {"name": "token_embd.weight", "type": "f32", "shape": [64, 320], "bytes": 81920}
+        assert list(known["metadata"]) == list(file.metadata)
+    assert len(known["metadata"]["tokenizer.ggml.tokens"]) == 320
+
+
+def test_the_page_for_people(cli, tiny: str) -> None:
+    result = cli("show", tiny, "--tensors", "--metadata")
+    assert (result.code, result.err) == (0, "")
+    for line in (
+        "architecture             llama",
+        "context length           4096",
+        "tokenizer                gpt2, llama-bpe, 320 tokens",
+        "begin                    317 '<|begin_of_text|>', put before every prompt",
+        "ends an answer           318 '<|end_of_text|>', 319 '<|eot_id|>'",
+        "chat template            no",
+    ):
+        assert line in result.out.splitlines()
+    assert "... 320 in all]" in result.out
+    assert "blk.1.ffn_down.weight" in result.out
+
+
+def test_the_demo_model(cli) -> None:
+    known = shown(cli, "demo")
+    assert known["path"] == str(demo.path())
+    assert known["architecture"] == "llama"
+    assert known["n_tensors"] > 0
+    assert "error" not in known["tokenizer"]
+
+
+def write_metadata(path: Path, architecture: str | None, **values: Any) -> str:
+    """A file without tensors."""
+    writer = gguf.GGUFWriter(str(path), architecture or "x")
+    if architecture is None:
+        writer.kv_data[0].clear()
+    for key, value in values.items():
+        name = key.replace("__", ".")
+        if isinstance(value, str):
+            writer.add_string(name, value)
+        elif isinstance(value, float):
+            writer.add_float32(name, value)
+        else:
+            writer.add_array(name, value)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return str(path)
+
+
+def test_a_vocabulary_alone(cli, tmp_path: Path) -> None:
+    tokens = ["<unk>", "<s>", "</s>", "a"]
+    path = write_metadata(
+        tmp_path / "vocab.gguf", "llama", tokenizer__ggml__model="llama", tokenizer__ggml__tokens=tokens,
+        tokenizer__ggml__scores=[0.0] * 4, tokenizer__ggml__token_type=[2, 3, 3, 1],
+    )  # fmt: skip
+    known = shown(cli, path)
+    assert (known["n_tensors"], known["n_parameters"], known["types"]) == (0, 0, {})
+    assert (known["tokenizer"]["model"], known["tokenizer"]["eos_id"]) == ("llama", 2)
+    page = cli("show", path, "--tensors")
+    assert page.code == 0
+    assert "none: a vocabulary only" in page.out
+
+
+def test_a_file_that_says_nothing(cli, tmp_path: Path) -> None:
+    path = write_metadata(tmp_path / "bare.gguf", None, a__name="x")
+    known = shown(cli, path)
+    assert (known["architecture"], known["tokenizer"], known["shape"]) == (None, None, {})
+    page = cli("show", path).out
+    assert "not stated" in page
+    assert "tokenizer      none" in page
+
+
+def test_a_tokenizer_that_is_unknown_here(cli, tmp_path: Path) -> None:
+    path = write_metadata(tmp_path / "odd.gguf", "llama", tokenizer__ggml__model="runes")
+    assert "'runes'" in shown(cli, path)["tokenizer"]["error"]
+    assert "runes; cannot be used: " in cli("show", path).out
+
+
+def test_values_that_json_has_no_words_for(cli, tmp_path: Path) -> None:
+    path = write_metadata(
+        tmp_path / "x.gguf", "llama", x__nan=math.nan, x__rows=[1.0, math.inf], x__flags=[True, False]
+    )
+    result = cli("show", path, "--metadata", "--json")
+    values = json.loads(result.out, parse_constant=lambda text: pytest.fail(f"{text} is no JSON"))["metadata"]
+    assert values["x.nan"] == "nan"
+    assert values["x.rows"] == [1.0, "inf"]
+    assert values["x.flags"] == [True, False]
+
+
+def test_what_a_file_says_does_not_steer_the_terminal(cli, tmp_path: Path) -> None:
+    path = write_metadata(tmp_path / "x.gguf", "llama", general__name="\x1b[2Jgone", x__text="y" * 500)
+    page = cli("show", path, "--metadata").out
+    assert "\x1b" not in page
+    assert "\\x1b[2Jgone" in page
+    assert "y ... 500 characters" in page
+
+
+def test_nothing_is_imported_that_could_load_weights(tiny: str) -> None:
+    modules, out = imported_by(["show", tiny])
+    assert out.startswith("path")
+    assert not modules & {"ollama_engine.ml.backend", "ollama_engine.ml.weights", "ollama_engine.models"}
