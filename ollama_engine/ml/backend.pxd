@@ -1,4 +1,16 @@
+from libc.stdint cimport uint64_t
+
 from ollama_engine.ml cimport libggml as lib
+
+
+cdef class Buffer:
+    cdef lib.ggml_backend_buffer_t buffer
+    cdef int pid
+
+    cdef char *base(self) noexcept
+
+
+cdef Buffer new_buffer(lib.ggml_backend_buffer_t buffer)
 
 
 cdef class Backend:
@@ -6,18 +18,32 @@ cdef class Backend:
     cdef lib.ggml_backend_t handles[17]
     cdef int n_handles
     cdef lib.ggml_backend_sched_t sched
+    cdef lib.ggml_backend_sched_t measurer
     cdef lib.ggml_threadpool_t threadpool
+    cdef int pid
     # -- configuration --
     cdef readonly object params
     cdef readonly tuple devices
     cdef readonly int threads
     cdef readonly int max_nodes
-    # -- state --
+    # -- state, changed with `lock` held --
     cdef object lock
     cdef object members
+    # The context whose tensors lie in the scheduler's memory, and the structure that this memory was planned for.
     cdef object allocated
+    cdef uint64_t planned
+    # The context that ggml works on with the GIL released.
+    cdef object busy
     cdef object __weakref__
 
+    cdef lib.ggml_backend_sched_t _new_scheduler(self) except NULL
+    cdef int _free(self) except -1
     cdef int check_open(self) except -1
+    cdef int check_idle(self) except -1
+    cdef int forget_graph(self) except -1
+    cdef int renew_scheduler(self) except -1
+    cdef lib.ggml_backend_sched_t measuring_scheduler(self) except NULL
+    cdef int give_up(self) except -1
+    cdef lib.ggml_backend_dev_t cpu_device(self) noexcept
     cdef lib.ggml_backend_buffer_type_t buffer_type(self, int device) noexcept
     cdef lib.ggml_backend_buffer_type_t cpu_buffer_type(self) noexcept

@@ -1,18 +1,25 @@
 """Backend: the devices, threads and graph scheduler that one engine computes with.
 
 Everything that lives on it (contexts, weights, caches) is closed before it. Two backends in one process share
-nothing: each has a thread pool of its own.
+nothing: each has a thread pool of its own. A backend does not survive a fork: the child has none of its threads.
+
+`lock` is held while the scheduler works; it is reentrant, and `busy` tells a call from inside ggml (out of a log
+handler, say) from one that waited its turn.
 """
 
 import logging
 import threading
 import weakref
 
+from libc.stddef cimport size_t
 from libc.stdint cimport int64_t
+from libc.stdlib cimport free, malloc
+from posix.unistd cimport getpid
 
-from ollama_engine.errors import ClosedError, ConfigError, DeviceError, NoMemoryError
+from ollama_engine.errors import ClosedError, ComputeError, ConfigError, DeviceError, NoMemoryError
 from ollama_engine.ml import placement
 from ollama_engine.ml.device import devices as all_devices
+from ollama_engine.ml.threads import check_threads
 
 from ollama_engine.ml cimport libggml as lib
 from ollama_engine.ml.device cimport cpu_function, device_handle
@@ -21,8 +28,33 @@ from ollama_engine.ml.tensor cimport shape_to_ne, type_of
 log = logging.getLogger(__name__)
 
 DEFAULT_MAX_NODES = 8192
-# ggml visits a graph by recursion; this depth fits the stack of a Python thread.
 MAX_NODES_LIMIT = 65536
+MAX_DEVICES = 16  # GGML_SCHED_MAX_BACKENDS
+# What ops.flash_attention takes as keys and values.
+KEY_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
+# 60 tensor descriptions of 336 bytes, and tables.
+SCHEDULER_BYTES_PER_NODE = 24576
+
+
+cdef class Buffer:
+    """One allocation of a device, freed with the last reference (in the process that made it)."""
+
+    cdef char *base(self) noexcept:
+        return <char *>lib.ggml_backend_buffer_get_base(self.buffer)
+
+    def __dealloc__(self):
+        if self.buffer != NULL and self.pid == getpid():
+            lib.ggml_backend_buffer_free(self.buffer)
+
+
+cdef Buffer new_buffer(lib.ggml_backend_buffer_t buffer):
+    """`buffer` in Python's care, or None where ggml found no memory."""
+    if buffer == NULL:
+        return None
+    cdef Buffer holder = Buffer.__new__(Buffer)
+    holder.buffer = buffer
+    holder.pid = getpid()
+    return holder
 
 
 cdef class Backend:
@@ -32,21 +64,21 @@ cdef class Backend:
     `max_nodes` bounds the tensors of one graph. Raises ConfigError, DeviceError, NoMemoryError.
     """
 
-    def __cinit__(self):
-        self.n_handles = 0
-        self.sched = NULL
-        self.threadpool = NULL
-
     def __init__(self, params, *, int max_nodes=DEFAULT_MAX_NODES):
-        if self.n_handles:
+        if self.lock is not None:
             raise ConfigError("a Backend is initialised once")
+        if not isinstance(params, placement.BackendParams):
+            raise TypeError(f"params must be BackendParams, got {type(params).__name__}")
         if not 16 <= max_nodes <= MAX_NODES_LIMIT:
             raise ConfigError(f"max_nodes is 16 to {MAX_NODES_LIMIT}, got {max_nodes}")
         self.params = params
         self.max_nodes = max_nodes
+        self.pid = getpid()
         self.lock = threading.RLock()
         self.members = weakref.WeakSet()
         self.devices = placement.choose_devices(all_devices(), params)
+        if len(self.devices) > MAX_DEVICES:
+            raise ConfigError(f"{len(self.devices)} devices are too many, ggml takes {MAX_DEVICES}; use main_gpu")
         self.threads = placement.choose_threads(params.threads)
         try:
             self._start()
@@ -65,12 +97,11 @@ cdef class Backend:
             self.handles[self.n_handles] = handle
             self.n_handles += 1
         self._start_threads()
-        self.sched = lib.ggml_backend_sched_new(self.handles, NULL, self.n_handles, self.max_nodes, False, True)
-        if self.sched == NULL:
-            raise NoMemoryError("no memory for ggml's graph scheduler")
+        self.sched = self._new_scheduler()
 
     def _start_threads(self):
         cdef lib.ggml_threadpool_params pool
+        check_threads(self.threads)
         lib.ggml_threadpool_params_init(&pool, self.threads)
         self.threadpool = (<lib.threadpool_new_t>cpu_function("ggml_threadpool_new"))(&pool)
         if self.threadpool == NULL:
@@ -79,10 +110,62 @@ cdef class Backend:
         (<lib.ggml_backend_set_n_threads_t>cpu_function("ggml_backend_set_n_threads"))(cpu, self.threads)
         (<lib.cpu_set_threadpool_t>cpu_function("ggml_backend_cpu_set_threadpool"))(cpu, self.threadpool)
 
+    cdef lib.ggml_backend_sched_t _new_scheduler(self) except NULL:
+        # ggml counts copies between devices among the nodes, and ends the process where its table is full.
+        cdef size_t size = self.max_nodes + 64 if self.n_handles == 1 else 2 * self.max_nodes
+        # It does not look whether it got its memory (mostly address space), so ask first.
+        cdef void *probe = malloc(size * SCHEDULER_BYTES_PER_NODE)
+        if probe == NULL:
+            raise NoMemoryError(f"no address space to schedule graphs of {self.max_nodes} nodes; lower max_nodes")
+        free(probe)
+        return lib.ggml_backend_sched_new(self.handles, NULL, self.n_handles, size, False, True)
+
     cdef int check_open(self) except -1:
         if self.sched == NULL:
             raise ClosedError("this Backend is closed")
+        if self.pid != getpid():
+            raise ClosedError("this Backend was made before the process forked; make one in the child")
         return 0
+
+    cdef int check_idle(self) except -1:
+        """With `lock` held: refuse a call from inside ggml in this very thread."""
+        if self.busy is not None:
+            raise ComputeError("the backend is computing in this thread; a log handler must not use it")
+        return 0
+
+    cdef int forget_graph(self) except -1:
+        """With `lock` held: the scheduler's memory belongs to no context from now on."""
+        self.allocated = None
+        if self.sched != NULL:
+            lib.ggml_backend_sched_reset(self.sched)
+        return 0
+
+    cdef int renew_scheduler(self) except -1:
+        """Start over after a failed allocation, which leaves plans without memory in the scheduler."""
+        sched = self._new_scheduler()
+        lib.ggml_backend_sched_free(self.sched)
+        self.sched = sched
+        self.allocated = None
+        self.planned = 0
+        return 0
+
+    cdef lib.ggml_backend_sched_t measuring_scheduler(self) except NULL:
+        """One whose plans never get memory: measuring in the working one would take its memory away."""
+        if self.measurer == NULL:
+            self.measurer = self._new_scheduler()
+        return self.measurer
+
+    cdef int give_up(self) except -1:
+        """Close without freeing: after an allocation failed inside a computation, ggml would free twice."""
+        self.n_handles = 0
+        self.threadpool = NULL
+        self.sched = NULL
+        self.measurer = NULL
+        self.allocated = None
+        return 0
+
+    cdef lib.ggml_backend_dev_t cpu_device(self) noexcept:
+        return lib.ggml_backend_get_device(self.handles[self.n_handles - 1])
 
     cdef lib.ggml_backend_buffer_type_t buffer_type(self, int device) noexcept:
         return lib.ggml_backend_get_default_buffer_type(self.handles[device])
@@ -93,22 +176,26 @@ cdef class Backend:
     def graph_bytes(self):
         """Bytes reserved on each device for the intermediate results of graphs: {device name: bytes}."""
         self.check_open()
-        return {
-            device.name: lib.ggml_backend_sched_get_buffer_size(self.sched, self.handles[i])
-            for i, device in enumerate(self.devices)
-        }
+        with self.lock:
+            self.check_open()
+            return {
+                device.name: lib.ggml_backend_sched_get_buffer_size(self.sched, self.handles[i])
+                for i, device in enumerate(self.devices)
+            }
 
-    def supports_flash_attention(self, int device, int64_t key_dim, int64_t value_dim, str dtype):
+    def supports_flash_attention(self, int device, int64_t key_dim, int64_t value_dim, str dtype not None):
         """Whether a device has a one-pass attention kernel for heads of this size and keys of this type."""
-        self.check_open()
-        if not 0 <= device < len(self.devices):
-            raise ConfigError(f"device is 0 to {len(self.devices) - 1}, got {device}")
         cdef lib.ggml_type kind = type_of(dtype)
         cdef lib.ggml_init_params params
         cdef int64_t q[4]
         cdef int64_t k[4]
         cdef int64_t v[4]
         cdef int64_t m[4]
+        self.check_open()
+        if not 0 <= device < len(self.devices):
+            raise ConfigError(f"device is 0 to {len(self.devices) - 1}, got {device}")
+        if dtype not in KEY_TYPES:
+            return False
         shape_to_ne((key_dim, 1, 1), lib.GGML_TYPE_F32, q)
         shape_to_ne((key_dim, 256, 1), kind, k)
         shape_to_ne((value_dim, 256, 1), kind, v)
@@ -116,16 +203,14 @@ cdef class Backend:
         params.mem_size = lib.ggml_tensor_overhead() * 8
         params.mem_buffer = NULL
         params.no_alloc = True
+        handle = device_handle(self.devices[device])
         cdef lib.ggml_context *ctx = lib.ggml_init(params)
-        if ctx == NULL:
-            raise NoMemoryError("no memory for a trial operation")
-        try:
-            attention = lib.ggml_flash_attn_ext(
-                ctx, lib.ggml_new_tensor(ctx, lib.GGML_TYPE_F32, 4, q), lib.ggml_new_tensor(ctx, kind, 4, k),
-                lib.ggml_new_tensor(ctx, kind, 4, v), lib.ggml_new_tensor(ctx, lib.GGML_TYPE_F16, 4, m), 1.0, 0.0, 0.0)
-            return bool(lib.ggml_backend_dev_supports_op(device_handle(self.devices[device]), attention))
-        finally:
-            lib.ggml_free(ctx)
+        attention = lib.ggml_flash_attn_ext(
+            ctx, lib.ggml_new_tensor(ctx, lib.GGML_TYPE_F32, 4, q), lib.ggml_new_tensor(ctx, kind, 4, k),
+            lib.ggml_new_tensor(ctx, kind, 4, v), lib.ggml_new_tensor(ctx, lib.GGML_TYPE_F16, 4, m), 1.0, 0.0, 0.0)
+        supported = lib.ggml_backend_dev_supports_op(handle, attention)
+        lib.ggml_free(ctx)
+        return bool(supported)
 
     @property
     def closed(self):
@@ -135,28 +220,35 @@ cdef class Backend:
         """Close every context, weight set and cache made on this backend, then free it. Safe to call twice."""
         if self.lock is None:  # __init__ refused its arguments
             return
+        if self.pid != getpid():
+            self.give_up()
+            return
         with self.lock:
+            self.check_idle()
             for member in list(self.members):
                 member.close()
             self.allocated = None
             self._free()
 
-    def _free(self):
-        cdef lib.ggml_backend_sched_t sched = self.sched
+    cdef int _free(self) except -1:
         cdef int i
-        self.sched = NULL
-        if sched != NULL:
-            lib.ggml_backend_sched_free(sched)
+        if self.sched != NULL:
+            lib.ggml_backend_sched_free(self.sched)
+            self.sched = NULL
+        if self.measurer != NULL:
+            lib.ggml_backend_sched_free(self.measurer)
+            self.measurer = NULL
         for i in range(self.n_handles):
             lib.ggml_backend_free(self.handles[i])
         self.n_handles = 0
         if self.threadpool != NULL:
             (<lib.threadpool_free_t>cpu_function("ggml_threadpool_free"))(self.threadpool)
             self.threadpool = NULL
+        return 0
 
     def __dealloc__(self):
         # Members keep their Backend alive, so nothing of it is in use here.
-        if self.sched != NULL or self.n_handles:
+        if self.pid == getpid():
             self._free()
 
     def __enter__(self):

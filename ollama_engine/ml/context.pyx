@@ -1,6 +1,6 @@
 """Context: builds one graph, then allocates and computes it, as often as wanted with new inputs.
 
-    with backend.context() as ctx:                     # or Context(backend)
+    with Context(backend) as ctx:
         x = ctx.input("f32", (4, 2))                   # memory comes with alloc(), values with set()
         y = ops.rms_norm(x, 1e-5) * ctx.from_floats([1, 2, 3, 4])
         ctx.forward(y)                                 # y is an output
@@ -9,72 +9,97 @@
         ctx.compute()
         print(y.numpy())
 
-Inputs must be written before every compute, since the scheduler reuses their memory once they are read.
+Inputs must be written before every compute, since the scheduler reuses their memory once they are read. One context
+at a time has memory on a backend: allocating another one takes it away, and the outputs with it.
 """
 
 import numpy as np
 
-from libc.stdint cimport int32_t, int64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy, memset
 from libcpp cimport bool
 
 from ollama_engine.errors import ClosedError, ComputeError, NoMemoryError, ShapeError
 from ollama_engine.ml.hostmem import available_bytes
 
 from ollama_engine.ml cimport libggml as lib
-from ollama_engine.ml.backend cimport Backend
-from ollama_engine.ml.tensor cimport Tensor, describe, shape_to_ne, type_of, wrap
+from ollama_engine.ml.backend cimport Backend, Buffer, new_buffer
+from ollama_engine.ml.graph_walk cimport most_alive, structure_of
+from ollama_engine.ml.tensor cimport Tensor, describe, root_of, shape_to_ne, type_of, wrap
 
 cdef size_t CHUNK = 64 * 1024
-
-
-cdef class _Chunk:
-    """One buffer that constants are placed in, freed with its context."""
-    cdef lib.ggml_backend_buffer_t buffer
-
-    def __dealloc__(self):
-        if self.buffer != NULL:
-            lib.ggml_backend_buffer_free(self.buffer)
+# ggml's planner has places for 256 gaps in its memory, and there can be one beside every value that is alive.
+cdef int MAX_ALIVE = 250
+cdef int MAX_SOURCES = 10  # GGML_MAX_SRC
 
 
 cdef class Context(Graph):
     """The tensors of one graph on one backend. `max_nodes` bounds them; by default the backend's bound."""
 
     def __init__(self, Backend backend not None, *, max_nodes=None):
-        cdef lib.ggml_init_params params
+        cdef int nodes = backend.max_nodes if max_nodes is None else max_nodes
         if self.ctx != NULL:
             raise ShapeError("a Context is initialised once")
+        if not 8 <= nodes <= backend.max_nodes:
+            raise ShapeError(f"max_nodes is 8 to {backend.max_nodes} (the backend's bound), got {nodes}")
         backend.check_open()
-        self.max_nodes = backend.max_nodes if max_nodes is None else max_nodes
-        if not 8 <= self.max_nodes <= backend.max_nodes:
-            raise ShapeError(f"max_nodes is 8 to {backend.max_nodes} (the backend's bound), got {max_nodes}")
+        self.max_nodes = nodes
         self.is_graph = True
         self.backend = backend
+        self.lock = backend.lock
         self.index_limits = {}
-        self.stored = set()
-        self.sources = set()
+        self.stored = {}
+        self.sources = {}
         self.inputs = []
         self.unwritten = set()
         self.chunks = []
-        params.mem_size = (lib.ggml_tensor_overhead() * self.max_nodes
-                           + lib.ggml_graph_overhead_custom(self.max_nodes, False) + 1024)
-        params.mem_buffer = NULL
-        params.no_alloc = True
-        self.ctx = lib.ggml_init(params)
-        if self.ctx == NULL:
-            raise NoMemoryError(f"no memory for a graph of {self.max_nodes} nodes")
-        self.graph = lib.ggml_new_graph_custom(self.ctx, self.max_nodes, False)
+        self.placed = set()
+        self.start(lib.ggml_tensor_overhead() * nodes + lib.ggml_graph_overhead_custom(nodes, False) + 1024)
+        self.graph = lib.ggml_new_graph_custom(self.ctx, nodes, False)
+        self.used_at_start = lib.ggml_used_mem(self.ctx)
+        self.is_open = True
         backend.members.add(self)
 
+    cdef int64_t count(self) noexcept:
+        return (lib.ggml_used_mem(self.ctx) - self.used_at_start) // lib.ggml_tensor_overhead()
+
     cdef int charge(self, int tensors) except -1:
-        if self.ctx == NULL:
+        if not self.is_open:
             raise ClosedError("this Context is closed; its tensors are gone")
-        if self.n_tensors + len(self.stored) + tensors > self.max_nodes:
+        if self.count() + len(self.stored) + tensors > self.max_nodes:
             raise ShapeError(f"the graph has more than {self.max_nodes} tensors; give Context a larger max_nodes")
-        self.n_tensors += tensors
         return 0
 
+    cdef int busy(self) except -1:
+        return self.backend is not None and self.backend.busy is self
+
     cdef int mark_written(self, lib.ggml_tensor *ptr) except -1:
-        self.unwritten.discard(<uintptr_t>ptr)
+        self.unwritten.discard(<size_t>ptr)
+        return 0
+
+    cdef int check_access(self, Tensor t, bint writing) except -1:
+        cdef lib.ggml_tensor *root = root_of(t.ptr)
+        if t.ptr.data == NULL or t.ptr.buffer == NULL:
+            if writing:
+                raise ShapeError(f"cannot write into {describe(t)}: it has no memory; call ctx.alloc() first")
+            raise ShapeError(f"{describe(t)} has no values: compute its graph first, with it among the outputs")
+        if writing and t.ptr.op != lib.GGML_OP_NONE and t.ptr.op != lib.GGML_OP_VIEW:
+            raise ShapeError(f"cannot write into {describe(t)}: it is computed")
+        if not self.owns(root):
+            self.check_sources()
+            return self.check_target(t, "set") if writing else 0
+        if <size_t>root in self.placed:
+            return 0
+        if self.backend.allocated is not self:
+            raise ShapeError(f"{describe(t)} has no memory any more: another context was allocated on this backend")
+        if writing:
+            if not root.flags & lib.GGML_TENSOR_FLAG_INPUT:
+                raise ShapeError(f"cannot write into {describe(t)}: it is computed")
+        elif self.computed and root.flags & lib.GGML_TENSOR_FLAG_OUTPUT:
+            return 0
+        elif not root.flags & lib.GGML_TENSOR_FLAG_INPUT or <size_t>root in self.unwritten:
+            raise ShapeError(f"{describe(t)} has no values: compute its graph first, with it among the outputs")
         return 0
 
     # -- making tensors ------------------------------------------------------------------------------------------------
@@ -86,7 +111,7 @@ cdef class Context(Graph):
         self.charge(1)
         return wrap(self, lib.ggml_new_tensor(self.ctx, kind, 4, ne))
 
-    def input(self, str dtype, shape, name=None):
+    def input(self, str dtype not None, shape, str name=None):
         """A tensor that is written before each compute; memory comes with `alloc()`."""
         cdef Tensor t = self.new(dtype, shape)
         lib.ggml_set_input(t.ptr)
@@ -95,26 +120,31 @@ cdef class Context(Graph):
         self.inputs.append(t)
         return t
 
-    def empty(self, str dtype, shape):
+    def empty(self, str dtype not None, shape):
         """A constant with memory at once and undefined values. Raises NoMemoryError."""
         cdef Tensor t = self.new(dtype, shape)
         self.place(t)
         return t
 
-    def zeros(self, str dtype, shape):
+    def zeros(self, str dtype not None, shape):
         """A constant of zeros (of zero bytes for quantized types). Raises NoMemoryError."""
-        t = self.empty(dtype, shape)
-        t.set(np.zeros(t.nbytes, dtype=np.uint8).view(_numpy_type(dtype)))
-        return t
+        return self.empty(dtype, shape)  # `place` hands out zeroed memory
 
     def from_floats(self, values, shape=None, str dtype="f32"):
         """A constant from numbers: any array or sequence of floats.
 
-        `shape` in ggml's order; None takes it from the array. Raises ShapeError when the count differs.
+        `shape` in ggml's order; None takes it from the array. Raises ShapeError when the count differs, or when a
+        number is too large for the type.
         """
         if dtype not in ("f32", "f16"):
             raise ShapeError(f"from_floats makes f32 or f16, got {dtype!r}")
-        return self._from_array(_as_array(values, "biuf", "floats"), _numpy_type(dtype), shape, dtype)
+        array = _as_array(values, "biuf", "floats")
+        try:
+            with np.errstate(over="raise"):
+                array = array.astype(_numpy_type(dtype), copy=False)
+        except FloatingPointError:
+            raise ShapeError(f"from_floats: a number is too large for {dtype}") from None
+        return self._from_array(array, shape, dtype)
 
     def from_ints(self, values, shape=None, str dtype="i32"):
         """A constant from whole numbers, "i32" or "i64". Raises ShapeError on another count or a number too large."""
@@ -124,64 +154,114 @@ cdef class Context(Graph):
         kind = np.iinfo(_numpy_type(dtype))
         if array.size and not (kind.min <= array.min() and array.max() <= kind.max):
             raise ShapeError(f"{dtype} holds {kind.min} to {kind.max}, got {array.min()} to {array.max()}")
-        return self._from_array(array, _numpy_type(dtype), shape, dtype)
+        return self._from_array(array.astype(_numpy_type(dtype), copy=False), shape, dtype)
 
-    def _from_array(self, array, kind, shape, dtype):
+    def _from_array(self, array, shape, dtype):
         if shape is None:
             shape = tuple(reversed(array.shape)) if array.ndim else (1,)
         cdef int64_t ne[4]
         shape_to_ne(shape, type_of(dtype), ne)
+        dims = tuple(ne[i] for i in range(4))
         count = ne[0] * ne[1] * ne[2] * ne[3]
         if array.size != count:
-            raise ShapeError(f"shape {shape} takes {count} values, got {array.size}")
-        t = self.empty(dtype, shape)
-        t.set(array.astype(kind, copy=False))
+            raise ShapeError(f"shape {dims} takes {count} values, got {array.size}")
+        t = self.empty(dtype, dims)
+        t.set(array)
         return t
 
     cdef int place(self, Tensor t) except -1:
-        """Give a constant memory: from the current chunk, or from a new one."""
+        """Give a constant zeroed memory: from the current chunk, or from a new one."""
         cdef lib.ggml_backend_buffer_type_t kind = self.backend.cpu_buffer_type()
         cdef size_t align = lib.ggml_backend_buft_get_alignment(kind)
         cdef size_t size = (lib.ggml_nbytes(t.ptr) + align - 1) // align * align
-        cdef _Chunk chunk
+        cdef size_t chunk_size
+        cdef Buffer chunk
         if not self.chunks or self.chunk_used + size > self.chunk_size:
             if size > available_bytes():
-                raise NoMemoryError(f"{describe(t)} needs {size} bytes; {available_bytes()} are available")
-            chunk = _Chunk.__new__(_Chunk)
-            self.chunk_size = max(size, CHUNK)
-            chunk.buffer = lib.ggml_backend_buft_alloc_buffer(kind, self.chunk_size)
-            if chunk.buffer == NULL:
-                self.chunk_size = 0
-                raise NoMemoryError(f"no memory for {describe(t)}: {size} bytes")
+                raise NoMemoryError(f"{size} bytes are needed; {available_bytes()} are available")
+            chunk_size = max(size, CHUNK)
+            chunk = new_buffer(lib.ggml_backend_buft_alloc_buffer(kind, chunk_size))
+            if chunk is None:
+                raise NoMemoryError(f"no memory for a constant of {size} bytes")
+            self.charge(0)  # finding out what is available may have let another thread close this context
             self.chunks.append(chunk)
+            self.chunk_size = chunk_size
             self.chunk_used = 0
-        chunk = <_Chunk>self.chunks[-1]
-        base = <char *>lib.ggml_backend_buffer_get_base(chunk.buffer)
-        lib.ggml_backend_tensor_alloc(chunk.buffer, t.ptr, base + self.chunk_used)
+        chunk = <Buffer>self.chunks[-1]
+        address = chunk.base() + self.chunk_used
+        # Written now, so that the memory is taken from the system here and not when it is first used.
+        memset(address, 0, size)
+        lib.ggml_backend_tensor_alloc(chunk.buffer, t.ptr, address)
         self.chunk_used += size
+        self.placed.add(<size_t>t.ptr)
         return 0
 
     # -- the graph -----------------------------------------------------------------------------------------------------
 
     def forward(self, *outputs):
         """Add tensors and all they depend on to the graph, as outputs: their values survive the computation."""
+        cdef lib.ggml_tensor *ptr
         for t in outputs:
-            self._own(t)
-            lib.ggml_set_output((<Tensor>t).ptr)
-            lib.ggml_build_forward_expand(self.graph, (<Tensor>t).ptr)
-            self.has_outputs = True
+            self.own(t)
+            ptr = (<Tensor>t).ptr
+            lib.ggml_set_output(ptr)
+            if self.owns(root_of(ptr)):
+                lib.ggml_set_output(root_of(ptr))  # a view's values are those of its source
+            self.grow(ptr)
 
     def expand(self, *tensors):
         """Add tensors to the graph for their effect (a cache write), in this order."""
         for t in tensors:
-            self._own(t)
-            lib.ggml_build_forward_expand(self.graph, (<Tensor>t).ptr)
-            self.has_outputs = True
+            self.own(t)
+            self.grow((<Tensor>t).ptr)
 
-    def _own(self, Tensor t not None):
+    cdef int own(self, Tensor t) except -1:
         self.charge(0)
-        if t.owner is not self:
-            raise ShapeError("this tensor belongs to another context, to the weights or to a cache")
+        if t is None or t.owner is not self:
+            raise ShapeError("forward and expand take tensors of this context; got None, or a tensor of the weights, "
+                             "a cache or another context")
+        self.settle()
+        self.charge(0)
+        return 0
+
+    cdef int settle(self) except -1:
+        """Wait until this graph is not being computed, and take its memory back: it is going to change."""
+        while self.backend.busy is self:
+            with self.lock:
+                self.backend.check_idle()
+        if self.attached:
+            with self.lock:
+                self.backend.check_open()
+                self.backend.check_idle()
+                self.charge(0)
+                self.detach()
+        return 0
+
+    cdef int grow(self, lib.ggml_tensor *output) except -1:
+        """Add nodes bottom up: ggml does it by recursion, for which a long chain needs more stack than there is."""
+        cdef lib.ggml_tensor **stack = <lib.ggml_tensor **>malloc((self.count() + 1) * sizeof(lib.ggml_tensor *))
+        cdef lib.ggml_tensor *top
+        cdef lib.ggml_tensor *operand
+        cdef int64_t depth = 1
+        cdef int i
+        if stack == NULL:
+            raise NoMemoryError("no memory to walk the graph")
+        stack[0] = output
+        while depth:
+            top = stack[depth - 1]
+            for i in range(MAX_SOURCES):
+                operand = top.src[i]
+                if operand != NULL and operand != top and operand.op != lib.GGML_OP_NONE \
+                        and not operand.flags & lib.GGML_TENSOR_FLAG_COMPUTE:
+                    stack[depth] = operand
+                    depth += 1
+                    break
+            else:
+                lib.ggml_build_forward_expand(self.graph, top)
+                depth -= 1
+        free(stack)
+        self.has_outputs = lib.ggml_graph_n_nodes(self.graph) > 0
+        return 0
 
     @property
     def n_nodes(self):
@@ -192,116 +272,245 @@ cdef class Context(Graph):
     def measure(self):
         """Bytes that this graph's intermediate results need, {device name: bytes}; allocates nothing."""
         cdef size_t sizes[17]
-        with self.backend.lock:
-            self.prepare()
-            lib.ggml_backend_sched_reset(self.backend.sched)
-            self.backend.allocated = None
-            with nogil:
-                lib.ggml_backend_sched_reserve_size(self.backend.sched, self.graph, sizes)
-            lib.ggml_backend_sched_reset(self.backend.sched)
+        self.prepare()
+        with self.lock:
+            self.measure_into(sizes)
             return {d.name: sizes[i] for i, d in enumerate(self.backend.devices)}
 
     def reserve(self):
         """Make sure that a graph of this shape fits, by growing the backend's memory now. Raises NoMemoryError."""
-        cdef bool done = False
-        needed = self.measure()
-        with self.backend.lock:
-            self.prepare()
-            self._refuse_more_than_available(needed)
-            with nogil:
-                done = lib.ggml_backend_sched_reserve(self.backend.sched, self.graph)
-            if not done:
-                raise NoMemoryError(f"no memory for a graph of {self.n_nodes} operations: {_sizes(needed)}")
-
-    def _refuse_more_than_available(self, needed):
-        held = self.backend.graph_bytes()
-        host = self.backend.devices[-1].name
-        if needed[host] - held[host] > available_bytes():
-            raise NoMemoryError(f"a graph of {self.n_nodes} operations needs {_sizes(needed)}; "
-                                f"{available_bytes() >> 20} MiB of memory are available")
+        cdef size_t sizes[17]
+        self.prepare()
+        with self.lock:
+            self.measure_into(sizes)
+            self.refuse_more_than_available(sizes)
+            self.plan(structure_of(self.ctx, self.graph))
 
     def alloc(self):
-        """Give every tensor of the graph memory. What another context had allocated on this backend is given up."""
-        cdef bool done = False
-        with self.backend.lock:
-            self.prepare()
-            lib.ggml_backend_sched_reset(self.backend.sched)
-            self.backend.allocated = None
-            with nogil:
-                done = lib.ggml_backend_sched_alloc_graph(self.backend.sched, self.graph)
-            if not done:
-                lib.ggml_backend_sched_reset(self.backend.sched)
-                raise NoMemoryError(f"no memory for a graph of {self.n_nodes} operations")
-            self.backend.allocated = self
-            self._forget_inputs()
+        """Give every tensor of the graph memory. What another context had allocated on this backend is given up.
 
-    def _forget_inputs(self):
-        # An input that no operation reads gets no memory, and needs no values.
-        self.unwritten = {<uintptr_t>(<Tensor>t).ptr for t in self.inputs if (<Tensor>t).ptr.data != NULL}
+        Raises NoMemoryError, and ShapeError when more results wait to be used at once than ggml can plan for.
+        """
+        self.prepare()
+        with self.lock:
+            self.allocate()
 
     def compute(self):
         """Run the graph with the GIL released. Raises ShapeError for unset inputs or row numbers out of range,
         ComputeError or NoMemoryError when the backend fails.
         """
-        cdef lib.ggml_status status
-        with self.backend.lock:
+        cdef lib.ggml_status status = lib.GGML_STATUS_FAILED
+        self.prepare()
+        with self.lock:
             self.prepare()
+            self.backend.check_idle()
             if self.backend.allocated is not self:
                 if self.inputs:
                     raise ComputeError("the inputs have no memory: call alloc() and set them "
                                        "(another context may have been allocated since)")
-                self.alloc()
-            self._check_inputs()
-            with nogil:
-                status = lib.ggml_backend_sched_graph_compute(self.backend.sched, self.graph)
-            self._forget_inputs()
+                self.allocate()
+            self.check_inputs()
+            self.backend.busy = self
+            try:
+                with nogil:
+                    status = lib.ggml_backend_sched_graph_compute(self.backend.sched, self.graph)
+            except MemoryError:
+                self.backend.give_up()
+                raise NoMemoryError("no memory for the computation; the backend is closed") from None
+            finally:
+                self.backend.busy = None
+            self.computed = True
+            self.forget_inputs()
             if status == lib.GGML_STATUS_ALLOC_FAILED:
                 raise NoMemoryError("no memory for the computation")
             if status != lib.GGML_STATUS_SUCCESS:
                 raise ComputeError(f"ggml failed with status {<int>status}")
+
+    # -- planning and memory, with the lock held -----------------------------------------------------------------------
 
     cdef int prepare(self) except -1:
         self.charge(0)
         self.backend.check_open()
         self.check_sources()
         if not self.has_outputs:
-            raise ShapeError("the graph is empty: call ctx.forward(...) with its outputs first")
+            raise ShapeError("the graph has no operation: call ctx.forward(...) with its outputs first")
         return 0
 
-    def _check_inputs(self):
+    cdef int measure_into(self, size_t *sizes) except -1:
+        self.prepare()
+        self.backend.check_idle()
+        self.detach()
+        self.restore_operands()
+        cdef lib.ggml_backend_sched_t sched = self.backend.measuring_scheduler()
+        cdef int alive = most_alive(self.ctx, self.graph)
+        if alive > MAX_ALIVE:
+            raise ShapeError(f"{alive} results and inputs of this graph wait to be used at once; up to {MAX_ALIVE} can")
+        self.backend.busy = self
+        try:
+            with nogil:
+                lib.ggml_backend_sched_reserve_size(sched, self.graph, sizes)
+                lib.ggml_backend_sched_reset(sched)
+        finally:
+            self.backend.busy = None
+        return 0
+
+    cdef int refuse_more_than_available(self, const size_t *sizes) except -1:
+        cdef int host = self.backend.n_handles - 1
+        held = lib.ggml_backend_sched_get_buffer_size(self.backend.sched, self.backend.handles[host])
+        if sizes[host] > held + available_bytes():
+            needed = ", ".join(f"{d.name} {sizes[i] >> 20} MiB" for i, d in enumerate(self.backend.devices))
+            raise NoMemoryError(f"a graph of {self.n_nodes} operations needs {needed}; "
+                                f"{available_bytes() >> 20} MiB of memory are available")
+        return 0
+
+    cdef int plan(self, uint64_t structure) except -1:
+        """Let the scheduler plan its memory for this graph, and grow it where needed."""
+        cdef bool done = False
+        self.restore_operands()
+        self.backend.forget_graph()
+        self.backend.planned = 0
+        self.backend.busy = self
+        try:
+            with nogil:
+                done = lib.ggml_backend_sched_reserve(self.backend.sched, self.graph)
+        finally:
+            self.backend.busy = None
+        if not done:
+            self.backend.renew_scheduler()
+            raise NoMemoryError(f"no memory for a graph of {self.n_nodes} operations")
+        self.backend.planned = structure
+        return 0
+
+    cdef int allocate(self) except -1:
+        cdef size_t sizes[17]
+        cdef bool done = False
+        cdef uint64_t structure
+        self.prepare()
+        self.backend.check_idle()
+        self.detach()
+        self.restore_operands()
+        structure = structure_of(self.ctx, self.graph)
+        if structure != self.backend.planned:
+            excess = self.upper_bound()
+            if (excess > CHUNK and excess > available_bytes()) or most_alive(self.ctx, self.graph) > MAX_ALIVE:
+                self.measure_into(sizes)
+                self.refuse_more_than_available(sizes)
+            self.plan(structure)
+            self.restore_operands()
+        self.backend.forget_graph()
+        self.attached = True
+        self.backend.busy = self
+        try:
+            with nogil:
+                done = lib.ggml_backend_sched_alloc_graph(self.backend.sched, self.graph)
+        finally:
+            self.backend.busy = None
+        if not done:
+            self.detach()
+            self.backend.renew_scheduler()
+            raise NoMemoryError(f"no memory for a graph of {self.n_nodes} operations")
+        self.backend.allocated = self
+        self.computed = False
+        return self.forget_inputs()
+
+    cdef size_t upper_bound(self) noexcept:
+        """Bytes of memory that the graph might need beyond what the scheduler holds, were nothing reused."""
+        cdef lib.ggml_tensor *t = lib.ggml_get_first_tensor(self.ctx)
+        cdef int host = self.backend.n_handles - 1
+        cdef size_t held = lib.ggml_backend_sched_get_buffer_size(self.backend.sched, self.backend.handles[host])
+        cdef size_t needed = 0
+        while t != NULL:
+            if t.view_src == NULL and t.data == NULL:
+                needed += lib.ggml_nbytes(t) + 64
+            t = lib.ggml_get_next_tensor(self.ctx, t)
+        return needed - held if needed > held else 0
+
+    cdef int detach(self) except -1:
+        """Forget where the scheduler's tensors lie; those with memory of their own keep it."""
+        cdef lib.ggml_tensor *t
+        if not self.attached:
+            return 0
+        if self.backend.allocated is self:
+            self.backend.forget_graph()
+        t = lib.ggml_get_first_tensor(self.ctx)
+        while t != NULL:
+            if self.owns(root_of(t)) and <size_t>root_of(t) not in self.placed:
+                t.data = NULL
+                t.buffer = NULL
+            t = lib.ggml_get_next_tensor(self.ctx, t)
+        self.attached = False
+        self.computed = False
+        return 0
+
+    cdef int restore_operands(self) except -1:
+        """Undo what planning for several devices does to a graph: it puts copies in the place of operands."""
+        cdef int64_t n = 0
+        cdef size_t width = MAX_SOURCES * sizeof(lib.ggml_tensor *)
+        cdef lib.ggml_tensor *t = lib.ggml_get_first_tensor(self.ctx)
+        if self.backend.n_handles == 1:
+            return 0
+        saved = <lib.ggml_tensor **>realloc(self.operands, self.count() * width)
+        if saved == NULL:
+            raise NoMemoryError("no memory to note the operands of the graph")
+        self.operands = saved
+        while t != NULL:
+            if n < self.n_operands:
+                memcpy(t.src, saved + n * MAX_SOURCES, width)
+            else:
+                memcpy(saved + n * MAX_SOURCES, t.src, width)
+            n += 1
+            t = lib.ggml_get_next_tensor(self.ctx, t)
+        self.n_operands = n
+        return 0
+
+    cdef int forget_inputs(self) except -1:
+        # An input that no operation reads gets no memory, and needs no values.
+        self.unwritten = {<size_t>(<Tensor>t).ptr for t in self.inputs if (<Tensor>t).ptr.data != NULL}
+        return 0
+
+    cdef int check_inputs(self) except -1:
         if self.unwritten:
-            names = [t.name or describe(t) for t in self.inputs if <uintptr_t>(<Tensor>t).ptr in self.unwritten]
+            names = [t.name or describe(t) for t in self.inputs if <size_t>(<Tensor>t).ptr in self.unwritten]
             raise ShapeError(f"inputs not set since the last compute: {', '.join(names)}")
         for index, rows in self.index_limits.values():
             _check_rows(<Tensor>index, rows)
+        return 0
 
     # -- lifetime ------------------------------------------------------------------------------------------------------
 
     def close(self):
         """Free the graph and its constants. Safe to call twice."""
-        if self.backend is None:
+        if not self.is_open:
             return
-        with self.backend.lock:
+        if self.backend.closed:
+            self.drop()
+            return
+        try:
+            self.backend.check_open()
+        except ClosedError:  # in a forked child, where the lock may be held for ever
+            self.is_open = False
+            return
+        with self.lock:
+            self.backend.check_idle()
             if self.backend.allocated is self:
-                self.backend.allocated = None
-                if self.backend.sched != NULL:
-                    lib.ggml_backend_sched_reset(self.backend.sched)
-            self._free()
+                self.backend.forget_graph()
+            self.drop()
 
-    def _free(self):
-        if self.ctx != NULL:
-            lib.ggml_free(self.ctx)
-            self.ctx = NULL
+    cdef int drop(self) except -1:
+        self.is_open = False
+        self.release()
         self.chunks = []
         self.inputs = []
         self.index_limits = {}
-        self.stored = set()
-        self.sources = set()
+        self.stored = {}
+        self.sources = {}
+        self.placed = set()
+        self.unwritten = set()
+        return 0
 
     def __dealloc__(self):
         # Backend.allocated holds a reference, so the scheduler does not know this graph any more.
-        if self.ctx != NULL:
-            lib.ggml_free(self.ctx)
+        free(self.operands)
 
     def __enter__(self):
         return self
@@ -313,11 +522,9 @@ cdef class Context(Graph):
 cdef int _check_rows(Tensor index, int64_t rows) except -1:
     """Every value of an index tensor that holds memory must be a row number."""
     cdef lib.ggml_tensor *t = index.ptr
-    cdef int64_t n = lib.ggml_nelements(t)
-    cdef int64_t i
+    cdef int64_t i0, i1, i2, i3
     cdef int64_t value = 0
-    cdef int32_t *narrow = <int32_t *>t.data
-    cdef int64_t *wide = <int64_t *>t.data
+    cdef char *row
     if t.data == NULL or t.buffer == NULL:
         return 0  # not part of the graph that is computed
     if not lib.ggml_backend_buffer_is_host(t.buffer):
@@ -325,16 +532,20 @@ cdef int _check_rows(Tensor index, int64_t rows) except -1:
         if values.size and (values.min() < 0 or values.max() >= rows):
             raise ShapeError(f"row numbers are 0 to {rows - 1}, got {values.min()} to {values.max()}")
         return 0
-    for i in range(n):
-        value = wide[i] if t.type == lib.GGML_TYPE_I64 else narrow[i]
-        if not 0 <= value < rows:
-            raise ShapeError(f"row numbers are 0 to {rows - 1}, got {value} at place {i}")
+    for i3 in range(t.ne[3]):
+        for i2 in range(t.ne[2]):
+            for i1 in range(t.ne[1]):
+                row = <char *>t.data + i1 * t.nb[1] + i2 * t.nb[2] + i3 * t.nb[3]
+                for i0 in range(t.ne[0]):
+                    value = (<int64_t *>(row + i0 * t.nb[0]))[0] if t.type == lib.GGML_TYPE_I64 \
+                        else (<int32_t *>(row + i0 * t.nb[0]))[0]
+                    if not 0 <= value < rows:
+                        raise ShapeError(f"row numbers are 0 to {rows - 1}, got {value} at place {(i0, i1, i2, i3)}")
     return 0
 
 
 def _numpy_type(dtype):
-    return {"f32": np.float32, "f16": np.float16, "i32": np.int32, "i64": np.int64,
-            "i8": np.int8, "i16": np.int16, "f64": np.float64}.get(dtype, np.uint8)
+    return {"f32": np.float32, "f16": np.float16, "i32": np.int32, "i64": np.int64}[dtype]
 
 
 def _as_array(values, kinds, what):
@@ -345,7 +556,3 @@ def _as_array(values, kinds, what):
     if array.dtype.kind not in kinds and not (array.size == 0 and array.dtype.kind == "f"):
         raise ShapeError(f"expected {what}, got an array of {array.dtype}")
     return array
-
-
-def _sizes(needed):
-    return ", ".join(f"{name} {size >> 20} MiB" for name, size in needed.items())

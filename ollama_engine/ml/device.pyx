@@ -14,7 +14,7 @@ from libc.stdio cimport fprintf, stderr
 from libc.stdint cimport uintptr_t
 
 from ollama_engine.ml cimport libggml as lib
-from ollama_engine.ml.device_info import Device
+from ollama_engine.ml.device_info import Device, number_by_library
 
 log = logging.getLogger(__name__)
 
@@ -37,19 +37,20 @@ cdef class _Registry:
     cdef bint loaded
 
     def __cinit__(self):
-        self.lock = threading.Lock()
+        # Reentrant: loading logs, and a log handler may ask for the devices.
+        self.lock = threading.RLock()
         self.loaded = False
 
     cdef int load(self) except -1:
         with self.lock:
             if self.loaded:
                 return 0
+            self.loaded = True
             lib.ggml_log_set(_forward_log, NULL)
             lib.ggml_set_abort_callback(_last_words)
             folder = os.fsencode(_library_folder())
             # Only a portable build has backends to load; without any file there, this finds what is linked in.
             lib.ggml_backend_load_all_from_path(folder)
-            self.loaded = True
         for device in devices():
             log.info("device %s: %s, %.1f GiB, features: %s", device.name, device.description,
                      device.memory_total / 2**30, " ".join(f"{k}={v}" for k, v in device.features.items()) or "none",
@@ -108,17 +109,16 @@ def devices():
     """Every device of this machine that the build supports, in ggml's order, GPUs before the CPU."""
     _REGISTRY.load()
     cdef size_t i
-    cdef dict seen = {}
     cdef list found = []
     for i in range(lib.ggml_backend_dev_count()):
-        device = _describe(lib.ggml_backend_dev_get(i), seen)
+        device = _describe(lib.ggml_backend_dev_get(i))
         if device is not None:
             found.append(device)
     found.sort(key=lambda d: d.kind == "cpu")
-    return tuple(found)
+    return number_by_library(found)
 
 
-cdef object _describe(lib.ggml_backend_dev_t handle, dict seen):
+cdef object _describe(lib.ggml_backend_dev_t handle):
     cdef lib.ggml_backend_dev_props props
     lib.ggml_backend_dev_get_props(handle, &props)
     kinds = {lib.GGML_BACKEND_DEVICE_TYPE_CPU: "cpu", lib.GGML_BACKEND_DEVICE_TYPE_GPU: "gpu",
@@ -127,11 +127,9 @@ cdef object _describe(lib.ggml_backend_dev_t handle, dict seen):
     if kind is None:
         return None
     registry = lib.ggml_backend_dev_backend_reg(handle)
-    library = (<bytes>lib.ggml_backend_reg_name(registry)).decode()
-    index = seen.get(library, 0)
-    seen[library] = index + 1
     return Device(
-        name=(<bytes>props.name).decode(), kind=kind, library=library, index=index,
+        name=(<bytes>props.name).decode(), kind=kind, library=(<bytes>lib.ggml_backend_reg_name(registry)).decode(),
+        index=0,
         description=(<bytes>props.description).decode("utf-8", "replace").strip(),
         memory_total=props.memory_total, memory_free=props.memory_free,
         id=(<bytes>props.device_id).decode() if props.device_id != NULL else None,

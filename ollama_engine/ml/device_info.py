@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -31,3 +32,13 @@ class Device:
     features: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), hash=False)
     """Instruction sets and build options of its backend, as the variant that was loaded reports them."""
     handle: int = field(default=0, repr=False, compare=False)
+
+
+def number_by_library(found: Iterable[Device]) -> tuple[Device, ...]:
+    """The same devices, each with its number among those that the same library drives."""
+    seen: Counter[str] = Counter()
+    numbered = []
+    for device in found:
+        numbered.append(replace(device, index=seen[device.library]))
+        seen[device.library] += 1
+    return tuple(numbered)

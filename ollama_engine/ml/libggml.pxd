@@ -77,6 +77,7 @@ cdef extern from "ggml.h" nogil:
     enum ggml_tensor_flag:
         GGML_TENSOR_FLAG_INPUT
         GGML_TENSOR_FLAG_OUTPUT
+        GGML_TENSOR_FLAG_COMPUTE
 
     enum ggml_sort_order:
         GGML_SORT_ORDER_ASC
@@ -133,10 +134,13 @@ cdef extern from "ggml.h" nogil:
     void ggml_reset(ggml_context *ctx)
     void ggml_free(ggml_context *ctx)
     size_t ggml_used_mem(const ggml_context *ctx)
+    void *ggml_get_mem_buffer(const ggml_context *ctx)
     size_t ggml_get_mem_size(const ggml_context *ctx)
     ggml_tensor *ggml_new_tensor(ggml_context *ctx, ggml_type type, int n_dims, const int64_t *ne)
     ggml_tensor *ggml_dup_tensor(ggml_context *ctx, const ggml_tensor *src)
     ggml_tensor *ggml_view_tensor(ggml_context *ctx, ggml_tensor *src)
+    ggml_tensor *ggml_get_first_tensor(const ggml_context *ctx)
+    ggml_tensor *ggml_get_next_tensor(const ggml_context *ctx, ggml_tensor *tensor)
     ggml_tensor *ggml_set_name(ggml_tensor *tensor, const char *name)
     void ggml_set_input(ggml_tensor *tensor)
     void ggml_set_output(ggml_tensor *tensor)
@@ -185,6 +189,7 @@ cdef extern from "ggml.h" nogil:
 
     void ggml_build_forward_expand(ggml_cgraph *cgraph, ggml_tensor *tensor)
     ggml_cgraph *ggml_new_graph_custom(ggml_context *ctx, size_t size, bool grads)
+    ggml_tensor *ggml_graph_node(ggml_cgraph *cgraph, int i)
     int ggml_graph_n_nodes(ggml_cgraph *cgraph)
     size_t ggml_graph_overhead_custom(size_t size, bool grads)
     void ggml_log_set(ggml_log_callback log_callback, void *user_data)

@@ -1,15 +1,17 @@
 """Products, rotary positions, softmax and attention."""
 
-import math
-
 from libc.stdint cimport int64_t
 
 from ollama_engine.errors import ShapeError
 
 from ollama_engine.ml cimport libggml as lib
-from ollama_engine.ml.tensor cimport Graph, Tensor, describe, graph_of, wrap
+from ollama_engine.ml.operands cimport dense, finite
+from ollama_engine.ml.tensor cimport Graph, Tensor, check_size, describe, graph_of, root_of, wrap
 
 _ROPE_MODES = {"norm": 0, "neox": 2}
+
+# ggml notes each row for each expert that it might go to, 8 bytes each.
+cdef int64_t MAX_ROUTES = 1LL << 27
 
 
 cdef int _check_matrix(str op, Tensor a) except -1:
@@ -27,15 +29,25 @@ def mul_mat(Tensor a not None, Tensor b not None, bint precise=False):
 
     `a` may be any weight type, `b` is f32. `precise` asks for f32 accumulation where a device offers less.
     """
-    cdef Graph graph = graph_of(a, b)
+    cdef Graph graph = graph_of(a, b, None, True)
     cdef lib.ggml_tensor *x = a.ptr
     cdef lib.ggml_tensor *y = b.ptr
+    cdef int64_t ne[4]
     _check_matrix("mul_mat", a)
     if y.type != lib.GGML_TYPE_F32 or y.nb[0] != sizeof(float) or y.nb[0] > y.nb[1]:
         raise ShapeError(f"mul_mat: the right side must be f32 with contiguous rows, got {describe(b)}")
     if x.ne[0] != y.ne[0] or y.ne[2] % x.ne[2] or y.ne[3] % x.ne[3]:
         raise ShapeError(f"mul_mat: {describe(a)} and {describe(b)} do not fit: first dimensions must be equal, "
                          "third and fourth ones multiples")
+    ne[0], ne[1], ne[2], ne[3] = x.ne[1], y.ne[1], y.ne[2], y.ne[3]
+    check_size(ne)
+    if a.owner.is_packed:
+        if x.ne[2] != 1 or y.ne[3] != 1:
+            raise ShapeError(f"mul_mat: a packed weight has 2 dimensions, the values up to 3; got {describe(a)} and "
+                             f"{describe(b)}")
+        # ggml takes four rows at a time and goes by their length, not by their stride.
+        if y.nb[1] != y.ne[0] * sizeof(float):
+            y = lib.ggml_cont(graph.ctx, y)
     result = lib.ggml_mul_mat(graph.ctx, x, y)
     if precise:
         lib.ggml_prec_set_acc(result, lib.GGML_PREC_F32)
@@ -44,13 +56,14 @@ def mul_mat(Tensor a not None, Tensor b not None, bint precise=False):
 
 def mul_mat_id(Tensor experts not None, Tensor b not None, Tensor ids not None):
     """One matrix for each row: experts [n, m, e], b [n, used or 1, k], ids i32 [used, k] -> f32 [m, used, k]."""
-    cdef Graph graph = graph_of(experts, b, ids)
+    cdef Graph graph = graph_of(experts, b, ids, True)
     cdef lib.ggml_tensor *x = experts.ptr
     cdef lib.ggml_tensor *y = b.ptr
     cdef lib.ggml_tensor *i = ids.ptr
+    cdef int64_t ne[4]
     _check_matrix("mul_mat_id", experts)
-    if y.type != lib.GGML_TYPE_F32 or not lib.ggml_is_contiguous(y):
-        raise ShapeError(f"mul_mat_id: the values must be contiguous f32, got {describe(b)}")
+    if y.type != lib.GGML_TYPE_F32:
+        raise ShapeError(f"mul_mat_id: the values must be f32, got {describe(b)}")
     if i.type != lib.GGML_TYPE_I32 or i.nb[0] != sizeof(int):
         raise ShapeError(f"mul_mat_id: the ids must be i32 with contiguous rows, got {describe(ids)}")
     if x.ne[3] != 1 or y.ne[3] != 1 or i.ne[2] != 1 or i.ne[3] != 1:
@@ -62,11 +75,34 @@ def mul_mat_id(Tensor experts not None, Tensor b not None, Tensor ids not None):
         raise ShapeError(f"mul_mat_id: the experts {describe(experts)} must be contiguous")
     if i.ne[0] > x.ne[2]:
         raise ShapeError(f"mul_mat_id: {i.ne[0]} experts for each row, but there are {x.ne[2]}")
+    if i.ne[0] * i.ne[1] > MAX_ROUTES // x.ne[2]:
+        raise ShapeError(f"mul_mat_id: {describe(ids)} times {x.ne[2]} experts is more than {MAX_ROUTES}")
+    if experts.owner.is_packed and not _distinct(i):
+        raise ShapeError("mul_mat_id: with packed experts the ids must be rows of top_k, which name no expert twice")
+    ne[0], ne[1], ne[2], ne[3] = x.ne[1], i.ne[0], y.ne[2], 1
+    check_size(ne)
+    y = dense(graph, b, "mul_mat_id")
     graph.limit_index(ids, x.ne[2])
     return wrap(graph, lib.ggml_mul_mat_id(graph.ctx, x, y, i))
 
 
-def rope(Tensor x not None, Tensor positions not None, int n_dims, *, str mode="norm", Tensor factors=None,
+cdef bint _distinct(lib.ggml_tensor *ids) noexcept:
+    """Whether each row of ids is a piece of one row of an argsort, so that it holds no number twice.
+
+    ggml's kernel for packed experts has room for each token once at each expert, and writes on beyond it.
+    """
+    cdef lib.ggml_tensor *root = root_of(ids)
+    cdef size_t row = root.ne[0] * sizeof(int)
+    if ids.nb[0] != sizeof(int) or ids.view_offs % row + ids.ne[0] * sizeof(int) > row:
+        return False
+    if ids.ne[1] > 1 and ids.nb[1] % row:
+        return False
+    if root.op == lib.GGML_OP_CONT:
+        return _distinct(root.src[0])
+    return root.op == lib.GGML_OP_ARGSORT
+
+
+def rope(Tensor x not None, Tensor positions not None, int n_dims, *, str mode not None="norm", Tensor factors=None,
          freq_base=10000.0, freq_scale=1.0, int n_ctx_orig=0, ext_factor=0.0, attn_factor=1.0, beta_fast=32.0,
          beta_slow=1.0):
     """Rotary position embedding (Su et al. 2021) of x [head_dim, heads, n] at positions i32 [n].
@@ -74,11 +110,22 @@ def rope(Tensor x not None, Tensor positions not None, int n_dims, *, str mode="
     The first `n_dims` of each head turn: adjacent pairs with mode "norm", halves with "neox". `factors` f32
     [n_dims / 2] divide the angles. freq_scale, ext_factor, attn_factor and the betas are YaRN's (Peng et al. 2023).
     """
+    names = ("freq_base", "freq_scale", "ext_factor", "attn_factor", "beta_fast", "beta_slow")
+    numbers = [finite(value, "rope", name) for name, value in zip(
+        names, (freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow))]
+    if mode not in _ROPE_MODES:
+        raise ShapeError(f"rope: mode is norm or neox, got {mode!r}")
+    if not numbers[0] > 1 or n_ctx_orig < 0:
+        raise ShapeError(f"rope: freq_base must be above 1 and n_ctx_orig not negative, got {numbers[0]}, {n_ctx_orig}")
+    if numbers[2] != 0 and (n_ctx_orig < 1 or not numbers[1] > 0 or not min(numbers[4:]) > 0):
+        raise ShapeError("rope: YaRN (ext_factor not 0) needs n_ctx_orig, freq_scale and both betas above 0")
+    cdef float base = numbers[0], squeeze = numbers[1], ext = numbers[2]
+    cdef float attn = numbers[3], fast = numbers[4], slow = numbers[5]
+    cdef int kind = _ROPE_MODES[mode]
     cdef Graph graph = graph_of(x, positions, factors)
     cdef lib.ggml_tensor *a = x.ptr
     cdef lib.ggml_tensor *p = positions.ptr
-    if mode not in _ROPE_MODES:
-        raise ShapeError(f"rope: mode is norm or neox, got {mode!r}")
+    cdef lib.ggml_tensor *f = NULL
     if a.type not in (lib.GGML_TYPE_F32, lib.GGML_TYPE_F16) or a.nb[0] != lib.ggml_type_size(a.type):
         raise ShapeError(f"rope: expected f32 or f16 with contiguous rows, got {describe(x)}")
     if p.type != lib.GGML_TYPE_I32 or p.ne[0] != a.ne[2] or lib.ggml_nelements(p) != p.ne[0] \
@@ -86,17 +133,17 @@ def rope(Tensor x not None, Tensor positions not None, int n_dims, *, str mode="
         raise ShapeError(f"rope: {describe(x)} takes i32 positions [{a.ne[2]}], got {describe(positions)}")
     if not 2 <= n_dims <= a.ne[0] or n_dims % 2 or a.ne[0] % 2:
         raise ShapeError(f"rope: n_dims is even and 2 to {a.ne[0]} (an even head size), got {n_dims}")
-    if factors is not None and (factors.ptr.type != lib.GGML_TYPE_F32 or factors.ptr.ne[0] < n_dims // 2
-                                or not lib.ggml_is_contiguous(factors.ptr)):
-        raise ShapeError(f"rope: factors are f32 [{n_dims // 2}], got {describe(factors)}")
-    numbers = [float(v) for v in (freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow)]
-    if not all(math.isfinite(v) for v in numbers) or not numbers[0] > 1 or n_ctx_orig < 0:
-        raise ShapeError(f"rope: the frequency numbers must be finite and freq_base above 1, got {numbers}")
-    if numbers[2] != 0 and (n_ctx_orig < 1 or not numbers[1] > 0 or not min(numbers[4:]) > 0):
-        raise ShapeError("rope: YaRN (ext_factor not 0) needs n_ctx_orig, freq_scale and both betas above 0")
+    if factors is not None:
+        f = factors.ptr
+        if f.type != lib.GGML_TYPE_F32 or f.ne[0] < n_dims // 2 or lib.ggml_nelements(f) != f.ne[0] \
+                or not lib.ggml_is_contiguous(f):
+            raise ShapeError(f"rope: factors are f32 [{n_dims // 2}], got {describe(factors)}")
+        if f.ne[0] < a.ne[0] // 2:
+            # ggml reads a factor for every pair of the head, also for those that do not turn.
+            f = lib.ggml_repeat_4d(graph.ctx, dense(graph, factors, "rope"),
+                                   (a.ne[0] // 2 + f.ne[0] - 1) // f.ne[0] * f.ne[0], 1, 1, 1)
     return wrap(graph, lib.ggml_rope_ext(
-        graph.ctx, a, p, factors.ptr if factors is not None else NULL, n_dims, _ROPE_MODES[mode], n_ctx_orig,
-        numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5]))
+        graph.ctx, a, p, f, n_dims, kind, n_ctx_orig, base, squeeze, ext, attn, fast, slow))
 
 
 cdef int _check_mask(str op, Tensor mask, int64_t keys, int64_t queries, int64_t heads, int64_t batch) except -1:
@@ -120,20 +167,20 @@ def softmax(Tensor a not None, Tensor mask=None, scale=1.0, Tensor sinks=None):
 
     `sinks` f32 [heads] joins each row's denominator only.
     """
+    cdef float factor = finite(scale, "softmax", "scale")
     cdef Graph graph = graph_of(a, mask, sinks)
     if a.ptr.type != lib.GGML_TYPE_F32 or not lib.ggml_is_contiguous(a.ptr):
         raise ShapeError(f"softmax: expected contiguous f32, got {describe(a)}")
-    if not math.isfinite(scale):
-        raise ShapeError(f"softmax: scale must be finite, got {scale}")
     if mask is not None:
         if mask.ptr.type not in (lib.GGML_TYPE_F32, lib.GGML_TYPE_F16):
             raise ShapeError(f"softmax: the mask must be f32 or f16, got {describe(mask)}")
         _check_mask("softmax", mask, a.ptr.ne[0], a.ptr.ne[1], a.ptr.ne[2], a.ptr.ne[3])
     if sinks is not None:
         _check_sinks("softmax", sinks, a.ptr.ne[2])
-    result = lib.ggml_soft_max_ext(graph.ctx, a.ptr, mask.ptr if mask is not None else NULL, scale, 0.0)
+    result = lib.ggml_soft_max_ext(graph.ctx, a.ptr, mask.ptr if mask is not None else NULL, factor, 0.0)
     if sinks is not None:
-        lib.ggml_soft_max_add_sinks(result, sinks.ptr)
+        # A view, because ggml may write the result over an operand of its shape, and reads sinks after that.
+        lib.ggml_soft_max_add_sinks(result, lib.ggml_reshape_4d(graph.ctx, sinks.ptr, sinks.ptr.ne[0], 1, 1, 1))
     return wrap(graph, result)
 
 
@@ -147,7 +194,12 @@ def flash_attention(Tensor q not None, Tensor k not None, Tensor v not None, Ten
     q f32 [d, queries, heads], k [d, keys, kv_heads], v [dv, keys, kv_heads] (f32, f16, bf16, q8_0, q4_0),
     mask f16 [keys, queries or more] -> f32 [dv, heads, queries]. kv_heads divides heads.
     """
+    cdef float factor = finite(scale, "flash_attention", "scale")
+    cdef float cap = finite(softcap, "flash_attention", "softcap")
+    if cap < 0:
+        raise ShapeError(f"flash_attention: softcap must not be negative, got {softcap}")
     cdef Graph graph = graph_of(q, k, v)
+    cdef int64_t ne[4]
     if mask is not None:
         graph_of(q, mask)
     if sinks is not None:
@@ -164,15 +216,15 @@ def flash_attention(Tensor q not None, Tensor k not None, Tensor v not None, Ten
         raise ShapeError(f"flash_attention: {describe(q)}, {describe(k)} and {describe(v)} do not fit")
     if a.ne[3] != b.ne[3] or a.ne[3] != c.ne[3]:
         raise ShapeError("flash_attention: the fourth dimensions must be equal")
-    if not math.isfinite(scale) or not math.isfinite(softcap) or softcap < 0:
-        raise ShapeError(f"flash_attention: scale and softcap must be finite, got {scale} and {softcap}")
+    ne[0], ne[1], ne[2], ne[3] = c.ne[0], a.ne[2], a.ne[1], a.ne[3]
+    check_size(ne)
     if mask is not None:
         if mask.ptr.type != lib.GGML_TYPE_F16:
             raise ShapeError(f"flash_attention: the mask must be f16, got {describe(mask)}")
         _check_mask("flash_attention", mask, b.ne[1], a.ne[1], a.ne[2], a.ne[3])
     if sinks is not None:
         _check_sinks("flash_attention", sinks, a.ne[2])
-    result = lib.ggml_flash_attn_ext(graph.ctx, a, b, c, mask.ptr if mask is not None else NULL, scale, 0.0, softcap)
+    result = lib.ggml_flash_attn_ext(graph.ctx, a, b, c, mask.ptr if mask is not None else NULL, factor, 0.0, cap)
     lib.ggml_prec_set_acc(result, lib.GGML_PREC_F32)
     if sinks is not None:
         lib.ggml_flash_attn_ext_add_sinks(result, sinks.ptr)

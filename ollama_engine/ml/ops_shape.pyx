@@ -1,5 +1,7 @@
 """Views, copies and rows: moving values without changing them (but for their type)."""
 
+import itertools
+
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t
 
@@ -7,18 +9,25 @@ from ollama_engine.errors import ShapeError
 
 from ollama_engine.ml cimport libggml as lib
 from ollama_engine.ml.context cimport Context
-from ollama_engine.ml.tensor cimport Graph, Tensor, alive, describe, graph_of, shape_to_ne, type_of, wrap
+from ollama_engine.ml.operands cimport dense, dense_f32
+from ollama_engine.ml.tensor cimport (
+    Graph, Tensor, alive, check_size, describe, graph_of, root_of, shape_to_ne, type_of, wrap
+)
+
 
 cdef Graph _graph(Tensor t, Context ctx):
     """The graph for a view of `t`: its own, or `ctx` where `t` is a weight or cache storage."""
     alive(t)
     if ctx is None:
         return graph_of(t)
-    if t.owner.is_graph and t.owner is not ctx:
-        raise ShapeError("the tensor belongs to another context than the one given")
+    if t.owner.is_graph:
+        if t.owner is not ctx:
+            raise ShapeError("the tensor belongs to another context than the one given")
+        return graph_of(t)
+    if t.owner.is_packed:
+        raise ShapeError(f"view: {describe(t)} is packed: only mul_mat and mul_mat_id can read it")
     ctx.charge(2)
-    if not t.owner.is_graph:
-        ctx.use_stored(t)
+    ctx.use_stored(t)
     return ctx
 
 
@@ -26,41 +35,48 @@ def view(Tensor t not None, shape, strides=None, offset=0, Context ctx=None):
     """A window into the memory of `t`: `shape` elements, from byte `offset` on.
 
     `strides` are the bytes between elements of dimensions 1, 2 and 3 as far as `shape` has them; None means dense.
-    `ctx` names the graph when `t` is a weight or cache storage. Raises ShapeError if any element lies outside of `t`.
+    `ctx` names the graph when `t` is a weight or cache storage. Raises ShapeError if any element lies outside of `t`,
+    or if so many overlap that `t` has fewer elements than the view.
     """
-    cdef Graph graph = _graph(t, ctx)
     cdef int64_t ne[4]
     cdef size_t nb[4]
     cdef int i
     cdef object end
-    shape_to_ne(shape, t.ptr.type, ne)
-    given = () if strides is None else tuple(strides)
-    rank = 1 if isinstance(shape, int) else len(shape)
-    if strides is not None and len(given) != rank - 1:
-        raise ShapeError(f"view: shape {shape} needs {rank - 1} strides, got {given}")
+    dims = tuple(itertools.islice((shape,) if isinstance(shape, int) else shape, 5))
+    given = () if strides is None else tuple(itertools.islice(strides, 4))
+    alive(t)
+    shape_to_ne(dims, t.ptr.type, ne)
+    if strides is not None and len(given) != len(dims) - 1:
+        raise ShapeError(f"view: shape {dims} needs {len(dims) - 1} strides, got {given}")
     if not 0 <= offset < 1 << 48 or any(not 0 < s < 1 << 48 for s in given):
         raise ShapeError(f"view: offset and strides are bytes in a sane range, got {offset} and {given}")
+    alive(t)
     unit = lib.ggml_type_size(t.ptr.type)
     if offset % unit or any(s % unit for s in given):
         raise ShapeError(f"view: offset and strides are multiples of {unit} bytes, got {offset} and {given}")
+    cdef size_t start = offset
     nb[0] = unit
     nb[1] = lib.ggml_row_size(t.ptr.type, ne[0])
     for i in range(1, 4):
         nb[i] = given[i - 1] if i - 1 < len(given) else (nb[1] if i == 1 else nb[i - 1] * ne[i - 1])
+    row = lib.ggml_row_size(t.ptr.type, ne[0])
+    end = start + max(row + sum((ne[i] - 1) * nb[i] for i in range(1, 4)), row * ne[1] * ne[2] * ne[3])
+    alive(t)
     if not lib.ggml_is_contiguous(t.ptr):
         raise ShapeError(f"view: {describe(t)} is not contiguous; view its source, or ops.cont(...) of it")
-    end = offset + lib.ggml_row_size(t.ptr.type, ne[0]) + sum((ne[i] - 1) * nb[i] for i in range(1, 4))
     if end > lib.ggml_nbytes(t.ptr):
-        raise ShapeError(f"view: shape {shape} with strides {given} from byte {offset} ends at byte {end}, "
+        raise ShapeError(f"view: shape {dims} with strides {given} from byte {start} needs {end} bytes, "
                          f"but {describe(t)} has {lib.ggml_nbytes(t.ptr)}")
-    return wrap(graph, lib.ggml_view_4d(graph.ctx, t.ptr, ne[0], ne[1], ne[2], ne[3], nb[1], nb[2], nb[3], offset))
+    cdef Graph graph = _graph(t, ctx)
+    return wrap(graph, lib.ggml_view_4d(graph.ctx, t.ptr, ne[0], ne[1], ne[2], ne[3], nb[1], nb[2], nb[3], start))
 
 
 def reshape(Tensor t not None, *shape):
     """The same values in another shape; `t` must be contiguous."""
-    cdef Graph graph = graph_of(t)
     cdef int64_t ne[4]
+    alive(t)
     shape_to_ne(shape, t.ptr.type, ne)
+    cdef Graph graph = graph_of(t)
     if ne[0] * ne[1] * ne[2] * ne[3] != lib.ggml_nelements(t.ptr):
         raise ShapeError(f"reshape: {describe(t)} has {lib.ggml_nelements(t.ptr)} elements, not those of {shape}")
     if not lib.ggml_is_contiguous(t.ptr):
@@ -70,9 +86,12 @@ def reshape(Tensor t not None, *shape):
 
 def permute(Tensor t not None, int a0, int a1, int a2, int a3):
     """Dimension i of `t` becomes dimension a_i of the result; a view."""
-    cdef Graph graph = graph_of(t)
     if sorted((a0, a1, a2, a3)) != [0, 1, 2, 3]:
         raise ShapeError(f"permute: the axes must be 0, 1, 2, 3 in some order, got {(a0, a1, a2, a3)}")
+    cdef Graph graph = graph_of(t)
+    cdef int64_t ne[4]
+    ne[a0], ne[a1], ne[a2], ne[a3] = t.ptr.ne[0], t.ptr.ne[1], t.ptr.ne[2], t.ptr.ne[3]
+    check_size(ne)
     if a0 != 0 and lib.ggml_blck_size(t.ptr.type) > 1:
         raise ShapeError(f"permute: the first dimension of {describe(t)} is made of blocks and cannot move")
     return wrap(graph, lib.ggml_permute(graph.ctx, t.ptr, a0, a1, a2, a3))
@@ -94,10 +113,10 @@ def cont(Tensor t not None):
     return wrap(graph, lib.ggml_cont(graph.ctx, t.ptr))
 
 
-def cast(Tensor t not None, str dtype):
+def cast(Tensor t not None, str dtype not None):
     """A copy with another element type: between f32, f16 and bf16, and from f32 to q8_0 and q4_0."""
-    cdef Graph graph = graph_of(t)
     kind = type_of(dtype)
+    cdef Graph graph = graph_of(t)
     _check_copy("cast", t, kind)
     return wrap(graph, lib.ggml_cast(graph.ctx, t.ptr, kind))
 
@@ -119,23 +138,38 @@ cdef int _check_copy(str op, Tensor source, lib.ggml_type kind) except -1:
 def copy(Tensor source not None, Tensor into not None):
     """Write the values of `source` into the memory of `into` (a view of a cache, say), converting the type.
 
-    The result must be given to `ctx.expand(...)` to take effect.
+    The result must be given to `ctx.expand(...)` to take effect. The two must not share memory.
     """
     cdef Graph graph = graph_of(source, into)
     if lib.ggml_nelements(source.ptr) != lib.ggml_nelements(into.ptr):
         raise ShapeError(f"copy: {describe(source)} and {describe(into)} have different numbers of elements")
     _check_copy("copy", source, into.ptr.type)
-    if not lib.ggml_are_same_shape(source.ptr, into.ptr) and not (
-            lib.ggml_is_contiguous(source.ptr) and lib.ggml_is_contiguous(into.ptr)):
-        raise ShapeError(f"copy: {describe(source)} into {describe(into)}: shapes differ and a side is not contiguous")
+    if not lib.ggml_are_same_shape(source.ptr, into.ptr):
+        # ggml sizes its scratch memory for quantizing by the target's rows, but fills it with the source's.
+        if lib.ggml_blck_size(into.ptr.type) > 1:
+            raise ShapeError(f"copy: {describe(source)} into a quantized {describe(into)}: the shapes must be equal")
+        if not lib.ggml_is_contiguous(source.ptr) or not lib.ggml_is_contiguous(into.ptr):
+            raise ShapeError(f"copy: {describe(source)} into {describe(into)}: with different shapes, both sides must "
+                             "be contiguous")
     if lib.ggml_blck_size(into.ptr.type) > 1 and not lib.ggml_is_contiguous(into.ptr):
         raise ShapeError(f"copy: a quantized {describe(into)} must be contiguous")
+    if _overlap(source.ptr, into.ptr):
+        raise ShapeError(f"copy: {describe(source)} and {describe(into)} share memory")
+    graph.check_target(into, "copy")
     return wrap(graph, lib.ggml_cpy(graph.ctx, source.ptr, into.ptr))
+
+
+cdef bint _overlap(lib.ggml_tensor *a, lib.ggml_tensor *b) noexcept:
+    """Whether two tensors show parts of one tensor's memory that meet."""
+    if root_of(a) != root_of(b):
+        return False
+    return a.view_offs < b.view_offs + lib.ggml_nbytes(b) and b.view_offs < a.view_offs + lib.ggml_nbytes(a)
 
 
 def concat(Tensor a not None, Tensor b not None, int axis):
     """`b` after `a` along one dimension."""
     cdef Graph graph = graph_of(a, b)
+    cdef int64_t ne[4]
     cdef int i
     if not 0 <= axis < 4:
         raise ShapeError(f"concat: axis is 0 to 3, got {axis}")
@@ -144,38 +178,39 @@ def concat(Tensor a not None, Tensor b not None, int axis):
     for i in range(4):
         if i != axis and a.ptr.ne[i] != b.ptr.ne[i]:
             raise ShapeError(f"concat: {describe(a)} and {describe(b)} differ in dimension {i}, not only in {axis}")
-    if not lib.ggml_is_contiguous(a.ptr) or not lib.ggml_is_contiguous(b.ptr):
-        raise ShapeError("concat: both sides must be contiguous; use ops.cont(...)")
-    return wrap(graph, lib.ggml_concat(graph.ctx, a.ptr, b.ptr, axis))
+        ne[i] = a.ptr.ne[i] + (b.ptr.ne[i] if i == axis else 0)
+    check_size(ne)
+    return wrap(graph, lib.ggml_concat(graph.ctx, dense(graph, a, "concat"), dense(graph, b, "concat"), axis))
 
 
 def repeat(Tensor t not None, *shape):
     """`t` repeated to fill a larger shape whose dimensions are multiples of its own."""
-    cdef Graph graph = graph_of(t)
     cdef int64_t ne[4]
     cdef int i
-    shape_to_ne(shape, t.ptr.type, ne)
-    if t.ptr.type != lib.GGML_TYPE_F32 or not lib.ggml_is_contiguous(t.ptr):
-        raise ShapeError(f"repeat: expected contiguous f32, got {describe(t)}")
+    shape_to_ne(shape, lib.GGML_TYPE_F32, ne)
+    cdef Graph graph = graph_of(t)
     for i in range(4):
         if ne[i] % t.ptr.ne[i]:
             raise ShapeError(f"repeat: {tuple(shape)} is no multiple of {describe(t)} in dimension {i}")
-    return wrap(graph, lib.ggml_repeat_4d(graph.ctx, t.ptr, ne[0], ne[1], ne[2], ne[3]))
+    return wrap(graph, lib.ggml_repeat_4d(graph.ctx, dense_f32(graph, t, "repeat"), ne[0], ne[1], ne[2], ne[3]))
 
 
 def get_rows(Tensor table not None, Tensor index not None):
     """Rows of `table` [n, rows] chosen by `index` i32 [k] -> f32 [n, k]; with more dimensions, one list for each.
 
-    The values of `index` are checked against the number of rows before each compute.
+    `table` may be any type ggml can dequantize; i32 stays i32. The values of `index` are checked before each compute.
     """
     cdef Graph graph = graph_of(table, index)
     cdef lib.ggml_tensor *a = table.ptr
     cdef lib.ggml_tensor *b = index.ptr
+    cdef int64_t ne[4]
     if b.type != lib.GGML_TYPE_I32 or not lib.ggml_is_contiguous(b):
         raise ShapeError(f"get_rows: the index must be contiguous i32, got {describe(index)}")
     if a.ne[2] != b.ne[1] or a.ne[3] != b.ne[2] or b.ne[3] != 1:
         raise ShapeError(f"get_rows: index {describe(index)} does not fit {describe(table)}")
     _check_row_type("get_rows", table)
+    ne[0], ne[1], ne[2], ne[3] = a.ne[0], b.ne[0], b.ne[1], b.ne[2]
+    check_size(ne)
     graph.limit_index(index, a.ne[1])
     return wrap(graph, lib.ggml_get_rows(graph.ctx, a, b))
 
@@ -207,11 +242,14 @@ def set_rows(Tensor table not None, Tensor rows not None, Tensor index not None)
         raise ShapeError(f"set_rows: the index must be contiguous i32 or i64, got {describe(index)}")
     if a.type not in _DENSE_TYPES and a.type != lib.GGML_TYPE_Q8_0 and a.type != lib.GGML_TYPE_Q4_0:
         raise ShapeError(f"set_rows: the table is f32, f16, bf16, q8_0 or q4_0, got {describe(table)}")
-    if not lib.ggml_is_contiguous(a):
+    if not lib.ggml_is_contiguous(a) or a.nb[0] != lib.ggml_type_size(a.type):
         raise ShapeError(f"set_rows: the table {describe(table)} must be contiguous")
     if a.ne[0] != b.ne[0] or a.ne[2] != b.ne[2] or a.ne[3] != b.ne[3]:
         raise ShapeError(f"set_rows: rows {describe(rows)} do not fit {describe(table)}")
     if b.ne[1] != c.ne[0] or b.ne[2] % c.ne[1] or b.ne[3] % c.ne[2] or c.ne[3] != 1:
         raise ShapeError(f"set_rows: index {describe(index)} does not fit {describe(rows)}")
+    if _overlap(a, b):
+        raise ShapeError(f"set_rows: {describe(rows)} and {describe(table)} share memory")
+    graph.check_target(table, "set_rows")
     graph.limit_index(index, a.ne[1])
     return wrap(graph, lib.ggml_set_rows(graph.ctx, a, b, c))

@@ -3,13 +3,14 @@ from ollama_engine.ml.backend cimport Backend
 from ollama_engine.ml.tensor cimport Owner
 
 
-cdef class BufferHolder:
-    cdef lib.ggml_backend_buffer_t buffer
-
-
 cdef class Storage(Owner):
     cdef readonly Backend backend
     cdef list buffers
     cdef dict tensors
     cdef int capacity
-    cdef list keep_alive
+    cdef list views
+    cdef bint placed
+
+    cdef int check_fresh(self, str what) except -1
+    cdef int take(self, lib.ggml_backend_buffer_type_t kind, str where) except -1
+    cdef int forget(self) except -1

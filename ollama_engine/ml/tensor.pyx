@@ -407,7 +407,7 @@ cdef class Tensor:
             alive(self)
             self.owner.check_access(self, writing)
             if not lib.ggml_is_contiguous(self.ptr):
-                raise ShapeError(f"{describe(self)} is not contiguous; copy from or to its source, or use ops.cont(...)")
+                raise ShapeError(f"{describe(self)} is not contiguous; use its source, or ops.cont(...) of it")
             if size != lib.ggml_nbytes(self.ptr):
                 raise ShapeError(f"{describe(self)} holds {lib.ggml_nbytes(self.ptr)} bytes, the buffer {size}")
             if not writing:

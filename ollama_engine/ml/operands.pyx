@@ -1,0 +1,55 @@
+"""What operations ask of their operands, in one place."""
+
+from ollama_engine.errors import ShapeError
+
+from ollama_engine.ml cimport libggml as lib
+from ollama_engine.ml.tensor cimport Graph, Tensor, describe
+
+cdef double LARGEST_FLOAT = 3.4028234663852886e38
+
+
+cdef double finite(object value, str op, str name) except? -1.0:
+    """`value` as a number that a C float holds. Call it before the graph is looked at: it may run Python code."""
+    cdef double number = float(value)
+    if not -LARGEST_FLOAT <= number <= LARGEST_FLOAT:
+        raise ShapeError(f"{op}: {name} must be a finite number, got {value}")
+    return number
+
+
+cdef int need_f32(Tensor a, str op) except -1:
+    if a.ptr.type != lib.GGML_TYPE_F32:
+        raise ShapeError(f"{op}: expected f32, got {describe(a)}; use ops.cast(...)")
+    return 0
+
+
+cdef int need_rows(Tensor a, str op) except -1:
+    """Elements of a row lie side by side; the rows themselves may lie anywhere."""
+    need_f32(a, op)
+    if a.ptr.nb[0] != sizeof(float):
+        raise ShapeError(f"{op}: rows of {describe(a)} must be contiguous; use ops.cont(...)")
+    return 0
+
+
+cdef lib.ggml_tensor *dense(Graph graph, Tensor a, str op) except NULL:
+    """`a` with all strides those of a fresh tensor of its shape. Leave room for one more tensor.
+
+    For ggml_is_contiguous the stride of a dimension of size 1 may be anything, but many kernels use it all the same.
+    """
+    cdef lib.ggml_tensor *t = a.ptr
+    cdef size_t expected = lib.ggml_type_size(t.type)
+    cdef bint strict = t.nb[0] == expected
+    cdef int i
+    if not lib.ggml_is_contiguous(t):
+        raise ShapeError(f"{op}: {describe(a)} must be contiguous; use ops.cont(...)")
+    expected = lib.ggml_row_size(t.type, t.ne[0])
+    for i in range(1, 4):
+        strict = strict and t.nb[i] == expected
+        expected *= t.ne[i]
+    if strict:
+        return t
+    return lib.ggml_reshape_4d(graph.ctx, t, t.ne[0], t.ne[1], t.ne[2], t.ne[3])
+
+
+cdef lib.ggml_tensor *dense_f32(Graph graph, Tensor a, str op) except NULL:
+    need_f32(a, op)
+    return dense(graph, a, op)

@@ -1,0 +1,26 @@
+"""Whether the system grants a number of threads. ggml asks for its own without looking, and ends the process."""
+
+from __future__ import annotations
+
+import threading
+
+from ollama_engine.errors import NoMemoryError
+
+
+def check_threads(n: int) -> None:
+    """Start and end n - 1 threads at once (the caller is the n-th). Raises NoMemoryError when there are fewer."""
+    done = threading.Event()
+    started = []
+    try:
+        for _ in range(n - 1):
+            thread = threading.Thread(target=done.wait, daemon=True)
+            thread.start()
+            started.append(thread)
+    except (RuntimeError, MemoryError) as error:
+        raise NoMemoryError(
+            f"the system grants {len(started) + 1} threads at once, not {n} ({error}); lower `threads`"
+        ) from error
+    finally:
+        done.set()
+        for thread in started:
+            thread.join()
