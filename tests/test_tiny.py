@@ -19,6 +19,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"dtype": "f16", "rope_scaling": {"type": "linear", "factor": 2.0}},
     {"dtype": "q8_0", "n_layer": 1},
     {"dtype": "q4_0", "n_vocab": 1024},
+    {"dtype": "q4_K", "n_embd": 256, "n_ff": 512, "n_layer": 1},
 ]
 
 
@@ -58,3 +59,11 @@ def test_the_vocabulary_is_unique_and_complete(n_vocab: int) -> None:
     assert tokens[-3:] == list(SPECIALS)
     for merge in merges:
         assert set(merge.split(" ")) <= set(tokens)
+
+
+def test_quantized_weights_are_near_what_was_asked_for(tmp_path: Path) -> None:
+    sizes = {"n_embd": 256, "n_ff": 256, "n_layer": 1}
+    exact = write_tiny_llama(tmp_path / "f32.gguf", **sizes).weights["blk.0.attn_q.weight"]
+    for dtype, error in (("f16", 1e-3), ("q8_0", 0.02), ("q4_0", 0.2), ("q4_K", 0.2)):
+        rounded = write_tiny_llama(tmp_path / "x.gguf", dtype=dtype, **sizes).weights["blk.0.attn_q.weight"]
+        assert 0 < np.std(rounded - exact) < error * np.std(exact)

@@ -232,6 +232,20 @@ def _add_tensor(writer: gguf.GGUFWriter, name: str, weight: NDArray[np.float32],
     if weight.ndim == 1 or name.endswith("ffn_gate_inp.weight") or kind is QuantType.F32:
         writer.add_tensor(name, weight)
         return weight
-    stored = gguf.quants.quantize(weight, kind)
+    stored = _quantize_q4_k(weight) if kind is QuantType.Q4_K else gguf.quants.quantize(weight, kind)
     writer.add_tensor(name, stored, raw_dtype=kind)
     return gguf.quants.dequantize(stored, kind)
+
+
+def _quantize_q4_k(weight: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Q4_K in its simplest form, since gguf has none: all sub-blocks of 256 values share one scale and minimum.
+
+    A value is d * 32 * nibble - dmin * 32, with dmin = 7.5 d; 32 is written in the packed 6-bit form of the scales.
+    """
+    blocks = weight.reshape(-1, 256)
+    d = (np.abs(blocks).max(axis=1, keepdims=True) / (32 * 7.5)).astype(np.float16)
+    nibbles = np.clip(np.rint(blocks / (32 * d.astype(np.float32)) + 7.5), 0, 15).astype(np.uint8).reshape(-1, 4, 2, 32)
+    scales = np.tile(np.array([160] * 8 + [0] * 4, np.uint8), (len(blocks), 1))
+    halves = np.hstack([d, (7.5 * d.astype(np.float32)).astype(np.float16)]).view(np.uint8)
+    packed = (nibbles[:, :, 0] | nibbles[:, :, 1] << 4).reshape(len(blocks), 128)
+    return np.hstack([halves, scales, packed]).reshape(*weight.shape[:-1], -1)
