@@ -162,7 +162,7 @@ def _logging() -> Iterator[None]:
         raise UsageError(f"{LOG_VARIABLE} is one of {', '.join(LEVELS)}, got {wanted!r}")
     logging.addLevelName(TRACE, "TRACE")
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Formatter("%(levelname)s: %(message)s"))
+    handler.setFormatter(_Formatter())
     log = logging.getLogger("ollama_engine")
     level_before = log.level
     log.addHandler(handler)
@@ -178,8 +178,7 @@ class _Formatter(logging.Formatter):
     """Levels in lower case, as in `error: ...`."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
-        record.levelname = record.levelname.lower()
-        return super().formatMessage(record)
+        return f"{record.levelname.lower()}: {record.message}"
 
 
 if __name__ == "__main__":
