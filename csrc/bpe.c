@@ -70,6 +70,9 @@ int oe_bpe_put_merge(oe_bpe *bpe, const char *text, uint32_t length, uint32_t ra
     int32_t left = intern(bpe, joined, left_length);
     int32_t right = intern(bpe, joined + left_length, right_length);
     int32_t result = intern(bpe, joined, left_length + right_length);
+    if (!bpe->byte_level) {
+        oe_words_add(&bpe->words, joined, left_length + right_length);
+    }
     if (joined != stack) {
         free(joined);
     }
@@ -151,6 +154,19 @@ static int emit(const oe_bpe *bpe, const oe_symbol *symbol, const char *piece, o
     return 0;
 }
 
+static int encode_word(const oe_bpe *bpe, oe_scratch *scratch, const char *word, size_t size, oe_id_list *ids) {
+    if (add_symbols(bpe, scratch, word, size) < 0 ||
+        oe_scratch_merge(scratch, oe_pair_map_find, &bpe->merges, word) < 0) {
+        return -1;
+    }
+    for (int32_t i = size ? 0 : -1; i >= 0; i = scratch->symbols[i].next) {
+        if (emit(bpe, &scratch->symbols[i], word, ids) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
 int oe_bpe_encode(const oe_bpe *bpe, oe_scratch *scratch, const char *piece, size_t size, int whole, oe_id_list *ids) {
     if (whole) {
         int32_t id = find_whole(bpe, scratch, piece, size);
@@ -161,13 +177,12 @@ int oe_bpe_encode(const oe_bpe *bpe, oe_scratch *scratch, const char *piece, siz
             return oe_id_list_add(ids, id);
         }
     }
-    if (add_symbols(bpe, scratch, piece, size) < 0 ||
-        oe_scratch_merge(scratch, oe_pair_map_find, &bpe->merges, piece) < 0) {
-        return -1;
+    for (size_t start = 0; start < size;) {
+        size_t end = bpe->byte_level ? size : oe_words_end(&bpe->words, piece, size, start);
+        if (encode_word(bpe, scratch, piece + start, end - start, ids) < 0) {
+            return -1;
+        }
+        start = end;
     }
-    int status = 0;
-    for (int32_t i = size ? 0 : -1; i >= 0 && status == 0; i = scratch->symbols[i].next) {
-        status = emit(bpe, &scratch->symbols[i], piece, ids);
-    }
-    return status;
+    return 0;
 }

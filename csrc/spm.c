@@ -23,22 +23,11 @@ void oe_spm_free(oe_spm *spm) {
     spm->unused = NULL;
 }
 
-static int is_space(const char *text, size_t size) {
-    return size >= 3 && memcmp(text, "\xe2\x96\x81", 3) == 0;
-}
-
 int oe_spm_put_piece(oe_spm *spm, const char *text, uint32_t length, int32_t id, uint32_t rank, int unused) {
     spm->ranks[id] = rank;
     spm->unused[id] = (uint8_t)unused;
     spm->any_unused |= unused;
-    for (uint32_t i = 3; i < length; ++i) {
-        if (is_space(text + i, length - i) && !is_space(text + i - 3, 3)) {
-            spm->any_inner_space = 1;
-        }
-    }
-    for (uint32_t i = 1; i < 3 && i < length; ++i) {
-        spm->any_inner_space |= is_space(text + i, length - i);
-    }
+    oe_words_add(&spm->words, text, length);
     return oe_text_map_put(&spm->texts, text, length, id);
 }
 
@@ -121,29 +110,6 @@ static int encode_chunk(const session *s, oe_scratch *scratch, const char *text,
     return status;
 }
 
-/* Where no piece holds a space after another character, nothing merges across that border: words are encoded one by
- * one, which keeps the heap small. Unused pieces remember their last split, so their order must not change. */
-static size_t chunk_end(const oe_spm *spm, const char *text, size_t size, size_t from) {
-    if (spm->any_inner_space || spm->any_unused) {
-        return size;
-    }
-    for (size_t i = from; i < size;) {
-        const char *space = memchr(text + i, '\xe2', size - i);
-        if (!space) {
-            return size;
-        }
-        i = (size_t)(space - text);
-        if (is_space(space, size - i)) {
-            if (i > from && !(i >= from + 3 && is_space(space - 3, 3))) {
-                return i;
-            }
-            i += 2;
-        }
-        ++i;
-    }
-    return size;
-}
-
 int oe_spm_encode(const oe_spm *spm, oe_scratch *scratch, const char *text, size_t size, oe_id_list *ids) {
     session s = {spm, NULL};
     if (spm->any_unused) {
@@ -155,7 +121,8 @@ int oe_spm_encode(const oe_spm *spm, oe_scratch *scratch, const char *text, size
     int status = 0;
     int after_unknown = 0;
     for (size_t start = 0; start < size && status == 0;) {
-        size_t end = chunk_end(spm, text, size, start);
+        /* Unused pieces remember their last split, so the order of merges must not change. */
+        size_t end = spm->any_unused ? size : oe_words_end(&spm->words, text, size, start);
         status = encode_chunk(&s, scratch, text + start, end - start, ids, &after_unknown);
         start = end;
     }

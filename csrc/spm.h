@@ -5,6 +5,7 @@
 #include "id_list.h"
 #include "pair_merge.h"
 #include "text_map.h"
+#include "words.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -16,7 +17,7 @@ typedef struct {
     uint32_t   *ranks;      /* per piece: 0 for the highest score; equal scores have equal ranks */
     uint8_t    *unused;     /* per piece: 1 when it may be built on the way but not be a result */
     int         any_unused;
-    int         any_inner_space; /* some piece has U+2581 after another character */
+    oe_words    words;
     int32_t     bytes[256]; /* piece <0xHH>, or -1 */
     int32_t     unknown;    /* or -1 */
 } oe_spm;

@@ -105,19 +105,20 @@ def test_same_expressions_in_oniguruma(bpe_vocab: Vocab, name: str) -> None:
     check(bpe_vocab, name, pre, nasty_texts(2_000, seed=2))
 
 
-def test_merges_of_random_vocabularies() -> None:
-    """Merge order on small alphabets, where ties and stale pairs are everywhere."""
+@pytest.mark.parametrize(("alphabet", "pre"), [("abc", "gpt-2"), ("ab▁", "sarvam-moe")])
+def test_merges_of_random_vocabularies(alphabet: str, pre: str) -> None:
+    """Merge order on small alphabets, where ties and stale pairs are everywhere; tokens with inner spaces, too."""
     rng = random.Random(7)
     for _ in range(150):
-        tokens = list("abc")
+        tokens = list(alphabet)
         merges = []
         while len(tokens) < rng.randrange(4, 30):
             left, right = rng.choices(tokens, k=2)
             if left + right not in tokens:
                 tokens.append(left + right)
                 merges.append(f"{left} {right}")
-        ours = from_metadata(bpe_metadata(tokens, merges))
+        ours = from_metadata(bpe_metadata(tokens, merges, pre=pre))
         theirs = hf_bpe(tokens, merges)
         for _ in range(30):
-            text = "".join(rng.choices("abc", k=rng.randrange(1, 60)))
+            text = "".join(rng.choices(alphabet, k=rng.randrange(1, 60)))
             assert ours.encode(text, add_special=False) == theirs.encode(text).ids
