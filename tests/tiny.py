@@ -32,7 +32,7 @@ class TinyLlama:
     Sizes have GGUF's meaning. `head_dim` None is n_embd / n_head. `rope_freqs` True writes llama3's factors for a
     context stretched 8 times; an array is written as it is. `rope_scaling` is written below `rope.scaling.`, for
     instance {"type": "yarn", "factor": 4.0, "original_context_length": 64}. `n_expert` > 0 makes a Mixtral.
-    `metadata` adds or replaces keys, None removes one.
+    `metadata` adds or replaces keys, None removes one. `tensors` likewise, written in the type that the array has.
     """
 
     n_layer: int = 2
@@ -55,6 +55,7 @@ class TinyLlama:
     dtype: str = "f32"
     seed: int = 0
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    tensors: Mapping[str, NDArray[Any] | None] = field(default_factory=dict)
 
     @property
     def d(self) -> int:
@@ -78,7 +79,11 @@ def write_tiny_llama(path: str | os.PathLike[str], **overrides: Any) -> TinyMode
     writer = gguf.GGUFWriter(os.fspath(path), "llama")
     for key, value in _metadata(config).items():
         _add_value(writer, key, value)
-    seen = {name: _add_tensor(writer, name, weight, config.dtype) for name, weight in weights.items()}
+    seen = {n: _add_tensor(writer, n, w, config.dtype) for n, w in weights.items() if n not in config.tensors}
+    for name, tensor in config.tensors.items():
+        if tensor is not None:
+            writer.add_tensor(name, tensor)
+            seen[name] = tensor.astype(np.float32)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -57,9 +57,12 @@ class Options:
 def read_options(metadata: Metadata, n_vocab: int) -> Options:
     """Options of a file; `n_vocab` counts the rows of its token embedding."""
     n_embd, n_head = metadata.u32("embedding_length"), metadata.u32("attention.head_count")
-    if not n_head or not n_embd:
-        raise ModelFormatError(f"embedding_length and attention.head_count must not be 0, got {n_embd} and {n_head}")
-    head_dim = metadata.u32("attention.key_length", n_embd // n_head)
+    head_dim = metadata.u32("attention.key_length", n_embd // max(1, n_head))
+    if min(n_embd, n_head, head_dim) < 1:
+        raise ModelFormatError(
+            f"embedding_length {n_embd}, attention.head_count {n_head} and the size of a head {head_dim} "
+            "(attention.key_length, or the quotient of the two) must not be 0"
+        )
     if metadata.u32("attention.value_length", head_dim) != head_dim:
         raise ModelFormatError("attention.key_length and attention.value_length differ; llama has one head size")
     # Some converters write hidden size / heads here although the heads are smaller.
@@ -77,7 +80,7 @@ def read_options(metadata: Metadata, n_vocab: int) -> Options:
         norm_eps=metadata.f32("attention.layer_norm_rms_epsilon"),
         attention_scale=metadata.f32("attention.scale", 1 / math.sqrt(head_dim)),
         context_length=metadata.u32("context_length"),
-        window=metadata.u32("attention.sliding_window", 0) or None,
+        window=min(metadata.u32("attention.sliding_window", 0), 2**31 - 1) or None,
         rope=nn.read_rope(metadata, n_rot),
     )
     _check(options)
@@ -85,14 +88,19 @@ def read_options(metadata: Metadata, n_vocab: int) -> Options:
 
 
 def _check(o: Options) -> None:
-    if min(o.n_layer, o.n_ff, o.n_head_kv, o.head_dim, o.context_length) < 1:
-        raise ModelFormatError(f"sizes in the metadata must be positive: {o}")
+    if min(o.n_layer, o.n_ff, o.n_head_kv, o.context_length) < 1:
+        raise ModelFormatError(
+            f"block_count {o.n_layer}, feed_forward_length {o.n_ff}, attention.head_count_kv {o.n_head_kv} and "
+            f"context_length {o.context_length} must not be 0"
+        )
     if o.n_head % o.n_head_kv:
         raise ModelFormatError(f"head_count {o.n_head} is no multiple of head_count_kv {o.n_head_kv}")
     if o.head_dim % 2 or o.rope.n_dims % 2 or o.rope.n_dims < 2:
         raise ModelFormatError(f"rotary heads have an even size, got {o.head_dim} with {o.rope.n_dims} rotated")
     if o.n_expert and not 1 <= o.n_expert_used <= o.n_expert:
         raise ModelFormatError(f"expert_used_count is 1 to expert_count {o.n_expert}, got {o.n_expert_used}")
+    if o.norm_eps < 0:
+        raise ModelFormatError(f"attention.layer_norm_rms_epsilon is 0 or more, got {o.norm_eps}")
 
 
 class SelfAttention(nn.Module):

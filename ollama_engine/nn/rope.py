@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ollama_engine.errors import UnsupportedModelError
+from ollama_engine.errors import ModelFormatError, UnsupportedModelError
 from ollama_engine.ml import ops
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.tensor import Tensor
+
+_INT32_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,38 +51,49 @@ class Rope:
 
 
 def read_rope(metadata: Metadata, n_dims: int, mode: str = "norm") -> Rope:
-    """Base, scaling type and factors of a model; llama.cpp's key names and Ollama's shorter ones are both read."""
+    """Base, scaling type and factors of a model; llama.cpp's key names and Ollama's shorter ones are both read.
+
+    Raises ModelFormatError for numbers that no rotation can be made of, UnsupportedModelError for an unknown scaling.
+    """
     kind = metadata.str("rope.scaling.type", "linear")
+    if kind not in ("none", "linear", "yarn"):
+        raise UnsupportedModelError(f"rope.scaling.type {kind!r} is not supported; supported: none, linear, yarn")
     factor = metadata.f32("rope.scaling.factor", None) or metadata.f32("rope.scale_linear", None) or 1.0
-    base = metadata.f32("rope.freq_base", 10000.0)
     trained = metadata.u32("rope.scaling.original_context_length", None) or metadata.u32("context_length")
-    attn_factor = metadata.f32("rope.scaling.attn_factor", 1.0)
-    if kind == "none":
-        factor = 1.0
-    if kind in ("none", "linear"):
-        return Rope(n_dims=n_dims, mode=mode, base=base, scale=1 / factor, original_context=trained,
-                    attn_factor=attn_factor)  # fmt: skip
-    if kind == "longrope":
-        return Rope(n_dims=n_dims, mode=mode, base=base, original_context=trained, attn_factor=attn_factor)
-    if kind != "yarn":
-        raise UnsupportedModelError(f"rope.scaling.type {kind!r} is unknown; known: none, linear, yarn, longrope")
-    log_multiplier = _yarn(metadata, "log_multiplier", 0.0)
-    return Rope(
+    rope = Rope(
         n_dims=n_dims,
         mode=mode,
-        base=base,
-        scale=1 / factor,
-        original_context=trained,
-        ext_factor=_yarn(metadata, "ext_factor", _yarn_old(metadata, "extrapolation_factor", 1.0)),
-        attn_factor=attn_factor * _yarn(metadata, "attn_factor", 1.0) / (1 + log_multiplier * math.log(factor)),
-        beta_fast=_yarn(metadata, "beta_fast", _yarn_old(metadata, "beta_fast", 32.0)),
-        beta_slow=_yarn(metadata, "beta_slow", _yarn_old(metadata, "beta_slow", 1.0)),
+        base=metadata.f32("rope.freq_base", 10000.0),
+        scale=1.0 if kind == "none" else 1 / _within("rope.scaling.factor", factor, 1e-6, 1e6),
+        original_context=min(trained, _INT32_MAX),
+        attn_factor=metadata.f32("rope.scaling.attn_factor", 1.0),
+    )
+    _within("rope.freq_base", rope.base, 1 + 1e-6, 1e30)
+    _within("rope.scaling.attn_factor", rope.attn_factor, 1e-6, 1e6)
+    return _with_yarn(rope, metadata, factor) if kind == "yarn" else rope
+
+
+def _with_yarn(rope: Rope, metadata: Metadata, factor: float) -> Rope:
+    # Where the file gives a multiplier for the logarithm, ggml's own factor is divided by that one's.
+    log_multiplier = metadata.f32("rope.scaling.yarn_log_multiplier", 0.0)
+    divisor = _within("rope.scaling.yarn_log_multiplier, times ln(factor) plus 1,",
+                      1 + log_multiplier * math.log(factor), 1e-6, 1e6)  # fmt: skip
+    attn_factor = rope.attn_factor * metadata.f32("rope.scaling.yarn_attn_factor", 1.0) / divisor
+    return replace(
+        rope,
+        ext_factor=_either(metadata, "yarn_ext_factor", "extrapolation_factor", 1.0),
+        attn_factor=_within("rope.scaling.yarn_attn_factor", attn_factor, 1e-6, 1e6),
+        beta_fast=_within("beta_fast", _either(metadata, "yarn_beta_fast", "beta_fast", 32.0), 1e-6, 1e6),
+        beta_slow=_within("beta_slow", _either(metadata, "yarn_beta_slow", "beta_slow", 1.0), 1e-6, 1e6),
     )
 
 
-def _yarn(metadata: Metadata, name: str, default: float) -> float:
-    return metadata.f32(f"rope.scaling.yarn_{name}", default)
+def _either(metadata: Metadata, name: str, other: str, default: float) -> float:
+    """A key of llama.cpp's, or of Ollama's where the file has none."""
+    return metadata.f32(f"rope.scaling.{name}", metadata.f32(f"rope.scaling.{other}", default))
 
 
-def _yarn_old(metadata: Metadata, name: str, default: float) -> float:
-    return metadata.f32(f"rope.scaling.{name}", default)
+def _within(name: str, value: float, low: float, high: float) -> float:
+    if not low <= value <= high:
+        raise ModelFormatError(f"{name} is {value:g} in the metadata, expected {low:g} to {high:g}")
+    return value

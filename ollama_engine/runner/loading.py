@@ -8,11 +8,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ollama_engine.config import EngineConfig
-from ollama_engine.errors import ConfigError, ModelFormatError, NoMemoryError
+from ollama_engine.errors import ConfigError, ModelFormatError, NoMemoryError, ShapeError
 from ollama_engine.kvcache import CacheConfig, CausalCache, LayerShape
 from ollama_engine.ml.backend import MAX_NODES_LIMIT, Backend
 from ollama_engine.ml.gguf import GGUFFile
@@ -70,7 +70,7 @@ def load(path: str | os.PathLike[str], config: EngineConfig, progress: Progress 
 
     Raises OSError, ModelFormatError, UnsupportedModelError, ConfigError, NoMemoryError with the report.
     """
-    with contextlib.ExitStack() as undo:
+    with _naming(os.fsdecode(path)), contextlib.ExitStack() as undo:
         gguf = undo.enter_context(GGUFFile(path))
         metadata = Metadata(gguf.metadata)
         factory = model_class(gguf.architecture)
@@ -90,6 +90,17 @@ def load(path: str | os.PathLike[str], config: EngineConfig, progress: Progress 
             raise NoMemoryError(f"{gguf.path} does not fit: {error}\n{report}", report) from error
         undo.pop_all()
     return Loaded(os.fsdecode(path), config, gguf, tokenizer, backend, weights, model, cache, executor)
+
+
+@contextlib.contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Errors about what is in the file say which file; what its tensors are not fit for is an error of the file."""
+    try:
+        yield
+    except ShapeError as error:
+        raise ModelFormatError(f"{path}: its tensors cannot be computed with: {error}") from error
+    except ModelFormatError as error:
+        raise error if path in str(error) else type(error)(f"{path}: {error}") from error
 
 
 def _max_nodes(gguf: GGUFFile) -> int:

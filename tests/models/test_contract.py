@@ -1,0 +1,147 @@
+"""What holds for every architecture: how a prompt is cut, batched, cached and computed does not change the answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ollama_engine import Engine, SamplingParams
+from ollama_engine.input import Batch
+from ollama_engine.models import architectures
+from tests.models.cases import difference
+from tests.models.variants import CPU, N_CTX, PACKABLE, VARIANTS, Variant, executor, loaded, minimal, prompt, rows
+
+SAME = 1e-4
+"""Largest difference between two ways to compute the same, in standard deviations of the logits; 3e-6 is found."""
+
+each_variant = pytest.mark.parametrize("variant", VARIANTS, ids=str)
+
+
+def test_every_architecture_has_variants() -> None:
+    assert set(architectures()) == {v.architecture for v in VARIANTS}, "add tiny files to tests/models/variants.py"
+
+
+@each_variant
+@pytest.mark.parametrize("flash", ["on", "off"])
+def test_one_shot_equals_chunked_equals_token_by_token(variant: Variant, flash: Any, tmp_path: Path) -> None:
+    ids = prompt(90)
+    with loaded(variant.file(tmp_path), flash_attention=flash) as parts:
+        expected = rows(parts.executor, ids, len(ids))
+        for size in (64, 33, 7, 1):
+            parts.cache.remove(0)
+            assert difference(rows(parts.executor, ids, size), expected) <= SAME, f"batches of {size}"
+            parts.cache.cells.check()
+
+
+@each_variant
+def test_greedy_tokens_do_not_depend_on_the_batch_size(variant: Variant, tmp_path: Path) -> None:
+    path = variant.file(tmp_path)
+    params = SamplingParams(temperature=0, max_tokens=32)
+    answers = []
+    for batch_size in (512, 33, 7, 1):
+        with Engine(path, num_ctx=N_CTX, batch_size=batch_size, kv_cache_type="f32", **CPU) as engine:
+            answers.append(engine.generate(prompt(60), params).tokens)
+    assert answers.count(answers[0]) == len(answers)
+
+
+@each_variant
+@pytest.mark.parametrize("flash", ["on", "off"])
+def test_sequences_in_one_batch_do_not_see_each_other(variant: Variant, flash: Any, tmp_path: Path) -> None:
+    """Two sequences of different lengths, token about token in the same batches, then two steps of decoding."""
+    first, second = prompt(40, seed=1), prompt(30, seed=2)
+    with loaded(variant.file(tmp_path), flash_attention=flash) as parts:
+        alone = [rows(parts.executor, ids, 64, sequence=s, last=3) for s, ids in ((0, first), (5, second))]
+        parts.cache.remove(0)
+        parts.cache.remove(5)
+        together: dict[int, list[Any]] = {0: [], 5: []}
+        for batch, sequences in _interleaved({0: first, 5: second}):
+            logits = parts.executor.run(batch)
+            for sequence, row in zip(sequences, logits, strict=True):
+                together[sequence].append(row.copy())
+        for expected, found in zip(alone, together.values(), strict=True):
+            assert difference(np.stack(found[-3:]), expected) <= SAME
+
+
+def _interleaved(prompts: dict[int, list[int]]) -> list[tuple[Batch, list[int]]]:
+    """One batch of all but the last two tokens of each, sorted by position, then two batches of one token each.
+
+    Every batch comes with the sequences of its output rows.
+    """
+    entries = [(p, s, t) for s, ids in prompts.items() for p, t in enumerate(ids[:-2])]
+    batches = [sorted(entries), *([(len(p) - k, s, p[-k]) for s, p in prompts.items()] for k in (2, 1))]
+    made = []
+    for batch in batches:
+        positions, sequences, tokens = (np.array(column, dtype=np.int32) for column in zip(*batch, strict=True))
+        last = np.array([i for i, (p, s, _) in enumerate(batch) if p >= len(prompts[s]) - 3], dtype=np.int32)
+        made.append((Batch(tokens, positions, sequences, last), [int(sequences[i]) for i in last]))
+    return made
+
+
+@each_variant
+def test_a_reused_graph_gives_the_same_numbers_as_a_new_one(variant: Variant, tmp_path: Path) -> None:
+    ids = prompt(40)
+    with loaded(variant.file(tmp_path)) as parts:
+        reused = rows(parts.executor, ids, 1)
+        assert parts.executor.counts.reused > 30
+        parts.cache.remove(0)
+        rebuilt = []
+        for position, token in enumerate(ids):
+            parts.executor.close()
+            rebuilt.append(parts.executor.run(Batch.of([token], position))[0].copy())
+        np.testing.assert_array_equal(reused, np.stack(rebuilt[-32:]))
+
+
+@each_variant
+def test_a_run_leaves_nothing_behind(variant: Variant, tmp_path: Path) -> None:
+    """The same prompt gives the same bits again after another one was computed and removed."""
+    with loaded(variant.file(tmp_path)) as parts:
+        before = rows(parts.executor, prompt(50), 64)
+        for ids in (prompt(120, seed=9), prompt(50)):
+            parts.cache.remove(0)
+            again = rows(parts.executor, ids, 64)
+        np.testing.assert_array_equal(before, again)
+
+
+@each_variant
+def test_flash_attention_on_equals_off(variant: Variant, tmp_path: Path) -> None:
+    path, found = variant.file(tmp_path), []
+    for flash in (True, False):
+        with loaded(path, flash_attention=flash) as parts:
+            assert parts.cache.flash_attention is flash
+            found.append(rows(parts.executor, prompt(90), 64))
+    assert difference(*found) <= SAME
+
+
+@pytest.mark.parametrize("variant", PACKABLE, ids=str)
+def test_packed_weights_compute_the_same(variant: Variant, tmp_path: Path) -> None:
+    """Few rows read the packed copy: the same products of 8-bit activations, added up in another order."""
+    path = variant.file(tmp_path)
+    ids, found = prompt(40), {}
+    for pack in (True, False):
+        with executor(path, pack=pack) as (runner, weights):
+            packed = [name for name, weight in weights.items() if weight.packed is not None]
+            if pack and not packed:
+                pytest.skip(f"this CPU has no packed layout for {variant.fields['dtype']}")
+            assert bool(packed) is pack
+            found[pack] = rows(runner, ids, 1)
+    assert difference(found[True], found[False]) <= 1e-3
+
+
+TOLERANCES = {"f32": 0.0, "f16": 6e-3, "bf16": 1.5e-2, "q8_0": 5e-2, "q4_0": 0.5}
+"""Largest difference for each kv_cache_type, in standard deviations; the mean one is below a fifth of it."""
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("architecture", architectures())
+def test_cache_types_are_near_f32(architecture: str, dtype: Any, tmp_path: Path) -> None:
+    path, found = minimal(architecture).file(tmp_path, head_dim=32), {}
+    for kind in ("f32", dtype):
+        with loaded(path, kv_cache_type=kind) as parts:
+            found[kind] = rows(parts.executor, prompt(90), 64)
+    off = found[dtype] - found["f32"]
+    assert np.abs(off).max() <= TOLERANCES[dtype] * found["f32"].std()
+    assert off.std() <= TOLERANCES[dtype] / 5 * found["f32"].std()
+    assert dtype == "f32" or off.any()

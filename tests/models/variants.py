@@ -1,0 +1,117 @@
+"""Tiny files of every architecture for the contract tests: a new architecture adds its lines here and is tested.
+
+The first variant of each architecture holds nothing optional: every tensor of it is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ollama_engine.config import EngineConfig
+from ollama_engine.input import Batch
+from ollama_engine.kvcache import CacheConfig, CausalCache
+from ollama_engine.ml.backend import Backend
+from ollama_engine.ml.gguf import GGUFFile
+from ollama_engine.ml.metadata import Metadata
+from ollama_engine.ml.placement import BackendParams
+from ollama_engine.ml.weights import Weights
+from ollama_engine.models import model_class
+from ollama_engine.runner.executor import Executor
+from ollama_engine.runner.loading import Loaded, load
+from tests.tiny import write_tiny_llama
+
+N_CTX = 256
+CPU: dict[str, Any] = {"threads": 1, "gpu_layers": 0}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """`write(path, **fields)` makes the file; `fields` are its settings."""
+
+    architecture: str
+    name: str
+    write: Callable[..., Any]
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.architecture}-{self.name}"
+
+    def file(self, folder: Path, **more: Any) -> str:
+        path = folder / f"{self}.gguf"
+        self.write(path, **{**self.fields, **more})
+        return str(path)
+
+
+def _llama(name: str, **fields: Any) -> Variant:
+    return Variant("llama", name, write_tiny_llama, {"n_ctx": N_CTX, **fields})
+
+
+VARIANTS = (
+    _llama("minimal", tied=True, seed=21),
+    _llama("everything", biases=True, rope_freqs=True, head_dim=32, n_layer=3, seed=22),
+    _llama("window", sliding_window=24, seed=23),
+    _llama("experts", n_expert=4, n_expert_used=2, seed=24),
+)
+
+PACKABLE = (
+    _llama("q4_0", dtype="q4_0", n_embd=64, n_ff=96, seed=25),
+    _llama("q4_K", dtype="q4_K", n_embd=256, n_ff=256, n_layer=1, seed=26),
+    _llama("experts-q4_0", dtype="q4_0", n_expert=4, n_expert_used=2, seed=27),
+)
+
+
+def minimal(architecture: str) -> Variant:
+    return next(v for v in VARIANTS if v.architecture == architecture)
+
+
+@contextmanager
+def loaded(path: str, **options: Any) -> Iterator[Loaded]:
+    """All parts of a model, without an Engine around them."""
+    config = EngineConfig(**{"num_ctx": N_CTX, "parallel": 2, "kv_cache_type": "f32", **CPU, **options})
+    parts = load(path, config)
+    try:
+        yield parts
+    finally:
+        parts.close()
+
+
+@contextmanager
+def executor(path: str, *, pack: bool) -> Iterator[tuple[Executor, Weights]]:
+    """An executor over weights with or without packed copies."""
+    with ExitStack() as stack:
+        gguf = stack.enter_context(GGUFFile(path))
+        backend = stack.enter_context(Backend(BackendParams(threads=1, gpu_layers=0)))
+        weights = stack.enter_context(Weights(backend, gguf, pack=pack))
+        weights.load()
+        model = model_class(gguf.architecture)(Metadata(gguf.metadata), weights)
+        layers = model.cache_layers
+        cache = CausalCache(
+            backend, layers, [0] * len(layers), 2 * N_CTX, CacheConfig(dtype="f32", flash_attention=True)
+        )
+        runner = Executor(backend, model, cache, 64, 32)
+        stack.callback(runner.close)
+        yield runner, weights
+
+
+def prompt(n: int, n_vocab: int = 320, seed: int = 0) -> list[int]:
+    """Ordinary tokens of the tiny vocabulary."""
+    return [int(t) for t in np.random.default_rng(seed).integers(0, n_vocab - 3, size=n)]
+
+
+def rows(runner: Executor, ids: list[int], size: int, *, sequence: int = 0, last: int = 32) -> NDArray[np.float32]:
+    """Logits of the last rows of a prompt that is computed in batches of `size`, [last, n_vocab]."""
+    found = []
+    for begin in range(0, len(ids), size):
+        piece = ids[begin : begin + size]
+        wanted = [i for i in range(len(piece)) if begin + i >= len(ids) - last] or [len(piece) - 1]
+        logits = runner.run(Batch.of(piece, begin, sequence, wanted)).copy()
+        if begin + len(piece) > len(ids) - last:
+            found.append(logits)
+    return np.concatenate(found)[-last:]
