@@ -26,7 +26,7 @@ UPPER = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
 LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 
 # Pre-tokenizers as the models' own tokenizer.json has them, written down without looking at our table.
-ORIGINALS = {
+ORIGINALS: dict[str, list[hf.PreTokenizer]] = {
     "gpt-2": [hf.ByteLevel(add_prefix_space=False, use_regex=True)],
     "starcoder": [hf.Digits(individual_digits=True), hf.ByteLevel(add_prefix_space=False, use_regex=True)],
     "llama-bpe": split(

@@ -43,7 +43,7 @@ def test_name(name: str) -> None:
 @pytest.mark.parametrize("model", ["gpt2", "whitespace"])
 def test_whitespace(model: str) -> None:
     tokens = ["<unk>", "a", "b", "中", "ab", "A"]
-    keys = {"unknown_token_id": 0, "normalizer.lowercase": True}
+    keys: dict[str, Any] = {"unknown_token_id": 0, "normalizer.lowercase": True}
     tokenizer = from_metadata(bpe_metadata(tokens, ["a b"], pre="whitespace", model=model, **keys))
     assert tokenizer.encode(" ab \n\u3000a中x b") == [4, 1, 3, 0, 2]
     assert tokenizer.encode("A") == ([1] if model == "whitespace" else [5])

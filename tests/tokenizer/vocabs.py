@@ -52,7 +52,7 @@ def train_bpe(texts: Iterable[str], size: int) -> tuple[list[str], list[str]]:
 
 def hf_bpe(tokens: Sequence[str], merges: Sequence[str], *, ignore_merges: bool = False) -> Tokenizer:
     """The `tokenizers` library on the same vocabulary; its pre-tokenizer is left to the caller."""
-    pairs = [tuple(merge.split(" ")) for merge in merges]
+    pairs = [(left, right) for left, right in (merge.split(" ") for merge in merges)]
     return Tokenizer(models.BPE({t: i for i, t in enumerate(tokens)}, pairs, ignore_merges=ignore_merges))
 
 
