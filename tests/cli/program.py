@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 COMMAND = [sys.executable, "-m", "ollama_engine.cli.main"]
 TIME_LIMIT = 60
+RETYPE_SECONDS = 5
 
 LETTERS_BIAS = dict.fromkeys(range(97, 123), 1000.0)
 """With this bias the tiny models answer in small letters, and never end."""
@@ -106,11 +107,19 @@ class Terminal:
         assert data, f"the program ended; shown: {self.shown!r}"
         return data
 
-    def end(self) -> int:
-        """The exit code; what is still shown is read so that the process is not held up."""
-        limit = time.monotonic() + TIME_LIMIT
+    def end(self, typed: bytes = b"") -> int:
+        """The exit code after typing this; what is still shown is read so that the process is not held up.
+
+        It is typed again every few seconds: CPython's readline shows its prompt a moment before it waits for input,
+        and a Ctrl-C between the two is seen only when the next key is pressed.
+        """
+        limit, again = time.monotonic() + TIME_LIMIT, 0.0
         while self._process.poll() is None:
-            assert time.monotonic() < limit, "the program does not end"
+            now = time.monotonic()
+            assert now < limit, f"the program does not end; shown: {self.shown!r}"
+            if typed and now >= again:
+                self.type(typed)
+                again = now + RETYPE_SECONDS
             if select.select([self._fd], [], [], 0.05)[0]:
                 try:
                     self.shown += os.read(self._fd, 65536)

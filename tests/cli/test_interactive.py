@@ -119,8 +119,7 @@ def test_a_conversation_in_a_terminal(tiny: str) -> None:
         terminal.wait_for(b">>> ")
         terminal.type(b"hello\n")
         assert b"answer       2 tokens" in terminal.wait_for(b">>> ")
-        terminal.type(b"/bye\n")
-        assert terminal.end() == 0
+        assert terminal.end(b"/bye\n") == 0
 
 
 @terminals
@@ -137,8 +136,7 @@ def test_ctrl_c_stops_an_answer_and_then_leaves(tiny: str) -> None:
         terminal.wait_for(b">>> ")
         terminal.type(b"again\n")
         terminal.wait_for(b">>> ")
-        terminal.type(b"\x03")
-        assert terminal.end() == 130
+        assert terminal.end(b"\x03") == 130
         assert b"Traceback" not in terminal.shown
 
 
@@ -146,15 +144,13 @@ def test_ctrl_c_stops_an_answer_and_then_leaves(tiny: str) -> None:
 def test_ctrl_d_leaves(tiny: str) -> None:
     with Terminal("run", tiny) as terminal:
         terminal.wait_for(b">>> ")
-        terminal.type(b"\x04")
-        assert terminal.end() == 0
+        assert terminal.end(b"\x04") == 0
 
 
 @terminals
 def test_ctrl_c_ends_a_single_answer_with_130(tiny: str) -> None:
     with Terminal("run", tiny, "hello", "--echo", *LETTERS) as terminal:
         terminal.wait_for(b"hello", more=20)
-        terminal.type(b"\x03")
-        assert terminal.end() == 130
+        assert terminal.end(b"\x03") == 130
         assert b"Traceback" not in terminal.shown
         assert b"context is full" not in terminal.shown
