@@ -38,7 +38,7 @@ FAILURES = [
     (["show", "{folder}"], "error: {folder}: is a directory"),
     (["show", "{text}"], "error: {text}: not a GGUF file"),
     (["run", "{text}", "hello"], "error: {text}: not a GGUF file"),
-    (["run", "{other}", "hello"], "error: architecture 'other' is not supported"),
+    (["run", "{other}", "hello"], "{other}: architecture 'other' is not supported"),
     (["run", "{tiny}", "a b c d e f g h", "--num-ctx", "4"], "num_ctx is 4; shorten it"),
     (["run", "{tiny}", "hello", "--kv-cache-type", "q4_0", "--main-gpu", "7"], "error: "),
     (["run", "{tiny}", "hello", "--logit-bias", "99999=1"], "error: "),
