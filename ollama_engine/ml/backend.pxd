@@ -1,6 +1,7 @@
 from libc.stdint cimport uint64_t
 
 from ollama_engine.ml cimport libggml as lib
+from ollama_engine.ml.libworker cimport oe_worker, oe_worker_task
 
 
 cdef class Buffer:
@@ -20,6 +21,7 @@ cdef class Backend:
     cdef lib.ggml_backend_sched_t sched
     cdef lib.ggml_backend_sched_t measurer
     cdef lib.ggml_threadpool_t threadpool
+    cdef oe_worker *worker
     cdef int pid
     # -- configuration --
     cdef readonly object params
@@ -34,12 +36,16 @@ cdef class Backend:
     cdef uint64_t planned
     # The context that ggml works on with the GIL released.
     cdef object busy
+    # Whether `busy` was started with Context.launch and not waited for yet.
+    cdef bint running
     cdef object __weakref__
 
     cdef lib.ggml_backend_sched_t _new_scheduler(self) except NULL
     cdef int _free(self) except -1
     cdef int check_open(self) except -1
     cdef int check_idle(self) except -1
+    cdef int start_work(self, oe_worker_task task, void *argument) except -1
+    cdef int finish_work(self) except? -1
     cdef int forget_graph(self) except -1
     cdef int renew_scheduler(self) except -1
     cdef lib.ggml_backend_sched_t measuring_scheduler(self) except NULL

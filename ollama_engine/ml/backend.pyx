@@ -23,6 +23,9 @@ from ollama_engine.ml.threads import check_threads
 
 from ollama_engine.ml cimport libggml as lib
 from ollama_engine.ml.device cimport cpu_function, device_handle
+from ollama_engine.ml.libworker cimport (
+    oe_worker, oe_worker_free, oe_worker_new, oe_worker_start, oe_worker_task, oe_worker_wait,
+)
 from ollama_engine.ml.tensor cimport shape_to_ne, type_of
 
 log = logging.getLogger(__name__)
@@ -129,9 +132,31 @@ cdef class Backend:
 
     cdef int check_idle(self) except -1:
         """With `lock` held: refuse a call from inside ggml in this very thread."""
+        if self.running:
+            raise ComputeError("the backend is computing a graph that was started; wait() for it first")
         if self.busy is not None:
             raise ComputeError("the backend is computing in this thread; a log handler must not use it")
         return 0
+
+    cdef int start_work(self, oe_worker_task task, void *argument) except -1:
+        """With `lock` held: run a task on the thread that computes in the background."""
+        if self.worker == NULL:
+            self.worker = oe_worker_new()
+            if self.worker == NULL:
+                raise NoMemoryError("the system grants no further thread to compute in the background")
+        oe_worker_start(self.worker, task, argument)
+        self.running = True
+        return 0
+
+    cdef int finish_work(self) except? -1:
+        """With `lock` held: wait for the task, with the GIL released, and return its result."""
+        cdef int result = 0
+        cdef oe_worker *worker = self.worker
+        with nogil:
+            oe_worker_wait(worker, &result)
+        self.running = False
+        self.busy = None
+        return result
 
     cdef int forget_graph(self) except -1:
         """With `lock` held: the scheduler's memory belongs to no context from now on."""
@@ -159,6 +184,7 @@ cdef class Backend:
         """Close without freeing: after an allocation failed inside a computation, ggml would free twice."""
         self.n_handles = 0
         self.threadpool = NULL
+        self.worker = NULL
         self.sched = NULL
         self.measurer = NULL
         self.allocated = None
@@ -224,6 +250,8 @@ cdef class Backend:
             self.give_up()
             return
         with self.lock:
+            if self.running:
+                self.busy.abandon()
             self.check_idle()
             for member in list(self.members):
                 member.close()
@@ -232,6 +260,10 @@ cdef class Backend:
 
     cdef int _free(self) except -1:
         cdef int i
+        cdef oe_worker *worker = self.worker
+        self.worker = NULL
+        with nogil:
+            oe_worker_free(worker)
         if self.sched != NULL:
             lib.ggml_backend_sched_free(self.sched)
             self.sched = NULL

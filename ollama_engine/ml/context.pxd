@@ -6,6 +6,11 @@ from ollama_engine.ml.backend cimport Backend
 from ollama_engine.ml.tensor cimport Graph, Tensor
 
 
+cdef struct compute_job:
+    lib.ggml_backend_sched_t sched
+    lib.ggml_cgraph *graph
+
+
 cdef class Context(Graph):
     cdef readonly Backend backend
     cdef readonly int max_nodes
@@ -26,6 +31,7 @@ cdef class Context(Graph):
     cdef bint has_outputs
     cdef bint attached
     cdef bint computed
+    cdef compute_job job
 
     cdef int64_t count(self) noexcept
     cdef Tensor new(self, str dtype, object shape)
@@ -41,6 +47,8 @@ cdef class Context(Graph):
     cdef int refuse_more_than_available(self, const size_t *sizes) except -1
     cdef int plan(self, uint64_t structure) except -1
     cdef int allocate(self) except -1
+    cdef int make_ready(self) except -1
+    cdef int finish(self, int status) except -1
     cdef int forget_inputs(self) except -1
     cdef int check_inputs(self) except -1
     cdef int drop(self) except -1

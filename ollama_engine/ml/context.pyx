@@ -33,6 +33,27 @@ cdef size_t CHUNK = 64 * 1024
 cdef int MAX_ALIVE = 250
 cdef int MAX_SOURCES = 10  # GGML_MAX_SRC
 
+cdef extern from *:
+    """
+    #include <limits.h>
+    #define OE_THREW INT_MIN
+
+    // ggml's C++ parts allocate with `new`; nothing may be thrown through a thread's first function.
+    template <typename Job> static int oe_compute(Job *job) {
+        try {
+            return ggml_backend_sched_graph_compute(job->sched, job->graph);
+        } catch (...) {
+            return OE_THREW;
+        }
+    }
+    """
+    int THREW "OE_THREW"
+    int oe_compute(compute_job *job) noexcept nogil
+
+
+cdef int _compute(void *job) noexcept nogil:
+    return oe_compute(<compute_job *>job)
+
 
 cdef class Context(Graph):
     """The tensors of one graph on one backend. `max_nodes` bounds them; by default the backend's bound."""
@@ -299,32 +320,70 @@ cdef class Context(Graph):
         """Run the graph with the GIL released. Raises ShapeError for unset inputs or row numbers out of range,
         ComputeError or NoMemoryError when the backend fails.
         """
-        cdef lib.ggml_status status = lib.GGML_STATUS_FAILED
+        cdef int status
         self.prepare()
         with self.lock:
-            self.prepare()
-            self.backend.check_idle()
-            if self.backend.allocated is not self:
-                if self.inputs:
-                    raise ComputeError("the inputs have no memory: call alloc() and set them "
-                                       "(another context may have been allocated since)")
-                self.allocate()
-            self.check_inputs()
+            self.make_ready()
             self.backend.busy = self
-            try:
-                with nogil:
-                    status = lib.ggml_backend_sched_graph_compute(self.backend.sched, self.graph)
-            except MemoryError:
-                self.backend.give_up()
-                raise NoMemoryError("no memory for the computation; the backend is closed") from None
-            finally:
-                self.backend.busy = None
-            self.computed = True
-            self.forget_inputs()
-            if status == lib.GGML_STATUS_ALLOC_FAILED:
-                raise NoMemoryError("no memory for the computation")
-            if status != lib.GGML_STATUS_SUCCESS:
-                raise ComputeError(f"ggml failed with status {<int>status}")
+            with nogil:
+                status = _compute(&self.job)
+            self.backend.busy = None
+            self.finish(status)
+
+    def launch(self):
+        """Begin to compute in the background, as `compute` does; until `wait` the backend takes no other work.
+
+        Building another context meanwhile is fine. Raises as `compute`.
+        """
+        self.prepare()
+        with self.lock:
+            self.make_ready()
+            self.backend.start_work(_compute, &self.job)
+            self.backend.busy = self
+
+    def wait(self):
+        """Wait for what `launch` began, with the GIL released. Raises ComputeError and NoMemoryError as `compute`."""
+        self.backend.check_open()
+        with self.lock:
+            if self.backend.busy is not self or not self.backend.running:
+                raise ComputeError("nothing to wait for: launch() this context first")
+            self.finish(self.backend.finish_work())
+
+    def abandon(self):
+        """Wait for what `launch` began, if anything, and drop its result and its errors."""
+        with self.lock:
+            if self.backend.running and self.backend.busy is self:
+                try:
+                    self.wait()
+                except (ComputeError, NoMemoryError):
+                    pass
+
+    cdef int make_ready(self) except -1:
+        """With the lock held: everything that can be refused is refused here."""
+        self.prepare()
+        self.backend.check_idle()
+        if self.backend.allocated is not self:
+            if self.inputs:
+                raise ComputeError("the inputs have no memory: call alloc() and set them "
+                                   "(another context may have been allocated since)")
+            self.allocate()
+        self.check_inputs()
+        self.job.sched = self.backend.sched
+        self.job.graph = self.graph
+        return 0
+
+    cdef int finish(self, int status) except -1:
+        """With the lock held: what a computation leaves behind."""
+        if status == THREW:
+            self.backend.give_up()
+            raise NoMemoryError("no memory for the computation; the backend is closed")
+        self.computed = True
+        self.forget_inputs()
+        if status == lib.GGML_STATUS_ALLOC_FAILED:
+            raise NoMemoryError("no memory for the computation")
+        if status != lib.GGML_STATUS_SUCCESS:
+            raise ComputeError(f"ggml failed with status {status}")
+        return 0
 
     # -- planning and memory, with the lock held -----------------------------------------------------------------------
 
@@ -491,6 +550,7 @@ cdef class Context(Graph):
             self.is_open = False
             return
         with self.lock:
+            self.abandon()
             self.backend.check_idle()
             if self.backend.allocated is self:
                 self.backend.forget_graph()

@@ -1,0 +1,11 @@
+# csrc/worker.h
+
+cdef extern from "worker.h" nogil:
+    struct oe_worker:
+        pass
+    ctypedef int (*oe_worker_task)(void *argument) noexcept
+
+    oe_worker *oe_worker_new()
+    void oe_worker_free(oe_worker *worker)
+    int oe_worker_start(oe_worker *worker, oe_worker_task task, void *argument)
+    int oe_worker_wait(oe_worker *worker, int *result)
