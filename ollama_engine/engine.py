@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -18,8 +18,9 @@ from ollama_engine.ml.memory import MemoryReport
 from ollama_engine.ml.metadata import MetadataValue
 from ollama_engine.runner.emit import TextEmitter
 from ollama_engine.runner.loading import Loaded, load
-from ollama_engine.runner.loop import CallJob, GenerateJob, Loop, check_prompt, prompt_logits
-from ollama_engine.runner.request import Chunk, FinishReason, Request, Usage
+from ollama_engine.runner.loop import GenerateJob, LogitsJob, Loop, check_prompt
+from ollama_engine.runner.request import FinishReason, Request, Usage
+from ollama_engine.runner.stream import Stream
 from ollama_engine.sample import Sampler, SamplingParams, TokenLogprobs
 
 Prompt = str | Sequence[int]
@@ -115,16 +116,23 @@ class Engine:
             kv_cache_type=kv_cache_type,
             mmap=mmap,
         )
-        self._loaded = load(model, config, progress)
-        self._loop = Loop(self._loaded.executor, self._loaded.cache, os.path.basename(self._loaded.path))
         self._closed = False
+        self._loaded = loaded = load(model, config, progress)
+        try:
+            # The loop's thread frees the model, when nothing can be computing with it any more.
+            self._loop = Loop(loaded.executor, loaded.cache, os.path.basename(loaded.path), on_exit=loaded.close)
+        except BaseException:
+            loaded.close()
+            raise
 
     # -- generating ----------------------------------------------------------------------------------------------------
 
     def generate(self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS) -> Completion:
         """The whole answer to a prompt (text, or token ids that are taken as they are).
 
-        Raises ContextOverflowError for a prompt longer than num_ctx, TokenizerError, SamplingError, ClosedError.
+        Raises ContextOverflowError for a prompt longer than num_ctx; TokenizerError for ids outside of the vocabulary
+        and text that it cannot express; ConfigError for an empty prompt or one of another type; SamplingError when the
+        model computes NaN or every token is banned; ClosedError when the Engine is closed, before or meanwhile.
         """
         text: list[str] = []
         tokens: list[int] = []
@@ -143,20 +151,21 @@ class Engine:
             logprobs=None if params.logprobs is None else tuple(logprobs),
         )
 
-    def stream(self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS) -> Iterator[Chunk]:
-        """The answer piece by piece; closing the iterator cancels the request at its next step.
+    def stream(self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS) -> Stream:
+        """The answer piece by piece; closing or dropping the iterator cancels the request at its next step.
 
         The request starts with this call, not with the first `next`. Raises as `generate` does; what is wrong with
         the prompt raises here.
         """
         request = self._request(self._prompt_ids(prompt), params)
         self._loop.submit(GenerateJob(request))
-        return _deliver(request)
+        return Stream(request, self)
 
     def _request(self, prompt: list[int], params: SamplingParams) -> Request:
         loaded = self._open()
         check_prompt(prompt, loaded.num_ctx, loaded.model.n_vocab)
-        sampler = Sampler(params, loaded.model.n_vocab)
+        # A model may have more rows of output than tokens, for padding; those are not drawn.
+        sampler = Sampler(params, min(loaded.model.n_vocab, loaded.tokenizer.n_vocab))
         sampler.accept_many(prompt)
         emitter = TextEmitter(loaded.tokenizer.detokenizer(continues=True), tuple(params.stop))
         return Request(prompt, params, sampler, emitter, loaded.tokenizer.eog_ids, loaded.num_ctx)
@@ -169,7 +178,7 @@ class Engine:
         ids = self._prompt_ids(prompt)
         loaded = self._open()
         check_prompt(ids, loaded.num_ctx, loaded.model.n_vocab)
-        job = CallJob(lambda executor, cache: prompt_logits(executor, cache, ids))
+        job = LogitsJob(ids, loaded.model.n_vocab)
         self._loop.submit(job)
         return job.wait()
 
@@ -242,10 +251,8 @@ class Engine:
 
     def close(self) -> None:
         """End the running request, fail the waiting ones with ClosedError, and free all memory. Safe to call twice."""
-        if not self._closed:
-            self._closed = True
-            self._loop.close()
-            self._loaded.close()
+        self._closed = True
+        self._loop.close()
 
     def __enter__(self) -> Engine:
         self._open()
@@ -257,8 +264,9 @@ class Engine:
         self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_closed", True) is False:
-            self.close()
+        loop = getattr(self, "_loop", None)  # absent when __init__ raised
+        if loop is not None:
+            loop.close(wait=False)
 
     def __repr__(self) -> str:
         return f"Engine({self._loaded.path!r}{', closed' if self._closed else ''})"
@@ -268,16 +276,3 @@ def _token_id(value: object) -> int:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
         raise TypeError
     return int(value)
-
-
-def _deliver(request: Request) -> Iterator[Chunk]:
-    try:
-        while True:
-            event = request.events.get()
-            if isinstance(event, BaseException):
-                raise event
-            yield event
-            if event.finish_reason is not None:
-                return
-    finally:
-        request.cancelled.set()

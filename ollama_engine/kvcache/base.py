@@ -51,6 +51,9 @@ class Cache(LayerView, Protocol):
     def remove(self, sequence: int, begin: int = 0, end: int | None = None) -> None:
         """Forget tokens of a sequence, from position `begin` to before `end`."""
 
+    def scrub(self) -> None:
+        """Zero the free cells. For after a step that computed NaN or infinity: a mask does not hide those."""
+
     @property
     def nbytes(self) -> dict[str, int]:
         """Memory taken, {device name: bytes}."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from ollama_engine.errors import ContextOverflowError
 from ollama_engine.input import Batch, Int32Array
@@ -49,12 +50,14 @@ class CausalCache:
             raise ValueError("all layers of one causal cache have one window; compose caches for several")
         for layer in layers:
             config.check(layer)
-        # -- metadata --
-        self.cells = Cells(_round_up(n_cells, config.history_padding))
         # -- storage --
         self._backend = backend
         self._storages: dict[int, Storage] = {}
+        # First, for it refuses what does not fit before the table takes memory.
+        self._n_cells = _round_up(n_cells, config.history_padding)
         self._keys, self._values = self._allocate(devices)
+        # -- metadata --
+        self.cells = Cells(self._n_cells)
         # -- current batch --
         self._batch: Batch | None = None
         self._places: Int32Array = np.empty(0, dtype=np.int32)
@@ -74,8 +77,8 @@ class CausalCache:
             if storage is None:
                 storage = self._storages[device] = Storage(self._backend, 2 * len(self.layers))
             n_keys, n_values = layer.key_dim * layer.kv_heads, layer.value_dim * layer.kv_heads
-            keys.append(storage.add(f"cache_k.{number}", self.config.dtype, (n_keys, len(self.cells))))
-            shape = (len(self.cells), n_values) if self.config.permuted_values else (n_values, len(self.cells))
+            keys.append(storage.add(f"cache_k.{number}", self.config.dtype, (n_keys, self._n_cells)))
+            shape = (self._n_cells, n_values) if self.config.permuted_values else (n_values, self._n_cells)
             values.append(storage.add(f"cache_v.{number}", self.config.dtype, shape))
         for device, storage in self._storages.items():
             storage.allocate(device)
@@ -85,26 +88,28 @@ class CausalCache:
 
     def begin(self, batch: Batch) -> None:
         """Find cells for the batch's tokens. Raises ContextOverflowError, changing nothing, when too few are free."""
-        if self.window is not None:
-            self._drop_out_of_window(batch)
-        places = self.cells.find_free(len(batch))
-        if places is None:
+        drops = self._out_of_window(batch)
+        if len(batch) > self.cells.n_free and len(batch) > self.cells.n_free_without(drops):
             raise ContextOverflowError(
-                f"{len(batch)} tokens do not fit: {self.cells.n_free} of {len(self.cells)} cache cells are free"
+                f"{len(batch)} tokens do not fit: {self.cells.n_free_without(drops)} of {len(self.cells)} cache cells "
+                "are free"
             )
+        for sequence, end in drops:
+            self.cells.remove(sequence, 0, end)
+        places = self.cells.find_free(len(batch))
+        assert places is not None
         self.cells.place(places, batch.positions, batch.sequences)
         self._batch = batch
         self._places = places
         self._n_tokens = len(batch)
         self._history = min(_round_up(self.cells.extent(), self.config.history_padding), len(self.cells))
 
-    def _drop_out_of_window(self, batch: Batch) -> None:
-        """Free what no row of this batch, nor any later one, can see."""
-        assert self.window is not None
-        for sequence in np.unique(batch.sequences):
-            first = int(batch.positions[batch.sequences == sequence].min())
-            if first >= self.window:
-                self.cells.remove(int(sequence), 0, first - self.window + 1)
+    def _out_of_window(self, batch: Batch) -> list[tuple[int, int]]:
+        """(sequence, position): what lies before is seen by no row of this batch, nor by any later one."""
+        if self.window is None:
+            return []
+        firsts = [(int(s), int(batch.positions[batch.sequences == s].min())) for s in np.unique(batch.sequences)]
+        return [(sequence, first - self.window + 1) for sequence, first in firsts if first >= self.window]
 
     def begin_reserve(self, n_tokens: int) -> None:
         """Prepare for building a worst-case graph: as many tokens, the whole history, no cells taken."""
@@ -148,6 +153,14 @@ class CausalCache:
     def remove(self, sequence: int, begin: int = 0, end: int | None = None) -> None:
         """Forget tokens of a sequence, from position `begin` to before `end`."""
         self.cells.remove(sequence, begin, end)
+
+    def scrub(self) -> None:
+        """Zero the free cells. For after a step that computed NaN or infinity: a mask does not hide those."""
+        free = self.cells.owners == 0
+        for storage in self._keys:
+            _zero(storage, free, along_rows=False)
+        for storage in self._values:
+            _zero(storage, free, along_rows=self.config.permuted_values)
 
     @property
     def nbytes(self) -> dict[str, int]:
@@ -206,6 +219,17 @@ class CausalCache:
         """[dim * heads, cells] as [dim, history, heads]."""
         head_bytes = storage.stride(1) // heads
         return ops.view(storage, (dim, self._history, heads), (storage.stride(1), head_bytes), ctx=self._ctx)
+
+
+def _zero(storage: Tensor, cells: npt.NDArray[np.bool_], *, along_rows: bool) -> None:
+    """Zero the chosen cells of a [.., cells] storage, or of a [cells, ..] one when they lie along its rows."""
+    raw = np.empty(storage.nbytes, dtype=np.uint8)
+    storage.read_into(raw)
+    if along_rows:
+        raw.reshape(storage.dim(1), len(cells), -1)[:, cells] = 0
+    else:
+        raw.reshape(len(cells), -1)[cells] = 0
+    storage.set_bytes(raw)
 
 
 def _round_up(n: int, multiple: int) -> int:

@@ -6,6 +6,8 @@ the twin that a faster one is held against.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -38,6 +40,13 @@ class Cells:
     @property
     def n_free(self) -> int:
         return len(self.positions) - self._n_used
+
+    def n_free_without(self, drops: Iterable[tuple[int, int]]) -> int:
+        """Free cells there would be if each (sequence, end) gave up its positions below `end`. Changes nothing."""
+        owners = self.owners.copy()
+        for sequence, end in drops:
+            owners[self._of(sequence) & (self.positions < end)] &= ~_bit(sequence)
+        return int((owners == 0).sum())
 
     def extent(self) -> int:
         """One more than the highest used cell: how far attention must look."""
@@ -87,7 +96,7 @@ class Cells:
         """
         keys = self.positions[:extent][None, :]
         rows = positions[:, None]
-        seen = (self.owners[:extent][None, :] & _bits(sequences)[:, None]) != 0
+        seen: npt.NDArray[np.bool_] = (self.owners[:extent][None, :] & _bits(sequences)[:, None]) != 0
         seen &= keys <= rows
         if window is not None:
             seen &= keys > rows - window
@@ -104,7 +113,8 @@ class Cells:
             assert (np.diff(mine) > 0).all(), f"sequence {sequence} has each position once"
 
     def _of(self, sequence: int) -> npt.NDArray[np.bool_]:
-        return (self.owners & _bit(sequence)) != 0
+        mine: npt.NDArray[np.bool_] = (self.owners & _bit(sequence)) != 0
+        return mine
 
 
 def _bit(sequence: int) -> np.uint64:

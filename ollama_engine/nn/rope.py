@@ -59,7 +59,7 @@ def read_rope(metadata: Metadata, n_dims: int, mode: str = "norm") -> Rope:
     if kind not in ("none", "linear", "yarn"):
         raise UnsupportedModelError(f"rope.scaling.type {kind!r} is not supported; supported: none, linear, yarn")
     factor = metadata.f32("rope.scaling.factor", None) or metadata.f32("rope.scale_linear", None) or 1.0
-    trained = metadata.u32("rope.scaling.original_context_length", None) or metadata.u32("context_length")
+    trained = metadata.u32("rope.scaling.original_context_length", 0) or metadata.u32("context_length")
     rope = Rope(
         n_dims=n_dims,
         mode=mode,

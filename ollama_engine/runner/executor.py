@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ollama_engine.errors import ConfigError
-from ollama_engine.input import Batch
+from ollama_engine.input import Batch, Int32Array
 from ollama_engine.kvcache import Cache
+from ollama_engine.kvcache.cells import MAX_SEQUENCES
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.tensor import Tensor
@@ -55,8 +56,9 @@ class Executor:
         self.batch_size = batch_size
         self.max_outputs = min(max_outputs, batch_size)
         # -- storage --
-        self._logits = np.empty((self.max_outputs, model.n_vocab), dtype=np.float32)
+        self._buffer = np.empty((self.max_outputs, model.n_vocab), dtype=np.float32)
         # -- current graph --
+        self._logits = self._buffer[:0]
         self._graph: Graph | None = None
         self.counts = GraphCounts()
 
@@ -78,6 +80,7 @@ class Executor:
         try:
             return self._compute(batch)
         except BaseException:
+            self.close()  # it may be half built or not allocated
             # The cells hold no keys and values; a sequence must not go on as if they did.
             for sequence in np.unique(batch.sequences):
                 first = int(batch.positions[batch.sequences == sequence].min())
@@ -92,18 +95,25 @@ class Executor:
             graph.inputs.outputs.set(batch.outputs)
         self._cache.write_inputs()
         graph.ctx.compute()
-        logits = self._logits[: len(batch.outputs)]
+        logits = self._buffer[: len(batch.outputs)]
         graph.logits.read_into(logits)
+        self._logits = logits
         return logits
+
+    @property
+    def spoiled(self) -> bool:
+        """Whether the latest logits hold NaN or +infinity: what led to them lies in the cache, see `Cache.scrub`."""
+        return not bool((self._logits < np.inf).all())
 
     def _check(self, batch: Batch) -> None:
         if not 1 <= len(batch) <= self.batch_size:
             raise ConfigError(f"a batch has 1 to {self.batch_size} tokens, got {len(batch)}")
         if not 1 <= len(batch.outputs) <= self.max_outputs:
             raise ConfigError(f"a batch asks for 1 to {self.max_outputs} rows of logits, got {len(batch.outputs)}")
-        low, high = int(batch.tokens.min()), int(batch.tokens.max())
-        if low < 0 or high >= self._model.n_vocab:
-            raise ConfigError(f"tokens are 0 to {self._model.n_vocab - 1}, got {low} to {high}")
+        _check_range("tokens", batch.tokens, self._model.n_vocab)
+        _check_range("positions", batch.positions, 1 << 31)
+        _check_range("sequences", batch.sequences, MAX_SEQUENCES)
+        _check_range("outputs", batch.outputs, len(batch))
 
     def _key(self, n_tokens: int, n_outputs: int) -> ShapeKey:
         return (n_tokens, n_outputs, self._cache.shape_key)
@@ -140,3 +150,9 @@ class Executor:
         if self._graph is not None:
             self._graph.ctx.close()
             self._graph = None
+
+
+def _check_range(name: str, values: Int32Array, end: int) -> None:
+    low, high = int(values.min()), int(values.max())
+    if low < 0 or high >= end:
+        raise ConfigError(f"{name} are 0 to {end - 1}, got {low} to {high}")

@@ -6,16 +6,18 @@ request alone.
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Protocol
 
 import numpy as np
 
-from ollama_engine.errors import ClosedError, ContextOverflowError
+from ollama_engine.errors import ClosedError, ConfigError, ContextOverflowError, TokenizerError
 from ollama_engine.input import Batch
 from ollama_engine.kvcache import Cache
 from ollama_engine.runner.executor import Executor, FloatArray
@@ -33,81 +35,158 @@ class Job(Protocol):
     def run(self, executor: Executor, cache: Cache) -> None:
         """Do it; deliver results and exceptions to whoever waits, and raise nothing."""
 
+    def cancel(self) -> None:
+        """Let `run` end at its next step. Called from any thread, finalisers included; takes no lock."""
+
     def fail(self, error: BaseException) -> None:
         """Tell whoever waits that it will not be done."""
 
 
 class Loop:
-    """Runs jobs one after the other on a thread of its own, until closed."""
+    """Runs jobs one after the other on a thread of its own, until closed; `on_exit` runs there, as the last thing.
 
-    def __init__(self, executor: Executor, cache: Cache, name: str) -> None:
+    Closing may come from a finaliser, in any thread and at any place, so nothing here waits for a lock: flags are set
+    before they are looked at from the other side, and SimpleQueue.put may interrupt itself.
+    """
+
+    def __init__(self, executor: Executor, cache: Cache, name: str, on_exit: Callable[[], None]) -> None:
+        # -- collaborators --
         self._executor = executor
         self._cache = cache
+        self._on_exit = on_exit
+        # -- state --
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        self._lock = threading.Lock()
-        self._closed = False
         self._current: Job | None = None
+        self._closed = False
+        self._ended = False
+        # -- thread --
+        self._pid = os.getpid()
         self._thread = threading.Thread(target=self._serve, name=f"ollama_engine {name}", daemon=True)
         self._thread.start()
+        # The interpreter must not go away under a computation.
+        atexit.register(self.close)
 
     def submit(self, job: Job) -> None:
         """Queue a job. Raises ClosedError."""
-        with self._lock:
-            if self._closed:
-                raise ClosedError("this Engine is closed")
-            self._jobs.put(job)
+        if self._pid != os.getpid():
+            raise ClosedError("this Engine was opened before the process forked; open one in the child")
+        if self._closed:
+            raise ClosedError("this Engine is closed")
+        self._jobs.put(job)
+        if self._ended:
+            self._fail_waiting()
 
-    def close(self) -> None:
-        """End the current job at its next step, fail the queued ones, and join the thread. Safe to call twice."""
-        with self._lock:
-            if not self._closed:
-                self._closed = True
-                self._jobs.put(None)
-            current = self._current
-        if isinstance(current, GenerateJob):
-            current.request.cancelled.set()
-        if threading.current_thread() is not self._thread:
+    def close(self, *, wait: bool = True) -> None:
+        """End the current job at its next step, fail the queued ones, and join the thread. Safe to call twice.
+
+        From the loop's own thread, or without `wait`, this happens as soon as the current step has ended.
+        """
+        if self._pid != os.getpid():
+            return  # a fork has no such thread
+        self._closed = True
+        self._jobs.put(None)
+        current = self._current
+        if current is not None:
+            current.cancel()
+        if wait and threading.current_thread() is not self._thread:
             self._thread.join()
 
     def _serve(self) -> None:
-        while True:
-            job = self._jobs.get()
-            if job is None:
-                return
-            with self._lock:
-                self._current, closed = job, self._closed
-            if closed:
-                job.fail(ClosedError("the Engine was closed before this request was served"))
-                continue
+        try:
+            while self._serve_one():
+                pass
+        finally:
+            self._closed = self._ended = True
+            self._fail_waiting()
+            atexit.unregister(self.close)
+            self._on_exit()
+
+    def _serve_one(self) -> bool:
+        job = self._jobs.get()
+        if job is None:
+            return False
+        self._current = job
+        if self._closed:
+            job.fail(_closed_before())
+        else:
             job.run(self._executor, self._cache)
-            with self._lock:
-                self._current = None
+        self._current = None
+        return True
+
+    def _fail_waiting(self) -> None:
+        while True:
+            try:
+                job = self._jobs.get_nowait()
+            except Empty:
+                return
+            if job is not None:
+                job.fail(_closed_before())
 
 
-class CallJob:
-    """Computes one value on the loop's thread for a caller that waits."""
+def _closed_before() -> ClosedError:
+    return ClosedError("the Engine was closed before this request was served")
 
-    def __init__(self, call: Callable[[Executor, Cache], FloatArray]) -> None:
-        self._call = call
+
+def _closed_while() -> ClosedError:
+    return ClosedError("the Engine or the stream was closed while this request was served")
+
+
+def _forget(executor: Executor, cache: Cache) -> None:
+    """Free the sequence's cells, and leave nothing in them that could harm the next."""
+    cache.remove(SEQUENCE)
+    if executor.spoiled:
+        cache.scrub()
+
+
+class LogitsJob:
+    """Computes the logits of every row of a prompt, float32 [len(prompt), n_vocab], for a caller that waits."""
+
+    def __init__(self, prompt: list[int], n_vocab: int) -> None:
+        self._prompt = prompt
+        self._n_vocab = n_vocab
+        self._cancelled = False
         self._answer: SimpleQueue[FloatArray | BaseException] = SimpleQueue()
 
     def run(self, executor: Executor, cache: Cache) -> None:
-        """Compute and deliver."""
+        """Compute in pieces and deliver."""
         try:
-            self._answer.put(self._call(executor, cache))
+            self._answer.put(self._compute(executor))
         except BaseException as error:
-            self._answer.put(error)
+            self.fail(error)
+        finally:
+            _forget(executor, cache)
+
+    def _compute(self, executor: Executor) -> FloatArray:
+        rows = np.empty((len(self._prompt), self._n_vocab), dtype=np.float32)
+        for begin in range(0, len(self._prompt), executor.max_outputs):
+            if self._cancelled:
+                raise _closed_while()
+            piece = self._prompt[begin : begin + executor.max_outputs]
+            batch = Batch.of(piece, begin, SEQUENCE, range(len(piece)))
+            rows[begin : begin + len(piece)] = executor.run(batch)
+        return rows
+
+    def cancel(self) -> None:
+        """Compute no further piece."""
+        self._cancelled = True
 
     def fail(self, error: BaseException) -> None:
         """Deliver the reason."""
         self._answer.put(error)
 
     def wait(self) -> FloatArray:
-        """The value; raises what the call raised."""
-        answer = self._answer.get()
-        if isinstance(answer, BaseException):
+        """The logits; raises what computing them raised."""
+        try:
+            answer = self._answer.get()
+        except BaseException:  # KeyboardInterrupt
+            self.cancel()
+            raise
+        if not isinstance(answer, BaseException):
+            return answer
+        try:
             raise answer
-        return answer
+        finally:
+            del answer  # which would hold this frame
 
 
 class GenerateJob:
@@ -115,6 +194,10 @@ class GenerateJob:
 
     def __init__(self, request: Request) -> None:
         self.request = request
+
+    def cancel(self) -> None:
+        """Compute no further step."""
+        self.request.cancelled = True
 
     def fail(self, error: BaseException) -> None:
         """Deliver the reason."""
@@ -125,16 +208,16 @@ class GenerateJob:
         request = self.request
         request.started_at = time.perf_counter()
         try:
-            while not request.cancelled.is_set():
+            while not request.cancelled:
                 logits = _step(request, executor)
                 if logits is not None and not _accept(request, logits):
                     return
-            self.fail(ClosedError("the request was cancelled"))
+            self.fail(_closed_while())
         except BaseException as error:
             log.debug("request failed", exc_info=True)
             self.fail(error)
         finally:
-            cache.remove(SEQUENCE)
+            _forget(executor, cache)
 
 
 def _step(request: Request, executor: Executor) -> FloatArray | None:
@@ -149,8 +232,9 @@ def _step(request: Request, executor: Executor) -> FloatArray | None:
 
 def _accept(request: Request, logits: FloatArray) -> bool:
     """Sample and deliver one token; False when it ended the request."""
-    if request.params.max_tokens == 0:
+    if request.params.max_tokens == 0 or request.n_tokens >= request.num_ctx:
         return _finish(request, "length")
+    logits = logits[: request.sampler.n_vocab]
     token = request.sampler.sample(logits)
     if not request.first_token_at:
         request.first_token_at = time.perf_counter()
@@ -165,8 +249,8 @@ def _accept(request: Request, logits: FloatArray) -> bool:
     if request.emitter.stopped:
         done = "stop"
     elif len(request.sampled) == request.params.max_tokens or request.n_tokens >= request.num_ctx:
-        done = "length"
         text += request.emitter.flush()
+        done = "stop" if request.emitter.stopped else "length"
     if done is not None:
         usage = request.usage(time.perf_counter())
         request.events.put(Chunk(text, (token,), logprobs, done, usage))
@@ -181,22 +265,10 @@ def _finish(request: Request, reason: FinishReason) -> bool:
     return False
 
 
-def prompt_logits(executor: Executor, cache: Cache, prompt: list[int]) -> FloatArray:
-    """Logits of every row of a prompt, float32 [len(prompt), n_vocab], computed in pieces."""
-    rows = []
-    try:
-        for begin in range(0, len(prompt), executor.max_outputs):
-            piece = prompt[begin : begin + executor.max_outputs]
-            rows.append(executor.run(Batch.of(piece, begin, SEQUENCE, range(len(piece)))).copy())
-    finally:
-        cache.remove(SEQUENCE)
-    return np.concatenate(rows)
-
-
 def check_prompt(prompt: list[int], num_ctx: int, n_vocab: int) -> None:
-    """Raise ValueError subclasses for a prompt that is empty, too long, or has ids outside of the vocabulary."""
+    """Raise ConfigError for an empty prompt, ContextOverflowError for a long one, TokenizerError for unknown ids."""
     if not prompt:
-        raise ContextOverflowError("the prompt has no tokens, and the model puts none before it; give at least one")
+        raise ConfigError("the prompt has no tokens, and the model puts none before it; give at least one")
     if len(prompt) > num_ctx:
         raise ContextOverflowError(
             f"the prompt has {len(prompt)} tokens, but num_ctx is {num_ctx}; "
@@ -204,4 +276,4 @@ def check_prompt(prompt: list[int], num_ctx: int, n_vocab: int) -> None:
         )
     bad = [t for t in prompt if not 0 <= t < n_vocab]
     if bad:
-        raise ContextOverflowError(f"token {bad[0]} is not in the vocabulary (0 to {n_vocab - 1})")
+        raise TokenizerError(f"token {bad[0]} is not in the vocabulary (0 to {n_vocab - 1})")

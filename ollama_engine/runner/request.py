@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from dataclasses import dataclass, field
 from queue import SimpleQueue
@@ -48,7 +47,11 @@ class Chunk:
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """The loop's view of a generation; everything but `events` and `cancelled` belongs to the loop's thread."""
+    """The loop's view of a generation; everything but `events` and `cancelled` belongs to the loop's thread.
+
+    `cancelled` is set once and looked at before each step: a plain flag, for it is also set by finalisers, which may
+    run anywhere and must not wait for a lock.
+    """
 
     prompt: list[int]
     params: SamplingParams
@@ -58,7 +61,7 @@ class Request:
     num_ctx: int
     # -- shared with the caller's thread --
     events: SimpleQueue[Chunk | BaseException] = field(default_factory=SimpleQueue)
-    cancelled: threading.Event = field(default_factory=threading.Event)
+    cancelled: bool = False
     # -- progress --
     n_computed: int = 0
     sampled: list[int] = field(default_factory=list)

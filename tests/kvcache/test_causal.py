@@ -1,0 +1,167 @@
+"""The causal cache on a real backend: what goes in comes out, for every type and layout, and nothing else does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ollama_engine.errors import ConfigError, ContextOverflowError, NoMemoryError
+from ollama_engine.input import Batch
+from ollama_engine.kvcache import CacheConfig, CausalCache, LayerShape
+from ollama_engine.ml.backend import Backend
+from ollama_engine.ml.placement import BackendParams
+from tests.kvcache.attending import Attending, attending
+from tests.kvcache.drawing import draw, table
+
+TOLERANCE = {"f32": 1e-5, "f16": 1e-2, "bf16": 2e-2, "q8_0": 5e-2, "q4_0": 0.5}
+"""Of an average of normal numbers whose keys and values are rounded to the type."""
+
+LAYOUTS = [(dtype, True) for dtype in TOLERANCE] + [(dtype, False) for dtype in ("f32", "f16", "bf16")]
+both_layouts = pytest.mark.parametrize("flash", [True, False], ids=["flash", "permuted"])
+
+
+@pytest.mark.parametrize(("dtype", "flash"), LAYOUTS)
+def test_attention_over_what_was_stored(dtype: Any, flash: bool) -> None:
+    """A prompt, tokens one by one, a second sequence in between, and both in one batch."""
+    steps = [([0] * 9, range(9)), ([0], [9]), ([3] * 40, range(40)), ([0, 3, 3], [10, 40, 41]), ([3], [42])]
+    with attending(80, dtype=dtype, flash_attention=flash) as a:
+        for sequences, positions in steps:
+            found, expected = a.run(sequences, list(positions)), a.expected(sequences, list(positions))
+            assert np.abs(found - expected).max() <= TOLERANCE[dtype]
+            a.cache.cells.check()
+
+
+@both_layouts
+def test_freed_cells_are_used_again(flash: bool) -> None:
+    with attending(32, flash_attention=flash) as a:
+        for sequence in range(5):
+            a.run([sequence] * 32, range(32))
+            a.cache.remove(sequence)
+        a.run([0] * 16, range(16))
+        a.run([1] * 16, range(16))
+        a.cache.remove(0)
+        found = a.run([1] * 8, range(16, 24))
+        assert np.abs(found - a.expected([1] * 8, range(16, 24))).max() <= 1e-5
+
+
+@both_layouts
+def test_a_truncated_sequence_goes_on_from_there(flash: bool) -> None:
+    with attending(64, flash_attention=flash) as a:
+        a.run([0] * 20, range(20))
+        a.cache.remove(0, 12)
+        assert np.abs(a.run([0], [12]) - a.expected([0], [12])).max() <= 1e-5
+
+
+@both_layouts
+@pytest.mark.parametrize("batch", [1, 3, 8, 20])
+def test_a_window_drops_what_no_row_can_see(flash: bool, batch: int) -> None:
+    window, length = 6, 60
+    with attending(window + batch, padding=2, window=window, flash_attention=flash) as a:
+        for begin in range(0, length, batch):
+            positions = range(begin, min(begin + batch, length))
+            found = a.run([0] * len(positions), positions)
+            assert np.abs(found - a.expected([0] * len(positions), positions)).max() <= 1e-5
+            assert a.cache.cells.n_used <= window + batch - 1
+            a.cache.cells.check()
+
+
+def test_a_window_of_one_sequence_leaves_the_others_alone() -> None:
+    with attending(64, window=4) as a:
+        a.run([0] * 10, range(10))
+        a.run([1] * 4, range(4))
+        a.run([0, 1], [10, 4])
+        assert a.cache.cells.last_position(1) == 4
+        found = a.run([1, 0], [5, 11])
+        assert np.abs(found - a.expected([1, 0], [5, 11])).max() <= 1e-5
+
+
+@pytest.mark.parametrize("window", [None, 4])
+def test_overflow_changes_nothing(window: int | None) -> None:
+    with attending(32, window=window) as a:
+        a.cache.cells = table(" ".join([f"a{i}" for i in range(14)] + [f"b{i}" for i in range(10)] + ["."] * 8))
+        before = draw(a.cache.cells)
+        # With a window, 11 cells of a are out of sight at position 14: 8 + 11 would be free.
+        n = 9 if window is None else 20
+        with pytest.raises(ContextOverflowError, match=f"{n} tokens do not fit: {n - 1} of 32"):
+            a.cache.begin(Batch.of([0] * n, 14))
+        assert draw(a.cache.cells) == before
+        a.cache.begin(Batch.of([0] * (n - 1), 14))
+        a.cache.cells.check()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e30])
+@pytest.mark.parametrize(("dtype", "flash"), LAYOUTS)
+def test_nonsense_does_not_leak_from_scrubbed_cells(dtype: Any, flash: bool, bad: float) -> None:
+    """A mask cannot hide it: minus infinity plus NaN is NaN, and so is 0 times infinity."""
+    with attending(96, dtype=dtype, flash_attention=flash) as a:
+        a.run([1] * 9, range(9))
+        a.run([0] * 70, range(70), spoil=bad)
+        a.cache.remove(0)
+        a.cache.scrub()
+        for sequences, positions in (([1], [9]), ([0] * 3, range(3)), ([1] * 70, range(10, 80))):
+            found, expected = a.run(sequences, list(positions)), a.expected(sequences, list(positions))
+            assert np.abs(found - expected).max() <= TOLERANCE[dtype]
+
+
+def test_graph_shape_changes_only_with_tokens_and_padded_history() -> None:
+    with attending(128, padding=32) as a:
+        a.cache.begin(Batch.of([0] * 30, 0))
+        keys = []
+        for position in range(30, 66):
+            a.cache.begin(Batch.of([0], position))
+            keys.append(a.cache.shape_key)
+        assert keys == [(1, 32)] * 2 + [(1, 64)] * 32 + [(1, 96)] * 2
+        a.cache.begin_reserve(7)
+        assert a.cache.shape_key == (7, 128)
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"dtype": "q8_0", "flash_attention": False}, "needs flash attention"),
+        ({"dtype": "q4_0", "flash_attention": False}, "needs flash attention"),
+        ({"dtype": "q5_0", "flash_attention": True}, "f32, f16, bf16, q8_0, q4_0"),
+    ],
+)
+def test_types_that_cannot_be_stored(config: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        CacheConfig(**config)
+
+
+def test_blocks_must_fit_the_heads() -> None:
+    config = CacheConfig(dtype="q8_0", flash_attention=True)
+    with pytest.raises(ConfigError, match=r"blocks of 32.*48 and 64"):
+        config.check(LayerShape(kv_heads=1, key_dim=48, value_dim=64))
+
+
+def test_layers_of_different_windows_need_several_caches() -> None:
+    layers = [LayerShape(kv_heads=1, key_dim=32, value_dim=32, window=w) for w in (None, 8)]
+    with (
+        Backend(BackendParams(threads=1, gpu_layers=0)) as backend,
+        pytest.raises(ValueError, match="one window"),
+    ):
+        CausalCache(backend, layers, [0, 0], 32, CacheConfig(dtype="f16", flash_attention=True))
+
+
+def test_more_cells_than_memory_is_refused_before_any_is_taken() -> None:
+    with pytest.raises(NoMemoryError), attending(1 << 30):
+        pass
+
+
+def test_bytes_are_counted() -> None:
+    with attending(64, dtype="f16") as a:
+        assert sum(a.cache.nbytes.values()) == 2 * 64 * 2 * (32 + 64) * 2
+
+
+def test_a_closed_cache_has_no_memory() -> None:
+    with attending(64) as a:
+        a.cache.close()
+        a.cache.close()
+        with pytest.raises(Exception, match="closed"):
+            _use(a)
+
+
+def _use(a: Attending) -> None:
+    a.run([0], [0])

@@ -1,0 +1,51 @@
+"""What each row attends to, drawn: one line for each row of the batch, 0 where it sees the cell and x where not."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+
+from tests.kvcache.drawing import ints, place, table
+
+
+class Case(NamedTuple):
+    name: str
+    cells: str
+    rows: str
+    mask: str
+    window: int | None = None
+
+
+CASES = [
+    Case("first batch", "a0 a1 a2", "a0 a1 a2", "0xx/00x/000"),
+    Case("one more token", "a0 a1 a2 a3", "a3", "0000"),
+    Case("free cells are hidden", "a0 . a1 .", "a0 a1", "0xxx/0x0x"),
+    Case("cells in any order", "a2 a0 a1", "a0 a1 a2", "x0x/x00/000"),
+    Case("two sequences", "a0 b0 a1 b1", "a1 b1", "0x0x/x0x0"),
+    Case("two sequences, one batch", "a0 a1 b0 b1", "a0 a1 b0 b1", "0xxx/00xx/xx0x/xx00"),
+    Case("a sequence without cells", "a0 a1", "b0", "xx"),
+    Case("shared prefix", "ab0 ab1 a2 b2", "a2 b2", "000x/00x0"),
+    Case("an earlier row does not see the shared rest", "ab0 ab1 a2", "b0", "0xx"),
+    Case("a gap in the positions", "a0 a5 a9", "a5 a7", "00x/00x"),
+    Case("window of 1 is the token itself", "a0 a1 a2", "a0 a1 a2", "0xx/x0x/xx0", window=1),
+    Case("window of 2", "a0 a1 a2 a3", "a0 a1 a2 a3", "0xxx/00xx/x00x/xx00", window=2),
+    Case("window longer than the text", "a0 a1 a2", "a0 a1 a2", "0xx/00x/000", window=9),
+    Case("window of two sequences", "a3 a4 a5 b0 b1", "a5 b1", "x00xx/xxx00", window=2),
+    Case("window over shared cells", "ab0 ab1 ab2 a3", "a3 b3", "xx00/xx0x", window=2),
+    Case("largest window", "a0 a1", "a1", "00", window=2**31 - 1),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_mask(case: Case) -> None:
+    rows = [place(word) for word in case.rows.split()]
+    cells = table(case.cells)
+    seen = cells.visible(len(cells), ints(p for _, p in rows), ints(s[0] for s, _ in rows), case.window)
+    assert "/".join("".join("0" if cell else "x" for cell in row) for row in seen) == case.mask
+
+
+def test_a_mask_may_stop_early_or_go_on_over_free_cells() -> None:
+    cells = table("a0 a1 . .")
+    for extent in (1, 2, 4):
+        assert cells.visible(extent, ints([1]), ints([0])).tolist() == [[True, True, False, False][:extent]]
