@@ -28,13 +28,17 @@ class Input:
 class Batch:
     """Tokens for one forward pass, of any number of sequences. All arrays have one entry for each token.
 
-    `outputs` are the rows (indices into the batch, ascending) whose logits are wanted.
+    `outputs` are the rows (indices into the batch, ascending) whose logits are wanted. Rows of one sequence with the
+    same number of 0 or more in `blocks` attend to each other, whatever their order: one image; -1 for all others.
+    `images` are the rows with which an image for cross-attention comes along.
     """
 
     tokens: Int32Array
     positions: Int32Array
     sequences: Int32Array
     outputs: Int32Array
+    blocks: Int32Array | None = None
+    images: Int32Array | None = None
 
     @classmethod
     def of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from ollama_engine.input import Batch
@@ -29,8 +30,29 @@ class LayerView(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class CellUsage:
+    """What the cells of a cache hold; of several caches in one, the fullest."""
+
+    used: int = 0
+    free: int = 0
+    shared: int = 0
+    """Of the used ones, those of two sequences or more."""
+    extent: int = 0
+    """One more than the highest used cell: attention reads that many, so `extent - used` holes cost time."""
+
+
 class Cache(LayerView, Protocol):
-    """** used by the runner **"""
+    """** used by the runner **
+
+    A sequence is a number from 0 to MAX_SEQUENCES - 1; its tokens have positions. Several sequences may share the
+    cells of a common beginning; a cell is free when no sequence has it.
+    """
+
+    # -- one step --
+
+    def require_room(self, batch: Batch) -> None:
+        """Raise ContextOverflowError where `begin` would. Changes nothing."""
 
     def begin(self, batch: Batch) -> None:
         """Find cells for the batch's tokens. Raises ContextOverflowError, changing nothing, when too few are free."""
@@ -48,11 +70,52 @@ class Cache(LayerView, Protocol):
     def write_inputs(self) -> None:
         """Write the current batch's values into the inputs of the latest graph."""
 
+    # -- sequences --
+
+    def share(self, source: int, target: int, end: int) -> None:
+        """Let `target`, which is empty, have what `source` has below position `end`, without copying."""
+
+    def can_resume(self, sequence: int, position: int) -> bool:
+        """Whether all is there that a token at `position` and later ones attend to, of the positions before it."""
+
     def remove(self, sequence: int, begin: int = 0, end: int | None = None) -> None:
         """Forget tokens of a sequence, from position `begin` to before `end`."""
 
+    # -- moving: no step may be in flight, and graphs that were allocated lose their memory --
+
+    @property
+    def can_shift(self) -> bool:
+        """Whether positions can change. Where not, the tokens that stay have to be computed again."""
+
+    def require_shift(self, sequence: int, begin: int, discard: int) -> None:
+        """Raise ContextOverflowError or ValueError where `shift` would. Changes nothing."""
+
+    def shift(self, sequence: int, begin: int, discard: int) -> None:
+        """Forget `discard` positions from `begin` on; those that follow move down by as many.
+
+        What other sequences share stays as it is for them. Ask `can_resume` for the next position afterwards: where a
+        window had dropped tokens before `begin`, some are missing. Raises ContextOverflowError, changing nothing,
+        when there are too few free cells to copy shared ones into, and ValueError unless `can_shift`. When the
+        computation fails, that error is raised, and the sequence has lost everything from `begin` on.
+        """
+
+    def defrag(self) -> int:
+        """Move used cells into the holes below them; returns how many were moved."""
+
+    def reserve_moves(self) -> None:
+        """Take the memory for `shift` and `defrag` now. Raises NoMemoryError."""
+
+    # -- upkeep --
+
     def scrub(self) -> None:
         """Zero the free cells. For after a step that computed NaN or infinity: a mask does not hide those."""
+
+    def check(self) -> None:
+        """Raise AssertionError unless the bookkeeping is consistent; for tests and debugging."""
+
+    @property
+    def usage(self) -> CellUsage:
+        """How full it is."""
 
     @property
     def nbytes(self) -> dict[str, int]:

@@ -21,6 +21,20 @@ class LayerShape:
     value_dim: int
     window: int | None = None
     """Sliding window: a token sees this many tokens, itself included; None sees all."""
+    chunk: int | None = None
+    """Chunked attention: a token sees those from the last multiple of this on."""
+    image_rows: int | None = None
+    """Cross-attention: the layer stores this many rows for one image, and no tokens."""
+
+    @property
+    def n_keys(self) -> int:
+        """Numbers in the keys of one token."""
+        return self.key_dim * self.kv_heads
+
+    @property
+    def n_values(self) -> int:
+        """Numbers in the values of one token."""
+        return self.value_dim * self.kv_heads
 
 
 @dataclass(frozen=True, kw_only=True)

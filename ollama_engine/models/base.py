@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 from ollama_engine.kvcache import LayerShape, LayerView
 from ollama_engine.ml.metadata import Metadata
@@ -51,3 +51,14 @@ class Model(Protocol):
 
     def forward(self, inputs: ModelInputs, cache: LayerView) -> Tensor:
         """Build the graph: logits f32 [n_vocab, n_outputs]."""
+
+
+@runtime_checkable
+class ShiftsKeys(Protocol):
+    """A model whose stored keys can be turned to other positions. Others have tokens computed again instead."""
+
+    def shift_keys(self, layer: int, keys: Tensor, deltas: Tensor) -> Tensor:
+        """Keys f32 [key_dim, kv_heads, n] of a layer as they are at positions changed by deltas i32 [n].
+
+        Layers without positions return them as they are.
+        """

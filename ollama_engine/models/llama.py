@@ -217,3 +217,7 @@ class Llama(nn.Module):
             outputs = inputs.outputs if i == o.n_layer - 1 else None
             x = layer.forward(x, inputs, self.rope_freqs.weight, cache, o, outputs)
         return self.output(self.output_norm(x, o.norm_eps))
+
+    def shift_keys(self, layer: int, keys: Tensor, deltas: Tensor) -> Tensor:
+        """Keys f32 [head_dim, n_head_kv, n] at positions changed by deltas i32 [n]; all layers rotate alike."""
+        return self.options.rope.shifted(keys, deltas, self.rope_freqs.weight)

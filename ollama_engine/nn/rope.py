@@ -49,6 +49,15 @@ class Rope:
             beta_slow=self.beta_slow,
         )
 
+    def shifted(self, keys: Tensor, deltas: Tensor, factors: Tensor | None = None) -> Tensor:
+        """Keys that were rotated for some positions, as they are at positions changed by deltas i32 [n].
+
+        Angles grow linearly with positions, so the rotation by the difference does it. The keys have their magnitude
+        already, so what YaRN multiplies with is cancelled.
+        """
+        gain = 1 + 0.1 * math.log(1 / self.scale) if self.ext_factor else 1.0
+        return replace(self, attn_factor=1 / gain)(keys, deltas, factors)
+
 
 def read_rope(metadata: Metadata, n_dims: int, mode: str = "norm") -> Rope:
     """Base, scaling type and factors of a model; llama.cpp's key names and Ollama's shorter ones are both read.

@@ -58,7 +58,7 @@ class Attending:
 
     def expected(self, sequences: Sequence[int], positions: Sequence[int], first: int = 0) -> Floats:
         """The same in numpy, for histories that begin at `first` and have no gaps."""
-        window = self.cache.window or 1 << 30
+        window = self.cache.visibility.window or 1 << 30
         rows = [(s, range(max(first, p - window + 1), p + 1)) for s, p in zip(sequences, positions, strict=True)]
         return np.stack([np.stack([attend(layer, *row) for row in rows]) for layer in range(2)])
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from ollama_engine.kvcache.cells import MAX_SEQUENCES, Cells
+from ollama_engine.kvcache.visibility import Visibility
 from tests.kvcache.drawing import draw, ints, table
 
 
@@ -127,7 +128,8 @@ class CellsAgainstTwin(RuleBasedStateMachine):
     @rule(rows=st.lists(st.tuples(positions, sequences), min_size=1, max_size=4), window=st.none() | st.integers(1, 6))
     def look(self, rows: list[tuple[int, int]], window: int | None) -> None:
         extent = max(1, self.cells.extent())
-        seen = self.cells.visible(extent, ints(p for p, _ in rows), ints(s for _, s in rows), window)
+        last = ints(p for p, _ in rows)
+        seen = self.cells.visible(extent, ints(s for _, s in rows), Visibility(window=window).first(last), last)
         for (position, sequence), row in zip(rows, seen, strict=True):
             low = -1 if window is None else position - window
             assert set(np.flatnonzero(row)) == {c for c, p in self.twin.of(sequence).items() if low < p <= position}

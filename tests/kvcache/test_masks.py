@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
+from ollama_engine.kvcache.visibility import Visibility
 from tests.kvcache.drawing import ints, place, table
 
 
@@ -15,6 +16,7 @@ class Case(NamedTuple):
     rows: str
     mask: str
     window: int | None = None
+    chunk: int | None = None
 
 
 CASES = [
@@ -34,6 +36,13 @@ CASES = [
     Case("window of two sequences", "a3 a4 a5 b0 b1", "a5 b1", "x00xx/xxx00", window=2),
     Case("window over shared cells", "ab0 ab1 ab2 a3", "a3 b3", "xx00/xx0x", window=2),
     Case("largest window", "a0 a1", "a1", "00", window=2**31 - 1),
+    Case("window beyond 32 bits", "a0 a1", "a1", "00", window=2**40),
+    Case("chunk of 1 is the token itself", "a0 a1 a2", "a0 a1 a2", "0xx/x0x/xx0", chunk=1),
+    Case("chunk of 2", "a0 a1 a2 a3", "a0 a1 a2 a3", "0xxx/00xx/xx0x/xx00", chunk=2),
+    Case("chunk of 3, from its middle", "a2 a3 a4 a5 a6", "a4 a5 a6", "x00xx/x000x/xxxx0", chunk=3),
+    Case("chunk longer than the text", "a0 a1 a2", "a0 a1 a2", "0xx/00x/000", chunk=9),
+    Case("chunks of two sequences", "a3 a4 b4 b5", "a4 b5", "x0xx/xx00", chunk=4),
+    Case("chunk over shared cells", "ab0 ab1 ab2 a3", "a3 b2", "xx00/xx0x", chunk=2),
 ]
 
 
@@ -41,11 +50,13 @@ CASES = [
 def test_mask(case: Case) -> None:
     rows = [place(word) for word in case.rows.split()]
     cells = table(case.cells)
-    seen = cells.visible(len(cells), ints(p for _, p in rows), ints(s[0] for s, _ in rows), case.window)
+    positions, sequences = ints(p for _, p in rows), ints(s[0] for s, _ in rows)
+    first = Visibility(window=case.window, chunk=case.chunk).first(positions)
+    seen = cells.visible(len(cells), sequences, first, positions)
     assert "/".join("".join("0" if cell else "x" for cell in row) for row in seen) == case.mask
 
 
 def test_a_mask_may_stop_early_or_go_on_over_free_cells() -> None:
     cells = table("a0 a1 . .")
     for extent in (1, 2, 4):
-        assert cells.visible(extent, ints([1]), ints([0])).tolist() == [[True, True, False, False][:extent]]
+        assert cells.visible(extent, ints([0]), ints([0]), ints([1])).tolist() == [[True, True, False, False][:extent]]

@@ -1,0 +1,109 @@
+"""Moving keys and values between cells, and turning keys to other positions, as graphs of bounded size.
+
+One graph reads up to `PIECE` cells of every layer, rotates the keys where asked, and writes them to their targets. All
+rows of a layer are read before one is written; no target of a piece is a source of another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+
+import numpy as np
+
+from ollama_engine.kvcache.cells import Moves
+from ollama_engine.kvcache.store import KeyValueStore, Places
+from ollama_engine.ml.context import Context
+from ollama_engine.ml.tensor import Tensor
+
+PIECE = 256
+"""Cells that one graph moves."""
+
+ShiftKeys = Callable[[int, Tensor, Tensor], Tensor]
+"""(layer, keys f32 [key_dim, kv_heads, n], deltas i32 [n]) -> the keys as they are at positions changed by deltas."""
+
+
+@dataclass(slots=True)
+class _Graph:
+    ctx: Context
+    sources: Places
+    targets: Places
+    deltas: Tensor | None
+    values: bool
+
+    def run(self, moves: Moves, delta: int) -> None:
+        self.ctx.alloc()
+        self.sources.set(moves.sources, values=self.values)
+        self.targets.set(moves.targets, values=self.values)
+        if self.deltas is not None:
+            self.deltas.set(np.full(len(moves.sources), delta, dtype=np.int32))
+        self.ctx.compute()
+
+
+class Mover:
+    """Moves cells of one store. Takes the backend's memory for graphs: what others had allocated is given up."""
+
+    def __init__(self, store: KeyValueStore, shift_keys: ShiftKeys | None) -> None:
+        self._store = store
+        self._shift_keys = shift_keys
+
+    def reserve(self) -> None:
+        """Take the memory for the largest graphs now. Raises NoMemoryError."""
+        for rotate in (False, True) if self._shift_keys else (False,):
+            with closing(self._build(min(PIECE, self._store.n_cells), rotate, values=True).ctx) as ctx:
+                ctx.reserve()
+
+    def rotate(self, moves: Moves, delta: int) -> None:
+        """Move, and turn keys by `delta` positions. Values of cells that stay are not touched."""
+        stay = moves.sources == moves.targets
+        for chosen, values in ((stay, False), (~stay, True)):
+            for piece, graph in self._pieces(Moves(moves.sources[chosen], moves.targets[chosen]), True, values):
+                graph.run(piece, delta)
+
+    def copy(self, moves: Moves) -> Iterator[Moves]:
+        """Move without turning, piece by piece; yields what has been moved."""
+        for piece, graph in self._pieces(moves, False, True):
+            graph.run(piece, 0)
+            yield piece
+
+    def _pieces(self, moves: Moves, rotate: bool, values: bool) -> Iterator[tuple[Moves, _Graph]]:
+        graph: _Graph | None = None
+        try:
+            for begin in range(0, len(moves.sources), PIECE):
+                piece = Moves(*(cells[begin : begin + PIECE] for cells in moves))
+                if graph is None or graph.sources.n != len(piece.sources):
+                    if graph is not None:
+                        graph.ctx.close()
+                    graph = self._build(len(piece.sources), rotate, values)
+                yield piece, graph
+        finally:
+            if graph is not None:
+                graph.ctx.close()
+
+    def _build(self, n: int, rotate: bool, values: bool) -> _Graph:
+        store, ctx = self._store, Context(self._store.backend)
+        try:
+            graph = _Graph(
+                ctx,
+                Places(ctx, store, n, "i32", "sources"),
+                Places(ctx, store, n, "i64", "targets"),
+                ctx.input("i32", (n,), name="deltas") if rotate else None,
+                values,
+            )
+            for layer in range(len(store.layers)):
+                self._move_layer(graph, layer)
+        except BaseException:
+            ctx.close()
+            raise
+        return graph
+
+    def _move_layer(self, graph: _Graph, layer: int) -> None:
+        store = self._store
+        keys = store.read_keys(layer, graph.sources)
+        if graph.deltas is not None:
+            assert self._shift_keys is not None
+            keys = self._shift_keys(layer, keys, graph.deltas)
+        graph.ctx.expand(store.write_keys(layer, keys, graph.targets))
+        if graph.values:
+            graph.ctx.expand(store.write_values(layer, store.read_values(layer, graph.sources), graph.targets))

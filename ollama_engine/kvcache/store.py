@@ -1,0 +1,168 @@
+"""Where keys and values lie: tensors for each layer, rows written and read by cell number. No policy.
+
+Keys of a layer lie as [key_dim * kv_heads, cells]. Values lie alike for flash attention; without it they lie as
+[cells, value_dim * kv_heads], because the product with the attention weights runs along the cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ollama_engine.input import Int32Array
+from ollama_engine.kvcache.config import CacheConfig, LayerShape
+from ollama_engine.ml import ops
+from ollama_engine.ml.backend import Backend
+from ollama_engine.ml.context import Context
+from ollama_engine.ml.storage import Storage
+from ollama_engine.ml.tensor import Tensor
+
+
+class KeyValueStore:
+    """Keys and values of `layers` for `n_cells` tokens, all zero at first.
+
+    `devices` gives the backend's device number for each layer. Raises NoMemoryError when a device is too small and
+    ConfigError when the type cannot hold the heads.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        layers: Sequence[LayerShape],
+        devices: Sequence[int],
+        n_cells: int,
+        config: CacheConfig,
+    ) -> None:
+        for layer in layers:
+            config.check(layer)
+        # -- configuration --
+        self.backend = backend
+        self.layers = tuple(layers)
+        self.n_cells = n_cells
+        self.config = config
+        # -- storage --
+        self._storages: dict[int, Storage] = {}
+        self._keys: list[Tensor] = []
+        self._values: list[Tensor] = []
+        for number, (layer, device) in enumerate(zip(self.layers, devices, strict=True)):
+            self._declare(number, layer, device)
+        for device, storage in self._storages.items():
+            storage.allocate(device)
+
+    def _declare(self, number: int, layer: LayerShape, device: int) -> None:
+        storage = self._storages.get(device)
+        if storage is None:
+            storage = self._storages[device] = Storage(self.backend, 2 * len(self.layers))
+        dtype, shape = self.config.dtype, (layer.n_values, self.n_cells)
+        self._keys.append(storage.add(f"cache_k.{number}", dtype, (layer.n_keys, self.n_cells)))
+        self._values.append(storage.add(f"cache_v.{number}", dtype, shape[::-1] if self._permuted else shape))
+
+    @property
+    def _permuted(self) -> bool:
+        return self.config.permuted_values
+
+    # -- in graphs -----------------------------------------------------------------------------------------------------
+
+    def write_keys(self, layer: int, keys: Tensor, places: Places) -> Tensor:
+        """Keys of n tokens, f32 of n_keys * n elements, into `places`; to be given to `ctx.expand`."""
+        rows = ops.reshape(keys, self.layers[layer].n_keys, places.n)
+        return ops.set_rows(self._keys[layer], rows, places.rows)
+
+    def write_values(self, layer: int, values: Tensor, places: Places) -> Tensor:
+        """Values of n tokens, f32 of n_values * n elements, into `places`; to be given to `ctx.expand`."""
+        n_values = self.layers[layer].n_values
+        if not self._permuted:
+            return ops.set_rows(self._values[layer], ops.reshape(values, n_values, places.n), places.rows)
+        elements = ops.reshape(values, 1, n_values * places.n)
+        return ops.set_rows(self._elements(layer, places.ctx), elements, places.elements[n_values])
+
+    def read_keys(self, layer: int, places: Places) -> Tensor:
+        """Keys of the cells named by `places` (of type i32), f32 [key_dim, kv_heads, n]."""
+        shape = self.layers[layer]
+        rows = ops.get_rows(self._keys[layer], places.rows)
+        return ops.reshape(rows, shape.key_dim, shape.kv_heads, places.n)
+
+    def read_values(self, layer: int, places: Places) -> Tensor:
+        """Values of the cells named by `places` (of type i32), f32 of n_values * n elements."""
+        if not self._permuted:
+            return ops.get_rows(self._values[layer], places.rows)
+        return ops.get_rows(self._elements(layer, places.ctx), places.elements[self.layers[layer].n_values])
+
+    def _elements(self, layer: int, ctx: Context) -> Tensor:
+        """Permuted values one by one, [1, n_cells * n_values]."""
+        values = self._values[layer]
+        n = self.n_cells * self.layers[layer].n_values
+        return ops.view(values, (1, n), (values.stride(0),), ctx=ctx)
+
+    def history(self, layer: int, n: int, ctx: Context) -> tuple[Tensor, Tensor]:
+        """Keys [key_dim, n, kv_heads] and values of the first `n` cells, as attention reads them."""
+        shape, values = self.layers[layer], self._values[layer]
+        keys = _first_cells(self._keys[layer], shape.key_dim, shape.kv_heads, n, ctx)
+        if not self._permuted:
+            return keys, _first_cells(values, shape.value_dim, shape.kv_heads, n, ctx)
+        row = values.stride(1)
+        dims = (n, shape.value_dim, shape.kv_heads)
+        return keys, ops.view(values, dims, (row, row * shape.value_dim), ctx=ctx)
+
+    # -- outside of graphs ---------------------------------------------------------------------------------------------
+
+    def zero(self, cells: npt.NDArray[np.bool_]) -> None:
+        """Zero the keys and values of the chosen cells, bool [n_cells]."""
+        for storage in self._keys:
+            _zero(storage, cells, along_rows=False)
+        for storage in self._values:
+            _zero(storage, cells, along_rows=self._permuted)
+
+    @property
+    def nbytes(self) -> dict[str, int]:
+        """Memory taken, {device name: bytes}."""
+        return {self.backend.devices[device].name: storage.nbytes for device, storage in self._storages.items()}
+
+    def close(self) -> None:
+        """Free the memory."""
+        for storage in self._storages.values():
+            storage.close()
+
+
+class Places:
+    """Inputs of one graph that name the cells of `n` tokens: as rows, and value by value where those are permuted.
+
+    Reading takes type "i32", writing "i64".
+    """
+
+    def __init__(self, ctx: Context, store: KeyValueStore, n: int, dtype: str, name: str) -> None:
+        self.ctx = ctx
+        self.n = n
+        self.rows = ctx.input(dtype, (n,), name=name)
+        self.elements: dict[int, Tensor] = {}
+        self._n_cells = store.n_cells
+        self._type: npt.DTypeLike = np.int32 if dtype == "i32" else np.int64
+        if store.config.permuted_values:
+            for count in {layer.n_values for layer in store.layers}:
+                self.elements[count] = ctx.input(dtype, (count * n,), name=f"{name}_values")
+
+    def set(self, cells: Int32Array, *, values: bool = True) -> None:
+        """Write the cell numbers into the inputs; without `values` where the graph reads keys only."""
+        self.rows.set(cells.astype(self._type))
+        for count, tensor in self.elements.items() if values else ():
+            # Permuted values of one token lie n_cells apart.
+            dims = np.arange(count, dtype=np.int64) * self._n_cells
+            tensor.set((cells[:, None] + dims[None, :]).reshape(-1).astype(self._type))
+
+
+def _first_cells(storage: Tensor, dim: int, heads: int, n: int, ctx: Context) -> Tensor:
+    """[dim * heads, cells] as [dim, n, heads]."""
+    return ops.view(storage, (dim, n, heads), (storage.stride(1), storage.stride(1) // heads), ctx=ctx)
+
+
+def _zero(storage: Tensor, cells: npt.NDArray[np.bool_], *, along_rows: bool) -> None:
+    """Zero the chosen cells of a [.., cells] storage, or of a [cells, ..] one when they lie along its rows."""
+    raw = np.empty(storage.nbytes, dtype=np.uint8)
+    storage.read_into(raw)
+    if along_rows:
+        raw.reshape(storage.dim(1), len(cells), -1)[:, cells] = 0
+    else:
+        raw.reshape(len(cells), -1)[cells] = 0
+    storage.set_bytes(raw)

@@ -1,0 +1,62 @@
+"""Who attends to whom: the policy behind a mask, as plain numbers.
+
+A token attends to a run of positions of its own sequence, from `first` to `last`. The run ends with the token itself,
+or with the end of its block where the batch has blocks (the tokens of one image see each other).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ollama_engine.input import Batch, Int32Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class Visibility:
+    """How far back tokens see, and how much more is kept so that a sequence can be resumed earlier.
+
+    `window` W: the token itself and the W - 1 before it. `chunk` C: from the last multiple of C on (Llama 4). Neither:
+    everything. `memory` tokens are kept in any case, although the mask may hide the older ones.
+    """
+
+    window: int | None = None
+    chunk: int | None = None
+    memory: int = 0
+
+    def __post_init__(self) -> None:
+        if self.window is not None and self.chunk is not None:
+            raise ValueError("a layer attends within a window or within a chunk, not both")
+        if min(self.window or 1, self.chunk or 1) < 1 or self.memory < 0:
+            raise ValueError(f"window and chunk are at least 1, memory at least 0, got {self}")
+
+    def first(self, positions: Int32Array) -> Int32Array:
+        """The lowest position that each token sees; below 0 where its window is not full."""
+        if self.window is not None:
+            return positions - np.int32(min(self.window, 2**31 - 1) - 1)
+        if self.chunk is not None:
+            return positions - positions % np.int32(min(self.chunk, 2**31 - 1))
+        return np.zeros_like(positions)
+
+    def first_of(self, position: int) -> int:
+        """The lowest position that a token at `position` sees; it never falls as positions rise."""
+        if self.window is not None:
+            return max(0, position - self.window + 1)
+        return position - position % self.chunk if self.chunk is not None else 0
+
+    def kept_from(self, position: int) -> int:
+        """The lowest position to keep when the next token of a sequence comes at `position`."""
+        return max(0, min(self.first_of(position), position - self.memory + 1))
+
+
+def last_seen(batch: Batch) -> Int32Array:
+    """The highest position that each row sees: its own, or its block's last one."""
+    if batch.blocks is None:
+        return batch.positions
+    last = batch.positions.copy()
+    blocks = {(int(s), int(b)) for s, b in zip(batch.sequences, batch.blocks, strict=True) if b >= 0}
+    for sequence, block in blocks:
+        rows = (batch.sequences == sequence) & (batch.blocks == block)
+        last[rows] = batch.positions[rows].max()
+    return last
