@@ -1,0 +1,75 @@
+"""What a sequence gives up when it outgrows its context: decided in numbers before the batch, never within a group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ollama_engine.errors import ContextOverflowError
+from ollama_engine.runner.inputs import Group, ceil_cut, floor_cut
+
+__all__ = ["Shift", "Truncation", "plan_shift", "plan_truncation"]
+
+
+class Shift(NamedTuple):
+    """Inputs [keep, keep + discard) leave; those after them move down by `discard`."""
+
+    keep: int
+    discard: int
+
+
+class Truncation(NamedTuple):
+    """Inputs `dropped` leave a prompt; it is empty when the prompt fits."""
+
+    keep: int
+    """Inputs kept at the beginning: `num_keep`, or fewer where it lay within a group or beyond the prompt. Later shifts
+    keep as many."""
+    dropped: range
+
+
+def plan_shift(n_tokens: int, num_keep: int, num_ctx: int, groups: Sequence[Group] = (), need: int = 1) -> Shift:
+    """What a sequence of `n_tokens` computed inputs discards, so that `need` more fit into `num_ctx`.
+
+    It is the oldest half of what is not kept, or more where `need` asks for it, up to the end of the group it ends
+    in. Raises ContextOverflowError when `num_keep` leaves no room, or splits a group.
+    """
+    room = num_ctx - num_keep
+    if need > room:
+        raise ContextOverflowError(
+            f"{need} more tokens do not fit: num_ctx is {num_ctx}, of which num_keep holds {num_keep}; "
+            "lower num_keep or open the Engine with a larger num_ctx"
+        )
+    if not 0 <= num_keep < n_tokens:
+        raise ContextOverflowError(
+            f"a sequence of {n_tokens} tokens has nothing to discard with num_keep {num_keep}; num_keep is 0 or more, "
+            "and less than the sequence"
+        )
+    if floor_cut(num_keep, groups) != num_keep:
+        raise ContextOverflowError(
+            f"num_keep {num_keep} ends within inputs {floor_cut(num_keep, groups)} to {ceil_cut(num_keep, groups)}, "
+            "which belong together (one image); keep all of them or none"
+        )
+    half = max(1, (n_tokens - num_keep) // 2)
+    end = ceil_cut(num_keep + max(half, n_tokens + need - num_ctx), groups)
+    return Shift(num_keep, end - num_keep)
+
+
+def plan_truncation(n_inputs: int, num_ctx: int, num_keep: int, groups: Sequence[Group] = ()) -> Truncation:
+    """What a prompt of `n_inputs` drops to fit into `num_ctx`: it keeps the first `num_keep` and the newest rest.
+
+    A group stays whole or leaves whole. Raises ContextOverflowError when `num_keep` leaves no room for the last input
+    and what belongs to it.
+    """
+    if not 0 <= num_keep < num_ctx:
+        raise ContextOverflowError(f"num_keep is 0 to {num_ctx - 1} (below num_ctx), got {num_keep}")
+    keep = floor_cut(min(num_keep, n_inputs), groups)
+    if n_inputs <= num_ctx:
+        return Truncation(keep, range(keep, keep))
+    begin = ceil_cut(n_inputs - (num_ctx - keep), groups)
+    if begin >= n_inputs:
+        last = n_inputs - floor_cut(n_inputs - 1, groups)
+        raise ContextOverflowError(
+            f"the last {last} inputs of the prompt belong together (one image) and do not fit beside num_keep {keep}: "
+            f"num_ctx is {num_ctx}; lower num_keep or open the Engine with a larger num_ctx"
+        )
+    return Truncation(keep, range(keep, begin))
