@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from numbers import Real
+from typing import Literal, get_args
 
 from ollama_engine.errors import ConfigError
 
@@ -48,11 +50,17 @@ class EngineConfig:
         _integer("num_ctx", self.num_ctx, 1, 1 << 24)
         _integer("parallel", self.parallel, 1, MAX_PARALLEL)
         _integer("batch_size", self.batch_size, 1, 1 << 16)
-        flash: object = self.flash_attention
-        if isinstance(flash, bool):
-            object.__setattr__(self, "flash_attention", "on" if flash else "off")
-        elif flash not in ("auto", "on", "off"):
-            raise ConfigError(f'flash_attention is "auto", "on" or "off" (or a bool), got {flash!r}')
+        if self.threads is not None:
+            _integer("threads", self.threads, 1, 512)
+        if self.gpu_layers is not None:
+            _integer("gpu_layers", self.gpu_layers, 0, 1 << 16)
+        _integer("main_gpu", self.main_gpu, 0, 1 << 16)
+        if self.tensor_split is not None:
+            object.__setattr__(self, "tensor_split", _shares(self.tensor_split))
+        if isinstance(self.flash_attention, bool):
+            object.__setattr__(self, "flash_attention", "on" if self.flash_attention else "off")
+        _choice("flash_attention", self.flash_attention, get_args(FlashAttention))
+        _choice("kv_cache_type", self.kv_cache_type, get_args(CacheType))
         if not isinstance(self.mmap, bool):
             raise ConfigError(f"mmap is True or False, got {self.mmap!r}")
 
@@ -60,3 +68,16 @@ class EngineConfig:
 def _integer(name: str, value: object, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise ConfigError(f"{name} is a whole number from {low} to {high}, got {value!r}")
+
+
+def _choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ConfigError(f"{name} is one of {', '.join(choices)}, got {value!r}")
+
+
+def _shares(value: object) -> tuple[float, ...]:
+    shares = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else ()
+    numbers = tuple(float(s) for s in shares if isinstance(s, Real) and 0 <= float(s) < math.inf)
+    if len(numbers) != len(shares) or not sum(numbers) > 0:
+        raise ConfigError(f"tensor_split is a share >= 0 for each GPU with a positive sum, got {value!r}")
+    return numbers

@@ -44,6 +44,7 @@ class Weights(Mapping[str, Tensor]):
         self.gguf = gguf
         self._tensors: dict[str, Tensor] = {}
         self._storages: list[Storage] = []
+        self._loaded = False
         self._devices = _plan_devices(backend, gguf)
         self._mapped = _plan_mapping(backend, gguf, self._devices)
         self._packed = _plan_packing(backend, gguf, self._devices) if pack else []
@@ -85,6 +86,7 @@ class Weights(Mapping[str, Tensor]):
         finally:
             for file in files:
                 file.close()
+        self._loaded = True
         meter.finish()
 
     def _drop_packing_that_does_not_fit(self) -> None:
@@ -139,7 +141,7 @@ class Weights(Mapping[str, Tensor]):
     # -- use -----------------------------------------------------------------------------------------------------------
 
     def __getitem__(self, name: str) -> Tensor:
-        if not self._storages:
+        if not self._loaded:
             raise ClosedError("these weights are not loaded, or closed")
         return self._tensors[name]
 
@@ -159,6 +161,7 @@ class Weights(Mapping[str, Tensor]):
         """Free the memory. Safe to call twice."""
         for storage in self._storages:
             storage.close()
+        self._loaded = False
         self._storages = []
         self._tensors = {}
 

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ollama_engine.config import EngineConfig
 from ollama_engine.errors import ConfigError, ModelFormatError, NoMemoryError, ShapeError
@@ -132,9 +132,10 @@ def _refuse_if_too_large(backend: Backend, weights: Weights) -> None:
 def _make_cache(backend: Backend, weights: Weights, model: Model, config: EngineConfig) -> CausalCache:
     layers = model.cache_layers
     devices = [weights.device_of_layer(i) for i in range(len(layers))]
-    cache_config = CacheConfig(
-        dtype=config.kv_cache_type, flash_attention=_decide_flash_attention(backend, config, layers)
-    )
+    cache_config = CacheConfig(dtype=config.kv_cache_type, flash_attention=config.flash_attention != "off")
+    for layer in layers:
+        cache_config.check(layer)
+    cache_config = replace(cache_config, flash_attention=_decide_flash_attention(backend, config, layers))
     if config.num_ctx > model.context_length:
         log.warning("num_ctx %d is more than the %d tokens the model was trained for; answers get worse beyond them",
                     config.num_ctx, model.context_length)  # fmt: skip

@@ -1,0 +1,349 @@
+"""Engines and streams that are closed, dropped, shared, forked and left behind at any moment."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ollama_engine import Engine, SamplingParams
+from ollama_engine.errors import ClosedError
+from tests.tiny import write_tiny_llama
+
+PATIENCE = 60
+"""Seconds after which something is taken to hang."""
+NO_END = {318: float("-inf"), 319: float("-inf")}
+LONG = SamplingParams(logit_bias=NO_END, seed=1)
+"""As many tokens as num_ctx allows: a request that is still running."""
+SHORT = SamplingParams(logit_bias=NO_END, seed=1, max_tokens=8)
+NUM_CTX = 8192
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_tiny_llama(tmp_path_factory.mktemp("tiny") / "tiny.gguf", n_layer=1, n_ctx=NUM_CTX).path
+
+
+def open_engine(path: str) -> Engine:
+    return Engine(path, num_ctx=NUM_CTX, parallel=1, threads=1)
+
+
+@pytest.fixture
+def engine(path: str) -> Iterator[Engine]:
+    with open_engine(path) as made:
+        yield made
+
+
+def wait_for_end(engine_thread: threading.Thread) -> None:
+    engine_thread.join(PATIENCE)
+    assert not engine_thread.is_alive()
+
+
+# -- cancelling --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("taken", [0, 1, 5])
+@pytest.mark.parametrize("how", ["close", "drop", "with"])
+def test_a_stream_that_is_given_up_ends_its_request(engine: Engine, how: str, taken: int) -> None:
+    expected = engine.generate([1, 2, 3], SHORT).tokens
+    stream = engine.stream([1, 2, 3], LONG)
+    for _ in range(taken):
+        next(stream)
+    request = stream._request
+    if how == "close":
+        stream.close()
+        assert list(stream) == []
+        stream.close()
+    elif how == "with":
+        with stream:
+            pass
+    del stream
+    assert engine.generate([1, 2, 3], SHORT).tokens == expected
+    assert len(request.sampled) < NUM_CTX - 3
+    assert engine.logits([1]).shape == (1, 320)
+    assert engine._loaded.cache.cells.n_used <= 1
+
+
+def test_closing_a_stream_from_another_thread(engine: Engine) -> None:
+    blocker, stream = engine.stream([1], LONG), engine.stream([2], LONG)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(list, stream)  # in the queue behind the other one
+        next(blocker)
+        stream.close()
+        blocker.close()
+        assert waiting.result(PATIENCE) == []
+
+
+def test_threads_may_share_a_stream(engine: Engine) -> None:
+    expected = engine.generate([4], SamplingParams(logit_bias=NO_END, seed=1, max_tokens=60)).tokens
+    stream = engine.stream([4], SamplingParams(logit_bias=NO_END, seed=1, max_tokens=60))
+    with ThreadPoolExecutor(4) as pool:
+        parts = [pool.submit(list, stream) for _ in range(4)]
+        tokens = [token for part in parts for chunk in part.result(PATIENCE) for token in chunk.tokens]
+    assert sorted(tokens) == sorted(expected)
+
+
+# -- closing -----------------------------------------------------------------------------------------------------------
+
+CALLS: list[Callable[[Engine], Any]] = [
+    lambda e: e.generate("a"),
+    lambda e: e.stream("a"),
+    lambda e: e.logits("a"),
+    lambda e: e.generate([1]),
+    lambda e: e.stream([1]),
+    lambda e: e.logits([1]),
+    lambda e: e.tokenize("a"),
+    lambda e: e.detokenize([1]),
+    lambda e: e.info,
+    lambda e: e.memory,
+    lambda e: e.config,
+    lambda e: e.__enter__(),
+]
+
+
+def test_everything_but_close_raises_when_closed(path: str) -> None:
+    with open_engine(path) as engine:
+        finished = engine.stream([1], SHORT)
+    for call in CALLS:
+        with pytest.raises(ClosedError, match="closed"):
+            call(engine)
+    with pytest.raises(ClosedError):
+        list(finished)
+    engine.close()
+    assert repr(engine) == f"Engine({path!r}, closed)"
+    assert Engine.devices()
+
+
+@pytest.mark.parametrize("call", ["generate", "logits"])
+def test_closing_ends_the_running_and_the_waiting_requests(path: str, call: str) -> None:
+    engine = open_engine(path)
+    first = engine.stream([1], LONG)
+    next(first)
+    with ThreadPoolExecutor(8) as pool:
+        waiting = [pool.submit(getattr(engine, call), [2] * 50) for _ in range(8)]
+        engine.close()
+        for future in waiting:
+            assert isinstance(future.exception(PATIENCE), ClosedError)
+    with pytest.raises(ClosedError, match="while"):
+        for _ in first:
+            pass
+    assert list(first) == []
+    assert not engine._loop._thread.is_alive()
+
+
+def test_closing_while_logits_are_computed(path: str) -> None:
+    engine = open_engine(path)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(engine.logits, [1] * NUM_CTX)
+        engine.close()
+        error = running.exception(PATIENCE)
+    assert isinstance(error, ClosedError)
+
+
+def test_closing_from_several_threads(path: str) -> None:
+    engine = open_engine(path)
+    stream = engine.stream([1], LONG)
+    next(stream)
+    with ThreadPoolExecutor(4) as pool:
+        for future in [pool.submit(engine.close) for _ in range(4)]:
+            future.result(PATIENCE)
+    assert not engine._loop._thread.is_alive()
+
+
+def test_an_error_inside_with_closes(path: str) -> None:
+    def fail(engine: Engine) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), open_engine(path) as engine:
+        fail(engine)
+    with pytest.raises(ClosedError):
+        engine.generate([1])
+
+
+# -- dropping ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_dropped_engine_frees_its_model(path: str) -> None:
+    engine = open_engine(path)
+    engine.generate([1], SHORT)
+    gone, thread = weakref.ref(engine), engine._loop._thread
+    del engine
+    assert gone() is None
+    wait_for_end(thread)
+
+
+def test_a_stream_keeps_its_engine_alive(path: str, engine: Engine) -> None:
+    expected = [chunk.tokens for chunk in engine.stream([1], SHORT)]
+    assert [chunk.tokens for chunk in open_engine(path).stream([1], SHORT)] == expected
+
+
+def test_an_engine_is_dropped_after_an_error(path: str) -> None:
+    engine = open_engine(path)
+    stream = engine.stream([1], SamplingParams(logit_bias=dict.fromkeys(range(320), float("-inf"))))
+    with pytest.raises(ValueError, match="every token is at -inf"):
+        next(stream)
+    gone, thread = weakref.ref(engine), engine._loop._thread
+    del engine, stream
+    gc.collect()
+    assert gone() is None
+    wait_for_end(thread)
+
+
+def test_engine_and_stream_in_a_cycle_are_collected_while_running(path: str) -> None:
+    class Holder:
+        pass
+
+    holder: Any = Holder()
+    holder.me, holder.stream = holder, open_engine(path).stream([1], LONG)
+    thread = holder.stream._engine._loop._thread
+    next(holder.stream)
+    del holder
+    gc.collect()
+    wait_for_end(thread)
+
+
+# -- sharing -----------------------------------------------------------------------------------------------------------
+
+
+def test_calls_from_eight_threads_give_the_answers_they_give_alone(engine: Engine) -> None:
+    def work(number: int) -> tuple[Any, ...]:
+        params = SamplingParams(seed=number, max_tokens=10 + number, logprobs=1)
+        prompt = [number + 1, 50, 60 + number]
+        done = engine.generate(prompt, params)
+        streamed = [chunk.tokens for chunk in engine.stream(prompt, params)]
+        return done.text, done.tokens, done.logprobs, streamed, engine.logits(prompt).tobytes(), engine.tokenize("ab c")
+
+    alone = [work(number) for number in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(work, range(8), timeout=PATIENCE)) == alone
+
+
+def test_two_engines_share_nothing(path: str, tmp_path: Path, engine: Engine) -> None:
+    other_path = write_tiny_llama(tmp_path / "other.gguf", seed=9, n_head_kv=1).path
+    with open_engine(other_path) as other:
+        expected = engine.logits([1, 2, 3]), other.logits([1, 2, 3])
+        streams = engine.stream([1], LONG), other.stream([1], LONG)
+        for _ in range(5):
+            assert all(next(stream).tokens for stream in streams)
+        for stream in streams:
+            stream.close()
+        with ThreadPoolExecutor(2) as pool:
+            for _ in range(5):
+                found = pool.map(lambda e: e.logits([1, 2, 3]), (engine, other), timeout=PATIENCE)
+                for a, b in zip(found, expected, strict=True):
+                    np.testing.assert_array_equal(a, b)
+    assert engine.generate([1], SHORT).tokens
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+PREAMBLE = f"""
+import os, signal, sys, threading
+from ollama_engine import Engine, SamplingParams
+LONG = SamplingParams(logit_bias={{318: float("-inf"), 319: float("-inf")}}, seed=1)
+SHORT = SamplingParams(max_tokens=4, seed=1)
+def quietly(call, *arguments):
+    try:
+        call(*arguments)
+    except RuntimeError as error:
+        assert "closed" in str(error)
+engine = Engine(sys.argv[1], num_ctx={NUM_CTX}, parallel=1, threads=2)
+"""
+
+
+def run_script(path: str, script: str) -> str:
+    """Run in a process of its own, which must end well and say nothing on stderr."""
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PREAMBLE + script, path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "",
+        "s = engine.stream([1], LONG); next(s)",
+        "s = engine.stream([1], LONG); next(s); del engine",
+        "s = engine.stream([1], LONG); del s",
+        "threading.Thread(target=quietly, args=(engine.logits, [1] * 8000), daemon=True).start()",
+        "[threading.Thread(target=quietly, args=(engine.generate, [1], LONG), daemon=True).start() for _ in range(3)]",
+        "engine.cycle = engine; s = engine.stream([1], LONG); engine.s = s; next(s)",
+        "engine.generate([1], SHORT); engine.close()",
+        "e = [Engine(sys.argv[1], num_ctx=64) for _ in range(3)]; [next(x.stream([1], LONG)) for x in e]",
+    ],
+)
+def test_the_interpreter_exits_at_any_moment(path: str, script: str) -> None:
+    run_script(path, script)
+
+
+def test_ctrl_c_ends_a_call_and_the_engine_goes_on(path: str) -> None:
+    script = """
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+
+for call in (lambda: engine.generate([1], LONG), lambda: engine.logits([1] * 8000)):
+    timer = threading.Timer(0.05, interrupt)
+    try:
+        timer.start()
+        call()
+        print("not interrupted")
+    except KeyboardInterrupt:
+        print("interrupted", len(engine.generate([1], SHORT).tokens))
+"""
+    assert run_script(path, script).split("\n") == ["interrupted 4", "interrupted 4", ""]
+
+
+@pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="this system has no fork")
+@pytest.mark.parametrize("running", [False, True])
+def test_a_forked_child_is_told_to_open_its_own(path: str, running: bool) -> None:
+    script = f"""
+stream = engine.stream([1], LONG) if {running} else None
+if stream:
+    next(stream)
+child = os.fork()
+if not child:
+    for call in (engine.generate, engine.stream, engine.logits):
+        try:
+            call([1])
+        except RuntimeError as error:
+            assert "forked" in str(error), error
+    engine.close()
+    with Engine(sys.argv[1], num_ctx=64) as own:
+        assert len(own.generate([1], SHORT).tokens) == 4
+    sys.exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+if stream:
+    next(stream)
+    stream.close()
+print(len(engine.generate([1], SHORT).tokens))
+"""
+    assert run_script(path, script) == "4\n"
+
+
+def test_importing_loads_no_backend_and_starts_no_thread() -> None:
+    script = """
+import sys, threading
+import ollama_engine
+assert "SamplingParams" in dir(ollama_engine)
+loaded = [m for m in sys.modules if m.startswith("ollama_engine") or m == "numpy"]
+assert loaded == ["ollama_engine"], loaded
+assert threading.active_count() == 1
+maps = "/proc/self/maps"
+import os
+assert not os.path.exists(maps) or "libggml" not in open(maps).read()
+ollama_engine.SamplingParams
+assert not [m for m in sys.modules if m.startswith("ollama_engine.ml")]
+assert threading.active_count() == 1
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
