@@ -1,0 +1,216 @@
+"""Metrics: what the engine has done, in counters that the loop writes and anybody reads. No clock and no effects.
+
+One lock guards all of it: the loop holds it for a microsecond each step, a reader while it copies.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Literal, NamedTuple, get_args
+
+__all__ = ["Cells", "Histogram", "Metrics", "MetricsSnapshot", "Outcome", "Rate"]
+
+Outcome = Literal["stop", "length", "cancelled", "deadline", "rejected", "error"]
+"""How a request ended: `rejected` ones never began, those at their `deadline` may have."""
+
+_BOUNDS = tuple(digit * 10.0**power for power in range(-5, 2) for digit in (1, 2, 5))
+_BUCKETS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """How often values fell between bounds."""
+
+    bounds: tuple[float, ...]
+    """Upper bounds, ascending; values above the last one are counted as well."""
+    counts: tuple[int, ...]
+    """One entry for each bound and one for what is above: not cumulative."""
+    total: float
+    """Sum of the values."""
+    maximum: float
+
+    @property
+    def count(self) -> int:
+        """Number of values."""
+        return sum(self.counts)
+
+    @property
+    def mean(self) -> float:
+        """0 when there are none."""
+        return self.total / self.count if self.count else 0.0
+
+    def quantile(self, q: float) -> float:
+        """An upper bound of the value that a share `q` (0 to 1) of all do not exceed; 0 when there are none."""
+        if not 0 <= q <= 1:
+            raise ValueError(f"a quantile is 0 to 1, got {q}")
+        left = q * self.count
+        for bound, count in zip(self.bounds, self.counts, strict=False):
+            left -= count
+            if left <= 0:
+                return min(bound, self.maximum)
+        return self.maximum
+
+
+class Cells(NamedTuple):
+    """Cells of the cache."""
+
+    used: int = 0
+    free: int = 0
+    shared: int = 0
+    """Of the used ones, those of several sequences."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsSnapshot:
+    """The state at one moment. Counts are since the engine was opened; times are seconds."""
+
+    # -- tokens --
+    prompt_tokens: int = 0
+    """Computed as part of prompts, anew after a preemption included."""
+    cached_tokens: int = 0
+    """Tokens of prompts that were in the cache already."""
+    completion_tokens: int = 0
+    prompt_tokens_per_second: float = 0.0
+    completion_tokens_per_second: float = 0.0
+    """Both over the last seconds (the window), pauses included."""
+    # -- requests --
+    requests: Mapping[Outcome, int] = field(default_factory=lambda: MappingProxyType({}))
+    """Ended ones by outcome."""
+    queued: int = 0
+    running: int = 0
+    preemptions: int = 0
+    # -- cache --
+    cells: Cells = field(default_factory=Cells)
+    evictions: int = 0
+    shifts: int = 0
+    # -- steps --
+    steps: int = 0
+    graphs_built: int = 0
+    graphs_reused: int = 0
+    step_seconds: Histogram = Histogram(_BOUNDS, (0,) * (len(_BOUNDS) + 1), 0.0, 0.0)
+
+    @property
+    def graph_reuse_rate(self) -> float:
+        """Share of the steps that needed no new graph; 0 before the first."""
+        graphs = self.graphs_built + self.graphs_reused
+        return self.graphs_reused / graphs if graphs else 0.0
+
+
+class Rate:
+    """A sum over a sliding window, in buckets: it forgets a twentieth of the window at a time."""
+
+    def __init__(self, window: float) -> None:
+        if window <= 0:
+            raise ValueError(f"the window is longer than 0 seconds, got {window}")
+        self._width = window / _BUCKETS
+        self._sums = [0] * _BUCKETS
+        self._newest: int | None = None
+        self._since = 0.0
+
+    def add(self, now: float, n: int) -> None:
+        """Count `n` at time `now`; a time before the latest counts as the latest."""
+        if self._newest is None:
+            self._newest, self._since = int(now // self._width), now
+        self._advance(now)
+        self._sums[self._newest % _BUCKETS] += n
+
+    def per_second(self, now: float) -> float:
+        """Average over the window, or since the first count when that is later."""
+        if self._newest is None:
+            return 0.0
+        self._advance(now)
+        # The newest bucket is not full yet, all the others are.
+        begin = max(self._since, (self._newest - _BUCKETS + 1) * self._width)
+        return sum(self._sums) / max(now - begin, self._width)
+
+    def _advance(self, now: float) -> None:
+        assert self._newest is not None
+        bucket = int(now // self._width)
+        for gone in range(self._newest + 1, min(bucket, self._newest + _BUCKETS) + 1):
+            self._sums[gone % _BUCKETS] = 0
+        self._newest = max(bucket, self._newest)
+
+
+class Metrics:
+    """Counters of one engine. Every method may be called from any thread. Times are seconds of one clock."""
+
+    def __init__(self, window: float = 10.0) -> None:
+        self._lock = threading.Lock()
+        # -- counters --
+        self._counts = MetricsSnapshot()
+        self._requests = dict.fromkeys(get_args(Outcome), 0)
+        self._prompt_tokens = self._completion_tokens = 0
+        self._built = self._reused = 0
+        # -- gauges --
+        self._queued = self._running = 0
+        self._cells = Cells()
+        # -- times --
+        self._step_counts = [0] * (len(_BOUNDS) + 1)
+        self._step_total = self._step_maximum = 0.0
+        self._prompt_rate, self._completion_rate = Rate(window), Rate(window)
+
+    def step(
+        self, now: float, seconds: float, *, prompt_tokens: int, completion_tokens: int, graph_reused: bool
+    ) -> None:
+        """A step was computed, taking `seconds` until its results were there at time `now`."""
+        with self._lock:
+            self._step_counts[bisect_left(_BOUNDS, seconds)] += 1
+            self._step_total += seconds
+            self._step_maximum = max(self._step_maximum, seconds)
+            if prompt_tokens:
+                self._prompt_tokens += prompt_tokens
+                self._prompt_rate.add(now, prompt_tokens)
+            if completion_tokens:
+                self._completion_tokens += completion_tokens
+                self._completion_rate.add(now, completion_tokens)
+            if graph_reused:
+                self._reused += 1
+            else:
+                self._built += 1
+
+    def gauges(self, *, queued: int, running: int, cells: Cells) -> None:
+        """How things stand."""
+        with self._lock:
+            self._queued, self._running, self._cells = queued, running, cells
+
+    def count(self, *, cached_tokens: int = 0, preemptions: int = 0, evictions: int = 0, shifts: int = 0) -> None:
+        """Something rare happened, as often as given."""
+        with self._lock:
+            old = self._counts
+            self._counts = replace(
+                old,
+                cached_tokens=old.cached_tokens + cached_tokens,
+                preemptions=old.preemptions + preemptions,
+                evictions=old.evictions + evictions,
+                shifts=old.shifts + shifts,
+            )
+
+    def ended(self, outcome: Outcome) -> None:
+        """A request ended. Raises ValueError for an outcome that there is none of."""
+        with self._lock:
+            if outcome not in self._requests:
+                raise ValueError(f"outcomes are {', '.join(self._requests)}, got {outcome!r}")
+            self._requests[outcome] += 1
+
+    def snapshot(self, now: float) -> MetricsSnapshot:
+        """All of it as of `now`; consistent within itself."""
+        with self._lock:
+            return replace(
+                self._counts,
+                prompt_tokens=self._prompt_tokens,
+                completion_tokens=self._completion_tokens,
+                prompt_tokens_per_second=self._prompt_rate.per_second(now),
+                completion_tokens_per_second=self._completion_rate.per_second(now),
+                requests=MappingProxyType(dict(self._requests)),
+                queued=self._queued,
+                running=self._running,
+                cells=self._cells,
+                steps=self._built + self._reused,
+                graphs_built=self._built,
+                graphs_reused=self._reused,
+                step_seconds=Histogram(_BOUNDS, tuple(self._step_counts), self._step_total, self._step_maximum),
+            )
