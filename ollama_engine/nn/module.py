@@ -107,10 +107,11 @@ class Module:
 
 
 def _declarations(cls: type[Module]) -> Iterator[tuple[str, Weight | Part[Any] | Blocks[Any]]]:
-    for base in reversed(cls.__mro__):
-        for name, value in vars(base).items():
-            if isinstance(value, (Weight, Part, Blocks)):
-                yield name, value
+    """Those of the class and its bases, in order; a subclass replaces or, with None, drops what has its name."""
+    found = {name: value for base in reversed(cls.__mro__) for name, value in vars(base).items()}
+    for name, value in found.items():
+        if isinstance(value, (Weight, Part, Blocks)):
+            yield name, value
 
 
 class Part(Generic[M]):
