@@ -1,12 +1,15 @@
 """Key and value caches: policy and storage; the bookkeeping of cells has no tensor in sight.
 
 LayerView       what models call; Cache: what the runner calls
-Visibility      which earlier positions a token attends to (pure)
-Cells           which token lies in which row (pure)
-KeyValueStore   the rows
-Mover           moves rows and turns keys to other positions
+make_cache      the cache for a model's layers
 CausalCache     every token sees the earlier ones of its sequence: all, or those of a window or chunk
+EncoderCache    every token sees the latest image of its sequence
+NullCache       nothing is kept: every token sees all of its sequence in its batch
+CompositeCache  layers of different kinds
 CacheConfig     element type, flash attention, padding
+Visibility      which earlier positions a token attends to (pure)
+Cells           which token lies in which row, ImageSlots which image in which slot (pure)
+KeyValueStore   the rows; Mover moves them and turns keys to other positions
 """
 
 from __future__ import annotations
@@ -14,8 +17,12 @@ from __future__ import annotations
 from ollama_engine.kvcache.base import Cache, CellUsage, LayerView
 from ollama_engine.kvcache.causal import CausalCache
 from ollama_engine.kvcache.cells import MAX_SEQUENCES, Cells
+from ollama_engine.kvcache.composite import CompositeCache, make_cache
 from ollama_engine.kvcache.config import CacheConfig, LayerShape
+from ollama_engine.kvcache.encoder import EncoderCache
+from ollama_engine.kvcache.images import ImageSlots
 from ollama_engine.kvcache.move import ShiftKeys
+from ollama_engine.kvcache.null import NullCache
 from ollama_engine.kvcache.visibility import Visibility
 
 __all__ = [
@@ -25,8 +32,13 @@ __all__ = [
     "CausalCache",
     "CellUsage",
     "Cells",
+    "CompositeCache",
+    "EncoderCache",
+    "ImageSlots",
     "LayerShape",
     "LayerView",
+    "NullCache",
     "ShiftKeys",
     "Visibility",
+    "make_cache",
 ]

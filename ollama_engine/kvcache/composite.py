@@ -1,0 +1,198 @@
+"""Composite cache: layers of different kinds, each kind with a cache of its own, behind one contract."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from ollama_engine.input import Batch
+from ollama_engine.kvcache.base import Cache, CellUsage
+from ollama_engine.kvcache.causal import CausalCache
+from ollama_engine.kvcache.config import CacheConfig, LayerShape
+from ollama_engine.kvcache.encoder import EncoderCache
+from ollama_engine.kvcache.move import ShiftKeys
+from ollama_engine.ml.backend import Backend
+from ollama_engine.ml.context import Context
+from ollama_engine.ml.tensor import Tensor
+
+
+class CompositeCache:
+    """`table[layer]` is (which of `caches`, layer within it). What one refuses, none of them has done."""
+
+    def __init__(self, caches: Sequence[Cache], table: Sequence[tuple[int, int]]) -> None:
+        self.caches = tuple(caches)
+        self._table = tuple((self.caches[number], layer) for number, layer in table)
+        self._current = self.caches[0]
+
+    # ** used by the runner ********************************************************************************************
+
+    def require_room(self, batch: Batch) -> None:
+        """Raise ContextOverflowError where `begin` would. Changes nothing."""
+        for cache in self.caches:
+            cache.require_room(batch)
+
+    def begin(self, batch: Batch) -> None:
+        """Find cells in all caches. Raises ContextOverflowError, changing nothing, when one has too few."""
+        self.require_room(batch)
+        for cache in self.caches:
+            cache.begin(batch)
+
+    def begin_reserve(self, n_tokens: int) -> None:
+        """Prepare all caches for building a worst-case graph."""
+        for cache in self.caches:
+            cache.begin_reserve(n_tokens)
+
+    @property
+    def shape_key(self) -> tuple[int, ...]:
+        """The keys of all caches."""
+        return tuple(number for cache in self.caches for number in cache.shape_key)
+
+    def build_inputs(self, ctx: Context) -> None:
+        """Make the inputs of all caches."""
+        for cache in self.caches:
+            cache.build_inputs(ctx)
+
+    def write_inputs(self) -> None:
+        """Write the inputs of all caches."""
+        for cache in self.caches:
+            cache.write_inputs()
+
+    def share(self, source: int, target: int, end: int) -> None:
+        """Let `target`, which is empty, have what `source` has below position `end`."""
+        for cache in self.caches:
+            cache.share(source, target, end)
+
+    def can_resume(self, sequence: int, position: int) -> bool:
+        """Whether all caches have what a token at `position` attends to."""
+        return all(cache.can_resume(sequence, position) for cache in self.caches)
+
+    def remove(self, sequence: int, begin: int = 0, end: int | None = None) -> None:
+        """Forget tokens of a sequence, from position `begin` to before `end`."""
+        for cache in self.caches:
+            cache.remove(sequence, begin, end)
+
+    @property
+    def can_shift(self) -> bool:
+        """Whether all caches can."""
+        return all(cache.can_shift for cache in self.caches)
+
+    def require_shift(self, sequence: int, begin: int, discard: int) -> None:
+        """Raise ContextOverflowError or ValueError where `shift` would. Changes nothing."""
+        for cache in self.caches:
+            cache.require_shift(sequence, begin, discard)
+
+    def shift(self, sequence: int, begin: int, discard: int) -> None:
+        """Forget `discard` positions from `begin` on; those that follow move down by as many. See `Cache.shift`."""
+        self.require_shift(sequence, begin, discard)
+        try:
+            for cache in self.caches:
+                cache.shift(sequence, begin, discard)
+        except BaseException:
+            # Some have shifted and some have not.
+            self.remove(sequence, begin)
+            raise
+
+    def defrag(self) -> int:
+        """Move used cells into the holes below them; returns how many were moved in all caches."""
+        return sum(cache.defrag() for cache in self.caches)
+
+    def reserve_moves(self) -> None:
+        """Take the memory for `shift` and `defrag` now. Raises NoMemoryError."""
+        for cache in self.caches:
+            cache.reserve_moves()
+
+    def scrub(self) -> None:
+        """Zero the free cells."""
+        for cache in self.caches:
+            cache.scrub()
+
+    def check(self) -> None:
+        """Raise AssertionError unless all caches are consistent."""
+        for cache in self.caches:
+            cache.check()
+
+    @property
+    def usage(self) -> CellUsage:
+        """That of the fullest cache."""
+        return max((cache.usage for cache in self.caches), key=lambda u: u.used / max(1, u.used + u.free))
+
+    @property
+    def nbytes(self) -> dict[str, int]:
+        """Memory taken by all, {device name: bytes}."""
+        total: Counter[str] = Counter()
+        for cache in self.caches:
+            total.update(cache.nbytes)
+        return dict(total)
+
+    def close(self) -> None:
+        """Free the memory."""
+        for cache in self.caches:
+            cache.close()
+
+    # ** used by models ************************************************************************************************
+
+    @property
+    def flash_attention(self) -> bool:
+        """Whether values of the current layer come as flash attention reads them."""
+        return self._current.flash_attention
+
+    @property
+    def current(self) -> Cache:
+        """The cache of the current layer; models with cross-attention ask it about images."""
+        return self._current
+
+    def set_layer(self, layer: int) -> None:
+        """Choose the layer that `put` and `get` speak of."""
+        self._current, number = self._table[layer]
+        self._current.set_layer(number)
+
+    def put(self, key: Tensor, value: Tensor) -> None:
+        """Store keys and values of the current layer."""
+        self._current.put(key, value)
+
+    def get(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Keys, values and mask of the current layer."""
+        return self._current.get()
+
+
+def make_cache(
+    backend: Backend,
+    layers: Sequence[LayerShape],
+    devices: Sequence[int],
+    config: CacheConfig,
+    size: Callable[[LayerShape], int],
+    *,
+    memory: int = 0,
+    shift_keys: ShiftKeys | None = None,
+) -> Cache:
+    """The cache for a model's layers: one for each kind of layer, behind a composite where there are several.
+
+    `size` says how many cells a kind gets, or images for cross-attention. `memory` tokens of a sequence are kept
+    beyond a window or chunk. Raises NoMemoryError, with nothing taken, and ConfigError.
+    """
+    kinds = [(layer.window, layer.chunk, layer.image_rows) for layer in layers]
+    groups = {kind: [i for i, other in enumerate(kinds) if other == kind] for kind in dict.fromkeys(kinds)}
+    caches: list[Cache] = []
+    try:
+        for numbers in groups.values():
+            shapes, places = [layers[i] for i in numbers], [devices[i] for i in numbers]
+            if shapes[0].image_rows is not None:
+                caches.append(EncoderCache(backend, shapes, places, size(shapes[0]), config))
+            else:
+                shift = None if shift_keys is None else _of_layers(shift_keys, numbers)
+                caches.append(
+                    CausalCache(backend, shapes, places, size(shapes[0]), config, memory=memory, shift_keys=shift)
+                )
+    except BaseException:
+        for cache in caches:
+            cache.close()
+        raise
+    if len(caches) == 1:
+        return caches[0]
+    order = list(groups)
+    return CompositeCache(caches, [(order.index(kind), groups[kind].index(i)) for i, kind in enumerate(kinds)])
+
+
+def _of_layers(shift_keys: ShiftKeys, numbers: Sequence[int]) -> ShiftKeys:
+    """`shift_keys` for a cache that counts its own layers only."""
+    return lambda layer, keys, deltas: shift_keys(numbers[layer], keys, deltas)

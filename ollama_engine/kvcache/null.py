@@ -1,0 +1,149 @@
+"""Null cache: stores nothing. For embedding models, whose tokens see the whole of their sequence in one batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ollama_engine.input import Batch
+from ollama_engine.kvcache.base import CellUsage
+from ollama_engine.ml import ops
+from ollama_engine.ml.context import Context
+from ollama_engine.ml.tensor import Tensor
+
+_MINUS_INFINITY = np.float16(-np.inf)
+
+
+@dataclass(slots=True)
+class _Graph:
+    mask: Tensor
+    key: Tensor | None = None
+    value: Tensor | None = None
+
+
+class NullCache:
+    """Every token attends to all tokens of its sequence in its batch, earlier and later.
+
+    With a `window` W only to those up to W // 2 away on either side (ModernBERT).
+    """
+
+    def __init__(self, *, flash_attention: bool, window: int | None = None) -> None:
+        # -- configuration --
+        self._flash_attention = flash_attention
+        self._window = window
+        # -- current batch --
+        self._batch: Batch | None = None
+        self._n_tokens = 0
+        # -- current graph --
+        self._graph: _Graph | None = None
+
+    # ** used by the runner ********************************************************************************************
+
+    def require_room(self, batch: Batch) -> None:
+        """There always is."""
+
+    def begin(self, batch: Batch) -> None:
+        """Take note of the batch."""
+        self._batch = batch
+        self._n_tokens = len(batch)
+
+    def begin_reserve(self, n_tokens: int) -> None:
+        """Prepare for building a graph of as many tokens."""
+        self._batch = None
+        self._n_tokens = n_tokens
+
+    @property
+    def shape_key(self) -> tuple[int, ...]:
+        """Number of tokens."""
+        return (self._n_tokens,)
+
+    def build_inputs(self, ctx: Context) -> None:
+        """Make the mask f16 [tokens, tokens]."""
+        self._graph = _Graph(ctx.input("f16", (self._n_tokens, self._n_tokens), name="mask"))
+
+    def write_inputs(self) -> None:
+        """Write the current batch's mask."""
+        batch = self._batch
+        assert batch is not None
+        assert self._graph is not None
+        seen = batch.sequences[None, :] == batch.sequences[:, None]
+        if self._window is not None:
+            seen &= np.abs(batch.positions[None, :] - batch.positions[:, None]) <= self._window // 2
+        self._graph.mask.set(np.where(seen, np.float16(0), _MINUS_INFINITY))
+
+    def share(self, source: int, target: int, end: int) -> None:
+        """Nothing to share."""
+
+    def can_resume(self, sequence: int, position: int) -> bool:
+        """Only from the beginning."""
+        return position == 0
+
+    def remove(self, sequence: int, begin: int = 0, end: int | None = None) -> None:
+        """Nothing to forget."""
+
+    @property
+    def can_shift(self) -> bool:
+        """Later tokens were seen by earlier ones: nothing of a sequence holds for another beginning."""
+        return False
+
+    def require_shift(self, sequence: int, begin: int, discard: int) -> None:
+        """Raise ValueError."""
+        raise ValueError("a cache that stores nothing cannot be shifted; compute the tokens again")
+
+    def shift(self, sequence: int, begin: int, discard: int) -> None:
+        """Raise ValueError."""
+        self.require_shift(sequence, begin, discard)
+
+    def defrag(self) -> int:
+        """Nothing to move."""
+        return 0
+
+    def reserve_moves(self) -> None:
+        """Nothing to move."""
+
+    def scrub(self) -> None:
+        """Nothing to zero."""
+
+    def check(self) -> None:
+        """Nothing to get wrong."""
+
+    @property
+    def usage(self) -> CellUsage:
+        """No cells."""
+        return CellUsage()
+
+    @property
+    def nbytes(self) -> dict[str, int]:
+        """No memory."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+    # ** used by models ************************************************************************************************
+
+    @property
+    def flash_attention(self) -> bool:
+        """Whether values come as flash attention reads them, or permuted for two products."""
+        return self._flash_attention
+
+    def set_layer(self, layer: int) -> None:
+        """All layers are alike; what an earlier one put is gone."""
+        if self._graph is not None:
+            self._graph.key = self._graph.value = None
+
+    def put(self, key: Tensor, value: Tensor) -> None:
+        """Hold keys [key_dim, kv_heads, n] and values [value_dim, kv_heads, n] until `get`."""
+        assert self._graph is not None
+        self._graph.key, self._graph.value = key, value
+
+    def get(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Keys [key_dim, n, kv_heads], values, and the mask f16 [n, n]."""
+        assert self._graph is not None
+        key, value = self._graph.key, self._graph.value
+        if key is None or value is None:
+            raise ValueError("put keys and values of this layer first: nothing is stored from batch to batch")
+        keys = ops.permute(key, 0, 2, 1, 3)
+        values = ops.permute(value, 0, 2, 1, 3) if self._flash_attention else ops.cont(ops.permute(value, 1, 2, 0, 3))
+        return keys, values, self._graph.mask

@@ -1,0 +1,214 @@
+"""A causal cache whose keys are rotated as a model's are, beside dictionaries that say what it must hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ollama_engine import nn
+from ollama_engine.input import Batch
+from ollama_engine.kvcache import CacheConfig, CausalCache, LayerShape
+from ollama_engine.kvcache.store import Places
+from ollama_engine.ml.backend import Backend
+from ollama_engine.ml.context import Context
+from ollama_engine.ml.placement import BackendParams
+from ollama_engine.ml.storage import Storage
+from ollama_engine.ml.tensor import Tensor
+from tests.kvcache.drawing import ints
+
+LAYERS = (
+    LayerShape(kv_heads=2, key_dim=32, value_dim=64),
+    LayerShape(kv_heads=1, key_dim=64, value_dim=32),
+)
+FACTORS = [1.0] * 8 + [2.0, 4.0, 8.0, 8.0] * 2
+ROPES = {
+    "norm": nn.Rope(n_dims=32),
+    "neox": nn.Rope(n_dims=32, mode="neox"),
+    "partial": nn.Rope(n_dims=16, mode="neox"),
+    "linear": nn.Rope(n_dims=32, scale=0.25),
+    "factors": nn.Rope(n_dims=32, base=500000.0),
+    "yarn": nn.Rope(n_dims=32, scale=0.25, original_context=64, ext_factor=1.0, attn_factor=0.9),
+}
+TOLERANCE = {"f32": 1e-4, "f16": 5e-3, "bf16": 4e-2, "q8_0": 4e-2, "q4_0": 0.5}
+"""Of normal numbers after one rounding to the type; each shift adds one."""
+
+
+@dataclass
+class Kept:
+    """One token as it was put: shared cells are one object."""
+
+    token: int
+    shifts: int = 0
+    owners: set[int] = field(default_factory=set)
+
+
+class World:
+    """`histories[sequence][position]` is what must be found there."""
+
+    def __init__(self, cache: CausalCache, backend: Backend, rope: str) -> None:
+        self.cache = cache
+        self.histories: dict[int, dict[int, Kept]] = {}
+        self._backend = backend
+        self._rope = ROPES[rope]
+        self._factors = _stored(backend, FACTORS) if rope == "factors" else None
+        self._n_tokens = 0
+        self.broken = False
+
+    def shift_keys(self, layer: int, keys: Tensor, deltas: Tensor) -> Tensor:
+        if self.broken:
+            raise RuntimeError("as if the device had failed")
+        return self._rope.shifted(keys, deltas, self._factors)
+
+    # -- steps, in the cache and in the dictionaries -------------------------------------------------------------------
+
+    def append(self, rows: Sequence[tuple[int, int]]) -> None:
+        """One batch of (sequence, position) with new tokens."""
+        batch = Batch(ints([0] * len(rows)), ints(p for _, p in rows), ints(s for s, _ in rows), ints([0]))
+        self.cache.begin(batch)
+        tokens = range(self._n_tokens, self._n_tokens + len(rows))
+        self._n_tokens += len(rows)
+        with Context(self._backend) as ctx:
+            self.cache.build_inputs(ctx)
+            positions = ctx.from_ints(batch.positions)
+            for layer in range(len(LAYERS)):
+                self.cache.set_layer(layer)
+                key, value = (ctx.from_floats(np.stack([raw(n, layer, t) for t in tokens])) for n in "kv")
+                self.cache.put(self._rope(key, positions, self._factors), value)
+            ctx.alloc()
+            # The mask is for attention, of which there is none in this graph.
+            self.cache._targets.set(self.cache._places)  # type: ignore[union-attr]
+            ctx.compute()
+        for (sequence, position), token in zip(rows, tokens, strict=True):
+            self.histories.setdefault(sequence, {})[position] = Kept(token, 0, {sequence})
+        for sequence in {s for s, _ in rows}:
+            first = min(p for s, p in rows if s == sequence)
+            self._forget(sequence, lambda p, end=self.cache.visibility.kept_from(first): p < end)
+
+    def share(self, source: int, target: int, end: int) -> None:
+        self.cache.share(source, target, end)
+        self.histories[target] = {p: kept for p, kept in self.histories.get(source, {}).items() if p < end}
+        for kept in self.histories[target].values():
+            kept.owners.add(target)
+
+    def remove(self, sequence: int, begin: int, end: int | None) -> None:
+        self.cache.remove(sequence, begin, end)
+        self._forget(sequence, lambda p: p >= begin and (end is None or p < end))
+
+    def _forget(self, sequence: int, chosen: Any) -> None:
+        history = self.histories.get(sequence, {})
+        for position in [p for p in history if chosen(p)]:
+            history.pop(position).owners.discard(sequence)
+
+    def shift(self, sequence: int, begin: int, discard: int) -> None:
+        self.cache.shift(sequence, begin, discard)
+        self._forget(sequence, lambda p: begin <= p < begin + discard)
+        moved = {}
+        for position, kept in self.histories.get(sequence, {}).items():
+            if position < begin:
+                moved[position] = kept
+                continue
+            if len(kept.owners) > 1:
+                kept.owners.discard(sequence)
+                kept = Kept(kept.token, kept.shifts, {sequence})
+            kept.shifts += 1
+            moved[position - discard] = kept
+        self.histories[sequence] = moved
+
+    def copies_for_shift(self, sequence: int, begin: int, discard: int) -> tuple[int, int]:
+        """(cells needed, cells free by then)."""
+        history = self.histories.get(sequence, {})
+        needed = sum(len(kept.owners) > 1 for p, kept in history.items() if p >= begin + discard)
+        given = sum(len(kept.owners) == 1 for p, kept in history.items() if begin <= p < begin + discard)
+        return needed, given + len(self.cache.cells) - len(self.distinct)
+
+    # -- comparing -----------------------------------------------------------------------------------------------------
+
+    @property
+    def distinct(self) -> list[Kept]:
+        return list({id(kept): kept for history in self.histories.values() for kept in history.values()}.values())
+
+    def check(self) -> None:
+        self.cache.check()
+        assert self.cache.usage.used == len(self.distinct)
+        assert self.cache.usage.shared == sum(len(kept.owners) > 1 for kept in self.distinct)
+        wanted = [(s, p, kept) for s, history in self.histories.items() for p, kept in history.items()]
+        cells = [self._cell(s, p) for s, p, _ in wanted]
+        if wanted:
+            self._compare(wanted, cells)
+
+    def _cell(self, sequence: int, position: int) -> int:
+        table = self.cache.cells
+        found = np.flatnonzero(
+            (table.owners >> np.uint64(sequence) & np.uint64(1) != 0) & (table.positions == position)
+        )
+        assert len(found) == 1, f"sequence {sequence} has position {position} once"
+        return int(found[0])
+
+    def _compare(self, wanted: list[tuple[int, int, Kept]], cells: list[int]) -> None:
+        for layer, (keys, values) in enumerate(self.stored(cells)):
+            turned = self._turned(layer, wanted)
+            for row, (_, _, kept) in enumerate(wanted):
+                tolerance = TOLERANCE[self.cache.config.dtype] * (1 + kept.shifts)
+                assert np.abs(keys[row] - turned[row]).max() <= tolerance
+                assert np.abs(values[row] - raw("v", layer, kept.token)).max() <= TOLERANCE[self.cache.config.dtype]
+
+    def stored(self, cells: Sequence[int]) -> list[tuple[NDArray[np.float32], NDArray[np.float32]]]:
+        """Keys and values of these cells in each layer."""
+        store = self.cache._store
+        with Context(self._backend) as ctx:
+            places = Places(ctx, store, len(cells), "i32", "cells")
+            pairs = [(store.read_keys(i, places), store.read_values(i, places)) for i in range(len(LAYERS))]
+            ctx.forward(*(tensor for pair in pairs for tensor in pair))
+            ctx.alloc()
+            places.set(ints(cells))
+            ctx.compute()
+            n = len(cells)
+            return [
+                (k.numpy().reshape(n, layer.kv_heads, -1), v.numpy().reshape(n, layer.kv_heads, -1))
+                for (k, v), layer in zip(pairs, LAYERS, strict=True)
+            ]
+
+    def _turned(self, layer: int, wanted: list[tuple[int, int, Kept]]) -> NDArray[np.float32]:
+        """The same tokens' keys, rotated for their positions in one go."""
+        with Context(self._backend) as ctx:
+            keys = ctx.from_floats(np.stack([raw("k", layer, kept.token) for _, _, kept in wanted]))
+            out = self._rope(keys, ctx.from_ints([p for _, p, _ in wanted]), self._factors)
+            ctx.forward(out)
+            ctx.compute()
+            return out.numpy().reshape(len(wanted), LAYERS[layer].kv_heads, -1)
+
+
+def _stored(backend: Backend, values: list[float]) -> Tensor:
+    storage = Storage(backend, 1)
+    tensor = storage.add("factors", "f32", (len(values),))
+    storage.allocate(0)
+    tensor.set(np.array(values, dtype=np.float32))
+    return tensor
+
+
+def raw(name: str, layer: int, token: int) -> NDArray[np.float32]:
+    """Key or value [kv_heads, dim] of a token, without position."""
+    shape = LAYERS[layer]
+    rng = np.random.default_rng([ord(name), layer, token])
+    dim = shape.key_dim if name == "k" else shape.value_dim
+    return rng.standard_normal((shape.kv_heads, dim)).astype(np.float32)
+
+
+@contextmanager
+def world(n_cells: int = 64, *, rope: str = "norm", memory: int = 0, **config: Any) -> Iterator[World]:
+    limits = {name: config.pop(name) for name in ("window", "chunk") if name in config}
+    settings = CacheConfig(**{"dtype": "f32", "flash_attention": True, "history_padding": 4, **config})
+    with Backend(BackendParams(threads=1, gpu_layers=0)) as backend:
+        made: list[World] = []
+        cache = CausalCache(
+            backend, [replace(layer, **limits) for layer in LAYERS], [0, 0], n_cells, settings, memory=memory,
+            shift_keys=lambda *arguments: made[0].shift_keys(*arguments),
+        )  # fmt: skip
+        made.append(World(cache, backend, rope))
+        yield made[0]
+        cache.close()
