@@ -92,8 +92,8 @@ class Plan(NamedTuple):
     starved: tuple[int, ...] = ()
     """Decoding sequences that had a place in the batch but no cell."""
     short: int = 0
-    """Cells that were missing: with as many more, this step had more tokens, or the next one could serve who is first.
-    """
+    """Cells that were missing, at least: with more of them this step had more tokens, or the next one could serve who
+    is first. 0 when cells limit nothing."""
 
 
 _START = Turns()
@@ -237,7 +237,7 @@ class _Step:
                 owed = None if missing else one.key
                 self.short += missing
             allowed = n if n <= shares[one.key] else _cut(one, shares[one.key])
-            self.short += n - allowed
+            self.short += max(0, n - shares[one.key])
             if allowed == 0:
                 continue
             outputs = allowed if one.all_rows else int(one.begin + allowed == one.end)
