@@ -112,10 +112,10 @@ def test_the_cache_has_num_ctx_cells_for_each_of_parallel(path: str) -> None:
     assert cache_bytes(num_ctx=512, parallel=3, kv_cache_type="f32") == 2 * 512 * 3 * cell
 
 
-def test_a_window_needs_cells_for_itself_and_a_batch_only(tmp_path: Path) -> None:
+def test_a_window_needs_cells_for_itself_what_can_be_resumed_and_a_batch(tmp_path: Path) -> None:
     path = write_tiny_llama(tmp_path / "w.gguf", sliding_window=64).path
     with Engine(path, num_ctx=100_000, parallel=2, batch_size=128, threads=1) as engine:
-        assert engine.memory.devices[-1].cache == 256 * 2 * 2 * 2 * 16 * 2
+        assert engine.memory.devices[-1].cache == (2 * (64 + 1024) + 128) * 2 * 2 * 2 * 16 * 2
         assert engine.logits([3] * 700).shape == (700, 320)
 
 

@@ -28,10 +28,9 @@ _MINUS_INFINITY = np.float16(-np.inf)
 class CausalCache:
     """Keys and values of `layers` for `n_cells` tokens, shared by all sequences.
 
-    `devices` gives the backend's device number for each layer. All layers have one window or chunk (or none); then
-    `memory` tokens of a sequence are kept in any case, so that it can be resumed at an earlier position. Without
-    `shift_keys` positions cannot change. Raises NoMemoryError when a device is too small and ConfigError when the type
-    cannot hold the heads.
+    `devices` gives the backend's device number for each layer. All layers have one window or chunk (or none); then a
+    sequence can be resumed up to `memory` positions back. Without `shift_keys` positions cannot change. Raises
+    NoMemoryError when a device is too small and ConfigError when the type cannot hold the heads.
     """
 
     def __init__(

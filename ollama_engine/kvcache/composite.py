@@ -167,8 +167,8 @@ def make_cache(
 ) -> Cache:
     """The cache for a model's layers: one for each kind of layer, behind a composite where there are several.
 
-    `size` says how many cells a kind gets, or images for cross-attention. `memory` tokens of a sequence are kept
-    beyond a window or chunk. Raises NoMemoryError, with nothing taken, and ConfigError.
+    `size` says how many cells a kind gets, or images for cross-attention. Windows and chunks can be resumed up to
+    `memory` positions back. Raises NoMemoryError, with nothing taken, and ConfigError.
     """
     kinds = [(layer.window, layer.chunk, layer.image_rows) for layer in layers]
     groups = {kind: [i for i, other in enumerate(kinds) if other == kind] for kind in dict.fromkeys(kinds)}

@@ -18,7 +18,8 @@ class Visibility:
     """How far back tokens see, and how much more is kept so that a sequence can be resumed earlier.
 
     `window` W: the token itself and the W - 1 before it. `chunk` C: from the last multiple of C on (Llama 4). Neither:
-    everything. `memory` tokens are kept in any case, although the mask may hide the older ones.
+    everything. `memory` says how many positions back a sequence can be resumed: what the mask of the token there would
+    show is kept, although later tokens do not see it.
     """
 
     window: int | None = None
@@ -47,7 +48,7 @@ class Visibility:
 
     def kept_from(self, position: int) -> int:
         """The lowest position to keep when the next token of a sequence comes at `position`."""
-        return max(0, min(self.first_of(position), position - self.memory + 1))
+        return self.first_of(max(0, position - self.memory))
 
 
 def last_seen(batch: Batch) -> Int32Array:

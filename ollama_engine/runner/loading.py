@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 
 from ollama_engine.config import EngineConfig
 from ollama_engine.errors import ConfigError, ModelFormatError, NoMemoryError, ShapeError
-from ollama_engine.kvcache import CacheConfig, CausalCache, LayerShape
+from ollama_engine.kvcache import Cache, CacheConfig, LayerShape, make_cache
 from ollama_engine.ml.backend import MAX_NODES_LIMIT, Backend
 from ollama_engine.ml.gguf import GGUFFile
 from ollama_engine.ml.memory import DeviceMemory, MemoryReport
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.weights import Weights
-from ollama_engine.models import Model, model_class
+from ollama_engine.models import Model, ShiftsKeys, model_class
 from ollama_engine.runner.executor import Executor
 from ollama_engine.tokenizer import Tokenizer, from_metadata
 
@@ -30,6 +30,9 @@ Progress = Callable[[int, int], None]
 
 NODES_PER_WEIGHT = 32
 """A graph is allowed this many tensors for each tensor of the file; llama needs about 4."""
+
+RESUME_TOKENS = 1024
+"""How far back a sequence can be resumed where layers see a window or chunk only."""
 
 LOGIT_ROWS = 32
 """Rows of logits that one step may ask for; more (all rows of a prompt) are computed in several steps."""
@@ -46,7 +49,7 @@ class Loaded:
     backend: Backend
     weights: Weights
     model: Model
-    cache: CausalCache
+    cache: Cache
     executor: Executor
 
     @property
@@ -85,6 +88,7 @@ def load(path: str | os.PathLike[str], config: EngineConfig, progress: Progress 
             cache = _make_cache(backend, weights, model, config)
             executor = Executor(backend, model, cache, min(config.batch_size, config.num_ctx), LOGIT_ROWS)
             executor.reserve()
+            cache.reserve_moves()
         except NoMemoryError as error:
             report = error.report or _report(backend, weights, {}, {})
             raise NoMemoryError(f"{gguf.path} does not fit: {error}\n{report}", report) from error
@@ -129,7 +133,7 @@ def _refuse_if_too_large(backend: Backend, weights: Weights) -> None:
             )
 
 
-def _make_cache(backend: Backend, weights: Weights, model: Model, config: EngineConfig) -> CausalCache:
+def _make_cache(backend: Backend, weights: Weights, model: Model, config: EngineConfig) -> Cache:
     layers = model.cache_layers
     devices = [weights.device_of_layer(i) for i in range(len(layers))]
     cache_config = CacheConfig(dtype=config.kv_cache_type, flash_attention=config.flash_attention != "off")
@@ -139,15 +143,22 @@ def _make_cache(backend: Backend, weights: Weights, model: Model, config: Engine
     if config.num_ctx > model.context_length:
         log.warning("num_ctx %d is more than the %d tokens the model was trained for; answers get worse beyond them",
                     config.num_ctx, model.context_length)  # fmt: skip
-    return CausalCache(backend, layers, devices, _cells(layers, config), cache_config)
+    return make_cache(
+        backend, layers, devices, cache_config, lambda layer: _cells(layer, config), memory=RESUME_TOKENS,
+        shift_keys=model.shift_keys if isinstance(model, ShiftsKeys) else None,
+    )  # fmt: skip
 
 
-def _cells(layers: tuple[LayerShape, ...], config: EngineConfig) -> int:
-    """Cells for all requests together; a window keeps only what it can still see, and the batch."""
-    window = layers[0].window
-    if window is not None and window < config.num_ctx:
-        return config.parallel * window + config.batch_size
-    return config.parallel * config.num_ctx
+def _cells(layer: LayerShape, config: EngineConfig) -> int:
+    """Cells for all requests together; a window or chunk keeps what can be seen or resumed, and the batch.
+
+    For layers that store images: as many images as requests, and one more to replace another.
+    """
+    if layer.image_rows is not None:
+        return config.parallel + 1
+    limit = layer.window or layer.chunk or config.num_ctx
+    kept = min(config.num_ctx, limit + RESUME_TOKENS)
+    return config.parallel * kept + (config.batch_size if kept < config.num_ctx else 0)
 
 
 def _decide_flash_attention(backend: Backend, config: EngineConfig, layers: tuple[LayerShape, ...]) -> bool:
