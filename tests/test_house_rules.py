@@ -46,7 +46,9 @@ def test_module_says_what_it_owns(path: Path) -> None:
 
 @pytest.mark.parametrize("path", MODULES, ids=ids(MODULES))
 def test_sizes(path: Path) -> None:
-    assert path.name in TABLES or lines(path) <= MAX_PYTHON_LINES, f"{relative(path)}: one responsibility each; split it"
+    if path.name in TABLES:
+        return
+    assert lines(path) <= MAX_PYTHON_LINES, f"{relative(path)}: one responsibility each; split it"
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
@@ -119,7 +121,9 @@ def test_build_requirements_agree() -> None:
     required = re.search(r"^requires = \[(.*)\]$", pyproject, flags=re.MULTILINE)
     assert listed is not None
     assert required is not None
-    assert listed[1].split() == re.findall(r'"([^"]+)"', required[1])
+    # Without build isolation nothing adds these two.
+    tools = {"cmake>=3.26", "ninja>=1.11"}
+    assert set(listed[1].split()) == {*re.findall(r'"([^"]+)"', required[1]), *tools}
 
 
 def test_versions_agree() -> None:
