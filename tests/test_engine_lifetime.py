@@ -149,6 +149,39 @@ def test_closing_while_logits_are_computed(path: str) -> None:
     assert isinstance(error, ClosedError)
 
 
+def test_closing_while_other_threads_ask_for_everything(path: str) -> None:
+    """They get answers, then ClosedError, and nothing else."""
+    engine = open_engine(path)
+    ready = threading.Barrier(len(CALLS) + 1)
+
+    def ask(call: Callable[[Engine], Any]) -> BaseException:
+        ready.wait(PATIENCE)
+        try:
+            while True:
+                call(engine)
+        except ClosedError as error:
+            return error
+
+    with ThreadPoolExecutor(len(CALLS)) as pool:
+        asked = [pool.submit(ask, call) for call in CALLS]
+        ready.wait(PATIENCE)
+        engine.logits([1] * 100)
+        engine.close()
+        assert {type(future.result(PATIENCE)) for future in asked} == {ClosedError}
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux's /proc")
+def test_closing_lets_go_of_the_file(path: str) -> None:
+    def mapped() -> bool:
+        return path in Path("/proc/self/maps").read_text()
+
+    with open_engine(path) as engine:
+        engine.generate([1], SHORT)
+        assert mapped()
+    assert not mapped()
+    assert not [fd for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink() and str(fd.readlink()) == path]
+
+
 def test_closing_from_several_threads(path: str) -> None:
     engine = open_engine(path)
     stream = engine.stream([1], LONG)

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ollama_engine.errors import ClosedError, ConfigError, ContextOverflowError, TokenizerError
+from ollama_engine.errors import ClosedError, ComputeError, ConfigError, ContextOverflowError, TokenizerError
 from ollama_engine.input import Batch
 from ollama_engine.kvcache import Cache
 from ollama_engine.runner.executor import Executor, FloatArray
@@ -67,11 +67,13 @@ class Loop:
         atexit.register(self.close)
 
     def submit(self, job: Job) -> None:
-        """Queue a job. Raises ClosedError."""
+        """Queue a job. Raises ClosedError, and ComputeError on the loop's own thread, which would wait for itself."""
         if self._pid != os.getpid():
             raise ClosedError("this Engine was opened before the process forked; open one in the child")
         if self._closed:
             raise ClosedError("this Engine is closed")
+        if threading.current_thread() is self._thread:
+            raise ComputeError("the Engine is computing in this thread; a log handler or finaliser must not use it")
         self._jobs.put(job)
         if self._ended:
             self._fail_waiting()

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from ollama_engine.errors import ClosedError
+from ollama_engine.errors import ClosedError, ComputeError
 from ollama_engine.runner.executor import Executor
 from ollama_engine.runner.loop import Loop
 
@@ -129,6 +129,19 @@ def test_closing_from_inside_a_job(rig: Rig) -> None:
     assert held == [True]
     rig.loop.close()
     assert len(rig.exits) == 1
+
+
+def test_a_job_cannot_wait_for_another(rig: Rig) -> None:
+    refused: list[BaseException] = []
+
+    def body(job: FakeJob) -> None:
+        try:
+            rig.submit()
+        except ComputeError as error:
+            refused.append(error)
+
+    assert rig.submit(body).result() == "done"
+    assert "in this thread" in str(refused[0])
 
 
 def test_closing_without_waiting(rig: Rig) -> None:
