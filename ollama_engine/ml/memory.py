@@ -42,7 +42,7 @@ class MemoryReport:
         return sum(d.allocated + d.mapped for d in self.devices)
 
     def __str__(self) -> str:
-        rows = [("device", "weights", "mapped", "packed", "cache", "graph", "MiB in all")]
+        rows: list[tuple[str, ...]] = [("device", "weights", "mapped", "packed", "cache", "graph", "MiB in all")]
         for d in self.devices:
             numbers = (d.weights, d.mapped, d.packed, d.cache, d.graph, d.allocated + d.mapped)
             rows.append((d.device, *(f"{n / 2**20:.1f}" for n in numbers)))
