@@ -1,1 +1,72 @@
+"""The tensor layer: the only code that sees ggml's pointers.
 
+What is where
+    device, device_info   the devices of this machine; ggml's libraries are loaded on the first question for them
+    placement, threads    pure decisions: which devices, how many threads, which layer where
+    backend               Backend: devices, threads and scheduler of one engine; owner of last resort of all below
+    storage               Storage: tensors that outlive graphs (a cache, weights), allocated or mapped as a whole
+    weights, gguf         a model file, checked, read and spread over storages
+    types, tensor         element types and shapes; Tensor; what owns tensors and knows whether they are still there
+    context, computation  Context: makes the tensors of one graph; its base plans, allocates and computes it
+    graph_walk            what ggml's planner does not look at in a graph
+    operands, ops_*       every operation, checked before ggml sees it; `ops` is their index
+    memory, hostmem       what was planned and taken; what the system still has
+    libggml.pxd ...       ggml's C interface, held against its headers by a test
+
+Lifetimes
+    A Backend closes what was made on it. A closed owner (Context, Storage, Weights) makes its tensors raise ClosedError;
+    nothing reads freed memory. A graph that uses a closed storage raises when it is computed. One context at a time has
+    memory on a backend: allocating another gives up the outputs of the first. Everything can be closed twice, and
+    closes with its last reference. A Backend does not survive a fork: the child makes its own.
+
+Threads
+    Any object may be used from any thread. Computing, allocating and loading release the GIL and take turns on their
+    backend; building another graph goes on meanwhile. Two backends share nothing. Values of a graph that is being
+    computed, and of storages, are exchanged before or after it.
+
+Errors
+    A wrong argument raises TypeError or ShapeError, missing memory NoMemoryError, a closed object ClosedError. No call
+    ends the process.
+
+The names below are imported when they are first used, and ggml's libraries with them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ollama_engine.ml import ops
+    from ollama_engine.ml.backend import Backend
+    from ollama_engine.ml.context import Context
+    from ollama_engine.ml.device import devices
+    from ollama_engine.ml.device_info import Device
+    from ollama_engine.ml.placement import BackendParams
+    from ollama_engine.ml.storage import Storage
+    from ollama_engine.ml.tensor import Tensor
+
+__all__ = ["Backend", "BackendParams", "Context", "Device", "Storage", "Tensor", "devices", "ops"]
+
+_HOMES = {
+    "Backend": "backend",
+    "BackendParams": "placement",
+    "Context": "context",
+    "Device": "device_info",
+    "Storage": "storage",
+    "Tensor": "tensor",
+    "devices": "device",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name == "ops":
+        return import_module(f"{__name__}.ops")
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{home}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

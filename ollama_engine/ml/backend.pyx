@@ -26,7 +26,7 @@ from ollama_engine.ml.device cimport cpu_function, device_handle
 from ollama_engine.ml.libworker cimport (
     oe_worker, oe_worker_free, oe_worker_new, oe_worker_start, oe_worker_task, oe_worker_wait,
 )
-from ollama_engine.ml.tensor cimport shape_to_ne, type_of
+from ollama_engine.ml.types cimport shape_to_ne, type_of, whole
 
 log = logging.getLogger(__name__)
 
@@ -67,15 +67,16 @@ cdef class Backend:
     `max_nodes` bounds the tensors of one graph. Raises ConfigError, DeviceError, NoMemoryError.
     """
 
-    def __init__(self, params, *, int max_nodes=DEFAULT_MAX_NODES):
+    def __init__(self, params, *, max_nodes=DEFAULT_MAX_NODES):
+        cdef int64_t nodes = whole(max_nodes)
         if self.lock is not None:
             raise ConfigError("a Backend is initialised once")
         if not isinstance(params, placement.BackendParams):
             raise TypeError(f"params must be BackendParams, got {type(params).__name__}")
-        if not 16 <= max_nodes <= MAX_NODES_LIMIT:
+        if not 16 <= nodes <= MAX_NODES_LIMIT:
             raise ConfigError(f"max_nodes is 16 to {MAX_NODES_LIMIT}, got {max_nodes}")
         self.params = params
-        self.max_nodes = max_nodes
+        self.max_nodes = nodes
         self.pid = getpid()
         self.lock = threading.RLock()
         self.members = weakref.WeakSet()
@@ -209,8 +210,9 @@ cdef class Backend:
                 for i, device in enumerate(self.devices)
             }
 
-    def supports_flash_attention(self, int device, int64_t key_dim, int64_t value_dim, str dtype not None):
+    def supports_flash_attention(self, device, key_dim, value_dim, str dtype not None):
         """Whether a device has a one-pass attention kernel for heads of this size and keys of this type."""
+        cdef int64_t number = whole(device)
         cdef lib.ggml_type kind = type_of(dtype)
         cdef lib.ggml_init_params params
         cdef int64_t q[4]
@@ -218,8 +220,8 @@ cdef class Backend:
         cdef int64_t v[4]
         cdef int64_t m[4]
         self.check_open()
-        if not 0 <= device < len(self.devices):
-            raise ConfigError(f"device is 0 to {len(self.devices) - 1}, got {device}")
+        if not 0 <= number < len(self.devices):
+            raise ConfigError(f"device is 0 to {len(self.devices) - 1}, got {number}")
         if dtype not in KEY_TYPES:
             return False
         shape_to_ne((key_dim, 1, 1), lib.GGML_TYPE_F32, q)
@@ -229,7 +231,7 @@ cdef class Backend:
         params.mem_size = lib.ggml_tensor_overhead() * 8
         params.mem_buffer = NULL
         params.no_alloc = True
-        handle = device_handle(self.devices[device])
+        handle = device_handle(self.devices[number])
         cdef lib.ggml_context *ctx = lib.ggml_init(params)
         attention = lib.ggml_flash_attn_ext(
             ctx, lib.ggml_new_tensor(ctx, lib.GGML_TYPE_F32, 4, q), lib.ggml_new_tensor(ctx, kind, 4, k),

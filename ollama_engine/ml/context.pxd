@@ -1,54 +1,18 @@
 from libc.stddef cimport size_t
-from libc.stdint cimport int64_t, uint64_t
 
 from ollama_engine.ml cimport libggml as lib
-from ollama_engine.ml.backend cimport Backend
-from ollama_engine.ml.tensor cimport Graph, Tensor
+from ollama_engine.ml.computation cimport Computation
+from ollama_engine.ml.tensor cimport Tensor
 
 
-cdef struct compute_job:
-    lib.ggml_backend_sched_t sched
-    lib.ggml_cgraph *graph
-
-
-cdef class Context(Graph):
-    cdef readonly Backend backend
-    cdef readonly int max_nodes
-    cdef lib.ggml_cgraph *graph
-    # -- tensors made so far --
-    cdef size_t used_at_start
-    cdef list inputs
-    cdef set unwritten
-    # -- memory of constants, and which tensors they are (addresses) --
+cdef class Context(Computation):
+    # -- memory of constants --
     cdef list chunks
     cdef size_t chunk_used
     cdef size_t chunk_size
-    cdef set placed
-    # -- operands as they were before the scheduler of several devices put copies in their place --
-    cdef lib.ggml_tensor **operands
-    cdef int64_t n_operands
-    # -- state --
-    cdef bint has_outputs
-    cdef bint attached
-    cdef bint computed
-    cdef compute_job job
 
-    cdef int64_t count(self) noexcept
     cdef Tensor new(self, str dtype, object shape)
     cdef int place(self, Tensor t) except -1
     cdef int own(self, Tensor t) except -1
-    cdef int settle(self) except -1
     cdef int grow(self, lib.ggml_tensor *output) except -1
-    cdef int prepare(self) except -1
-    cdef int detach(self) except -1
-    cdef int restore_operands(self) except -1
-    cdef size_t upper_bound(self) noexcept
-    cdef int measure_into(self, size_t *sizes) except -1
-    cdef int refuse_more_than_available(self, const size_t *sizes) except -1
-    cdef int plan(self, uint64_t structure) except -1
-    cdef int allocate(self) except -1
-    cdef int make_ready(self) except -1
-    cdef int finish(self, int status) except -1
-    cdef int forget_inputs(self) except -1
-    cdef int check_inputs(self) except -1
     cdef int drop(self) except -1

@@ -15,113 +15,34 @@ at a time has memory on a backend: allocating another one takes it away, and the
 
 import numpy as np
 
-from libc.stdint cimport int32_t, int64_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memcpy, memset
-from libcpp cimport bool
+from libc.stddef cimport size_t
+from libc.stdint cimport int64_t
+from libc.string cimport memset
 
-from ollama_engine.errors import ClosedError, ComputeError, NoMemoryError, ShapeError
+from ollama_engine.errors import ClosedError, NoMemoryError, ShapeError
 from ollama_engine.ml.hostmem import available_bytes
 
 from ollama_engine.ml cimport libggml as lib
 from ollama_engine.ml.backend cimport Backend, Buffer, new_buffer
-from ollama_engine.ml.graph_walk cimport most_alive, structure_of
-from ollama_engine.ml.tensor cimport Tensor, describe, root_of, shape_to_ne, type_of, wrap
+from ollama_engine.ml.computation cimport Computation
+from ollama_engine.ml.graph_walk cimport expand_graph
+from ollama_engine.ml.tensor cimport Tensor, root_of, wrap
+from ollama_engine.ml.types cimport shape_to_ne, type_of, whole
 
 cdef size_t CHUNK = 64 * 1024
-# ggml's planner has places for 256 gaps in its memory, and there can be one beside every value that is alive.
-cdef int MAX_ALIVE = 250
-cdef int MAX_SOURCES = 10  # GGML_MAX_SRC
-
-cdef extern from *:
-    """
-    #include <limits.h>
-    #define OE_THREW INT_MIN
-
-    // ggml's C++ parts allocate with `new`; nothing may be thrown through a thread's first function.
-    template <typename Job> static int oe_compute(Job *job) {
-        try {
-            return ggml_backend_sched_graph_compute(job->sched, job->graph);
-        } catch (...) {
-            return OE_THREW;
-        }
-    }
-    """
-    int THREW "OE_THREW"
-    int oe_compute(compute_job *job) noexcept nogil
 
 
-cdef int _compute(void *job) noexcept nogil:
-    return oe_compute(<compute_job *>job)
-
-
-cdef class Context(Graph):
+cdef class Context(Computation):
     """The tensors of one graph on one backend. `max_nodes` bounds them; by default the backend's bound."""
 
     def __init__(self, Backend backend not None, *, max_nodes=None):
-        cdef int nodes = backend.max_nodes if max_nodes is None else max_nodes
+        cdef int64_t nodes = backend.max_nodes if max_nodes is None else whole(max_nodes)
         if self.ctx != NULL:
             raise ShapeError("a Context is initialised once")
         if not 8 <= nodes <= backend.max_nodes:
             raise ShapeError(f"max_nodes is 8 to {backend.max_nodes} (the backend's bound), got {nodes}")
-        backend.check_open()
-        self.max_nodes = nodes
-        self.is_graph = True
-        self.backend = backend
-        self.lock = backend.lock
-        self.index_limits = {}
-        self.stored = {}
-        self.sources = {}
-        self.inputs = []
-        self.unwritten = set()
+        self.begin(backend, nodes)
         self.chunks = []
-        self.placed = set()
-        self.start(lib.ggml_tensor_overhead() * nodes + lib.ggml_graph_overhead_custom(nodes, False) + 1024)
-        self.graph = lib.ggml_new_graph_custom(self.ctx, nodes, False)
-        self.used_at_start = lib.ggml_used_mem(self.ctx)
-        self.is_open = True
-        backend.members.add(self)
-
-    cdef int64_t count(self) noexcept:
-        return (lib.ggml_used_mem(self.ctx) - self.used_at_start) // lib.ggml_tensor_overhead()
-
-    cdef int charge(self, int tensors) except -1:
-        if not self.is_open:
-            raise ClosedError("this Context is closed; its tensors are gone")
-        if self.count() + len(self.stored) + tensors > self.max_nodes:
-            raise ShapeError(f"the graph has more than {self.max_nodes} tensors; give Context a larger max_nodes")
-        return 0
-
-    cdef int busy(self) except -1:
-        return self.backend is not None and self.backend.busy is self
-
-    cdef int mark_written(self, lib.ggml_tensor *ptr) except -1:
-        self.unwritten.discard(<size_t>ptr)
-        return 0
-
-    cdef int check_access(self, Tensor t, bint writing) except -1:
-        cdef lib.ggml_tensor *root = root_of(t.ptr)
-        if t.ptr.data == NULL or t.ptr.buffer == NULL:
-            if writing:
-                raise ShapeError(f"cannot write into {describe(t)}: it has no memory; call ctx.alloc() first")
-            raise ShapeError(f"{describe(t)} has no values: compute its graph first, with it among the outputs")
-        if writing and t.ptr.op != lib.GGML_OP_NONE and t.ptr.op != lib.GGML_OP_VIEW:
-            raise ShapeError(f"cannot write into {describe(t)}: it is computed")
-        if not self.owns(root):
-            self.check_sources()
-            return self.check_target(t, "set") if writing else 0
-        if <size_t>root in self.placed:
-            return 0
-        if self.backend.allocated is not self:
-            raise ShapeError(f"{describe(t)} has no memory any more: another context was allocated on this backend")
-        if writing:
-            if not root.flags & lib.GGML_TENSOR_FLAG_INPUT:
-                raise ShapeError(f"cannot write into {describe(t)}: it is computed")
-        elif self.computed and root.flags & lib.GGML_TENSOR_FLAG_OUTPUT:
-            return 0
-        elif not root.flags & lib.GGML_TENSOR_FLAG_INPUT or <size_t>root in self.unwritten:
-            raise ShapeError(f"{describe(t)} has no values: compute its graph first, with it among the outputs")
-        return 0
 
     # -- making tensors ------------------------------------------------------------------------------------------------
 
@@ -245,294 +166,10 @@ cdef class Context(Graph):
         self.charge(0)
         return 0
 
-    cdef int settle(self) except -1:
-        """Wait until this graph is not being computed, and take its memory back: it is going to change."""
-        while self.backend.busy is self:
-            with self.lock:
-                self.backend.check_idle()
-        if self.attached:
-            with self.lock:
-                self.backend.check_open()
-                self.backend.check_idle()
-                self.charge(0)
-                self.detach()
-        return 0
-
     cdef int grow(self, lib.ggml_tensor *output) except -1:
-        """Add nodes bottom up: ggml does it by recursion, for which a long chain needs more stack than there is."""
-        cdef lib.ggml_tensor **stack = <lib.ggml_tensor **>malloc((self.count() + 1) * sizeof(lib.ggml_tensor *))
-        cdef lib.ggml_tensor *top
-        cdef lib.ggml_tensor *operand
-        cdef int64_t depth = 1
-        cdef int i
-        if stack == NULL:
-            raise NoMemoryError("no memory to walk the graph")
-        stack[0] = output
-        while depth:
-            top = stack[depth - 1]
-            for i in range(MAX_SOURCES):
-                operand = top.src[i]
-                if operand != NULL and operand != top and operand.op != lib.GGML_OP_NONE \
-                        and not operand.flags & lib.GGML_TENSOR_FLAG_COMPUTE:
-                    stack[depth] = operand
-                    depth += 1
-                    break
-            else:
-                lib.ggml_build_forward_expand(self.graph, top)
-                depth -= 1
-        free(stack)
+        expand_graph(self.ctx, self.graph, output)
         self.has_outputs = lib.ggml_graph_n_nodes(self.graph) > 0
-        return 0
-
-    @property
-    def n_nodes(self):
-        """Operations in the graph."""
-        self.charge(0)
-        return lib.ggml_graph_n_nodes(self.graph)
-
-    def measure(self):
-        """Bytes that this graph's intermediate results need, {device name: bytes}; allocates nothing."""
-        cdef size_t sizes[17]
-        self.prepare()
-        with self.lock:
-            self.measure_into(sizes)
-            return {d.name: sizes[i] for i, d in enumerate(self.backend.devices)}
-
-    def reserve(self):
-        """Make sure that a graph of this shape fits, by growing the backend's memory now. Raises NoMemoryError."""
-        cdef size_t sizes[17]
-        self.prepare()
-        with self.lock:
-            self.measure_into(sizes)
-            self.refuse_more_than_available(sizes)
-            self.plan(structure_of(self.ctx, self.graph))
-
-    def alloc(self):
-        """Give every tensor of the graph memory. What another context had allocated on this backend is given up.
-
-        Raises NoMemoryError, and ShapeError when more results wait to be used at once than ggml can plan for.
-        """
-        self.prepare()
-        with self.lock:
-            self.allocate()
-
-    def compute(self):
-        """Run the graph with the GIL released. Raises ShapeError for unset inputs or row numbers out of range,
-        ComputeError or NoMemoryError when the backend fails.
-        """
-        cdef int status
-        self.prepare()
-        with self.lock:
-            self.make_ready()
-            self.backend.busy = self
-            with nogil:
-                status = _compute(&self.job)
-            self.backend.busy = None
-            self.finish(status)
-
-    def launch(self):
-        """Begin to compute in the background, as `compute` does; until `wait` the backend takes no other work.
-
-        Building another context meanwhile is fine. Raises as `compute`.
-        """
-        self.prepare()
-        with self.lock:
-            self.make_ready()
-            self.backend.start_work(_compute, &self.job)
-            self.backend.busy = self
-
-    def wait(self):
-        """Wait for what `launch` began, with the GIL released. Raises ComputeError and NoMemoryError as `compute`."""
-        self.backend.check_open()
-        with self.lock:
-            if self.backend.busy is not self or not self.backend.running:
-                raise ComputeError("nothing to wait for: launch() this context first")
-            self.finish(self.backend.finish_work())
-
-    def abandon(self):
-        """Wait for what `launch` began, if anything, and drop its result and its errors."""
-        with self.lock:
-            if self.backend.running and self.backend.busy is self:
-                try:
-                    self.wait()
-                except (ComputeError, NoMemoryError):
-                    pass
-
-    cdef int make_ready(self) except -1:
-        """With the lock held: everything that can be refused is refused here."""
-        self.prepare()
-        self.backend.check_idle()
-        if self.backend.allocated is not self:
-            if self.inputs:
-                raise ComputeError("the inputs have no memory: call alloc() and set them "
-                                   "(another context may have been allocated since)")
-            self.allocate()
-        self.check_inputs()
-        self.job.sched = self.backend.sched
-        self.job.graph = self.graph
-        return 0
-
-    cdef int finish(self, int status) except -1:
-        """With the lock held: what a computation leaves behind."""
-        if status == THREW:
-            self.backend.give_up()
-            raise NoMemoryError("no memory for the computation; the backend is closed")
-        self.computed = True
-        self.forget_inputs()
-        if status == lib.GGML_STATUS_ALLOC_FAILED:
-            raise NoMemoryError("no memory for the computation")
-        if status != lib.GGML_STATUS_SUCCESS:
-            raise ComputeError(f"ggml failed with status {status}")
-        return 0
-
-    # -- planning and memory, with the lock held -----------------------------------------------------------------------
-
-    cdef int prepare(self) except -1:
-        self.charge(0)
-        self.backend.check_open()
-        self.check_sources()
-        if not self.has_outputs:
-            raise ShapeError("the graph has no operation: call ctx.forward(...) with its outputs first")
-        return 0
-
-    cdef int measure_into(self, size_t *sizes) except -1:
-        self.prepare()
-        self.backend.check_idle()
-        self.detach()
-        self.restore_operands()
-        cdef lib.ggml_backend_sched_t sched = self.backend.measuring_scheduler()
-        cdef int alive = most_alive(self.ctx, self.graph)
-        if alive > MAX_ALIVE:
-            raise ShapeError(f"{alive} results and inputs of this graph wait to be used at once; up to {MAX_ALIVE} can")
-        self.backend.busy = self
-        try:
-            with nogil:
-                lib.ggml_backend_sched_reserve_size(sched, self.graph, sizes)
-                lib.ggml_backend_sched_reset(sched)
-        finally:
-            self.backend.busy = None
-        return 0
-
-    cdef int refuse_more_than_available(self, const size_t *sizes) except -1:
-        cdef int host = self.backend.n_handles - 1
-        held = lib.ggml_backend_sched_get_buffer_size(self.backend.sched, self.backend.handles[host])
-        if sizes[host] > held + available_bytes():
-            needed = ", ".join(f"{d.name} {sizes[i] >> 20} MiB" for i, d in enumerate(self.backend.devices))
-            raise NoMemoryError(f"a graph of {self.n_nodes} operations needs {needed}; "
-                                f"{available_bytes() >> 20} MiB of memory are available")
-        return 0
-
-    cdef int plan(self, uint64_t structure) except -1:
-        """Let the scheduler plan its memory for this graph, and grow it where needed."""
-        cdef bool done = False
-        self.restore_operands()
-        self.backend.forget_graph()
-        self.backend.planned = 0
-        self.backend.busy = self
-        try:
-            with nogil:
-                done = lib.ggml_backend_sched_reserve(self.backend.sched, self.graph)
-        finally:
-            self.backend.busy = None
-        if not done:
-            self.backend.renew_scheduler()
-            raise NoMemoryError(f"no memory for a graph of {self.n_nodes} operations")
-        self.backend.planned = structure
-        return 0
-
-    cdef int allocate(self) except -1:
-        cdef size_t sizes[17]
-        cdef bool done = False
-        cdef uint64_t structure
-        self.prepare()
-        self.backend.check_idle()
-        self.detach()
-        self.restore_operands()
-        structure = structure_of(self.ctx, self.graph)
-        if structure != self.backend.planned:
-            excess = self.upper_bound()
-            if (excess > CHUNK and excess > available_bytes()) or most_alive(self.ctx, self.graph) > MAX_ALIVE:
-                self.measure_into(sizes)
-                self.refuse_more_than_available(sizes)
-            self.plan(structure)
-            self.restore_operands()
-        self.backend.forget_graph()
-        self.attached = True
-        self.backend.busy = self
-        try:
-            with nogil:
-                done = lib.ggml_backend_sched_alloc_graph(self.backend.sched, self.graph)
-        finally:
-            self.backend.busy = None
-        if not done:
-            self.detach()
-            self.backend.renew_scheduler()
-            raise NoMemoryError(f"no memory for a graph of {self.n_nodes} operations")
-        self.backend.allocated = self
-        self.computed = False
-        return self.forget_inputs()
-
-    cdef size_t upper_bound(self) noexcept:
-        """Bytes of memory that the graph might need beyond what the scheduler holds, were nothing reused."""
-        cdef lib.ggml_tensor *t = lib.ggml_get_first_tensor(self.ctx)
-        cdef int host = self.backend.n_handles - 1
-        cdef size_t held = lib.ggml_backend_sched_get_buffer_size(self.backend.sched, self.backend.handles[host])
-        cdef size_t needed = 0
-        while t != NULL:
-            if t.view_src == NULL and t.data == NULL:
-                needed += lib.ggml_nbytes(t) + 64
-            t = lib.ggml_get_next_tensor(self.ctx, t)
-        return needed - held if needed > held else 0
-
-    cdef int detach(self) except -1:
-        """Forget where the scheduler's tensors lie; those with memory of their own keep it."""
-        cdef lib.ggml_tensor *t
-        if not self.attached:
-            return 0
-        if self.backend.allocated is self:
-            self.backend.forget_graph()
-        t = lib.ggml_get_first_tensor(self.ctx)
-        while t != NULL:
-            if self.owns(root_of(t)) and <size_t>root_of(t) not in self.placed:
-                t.data = NULL
-                t.buffer = NULL
-            t = lib.ggml_get_next_tensor(self.ctx, t)
-        self.attached = False
-        self.computed = False
-        return 0
-
-    cdef int restore_operands(self) except -1:
-        """Undo what planning for several devices does to a graph: it puts copies in the place of operands."""
-        cdef int64_t n = 0
-        cdef size_t width = MAX_SOURCES * sizeof(lib.ggml_tensor *)
-        cdef lib.ggml_tensor *t = lib.ggml_get_first_tensor(self.ctx)
-        if self.backend.n_handles == 1:
-            return 0
-        saved = <lib.ggml_tensor **>realloc(self.operands, self.count() * width)
-        if saved == NULL:
-            raise NoMemoryError("no memory to note the operands of the graph")
-        self.operands = saved
-        while t != NULL:
-            if n < self.n_operands:
-                memcpy(t.src, saved + n * MAX_SOURCES, width)
-            else:
-                memcpy(saved + n * MAX_SOURCES, t.src, width)
-            n += 1
-            t = lib.ggml_get_next_tensor(self.ctx, t)
-        self.n_operands = n
-        return 0
-
-    cdef int forget_inputs(self) except -1:
-        # An input that no operation reads gets no memory, and needs no values.
-        self.unwritten = {<size_t>(<Tensor>t).ptr for t in self.inputs if (<Tensor>t).ptr.data != NULL}
-        return 0
-
-    cdef int check_inputs(self) except -1:
-        if self.unwritten:
-            names = [t.name or describe(t) for t in self.inputs if <size_t>(<Tensor>t).ptr in self.unwritten]
-            raise ShapeError(f"inputs not set since the last compute: {', '.join(names)}")
-        for index, rows in self.index_limits.values():
-            _check_rows(<Tensor>index, rows)
+        self.limits = None
         return 0
 
     # -- lifetime ------------------------------------------------------------------------------------------------------
@@ -551,7 +188,8 @@ cdef class Context(Graph):
             return
         with self.lock:
             self.abandon()
-            self.backend.check_idle()
+            if self.backend.busy is self:
+                self.backend.check_idle()
             if self.backend.allocated is self:
                 self.backend.forget_graph()
             self.drop()
@@ -561,47 +199,19 @@ cdef class Context(Graph):
         self.release()
         self.chunks = []
         self.inputs = []
-        self.index_limits = {}
+        self.index_limits = []
+        self.limits = None
         self.stored = {}
         self.sources = {}
         self.placed = set()
         self.unwritten = set()
         return 0
 
-    def __dealloc__(self):
-        # Backend.allocated holds a reference, so the scheduler does not know this graph any more.
-        free(self.operands)
-
     def __enter__(self):
         return self
 
     def __exit__(self, *exc):
         self.close()
-
-
-cdef int _check_rows(Tensor index, int64_t rows) except -1:
-    """Every value of an index tensor that holds memory must be a row number."""
-    cdef lib.ggml_tensor *t = index.ptr
-    cdef int64_t i0, i1, i2, i3
-    cdef int64_t value = 0
-    cdef char *row
-    if t.data == NULL or t.buffer == NULL:
-        return 0  # not part of the graph that is computed
-    if not lib.ggml_backend_buffer_is_host(t.buffer):
-        values = index.numpy()
-        if values.size and (values.min() < 0 or values.max() >= rows):
-            raise ShapeError(f"row numbers are 0 to {rows - 1}, got {values.min()} to {values.max()}")
-        return 0
-    for i3 in range(t.ne[3]):
-        for i2 in range(t.ne[2]):
-            for i1 in range(t.ne[1]):
-                row = <char *>t.data + i1 * t.nb[1] + i2 * t.nb[2] + i3 * t.nb[3]
-                for i0 in range(t.ne[0]):
-                    value = (<int64_t *>(row + i0 * t.nb[0]))[0] if t.type == lib.GGML_TYPE_I64 \
-                        else (<int32_t *>(row + i0 * t.nb[0]))[0]
-                    if not 0 <= value < rows:
-                        raise ShapeError(f"row numbers are 0 to {rows - 1}, got {value} at place {(i0, i1, i2, i3)}")
-    return 0
 
 
 def _numpy_type(dtype):

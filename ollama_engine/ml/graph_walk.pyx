@@ -137,3 +137,30 @@ cdef int _count_leaves(_Walk walk, lib.ggml_cgraph *graph, int *last) noexcept:
         if last[number] and (<lib.ggml_tensor *>(walk.first + number * walk.stride)).op == lib.GGML_OP_NONE:
             leaves += 1
     return leaves
+
+
+cdef int expand_graph(lib.ggml_context *ctx, lib.ggml_cgraph *graph, lib.ggml_tensor *output) except -1:
+    """Add nodes bottom up. ggml does it by recursion, for which a long chain needs more stack than there is."""
+    cdef size_t most = lib.ggml_used_mem(ctx) // lib.ggml_tensor_overhead() + 1
+    cdef lib.ggml_tensor **stack = <lib.ggml_tensor **>calloc(most, sizeof(lib.ggml_tensor *))
+    cdef lib.ggml_tensor *top
+    cdef lib.ggml_tensor *operand
+    cdef size_t depth = 1
+    cdef int i
+    if stack == NULL:
+        raise MemoryError
+    stack[0] = output
+    while depth:
+        top = stack[depth - 1]
+        for i in range(MAX_SOURCES):
+            operand = top.src[i]
+            if operand != NULL and operand != top and operand.op != lib.GGML_OP_NONE \
+                    and not operand.flags & lib.GGML_TENSOR_FLAG_COMPUTE:
+                stack[depth] = operand
+                depth += 1
+                break
+        else:
+            lib.ggml_build_forward_expand(graph, top)
+            depth -= 1
+    free(stack)
+    return 0

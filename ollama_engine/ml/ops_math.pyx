@@ -9,6 +9,7 @@ from ollama_engine.errors import ShapeError
 from ollama_engine.ml cimport libggml as lib
 from ollama_engine.ml.operands cimport dense_f32, finite, need_rows
 from ollama_engine.ml.tensor cimport Graph, Tensor, alive, describe, graph_of, wrap
+from ollama_engine.ml.types cimport whole
 
 ctypedef lib.ggml_tensor *(*one_operand)(lib.ggml_context *, lib.ggml_tensor *) noexcept nogil
 
@@ -152,7 +153,7 @@ def argsort(Tensor a not None, bint descending=False):
 
 def top_k(Tensor a not None, k):
     """Places of the k largest values of each row, largest first, i32 [k, ...] (a view of the whole order)."""
-    cdef int64_t count = k
+    cdef int64_t count = whole(k)
     alive(a)
     if not 1 <= count <= a.ptr.ne[0]:
         raise ShapeError(f"top_k: k is 1 to {a.ptr.ne[0]}, the row's length, got {k}")

@@ -6,7 +6,8 @@ from ollama_engine.errors import ShapeError
 
 from ollama_engine.ml cimport libggml as lib
 from ollama_engine.ml.operands cimport dense, finite
-from ollama_engine.ml.tensor cimport Graph, Tensor, check_size, describe, graph_of, root_of, wrap
+from ollama_engine.ml.tensor cimport Graph, Tensor, describe, graph_of, root_of, wrap
+from ollama_engine.ml.types cimport check_size, whole
 
 _ROPE_MODES = {"norm": 0, "neox": 2}
 
@@ -82,8 +83,9 @@ def mul_mat_id(Tensor experts not None, Tensor b not None, Tensor ids not None):
     ne[0], ne[1], ne[2], ne[3] = x.ne[1], i.ne[0], y.ne[2], 1
     check_size(ne)
     y = dense(graph, b, "mul_mat_id")
-    graph.limit_index(ids, x.ne[2])
-    return wrap(graph, lib.ggml_mul_mat_id(graph.ctx, x, y, i))
+    result = lib.ggml_mul_mat_id(graph.ctx, x, y, i)
+    graph.limit_index(ids, x.ne[2], result)
+    return wrap(graph, result)
 
 
 cdef bint _distinct(lib.ggml_tensor *ids) noexcept:
@@ -102,8 +104,8 @@ cdef bint _distinct(lib.ggml_tensor *ids) noexcept:
     return root.op == lib.GGML_OP_ARGSORT
 
 
-def rope(Tensor x not None, Tensor positions not None, int n_dims, *, str mode not None="norm", Tensor factors=None,
-         freq_base=10000.0, freq_scale=1.0, int n_ctx_orig=0, ext_factor=0.0, attn_factor=1.0, beta_fast=32.0,
+def rope(Tensor x not None, Tensor positions not None, n_dims, *, str mode not None="norm", Tensor factors=None,
+         freq_base=10000.0, freq_scale=1.0, n_ctx_orig=0, ext_factor=0.0, attn_factor=1.0, beta_fast=32.0,
          beta_slow=1.0):
     """Rotary position embedding (Su et al. 2021) of x [head_dim, heads, n] at positions i32 [n].
 
@@ -113,11 +115,12 @@ def rope(Tensor x not None, Tensor positions not None, int n_dims, *, str mode n
     names = ("freq_base", "freq_scale", "ext_factor", "attn_factor", "beta_fast", "beta_slow")
     numbers = [finite(value, "rope", name) for name, value in zip(
         names, (freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow))]
+    cdef int64_t turning = whole(n_dims), trained = whole(n_ctx_orig)
     if mode not in _ROPE_MODES:
         raise ShapeError(f"rope: mode is norm or neox, got {mode!r}")
-    if not numbers[0] > 1 or n_ctx_orig < 0:
-        raise ShapeError(f"rope: freq_base must be above 1 and n_ctx_orig not negative, got {numbers[0]}, {n_ctx_orig}")
-    if numbers[2] != 0 and (n_ctx_orig < 1 or not numbers[1] > 0 or not min(numbers[4:]) > 0):
+    if not numbers[0] > 1 or not 0 <= trained < 1 << 31:
+        raise ShapeError(f"rope: freq_base must be above 1 and n_ctx_orig not negative, got {numbers[0]}, {trained}")
+    if numbers[2] != 0 and (trained < 1 or not numbers[1] > 0 or not min(numbers[4:]) > 0):
         raise ShapeError("rope: YaRN (ext_factor not 0) needs n_ctx_orig, freq_scale and both betas above 0")
     cdef float base = numbers[0], squeeze = numbers[1], ext = numbers[2]
     cdef float attn = numbers[3], fast = numbers[4], slow = numbers[5]
@@ -131,19 +134,19 @@ def rope(Tensor x not None, Tensor positions not None, int n_dims, *, str mode n
     if p.type != lib.GGML_TYPE_I32 or p.ne[0] != a.ne[2] or lib.ggml_nelements(p) != p.ne[0] \
             or not lib.ggml_is_contiguous(p):
         raise ShapeError(f"rope: {describe(x)} takes i32 positions [{a.ne[2]}], got {describe(positions)}")
-    if not 2 <= n_dims <= a.ne[0] or n_dims % 2 or a.ne[0] % 2:
-        raise ShapeError(f"rope: n_dims is even and 2 to {a.ne[0]} (an even head size), got {n_dims}")
+    if not 2 <= turning <= a.ne[0] or turning % 2 or a.ne[0] % 2:
+        raise ShapeError(f"rope: n_dims is even and 2 to {a.ne[0]} (an even head size), got {turning}")
     if factors is not None:
         f = factors.ptr
-        if f.type != lib.GGML_TYPE_F32 or f.ne[0] < n_dims // 2 or lib.ggml_nelements(f) != f.ne[0] \
+        if f.type != lib.GGML_TYPE_F32 or f.ne[0] < turning // 2 or lib.ggml_nelements(f) != f.ne[0] \
                 or not lib.ggml_is_contiguous(f):
-            raise ShapeError(f"rope: factors are f32 [{n_dims // 2}], got {describe(factors)}")
+            raise ShapeError(f"rope: factors are f32 [{turning // 2}], got {describe(factors)}")
         if f.ne[0] < a.ne[0] // 2:
             # ggml reads a factor for every pair of the head, also for those that do not turn.
             f = lib.ggml_repeat_4d(graph.ctx, dense(graph, factors, "rope"),
                                    (a.ne[0] // 2 + f.ne[0] - 1) // f.ne[0] * f.ne[0], 1, 1, 1)
     return wrap(graph, lib.ggml_rope_ext(
-        graph.ctx, a, p, f, n_dims, kind, n_ctx_orig, base, squeeze, ext, attn, fast, slow))
+        graph.ctx, a, p, f, turning, kind, trained, base, squeeze, ext, attn, fast, slow))
 
 
 cdef int _check_mask(str op, Tensor mask, int64_t keys, int64_t queries, int64_t heads, int64_t batch) except -1:

@@ -10,9 +10,8 @@ from ollama_engine.errors import ShapeError
 from ollama_engine.ml cimport libggml as lib
 from ollama_engine.ml.context cimport Context
 from ollama_engine.ml.operands cimport dense, dense_f32
-from ollama_engine.ml.tensor cimport (
-    Graph, Tensor, alive, check_size, describe, graph_of, root_of, shape_to_ne, type_of, wrap
-)
+from ollama_engine.ml.tensor cimport Graph, Tensor, alive, describe, graph_of, root_of, wrap
+from ollama_engine.ml.types cimport check_size, shape_to_ne, type_of, whole
 
 
 cdef Graph _graph(Tensor t, Context ctx):
@@ -43,18 +42,17 @@ def view(Tensor t not None, shape, strides=None, offset=0, Context ctx=None):
     cdef int i
     cdef object end
     dims = tuple(itertools.islice((shape,) if isinstance(shape, int) else shape, 5))
-    given = () if strides is None else tuple(itertools.islice(strides, 4))
+    given = () if strides is None else tuple([whole(s) for s in itertools.islice(strides, 4)])
+    cdef int64_t start = whole(offset)
     alive(t)
     shape_to_ne(dims, t.ptr.type, ne)
     if strides is not None and len(given) != len(dims) - 1:
         raise ShapeError(f"view: shape {dims} needs {len(dims) - 1} strides, got {given}")
-    if not 0 <= offset < 1 << 48 or any(not 0 < s < 1 << 48 for s in given):
-        raise ShapeError(f"view: offset and strides are bytes in a sane range, got {offset} and {given}")
-    alive(t)
+    if not 0 <= start < 1 << 48 or any(not 0 < s < 1 << 48 for s in given):
+        raise ShapeError(f"view: offset and strides are bytes in a sane range, got {start} and {given}")
     unit = lib.ggml_type_size(t.ptr.type)
-    if offset % unit or any(s % unit for s in given):
-        raise ShapeError(f"view: offset and strides are multiples of {unit} bytes, got {offset} and {given}")
-    cdef size_t start = offset
+    if start % unit or any(s % unit for s in given):
+        raise ShapeError(f"view: offset and strides are multiples of {unit} bytes, got {start} and {given}")
     nb[0] = unit
     nb[1] = lib.ggml_row_size(t.ptr.type, ne[0])
     for i in range(1, 4):
@@ -84,8 +82,9 @@ def reshape(Tensor t not None, *shape):
     return wrap(graph, lib.ggml_reshape_4d(graph.ctx, t.ptr, ne[0], ne[1], ne[2], ne[3]))
 
 
-def permute(Tensor t not None, int a0, int a1, int a2, int a3):
-    """Dimension i of `t` becomes dimension a_i of the result; a view."""
+def permute(Tensor t not None, axis0, axis1, axis2, axis3):
+    """Dimension i of `t` becomes dimension axis_i of the result; a view."""
+    cdef int64_t a0 = whole(axis0), a1 = whole(axis1), a2 = whole(axis2), a3 = whole(axis3)
     if sorted((a0, a1, a2, a3)) != [0, 1, 2, 3]:
         raise ShapeError(f"permute: the axes must be 0, 1, 2, 3 in some order, got {(a0, a1, a2, a3)}")
     cdef Graph graph = graph_of(t)
@@ -166,21 +165,22 @@ cdef bint _overlap(lib.ggml_tensor *a, lib.ggml_tensor *b) noexcept:
     return a.view_offs < b.view_offs + lib.ggml_nbytes(b) and b.view_offs < a.view_offs + lib.ggml_nbytes(a)
 
 
-def concat(Tensor a not None, Tensor b not None, int axis):
+def concat(Tensor a not None, Tensor b not None, axis):
     """`b` after `a` along one dimension."""
-    cdef Graph graph = graph_of(a, b)
+    cdef int64_t along = whole(axis)
     cdef int64_t ne[4]
     cdef int i
-    if not 0 <= axis < 4:
+    if not 0 <= along < 4:
         raise ShapeError(f"concat: axis is 0 to 3, got {axis}")
+    cdef Graph graph = graph_of(a, b)
     if a.ptr.type != b.ptr.type or a.ptr.type not in (lib.GGML_TYPE_F32, lib.GGML_TYPE_F16, lib.GGML_TYPE_I32):
         raise ShapeError(f"concat: both sides are f32, f16 or i32 alike, got {describe(a)} and {describe(b)}")
     for i in range(4):
-        if i != axis and a.ptr.ne[i] != b.ptr.ne[i]:
-            raise ShapeError(f"concat: {describe(a)} and {describe(b)} differ in dimension {i}, not only in {axis}")
-        ne[i] = a.ptr.ne[i] + (b.ptr.ne[i] if i == axis else 0)
+        if i != along and a.ptr.ne[i] != b.ptr.ne[i]:
+            raise ShapeError(f"concat: {describe(a)} and {describe(b)} differ in dimension {i}, not only in {along}")
+        ne[i] = a.ptr.ne[i] + (b.ptr.ne[i] if i == along else 0)
     check_size(ne)
-    return wrap(graph, lib.ggml_concat(graph.ctx, dense(graph, a, "concat"), dense(graph, b, "concat"), axis))
+    return wrap(graph, lib.ggml_concat(graph.ctx, dense(graph, a, "concat"), dense(graph, b, "concat"), along))
 
 
 def repeat(Tensor t not None, *shape):
@@ -211,8 +211,9 @@ def get_rows(Tensor table not None, Tensor index not None):
     _check_row_type("get_rows", table)
     ne[0], ne[1], ne[2], ne[3] = a.ne[0], b.ne[0], b.ne[1], b.ne[2]
     check_size(ne)
-    graph.limit_index(index, a.ne[1])
-    return wrap(graph, lib.ggml_get_rows(graph.ctx, a, b))
+    result = lib.ggml_get_rows(graph.ctx, a, b)
+    graph.limit_index(index, a.ne[1], result)
+    return wrap(graph, result)
 
 
 cdef int _check_row_type(str op, Tensor table) except -1:
@@ -251,5 +252,6 @@ def set_rows(Tensor table not None, Tensor rows not None, Tensor index not None)
     if _overlap(a, b):
         raise ShapeError(f"set_rows: {describe(rows)} and {describe(table)} share memory")
     graph.check_target(table, "set_rows")
-    graph.limit_index(index, a.ne[1])
-    return wrap(graph, lib.ggml_set_rows(graph.ctx, a, b, c))
+    result = lib.ggml_set_rows(graph.ctx, a, b, c)
+    graph.limit_index(index, a.ne[1], result)
+    return wrap(graph, result)

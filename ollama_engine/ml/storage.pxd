@@ -11,6 +11,8 @@ cdef class Storage(Owner):
     cdef list views
     cdef bint placed
 
+    cdef bint in_use(self) except -1
+    cdef int check_device(self, object device) except -1
     cdef int check_fresh(self, str what) except -1
     cdef int take(self, lib.ggml_backend_buffer_type_t kind, str where) except -1
     cdef int forget(self) except -1

@@ -4,13 +4,14 @@ from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBuffer_Release, PyObject_GetBu
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uintptr_t
 
-from ollama_engine.errors import ClosedError, NoMemoryError, ShapeError
+from ollama_engine.errors import ClosedError, ComputeError, NoMemoryError, ShapeError
 from ollama_engine.ml.hostmem import available_bytes
 
 from ollama_engine.ml cimport libggml as lib
 from ollama_engine.ml.backend cimport Backend, Buffer, new_buffer
 from ollama_engine.ml.device cimport cpu_function
-from ollama_engine.ml.tensor cimport Owner, Tensor, describe, shape_to_ne, type_of, wrap
+from ollama_engine.ml.tensor cimport Graph, Owner, Tensor, describe, wrap
+from ollama_engine.ml.types cimport shape_to_ne, type_of, whole
 
 
 # What ggml's CPU kernels expect of the address of a tensor.
@@ -23,26 +24,33 @@ cdef class Storage(Owner):
     Graphs that read a closed storage raise ClosedError when they are computed.
     """
 
-    def __init__(self, Backend backend not None, int capacity):
+    def __init__(self, Backend backend not None, capacity):
+        cdef int64_t room = whole(capacity)
         if self.ctx != NULL:
             raise ShapeError("a Storage is initialised once")
-        if not 1 <= capacity <= 1 << 20:
+        if not 1 <= room <= 1 << 20:
             raise ShapeError(f"a storage holds 1 to 2**20 tensors, got {capacity}")
         backend.check_open()
         self.backend = backend
         self.lock = backend.lock
-        self.capacity = capacity
+        self.capacity = room
         self.tensors = {}
         self.buffers = []
         self.views = []
-        self.start(lib.ggml_tensor_overhead() * capacity + 1024)
+        self.start(lib.ggml_tensor_overhead() * room + 1024)
         self.is_open = True
         backend.members.add(self)
 
     cdef int busy(self) except -1:
         # Any graph may read these tensors.
         self.backend.check_open()
+        if self.in_use():
+            raise ComputeError("a graph that reads these tensors is computing in the background; wait() for it first")
         return 1
+
+    cdef bint in_use(self) except -1:
+        """Whether the graph that was launched reads these tensors."""
+        return self.backend.running and <size_t><void *>self in (<Graph>self.backend.busy).sources
 
     cdef int check_access(self, Tensor t, bint writing) except -1:
         if t.ptr.data == NULL or t.ptr.buffer == NULL:
@@ -78,19 +86,19 @@ cdef class Storage(Owner):
             raise ShapeError(f"cannot {what}: this storage has its memory already")
         return 0
 
-    def planned_bytes(self, int device):
+    def planned_bytes(self, device):
         """Bytes that `allocate(device)` will take."""
-        self._check_device(device)
+        cdef int number = self.check_device(device)
         with self.lock:
-            self._check_device(device)
-            return lib.ggml_backend_alloc_ctx_tensors_from_buft_size(self.ctx, self.backend.buffer_type(device))
+            self.check_device(number)
+            return lib.ggml_backend_alloc_ctx_tensors_from_buft_size(self.ctx, self.backend.buffer_type(number))
 
-    def allocate(self, int device):
+    def allocate(self, device):
         """Allocate all declared tensors on one device and zero them. Raises NoMemoryError."""
-        self._check_device(device)
+        cdef int number = self.check_device(device)
         with self.lock:
-            self._check_device(device)
-            self.take(self.backend.buffer_type(device), self.backend.devices[device].name)
+            self.check_device(number)
+            self.take(self.backend.buffer_type(number), self.backend.devices[number].name)
             buffer = (<Buffer>self.buffers[-1]).buffer
             with nogil:
                 lib.ggml_backend_buffer_clear(buffer, 0)
@@ -183,11 +191,13 @@ cdef class Storage(Owner):
         for holder in self.buffers:
             lib.ggml_backend_buffer_set_usage((<Buffer>holder).buffer, lib.GGML_BACKEND_BUFFER_USAGE_WEIGHTS)
 
-    def _check_device(self, int device):
+    cdef int check_device(self, object device) except -1:
+        cdef int64_t number = whole(device)
         self.charge(0)
         self.backend.check_open()
-        if not 0 <= device < len(self.backend.devices):
-            raise ShapeError(f"device is 0 to {len(self.backend.devices) - 1}, got {device}")
+        if not 0 <= number < len(self.backend.devices):
+            raise ShapeError(f"device is 0 to {len(self.backend.devices) - 1}, got {number}")
+        return number
 
     @property
     def nbytes(self):
@@ -210,7 +220,10 @@ cdef class Storage(Owner):
             self.forget()
             return
         with self.lock:
-            self.backend.check_idle()
+            if self.in_use():
+                self.backend.busy.abandon()
+            elif not self.backend.running:
+                self.backend.check_idle()
             # A graph that reads these tensors is not computed any more: Context.compute looks at its sources.
             self.forget()
 

@@ -27,8 +27,8 @@ cdef class Owner:
 
 
 cdef class Graph(Owner):
-    # -- index tensors and the number of rows that their values must stay below --
-    cdef dict index_limits
+    # -- (index tensor, number of rows that its values must stay below, address of the operation) --
+    cdef list index_limits
     # -- weights and cache tensors that the graph reads, {address: Tensor}, and their owners, {address: Owner} --
     cdef dict stored
     cdef dict sources
@@ -37,7 +37,8 @@ cdef class Graph(Owner):
     cdef int use_stored(self, Tensor t) except -1
     cdef int check_sources(self) except -1
     cdef int check_target(self, Tensor t, str op) except -1
-    cdef int limit_index(self, Tensor index, int64_t rows) except -1
+    cdef int limit_index(self, Tensor index, int64_t rows, lib.ggml_tensor *result) except -1
+    cdef dict active_limits(self)
 
 
 cdef class Tensor:
@@ -52,9 +53,5 @@ cdef class Tensor:
 cdef Tensor wrap(Owner owner, lib.ggml_tensor *ptr)
 cdef Graph graph_of(Tensor a, Tensor b=*, Tensor c=*, bint product=*)
 cdef int alive(Tensor t) except -1
-cdef lib.ggml_type type_of(str dtype) except? lib.GGML_TYPE_COUNT
-cdef str dtype_name(lib.ggml_type type)
-cdef int check_size(const int64_t *ne) except -1
-cdef int shape_to_ne(object shape, lib.ggml_type type, int64_t *ne) except -1
 cdef str describe(Tensor t)
 cdef lib.ggml_tensor *root_of(lib.ggml_tensor *ptr) noexcept

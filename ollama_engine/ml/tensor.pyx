@@ -8,8 +8,6 @@ Threads: no Python code may run between the check that an owner is open and the 
 another thread, a finaliser or an argument's own method could close the owner there. So arguments are converted first.
 """
 
-import itertools
-
 import numpy as np
 
 from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -17,81 +15,15 @@ from libc.stddef cimport size_t
 from libc.stdint cimport int64_t
 from libc.stdlib cimport free, malloc
 
-from ollama_engine.ml cimport libggml as lib
 from ollama_engine.errors import ClosedError, NoMemoryError, ShapeError
 
-# ggml counts rows and columns in 32 bits, and multiplies sizes without looking.
-cdef int64_t MAX_DIM = (1LL << 31) - 1
-cdef int64_t MAX_ELEMENTS = 1LL << 40
+from ollama_engine.ml cimport libggml as lib
+from ollama_engine.ml.types cimport axis_of, dtype_name
 
 _NUMPY_TYPES = {
     "f32": np.dtype(np.float32), "f16": np.dtype(np.float16), "i32": np.dtype(np.int32), "i64": np.dtype(np.int64),
     "i8": np.dtype(np.int8), "i16": np.dtype(np.int16), "f64": np.dtype(np.float64),
 }  # fmt: skip
-
-
-cdef dict _type_ids():
-    cdef dict ids = {}
-    cdef int i
-    for i in range(<int>lib.GGML_TYPE_COUNT):
-        # Retired ids have no block size; their names say DEPRECATED or NONE.
-        if lib.ggml_blck_size(<lib.ggml_type>i) > 0:
-            ids[(<bytes>lib.ggml_type_name(<lib.ggml_type>i)).decode()] = i
-    return ids
-
-
-cdef dict TYPE_IDS = _type_ids()
-
-
-def dtypes():
-    """Names of all element types that ggml knows."""
-    return tuple(TYPE_IDS)
-
-
-cdef lib.ggml_type type_of(str dtype) except? lib.GGML_TYPE_COUNT:
-    found = TYPE_IDS.get(dtype)
-    if found is None:
-        raise ShapeError(f"unknown tensor type {dtype!r}; known: {', '.join(TYPE_IDS)}")
-    return <lib.ggml_type><int>found
-
-
-cdef str dtype_name(lib.ggml_type type):
-    return (<bytes>lib.ggml_type_name(type)).decode()
-
-
-cdef int check_size(const int64_t *ne) except -1:
-    """Refuse four dimensions that ggml could not count."""
-    cdef int i
-    cdef int64_t rows = 1
-    for i in range(4):
-        if not 1 <= ne[i] <= MAX_DIM:
-            raise ShapeError(f"dimensions are whole numbers from 1 to 2**31 - 1, got {[ne[j] for j in range(4)]}")
-    for i in range(1, 4):
-        if rows > MAX_DIM // ne[i]:
-            raise ShapeError(f"shape {[ne[j] for j in range(4)]} has more than 2**31 - 1 rows")
-        rows *= ne[i]
-    if rows > MAX_ELEMENTS // ne[0]:
-        raise ShapeError(f"shape {[ne[j] for j in range(4)]} has more than 2**40 elements")
-    return 0
-
-
-cdef int shape_to_ne(object shape, lib.ggml_type type, int64_t *ne) except -1:
-    """Check a shape (1 to 4 positive dimensions, whole blocks per row, no overflow) and write it as four numbers."""
-    cdef int i
-    cdef tuple dims = (shape,) if isinstance(shape, (int, np.integer)) else tuple(itertools.islice(shape, 5))
-    if not 1 <= len(dims) <= 4:
-        raise ShapeError(f"a tensor has 1 to 4 dimensions, got shape {dims}")
-    for i in range(4):
-        ne[i] = 1
-    for i in range(len(dims)):
-        dim = dims[i]
-        if not isinstance(dim, (int, np.integer)) or not 1 <= dim <= MAX_DIM:
-            raise ShapeError(f"dimensions are whole numbers from 1 to 2**31 - 1, got shape {dims}")
-        ne[i] = dim
-    check_size(ne)
-    if ne[0] % lib.ggml_blck_size(type):
-        raise ShapeError(f"rows of {dtype_name(type)} come in blocks of {lib.ggml_blck_size(type)}, got shape {dims}")
-    return 0
 
 
 cdef lib.ggml_tensor *root_of(lib.ggml_tensor *ptr) noexcept:
@@ -172,8 +104,8 @@ cdef class Graph(Owner):
             raise ShapeError(f"{op}: {describe(t)} lies in a mapped file and cannot be changed")
         return 0
 
-    cdef int limit_index(self, Tensor index, int64_t rows) except -1:
-        """Remember that the values of `index` select among `rows` rows; `Context.compute` checks them.
+    cdef int limit_index(self, Tensor index, int64_t rows, lib.ggml_tensor *result) except -1:
+        """Remember that in `result` the values of `index` select among `rows` rows; `Context.compute` checks them.
 
         ggml checks row numbers while computing, and ends the process on a bad one, or does not check them at all.
         """
@@ -197,11 +129,18 @@ cdef class Graph(Owner):
                              f"got the result of {(<bytes>lib.ggml_op_name(source.op)).decode()}")
         if moved:
             index = wrap(index.owner, source)
-        key = <size_t>index.ptr
-        known = self.index_limits.get(key)
-        if known is None or known[1] > rows:
-            self.index_limits[key] = (index, rows)
+        self.index_limits.append((index, rows, <size_t>result))
         return 0
+
+    cdef dict active_limits(self):
+        """{address: (index, rows)} for the operations that are computed, the smallest number of rows for each index."""
+        cdef dict limits = {}
+        for index, rows, result in self.index_limits:
+            if (<lib.ggml_tensor *><size_t>result).flags & lib.GGML_TENSOR_FLAG_COMPUTE:
+                key = <size_t>(<Tensor>index).ptr
+                if key not in limits or rows < limits[key][1]:
+                    limits[key] = (index, rows)
+        return limits
 
 
 cdef Tensor wrap(Owner owner, lib.ggml_tensor *ptr):
@@ -281,19 +220,17 @@ cdef class Tensor:
             n -= 1
         return tuple([self.ptr.ne[i] for i in range(n)])
 
-    def dim(self, int axis):
+    def dim(self, axis):
         """Size of one dimension, 0 to 3; 1 beyond the rank."""
+        cdef int n = axis_of(axis)
         alive(self)
-        if not 0 <= axis < 4:
-            raise ShapeError(f"axis is 0 to 3, got {axis}")
-        return self.ptr.ne[axis]
+        return self.ptr.ne[n]
 
-    def stride(self, int axis):
+    def stride(self, axis):
         """Bytes between two elements along one dimension (between two blocks for axis 0)."""
+        cdef int n = axis_of(axis)
         alive(self)
-        if not 0 <= axis < 4:
-            raise ShapeError(f"axis is 0 to 3, got {axis}")
-        return self.ptr.nb[axis]
+        return self.ptr.nb[n]
 
     @property
     def dtype(self):

@@ -1,0 +1,97 @@
+"""Element types and shapes: names to ggml's numbers, and sizes that ggml can count."""
+
+import itertools
+
+import numpy as np
+
+from cpython.number cimport PyNumber_Index
+from libc.stdint cimport int64_t
+
+from ollama_engine.errors import ShapeError
+
+from ollama_engine.ml cimport libggml as lib
+
+# ggml counts rows and columns in 32 bits, and multiplies sizes without looking.
+cdef int64_t MAX_DIM = (1LL << 31) - 1
+cdef int64_t MAX_ELEMENTS = 1LL << 40
+
+cdef dict _type_ids():
+    cdef dict ids = {}
+    cdef int i
+    for i in range(<int>lib.GGML_TYPE_COUNT):
+        # Retired ids have no block size; their names say DEPRECATED or NONE.
+        if lib.ggml_blck_size(<lib.ggml_type>i) > 0:
+            ids[(<bytes>lib.ggml_type_name(<lib.ggml_type>i)).decode()] = i
+    return ids
+
+
+cdef dict TYPE_IDS = _type_ids()
+
+
+def dtypes():
+    """Names of all element types that ggml knows."""
+    return tuple(TYPE_IDS)
+
+
+def block_of(str dtype not None):
+    """(elements, bytes) of one block of a type; (1, size) for types without blocks."""
+    cdef lib.ggml_type kind = type_of(dtype)
+    return lib.ggml_blck_size(kind), lib.ggml_type_size(kind)
+
+
+cdef lib.ggml_type type_of(str dtype) except? lib.GGML_TYPE_COUNT:
+    found = TYPE_IDS.get(dtype)
+    if found is None:
+        raise ShapeError(f"unknown tensor type {dtype!r}; known: {', '.join(TYPE_IDS)}")
+    return <lib.ggml_type><int>found
+
+
+cdef str dtype_name(lib.ggml_type type):
+    return (<bytes>lib.ggml_type_name(type)).decode()
+
+
+cdef int check_size(const int64_t *ne) except -1:
+    """Refuse four dimensions that ggml could not count."""
+    cdef int i
+    cdef int64_t rows = 1
+    for i in range(4):
+        if not 1 <= ne[i] <= MAX_DIM:
+            raise ShapeError(f"dimensions are whole numbers from 1 to 2**31 - 1, got {[ne[j] for j in range(4)]}")
+    for i in range(1, 4):
+        if rows > MAX_DIM // ne[i]:
+            raise ShapeError(f"shape {[ne[j] for j in range(4)]} has more than 2**31 - 1 rows")
+        rows *= ne[i]
+    if rows > MAX_ELEMENTS // ne[0]:
+        raise ShapeError(f"shape {[ne[j] for j in range(4)]} has more than 2**40 elements")
+    return 0
+
+
+cdef int shape_to_ne(object shape, lib.ggml_type type, int64_t *ne) except -1:
+    """Check a shape (1 to 4 positive dimensions, whole blocks per row, no overflow) and write it as four numbers."""
+    cdef int i
+    cdef tuple dims = (shape,) if isinstance(shape, (int, np.integer)) else tuple(itertools.islice(shape, 5))
+    if not 1 <= len(dims) <= 4:
+        raise ShapeError(f"a tensor has 1 to 4 dimensions, got shape {dims}")
+    for i in range(4):
+        ne[i] = 1
+    for i in range(len(dims)):
+        dim = dims[i]
+        if not isinstance(dim, (int, np.integer)) or not 1 <= dim <= MAX_DIM:
+            raise ShapeError(f"dimensions are whole numbers from 1 to 2**31 - 1, got shape {dims}")
+        ne[i] = dim
+    check_size(ne)
+    if ne[0] % lib.ggml_blck_size(type):
+        raise ShapeError(f"rows of {dtype_name(type)} come in blocks of {lib.ggml_blck_size(type)}, got shape {dims}")
+    return 0
+
+
+cdef int64_t whole(object value) except? -1:
+    """A whole number that a C integer holds. (As C arguments, Cython would take floats and cut them off.)"""
+    return PyNumber_Index(value)
+
+
+cdef int axis_of(object axis) except -1:
+    cdef int64_t n = whole(axis)
+    if not 0 <= n < 4:
+        raise ShapeError(f"axis is 0 to 3, got {axis}")
+    return n
