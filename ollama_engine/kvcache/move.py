@@ -31,12 +31,16 @@ class _Graph:
     targets: Places
     deltas: Tensor | None
     values: bool
+    turns: bool = False
+    """Whether keys of some layer turn: layers without positions stay as they are."""
 
     def run(self, moves: Moves, delta: int) -> None:
+        if not self.turns and not self.values:
+            return
         self.ctx.alloc()
         self.sources.set(moves.sources, values=self.values)
         self.targets.set(moves.targets, values=self.values)
-        if self.deltas is not None:
+        if self.deltas is not None and self.turns:
             self.deltas.set(np.full(len(moves.sources), delta, dtype=np.int32))
         self.ctx.compute()
 
@@ -100,10 +104,13 @@ class Mover:
 
     def _move_layer(self, graph: _Graph, layer: int) -> None:
         store = self._store
-        keys = store.read_keys(layer, graph.sources)
+        keys = turned = store.read_keys(layer, graph.sources)
         if graph.deltas is not None:
             assert self._shift_keys is not None
-            keys = self._shift_keys(layer, keys, graph.deltas)
-        graph.ctx.expand(store.write_keys(layer, keys, graph.targets))
+            turned = self._shift_keys(layer, keys, graph.deltas)
+        if turned is not keys:
+            graph.turns = True
+        if turned is not keys or graph.values:
+            graph.ctx.expand(store.write_keys(layer, turned, graph.targets))
         if graph.values:
             graph.ctx.expand(store.write_values(layer, store.read_values(layer, graph.sources), graph.targets))

@@ -29,7 +29,7 @@ class Visibility:
     def __post_init__(self) -> None:
         if self.window is not None and self.chunk is not None:
             raise ValueError("a layer attends within a window or within a chunk, not both")
-        if min(self.window or 1, self.chunk or 1) < 1 or self.memory < 0:
+        if any(limit is not None and limit < 1 for limit in (self.window, self.chunk)) or self.memory < 0:
             raise ValueError(f"window and chunk are at least 1, memory at least 0, got {self}")
 
     def first(self, positions: Int32Array) -> Int32Array:

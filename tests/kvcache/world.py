@@ -87,7 +87,7 @@ class World:
             self.histories.setdefault(sequence, {})[position] = Kept(token, 0, {sequence})
         for sequence in {s for s, _ in rows}:
             first = min(p for s, p in rows if s == sequence)
-            self._forget(sequence, lambda p, end=self.cache.visibility.kept_from(first): p < end)
+            self._forget(sequence, range(self.cache.visibility.kept_from(first)).__contains__)
 
     def share(self, source: int, target: int, end: int) -> None:
         self.cache.share(source, target, end)
@@ -112,11 +112,12 @@ class World:
             if position < begin:
                 moved[position] = kept
                 continue
+            own = kept
             if len(kept.owners) > 1:
                 kept.owners.discard(sequence)
-                kept = Kept(kept.token, kept.shifts, {sequence})
-            kept.shifts += 1
-            moved[position - discard] = kept
+                own = Kept(kept.token, kept.shifts, {sequence})
+            own.shifts += 1
+            moved[position - discard] = own
         self.histories[sequence] = moved
 
     def copies_for_shift(self, sequence: int, begin: int, discard: int) -> tuple[int, int]:
@@ -205,9 +206,13 @@ def world(n_cells: int = 64, *, rope: str = "norm", memory: int = 0, **config: A
     settings = CacheConfig(**{"dtype": "f32", "flash_attention": True, "history_padding": 4, **config})
     with Backend(BackendParams(threads=1, gpu_layers=0)) as backend:
         made: list[World] = []
+
+        def shift_keys(layer: int, keys: Tensor, deltas: Tensor) -> Tensor:
+            return made[0].shift_keys(layer, keys, deltas)
+
         cache = CausalCache(
             backend, [replace(layer, **limits) for layer in LAYERS], [0, 0], n_cells, settings, memory=memory,
-            shift_keys=lambda *arguments: made[0].shift_keys(*arguments),
+            shift_keys=shift_keys,
         )  # fmt: skip
         made.append(World(cache, backend, rope))
         yield made[0]

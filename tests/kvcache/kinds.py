@@ -1,0 +1,220 @@
+"""Every kind of cache behind one contract, fed through attention graphs and held against dictionaries.
+
+Keys and values of a token depend on its number alone, not on its position: shifting turns nothing here, so that what a
+token attends to is told by the dictionaries. (`world.py` is about what shifting does to keys.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache as remember
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ollama_engine import nn
+from ollama_engine.input import Batch
+from ollama_engine.kvcache import (
+    Cache,
+    CacheConfig,
+    CompositeCache,
+    EncoderCache,
+    LayerShape,
+    NullCache,
+    Visibility,
+    make_cache,
+)
+from ollama_engine.ml.backend import Backend
+from ollama_engine.ml.context import Context
+from ollama_engine.ml.placement import BackendParams
+from ollama_engine.ml.tensor import Tensor
+from tests.kvcache.drawing import ints
+
+DIM, KV_HEADS, HEADS, IMAGE_ROWS, N_CELLS, N_IMAGES, MEMORY = 32, 2, 4, 3, 32, 4, 5
+Floats = NDArray[np.float32]
+shape = partial(LayerShape, kv_heads=KV_HEADS, key_dim=DIM, value_dim=DIM)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """`layers` of a model; `null` for one that stores nothing."""
+
+    name: str
+    layers: tuple[LayerShape, ...]
+    memory: int = 0
+    null: bool = False
+    shifts: bool = True
+
+    def make(self, backend: Backend, flash: bool) -> Cache:
+        config = CacheConfig(dtype="f32", flash_attention=flash, history_padding=4)
+        if self.null:
+            return NullCache(flash_attention=flash, window=self.layers[0].window)
+        return make_cache(
+            backend, self.layers, [0] * len(self.layers), config,
+            lambda layer: N_IMAGES if layer.image_rows else N_CELLS,
+            memory=self.memory, shift_keys=_same if self.shifts else None,
+        )  # fmt: skip
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _same(layer: int, keys: Tensor, deltas: Tensor) -> Tensor:
+    return keys
+
+
+KINDS = (
+    Kind("causal", (shape(), shape())),
+    Kind("causal-unshiftable", (shape(),), shifts=False),
+    Kind("window", (shape(window=6),)),
+    Kind("window-of-one", (shape(window=1),)),
+    Kind("window-memory", (shape(window=4),), memory=MEMORY),
+    Kind("chunk", (shape(chunk=5),)),
+    Kind("chunk-memory", (shape(chunk=4),), memory=MEMORY),
+    Kind("window-and-full", (shape(window=4), shape(), shape(window=4)), memory=MEMORY),
+    Kind("chunk-full-window", (shape(chunk=4), shape(), shape(window=3))),
+    Kind("images-and-full", (shape(), shape(image_rows=IMAGE_ROWS), shape(), shape(image_rows=IMAGE_ROWS))),
+    Kind("null", (shape(), shape()), null=True),
+    Kind("null-window", (shape(window=4),), null=True),
+)
+
+
+class Fed:
+    """`tokens[sequence][position]` and `images[sequence][position]` are what was put."""
+
+    def __init__(self, kind: Kind, cache: Cache, backend: Backend) -> None:
+        self.kind = kind
+        self.cache = cache
+        self.tokens: dict[int, dict[int, int]] = {}
+        self.images: dict[int, dict[int, int]] = {}
+        self.backend = backend
+        self._n_tokens = 0
+
+    def batch(self, rows: Sequence[tuple[int, int]], images: Sequence[int] = ()) -> Batch:
+        """New tokens at (sequence, position); an image comes with some of the rows."""
+        tokens = range(self._n_tokens, self._n_tokens + len(rows))
+        return Batch(
+            ints(tokens), ints(p for _, p in rows), ints(s for s, _ in rows), ints([0]), images=ints(images)
+        )  # fmt: skip
+
+    def feed(self, rows: Sequence[tuple[int, int]], images: Sequence[int] = ()) -> None:
+        """One step, whose attention must be what the dictionaries say in every layer."""
+        batch = self.batch(rows, images)
+        self.cache.begin(batch)
+        self._n_tokens += len(rows)
+        for i, (sequence, position) in enumerate(rows):
+            self.tokens.setdefault(sequence, {})[position] = int(batch.tokens[i])
+            if i in images:
+                self.images.setdefault(sequence, {})[position] = int(batch.tokens[i])
+        found = self.compute(batch)
+        for layer, out in enumerate(found):
+            for row, (sequence, position) in enumerate(rows):
+                expected = self.expected(layer, sequence, position, rows)
+                assert np.abs(out[row] - expected).max() <= 1e-5, f"layer {layer}, {sequence=}, {position=}"
+
+    def compute(self, batch: Batch) -> list[Floats]:
+        with Context(self.backend) as ctx:
+            self.cache.build_inputs(ctx)
+            outputs = [self._layer(ctx, layer, batch) for layer in range(len(self.kind.layers))]
+            shown = [out for out in outputs if out is not None]
+            ctx.forward(*shown)
+            ctx.alloc()
+            self.cache.write_inputs()
+            ctx.compute()
+            nothing = np.zeros((len(batch), HEADS, DIM), dtype=np.float32)
+            return [nothing if out is None else out.numpy().reshape(nothing.shape) for out in outputs]
+
+    def _layer(self, ctx: Context, layer: int, batch: Batch) -> Tensor | None:
+        self.cache.set_layer(layer)
+        query = ctx.from_floats(np.stack([numbers("q", layer, int(t)) for t in batch.tokens]))
+        view = self.cache.current if isinstance(self.cache, CompositeCache) else self.cache
+        if isinstance(view, EncoderCache):
+            return self._image_layer(ctx, layer, batch, query, view)
+        key, value = (ctx.from_floats(np.stack([numbers(n, layer, int(t)) for t in batch.tokens])) for n in "kv")
+        self.cache.put(key, value)
+        return nn.attention(query, self.cache, DIM**-0.5)
+
+    def _image_layer(self, ctx: Context, layer: int, batch: Batch, query: Tensor, view: EncoderCache) -> Tensor | None:
+        if view.new_images:
+            assert batch.images is not None
+            put = [int(batch.tokens[row]) for row in batch.images]
+            key, value = (ctx.from_floats(np.concatenate([image(n, layer, t) for t in put])) for n in "kv")
+            self.cache.put(key, value)
+        return nn.attention(query, self.cache, DIM**-0.5) * view.gate if view.sees_images else None
+
+    def expected(self, layer: int, sequence: int, position: int, rows: Sequence[tuple[int, int]]) -> Floats:
+        tokens, where = self.tokens[sequence], self.kind.layers[layer]
+        if where.image_rows is not None:
+            latest = max((p for p in self.images.get(sequence, {}) if p <= position), default=None)
+            if latest is None:
+                return np.zeros((HEADS, DIM), dtype=np.float32)
+            picture = self.images[sequence][latest]
+            return attend(numbers("q", layer, tokens[position]), image("k", layer, picture), image("v", layer, picture))
+        if self.kind.null:
+            reach = 1 << 30 if where.window is None else where.window // 2
+            seen = [p for s, p in rows if s == sequence and abs(p - position) <= reach]
+        else:
+            first = Visibility(window=where.window, chunk=where.chunk).first_of(position)
+            seen = [p for p in tokens if first <= p <= position]
+        keys, values = (np.stack([numbers(n, layer, tokens[p]) for p in seen]) for n in "kv")
+        return attend(numbers("q", layer, tokens[position]), keys, values)
+
+    # -- the same in the dictionaries ----------------------------------------------------------------------------------
+
+    def share(self, source: int, target: int, end: int) -> None:
+        self.cache.share(source, target, end)
+        for table in (self.tokens, self.images):
+            table[target] = {p: token for p, token in table.get(source, {}).items() if p < end}
+
+    def remove(self, sequence: int, begin: int = 0, end: int | None = None) -> None:
+        self.cache.remove(sequence, begin, end)
+        for table in (self.tokens, self.images):
+            kept = table.get(sequence, {}).items()
+            table[sequence] = {p: token for p, token in kept if p < begin or (end is not None and p >= end)}
+
+    def shift(self, sequence: int, begin: int, discard: int) -> None:
+        self.cache.shift(sequence, begin, discard)
+        for table in (self.tokens, self.images):
+            kept = [(p, t) for p, t in table.get(sequence, {}).items() if not begin <= p < begin + discard]
+            table[sequence] = {p if p < begin else p - discard: token for p, token in kept}
+
+    def next_position(self, sequence: int) -> int:
+        return max(self.tokens.get(sequence, {}), default=-1) + 1
+
+
+@remember
+def numbers(name: str, layer: int, token: int) -> Floats:
+    """[heads, DIM] of one token's query, key or value."""
+    rng = np.random.default_rng([ord(name), layer, token])
+    return rng.standard_normal((HEADS if name == "q" else KV_HEADS, DIM)).astype(np.float32)
+
+
+def image(name: str, layer: int, token: int) -> Floats:
+    """[IMAGE_ROWS, KV_HEADS, DIM] of one image's keys or values."""
+    return np.stack([numbers(name, layer, 1000 * (1 + row) + token) for row in range(IMAGE_ROWS)])
+
+
+def attend(query: Floats, keys: Floats, values: Floats) -> Floats:
+    """[HEADS, DIM] of one query [HEADS, DIM] over keys and values [n, KV_HEADS, DIM]."""
+    keys, values = (x.repeat(HEADS // KV_HEADS, axis=1) for x in (keys, values))
+    scores = np.einsum("hd,nhd->hn", query, keys) * DIM**-0.5
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return np.einsum("hn,nhd->hd", weights / weights.sum(axis=1, keepdims=True), values)
+
+
+@contextmanager
+def fed(kind: Kind, flash: bool = True) -> Iterator[Fed]:
+    with Backend(BackendParams(threads=1, gpu_layers=0)) as backend:
+        cache = kind.make(backend, flash)
+        yield Fed(kind, cache, backend)
+        cache.close()
+
+
+def answers(cache: Cache, sequences: Sequence[int] = (0, 1, 2)) -> Any:
+    """All that can be asked without changing anything."""
+    resumable = [(s, p) for s in sequences for p in range(N_CELLS) if cache.can_resume(s, p)]
+    return cache.usage, resumable
