@@ -6,4 +6,13 @@ request    one generation as a state machine over plain values
 stream     the caller's end of a request
 emit       token ids -> text that never has to be taken back
 loop       the thread that owns the executor and serves requests
+
+Bookkeeping without a tensor, a thread or a clock:
+
+inputs     what a sequence is made of, in arrays, and where it may be cut
+scheduler  who computes what in the next step
+overflow   what a sequence gives up when it outgrows its context
+histories  what each cache sequence holds, and who may reuse it (history: one of them)
+metrics    counters
+trace      the latest steps and requests as a timeline
 """
