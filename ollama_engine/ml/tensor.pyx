@@ -86,6 +86,8 @@ cdef class Graph(Owner):
 
     cdef int use_stored(self, Tensor t) except -1:
         """Count a weight or cache tensor as a leaf of this graph, and remember whose it is."""
+        if t.owner.lock is not self.lock:
+            raise ShapeError(f"{describe(t)} belongs to another Backend than the graph")
         if t.ptr.data == NULL:
             raise ShapeError(f"{describe(t)} has no memory yet; allocate its Storage first")
         self.stored[<size_t>t.ptr] = t
