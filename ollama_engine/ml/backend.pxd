@@ -40,6 +40,8 @@ cdef class Backend:
     cdef bint running
     cdef object __weakref__
 
+    cdef int _start(self) except -1
+    cdef int _start_threads(self) except -1
     cdef lib.ggml_backend_sched_t _new_scheduler(self) except NULL
     cdef int _free(self) except -1
     cdef int check_open(self) except -1

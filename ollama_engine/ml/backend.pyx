@@ -92,7 +92,7 @@ cdef class Backend:
         log.info("backend: devices %s, %d threads", ", ".join(d.name for d in self.devices), self.threads,
                  extra={"devices": self.devices, "threads": self.threads})
 
-    def _start(self):
+    cdef int _start(self) except -1:
         cdef lib.ggml_backend_t handle
         for device in self.devices:
             handle = lib.ggml_backend_dev_init(device_handle(device), NULL)
@@ -102,8 +102,9 @@ cdef class Backend:
             self.n_handles += 1
         self._start_threads()
         self.sched = self._new_scheduler()
+        return 0
 
-    def _start_threads(self):
+    cdef int _start_threads(self) except -1:
         cdef lib.ggml_threadpool_params pool
         check_threads(self.threads)
         lib.ggml_threadpool_params_init(&pool, self.threads)
@@ -113,6 +114,7 @@ cdef class Backend:
         cpu = self.handles[self.n_handles - 1]
         (<lib.ggml_backend_set_n_threads_t>cpu_function("ggml_backend_set_n_threads"))(cpu, self.threads)
         (<lib.cpu_set_threadpool_t>cpu_function("ggml_backend_cpu_set_threadpool"))(cpu, self.threadpool)
+        return 0
 
     cdef lib.ggml_backend_sched_t _new_scheduler(self) except NULL:
         # ggml counts copies between devices among the nodes, and ends the process where its table is full.

@@ -37,7 +37,7 @@ cdef class Context(Computation):
 
     def __init__(self, Backend backend not None, *, max_nodes=None):
         cdef int64_t nodes = backend.max_nodes if max_nodes is None else whole(max_nodes)
-        if self.ctx != NULL:
+        if self.backend is not None:
             raise ShapeError("a Context is initialised once")
         if not 8 <= nodes <= backend.max_nodes:
             raise ShapeError(f"max_nodes is 8 to {backend.max_nodes} (the backend's bound), got {nodes}")

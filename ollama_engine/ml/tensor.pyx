@@ -273,7 +273,7 @@ cdef class Tensor:
         """
         cdef Py_buffer view
         alive(self)
-        array = self._checked(data)
+        array = _payload(self, data)
         PyObject_GetBuffer(array, &view, PyBUF_C_CONTIGUOUS)
         try:
             self.exchange(view.buf, view.len, True)
@@ -292,17 +292,6 @@ cdef class Tensor:
             self.exchange(view.buf, view.len, True)
         finally:
             PyBuffer_Release(&view)
-
-    def _checked(self, data):
-        expected = _NUMPY_TYPES.get(dtype_name(self.ptr.type))
-        array = np.asarray(data)
-        alive(self)
-        if expected is None:
-            if array.dtype.kind not in "uV":
-                raise ShapeError(f"{describe(self)} takes its raw bytes, got an array of {array.dtype}")
-        elif array.dtype != expected:
-            raise ShapeError(f"{describe(self)} takes {expected} values, got {array.dtype}")
-        return np.ascontiguousarray(array)
 
     def numpy(self):
         """A copy of the values as a numpy array in numpy's order (shape reversed); raw bytes for quantized types.
@@ -397,3 +386,16 @@ cdef object _arithmetic(Tensor a, object other, binary_op op, str sign):
     if a.ptr.nb[0] != sizeof(float) or b.ptr.nb[0] != sizeof(float):
         raise ShapeError(f"{describe(a)} {sign} {describe(b)}: rows must be contiguous; use ops.cont(...)")
     return wrap(graph, op(graph.ctx, a.ptr, b.ptr))
+
+
+cdef object _payload(Tensor t, object data):
+    """`data` as an array of the bytes and element type that the tensor holds."""
+    array = np.asarray(data)
+    alive(t)
+    expected = _NUMPY_TYPES.get(dtype_name(t.ptr.type))
+    if expected is None:
+        if array.dtype.kind not in "uV":
+            raise ShapeError(f"{describe(t)} takes its raw bytes, got an array of {array.dtype}")
+    elif array.dtype != expected:
+        raise ShapeError(f"{describe(t)} takes {expected} values, got {array.dtype}")
+    return np.ascontiguousarray(array)

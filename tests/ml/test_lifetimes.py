@@ -1,0 +1,24 @@
+"""Closing, dropping, forking, threads and missing memory: whatever comes, the process lives on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tests
+from tests.ml.lifetime_child import SCENES
+
+LINUX_ONLY = {"threads_are_not_granted", "address_space_is_short"}
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_the_process_lives_on(name: str) -> None:
+    if name in LINUX_ONLY and sys.platform != "linux":
+        pytest.skip("only Linux bounds the address space as this scene needs it")
+    command = [sys.executable, "-m", "tests.ml.lifetime_child", name]
+    root = Path(tests.__file__).parents[1]
+    child = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=240, check=False)
+    assert child.returncode == 0, f"{name} ended with {child.returncode}\n{child.stderr[-3000:]}"
