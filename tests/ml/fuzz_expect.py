@@ -237,7 +237,7 @@ def rope(x: Value, positions: Value, n_dims: int, *, factors: Value | None = Non
         turns += top(positions.array) * (1 + abs(options["ext_factor"])) * max(1.0, abs(options.get("freq_scale", 1.0)))
     size = 2 * top(out) + abs(options.get("attn_factor", 1.0)) * top(x.array)
     tol = 3 * x.tol + size * (1e-5 + 3e-6 * turns) + (2e-3 * size if x.dtype == "f16" else 0)
-    return Expected(out, x.dtype, tol)
+    return Expected(out, x.dtype, tol, wild=x.dtype == "f16" and top(out) > 6e4)
 
 
 def softmax(a: Value, mask: Value | None = None, scale: float = 1.0, sinks: Value | None = None) -> Expected:

@@ -152,7 +152,7 @@ class Fuzz:
         except IndexError:  # row numbers of another table; Context.compute finds them
             env.doomed = True
             return None
-        expected.wild = any(v.wild for v in operands)
+        expected.wild = expected.wild or any(v.wild for v in operands)
         env.tainted = env.tainted or (hostile and call.name in ("copy", "set_rows"))
         shape = tuple(expected.array.shape[::-1])
         if (*tensor.shape, 1, 1, 1)[:4] != shape or tensor.dtype != expected.dtype:
