@@ -35,6 +35,7 @@ class CellUsage:
     """What the cells of a cache hold; of several caches in one, the fullest."""
 
     used: int = 0
+    """Cells of tokens that some later token sees."""
     free: int = 0
     shared: int = 0
     """Of the used ones, those of two sequences or more."""
@@ -50,6 +51,10 @@ class Cache(LayerView, Protocol):
     """
 
     # -- one step --
+
+    @property
+    def room(self) -> int:
+        """Tokens that `begin` has room for, if they go on where their sequences end; a large number where all fit."""
 
     def require_room(self, batch: Batch) -> None:
         """Raise ContextOverflowError where `begin` would. Changes nothing."""
@@ -76,7 +81,11 @@ class Cache(LayerView, Protocol):
         """Let `target`, which is empty, have what `source` has below position `end`, without copying."""
 
     def can_resume(self, sequence: int, position: int) -> bool:
-        """Whether all is there that a token at `position` and later ones attend to, of the positions before it."""
+        """Whether all is there that a token at `position` and later ones attend to, of the positions before it.
+
+        A cache of windows keeps that for `memory` positions back, and gives the rest up as soon as cells are needed; so
+        `share` or `remove` what comes after `position` before the next step.
+        """
 
     def remove(self, sequence: int, begin: int = 0, end: int | None = None) -> None:
         """Forget tokens of a sequence, from position `begin` to before `end`."""

@@ -58,6 +58,7 @@ class CausalCache:
         self._can_shift = shift_keys is not None
         # -- metadata --
         self.cells = Cells(n_cells)
+        self._next: dict[int, int] = {}
         # -- current batch --
         self._batch: Batch | None = None
         self._places: Int32Array = np.empty(0, dtype=np.int32)
@@ -69,6 +70,11 @@ class CausalCache:
         self._mask: Tensor | None = None
 
     # ** used by the runner ********************************************************************************************
+
+    @property
+    def room(self) -> int:
+        """Free cells, and those that no later token sees."""
+        return self.cells.n_free_without(self._drops()) if self._limited else self.cells.n_free
 
     def require_room(self, batch: Batch) -> None:
         """Raise ContextOverflowError where `begin` would. Changes nothing."""
@@ -88,18 +94,29 @@ class CausalCache:
         places = self.cells.find_free(len(batch))
         assert places is not None
         self.cells.place(places, batch.positions, batch.sequences)
+        self._note(*batch.sequences)
         self._batch = batch
         self._places = places
         self._n_tokens = len(batch)
         self._history = min(_round_up(self.cells.extent(), self.config.history_padding), len(self.cells))
 
-    def _drops(self, batch: Batch) -> list[tuple[int, int]]:
+    def _drops(self, batch: Batch | None = None) -> list[tuple[int, int]]:
         """(sequence, position): what lies before is seen by no row of this batch, nor by any later one."""
         if not self._limited:
             return []
-        firsts = [(int(s), int(batch.positions[batch.sequences == s].min())) for s in np.unique(batch.sequences)]
-        ends = [(sequence, self.visibility.kept_from(first)) for sequence, first in firsts]
+        firsts = dict(self._next)
+        if batch is not None:
+            firsts |= {int(s): int(batch.positions[batch.sequences == s].min()) for s in np.unique(batch.sequences)}
+        ends = [(sequence, self.visibility.kept_from(first)) for sequence, first in firsts.items()]
         return [(sequence, end) for sequence, end in ends if end > 0]
+
+    def _note(self, *sequences: int) -> None:
+        """Remember where sequences go on, to know what of them no token will see."""
+        for sequence in {int(s) for s in sequences} if self._limited else ():
+            self._next.pop(sequence, None)
+            last = self.cells.last_position(sequence)
+            if last >= 0:
+                self._next[sequence] = last + 1
 
     def begin_reserve(self, n_tokens: int) -> None:
         """Prepare for building a worst-case graph: as many tokens, the whole history, no cells taken."""
@@ -131,6 +148,7 @@ class CausalCache:
     def share(self, source: int, target: int, end: int) -> None:
         """Let `target`, which is empty, have the cells of `source` below position `end`."""
         self.cells.share(source, target, end)
+        self._note(target)
 
     def can_resume(self, sequence: int, position: int) -> bool:
         """Whether all is there that a token at `position` attends to, of the positions before it."""
@@ -139,6 +157,7 @@ class CausalCache:
     def remove(self, sequence: int, begin: int = 0, end: int | None = None) -> None:
         """Forget tokens of a sequence, from position `begin` to before `end`."""
         self.cells.remove(sequence, begin, end)
+        self._note(sequence)
 
     @property
     def can_shift(self) -> bool:
@@ -156,9 +175,10 @@ class CausalCache:
             self._mover.rotate(moves, -discard)
         except BaseException:
             # Some keys have turned and some have not.
-            self.cells.remove(sequence, begin)
+            self.remove(sequence, begin)
             raise
         self.cells.shift(sequence, begin, discard, moves)
+        self._note(sequence)
 
     def _shift_plan(self, sequence: int, begin: int, discard: int) -> Moves:
         if not self._can_shift:
@@ -191,12 +211,15 @@ class CausalCache:
     def check(self) -> None:
         """Raise AssertionError unless the table is consistent."""
         self.cells.check()
+        for sequence, position in self._next.items():
+            # A window of one token keeps none of a sequence that waits.
+            assert self.cells.last_position(sequence) in (position - 1, -1), f"where sequence {sequence} goes on"
 
     @property
     def usage(self) -> CellUsage:
         """How full the table is."""
-        cells = self.cells
-        return CellUsage(cells.n_used, cells.n_free, cells.n_shared, cells.extent())
+        used, shared, extent = self.cells.usage_without(self._drops())
+        return CellUsage(used, len(self.cells) - used, shared, extent)
 
     @property
     def nbytes(self) -> dict[str, int]:

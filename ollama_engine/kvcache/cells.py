@@ -53,17 +53,21 @@ class Cells:
     def n_free(self) -> int:
         return len(self.positions) - self._n_used
 
-    @property
-    def n_shared(self) -> int:
-        """Cells that hold a token of two sequences or more."""
-        return int(_shared(self.owners).sum())
-
     def n_free_without(self, drops: Iterable[tuple[int, int]]) -> int:
         """Free cells there would be if each (sequence, end) gave up its positions below `end`. Changes nothing."""
+        return int((self._owners_without(drops) == 0).sum())
+
+    def usage_without(self, drops: Iterable[tuple[int, int]]) -> tuple[int, int, int]:
+        """(used cells, those of them with two sequences or more, extent) there would be. Changes nothing."""
+        owners = self._owners_without(drops)
+        used = np.flatnonzero(owners)
+        return len(used), int(_shared(owners).sum()), int(used[-1]) + 1 if len(used) else 0
+
+    def _owners_without(self, drops: Iterable[tuple[int, int]]) -> npt.NDArray[np.uint64]:
         owners = self.owners.copy()
         for sequence, end in drops:
             owners[self._of(sequence) & (self.positions < end)] &= ~_bit(sequence)
-        return int((owners == 0).sum())
+        return owners
 
     def extent(self) -> int:
         """One more than the highest used cell: how far attention must look."""

@@ -26,6 +26,11 @@ class CompositeCache:
 
     # ** used by the runner ********************************************************************************************
 
+    @property
+    def room(self) -> int:
+        """Tokens that all caches have room for."""
+        return min(cache.room for cache in self.caches)
+
     def require_room(self, batch: Batch) -> None:
         """Raise ContextOverflowError where `begin` would. Changes nothing."""
         for cache in self.caches:

@@ -6,6 +6,7 @@ A token sees all rows of the latest image of its sequence. The image comes with 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -67,6 +68,11 @@ class EncoderCache:
         self._graph: _Graph | None = None
 
     # ** used by the runner ********************************************************************************************
+
+    @property
+    def room(self) -> int:
+        """Tokens take none; images do, see `require_room`."""
+        return sys.maxsize
 
     def require_room(self, batch: Batch) -> None:
         """Raise ContextOverflowError where `begin` would. Changes nothing."""

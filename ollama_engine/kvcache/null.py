@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,6 +40,11 @@ class NullCache:
         self._graph: _Graph | None = None
 
     # ** used by the runner ********************************************************************************************
+
+    @property
+    def room(self) -> int:
+        """There always is."""
+        return sys.maxsize
 
     def require_room(self, batch: Batch) -> None:
         """There always is."""

@@ -82,9 +82,10 @@ def test_a_step_needs_room_in_every_cache() -> None:
         window, full = parts(f)
         f.feed([(0, p) for p in range(20)])
         # The window gives 12 cells up for a step that the other cache has no room for.
-        assert (window.usage.used, full.usage.used) == (20, 20)
+        assert (window.cells.n_used, full.cells.n_used) == (20, 20)
+        assert (window.room, full.room, f.cache.room) == (24, 12, 12)
         tables = draw(window.cells), draw(full.cells)
-        for n in (13, 18):
+        for n in (13, 24):
             with pytest.raises(ContextOverflowError, match=f"{n} tokens do not fit: 12 of 32"):
                 f.cache.begin(f.batch([(0, 20 + p) for p in range(n)]))
         assert (draw(window.cells), draw(full.cells)) == tables

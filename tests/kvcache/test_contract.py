@@ -52,8 +52,10 @@ class Machine(RuleBasedStateMachine):
             with pytest.raises(ContextOverflowError):
                 self.f.cache.begin(self.f.batch(rows, with_image))
             assert answers(self.f.cache) == before
+            assert len(rows) > self.f.cache.room or with_image
             self.f.remove(max(pieces))
             return
+        assert len(rows) <= self.f.cache.room
         self.f.feed(rows, with_image)
 
     @rule(source=st.integers(0, 2), into=st.integers(0, 2), end=st.integers(0, 20))
@@ -140,7 +142,7 @@ def test_overflow_changes_nothing(kind: Kind) -> None:
         f.feed(run(0, 0, 20))
         f.feed(run(1, 0, 7))
         before = answers(f.cache)
-        too_many = f.batch(run(2, 0, N_CELLS))
+        too_many = f.batch(run(2, 0, N_CELLS + 1))
         for call in (f.cache.require_room, f.cache.begin):
             with pytest.raises(ContextOverflowError, match="do not fit"):
                 call(too_many)

@@ -214,7 +214,7 @@ class MovesAgainstDictionaries(RuleBasedStateMachine):
         try:
             self.w.append(rows)
         except ContextOverflowError:
-            assert n > self.w.cache.usage.free
+            assert n > self.w.cache.room
 
     @rule(source=which, into=which, end=st.integers(0, 30))
     def share(self, source: int, into: int, end: int) -> None:
@@ -238,9 +238,9 @@ class MovesAgainstDictionaries(RuleBasedStateMachine):
 
     @rule()
     def defrag(self) -> None:
-        usage = self.w.cache.usage
+        used = self.w.cache.cells.n_used
         self.w.cache.defrag()
-        assert self.w.cache.usage.extent == usage.used
+        assert self.w.cache.cells.extent() == used
 
     @rule(sequence=which, position=st.integers(0, 40))
     def resume(self, sequence: int, position: int) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ollama_engine import nn
 from ollama_engine.input import Batch
-from ollama_engine.kvcache import CacheConfig, CausalCache, LayerShape
+from ollama_engine.kvcache import CacheConfig, CausalCache, CellUsage, LayerShape, Visibility
 from ollama_engine.kvcache.store import Places
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
@@ -85,8 +85,8 @@ class World:
             ctx.compute()
         for (sequence, position), token in zip(rows, tokens, strict=True):
             self.histories.setdefault(sequence, {})[position] = Kept(token, 0, {sequence})
-        for sequence in {s for s, _ in rows}:
-            first = min(p for s, p in rows if s == sequence)
+        for sequence, history in self.histories.items():
+            first = min((p for s, p in rows if s == sequence), default=max(history, default=0) + 1)
             self._forget(sequence, range(self.cache.visibility.kept_from(first)).__contains__)
 
     def share(self, source: int, target: int, end: int) -> None:
@@ -135,8 +135,11 @@ class World:
 
     def check(self) -> None:
         self.cache.check()
-        assert self.cache.usage.used == len(self.distinct)
-        assert self.cache.usage.shared == sum(len(kept.owners) > 1 for kept in self.distinct)
+        assert self.cache.cells.n_used == len(self.distinct)
+        if self.cache.visibility == Visibility():
+            shared = sum(len(kept.owners) > 1 for kept in self.distinct)
+            extent = self.cache.cells.extent()
+            assert self.cache.usage == CellUsage(len(self.distinct), self.cache.room, shared, extent)
         wanted = [(s, p, kept) for s, history in self.histories.items() for p, kept in history.items()]
         cells = [self._cell(s, p) for s, p, _ in wanted]
         if wanted:

@@ -1,0 +1,207 @@
+"""Slots of images: drawn cases, and any history of calls against lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from ollama_engine.errors import ContextOverflowError
+from ollama_engine.kvcache import CacheConfig, EncoderCache, ImageSlots, LayerShape, make_cache
+from ollama_engine.ml.backend import Backend
+from ollama_engine.ml.placement import BackendParams
+from tests.kvcache.kinds import IMAGE_ROWS, KINDS, Fed, answers, fed, shape
+
+IMAGES = next(kind for kind in KINDS if kind.name == "images-and-full")
+
+
+def run(sequence: int, begin: int, end: int) -> list[tuple[int, int]]:
+    return [(sequence, position) for position in range(begin, end)]
+
+
+@contextmanager
+def pictures(n_images: int) -> Iterator[Fed]:
+    """Full and cross-attention layers with room for so many images."""
+    config = CacheConfig(dtype="f32", flash_attention=True, history_padding=4)
+    with Backend(BackendParams(threads=1, gpu_layers=0)) as backend:
+        cache = make_cache(
+            backend, IMAGES.layers, [0] * 4, config, lambda layer: n_images if layer.image_rows else 64,
+            shift_keys=lambda layer, keys, deltas: keys,
+        )  # fmt: skip
+        yield Fed(IMAGES, cache, backend)
+        cache.close()
+
+
+def test_tokens_see_the_latest_image_of_their_sequence() -> None:
+    with pictures(3) as f:
+        f.feed(run(0, 0, 4))
+        f.feed([*run(1, 0, 2), *run(0, 4, 9), *run(2, 0, 1)], [0, 4])
+        f.feed([(0, 9), (1, 2), (2, 1)])
+        f.feed(run(0, 10, 14), [2])
+        f.feed([(1, 3), (0, 14)])
+
+
+def test_one_slot_goes_from_image_to_image() -> None:
+    with pictures(1) as f:
+        for turn in range(3):
+            begin = 5 * turn
+            f.feed(run(0, begin, begin + 5), [0])
+        assert f.cache.can_resume(0, 11)
+        assert not f.cache.can_resume(0, 10)
+        assert f.cache.can_resume(0, 0)
+        f.remove(0, 11)
+        f.feed(run(0, 11, 13))
+
+
+def test_an_image_that_earlier_rows_of_the_batch_see_stays() -> None:
+    with pictures(1) as f:
+        f.feed(run(0, 0, 3), [0])
+        before = answers(f.cache)
+        with pytest.raises(ContextOverflowError, match="1 images do not fit: the others of 1 are still seen"):
+            f.cache.begin(f.batch(run(0, 3, 6), [1]))
+        assert answers(f.cache) == before
+        f.feed([(0, 3)])
+        f.feed(run(0, 4, 6), [0])
+
+
+def test_an_image_that_another_sequence_sees_stays() -> None:
+    with pictures(1) as f:
+        f.feed(run(0, 0, 3), [1])
+        f.share(0, 1, 3)
+        with pytest.raises(ContextOverflowError):
+            f.cache.require_room(f.batch([(0, 3)], [0]))
+        f.remove(1, 1)
+        f.feed([(0, 3), (1, 1)], [0])
+
+
+def test_an_image_leaves_with_its_position() -> None:
+    with pictures(2) as f:
+        f.feed(run(0, 0, 12), [3, 7])
+        f.remove(0, 7)
+        f.feed(run(0, 7, 9))
+        f.shift(0, 1, 3)
+        f.feed(run(0, 6, 7))
+        assert not any(f.images[0])
+        f.feed(run(0, 7, 9), [1])
+        f.shift(0, 1, 4)
+        f.feed(run(0, 5, 6))
+        assert list(f.images[0]) == [4]
+
+
+def test_without_images_the_layer_is_skipped_and_says_so() -> None:
+    with pictures(1) as f:
+        f.cache.begin(f.batch([(0, 0)]))
+        encoder = next(c for c in f.cache.caches if isinstance(c, EncoderCache))  # type: ignore[attr-defined]
+        assert (encoder.new_images, encoder.sees_images) == (0, False)
+        for ask in (encoder.get, lambda: encoder.gate):
+            with pytest.raises(ValueError, match="skip the layer"):
+                ask()
+        with pytest.raises(ValueError, match="no image comes"):
+            encoder.put(None, None)  # type: ignore[arg-type]
+
+
+def test_layers_must_agree() -> None:
+    layers = [shape(image_rows=3), shape(image_rows=4)]
+    config = CacheConfig(dtype="f32", flash_attention=True)
+    with Backend(BackendParams(threads=1, gpu_layers=0)) as backend:
+        for wrong in (layers, [LayerShape(kv_heads=1, key_dim=32, value_dim=32)]):
+            with pytest.raises(ValueError, match="the same image_rows"):
+                EncoderCache(backend, wrong, [0] * len(wrong), 1, config)
+    with pytest.raises(ValueError, match="at least one slot"):
+        ImageSlots(0)
+
+
+def test_scrubbing_leaves_images_alone() -> None:
+    with fed(IMAGES) as f:
+        f.feed([*run(0, 0, 3), *run(1, 0, 3)], [0, 3])
+        f.remove(0)
+        f.cache.scrub()
+        f.feed([(1, 3)])
+        encoder = next(c for c in f.cache.caches if isinstance(c, EncoderCache))  # type: ignore[attr-defined]
+        keys = encoder._store._keys[0].numpy().reshape(-1, IMAGE_ROWS, 64)
+        assert np.abs(keys).max(axis=(1, 2)).astype(bool).tolist() == [False, True, False, False]
+
+
+@dataclass
+class Picture:
+    """Shared ones are one object."""
+
+    name: int
+    gone: bool = False
+
+
+few = st.integers(0, 2)
+
+
+class SlotsAgainstLists(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.slots = ImageSlots(3)
+        self.twin: dict[int, dict[int, Picture]] = {s: {} for s in range(3)}
+        self.held: dict[int, Picture] = {}
+
+    @rule(firsts=st.dictionaries(few, st.integers(0, 12)), offsets=st.sets(st.tuples(few, few), max_size=3))
+    def step(self, firsts: dict[int, int], offsets: set[tuple[int, int]]) -> None:
+        # A step of a sequence comes after all its images.
+        firsts = {s: max([p, *(q + 1 for q in self.twin[s])]) for s, p in firsts.items()}
+        new = sorted((s, firsts[s] + offset) for s, offset in offsets if s in firsts)
+        kept = []
+        for sequence, images in self.twin.items():
+            if images and (sequence, firsts.get(sequence, -1)) not in new:
+                kept.append(images[max(images)])
+        needed = len({id(p) for p in kept if not p.gone})
+        found = self.slots.find(new, firsts)
+        assert (found is None) == (len(new) > 3 - needed)
+        if found is None:
+            return
+        assert len(set(found)) == len(new)
+        free = set(range(3)) - self.slots.used
+        assert len(free & set(found)) == min(len(free), len(new))
+        self.slots.place(new, found)
+        for (sequence, position), slot in zip(new, found, strict=True):
+            if slot in self.held:
+                self.held[slot].gone = True
+            self.held[slot] = self.twin[sequence][position] = Picture(slot)
+
+    @rule(source=st.integers(0, 2), into=st.integers(0, 2), end=st.integers(0, 20))
+    def share(self, source: int, into: int, end: int) -> None:
+        if source != into and not self.twin[into]:
+            self.slots.share(source, into, end)
+            self.twin[into] = {p: picture for p, picture in self.twin[source].items() if p < end}
+
+    @rule(sequence=st.integers(0, 2), begin=st.integers(0, 15), end=st.none() | st.integers(0, 20))
+    def remove(self, sequence: int, begin: int, end: int | None) -> None:
+        self.slots.remove(sequence, begin, end)
+        images = self.twin[sequence].items()
+        self.twin[sequence] = {p: i for p, i in images if p < begin or (end is not None and p >= end)}
+
+    @rule(sequence=st.integers(0, 2), begin=st.integers(0, 10), discard=st.integers(1, 8))
+    def shift(self, sequence: int, begin: int, discard: int) -> None:
+        self.slots.shift(sequence, begin, discard)
+        kept = [(p, i) for p, i in self.twin[sequence].items() if not begin <= p < begin + discard]
+        self.twin[sequence] = {p if p < begin else p - discard: i for p, i in kept}
+
+    @invariant()
+    def agree(self) -> None:
+        self.slots.check()
+        there = {id(i): i for images in self.twin.values() for i in images.values() if not i.gone}
+        assert self.slots.used == {i.name for i in there.values()}
+        everywhere = [id(i) for images in self.twin.values() for i in images.values() if not i.gone]
+        assert self.slots.n_shared == len({i for i in everywhere if everywhere.count(i) > 1})
+        for sequence, images in self.twin.items():
+            for position in range(20):
+                latest = max((p for p in images if p <= position), default=None)
+                seen = None if latest is None or images[latest].gone else images[latest].name
+                assert self.slots.seen_by(sequence, position) == seen
+                before = max((p for p in images if p < position), default=None)
+                assert self.slots.can_resume(sequence, position) == (before is None or not images[before].gone)
+
+
+SlotsAgainstLists.TestCase.settings = settings(max_examples=80, stateful_step_count=25, deadline=None)
+TestSlotsAgainstLists = SlotsAgainstLists.TestCase
