@@ -71,7 +71,8 @@ class Engine:
         num_ctx: tokens that one request may hold, prompt and answer.
         parallel: requests that fit beside each other; the cache has num_ctx * parallel cells.
         batch_size: tokens computed in one step at most.
-        threads: CPU threads; None takes the physical cores that this process may use.
+        threads: CPU threads, at most as many as this process has CPUs; None takes its physical cores. `info.threads`
+            says how many there are.
         gpu_layers: layers on GPUs, counted from the last; None takes all when there is a GPU.
         main_gpu: the GPU to use, unless `tensor_split` names several.
         tensor_split: share of the layers for each GPU.

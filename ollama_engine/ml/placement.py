@@ -23,7 +23,7 @@ class BackendParams:
     """How one engine uses the machine. Every field takes effect; none is accepted and ignored."""
 
     threads: int | None = None
-    """CPU threads; None chooses the physical cores that this process may use."""
+    """CPU threads; None chooses the physical cores that this process may use. Never more than its CPUs."""
     gpu_layers: int | None = None
     """Number of layers on GPUs, counted from the last; None puts all there when a GPU exists."""
     main_gpu: int = 0
@@ -104,11 +104,18 @@ def assign_layers(devices: Sequence[Device], n_layers: int, params: BackendParam
 
 
 def choose_threads(requested: int | None) -> int:
-    """The requested number, or one thread for each physical core that this process may use."""
-    if requested is not None:
-        return requested
+    """The requested number, or one thread for each physical core that this process may use.
+
+    Never more than the CPUs it may use: ggml's threads wait for each other by spinning, several hundred times a step,
+    and a step of one thread too many takes seconds. A request beyond that is cut, and the log says so.
+    """
     usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
-    return max(1, min(len(_physical(usable)), _cgroup_cpus() or MAX_THREADS, MAX_THREADS))
+    if requested is None:
+        return max(1, min(len(_physical(usable)), _cgroup_cpus() or MAX_THREADS, MAX_THREADS))
+    if requested > len(usable):
+        log.warning("threads=%d is more than the %d CPUs this process may use; %d threads are used",
+                    requested, len(usable), len(usable))  # fmt: skip
+    return min(requested, len(usable))
 
 
 def _physical(cpus: set[int], topology: Path = Path("/sys/devices/system/cpu")) -> set[str]:
