@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import islice
 from math import cos, pi
 from pathlib import Path
@@ -20,14 +19,35 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional as fn
 
+from .batches import NOTHING, batches
 from .documents import documents
 from .measure import held_out_perplexity
 from .model import DemoModel, Shape
-from .tokens import encode_documents, train_tokenizer
+from .tokens import train_tokenizer
 
 WARMUP_STEPS = 100
 FINAL_RATE = 0.02
 """The learning rate ends at this share of its peak."""
+STEPS_PER_LINE = 20
+STEPS_PER_SAVE = 100
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One learning-rate schedule: tokens in all and per step, the peak rate, and the share of packed rows."""
+
+    seed: int
+    tokens: float
+    batch: int
+    rate: float
+    packed: float
+
+
+STAGES = {
+    # Large noisy steps learn the sentences soon, but who is who only when the steps get small and rows hold one story.
+    "sentences": Stage(seed=1_000_001, tokens=6.6e6, batch=2048, rate=2.5e-3, packed=1.0),
+    "names": Stage(seed=1_000_005, tokens=4e6, batch=4096, rate=1e-3, packed=0.1),
+}
 
 
 def main() -> None:
@@ -36,59 +56,76 @@ def main() -> None:
     torch.manual_seed(args.seed)
     torch.set_num_threads(args.threads)
     args.out.mkdir(parents=True, exist_ok=True)
-    shape = Shape()
-    tokenizer = train_tokenizer(islice(documents(args.seed), args.tokenizer_documents), shape.n_vocab)
-    tokenizer.save(str(args.out / "tokenizer.json"))
-    model = DemoModel(shape)
+    model = DemoModel(Shape())
+    tokenizer = _prepare(model, args)
     print(f"{sum(weight.numel() for weight in model.parameters()) / 1e6:.2f} M parameters", flush=True)
-    train(model, tokenizer, args)
-    torch.save({"shape": asdict(shape), "weights": model.state_dict()}, args.out / "model.pt")
+    for name in args.stages:
+        print(f"stage {name}", flush=True)
+        train(model, tokenizer, STAGES[name], args.out, args.minutes)
+        save(model, args.out)
     print(held_out_perplexity(model, tokenizer, args.held_out_documents), flush=True)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--out", type=Path, required=True, help="folder for tokenizer.json and model.pt")
-    parser.add_argument("--tokens", type=float, default=10e6, help="tokens to train on (default: %(default).0f)")
-    parser.add_argument("--minutes", type=float, help="finish the learning-rate schedule within this time")
-    parser.add_argument("--batch", type=int, default=2, help="rows of n_ctx tokens per step (default: %(default)s)")
-    parser.add_argument("--rate", type=float, default=2.5e-3, help="peak learning rate (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--go-on", action="store_true", help="go on from the model in that folder")
+    parser.add_argument("--stages", nargs="+", choices=STAGES, default=list(STAGES), help="(default: all)")
+    parser.add_argument("--minutes", type=float, help="end each stage's schedule within this time")
+    parser.add_argument("--seed", type=int, default=1, help="for the tokenizer's documents and the first weights")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--compile", action="store_true", help="fuse with torch.compile; needs a C++ compiler")
     parser.add_argument("--tokenizer-documents", type=int, default=20000)
     parser.add_argument("--held-out-documents", type=int, default=400)
     return parser.parse_args()
 
 
-def train(model: DemoModel, tokenizer: Tokenizer, args: argparse.Namespace) -> None:
-    """AdamW over packed rows, with warm-up and a cosine-shaped learning rate, until tokens or minutes are used up."""
-    optimizer = _optimizer(model, args.rate)
-    forward: Callable[[Tensor], Tensor] = torch.compile(model) if args.compile else model
-    rows = packed_rows(tokenizer, args.seed, model.shape.n_ctx + 1)
-    tokens_per_step = args.batch * model.shape.n_ctx
-    started, step, done = time.monotonic(), 0, 0.0
+def _prepare(model: DemoModel, args: argparse.Namespace) -> Tokenizer:
+    """Load what the folder holds, or train the tokenizer and leave the weights random."""
+    if args.go_on:
+        model.load_state_dict(torch.load(args.out / "model.pt", weights_only=True)["weights"])
+        return Tokenizer.from_file(str(args.out / "tokenizer.json"))
+    tokenizer = train_tokenizer(islice(documents(args.seed), args.tokenizer_documents), model.shape.n_vocab)
+    tokenizer.save(str(args.out / "tokenizer.json"))
+    return tokenizer
+
+
+def save(model: DemoModel, folder: Path) -> None:
+    """Write `model.pt`, whole or not at all."""
+    torch.save({"shape": asdict(model.shape), "weights": model.state_dict()}, folder / "model.pt.new")
+    (folder / "model.pt.new").replace(folder / "model.pt")
+
+
+def train(model: DemoModel, tokenizer: Tokenizer, stage: Stage, folder: Path, minutes: float | None) -> None:
+    """AdamW with warm-up and a cosine-shaped learning rate, until tokens or minutes are used up; saves now and then."""
+    optimizer = _optimizer(model, stage.rate)
+    stream = batches(tokenizer, stage.seed, model.shape.n_ctx, stage.batch, stage.packed)
+    started, step, tokens, done = time.monotonic(), 0, 0, 0.0
     while done < 1.0:
-        rate = args.rate * learning_rate(step, done)
-        loss = _learn(forward, torch.stack(list(islice(rows, args.batch))))
+        rate = stage.rate * learning_rate(step, done)
+        batch = next(stream)
+        loss = _learn(model, batch)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         _apply(optimizer, rate)
         step += 1
-        tokens, seconds = step * tokens_per_step, time.monotonic() - started
-        done = max(tokens / args.tokens, seconds / (60 * args.minutes) if args.minutes else 0.0)
-        if step % 20 == 0:
+        tokens += int((batch[:, 1:] != NOTHING).sum())
+        seconds = time.monotonic() - started
+        done = max(tokens / stage.tokens, seconds / (60 * minutes) if minutes else 0.0)
+        if step % STEPS_PER_LINE == 0:
+            left = seconds * (1 - done) / done / 60
             print(
                 f"step {step}  {tokens / 1e6:.2f} M tokens  loss {loss:.3f}  rate {rate:.1e}  "
-                f"{tokens / seconds:.0f} tokens/s  {seconds * (1 - done) / done / 60:.1f} min left",
+                f"{tokens / seconds:.0f} tokens/s  {left:.1f} min left",
                 flush=True,
             )
+        if step % STEPS_PER_SAVE == 0:
+            save(model, folder)
 
 
-def _learn(forward: Callable[[Tensor], Tensor], batch: Tensor) -> float:
-    """Add the gradients of one batch, `[rows, n_ctx + 1]`; returns its mean loss in nats per token."""
+def _learn(model: DemoModel, batch: Tensor) -> float:
+    """Add the gradients of one batch, `[rows, positions + 1]`; returns its mean loss in nats per token."""
     with torch.autocast("cpu", torch.bfloat16):
-        logits = forward(batch[:, :-1])
-    loss = fn.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten())
+        logits = model(batch[:, :-1].clamp(min=0))
+    loss = fn.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten(), ignore_index=NOTHING)
     loss.backward()  # type: ignore[no-untyped-call]  # torch ships it untyped
     return loss.item()
 
@@ -101,28 +138,16 @@ def _apply(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 
 def _optimizer(model: DemoModel, rate: float) -> torch.optim.Optimizer:
-    matrices = [weight for weight in model.parameters() if weight.ndim == 2]
-    gains = [weight for weight in model.parameters() if weight.ndim == 1]
-    groups: list[dict[str, Any]] = [{"params": matrices}, {"params": gains, "weight_decay": 0.0}]
+    """AdamW; only the layers' matrices decay, for decay would wear away the embeddings of rare tokens."""
+    matrices = [weight for weight in model.blk.parameters() if weight.ndim == 2]
+    others = [model.token_embd.weight, *(weight for weight in model.parameters() if weight.ndim == 1)]
+    groups: list[dict[str, Any]] = [{"params": matrices}, {"params": others, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.98), weight_decay=0.1, fused=True)
 
 
 def learning_rate(step: int, done: float) -> float:
     """Share of the peak rate: linear warm-up, then half a cosine over `done`, the share of training behind us."""
     return min(1.0, (step + 1) / WARMUP_STEPS) * (FINAL_RATE + (1 - FINAL_RATE) * 0.5 * (1 + cos(pi * min(done, 1.0))))
-
-
-def packed_rows(tokenizer: Tokenizer, seed: int, length: int) -> Iterator[Tensor]:
-    """Documents end to end, cut into rows of `length` ids."""
-    # Not the documents that the tokenizer was made from: those open the stream of the bare seed.
-    stream = documents(seed + 1_000_000)
-    buffer: list[int] = []
-    while True:
-        for ids in encode_documents(tokenizer, list(islice(stream, 64))):
-            buffer += ids
-        while len(buffer) >= length:
-            yield torch.tensor(buffer[:length])
-            del buffer[: length - 1]
 
 
 if __name__ == "__main__":
