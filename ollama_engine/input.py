@@ -55,3 +55,10 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    def first_positions(self) -> dict[int, int]:
+        """{sequence: its lowest position}."""
+        firsts: dict[int, int] = {}
+        for sequence, position in zip(self.sequences.tolist(), self.positions.tolist(), strict=True):
+            firsts[sequence] = min(firsts.get(sequence, position), position)
+        return firsts

@@ -89,12 +89,13 @@ class CausalCache:
     def begin(self, batch: Batch) -> None:
         """Find cells for the batch's tokens. Raises ContextOverflowError, changing nothing, when too few are free."""
         self.require_room(batch)
-        for sequence, end in self._drops(batch):
-            self.cells.remove(sequence, 0, end)
+        self.cells.remove_below(self._drops(batch))
         places = self.cells.find_free(len(batch))
         assert places is not None
         self.cells.place(places, batch.positions, batch.sequences)
-        self._note(*batch.sequences)
+        if self._limited:
+            for sequence, position in zip(batch.sequences.tolist(), batch.positions.tolist(), strict=True):
+                self._next[sequence] = max(self._next.get(sequence, 0), position + 1)
         self._batch = batch
         self._places = places
         self._n_tokens = len(batch)
@@ -106,17 +107,16 @@ class CausalCache:
             return []
         firsts = dict(self._next)
         if batch is not None:
-            firsts |= {int(s): int(batch.positions[batch.sequences == s].min()) for s in np.unique(batch.sequences)}
+            firsts |= batch.first_positions()
         ends = [(sequence, self.visibility.kept_from(first)) for sequence, first in firsts.items()]
         return [(sequence, end) for sequence, end in ends if end > 0]
 
-    def _note(self, *sequences: int) -> None:
-        """Remember where sequences go on, to know what of them no token will see."""
-        for sequence in {int(s) for s in sequences} if self._limited else ():
-            self._next.pop(sequence, None)
-            last = self.cells.last_position(sequence)
-            if last >= 0:
-                self._next[sequence] = last + 1
+    def _note(self, sequence: int) -> None:
+        """Remember where a sequence goes on, to know what of it no token will see."""
+        self._next.pop(sequence, None)
+        last = self.cells.last_position(sequence) if self._limited else -1
+        if last >= 0:
+            self._next[sequence] = last + 1
 
     def begin_reserve(self, n_tokens: int) -> None:
         """Prepare for building a worst-case graph: as many tokens, the whole history, no cells taken."""

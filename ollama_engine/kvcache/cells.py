@@ -6,7 +6,7 @@ the twin that a faster one is held against.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -138,6 +138,19 @@ class Cells:
         self.positions[freed] = FREE
         self._n_used -= int(freed.sum())
         return int(chosen.sum())
+
+    def remove_below(self, drops: Sequence[tuple[int, int]]) -> None:
+        """Take each (sequence, end) out of its cells with positions below `end`."""
+        if not drops:
+            return
+        low = np.flatnonzero((self.owners != 0) & (self.positions < max(end for _, end in drops)))
+        owners, positions = self.owners[low], self.positions[low]
+        for sequence, end in drops if len(low) else ():
+            owners[positions < end] &= ~_bit(sequence)
+        self.owners[low] = owners
+        freed = low[owners == 0]
+        self.positions[freed] = FREE
+        self._n_used -= len(freed)
 
     # -- moving --------------------------------------------------------------------------------------------------------
 

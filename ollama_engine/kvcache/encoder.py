@@ -81,8 +81,7 @@ class EncoderCache:
     def _find(self, batch: Batch) -> tuple[list[Place], list[int]]:
         rows: Iterable[int] = [] if batch.images is None else batch.images
         new = [(int(batch.sequences[row]), int(batch.positions[row])) for row in rows]
-        firsts = {int(s): int(batch.positions[batch.sequences == s].min()) for s in np.unique(batch.sequences)}
-        slots = self.slots.find(new, firsts)
+        slots = self.slots.find(new, batch.first_positions())
         if slots is None:
             raise ContextOverflowError(
                 f"{len(new)} images do not fit: the others of {self.slots.n_slots} are still seen by some token"

@@ -203,7 +203,8 @@ def attend(query: Floats, keys: Floats, values: Floats) -> Floats:
     keys, values = (x.repeat(HEADS // KV_HEADS, axis=1) for x in (keys, values))
     scores = np.einsum("hd,nhd->hn", query, keys) * DIM**-0.5
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return np.einsum("hn,nhd->hd", weights / weights.sum(axis=1, keepdims=True), values)
+    out: Floats = np.einsum("hn,nhd->hd", weights / weights.sum(axis=1, keepdims=True), values)
+    return out
 
 
 @contextmanager

@@ -116,6 +116,17 @@ class CellsAgainstTwin(RuleBasedStateMachine):
             if not self.twin.used[cell][1]:
                 del self.twin.used[cell]
 
+    @rule(ends=st.dictionaries(sequences, positions, max_size=3))
+    def remove_below(self, ends: dict[int, int]) -> None:
+        free = self.cells.n_free_without(ends.items())
+        self.cells.remove_below(list(ends.items()))
+        assert self.cells.n_free == free
+        for sequence, end in ends.items():
+            for cell in [c for c, p in self.twin.of(sequence).items() if p < end]:
+                self.twin.used[cell][1].discard(sequence)
+                if not self.twin.used[cell][1]:
+                    del self.twin.used[cell]
+
     @precondition(lambda self: any(not self.twin.of(s) for s in (0, 1, 2, 63)))
     @rule(source=sequences, end=positions)
     def share(self, source: int, end: int) -> None:

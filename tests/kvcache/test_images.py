@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from ollama_engine.errors import ContextOverflowError
-from ollama_engine.kvcache import CacheConfig, EncoderCache, ImageSlots, LayerShape, make_cache
+from ollama_engine.kvcache import CacheConfig, CompositeCache, EncoderCache, ImageSlots, LayerShape, make_cache
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.placement import BackendParams
 from tests.kvcache.kinds import IMAGE_ROWS, KINDS, Fed, answers, fed, shape
@@ -36,6 +36,11 @@ def pictures(n_images: int) -> Iterator[Fed]:
         )  # fmt: skip
         yield Fed(IMAGES, cache, backend)
         cache.close()
+
+
+def encoder_of(f: Fed) -> EncoderCache:
+    assert isinstance(f.cache, CompositeCache)
+    return next(cache for cache in f.cache.caches if isinstance(cache, EncoderCache))
 
 
 def test_tokens_see_the_latest_image_of_their_sequence() -> None:
@@ -97,13 +102,13 @@ def test_an_image_leaves_with_its_position() -> None:
 def test_without_images_the_layer_is_skipped_and_says_so() -> None:
     with pictures(1) as f:
         f.cache.begin(f.batch([(0, 0)]))
-        encoder = next(c for c in f.cache.caches if isinstance(c, EncoderCache))  # type: ignore[attr-defined]
+        encoder = encoder_of(f)
         assert (encoder.new_images, encoder.sees_images) == (0, False)
         for ask in (encoder.get, lambda: encoder.gate):
             with pytest.raises(ValueError, match="skip the layer"):
                 ask()
         with pytest.raises(ValueError, match="no image comes"):
-            encoder.put(None, None)  # type: ignore[arg-type]
+            encoder.put(None, None)
 
 
 def test_layers_must_agree() -> None:
@@ -123,7 +128,7 @@ def test_scrubbing_leaves_images_alone() -> None:
         f.remove(0)
         f.cache.scrub()
         f.feed([(1, 3)])
-        encoder = next(c for c in f.cache.caches if isinstance(c, EncoderCache))  # type: ignore[attr-defined]
+        encoder = encoder_of(f)
         keys = encoder._store._keys[0].numpy().reshape(-1, IMAGE_ROWS, 64)
         assert np.abs(keys).max(axis=(1, 2)).astype(bool).tolist() == [False, True, False, False]
 

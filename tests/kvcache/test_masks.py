@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import pytest
 
-from ollama_engine.kvcache.visibility import Visibility
+from ollama_engine.input import Batch
+from ollama_engine.kvcache.visibility import Visibility, last_seen
 from tests.kvcache.drawing import ints, place, table
 
 
@@ -60,3 +61,30 @@ def test_a_mask_may_stop_early_or_go_on_over_free_cells() -> None:
     cells = table("a0 a1 . .")
     for extent in (1, 2, 4):
         assert cells.visible(extent, ints([0]), ints([0]), ints([1])).tolist() == [[True, True, False, False][:extent]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "blocks", "mask"),
+    [
+        ("a0 a1 a2 a3", [-1, 7, 7, -1], "0xxx/000x/000x/0000"),
+        ("a0 a1 a2 a3", [0, 0, 1, 1], "00xx/00xx/0000/0000"),
+        ("a0 a1 b0 b1", [3, 3, 3, 3], "00xx/00xx/xx00/xx00"),
+        ("a0 b0 a1 b1", [-1, 3, -1, 3], "0xxx/x0x0/0x0x/x0x0"),
+    ],
+)
+def test_tokens_of_one_block_see_each_other(rows: str, blocks: list[int], mask: str) -> None:
+    cells = table(rows)
+    places = [place(word) for word in rows.split()]
+    positions, sequences = ints(p for _, p in places), ints(s[0] for s, _ in places)
+    batch = Batch(positions, positions, sequences, ints([0]), blocks=ints(blocks))
+    seen = cells.visible(len(cells), sequences, Visibility().first(positions), last_seen(batch))
+    assert "/".join("".join("0" if cell else "x" for cell in row) for row in seen) == mask
+
+
+def test_a_block_that_a_window_cuts() -> None:
+    """The window holds for how far back a row sees, the block for how far ahead."""
+    cells = table("a0 a1 a2 a3")
+    positions = ints(range(4))
+    batch = Batch(positions, positions, ints([0] * 4), ints([0]), blocks=ints([-1, 5, 5, 5]))
+    seen = cells.visible(4, batch.sequences, Visibility(window=2).first(positions), last_seen(batch))
+    assert [row.astype(int).tolist() for row in seen] == [[1, 0, 0, 0], [1, 1, 1, 1], [0, 1, 1, 1], [0, 0, 1, 1]]

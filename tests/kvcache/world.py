@@ -184,7 +184,8 @@ class World:
             out = self._rope(keys, ctx.from_ints([p for _, p, _ in wanted]), self._factors)
             ctx.forward(out)
             ctx.compute()
-            return out.numpy().reshape(len(wanted), LAYERS[layer].kv_heads, -1)
+            turned: NDArray[np.float32] = out.numpy().reshape(len(wanted), LAYERS[layer].kv_heads, -1)
+            return turned
 
 
 def _stored(backend: Backend, values: list[float]) -> Tensor:
