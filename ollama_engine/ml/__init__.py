@@ -14,10 +14,10 @@ What is where
     libggml.pxd ...       ggml's C interface, held against its headers by a test
 
 Lifetimes
-    A Backend closes what was made on it. A closed owner (Context, Storage, Weights) makes its tensors raise ClosedError;
-    nothing reads freed memory. A graph that uses a closed storage raises when it is computed. One context at a time has
-    memory on a backend: allocating another gives up the outputs of the first. Everything can be closed twice, and
-    closes with its last reference. A Backend does not survive a fork: the child makes its own.
+    A Backend closes what was made on it. A closed owner (Context, Storage, Weights) makes its tensors raise
+    ClosedError; nothing reads freed memory. A graph that uses a closed storage raises when it is computed. One context
+    at a time has memory on a backend: allocating another gives up the outputs of the first. Everything can be closed
+    twice, and closes with its last reference. A Backend does not survive a fork: the child makes its own.
 
 Threads
     Any object may be used from any thread. Computing, allocating and loading release the GIL and take turns on their

@@ -36,6 +36,10 @@ class BackendParams:
     """Map weights from the file instead of copying them into memory."""
 
     def __post_init__(self) -> None:
+        for name in ("threads", "gpu_layers", "main_gpu"):
+            value: object = getattr(self, name)
+            if not isinstance(value, int) and (value is not None or name == "main_gpu"):
+                raise ConfigError(f"{name} is a whole number, got {value!r}")
         if self.threads is not None and not 1 <= self.threads <= MAX_THREADS:
             raise ConfigError(f"threads is 1 to {MAX_THREADS} or None, got {self.threads}")
         if self.gpu_layers is not None and self.gpu_layers < 0:
@@ -49,6 +53,8 @@ class BackendParams:
 
 
 def _check_split(split: Sequence[float]) -> None:
+    if not isinstance(split, (tuple, list)) or any(not isinstance(share, (int, float)) for share in split):
+        raise ConfigError(f"tensor_split is a tuple of numbers, got {split!r}")
     if not split or any(not 0 <= share < float("inf") for share in split) or sum(split) <= 0:
         raise ConfigError(f"tensor_split is a share >= 0 for each GPU with a positive sum, got {tuple(split)}")
 

@@ -1,0 +1,188 @@
+"""Which devices, how many threads, which layer where: pure decisions, on machines that the tests make up."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from ollama_engine.errors import ConfigError
+from ollama_engine.ml import hostmem, placement
+from ollama_engine.ml.device_info import Device, DeviceKind, number_by_library
+from ollama_engine.ml.placement import BackendParams, assign_layers, choose_devices, choose_threads
+from ollama_engine.ml.threads import check_threads
+
+
+def device(name: str, kind: DeviceKind, library: str | None = None) -> Device:
+    return Device(name=name, kind=kind, library=library or name.rstrip("0123456789"), index=0, description=name,
+                  memory_total=1 << 34, memory_free=1 << 33)  # fmt: skip
+
+
+CPU = device("CPU", "cpu")
+ONE = device("CUDA0", "gpu")
+TWO = device("CUDA1", "gpu")
+BUILT_IN = device("Vulkan0", "igpu")
+MACHINES = {"none": (CPU,), "one": (ONE, CPU), "two": (ONE, TWO, CPU), "igpu": (BUILT_IN, CPU)}
+
+
+def test_indices_count_within_a_library() -> None:
+    found = [ONE, device("Vulkan0", "gpu"), TWO, device("Vulkan1", "gpu"), CPU]
+    assert [(d.name, d.index) for d in number_by_library(found)] == [
+        ("CUDA0", 0), ("Vulkan0", 0), ("CUDA1", 1), ("Vulkan1", 1), ("CPU", 0),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"threads": 0}, "threads is 1 to 512"),
+        ({"threads": 513}, "threads is 1 to 512"),
+        ({"threads": 2.5}, "threads is a whole number"),
+        ({"threads": "4"}, "threads is a whole number"),
+        ({"gpu_layers": -1}, "gpu_layers is 0 or more"),
+        ({"gpu_layers": "all"}, "gpu_layers is a whole number"),
+        ({"main_gpu": -1}, "main_gpu is a GPU's index"),
+        ({"main_gpu": None}, "main_gpu is a whole number"),
+        ({"flash_attention": True}, "flash_attention is"),
+        ({"flash_attention": "yes"}, "flash_attention is"),
+        ({"tensor_split": ()}, "tensor_split is a share"),
+        ({"tensor_split": (0, 0)}, "tensor_split is a share"),
+        ({"tensor_split": (1, -1)}, "tensor_split is a share"),
+        ({"tensor_split": (float("nan"),)}, "tensor_split is a share"),
+        ({"tensor_split": (float("inf"), 1)}, "tensor_split is a share"),
+        ({"tensor_split": "3,1"}, "tensor_split is a tuple"),
+        ({"tensor_split": ("3", "1")}, "tensor_split is a tuple"),
+        ({"tensor_split": 1}, "tensor_split is a tuple"),
+    ],
+    ids=str,
+)
+def test_options_out_of_range(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        BackendParams(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("machine", "options", "chosen"),
+    [
+        ("none", {}, ["CPU"]),
+        ("none", {"gpu_layers": 0}, ["CPU"]),
+        ("one", {}, ["CUDA0", "CPU"]),
+        ("one", {"gpu_layers": 0}, ["CPU"]),
+        ("one", {"gpu_layers": 3}, ["CUDA0", "CPU"]),
+        ("two", {}, ["CUDA0", "CPU"]),
+        ("two", {"main_gpu": 1}, ["CUDA1", "CPU"]),
+        ("two", {"tensor_split": (3, 1)}, ["CUDA0", "CUDA1", "CPU"]),
+        ("two", {"tensor_split": (1,)}, ["CUDA0", "CUDA1", "CPU"]),
+        ("igpu", {}, ["Vulkan0", "CPU"]),
+    ],
+    ids=str,
+)
+def test_devices_are_chosen(machine: str, options: dict[str, object], chosen: list[str]) -> None:
+    params = BackendParams(**options)  # type: ignore[arg-type]
+    assert [d.name for d in choose_devices(MACHINES[machine], params)] == chosen
+
+
+@pytest.mark.parametrize(
+    ("machine", "options", "message"),
+    [
+        ("none", {"main_gpu": 1}, "main_gpu is 1, but this machine or build has no GPU"),
+        ("none", {"tensor_split": (1, 1)}, "tensor_split is given, but"),
+        ("one", {"main_gpu": 1}, "main_gpu 1 does not exist; GPUs: CUDA0"),
+        ("one", {"tensor_split": (1, 1)}, "2 shares for 1 GPUs"),
+    ],
+    ids=str,
+)
+def test_devices_that_do_not_exist(machine: str, options: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        choose_devices(MACHINES[machine], BackendParams(**options))  # type: ignore[arg-type]
+
+
+def test_a_build_without_cpu() -> None:
+    with pytest.raises(ConfigError, match="no CPU backend"):
+        choose_devices([ONE], BackendParams())
+
+
+def test_gpu_layers_without_gpu_are_mentioned(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert choose_devices([CPU], BackendParams(gpu_layers=9)) == (CPU,)
+    assert "gpu_layers=9 has no effect" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("devices", "options", "layers"),
+    [
+        ((CPU,), {}, "00000"),
+        ((ONE, CPU), {}, "00000"),
+        ((ONE, CPU), {"gpu_layers": 2}, "11100"),
+        ((ONE, CPU), {"gpu_layers": 99}, "00000"),
+        ((ONE, TWO, CPU), {"tensor_split": (1, 1)}, "00011"),
+        ((ONE, TWO, CPU), {"tensor_split": (3, 1)}, "00001"),
+        ((ONE, TWO, CPU), {"tensor_split": (0, 1)}, "11111"),
+        ((ONE, TWO, CPU), {"tensor_split": (1, 0)}, "00000"),
+        ((ONE, TWO, CPU), {"tensor_split": (1, 1), "gpu_layers": 2}, "22201"),
+        ((ONE, TWO, CPU), {"tensor_split": (1,)}, "00000"),
+    ],
+    ids=str,
+)
+def test_layers_are_assigned(devices: tuple[Device, ...], options: dict[str, object], layers: str) -> None:
+    """Four blocks and the output layer, by number of device."""
+    params = BackendParams(**options)  # type: ignore[arg-type]
+    assert "".join(map(str, assign_layers(devices, 4, params))) == layers
+
+
+def test_shares_are_kept_for_any_number_of_layers() -> None:
+    params = BackendParams(tensor_split=(3, 1))
+    for n in range(1, 130):
+        layers = assign_layers((ONE, TWO, CPU), n, params)
+        assert len(layers) == n + 1
+        assert list(layers) == sorted(layers)
+        assert abs(layers.count(0) - 0.75 * (n + 1)) <= 1
+
+
+def test_one_thread_for_each_core(tmp_path: Path) -> None:
+    for cpu, siblings in enumerate(("0,4", "1,5", "2", "3", "0,4", "1,5")):
+        folder = tmp_path / f"cpu{cpu}" / "topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text(siblings + "\n", encoding="ascii")
+    assert len(placement._physical({0, 1, 2, 3, 4, 5}, tmp_path)) == 4
+    assert len(placement._physical({0, 4}, tmp_path)) == 1
+    assert len(placement._physical({7, 8}, tmp_path)) == 2  # unknown: each on its own
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"),
+    [("max 100000", None), ("150000 100000", 2), ("50000 100000", 1), ("400000 100000", 4), ("", None)],
+)
+def test_control_groups_bound_the_threads(tmp_path: Path, text: str, cpus: int | None) -> None:
+    (tmp_path / "cpu.max").write_text(text, encoding="ascii")
+    assert placement._cgroup_cpus(tmp_path / "cpu.max") == cpus
+    assert placement._cgroup_cpus(tmp_path / "none") is None
+
+
+def test_threads_beyond_the_cpus_are_cut(caplog: pytest.LogCaptureFixture) -> None:
+    assert choose_threads(1) == 1
+    assert choose_threads(None) >= 1
+    with caplog.at_level(logging.WARNING):
+        assert choose_threads(512) < 512
+    assert "threads=512 is more than" in caplog.text
+
+
+@pytest.mark.parametrize("n", [1, 2, 8])
+def test_threads_are_granted(n: int) -> None:
+    check_threads(n)
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "cache", "room"),
+    [("max", 0, 0, 1000 << 10), ("600000", 100000, 0, 500000), ("600000", 500000, 300000, 400000), ("1", 9, 0, 0)],
+)
+def test_available_memory(tmp_path: Path, limit: str, used: int, cache: int, room: int) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 5000 kB\nMemAvailable:    1000 kB\n", encoding="ascii")
+    (tmp_path / "memory.max").write_text(limit, encoding="ascii")
+    (tmp_path / "memory.current").write_text(str(used), encoding="ascii")
+    (tmp_path / "memory.stat").write_text(f"anon 1\nfile {cache}\n", encoding="ascii")
+    assert hostmem.available_bytes(meminfo, tmp_path) == room
+    assert hostmem.available_bytes(meminfo, tmp_path / "none") == 1000 << 10
+    assert hostmem.available_bytes(tmp_path / "none", tmp_path / "none") > 0
