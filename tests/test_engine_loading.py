@@ -76,7 +76,7 @@ def test_options_out_of_range(path: str, options: dict[str, Any], told: str) -> 
 @pytest.mark.parametrize(
     "options",
     [
-        {"threads": 3},
+        {"threads": 1},
         {"mmap": False},
         {"flash_attention": "on"},
         {"flash_attention": "off"},
