@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
@@ -47,14 +48,14 @@ class EngineConfig:
     mmap: bool = field(default=True, metadata={"help": "read weights from the mapped file instead of copying them"})
 
     def __post_init__(self) -> None:
-        _integer("num_ctx", self.num_ctx, 1, 1 << 24)
-        _integer("parallel", self.parallel, 1, MAX_PARALLEL)
-        _integer("batch_size", self.batch_size, 1, 1 << 16)
+        self._check_integer("num_ctx", 1, 1 << 24)
+        self._check_integer("parallel", 1, MAX_PARALLEL)
+        self._check_integer("batch_size", 1, 1 << 16)
         if self.threads is not None:
-            _integer("threads", self.threads, 1, 512)
+            self._check_integer("threads", 1, 512)
         if self.gpu_layers is not None:
-            _integer("gpu_layers", self.gpu_layers, 0, 1 << 16)
-        _integer("main_gpu", self.main_gpu, 0, 1 << 16)
+            self._check_integer("gpu_layers", 0, 1 << 16)
+        self._check_integer("main_gpu", 0, 1 << 16)
         if self.tensor_split is not None:
             object.__setattr__(self, "tensor_split", _shares(self.tensor_split))
         if isinstance(self.flash_attention, bool):
@@ -64,10 +65,16 @@ class EngineConfig:
         if not isinstance(self.mmap, bool):
             raise ConfigError(f"mmap is True or False, got {self.mmap!r}")
 
-
-def _integer(name: str, value: object, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ConfigError(f"{name} is a whole number from {low} to {high}, got {value!r}")
+    def _check_integer(self, name: str, low: int, high: int) -> None:
+        """Any integer type will do, numpy's too; it is an int afterwards."""
+        value = getattr(self, name)
+        try:
+            number = operator.index(value)
+        except TypeError:
+            number = None
+        if number is None or isinstance(value, bool) or not low <= number <= high:
+            raise ConfigError(f"{name} is a whole number from {low} to {high}, got {value!r}")
+        object.__setattr__(self, name, number)
 
 
 def _choice(name: str, value: object, choices: tuple[str, ...]) -> None:

@@ -85,6 +85,7 @@ def test_options_out_of_range(path: str, options: dict[str, Any], told: str) -> 
         {"batch_size": 1},
         {"batch_size": 1 << 16},
         {"num_ctx": 7, "parallel": 1},
+        {"num_ctx": np.int64(64)},
         {"kv_cache_type": "f32"},
         {"gpu_layers": 0},
     ],

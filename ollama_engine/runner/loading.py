@@ -84,7 +84,7 @@ def load(path: str | os.PathLike[str], config: EngineConfig, progress: Progress 
             _refuse_if_too_large(backend, weights)
             weights.load(progress)
             model = factory(metadata, weights)
-            _warn_unused(model, gguf)
+            _check_model(model, gguf)
             cache = _make_cache(backend, weights, model, config)
             executor = Executor(backend, model, cache, min(config.batch_size, config.num_ctx), LOGIT_ROWS)
             executor.reserve()
@@ -177,13 +177,13 @@ def _decide_flash_attention(backend: Backend, config: EngineConfig, layers: tupl
     return not unsupported
 
 
-def _warn_unused(model: Model, gguf: GGUFFile) -> None:
+def _check_model(model: Model, gguf: GGUFFile) -> None:
+    if model.n_vocab < 1:
+        raise ModelFormatError("the model has no vocabulary")
     if model.unused_weights:
         shown = ", ".join(model.unused_weights[:8])
         log.warning("%d tensors of the file are not used by architecture %s: %s%s", len(model.unused_weights),
                     gguf.architecture, shown, " ..." if len(model.unused_weights) > 8 else "")  # fmt: skip
-    if model.n_vocab < 1:
-        raise ModelFormatError("the model has no vocabulary")
 
 
 def _report(backend: Backend, weights: Weights, cache: dict[str, int], graph: dict[str, int]) -> MemoryReport:
