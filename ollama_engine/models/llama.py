@@ -78,7 +78,7 @@ def read_options(metadata: Metadata, n_vocab: int) -> Options:
         n_expert=metadata.u32("expert_count", 0),
         n_expert_used=metadata.u32("expert_used_count", 0),
         norm_eps=metadata.f32("attention.layer_norm_rms_epsilon"),
-        attention_scale=metadata.f32("attention.scale", 1 / math.sqrt(head_dim)),
+        attention_scale=metadata.f32("attention.scale", 0.0) or 1 / math.sqrt(head_dim),  # 0 is written for "none"
         context_length=metadata.u32("context_length"),
         window=min(metadata.u32("attention.sliding_window", 0), 2**31 - 1) or None,
         rope=nn.read_rope(metadata, n_rot),

@@ -133,6 +133,15 @@ def test_odd_metadata_that_real_files_may_carry(changes: dict[str, Any], tmp_pat
         assert engine.logits([1, 2, 3]).shape == (3, 320)
 
 
+def test_an_attention_scale_of_0_stands_for_the_usual_one(tmp_path: Path) -> None:
+    found = []
+    for changes in ({}, {"llama.attention.scale": 0.0}):
+        path = write_tiny_llama(tmp_path / "scale.gguf", metadata=changes).path
+        with Engine(path, num_ctx=64, **CPU) as engine:
+            found.append(engine.logits([1, 2, 3]))
+    np.testing.assert_array_equal(*found)
+
+
 def test_an_unknown_architecture_names_the_known_ones(tmp_path: Path) -> None:
     path = write_tiny_llama(tmp_path / "x.gguf", metadata={"general.architecture": "perceptron"}).path
     with pytest.raises(UnsupportedModelError, match=r"'perceptron'.*llama"):
