@@ -15,6 +15,8 @@ __all__ = ["LogitBias", "SamplingParams"]
 
 _INT32_MAX = 2**31 - 1
 _FLOAT32_MAX = 3.4028234663852886e38
+_PENALTY_MAX = 1e9
+"""As good as a ban, and times any number of occurrences still a 32-bit float."""
 
 
 class LogitBias(Mapping[int, float]):
@@ -108,8 +110,8 @@ class SamplingParams:
             "stop": _stop(self.stop),
             "repeat_penalty": _number("repeat_penalty", self.repeat_penalty, 1e-6, 1e6),
             "repeat_last_n": _integer("repeat_last_n", self.repeat_last_n, -1),
-            "presence_penalty": _number("presence_penalty", self.presence_penalty, -_FLOAT32_MAX, _FLOAT32_MAX),
-            "frequency_penalty": _number("frequency_penalty", self.frequency_penalty, -_FLOAT32_MAX, _FLOAT32_MAX),
+            "presence_penalty": _number("presence_penalty", self.presence_penalty, -_PENALTY_MAX, _PENALTY_MAX),
+            "frequency_penalty": _number("frequency_penalty", self.frequency_penalty, -_PENALTY_MAX, _PENALTY_MAX),
             "logit_bias": _logit_bias(self.logit_bias),
             "logprobs": None if self.logprobs is None else _integer("logprobs", self.logprobs, 0),
         }
