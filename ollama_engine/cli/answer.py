@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator
-from contextlib import closing
-from typing import cast
 
 from ollama_engine.engine import Engine
 from ollama_engine.runner.request import Chunk, Usage
@@ -27,9 +24,8 @@ class Answerer:
 
         KeyboardInterrupt cancels the request and goes on to the caller. Raises as `Engine.stream` does.
         """
-        chunks = cast("Generator[Chunk, None, None]", self._engine.stream(prompt, params))
         last = prompt[-1:] if self._echo else ""
-        with closing(chunks):
+        with self._engine.stream(prompt, params) as chunks:
             try:
                 if self._echo:
                     _write(prompt)
