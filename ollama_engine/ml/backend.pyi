@@ -1,0 +1,39 @@
+import logging
+from types import TracebackType
+from typing import Final
+
+from typing_extensions import Self, SupportsIndex
+
+from ollama_engine.ml.device_info import Device
+from ollama_engine.ml.placement import BackendParams
+
+log: logging.Logger
+DEFAULT_MAX_NODES: Final[int]
+MAX_NODES_LIMIT: Final[int]
+MAX_DEVICES: Final[int]
+KEY_TYPES: Final[tuple[str, ...]]
+SCHEDULER_BYTES_PER_NODE: Final[int]
+
+class Buffer: ...
+
+class Backend:
+    def __init__(self, params: BackendParams, *, max_nodes: SupportsIndex = ...) -> None: ...
+    @property
+    def params(self) -> BackendParams: ...
+    @property
+    def devices(self) -> tuple[Device, ...]: ...
+    @property
+    def threads(self) -> int: ...
+    @property
+    def max_nodes(self) -> int: ...
+    @property
+    def closed(self) -> bool: ...
+    def graph_bytes(self) -> dict[str, int]: ...
+    def supports_flash_attention(
+        self, device: SupportsIndex, key_dim: SupportsIndex, value_dim: SupportsIndex, dtype: str
+    ) -> bool: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
