@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import index
 from typing import Protocol
 
 import numpy as np
@@ -153,7 +154,7 @@ class Tokenizer:
 
     def decode_bytes(self, ids: Iterable[int], *, skip_special: bool = True, continues: bool = False) -> bytes:
         """The exact bytes of the output; see `decode`."""
-        data = b"".join(self.token_bytes(id_, skip_special=skip_special) for id_ in ids)
+        data = b"".join(self.token_bytes(id_, skip_special=skip_special) for id_ in _whole_numbers(ids))
         return data.removeprefix(b" ") if self._vocab.add_space_prefix and not continues else data
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True, continues: bool = False) -> str:
@@ -163,7 +164,7 @@ class Tokenizer:
         leading space is removed again; `continues` keeps it, for ids that go on after a prompt. Spaces before
         punctuation stay (llama.cpp removes them for some vocabularies): the text of encoded text is that text.
 
-        Raises TokenizerError for an id outside of the vocabulary.
+        Raises TokenizerError for an id outside of the vocabulary, or one that is no whole number.
         """
         return self.decode_bytes(ids, skip_special=skip_special, continues=continues).decode("utf-8", "replace")
 
@@ -206,6 +207,13 @@ class Tokenizer:
                 user_defined.append((text.encode("utf-8", "surrogateescape"), id_))
             special.append((text.encode("utf-8", "surrogateescape"), id_))
         return TextTrie(user_defined), TextTrie(special)
+
+
+def _whole_numbers(ids: Iterable[int]) -> list[int]:
+    try:
+        return [index(id_) for id_ in ids]
+    except TypeError as error:
+        raise TokenizerError(f"token ids are an iterable of whole numbers: {error}") from None
 
 
 def _to_bytes(text: str) -> bytes:

@@ -88,6 +88,13 @@ def test_ids_out_of_range(bpe: Tokenizer, token_id: int) -> None:
             call()
 
 
+@pytest.mark.parametrize("ids", [[1, 1.0], "12", [None], 1])
+def test_ids_that_are_no_whole_numbers(bpe: Tokenizer, ids: Any) -> None:
+    bpe.decode([1])  # known from now on, and 1.0 == 1
+    with pytest.raises(TokenizerError, match="whole numbers"):
+        bpe.decode(ids)
+
+
 def test_control_tokens_are_no_output(bpe: Tokenizer) -> None:
     ids = bpe.encode("<s>a<s>", add_special=False)
     assert ids[0] == ids[-1] == bpe.bos_id == 4000
