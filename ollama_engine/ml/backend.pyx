@@ -113,7 +113,7 @@ cdef class Backend:
             raise NoMemoryError(f"cannot start {self.threads} threads")
         cpu = self.handles[self.n_handles - 1]
         (<lib.ggml_backend_set_n_threads_t>cpu_function("ggml_backend_set_n_threads"))(cpu, self.threads)
-        (<lib.cpu_set_threadpool_t>cpu_function("ggml_backend_cpu_set_threadpool"))(cpu, self.threadpool)
+        (<lib.set_threadpool_t>cpu_function("ggml_backend_cpu_set_threadpool"))(cpu, self.threadpool)
         return 0
 
     cdef lib.ggml_backend_sched_t _new_scheduler(self) except NULL:

@@ -315,7 +315,7 @@ cdef extern from "ggml-backend.h" nogil:
 
 
 # Functions that live in the CPU backend's library, which a portable build loads at run time: found by name through
-# ggml_backend_reg_get_proc_address, never linked.
-ctypedef ggml_threadpool_t (*threadpool_new_t)(ggml_threadpool_params *params) noexcept nogil
-ctypedef void (*threadpool_free_t)(ggml_threadpool_t threadpool) noexcept nogil
-ctypedef void (*cpu_set_threadpool_t)(ggml_backend_t backend, ggml_threadpool_t threadpool) noexcept nogil
+# ggml_backend_reg_get_proc_address, never linked. The name stands behind each.
+ctypedef ggml_threadpool *(*threadpool_new_t)(ggml_threadpool_params *params) noexcept nogil  # ggml_threadpool_new
+ctypedef void (*threadpool_free_t)(ggml_threadpool *threadpool) noexcept nogil  # ggml_threadpool_free
+ctypedef void (*set_threadpool_t)(ggml_backend_t, ggml_threadpool_t) noexcept nogil  # ggml_backend_cpu_set_threadpool

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
-from ollama_engine.ml.tensor import Tensor
-
 from ollama_engine.ml.placement import BackendParams
+from ollama_engine.ml.tensor import Tensor
 
 Compute = Callable[..., NDArray]
 

@@ -9,13 +9,13 @@ from typing import Any
 import gguf
 import numpy as np
 from numpy.typing import NDArray
+
+from ollama_engine.ml import ops
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.storage import Storage
 from ollama_engine.ml.tensor import Tensor
 from ollama_engine.ml.types import block_of, dtypes
-
-from ollama_engine.ml import ops
 from tests.ml import reference as ref
 
 PLAIN = {"f32": np.float32, "f16": np.float16, "i32": np.int32, "i64": np.int64}

@@ -19,14 +19,14 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 import numpy as np
-from ollama_engine.ml.backend import Backend
-from ollama_engine.ml.context import Context
-from ollama_engine.ml.storage import Storage
-from ollama_engine.ml.tensor import Tensor
 
 from ollama_engine.errors import EngineError
 from ollama_engine.ml import ops
+from ollama_engine.ml.backend import Backend
+from ollama_engine.ml.context import Context
 from ollama_engine.ml.placement import BackendParams
+from ollama_engine.ml.storage import Storage
+from ollama_engine.ml.tensor import Tensor
 from tests.ml import fuzz_calls as calls
 from tests.ml.fuzz_expect import EXPECT, Expected
 from tests.ml.fuzz_values import UNIT, Bank, Env, Value, dequantize

@@ -7,11 +7,11 @@ import threading
 from collections.abc import Callable
 
 import numpy as np
+
 from ollama_engine.ml.backend import Backend
+from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.storage import Storage
 from ollama_engine.ml.tensor import Tensor
-
-from ollama_engine.ml.placement import BackendParams
 
 SCENES: dict[str, Callable[[], None]] = {}
 

@@ -9,13 +9,13 @@ import random
 from collections.abc import Callable
 
 import numpy as np
+
+from ollama_engine.errors import ClosedError, EngineError
+from ollama_engine.ml import ops
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.storage import Storage
 from ollama_engine.ml.tensor import Tensor
-
-from ollama_engine.errors import ClosedError, EngineError
-from ollama_engine.ml import ops
 from tests.ml.scenes import new_backend, refused, scene, stored
 
 

@@ -10,11 +10,11 @@ import threading
 from pathlib import Path
 
 import numpy as np
-from ollama_engine.ml.context import Context
-from ollama_engine.ml.storage import Storage
 
 from ollama_engine.errors import ClosedError, EngineError, NoMemoryError, ShapeError
 from ollama_engine.ml import ops
+from ollama_engine.ml.context import Context
+from ollama_engine.ml.storage import Storage
 from ollama_engine.ml.threads import check_threads
 from tests.ml.scenes import new_backend, refused, run_threads, scene, stored
 

@@ -9,12 +9,12 @@ import threading
 from collections.abc import Callable
 
 import numpy as np
-from ollama_engine.ml.backend import Backend
-from ollama_engine.ml.context import Context
-from ollama_engine.ml.storage import Storage
 
 from ollama_engine.errors import ClosedError, ComputeError, EngineError, ShapeError
 from ollama_engine.ml import ops
+from ollama_engine.ml.backend import Backend
+from ollama_engine.ml.context import Context
+from ollama_engine.ml.storage import Storage
 from tests.ml.scenes import new_backend, refused, run_threads, scene, stored
 
 

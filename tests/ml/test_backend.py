@@ -10,15 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ollama_engine.ml.backend import Backend
-from ollama_engine.ml.context import Context
-from ollama_engine.ml.device import devices, ggml_version
-from ollama_engine.ml.storage import Storage
 
 import tests
 from ollama_engine.errors import ClosedError, ConfigError, ShapeError
 from ollama_engine.ml import ops
+from ollama_engine.ml.backend import Backend
+from ollama_engine.ml.context import Context
+from ollama_engine.ml.device import devices, ggml_version
 from ollama_engine.ml.placement import BackendParams
+from ollama_engine.ml.storage import Storage
 
 
 def in_child(code: str) -> str:

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from ollama_engine.ml.backend import Backend
-from ollama_engine.ml.context import Context
-from ollama_engine.ml.storage import Storage
 
 from ollama_engine.errors import ClosedError, ComputeError, EngineError, NoMemoryError, ShapeError
 from ollama_engine.ml import hostmem, ops
+from ollama_engine.ml.backend import Backend
+from ollama_engine.ml.context import Context
 from ollama_engine.ml.placement import BackendParams
+from ollama_engine.ml.storage import Storage
 
 # -- constants ---------------------------------------------------------------------------------------------------------
 

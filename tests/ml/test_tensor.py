@@ -5,14 +5,14 @@ from __future__ import annotations
 import gguf
 import numpy as np
 import pytest
+
+from ollama_engine.errors import ClosedError, EngineError, ShapeError
+from ollama_engine.ml import ops
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.storage import Storage
 from ollama_engine.ml.tensor import Tensor
 from ollama_engine.ml.types import block_of, dtypes
-
-from ollama_engine.errors import ClosedError, EngineError, ShapeError
-from ollama_engine.ml import ops
 
 SHAPES = [((5,), (4,)), ((5, 3), (4, 20)), ((2, 3, 4), (4, 8, 24)), ((2, 3, 1, 4), (4, 8, 24, 24))]
 
