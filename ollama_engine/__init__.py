@@ -14,9 +14,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ollama_engine.config import EngineConfig
     from ollama_engine.engine import Completion, Engine, ModelInfo
     from ollama_engine.errors import EngineError
+    from ollama_engine.ml.device_info import Device
+    from ollama_engine.ml.memory import MemoryReport
     from ollama_engine.runner.request import Chunk, Usage
+    from ollama_engine.runner.stream import Stream
     from ollama_engine.sample import SamplingParams, TokenLogprobs
 
 __version__ = "0.1.0"
@@ -24,10 +28,14 @@ __version__ = "0.1.0"
 __all__ = [
     "Chunk",
     "Completion",
+    "Device",
     "Engine",
+    "EngineConfig",
     "EngineError",
+    "MemoryReport",
     "ModelInfo",
     "SamplingParams",
+    "Stream",
     "TokenLogprobs",
     "Usage",
     "__version__",
@@ -36,10 +44,14 @@ __all__ = [
 _HOMES = {
     "Chunk": "runner.request",
     "Completion": "engine",
+    "Device": "ml.device_info",
     "Engine": "engine",
+    "EngineConfig": "config",
     "EngineError": "errors",
+    "MemoryReport": "ml.memory",
     "ModelInfo": "engine",
     "SamplingParams": "sample",
+    "Stream": "runner.stream",
     "TokenLogprobs": "sample",
     "Usage": "runner.request",
 }

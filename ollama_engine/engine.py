@@ -69,7 +69,8 @@ class Engine:
     Args:
         model: path of a GGUF file, or of any part of a split one.
         num_ctx: tokens that one request may hold, prompt and answer.
-        parallel: requests that fit beside each other; the cache has num_ctx * parallel cells.
+        parallel: requests that fit beside each other; the cache has num_ctx * parallel cells. In this version requests
+            are computed one after the other, so 1 is enough, and takes the least memory.
         batch_size: tokens computed in one step at most.
         threads: CPU threads, at most as many as this process has CPUs; None takes its physical cores. `info.threads`
             says how many there are.
@@ -78,15 +79,16 @@ class Engine:
         tensor_split: share of the layers for each GPU.
         flash_attention: "auto", "on" or "off".
         kv_cache_type: element type of keys and values: "f32", "f16", "bf16", "q8_0" or "q4_0".
-        mmap: read weights from the mapped file instead of copying them.
+        mmap: read weights from the mapped file instead of copying them. Nobody may shorten the file meanwhile: the
+            system ends a process that reads where a mapped file no longer is.
         progress: called with (bytes done, bytes in all) while weights are read.
 
     Raises:
         OSError: the file cannot be opened.
         ModelFormatError, UnsupportedModelError: it is no GGUF that can be run here.
         ConfigError: an option is out of range, or the model cannot take it.
-        NoMemoryError: weights, cache and the largest graph do not fit; `report` says what was planned. All memory is
-            taken here, none while generating.
+        NoMemoryError: weights, cache and the largest graph do not fit; `report` says what was planned. They are taken
+            here, so that a context that fills up later finds its memory there.
     """
 
     def __init__(  # noqa: PLR0913 (the documented options; EngineConfig holds and checks them)

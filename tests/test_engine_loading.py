@@ -16,6 +16,7 @@ from ollama_engine.errors import (
     NoMemoryError,
     UnsupportedModelError,
 )
+from ollama_engine.ml.hostmem import available_bytes
 from ollama_engine.ml.memory import MemoryReport
 from tests.tiny import write_tiny_llama
 
@@ -166,6 +167,7 @@ def test_a_context_that_does_not_fit_is_refused_with_the_plan(path: str, options
     report = caught.value.report
     assert isinstance(report, MemoryReport)
     assert report.devices[-1].device == "CPU"
+    assert report.devices[-1].cache > available_bytes()
     assert path in str(caught.value)
     assert str(report) in str(caught.value)
     assert isinstance(caught.value, MemoryError)

@@ -115,13 +115,15 @@ def choose_threads(requested: int | None) -> int:
     Never more than the CPUs it may use: ggml's threads wait for each other by spinning, several hundred times a step,
     and a step of one thread too many takes seconds. A request beyond that is cut, and the log says so.
     """
-    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    quota = _cgroup_cpus() or MAX_THREADS
     if requested is None:
-        return max(1, min(len(_physical(usable)), _cgroup_cpus() or MAX_THREADS, MAX_THREADS))
-    if requested > len(usable):
+        return max(1, min(len(_physical(cpus)), quota, MAX_THREADS))
+    usable = min(len(cpus), quota)
+    if requested > usable:
         log.warning("threads=%d is more than the %d CPUs this process may use; %d threads are used",
-                    requested, len(usable), len(usable))  # fmt: skip
-    return min(requested, len(usable))
+                    requested, usable, usable)  # fmt: skip
+    return min(requested, usable)
 
 
 def _physical(cpus: set[int], topology: Path = Path("/sys/devices/system/cpu")) -> set[str]:

@@ -10,6 +10,7 @@ import logging
 import mmap
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 
 import numpy as np
@@ -35,8 +36,8 @@ _CHUNK = 16 << 20
 class Weights(Mapping[str, Tensor]):
     """All tensors of a model by name.
 
-    Construction plans and allocates nothing but address space; `load` takes the memory and fills it. Raises
-    NoMemoryError when a device is too small.
+    Construction plans and allocates nothing; `load` takes the memory and fills it, `pack` adds the packed copies. Both
+    raise NoMemoryError when a device is too small.
     """
 
     def __init__(self, backend: Backend, gguf: GGUFFile, *, pack: bool = True) -> None:
@@ -48,6 +49,7 @@ class Weights(Mapping[str, Tensor]):
         self._devices = _plan_devices(backend, gguf)
         self._mapped = _plan_mapping(backend, gguf, self._devices)
         self._packed = _plan_packing(backend, gguf, self._devices) if pack else []
+        self._meter = _Meter(None, 0)
 
     # -- plan ----------------------------------------------------------------------------------------------------------
 
@@ -70,31 +72,41 @@ class Weights(Mapping[str, Tensor]):
     # -- commit --------------------------------------------------------------------------------------------------------
 
     def load(self, progress: Progress | None = None) -> None:
-        """Map, allocate, read and pack. `progress` is called with (bytes done, bytes in all), last with both equal."""
-        self._drop_packing_that_does_not_fit()
+        """Map, allocate and read; `pack` follows, when all else that a model needs has its memory.
+
+        `progress` is called with (bytes done, bytes in all), last by `pack` with both equal.
+        """
         copied = [i for i in self.gguf.tensors.values() if i.name not in self._mapped]
         total = sum(i.nbytes for i in (*self.gguf.tensors.values(), *self._packed))
-        meter = _Meter(progress, total)
+        self._meter = _Meter(progress, total)
+        with self._open_files() as files:
+            self._map(files, self._meter)
+            self._copy(copied, files, self._meter)
+        self._loaded = True
+
+    def pack(self) -> None:
+        """Make the packed copies, unless they take more than half of the memory that is left."""
+        needed = sum(info.nbytes for info in self._packed)
+        if needed > available_bytes() // 2:
+            log.warning("%d MiB for packed copies of the weights would take more than half of the %d MiB available; "
+                        "decoding goes without them", needed >> 20, available_bytes() >> 20)  # fmt: skip
+            self._packed = []
+        with self._open_files() as files:
+            self._pack(files, self._meter)
+        self._meter.finish()
+
+    @contextmanager
+    def _open_files(self) -> Iterator[list[_FileView]]:
+        """The model's files; an error gives back what was loaded."""
         files = [_FileView(path) for path in self.gguf.files]
         try:
-            self._map(files, meter)
-            self._copy(copied, files, meter)
-            self._pack(files, meter)
+            yield files
         except BaseException:
             self.close()
             raise
         finally:
             for file in files:
                 file.close()
-        self._loaded = True
-        meter.finish()
-
-    def _drop_packing_that_does_not_fit(self) -> None:
-        needed = sum(info.nbytes for info in self._packed)
-        if needed > available_bytes() // 2:
-            log.warning("%d MiB for packed copies of the weights would take more than half of the %d MiB available; "
-                        "decoding goes without them", needed >> 20, available_bytes() >> 20)  # fmt: skip
-            self._packed = []
 
     def _storage(self, capacity: int) -> Storage:
         storage = Storage(self.backend, capacity)

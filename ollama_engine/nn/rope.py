@@ -79,15 +79,12 @@ def read_rope(metadata: Metadata, n_dims: int, mode: str = "norm") -> Rope:
     )
     _within("rope.freq_base", rope.base, 1 + 1e-6, 1e30)
     _within("rope.scaling.attn_factor", rope.attn_factor, 1e-6, 1e6)
-    return _with_yarn(rope, metadata, factor) if kind == "yarn" else rope
+    return _with_yarn(rope, metadata) if kind == "yarn" else rope
 
 
-def _with_yarn(rope: Rope, metadata: Metadata, factor: float) -> Rope:
-    # Where the file gives a multiplier for the logarithm, ggml's own factor is divided by that one's.
-    log_multiplier = metadata.f32("rope.scaling.yarn_log_multiplier", 0.0)
-    divisor = _within("rope.scaling.yarn_log_multiplier, times ln(factor) plus 1,",
-                      1 + log_multiplier * math.log(factor), 1e-6, 1e6)  # fmt: skip
-    attn_factor = rope.attn_factor * metadata.f32("rope.scaling.yarn_attn_factor", 1.0) / divisor
+def _with_yarn(rope: Rope, metadata: Metadata) -> Rope:
+    # rope.scaling.yarn_log_multiplier means another thing in each architecture that has it; those models read it.
+    attn_factor = rope.attn_factor * metadata.f32("rope.scaling.yarn_attn_factor", 1.0)
     return replace(
         rope,
         ext_factor=_either(metadata, "yarn_ext_factor", "extrapolation_factor", 1.0),

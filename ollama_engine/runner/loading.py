@@ -16,9 +16,11 @@ from ollama_engine.errors import ConfigError, ModelFormatError, NoMemoryError, S
 from ollama_engine.kvcache import Cache, CacheConfig, LayerShape, make_cache
 from ollama_engine.ml.backend import MAX_NODES_LIMIT, Backend
 from ollama_engine.ml.gguf import GGUFFile
+from ollama_engine.ml.hostmem import available_bytes
 from ollama_engine.ml.memory import DeviceMemory, MemoryReport
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.placement import BackendParams
+from ollama_engine.ml.types import block_of
 from ollama_engine.ml.weights import Weights
 from ollama_engine.models import Model, ShiftsKeys, model_class
 from ollama_engine.runner.executor import Executor
@@ -80,17 +82,22 @@ def load(path: str | os.PathLike[str], config: EngineConfig, progress: Progress 
         tokenizer = from_metadata(gguf.metadata)
         backend = undo.enter_context(Backend(_backend_params(config), max_nodes=_max_nodes(gguf)))
         weights = undo.enter_context(Weights(backend, gguf))
+        planned_cache: dict[str, int] = {}
         try:
             _refuse_if_too_large(backend, weights)
             weights.load(progress)
             model = factory(metadata, weights)
             _check_model(model, gguf)
+            planned_cache = _plan_cache(backend, weights, model, config)
+            _refuse_cache_if_too_large(backend, planned_cache)
             cache = _make_cache(backend, weights, model, config)
             executor = Executor(backend, model, cache, min(config.batch_size, config.num_ctx), LOGIT_ROWS)
             executor.reserve()
             cache.reserve_moves()
+            # Last, because decoding can do without: what the model needs comes first.
+            weights.pack()
         except NoMemoryError as error:
-            report = error.report or _report(backend, weights, {}, {})
+            report = error.report or _report(backend, weights, planned_cache, backend.graph_bytes())
             raise NoMemoryError(f"{gguf.path} does not fit: {error}\n{report}", report) from error
         undo.pop_all()
     return Loaded(os.fsdecode(path), config, gguf, tokenizer, backend, weights, model, cache, executor)
@@ -130,6 +137,28 @@ def _refuse_if_too_large(backend: Backend, weights: Weights) -> None:
             raise NoMemoryError(
                 f"weights of {plan[device.name]['weights'] >> 20} MiB on {device.name}, which has "
                 f"{device.memory_free >> 20} MiB free; lower gpu_layers"
+            )
+
+
+def _plan_cache(backend: Backend, weights: Weights, model: Model, config: EngineConfig) -> dict[str, int]:
+    """Bytes that keys and values will take, {device name: bytes}."""
+    elements, nbytes = block_of(config.kv_cache_type)
+    planned: dict[str, int] = {}
+    for number, layer in enumerate(model.cache_layers):
+        device = backend.devices[weights.device_of_layer(number)].name
+        rows = _cells(layer, config) * (layer.image_rows or 1)
+        planned[device] = planned.get(device, 0) + rows * (layer.n_keys + layer.n_values) // elements * nbytes
+    return planned
+
+
+def _refuse_cache_if_too_large(backend: Backend, planned: dict[str, int]) -> None:
+    host = backend.devices[-1]
+    for device in backend.devices:
+        free = available_bytes() if device is host else device.memory_free
+        if planned.get(device.name, 0) > free:
+            raise NoMemoryError(
+                f"the cache takes {planned[device.name] >> 20} MiB on {device.name}, which has {free >> 20} MiB free; "
+                "lower num_ctx or parallel, or choose a smaller kv_cache_type"
             )
 
 

@@ -90,6 +90,7 @@ def executor(path: str, *, pack: bool) -> Iterator[tuple[Executor, Weights]]:
         backend = stack.enter_context(Backend(BackendParams(threads=1, gpu_layers=0)))
         weights = stack.enter_context(Weights(backend, gguf, pack=pack))
         weights.load()
+        weights.pack()
         model = model_class(gguf.architecture)(Metadata(gguf.metadata), weights)
         layers = model.cache_layers
         cache = CausalCache(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from typing import Any
 
@@ -58,11 +57,6 @@ LINEAR = {"scaling__type": "linear", "scaling__factor": 4.0}
             {**YARN, "scaling__attn_factor": 3.0, "scaling__yarn_attn_factor": 2.0},
             {**YARN_READ, "attn_factor": 6.0},
         ),
-        # ggml multiplies by 1 + 0.1 ln(8); a multiplier of 0.1 takes that back.
-        (
-            {**YARN, "scaling__yarn_log_multiplier": 0.1},
-            {**YARN_READ, "attn_factor": 1 / (1 + 0.1 * math.log(8))},
-        ),
     ],
 )  # fmt: skip
 def test_keys(values: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -87,7 +81,6 @@ def test_the_mode_is_the_models() -> None:
         ({"scaling__attn_factor": 0.0}, "attn_factor is 0"),
         ({**YARN, "scaling__yarn_beta_fast": 0.0}, "beta_fast is 0"),
         ({**YARN, "scaling__beta_slow": -1.0}, "beta_slow is -1"),
-        ({**YARN, "scaling__yarn_log_multiplier": -1 / math.log(8)}, "yarn_log_multiplier"),
         ({**YARN, "scaling__yarn_attn_factor": -1.0}, "yarn_attn_factor is -1"),
         ({**YARN, "scaling__yarn_ext_factor": float("nan")}, "yarn_ext_factor"),
     ],
