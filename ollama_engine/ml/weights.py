@@ -31,6 +31,8 @@ Progress = Callable[[int, int], None]
 _BLOCK = re.compile(r"blk\.(\d+)\.")
 _READ_ONLY_BY_ROW = ("position_embd.weight", "token_types.weight")
 _CHUNK = 16 << 20
+# MADV_POPULATE_READ of Linux; Python's mmap has no name for it.
+_POPULATE_READ = 22
 
 
 class Weights(Mapping[str, Tensor]):
@@ -122,7 +124,10 @@ class Weights(Mapping[str, Tensor]):
             for info in infos:
                 self._tensors[info.name] = storage.add(info.name, info.dtype, info.shape)
             storage.map(file.mapping(), {info.name: info.offset for info in infos})
+            touch = sum(info.nbytes for info in infos) < available_bytes()
             for info in infos:
+                if touch:
+                    file.touch(info)
                 meter.advance(info.nbytes)
 
     def _copy(self, infos: list[TensorInfo], files: list[_FileView], meter: _Meter) -> None:
@@ -247,9 +252,18 @@ class _FileView:
     def mapping(self) -> mmap.mmap:
         if self._mapping is None:
             self._mapping = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
-            if hasattr(mmap, "MADV_WILLNEED"):
-                self._mapping.madvise(mmap.MADV_WILLNEED)
         return self._mapping
+
+    def touch(self, info: TensorInfo) -> None:
+        """Bring a mapped tensor into memory now, where the system can, and not page by page in the first step."""
+        assert self._mapping is not None
+        first = info.offset // mmap.PAGESIZE * mmap.PAGESIZE
+        for begin in range(first, info.offset + info.nbytes, _CHUNK):
+            length = min(_CHUNK, info.offset + info.nbytes - begin)
+            try:
+                self._mapping.madvise(_POPULATE_READ, begin, length)
+            except (OSError, AttributeError):  # Linux before 5.14, and other systems
+                return
 
     def read(self, info: TensorInfo) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
         if self._mapping is not None:

@@ -9,14 +9,19 @@ from ollama_engine.ml.tensor import Tensor
 from ollama_engine.nn.module import Dim, Scope, Weight
 
 PACKED_ROWS = 16
-"""Products with fewer rows read the packed copy of a weight, if there is one; docs/performance.md has the figures."""
+"""Products of K-quants with fewer rows read the packed copy: for more, ggml has a faster kernel for the original."""
+
+
+def choose_copy(weight: Tensor, rows: int) -> Tensor:
+    """Whichever copy of a weight suits a product with that many rows; docs/performance.md has the figures."""
+    if weight.packed is not None and (rows < PACKED_ROWS or not weight.dtype.endswith("_K")):
+        return weight.packed
+    return weight
 
 
 def product(weight: Tensor, x: Tensor) -> Tensor:
     """weight [n, m] times x [n, rows] -> f32 [m, rows], reading whichever copy of the weight suits the rows."""
-    if weight.packed is not None and x.dim(1) < PACKED_ROWS:
-        weight = weight.packed
-    return ops.mul_mat(weight, x)
+    return ops.mul_mat(choose_copy(weight, x.dim(1)), x)
 
 
 class Linear(Weight):

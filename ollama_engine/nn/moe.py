@@ -6,7 +6,7 @@ from typing import Any
 
 from ollama_engine.ml import ops
 from ollama_engine.ml.tensor import Tensor
-from ollama_engine.nn.layers import PACKED_ROWS
+from ollama_engine.nn.layers import choose_copy
 from ollama_engine.nn.module import Scope, Weight
 
 
@@ -14,10 +14,7 @@ class ExpertLinear(Weight):
     """One matrix for each expert, [in, out, experts]; x [in, used or 1, n], ids [used, n] -> [out, used, n]."""
 
     def __call__(self, x: Tensor, ids: Tensor) -> Tensor:
-        weight = self.tensor
-        if weight.packed is not None and x.dim(2) < PACKED_ROWS:
-            weight = weight.packed
-        return ops.mul_mat_id(weight, x, ids)
+        return ops.mul_mat_id(choose_copy(self.tensor, x.dim(2)), x, ids)
 
     def bind(self, scope: Scope) -> Any:
         """A bound copy. A file whose `up` and `down` are swapped by an old converter is taken as meant."""
