@@ -83,11 +83,16 @@ def scale(Tensor a not None, factor, bias=0.0):
     return wrap(graph, lib.ggml_scale_bias(graph.ctx, dense_f32(graph, a, "scale"), s, b))
 
 
+cdef double _bound(object value, str name) except? -1.0:
+    cdef double number = float(value)
+    return number if math.isinf(number) else finite(number, "clamp", name)
+
+
 def clamp(Tensor a not None, low, high):
     """Every value bounded to low .. high, either of which may be infinite; nan becomes `high`."""
-    cdef double least = float(low)
-    cdef double most = float(high)
-    if not least <= most:
+    cdef double least = _bound(low, "low")
+    cdef double most = _bound(high, "high")
+    if least > most:
         raise ShapeError(f"clamp: low must not exceed high, got {low} and {high}")
     cdef Graph graph = graph_of(a)
     return wrap(graph, lib.ggml_clamp(graph.ctx, dense_f32(graph, a, "clamp"), least, most))
