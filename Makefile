@@ -34,7 +34,7 @@ build: $(VENV)/.built
 
 # The build requirements go into .venv, not into pip's throw-away environment: a changed file rebuilds in seconds.
 $(VENV)/.built: $(NATIVE)
-	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	test -x $(PY) || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 	$(PY) -m pip install --quiet --disable-pip-version-check $(foreach r,$(BUILD_REQUIRES),"$(r)")
 	$(PY) -m pip install --disable-pip-version-check --no-build-isolation --editable .
 	touch $@

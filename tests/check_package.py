@@ -45,8 +45,8 @@ def main() -> None:
         sdist = temp / run(sys.executable, "-c", build, temp, cwd=ROOT).split()[-1]
         # The pinned sources are in the build tree already; the sdist itself holds none.
         ggml = next((ROOT / "build").glob("*/ggml-source"))
-        run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", temp, sdist, "-C",
-            f"cmake.define.OLLAMA_ENGINE_GGML_SOURCE={ggml}", cwd=temp)  # fmt: skip
+        run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", temp, sdist,
+            f"--config-settings=cmake.define.OLLAMA_ENGINE_GGML_SOURCE={ggml}", cwd=temp)  # fmt: skip
         wheel = next(temp.glob("*.whl"))
         check_contents(wheel)
         venv.create(temp / "venv", with_pip=True)

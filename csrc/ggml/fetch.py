@@ -18,7 +18,7 @@ OFFLINE_HELP = """\
 ggml: could not download {package} with pip (see pip's message above).
 Without network access, do one of:
   * unpack that source distribution elsewhere and pass its folder that holds ggml's CMakeLists.txt:
-      pip install . -C cmake.define.OLLAMA_ENGINE_GGML_SOURCE=/path/to/{subtree}
+      pip install . --config-settings=cmake.define.OLLAMA_ENGINE_GGML_SOURCE=/path/to/{subtree}
   * put the archive into a folder and point pip at it:
       PIP_NO_INDEX=1 PIP_FIND_LINKS=/path/to/folder pip install .\
 """
