@@ -38,6 +38,8 @@ def arrivals(first: float, step: float, n: int) -> list[Arrival]:
         ([arrivals(10.5, 0.5, 5), arrivals(13.0, 0.5, 5)], Speeds(200 / 3, 2.0)),
         # Overlapping: of the first stream, 2 tokens come after the second one's first.
         ([arrivals(10.5, 0.5, 5), arrivals(11.6, 0.5, 5)], Speeds(200 / 1.6, 6 / 2.0)),
+        # The first stream's second token is of the step that gives the second stream its first, and comes a bit later.
+        ([arrivals(10.5, 0.51, 3), arrivals(11.0, 0.5, 2)], Speeds(200.0, 2 / 0.52)),
         # Several tokens in one piece, and an end that is not the last stream's.
         ([[Arrival(11.0, 1), Arrival(14.0, 3)], [Arrival(12.0, 1), Arrival(13.0, 3)]], Speeds(100.0, 3.0)),
     ],

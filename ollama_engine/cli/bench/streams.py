@@ -49,10 +49,12 @@ def speeds_of(n_prompt: int, submitted: float, answers: Sequence[Sequence[Arriva
     the last stream ends, and what arrives then counts. So a stream that answers while another one's prompt is still
     computed makes the first figure smaller and adds nothing to the second.
     """
-    all_answer = max(arrivals[0].at for arrivals in answers)
-    end = max(arrivals[-1].at for arrivals in answers)
-    decoded = sum(arrival.n_tokens for arrivals in answers for arrival in arrivals if arrival.at > all_answer)
-    return Speeds(len(answers) * n_prompt / (all_answer - submitted), decoded / (end - all_answer))
+    latest = max(answers, key=lambda arrivals: arrivals[0].at)
+    begin, end = latest[0].at, max(arrivals[-1].at for arrivals in answers)
+    # Tokens of one step reach their callers one after the other: what comes less than half a step later is of the same.
+    step = (latest[-1].at - begin) / max(1, len(latest) - 1)
+    decoded = sum(arrival.n_tokens for arrivals in answers for arrival in arrivals if arrival.at > begin + step / 2)
+    return Speeds(len(answers) * n_prompt / (begin - submitted), decoded / (end - begin))
 
 
 def measure_streams(engine: Engine, plan: Plan, n_vocab: int, banned: Collection[int], show: Show) -> list[Samples]:
