@@ -52,6 +52,8 @@ class DecoderOptions:
     """Hidden size of one expert."""
     n_ff_shexp: int = 0
     """Hidden size of the expert that all tokens share."""
+    normalize_experts: bool = True
+    """Whether the weights of the chosen experts are made to add up to 1."""
 
     @property
     def q_size(self) -> int:
@@ -248,9 +250,10 @@ class PreNormLayer(nn.Module):
         """x [n_embd, n] -> [n_embd, n], or fewer rows in the last layer."""
         a = self.attention.forward(self.attn_norm(x, o.norm_eps), step, o)
         x = step.wanted(a) + step.wanted(x)
-        return self._feed_forward(self.ffn_norm(x, o.norm_eps), o) + x
+        return self.feed_forward(self.ffn_norm(x, o.norm_eps), o) + x
 
-    def _feed_forward(self, x: Tensor, o: DecoderOptions) -> Tensor:
+    def feed_forward(self, x: Tensor, o: DecoderOptions) -> Tensor:
+        """x [n_embd, n] -> [n_embd, n], without norm and residual."""
         out: Tensor = self.mlp.forward(x)
         return out
 

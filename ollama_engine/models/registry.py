@@ -24,7 +24,9 @@ _BUILT_IN = {
     "olmo2": "ollama_engine.models.olmo2:Olmo2",
     "phi3": "ollama_engine.models.phi3:Phi3",
     "qwen2": "ollama_engine.models.qwen2:Qwen2",
+    "qwen2moe": "ollama_engine.models.qwen_moe:Qwen2Moe",
     "qwen3": "ollama_engine.models.qwen3:Qwen3",
+    "qwen3moe": "ollama_engine.models.qwen_moe:Qwen3Moe",
     "starcoder2": "ollama_engine.models.starcoder2:StarCoder2",
 }
 

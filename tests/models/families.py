@@ -150,6 +150,7 @@ def converted(case: Family, folder: Path, outtype: str = "f32") -> Path:
     return target
 
 
+_EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "tie_word_embeddings": True}
 _SHORT_PERIOD = {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
 _LONGROPE = {
     "original_max_position_embeddings": 64,
@@ -179,6 +180,9 @@ CASES = (
     Family("qwen2-tied-bf16", "Qwen2", {"tie_word_embeddings": True}, dtype="BF16"),
     Family("qwen3", "Qwen3"),
     Family("qwen3-tied-bf16", "Qwen3", {"tie_word_embeddings": True}, dtype="BF16"),
+    Family("qwen2moe", "Qwen2Moe", {**_EXPERTS, "shared_expert_intermediate_size": 64}),
+    Family("qwen3moe", "Qwen3Moe", {**_EXPERTS, "norm_topk_prob": True}),
+    Family("qwen3moe-raw-weights-bf16", "Qwen3Moe", {**_EXPERTS, "norm_topk_prob": False}, dtype="BF16"),
     Family("phi3", "Phi3", {"sliding_window": 24, "hidden_size": 128, "tie_word_embeddings": True}),
     Family("phi3-longrope-bf16", "Phi3", {**_LONGROPE, "hidden_size": 128}, dtype="BF16"),
     Family("olmo2", "Olmo2", {"tie_word_embeddings": True}, seed=2),

@@ -80,7 +80,9 @@ VARIANTS = (
     _family("phi3"),
     _family("phi3", "phi3-longrope-bf16"),
     _family("qwen2", "qwen2-tied-bf16"),
+    _family("qwen2moe"),
     _family("qwen3", "qwen3-tied-bf16"),
+    _family("qwen3moe"),
     _family("starcoder2"),
 )
 
