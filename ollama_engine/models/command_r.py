@@ -13,15 +13,8 @@ from ollama_engine import nn
 from ollama_engine.ml import ops
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.tensor import Tensor
-from ollama_engine.models.decoder import (
-    LAYER_EPS,
-    Decoder,
-    DecoderOptions,
-    SelfAttention,
-    Step,
-    read_decoder,
-    read_windows,
-)
+from ollama_engine.models.decoder import Decoder, SelfAttention, Step
+from ollama_engine.models.options import LAYER_EPS, DecoderOptions, read_decoder, read_windows
 
 
 class NormedAttention(SelfAttention):

@@ -15,7 +15,8 @@ from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml import ops
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.tensor import Tensor
-from ollama_engine.models.decoder import Decoder, DecoderOptions, SelfAttention, Step, read_decoder, read_windows
+from ollama_engine.models.decoder import Decoder, SelfAttention, Step
+from ollama_engine.models.options import DecoderOptions, read_decoder, read_windows
 
 WIDEST = 46
 """Layers of the 27B model, whose scores are scaled by n_embd / n_head. GGUF has no key for it that llama.cpp writes."""

@@ -17,7 +17,8 @@ from ollama_engine.ml import ops
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.tensor import Tensor
 from ollama_engine.models import gemma2
-from ollama_engine.models.decoder import Decoder, DecoderOptions, read_decoder, read_local_ropes, read_windows
+from ollama_engine.models.decoder import Decoder
+from ollama_engine.models.options import DecoderOptions, read_decoder, read_local_ropes, read_windows
 from ollama_engine.models.qwen3 import NormedAttention
 
 WIDEST = 62

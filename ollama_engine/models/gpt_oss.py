@@ -19,15 +19,8 @@ from ollama_engine.ml import ops
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.tensor import Tensor
-from ollama_engine.models.decoder import (
-    Decoder,
-    DecoderOptions,
-    PreNormLayer,
-    SelfAttention,
-    read_decoder,
-    read_experts,
-    read_windows,
-)
+from ollama_engine.models.decoder import Decoder, PreNormLayer, SelfAttention
+from ollama_engine.models.options import DecoderOptions, read_decoder, read_experts, read_windows
 
 GAIN = 1.702
 LIMIT = 7.0

@@ -12,16 +12,8 @@ from typing import Any
 from ollama_engine import nn
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.tensor import Tensor
-from ollama_engine.models.decoder import (
-    Decoder,
-    DecoderOptions,
-    SelfAttention,
-    Step,
-    heads,
-    read_decoder,
-    read_local_ropes,
-    read_windows,
-)
+from ollama_engine.models.decoder import Decoder, SelfAttention, Step, heads
+from ollama_engine.models.options import DecoderOptions, read_decoder, read_local_ropes, read_windows
 
 
 class NormedAttention(SelfAttention):

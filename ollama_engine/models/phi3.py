@@ -16,14 +16,8 @@ from ollama_engine import nn
 from ollama_engine.ml import ops
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.tensor import Tensor
-from ollama_engine.models.decoder import (
-    Attention,
-    Decoder,
-    DecoderOptions,
-    PreNormLayer,
-    read_decoder,
-    read_windows,
-)
+from ollama_engine.models.decoder import Attention, Decoder, PreNormLayer
+from ollama_engine.models.options import DecoderOptions, read_decoder, read_windows
 
 
 class FusedAttention(Attention):

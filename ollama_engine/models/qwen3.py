@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from ollama_engine import nn
 from ollama_engine.ml.tensor import Tensor
-from ollama_engine.models.decoder import Decoder, DecoderOptions, PreNormLayer, SelfAttention
+from ollama_engine.models.decoder import Decoder, PreNormLayer, SelfAttention
+from ollama_engine.models.options import DecoderOptions
 
 
 class NormedAttention(SelfAttention):

@@ -13,7 +13,8 @@ from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml import ops
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.tensor import Tensor
-from ollama_engine.models.decoder import Decoder, DecoderOptions, PreNormLayer, read_decoder, read_experts
+from ollama_engine.models.decoder import Decoder, PreNormLayer
+from ollama_engine.models.options import DecoderOptions, read_decoder, read_experts
 from ollama_engine.models.qwen2 import BiasedAttention
 from ollama_engine.models.qwen3 import NormedAttention
 
@@ -82,7 +83,7 @@ class Qwen3Moe(Decoder):
     def read_options(metadata: Metadata, n_vocab: int) -> DecoderOptions:
         """See Decoder."""
         fields = read_decoder(metadata, n_vocab)
-        o = DecoderOptions(**fields | read_experts(metadata, fields["n_ff"]))
+        o = DecoderOptions(**fields | read_experts(metadata))
         return replace(o, normalize_experts=metadata.bool("norm_top_k_prob", True))
 
 
@@ -100,5 +101,5 @@ class Qwen2Moe(Decoder):
         shared = metadata.u32("expert_shared_feed_forward_length", fields["n_ff"])
         if shared < 1:
             raise ModelFormatError("expert_shared_feed_forward_length must not be 0")
-        o = DecoderOptions(**fields | read_experts(metadata, fields["n_ff"]), n_ff_shexp=shared)
+        o = DecoderOptions(**fields | read_experts(metadata), n_ff_shexp=shared)
         return replace(o, normalize_experts=metadata.bool("norm_top_k_prob", False))

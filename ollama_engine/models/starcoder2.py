@@ -9,14 +9,8 @@ from __future__ import annotations
 
 from ollama_engine import nn
 from ollama_engine.ml.metadata import Metadata
-from ollama_engine.models.decoder import (
-    LAYER_EPS,
-    Decoder,
-    DecoderOptions,
-    PreNormLayer,
-    read_decoder,
-    read_windows,
-)
+from ollama_engine.models.decoder import Decoder, PreNormLayer
+from ollama_engine.models.options import LAYER_EPS, DecoderOptions, read_decoder, read_windows
 
 
 class Layer(PreNormLayer):

@@ -11,9 +11,9 @@ import pytest
 
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml.metadata import Metadata
-from ollama_engine.models.decoder import DecoderOptions, read_decoder, read_local_ropes, read_windows
 from ollama_engine.models.gemma2 import Gemma2
 from ollama_engine.models.gemma3 import Gemma3
+from ollama_engine.models.options import DecoderOptions, read_decoder, read_experts, read_local_ropes, read_windows
 from ollama_engine.models.phi3 import Phi3
 from tests.models.variants import VARIANTS, loaded
 
@@ -78,6 +78,16 @@ def test_absurd_metadata(values: dict[str, Any], told: str | None) -> None:
         return
     with pytest.raises(ModelFormatError, match=told):
         read_decoder(metadata(**values), 320)
+
+
+def test_the_size_of_an_expert() -> None:
+    experts = {"expert_count": 8, "expert_used_count": 4}
+    assert read_experts(metadata(**experts))["n_ff_exp"] == 96 // 4
+    assert read_experts(metadata(**experts), 96)["n_ff_exp"] == 96
+    assert read_experts(metadata(**experts, expert_feed_forward_length=32), 96)["n_ff_exp"] == 32
+    for used in (0, 9):
+        with pytest.raises(ModelFormatError, match=f"expert_used_count {used} is 1 to expert_count 8"):
+            read_experts(metadata(expert_count=8, expert_used_count=used))
 
 
 def test_local_layers_rotate_without_scaling() -> None:

@@ -144,3 +144,18 @@ def test_experts_whose_up_and_down_were_swapped_by_a_converter() -> None:
         assert found.used == set(found.weights)
     with pytest.raises(ModelFormatError, match=r"ffn_up_exps\.weight has shape \[6, 4, 3\]"):
         Experts(scope({"ffn_up_exps.weight": down, "ffn_down_exps.weight": down}))
+
+
+class Normed(nn.Module):
+    norm = nn.LayerNorm("norm", "n_embd", bias=True)
+    up = nn.Linear("ffn_up", "n_embd", "n_ff", bias=True)
+
+
+def test_a_required_bias_is_asked_for_by_name() -> None:
+    weights = {"norm.weight": (4,), "norm.bias": (4,), "ffn_up.weight": (4, 6), "ffn_up.bias": (6,)}
+    found = Normed(scope(weights))
+    assert found.norm.bias is not None
+    assert found.up.bias is not None
+    for name, shape in (("norm.bias", 4), ("ffn_up.bias", 6)):
+        with pytest.raises(ModelFormatError, match=rf"no tensor {name} of shape \[{shape}\]"):
+            Normed(scope({n: dims for n, dims in weights.items() if n != name}))
