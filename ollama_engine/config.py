@@ -26,7 +26,10 @@ class EngineConfig:
     num_ctx: int = field(default=4096, metadata={"help": "tokens of one request, prompt and answer [>= 1]"})
     parallel: int = field(
         default=4,
-        metadata={"help": "requests that fit side by side; the cache has num_ctx x parallel cells [1..64]"},
+        metadata={"help": "requests computed side by side; they share num_ctx x parallel cells [1..64]"},
+    )
+    max_queue: int = field(
+        default=512, metadata={"help": "requests that may wait; more are refused with EngineBusyError [>= 0]"}
     )
     batch_size: int = field(default=512, metadata={"help": "tokens computed in one step at most [>= 1]"})
     threads: int | None = field(
@@ -46,10 +49,12 @@ class EngineConfig:
         default="f16", metadata={"help": "element type of keys and values: f32, f16, bf16, q8_0 or q4_0"}
     )
     mmap: bool = field(default=True, metadata={"help": "read weights from the mapped file instead of copying them"})
+    debug: bool = field(default=False, metadata={"help": "check the cache's bookkeeping after every step (slow)"})
 
     def __post_init__(self) -> None:
         self._check_integer("num_ctx", 1, 1 << 24)
         self._check_integer("parallel", 1, MAX_PARALLEL)
+        self._check_integer("max_queue", 0, 1 << 20)
         self._check_integer("batch_size", 1, 1 << 16)
         if self.threads is not None:
             self._check_integer("threads", 1, 512)
@@ -62,8 +67,9 @@ class EngineConfig:
             object.__setattr__(self, "flash_attention", "on" if self.flash_attention else "off")
         _choice("flash_attention", self.flash_attention, get_args(FlashAttention))
         _choice("kv_cache_type", self.kv_cache_type, get_args(CacheType))
-        if not isinstance(self.mmap, bool):
-            raise ConfigError(f"mmap is True or False, got {self.mmap!r}")
+        for name in ("mmap", "debug"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name} is True or False, got {getattr(self, name)!r}")
 
     def _check_integer(self, name: str, low: int, high: int) -> None:
         """Any integer type will do, numpy's too; it is an int afterwards."""

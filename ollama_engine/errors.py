@@ -11,6 +11,8 @@
     ├── NoMemoryError           MemoryError   an allocation failed; carries the memory report
     ├── DeviceError             OSError       a device that does not exist or cannot be started
     ├── ComputeError            RuntimeError  ggml reported a failure while computing
+    ├── EngineBusyError         RuntimeError  the queue is full; try again later
+    ├── DeadlineError           TimeoutError  a request took longer than its timeout
     └── ClosedError             RuntimeError  the object was closed before
 
 Each is also the builtin named beside it, so `except ValueError` keeps working. `http_status` is what a server
@@ -24,7 +26,9 @@ __all__ = [
     "ComputeError",
     "ConfigError",
     "ContextOverflowError",
+    "DeadlineError",
     "DeviceError",
+    "EngineBusyError",
     "EngineError",
     "ModelFormatError",
     "NoMemoryError",
@@ -89,6 +93,18 @@ class DeviceError(EngineError, OSError):
 
 class ComputeError(EngineError, RuntimeError):
     """The backend reported a failure while computing a graph."""
+
+
+class EngineBusyError(EngineError, RuntimeError):
+    """As many requests as `max_queue` allows are waiting already."""
+
+    http_status = 503
+
+
+class DeadlineError(EngineError, TimeoutError):
+    """A request was not served within its timeout."""
+
+    http_status = 504
 
 
 class ClosedError(EngineError, RuntimeError):

@@ -91,8 +91,8 @@ def load(path: str | os.PathLike[str], config: EngineConfig, progress: Progress 
             planned_cache = _plan_cache(backend, weights, model, config)
             _refuse_cache_if_too_large(backend, planned_cache)
             cache = _make_cache(backend, weights, model, config)
-            executor = Executor(backend, model, cache, min(config.batch_size, config.num_ctx), LOGIT_ROWS)
-            executor.reserve()
+            executor = Executor(backend, model, cache, _batch_size(config), max(LOGIT_ROWS, config.parallel))
+            executor.reserve(config.parallel)
             cache.reserve_moves()
             # Last, because decoding can do without: what the model needs comes first.
             weights.pack()
@@ -112,6 +112,11 @@ def _naming(path: str) -> Iterator[None]:
         raise ModelFormatError(f"{path}: its tensors cannot be computed with: {error}") from error
     except ModelFormatError as error:
         raise error if path in str(error) else type(error)(f"{path}: {error}") from error
+
+
+def _batch_size(config: EngineConfig) -> int:
+    """All that can be decoded at once has a place in a batch."""
+    return max(min(config.batch_size, config.num_ctx), config.parallel)
 
 
 def _max_nodes(gguf: GGUFFile) -> int:

@@ -32,8 +32,7 @@ def batch(tokens: Any = (1,), positions: Any = None, sequences: Any = None, outp
     [
         (batch([]), "1 to 64 tokens, got 0"),
         (batch([1] * 65), "1 to 64 tokens, got 65"),
-        (batch([1], outputs=[]), "1 to 32 rows of logits, got 0"),
-        (batch([1] * 40, outputs=range(33)), "1 to 32 rows of logits, got 33"),
+        (batch([1] * 40, outputs=range(33)), "at most 32 rows of logits, got 33"),
         (batch([320]), "tokens are 0 to 319, got 320 to 320"),
         (batch([-1, 5]), "tokens are 0 to 319, got -1 to 5"),
         (batch(positions=[-1]), "positions are 0"),

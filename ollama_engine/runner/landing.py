@@ -1,0 +1,124 @@
+"""Landing: what a computed step gives its sequences. Sampling comes before the next step starts, delivery after."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ollama_engine.errors import SamplingError
+from ollama_engine.runner.batching import Step
+from ollama_engine.runner.executor import FloatArray
+from ollama_engine.runner.metrics import Outcome
+from ollama_engine.runner.request import Chunk, FinishReason
+from ollama_engine.runner.sequence import Generation, Scoring, Sequence
+from ollama_engine.sample import TokenLogprobs, sample_batch
+
+__all__ = ["Landed", "deliver", "land"]
+
+
+class Landed(NamedTuple):
+    """What one sequence got."""
+
+    sequence: Sequence
+    token: int | None = None
+    """None where it ended without one."""
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    reason: FinishReason | None = None
+    """Why it has ended; a stop text is found in delivery only."""
+    error: BaseException | None = None
+
+
+def land(step: Step, logits: FloatArray, now: float) -> list[Landed]:
+    """Sample for all rows that somebody still wants, and let their sequences take the tokens."""
+    landed: list[Landed] = []
+    drawn: list[tuple[Generation, int]] = []
+    row = 0
+    for part in step.parts:
+        sequence = part.sequence
+        if part.outputs and part.alive:
+            if isinstance(sequence, Scoring):
+                landed.extend(_score(sequence, logits[row : row + part.outputs]))
+            elif isinstance(sequence, Generation):
+                drawn.append((sequence, row))
+        row += part.outputs
+    wanted = [(one, at) for one, at in drawn if one.params.max_tokens != 0]
+    landed += [_ended(one, "length") for one, _ in drawn if one.params.max_tokens == 0]
+    return landed + _draw(wanted, logits, now)
+
+
+def _score(sequence: Scoring, logits: FloatArray) -> list[Landed]:
+    sequence.rows[sequence.n_rows : sequence.n_rows + len(logits)] = logits
+    sequence.n_rows += len(logits)
+    return [_ended(sequence, "stop")] if sequence.n_rows == len(sequence.rows) else []
+
+
+def _ended(sequence: Sequence, reason: FinishReason) -> Landed:
+    sequence.epoch += 1
+    return Landed(sequence, reason=reason)
+
+
+def _draw(drawn: list[tuple[Generation, int]], logits: FloatArray, now: float) -> list[Landed]:
+    if not drawn:
+        return []
+    # All samplers of one model draw from as many tokens; what lies behind is padding of the model's output.
+    n_vocab = drawn[0][0].sampler.n_vocab
+    at = [row for _, row in drawn]
+    rows = logits if len(at) == len(logits) else logits[at]
+    rows = np.ascontiguousarray(rows[:, :n_vocab])
+    tokens = sample_batch([one.sampler for one, _ in drawn], rows)
+    return [_take(one, token, row, now) for (one, _), token, row in zip(drawn, tokens, rows, strict=True)]
+
+
+def _take(one: Generation, token: int | SamplingError, row: FloatArray, now: float) -> Landed:
+    one.awaited -= 1
+    one.first_token_at = one.first_token_at or now
+    try:
+        if isinstance(token, BaseException):
+            raise token
+        if token in one.eog_ids:
+            return _ended(one, "stop")
+        wanted = one.params.logprobs
+        logprobs = None if wanted is None else (one.sampler.logprobs(row, token, wanted),)
+        one.sampler.accept(token)
+    except Exception as error:
+        one.epoch += 1
+        return Landed(one, error=error)
+    one.sampled.append(token)
+    one.n_generated += 1
+    if not one.at_limit(one.n_generated, one.known):
+        return Landed(one, token, logprobs)
+    one.epoch += 1
+    return Landed(one, token, logprobs, "length")
+
+
+def deliver(landed: Landed, now: float) -> Outcome | None:
+    """Put what a sequence got into its mailbox; how it has ended, None when it goes on."""
+    one = landed.sequence
+    try:
+        if landed.error is not None:
+            one.ticket.mailbox.put(landed.error)
+            return "error"
+        if isinstance(one, Generation):
+            return _deliver_token(one, landed, now)
+        one.ticket.mailbox.put(Chunk("", finish_reason=landed.reason))
+        return landed.reason
+    except Exception as error:
+        # What ends this request must not end others.
+        one.ticket.mailbox.put(error)
+        return "error"
+
+
+def _deliver_token(one: Generation, landed: Landed, now: float) -> FinishReason | None:
+    put = one.ticket.mailbox.put
+    if landed.token is None:
+        put(Chunk(one.emitter.flush(), finish_reason=landed.reason, usage=one.usage(now)))
+        return landed.reason
+    text, reason = one.emitter.push(landed.token), landed.reason
+    if reason is not None and not one.emitter.stopped:
+        text += one.emitter.flush()
+    if one.emitter.stopped:
+        reason = "stop"
+    usage = None if reason is None else one.usage(now)
+    put(Chunk(text, (landed.token,), landed.logprobs, reason, usage))
+    return reason
