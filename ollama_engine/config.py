@@ -49,7 +49,7 @@ class EngineConfig:
         default="f16", metadata={"help": "element type of keys and values: f32, f16, bf16, q8_0 or q4_0"}
     )
     mmap: bool = field(default=True, metadata={"help": "read weights from the mapped file instead of copying them"})
-    debug: bool = field(default=False, metadata={"help": "check the cache's bookkeeping after every step (slow)"})
+    verify: bool = field(default=False, metadata={"help": "check the cache's bookkeeping after every step (slow)"})
 
     def __post_init__(self) -> None:
         self._check_integer("num_ctx", 1, 1 << 24)
@@ -67,7 +67,7 @@ class EngineConfig:
             object.__setattr__(self, "flash_attention", "on" if self.flash_attention else "off")
         _choice("flash_attention", self.flash_attention, get_args(FlashAttention))
         _choice("kv_cache_type", self.kv_cache_type, get_args(CacheType))
-        for name in ("mmap", "debug"):
+        for name in ("mmap", "verify"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} is True or False, got {getattr(self, name)!r}")
 

@@ -57,7 +57,7 @@ class Engine:
         kv_cache_type: element type of keys and values: "f32", "f16", "bf16", "q8_0" or "q4_0".
         mmap: read weights from the mapped file instead of copying them. Nobody may shorten the file meanwhile: the
             system ends a process that reads where a mapped file no longer is.
-        debug: check the cache's bookkeeping after every step.
+        verify: check the cache's bookkeeping after every step.
         progress: called with (bytes done, bytes in all) while weights are read.
 
     Raises:
@@ -83,7 +83,7 @@ class Engine:
         flash_attention: FlashAttention | bool = "auto",
         kv_cache_type: CacheType = "f16",
         mmap: bool = True,
-        debug: bool = False,
+        verify: bool = False,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         config = EngineConfig(
@@ -98,13 +98,13 @@ class Engine:
             flash_attention=flash_attention,
             kv_cache_type=kv_cache_type,
             mmap=mmap,
-            debug=debug,
+            verify=verify,
         )
         self._closed = False
         self._loaded = loaded = load(model, config, progress)
         try:
             self._monitor = Monitor(loaded.tokenizer.token_text)
-            core = Core(loaded.executor, loaded.cache, config.parallel, self._monitor, debug=config.debug)
+            core = Core(loaded.executor, loaded.cache, config.parallel, self._monitor, verify=config.verify)
             self._core = core
             # The loop's thread frees the model, when nothing can be computing with it any more.
             self._loop = Loop(core, config.max_queue, os.path.basename(loaded.path), on_exit=loaded.close)
@@ -298,4 +298,4 @@ def _token_id(value: object) -> int:
 
 def _is_many(prompt: Prompt | Prompts) -> TypeGuard[list[Prompt]]:
     """Whether it is a list of prompts; a list of whole numbers is one."""
-    return isinstance(prompt, list) and bool(prompt) and not isinstance(prompt[0], (int, np.integer))
+    return isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], (str, Sequence, np.ndarray))

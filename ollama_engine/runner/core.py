@@ -51,10 +51,10 @@ class Task(Protocol):
 
 
 class Core:
-    """Serves sequences, up to `parallel` at once. `debug` checks the bookkeeping after every step."""
+    """Serves sequences, up to `parallel` at once. `verify` checks the bookkeeping after every step."""
 
     def __init__(
-        self, executor: Executor, cache: Cache, parallel: int, monitor: Monitor, *, debug: bool = False,
+        self, executor: Executor, cache: Cache, parallel: int, monitor: Monitor, *, verify: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:  # fmt: skip
         # -- collaborators --
@@ -65,7 +65,7 @@ class Core:
         self.clock = clock
         # -- configuration --
         self._parallel = parallel
-        self._debug = debug
+        self._verify = verify
         # -- requests --
         self.waiting: list[Sequence] = []
         self.running: dict[int, Sequence] = {}
@@ -109,7 +109,7 @@ class Core:
             self._prepare()
             record.mark("plan")
         self.monitor.gauges(self.cache, len(self.waiting), len(self.running))
-        if self._debug or not self.busy:
+        if self._verify or not self.busy:
             self.check()
 
     def fail_all(self, error: BaseException) -> None:
@@ -151,8 +151,8 @@ class Core:
             return []
         now = record.mark("wait")
         landed = land(step, logits, now)
-        bad = [one.sequence for one in landed if one.error is not None]
-        if bad and self.executor.spoiled:
+        bad = [one.sequence for one in landed if not one.sound]
+        if bad:
             self._scrap()
             self.space.clean(bad)
         record.mark("sample")
@@ -191,7 +191,7 @@ class Core:
     def _deliver(self, landed: Landed) -> None:
         reason = deliver(landed, self.clock())
         if reason is not None:
-            self._leave(landed.sequence, reason, landed.error)
+            self._leave(landed.sequence, reason, keep=landed.error is None and landed.sound)
 
     def _sweep(self) -> None:
         now = self.clock()
@@ -304,9 +304,9 @@ class Core:
     def _end(self, one: Sequence, error: BaseException) -> None:
         """A request ends early."""
         one.ticket.mailbox.put(error)
-        self._leave(one, outcome_of(error), error)
+        self._leave(one, outcome_of(error), keep=isinstance(error, (ClosedError, DeadlineError)))
 
-    def _leave(self, one: Sequence, outcome: Outcome, error: BaseException | None) -> None:
+    def _leave(self, one: Sequence, outcome: Outcome, *, keep: bool) -> None:
         """It has ended: its history stays for others, unless something was wrong with it or it keeps to itself."""
         if one.ended:
             return
@@ -314,7 +314,6 @@ class Core:
         one.epoch += 1
         if self.running.pop(one.key, None) is None:
             self.waiting.remove(one)
-        keep = error is None or isinstance(error, (ClosedError, DeadlineError))
         self.space.leave(one, self.clock(), keep=keep)
         self.monitor.left(one, outcome, self.clock())
 

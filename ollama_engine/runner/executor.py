@@ -66,7 +66,6 @@ class Executor:
         # -- storage --
         self._buffer = np.empty((self.max_outputs, model.n_vocab), dtype=np.float32)
         # -- steps --
-        self._logits = self._buffer[:0]
         self._prepared: tuple[Batch, Graph] | None = None
         self._flying: tuple[Batch, Graph] | None = None
         self._graph: Graph | None = None
@@ -160,7 +159,6 @@ class Executor:
             self._drop(graph)
             self._forget(batch)
             raise
-        self._logits = logits
         return logits
 
     def scrap(self) -> None:
@@ -186,11 +184,6 @@ class Executor:
         """The batch's cells hold no keys and values; its sequences must not go on as if they did."""
         for sequence, first in batch.first_positions().items():
             self._cache.remove(sequence, first)
-
-    @property
-    def spoiled(self) -> bool:
-        """Whether the latest logits hold NaN or +infinity: what led to them lies in the cache, see `Cache.scrub`."""
-        return not bool((self._logits < np.inf).all())
 
     def _check(self, batch: Batch) -> None:
         if not 1 <= len(batch) <= self.batch_size:
@@ -219,7 +212,9 @@ class Executor:
             logits = self._model.forward(inputs, self._cache)
             if n_outputs:
                 ctx.forward(logits)
-            # Without outputs, what the cache was given is all there is to compute.
+            else:
+                # What the cache was given is all there is to compute; the last layer's mask is written, but not read.
+                ctx.expand(self._cache.get()[2])
         except BaseException:
             ctx.close()
             raise

@@ -27,6 +27,8 @@ class Landed(NamedTuple):
     reason: FinishReason | None = None
     """Why it has ended; a stop text is found in delivery only."""
     error: BaseException | None = None
+    sound: bool = True
+    """Whether the logits were numbers; if not, what led to them lies in the cache. Known of those that end here."""
 
 
 def land(step: Step, logits: FloatArray, now: float) -> list[Landed]:
@@ -42,20 +44,26 @@ def land(step: Step, logits: FloatArray, now: float) -> list[Landed]:
             elif isinstance(sequence, Generation):
                 drawn.append((sequence, row))
         row += part.outputs
-    wanted = [(one, at) for one, at in drawn if one.params.max_tokens != 0]
-    landed += [_ended(one, "length") for one, _ in drawn if one.params.max_tokens == 0]
-    return landed + _draw(wanted, logits, now)
+    # A prompt may leave no place for an answer, or none be wanted.
+    over = [one.at_limit(one.n_generated, one.known) for one, _ in drawn]
+    landed += [_ended(one, "length", logits[at]) for (one, at), done in zip(drawn, over, strict=True) if done]
+    return landed + _draw([one for one, done in zip(drawn, over, strict=True) if not done], logits, now)
 
 
 def _score(sequence: Scoring, logits: FloatArray) -> list[Landed]:
     sequence.rows[sequence.n_rows : sequence.n_rows + len(logits)] = logits
     sequence.n_rows += len(logits)
-    return [_ended(sequence, "stop")] if sequence.n_rows == len(sequence.rows) else []
+    return [_ended(sequence, "stop", sequence.rows)] if sequence.n_rows == len(sequence.rows) else []
 
 
-def _ended(sequence: Sequence, reason: FinishReason) -> Landed:
+def _ended(sequence: Sequence, reason: FinishReason, logits: FloatArray) -> Landed:
     sequence.epoch += 1
-    return Landed(sequence, reason=reason)
+    return Landed(sequence, reason=reason, sound=_sound(logits))
+
+
+def _sound(logits: FloatArray) -> bool:
+    """No NaN, no +infinity."""
+    return bool((logits < np.inf).all())
 
 
 def _draw(drawn: list[tuple[Generation, int]], logits: FloatArray, now: float) -> list[Landed]:
@@ -77,13 +85,14 @@ def _take(one: Generation, token: int | SamplingError, row: FloatArray, now: flo
         if isinstance(token, BaseException):
             raise token
         if token in one.eog_ids:
-            return _ended(one, "stop")
+            one.epoch += 1
+            return Landed(one, reason="stop")
         wanted = one.params.logprobs
         logprobs = None if wanted is None else (one.sampler.logprobs(row, token, wanted),)
         one.sampler.accept(token)
     except Exception as error:
         one.epoch += 1
-        return Landed(one, error=error)
+        return Landed(one, error=error, sound=_sound(row))
     one.sampled.append(token)
     one.n_generated += 1
     if not one.at_limit(one.n_generated, one.known):
