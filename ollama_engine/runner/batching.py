@@ -51,8 +51,7 @@ class Step:
     def tokens(self) -> Int32Array:
         """The batch's tokens, as far as they are known by now."""
         if all(part.n == 1 for part in self.parts):
-            return np.array([int(part.sequence.tokens(part.begin, 1)[0]) if part.alive else 0 for part in self.parts],
-                            dtype=np.int32)  # fmt: skip
+            return np.array([part.sequence.token(part.begin) if part.alive else 0 for part in self.parts], np.int32)
         return np.concatenate([_tokens_of(part) for part in self.parts])
 
     @property

@@ -115,8 +115,8 @@ def _naming(path: str) -> Iterator[None]:
 
 
 def _batch_size(config: EngineConfig) -> int:
-    """All that can be decoded at once has a place in a batch."""
-    return max(min(config.batch_size, config.num_ctx), config.parallel)
+    """No larger than all contexts together; all that can be decoded at once has a place in a batch."""
+    return max(min(config.batch_size, config.num_ctx * config.parallel), config.parallel)
 
 
 def _max_nodes(gguf: GGUFFile) -> int:

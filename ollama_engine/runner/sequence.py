@@ -55,20 +55,26 @@ class Sequence:
     started_at: float = 0.0
     ended: bool = False
 
+    n_inputs: int = field(init=False)
+    """Length of `inputs`, which is asked for several times in each step."""
+
+    def __post_init__(self) -> None:
+        self.n_inputs = len(self.inputs)
+
     @property
     def known(self) -> int:
         """Inputs whose tokens are known."""
-        return len(self.inputs) + len(self.sampled)
+        return self.n_inputs + len(self.sampled)
 
     @property
     def decoding(self) -> bool:
         """Whether the prompt is behind it, or under way to the end."""
-        return self.submitted >= len(self.inputs)
+        return self.submitted >= self.n_inputs
 
     @property
     def goes_on(self) -> bool:
         """Whether there is more to compute after the step under way, as far as can be told before it ends."""
-        return self.submitted < len(self.inputs)
+        return self.submitted < self.n_inputs
 
     @property
     def full(self) -> bool:
@@ -84,18 +90,24 @@ class Sequence:
         """What the scheduler must know, None when nothing of it can be computed next."""
         if self.submitted >= self.num_ctx or not self.goes_on:
             return None
-        decoding = self.decoding
-        end = self.submitted + 1 if decoding else len(self.inputs)
-        groups = self.inputs.groups
-        return Candidate(self.key, self.submitted, end, decoding, self.wants_all_rows, self.terms.priority, groups)
+        begin, priority = self.submitted, self.terms.priority
+        if begin >= self.n_inputs:
+            return Candidate(self.key, begin, begin + 1, True, False, priority)
+        return Candidate(self.key, begin, self.n_inputs, False, self.wants_all_rows, priority, self.inputs.groups)
+
+    def token(self, at: int) -> int:
+        """The token of one input; 0 where it is not known yet."""
+        if at < self.n_inputs:
+            return int(self.inputs.tokens[at])
+        at -= self.n_inputs
+        return self.sampled[at] if at < len(self.sampled) else 0
 
     def tokens(self, begin: int, n: int) -> Int32Array:
-        """The next inputs' tokens, int32 [n]; a token that is not known yet is 0."""
-        if begin + n <= len(self.inputs):
+        """The tokens of `n` inputs, int32 [n]: of the prompt, or one of the answer."""
+        if begin + n <= self.n_inputs:
             return self.inputs.tokens[begin : begin + n]
-        at = begin - len(self.inputs)
         assert n == 1, "sampled tokens are computed one by one"
-        return np.array([self.sampled[at] if at < len(self.sampled) else 0], dtype=np.int32)
+        return np.array([self.token(begin)], dtype=np.int32)
 
     def withdraw(self) -> None:
         """Take it out of steps under way; all it knows is to be computed as a prompt, from the beginning."""
@@ -103,6 +115,7 @@ class Sequence:
         self.awaited = 0
         self.inputs = self.inputs.join(Inputs.text(self.sampled)) if self.sampled else self.inputs
         self.sampled = []
+        self.n_inputs = len(self.inputs)
         self.submitted = 0
         self.slot = None
 
@@ -111,6 +124,7 @@ class Sequence:
         whole = self.inputs.join(Inputs.text(self.sampled)).without(keep, keep + n)
         self.submitted -= n
         self.inputs, self.sampled = whole.part(0, self.submitted), whole.tokens[self.submitted :].tolist()
+        self.n_inputs = self.submitted
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -136,9 +150,9 @@ class Generation(Sequence):
     @property
     def goes_on(self) -> bool:
         """Whether there is more to compute, as far as can be told before the step under way ends."""
-        if self.submitted < len(self.inputs):
+        if self.submitted < self.n_inputs:
             return True
-        coming = self.known + self.awaited
+        coming = self.n_inputs + len(self.sampled) + self.awaited
         return self.submitted < coming and not self.at_limit(self.n_generated + self.awaited, coming)
 
     @property

@@ -72,7 +72,11 @@ class Space:
         for part in step.parts:
             end = begin + part.n
             if part.alive:
-                if part.sequence.terms.cache:
+                if not part.sequence.terms.cache:
+                    pass
+                elif part.n == 1:
+                    self.histories.append(part.slot, int(tokens[begin]))
+                else:
                     self.histories.extend(part.slot, Inputs.text(tokens[begin:end]))
             elif part.sequence.slot == part.slot:
                 self.cache.remove(part.slot, part.begin)
