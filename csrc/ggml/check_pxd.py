@@ -34,7 +34,7 @@ class Declarations:
 
 def plain_type(text: str) -> str:
     """A type without its optional words and spaces: "const struct a  * const" -> "const a*const"."""
-    text = re.sub(r"\b(struct|enum)\s+", "", text)
+    text = re.sub(r"\b(struct|enum|GGML_RESTRICT)\s+", "", text)
     text = re.sub(r"\bbint\b", "bool", text)
     return re.sub(r"\s*\*\s*", "*", " ".join(text.split())).strip()
 

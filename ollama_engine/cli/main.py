@@ -22,6 +22,7 @@ COMMANDS = {
     "show": "say what is in a model file",
     "devices": "list what this machine can compute on",
     "bench": "measure tokens per second",
+    "convert": "turn the folder of a Hugging Face model into a GGUF file",
 }
 
 LOG_VARIABLE = "OLLAMA_ENGINE_LOG"

@@ -130,6 +130,7 @@ cdef extern from "ggml.h" nogil:
     bool ggml_are_same_shape(const ggml_tensor *t0, const ggml_tensor *t1)
     bool ggml_can_repeat(const ggml_tensor *t0, const ggml_tensor *t1)
     size_t ggml_tensor_overhead()
+    bool ggml_validate_row_data(ggml_type type, const void *data, size_t nbytes)
     ggml_context *ggml_init(ggml_init_params params)
     void ggml_reset(ggml_context *ctx)
     void ggml_free(ggml_context *ctx)
@@ -193,6 +194,15 @@ cdef extern from "ggml.h" nogil:
     int ggml_graph_n_nodes(ggml_cgraph *cgraph)
     size_t ggml_graph_overhead_custom(size_t size, bool grads)
     void ggml_log_set(ggml_log_callback log_callback, void *user_data)
+
+    bool ggml_quantize_requires_imatrix(ggml_type type)
+    size_t ggml_quantize_chunk(ggml_type type, const float *src, void *dst, int64_t start, int64_t nrows,
+                               int64_t n_per_row, const float *imatrix)
+
+    ctypedef void (*ggml_to_float_t)(const void *x, float *y, int64_t k) noexcept
+    struct ggml_type_traits:
+        ggml_to_float_t to_float
+    const ggml_type_traits *ggml_get_type_traits(ggml_type type)
 
     struct ggml_threadpool_params:
         bool cpumask[512]

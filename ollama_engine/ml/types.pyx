@@ -39,6 +39,11 @@ def block_of(str dtype not None):
     return lib.ggml_blck_size(kind), lib.ggml_type_size(kind)
 
 
+def type_id(str dtype not None):
+    """The number that GGUF files have for a type."""
+    return <int>type_of(dtype)
+
+
 cdef lib.ggml_type type_of(str dtype) except? lib.GGML_TYPE_COUNT:
     found = TYPE_IDS.get(dtype)
     if found is None:

@@ -1,14 +1,16 @@
-"""bench/peers.py: the comparison, run against two small programs that answer like the real ones."""
+"""bench/peers.py: the comparisons, run against small programs that answer like the real ones."""
 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from bench import peers
+from bench import peer_streams, peer_tools, peers
+from bench.peer_streams import Speeds
 
 # Memory of 64 MiB, a speed that depends on the round, and the fields that are read.
 OURS = """#!{python}
@@ -36,7 +38,7 @@ def write_program(path: Path, text: str, **fields: str) -> str:
 @pytest.fixture
 def _programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = write_program(tmp_path / "ollama-engine", OURS, counter=str(tmp_path / "counter"))
-    monkeypatch.setattr(peers, "find_program", lambda name: ours)
+    monkeypatch.setattr(peer_tools, "find_program", lambda name: ours)
     monkeypatch.setenv("LLAMA_BENCH", write_program(tmp_path / "llama-bench", PEER))
 
 
@@ -62,29 +64,134 @@ def test_compare_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split("|")[1].strip() for line in table[4:]] == ["load, s", "short run, s", "peak memory, MiB"]
 
 
+# -- several callers ---------------------------------------------------------------------------------------------------
+
+# Twice the peer's speed for prompts and half of it for answers; a round slower each time.
+OURS_STREAMS = """#!{python}
+import json, pathlib, sys
+rounds = pathlib.Path({counter!r})
+n = len(rounds.read_text()) if rounds.exists() else 0
+rounds.write_text("x" * (n + 1))
+asked = sys.argv[1:]
+assert asked[0] == "bench" and "--json" in asked, asked
+assert asked[asked.index("-p") + 1 : asked.index("-p") + 4 : 2] == ["300", "64"], asked
+widths = [int(width) for width in asked[asked.index("--parallel") + 1].split(",")]
+rows = [{{"streams": w, "prefill_tps": 200.0 - n, "decode_tps": 20.0 * w}} for w in widths]
+print(json.dumps({{"prefill_tps": 1, "decode_tps": 1, "parallel": rows}}))
+"""
+PEER_STREAMS = """#!{python}
+import json, sys
+asked = sys.argv[1:]
+value = lambda name: asked[asked.index(name) + 1]
+assert (value("-npp"), value("-ntg"), value("--output-format")) == ("300", "64", "jsonl"), asked
+assert value("-c") == str(512 * 4), asked
+unified = "--kv-unified" in asked
+assert unified != ("--no-kv-unified" in asked), asked
+print("a line of the log")
+for width in value("-npl").split(",")[:{n_widths}]:
+    prompts, answers = (100.0, 30.0) if unified else (90.0, 40.0)
+    print(json.dumps({{"pl": int(width), "speed_pp": prompts, "speed_tg": answers * int(width)}}))
+print("")
+"""
+
+
+def streams_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_widths: int) -> None:
+    ours = write_program(tmp_path / "ollama-engine", OURS_STREAMS, counter=str(tmp_path / "counter"))
+    monkeypatch.setattr(peer_tools, "find_program", lambda name: ours)
+    peer = write_program(tmp_path / "llama-batched-bench", PEER_STREAMS, n_widths=str(n_widths))
+    monkeypatch.setenv("LLAMA_BATCHED_BENCH", peer)
+
+
+STREAMS = ["compare", "some/model.gguf", "-p", "300", "-n", "64", "-t", "1", "-r", "3", "--parallel", "1,4"]
+
+
+def test_compare_streams_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    streams_programs(tmp_path, monkeypatch, 2)
+    peers.main([*STREAMS, "--json"])
+    result = json.loads(capsys.readouterr().out)
+    assert [result[key] for key in ("model", "prompt", "generate", "threads", "repetitions")] == [
+        "model.gguf", 300, 64, 1, 3,
+    ]  # fmt: skip
+    assert result["parallel"][1] == {
+        "streams": 4,
+        "ours": {"prefill_tps": 199.0, "decode_tps": 80.0},
+        "llama_cpp": {"prefill_tps": 90.0, "decode_tps": 160.0},
+        "llama_cpp_unified": {"prefill_tps": 100.0, "decode_tps": 120.0},
+        "ratio": {"prefill_tps": 1.99, "decode_tps": 0.5},
+    }
+    assert [row["streams"] for row in result["parallel"]] == [1, 4]
+
+
+def test_compare_streams_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    streams_programs(tmp_path, monkeypatch, 2)
+    peers.main(STREAMS)
+    out = capsys.readouterr()
+    title, prefill, decode = out.out.rstrip("\n").split("\n\n")
+    assert title == "model.gguf, 300 + 64 tokens a stream, 1 threads"
+    assert prefill.splitlines()[-1] == "| 4 | 199.00 | 90.00 | 100.00 | 1.99 | 1.00 |"
+    assert decode.splitlines()[-2:] == [
+        "| 1 | 20.00 | 40.00 | 30.00 | 0.50 | 1.00 |",
+        "| 4 | 80.00 | 160.00 | 120.00 | 0.50 | 4.00 |",
+    ]
+    turns = [line.split()[-1] for line in out.err.splitlines()]
+    assert turns == ["ours", "llama_cpp", "llama_cpp_unified"] * 3
+
+
+def test_a_width_that_the_peer_leaves_out_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    streams_programs(tmp_path, monkeypatch, 1)
+    with pytest.raises(SystemExit, match=r"measured \[1\] streams instead of \[1, 4\]"):
+        peers.main(STREAMS)
+
+
+@pytest.mark.parametrize("widths", ["0,1", "x", "", "2,2"])
+def test_widths_that_make_no_sense(widths: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        peers.main(["compare", "m.gguf", "--parallel", widths])
+    assert "expected different numbers of streams such as 1,2,4,8" in capsys.readouterr().err
+
+
+def test_medians_of_streams() -> None:
+    assert peer_streams.medians([Speeds(3.0, 10.0), Speeds(1.0, 30.0), Speeds(2.0, 20.0)]) == Speeds(2.0, 20.0)
+
+
+# -- tools -------------------------------------------------------------------------------------------------------------
+
+
+def test_it_runs_as_a_program(tmp_path: Path) -> None:
+    program = str(peer_tools.ROOT / "bench/peers.py")
+    done = subprocess.run(
+        [sys.executable, program, "--help"], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert "compare" in done.stdout
+
+
 def test_a_failing_program_is_quoted(tmp_path: Path) -> None:
     program = write_program(tmp_path / "broken", "#!{python}\nimport sys\nsys.exit('no such model')\n")
     with pytest.raises(SystemExit, match=r"broken ended with 1\nno such model"):
-        peers.run([program])
+        peer_tools.run([program])
 
 
 def test_a_program_ended_by_a_signal(tmp_path: Path) -> None:
     program = write_program(tmp_path / "killed", "#!{python}\nimport os\nos.kill(os.getpid(), 9)\n")
     with pytest.raises(SystemExit, match="ended with -9"):
-        peers.run([program])
+        peer_tools.run([program])
 
 
 def test_the_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert peers.cache_folder("0123456789abcdef" * 4) == tmp_path / "ollama_engine/peers/0123456789abcdef"
+    assert peer_tools.cache_folder("0123456789abcdef" * 4) == tmp_path / "ollama_engine/peers/0123456789abcdef"
 
 
 def test_tools_that_are_built_already(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("LLAMA_BENCH", raising=False)
-    lock = peers.load_fetch().read_lock(peers.ROOT / "csrc/ggml/ggml.lock")
-    folder = peers.cache_folder(lock["sha256"]) / "source/build/bin"
+    lock = peer_tools.load_fetch().read_lock(peer_tools.ROOT / "csrc/ggml/ggml.lock")
+    folder = peer_tools.cache_folder(lock["sha256"]) / "source/build/bin"
     folder.mkdir(parents=True)
-    for tool in peers.TOOLS:
+    for tool in peer_tools.TOOLS:
         (folder / tool).touch()
-    assert peers.llama_bench() == str(folder / "llama-bench")
+    assert peer_tools.tool("llama-bench") == str(folder / "llama-bench")

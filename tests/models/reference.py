@@ -96,13 +96,13 @@ def _empty_model(case: Case, config: TinyLlama) -> Any:
 def _load(model: Any, source: TinyModel) -> None:
     import torch  # noqa: PLC0415
 
-    state = {name: torch.from_numpy(np.ascontiguousarray(w)) for name, w in _state(source).items()}
+    state = {name: torch.from_numpy(np.ascontiguousarray(w)) for name, w in huggingface_weights(source).items()}
     missing, unexpected = model.load_state_dict(state, strict=False)
     assert not unexpected, unexpected
     assert set(missing) <= ({"lm_head.weight"} if source.config.tied else set()), missing
 
 
-def _state(source: TinyModel) -> Weights:
+def huggingface_weights(source: TinyModel) -> Weights:
     """Weights by the names of transformers. rope_freqs is left out: transformers computes the factors itself."""
     w, config = source.weights, source.config
     state = {"model.embed_tokens.weight": w["token_embd.weight"], "model.norm.weight": w["output_norm.weight"]}

@@ -1,4 +1,4 @@
-"""`bench`: the JSON object, the table, parts left out, and the memory figure."""
+"""`bench` of one caller: the JSON object, the table, parts left out, and the memory figure."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ KEYS = {
     "prefill_tps", "decode_tps", "load_seconds", "peak_rss_bytes", "model", "architecture", "threads", "version",
     "ggml_version", "n_prompt", "n_gen", "repetitions", "warmup", "samples", "num_ctx", "batch_size",
     "flash_attention", "kv_cache_type", "mmap", "devices", "memory", "graphs",
+    "parallel", "depth",
 }  # fmt: skip
 
 
@@ -39,6 +40,7 @@ def test_the_json_object(cli, tiny: str) -> None:
     told = ("model", "threads", "version", "n_prompt", "n_gen", "repetitions", "warmup", "num_ctx", "kv_cache_type")
     assert [result[key] for key in told] == [tiny, 1, __version__, 24, 6, 3, True, 256, "f32"]
     assert result["devices"][-1] == "CPU"
+    assert (result["parallel"], result["depth"]) == ([], [])
     # Each part builds one graph; the decode warm-up has one token, all other runs have all of them.
     assert result["graphs"] == {"built": 2, "reused": (4 - 1) + (1 + 3 * 6 - 1)}
 

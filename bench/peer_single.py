@@ -1,0 +1,91 @@
+"""One caller: `ollama-engine bench` beside llama-bench, from an empty context."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from bench.peer_tools import our_program, run, tool
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One run, or the medians of several. Speeds in tokens/s; `short_run_seconds` is the wall time of a whole process
+    that loads the model and computes one prompt token and one more; `peak_rss_bytes` covers mapped model pages."""
+
+    prefill_tps: float
+    decode_tps: float
+    load_seconds: float
+    short_run_seconds: float
+    peak_rss_bytes: float
+
+
+# -- measuring ---------------------------------------------------------------------------------------------------------
+
+
+def measure_ours(model: str, prompt: int, generate: int, threads: int) -> Figures:
+    command = [our_program(), "bench", model, "-t", str(threads), "-r", "1", "--json"]
+    short = run([*command, "-p", "1", "-n", "1", "--no-warmup"])
+    full = run([*command, "-p", str(prompt), "-n", str(generate)])
+    result = json.loads(full.stdout)
+    return Figures(
+        result["prefill_tps"], result["decode_tps"], result["load_seconds"], short.seconds, full.peak_rss_bytes
+    )
+
+
+def measure_peer(model: str, prompt: int, generate: int, threads: int) -> Figures:
+    """llama-bench does not report its load time: it is what remains of the short run besides its two tests."""
+    command = [tool("llama-bench"), "-m", model, "-t", str(threads), "-r", "1", "-o", "json"]
+    short = run([*command, "-p", "1", "-n", "1", "--no-warmup"])
+    in_tests = sum(sum(test["samples_ns"]) for test in json.loads(short.stdout)) / 1e9
+    full = run([*command, "-p", str(prompt), "-n", str(generate)])
+    speeds = llama_bench_speeds(json.loads(full.stdout))
+    return Figures(*speeds, short.seconds - in_tests, short.seconds, full.peak_rss_bytes)
+
+
+def llama_bench_speeds(tests: list[dict[str, Any]]) -> tuple[float, float]:
+    """(prefill, decode) in tokens/s from llama-bench's JSON, one entry per test."""
+    prefill = [test["avg_ts"] for test in tests if test["n_prompt"] > 0 and test["n_gen"] == 0]
+    decode = [test["avg_ts"] for test in tests if test["n_gen"] > 0 and test["n_prompt"] == 0]
+    return prefill[0], decode[0]
+
+
+def medians(runs: list[Figures]) -> Figures:
+    rows = [asdict(run) for run in runs]
+    return Figures(**{key: statistics.median(row[key] for row in rows) for key in rows[0]})
+
+
+def compare(model: str, prompt: int, generate: int, threads: int, repetitions: int) -> dict[str, Any]:
+    tool("llama-bench")  # builds it now rather than in the middle of the runs
+    ours, peer = [], []
+    for i in range(repetitions):
+        print(f"round {i + 1} of {repetitions}", file=sys.stderr)
+        ours.append(measure_ours(model, prompt, generate, threads))
+        peer.append(measure_peer(model, prompt, generate, threads))
+    return {
+        "model": os.path.basename(model), "prompt": prompt, "generate": generate, "threads": threads,
+        "repetitions": repetitions, "ours": asdict(medians(ours)), "llama_cpp": asdict(medians(peer)),
+    }  # fmt: skip
+
+
+# -- reporting ---------------------------------------------------------------------------------------------------------
+
+ROWS = (
+    ("prefill, tokens/s", "prefill_tps", 1.0, 1),
+    ("decode, tokens/s", "decode_tps", 1.0, 2),
+    ("load, s", "load_seconds", 1.0, 2),
+    ("short run, s", "short_run_seconds", 1.0, 2),
+    ("peak memory, MiB", "peak_rss_bytes", 2.0**-20, 0),
+)
+
+
+def report(result: dict[str, Any]) -> str:
+    lines = ["| | ollama_engine | llama.cpp | ratio |", "|---|---:|---:|---:|"]
+    for title, key, unit, digits in ROWS:
+        a, b = result["ours"][key] * unit, result["llama_cpp"][key] * unit
+        lines.append(f"| {title} | {a:.{digits}f} | {b:.{digits}f} | {a / b if b else float('nan'):.2f} |")
+    return "\n".join(lines)

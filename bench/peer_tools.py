@@ -1,0 +1,128 @@
+"""llama.cpp's own tools: built once from the pinned sources, found, and run.
+
+They lie in a cache folder, by the hash of the lock file's archive. A variable such as LLAMA_BENCH=/path/to/llama-bench
+or LLAMA_BATCHED_BENCH=... names another one. Needs cmake, found beside this Python or on the PATH.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+ROOT = Path(__file__).resolve().parents[1]
+TOOLS = ("llama-bench", "llama-batched-bench", "llama-quantize", "llama-perplexity", "llama-completion")
+OPTIONS = {
+    "CMAKE_BUILD_TYPE": "Release",
+    "LLAMA_BUILD_UI": "OFF",
+    "LLAMA_USE_PREBUILT_UI": "OFF",
+    "LLAMA_BUILD_TESTS": "OFF",
+    "LLAMA_CURL": "OFF",
+    "LLAMA_OPENSSL": "OFF",
+}
+_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
+
+
+# -- building ----------------------------------------------------------------------------------------------------------
+
+
+def load_fetch() -> ModuleType:
+    """The build's own downloader, csrc/ggml/fetch.py, which is no package."""
+    spec = importlib.util.spec_from_file_location("ggml_fetch", ROOT / "csrc/ggml/fetch.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def cache_folder(sha256: str) -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "ollama_engine" / "peers" / sha256[:16]
+
+
+def find_program(name: str) -> str | None:
+    """A program beside this Python (pip installs cmake, ninja and this package's own there) or on the PATH."""
+    return shutil.which(name, path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
+
+
+def fetch_sources(source: Path) -> None:
+    fetch = load_fetch()
+    lock = fetch.read_lock(ROOT / "csrc/ggml/ggml.lock")
+    whole = {**lock, "subtree": str(Path(lock["subtree"]).parent)}
+    source.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=source.parent) as temp:
+        print(f"downloading {lock['package']}", file=sys.stderr)
+        archive = fetch.download(lock, Path(temp))
+        fetch.verify(archive, lock["sha256"])
+        fetch.unpack(archive, whole, source)
+
+
+def build_tools() -> Path:
+    """The folder of the built tools; builds what is not there yet, with the compiler's progress on stderr."""
+    lock = load_fetch().read_lock(ROOT / "csrc/ggml/ggml.lock")
+    source = cache_folder(lock["sha256"]) / "source"
+    tools = source / "build" / "bin"
+    if all((tools / tool).exists() for tool in TOOLS):
+        return tools
+    cmake = find_program("cmake")
+    if cmake is None:
+        raise SystemExit("peers: cmake was not found; install it (pip install cmake ninja) and try again")
+    if not (source / "CMakeLists.txt").exists():
+        fetch_sources(source)
+    configure = [cmake, "-S", str(source), "-B", str(source / "build")]
+    configure += [f"-D{key}={value}" for key, value in OPTIONS.items()]
+    ninja = find_program("ninja")
+    if ninja is not None:
+        configure += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
+    subprocess.run(configure, check=True, stdout=sys.stderr)
+    jobs = str(os.cpu_count() or 1)
+    build = [cmake, "--build", str(source / "build"), "--target", *TOOLS, "-j", jobs]
+    subprocess.run(build, check=True, stdout=sys.stderr)
+    return tools
+
+
+def tool(name: str) -> str:
+    """The path of one of TOOLS."""
+    return os.environ.get(name.upper().replace("-", "_")) or str(build_tools() / name)
+
+
+def our_program() -> str:
+    """The path of this package's program."""
+    program = find_program("ollama-engine")
+    if program is None:
+        raise SystemExit("peers: ollama-engine was not found beside this Python; install the package into it first")
+    return program
+
+
+# -- running -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Finished:
+    stdout: str
+    seconds: float
+    peak_rss_bytes: int
+
+
+def run(command: list[str]) -> Finished:
+    """Run to the end, with wall time and this child's own peak memory."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        start = time.perf_counter()
+        child = subprocess.Popen(command, stdout=out, stderr=err)
+        _, status, usage = os.wait4(child.pid, 0)
+        seconds = time.perf_counter() - start
+        child.returncode = os.waitstatus_to_exitcode(status)
+        out.seek(0)
+        err.seek(0)
+        if child.returncode != 0:
+            tail = err.read().decode(errors="replace")[-2000:]
+            raise SystemExit(f"peers: {' '.join(command)} ended with {child.returncode}\n{tail}")
+        return Finished(out.read().decode(errors="replace"), seconds, usage.ru_maxrss * _MAXRSS_UNIT)

@@ -1,0 +1,59 @@
+"""What `bench` found, for people: the conditions, then one table for each question."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ollama_engine.cli.tables import pairs, size, table
+
+__all__ = ["report"]
+
+Row = tuple[str, ...]
+
+
+def report(result: dict[str, Any]) -> str:
+    """Text of several lines."""
+    tables = [_single(result)]
+    if result["parallel"]:
+        tables.append(_varied("streams", result["parallel"]))
+    if result["depth"]:
+        tables.append(_varied("depth", result["depth"]))
+    return "\n\n".join([pairs(_conditions(result)), *tables])
+
+
+def _conditions(result: dict[str, Any]) -> list[tuple[str, str | None]]:
+    peak = result["peak_rss_bytes"]
+    built, reused = result["graphs"]["built"], result["graphs"]["reused"]
+    return [
+        ("model", result["model"]),
+        ("load", f"{result['load_seconds']:.2f} s"),
+        ("peak memory", None if peak is None else size(peak)),
+        ("threads", str(result["threads"])),
+        ("flash attention", "on" if result["flash_attention"] else "off"),
+        ("cache", f"{result['kv_cache_type']}, {result['num_ctx']} tokens"),
+        ("batch size", str(result["batch_size"])),
+        ("graphs", f"{built} built, {reused} reused"),
+        ("version", f"{result['version']}, ggml {result['ggml_version']}"),
+    ]
+
+
+def _single(result: dict[str, Any]) -> str:
+    rows: list[Row] = [("test", "tokens/s", "least", "most")]
+    for name, n_tokens in (("prefill", result["n_prompt"]), ("decode", result["n_gen"])):
+        if result["samples"][f"{name}_tps"]:
+            rows.append((f"{name} {n_tokens}", *_speeds(result, name)))
+    return table(rows, right=(1, 2, 3))
+
+
+def _varied(name: str, measured: list[dict[str, Any]]) -> str:
+    """One row for each value; prompt and answer side by side, as far as they were measured."""
+    parts = [part for part in ("prefill", "decode") if measured[0]["samples"][f"{part}_tps"]]
+    rows: list[Row] = [(name, *(title for part in parts for title in (f"{part} tokens/s", "least", "most")))]
+    for each in measured:
+        rows.append((str(each[name]), *(speed for part in parts for speed in _speeds(each, part))))
+    return table(rows, right=range(len(rows[0])))
+
+
+def _speeds(measured: dict[str, Any], part: str) -> Row:
+    samples = measured["samples"][f"{part}_tps"]
+    return tuple(f"{speed:.2f}" for speed in (measured[f"{part}_tps"], min(samples), max(samples)))

@@ -1,0 +1,69 @@
+"""What `bench` found, as one JSON object: medians, every sample, and under which conditions it was measured."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ollama_engine import __version__
+from ollama_engine.cli.bench.parts import Samples
+from ollama_engine.cli.bench.plan import Plan
+from ollama_engine.ml.device import ggml_version
+from ollama_engine.runner.loading import Loaded
+
+__all__ = ["conditions", "medians", "peak_rss_bytes", "rows"]
+
+
+def medians(samples: Samples) -> dict[str, float | None]:
+    """The median of each list of speeds; None for what is left out."""
+    return {name: statistics.median(speeds) if speeds else None for name, speeds in samples.items()}
+
+
+def rows(name: str, values: Iterable[int], found: Iterable[Samples]) -> list[dict[str, Any]]:
+    """Medians and samples for each value of what was varied, such as {"streams": 8, "prefill_tps": ...}."""
+    return [{name: value, **medians(each), "samples": each} for value, each in zip(values, found, strict=True)]
+
+
+def conditions(loaded: Loaded, plan: Plan) -> dict[str, Any]:
+    """What was measured, on what, and how; `graphs` counts those of one prompt and one answer, at all depths."""
+    return {
+        "model": loaded.path,
+        "architecture": loaded.gguf.architecture,
+        "threads": loaded.backend.threads,
+        "version": __version__,
+        "ggml_version": ggml_version(),
+        "n_prompt": plan.n_prompt,
+        "n_gen": plan.n_gen,
+        "repetitions": plan.repetitions,
+        "warmup": plan.warmup,
+        "num_ctx": plan.num_ctx,
+        "batch_size": loaded.executor.batch_size,
+        "flash_attention": loaded.cache.flash_attention,
+        "kv_cache_type": loaded.config.kv_cache_type,
+        "mmap": loaded.config.mmap,
+        "devices": [device.name for device in loaded.backend.devices],
+        "memory": [asdict(device) for device in loaded.memory().devices],
+        "graphs": asdict(loaded.executor.counts),
+    }
+
+
+def peak_rss_bytes(status: Path = Path("/proc/self/status")) -> int | None:
+    """The most memory this process had at one time, mapped model pages included; None where that is not known.
+
+    Linux hands getrusage's figure down from the process that started this one, so there its own status is read.
+    """
+    try:
+        for entry in status.read_text(encoding="ascii", errors="replace").splitlines():
+            if entry.startswith("VmHWM:"):
+                return int(entry.split()[1]) * 1024
+    except OSError:
+        pass
+    try:
+        import resource  # noqa: PLC0415
+    except ImportError:
+        return None
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

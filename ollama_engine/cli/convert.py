@@ -1,0 +1,26 @@
+"""`ollama-engine convert`: a model's folder, as Hugging Face publishes it, into one GGUF file."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from ollama_engine.cli.progress import LoadingBar, StatusLine
+from ollama_engine.convert import convert_model
+from ollama_engine.convert.outtype import FILE_TYPES
+
+__all__ = ["add_arguments", "main"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of this command."""
+    parser.add_argument("source", metavar="SRC", help="the folder with config.json, the weights and the tokenizer")
+    parser.add_argument("-o", "--out", required=True, metavar="OUT.gguf", help="the file to write; must not exist")
+    parser.add_argument("--outtype", choices=FILE_TYPES, default="f16", help="type of the matrices (default: f16)")
+
+
+def main(args: argparse.Namespace) -> None:
+    """Convert, with a bar on standard error where that is a terminal."""
+    with StatusLine(sys.stderr) as line:
+        convert_model(args.source, args.out, args.outtype, progress=LoadingBar(line, f"writing {args.out}"))
+    print(args.out)

@@ -1,0 +1,18 @@
+"""Models as they are published -> GGUF files, and GGUF files -> smaller ones.
+
+    convert_model("path/to/folder", "model.gguf", "bf16")
+    quantize_model("model.gguf", "model-q4.gguf", "Q4_K_M")
+
+- `model`: the conversion of a folder from end to end
+- `registry`, `architecture`: which architectures there are, and the nouns in which each declares its conversion
+- `llama`, ...: one file for each family; `keys`, `rope`, `transforms`: what they share
+- `plan`, `streaming`: which tensors are written, and their bytes
+- `metadata`, `vocab`: what the file says about the model, and its tokenizer
+- `source`: reading checkpoints; `gguf_writing`, `new_file`, `outtype`: writing
+"""
+
+from __future__ import annotations
+
+from ollama_engine.convert.model import convert_model
+
+__all__ = ["convert_model"]

@@ -1,0 +1,127 @@
+"""The nouns in which an architecture's conversion is declared: `Architecture`, `Key`, `Tensor`.
+
+An architecture's file is data; `plan` does the work. Names and shapes speak of sizes ("n_embd"), whose numbers `sizes`
+takes from config.json. Shapes are in numpy's order, as checkpoints have them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ollama_engine.convert.source.folder import Config
+from ollama_engine.convert.transforms import Transform
+
+__all__ = ["Architecture", "Key", "Tensor", "decoder_sizes", "linear"]
+
+Sizes = Mapping[str, int]
+MetadataValues = Mapping[str, Any]
+
+COMMON_RENAMES = (
+    (r"^(?:model\.)?language_model\.(?:model\.)?(?=embed_tokens|layers|norm\.)", "model."),
+    (r"^(?:model\.)?language_model\.(?=lm_head)", ""),
+    (r"^(?=embed_tokens\.|layers\.|norm\.)", "model."),
+)
+"""Prefixes that come and go between releases, and with the class that saved the weights."""
+
+COMMON_IGNORED = (r"\.rotary_emb\.inv_freq$", r"\.(?:attention|attn)\.(?:masked_)?bias$")
+"""Constants that old versions saved beside the weights."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """One metadata key below the architecture's name, taken from config.json as it is."""
+
+    name: str
+    kind: Literal["u32", "f32", "bool", "str"]
+    sources: tuple[str, ...]
+    """Names in config.json; the first that is there counts."""
+    required: bool = True
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One kind of tensor: what it is called in GGUF and in the checkpoint, and its shape there.
+
+    "{i}" stands for the layer. "{e}" in `source` stands for the expert: all of them are stacked. Of several
+    declarations with one target the first whose source exists counts.
+    """
+
+    target: str
+    source: str
+    shape: tuple[str | int, ...]
+    """Of the source: names of sizes, or numbers."""
+    transform: Transform | None = None
+    optional: bool = False
+    applies: Callable[[Config, int], bool] | None = None
+    """(config, layer) -> whether the model has it; always, if None."""
+
+
+def _no_values(config: Config, sizes: Sizes) -> MetadataValues:
+    return {}
+
+
+def _no_tensors(config: Config, sizes: Sizes) -> Mapping[str, NDArray[np.float32]]:
+    return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """How one `general.architecture` is made of what Hugging Face publishes."""
+
+    name: str
+    """`general.architecture`."""
+    classes: tuple[str, ...]
+    """Names that `architectures` of config.json may have."""
+    sizes: Callable[[Config], Sizes]
+    """The sizes that shapes are made of; n_layer is required."""
+    keys: tuple[Key, ...]
+    tensors: tuple[Tensor, ...]
+    more_keys: Callable[[Config, Sizes], MetadataValues] = _no_values
+    """Keys, below the architecture's name, that are no plain copies: int, float, bool, str, or a list of these."""
+    made_tensors: Callable[[Config, Sizes], Mapping[str, NDArray[np.float32]]] = _no_tensors
+    """Tensors that are computed from config.json."""
+    renames: tuple[tuple[str, str], ...] = COMMON_RENAMES
+    """(regular expression, replacement) for names of the checkpoint, before they are looked up."""
+    ignored: tuple[str, ...] = ()
+    """Regular expressions of names that carry no weights, besides COMMON_IGNORED."""
+    always_f32: tuple[str, ...] = field(default=())
+    """Regular expressions of GGUF names that are never stored in fewer bits, besides those of `outtype`."""
+    pre_names: tuple[str, ...] = ()
+    """Names of pre-tokenizers to prefer where several behave alike."""
+
+
+def linear(target: str, source: str, out: str, into: str, transform: Transform | None = None) -> tuple[Tensor, ...]:
+    """A projection's weight [out, into], and its bias [out] where the checkpoint has one."""
+    return (
+        Tensor(f"{target}.weight", f"{source}.weight", (out, into), transform),
+        Tensor(f"{target}.bias", f"{source}.bias", (out,), transform, optional=True),
+    )
+
+
+def decoder_sizes(config: Config) -> dict[str, int]:
+    """The sizes of a decoder with grouped-query attention.
+
+    n_expert is 0 for a dense model. Raises ModelFormatError when config.json lacks one or they cannot be.
+    """
+    n_embd, n_head = config.whole("hidden_size"), config.whole("num_attention_heads")
+    if n_head < 1:
+        raise config.wrong(("num_attention_heads",), "at least 1", n_head)
+    n_head_kv = config.whole("num_key_value_heads", default=n_head)
+    head_dim = config.whole("head_dim", default=n_embd // n_head)
+    return {
+        "n_layer": config.whole("num_hidden_layers"),
+        "n_embd": n_embd,
+        "n_head": n_head,
+        "n_head_kv": n_head_kv,
+        "head_dim": head_dim,
+        "n_ff": config.whole("intermediate_size"),
+        "n_vocab": config.whole("vocab_size"),
+        "n_expert": config.whole("num_local_experts", "num_experts", default=0),
+        "q_size": n_head * head_dim,
+        "kv_size": n_head_kv * head_dim,
+    }

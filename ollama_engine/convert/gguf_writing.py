@@ -1,0 +1,105 @@
+"""Writes GGUF files front to back: the header, then tensors as they come, each at its place.
+
+Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Metadata come as bytes that are already encoded: a
+converter has the gguf package encode them, a quantizer copies those of its source as they are.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ollama_engine.ml.types import block_of, type_id
+
+__all__ = ["ByteCounter", "EncodedMetadata", "OutTensor", "Progress", "data_size", "write_header", "write_tensor"]
+
+ALIGNMENT = 32
+"""Tensors start at multiples of this many bytes; GGUF's default, for which no metadata key is needed."""
+
+Progress = Callable[[int, int], None]
+"""Called with (bytes written, bytes in all)."""
+
+
+class ByteCounter:
+    """Adds up what was written and tells `progress`."""
+
+    def __init__(self, total: int, progress: Progress | None) -> None:
+        self._total = total
+        self._done = 0
+        self._progress = progress
+
+    def add(self, n: int) -> None:
+        """`n` more bytes."""
+        self._done += n
+        if self._progress is not None:
+            self._progress(self._done, self._total)
+
+
+@dataclass(frozen=True)
+class EncodedMetadata:
+    """`count` keys with their values, one after the other, in the bytes of the format."""
+
+    count: int
+    data: bytes
+
+
+@dataclass(frozen=True)
+class OutTensor:
+    """A tensor as the header announces it; `shape` is in ggml's order, fastest dimension first."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of the data."""
+        block, size = block_of(self.dtype)
+        return prod(self.shape) // block * size
+
+
+def data_size(tensors: Iterable[OutTensor]) -> int:
+    """Bytes of all tensors, with what lies between them."""
+    return sum(_padded(tensor.n_bytes) for tensor in tensors)
+
+
+def write_header(file: BinaryIO, metadata: EncodedMetadata, tensors: Sequence[OutTensor]) -> None:
+    """Everything before the data of the first tensor."""
+    parts = [b"GGUF", struct.pack("<IQQ", 3, len(tensors), metadata.count), metadata.data]
+    offset = 0
+    for tensor in tensors:
+        name = tensor.name.encode("utf-8", "surrogateescape")
+        parts += [struct.pack("<Q", len(name)), name, struct.pack("<I", len(tensor.shape))]
+        parts.append(struct.pack(f"<{len(tensor.shape)}Q", *tensor.shape))
+        parts.append(struct.pack("<IQ", type_id(tensor.dtype), offset))
+        offset += _padded(tensor.n_bytes)
+    header = b"".join(parts)
+    file.write(header.ljust(_padded(len(header)), b"\0"))
+
+
+def write_tensor(
+    file: BinaryIO, tensor: OutTensor, chunks: Iterable[NDArray[np.uint8]], wrote: Callable[[int], None]
+) -> None:
+    """The data of the next tensor in pieces; `wrote` hears of the bytes of each.
+
+    Raises ValueError when the pieces are not the tensor: a programming error of the caller, found before it can shift
+    everything behind it.
+    """
+    total = 0
+    for chunk in chunks:
+        file.write(chunk.data)
+        total += chunk.nbytes
+        wrote(chunk.nbytes)
+    if total != tensor.n_bytes:
+        raise ValueError(f"tensor {tensor.name} takes {tensor.n_bytes} bytes, got {total}")
+    file.write(bytes(_padded(total) - total))
+
+
+def _padded(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT

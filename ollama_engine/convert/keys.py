@@ -1,0 +1,22 @@
+"""Metadata keys that many architectures take from config.json alike."""
+
+from __future__ import annotations
+
+from ollama_engine.convert.architecture import Key
+
+__all__ = ["DECODER_KEYS"]
+
+DECODER_KEYS = (
+    Key("block_count", "u32", ("num_hidden_layers", "n_layer", "num_layers")),
+    Key("context_length", "u32", ("max_position_embeddings", "n_ctx", "n_positions", "max_seq_len")),
+    Key("embedding_length", "u32", ("hidden_size", "n_embd")),
+    Key("feed_forward_length", "u32", ("intermediate_size", "n_inner")),
+    Key("attention.head_count", "u32", ("num_attention_heads", "n_head")),
+    Key("attention.head_count_kv", "u32", ("num_key_value_heads",), required=False),
+    Key("attention.key_length", "u32", ("head_dim",), required=False),
+    Key("attention.value_length", "u32", ("head_dim",), required=False),
+    Key("attention.layer_norm_rms_epsilon", "f32", ("rms_norm_eps", "norm_eps"), required=False),
+    Key("attention.layer_norm_epsilon", "f32", ("layer_norm_eps", "layer_norm_epsilon"), required=False),
+    Key("expert_count", "u32", ("num_local_experts", "num_experts"), required=False),
+    Key("expert_used_count", "u32", ("num_experts_per_tok",), required=False),
+)

@@ -1,0 +1,111 @@
+"""Makes the metadata of a converted file, in the words and types of llama.cpp's converter.
+
+The gguf package knows how each value is encoded, and how a model's name, size and licence are found in its folder.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ollama_engine.convert.architecture import Architecture, Key, Sizes
+from ollama_engine.convert.gguf_writing import EncodedMetadata
+from ollama_engine.convert.outtype import FILE_TYPES
+from ollama_engine.convert.plan import PlannedTensor
+from ollama_engine.convert.source.folder import Config
+from ollama_engine.errors import ConfigError
+
+__all__ = ["add_model", "add_value", "encode", "model_keys", "new_writer"]
+
+QUANTIZATION_VERSION = 2
+
+
+def new_writer(architecture: str) -> Any:
+    """A GGUFWriter without a file; its general.architecture is set.
+
+    Raises ConfigError when the gguf package is not installed.
+    """
+    try:
+        import gguf  # noqa: PLC0415 (an extra)
+    except ImportError:
+        raise ConfigError("conversion needs the gguf package: pip install 'ollama_engine[convert]'") from None
+    return gguf.GGUFWriter(None, architecture)
+
+
+def encode(writer: Any) -> EncodedMetadata:
+    """The bytes of all that was added to a GGUFWriter. It can write to files only, so a temporary one it is."""
+    with tempfile.TemporaryDirectory(prefix="ollama-engine-") as folder:
+        path = Path(folder) / "metadata.gguf"
+        writer.write_header_to_file(path=path)
+        writer.write_kv_data_to_file()
+        writer.close()
+        data = path.read_bytes()
+    # Magic and version, number of tensors, number of keys; then the keys.
+    return EncodedMetadata(int.from_bytes(data[16:24], "little"), data[24:])
+
+
+def add_model(
+    writer: Any,
+    folder: Path,
+    architecture: Architecture,
+    keys: Mapping[str, Any],
+    outtype: str,
+    planned: Sequence[PlannedTensor],
+) -> None:
+    """Add everything but the tokenizer: what `general.` says, and `keys` below the architecture's name."""
+    import gguf  # noqa: PLC0415
+
+    for tensor in planned:  # for the number of parameters
+        writer.add_tensor_info(tensor.name, tensor.shape, np.dtype(np.float32), 0)
+    total, *counts = writer.get_total_parameter_count()
+    general = gguf.Metadata.load(None, folder, None, total)
+    general.name = general.name or folder.resolve().name
+    if general.size_label is None and total:
+        general.size_label = gguf.size_label(total, *counts)
+    writer.add_type("model")
+    general.set_gguf_meta_model(writer)
+    for name, value in keys.items():
+        add_value(writer, f"{architecture.name}.{name}", value)
+    writer.add_file_type(FILE_TYPES[outtype])
+    writer.add_quantization_version(QUANTIZATION_VERSION)
+
+
+def model_keys(architecture: Architecture, config: Config, sizes: Sizes) -> dict[str, Any]:
+    """The keys below the architecture's name.
+
+    Raises ModelFormatError for a config.json that lacks a required value or has one of another kind.
+    """
+    keys: dict[str, Any] = {}
+    for key in architecture.keys:
+        if key.required or config.get(*key.sources) is not None:
+            keys[key.name] = _value(key, config)
+    return {**keys, **architecture.more_keys(config, sizes)}
+
+
+def _value(key: Key, config: Config) -> Any:
+    if key.kind == "u32":
+        return config.whole(*key.sources)
+    if key.kind == "f32":
+        return float(config.number(*key.sources))
+    value = config.get(*key.sources)
+    if type(value) is not {"bool": bool, "str": str}[key.kind]:
+        raise config.wrong(key.sources, f"a {key.kind}", value)
+    return value
+
+
+def add_value(writer: Any, key: str, value: Any) -> None:
+    """Whole numbers become u32, fractions f32."""
+    if isinstance(value, bool):
+        writer.add_bool(key, value)
+    elif isinstance(value, int):
+        writer.add_uint32(key, value)
+    elif isinstance(value, float):
+        writer.add_float32(key, value)
+    elif isinstance(value, str):
+        writer.add_string(key, value)
+    else:
+        writer.add_array(key, value)

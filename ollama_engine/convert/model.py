@@ -1,0 +1,63 @@
+"""Converts a model's folder: reads what it says, plans the file, and streams the tensors into it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from ollama_engine.convert.gguf_writing import ByteCounter, OutTensor, Progress, data_size, write_header, write_tensor
+from ollama_engine.convert.metadata import add_model, encode, model_keys, new_writer
+from ollama_engine.convert.new_file import check_target, new_file
+from ollama_engine.convert.outtype import FILE_TYPES, element_type
+from ollama_engine.convert.plan import PlannedTensor, plan_tensors
+from ollama_engine.convert.registry import find_architecture
+from ollama_engine.convert.source.checkpoint import open_checkpoint
+from ollama_engine.convert.source.folder import ModelFolder, read_config
+from ollama_engine.convert.streaming import tensor_bytes
+from ollama_engine.convert.vocab.export import add_tokenizer
+from ollama_engine.errors import ConfigError
+
+__all__ = ["convert_model"]
+
+
+def convert_model(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    outtype: str = "f16",
+    *,
+    progress: Progress | None = None,
+) -> None:
+    """Write the model in the folder `source` as a GGUF file.
+
+    `outtype` is the type of matrices: f32, f16, bf16 or q8_0. `progress` is called with (bytes written, bytes in all).
+    No more than about twice the largest tensor is held in memory. The file appears when it is whole, and never
+    replaces one.
+
+    Raises UnsupportedModelError for an architecture or tokenizer that cannot be converted, ModelFormatError for
+    folders that are incomplete or contradict themselves, ConfigError for an unknown outtype or a missing gguf
+    package, and OSError: FileExistsError for a target that is there already, ENOSPC where the disk has no room.
+    """
+    if outtype not in FILE_TYPES:
+        raise ConfigError(f"outtype is one of {', '.join(FILE_TYPES)}, got {outtype!r}")
+    folder = ModelFolder(source)
+    check_target(target, 0)
+    config = read_config(folder)
+    architecture = find_architecture(config)
+    writer = new_writer(architecture.name)
+    sizes = architecture.sizes(config)
+    keys = model_keys(architecture, config, sizes)
+    planned = plan_tensors(architecture, config, sizes, open_checkpoint(folder))
+    add_model(writer, folder.path, architecture, keys, outtype, planned)
+    add_tokenizer(writer, folder, config, sizes["n_vocab"], architecture.pre_names)
+    metadata = encode(writer)
+    tensors = [_announced(tensor, outtype, architecture.always_f32) for tensor in planned]
+    with new_file(target, len(metadata.data) + data_size(tensors)) as file:
+        write_header(file, metadata, tensors)
+        counter = ByteCounter(sum(tensor.n_bytes for tensor in tensors), progress)
+        for tensor, plan in zip(tensors, planned, strict=True):
+            write_tensor(file, tensor, tensor_bytes(plan, tensor.dtype, sizes), counter.add)
+
+
+def _announced(planned: PlannedTensor, outtype: str, always_f32: Sequence[str]) -> OutTensor:
+    dtype = element_type(planned.name, planned.shape, outtype, always_f32)
+    return OutTensor(planned.name, planned.shape[::-1] or (1,), dtype)

@@ -1,0 +1,68 @@
+"""Owns which element type each tensor of a converted file gets, and the bytes of its numbers in that type."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ollama_engine.convert.source.elements import to_float32
+from ollama_engine.ml.quantize import quantize_rows
+from ollama_engine.ml.types import block_of
+
+__all__ = ["FILE_TYPES", "as_bytes", "element_type"]
+
+FILE_TYPES: Final = {"f32": 0, "f16": 1, "bf16": 32, "q8_0": 7}
+"""`--outtype` -> `general.file_type`."""
+
+SAME = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
+"""Types of checkpoints that are one of ours bit by bit."""
+
+# As in llama.cpp's converter: what is small, or is used in ways that no kernel reads in fewer bits.
+ALWAYS_F32 = (
+    r"_norm\.weight$", r"\.ffn_gate_inp(_shexp)?\.weight$", r"position_embd\.weight$", r"^token_types\.weight$",
+    r"\.ssm_conv1d", r"\.shortconv\.conv\.weight$", r"(?<!\.weight)$",
+)  # fmt: skip
+
+
+def element_type(name: str, shape: Sequence[int], outtype: str, always_f32: Sequence[str] = ()) -> str:
+    """The type of a tensor (numpy's shape) in a file of `outtype`.
+
+    Vectors stay float32; what does not divide into blocks becomes f16.
+    """
+    if len(shape) < 2 or any(re.search(pattern, name) for pattern in (*ALWAYS_F32, *always_f32)):
+        return "f32"
+    return "f16" if shape[-1] % block_of(outtype)[0] else outtype
+
+
+def as_bytes(raw: NDArray[np.generic], source: str, dtype: str) -> NDArray[np.uint8]:
+    """The elements of a checkpoint's type `source` (rows along the last dimension) as bytes of `dtype`.
+
+    Rounds to nearest, ties to even; what is too large for f16 becomes an infinity.
+    """
+    if SAME.get(source) == dtype:
+        return np.ascontiguousarray(raw).reshape(-1).view(np.uint8)
+    values = np.ascontiguousarray(to_float32(raw, source))
+    if dtype == "f32":
+        return values.reshape(-1).view(np.uint8)
+    if dtype == "f16":
+        with np.errstate(over="ignore"):
+            return values.astype(np.float16).reshape(-1).view(np.uint8)
+    if dtype == "bf16":
+        return _to_bf16(values.reshape(-1)).view(np.uint8)
+    block, size = block_of(dtype)
+    out = np.empty(values.size // block * size, np.uint8)
+    quantize_rows(dtype, values.reshape(-1, values.shape[-1]), out)
+    return out
+
+
+def _to_bf16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    bits = values.view(np.uint32)
+    rounded = (bits + (np.uint32(0x7FFF) + ((bits >> 16) & np.uint32(1)))) >> 16
+    nan = values != values  # noqa: PLR0124
+    if nan.any():  # must not be rounded into an infinity
+        rounded[nan] = (bits[nan] >> 16) | np.uint32(64)
+    return rounded.astype(np.uint16)

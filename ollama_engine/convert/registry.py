@@ -1,0 +1,33 @@
+"""Class names in config.json -> how to convert such a model. A new architecture is one file and one line here."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from ollama_engine.convert.architecture import Architecture
+from ollama_engine.convert.source.folder import Config
+from ollama_engine.errors import UnsupportedModelError
+
+__all__ = ["architectures", "find_architecture"]
+
+_MODULES = ("llama",)
+
+
+def architectures() -> tuple[Architecture, ...]:
+    """All that can be converted."""
+    found: list[Architecture] = []
+    for name in _MODULES:
+        found += import_module(f"ollama_engine.convert.{name}").ARCHITECTURES
+    return tuple(found)
+
+
+def find_architecture(config: Config) -> Architecture:
+    """The one that `architectures` of config.json names. Raises UnsupportedModelError that lists the supported."""
+    names = config.get("architectures", default=[])
+    known = {name: architecture for architecture in architectures() for name in architecture.classes}
+    for name in names if isinstance(names, list) else []:
+        if name in known:
+            return known[name]
+    raise UnsupportedModelError(
+        f"{config.home}: architectures is {names!r}, which cannot be converted; supported: {', '.join(sorted(known))}"
+    )

@@ -1,0 +1,92 @@
+"""Owns what config.json says about rotary positions, in all of its dialects, as metadata and factors.
+
+Older files have `rope_theta` and `rope_scaling`, newer ones `rope_parameters`, perhaps one for each kind of layer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ollama_engine.convert.source.folder import Config
+from ollama_engine.errors import ModelFormatError, UnsupportedModelError
+
+__all__ = ["llama3_factors", "rope_keys", "rope_parameters"]
+
+logger = logging.getLogger(__name__)
+
+KINDS = ("default", "linear", "yarn", "llama3", "longrope", "su", "dynamic")
+YARN_KEYS = {
+    "rope.scaling.yarn_ext_factor": ("extrapolation_factor",),
+    "rope.scaling.yarn_attn_factor": ("attention_factor", "attn_factor"),
+    "rope.scaling.yarn_beta_fast": ("beta_fast",),
+    "rope.scaling.yarn_beta_slow": ("beta_slow",),
+}
+
+
+def rope_parameters(config: Config, layers: str = "full_attention") -> dict[str, Any]:
+    """The parameters of one kind of layer, with `rope_type` and, where the config says it, `rope_theta`."""
+    found: dict[str, Any] = {**config.mapping("rope_scaling"), **config.mapping("rope_parameters")}
+    if "full_attention" in found or "sliding_attention" in found:
+        found = dict(found.get(layers) or {})
+    if config.get("rope_theta") is not None:
+        found.setdefault("rope_theta", config.number("rope_theta"))
+    found["rope_type"] = found.get("rope_type") or found.get("type") or "default"
+    if found["rope_type"] not in KINDS:
+        raise UnsupportedModelError(
+            f"{config.home}: rope_type {found['rope_type']!r} is not supported; supported: {', '.join(KINDS)}"
+        )
+    return found
+
+
+def rope_keys(config: Config) -> dict[str, Any]:
+    """Metadata below the architecture's name, as llama.cpp's converter writes it. llama3's factors are a tensor."""
+    rope = rope_parameters(config)
+    kind, factor = rope["rope_type"], rope.get("factor")
+    keys: dict[str, Any] = {}
+    if "rope_theta" in rope:
+        keys["rope.freq_base"] = float(rope["rope_theta"])
+    if kind in ("linear", "yarn"):
+        if not isinstance(factor, (int, float)):
+            raise ModelFormatError(f"{config.home}: rope_type {kind} wants a factor, got {factor!r}")
+        keys |= {"rope.scaling.type": kind, "rope.scaling.factor": float(factor)}
+    if kind == "yarn":
+        keys |= _yarn_keys(rope, config)
+    if kind in ("longrope", "su"):
+        keys["rope.scaling.type"] = "longrope"
+    if kind == "dynamic":
+        logger.warning("%s: rope_type dynamic depends on the length of the text; it is written as none", config.home)
+    return keys
+
+
+def _yarn_keys(rope: Mapping[str, Any], config: Config) -> dict[str, Any]:
+    original = rope.get("original_max_position_embeddings") or config.whole("max_position_embeddings")
+    keys: dict[str, Any] = {"rope.scaling.original_context_length": int(original)}
+    for key, names in YARN_KEYS.items():
+        value = next((rope[name] for name in names if rope.get(name) is not None), None)
+        if value is not None:
+            keys[key] = float(value)
+    return keys
+
+
+def llama3_factors(config: Config, n_dims: int) -> NDArray[np.float32] | None:
+    """What each rotation is slowed down by, [n_dims / 2]; None for another rope_type.
+
+    Source: the reference implementation of Llama 3.1. Wavelengths below the high-frequency limit stay, those above the
+    low-frequency limit are stretched by `factor`, and between them the two are mixed.
+    """
+    rope = rope_parameters(config)
+    if rope["rope_type"] != "llama3":
+        return None
+    factor, original = float(rope.get("factor", 8.0)), float(rope.get("original_max_position_embeddings", 8192))
+    low, high = float(rope.get("low_freq_factor", 1.0)), float(rope.get("high_freq_factor", 4.0))
+    base = float(rope.get("rope_theta", 10000.0))
+    wavelength = 2 * np.pi * base ** (np.arange(0, n_dims, 2, dtype=np.float64) / n_dims)
+    turns = original / wavelength
+    # Llama 4 has equal limits: a step, not a ramp.
+    smooth = np.clip((turns - low) / (high - low), 0, 1) if high != low else (turns >= high).astype(np.float64)
+    return (1 / ((1 - smooth) / factor + smooth)).astype(np.float32)

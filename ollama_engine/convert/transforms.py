@@ -1,0 +1,79 @@
+"""What conversion does to the numbers of a tensor besides renaming it.
+
+A transform is told apart by what it needs: moving elements around works on bits of any type, arithmetic wants float32.
+Shapes are in numpy's order. Those that treat each entry of the first dimension alone let large tensors be streamed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Transform", "add", "apply_each", "half", "pair_heads", "squeeze", "transpose"]
+
+Shape = tuple[int, ...]
+Sizes = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Transform:
+    """`apply` makes the new array of an old one, `shape` the new shape of an old one; both know the model's sizes."""
+
+    apply: Callable[[NDArray[Any], Sizes], NDArray[Any]]
+    shape: Callable[[Shape, Sizes], Shape] = lambda shape, sizes: shape
+    arithmetic: bool = False
+    """Whether it wants float32."""
+    entrywise: bool = True
+    """Whether each entry of the first dimension is treated alone."""
+
+
+def pair_heads(n_head: str) -> Transform:
+    """Rows of a rotary projection from halves of a head [first | second] to neighbouring pairs, for each head.
+
+    `n_head` names the size that counts the heads. GGUF's `llama` rotates neighbours, Hugging Face's the two halves.
+    """
+
+    def apply(rows: NDArray[Any], sizes: Sizes) -> NDArray[Any]:
+        heads = sizes[n_head]
+        split = rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:])
+        return split.swapaxes(1, 2).reshape(rows.shape)
+
+    return Transform(apply, entrywise=False)
+
+
+def half(which: int, axis: int) -> Transform:
+    """The first (0) or second (1) half of a dimension other than the first."""
+
+    def apply(values: NDArray[Any], sizes: Sizes) -> NDArray[Any]:
+        return np.split(values, 2, axis)[which]
+
+    def shape(old: Shape, sizes: Sizes) -> Shape:
+        return tuple(n // 2 if i == axis else n for i, n in enumerate(old))
+
+    return Transform(apply, shape)
+
+
+def transpose() -> Transform:
+    """The last two of three dimensions, exchanged."""
+    return Transform(lambda values, sizes: values.swapaxes(-1, -2), lambda old, sizes: (*old[:-2], old[-1], old[-2]))
+
+
+def squeeze(axis: int) -> Transform:
+    """A dimension of 1, other than the first, removed."""
+    return Transform(
+        lambda values, sizes: values.squeeze(axis), lambda old, sizes: tuple(np.delete(old, axis).tolist())
+    )
+
+
+def add(number: float) -> Transform:
+    """Every number raised by `number`: norms that are stored as differences from 1."""
+    return Transform(lambda values, sizes: values + np.float32(number), arithmetic=True)
+
+
+def apply_each(function: Callable[[NDArray[np.float32]], NDArray[np.float32]]) -> Transform:
+    """A function of single numbers, such as np.tanh."""
+    return Transform(lambda values, sizes: function(values), arithmetic=True)

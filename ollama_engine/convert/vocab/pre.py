@@ -1,0 +1,54 @@
+"""Recognises a pre-tokenizer by what it does: a tokenizer.json's and those of our table cut the same texts.
+
+llama.cpp's converter compares a hash of token ids instead, which knows only the vocabularies that someone listed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ollama_engine.convert.vocab.hf_splitting import make_split
+from ollama_engine.convert.vocab.probes import PROBES
+from ollama_engine.errors import UnsupportedModelError
+from ollama_engine.tokenizer.pretokenizer import PreTokenizer
+from ollama_engine.tokenizer.pretokenizer_table import PreTokenizerSpec, find_spec, pretokenizer_names
+
+__all__ = ["find_pre"]
+
+logger = logging.getLogger(__name__)
+
+# Of names that behave alike, the ones that every llama.cpp knows.
+COMMON = (
+    "llama-bpe", "qwen2", "gpt-2", "gpt-4o", "tekken", "deepseek-llm", "deepseek-coder", "deepseek-v3", "starcoder",
+    "dbrx", "glm4", "falcon", "default",
+)  # fmt: skip
+
+
+def find_pre(tokenizer: Mapping[str, Any], preferred: Sequence[str], home: str) -> str:
+    """The `tokenizer.ggml.pre` that cuts text as a tokenizer.json does, and treats whole pieces alike.
+
+    Of several names those in `preferred` come first. Raises UnsupportedModelError when none does.
+    """
+    split = make_split(tokenizer.get("pre_tokenizer"), home)
+    whole = bool((tokenizer.get("model") or {}).get("ignore_merges"))
+    expected = [split(text) for text in PROBES]
+    names = dict.fromkeys([*preferred, *COMMON, *pretokenizer_names()])
+    alike = [spec for spec in map(find_spec, names) if _cuts_alike(spec, expected)]
+    if not alike:
+        raise UnsupportedModelError(
+            f"{home}: no pre-tokenizer known here cuts text as this one: {tokenizer.get('pre_tokenizer')!s:.300}; "
+            f"known: {', '.join(pretokenizer_names())}"
+        )
+    exact = [spec for spec in alike if spec.ignore_merges == whole]
+    if not exact:  # in a vocabulary that merging can reach, the two give the same tokens
+        logger.info("%s: pieces that are tokens are treated as %s has it", home, alike[0].name)
+    return (exact or alike)[0].name
+
+
+def _cuts_alike(spec: PreTokenizerSpec, expected: Sequence[list[str]]) -> bool:
+    if not spec.byte_level:
+        return False
+    cut = PreTokenizer(spec).split
+    return all(cut(text) == pieces for text, pieces in zip(PROBES, expected, strict=True))
