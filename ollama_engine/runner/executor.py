@@ -140,7 +140,15 @@ class Executor:
         if graph.inputs.outputs is not None:
             graph.inputs.outputs.set(batch.outputs)
         self._cache.write_inputs()
+        self._compute(graph)
+
+    def _compute(self, graph: Graph) -> None:
         graph.ctx.launch()
+
+    def _finish(self, graph: Graph, logits: FloatArray) -> None:
+        graph.ctx.wait()
+        if graph.logits is not None:
+            graph.logits.read_into(logits)
 
     def wait(self) -> FloatArray:
         """Logits float32 [len(batch.outputs), n_vocab] of the step that computes; overwritten by the next one's.
@@ -152,9 +160,7 @@ class Executor:
         self._flying = None
         logits = self._buffer[: len(batch.outputs)]
         try:
-            graph.ctx.wait()
-            if graph.logits is not None:
-                graph.logits.read_into(logits)
+            self._finish(graph, logits)
         except BaseException:
             self._drop(graph)
             self._forget(batch)
