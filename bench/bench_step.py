@@ -1,4 +1,4 @@
-"""What does a step cost besides computing? The whole core with an executor that computes nothing, and with one that does.
+"""What does a step cost besides computing? The core with an executor that computes nothing, and with one that does.
 
 Planning, cells, mask, inputs, sampling (top-k 40 of 2,560 tokens), detokenizing and delivery are all in it; logits are
 random. In the engine, all but landing and take-off goes on while the device computes. Run:
@@ -76,5 +76,5 @@ def test_with_computing(benchmark: BenchmarkFixture, streams: int) -> None:
     benchmark.group = "one decode step of the demo model"
     with decoding(streams, Executor) as (_, core):
         benchmark.pedantic(core.step, rounds=ROUNDS // 2, warmup_rounds=20)
-        metrics = core.monitor.snapshot()
+        metrics = core.metrics()
     assert metrics.graph_reuse_rate >= 0.95

@@ -202,12 +202,12 @@ class Engine:
     def metrics(self) -> MetricsSnapshot:
         """Counters, tokens/s, queue, cells and times of steps until now."""
         self._open()
-        return self._monitor.snapshot()
+        return self._core.metrics()
 
     def slots(self) -> list[SlotInfo]:
         """The requests that are in the engine now, the oldest first."""
         self._open()
-        return self._core.slots()
+        return self._core.roster.slots()
 
     def trace(self) -> str:
         """Timeline of the latest steps and requests: JSON that a trace viewer (Perfetto, Chrome's) opens."""

@@ -10,11 +10,11 @@ from ollama_engine.errors import SamplingError
 from ollama_engine.runner.batching import Step
 from ollama_engine.runner.executor import FloatArray
 from ollama_engine.runner.metrics import Outcome
-from ollama_engine.runner.request import Chunk, FinishReason
+from ollama_engine.runner.request import Chunk, Event, FinishReason
 from ollama_engine.runner.sequence import Generation, Scoring, Sequence
 from ollama_engine.sample import TokenLogprobs, sample_batch
 
-__all__ = ["Landed", "deliver", "land"]
+__all__ = ["Landed", "land", "outcome"]
 
 
 class Landed(NamedTuple):
@@ -101,33 +101,28 @@ def _take(one: Generation, token: int | SamplingError, row: FloatArray, now: flo
     return Landed(one, token, logprobs, "length")
 
 
-def deliver(landed: Landed, now: float) -> Outcome | None:
-    """Put what a sequence got into its mailbox; how it has ended, None when it goes on."""
+def outcome(landed: Landed, now: float) -> tuple[Event, Outcome | None]:
+    """What goes into the sequence's mailbox, and how it has ended with it; None when it goes on."""
     one = landed.sequence
     try:
         if landed.error is not None:
-            one.ticket.mailbox.put(landed.error)
-            return "error"
+            return landed.error, "error"
         if isinstance(one, Generation):
-            return _deliver_token(one, landed, now)
-        one.ticket.mailbox.put(Chunk("", finish_reason=landed.reason))
-        return landed.reason
+            chunk = _chunk(one, landed, now)
+            return chunk, chunk.finish_reason
+        return Chunk("", finish_reason=landed.reason), landed.reason
     except Exception as error:
         # What ends this request must not end others.
-        one.ticket.mailbox.put(error)
-        return "error"
+        return error, "error"
 
 
-def _deliver_token(one: Generation, landed: Landed, now: float) -> FinishReason | None:
-    put = one.ticket.mailbox.put
+def _chunk(one: Generation, landed: Landed, now: float) -> Chunk:
     if landed.token is None:
-        put(Chunk(one.emitter.flush(), finish_reason=landed.reason, usage=one.usage(now)))
-        return landed.reason
+        return Chunk(one.emitter.flush(), finish_reason=landed.reason, usage=one.usage(now))
     text, reason = one.emitter.push(landed.token), landed.reason
     if reason is not None and not one.emitter.stopped:
         text += one.emitter.flush()
     if one.emitter.stopped:
         reason = "stop"
     usage = None if reason is None else one.usage(now)
-    put(Chunk(text, (landed.token,), landed.logprobs, reason, usage))
-    return reason
+    return Chunk(text, (landed.token,), landed.logprobs, reason, usage)

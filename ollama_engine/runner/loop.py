@@ -56,7 +56,7 @@ class Loop:
         """
         self.check_open()
         with self._counting:
-            waiting = len(self._core.waiting) + self._inbox.qsize()
+            waiting = len(self._core.roster.waiting) + self._inbox.qsize()
             if waiting >= self._max_queue:
                 self._core.monitor.metrics.ended("rejected")
                 raise EngineBusyError(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ollama_engine.errors import ClosedError, DeadlineError
-from ollama_engine.kvcache import Cache
+from ollama_engine.kvcache import CellUsage
 from ollama_engine.runner.batching import Step
 from ollama_engine.runner.metrics import Cells, Metrics, MetricsSnapshot, Outcome
 from ollama_engine.runner.sequence import Generation, Sequence
@@ -152,13 +152,9 @@ class Monitor:
                 part.slot, part.begin, part.outputs, " ".join(f"{one}={self._piece(one)!r}" for one in ids),
             )  # fmt: skip
 
-    def gauges(self, cache: Cache, waiting: int, running: int) -> None:
-        """How things stand after a step."""
-        usage = cache.usage
+    def snapshot(self, usage: CellUsage, waiting: int, running: int) -> MetricsSnapshot:
+        """The metrics until now, with how things stand."""
         self.metrics.gauges(queued=waiting, running=running, cells=Cells(usage.used, usage.free, usage.shared))
-
-    def snapshot(self) -> MetricsSnapshot:
-        """The metrics until now."""
         return self.metrics.snapshot(self.clock())
 
     # -- requests ------------------------------------------------------------------------------------------------------
