@@ -172,6 +172,8 @@ class Core:
         record.launched(step, reused=self.executor.counts.reused > reused)
 
     def _deliver(self, landed: Landed) -> None:
+        if landed.sequence.ended:
+            return  # by an error since it landed
         event, ended = outcome(landed, self.monitor.clock())
         if ended is not None:
             # Before the caller knows, so that it finds what it expects.
