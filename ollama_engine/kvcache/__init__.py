@@ -8,7 +8,8 @@ NullCache       nothing is kept: every token sees all of its sequence in its bat
 CompositeCache  layers of different kinds
 CacheConfig     element type, flash attention, padding
 Visibility      which earlier positions a token attends to (pure)
-Cells           which token lies in which row, ImageSlots which image in which slot (pure)
+Cells           which token lies in which row (in C), ImageSlots which image in which slot (pure)
+SpanPolicy      which run of cells a step reads (pure); MaskBuffer: who sees what of it
 KeyValueStore   the rows; Mover moves them and turns keys to other positions
 """
 

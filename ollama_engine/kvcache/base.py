@@ -40,7 +40,8 @@ class CellUsage:
     shared: int = 0
     """Of the used ones, those of two sequences or more."""
     extent: int = 0
-    """One more than the highest used cell: attention reads that many, so `extent - used` holes cost time."""
+    """One more than the highest used cell: `extent - used` holes lie below, which cost time where attention reads
+    across them."""
 
 
 class Cache(LayerView, Protocol):

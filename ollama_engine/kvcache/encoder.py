@@ -236,5 +236,5 @@ class EncoderCache:
         """Keys [key_dim, history, kv_heads] and values of all images, and the mask f16 [history, n]."""
         if self._graph is None or self._graph.mask is None:
             raise ValueError("no token of this batch sees an image; skip the layer")
-        keys, values = self._store.history(self._layer, self._history, self._graph.ctx)
+        keys, values = self._store.history(self._layer, 0, self._history, self._graph.ctx)
         return keys, values, self._graph.mask
