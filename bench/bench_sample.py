@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from ollama_engine.sample import Sampler, SamplingParams, sample_batch
+from ollama_engine.sample import Sampler, SamplingParams, sample_rows
 from tests.sample import twin
 
 if TYPE_CHECKING:
@@ -79,4 +79,4 @@ def test_batch(benchmark: BenchmarkFixture, name: str, rows: int) -> None:
     benchmark.group = f"does a batch scale? ({name}, vocabulary 128256)"
     logits = gaussian(rows, 128_256)
     samplers = [Sampler(replace(STEPS[name], seed=i), 128_256) for i in range(rows)]
-    benchmark(sample_batch, samplers, logits)
+    benchmark(sample_rows, samplers, logits)
