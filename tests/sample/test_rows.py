@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from ollama_engine.errors import ConfigError, SamplingError, ShapeError, TokenizerError
+from ollama_engine.ml import Backend, BackendParams, Context, ops
 from ollama_engine.sample import Sampler, SamplingParams, accept_rows, sample_rows
 from tests.sample import rows
 from tests.sample.rows import FloatRow
@@ -78,6 +79,22 @@ def test_sampling_does_not_accept(logits: FloatRow) -> None:
     assert sample_rows(samplers, batch) == [int(np.argmax(logits))] * 2 == sample_rows(samplers, batch)
     accept_rows(samplers, [np.argmax(logits), 0])
     assert sample_rows(samplers, batch) == [int(np.argsort(-logits)[1]), int(np.argmax(logits))]
+
+
+def test_rows_of_a_mapped_tensor() -> None:
+    """Logits are sampled where the graph left them: read-only, and not copied."""
+    table = rows.gaussian(3 * V, 2.0).reshape(3, V)
+    samplers = [Sampler(SamplingParams(seed=i), V) for i in range(3)]
+    with Backend(BackendParams(threads=1), max_nodes=64) as backend, Context(backend) as ctx:
+        x = ctx.input("f32", (V, 3))
+        y = ops.scale(x, 2.0)
+        ctx.forward(y)
+        ctx.alloc()
+        x.set(table)
+        ctx.compute()
+        with y.mapped() as logits:
+            tokens = sample_rows(samplers, logits)
+    assert tokens == [Sampler(SamplingParams(seed=i), V).sample(2 * table[i]) for i in range(3)]
 
 
 # -- borders -----------------------------------------------------------------------------------------------------------
