@@ -7,6 +7,7 @@
 #define DISTANCE_CAP 31.99f  /* exp(-31.99) * 2^40 rounds to 0 */
 #define FIRST_SHIFT 50       /* order >> 50: bins of 1/64 in d, 2048 of them below the cap */
 #define BIN_BITS 11
+#define EIGHT 8 /* flags that one comparison looks at */
 
 static inline uint32_t float_bits(float x) {
     uint32_t bits;
@@ -72,11 +73,12 @@ static void weigh_block(const float *restrict x, float max, float inv_temperatur
 /* 1 when any of the ranks is in first..first + span; those get inside[j] = 1. */
 OE_CLONES
 static uint32_t find_ranks(const float *restrict x, float max, float inv_temperature, uint32_t first, uint32_t span,
-                           uint32_t *restrict inside) {
+                           uint8_t *restrict inside) {
     uint32_t any = 0;
     for (int j = 0; j < OE_BLOCK; j++) {
-        inside[j] = rank_of(distance_of(x[j], max, inv_temperature)) - first <= span;
-        any |= inside[j];
+        const uint32_t is = rank_of(distance_of(x[j], max, inv_temperature)) - first <= span;
+        inside[j] = (uint8_t)is;
+        any |= is;
     }
     return any;
 }
@@ -214,12 +216,23 @@ static void collect(collector *into, oe_candidate candidate, order_range range) 
     }
 }
 
+/* Those of the entries from `start` on that are inside; x: their logits, -inf beyond the end of the row. */
+static void collect_eight(const oe_row *row, const oe_dist_spec *spec, order_range range, collector *into,
+                          const uint8_t *inside, const float *x, int32_t start) {
+    const int32_t size = row->n - start < EIGHT ? row->n - start : EIGHT;
+    for (int32_t j = 0; j < size; j++) {
+        if (inside[j] && !oe_row_is_touched(row, start + j)) {
+            collect(into, candidate_of(x[j], token_of(row, start + j), spec), range);
+        }
+    }
+}
+
 static void collect_range(const oe_row *row, const oe_dist_spec *spec, order_range range, collector *into) {
     /* The ranks of the range: one only, when its prefix reaches into the ids. */
     const uint32_t first = (uint32_t)((range.prefix << range.shift) >> 32);
     const uint32_t span = range.shift > 32 ? (1u << (range.shift - 32)) - 1 : 0;
     float padded[OE_BLOCK];
-    uint32_t inside[OE_BLOCK];
+    uint8_t inside[OE_BLOCK];
     for (int32_t b = 0; b < oe_block_count(row->n) && into->found <= OE_DIST_DIRECT; b++) {
         if (row->block_max &&
             rank_of(distance_of(row->block_max[b], spec->max, spec->inv_temperature)) > first + span) {
@@ -229,10 +242,11 @@ static void collect_range(const oe_row *row, const oe_dist_spec *spec, order_ran
         if (!find_ranks(x, spec->max, spec->inv_temperature, first, span, inside)) {
             continue;
         }
-        const int32_t size = row->n - b * OE_BLOCK < OE_BLOCK ? row->n - b * OE_BLOCK : OE_BLOCK;
-        for (int32_t j = 0; j < size; j++) {
-            if (inside[j] && !oe_row_is_touched(row, b * OE_BLOCK + j)) {
-                collect(into, candidate_of(x[j], token_of(row, b * OE_BLOCK + j), spec), range);
+        for (int32_t j = 0; j < OE_BLOCK; j += EIGHT) {
+            uint64_t eight;
+            memcpy(&eight, inside + j, EIGHT);
+            if (eight) {
+                collect_eight(row, spec, range, into, inside + j, x + j, b * OE_BLOCK + j);
             }
         }
     }
