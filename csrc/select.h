@@ -59,6 +59,9 @@ bool oe_row_scan(const float *x, int32_t n, float *block_max);
 /* After oe_row_scan failed: the first NaN or +inf and how many there are. */
 void oe_row_find_bad(const float *x, int32_t n, int32_t *first, int32_t *count);
 
+/* The first of the largest entries above -inf, or -1. Needs row->block_max, row->id == NULL and no touched entry. */
+int32_t oe_row_best(const oe_row *row);
+
 /* Orders distinct keys so that the k largest come first and keys[k - 1] is the smallest of those; 1 <= k <= n. */
 void oe_keys_select(uint64_t *keys, size_t n, size_t k);
 

@@ -22,5 +22,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> None:
     """Convert, with a bar on standard error where that is a terminal."""
     with StatusLine(sys.stderr) as line:
-        convert_model(args.source, args.out, args.outtype, progress=LoadingBar(line, f"writing {args.out}"))
+        convert_model(args.source, args.out, args.outtype, progress=LoadingBar(line, f"writing {args.out}", eta=True))
     print(args.out)

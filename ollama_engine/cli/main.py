@@ -23,6 +23,7 @@ COMMANDS = {
     "devices": "list what this machine can compute on",
     "bench": "measure tokens per second",
     "convert": "turn the folder of a Hugging Face model into a GGUF file",
+    "quantize": "write a GGUF file again with smaller weights",
 }
 
 LOG_VARIABLE = "OLLAMA_ENGINE_LOG"

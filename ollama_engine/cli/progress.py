@@ -52,7 +52,8 @@ class StatusLine:
 class LoadingBar:
     """Shows (bytes done, bytes in all) as a bar. What takes less than `delay` seconds shows nothing.
 
-    The line goes when all is done, so that messages which follow have a line of their own.
+    `eta` adds how long the rest will take. The line goes when all is done, so that messages which follow have a line of
+    their own.
     """
 
     def __init__(
@@ -60,15 +61,18 @@ class LoadingBar:
         line: StatusLine,
         title: str,
         *,
+        eta: bool = False,
         delay: float = 0.3,
         interval: float = 0.1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._line = line
         self._title = title
+        self._eta = eta
         self._interval = interval
         self._clock = clock
-        self._next = clock() + delay
+        self._start = clock()
+        self._next = self._start + delay
 
     def __call__(self, done: int, total: int) -> None:
         """Draw, unless it was drawn a moment ago."""
@@ -78,16 +82,29 @@ class LoadingBar:
         now = self._clock()
         if now >= self._next:
             self._next = now + self._interval
-            self._line.show(bar(self._title, done, total, self._line.width))
+            seconds = (now - self._start) * (total - done) / done if self._eta and done else None
+            self._line.show(bar(self._title, done, total, self._line.width, seconds))
 
 
-def bar(title: str, done: int, total: int, width: int) -> str:
-    """`title  [####......]  40 %  0.4/1.0 GiB`, at most `width` wide where the numbers alone allow it."""
+def bar(title: str, done: int, total: int, width: int, seconds: float | None = None) -> str:
+    """`title  [####......]  40 %  0.4/1.0 GiB`, at most `width` wide where the numbers alone allow it.
+
+    `seconds` that are left are said behind it, as `ETA 1:05`.
+    """
     unit, name = (2**30, "GiB") if total >= 2**30 else (2**20, "MiB")
     share = done / total
     numbers = f"{share:4.0%}  {done / unit:.1f}/{total / unit:.1f} {name}"
+    if seconds is not None:
+        numbers += f"  ETA {_duration(seconds)}"
     room = width - len(numbers) - 6
     title = title[: max(0, room // 2)]
     cells = min(40, max(0, room - len(title)))
     filled = int(share * cells)
     return f"{title}  [{'#' * filled}{'.' * (cells - filled)}]  {numbers}"
+
+
+def _duration(seconds: float) -> str:
+    """`1:05`, or `2:00:30` from an hour on."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -14,5 +14,6 @@
 from __future__ import annotations
 
 from ollama_engine.convert.model import convert_model
+from ollama_engine.convert.quant.model import quantize_model
 
-__all__ = ["convert_model"]
+__all__ = ["convert_model", "quantize_model"]

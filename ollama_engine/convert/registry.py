@@ -10,7 +10,7 @@ from ollama_engine.errors import UnsupportedModelError
 
 __all__ = ["architectures", "find_architecture"]
 
-_MODULES = ("llama",)
+_MODULES = ("llama", "qwen")
 
 
 def architectures() -> tuple[Architecture, ...]:

@@ -2,6 +2,7 @@ from libc.stdint cimport uint64_t
 
 from ollama_engine.ml cimport libggml as lib
 from ollama_engine.ml.libworker cimport oe_worker, oe_worker_task
+from ollama_engine.ml.window cimport Memory
 
 
 cdef class Buffer:
@@ -14,11 +15,17 @@ cdef class Buffer:
 cdef Buffer new_buffer(lib.ggml_backend_buffer_t buffer)
 
 
+cdef class Scheduler(Memory):
+    cdef lib.ggml_backend_sched_t ptr
+    cdef int pid
+
+
 cdef class Backend:
     # -- handles, freed by close() --
     cdef lib.ggml_backend_t handles[17]
     cdef int n_handles
     cdef lib.ggml_backend_sched_t sched
+    cdef Scheduler scheduler
     cdef lib.ggml_backend_sched_t measurer
     cdef lib.ggml_threadpool_t threadpool
     cdef oe_worker *worker
@@ -46,9 +53,12 @@ cdef class Backend:
     cdef int _free(self) except -1
     cdef int check_open(self) except -1
     cdef int check_idle(self) except -1
+    cdef int check_unmapped(self) except -1
+    cdef int check_free(self) except -1
     cdef int start_work(self, oe_worker_task task, void *argument) except -1
     cdef int finish_work(self) except? -1
     cdef int forget_graph(self) except -1
+    cdef int start_plan(self) except -1
     cdef int renew_scheduler(self) except -1
     cdef lib.ggml_backend_sched_t measuring_scheduler(self) except NULL
     cdef int give_up(self) except -1

@@ -27,6 +27,7 @@ from ollama_engine.ml.libworker cimport (
     oe_worker, oe_worker_free, oe_worker_new, oe_worker_start, oe_worker_task, oe_worker_wait,
 )
 from ollama_engine.ml.types cimport shape_to_ne, type_of, whole
+from ollama_engine.ml.window cimport Memory
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +59,14 @@ cdef Buffer new_buffer(lib.ggml_backend_buffer_t buffer):
     holder.buffer = buffer
     holder.pid = getpid()
     return holder
+
+
+cdef class Scheduler(Memory):
+    """ggml's scheduler and the memory that it computes in, freed with the last reference."""
+
+    def __dealloc__(self):
+        if self.ptr != NULL and self.pid == getpid():
+            lib.ggml_backend_sched_free(self.ptr)
 
 
 cdef class Backend:
@@ -101,7 +110,7 @@ cdef class Backend:
             self.handles[self.n_handles] = handle
             self.n_handles += 1
         self._start_threads()
-        self.sched = self._new_scheduler()
+        self.renew_scheduler()
         return 0
 
     cdef int _start_threads(self) except -1:
@@ -141,6 +150,17 @@ cdef class Backend:
             raise ComputeError("the backend is computing in this thread; a log handler must not use it")
         return 0
 
+    cdef int check_unmapped(self) except -1:
+        """Refuse to change the scheduler's memory while Python code is looking at it."""
+        if self.scheduler.open_windows:
+            raise ComputeError("a tensor of this backend is mapped; leave the `with tensor.mapped()` block first")
+        return 0
+
+    cdef int check_free(self) except -1:
+        """With `lock` held: refuse to use the scheduler's memory while anything else does."""
+        self.check_idle()
+        return self.check_unmapped()
+
     cdef int start_work(self, oe_worker_task task, void *argument) except -1:
         """With `lock` held: run a task on the thread that computes in the background."""
         if self.worker == NULL:
@@ -168,11 +188,20 @@ cdef class Backend:
             lib.ggml_backend_sched_reset(self.sched)
         return 0
 
+    cdef int start_plan(self) except -1:
+        """With `lock` held: planning may free the memory that there is, unless an array over it is still alive."""
+        if self.scheduler.windows:
+            return self.renew_scheduler()
+        self.planned = 0
+        return self.forget_graph()
+
     cdef int renew_scheduler(self) except -1:
-        """Start over after a failed allocation, which leaves plans without memory in the scheduler."""
-        sched = self._new_scheduler()
-        lib.ggml_backend_sched_free(self.sched)
-        self.sched = sched
+        """Start over. (A failed allocation leaves plans without memory in the scheduler.)"""
+        cdef Scheduler scheduler = Scheduler.__new__(Scheduler)
+        scheduler.pid = self.pid
+        scheduler.ptr = self._new_scheduler()
+        self.scheduler = scheduler
+        self.sched = scheduler.ptr
         self.allocated = None
         self.planned = 0
         return 0
@@ -188,6 +217,8 @@ cdef class Backend:
         self.n_handles = 0
         self.threadpool = NULL
         self.worker = NULL
+        if self.scheduler is not None:
+            self.scheduler.ptr = NULL
         self.sched = NULL
         self.measurer = NULL
         self.allocated = None
@@ -268,9 +299,8 @@ cdef class Backend:
         self.worker = NULL
         with nogil:
             oe_worker_free(worker)
-        if self.sched != NULL:
-            lib.ggml_backend_sched_free(self.sched)
-            self.sched = NULL
+        self.sched = NULL
+        self.scheduler = None  # an array over its memory keeps it
         if self.measurer != NULL:
             lib.ggml_backend_sched_free(self.measurer)
             self.measurer = NULL

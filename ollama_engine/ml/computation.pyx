@@ -112,6 +112,7 @@ cdef class Computation(Graph):
         if writing:
             if not root.flags & lib.GGML_TENSOR_FLAG_INPUT:
                 raise ShapeError(f"cannot write into {describe(t)}: it is computed")
+            self.backend.check_unmapped()
         elif self.computed and root.flags & lib.GGML_TENSOR_FLAG_OUTPUT:
             return 0
         elif not root.flags & lib.GGML_TENSOR_FLAG_INPUT or <size_t>root in self.unwritten:
@@ -215,7 +216,7 @@ cdef class Computation(Graph):
     cdef int make_ready(self) except -1:
         """With the lock held: everything that can be refused is refused here."""
         self.prepare()
-        self.backend.check_idle()
+        self.backend.check_free()
         if self.backend.allocated is not self:
             if self.inputs:
                 raise ComputeError("the inputs have no memory: call alloc() and set them "
@@ -251,7 +252,7 @@ cdef class Computation(Graph):
 
     cdef int measure_into(self, size_t *sizes) except -1:
         self.prepare()
-        self.backend.check_idle()
+        self.backend.check_free()
         self.detach()
         self.restore_operands()
         cdef lib.ggml_backend_sched_t sched = self.backend.measuring_scheduler()
@@ -280,8 +281,7 @@ cdef class Computation(Graph):
         """Let the scheduler plan its memory for this graph, and grow it where needed."""
         cdef bool done = False
         self.restore_operands()
-        self.backend.forget_graph()
-        self.backend.planned = 0
+        self.backend.start_plan()
         self.backend.busy = self
         try:
             with nogil:
@@ -299,7 +299,7 @@ cdef class Computation(Graph):
         cdef bool done = False
         cdef uint64_t structure
         self.prepare()
-        self.backend.check_idle()
+        self.backend.check_free()
         self.detach()
         self.restore_operands()
         structure = structure_of(self.ctx, self.graph)

@@ -27,8 +27,11 @@ cdef extern from "ggml.h" nogil:
         GGML_TYPE_Q8_0
         GGML_TYPE_Q8_1
         GGML_TYPE_Q8_K
+        GGML_TYPE_I8
+        GGML_TYPE_I16
         GGML_TYPE_I32
         GGML_TYPE_I64
+        GGML_TYPE_F64
         GGML_TYPE_BF16
         GGML_TYPE_COUNT
 
@@ -124,6 +127,7 @@ cdef extern from "ggml.h" nogil:
     bool ggml_is_quantized(ggml_type type)
     bool ggml_is_transposed(const ggml_tensor *tensor)
     bool ggml_is_permuted(const ggml_tensor *tensor)
+    int ggml_n_dims(const ggml_tensor *tensor)
     bool ggml_is_contiguous(const ggml_tensor *tensor)
     bool ggml_is_contiguous_1(const ggml_tensor *tensor)
     bool ggml_is_contiguous_rows(const ggml_tensor *tensor)

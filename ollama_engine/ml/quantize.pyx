@@ -5,7 +5,7 @@ Both calls release the GIL: threads may work on different rows at once.
 
 from libc.stdint cimport int64_t, uint8_t
 
-from ollama_engine.errors import ModelFormatError, ShapeError
+from ollama_engine.errors import ShapeError
 
 from ollama_engine.ml cimport libggml as lib
 from ollama_engine.ml.types cimport dtype_name, type_of
@@ -20,13 +20,12 @@ def quantize_rows(str dtype not None, const float[:, ::1] rows not None, uint8_t
     """Write `rows` float32 [n, row length] into `out` as elements of `dtype`.
 
     `importance` has one weight for each element of a row; the types that know no weights ignore it. `out` has exactly
-    the bytes that the rows take. Raises ShapeError for sizes that do not fit and types that cannot be written,
-    ModelFormatError when the result is not valid: the numbers were not finite, or too large for the type.
+    the bytes that the rows take. Numbers that are not finite spoil their block; see `are_valid`. Raises ShapeError for
+    sizes that do not fit and types that cannot be written.
     """
     cdef lib.ggml_type kind = type_of(dtype)
     cdef int64_t n = rows.shape[0], length = rows.shape[1]
     cdef const float *weights = NULL
-    cdef bint valid = True
     if dtype not in TARGETS:
         raise ShapeError(f"rows cannot be written as {dtype}; possible: {', '.join(TARGETS)}")
     if length == 0 or length % lib.ggml_blck_size(kind):
@@ -42,9 +41,6 @@ def quantize_rows(str dtype not None, const float[:, ::1] rows not None, uint8_t
         return
     with nogil:
         lib.ggml_quantize_chunk(kind, &rows[0, 0], &out[0], 0, n, length, weights)
-        valid = lib.ggml_validate_row_data(kind, &out[0], out.shape[0])
-    if not valid:
-        raise ModelFormatError(f"the numbers are not finite, or too large for {dtype}")
 
 
 def dequantize_rows(str dtype not None, const uint8_t[::1] data not None, float[::1] out not None):
@@ -62,3 +58,17 @@ def dequantize_rows(str dtype not None, const uint8_t[::1] data not None, float[
     if n:
         with nogil:
             convert(&data[0], &out[0], n)
+
+
+def are_valid(str dtype not None, const uint8_t[::1] data not None):
+    """Whether the elements of `dtype` in `data` are finite numbers, and whole blocks.
+
+    ggml says on standard error what is wrong.
+    """
+    cdef lib.ggml_type kind = type_of(dtype)
+    cdef bint valid
+    if data.shape[0] == 0:
+        return True
+    with nogil:
+        valid = lib.ggml_validate_row_data(kind, &data[0], data.shape[0])
+    return valid

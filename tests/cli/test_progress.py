@@ -95,3 +95,12 @@ def test_a_short_load_shows_nothing() -> None:
 def test_a_bar(done: int, total: int, width: int, expected: str) -> None:
     shown = bar("loading", done, total, width)
     assert shown == expected
+
+
+@pytest.mark.parametrize(("elapsed", "expected"), [(10.0, "ETA 0:30"), (130.0, "ETA 6:30"), (2400.0, "ETA 2:00:00")])
+def test_a_bar_says_how_long_the_rest_takes(elapsed: float, expected: str) -> None:
+    stream, clock = FakeTerminal(), Clock()
+    progress = LoadingBar(StatusLine(stream), "writing", eta=True, clock=clock)
+    clock.now += elapsed
+    progress(1 << 20, 4 << 20)
+    assert stream.getvalue().endswith(f"25%  1.0/4.0 MiB  {expected}")

@@ -1,0 +1,30 @@
+"""`ollama-engine quantize`: a GGUF file again, with smaller weights."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from ollama_engine.cli.progress import LoadingBar, StatusLine
+from ollama_engine.convert import quantize_model
+from ollama_engine.convert.quant.presets import ALIASES, PRESETS
+
+__all__ = ["add_arguments", "main"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of this command."""
+    parser.add_argument("source", metavar="IN.gguf", help="a file with f32, f16 or bf16 weights (any part of a split "
+                        "one)")  # fmt: skip
+    parser.add_argument("out", metavar="OUT.gguf", help="the file to write; must not exist")
+    parser.add_argument("type", metavar="TYPE", help=f"one of {', '.join([*PRESETS, *ALIASES])}")
+    parser.add_argument("-t", "--threads", type=int, metavar="N", help="threads (default: all cores)")
+    parser.add_argument("--imatrix", metavar="FILE", help="an importance matrix, as llama-imatrix measures it")
+
+
+def main(args: argparse.Namespace) -> None:
+    """Quantize, with a bar on standard error where that is a terminal."""
+    with StatusLine(sys.stderr) as line:
+        bar = LoadingBar(line, f"writing {args.out}", eta=True)
+        quantize_model(args.source, args.out, args.type, threads=args.threads, imatrix=args.imatrix, progress=bar)
+    print(args.out)

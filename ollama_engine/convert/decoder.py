@@ -1,0 +1,101 @@
+"""Tensors and keys that many decoders declare alike, in the names of most checkpoints since Llama."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ollama_engine.convert.architecture import Sizes, Tensor, decoder_sizes, linear
+from ollama_engine.convert.rope import rope_keys
+from ollama_engine.convert.source.folder import Config
+from ollama_engine.convert.transforms import Transform, half
+
+__all__ = [
+    "ATTENTION",
+    "BLOCK",
+    "EMBEDDING",
+    "LAYER",
+    "MLP",
+    "OUTPUT",
+    "QK_NORM",
+    "experts",
+    "layer_types",
+    "norm",
+    "rope_and_size",
+    "sizes",
+]
+
+BLOCK = "blk.{i}."
+LAYER = "model.layers.{i}."
+
+EMBEDDING = Tensor("token_embd.weight", "model.embed_tokens.weight", ("n_vocab", "n_embd"))
+OUTPUT = Tensor("output.weight", "lm_head.weight", ("n_vocab", "n_embd"), optional=True)
+
+ATTENTION = (
+    *linear(BLOCK + "attn_q", LAYER + "self_attn.q_proj", "q_size", "n_embd"),
+    *linear(BLOCK + "attn_k", LAYER + "self_attn.k_proj", "kv_size", "n_embd"),
+    *linear(BLOCK + "attn_v", LAYER + "self_attn.v_proj", "kv_size", "n_embd"),
+    *linear(BLOCK + "attn_output", LAYER + "self_attn.o_proj", "n_embd", "q_size"),
+)
+QK_NORM = (
+    Tensor(BLOCK + "attn_q_norm.weight", LAYER + "self_attn.q_norm.weight", ("head_dim",)),
+    Tensor(BLOCK + "attn_k_norm.weight", LAYER + "self_attn.k_norm.weight", ("head_dim",)),
+)
+MLP = (
+    *linear(BLOCK + "ffn_gate", LAYER + "mlp.gate_proj", "n_ff", "n_embd"),
+    *linear(BLOCK + "ffn_up", LAYER + "mlp.up_proj", "n_ff", "n_embd"),
+    *linear(BLOCK + "ffn_down", LAYER + "mlp.down_proj", "n_embd", "n_ff"),
+)
+
+
+def norm(target: str, source: str, transform: Transform | None = None) -> Tensor:
+    """A norm's weight over the hidden values."""
+    return Tensor(f"{target}.weight", f"{source}.weight", ("n_embd",), transform)
+
+
+def experts(applies: Callable[[Config, int], bool] | None = None) -> tuple[Tensor, ...]:
+    """A router and its experts: one tensor for each expert as published, or all in one as transformers 5 has them."""
+    source = LAYER + "mlp.experts."
+    fused = ("n_expert", "n_ff_exp_twice", "n_embd")
+
+    def one(name: str, part: str, shape: tuple[str, ...], transform: Transform | None = None) -> Tensor:
+        return Tensor(f"{BLOCK}ffn_{name}_exps.weight", source + part, shape, transform, applies=applies)
+
+    return (
+        Tensor(BLOCK + "ffn_gate_inp.weight", LAYER + "mlp.gate.weight", ("n_expert", "n_embd"), applies=applies),
+        one("gate", "{e}.gate_proj.weight", ("n_ff_exp", "n_embd")),
+        one("up", "{e}.up_proj.weight", ("n_ff_exp", "n_embd")),
+        one("down", "{e}.down_proj.weight", ("n_embd", "n_ff_exp")),
+        one("gate", "gate_up_proj", fused, half(0, 1)),
+        one("up", "gate_up_proj", fused, half(1, 1)),
+        one("down", "down_proj", ("n_expert", "n_embd", "n_ff_exp")),
+    )
+
+
+def sizes(config: Config) -> dict[str, int]:
+    """Those of a decoder, with what fused projections and experts add to them."""
+    found = decoder_sizes(config)
+    hidden = config.whole("moe_intermediate_size", default=found["n_ff"])
+    return found | {
+        "qkv_size": found["q_size"] + 2 * found["kv_size"],
+        "n_ff_twice": 2 * found["n_ff"],
+        "n_ff_exp": hidden,
+        "n_ff_exp_twice": 2 * hidden,
+    }
+
+
+def rope_and_size(config: Config, sizes: Sizes) -> Mapping[str, Any]:
+    """Keys of the rotation, with how much of a head rotates."""
+    return {"rope.dimension_count": sizes["head_dim"], **rope_keys(config)}
+
+
+def layer_types(config: Config, default: Callable[[int], bool]) -> list[bool]:
+    """Whether each layer is local: what `layer_types` says, or `default` of the layer's number where it is absent."""
+    n_layer = config.whole("num_hidden_layers")
+    types = config.get("layer_types")
+    if types is None:
+        return [default(i) for i in range(n_layer)]
+    known = {"sliding_attention": True, "full_attention": False}
+    if not isinstance(types, list) or len(types) != n_layer or not all(t in known for t in types):
+        raise config.wrong(("layer_types",), f"{n_layer} of {', '.join(known)}", types)
+    return [known[t] for t in types]

@@ -1,0 +1,200 @@
+"""Quantizes a GGUF file: copies its metadata, decides the types, and streams the tensors through ggml."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ollama_engine.convert.gguf_writing import (
+    ByteCounter,
+    OutTensor,
+    Progress,
+    data_size,
+    write_header,
+    write_tensor,
+)
+from ollama_engine.convert.new_file import check_target, new_file
+from ollama_engine.convert.quant.imatrix import ImportanceMatrix, read_imatrix
+from ollama_engine.convert.quant.layout import FLOATS, in_file_order, read_facts, target_types
+from ollama_engine.convert.quant.presets import ALIASES, PRESETS, Preset
+from ollama_engine.convert.quant.raw_metadata import copy_metadata
+from ollama_engine.errors import ConfigError, ModelFormatError
+from ollama_engine.ml.gguf import GGUFFile, TensorInfo
+from ollama_engine.ml.metadata import Metadata
+from ollama_engine.ml.quantize import are_valid, dequantize_rows, quantize_rows
+from ollama_engine.ml.types import block_of
+
+__all__ = ["find_preset", "quantize_model"]
+
+logger = logging.getLogger(__name__)
+
+PIECE = 1 << 19
+"""Elements that a thread takes at once: as float32 they stay in its cache."""
+SPLIT_KEYS = ("split.no", "split.count", "split.tensors.count")
+QUANTIZATION_VERSION = 2
+
+
+def find_preset(name: str) -> Preset:
+    """The preset of a name in any case. Raises ConfigError that lists them."""
+    key = name.upper()
+    found = PRESETS.get(ALIASES.get(key, key))
+    if found is None:
+        raise ConfigError(f"no preset is called {name!r}; there are {', '.join([*PRESETS, *ALIASES])}")
+    return found
+
+
+def quantize_model(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    preset: str,
+    *,
+    threads: int | None = None,
+    imatrix: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Write a GGUF file again with smaller weights; a split model becomes one file.
+
+    `preset` is one of `presets.PRESETS`, `imatrix` an importance matrix, `threads` all cores if None. `progress` is
+    called with (bytes written, bytes in all). The tensors are those that llama-quantize makes, bit by bit.
+
+    Raises ConfigError for an unknown preset, weights that are quantized already, or a missing importance matrix that
+    the preset cannot do without; ModelFormatError for broken files and weights that are not finite; and OSError as
+    `convert_model` does.
+    """
+    chosen = find_preset(preset)
+    check_target(target, 0)
+    threads = os.cpu_count() or 1 if threads is None else threads
+    if threads < 1:
+        raise ConfigError(f"threads is 1 or more, got {threads}")
+    matrix = None if imatrix is None else read_imatrix(imatrix)
+    with GGUFFile(source) as file:
+        tensors = in_file_order(file.tensors.values())
+        facts = read_facts(Metadata(file.metadata))
+        types = target_types(tensors, chosen, facts, has_imatrix=matrix is not None)
+        jobs = [_job(tensor, types[tensor.name], file.files[tensor.file], chosen, matrix) for tensor in tensors]
+        metadata = copy_metadata(file.files[0], _new_keys(chosen, matrix), SPLIT_KEYS)
+    out = [OutTensor(job.tensor.name, job.tensor.shape, job.dtype) for job in jobs]
+    with new_file(target, len(metadata.data) + data_size(out)) as sink, ThreadPoolExecutor(threads) as pool:
+        write_header(sink, metadata, out)
+        counter = ByteCounter(sum(tensor.n_bytes for tensor in out), progress)
+        for tensor, job in zip(out, jobs, strict=True):
+            write_tensor(sink, tensor, _in_order(pool, job, 2 * threads), counter.add)
+
+
+def _new_keys(preset: Preset, matrix: ImportanceMatrix | None) -> dict[str, int | str]:
+    keys: dict[str, int | str] = {
+        "general.quantization_version": QUANTIZATION_VERSION,
+        "general.file_type": preset.file_type,
+    }
+    if matrix is not None:
+        keys["quantize.imatrix.file"] = matrix.home
+        if matrix.dataset is not None:
+            keys["quantize.imatrix.dataset"] = matrix.dataset
+        keys["quantize.imatrix.entries_count"] = len(matrix.weights)
+        if matrix.n_chunks > 0:
+            keys["quantize.imatrix.chunks_count"] = matrix.n_chunks
+    return keys
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One tensor: where it lies in `home`, and what it becomes. `importance` is [matrices, row length]."""
+
+    tensor: TensorInfo
+    home: str
+    dtype: str
+    importance: NDArray[np.float32] | None
+
+
+def _job(tensor: TensorInfo, dtype: str, home: str, preset: Preset, matrix: ImportanceMatrix | None) -> _Job:
+    if dtype == tensor.dtype:
+        return _Job(tensor, home, dtype, None)
+    if tensor.dtype not in FLOATS:
+        raise ConfigError(
+            f"{home}: {tensor.name} is {tensor.dtype} already; rounding twice loses more than once, so quantize from a "
+            "file with f32, f16 or bf16 weights"
+        )
+    importance = None if matrix is None else matrix.of(tensor)
+    if importance is None and preset.name == "Q2_K_S" and dtype == "q2_K" and not _is_edge(tensor.name):
+        raise ConfigError(f"Q2_K_S needs an importance matrix, and {tensor.name} has none; see --imatrix")
+    return _Job(tensor, home, dtype, importance)
+
+
+def _is_edge(name: str) -> bool:
+    return name in ("token_embd.weight", "per_layer_token_embd.weight", "output.weight")
+
+
+# -- the data ----------------------------------------------------------------------------------------------------------
+
+
+def _in_order(pool: ThreadPoolExecutor, job: _Job, ahead: int) -> Iterator[NDArray[np.uint8]]:
+    """The new data of a tensor piece by piece, with at most `ahead` pieces in work."""
+    waiting: deque[Future[NDArray[np.uint8]]] = deque()
+    with open(job.home, "rb") as file:
+        try:
+            for matrix, start, n in _pieces(job.tensor):
+                waiting.append(pool.submit(_piece, file.fileno(), job, matrix, start, n))
+                if len(waiting) >= ahead:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+            for future in waiting:  # none may read on when the file closes
+                if not future.cancelled():
+                    future.exception()
+
+
+def _pieces(tensor: TensorInfo) -> Iterator[tuple[int, int, int]]:
+    """(matrix, first row, rows): rows of one matrix, since each expert has an importance of its own."""
+    n_rows = tensor.shape[1] if len(tensor.shape) > 1 else 1
+    step = max(1, PIECE // tensor.shape[0])
+    for matrix in range(prod(tensor.shape[2:])):
+        for start in range(0, n_rows, step):
+            yield matrix, start, min(step, n_rows - start)
+
+
+def _piece(handle: int, job: _Job, matrix: int, start: int, n: int) -> NDArray[np.uint8]:
+    tensor = job.tensor
+    length, n_rows = tensor.shape[0], tensor.shape[1] if len(tensor.shape) > 1 else 1
+    row_bytes = _row_bytes(tensor.dtype, length)
+    data = os.pread(handle, n * row_bytes, tensor.offset + (matrix * n_rows + start) * row_bytes)
+    if len(data) < n * row_bytes:
+        raise ModelFormatError(f"{job.home}: the file ends inside of {tensor.name}; is it still being written?")
+    raw = np.frombuffer(data, np.uint8)
+    _check(job, tensor.dtype, raw)
+    if job.dtype == tensor.dtype:
+        return raw
+    values = _floats(raw, tensor.dtype, n * length)
+    out = np.empty(n * _row_bytes(job.dtype, length), np.uint8)
+    importance = None if job.importance is None else job.importance[matrix]
+    quantize_rows(job.dtype, values.reshape(n, length), out, importance)
+    _check(job, job.dtype, out)
+    return out
+
+
+def _check(job: _Job, dtype: str, data: NDArray[np.uint8]) -> None:
+    if not are_valid(dtype, data):
+        raise ModelFormatError(f"{job.home}: {job.tensor.name} holds numbers that are not finite, as {dtype}")
+
+
+def _row_bytes(dtype: str, length: int) -> int:
+    block, size = block_of(dtype)
+    return length // block * size
+
+
+def _floats(raw: NDArray[np.uint8], dtype: str, n: int) -> NDArray[np.float32]:
+    if dtype == "f32":
+        return raw.view(np.float32)
+    values = np.empty(n, np.float32)
+    dequantize_rows(dtype, raw, values)
+    return values

@@ -1,0 +1,75 @@
+"""`convert`: a folder becomes a file that runs, and what goes wrong is one line."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ollama_engine import Engine
+from ollama_engine.ml.gguf import GGUFFile
+from tests.cli.program import COMMAND, environment
+from tests.convert.folders import HfFolder
+from tests.tiny import TinyLlama
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    return str(HfFolder().write(tmp_path / "source"))
+
+
+@pytest.mark.parametrize("outtype", ["f32", "f16", "bf16", "q8_0"])
+def test_a_folder_becomes_a_file_that_runs(cli, source: str, tmp_path: Path, outtype: str) -> None:
+    out = str(tmp_path / "out.gguf")
+    result = cli("convert", source, "-o", out, "--outtype", outtype)
+    assert (result.code, result.out, result.err) == (0, f"{out}\n", "")
+    with GGUFFile(out) as file:
+        assert file.tensors["blk.0.ffn_up.weight"].dtype == outtype
+        assert file.tensors["blk.0.ffn_norm.weight"].dtype == "f32"
+    with Engine(out, num_ctx=64, gpu_layers=0) as engine:
+        assert np.isfinite(engine.logits("Hello")).all()
+
+
+def test_what_is_there_already_stays(cli, source: str, tmp_path: Path) -> None:
+    out = tmp_path / "out.gguf"
+    out.write_bytes(b"precious")
+    result = cli("convert", source, "-o", str(out))
+    assert (result.code, result.out) == (1, "")
+    assert result.err == f"error: {out}: exists already; remove it first, or choose another name\n"
+    assert out.read_bytes() == b"precious"
+
+
+def test_a_folder_that_is_none(cli, tmp_path: Path) -> None:
+    result = cli("convert", str(tmp_path / "nowhere"), "-o", str(tmp_path / "out.gguf"))
+    assert (result.code, result.err) == (1, f"error: {tmp_path / 'nowhere'}: No such file or directory\n")
+    result = cli("convert", str(tmp_path), "-o", str(tmp_path / "out.gguf"))
+    assert result.code == 1
+    assert "config.json: no such file; SRC is the folder of a model" in result.err
+
+
+def test_usage(cli, source: str) -> None:
+    assert cli("convert", source).code == 2
+    assert cli("convert", source, "-o", "x", "--outtype", "q4_k").code == 2
+
+
+def test_a_killed_conversion_leaves_no_half_file(tmp_path: Path) -> None:
+    """Killed at some point of the writing: the final name is never there, and Ctrl-C removes the temporary one."""
+    big = HfFolder(TinyLlama(n_layer=6, n_embd=512, n_ff=4096, n_head=8, n_head_kv=8)).write(tmp_path / "big")
+    for end in (signal.SIGKILL, signal.SIGINT):
+        command = [*COMMAND, "convert", str(big), "-o", str(tmp_path / "out.gguf"), "--outtype", "f32"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.glob(".out.gguf.*.part")) and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.001)
+        process.send_signal(end)
+        process.communicate(timeout=60)
+        if process.returncode != 0:  # else it was done before the signal came
+            assert not (tmp_path / "out.gguf").exists()
+            assert bool(list(tmp_path.glob(".out.gguf.*.part"))) == (end is signal.SIGKILL)
+        for path in (*tmp_path.glob(".out.gguf.*.part"), *tmp_path.glob("out.gguf")):
+            os.unlink(path)
