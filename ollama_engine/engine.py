@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 
 import numpy as np
@@ -30,37 +30,52 @@ _DEFAULT_PARAMS = SamplingParams()
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A whole answer."""
+    """A whole answer.
+
+    Attributes:
+        text: without control tokens, and cut before the stop text that ended it.
+        tokens: all sampled tokens but the one that ended the generation; those of a stop text are included.
+        finish_reason: "stop": the model ended, or a stop text appeared. "length": max_tokens or num_ctx is reached.
+        usage: tokens counted and seconds taken.
+        logprobs: one entry for each of `tokens`, when `SamplingParams.logprobs` asked for them.
+    """
 
     text: str
-    """Without control tokens, and cut before the stop text that ended it."""
     tokens: tuple[int, ...]
-    """All sampled tokens but the one that ended the generation; those of a stop text are included."""
     finish_reason: FinishReason
-    """"stop": the model ended, or a stop text appeared. "length": max_tokens or num_ctx is reached."""
     usage: Usage
     logprobs: tuple[TokenLogprobs, ...] | None
-    """One entry for each of `tokens`, when `SamplingParams.logprobs` asked for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What a model file says of itself."""
+    """What a model file says of itself, and what was decided for it.
+
+    Attributes:
+        path: of the file, or of the part that was named.
+        architecture: which of the registered models it is.
+        name: the model's own, None where the file has none.
+        n_vocab: length of a row of logits.
+        context_length: tokens that the model was trained for.
+        n_parameters: numbers in all of its tensors.
+        file_bytes: size of the file, all parts together.
+        num_ctx: tokens that one request may hold.
+        flash_attention: whether it is in use.
+        threads: CPU threads in use.
+        metadata: all GGUF keys and values; left out of the repr, for a vocabulary takes megabytes.
+    """
 
     path: str
     architecture: str
     name: str | None
     n_vocab: int
-    """Length of a row of logits."""
     context_length: int
-    """Tokens that the model was trained for."""
     n_parameters: int
     file_bytes: int
+    num_ctx: int
     flash_attention: bool
-    """Whether it is in use."""
     threads: int
-    metadata: Mapping[str, MetadataValue]
-    """All GGUF keys and values."""
+    metadata: Mapping[str, MetadataValue] = field(repr=False)
 
 
 class Engine:
@@ -68,7 +83,8 @@ class Engine:
 
     Args:
         model: path of a GGUF file, or of any part of a split one.
-        num_ctx: tokens that one request may hold, prompt and answer.
+        num_ctx: tokens that one request may hold, prompt and answer; None takes what the model was trained for, at most
+            4096. More than it was trained for is logged as a warning.
         parallel: requests that fit beside each other; the cache has num_ctx * parallel cells. In this version requests
             are computed one after the other, so 1 is enough, and takes the least memory.
         batch_size: tokens computed in one step at most.
@@ -95,7 +111,7 @@ class Engine:
         self,
         model: str | os.PathLike[str],
         *,
-        num_ctx: int = EngineConfig.num_ctx,
+        num_ctx: int | None = None,
         parallel: int = EngineConfig.parallel,
         batch_size: int = EngineConfig.batch_size,
         threads: int | None = None,
@@ -225,6 +241,7 @@ class Engine:
             context_length=loaded.model.context_length,
             n_parameters=sum(int(np.prod(t.shape, dtype=np.int64)) for t in tensors),
             file_bytes=sum(os.path.getsize(f) for f in loaded.gguf.files),
+            num_ctx=loaded.num_ctx,
             flash_attention=loaded.cache.flash_attention,
             threads=loaded.backend.threads,
             metadata=loaded.gguf.metadata,

@@ -15,33 +15,42 @@ FinishReason = Literal["stop", "length"]
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a request took. Seconds are wall-clock time."""
+    """What a request took. Seconds are wall-clock time.
+
+    Attributes:
+        prompt_tokens: length of the prompt.
+        completion_tokens: sampled tokens, without the one that ended the generation.
+        cached_tokens: prompt tokens whose keys and values were there already.
+        queue_seconds: waiting for the engine.
+        prompt_seconds: from the start of the prompt to the first sampled token.
+        completion_seconds: from the first sampled token to the end.
+    """
 
     prompt_tokens: int
     completion_tokens: int
-    """Sampled tokens, without the one that ended the generation."""
     cached_tokens: int
-    """Prompt tokens whose keys and values were there already."""
     queue_seconds: float
-    """Waiting for the engine."""
     prompt_seconds: float
-    """From the start of the prompt to the first sampled token."""
     completion_seconds: float
-    """From the first sampled token to the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One piece of a streamed completion. The last has `finish_reason` and `usage`."""
+    """One piece of a streamed completion. The last has `finish_reason` and `usage`.
+
+    Attributes:
+        text: what can be shown now. It may come later than its tokens: characters and stop texts that are not complete
+            yet are held back.
+        tokens: sampled since the chunk before.
+        logprobs: one entry for each of `tokens`, when asked for.
+        finish_reason: "stop": the model ended, or a stop text appeared. "length": max_tokens or num_ctx is reached.
+        usage: tokens counted and seconds taken.
+    """
 
     text: str
     tokens: tuple[int, ...] = ()
-    """Tokens sampled since the chunk before. Text may come later than its tokens: characters and stop texts that are
-    not complete yet are held back."""
     logprobs: tuple[TokenLogprobs, ...] | None = None
-    """One entry for each of `tokens`, when asked for."""
     finish_reason: FinishReason | None = None
-    """"stop": the model ended, or a stop text appeared. "length": max_tokens or num_ctx is reached."""
     usage: Usage | None = None
 
 
