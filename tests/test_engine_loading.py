@@ -128,7 +128,7 @@ def test_a_context_beyond_the_models_is_logged(path: str, caplog: pytest.LogCapt
         assert engine.info.num_ctx == engine.config.num_ctx == 1024
 
 
-@pytest.mark.parametrize(("trained", "num_ctx"), [(100, 100), (4096, 4096), (100_000, 4096)])
+@pytest.mark.parametrize(("trained", "num_ctx"), [(256, 256), (4096, 4096), (100_000, 4096)])
 def test_the_default_context_is_the_models_up_to_a_bound(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, trained: int, num_ctx: int
 ) -> None:
