@@ -61,7 +61,7 @@ class Loaded:
 
     def memory(self) -> MemoryReport:
         """What was taken, by device and layer."""
-        return _report(self.backend, self.weights, self.cache.nbytes, self.backend.graph_bytes())
+        return _report(self.backend, self.weights, self.cache.nbytes)
 
     def close(self) -> None:
         """Free everything."""
@@ -98,7 +98,7 @@ def load(path: str | os.PathLike[str], config: EngineConfig, progress: Progress 
             # Last, because decoding can do without: what the model needs comes first.
             weights.pack()
         except NoMemoryError as error:
-            report = error.report or _report(backend, weights, planned_cache, backend.graph_bytes())
+            report = error.report or _report(backend, weights, planned_cache)
             raise NoMemoryError(f"{gguf.path} does not fit: {error}\n{report}", report) from error
         undo.pop_all()
     return Loaded(os.fsdecode(path), config, gguf, tokenizer, backend, weights, model, cache, executor)
@@ -214,10 +214,16 @@ def _check_model(model: Model, gguf: GGUFFile) -> None:
                     gguf.architecture, shown, " ..." if len(model.unused_weights) > 8 else "")  # fmt: skip
 
 
-def _report(backend: Backend, weights: Weights, cache: dict[str, int], graph: dict[str, int]) -> MemoryReport:
-    plan = weights.planned()
+def _report(backend: Backend, weights: Weights, cache: dict[str, int]) -> MemoryReport:
+    plan, graph = weights.planned(), backend.graph_bytes()
     devices = tuple(
-        DeviceMemory(device=d.name, cache=cache.get(d.name, 0), graph=graph.get(d.name, 0), **plan[d.name])
+        DeviceMemory(
+            device=d.name,
+            cache=cache.get(d.name, 0),
+            graph=graph[d.name],
+            work=backend.work_bytes() if d is backend.devices[-1] else 0,
+            **plan[d.name],
+        )
         for d in backend.devices
     )
     return MemoryReport(devices, weights.by_layer())
