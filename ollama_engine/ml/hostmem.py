@@ -5,8 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 UNLIMITED = 1 << 62
+"""Control groups of version 1 have a number as large as this where version 2 says "max"."""
+
+
+class _Names(NamedTuple):
+    """What a control group's files, and lines of its memory.stat, are called."""
+
+    limit: str
+    used: str
+    cache: str
+    shared: str
+
+
+_VERSION_1 = _Names("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache", "total_shmem")
+_VERSION_2 = _Names("memory.max", "memory.current", "file", "shmem")
 
 
 def available_bytes(
@@ -19,7 +34,7 @@ def available_bytes(
     Linux hands out more addresses than it has memory, so an allocation that is far too large would succeed and kill
     the process later; this is asked first.
     """
-    rooms = (_room(folder) for folder in _memory_groups(cgroups, membership))
+    rooms = (_room(group, names) for group, names in _memory_groups(cgroups, membership))
     return min(_system_available(meminfo), *rooms, UNLIMITED)
 
 
@@ -36,8 +51,8 @@ def _system_available(meminfo: Path) -> int:
         return UNLIMITED
 
 
-def _memory_groups(cgroups: Path, membership: Path) -> Iterator[Path]:
-    """Folders of the control groups that bound this process's memory: its own and all above it, in both versions.
+def _memory_groups(cgroups: Path, membership: Path) -> Iterator[tuple[Path, _Names]]:
+    """The control groups that bound this process's memory: its own and all above it, in both versions.
 
     A line of /proc/self/cgroup is `number:controllers:path` (cgroups(7)). In a container the path may be the host's,
     of which only the root is mounted; folders that do not exist set no limit.
@@ -50,29 +65,23 @@ def _memory_groups(cgroups: Path, membership: Path) -> Iterator[Path]:
         _, controllers, path = line.split(":", 2)
         own = PurePosixPath(path.lstrip("/"))
         if not controllers:
-            yield from (cgroups / group for group in (own, *own.parents))
+            yield from ((cgroups / group, _VERSION_2) for group in (own, *own.parents))
         elif "memory" in controllers.split(","):
-            yield from (cgroups / "memory" / group for group in (own, *own.parents))
+            yield from ((cgroups / "memory" / group, _VERSION_1) for group in (own, *own.parents))
 
 
-def _room(group: Path) -> int:
+def _room(group: Path, names: _Names) -> int:
     """Room below one group's limit; page cache counts as used there although it is given back, so it is added again.
 
-    Files of version 2 are looked for first, then those of version 1, which writes a huge number for "no limit". Memory
-    shared between processes is counted as cache but is not given back.
+    Memory shared between processes is counted as page cache, but is not given back.
     """
-    for limit_file, used_file, prefix, cache in (
-        ("memory.max", "memory.current", "", "file"),
-        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_", "cache"),
-    ):
-        try:
-            limit = (group / limit_file).read_text(encoding="ascii").strip()
-            if limit == "max":
-                return UNLIMITED
-            used = int((group / used_file).read_text(encoding="ascii"))
-            stat = dict(line.split() for line in (group / "memory.stat").read_text(encoding="ascii").splitlines())
-            kept = int(stat.get(f"{prefix}{cache}", 0)) - int(stat.get(f"{prefix}shmem", 0))
-            return max(0, int(limit) - used + max(0, kept))
-        except (OSError, ValueError):
-            continue
-    return UNLIMITED
+    try:
+        limit = (group / names.limit).read_text(encoding="ascii").strip()
+        if limit == "max" or int(limit) >= UNLIMITED:
+            return UNLIMITED
+        used = int((group / names.used).read_text(encoding="ascii"))
+        stat = dict(line.split() for line in (group / "memory.stat").read_text(encoding="ascii").splitlines())
+        cache = int(stat.get(names.cache, 0)) - int(stat.get(names.shared, 0))
+        return max(0, int(limit) - used + max(0, cache))
+    except (OSError, ValueError):
+        return UNLIMITED
