@@ -31,6 +31,13 @@ def test_whole_numbers_keep_to_their_range(name: str) -> None:
             EngineConfig(**{name: value})  # type: ignore[arg-type]
 
 
+def test_help_tells_the_range_that_is_checked() -> None:
+    for field in fields(EngineConfig):
+        if field.name in RANGES:
+            low, high = RANGES[field.name]
+            assert field.metadata["help"].endswith((f"[{low}..{high}]", f"[>= {low}]")), field.name
+
+
 def test_every_option_is_checked_by_its_name() -> None:
     """All that are no numbers or choices have a check of their own."""
     assert {f.name for f in fields(EngineConfig)} == {*RANGES, *CHOICES, "tensor_split", "mmap"}
