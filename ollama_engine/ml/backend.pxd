@@ -25,6 +25,7 @@ cdef class Backend:
     cdef lib.ggml_backend_sched_t sched
     cdef lib.ggml_backend_sched_t measurer
     cdef lib.ggml_threadpool_t threadpool
+    cdef lib.graph_plan_t plan_graph
     cdef oe_worker *worker
     cdef int pid
     # -- configuration --
@@ -57,7 +58,7 @@ cdef class Backend:
     cdef int forget_graph(self) except -1
     cdef int renew_scheduler(self) except -1
     cdef lib.ggml_backend_sched_t measuring_scheduler(self) except NULL
-    cdef size_t more_work(self, lib.ggml_cgraph *graph) except? 1
+    cdef size_t more_work(self, lib.ggml_cgraph *graph) noexcept
     cdef int give_up(self) except -1
     cdef lib.ggml_backend_dev_t cpu_device(self) noexcept
     cdef lib.ggml_backend_buffer_type_t buffer_type(self, int device) noexcept

@@ -113,6 +113,7 @@ cdef class Backend:
             raise NoMemoryError(f"cannot start {self.threads} threads")
         cpu = self.handles[self.n_handles - 1]
         (<lib.ggml_backend_set_n_threads_t>cpu_function("ggml_backend_set_n_threads"))(cpu, self.threads)
+        self.plan_graph = <lib.graph_plan_t>cpu_library_function("ggml_graph_plan")
         (<lib.set_threadpool_t>cpu_function("ggml_backend_cpu_set_threadpool"))(cpu, self.threadpool)
         return 0
 
@@ -212,13 +213,12 @@ cdef class Backend:
                 for i, device in enumerate(self.devices)
             }
 
-    cdef size_t more_work(self, lib.ggml_cgraph *graph) except? 1:
+    cdef size_t more_work(self, lib.ggml_cgraph *graph) noexcept:
         """With the lock held: bytes that the CPU's kernels need beside the results of this graph, beyond `work`.
 
         ggml takes them when it computes. Where other devices compute a part of the graph, it is an upper bound.
         """
-        plan = <lib.graph_plan_t>cpu_library_function("ggml_graph_plan")
-        cdef size_t needed = plan(graph, self.threads, self.threadpool).work_size
+        cdef size_t needed = self.plan_graph(graph, self.threads, self.threadpool).work_size
         return needed - self.work if needed > self.work else 0
 
     def work_bytes(self):
