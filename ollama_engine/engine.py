@@ -43,7 +43,8 @@ class Engine:
 
     Args:
         model: path of a GGUF file, or of any part of a split one.
-        num_ctx: tokens that one request may hold, prompt and answer.
+        num_ctx: tokens that one request may hold, prompt and answer; None takes what the model was trained for, at most
+            4096. More than it was trained for is logged as a warning.
         parallel: requests computed side by side; others wait. They share num_ctx * parallel cells of the cache, which
             also keeps the histories of ended requests, as long as there is room, for those that begin alike.
         max_queue: requests that may wait; more are refused with EngineBusyError.
@@ -72,7 +73,7 @@ class Engine:
         self,
         model: str | os.PathLike[str],
         *,
-        num_ctx: int = EngineConfig.num_ctx,
+        num_ctx: int | None = None,
         parallel: int = EngineConfig.parallel,
         max_queue: int = EngineConfig.max_queue,
         batch_size: int = EngineConfig.batch_size,

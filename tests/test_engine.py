@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -191,13 +192,18 @@ def test_chunks_add_up_to_the_completion(story: Engine) -> None:
     assert [chunk.usage is not None for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
 
 
-def test_bytes_of_one_character_over_several_tokens_are_delivered_whole(tiny: Engine) -> None:
-    """The tiny vocabulary spells by bytes: force the two of an e with acute, one after the other."""
-    first, second = tiny.tokenize("é", add_special=False)
-    chunks = list(tiny.stream([first], greedy(logit_bias={second: 1e6}, max_tokens=2)))
-    assert [chunk.text for chunk in chunks] == ["\ufffd", "\ufffd"]
-    chunks = list(tiny.stream(PROMPT, greedy(logit_bias={first: 1e6}, max_tokens=1)))
-    assert [chunk.text for chunk in chunks] == ["\ufffd"]
+@pytest.mark.parametrize("character", ["é", "€", "😀"])
+def test_bytes_of_one_character_over_several_tokens_are_delivered_whole(tiny: Engine, character: str) -> None:
+    """The tiny vocabulary spells by bytes: biases and a penalty force those of a character, one after the other."""
+    ids = tiny.tokenize(character, add_special=False)
+    assert len(ids) == len(set(ids)) == len(character.encode())
+    falling = {token: 1e6 * (len(ids) - place) for place, token in enumerate(ids)}
+    spelling = greedy(logit_bias=falling, presence_penalty=1e6 * (len(ids) - 0.5), max_tokens=len(ids))
+    chunks = list(tiny.stream([BOS], spelling))
+    assert [token for chunk in chunks for token in chunk.tokens] == ids
+    assert [chunk.text for chunk in chunks if chunk.text] == [character]
+    cut = tiny.generate([BOS], replace(spelling, max_tokens=len(ids) - 1))
+    assert cut.text == "\ufffd"
 
 
 def test_usage_counts_and_times(tiny: Engine) -> None:
@@ -286,9 +292,17 @@ def test_info_says_what_the_file_says(tiny: Engine) -> None:
     assert info.file_bytes == Path(info.path).stat().st_size
     assert 0 < 4 * info.n_parameters < info.file_bytes
     assert info.threads == 1
+    assert info.num_ctx == 128
     assert info.flash_attention is True
     assert info.metadata["llama.block_count"] == 1
     assert tiny.config.num_ctx == 128
+
+
+def test_the_repr_of_what_a_model_says_is_short(story: Engine) -> None:
+    """Not so its metadata, which hold the vocabulary."""
+    assert len(story.info.metadata["tokenizer.ggml.tokens"]) > 1000  # type: ignore[arg-type]
+    assert repr(story.info).startswith("ModelInfo(path=")
+    assert len(repr(story.info)) < 500 + len(story.info.path)
 
 
 def test_memory_is_accounted_for(tiny: Engine) -> None:
@@ -298,6 +312,8 @@ def test_memory_is_accounted_for(tiny: Engine) -> None:
     assert cpu.mapped + cpu.weights == sum(report.layers.values())
     assert cpu.graph > 0
     assert set(report.layers) == {"input", "blk.0", "output"}
+    assert cpu.work > 0
+    assert cpu.allocated == cpu.weights + cpu.packed + cpu.cache + cpu.graph + cpu.work
     assert report.total == sum(d.allocated + d.mapped for d in report.devices)
     assert "CPU" in str(report)
 

@@ -5,6 +5,10 @@ from ollama_engine.ml.libworker cimport oe_worker, oe_worker_task
 from ollama_engine.ml.window cimport Memory
 
 
+cdef enum:
+    DEVICE_SLOTS = 16  # GGML_SCHED_MAX_BACKENDS
+
+
 cdef class Buffer:
     cdef lib.ggml_backend_buffer_t buffer
     cdef int pid
@@ -22,12 +26,13 @@ cdef class Scheduler(Memory):
 
 cdef class Backend:
     # -- handles, freed by close() --
-    cdef lib.ggml_backend_t handles[17]
+    cdef lib.ggml_backend_t handles[DEVICE_SLOTS]
     cdef int n_handles
     cdef lib.ggml_backend_sched_t sched
     cdef Scheduler scheduler
     cdef lib.ggml_backend_sched_t measurer
     cdef lib.ggml_threadpool_t threadpool
+    cdef lib.graph_plan_t plan_graph
     cdef oe_worker *worker
     cdef int pid
     # -- configuration --
@@ -41,6 +46,8 @@ cdef class Backend:
     # The context whose tensors lie in the scheduler's memory, and the structure that this memory was planned for.
     cdef object allocated
     cdef uint64_t planned
+    # Bytes that the CPU's kernels need beside the results of the largest graph planned.
+    cdef size_t work
     # The context that ggml works on with the GIL released.
     cdef object busy
     # Whether `busy` was started with Context.launch and not waited for yet.
@@ -61,6 +68,7 @@ cdef class Backend:
     cdef int start_plan(self) except -1
     cdef int renew_scheduler(self) except -1
     cdef lib.ggml_backend_sched_t measuring_scheduler(self) except NULL
+    cdef size_t more_work(self, lib.ggml_cgraph *graph) noexcept
     cdef int give_up(self) except -1
     cdef lib.ggml_backend_dev_t cpu_device(self) noexcept
     cdef lib.ggml_backend_buffer_type_t buffer_type(self, int device) noexcept

@@ -22,7 +22,7 @@ from ollama_engine.ml.device import devices as all_devices
 from ollama_engine.ml.threads import check_threads
 
 from ollama_engine.ml cimport libggml as lib
-from ollama_engine.ml.device cimport cpu_function, device_handle
+from ollama_engine.ml.device cimport cpu_function, cpu_library_function, device_handle
 from ollama_engine.ml.libworker cimport (
     oe_worker, oe_worker_free, oe_worker_new, oe_worker_start, oe_worker_task, oe_worker_wait,
 )
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 DEFAULT_MAX_NODES = 8192
 MAX_NODES_LIMIT = 65536
-MAX_DEVICES = 16  # GGML_SCHED_MAX_BACKENDS
+MAX_DEVICES = DEVICE_SLOTS
 # What ops.flash_attention takes as keys and values.
 KEY_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
 # 60 tensor descriptions of 336 bytes, and tables.
@@ -122,6 +122,7 @@ cdef class Backend:
             raise NoMemoryError(f"cannot start {self.threads} threads")
         cpu = self.handles[self.n_handles - 1]
         (<lib.ggml_backend_set_n_threads_t>cpu_function("ggml_backend_set_n_threads"))(cpu, self.threads)
+        self.plan_graph = <lib.graph_plan_t>cpu_library_function("ggml_graph_plan")
         (<lib.set_threadpool_t>cpu_function("ggml_backend_cpu_set_threadpool"))(cpu, self.threadpool)
         return 0
 
@@ -242,6 +243,19 @@ cdef class Backend:
                 device.name: lib.ggml_backend_sched_get_buffer_size(self.sched, self.handles[i])
                 for i, device in enumerate(self.devices)
             }
+
+    cdef size_t more_work(self, lib.ggml_cgraph *graph) noexcept:
+        """With the lock held: bytes that the CPU's kernels need beside the results of this graph, beyond `work`.
+
+        ggml takes them when it computes. Where other devices compute a part of the graph, it is an upper bound.
+        """
+        cdef size_t needed = self.plan_graph(graph, self.threads, self.threadpool).work_size
+        return needed - self.work if needed > self.work else 0
+
+    def work_bytes(self):
+        """Bytes of scratch memory that the CPU's kernels take for the largest graph that was planned."""
+        self.check_open()
+        return self.work
 
     def supports_flash_attention(self, device, key_dim, value_dim, str dtype not None):
         """Whether a device has a one-pass attention kernel for heads of this size and keys of this type."""

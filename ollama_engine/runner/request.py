@@ -30,56 +30,68 @@ FinishReason = Literal["stop", "length"]
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a request took. Seconds are wall-clock time."""
+    """What a request took. Seconds are wall-clock time.
+
+    Attributes:
+        prompt_tokens: of the prompt as it was given, dropped ones included.
+        completion_tokens: sampled tokens, without the one that ended the generation.
+        cached_tokens: prompt tokens whose keys and values were there already.
+        queue_seconds: waiting for the engine.
+        prompt_seconds: from the start of the prompt to the first sampled token.
+        completion_seconds: from the first sampled token to the end.
+        dropped_prompt_tokens: left out of a prompt longer than num_ctx (`on_overflow` "truncate" and "shift").
+        shifted_tokens: of prompt and answer, dropped from the context while the answer went on (`on_overflow` "shift").
+        preemptions: how often the request gave up its cells to an older one and was computed again.
+    """
 
     prompt_tokens: int
-    """Of the prompt as it was given, dropped ones included."""
     completion_tokens: int
-    """Sampled tokens, without the one that ended the generation."""
     cached_tokens: int
-    """Prompt tokens whose keys and values were there already."""
     queue_seconds: float
-    """Waiting for the engine."""
     prompt_seconds: float
-    """From the start of the prompt to the first sampled token."""
     completion_seconds: float
-    """From the first sampled token to the end."""
     dropped_prompt_tokens: int = 0
-    """Left out of a prompt longer than num_ctx (`on_overflow` "truncate" and "shift"), counted after `num_keep`."""
     shifted_tokens: int = 0
-    """Of prompt and answer, dropped from the context while the answer went on (`on_overflow` "shift")."""
     preemptions: int = 0
-    """How often the request gave up its cells to an older one and was computed again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One piece of a streamed completion. The last has `finish_reason` and `usage`."""
+    """One piece of a streamed completion. The last has `finish_reason` and `usage`.
+
+    Attributes:
+        text: what can be shown now. It may come later than its tokens: characters and stop texts that are not complete
+            yet are held back.
+        tokens: sampled since the chunk before.
+        logprobs: one entry for each of `tokens`, when asked for.
+        finish_reason: "stop": the model ended, or a stop text appeared. "length": max_tokens or num_ctx is reached.
+        usage: tokens counted and seconds taken.
+    """
 
     text: str
     tokens: tuple[int, ...] = ()
-    """Tokens sampled since the chunk before. Text may come later than its tokens: characters and stop texts that are
-    not complete yet are held back."""
     logprobs: tuple[TokenLogprobs, ...] | None = None
-    """One entry for each of `tokens`, when asked for."""
     finish_reason: FinishReason | None = None
-    """"stop": the model ended, or a stop text appeared. "length": max_tokens or num_ctx is reached."""
     usage: Usage | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A whole answer."""
+    """A whole answer.
+
+    Attributes:
+        text: without control tokens, and cut before the stop text that ended it.
+        tokens: all sampled tokens but the one that ended the generation; those of a stop text are included.
+        finish_reason: "stop": the model ended, or a stop text appeared. "length": max_tokens or num_ctx is reached.
+        usage: tokens counted and seconds taken.
+        logprobs: one entry for each of `tokens`, when `SamplingParams.logprobs` asked for them.
+    """
 
     text: str
-    """Without control tokens, and cut before the stop text that ended it."""
     tokens: tuple[int, ...]
-    """All sampled tokens but the one that ended the generation; those of a stop text are included."""
     finish_reason: FinishReason
-    """"stop": the model ended, or a stop text appeared. "length": max_tokens or num_ctx is reached."""
     usage: Usage
     logprobs: tuple[TokenLogprobs, ...] | None
-    """One entry for each of `tokens`, when `SamplingParams.logprobs` asked for them."""
 
 
 Event = Chunk | BaseException
