@@ -127,13 +127,11 @@ class Core:
         if step is None:
             return []
         try:
-            logits = self.executor.wait()
+            with self.executor.landed() as logits:
+                landed = land(step, logits, record.mark("wait"))
         except Exception as error:
-            record.mark("wait")
             self._fail(step, error)
             return []
-        now = record.mark("wait")
-        landed = land(step, logits, now)
         bad = [one.sequence for one in landed if not one.sound]
         if bad:
             self._scrap()

@@ -6,6 +6,8 @@ step needs memory that was not there before.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,7 +54,7 @@ class Executor:
     """Computes batches of up to `batch_size` tokens with up to `max_outputs` rows of logits. Not thread-safe.
 
     `run` is a step as a whole. In parts: `prepare` finds cells and builds the graph, also while the step before
-    computes; `launch` writes the inputs, the tokens last, and starts it; `wait` hands out its logits.
+    computes; `launch` writes the inputs, the tokens last, and starts it; `landed` waits and shows its logits.
     """
 
     def __init__(self, backend: Backend, model: Model, cache: Cache, batch_size: int, max_outputs: int) -> None:
@@ -63,8 +65,6 @@ class Executor:
         # -- configuration --
         self.batch_size = batch_size
         self.max_outputs = min(max_outputs, batch_size)
-        # -- storage --
-        self._buffer = np.empty((self.max_outputs, model.n_vocab), dtype=np.float32)
         # -- steps --
         self._prepared: tuple[Batch, Graph] | None = None
         self._flying: tuple[Batch, Graph] | None = None
@@ -84,7 +84,7 @@ class Executor:
                 graph.ctx.reserve()
 
     def run(self, batch: Batch) -> FloatArray:
-        """Logits float32 [len(batch.outputs), n_vocab]; the array is overwritten by the next run.
+        """Logits float32 [len(batch.outputs), n_vocab].
 
         Raises ConfigError for a batch out of range, and ContextOverflowError when the cache has no room, with nothing
         changed.
@@ -92,7 +92,8 @@ class Executor:
         self._check(batch)
         self.prepare(batch)
         self.launch(batch.tokens)
-        return self.wait()
+        with self.landed() as logits:
+            return logits.copy()
 
     def prepare(self, batch: Batch) -> None:
         """Find cells for a batch and have a graph for it; its tokens may be unknown yet. A step may be computing.
@@ -145,27 +146,34 @@ class Executor:
     def _compute(self, graph: Graph) -> None:
         graph.ctx.launch()
 
-    def _finish(self, graph: Graph, logits: FloatArray) -> None:
+    def _finish(self, graph: Graph) -> None:
         graph.ctx.wait()
-        if graph.logits is not None:
-            graph.logits.read_into(logits)
 
-    def wait(self) -> FloatArray:
-        """Logits float32 [len(batch.outputs), n_vocab] of the step that computes; overwritten by the next one's.
+    @contextmanager
+    def _read(self, graph: Graph) -> Iterator[FloatArray]:
+        if graph.logits is None:
+            yield np.empty((0, self._model.n_vocab), dtype=np.float32)
+            return
+        with graph.logits.mapped() as rows:
+            yield rows.reshape(-1, self._model.n_vocab)
+
+    @contextmanager
+    def landed(self) -> Iterator[FloatArray]:
+        """Wait for the step that computes; its logits float32 [len(batch.outputs), n_vocab], to be read in the block.
 
         Raises ComputeError; the step's tokens are not in the cache then.
         """
         assert self._flying is not None, "a step is launched before it is waited for"
         batch, graph = self._flying
         self._flying = None
-        logits = self._buffer[: len(batch.outputs)]
         try:
-            self._finish(graph, logits)
+            self._finish(graph)
         except BaseException:
             self._drop(graph)
             self._forget(batch)
             raise
-        return logits
+        with self._read(graph) as logits:
+            yield logits
 
     def scrap(self) -> None:
         """Take back a prepared batch: its cells are free again."""

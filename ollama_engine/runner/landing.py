@@ -12,7 +12,7 @@ from ollama_engine.runner.executor import FloatArray
 from ollama_engine.runner.metrics import Outcome
 from ollama_engine.runner.request import Chunk, Event, FinishReason
 from ollama_engine.runner.sequence import Generation, Scoring, Sequence
-from ollama_engine.sample import TokenLogprobs, sample_batch
+from ollama_engine.sample import TokenLogprobs, sample_rows
 
 __all__ = ["Landed", "land", "outcome"]
 
@@ -69,12 +69,9 @@ def _sound(logits: FloatArray) -> bool:
 def _draw(drawn: list[tuple[Generation, int]], logits: FloatArray, now: float) -> list[Landed]:
     if not drawn:
         return []
-    # All samplers of one model draw from as many tokens; what lies behind is padding of the model's output.
-    n_vocab = drawn[0][0].sampler.n_vocab
     at = [row for _, row in drawn]
     rows = logits if len(at) == len(logits) else logits[at]
-    rows = np.ascontiguousarray(rows[:, :n_vocab])
-    tokens = sample_batch([one.sampler for one, _ in drawn], rows)
+    tokens = sample_rows([one.sampler for one, _ in drawn], rows)
     return [_take(one, token, row, now) for (one, _), token, row in zip(drawn, tokens, rows, strict=True)]
 
 
@@ -88,7 +85,7 @@ def _take(one: Generation, token: int | SamplingError, row: FloatArray, now: flo
             one.epoch += 1
             return Landed(one, reason="stop")
         wanted = one.params.logprobs
-        logprobs = None if wanted is None else (one.sampler.logprobs(row, token, wanted),)
+        logprobs = None if wanted is None else (one.sampler.logprobs(row[: one.sampler.n_vocab], token, wanted),)
         one.sampler.accept(token)
     except Exception as error:
         one.epoch += 1
