@@ -46,7 +46,7 @@ def documents(seed: int, *, held: bool = False) -> Iterator[str]:
     """An endless stream of documents; the same seed gives the same stream."""
     rng = Random(f"{seed}:{'held' if held else 'train'}")
     while True:
-        form = rng.choices((plain, titled, questioned, requested, chat, small_talk), (40, 8, 12, 10, 27, 3))[0]
+        form = rng.choices((plain, titled, questioned, requested, chat, small_talk), (30, 5, 10, 16, 36, 3))[0]
         yield form(make_story(rng, held=held), rng)
 
 

@@ -41,8 +41,7 @@ def make_story(rng: Random, *, held: bool = False) -> Story:
             break
     friend = draw_character(rng, apart_from=hero)
     slots = slots_for(plot, hero, friend, thing, rng)
-    known = {"{trait}": hero.trait in hero.phrase, "{f_who}": friend.named}
-    told = (pair for pair in PASSAGES.questions if all(yes or slot not in pair[1] for slot, yes in known.items()))
+    told = (pair for pair in PASSAGES.questions if friend.named or "{f_who}" not in pair[1])
     return Story(
         text=_tell(plot, slots, rng),
         title=_title(hero, friend, thing, rng),

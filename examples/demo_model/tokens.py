@@ -52,6 +52,15 @@ def _without_specials(text: str) -> str:
     return text
 
 
+def weigh_tokens(tokenizer: Tokenizer, words: Iterable[str], weight: float) -> list[float]:
+    """What each token counts for in the loss: `weight` for those that spell `words` after a space, 1 for all others."""
+    weights = [1.0] * tokenizer.get_vocab_size()
+    for encoding in tokenizer.encode_batch([f" {word}" for word in words]):
+        for id_ in encoding.ids:
+            weights[id_] = weight
+    return weights
+
+
 def encode_documents(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
     """Token ids of each document, begun and ended by their special tokens."""
     return [encoding.ids for encoding in tokenizer.encode_batch([f"{BEGIN}{text}{END}" for text in texts])]

@@ -17,12 +17,14 @@ GIRLS = words(_WORDS, "girls")
 BOYS = words(_WORDS, "boys")
 PETS_HE = words(_WORDS, "pets he")
 PETS_SHE = words(_WORDS, "pets she")
-ANIMALS = words(_WORDS, "animals")
-WOMEN = words(_WORDS, "women")
-MEN = words(_WORDS, "men")
-WORKERS = words(_WORDS, "workers")
+ANIMALS_HE = words(_WORDS, "animals he")
+ANIMALS_SHE = words(_WORDS, "animals she")
+ANIMALS = (*ANIMALS_HE, *ANIMALS_SHE)
+WOMEN = (*words(_WORDS, "women"), *words(_WORDS, "workers she"))
+MEN = (*words(_WORDS, "men"), *words(_WORDS, "workers he"))
 CHILDREN = words(_WORDS, "children")
-PEOPLE = (*WOMEN, *MEN, *WORKERS, *CHILDREN)
+PEOPLE = (*WOMEN, *MEN, *CHILDREN)
+SHE = frozenset((*ANIMALS_SHE, *WOMEN))
 TRAITS = words(_WORDS, "traits")
 SMALL = words(_WORDS, "small")
 GROWN = words(_WORDS, "grown")
@@ -68,6 +70,17 @@ THINGS = {thing.noun: thing for thing in map(_thing, lines(read_sections(FOLDER 
 PLACES = tuple(map(_place, read_sections(FOLDER / "places.txt")["places"]))
 
 
+PRONOUNS = ("he", "him", "his", "himself", "she", "her", "herself")
+
+WHO_AND_WHAT = (
+    *(*GIRLS, *BOYS, *PETS_HE, *PETS_SHE),
+    *(*ANIMALS, *PEOPLE, *TRAITS, *PRONOUNS, *map(str.capitalize, PRONOUNS)),
+    *THINGS,
+    *(place.noun for place in PLACES),
+)
+"""The words that say who and what a story is about."""
+
+
 @dataclass(frozen=True)
 class Character:
     """Someone in a story: `call` is how the story speaks of them, `phrase` how it brings them in."""
@@ -91,27 +104,25 @@ class Character:
 
 
 def draw_character(rng: Random, *, apart_from: Character | None = None) -> Character:
-    """Draw someone whose kind and name differ from those of `apart_from`."""
+    """Draw someone; another pronoun than that of `apart_from`, so that "he" and "she" are never in doubt."""
     while True:
         who = _any_character(rng)
-        if apart_from is None or (who.kind != apart_from.kind and who.call != apart_from.call):
+        if apart_from is None or who.female != apart_from.female:
             return who
 
 
 def _any_character(rng: Random) -> Character:
     animal = rng.random() < 0.6
     kind = rng.choice(ANIMALS if animal else PEOPLE)
-    female = kind in WOMEN or (kind not in MEN and rng.random() < 0.5)
+    female = kind in SHE
     names = (PETS_SHE if female else PETS_HE) if animal else (GIRLS if female else BOYS)
     size = rng.choice(SMALL if animal or kind in CHILDREN else GROWN)
     trait = rng.choice(TRAITS)
-    age = size if size in ("little", "small", "young", "old") else "young"
-    looks = rng.choice((size, size, trait, f"{trait} {age}"))
     home = rng.choice(DENS if animal and kind != "robot" else HOUSES)
-    if rng.random() < 0.75:
+    if rng.random() < 0.85:
         name = rng.choice(names)
-        return Character(kind, name, f"a {looks} {kind} named {name}", trait, female, home)
-    return Character(kind, f"the {kind}", f"a {looks} {kind}", trait, female, home)
+        return Character(kind, name, f"a {size} {kind} named {name}", trait, female, home)
+    return Character(kind, f"the {kind}", f"a {size} {kind}", trait, female, home)
 
 
 def held_out(kind: str, thing: str) -> bool:

@@ -13,6 +13,7 @@ from ollama_engine.convert.plan import PlannedTensor, plan_tensors
 from ollama_engine.convert.registry import find_architecture
 from ollama_engine.convert.source.checkpoint import open_checkpoint
 from ollama_engine.convert.source.folder import ModelFolder, read_config
+from ollama_engine.convert.source.scaled import check_quantization, with_scales
 from ollama_engine.convert.streaming import tensor_bytes
 from ollama_engine.convert.vocab.export import add_tokenizer
 from ollama_engine.errors import ConfigError
@@ -46,7 +47,8 @@ def convert_model(
     writer = new_writer(architecture.name)
     sizes = architecture.sizes(config)
     keys = model_keys(architecture, config, sizes)
-    planned = plan_tensors(architecture, config, sizes, open_checkpoint(folder))
+    check_quantization(config)
+    planned = plan_tensors(architecture, config, sizes, with_scales(open_checkpoint(folder), config))
     add_model(writer, folder.path, architecture, keys, outtype, planned)
     add_tokenizer(writer, folder, config, sizes["n_vocab"], architecture.pre_names)
     metadata = encode(writer)

@@ -17,6 +17,8 @@ ENTRY_POINTS = "ollama_engine.models"
 
 _BUILT_IN = {
     "llama": "ollama_engine.models.llama:Llama",
+    "qwen2": "ollama_engine.models.qwen2:Qwen2",
+    "qwen3": "ollama_engine.models.qwen3:Qwen3",
 }
 
 

@@ -1,16 +1,19 @@
 """Blocks that models share, with weights bound by GGUF name.
 
 Module, Part, Blocks, Scope      how a model declares and finds its weights
-Linear, Embedding, RMSNorm       one weight each
+Linear, Embedding                one weight each
+RMSNorm, LayerNorm               one weight each, or two
+GatedMLP, PlainMLP               feed-forward blocks
 Rope, read_rope                  rotary positions and their scaling
-attention                        over a cache's history
+attention, soft_cap              over a cache's history
 ExpertLinear, route, sum_experts mixture of experts
 """
 
 from __future__ import annotations
 
-from ollama_engine.nn.attention import attention
-from ollama_engine.nn.layers import Embedding, Factors, Linear, RMSNorm, product
+from ollama_engine.nn.attention import attention, soft_cap
+from ollama_engine.nn.feed_forward import GatedMLP, PlainMLP
+from ollama_engine.nn.layers import Embedding, Factors, LayerNorm, Linear, Norm, RMSNorm, product
 from ollama_engine.nn.module import Blocks, Module, Part, Scope, Weight
 from ollama_engine.nn.moe import ExpertLinear, route, sum_experts
 from ollama_engine.nn.rope import Rope, read_rope
@@ -20,9 +23,13 @@ __all__ = [
     "Embedding",
     "ExpertLinear",
     "Factors",
+    "GatedMLP",
+    "LayerNorm",
     "Linear",
     "Module",
+    "Norm",
     "Part",
+    "PlainMLP",
     "RMSNorm",
     "Rope",
     "Scope",
@@ -31,5 +38,6 @@ __all__ = [
     "product",
     "read_rope",
     "route",
+    "soft_cap",
     "sum_experts",
 ]

@@ -24,18 +24,26 @@ def product(weight: Tensor, x: Tensor) -> Tensor:
     return ops.mul_mat(choose_copy(weight, x.dim(1)), x)
 
 
-class Linear(Weight):
-    """x [in, n] -> [out, n], with the bias `name.bias` if the file has one. Dims: in, out."""
+class Biased(Weight):
+    """A weight with the bias `name.bias`: required if `bias` is true, otherwise taken where the file has one."""
 
-    def __init__(self, name: str, *dims: Dim, alt: str | None = None, optional: bool = False) -> None:
+    def __init__(
+        self, name: str, *dims: Dim, alt: str | None = None, optional: bool = False, bias: bool = False
+    ) -> None:
         super().__init__(name, *dims, alt=alt, optional=optional)
+        self.needs_bias = bias
         self.bias: Tensor | None = None
 
     def bind(self, scope: Scope) -> Any:
         """A bound copy; see Weight.bind."""
         bound = super().bind(scope)
-        bound.bias = scope.find(f"{self.name}.bias", self.dims[1:])
+        name, dims = f"{self.name}.bias", self.dims[-1:]
+        bound.bias = scope.require([name], dims) if self.needs_bias else scope.find(name, dims)
         return bound
+
+
+class Linear(Biased):
+    """x [in, n] -> [out, n]. Dims: in, out."""
 
     def __call__(self, x: Tensor) -> Tensor:
         y = product(self.tensor, x)
@@ -54,6 +62,17 @@ class RMSNorm(Weight):
 
     def __call__(self, x: Tensor, eps: float) -> Tensor:
         return ops.rms_norm(x, eps) * self.tensor
+
+
+class LayerNorm(Biased):
+    """(x - mean(x)) / deviation(x) * weight + bias (Ba et al. 2016)."""
+
+    def __call__(self, x: Tensor, eps: float) -> Tensor:
+        y = ops.layer_norm(x, eps) * self.tensor
+        return y if self.bias is None else y + self.bias
+
+
+Norm = RMSNorm | LayerNorm
 
 
 class Factors(Weight):

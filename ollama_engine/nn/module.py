@@ -11,7 +11,7 @@ Dimensions are attributes of the model's options (or numbers), in ggml's order: 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, overload
 
@@ -54,6 +54,17 @@ class Scope:
         self.used.add(full)
         return tensor
 
+    def require(self, names: Sequence[str], dims: tuple[Dim, ...]) -> Tensor:
+        """The first of `names` that the file has; see `find`. Raises ModelFormatError if it has none."""
+        for name in names:
+            tensor = self.find(name, dims)
+            if tensor is not None:
+                return tensor
+        wanted = " or ".join(self.prefix + name for name in names)
+        alike = sorted(n for n in self.weights if n.startswith(self.prefix) and n not in self.used)[:8]
+        hint = f"; unused tensors there: {', '.join(alike)}" if alike else ""
+        raise ModelFormatError(f"the file has no tensor {wanted} of shape {[self.size(d) for d in dims]}{hint}")
+
 
 class Weight:
     """A declaration of one or more tensors under one GGUF name; bound copies hold the tensors."""
@@ -68,11 +79,11 @@ class Weight:
     def bind(self, scope: Scope) -> Any:
         """A copy of this declaration that holds the tensors found in `scope`. Raises ModelFormatError if missing."""
         bound = copy.copy(self)
-        bound.weight = scope.find(f"{self.name}.weight", self.dims)
-        if bound.weight is None and self.alt is not None:
-            bound.weight = scope.find(f"{self.alt}.weight", self.dims)
-        if bound.weight is None and not self.optional:
-            raise ModelFormatError(_missing(scope, self))
+        names = [f"{name}.weight" for name in (self.name, self.alt) if name]
+        if not self.optional:
+            bound.weight = scope.require(names, self.dims)
+        else:
+            bound.weight = next((t for t in (scope.find(name, self.dims) for name in names) if t is not None), None)
         return bound
 
     def __bool__(self) -> bool:
@@ -85,14 +96,6 @@ class Weight:
         if self.weight is None:
             raise ModelFormatError(f"weight {self.name!r} is not bound, or the file does not have it")
         return self.weight
-
-
-def _missing(scope: Scope, weight: Weight) -> str:
-    shape = [scope.size(d) for d in weight.dims]
-    names = [f"{scope.prefix}{n}.weight" for n in (weight.name, weight.alt) if n]
-    alike = sorted(n for n in scope.weights if n.startswith(scope.prefix) and n not in scope.used)[:8]
-    hint = f"; unused tensors there: {', '.join(alike)}" if alike else ""
-    return f"the file has no tensor {' or '.join(names)} of shape {shape}{hint}"
 
 
 M = TypeVar("M", bound="Module")

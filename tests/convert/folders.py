@@ -85,6 +85,8 @@ class HfFolder:
     config: dict[str, Any] = field(default_factory=dict)
     rename: Callable[[str], str] = str
     """Of tensors."""
+    spoil: Mapping[str, float] = field(default_factory=dict)
+    """What the first number of a tensor is replaced with."""
     files: dict[str, Any] = field(default_factory=dict)
     """JSON files by name; a value of None leaves one out."""
 
@@ -92,6 +94,9 @@ class HfFolder:
         path.mkdir(parents=True, exist_ok=True)
         model = TinyModel("", self.tiny, random_weights(self.tiny))
         weights = {self.rename(name): values for name, values in huggingface_weights(model).items()}
+        for name, number in self.spoil.items():
+            weights[name] = weights[name].copy()
+            weights[name].flat[0] = number
         write_safetensors(path / "model.safetensors", weights, self.dtype)
         files = {
             "config.json": llama_config(self.tiny, **self.config),

@@ -11,7 +11,8 @@ from demo_model.documents import SPECIAL_TOKENS, documents
 from demo_model.grammar import expand, tidy
 from demo_model.plots import PLOTS
 from demo_model.stories import Story, make_story
-from demo_model.world import ANIMALS, PEOPLE, THINGS, held_out
+from demo_model.tokens import train_tokenizer, weigh_tokens
+from demo_model.world import ANIMALS, PEOPLE, THINGS, TRAITS, draw_character, held_out
 
 MANY = 3000
 
@@ -87,6 +88,42 @@ def test_hero_and_thing_persist(stories: list[Story]) -> None:
         assert called in story.text[half:], story.text
         assert story.thing in story.text
     assert sum(story.text.count(story.thing) for story in stories) / MANY > 4
+
+
+def test_a_kind_is_always_he_or_always_she() -> None:
+    rng = Random(5)
+    drawn = [draw_character(rng) for _ in range(MANY)]
+    she, he = ({who.kind for who in drawn if who.female is female} for female in (True, False))
+    assert not she & he
+    assert she | he == {*ANIMALS, *PEOPLE}
+
+
+def test_two_characters_never_share_a_pronoun_a_kind_or_a_name() -> None:
+    rng = Random(6)
+    for _ in range(MANY):
+        hero = draw_character(rng)
+        friend = draw_character(rng, apart_from=hero)
+        assert hero.female is not friend.female
+        assert (hero.kind, hero.call) != (friend.kind, friend.call)
+
+
+def test_a_story_says_one_thing_of_its_heros_nature(stories: list[Story]) -> None:
+    """A second word for it would have to agree with the first."""
+    for story in stories:
+        answers = [answer for question, answer in story.questions if question.startswith("What was ")]
+        natures = [answer.rstrip(".").split(" was ")[1] for answer in answers if " was " in answer]
+        assert sum(nature in TRAITS for nature in natures) == 1
+        about = dict(story.questions)["Who is the story about?"]
+        assert not set(TRAITS) & set(about.rstrip(".").split()), about
+
+
+def test_tokens_of_words_that_matter_weigh_more() -> None:
+    tokenizer = train_tokenizer(islice(documents(1), 300), 600)
+    weights = weigh_tokens(tokenizer, ["fox", "she"], 3.0)
+    heavy = {id_ for word in (" fox", " she") for id_ in tokenizer.encode(word).ids}
+    assert [id_ for id_, weight in enumerate(weights) if weight != 1.0] == sorted(heavy)
+    assert {weights[id_] for id_ in heavy} == {3.0}
+    assert len(weights) == 600
 
 
 def test_answers_speak_of_the_story(stories: list[Story]) -> None:

@@ -130,14 +130,15 @@ def test_packed_weights_compute_the_same(variant: Variant, tmp_path: Path) -> No
     assert difference(found[True], found[False]) <= 1e-3
 
 
-TOLERANCES = {"f32": 0.0, "f16": 6e-3, "bf16": 1.5e-2, "q8_0": 5e-2, "q4_0": 0.5}
+TOLERANCES = {"f32": 0.0, "f16": 2e-2, "bf16": 4e-2, "q8_0": 0.2, "q4_0": 1.5}
 """Largest difference for each kv_cache_type, in standard deviations; the mean one is below a fifth of it."""
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("architecture", architectures())
 def test_cache_types_are_near_f32(architecture: str, dtype: Any, tmp_path: Path) -> None:
-    path, found = minimal(architecture).file(tmp_path, head_dim=32), {}
+    variant = minimal(architecture)
+    path, found = variant.file(tmp_path, **variant.wide), {}
     for kind in ("f32", dtype):
         with loaded(path, kv_cache_type=kind) as parts:
             found[kind] = rows(parts.executor, prompt(90), 64)

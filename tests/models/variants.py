@@ -25,6 +25,7 @@ from ollama_engine.ml.weights import Weights
 from ollama_engine.models import model_class
 from ollama_engine.runner.executor import Executor
 from ollama_engine.runner.loading import Loaded, load
+from tests.models import families
 from tests.tiny import write_tiny_llama
 
 N_CTX = 256
@@ -33,12 +34,13 @@ CPU: dict[str, Any] = {"threads": 1, "gpu_layers": 0}
 
 @dataclass(frozen=True)
 class Variant:
-    """`write(path, **fields)` makes the file; `fields` are its settings."""
+    """`write(path, **fields)` makes the file; `fields` are its settings, `wide` those that make heads of 32 or more."""
 
     architecture: str
     name: str
     write: Callable[..., Any]
     fields: Mapping[str, Any] = field(default_factory=dict)
+    wide: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{self.architecture}-{self.name}"
@@ -50,7 +52,17 @@ class Variant:
 
 
 def _llama(name: str, **fields: Any) -> Variant:
-    return Variant("llama", name, write_tiny_llama, {"n_ctx": N_CTX, **fields})
+    return Variant("llama", name, write_tiny_llama, {"n_ctx": N_CTX, **fields}, {"head_dim": 32})
+
+
+def _family(architecture: str, name: str | None = None) -> Variant:
+    """A case of `families`, `name` or the one named like its architecture; its heads are wide."""
+    chosen = families.case(name or architecture)
+
+    def write(path: Path) -> None:
+        families.converted(chosen, path.parent).rename(path)
+
+    return Variant(architecture, chosen.name, write)
 
 
 VARIANTS = (
@@ -58,6 +70,8 @@ VARIANTS = (
     _llama("everything", biases=True, rope_freqs=True, head_dim=32, n_layer=3, seed=22),
     _llama("window", sliding_window=24, seed=23),
     _llama("experts", n_expert=4, n_expert_used=2, seed=24),
+    _family("qwen2", "qwen2-tied-bf16"),
+    _family("qwen3", "qwen3-tied-bf16"),
 )
 
 PACKABLE = (

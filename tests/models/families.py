@@ -1,0 +1,162 @@
+"""Tiny models of every converted architecture: a configuration of transformers, random weights, our converter.
+
+Three tests share a case: `test_families` compares with goldens that transformers made, `test_family_reference` with
+transformers itself, and `variants` lends the files to the contract tests. A new architecture adds its lines to CASES.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ollama_engine import Engine, SamplingParams
+from ollama_engine.convert import convert_model
+from tests.convert.folders import bpe_tokenizer, write_json, write_safetensors
+from tests.models.cases import EXACT, GREEDY_STEPS, N_CTX
+from tests.tiny import SPECIALS
+
+Weights = dict[str, NDArray[np.float32]]
+
+N_VOCAB = 320
+PROMPT_LENGTH = 70
+BANNED = dict.fromkeys(range(N_VOCAB - len(SPECIALS), N_VOCAB), -np.inf)
+SIZES = {
+    "vocab_size": N_VOCAB, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": N_CTX,
+    "pad_token_id": None, "bos_token_id": 317, "eos_token_id": 318,
+}  # fmt: skip
+TABLE = 2e-3
+"""Instead of EXACT where ggml's CPU backend reads gelu from a table of float16."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """`stem` of the class names, as in Qwen2Config; `settings` are its arguments beside SIZES, None leaves one out."""
+
+    name: str
+    stem: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    dtype: str = "F32"
+    """Of the weights as they are published; both sides compute with them in float32."""
+    tolerance: float = EXACT
+    seed: int = 1
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def prompt(self) -> list[int]:
+        """Ordinary tokens."""
+        rng = np.random.default_rng(len(self.name))
+        return [int(t) for t in rng.integers(0, N_VOCAB - len(SPECIALS), PROMPT_LENGTH)]
+
+    def weights(self, shapes: Mapping[str, list[int]]) -> Weights:
+        """Random weights by name, each from a generator of its own, so that none depends on the others."""
+        return {name: _random(name, shape, self.seed) for name, shape in shapes.items()}
+
+    def engine(self, path: str | Path, **options: Any) -> Engine:
+        defaults = {"num_ctx": N_CTX, "parallel": 1, "threads": 1, "gpu_layers": 0, "kv_cache_type": "f32"}
+        return Engine(path, **{**defaults, **options})
+
+
+def greedy_tokens(engine: Engine, prompt: list[int]) -> list[int]:
+    params = SamplingParams(temperature=0, max_tokens=GREEDY_STEPS, logit_bias=BANNED)
+    return list(engine.generate(prompt, params).tokens)
+
+
+def _random(name: str, shape: list[int], seed: int) -> NDArray[np.float32]:
+    """Matrices keep activations near 1; routers choose sharply; norms are near 1, so that a forgotten one shows."""
+    values = np.random.default_rng([seed, zlib.crc32(name.encode())]).standard_normal(shape)
+    if "embed" in name:
+        scale, shift = 0.3, 0.0  # small beside what the blocks add, or tied models repeat the last token
+    elif len(shape) == 1:
+        scale, shift = 0.2, 1.0 if name.endswith("norm.weight") else 0.0
+    else:
+        scale, shift = (4.0 if name.endswith(("mlp.gate.weight", "router.weight")) else 1.0) / np.sqrt(shape[-1]), 0.0
+    return (scale * values + shift).astype(np.float32)
+
+
+def write_folder(path: Path, config: Mapping[str, Any], weights: Weights, dtype: str) -> Path:
+    """A model as it is published, with a vocabulary that can spell every text."""
+    path.mkdir(parents=True, exist_ok=True)
+    write_safetensors(path / "model.safetensors", weights, dtype)
+    write_json(path / "config.json", config)
+    write_json(path / "tokenizer.json", bpe_tokenizer(N_VOCAB))
+    return path
+
+
+# -- goldens -----------------------------------------------------------------------------------------------------------
+
+FOLDER = Path(__file__).parent / "family_goldens"
+
+
+@dataclass(frozen=True)
+class Golden:
+    """What transformers says of a case: its config.json, its tensors' shapes, and what it computed."""
+
+    config: dict[str, Any]
+    shapes: dict[str, list[int]]
+    checksum: int
+    rows: NDArray[np.int64]
+    logits: NDArray[np.float32]
+    """Of `rows` of the prompt, [len(rows), n_vocab]."""
+    tokens: list[int]
+    """The greedy ones after the prompt."""
+
+
+def checksum(weights: Weights) -> int:
+    digest = 0
+    for name in sorted(weights):
+        digest = zlib.crc32(np.ascontiguousarray(weights[name], "<f4").tobytes(), digest)
+    return digest
+
+
+def save(case: Family, golden: Golden) -> Path:
+    FOLDER.mkdir(exist_ok=True)
+    path = FOLDER / f"{case.name}.npz"
+    texts = json.dumps({"config": golden.config, "shapes": golden.shapes, "checksum": golden.checksum})
+    np.savez_compressed(
+        path, texts=np.frombuffer(texts.encode(), np.uint8), rows=golden.rows, logits=golden.logits,
+        tokens=np.array(golden.tokens, np.int16),
+    )  # fmt: skip
+    return path
+
+
+def load(case: Family) -> Golden:
+    with np.load(FOLDER / f"{case.name}.npz") as data:
+        texts = json.loads(data["texts"].tobytes())
+        return Golden(**texts, rows=data["rows"], logits=data["logits"], tokens=data["tokens"].tolist())
+
+
+def converted(case: Family, folder: Path, outtype: str = "f32") -> Path:
+    """The GGUF file of a case, made of its golden's config and shapes; no torch is needed."""
+    golden = load(case)
+    weights = case.weights(golden.shapes)
+    assert checksum(weights) == golden.checksum, (
+        f"numpy {np.__version__} makes other random weights than when the golden was made; "
+        "run python -m tests.models.make_family_goldens"
+    )
+    target = folder / f"{case.name}-{outtype}.gguf"
+    if not target.exists():
+        source = write_folder(folder / case.name, golden.config, weights, case.dtype)
+        convert_model(source, target, outtype)
+    return target
+
+
+CASES = (
+    Family("qwen2", "Qwen2"),
+    Family("qwen2-tied-bf16", "Qwen2", {"tie_word_embeddings": True}, dtype="BF16"),
+    Family("qwen3", "Qwen3"),
+    Family("qwen3-tied-bf16", "Qwen3", {"tie_word_embeddings": True}, dtype="BF16"),
+)
+
+
+def case(name: str) -> Family:
+    return next(c for c in CASES if c.name == name)

@@ -1,0 +1,66 @@
+"""The models of `families` in Hugging Face transformers. Needs torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.models.cases import GREEDY_STEPS
+from tests.models.families import BANNED, SIZES, Family, Weights, write_folder
+from tests.models.reference import quiet
+
+
+class FamilyReference:
+    """One model of transformers, saved as it is published; eager attention, float32, without a cache."""
+
+    def __init__(self, case: Family, folder: Path) -> None:
+        import transformers as hf  # noqa: PLC0415 (the goldens are checked without torch)
+
+        settings = {k: v for k, v in {**SIZES, **case.settings}.items() if v is not None or k == "pad_token_id"}
+        model_class = getattr(hf, f"{case.stem}ForCausalLM")
+        with quiet():
+            config = getattr(hf, f"{case.stem}Config")(**settings)
+            model_class(config).save_pretrained(folder)
+        self.config: dict[str, Any] = json.loads((folder / "config.json").read_text())
+        self.shapes = saved_shapes(folder / "model.safetensors")
+        self.weights: Weights = case.weights(self.shapes)
+        self.folder = write_folder(folder, self.config, self.weights, case.dtype)
+        with quiet():
+            self._model = model_class.from_pretrained(folder, dtype="float32", attn_implementation="eager").eval()
+
+    def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
+        """[len(ids), n_vocab]."""
+        import torch  # noqa: PLC0415
+
+        with torch.inference_mode(), quiet():
+            out = self._model(torch.tensor([list(ids)]), use_cache=False).logits[0]
+        return np.asarray(out.float().numpy(), dtype=np.float32)
+
+    def best_after(self, ids: Sequence[int]) -> tuple[list[int], NDArray[np.float64]]:
+        """The best token after each of `ids`, and its lead before the second in standard deviations of the row."""
+        rows = self.logits(ids)
+        deviations = rows.std(axis=1)
+        rows[:, list(BANNED)] = -np.inf
+        second, best = np.sort(rows, axis=1)[:, -2:].T
+        return rows.argmax(axis=1).tolist(), (best - second) / deviations
+
+    def greedy(self, prompt: Sequence[int]) -> tuple[list[int], float]:
+        """The tokens after the prompt, and the smallest lead among them."""
+        ids, least = list(prompt), np.inf
+        for _ in range(GREEDY_STEPS):
+            best, leads = self.best_after(ids)
+            ids.append(best[-1])
+            least = min(least, float(leads[-1]))
+        return ids[len(prompt) :], least
+
+
+def saved_shapes(path: Path) -> dict[str, list[int]]:
+    """{tensor: shape} of a safetensors file, from its header."""
+    data = path.read_bytes()
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    return {name: entry["shape"] for name, entry in header.items() if name != "__metadata__"}
