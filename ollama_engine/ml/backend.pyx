@@ -61,6 +61,11 @@ cdef Buffer new_buffer(lib.ggml_backend_buffer_t buffer):
     return holder
 
 
+# How long threads spin for the next graph before they sleep: about 2 ms for each, which is longer than what lies between
+# two steps. ggml's 50 would keep cores from the callers, and from other engines, for a tenth of a second.
+cdef int POLL = 1
+
+
 cdef class Scheduler(Memory):
     """ggml's scheduler and the memory that it computes in, freed with the last reference."""
 
@@ -117,6 +122,7 @@ cdef class Backend:
         cdef lib.ggml_threadpool_params pool
         check_threads(self.threads)
         lib.ggml_threadpool_params_init(&pool, self.threads)
+        pool.poll = POLL
         self.threadpool = (<lib.threadpool_new_t>cpu_function("ggml_threadpool_new"))(&pool)
         if self.threadpool == NULL:
             raise NoMemoryError(f"cannot start {self.threads} threads")
