@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ollama_engine.errors import SamplingError
-from ollama_engine.runner.batching import Step
+from ollama_engine.runner.batching import Part, Step
 from ollama_engine.runner.executor import FloatArray
 from ollama_engine.runner.metrics import Outcome
 from ollama_engine.runner.request import Chunk, Event, FinishReason
@@ -40,7 +40,7 @@ def land(step: Step, logits: FloatArray, now: float) -> list[Landed]:
         sequence = part.sequence
         if part.outputs and part.alive:
             if isinstance(sequence, Scoring):
-                landed.extend(_score(sequence, logits[row : row + part.outputs]))
+                landed.extend(_score(sequence, part, logits[row : row + part.outputs]))
             elif isinstance(sequence, Generation):
                 drawn.append((sequence, row))
         row += part.outputs
@@ -50,10 +50,10 @@ def land(step: Step, logits: FloatArray, now: float) -> list[Landed]:
     return landed + _draw([one for one, done in zip(drawn, over, strict=True) if not done], logits, now)
 
 
-def _score(sequence: Scoring, logits: FloatArray) -> list[Landed]:
-    sequence.rows[sequence.n_rows : sequence.n_rows + len(logits)] = logits
-    sequence.n_rows += len(logits)
-    return [_ended(sequence, "stop", sequence.rows)] if sequence.n_rows == len(sequence.rows) else []
+def _score(sequence: Scoring, part: Part, logits: FloatArray) -> list[Landed]:
+    end = part.begin + part.outputs
+    sequence.rows[part.begin : end] = logits
+    return [_ended(sequence, "stop", sequence.rows)] if end == len(sequence.rows) else []
 
 
 def _ended(sequence: Sequence, reason: FinishReason, logits: FloatArray) -> Landed:
