@@ -6,13 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ollama_engine.errors import SamplingError
 from ollama_engine.runner.batching import Part, Step
 from ollama_engine.runner.executor import FloatArray
 from ollama_engine.runner.metrics import Outcome
 from ollama_engine.runner.request import Chunk, Event, FinishReason
 from ollama_engine.runner.sequence import Generation, Scoring, Sequence
-from ollama_engine.sample import TokenLogprobs, sample_batch
+from ollama_engine.sample import Sampler, TokenLogprobs, sample_batch
 
 __all__ = ["Landed", "land", "outcome"]
 
@@ -74,11 +73,26 @@ def _draw(drawn: list[tuple[Generation, int]], logits: FloatArray, now: float) -
     at = [row for _, row in drawn]
     rows = logits if len(at) == len(logits) else logits[at]
     rows = np.ascontiguousarray(rows[:, :n_vocab])
-    tokens = sample_batch([one.sampler for one, _ in drawn], rows)
+    tokens = _sample([one.sampler for one, _ in drawn], rows)
     return [_take(one, token, row, now) for (one, _), token, row in zip(drawn, tokens, rows, strict=True)]
 
 
-def _take(one: Generation, token: int | SamplingError, row: FloatArray, now: float) -> Landed:
+def _sample(samplers: list[Sampler], rows: FloatArray) -> list[int | Exception]:
+    try:
+        return list(sample_batch(samplers, rows))
+    except Exception:
+        # One after the other, so that only those end that cannot go on.
+        return [_sample_one(sampler, row) for sampler, row in zip(samplers, rows, strict=True)]
+
+
+def _sample_one(sampler: Sampler, row: FloatArray) -> int | Exception:
+    try:
+        return sampler.sample(row)
+    except Exception as error:
+        return error
+
+
+def _take(one: Generation, token: int | Exception, row: FloatArray, now: float) -> Landed:
     one.awaited -= 1
     one.first_token_at = one.first_token_at or now
     try:
