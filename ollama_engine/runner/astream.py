@@ -20,18 +20,14 @@ class _Mailbox:
         self.events: deque[Event] = deque()
         self.arrived = asyncio.Event()
         self._called = False
-        self._gone = False
 
     def put(self, event: Event) -> None:
-        """Called from the engine's thread. Where the event loop is gone, nobody will ever look."""
+        """Called from the engine's thread. Raises RuntimeError when the event loop is closed: nobody will ever look."""
         self.events.append(event)
-        if self._called or self._gone:
+        if self._called:
             return
         self._called = True
-        try:
-            self.loop.call_soon_threadsafe(self._wake)
-        except RuntimeError:
-            self._gone = True
+        self.loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
         # Before anybody looks, so that what comes meanwhile calls again.

@@ -102,14 +102,15 @@ class Core:
             self.check()
 
     def fail_all(self, error: BaseException) -> None:
-        """End every request, the waiting ones too, with this error; a step that computes ends first."""
-        self.executor.close()
-        self._flying = self._next = None
-        for one in self.roster:
-            self.roster.end(one, error)
-        for task in self._tasks:
-            task.fail(error)
-        self._tasks.clear()
+        """End every request, the waiting ones too, with this error; a step that computes ends first. For the end."""
+        try:
+            self.executor.close()
+        finally:
+            self._flying = self._next = None
+            self.roster.give_up(error)
+            for task in self._tasks:
+                task.fail(error)
+            self._tasks.clear()
 
     def metrics(self) -> MetricsSnapshot:
         """What was done, and how things stand. Any thread may ask."""
@@ -135,7 +136,10 @@ class Core:
         bad = [one.sequence for one in landed if not one.sound]
         if bad:
             self._scrap()
+            # What else came of it may wait in a history that was left early.
+            self.space.forget()
             self.space.clean(bad)
+        record.generated = sum(one.token is not None for one in landed)
         record.mark("sample")
         return landed
 
@@ -176,7 +180,7 @@ class Core:
         if ended is not None:
             # Before the caller knows, so that it finds what it expects.
             self.roster.leave(landed.sequence, ended, keep=not isinstance(event, BaseException) and landed.sound)
-        landed.sequence.ticket.mailbox.put(event)
+        landed.sequence.ticket.send(event)
 
     def _prepare(self) -> None:
         computing = self._flying is not None

@@ -108,6 +108,7 @@ class Executor:
             graph = self._graph if reusable else self._build(key)
             assert graph is not None
         except BaseException:
+            self._strand()
             self._forget(batch)
             raise
         self._prepared = (batch, graph)
@@ -183,10 +184,13 @@ class Executor:
         self._prepared = None
         if graph is not self._graph:
             self._drop(graph)
-            if self._graph is not None:
-                # The cache writes into the inputs of the graph that was built last, which is gone.
-                self._graph.key = _NO_KEY
+            self._strand()
         self._forget(batch)
+
+    def _strand(self) -> None:
+        """The cache writes into the inputs of the graph that was built last, which is gone: no earlier one will do."""
+        if self._graph is not None:
+            self._graph.key = _NO_KEY
 
     def moved(self) -> None:
         """Cells were moved by graphs of the cache: what was allocated here lost its memory. No step may compute."""

@@ -6,13 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ollama_engine.errors import SamplingError
-from ollama_engine.runner.batching import Step
+from ollama_engine.runner.batching import Part, Step
 from ollama_engine.runner.executor import FloatArray
 from ollama_engine.runner.metrics import Outcome
 from ollama_engine.runner.request import Chunk, Event, FinishReason
 from ollama_engine.runner.sequence import Generation, Scoring, Sequence
-from ollama_engine.sample import TokenLogprobs, sample_rows
+    tokens = _sample([one.sampler for one, _ in drawn], rows)
 
 __all__ = ["Landed", "land", "outcome"]
 
@@ -40,7 +39,7 @@ def land(step: Step, logits: FloatArray, now: float) -> list[Landed]:
         sequence = part.sequence
         if part.outputs and part.alive:
             if isinstance(sequence, Scoring):
-                landed.extend(_score(sequence, logits[row : row + part.outputs]))
+                landed.extend(_score(sequence, part, logits[row : row + part.outputs]))
             elif isinstance(sequence, Generation):
                 drawn.append((sequence, row))
         row += part.outputs
@@ -50,10 +49,10 @@ def land(step: Step, logits: FloatArray, now: float) -> list[Landed]:
     return landed + _draw([one for one, done in zip(drawn, over, strict=True) if not done], logits, now)
 
 
-def _score(sequence: Scoring, logits: FloatArray) -> list[Landed]:
-    sequence.rows[sequence.n_rows : sequence.n_rows + len(logits)] = logits
-    sequence.n_rows += len(logits)
-    return [_ended(sequence, "stop", sequence.rows)] if sequence.n_rows == len(sequence.rows) else []
+def _score(sequence: Scoring, part: Part, logits: FloatArray) -> list[Landed]:
+    end = part.begin + part.outputs
+    sequence.rows[part.begin : end] = logits
+    return [_ended(sequence, "stop", sequence.rows)] if end == len(sequence.rows) else []
 
 
 def _ended(sequence: Sequence, reason: FinishReason, logits: FloatArray) -> Landed:
@@ -71,11 +70,26 @@ def _draw(drawn: list[tuple[Generation, int]], logits: FloatArray, now: float) -
         return []
     at = [row for _, row in drawn]
     rows = logits if len(at) == len(logits) else logits[at]
-    tokens = sample_rows([one.sampler for one, _ in drawn], rows)
+    tokens = _sample([one.sampler for one, _ in drawn], rows)
     return [_take(one, token, row, now) for (one, _), token, row in zip(drawn, tokens, rows, strict=True)]
 
 
-def _take(one: Generation, token: int | SamplingError, row: FloatArray, now: float) -> Landed:
+def _sample(samplers: list[Sampler], rows: FloatArray) -> list[int | Exception]:
+    try:
+        return list(sample_rows(samplers, rows))
+    except Exception:
+        # One after the other, so that only those end that cannot go on.
+        return [_sample_one(sampler, row) for sampler, row in zip(samplers, rows, strict=True)]
+
+
+def _sample_one(sampler: Sampler, row: FloatArray) -> int | Exception:
+    try:
+        return sampler.sample(row[: sampler.n_vocab])
+    except Exception as error:
+        return error
+
+
+def _take(one: Generation, token: int | Exception, row: FloatArray, now: float) -> Landed:
     one.awaited -= 1
     one.first_token_at = one.first_token_at or now
     try:

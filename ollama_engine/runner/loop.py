@@ -56,12 +56,10 @@ class Loop:
         """
         self.check_open()
         with self._counting:
-            waiting = len(self._core.roster.waiting) + self._inbox.qsize()
-            if waiting >= self._max_queue:
+            coming = self._inbox.qsize()
+            if coming + len(self._core.roster.waiting) >= self._max_queue + self._core.roster.vacant:
                 self._core.monitor.metrics.ended("rejected")
-                raise EngineBusyError(
-                    f"{waiting} requests are waiting, and max_queue is {self._max_queue}; try again later"
-                )
+                raise EngineBusyError(f"max_queue is {self._max_queue}, and as many requests wait; try again later")
             self._put(sequence)
 
     def do(self, task: Task) -> None:
@@ -151,6 +149,6 @@ class Loop:
     def _refuse(self, work: Work) -> None:
         error = self._reason("the Engine was closed before this request was served")
         if isinstance(work, Sequence):
-            work.ticket.mailbox.put(error)
+            work.ticket.send(error)
         else:
             work.fail(error)

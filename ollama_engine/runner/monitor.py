@@ -69,7 +69,6 @@ class _Flight:
     at: float
     step: Step
     reused: bool
-    generated: int
 
 
 class Record:
@@ -79,6 +78,8 @@ class Record:
         self._monitor = monitor
         self._at = now
         self.spans: list[Span] = []
+        self.generated = 0
+        """Tokens that the step which landed gave to answers."""
 
     def mark(self, phase: Phase) -> float:
         """What was done since the last mark was this; returns the time."""
@@ -101,7 +102,6 @@ class Monitor:
         self.trace = Trace()
         self._piece = piece
         self._flight: _Flight | None = None
-        self._landed: _Flight | None = None
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
@@ -121,7 +121,7 @@ class Monitor:
             now,
             now - flight.at,
             prompt_tokens=step.prompt_tokens,
-            completion_tokens=flight.generated,
+            completion_tokens=record.generated,
             graph_reused=flight.reused,
         )
         self.trace.step(
@@ -129,7 +129,7 @@ class Monitor:
                 step.number,
                 tuple(record.spans),
                 step.prompt_tokens,
-                flight.generated,
+                record.generated,
                 len(step.parts),
                 flight.reused,
             )
@@ -137,8 +137,7 @@ class Monitor:
 
     def launched(self, step: Step, now: float, *, reused: bool) -> None:
         """A step computes from now on."""
-        generated = sum(part.outputs for part in step.parts if not part.sequence.wants_all_rows)
-        self._flight = _Flight(now, step, reused, generated)
+        self._flight = _Flight(now, step, reused)
         if log.isEnabledFor(TRACE):
             self._log(step)
 

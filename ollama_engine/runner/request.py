@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterator
@@ -24,6 +25,8 @@ __all__ = [
     "collect",
     "results",
 ]
+
+log = logging.getLogger(__name__)
 
 FinishReason = Literal["stop", "length"]
 
@@ -102,7 +105,7 @@ class Mailbox(Protocol):
     """Where the engine puts what comes out of a request; it never waits for who takes it."""
 
     def put(self, event: Event, /) -> None:
-        """Take one. Called from the engine's thread; raises nothing."""
+        """Take one. Called from the engine's thread. One that raises gets nothing more; its request is cancelled."""
 
 
 def collect(chunks: list[Chunk]) -> Completion:
@@ -128,6 +131,17 @@ class Ticket:
         self.mailbox = mailbox
         # A plain flag, set once: finalisers set it too, which may run anywhere and must not wait for a lock.
         self.cancelled = False
+        self._broken = False
+
+    def send(self, event: Event) -> None:
+        """Put it into the mailbox. Called from the engine's thread; raises nothing, for that would end all requests."""
+        if self._broken:
+            return
+        try:
+            self.mailbox.put(event)
+        except Exception as error:
+            log.debug("a mailbox raised %r; its request is cancelled", error)
+            self._broken = self.cancelled = True
 
 
 class Request(Iterator[Chunk]):

@@ -33,6 +33,11 @@ class Roster:
     def __bool__(self) -> bool:
         return bool(self.running or self.waiting)
 
+    @property
+    def vacant(self) -> int:
+        """How many more could run. Any thread may ask."""
+        return self._parallel - len(self.running)
+
     def slots(self) -> list[SlotInfo]:
         """How they stand, the oldest first. Any thread may ask."""
         now = self._monitor.clock()
@@ -98,7 +103,7 @@ class Roster:
         if one.ended:
             return
         self.leave(one, outcome_of(error), keep=isinstance(error, (ClosedError, DeadlineError)))
-        one.ticket.mailbox.put(error)
+        one.ticket.send(error)
 
     def leave(self, one: Sequence, outcome: Outcome, *, keep: bool) -> None:
         """It has ended; `keep` leaves its history to those that begin alike."""
@@ -109,6 +114,17 @@ class Roster:
         now = self._monitor.clock()
         self._space.leave(one, now, keep=keep)
         self._monitor.left(one, outcome, now)
+
+    def give_up(self, error: BaseException) -> None:
+        """All end, and nothing is looked after that a fault may have left in disorder: the cache goes too."""
+        now = self._monitor.clock()
+        for one in self:
+            one.ended = True
+            one.epoch += 1
+            self._monitor.left(one, outcome_of(error), now)
+            one.ticket.send(error)
+        self.running.clear()
+        self.waiting.clear()
 
     # -- giving way ----------------------------------------------------------------------------------------------------
 

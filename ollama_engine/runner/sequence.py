@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from ollama_engine.input import Int32Array
 from ollama_engine.runner.emit import TextEmitter
+from ollama_engine.runner.hold import Hold
 from ollama_engine.runner.inputs import Inputs
 from ollama_engine.runner.request import Ticket, Usage
 from ollama_engine.runner.scheduler import Candidate
@@ -36,6 +37,8 @@ class Sequence:
     num_ctx: int
     terms: Terms = field(default_factory=Terms)
     submitted_at: float = 0.0
+    hold: Hold | None = None
+    """The session that it belongs to, whose cache sequence it takes."""
     # -- place --
     key: int = -1
     """Rises with arrival."""
@@ -108,6 +111,11 @@ class Sequence:
             return self.inputs.tokens[begin : begin + n]
         assert n == 1, "sampled tokens are computed one by one"
         return np.array([self.token(begin)], dtype=np.int32)
+
+    @property
+    def context(self) -> list[int]:
+        """All tokens it consists of now: what is left of the prompt, and the tokens sampled."""
+        return [*self.inputs.tokens.tolist(), *self.sampled]
 
     def withdraw(self) -> None:
         """Take it out of steps under way; all it knows is to be computed as a prompt, from the beginning."""
@@ -190,4 +198,3 @@ class Scoring(Sequence):
 
     rows: npt.NDArray[np.float32]
     """[len(inputs), n_vocab]; filled as they come."""
-    n_rows: int = 0
