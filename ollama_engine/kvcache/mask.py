@@ -21,7 +21,8 @@ class MaskBuffer:
     def reserve(self, n_rows: int, n_cells: int) -> None:
         """Take the memory for masks of up to n_rows * n_cells entries."""
         if self._buffer.size < n_rows * n_cells:
-            self._buffer = np.empty(n_rows * n_cells, dtype=np.float16)
+            # Written, so that the system gives the memory now and not in the middle of an answer.
+            self._buffer = np.full(n_rows * n_cells, 0, dtype=np.float16)
 
     def fill(
         self, cells: Cells, span: Span, sequences: Int32Array, first: Int32Array, last: Int32Array

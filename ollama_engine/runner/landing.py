@@ -11,7 +11,7 @@ from ollama_engine.runner.executor import FloatArray
 from ollama_engine.runner.metrics import Outcome
 from ollama_engine.runner.request import Chunk, Event, FinishReason
 from ollama_engine.runner.sequence import Generation, Scoring, Sequence
-    tokens = _sample([one.sampler for one, _ in drawn], rows)
+from ollama_engine.sample import Sampler, TokenLogprobs, sample_rows
 
 __all__ = ["Landed", "land", "outcome"]
 
