@@ -137,7 +137,7 @@ class Core:
         landed = land(step, logits, now)
         bad = [one.sequence for one in landed if not one.sound]
         if bad:
-            self._scrap()
+            self.scrap()
             # What else came of it may wait in a history that was left early.
             self.space.forget()
             self.space.clean(bad)
@@ -223,7 +223,7 @@ class Core:
     def _fail(self, step: Step, error: BaseException) -> None:
         """A step could not be computed: its requests end, the others are computed anew."""
         log.error("a step failed: %s", error, exc_info=log.isEnabledFor(logging.DEBUG))
-        self._scrap()
+        self.scrap()
         for part in step.parts:
             if part.alive:
                 self.roster.end(part.sequence, error)
@@ -231,7 +231,7 @@ class Core:
             self.roster.preempt(one)
         self.space.forget()
 
-    def _scrap(self) -> None:
+    def scrap(self) -> None:
         """Give up the prepared step; its sequences are where they were."""
         step, self._next = self._next, None
         if step is None:
