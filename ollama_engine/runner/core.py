@@ -146,9 +146,9 @@ class Core:
         return landed
 
     def _quiet(self) -> None:
-        tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.run(self)
+        for _ in range(len(self._tasks)):
+            self._tasks[0].run(self)
+            del self._tasks[0]  # not before, so that a fault is told to whoever waits for it
         for one in [one for one in self.roster.running.values() if one.full and not one.awaited]:
             try:
                 assert isinstance(one, Generation)

@@ -111,11 +111,12 @@ class Roster:
         """It has ended; `keep` leaves its history to those that begin alike."""
         one.ended = True
         one.epoch += 1
-        if self.running.pop(one.key, None) is None:
-            self.waiting.remove(one)
         now = self._monitor.clock()
         self._space.leave(one, now, keep=keep)
         self._monitor.left(one, outcome, now)
+        # Last, so that a fault is told to it too.
+        if self.running.pop(one.key, None) is None:
+            self.waiting.remove(one)
 
     def give_up(self, error: BaseException) -> None:
         """All end, and nothing is looked after that a fault may have left in disorder: the cache goes too."""
