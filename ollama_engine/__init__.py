@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ollama_engine.runner.model_info import ModelInfo
     from ollama_engine.runner.monitor import SlotInfo
     from ollama_engine.runner.request import Chunk, Completion, Request, Usage
+    from ollama_engine.runner.session import Session
     from ollama_engine.runner.stream import Stream
     from ollama_engine.runner.terms import RequestOptions
     from ollama_engine.sample import SamplingParams, TokenLogprobs
@@ -44,6 +45,7 @@ __all__ = [
     "Request",
     "RequestOptions",
     "SamplingParams",
+    "Session",
     "SlotInfo",
     "Stream",
     "TokenLogprobs",
@@ -65,6 +67,7 @@ _HOMES = {
     "Request": "runner.request",
     "RequestOptions": "runner.terms",
     "SamplingParams": "sample",
+    "Session": "runner.session",
     "SlotInfo": "runner.monitor",
     "Stream": "runner.stream",
     "TokenLogprobs": "sample",

@@ -5,35 +5,34 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeGuard, cast, overload
+from typing import TYPE_CHECKING, cast, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from ollama_engine.config import CacheType, EngineConfig, FlashAttention
-from ollama_engine.errors import ClosedError, ConfigError
+from ollama_engine.errors import ClosedError
 from ollama_engine.ml.device import devices as all_devices
 from ollama_engine.ml.device_info import Device
 from ollama_engine.ml.memory import MemoryReport
 from ollama_engine.runner.astream import AsyncStream, completions
 from ollama_engine.runner.core import Core
-from ollama_engine.runner.intake import new_generation, new_scoring
+from ollama_engine.runner.desk import Desk, check_forkable
+from ollama_engine.runner.intake import new_scoring
 from ollama_engine.runner.loading import Loaded, load
 from ollama_engine.runner.loop import Loop
 from ollama_engine.runner.metrics import MetricsSnapshot
 from ollama_engine.runner.model_info import ModelInfo, model_info
 from ollama_engine.runner.monitor import Monitor, SlotInfo
-from ollama_engine.runner.request import Completion, Request, Ticket, collect, results
+from ollama_engine.runner.prompts import Prompt, Prompts, is_many, many
+from ollama_engine.runner.request import Completion, Request, collect, results
+from ollama_engine.runner.session import Session, load_session
 from ollama_engine.runner.stream import Stream
 from ollama_engine.runner.terms import RequestOptions, Terms
 from ollama_engine.sample import SamplingParams
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-Prompt = str | Sequence[int]
-"""Text, or token ids that are taken as they are."""
-Prompts = list[str] | list[list[int]]
 
 _DEFAULT_PARAMS = SamplingParams()
 
@@ -109,6 +108,7 @@ class Engine:
             self._core = core
             # The loop's thread frees the model, when nothing can be computing with it any more.
             self._loop = Loop(core, config.max_queue, os.path.basename(loaded.path), on_exit=loaded.close)
+            self._desk = Desk(loaded, self._loop)
         except BaseException:
             loaded.close()
             raise
@@ -117,25 +117,33 @@ class Engine:
 
     @overload
     def generate(
-        self, prompt: Prompt, params: SamplingParams = ..., **options: Unpack[RequestOptions]
+        self, prompt: Prompt, params: SamplingParams = ..., *, n: None = None, **options: Unpack[RequestOptions]
     ) -> Completion: ...
     @overload
     def generate(
-        self, prompt: Prompts, params: SamplingParams = ..., **options: Unpack[RequestOptions]
+        self, prompt: Prompt, params: SamplingParams = ..., *, n: int, **options: Unpack[RequestOptions]
+    ) -> list[Completion]: ...
+    @overload
+    def generate(
+        self, prompt: Prompts, params: SamplingParams = ..., *, n: int | None = None, **options: Unpack[RequestOptions]
     ) -> list[Completion]: ...
     def generate(
-        self, prompt: Prompt | Prompts, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestOptions]
-    ) -> Completion | list[Completion]:
+        self, prompt: Prompt | Prompts, params: SamplingParams = _DEFAULT_PARAMS, *, n: int | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> Completion | list[Completion]:  # fmt: skip
         """The whole answer to a prompt (text, or token ids that are taken as they are); a list of prompts gives a list.
+
+        `n` asks for as many answers to each prompt, which share what is computed of it, and gives one flat list: those
+        to the first prompt first. Where `params` have a seed, answer i of a prompt has `seed + i`.
 
         Keyword arguments: see `RequestOptions`. Raises ContextOverflowError for a prompt longer than num_ctx unless
         `on_overflow` says otherwise; TokenizerError for ids outside of the vocabulary and text that it cannot express;
         ConfigError for an empty prompt or one of another type; SamplingError when the model computes NaN or every token
         is banned; EngineBusyError when too many requests wait; DeadlineError when `timeout` is over; ClosedError when
-        the Engine is closed, before or meanwhile. Where one prompt of a list raises, the others are cancelled.
+        the Engine is closed, before or meanwhile. Where one answer of several raises, the others are cancelled.
         """
-        if _is_many(prompt):
-            return results([self.submit(one, params, **options) for one in prompt])
+        if n is not None or is_many(prompt):
+            return results(self._ready().start_all(lambda: Request(self), many(prompt), params, n, options))
         with self.stream(cast(Prompt, prompt), params, **options) as chunks:
             return collect(list(chunks))
 
@@ -153,46 +161,82 @@ class Engine:
         self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestOptions]
     ) -> Request:
         """Start a request and return at once; its `result()` waits. Raises as `stream` does."""
-        request = Request(self)
-        self._start(prompt, params, options, request.ticket)
+        desk = self._ready()
+        ids = desk.ids(prompt)
+        request = Request(self, ids)
+        request.generation = desk.start(ids, params, Terms.of(options), request.ticket)
         return request
+
+    def fork(
+        self, request: Request, params: SamplingParams | None = None, **options: Unpack[RequestOptions]
+    ) -> Request:
+        """A request that goes on from where another one is, which goes on too, or has ended.
+
+        Its prompt is that one's prompt and the tokens of all chunks that have been taken from it (`Request.tokens`).
+        What of them is in the cache is shared, not copied; the answer is the one that this prompt gets alone. Where
+        the first prompt is still to be computed, the fork waits for that. Parameters and options that are not given
+        are those of `request`; `max_tokens` counts, and a seed draws, from the beginning again. Raises as `submit`
+        does, and ConfigError for a request of another Engine.
+        """
+        check_forkable(request, self)
+        return self._ready().fork(request, params, options)
 
     @overload
     async def agenerate(
-        self, prompt: Prompt, params: SamplingParams = ..., **options: Unpack[RequestOptions]
+        self, prompt: Prompt, params: SamplingParams = ..., *, n: None = None, **options: Unpack[RequestOptions]
     ) -> Completion: ...
     @overload
     async def agenerate(
-        self, prompt: Prompts, params: SamplingParams = ..., **options: Unpack[RequestOptions]
+        self, prompt: Prompt, params: SamplingParams = ..., *, n: int, **options: Unpack[RequestOptions]
+    ) -> list[Completion]: ...
+    @overload
+    async def agenerate(
+        self, prompt: Prompts, params: SamplingParams = ..., *, n: int | None = None, **options: Unpack[RequestOptions]
     ) -> list[Completion]: ...
     async def agenerate(
-        self, prompt: Prompt | Prompts, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestOptions]
-    ) -> Completion | list[Completion]:
+        self, prompt: Prompt | Prompts, params: SamplingParams = _DEFAULT_PARAMS, *, n: int | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> Completion | list[Completion]:  # fmt: skip
         """`generate` for asyncio. Cancelling the task cancels the request."""
-        if _is_many(prompt):
-            return await completions([self.astream(one, params, **options) for one in prompt])
+        if n is not None or is_many(prompt):
+            streams = self._ready().start_all(lambda: AsyncStream(self), many(prompt), params, n, options)
+            return await completions(streams)
         return await self.astream(cast(Prompt, prompt), params, **options).completion()
 
     def astream(
         self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestOptions]
     ) -> AsyncStream:
         """`stream` for asyncio: `async for chunk in engine.astream(...)`. Call it where an event loop runs."""
-        stream = AsyncStream(self)
-        self._start(prompt, params, options, stream.ticket)
+        desk, stream = self._ready(), AsyncStream(self)
+        desk.start(desk.ids(prompt), params, Terms.of(options), stream.ticket)
         return stream
 
-    def _start(self, prompt: Prompt, params: SamplingParams, options: RequestOptions, ticket: Ticket) -> None:
-        ids = self._prompt_ids(prompt)
-        self._loop.submit(new_generation(self._open(), ids, params, Terms.of(options), ticket))
+    # -- sessions ------------------------------------------------------------------------------------------------------
+
+    def session(self) -> Session:
+        """A session: a text that grows by what is appended and answered, and stays in the cache meanwhile."""
+        return Session(self, self._ready())
+
+    def load_session(self, path: str | os.PathLike[str]) -> Session:
+        """The session that `Session.save` wrote, with its keys and values.
+
+        Raises OSError; SessionFormatError for a file that is damaged, or of another model or version;
+        ContextOverflowError when its tokens are more than num_ctx, or sessions and requests hold the cells.
+        """
+        return load_session(self, self._ready(), path)
+
+    def _ready(self) -> Desk:
+        self._open()
+        return self._desk
 
     def logits(self, prompt: Prompt) -> npt.NDArray[np.float32]:
         """The model's raw output at every token of a prompt, float32 [n_tokens, n_vocab].
 
         Row i scores the token that follows token i. Raises as `generate` does.
         """
-        ids = self._prompt_ids(prompt)
+        ids = self._ready().ids(prompt)
         request = Request(self)
-        scoring = new_scoring(self._open(), ids, request.ticket)
+        scoring = new_scoring(self._loaded, ids, request.ticket)
         self._loop.submit(scoring)
         next(request)
         return scoring.rows
@@ -228,16 +272,6 @@ class Engine:
     def detokenize(self, ids: Sequence[int]) -> str:
         """The text of token ids, control tokens left out, U+FFFD for bytes that are not UTF-8."""
         return self._open().tokenizer.decode(ids)
-
-    def _prompt_ids(self, prompt: Prompt) -> list[int]:
-        if isinstance(prompt, str):
-            return self.tokenize(prompt)
-        if isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, (Sequence, np.ndarray)):
-            raise ConfigError(f"a prompt is a str or a sequence of token ids, got {type(prompt).__name__}")
-        try:
-            return [_token_id(t) for t in prompt]
-        except TypeError:
-            raise ConfigError("a prompt of token ids holds whole numbers only") from None
 
     # -- facts ---------------------------------------------------------------------------------------------------------
 
@@ -289,14 +323,3 @@ class Engine:
 
     def __repr__(self) -> str:
         return f"Engine({self._loaded.path!r}{', closed' if self._closed else ''})"
-
-
-def _token_id(value: object) -> int:
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-        raise TypeError
-    return int(value)
-
-
-def _is_many(prompt: Prompt | Prompts) -> TypeGuard[list[Prompt]]:
-    """Whether it is a list of prompts; a list of whole numbers is one."""
-    return isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], (str, Sequence, np.ndarray))

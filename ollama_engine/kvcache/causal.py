@@ -17,6 +17,7 @@ from ollama_engine.kvcache.cells import Cells, Moves
 from ollama_engine.kvcache.config import CacheConfig, LayerShape
 from ollama_engine.kvcache.mask import MaskBuffer
 from ollama_engine.kvcache.move import Mover, ShiftKeys
+from ollama_engine.kvcache.rows import SavedRows, read_rows, row_bytes, write_rows
 from ollama_engine.kvcache.span import Span, SpanPolicy, is_decoding
 from ollama_engine.kvcache.store import KeyValueStore, Places
 from ollama_engine.kvcache.visibility import Int64Array, Visibility, last_seen
@@ -191,6 +192,39 @@ class CausalCache:
     def reserve_moves(self) -> None:
         """Take the memory for `shift` and `defrag` now. Raises NoMemoryError."""
         self._mover.reserve()
+
+    @property
+    def row_bytes(self) -> tuple[tuple[int, ...], ...]:
+        """Bytes of one token in keys and values of each layer in turn."""
+        return (row_bytes(self._store),)
+
+    def save(self, sequence: int) -> list[SavedRows]:
+        """What a sequence has. Graphs that were allocated lose their memory."""
+        cells = self._cells_of(sequence)
+        return [SavedRows(self.cells.positions[cells], read_rows(self._store, cells))]
+
+    def _cells_of(self, sequence: int) -> Int32Array:
+        """The cells of a sequence, by position."""
+        mine = np.flatnonzero(self.cells.owners & (np.uint64(1) << np.uint64(sequence)))
+        return mine[np.argsort(self.cells.positions[mine])].astype(np.int32)
+
+    def restore(self, sequence: int, saved: Sequence[SavedRows]) -> None:
+        """Give `sequence`, which is empty, what `save` gave. See `Cache.restore`."""
+        (part,) = saved
+        n = len(part.positions)
+        if n > self.room:
+            raise ContextOverflowError(f"{n} tokens do not fit: {self.room} of {len(self.cells)} cache cells are free")
+        if n > self.cells.n_free:
+            self.cells.remove_below(self._unseen())
+        sequences = np.full(n, sequence, dtype=np.int32)
+        cells = self.cells.find_places(part.positions, sequences)
+        assert cells is not None
+        self.cells.place(cells, part.positions, sequences)
+        try:
+            write_rows(self._store, cells, part.rows)
+        except BaseException:
+            self.remove(sequence)
+            raise
 
     def scrub(self) -> None:
         """Zero the free cells. For after a step that computed NaN or infinity: a mask does not hide those."""

@@ -6,7 +6,7 @@ Keys of a layer lie as [key_dim * kv_heads, cells]. Values lie alike for flash a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -110,6 +110,12 @@ class KeyValueStore:
         return keys, ops.view(values, dims, (row, row * shape.value_dim), begin * values.stride(0), ctx=ctx)
 
     # -- outside of graphs ---------------------------------------------------------------------------------------------
+
+    def tensors(self) -> Iterator[Tensor]:
+        """The storage of keys and values, of each layer in turn."""
+        for keys, values in zip(self._keys, self._values, strict=True):
+            yield keys
+            yield values
 
     def zero(self, cells: npt.NDArray[np.bool_]) -> None:
         """Zero the keys and values of the chosen cells, bool [n_cells]."""

@@ -52,7 +52,7 @@ class AsyncStream(AsyncIterator[Chunk]):
         event = await self._take()
         if event is None:
             raise StopAsyncIteration
-        self._ended = not isinstance(event, Chunk) or event.finish_reason is not None
+        self._ended = self.ticket.note(event)
         if isinstance(event, Chunk):
             return event
         try:
@@ -94,7 +94,9 @@ class AsyncStream(AsyncIterator[Chunk]):
         await self.aclose()
 
     def __del__(self) -> None:
-        self.ticket.cancelled = True
+        ticket = getattr(self, "ticket", None)  # absent when no event loop runs
+        if ticket is not None:
+            ticket.cancelled = True
 
 
 async def completions(streams: list[AsyncStream]) -> list[Completion]:

@@ -135,7 +135,7 @@ class Core:
             return []
         bad = [one.sequence for one in landed if not one.sound]
         if bad:
-            self._scrap()
+            self.scrap()
             # What else came of it may wait in a history that was left early.
             self.space.forget()
             self.space.clean(bad)
@@ -144,9 +144,9 @@ class Core:
         return landed
 
     def _quiet(self) -> None:
-        tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.run(self)
+        for _ in range(len(self._tasks)):
+            self._tasks[0].run(self)
+            del self._tasks[0]  # not before, so that a fault is told to whoever waits for it
         for one in [one for one in self.roster.running.values() if one.full and not one.awaited]:
             try:
                 assert isinstance(one, Generation)
@@ -221,7 +221,7 @@ class Core:
     def _fail(self, step: Step, error: BaseException) -> None:
         """A step could not be computed: its requests end, the others are computed anew."""
         log.error("a step failed: %s", error, exc_info=log.isEnabledFor(logging.DEBUG))
-        self._scrap()
+        self.scrap()
         for part in step.parts:
             if part.alive:
                 self.roster.end(part.sequence, error)
@@ -229,7 +229,7 @@ class Core:
             self.roster.preempt(one)
         self.space.forget()
 
-    def _scrap(self) -> None:
+    def scrap(self) -> None:
         """Give up the prepared step; its sequences are where they were."""
         step, self._next = self._next, None
         if step is None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
 from ollama_engine.errors import ConfigError, ContextOverflowError, TokenizerError
 from ollama_engine.runner.emit import TextEmitter
+from ollama_engine.runner.hold import Hold
 from ollama_engine.runner.inputs import Inputs
 from ollama_engine.runner.loading import Loaded
 from ollama_engine.runner.overflow import plan_truncation
@@ -20,9 +22,16 @@ __all__ = ["new_generation", "new_scoring"]
 
 
 def new_generation(
-    loaded: Loaded, prompt: list[int], params: SamplingParams, terms: Terms, ticket: Ticket
+    loaded: Loaded,
+    prompt: Sequence[int],
+    params: SamplingParams,
+    terms: Terms,
+    ticket: Ticket,
+    *,
+    follows: Generation | None = None,
+    hold: Hold | None = None,
 ) -> Generation:
-    """A request for an answer.
+    """A request for an answer; one that `follows` another begins when that one's prompt is there to share.
 
     Raises ConfigError for an empty prompt, TokenizerError for unknown ids, ContextOverflowError for a prompt longer
     than num_ctx unless it may be truncated.
@@ -52,10 +61,13 @@ def new_generation(
         n_prompt=len(prompt),
         dropped=dropped,
         keep=keep,
+        # Who shares nothing need not wait for anybody.
+        follows=follows if terms.cache else None,
+        hold=hold,
     )
 
 
-def new_scoring(loaded: Loaded, prompt: list[int], ticket: Ticket) -> Scoring:
+def new_scoring(loaded: Loaded, prompt: Sequence[int], ticket: Ticket) -> Scoring:
     """A request for the logits of every token of a prompt. Raises as `new_generation` does."""
     _check(prompt, loaded.model.n_vocab)
     _check_length(prompt, loaded.num_ctx)
@@ -69,7 +81,7 @@ def new_scoring(loaded: Loaded, prompt: list[int], ticket: Ticket) -> Scoring:
     )
 
 
-def _check(prompt: list[int], n_vocab: int) -> None:
+def _check(prompt: Sequence[int], n_vocab: int) -> None:
     if not prompt:
         raise ConfigError("the prompt has no tokens, and the model puts none before it; give at least one")
     bad = [token for token in prompt if not 0 <= token < n_vocab]
@@ -77,7 +89,7 @@ def _check(prompt: list[int], n_vocab: int) -> None:
         raise TokenizerError(f"token {bad[0]} is not in the vocabulary (0 to {n_vocab - 1})")
 
 
-def _check_length(prompt: list[int], num_ctx: int) -> None:
+def _check_length(prompt: Sequence[int], num_ctx: int) -> None:
     if len(prompt) > num_ctx:
         raise ContextOverflowError(
             f"the prompt has {len(prompt)} tokens, but num_ctx is {num_ctx}; shorten it, open the Engine with a larger "

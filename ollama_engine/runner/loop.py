@@ -67,6 +67,11 @@ class Loop:
         self.check_open()
         self._put(task)
 
+    def post(self, task: Task) -> None:
+        """Queue a task, or leave it where the engine is closed. Takes no lock and raises nothing: for finalisers."""
+        if self._pid == os.getpid():
+            self._put(task)
+
     def check_open(self) -> None:
         """Raise ClosedError or ComputeError where `submit` would."""
         if self._pid != os.getpid():

@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from ollama_engine.errors import DeadlineError
 from ollama_engine.sample import TokenLogprobs
+
+if TYPE_CHECKING:
+    from ollama_engine.runner.sequence import Generation
 
 __all__ = [
     "Chunk",
@@ -132,6 +135,17 @@ class Ticket:
         # A plain flag, set once: finalisers set it too, which may run anywhere and must not wait for a lock.
         self.cancelled = False
         self._broken = False
+        self.taken = 0
+        """Tokens of the chunks that the caller has taken."""
+        self.done = False
+        """Whether it has taken the last one, or the error."""
+
+    def note(self, event: Event) -> bool:
+        """The caller has taken an event; whether it was the last one."""
+        if isinstance(event, Chunk):
+            self.taken += len(event.tokens)
+        self.done = not isinstance(event, Chunk) or event.finish_reason is not None
+        return self.done
 
     def send(self, event: Event) -> None:
         """Put it into the mailbox. Called from the engine's thread; raises nothing, for that would end all requests."""
@@ -151,14 +165,23 @@ class Request(Iterator[Chunk]):
     request; each chunk goes to one. `engine` is kept alive until the request is gone.
     """
 
-    def __init__(self, engine: object = None) -> None:
-        self._engine = engine
+    def __init__(self, engine: object = None, prompt: Iterable[int] = ()) -> None:
+        self.engine = engine
         self._events: SimpleQueue[Event] = SimpleQueue()
         self.ticket = Ticket(self._events)
         self._lock = threading.Lock()
         self._taken: list[Chunk] = []
         self._ended = False
         self._error: BaseException | None = None
+        self.prompt = tuple(prompt)
+        """Token ids of the prompt, as it was given."""
+        self.generation: Generation | None = None
+        """What the engine does for it; not for callers."""
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """Tokens of the chunks that have been taken so far."""
+        return tuple(token for chunk in list(self._taken) for token in chunk.tokens)
 
     @property
     def cancelled(self) -> bool:
@@ -203,7 +226,7 @@ class Request(Iterator[Chunk]):
             if self._ended:
                 raise StopIteration
             event = self._take(deadline)
-            self._ended = not isinstance(event, Chunk) or event.finish_reason is not None
+            self._ended = self.ticket.note(event)
             if isinstance(event, Chunk):
                 self._taken.append(event)
                 return event

@@ -9,7 +9,7 @@ from ollama_engine.errors import ClosedError, ContextOverflowError, DeadlineErro
 from ollama_engine.runner.metrics import Outcome
 from ollama_engine.runner.monitor import Monitor, SlotInfo, outcome_of, slot_info
 from ollama_engine.runner.scheduler import Candidate, Plan, choose_victim
-from ollama_engine.runner.sequence import Sequence
+from ollama_engine.runner.sequence import Generation, Sequence
 from ollama_engine.runner.space import Space
 
 __all__ = ["Roster"]
@@ -84,6 +84,8 @@ class Roster:
                 one.cached, one.started_at = one.submitted, now
             self.waiting.remove(one)
             self.running[one.key] = one
+            if isinstance(one, Generation):
+                one.follows = None  # or a chain of forks would never be freed
             self._monitor.started(one, now)
 
     # -- leaving -------------------------------------------------------------------------------------------------------
@@ -109,11 +111,12 @@ class Roster:
         """It has ended; `keep` leaves its history to those that begin alike."""
         one.ended = True
         one.epoch += 1
-        if self.running.pop(one.key, None) is None:
-            self.waiting.remove(one)
         now = self._monitor.clock()
         self._space.leave(one, now, keep=keep)
         self._monitor.left(one, outcome, now)
+        # Last, so that a fault is told to it too.
+        if self.running.pop(one.key, None) is None:
+            self.waiting.remove(one)
 
     def give_up(self, error: BaseException) -> None:
         """All end, and nothing is looked after that a fault may have left in disorder: the cache goes too."""
@@ -142,8 +145,9 @@ class Roster:
             return True
         if planned.pieces:
             return False
-        youngest = max(candidates, key=lambda one: one.key)
-        self.end(self.running[youngest.key], ContextOverflowError(
+        # Of those that run, at most the most senior one has cells: with them another one may go on.
+        last = max((self.running[one.key] for one in candidates), key=lambda one: one.submitted)
+        self.end(last, ContextOverflowError(
             "the cache is full, and nobody can give up cells: sessions hold them; close some, or open the Engine with "
             "a larger num_ctx or parallel"))  # fmt: skip
         return True

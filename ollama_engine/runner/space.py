@@ -10,7 +10,8 @@ from ollama_engine.kvcache import MAX_SEQUENCES, Cache
 from ollama_engine.runner.batching import Step
 from ollama_engine.runner.executor import Executor
 from ollama_engine.runner.histories import Histories
-from ollama_engine.runner.inputs import Inputs
+from ollama_engine.runner.hold import Hold, Saved
+from ollama_engine.runner.inputs import Inputs, floor_cut
 from ollama_engine.runner.overflow import plan_shift
 from ollama_engine.runner.sequence import Generation, Sequence
 
@@ -36,6 +37,10 @@ class Space:
 
     def begin(self, one: Sequence, now: float) -> bool:
         """Give a request a sequence, with what of its inputs is in the cache already; False when all are in use."""
+        hold = one.hold
+        if hold is not None and hold.slot is not None and self.histories.state(hold.slot) == "finished":
+            self._resume(one, hold.slot, now)
+            return True
         if one.terms.cache and not one.wants_all_rows:
             start = self.histories.begin(one.inputs, now, self._resumable)
         else:
@@ -47,7 +52,30 @@ class Space:
         if start.source is not None:
             self.cache.share(start.source, start.sequence, start.length)
         one.slot, one.submitted = start.sequence, start.length
+        if hold is not None and hold.slot is None and not hold.closed:
+            self.histories.pin(start.sequence)
+            hold.slot = start.sequence
         return True
+
+    def _resume(self, one: Sequence, slot: int, now: float) -> None:
+        """A session goes on with what it has, unless another history holds more of its inputs."""
+        # The last input's logits are wanted.
+        limit = floor_cut(max(0, len(one.inputs) - 1), one.inputs.groups)
+        length = self.histories.common(slot, one.inputs, limit, self._resumable)
+        other = self.histories.longest_prefix(one.inputs, self._resumable)
+        source = other.sequence if other.length > length else None
+        self._cut(slot, 0 if source is not None else length)
+        self.histories.resume(slot, now)
+        if source is not None:
+            length = other.length
+            self.histories.share(source, slot, length)
+            self.cache.share(source, slot, length)
+        one.slot, one.submitted = slot, length
+
+    def _cut(self, slot: int, length: int) -> None:
+        self.cache.remove(slot, length)
+        if self.histories.length(slot) > length:
+            self.histories.truncate(slot, length)
 
     def _resumable(self, sequence: int, length: int) -> int:
         # What a window has dropped for a later position, it has dropped for all earlier ones too.
@@ -58,11 +86,77 @@ class Space:
         slot, one.slot = one.slot, None
         if slot is None:
             return
-        if keep and one.terms.cache:
-            self.histories.finish(slot, now)
-        else:
+        if not (keep and one.terms.cache):
             self.cache.remove(slot)
+            if not self.histories.pinned(slot):
+                self.histories.release(slot)
+                return
+            self.histories.truncate(slot, 0)
+        self.histories.finish(slot, now)
+
+    # -- sessions: while nothing computes ------------------------------------------------------------------------------
+
+    def trim(self, hold: Hold, tokens: Inputs) -> None:
+        """What a session has of other tokens than these leaves the cache."""
+        if hold.slot is not None:
+            self._cut(hold.slot, self.histories.common(hold.slot, tokens, len(tokens)))
+
+    def fork(self, hold: Hold, other: Hold, now: float) -> None:
+        """Give another session the same cells. Raises ContextOverflowError when all sequences are in use."""
+        if hold.slot is None:
+            return
+        slot, length = self._take(now), self.histories.length(hold.slot)
+        self.histories.share(hold.slot, slot, length)
+        self.cache.share(hold.slot, slot, length)
+        self._pin(slot, other, now)
+
+    def save(self, hold: Hold) -> Saved:
+        """A copy of what a session has."""
+        if hold.slot is None:
+            return Saved()
+        self._executor.moved()
+        parts = tuple(self.cache.save(hold.slot))
+        return Saved(self.histories.length(hold.slot), self.histories.exact(hold.slot), parts)
+
+    def restore(self, hold: Hold, tokens: Inputs, saved: Saved, now: float) -> None:
+        """Give a session what `save` gave of these tokens; no step is prepared.
+
+        Raises ContextOverflowError, changing nothing that a request or session has, when there is no room.
+        """
+        slot = self._take(now)
+        self._executor.moved()
+        try:
+            while True:
+                try:
+                    self.cache.restore(slot, saved.parts)
+                    break
+                except ContextOverflowError:
+                    if not self.evict():
+                        raise
+        except BaseException:
             self.histories.release(slot)
+            raise
+        self.histories.restore(slot, tokens.part(0, saved.length), saved.exact)
+        self._pin(slot, hold, now)
+
+    def _take(self, now: float) -> int:
+        taken = self.histories.take(now)
+        if taken is None:
+            raise ContextOverflowError("sessions and requests hold all sequences of the cache; close some sessions")
+        if taken.evicted:
+            self.cache.remove(taken.sequence)
+        return taken.sequence
+
+    def _pin(self, slot: int, hold: Hold, now: float) -> None:
+        self.histories.pin(slot)
+        self.histories.finish(slot, now)
+        hold.slot = slot
+
+    def release(self, hold: Hold) -> None:
+        """A session lets go: its history stays until the cells are needed, as those of requests do."""
+        slot, hold.slot, hold.closed = hold.slot, None, True
+        if slot is not None:
+            self.histories.unpin(slot)
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import operator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from numbers import Real
 from typing import Any, Literal, TypedDict, get_args
 
 from ollama_engine.errors import ConfigError
 
-__all__ = ["OnOverflow", "RequestOptions", "Terms"]
+__all__ = ["OnOverflow", "RequestOptions", "Terms", "whole"]
 
 OnOverflow = Literal["error", "truncate", "shift"]
 
@@ -46,8 +46,8 @@ class Terms:
     def __post_init__(self) -> None:
         if self.on_overflow not in get_args(OnOverflow):
             raise ConfigError(f"on_overflow is one of {', '.join(get_args(OnOverflow))}, got {self.on_overflow!r}")
-        object.__setattr__(self, "num_keep", _whole("num_keep", self.num_keep, 0, 1 << 24))
-        object.__setattr__(self, "priority", _whole("priority", self.priority, -(1 << 31), 1 << 31))
+        object.__setattr__(self, "num_keep", whole("num_keep", self.num_keep, 0, 1 << 24))
+        object.__setattr__(self, "priority", whole("priority", self.priority, -(1 << 31), 1 << 31))
         if self.timeout is not None and not _is_seconds(self.timeout):
             raise ConfigError(f"timeout is a number of seconds above 0, or None, got {self.timeout!r}")
         if not isinstance(self.cache, bool):
@@ -56,15 +56,20 @@ class Terms:
     @classmethod
     def of(cls, options: RequestOptions) -> Terms:
         """From keyword arguments; an unknown one raises TypeError, as any function does."""
-        known = [one.name for one in fields(cls)]
+        return cls().replaced(options)
+
+    def replaced(self, options: RequestOptions) -> Terms:
+        """The same, but for those that are given. Raises as `of` does."""
+        known = [one.name for one in fields(self)]
         for name in options:
             if name not in known:
                 raise TypeError(f"{name!r} is no option of a request; there are {', '.join(known)}")
         values: dict[str, Any] = dict(options)
-        return cls(**values)
+        return replace(self, **values)
 
 
-def _whole(name: str, value: object, low: int, high: int) -> int:
+def whole(name: str, value: object, low: int, high: int) -> int:
+    """A whole number of any type as an int. Raises ConfigError for anything else, and out of range."""
     try:
         number = operator.index(value)  # type: ignore[arg-type]  # anything may come; it raises
     except TypeError:
