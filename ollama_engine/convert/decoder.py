@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ollama_engine.convert.architecture import Sizes, Tensor, decoder_sizes, linear
-from ollama_engine.convert.rope import rope_keys
+from ollama_engine.convert.rope import rope_keys, rope_parameters
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.transforms import Transform, half
 
@@ -20,6 +20,7 @@ __all__ = [
     "QK_NORM",
     "experts",
     "layer_types",
+    "local_rope_keys",
     "norm",
     "rope_and_size",
     "sizes",
@@ -87,6 +88,13 @@ def sizes(config: Config) -> dict[str, int]:
 def rope_and_size(config: Config, sizes: Sizes) -> Mapping[str, Any]:
     """Keys of the rotation, with how much of a head rotates."""
     return {"rope.dimension_count": sizes["head_dim"], **rope_keys(config)}
+
+
+def local_rope_keys(config: Config) -> Mapping[str, Any]:
+    """The base by which local layers rotate, where they have one of their own."""
+    base = rope_parameters(config, "sliding_attention").get("rope_theta")
+    base = config.number("rope_local_base_freq", default=base)
+    return {} if base is None else {"rope.freq_base_swa": float(base)}
 
 
 def layer_types(config: Config, default: Callable[[int], bool]) -> list[bool]:

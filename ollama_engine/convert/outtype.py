@@ -51,18 +51,7 @@ def as_bytes(raw: NDArray[np.generic], source: str, dtype: str) -> NDArray[np.ui
     if dtype == "f16":
         with np.errstate(over="ignore"):
             return values.astype(np.float16).reshape(-1).view(np.uint8)
-    if dtype == "bf16":
-        return _to_bf16(values.reshape(-1)).view(np.uint8)
     block, size = block_of(dtype)
     out = np.empty(values.size // block * size, np.uint8)
     quantize_rows(dtype, values.reshape(-1, values.shape[-1]), out)
     return out
-
-
-def _to_bf16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
-    bits = values.view(np.uint32)
-    rounded = (bits + (np.uint32(0x7FFF) + ((bits >> 16) & np.uint32(1)))) >> 16
-    nan = values != values  # noqa: PLR0124
-    if nan.any():  # must not be rounded into an infinity
-        rounded[nan] = (bits[nan] >> 16) | np.uint32(64)
-    return rounded.astype(np.uint16)

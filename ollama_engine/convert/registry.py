@@ -10,7 +10,7 @@ from ollama_engine.errors import UnsupportedModelError
 
 __all__ = ["architectures", "find_architecture"]
 
-_MODULES = ("llama", "qwen")
+_MODULES = ("llama", "command_r", "gemma", "olmo", "phi3", "qwen", "starcoder")
 
 
 def architectures() -> tuple[Architecture, ...]:

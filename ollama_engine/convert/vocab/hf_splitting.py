@@ -5,7 +5,8 @@ Only the cutting is done here: a piece stays text, where the original goes on to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 import regex
@@ -35,7 +36,7 @@ def make_split(spec: Mapping[str, Any] | None, home: str) -> Split:
 def _make(spec: Mapping[str, Any], home: str) -> Split:
     kind = spec["type"]
     if kind == "Sequence":
-        return _chain([_make(part, home) for part in spec["pretokenizers"]])
+        return _chain(_stages(spec["pretokenizers"], home))
     if kind == "ByteLevel" and not spec.get("use_regex", True):
         return lambda text: [text]
     if kind == "Split":
@@ -51,6 +52,33 @@ def _make(spec: Mapping[str, Any], home: str) -> Split:
     if kind not in simple:
         raise UnsupportedModelError(f"{home}: pre-tokenizer {kind!r} is unknown here; its text cannot be split alike")
     return _splitter(*simple[kind])
+
+
+def _stages(specs: Sequence[Mapping[str, Any]], home: str) -> list[Split]:
+    """Those behind a ByteLevel see what it makes of the text: one printable character for each byte."""
+    kinds = [spec["type"] for spec in specs]
+    first = kinds.index("ByteLevel") if "ByteLevel" in kinds else len(kinds)
+    made = [_make(spec, home) for spec in specs]
+    return [_on_bytes(part) if i > first else part for i, part in enumerate(made)]
+
+
+def _on_bytes(split: Split) -> Split:
+    alphabet = _byte_characters()
+    values = {character: byte for byte, character in enumerate(alphabet)}
+
+    def on_bytes(text: str) -> list[str]:
+        spelled = "".join(alphabet[byte] for byte in text.encode("utf-8", "surrogateescape"))
+        pieces = (bytes(values[character] for character in piece) for piece in split(spelled))
+        return [piece.decode("utf-8", "surrogateescape") for piece in pieces]
+
+    return on_bytes
+
+
+def _byte_characters() -> list[str]:
+    """GPT-2's character for each byte: itself where it is printable, else one from U+0100 on."""
+    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = count(256)
+    return [chr(byte if byte in printable else next(others)) for byte in range(256)]
 
 
 def _chain(parts: list[Split]) -> Split:

@@ -24,5 +24,7 @@ PROBES = (
     "word\u00a0nbsp\u2003em\u3000ideographic\u2028line\u2029para\u200bzero\ufeffbom \x00\x01\x1f\x7f\x85",
     "!abc .def ,ghi (jkl) [mno] #pqr $stu %vwx &yz *abc /def :ghi _jkl \"mno\" 'pqr' -stu +vwx =yz",
     "ſ'ſ 'S 'T 'Re 'vE 'LL 'd's",
+    "rock'test o'tis a'reborn y'llama x'Very X'MORE é'dont",
+    "a  12   345\t6 \n7  \n\n  89 -1  +22  (333)  4444",
     " \u0915\u094d\u0937 a\u20ddb 1\u20e3 \u1100\u1161\u11a8 ꯍ꯲ Ꭰꭰ ა Ა Ⴀ ՞Ա",
 )

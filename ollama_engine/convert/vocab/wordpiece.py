@@ -14,6 +14,9 @@ from ollama_engine.tokenizer.vocab import TokenType
 
 __all__ = ["read_vocab_txt", "wordpiece_table"]
 
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+"""BERT's own; a vocab.txt does not tell them from pieces."""
+
 
 def wordpiece_table(
     vocab: Mapping[str, int], prefix: str, added: Iterable[AddedToken], normalizer: Mapping[str, Any] | None,
@@ -22,7 +25,7 @@ def wordpiece_table(
     """The rows for a vocabulary whose continuing pieces start with `prefix`."""
     table = TokenTable.empty("bert", "jina-v2-en", n_vocab, scored=False)
     for text, id_ in vocab.items():
-        table.put(id_, phantom_space(text, prefix), TokenType.NORMAL)
+        table.put(id_, phantom_space(text, prefix), TokenType.CONTROL if text in SPECIAL else TokenType.NORMAL)
     table.put_added(token for token in added if token.special)
     for name, value in _normalizer_flags(normalizer).items():
         table.flags[f"normalizer.{name}"] = value

@@ -1,0 +1,77 @@
+"""tokenizer.model of a trained SentencePiece model -> GGUF -> our tokenizer: the ids of the sentencepiece library."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ollama_engine.convert.vocab.sentencepiece import read_sentencepiece
+from ollama_engine.errors import ModelFormatError, UnsupportedModelError
+from ollama_engine.tokenizer.vocab import TokenType
+from tests.convert.vocab.exporting import export, exported_tokenizer
+from tests.tokenizer.corpus import nasty_texts, prose
+from tests.tokenizer.vocabs import train_spm
+
+CORPUS = [prose(20000), *nasty_texts(1500, seed=7)]
+NAMES = {"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": True, "add_eos_token": False}
+
+
+@pytest.mark.parametrize("options", [{}, {"add_dummy_prefix": False}, {"split_digits": False}], ids=str)
+def test_ids_are_those_of_the_sentencepiece_library(options: dict[str, Any], tmp_path: Path) -> None:
+    model = train_spm(CORPUS, 900, **options)
+    files = {"tokenizer.model": model.serialized_model_proto(), "tokenizer_config.json": NAMES}
+    ours = exported_tokenizer(tmp_path, files, model.vocab_size())
+    for text in nasty_texts(2500, seed=11):
+        assert ours.encode(text, add_special=False) == model.encode(text), repr(text)
+    assert (ours.bos_id, ours.eos_id, ours.add_bos) == (1, 2, True)
+
+
+def test_what_the_proto_says_is_read() -> None:
+    model = train_spm(CORPUS, 900, user_defined_symbols=["<mine>"], add_dummy_prefix=False)
+    found = read_sentencepiece(model.serialized_model_proto(), "tokenizer.model")
+    assert (found.model, found.add_space_prefix, found.remove_extra_whitespaces) == ("llama", False, False)
+    assert [text for text, _, _ in found.pieces] == [model.id_to_piece(i) for i in range(900)]
+    assert [score for _, score, _ in found.pieces] == [model.get_score(i) for i in range(900)]
+    kinds = {text: kind for text, _, kind in found.pieces}
+    assert kinds["<unk>"] == TokenType.UNKNOWN
+    assert kinds["</s>"] == TokenType.CONTROL
+    assert kinds["<0x0A>"] == TokenType.BYTE
+    assert kinds["<mine>"] == TokenType.USER_DEFINED
+    assert kinds["e"] == TokenType.NORMAL
+
+
+def test_unigram_models_keep_what_they_need(tmp_path: Path) -> None:
+    model = train_spm(CORPUS, 900, model_type="unigram", normalization_rule_name="nmt_nfkc",
+                      remove_extra_whitespaces=True)  # fmt: skip
+    found = export(tmp_path, {"tokenizer.model": model.serialized_model_proto()}, 900)
+    assert found["model"] == "t5"
+    assert found["remove_extra_whitespaces"] is True
+    assert len(found["precompiled_charsmap"]) > 1000
+
+
+def test_added_tokens_replace_padding(tmp_path: Path) -> None:
+    model = train_spm(CORPUS, 900)
+    files = {
+        "tokenizer.model": model.serialized_model_proto(),
+        "added_tokens.json": {"<tool>": 900},
+        "tokenizer_config.json": {"added_tokens_decoder": {"901": {"content": "<|im_end|>", "special": False}}},
+    }
+    found = export(tmp_path, files, 904)
+    assert found["tokens"][899:] == [model.id_to_piece(899), "<tool>", "<|im_end|>", "[PAD902]", "[PAD903]"]
+    kinds = [TokenType.USER_DEFINED, TokenType.CONTROL, TokenType.UNUSED, TokenType.UNUSED]
+    assert found["token_type"][900:].tolist() == kinds
+    assert found["scores"][900:].tolist() == [-1000, -1000, -10000, -10000]
+
+
+def test_broken_files_are_refused() -> None:
+    data = train_spm(CORPUS, 900).serialized_model_proto()
+    for size in (1, 100, len(data) // 2 + 3):
+        with pytest.raises(ModelFormatError, match="not a SentencePiece model, or cut off"):
+            read_sentencepiece(data[:size], "tokenizer.model")
+    with pytest.raises(ModelFormatError, match="no pieces"):
+        read_sentencepiece(b"", "tokenizer.model")
+    words = train_spm(CORPUS, 300, model_type="word", byte_fallback=False, hard_vocab_limit=False)
+    with pytest.raises(UnsupportedModelError, match=r"SentencePiece model type 3; supported: unigram"):
+        read_sentencepiece(words.serialized_model_proto(), "tokenizer.model")
