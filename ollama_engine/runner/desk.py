@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Protocol, TypeVar
@@ -36,11 +37,13 @@ class Desk:
     def __init__(self, loaded: Loaded, loop: Loop) -> None:
         self.loaded = loaded
         self.loop = loop
+        # Before anybody changes the working directory.
+        self._files = tuple(map(os.path.abspath, loaded.gguf.files))
 
     @cached_property
     def fingerprint(self) -> str:
         """Of the model."""
-        return fingerprint(self.loaded.gguf)
+        return fingerprint(self.loaded.gguf, self._files)
 
     def ids(self, prompt: Prompt, *, add_special: bool = True) -> list[int]:
         """Token ids of a prompt."""
@@ -48,12 +51,19 @@ class Desk:
 
     def start(
         self, ids: Sequence[int], params: SamplingParams, terms: Terms, ticket: Ticket, *,
-        follows: Generation | None = None, hold: Hold | None = None,
+        follows: Generation | None = None,
     ) -> Generation:  # fmt: skip
         """Hand in one request. Raises what is wrong with it, and as `Loop.submit` does."""
-        made = new_generation(self.loaded, ids, params, terms, ticket, follows=follows, hold=hold)
+        made = self.make(ids, params, terms, ticket, follows=follows)
         self.loop.submit(made)
         return made
+
+    def make(
+        self, ids: Sequence[int], params: SamplingParams, terms: Terms, ticket: Ticket, *,
+        follows: Generation | None = None, hold: Hold | None = None,
+    ) -> Generation:  # fmt: skip
+        """A request, to be handed to the loop. Raises what is wrong with it."""
+        return new_generation(self.loaded, ids, params, terms, ticket, follows=follows, hold=hold)
 
     def start_all(
         self, handle: Callable[[], AnyHandle], prompts: Iterable[Prompt], params: SamplingParams, n: int | None,

@@ -11,6 +11,7 @@ from ollama_engine.errors import ComputeError
 from ollama_engine.input import Batch, Int32Array
 from ollama_engine.kvcache import CellUsage
 from ollama_engine.runner.executor import FloatArray, GraphCounts
+from ollama_engine.runner.request import Event
 
 N_VOCAB = 4
 
@@ -110,3 +111,13 @@ class FakeExecutor:
     def close(self) -> None:
         self.closed = True
         self._flying = self._prepared = None
+
+
+class Events:
+    """A mailbox that is looked at in the end."""
+
+    def __init__(self) -> None:
+        self.all: list[Event] = []
+
+    def put(self, event: Event) -> None:
+        self.all.append(event)
