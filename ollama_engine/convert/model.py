@@ -44,6 +44,7 @@ def convert_model(
     check_target(target, 0)
     config = read_config(folder)
     architecture = find_architecture(config)
+    config = config.completed(architecture.defaults)
     writer = new_writer(architecture.name)
     sizes = architecture.sizes(config)
     keys = model_keys(architecture, config, sizes)

@@ -52,6 +52,8 @@ class DecoderOptions:
     """Hidden size of one expert."""
     n_ff_shexp: int = 0
     """Hidden size of the expert that all tokens share."""
+    normalize_experts: bool = True
+    """Whether the weights of the chosen experts are made to add up to 1."""
 
     @property
     def q_size(self) -> int:
@@ -84,7 +86,13 @@ LAYER_EPS = "attention.layer_norm_epsilon"
 
 
 def read_decoder(
-    metadata: Metadata, n_vocab: int, *, rope_mode: str = "neox", eps: str = RMS_EPS, head_dim: int | None = None
+    metadata: Metadata,
+    n_vocab: int,
+    *,
+    rope_mode: str = "neox",
+    eps: str = RMS_EPS,
+    head_dim: int | None = None,
+    longrope: bool = False,
 ) -> dict[str, Any]:
     """The fields of DecoderOptions that most models read alike; `n_vocab` counts the rows of the token embedding.
 
@@ -100,6 +108,7 @@ def read_decoder(
         )
     if metadata.u32("attention.value_length", head_dim) != head_dim:
         raise ModelFormatError("attention.key_length and attention.value_length differ; this model has one head size")
+    n_rot = min(metadata.u32("rope.dimension_count", head_dim), head_dim)
     fields: dict[str, Any] = {
         "n_layer": metadata.u32("block_count"),
         "n_embd": n_embd,
@@ -111,7 +120,7 @@ def read_decoder(
         "norm_eps": metadata.f32(eps),
         "attention_scale": 1 / math.sqrt(head_dim),
         "context_length": metadata.u32("context_length"),
-        "rope": nn.read_rope(metadata, min(metadata.u32("rope.dimension_count", head_dim), head_dim), rope_mode),
+        "rope": nn.read_rope(metadata, n_rot, rope_mode, longrope=longrope),
     }
     _check(fields, eps)
     n_layer = fields["n_layer"]
@@ -144,22 +153,31 @@ def read_experts(metadata: Metadata, n_ff: int) -> dict[str, int]:
     return {"n_expert": n_expert, "n_expert_used": used, "n_ff_exp": hidden}
 
 
-def read_windows(metadata: Metadata, n_layer: int, period: int) -> tuple[int | None, ...]:
+def read_windows(metadata: Metadata, n_layer: int, period: int, default: int = 0) -> tuple[int | None, ...]:
     """The window of each layer.
 
     `attention.sliding_window_pattern` tells the local layers by a list, or by a number: the last of so many layers
-    sees all. `period` is what counts where the file does not say; 1 makes no layer local.
+    sees all; with 0 all are local. `period` and the window `default` count where the file does not say.
     """
-    window = min(metadata.u32("attention.sliding_window", 0), 2**31 - 1)
+    window = min(metadata.u32("attention.sliding_window", default), 2**31 - 1)
     if not window:
         return (None,) * n_layer
     name = "attention.sliding_window_pattern"
     if isinstance(metadata.values.get(metadata.key(name)), (np.ndarray, list)):
         local = metadata.bools(name, n_layer)
     else:
-        period = max(1, metadata.u32(name, period))
-        local = [i % period < period - 1 for i in range(n_layer)]
+        period = metadata.u32(name, period)
+        local = [period == 0 or i % period < period - 1 for i in range(n_layer)]
     return tuple(window if is_local else None for is_local in local)
+
+
+def read_local_ropes(
+    metadata: Metadata, rope: nn.Rope, windows: tuple[int | None, ...], base: float
+) -> tuple[nn.Rope, ...]:
+    """`rope` for layers that see all; local ones have a base of their own, or `base`, and no scaling."""
+    base = metadata.f32("rope.freq_base_swa", metadata.f32("rope.local.freq_base", base))
+    local = nn.Rope(n_dims=rope.n_dims, mode=rope.mode, base=nn.check_base("rope.freq_base_swa", base))
+    return tuple(local if window else rope for window in windows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,19 +200,16 @@ class Step:
         return x if self.outputs is None else ops.get_rows(x, self.outputs)
 
 
-class SelfAttention(nn.Module):
-    """Grouped-query attention with rotary positions. Models that make queries and keys otherwise replace `project`."""
+class Attention(nn.Module):
+    """Grouped-query attention with rotary positions. A subclass says how queries, keys and values are made."""
 
-    q = nn.Linear("attn_q", "n_embd", "q_size")
-    k = nn.Linear("attn_k", "n_embd", "kv_size")
-    v = nn.Linear("attn_v", "n_embd", "kv_size")
     output = nn.Linear("attn_output", "q_size", "n_embd")
 
     sinks: Tensor | None = None
 
     def project(self, x: Tensor, o: DecoderOptions) -> tuple[Tensor, Tensor, Tensor]:
         """x [n_embd, n] -> queries [head_dim, n_head, n], keys and values [head_dim, n_head_kv, n]."""
-        return heads(self.q(x), o.head_dim), heads(self.k(x), o.head_dim), heads(self.v(x), o.head_dim)
+        raise NotImplementedError
 
     def forward(self, x: Tensor, step: Step, o: DecoderOptions) -> Tensor:
         """x [n_embd, n] -> [n_embd, n]."""
@@ -204,6 +219,18 @@ class SelfAttention(nn.Module):
         return self.output(
             nn.attention(q, step.cache, o.attention_scale, softcap=o.attention_softcap, sinks=self.sinks)
         )
+
+
+class SelfAttention(Attention):
+    """Attention with three projections."""
+
+    q = nn.Linear("attn_q", "n_embd", "q_size")
+    k = nn.Linear("attn_k", "n_embd", "kv_size")
+    v = nn.Linear("attn_v", "n_embd", "kv_size")
+
+    def project(self, x: Tensor, o: DecoderOptions) -> tuple[Tensor, Tensor, Tensor]:
+        """See Attention."""
+        return heads(self.q(x), o.head_dim), heads(self.k(x), o.head_dim), heads(self.v(x), o.head_dim)
 
 
 def heads(x: Tensor, head_dim: int) -> Tensor:
@@ -223,9 +250,10 @@ class PreNormLayer(nn.Module):
         """x [n_embd, n] -> [n_embd, n], or fewer rows in the last layer."""
         a = self.attention.forward(self.attn_norm(x, o.norm_eps), step, o)
         x = step.wanted(a) + step.wanted(x)
-        return self._feed_forward(self.ffn_norm(x, o.norm_eps), o) + x
+        return self.feed_forward(self.ffn_norm(x, o.norm_eps), o) + x
 
-    def _feed_forward(self, x: Tensor, o: DecoderOptions) -> Tensor:
+    def feed_forward(self, x: Tensor, o: DecoderOptions) -> Tensor:
+        """x [n_embd, n] -> [n_embd, n], without norm and residual."""
         out: Tensor = self.mlp.forward(x)
         return out
 

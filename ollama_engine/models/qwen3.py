@@ -17,7 +17,7 @@ class NormedAttention(SelfAttention):
     k_norm = nn.RMSNorm("attn_k_norm", "head_dim")
 
     def project(self, x: Tensor, o: DecoderOptions) -> tuple[Tensor, Tensor, Tensor]:
-        """See SelfAttention."""
+        """See Attention."""
         q, k, v = super().project(x, o)
         return self.q_norm(q, o.norm_eps), self.k_norm(k, o.norm_eps), v
 

@@ -33,7 +33,7 @@ def test_one_shot_equals_chunked_equals_token_by_token(variant: Variant, flash: 
         for size in (64, 33, 7, 1):
             parts.cache.remove(0)
             assert difference(rows(parts.executor, ids, size), expected) <= SAME, f"batches of {size}"
-            parts.cache.cells.check()
+            parts.cache.check()
 
 
 @each_variant
