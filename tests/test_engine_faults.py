@@ -241,7 +241,7 @@ def test_an_exception_in_a_sampler(
     engine: Engine, alone: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the samplers of a step raise together, each is asked alone then."""
-    batch, one = landing.sample_batch, landing._sample_one
+    batch, one = landing.sample_rows, landing._sample_one
     bad: list[Any] = []
 
     def fail_together(samplers: Any, rows: Any) -> Any:
@@ -252,7 +252,7 @@ def test_an_exception_in_a_sampler(
     def fail_alone(sampler: Any, row: Any) -> Any:
         return ZeroDivisionError("sampler") if sampler is bad[0] else one(sampler, row)
 
-    monkeypatch.setattr(landing, "sample_batch", fail_together)
+    monkeypatch.setattr(landing, "sample_rows", fail_together)
     monkeypatch.setattr(landing, "_sample_one", fail_alone)
     tamper(engine, lambda one: bad.append(one.sampler))
     broken = engine.submit([9, 9], LONG)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -93,14 +95,15 @@ class FakeExecutor:
         self.served += self._flying.first_positions()
         self.begun.set()
 
-    def wait(self) -> FloatArray:
+    @contextmanager
+    def landed(self) -> Iterator[FloatArray]:
         batch, self._flying = self._flying, None
         assert batch is not None
         assert self.go.wait(20)
         self.steps += 1
         if self.fail_at == self.steps - 1:
             raise ComputeError("told to")
-        return np.zeros((len(batch.outputs), N_VOCAB), dtype=np.float32)
+        yield np.zeros((len(batch.outputs), N_VOCAB), dtype=np.float32)
 
     def scrap(self) -> None:
         self._prepared = None
