@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -114,10 +115,15 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield made
 
 
+@pytest.fixture(scope="module")
+def totals() -> Counter[str]:
+    return Counter()
+
+
 @settings(
     max_examples=int(os.environ.get("SCHEDULES", "36")),
     deadline=None,
-    # The same ones in every run, unless more are asked for; to see a failing one made small, add Phase.shrink.
+    # Much the same ones in every run, unless more are asked for; to see a failing one made small, add Phase.shrink.
     derandomize="SCHEDULES" not in os.environ,
     database=None,
     phases=[Phase.generate],
@@ -128,16 +134,21 @@ def test_everybody_gets_the_tokens_they_get_alone(world: World, schedule: Schedu
     check_schedule(world, schedule)
 
 
-def test_ties_are_rare_and_nothing_was_left_untried(world: World, record_property: Any) -> None:
+def test_ties_are_rare(world: World, totals: Counter[str]) -> None:
     """After the schedules above."""
-    record_property("counts", world.counts)
     print(world.counts)
     counts = world.counts
-    assert counts["tokens"] > 1000
-    assert counts.get("ties", 0) <= counts["tokens"] / 1000
-    assert counts.get("uncompared", 0) <= counts["tokens"] / 5
-    for name in ("preemptions", "evictions", "shifts", "cached", "refused"):
-        assert counts[name] > 0, f"no schedule led to {name}"
+    totals.update(counts)
+    assert counts.get("ties", 0) <= max(1, counts["tokens"] / 1000)
+
+
+def test_all_that_can_happen_has_happened(totals: Counter[str]) -> None:
+    """In some world."""
+    print(totals)
+    assert totals["tokens"] > 5000
+    assert totals["uncompared"] <= totals["tokens"] / 10
+    for name in ("preemptions", "evictions", "shifts", "restarts", "cached", "refused"):
+        assert totals[name] > 0, f"no schedule led to {name}"
 
 
 def check_schedule(world: World, schedule: Schedule) -> None:
