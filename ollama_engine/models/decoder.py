@@ -300,9 +300,8 @@ class Decoder(nn.Module):
             for window in o.windows
         )
 
-    @property
-    def rope_factors(self) -> Tensor | None:
-        """What divides rotary angles, if the model has such."""
+    def rope_factors(self, like: Tensor) -> Tensor | None:
+        """What divides rotary angles, if the model has such; `like` is of the graph that they are for."""
         return None
 
     def embed(self, tokens: Tensor) -> Tensor:
@@ -316,14 +315,14 @@ class Decoder(nn.Module):
     def forward(self, inputs: ModelInputs, cache: LayerView) -> Tensor:
         """Build the graph: logits f32 [n_vocab, n_outputs]."""
         o = self.options
-        x = self.embed(inputs.tokens)
+        x, factors = self.embed(inputs.tokens), self.rope_factors(inputs.tokens)
         for i, layer in enumerate(self.layers):
             cache.set_layer(i)
             outputs = inputs.outputs if i == o.n_layer - 1 else None
-            x = layer.forward(x, Step(inputs.positions, o.ropes[i], self.rope_factors, cache, outputs), o)
+            x = layer.forward(x, Step(inputs.positions, o.ropes[i], factors, cache, outputs), o)
         return self.logits(x)
 
     def shift_keys(self, layer: int, keys: Tensor, deltas: Tensor) -> Tensor:
         """Keys f32 [head_dim, n_head_kv, n] of a layer at positions changed by deltas i32 [n]."""
         rope = self.options.ropes[layer]
-        return keys if rope is None else rope.shifted(keys, deltas, self.rope_factors)
+        return keys if rope is None else rope.shifted(keys, deltas, self.rope_factors(keys))

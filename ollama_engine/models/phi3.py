@@ -93,7 +93,6 @@ class Phi3(Decoder):
         """Requests will hold up to `num_ctx` tokens: chooses the long factors beyond the original context."""
         self._long = num_ctx > self.options.rope.original_context
 
-    @property
-    def rope_factors(self) -> Tensor | None:
+    def rope_factors(self, like: Tensor) -> Tensor | None:
         """One of the two sets, if the model has them."""
         return (self.long_factors if self._long else self.short_factors).weight

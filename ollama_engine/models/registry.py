@@ -20,6 +20,7 @@ _BUILT_IN = {
     "command-r": "ollama_engine.models.command_r:CommandR",
     "gemma2": "ollama_engine.models.gemma2:Gemma2",
     "gemma3": "ollama_engine.models.gemma3:Gemma3",
+    "gpt-oss": "ollama_engine.models.gpt_oss:GptOss",
     "llama": "ollama_engine.models.llama:Llama",
     "olmo2": "ollama_engine.models.olmo2:Olmo2",
     "phi3": "ollama_engine.models.phi3:Phi3",

@@ -15,7 +15,7 @@ from ollama_engine.nn.attention import attention, soft_cap
 from ollama_engine.nn.feed_forward import GatedMLP, GeluMLP, PlainMLP, gelu
 from ollama_engine.nn.layers import Embedding, Factors, LayerNorm, Linear, Norm, RMSNorm, product
 from ollama_engine.nn.module import Blocks, Module, Part, Scope, Weight
-from ollama_engine.nn.moe import ExpertLinear, route, sum_experts
+from ollama_engine.nn.moe import ExpertLinear, route, route_chosen, sum_experts
 from ollama_engine.nn.rope import Rope, check_base, read_rope
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "product",
     "read_rope",
     "route",
+    "route_chosen",
     "soft_cap",
     "sum_experts",
 ]

@@ -49,14 +49,35 @@ class Rope:
             beta_slow=self.beta_slow,
         )
 
+    @property
+    def yarn_magnitude(self) -> float:
+        """What ggml multiplies the result with besides attn_factor; 1 without YaRN."""
+        return yarn_magnitude(self.scale) if self.ext_factor else 1.0
+
+    def yarn_divisors(self) -> list[float]:
+        """What YaRN divides the angle of each pair by, [n_dims / 2], with a ramp whose ends are not rounded.
+
+        From the dimension that turns beta_fast times in the original context to the one that turns beta_slow times,
+        angles go over from those of the position to those of the scaled position (Peng et al. 2023).
+        """
+
+        def dimension(turns: float) -> float:
+            wavelengths = self.original_context / (2 * math.pi * turns)
+            return self.n_dims * math.log(wavelengths) / (2 * math.log(self.base))
+
+        low = max(dimension(self.beta_fast), 0.0)
+        high = min(dimension(self.beta_slow), self.n_dims - 1.0)
+        ramp = [min(1.0, max(0.0, (j - low) / max(high - low, 1e-3))) for j in range(self.n_dims // 2)]
+        unscaled = [self.ext_factor * (1 - r) for r in ramp]
+        return [1 / (self.scale * (1 - u) + u) for u in unscaled]
+
     def shifted(self, keys: Tensor, deltas: Tensor, factors: Tensor | None = None) -> Tensor:
         """Keys that were rotated for some positions, as they are at positions changed by deltas i32 [n].
 
         Angles grow linearly with positions, so the rotation by the difference does it. The keys have their magnitude
         already, so what YaRN multiplies with is cancelled.
         """
-        magnitude = yarn_magnitude(self.scale) if self.ext_factor else 1.0
-        return replace(self, attn_factor=1 / magnitude)(keys, deltas, factors)
+        return replace(self, attn_factor=1 / self.yarn_magnitude)(keys, deltas, factors)
 
 
 def yarn_magnitude(scale: float) -> float:

@@ -170,6 +170,10 @@ _OLMO3 = {
 _GEMMA2 = {"sliding_window": 24, "query_pre_attn_scalar": 40, "attn_logit_softcapping": 5.0,
            "final_logit_softcapping": 30.0}  # fmt: skip
 _GEMMA3 = {"sliding_window": 24, "query_pre_attn_scalar": 40, **_SHORT_PERIOD}
+_GPT_OSS = {
+    "num_local_experts": 8, "num_experts_per_tok": 3, "sliding_window": 24, "tie_word_embeddings": True,
+    "rope_parameters": {**_YARN, "truncate": False},
+}  # fmt: skip
 _STRETCHED = {
     "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0},
     "full_attention": {"rope_type": "linear", "rope_theta": 50000.0, "factor": 8.0},
@@ -183,6 +187,8 @@ CASES = (
     Family("qwen2moe", "Qwen2Moe", {**_EXPERTS, "shared_expert_intermediate_size": 64}),
     Family("qwen3moe", "Qwen3Moe", {**_EXPERTS, "norm_topk_prob": True}),
     Family("qwen3moe-raw-weights-bf16", "Qwen3Moe", {**_EXPERTS, "norm_topk_prob": False}, dtype="BF16"),
+    Family("gpt-oss", "GptOss", _GPT_OSS),
+    Family("gpt-oss-bf16", "GptOss", _GPT_OSS, dtype="BF16"),
     Family("phi3", "Phi3", {"sliding_window": 24, "hidden_size": 128, "tie_word_embeddings": True}),
     Family("phi3-longrope-bf16", "Phi3", {**_LONGROPE, "hidden_size": 128}, dtype="BF16"),
     Family("olmo2", "Olmo2", {"tie_word_embeddings": True}, seed=2),

@@ -75,6 +75,7 @@ VARIANTS = (
     _family("command-r", "command-r-plus-bf16"),
     _family("gemma2"),
     _family("gemma3"),
+    _family("gpt-oss"),
     _family("olmo2"),
     _family("olmo2", "olmo3-bf16"),
     _family("phi3"),
