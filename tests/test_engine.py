@@ -376,3 +376,13 @@ def test_a_chunk_is_a_plain_value() -> None:
     assert Chunk("a") == Chunk("a")
     with pytest.raises(AttributeError):
         Chunk("a").text = "b"  # type: ignore[misc]
+
+
+def test_a_long_list_is_one_request_to_the_queue(tmp_path: Path) -> None:
+    path = write_tiny_llama(tmp_path / "tiny.gguf", n_layer=1).path
+    with Engine(path, num_ctx=64, parallel=2, max_queue=1, threads=1) as engine:
+        found = engine.generate([PROMPT] * 20, greedy(max_tokens=2))
+        assert [one.tokens for one in found] == [found[0].tokens] * 20
+        with pytest.raises(TokenizerError):
+            engine.generate([PROMPT, [N_VOCAB]], greedy())
+        assert engine.metrics.queued == 0

@@ -69,22 +69,18 @@ class Desk:
         self, handle: Callable[[], AnyHandle], prompts: Iterable[Prompt], params: SamplingParams, n: int | None,
         options: RequestOptions,
     ) -> list[AnyHandle]:  # fmt: skip
-        """`n` requests for each prompt, which share its cells. Where one is refused, none goes on."""
+        """`n` requests for each prompt, which share its cells: all of them, or none where one is refused."""
         terms = Terms.of(options)
-        started: list[AnyHandle] = []
-        try:
-            for prompt in prompts:
-                ids, first = self.ids(prompt), None
-                for variant in several(params, n):
-                    one = handle()
-                    made = self.start(ids, variant, terms, one.ticket, follows=first)
-                    first = first or made
-                    started.append(one)
-        except BaseException:
-            for one in started:
-                one.ticket.cancelled = True
-            raise
-        return started
+        handles: list[AnyHandle] = []
+        made: list[Generation] = []
+        for prompt in prompts:
+            ids, first = self.ids(prompt), None
+            for variant in several(params, n):
+                handles.append(handle())
+                made.append(self.make(ids, variant, terms, handles[-1].ticket, follows=first))
+                first = first or made[-1]
+        self.loop.submit(*made)
+        return handles
 
     def fork(self, request: Request, params: SamplingParams | None, options: RequestOptions) -> Request:
         """See `Engine.fork`."""
