@@ -1,5 +1,5 @@
 """What does one sampling step cost? Scan, selection, softmax, cuts and draw of one sequence, beside the numpy twin;
-then penalties, log-probabilities and a batch of 32 rows.
+then penalties, log-probabilities and 32 rows at once.
 
 Rows are Gaussian with standard deviation 3, of the size of real logits. Groups are questions; within one the rows
 compare. Run: `python -m pytest bench/bench_sample.py --benchmark-enable --benchmark-group-by=group`.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from ollama_engine.sample import Sampler, SamplingParams, sample_batch
+from ollama_engine.sample import Sampler, SamplingParams, accept_rows, sample_rows
 from tests.sample import twin
 
 if TYPE_CHECKING:
@@ -76,7 +76,21 @@ def test_logprobs(benchmark: BenchmarkFixture, n_vocab: int, top: int) -> None:
 @pytest.mark.parametrize("rows", [1, 8, 32])
 @pytest.mark.parametrize("name", ["top-k 40", "top-k off"])
 def test_batch(benchmark: BenchmarkFixture, name: str, rows: int) -> None:
-    benchmark.group = f"does a batch scale? ({name}, vocabulary 128256)"
-    logits = gaussian(rows, 128_256)
-    samplers = [Sampler(replace(STEPS[name], seed=i), 128_256) for i in range(rows)]
-    benchmark(sample_batch, samplers, logits)
+    """The same 32 rows each time, since more rows than fit into a cache cost more to read however they are grouped."""
+    benchmark.group = f"32 rows in calls of several rows ({name}, vocabulary 128256)"
+    logits = gaussian(32, 128_256)
+    samplers = [Sampler(replace(STEPS[name], seed=i), 128_256) for i in range(32)]
+    parts = [slice(i, i + rows) for i in range(0, 32, rows)]
+
+    def step() -> None:
+        for part in parts:
+            sample_rows(samplers[part], logits[part])
+
+    benchmark(step)
+
+
+@pytest.mark.parametrize("rows", [1, 32])
+def test_accept(benchmark: BenchmarkFixture, rows: int) -> None:
+    benchmark.group = "accept a token for each row"
+    samplers = [Sampler(SamplingParams(seed=i, repeat_penalty=1.1), 128_256) for i in range(rows)]
+    benchmark(accept_rows, samplers, list(range(rows)))

@@ -7,6 +7,7 @@
 #define DISTANCE_CAP 31.99f  /* exp(-31.99) * 2^40 rounds to 0 */
 #define FIRST_SHIFT 50       /* order >> 50: bins of 1/64 in d, 2048 of them below the cap */
 #define BIN_BITS 11
+#define EIGHT 8 /* flags that one comparison looks at */
 
 static inline uint32_t float_bits(float x) {
     uint32_t bits;
@@ -72,11 +73,12 @@ static void weigh_block(const float *restrict x, float max, float inv_temperatur
 /* 1 when any of the ranks is in first..first + span; those get inside[j] = 1. */
 OE_CLONES
 static uint32_t find_ranks(const float *restrict x, float max, float inv_temperature, uint32_t first, uint32_t span,
-                           uint32_t *restrict inside) {
+                           uint8_t *restrict inside) {
     uint32_t any = 0;
     for (int j = 0; j < OE_BLOCK; j++) {
-        inside[j] = rank_of(distance_of(x[j], max, inv_temperature)) - first <= span;
-        any |= inside[j];
+        const uint32_t is = rank_of(distance_of(x[j], max, inv_temperature)) - first <= span;
+        inside[j] = (uint8_t)is;
+        any |= is;
     }
     return any;
 }
@@ -148,20 +150,35 @@ typedef struct order_range {
 
 static inline size_t bin_of(uint64_t order, int shift) { return (size_t)(order >> shift) & (OE_DIST_BINS - 1); }
 
+/* Neighbours go into different copies of the bins: where most entries share a bin (a flat row, or a peaked one with a
+ * long tail), each addition to it would have to wait for the one before. */
+static inline void add_block(const weighed_block *block, uint64_t *copies) {
+    for (int32_t j = 0; j < OE_BLOCK; j += OE_DIST_COPIES) {
+        for (int32_t c = 0; c < OE_DIST_COPIES; c++) {
+            copies[(block->rank[j + c] >> (FIRST_SHIFT - 32)) * OE_DIST_COPIES + (uint32_t)c] += block->weight[j + c];
+        }
+    }
+}
+
 /* The weights of all entries into their bins; of those that min-p keeps into *min_p_weight; returns the total. */
 static uint64_t histogram_all(const oe_row *row, const oe_dist_spec *spec, uint64_t *bins, uint64_t *min_p_weight) {
     weighed_block block;
     float padded[OE_BLOCK];
     uint64_t kept = 0, total = 0;
-    memset(bins, 0, OE_DIST_BINS * sizeof *bins);
+    memset(bins, 0, OE_DIST_COPIES * OE_DIST_BINS * sizeof *bins);
     for (int32_t b = 0; b < oe_block_count(row->n); b++) {
         weigh_block(block_of(row, b, padded), spec->max, spec->inv_temperature, &block);
-        for (int32_t j = 0; j < OE_BLOCK; j++) {
-            bins[block.rank[j] >> (FIRST_SHIFT - 32)] += block.weight[j];
-        }
+        add_block(&block, bins);
         for (int32_t j = 0; j < OE_BLOCK; j++) {
             kept += block.rank[j] <= spec->min_p_rank ? block.weight[j] : 0;
         }
+    }
+    for (int32_t i = 0; i < OE_DIST_BINS; i++) {
+        uint64_t sum = 0;
+        for (int32_t c = 0; c < OE_DIST_COPIES; c++) {
+            sum += bins[i * OE_DIST_COPIES + c];
+        }
+        bins[i] = sum;
     }
     for (int32_t j = 0; j < row->n_touched; j++) { /* integer sums: what went in comes out exactly */
         const oe_candidate was = candidate_of(row->x[row->touched[j]], row->touched[j], spec);
@@ -199,12 +216,23 @@ static void collect(collector *into, oe_candidate candidate, order_range range) 
     }
 }
 
+/* Those of the entries from `start` on that are inside; x: their logits, -inf beyond the end of the row. */
+static void collect_eight(const oe_row *row, const oe_dist_spec *spec, order_range range, collector *into,
+                          const uint8_t *inside, const float *x, int32_t start) {
+    const int32_t size = row->n - start < EIGHT ? row->n - start : EIGHT;
+    for (int32_t j = 0; j < size; j++) {
+        if (inside[j] && !oe_row_is_touched(row, start + j)) {
+            collect(into, candidate_of(x[j], token_of(row, start + j), spec), range);
+        }
+    }
+}
+
 static void collect_range(const oe_row *row, const oe_dist_spec *spec, order_range range, collector *into) {
     /* The ranks of the range: one only, when its prefix reaches into the ids. */
     const uint32_t first = (uint32_t)((range.prefix << range.shift) >> 32);
     const uint32_t span = range.shift > 32 ? (1u << (range.shift - 32)) - 1 : 0;
     float padded[OE_BLOCK];
-    uint32_t inside[OE_BLOCK];
+    uint8_t inside[OE_BLOCK];
     for (int32_t b = 0; b < oe_block_count(row->n) && into->found <= OE_DIST_DIRECT; b++) {
         if (row->block_max &&
             rank_of(distance_of(row->block_max[b], spec->max, spec->inv_temperature)) > first + span) {
@@ -214,10 +242,11 @@ static void collect_range(const oe_row *row, const oe_dist_spec *spec, order_ran
         if (!find_ranks(x, spec->max, spec->inv_temperature, first, span, inside)) {
             continue;
         }
-        const int32_t size = row->n - b * OE_BLOCK < OE_BLOCK ? row->n - b * OE_BLOCK : OE_BLOCK;
-        for (int32_t j = 0; j < size; j++) {
-            if (inside[j] && !oe_row_is_touched(row, b * OE_BLOCK + j)) {
-                collect(into, candidate_of(x[j], token_of(row, b * OE_BLOCK + j), spec), range);
+        for (int32_t j = 0; j < OE_BLOCK; j += EIGHT) {
+            uint64_t eight;
+            memcpy(&eight, inside + j, EIGHT);
+            if (eight) {
+                collect_eight(row, spec, range, into, inside + j, x + j, b * OE_BLOCK + j);
             }
         }
     }
@@ -226,12 +255,21 @@ static void collect_range(const oe_row *row, const oe_dist_spec *spec, order_ran
     }
 }
 
+/* The last bin also answers for a target beyond the sum: another thread may have changed the row since it was summed. */
 static uint64_t find_bin(const uint64_t *bins, uint64_t target, uint64_t *before) {
     uint64_t bin = 0;
-    while (*before + bins[bin] < target) {
+    while (bin < OE_DIST_BINS - 1 && *before + bins[bin] < target) {
         *before += bins[bin++];
     }
     return bin;
+}
+
+/* Whether entries of this range that weigh so much together must be more than the list holds: each weighs at most what
+ * the best of the range may. Only a matter of speed: it saves gathering a list in vain. */
+static bool overflows_list(order_range range, uint64_t weight) {
+    const float nearest = (float)((range.prefix << range.shift) >> 32) / RANK_ONE;
+    const uint64_t heaviest = fixed_point(exp_minus(nearest)) + 1;
+    return weight / heaviest > OE_DIST_DIRECT + OE_DIST_DIRECT / 64; /* the series rounds: no more than near the truth */
 }
 
 /* list_select over the whole row: the bin that holds the answer is refined until its entries fit into the list. */
@@ -242,15 +280,17 @@ static oe_candidate row_select(const oe_row *row, const oe_dist_spec *spec, uint
     *before = 0;
     range.prefix = find_bin(scratch->bins, target, before);
     collector list = {.list = scratch->candidates};
+    list.found = overflows_list(range, scratch->bins[range.prefix]) ? OE_DIST_DIRECT + 1 : 0;
     collect_range(row, spec, range, &list);
     while (list.found > OE_DIST_DIRECT) {
         const int shift = range.shift > BIN_BITS ? range.shift - BIN_BITS : 0;
         collector bins = {.bins = part, .shift = shift};
         memset(part, 0, OE_DIST_BINS * sizeof *part);
         collect_range(row, spec, range, &bins);
-        range.prefix = (range.prefix << (range.shift - shift)) | find_bin(part, target, before);
+        const uint64_t bin = find_bin(part, target, before);
+        range.prefix = (range.prefix << (range.shift - shift)) | bin;
         range.shift = shift;
-        list.found = 0;
+        list.found = overflows_list(range, part[bin]) ? OE_DIST_DIRECT + 1 : 0;
         collect_range(row, spec, range, &list);
     }
     uint64_t inside;

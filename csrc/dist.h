@@ -21,6 +21,7 @@ extern "C" {
 #define OE_RANK_LIMIT ((uint32_t)1 << 29) /* above every rank */
 #define OE_DIST_DIRECT 4096               /* candidates that are handled as a list; more go through a histogram */
 #define OE_DIST_BINS 2048
+#define OE_DIST_COPIES 4
 
 typedef struct oe_candidate {
     uint64_t order; /* rank << 32 | token */
@@ -30,7 +31,7 @@ typedef struct oe_candidate {
 /* Working memory of one caller. `bins` may be NULL when no row is longer than OE_DIST_DIRECT. */
 typedef struct oe_dist_scratch {
     oe_candidate *candidates; /* [OE_DIST_DIRECT], or the length of the longest row if that is less */
-    uint64_t *bins;           /* [2 * OE_DIST_BINS] weights of all ranks; of a part of them */
+    uint64_t *bins;           /* [OE_DIST_COPIES * OE_DIST_BINS] weights of all ranks, then of a part of them */
 } oe_dist_scratch;
 
 typedef struct oe_dist_spec {

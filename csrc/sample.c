@@ -79,10 +79,10 @@ static bool allocate(oe_sampler *s) {
     if (s->params.temperature > 0) {
         const int32_t longest = top_k_is_on(s) ? k : s->n_vocab;
         const int32_t list = longest < OE_DIST_DIRECT ? longest : OE_DIST_DIRECT;
-        s->dist.candidates = malloc((size_t)list * sizeof *s->dist.candidates);
+        s->dist.candidates = calloc((size_t)list, sizeof *s->dist.candidates);
         done = done && s->dist.candidates;
         if (longest > OE_DIST_DIRECT) {
-            s->dist.bins = malloc(2 * OE_DIST_BINS * sizeof *s->dist.bins);
+            s->dist.bins = malloc(OE_DIST_COPIES * OE_DIST_BINS * sizeof *s->dist.bins);
             done = done && s->dist.bins;
         }
         if (top_k_is_on(s)) {
@@ -312,6 +312,11 @@ static void run_job(oe_sample_job *job) {
     }
     const bool greedy = s->params.temperature == 0;
     const oe_row row = make_row(s, job->logits);
+    if (greedy && !row.n_touched) {
+        job->token = oe_row_best(&row);
+        job->status = job->token < 0 ? OE_SAMPLE_NO_TOKEN : OE_SAMPLE_OK;
+        return;
+    }
     const int32_t n_top = oe_row_top(&row, !greedy && top_k_is_on(s) ? s->params.top_k : 1, s->keys);
     if (n_top == 0) {
         job->status = OE_SAMPLE_NO_TOKEN;

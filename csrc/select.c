@@ -51,6 +51,23 @@ void oe_row_find_bad(const float *x, int32_t n, int32_t *first, int32_t *count) 
     }
 }
 
+int32_t oe_row_best(const oe_row *row) {
+    float best = -INFINITY;
+    int32_t block = 0;
+    for (int32_t b = 0; b < oe_block_count(row->n); b++) {
+        if (row->block_max[b] > best) {
+            best = row->block_max[b];
+            block = b;
+        }
+    }
+    for (int32_t i = block * OE_BLOCK; best > -INFINITY && i < row->n; i++) {
+        if (row->x[i] == best) {
+            return i;
+        }
+    }
+    return -1;
+}
+
 void oe_keys_select(uint64_t *keys, size_t n, size_t k) {
     /* Splits at the highest bit in which the keys differ: at most 64 rounds whatever the data, no pivot to get wrong.
      * The k-th largest stays within [low, high). */

@@ -10,20 +10,13 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "clones.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 #define OE_BLOCK 64 /* entries per block maximum */
-
-/* Loops that the compiler vectorises are compiled for several instruction sets, chosen when the library is loaded.
- * GCC needs ifunc support for that; elsewhere there is the baseline. No path may contract or reorder floats: all give
- * the same bits (the build passes -ffp-contract=off). */
-#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) && __GNUC__ >= 12 && !defined(__SANITIZE_ADDRESS__)
-#define OE_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define OE_CLONES
-#endif
 
 typedef struct oe_row {
     const float *x;         /* [n] no NaN, no +inf (oe_row_scan checks that) */
@@ -65,6 +58,9 @@ bool oe_row_scan(const float *x, int32_t n, float *block_max);
 
 /* After oe_row_scan failed: the first NaN or +inf and how many there are. */
 void oe_row_find_bad(const float *x, int32_t n, int32_t *first, int32_t *count);
+
+/* The first of the largest entries above -inf, or -1. Needs row->block_max, row->id == NULL and no touched entry. */
+int32_t oe_row_best(const oe_row *row);
 
 /* Orders distinct keys so that the k largest come first and keys[k - 1] is the smallest of those; 1 <= k <= n. */
 void oe_keys_select(uint64_t *keys, size_t n, size_t k);

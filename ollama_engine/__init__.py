@@ -15,17 +15,24 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ollama_engine.config import EngineConfig
-    from ollama_engine.engine import Completion, Engine, ModelInfo
+    from ollama_engine.engine import Engine
     from ollama_engine.errors import EngineError
     from ollama_engine.ml.device_info import Device
     from ollama_engine.ml.memory import MemoryReport
-    from ollama_engine.runner.request import Chunk, Usage
+    from ollama_engine.runner.astream import AsyncStream
+    from ollama_engine.runner.metrics import MetricsSnapshot
+    from ollama_engine.runner.model_info import ModelInfo
+    from ollama_engine.runner.monitor import SlotInfo
+    from ollama_engine.runner.request import Chunk, Completion, Request, Usage
+    from ollama_engine.runner.session import Session
     from ollama_engine.runner.stream import Stream
+    from ollama_engine.runner.terms import RequestOptions
     from ollama_engine.sample import SamplingParams, TokenLogprobs
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AsyncStream",
     "Chunk",
     "Completion",
     "Device",
@@ -33,8 +40,13 @@ __all__ = [
     "EngineConfig",
     "EngineError",
     "MemoryReport",
+    "MetricsSnapshot",
     "ModelInfo",
+    "Request",
+    "RequestOptions",
     "SamplingParams",
+    "Session",
+    "SlotInfo",
     "Stream",
     "TokenLogprobs",
     "Usage",
@@ -42,15 +54,21 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AsyncStream": "runner.astream",
     "Chunk": "runner.request",
-    "Completion": "engine",
+    "Completion": "runner.request",
     "Device": "ml.device_info",
     "Engine": "engine",
     "EngineConfig": "config",
     "EngineError": "errors",
     "MemoryReport": "ml.memory",
-    "ModelInfo": "engine",
+    "MetricsSnapshot": "runner.metrics",
+    "ModelInfo": "runner.model_info",
+    "Request": "runner.request",
+    "RequestOptions": "runner.terms",
     "SamplingParams": "sample",
+    "Session": "runner.session",
+    "SlotInfo": "runner.monitor",
     "Stream": "runner.stream",
     "TokenLogprobs": "sample",
     "Usage": "runner.request",

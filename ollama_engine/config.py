@@ -1,32 +1,69 @@
-"""EngineConfig: how an engine uses the machine, with defaults and ranges stated once."""
+"""EngineConfig: how an engine uses the machine. What each option may be is stated and checked here, for all rooms."""
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from numbers import Real
-from typing import Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from ollama_engine.errors import ConfigError
 
-__all__ = ["CacheType", "EngineConfig", "FlashAttention"]
+__all__ = ["CHOICES", "DEFAULT_NUM_CTX", "RANGES", "CacheType", "EngineConfig", "FlashAttention", "check_options",
+           "documented"]  # fmt: skip
 
 FlashAttention = Literal["auto", "on", "off"]
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q4_0"]
 
-MAX_PARALLEL = 64
+_T = TypeVar("_T")
+
+DEFAULT_NUM_CTX = 4096
+"""The most that num_ctx is by default."""
+
+RANGES: Mapping[str, tuple[int, int]] = {
+    "num_ctx": (1, 1 << 24),
+    "parallel": (1, 64),
+    "max_queue": (0, 1 << 20),
+    "batch_size": (1, 1 << 16),
+    "threads": (1, 512),  # GGML_MAX_N_THREADS
+    "gpu_layers": (0, 1 << 16),
+    "main_gpu": (0, 1 << 16),
+}
+"""First and last value of each option that is a whole number."""
+
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "flash_attention": get_args(FlashAttention),
+    "kv_cache_type": get_args(CacheType),
+}
 
 
+def documented(cls: type[_T]) -> type[_T]:
+    """Add what the fields of a dataclass mean, their `help`, to its docstring, where `help()` shows it."""
+    said = (f"    {option.name}: {option.metadata['help']}." for option in fields(cls))  # type: ignore[arg-type]
+    cls.__doc__ = "\n".join([(cls.__doc__ or "").rstrip(), "", "    Attributes:", *(f"    {line}" for line in said)])
+    return cls
+
+
+@documented
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
     """Options of an engine. Every one takes effect or is refused with a ConfigError; none is silently ignored."""
 
-    num_ctx: int = field(default=4096, metadata={"help": "tokens of one request, prompt and answer [>= 1]"})
+    num_ctx: int | None = field(
+        default=None,
+        metadata={
+            "help": "tokens of one request, prompt and answer; by default what the model was trained for, "
+            f"at most {DEFAULT_NUM_CTX} [>= 1]"
+        },
+    )
     parallel: int = field(
         default=4,
-        metadata={"help": "requests that fit side by side; the cache has num_ctx x parallel cells [1..64]"},
+        metadata={"help": "requests computed side by side; they share num_ctx x parallel cells [1..64]"},
+    )
+    max_queue: int = field(
+        default=512, metadata={"help": "requests that may wait; more are refused with EngineBusyError [>= 0]"}
     )
     batch_size: int = field(default=512, metadata={"help": "tokens computed in one step at most [>= 1]"})
     threads: int | None = field(
@@ -46,45 +83,62 @@ class EngineConfig:
         default="f16", metadata={"help": "element type of keys and values: f32, f16, bf16, q8_0 or q4_0"}
     )
     mmap: bool = field(default=True, metadata={"help": "read weights from the mapped file instead of copying them"})
+    verify: bool = field(default=False, metadata={"help": "check the cache's bookkeeping after every step (slow)"})
 
     def __post_init__(self) -> None:
-        self._check_integer("num_ctx", 1, 1 << 24)
-        self._check_integer("parallel", 1, MAX_PARALLEL)
-        self._check_integer("batch_size", 1, 1 << 16)
-        if self.threads is not None:
-            self._check_integer("threads", 1, 512)
-        if self.gpu_layers is not None:
-            self._check_integer("gpu_layers", 0, 1 << 16)
-        self._check_integer("main_gpu", 0, 1 << 16)
-        if self.tensor_split is not None:
-            object.__setattr__(self, "tensor_split", _shares(self.tensor_split))
-        if isinstance(self.flash_attention, bool):
-            object.__setattr__(self, "flash_attention", "on" if self.flash_attention else "off")
-        _choice("flash_attention", self.flash_attention, get_args(FlashAttention))
-        _choice("kv_cache_type", self.kv_cache_type, get_args(CacheType))
-        if not isinstance(self.mmap, bool):
-            raise ConfigError(f"mmap is True or False, got {self.mmap!r}")
+        check_options(self)
 
-    def _check_integer(self, name: str, low: int, high: int) -> None:
-        """Any integer type will do, numpy's too; it is an int afterwards."""
-        value = getattr(self, name)
-        try:
-            number = operator.index(value)
-        except TypeError:
-            number = None
-        if number is None or isinstance(value, bool) or not low <= number <= high:
-            raise ConfigError(f"{name} is a whole number from {low} to {high}, got {value!r}")
-        object.__setattr__(self, name, number)
+    def for_model(self, context_length: int) -> EngineConfig:
+        """The configuration with num_ctx decided, for a model that was trained for `context_length` tokens."""
+        return self if self.num_ctx is not None else replace(self, num_ctx=min(DEFAULT_NUM_CTX, context_length))
 
 
-def _choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+def check_options(options: Any) -> None:
+    """Check the fields of a frozen dataclass that are named like an option, and put them into their plain form.
+
+    None passes where it is the default. Any integer type will do, numpy's too; it is an int afterwards.
+    """
+    for option in fields(options):
+        value = getattr(options, option.name)
+        if value is not None or option.default is not None:
+            object.__setattr__(options, option.name, _checked(option.name, value))
+
+
+def _checked(name: str, value: object) -> object:
+    if name in RANGES:
+        return _integer(name, value, *RANGES[name])
+    if name in CHOICES:
+        return _choice(name, value, CHOICES[name])
+    return _shares(name, value) if name == "tensor_split" else _switch(name, value)
+
+
+def _integer(name: str, value: object, low: int, high: int) -> int:
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool) or not low <= number <= high:
+        raise ConfigError(f"{name} is a whole number from {low} to {high}, got {value!r}")
+    return number
+
+
+def _choice(name: str, value: object, choices: tuple[str, ...]) -> object:
+    if isinstance(value, bool) and {"on", "off"} < set(choices):
+        return "on" if value else "off"
     if value not in choices:
         raise ConfigError(f"{name} is one of {', '.join(choices)}, got {value!r}")
+    return value
 
 
-def _shares(value: object) -> tuple[float, ...]:
+def _shares(name: str, value: object) -> tuple[float, ...]:
     shares = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else ()
     numbers = tuple(float(s) for s in shares if isinstance(s, Real) and 0 <= float(s) < math.inf)
     if len(numbers) != len(shares) or not sum(numbers) > 0:
-        raise ConfigError(f"tensor_split is a share >= 0 for each GPU with a positive sum, got {value!r}")
+        raise ConfigError(f"{name} is a share >= 0 for each GPU with a positive sum, got {value!r}")
     return numbers
+
+
+def _switch(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} is True or False, got {value!r}")
+    return value

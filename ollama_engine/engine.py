@@ -3,74 +3,50 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from types import TracebackType
+from typing import TYPE_CHECKING, cast, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from ollama_engine.config import CacheType, EngineConfig, FlashAttention
-from ollama_engine.errors import ClosedError, ConfigError
+from ollama_engine.errors import ClosedError
 from ollama_engine.ml.device import devices as all_devices
 from ollama_engine.ml.device_info import Device
 from ollama_engine.ml.memory import MemoryReport
-from ollama_engine.ml.metadata import MetadataValue
-from ollama_engine.runner.emit import TextEmitter
+from ollama_engine.runner.astream import AsyncStream, completions
+from ollama_engine.runner.core import Core
+from ollama_engine.runner.desk import Desk, check_forkable
+from ollama_engine.runner.intake import new_scoring
 from ollama_engine.runner.loading import Loaded, load
-from ollama_engine.runner.loop import GenerateJob, LogitsJob, Loop, check_prompt
-from ollama_engine.runner.request import FinishReason, Request, Usage
+from ollama_engine.runner.loop import Loop
+from ollama_engine.runner.metrics import MetricsSnapshot
+from ollama_engine.runner.model_info import ModelInfo, model_info
+from ollama_engine.runner.monitor import Monitor, SlotInfo
+from ollama_engine.runner.prompts import Prompt, Prompts, is_many, many
+from ollama_engine.runner.request import Completion, Request, collect, results
+from ollama_engine.runner.session import Session, load_session
 from ollama_engine.runner.stream import Stream
-from ollama_engine.sample import Sampler, SamplingParams, TokenLogprobs
+from ollama_engine.runner.terms import RequestOptions, Terms
+from ollama_engine.sample import SamplingParams
 
-Prompt = str | Sequence[int]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _DEFAULT_PARAMS = SamplingParams()
 
 
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """A whole answer."""
-
-    text: str
-    """Without control tokens, and cut before the stop text that ended it."""
-    tokens: tuple[int, ...]
-    """All sampled tokens but the one that ended the generation; those of a stop text are included."""
-    finish_reason: FinishReason
-    """"stop": the model ended, or a stop text appeared. "length": max_tokens or num_ctx is reached."""
-    usage: Usage
-    logprobs: tuple[TokenLogprobs, ...] | None
-    """One entry for each of `tokens`, when `SamplingParams.logprobs` asked for them."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelInfo:
-    """What a model file says of itself."""
-
-    path: str
-    architecture: str
-    name: str | None
-    n_vocab: int
-    """Length of a row of logits."""
-    context_length: int
-    """Tokens that the model was trained for."""
-    n_parameters: int
-    file_bytes: int
-    flash_attention: bool
-    """Whether it is in use."""
-    threads: int
-    metadata: Mapping[str, MetadataValue]
-    """All GGUF keys and values."""
-
-
 class Engine:
-    """A loaded model. Calls from several threads are safe; they are served in the order they come.
+    """A loaded model, shared by any number of threads and asyncio tasks: their requests are computed together.
 
     Args:
         model: path of a GGUF file, or of any part of a split one.
-        num_ctx: tokens that one request may hold, prompt and answer.
-        parallel: requests that fit beside each other; the cache has num_ctx * parallel cells. In this version requests
-            are computed one after the other, so 1 is enough, and takes the least memory.
+        num_ctx: tokens that one request may hold, prompt and answer; None takes what the model was trained for, at most
+            4096. More than it was trained for is logged as a warning.
+        parallel: requests computed side by side; others wait. They share num_ctx * parallel cells of the cache, which
+            also keeps the histories of ended requests, as long as there is room, for those that begin alike.
+        max_queue: requests that may wait; more are refused with EngineBusyError.
         batch_size: tokens computed in one step at most.
         threads: CPU threads, at most as many as this process has CPUs; None takes its physical cores. `info.threads`
             says how many there are.
@@ -81,6 +57,7 @@ class Engine:
         kv_cache_type: element type of keys and values: "f32", "f16", "bf16", "q8_0" or "q4_0".
         mmap: read weights from the mapped file instead of copying them. Nobody may shorten the file meanwhile: the
             system ends a process that reads where a mapped file no longer is.
+        verify: check the cache's bookkeeping after every step.
         progress: called with (bytes done, bytes in all) while weights are read.
 
     Raises:
@@ -95,8 +72,9 @@ class Engine:
         self,
         model: str | os.PathLike[str],
         *,
-        num_ctx: int = EngineConfig.num_ctx,
+        num_ctx: int | None = None,
         parallel: int = EngineConfig.parallel,
+        max_queue: int = EngineConfig.max_queue,
         batch_size: int = EngineConfig.batch_size,
         threads: int | None = None,
         gpu_layers: int | None = None,
@@ -105,11 +83,13 @@ class Engine:
         flash_attention: FlashAttention | bool = "auto",
         kv_cache_type: CacheType = "f16",
         mmap: bool = True,
+        verify: bool = False,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         config = EngineConfig(
             num_ctx=num_ctx,
             parallel=parallel,
+            max_queue=max_queue,
             batch_size=batch_size,
             threads=threads,
             gpu_layers=gpu_layers,
@@ -118,72 +98,166 @@ class Engine:
             flash_attention=flash_attention,
             kv_cache_type=kv_cache_type,
             mmap=mmap,
+            verify=verify,
         )
         self._closed = False
         self._loaded = loaded = load(model, config, progress)
         try:
+            self._monitor = Monitor(loaded.tokenizer.token_text)
+            core = Core(loaded.executor, loaded.cache, config.parallel, self._monitor, verify=config.verify)
+            self._core = core
             # The loop's thread frees the model, when nothing can be computing with it any more.
-            self._loop = Loop(loaded.executor, loaded.cache, os.path.basename(loaded.path), on_exit=loaded.close)
+            self._loop = Loop(core, config.max_queue, os.path.basename(loaded.path), on_exit=loaded.close)
+            self._desk = Desk(loaded, self._loop)
         except BaseException:
             loaded.close()
             raise
 
     # -- generating ----------------------------------------------------------------------------------------------------
 
-    def generate(self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS) -> Completion:
-        """The whole answer to a prompt (text, or token ids that are taken as they are).
+    @overload
+    def generate(
+        self, prompt: Prompt, params: SamplingParams = ..., *, n: None = None, **options: Unpack[RequestOptions]
+    ) -> Completion: ...
+    @overload
+    def generate(
+        self, prompt: Prompt, params: SamplingParams = ..., *, n: int, **options: Unpack[RequestOptions]
+    ) -> list[Completion]: ...
+    @overload
+    def generate(
+        self, prompt: Prompts, params: SamplingParams = ..., *, n: int | None = None, **options: Unpack[RequestOptions]
+    ) -> list[Completion]: ...
+    def generate(
+        self, prompt: Prompt | Prompts, params: SamplingParams = _DEFAULT_PARAMS, *, n: int | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> Completion | list[Completion]:  # fmt: skip
+        """The whole answer to a prompt (text, or token ids that are taken as they are); a list of prompts gives a list.
 
-        Raises ContextOverflowError for a prompt longer than num_ctx; TokenizerError for ids outside of the vocabulary
-        and text that it cannot express; ConfigError for an empty prompt or one of another type; SamplingError when the
-        model computes NaN or every token is banned; ClosedError when the Engine is closed, before or meanwhile.
+        `n` asks for as many answers to each prompt, which share what is computed of it, and gives one flat list: those
+        to the first prompt first. Where `params` have a seed, answer i of a prompt has `seed + i`.
+
+        Keyword arguments: see `RequestOptions`. Raises ContextOverflowError for a prompt longer than num_ctx unless
+        `on_overflow` says otherwise; TokenizerError for ids outside of the vocabulary and text that it cannot express;
+        ConfigError for an empty prompt or one of another type; SamplingError when the model computes NaN or every token
+        is banned; EngineBusyError when too many requests wait; DeadlineError when `timeout` is over; ClosedError when
+        the Engine is closed, before or meanwhile. Where one answer of several raises, the others are cancelled.
         """
-        text: list[str] = []
-        tokens: list[int] = []
-        logprobs: list[TokenLogprobs] = []
-        for chunk in self.stream(prompt, params):
-            text.append(chunk.text)
-            tokens += chunk.tokens
-            logprobs += chunk.logprobs or ()
-        assert chunk.finish_reason is not None
-        assert chunk.usage is not None
-        return Completion(
-            text="".join(text),
-            tokens=tuple(tokens),
-            finish_reason=chunk.finish_reason,
-            usage=chunk.usage,
-            logprobs=None if params.logprobs is None else tuple(logprobs),
-        )
+        if n is not None or is_many(prompt):
+            return results(self._ready().start_all(lambda: Request(self), many(prompt), params, n, options))
+        with self.stream(cast(Prompt, prompt), params, **options) as chunks:
+            return collect(list(chunks))
 
-    def stream(self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS) -> Stream:
+    def stream(
+        self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestOptions]
+    ) -> Stream:
         """The answer piece by piece; closing or dropping the iterator cancels the request at its next step.
 
         The request starts with this call, not with the first `next`. Raises as `generate` does; what is wrong with
         the prompt raises here.
         """
-        request = self._request(self._prompt_ids(prompt), params)
-        self._loop.submit(GenerateJob(request))
-        return Stream(request, self)
+        return Stream(self.submit(prompt, params, **options))
 
-    def _request(self, prompt: list[int], params: SamplingParams) -> Request:
-        loaded = self._open()
-        check_prompt(prompt, loaded.num_ctx, loaded.model.n_vocab)
-        # A model may have more rows of output than tokens, for padding; those are not drawn.
-        sampler = Sampler(params, min(loaded.model.n_vocab, loaded.tokenizer.n_vocab))
-        sampler.accept_many(prompt)
-        emitter = TextEmitter(loaded.tokenizer.detokenizer(continues=True), tuple(params.stop))
-        return Request(prompt, params, sampler, emitter, loaded.tokenizer.eog_ids, loaded.num_ctx)
+    def submit(
+        self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestOptions]
+    ) -> Request:
+        """Start a request and return at once; its `result()` waits. Raises as `stream` does."""
+        desk = self._ready()
+        ids = desk.ids(prompt)
+        request = Request(self, ids)
+        request.generation = desk.start(ids, params, Terms.of(options), request.ticket)
+        return request
+
+    def fork(
+        self, request: Request, params: SamplingParams | None = None, **options: Unpack[RequestOptions]
+    ) -> Request:
+        """A request that goes on from where another one is, which goes on too, or has ended.
+
+        Its prompt is that one's prompt and the tokens of all chunks that have been taken from it (`Request.tokens`).
+        What of them is in the cache is shared, not copied; the answer is the one that this prompt gets alone. Where
+        the first prompt is still to be computed, the fork waits for that. Parameters and options that are not given
+        are those of `request`; `max_tokens` counts, and a seed draws, from the beginning again. Raises as `submit`
+        does, and ConfigError for a request of another Engine.
+        """
+        check_forkable(request, self)
+        return self._ready().fork(request, params, options)
+
+    @overload
+    async def agenerate(
+        self, prompt: Prompt, params: SamplingParams = ..., *, n: None = None, **options: Unpack[RequestOptions]
+    ) -> Completion: ...
+    @overload
+    async def agenerate(
+        self, prompt: Prompt, params: SamplingParams = ..., *, n: int, **options: Unpack[RequestOptions]
+    ) -> list[Completion]: ...
+    @overload
+    async def agenerate(
+        self, prompt: Prompts, params: SamplingParams = ..., *, n: int | None = None, **options: Unpack[RequestOptions]
+    ) -> list[Completion]: ...
+    async def agenerate(
+        self, prompt: Prompt | Prompts, params: SamplingParams = _DEFAULT_PARAMS, *, n: int | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> Completion | list[Completion]:  # fmt: skip
+        """`generate` for asyncio. Cancelling the task cancels the request."""
+        if n is not None or is_many(prompt):
+            streams = self._ready().start_all(lambda: AsyncStream(self), many(prompt), params, n, options)
+            return await completions(streams)
+        return await self.astream(cast(Prompt, prompt), params, **options).completion()
+
+    def astream(
+        self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestOptions]
+    ) -> AsyncStream:
+        """`stream` for asyncio: `async for chunk in engine.astream(...)`. Call it where an event loop runs."""
+        desk, stream = self._ready(), AsyncStream(self)
+        desk.start(desk.ids(prompt), params, Terms.of(options), stream.ticket)
+        return stream
+
+    # -- sessions ------------------------------------------------------------------------------------------------------
+
+    def session(self) -> Session:
+        """A session: a text that grows by what is appended and answered, and stays in the cache meanwhile."""
+        return Session(self, self._ready())
+
+    def load_session(self, path: str | os.PathLike[str]) -> Session:
+        """The session that `Session.save` wrote, with its keys and values.
+
+        Raises OSError; SessionFormatError for a file that is damaged, or of another model or version;
+        ContextOverflowError when its tokens are more than num_ctx, or sessions and requests hold the cells.
+        """
+        return load_session(self, self._ready(), path)
+
+    def _ready(self) -> Desk:
+        self._open()
+        return self._desk
 
     def logits(self, prompt: Prompt) -> npt.NDArray[np.float32]:
         """The model's raw output at every token of a prompt, float32 [n_tokens, n_vocab].
 
         Row i scores the token that follows token i. Raises as `generate` does.
         """
-        ids = self._prompt_ids(prompt)
-        loaded = self._open()
-        check_prompt(ids, loaded.num_ctx, loaded.model.n_vocab)
-        job = LogitsJob(ids, loaded.model.n_vocab)
-        self._loop.submit(job)
-        return job.wait()
+        ids = self._ready().ids(prompt)
+        request = Request(self)
+        scoring = new_scoring(self._loaded, ids, request.ticket)
+        self._loop.submit(scoring)
+        next(request)
+        return scoring.rows
+
+    # -- looking inside ------------------------------------------------------------------------------------------------
+
+    @property
+    def metrics(self) -> MetricsSnapshot:
+        """Counters, tokens/s, queue, cells and times of steps until now."""
+        self._open()
+        return self._core.metrics()
+
+    def slots(self) -> list[SlotInfo]:
+        """The requests that are in the engine now, the oldest first."""
+        self._open()
+        return self._core.roster.slots()
+
+    def trace(self) -> str:
+        """Timeline of the latest steps and requests: JSON that a trace viewer (Perfetto, Chrome's) opens."""
+        self._open()
+        return self._monitor.trace.to_json()
 
     # -- text and ids --------------------------------------------------------------------------------------------------
 
@@ -199,36 +273,12 @@ class Engine:
         """The text of token ids, control tokens left out, U+FFFD for bytes that are not UTF-8."""
         return self._open().tokenizer.decode(ids)
 
-    def _prompt_ids(self, prompt: Prompt) -> list[int]:
-        if isinstance(prompt, str):
-            return self.tokenize(prompt)
-        if isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, (Sequence, np.ndarray)):
-            raise ConfigError(f"a prompt is a str or a sequence of token ids, got {type(prompt).__name__}")
-        try:
-            return [_token_id(t) for t in prompt]
-        except TypeError:
-            raise ConfigError("a prompt of token ids holds whole numbers only") from None
-
     # -- facts ---------------------------------------------------------------------------------------------------------
 
     @property
     def info(self) -> ModelInfo:
         """What the model file says of itself."""
-        loaded = self._open()
-        tensors = loaded.gguf.tensors.values()
-        name = loaded.gguf.metadata.get("general.name")
-        return ModelInfo(
-            path=loaded.path,
-            architecture=loaded.gguf.architecture,
-            name=name if isinstance(name, str) else None,
-            n_vocab=loaded.model.n_vocab,
-            context_length=loaded.model.context_length,
-            n_parameters=sum(int(np.prod(t.shape, dtype=np.int64)) for t in tensors),
-            file_bytes=sum(os.path.getsize(f) for f in loaded.gguf.files),
-            flash_attention=loaded.cache.flash_attention,
-            threads=loaded.backend.threads,
-            metadata=loaded.gguf.metadata,
-        )
+        return model_info(self._open())
 
     @property
     def config(self) -> EngineConfig:
@@ -273,9 +323,3 @@ class Engine:
 
     def __repr__(self) -> str:
         return f"Engine({self._loaded.path!r}{', closed' if self._closed else ''})"
-
-
-def _token_id(value: object) -> int:
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-        raise TypeError
-    return int(value)

@@ -11,6 +11,9 @@
     ├── NoMemoryError           MemoryError   an allocation failed; carries the memory report
     ├── DeviceError             OSError       a device that does not exist or cannot be started
     ├── ComputeError            RuntimeError  ggml reported a failure while computing
+    ├── EngineBusyError         RuntimeError  the queue is full, or a session in use; try again later
+    ├── DeadlineError           TimeoutError  a request took longer than its timeout
+    ├── SessionFormatError      ValueError    a session file that is damaged, or of another model or version
     └── ClosedError             RuntimeError  the object was closed before
 
 Each is also the builtin named beside it, so `except ValueError` keeps working. `http_status` is what a server
@@ -24,11 +27,14 @@ __all__ = [
     "ComputeError",
     "ConfigError",
     "ContextOverflowError",
+    "DeadlineError",
     "DeviceError",
+    "EngineBusyError",
     "EngineError",
     "ModelFormatError",
     "NoMemoryError",
     "SamplingError",
+    "SessionFormatError",
     "ShapeError",
     "TokenizerError",
     "UnsupportedModelError",
@@ -89,6 +95,24 @@ class DeviceError(EngineError, OSError):
 
 class ComputeError(EngineError, RuntimeError):
     """The backend reported a failure while computing a graph."""
+
+
+class EngineBusyError(EngineError, RuntimeError):
+    """As many requests as `max_queue` allows are waiting already, or a session is in use."""
+
+    http_status = 503
+
+
+class DeadlineError(EngineError, TimeoutError):
+    """A request was not served within its timeout."""
+
+    http_status = 504
+
+
+class SessionFormatError(EngineError, ValueError):
+    """A session file cannot be used: damaged, cut short, or of another model or version."""
+
+    http_status = 400
 
 
 class ClosedError(EngineError, RuntimeError):

@@ -12,6 +12,7 @@ import pytest
 from ollama_engine import Engine, SamplingParams, demo
 from ollama_engine.errors import (
     ConfigError,
+    ContextOverflowError,
     ModelFormatError,
     NoMemoryError,
     UnsupportedModelError,
@@ -122,8 +123,22 @@ def test_a_window_needs_cells_for_itself_what_can_be_resumed_and_a_batch(tmp_pat
 
 
 def test_a_context_beyond_the_models_is_logged(path: str, caplog: pytest.LogCaptureFixture) -> None:
-    with Engine(path, num_ctx=1024, threads=1):
+    with Engine(path, num_ctx=1024, threads=1) as engine:
         assert "num_ctx 1024 is more than the 512" in caplog.text
+        assert engine.info.num_ctx == engine.config.num_ctx == 1024
+
+
+@pytest.mark.parametrize(("trained", "num_ctx"), [(256, 256), (4096, 4096), (100_000, 4096)])
+def test_the_default_context_is_the_models_up_to_a_bound(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, trained: int, num_ctx: int
+) -> None:
+    path = write_tiny_llama(tmp_path / "m.gguf", n_ctx=trained).path
+    with Engine(path, parallel=1, threads=1) as engine:
+        assert engine.info.num_ctx == engine.config.num_ctx == num_ctx
+        assert engine.memory.devices[-1].cache == num_ctx * 2 * 2 * 2 * 16 * 2
+        with pytest.raises(ContextOverflowError, match=f"num_ctx is {num_ctx}"):
+            engine.generate([5] * (num_ctx + 1))
+    assert "more than" not in caplog.text
 
 
 # -- progress ----------------------------------------------------------------------------------------------------------

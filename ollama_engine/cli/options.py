@@ -110,17 +110,15 @@ def _switch(text: str) -> bool:
 # -- options and argparse ----------------------------------------------------------------------------------------------
 
 
-def add_options(
-    parser: argparse.ArgumentParser, title: str, cls: type, *, skip: Collection[str] = (), **notes: str
-) -> None:
-    """Add the fields of a dataclass as a group of options. `notes` replace what help says of a field's default."""
+def add_options(parser: argparse.ArgumentParser, title: str, cls: type, *, skip: Collection[str] = ()) -> None:
+    """Add the fields of a dataclass as a group of options."""
     group = parser.add_argument_group(title)
     for option in options_of(cls, skip):
         names = [option.flag] if option.name not in SHORT else [SHORT[option.name], option.flag]
         settings: dict[str, Any] = {
             "dest": option.name,
             "default": argparse.SUPPRESS,
-            "help": (option.help + notes.get(option.name, _default_note(option))).replace("%", "%%"),
+            "help": (option.help + _default_note(option)).replace("%", "%%"),
         }
         if option.switch:
             settings["action"] = argparse.BooleanOptionalAction

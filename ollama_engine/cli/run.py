@@ -14,8 +14,6 @@ from ollama_engine.cli.options import add_model, add_options, build, model_path
 from ollama_engine.cli.progress import LoadingBar, StatusLine
 from ollama_engine.config import EngineConfig
 from ollama_engine.engine import Engine
-from ollama_engine.ml.gguf import GGUFFile
-from ollama_engine.ml.metadata import Metadata
 from ollama_engine.sample import SamplingParams
 
 __all__ = ["add_arguments", "main"]
@@ -34,33 +32,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--echo", action="store_true", help="print the prompt before its answer")
     parser.add_argument("--verbose", action="store_true", help="print times, tokens/s and memory on standard error")
     add_options(parser, "sampling", SamplingParams, skip=NOT_SAMPLING)
-    shorter = f" (default: {EngineConfig.num_ctx}, or what the model was trained for if that is less)"
-    add_options(parser, "engine", EngineConfig, skip=NOT_ENGINE, num_ctx=shorter)
+    add_options(parser, "engine", EngineConfig, skip=NOT_ENGINE)
 
 
 def main(args: argparse.Namespace) -> None:
     """Load and answer."""
     params = build(SamplingParams, args, skip=NOT_SAMPLING)
     config = build(EngineConfig, args, skip=NOT_ENGINE, parallel=1)
-    path = model_path(args.model)
-    if not hasattr(args, "num_ctx"):
-        config = dataclasses.replace(config, num_ctx=min(config.num_ctx, trained_context(path)))
     prompt = args.prompt
     interactive = prompt is None and _is_terminal()
     if prompt is None and not interactive:
         prompt = _piped_prompt()
-    with _load(path, config, args.verbose) as engine:
+    with _load(model_path(args.model), config, args.verbose) as engine:
         answerer = Answerer(engine, verbose=args.verbose, echo=args.echo and not interactive)
         if interactive:
             Conversation(answerer, params, NOT_SAMPLING).run()
         else:
             answerer.answer(prompt, params)
-
-
-def trained_context(path: str) -> int:
-    """Tokens that the model was trained for."""
-    with GGUFFile(path) as file:
-        return Metadata(file.metadata).u32("context_length", EngineConfig.num_ctx) or EngineConfig.num_ctx
 
 
 def _is_terminal() -> bool:
@@ -84,7 +72,7 @@ def _load(path: str, config: EngineConfig, verbose: bool) -> Engine:
         info = engine.info
         attention = "on" if info.flash_attention else "off"
         print(
-            f"loaded in {seconds:.2f} s: {info.architecture}, num_ctx {config.num_ctx}, {info.threads} threads, "
+            f"loaded in {seconds:.2f} s: {info.architecture}, num_ctx {info.num_ctx}, {info.threads} threads, "
             f"flash attention {attention}, cache {config.kv_cache_type}\n\n{engine.memory}\n",
             file=sys.stderr,
         )

@@ -8,8 +8,9 @@ NullCache       nothing is kept: every token sees all of its sequence in its bat
 CompositeCache  layers of different kinds
 CacheConfig     element type, flash attention, padding
 Visibility      which earlier positions a token attends to (pure)
-Cells           which token lies in which row, ImageSlots which image in which slot (pure)
-KeyValueStore   the rows; Mover moves them and turns keys to other positions
+Cells           which token lies in which row (in C), ImageSlots which image in which slot (pure)
+SpanPolicy      which run of cells a step reads (pure); MaskBuffer: who sees what of it
+KeyValueStore   the rows; Mover moves them and turns keys to other positions; SavedRows are a sequence's, as bytes
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from ollama_engine.kvcache.encoder import EncoderCache
 from ollama_engine.kvcache.images import ImageSlots
 from ollama_engine.kvcache.move import ShiftKeys
 from ollama_engine.kvcache.null import NullCache
+from ollama_engine.kvcache.rows import SavedRows
 from ollama_engine.kvcache.visibility import Visibility
 
 __all__ = [
@@ -38,6 +40,7 @@ __all__ = [
     "LayerShape",
     "LayerView",
     "NullCache",
+    "SavedRows",
     "ShiftKeys",
     "Visibility",
     "make_cache",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from ollama_engine.input import Batch
+from ollama_engine.kvcache.rows import SavedRows
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.tensor import Tensor
 
@@ -40,7 +42,8 @@ class CellUsage:
     shared: int = 0
     """Of the used ones, those of two sequences or more."""
     extent: int = 0
-    """One more than the highest used cell: attention reads that many, so `extent - used` holes cost time."""
+    """One more than the highest used cell: `extent - used` holes lie below, which cost time where attention reads
+    across them."""
 
 
 class Cache(LayerView, Protocol):
@@ -113,6 +116,21 @@ class Cache(LayerView, Protocol):
 
     def reserve_moves(self) -> None:
         """Take the memory for `shift` and `defrag` now. Raises NoMemoryError."""
+
+    # -- taking out and putting back: no step may be in flight, and graphs that were allocated lose their memory --
+
+    @property
+    def row_bytes(self) -> tuple[tuple[int, ...], ...]:
+        """Bytes of one token in keys and values of each layer in turn, for each kind of layers that stores tokens."""
+
+    def save(self, sequence: int) -> list[SavedRows]:
+        """What a sequence has, for each kind of layers. Raises ConfigError for one with images, which stay here."""
+
+    def restore(self, sequence: int, saved: Sequence[SavedRows]) -> None:
+        """Give `sequence`, which is empty, what `save` gave, here or in another cache of the same `row_bytes` and type.
+
+        No step may be prepared. Raises ContextOverflowError, changing nothing, when too few cells are free.
+        """
 
     # -- upkeep --
 

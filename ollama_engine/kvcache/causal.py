@@ -1,7 +1,7 @@
 """Causal cache: every token attends to the earlier tokens of its sequence: all, or those of a window or chunk.
 
 Everything that changes from step to step is an input of the graph: the cells that the batch's tokens go to, and the
-mask. So one graph serves as long as the number of tokens and the padded history stay the same.
+mask. So one graph serves as long as the number of tokens and the cells that attention reads stay the same.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from ollama_engine.input import Batch, Int32Array
 from ollama_engine.kvcache.base import CellUsage
 from ollama_engine.kvcache.cells import Cells, Moves
 from ollama_engine.kvcache.config import CacheConfig, LayerShape
+from ollama_engine.kvcache.mask import MaskBuffer
 from ollama_engine.kvcache.move import Mover, ShiftKeys
+from ollama_engine.kvcache.rows import SavedRows, read_rows, row_bytes, write_rows
+from ollama_engine.kvcache.span import Span, SpanPolicy, is_decoding
 from ollama_engine.kvcache.store import KeyValueStore, Places
-from ollama_engine.kvcache.visibility import Visibility, last_seen
+from ollama_engine.kvcache.visibility import Int64Array, Visibility, last_seen
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.tensor import Tensor
-
-_MINUS_INFINITY = np.float16(-np.inf)
 
 
 class CausalCache:
@@ -56,14 +57,15 @@ class CausalCache:
         self._store = KeyValueStore(backend, layers, devices, n_cells, config)
         self._mover = Mover(self._store, shift_keys)
         self._can_shift = shift_keys is not None
+        self._masks = MaskBuffer()
         # -- metadata --
         self.cells = Cells(n_cells)
-        self._next: dict[int, int] = {}
+        self._spans = SpanPolicy(n_cells, config.history_padding)
         # -- current batch --
         self._batch: Batch | None = None
         self._places: Int32Array = np.empty(0, dtype=np.int32)
         self._n_tokens = 0
-        self._history = 0
+        self._span = Span(0, 0)
         # -- current graph --
         self._layer = 0
         self._targets: Places | None = None
@@ -74,13 +76,15 @@ class CausalCache:
     @property
     def room(self) -> int:
         """Free cells, and those that no later token sees."""
-        return self.cells.n_free_without(self._drops()) if self._limited else self.cells.n_free
+        if not self._limited:
+            return self.cells.n_free
+        return self.cells.n_free_without(self._unseen())
 
     def require_room(self, batch: Batch) -> None:
         """Raise ContextOverflowError where `begin` would. Changes nothing."""
         if len(batch) <= self.cells.n_free:
             return
-        free = self.cells.n_free_without(self._drops(batch))
+        free = self.cells.n_free_without(self._unseen(batch)) if self._limited else self.cells.n_free
         if len(batch) > free:
             raise ContextOverflowError(
                 f"{len(batch)} tokens do not fit: {free} of {len(self.cells)} cache cells are free"
@@ -89,50 +93,39 @@ class CausalCache:
     def begin(self, batch: Batch) -> None:
         """Find cells for the batch's tokens. Raises ContextOverflowError, changing nothing, when too few are free."""
         self.require_room(batch)
-        self.cells.remove_below(self._drops(batch))
-        places = self.cells.find_free(len(batch))
+        if self._limited:
+            self.cells.remove_below(self._unseen(batch))
+        places = self.cells.find_places(batch.positions, batch.sequences)
         assert places is not None
         self.cells.place(places, batch.positions, batch.sequences)
-        if self._limited:
-            for sequence, position in zip(batch.sequences.tolist(), batch.positions.tolist(), strict=True):
-                self._next[sequence] = max(self._next.get(sequence, 0), position + 1)
         self._batch = batch
         self._places = places
         self._n_tokens = len(batch)
-        self._history = min(_round_up(self.cells.extent(), self.config.history_padding), len(self.cells))
+        needed, decoding = Span(*self.cells.span(batch.sequences)), is_decoding(batch.sequences)
+        self._span = self._spans.choose(needed, len(batch), decoding=decoding, before=self._span)
 
-    def _drops(self, batch: Batch | None = None) -> list[tuple[int, int]]:
-        """(sequence, position): what lies before is seen by no row of this batch, nor by any later one."""
-        if not self._limited:
-            return []
-        firsts = dict(self._next)
-        if batch is not None:
-            firsts |= batch.first_positions()
-        ends = [(sequence, self.visibility.kept_from(first)) for sequence, first in firsts.items()]
-        return [(sequence, end) for sequence, end in ends if end > 0]
-
-    def _note(self, sequence: int) -> None:
-        """Remember where a sequence goes on, to know what of it no token will see."""
-        self._next.pop(sequence, None)
-        last = self.cells.last_position(sequence) if self._limited else -1
-        if last >= 0:
-            self._next[sequence] = last + 1
+    def _unseen(self, batch: Batch | None = None) -> Int64Array:
+        """int64 [64]: what of each sequence lies before is seen by no row of this batch, nor by any later one."""
+        if batch is None:
+            return self.visibility.kept_from(self.cells.next_positions())
+        return self.visibility.kept_from(self.cells.next_positions(batch.positions, batch.sequences))
 
     def begin_reserve(self, n_tokens: int) -> None:
         """Prepare for building a worst-case graph: as many tokens, the whole history, no cells taken."""
         self._batch = None
         self._n_tokens = n_tokens
-        self._history = len(self.cells)
+        self._span = self._spans.whole()
+        self._masks.reserve(n_tokens, self._span.n)
 
     @property
     def shape_key(self) -> tuple[int, ...]:
-        """Number of tokens and padded history."""
-        return (self._n_tokens, self._history)
+        """Number of tokens, and the cells that attention reads: from where, to before where."""
+        return (self._n_tokens, *self._span)
 
     def build_inputs(self, ctx: Context) -> None:
         """Make the input tensors of a new graph: cells for the tokens, and the mask f16 [history, tokens]."""
         self._targets = Places(ctx, self._store, self._n_tokens, "i64", "cache_rows")
-        self._mask = ctx.input("f16", (self._history, self._n_tokens), name="mask")
+        self._mask = ctx.input("f16", (self._span.n, self._n_tokens), name="mask")
 
     def write_inputs(self) -> None:
         """Write the current batch's cells and mask into the inputs of the latest graph."""
@@ -142,13 +135,11 @@ class CausalCache:
         assert self._mask is not None
         self._targets.set(self._places)
         first = self.visibility.first(batch.positions)
-        seen = self.cells.visible(self._history, batch.sequences, first, last_seen(batch))
-        self._mask.set(np.where(seen, np.float16(0), _MINUS_INFINITY))
+        self._mask.set(self._masks.fill(self.cells, self._span, batch.sequences, first, last_seen(batch)))
 
     def share(self, source: int, target: int, end: int) -> None:
         """Let `target`, which is empty, have the cells of `source` below position `end`."""
         self.cells.share(source, target, end)
-        self._note(target)
 
     def can_resume(self, sequence: int, position: int) -> bool:
         """Whether all is there that a token at `position` attends to, of the positions before it."""
@@ -157,7 +148,6 @@ class CausalCache:
     def remove(self, sequence: int, begin: int = 0, end: int | None = None) -> None:
         """Forget tokens of a sequence, from position `begin` to before `end`."""
         self.cells.remove(sequence, begin, end)
-        self._note(sequence)
 
     @property
     def can_shift(self) -> bool:
@@ -178,7 +168,6 @@ class CausalCache:
             self.remove(sequence, begin)
             raise
         self.cells.shift(sequence, begin, discard, moves)
-        self._note(sequence)
 
     def _shift_plan(self, sequence: int, begin: int, discard: int) -> Moves:
         if not self._can_shift:
@@ -204,6 +193,39 @@ class CausalCache:
         """Take the memory for `shift` and `defrag` now. Raises NoMemoryError."""
         self._mover.reserve()
 
+    @property
+    def row_bytes(self) -> tuple[tuple[int, ...], ...]:
+        """Bytes of one token in keys and values of each layer in turn."""
+        return (row_bytes(self._store),)
+
+    def save(self, sequence: int) -> list[SavedRows]:
+        """What a sequence has. Graphs that were allocated lose their memory."""
+        cells = self._cells_of(sequence)
+        return [SavedRows(self.cells.positions[cells], read_rows(self._store, cells))]
+
+    def _cells_of(self, sequence: int) -> Int32Array:
+        """The cells of a sequence, by position."""
+        mine = np.flatnonzero(self.cells.owners & (np.uint64(1) << np.uint64(sequence)))
+        return mine[np.argsort(self.cells.positions[mine])].astype(np.int32)
+
+    def restore(self, sequence: int, saved: Sequence[SavedRows]) -> None:
+        """Give `sequence`, which is empty, what `save` gave. See `Cache.restore`."""
+        (part,) = saved
+        n = len(part.positions)
+        if n > self.room:
+            raise ContextOverflowError(f"{n} tokens do not fit: {self.room} of {len(self.cells)} cache cells are free")
+        if n > self.cells.n_free:
+            self.cells.remove_below(self._unseen())
+        sequences = np.full(n, sequence, dtype=np.int32)
+        cells = self.cells.find_places(part.positions, sequences)
+        assert cells is not None
+        self.cells.place(cells, part.positions, sequences)
+        try:
+            write_rows(self._store, cells, part.rows)
+        except BaseException:
+            self.remove(sequence)
+            raise
+
     def scrub(self) -> None:
         """Zero the free cells. For after a step that computed NaN or infinity: a mask does not hide those."""
         self._store.zero(self.cells.owners == 0)
@@ -211,14 +233,11 @@ class CausalCache:
     def check(self) -> None:
         """Raise AssertionError unless the table is consistent."""
         self.cells.check()
-        for sequence, position in self._next.items():
-            # A window of one token keeps none of a sequence that waits.
-            assert self.cells.last_position(sequence) in (position - 1, -1), f"where sequence {sequence} goes on"
 
     @property
     def usage(self) -> CellUsage:
         """How full the table is."""
-        used, shared, extent = self.cells.usage_without(self._drops())
+        used, shared, extent = self.cells.usage_without(self._unseen())
         return CellUsage(used, len(self.cells) - used, shared, extent)
 
     @property
@@ -252,7 +271,7 @@ class CausalCache:
         """Keys [key_dim, history, kv_heads], values, and the mask f16 [history, n] of this layer."""
         assert self._targets is not None
         assert self._mask is not None
-        keys, values = self._store.history(self._layer, self._history, self._targets.ctx)
+        keys, values = self._store.history(self._layer, *self._span, self._targets.ctx)
         return keys, values, self._mask
 
 

@@ -11,6 +11,7 @@ from ollama_engine.kvcache.causal import CausalCache
 from ollama_engine.kvcache.config import CacheConfig, LayerShape
 from ollama_engine.kvcache.encoder import EncoderCache
 from ollama_engine.kvcache.move import ShiftKeys
+from ollama_engine.kvcache.rows import SavedRows
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.tensor import Tensor
@@ -105,6 +106,28 @@ class CompositeCache:
         """Take the memory for `shift` and `defrag` now. Raises NoMemoryError."""
         for cache in self.caches:
             cache.reserve_moves()
+
+    @property
+    def row_bytes(self) -> tuple[tuple[int, ...], ...]:
+        """Those of all caches."""
+        return tuple(kind for cache in self.caches for kind in cache.row_bytes)
+
+    def save(self, sequence: int) -> list[SavedRows]:
+        """What all caches have of a sequence."""
+        return [part for cache in self.caches for part in cache.save(sequence)]
+
+    def restore(self, sequence: int, saved: Sequence[SavedRows]) -> None:
+        """Give `sequence`, which is empty, what `save` gave. See `Cache.restore`."""
+        begin = 0
+        try:
+            for cache in self.caches:
+                end = begin + len(cache.row_bytes)
+                cache.restore(sequence, saved[begin:end])
+                begin = end
+        except BaseException:
+            # Some have it and some have not.
+            self.remove(sequence)
+            raise
 
     def scrub(self) -> None:
         """Zero the free cells."""

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ollama_engine.errors import ContextOverflowError
+from ollama_engine.errors import ConfigError, ContextOverflowError
 from ollama_engine.input import Batch
 from ollama_engine.kvcache.base import CellUsage
 from ollama_engine.kvcache.config import CacheConfig, LayerShape
 from ollama_engine.kvcache.images import ImageSlots, Place
+from ollama_engine.kvcache.rows import SavedRows
 from ollama_engine.kvcache.store import KeyValueStore, Places
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
@@ -171,6 +172,20 @@ class EncoderCache:
     def reserve_moves(self) -> None:
         """Images stay where they are."""
 
+    @property
+    def row_bytes(self) -> tuple[tuple[int, ...], ...]:
+        """No tokens are stored."""
+        return ()
+
+    def save(self, sequence: int) -> list[SavedRows]:
+        """Nothing. Raises ConfigError for a sequence with images: they are not taken out."""
+        if self.slots.has_any(sequence):
+            raise ConfigError("images cannot be taken out of the cache; save sequences of text only")
+        return []
+
+    def restore(self, sequence: int, saved: Sequence[SavedRows]) -> None:
+        """Nothing to put back."""
+
     def scrub(self) -> None:
         """Zero the free slots. For after a step that computed NaN or infinity: a mask does not hide those."""
         used = self.slots.used
@@ -236,5 +251,5 @@ class EncoderCache:
         """Keys [key_dim, history, kv_heads] and values of all images, and the mask f16 [history, n]."""
         if self._graph is None or self._graph.mask is None:
             raise ValueError("no token of this batch sees an image; skip the layer")
-        keys, values = self._store.history(self._layer, self._history, self._graph.ctx)
+        keys, values = self._store.history(self._layer, 0, self._history, self._graph.ctx)
         return keys, values, self._graph.mask

@@ -32,6 +32,10 @@ class ImageSlots:
         slots = [slot for images in self._images.values() for slot in images.values() if slot is not None]
         return len({slot for slot in slots if slots.count(slot) > 1})
 
+    def has_any(self, sequence: int) -> bool:
+        """Whether a sequence has images, those that gave up their slots included."""
+        return bool(self._images.get(sequence))
+
     def seen_by(self, sequence: int, position: int) -> int | None:
         """The slot of the image that a token at `position` sees."""
         images = self._images.get(sequence, {})

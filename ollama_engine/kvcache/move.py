@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ollama_engine.kvcache.cells import Moves
+from ollama_engine.kvcache.moves import Moves
 from ollama_engine.kvcache.store import KeyValueStore, Places
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.tensor import Tensor

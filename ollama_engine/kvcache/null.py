@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ollama_engine.input import Batch
 from ollama_engine.kvcache.base import CellUsage
+from ollama_engine.kvcache.rows import SavedRows
 from ollama_engine.ml import ops
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.tensor import Tensor
@@ -107,6 +109,18 @@ class NullCache:
 
     def reserve_moves(self) -> None:
         """Nothing to move."""
+
+    @property
+    def row_bytes(self) -> tuple[tuple[int, ...], ...]:
+        """No tokens are stored."""
+        return ()
+
+    def save(self, sequence: int) -> list[SavedRows]:
+        """Nothing."""
+        return []
+
+    def restore(self, sequence: int, saved: Sequence[SavedRows]) -> None:
+        """Nothing to put back."""
 
     def scrub(self) -> None:
         """Nothing to zero."""

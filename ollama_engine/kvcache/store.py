@@ -6,7 +6,7 @@ Keys of a layer lie as [key_dim * kv_heads, cells]. Values lie alike for flash a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -96,17 +96,26 @@ class KeyValueStore:
         n = self.n_cells * self.layers[layer].n_values
         return ops.view(values, (1, n), (values.stride(0),), ctx=ctx)
 
-    def history(self, layer: int, n: int, ctx: Context) -> tuple[Tensor, Tensor]:
-        """Keys [key_dim, n, kv_heads] and values of the first `n` cells, as attention reads them."""
+    def history(self, layer: int, begin: int, end: int, ctx: Context) -> tuple[Tensor, Tensor]:
+        """Keys [key_dim, n, kv_heads] and values of the n cells from `begin` to before `end`, as attention reads them.
+
+        Values are [value_dim, n, kv_heads], or [n, value_dim, kv_heads] where they are permuted.
+        """
         shape, values = self.layers[layer], self._values[layer]
-        keys = _first_cells(self._keys[layer], shape.key_dim, shape.kv_heads, n, ctx)
+        keys = _run_of_cells(self._keys[layer], shape.key_dim, shape.kv_heads, begin, end, ctx)
         if not self._permuted:
-            return keys, _first_cells(values, shape.value_dim, shape.kv_heads, n, ctx)
+            return keys, _run_of_cells(values, shape.value_dim, shape.kv_heads, begin, end, ctx)
         row = values.stride(1)
-        dims = (n, shape.value_dim, shape.kv_heads)
-        return keys, ops.view(values, dims, (row, row * shape.value_dim), ctx=ctx)
+        dims = (end - begin, shape.value_dim, shape.kv_heads)
+        return keys, ops.view(values, dims, (row, row * shape.value_dim), begin * values.stride(0), ctx=ctx)
 
     # -- outside of graphs ---------------------------------------------------------------------------------------------
+
+    def tensors(self) -> Iterator[Tensor]:
+        """The storage of keys and values, of each layer in turn."""
+        for keys, values in zip(self._keys, self._values, strict=True):
+            yield keys
+            yield values
 
     def zero(self, cells: npt.NDArray[np.bool_]) -> None:
         """Zero the keys and values of the chosen cells, bool [n_cells]."""
@@ -152,9 +161,10 @@ class Places:
             tensor.set((cells[:, None] + dims[None, :]).reshape(-1).astype(self._type))
 
 
-def _first_cells(storage: Tensor, dim: int, heads: int, n: int, ctx: Context) -> Tensor:
-    """[dim * heads, cells] as [dim, n, heads]."""
-    return ops.view(storage, (dim, n, heads), (storage.stride(1), storage.stride(1) // heads), ctx=ctx)
+def _run_of_cells(storage: Tensor, dim: int, heads: int, begin: int, end: int, ctx: Context) -> Tensor:
+    """[dim * heads, cells] as [dim, end - begin, heads]."""
+    cell = storage.stride(1)
+    return ops.view(storage, (dim, end - begin, heads), (cell, cell // heads), begin * cell, ctx=ctx)
 
 
 def _zero(storage: Tensor, cells: npt.NDArray[np.bool_], *, along_rows: bool) -> None:

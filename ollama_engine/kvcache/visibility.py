@@ -9,8 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from ollama_engine.input import Batch, Int32Array
+
+Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,9 +49,16 @@ class Visibility:
             return max(0, position - self.window + 1)
         return position - position % self.chunk if self.chunk is not None else 0
 
-    def kept_from(self, position: int) -> int:
-        """The lowest position to keep when the next token of a sequence comes at `position`."""
-        return self.first_of(max(0, position - self.memory))
+    def kept_from(self, positions: Int64Array) -> Int64Array:
+        """The lowest position to keep of each sequence, when its next token comes at `positions`."""
+        back: Int64Array = np.maximum(positions - min(self.memory, 1 << 32), 0)
+        if self.window is not None:
+            back = np.maximum(back - min(self.window - 1, 1 << 32), 0)
+        elif self.chunk is not None:
+            back = back - back % min(self.chunk, 1 << 32)
+        else:
+            back = np.zeros_like(back)
+        return back
 
 
 def last_seen(batch: Batch) -> Int32Array:

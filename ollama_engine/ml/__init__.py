@@ -7,6 +7,7 @@ What is where
     storage               Storage: tensors that outlive graphs (a cache, weights), allocated or mapped as a whole
     weights, gguf         a model file, checked, read and spread over storages
     types, tensor         element types and shapes; Tensor; what owns tensors and knows whether they are still there
+    window                read-only sight of results where they lie, and what keeps their memory meanwhile
     context, computation  Context: makes the tensors of one graph; its base plans, allocates and computes it
     graph_walk            what ggml's planner does not look at in a graph
     operands, ops_*       every operation, checked before ggml sees it; `ops` is their index
@@ -17,7 +18,8 @@ Lifetimes
     A Backend closes what was made on it. A closed owner (Context, Storage, Weights) makes its tensors raise
     ClosedError; nothing reads freed memory. A graph that uses a closed storage raises when it is computed. One context
     at a time has memory on a backend: allocating another gives up the outputs of the first. Everything can be closed
-    twice, and closes with its last reference. A Backend does not survive a fork: the child makes its own.
+    twice, and closes with its last reference. An array of Tensor.mapped keeps the memory it shows, closed or not. A
+    Backend does not survive a fork: the child makes its own.
 
 Threads
     Any object may be used from any thread. Computing, allocating and loading release the GIL and take turns on their

@@ -2,6 +2,11 @@ from libc.stdint cimport uint64_t
 
 from ollama_engine.ml cimport libggml as lib
 from ollama_engine.ml.libworker cimport oe_worker, oe_worker_task
+from ollama_engine.ml.window cimport Memory
+
+
+cdef enum:
+    DEVICE_SLOTS = 16  # GGML_SCHED_MAX_BACKENDS
 
 
 cdef class Buffer:
@@ -14,13 +19,20 @@ cdef class Buffer:
 cdef Buffer new_buffer(lib.ggml_backend_buffer_t buffer)
 
 
+cdef class Scheduler(Memory):
+    cdef lib.ggml_backend_sched_t ptr
+    cdef int pid
+
+
 cdef class Backend:
     # -- handles, freed by close() --
-    cdef lib.ggml_backend_t handles[17]
+    cdef lib.ggml_backend_t handles[DEVICE_SLOTS]
     cdef int n_handles
     cdef lib.ggml_backend_sched_t sched
+    cdef Scheduler scheduler
     cdef lib.ggml_backend_sched_t measurer
     cdef lib.ggml_threadpool_t threadpool
+    cdef lib.graph_plan_t plan_graph
     cdef oe_worker *worker
     cdef int pid
     # -- configuration --
@@ -34,6 +46,8 @@ cdef class Backend:
     # The context whose tensors lie in the scheduler's memory, and the structure that this memory was planned for.
     cdef object allocated
     cdef uint64_t planned
+    # Bytes that the CPU's kernels need beside the results of the largest graph planned.
+    cdef size_t work
     # The context that ggml works on with the GIL released.
     cdef object busy
     # Whether `busy` was started with Context.launch and not waited for yet.
@@ -46,11 +60,15 @@ cdef class Backend:
     cdef int _free(self) except -1
     cdef int check_open(self) except -1
     cdef int check_idle(self) except -1
+    cdef int check_unmapped(self) except -1
+    cdef int check_free(self) except -1
     cdef int start_work(self, oe_worker_task task, void *argument) except -1
     cdef int finish_work(self) except? -1
     cdef int forget_graph(self) except -1
+    cdef int start_plan(self) except -1
     cdef int renew_scheduler(self) except -1
     cdef lib.ggml_backend_sched_t measuring_scheduler(self) except NULL
+    cdef size_t more_work(self, lib.ggml_cgraph *graph) noexcept
     cdef int give_up(self) except -1
     cdef lib.ggml_backend_dev_t cpu_device(self) noexcept
     cdef lib.ggml_backend_buffer_type_t buffer_type(self, int device) noexcept

@@ -6,6 +6,7 @@ from typing_extensions import Self, SupportsIndex
 
 from ollama_engine.ml.device_info import Device
 from ollama_engine.ml.placement import BackendParams
+from ollama_engine.ml.window import Memory
 
 log: logging.Logger
 DEFAULT_MAX_NODES: Final[int]
@@ -15,6 +16,7 @@ KEY_TYPES: Final[tuple[str, ...]]
 SCHEDULER_BYTES_PER_NODE: Final[int]
 
 class Buffer: ...
+class Scheduler(Memory): ...
 
 class Backend:
     def __init__(self, params: BackendParams, *, max_nodes: SupportsIndex = ...) -> None: ...
@@ -29,6 +31,7 @@ class Backend:
     @property
     def closed(self) -> bool: ...
     def graph_bytes(self) -> dict[str, int]: ...
+    def work_bytes(self) -> int: ...
     def supports_flash_attention(
         self, device: SupportsIndex, key_dim: SupportsIndex, value_dim: SupportsIndex, dtype: str
     ) -> bool: ...

@@ -22,17 +22,18 @@ from ollama_engine.ml.device import devices as all_devices
 from ollama_engine.ml.threads import check_threads
 
 from ollama_engine.ml cimport libggml as lib
-from ollama_engine.ml.device cimport cpu_function, device_handle
+from ollama_engine.ml.device cimport cpu_function, cpu_library_function, device_handle
 from ollama_engine.ml.libworker cimport (
     oe_worker, oe_worker_free, oe_worker_new, oe_worker_start, oe_worker_task, oe_worker_wait,
 )
 from ollama_engine.ml.types cimport shape_to_ne, type_of, whole
+from ollama_engine.ml.window cimport Memory
 
 log = logging.getLogger(__name__)
 
 DEFAULT_MAX_NODES = 8192
 MAX_NODES_LIMIT = 65536
-MAX_DEVICES = 16  # GGML_SCHED_MAX_BACKENDS
+MAX_DEVICES = DEVICE_SLOTS
 # What ops.flash_attention takes as keys and values.
 KEY_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
 # 60 tensor descriptions of 336 bytes, and tables.
@@ -58,6 +59,19 @@ cdef Buffer new_buffer(lib.ggml_backend_buffer_t buffer):
     holder.buffer = buffer
     holder.pid = getpid()
     return holder
+
+
+# How long threads spin for the next graph before they sleep: about 2 ms, which is longer than what lies between two
+# steps. ggml's 50 would keep cores from the callers, and from other engines, for a tenth of a second.
+cdef int POLL = 1
+
+
+cdef class Scheduler(Memory):
+    """ggml's scheduler and the memory that it computes in, freed with the last reference."""
+
+    def __dealloc__(self):
+        if self.ptr != NULL and self.pid == getpid():
+            lib.ggml_backend_sched_free(self.ptr)
 
 
 cdef class Backend:
@@ -101,18 +115,20 @@ cdef class Backend:
             self.handles[self.n_handles] = handle
             self.n_handles += 1
         self._start_threads()
-        self.sched = self._new_scheduler()
+        self.renew_scheduler()
         return 0
 
     cdef int _start_threads(self) except -1:
         cdef lib.ggml_threadpool_params pool
         check_threads(self.threads)
         lib.ggml_threadpool_params_init(&pool, self.threads)
+        pool.poll = POLL
         self.threadpool = (<lib.threadpool_new_t>cpu_function("ggml_threadpool_new"))(&pool)
         if self.threadpool == NULL:
             raise NoMemoryError(f"cannot start {self.threads} threads")
         cpu = self.handles[self.n_handles - 1]
         (<lib.ggml_backend_set_n_threads_t>cpu_function("ggml_backend_set_n_threads"))(cpu, self.threads)
+        self.plan_graph = <lib.graph_plan_t>cpu_library_function("ggml_graph_plan")
         (<lib.set_threadpool_t>cpu_function("ggml_backend_cpu_set_threadpool"))(cpu, self.threadpool)
         return 0
 
@@ -141,6 +157,17 @@ cdef class Backend:
             raise ComputeError("the backend is computing in this thread; a log handler must not use it")
         return 0
 
+    cdef int check_unmapped(self) except -1:
+        """Refuse to change the scheduler's memory while Python code is looking at it."""
+        if self.scheduler.open_windows:
+            raise ComputeError("a tensor of this backend is mapped; leave the `with tensor.mapped()` block first")
+        return 0
+
+    cdef int check_free(self) except -1:
+        """With `lock` held: refuse to use the scheduler's memory while anything else does."""
+        self.check_idle()
+        return self.check_unmapped()
+
     cdef int start_work(self, oe_worker_task task, void *argument) except -1:
         """With `lock` held: run a task on the thread that computes in the background."""
         if self.worker == NULL:
@@ -168,11 +195,20 @@ cdef class Backend:
             lib.ggml_backend_sched_reset(self.sched)
         return 0
 
+    cdef int start_plan(self) except -1:
+        """With `lock` held: planning may free the memory that there is, unless an array over it is still alive."""
+        if self.scheduler.windows:
+            return self.renew_scheduler()
+        self.planned = 0
+        return self.forget_graph()
+
     cdef int renew_scheduler(self) except -1:
-        """Start over after a failed allocation, which leaves plans without memory in the scheduler."""
-        sched = self._new_scheduler()
-        lib.ggml_backend_sched_free(self.sched)
-        self.sched = sched
+        """Start over. (A failed allocation leaves plans without memory in the scheduler.)"""
+        cdef Scheduler scheduler = Scheduler.__new__(Scheduler)
+        scheduler.pid = self.pid
+        scheduler.ptr = self._new_scheduler()
+        self.scheduler = scheduler
+        self.sched = scheduler.ptr
         self.allocated = None
         self.planned = 0
         return 0
@@ -188,6 +224,8 @@ cdef class Backend:
         self.n_handles = 0
         self.threadpool = NULL
         self.worker = NULL
+        if self.scheduler is not None:
+            self.scheduler.ptr = NULL
         self.sched = NULL
         self.measurer = NULL
         self.allocated = None
@@ -211,6 +249,19 @@ cdef class Backend:
                 device.name: lib.ggml_backend_sched_get_buffer_size(self.sched, self.handles[i])
                 for i, device in enumerate(self.devices)
             }
+
+    cdef size_t more_work(self, lib.ggml_cgraph *graph) noexcept:
+        """With the lock held: bytes that the CPU's kernels need beside the results of this graph, beyond `work`.
+
+        ggml takes them when it computes. Where other devices compute a part of the graph, it is an upper bound.
+        """
+        cdef size_t needed = self.plan_graph(graph, self.threads, self.threadpool).work_size
+        return needed - self.work if needed > self.work else 0
+
+    def work_bytes(self):
+        """Bytes of scratch memory that the CPU's kernels take for the largest graph that was planned."""
+        self.check_open()
+        return self.work
 
     def supports_flash_attention(self, device, key_dim, value_dim, str dtype not None):
         """Whether a device has a one-pass attention kernel for heads of this size and keys of this type."""
@@ -268,9 +319,8 @@ cdef class Backend:
         self.worker = NULL
         with nogil:
             oe_worker_free(worker)
-        if self.sched != NULL:
-            lib.ggml_backend_sched_free(self.sched)
-            self.sched = NULL
+        self.sched = NULL
+        self.scheduler = None  # an array over its memory keeps it
         if self.measurer != NULL:
             lib.ggml_backend_sched_free(self.measurer)
             self.measurer = NULL

@@ -15,7 +15,7 @@ from ollama_engine.errors import ClosedError, ComputeError, NoMemoryError, Shape
 from ollama_engine.ml.hostmem import available_bytes
 
 from ollama_engine.ml cimport libggml as lib
-from ollama_engine.ml.backend cimport Backend
+from ollama_engine.ml.backend cimport DEVICE_SLOTS, Backend
 from ollama_engine.ml.graph_walk cimport most_alive, structure_of
 from ollama_engine.ml.tensor cimport Graph, Tensor, describe, root_of
 
@@ -23,7 +23,6 @@ from ollama_engine.ml.tensor cimport Graph, Tensor, describe, root_of
 cdef size_t SMALL = 64 * 1024
 # ggml's planner has places for 256 gaps in its memory, and there can be one beside every value that is alive.
 cdef int MAX_ALIVE = 250
-cdef int MAX_SOURCES = 10  # GGML_MAX_SRC
 
 cdef extern from *:
     """
@@ -112,6 +111,7 @@ cdef class Computation(Graph):
         if writing:
             if not root.flags & lib.GGML_TENSOR_FLAG_INPUT:
                 raise ShapeError(f"cannot write into {describe(t)}: it is computed")
+            self.backend.check_unmapped()
         elif self.computed and root.flags & lib.GGML_TENSOR_FLAG_OUTPUT:
             return 0
         elif not root.flags & lib.GGML_TENSOR_FLAG_INPUT or <size_t>root in self.unwritten:
@@ -141,7 +141,7 @@ cdef class Computation(Graph):
 
     def measure(self):
         """Bytes that this graph's intermediate results need, {device name: bytes}; allocates nothing."""
-        cdef size_t sizes[17]
+        cdef size_t sizes[DEVICE_SLOTS]
         self.prepare()
         with self.lock:
             self.measure_into(sizes)
@@ -149,7 +149,7 @@ cdef class Computation(Graph):
 
     def reserve(self):
         """Make sure that a graph of this shape fits, by growing the backend's memory now. Raises NoMemoryError."""
-        cdef size_t sizes[17]
+        cdef size_t sizes[DEVICE_SLOTS]
         self.prepare()
         with self.lock:
             self.measure_into(sizes)
@@ -215,7 +215,7 @@ cdef class Computation(Graph):
     cdef int make_ready(self) except -1:
         """With the lock held: everything that can be refused is refused here."""
         self.prepare()
-        self.backend.check_idle()
+        self.backend.check_free()
         if self.backend.allocated is not self:
             if self.inputs:
                 raise ComputeError("the inputs have no memory: call alloc() and set them "
@@ -251,7 +251,7 @@ cdef class Computation(Graph):
 
     cdef int measure_into(self, size_t *sizes) except -1:
         self.prepare()
-        self.backend.check_idle()
+        self.backend.check_free()
         self.detach()
         self.restore_operands()
         cdef lib.ggml_backend_sched_t sched = self.backend.measuring_scheduler()
@@ -270,7 +270,7 @@ cdef class Computation(Graph):
     cdef int refuse_more_than_available(self, const size_t *sizes) except -1:
         cdef int host = self.backend.n_handles - 1
         held = lib.ggml_backend_sched_get_buffer_size(self.backend.sched, self.backend.handles[host])
-        if sizes[host] > held + available_bytes():
+        if sizes[host] + self.backend.more_work(self.graph) > held + available_bytes():
             needed = ", ".join(f"{d.name} {sizes[i] >> 20} MiB" for i, d in enumerate(self.backend.devices))
             raise NoMemoryError(f"a graph of {self.n_nodes} operations needs {needed}; "
                                 f"{available_bytes() >> 20} MiB of memory are available")
@@ -280,8 +280,7 @@ cdef class Computation(Graph):
         """Let the scheduler plan its memory for this graph, and grow it where needed."""
         cdef bool done = False
         self.restore_operands()
-        self.backend.forget_graph()
-        self.backend.planned = 0
+        self.backend.start_plan()
         self.backend.busy = self
         try:
             with nogil:
@@ -291,15 +290,16 @@ cdef class Computation(Graph):
         if not done:
             self.backend.renew_scheduler()
             raise NoMemoryError(f"no memory for a graph of {self.n_nodes} operations")
+        self.backend.work += self.backend.more_work(self.graph)
         self.backend.planned = structure
         return 0
 
     cdef int allocate(self) except -1:
-        cdef size_t sizes[17]
+        cdef size_t sizes[DEVICE_SLOTS]
         cdef bool done = False
         cdef uint64_t structure
         self.prepare()
-        self.backend.check_idle()
+        self.backend.check_free()
         self.detach()
         self.restore_operands()
         structure = structure_of(self.ctx, self.graph)
@@ -358,7 +358,7 @@ cdef class Computation(Graph):
     cdef int restore_operands(self) except -1:
         """Undo what planning for several devices does to a graph: it puts copies in the place of operands."""
         cdef int64_t n = 0
-        cdef size_t width = MAX_SOURCES * sizeof(lib.ggml_tensor *)
+        cdef size_t width = lib.GGML_MAX_SRC * sizeof(lib.ggml_tensor *)
         cdef lib.ggml_tensor *t = lib.ggml_get_first_tensor(self.ctx)
         if self.backend.n_handles == 1:
             return 0
@@ -368,9 +368,9 @@ cdef class Computation(Graph):
         self.operands = saved
         while t != NULL:
             if n < self.n_operands:
-                memcpy(t.src, saved + n * MAX_SOURCES, width)
+                memcpy(t.src, saved + n * lib.GGML_MAX_SRC, width)
             else:
-                memcpy(saved + n * MAX_SOURCES, t.src, width)
+                memcpy(saved + n * lib.GGML_MAX_SRC, t.src, width)
             n += 1
             t = lib.ggml_get_next_tensor(self.ctx, t)
         self.n_operands = n

@@ -12,7 +12,8 @@ cdef class Context(Computation):
     cdef size_t chunk_size
 
     cdef Tensor new(self, str dtype, object shape)
-    cdef int place(self, Tensor t) except -1
+    cdef Tensor constant(self, object array, object shape, str dtype)
+    cdef int place(self, Tensor t, bint zeroed) except -1
     cdef int own(self, Tensor t) except -1
     cdef int grow(self, lib.ggml_tensor *output) except -1
     cdef int drop(self) except -1

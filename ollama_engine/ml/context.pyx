@@ -27,7 +27,8 @@ from ollama_engine.ml.backend cimport Backend, Buffer, new_buffer
 from ollama_engine.ml.computation cimport Computation
 from ollama_engine.ml.graph_walk cimport expand_graph
 from ollama_engine.ml.tensor cimport Tensor, root_of, wrap
-from ollama_engine.ml.types cimport shape_to_ne, type_of, whole
+from ollama_engine.ml.types cimport kind_of, shape_to_ne, type_of, whole
+from ollama_engine.ml.window cimport Window, window_over
 
 cdef size_t CHUNK = 64 * 1024
 
@@ -64,55 +65,63 @@ cdef class Context(Computation):
 
     def empty(self, str dtype not None, shape):
         """A constant with memory at once and undefined values. Raises NoMemoryError."""
-        cdef Tensor t = self.new(dtype, shape)
-        self.place(t)
-        return t
+        return self.zeros(dtype, shape)  # written, so that the system gives the memory now and not at first use
 
     def zeros(self, str dtype not None, shape):
         """A constant of zeros (of zero bytes for quantized types). Raises NoMemoryError."""
-        return self.empty(dtype, shape)  # `place` hands out zeroed memory
+        cdef Tensor t = self.new(dtype, shape)
+        self.place(t, True)
+        return t
 
     def from_floats(self, values, shape=None, str dtype="f32"):
-        """A constant from numbers: any array or sequence of floats.
+        """A constant from numbers: any array or sequence of floats. One of the right type is copied once, as it lies.
 
         `shape` in ggml's order; None takes it from the array. Raises ShapeError when the count differs, or when a
         number is too large for the type.
         """
         if dtype not in ("f32", "f16"):
             raise ShapeError(f"from_floats makes f32 or f16, got {dtype!r}")
+        kind = kind_of(type_of(dtype))
         array = _as_array(values, "biuf", "floats")
-        try:
-            with np.errstate(over="raise"):
-                array = array.astype(_numpy_type(dtype), copy=False)
-        except FloatingPointError:
-            raise ShapeError(f"from_floats: a number is too large for {dtype}") from None
-        return self._from_array(array, shape, dtype)
+        if array.dtype is not kind:
+            try:
+                with np.errstate(over="raise"):
+                    array = array.astype(kind, copy=False)
+            except FloatingPointError:
+                raise ShapeError(f"from_floats: a number is too large for {dtype}") from None
+        return self.constant(array, shape, dtype)
 
     def from_ints(self, values, shape=None, str dtype="i32"):
-        """A constant from whole numbers, "i32" or "i64". Raises ShapeError on another count or a number too large."""
+        """A constant from whole numbers, "i32" or "i64"; otherwise as from_floats."""
         if dtype not in ("i32", "i64"):
             raise ShapeError(f"from_ints makes i32 or i64, got {dtype!r}")
+        kind = kind_of(type_of(dtype))
         array = _as_array(values, "iu", "whole numbers")
-        kind = np.iinfo(_numpy_type(dtype))
-        if array.size and not (kind.min <= array.min() and array.max() <= kind.max):
-            raise ShapeError(f"{dtype} holds {kind.min} to {kind.max}, got {array.min()} to {array.max()}")
-        return self._from_array(array.astype(_numpy_type(dtype), copy=False), shape, dtype)
+        if array.dtype is not kind:
+            limits = np.iinfo(kind)
+            if array.size and not (limits.min <= array.min() and array.max() <= limits.max):
+                raise ShapeError(f"{dtype} holds {limits.min} to {limits.max}, got {array.min()} to {array.max()}")
+            array = array.astype(kind, copy=False)
+        return self.constant(array, shape, dtype)
 
-    def _from_array(self, array, shape, dtype):
+    cdef Tensor constant(self, object array, object shape, str dtype):
+        """A constant of the values of an array that has the constant's type."""
         if shape is None:
-            shape = tuple(reversed(array.shape)) if array.ndim else (1,)
+            shape = array.shape[::-1] or (1,)
         cdef int64_t ne[4]
-        shape_to_ne(shape, type_of(dtype), ne)
-        dims = tuple(ne[i] for i in range(4))
-        count = ne[0] * ne[1] * ne[2] * ne[3]
+        cdef lib.ggml_type kind = type_of(dtype)
+        shape_to_ne(shape, kind, ne)
+        cdef int64_t count = ne[0] * ne[1] * ne[2] * ne[3]
         if array.size != count:
-            raise ShapeError(f"shape {dims} takes {count} values, got {array.size}")
-        t = self.empty(dtype, dims)
+            raise ShapeError(f"shape {[ne[i] for i in range(4)]} takes {count} values, got {array.size}")
+        self.charge(1)
+        cdef Tensor t = wrap(self, lib.ggml_new_tensor(self.ctx, kind, 4, ne))
+        self.place(t, False)
         t.set(array)
         return t
 
-    cdef int place(self, Tensor t) except -1:
-        """Give a constant zeroed memory: from the current chunk, or from a new one."""
+    cdef int place(self, Tensor t, bint zeroed) except -1:
+        """Give a constant memory: from the current chunk, or from a new one."""
         cdef lib.ggml_backend_buffer_type_t kind = self.backend.cpu_buffer_type()
         cdef size_t align = lib.ggml_backend_buft_get_alignment(kind)
         cdef size_t size = (lib.ggml_nbytes(t.ptr) + align - 1) // align * align
@@ -131,8 +140,8 @@ cdef class Context(Computation):
             self.chunk_used = 0
         chunk = <Buffer>self.chunks[-1]
         address = chunk.base() + self.chunk_used
-        # Written now, so that the memory is taken from the system here and not when it is first used.
-        memset(address, 0, size)
+        if zeroed:
+            memset(address, 0, size)
         lib.ggml_backend_tensor_alloc(chunk.buffer, t.ptr, address)
         self.chunk_used += size
         self.placed.add(<size_t>t.ptr)
@@ -171,6 +180,19 @@ cdef class Context(Computation):
         self.has_outputs = lib.ggml_graph_n_nodes(self.graph) > 0
         self.limits = None
         return 0
+
+    # -- looking into results without a copy ---------------------------------------------------------------------------
+
+    cdef Window window(self, Tensor t):
+        self.backend.check_open()
+        with self.lock:
+            self.charge(0)
+            self.backend.check_idle()
+            self.check_access(t, False)
+            if (not self.owns(root_of(t.ptr)) or <size_t>root_of(t.ptr) in self.placed or kind_of(t.ptr.type) is None
+                    or not lib.ggml_backend_buffer_is_host(t.ptr.buffer)):
+                return None
+            return window_over(self.backend.scheduler, t.ptr.data, lib.ggml_nbytes(t.ptr))
 
     # -- lifetime ------------------------------------------------------------------------------------------------------
 
@@ -214,11 +236,7 @@ cdef class Context(Computation):
         self.close()
 
 
-def _numpy_type(dtype):
-    return {"f32": np.float32, "f16": np.float16, "i32": np.int32, "i64": np.int64}[dtype]
-
-
-def _as_array(values, kinds, what):
+cdef object _as_array(object values, str kinds, str what):
     try:
         array = np.asarray(values)
     except (ValueError, TypeError, OverflowError) as error:

@@ -31,6 +31,17 @@ cdef extern from *:
     bint Py_IsInitialized() nogil
 
 
+cdef extern from "<dlfcn.h>" nogil:
+    int RTLD_NOW
+    int RTLD_NOLOAD
+    ctypedef struct Dl_info:
+        const char *dli_fname
+    int dladdr(const void *address, Dl_info *info)
+    void *dlopen(const char *path, int mode)
+    void *dlsym(void *library, const char *name)
+    int dlclose(void *library)
+
+
 cdef class _Registry:
     """Loads ggml's backends once and describes their devices."""
     cdef object lock
@@ -102,6 +113,21 @@ cdef void *cpu_function(const char *name) except NULL:
             found = lib.ggml_backend_reg_get_proc_address(lib.ggml_backend_dev_backend_reg(device), name)
     if found == NULL:
         raise RuntimeError(f"the CPU backend has no {name.decode()}")
+    return found
+
+
+cdef void *cpu_library_function(const char *name) except NULL:
+    """Any function that the CPU backend's library exports; `cpu_function` finds only those that ggml lists."""
+    cdef Dl_info info
+    cdef void *library = NULL
+    cdef void *found = NULL
+    if dladdr(cpu_function(b"ggml_threadpool_new"), &info):
+        library = dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD)
+    if library != NULL:
+        found = dlsym(library, name)
+        dlclose(library)  # it stays: ggml has loaded it
+    if found == NULL:
+        raise RuntimeError(f"the library of the CPU backend exports no {name.decode()}")
     return found
 
 

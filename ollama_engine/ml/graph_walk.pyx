@@ -7,8 +7,6 @@ from libc.stdlib cimport calloc, free
 from ollama_engine.ml cimport libggml as lib
 from ollama_engine.ml.tensor cimport root_of
 
-cdef int MAX_SOURCES = 10  # GGML_MAX_SRC
-
 
 cdef class _Walk:
     """Numbers the tensors of one context in the order in which they were made; -1 stands for all others."""
@@ -64,7 +62,7 @@ cdef uint64_t structure_of(lib.ggml_context *ctx, lib.ggml_cgraph *graph) except
     for i in range(lib.ggml_graph_n_nodes(graph)):
         node = lib.ggml_graph_node(graph, i)
         seed = _mix_tensor(walk, seed, node)
-        for j in range(MAX_SOURCES):
+        for j in range(lib.GGML_MAX_SRC):
             if node.src[j] != NULL:
                 seed = _mix_tensor(walk, _mix(seed, j), node.src[j])
     return seed
@@ -105,12 +103,12 @@ cdef int _find_last_uses(_Walk walk, lib.ggml_cgraph *graph, int *last, int *chi
     cdef lib.ggml_tensor *node
     for i in range(n_nodes):
         node = lib.ggml_graph_node(graph, i)
-        for j in range(MAX_SOURCES):
+        for j in range(lib.GGML_MAX_SRC):
             if node.src[j] != NULL and node.src[j] != node and walk.number(node.src[j]) >= 0:
                 children[walk.number(node.src[j])] += 1
     for i in range(n_nodes):
         node = lib.ggml_graph_node(graph, i)
-        for j in range(MAX_SOURCES):
+        for j in range(lib.GGML_MAX_SRC):
             _use(walk, node.src[j], i + 1, last)
         _use(walk, node, i + 1, last)
         root = walk.number(root_of(node))
@@ -152,7 +150,7 @@ cdef int expand_graph(lib.ggml_context *ctx, lib.ggml_cgraph *graph, lib.ggml_te
     stack[0] = output
     while depth:
         top = stack[depth - 1]
-        for i in range(MAX_SOURCES):
+        for i in range(lib.GGML_MAX_SRC):
             operand = top.src[i]
             if operand != NULL and operand != top and operand.op != lib.GGML_OP_NONE \
                     and not operand.flags & lib.GGML_TENSOR_FLAG_COMPUTE:

@@ -3,16 +3,39 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+UNLIMITED = 1 << 62
+"""Control groups of version 1 have a number as large as this where version 2 says "max"."""
 
 
-def available_bytes(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Bytes that can be allocated without swapping: the kernel's estimate, bounded by the control group's limit.
+class _Names(NamedTuple):
+    """What a control group's files, and lines of its memory.stat, are called."""
+
+    limit: str
+    used: str
+    cache: str
+    shared: str
+
+
+_VERSION_1 = _Names("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache", "total_shmem")
+_VERSION_2 = _Names("memory.max", "memory.current", "file", "shmem")
+
+
+def available_bytes(
+    meminfo: Path = Path("/proc/meminfo"),
+    cgroups: Path = Path("/sys/fs/cgroup"),
+    membership: Path = Path("/proc/self/cgroup"),
+) -> int:
+    """Bytes that can be allocated without swapping: the kernel's estimate, bounded by every control group's limit.
 
     Linux hands out more addresses than it has memory, so an allocation that is far too large would succeed and kill
     the process later; this is asked first.
     """
-    return min(_system_available(meminfo), _cgroup_available(cgroup))
+    rooms = (_room(group, names) for group, names in _memory_groups(cgroups, membership))
+    return min(_system_available(meminfo), *rooms, UNLIMITED)
 
 
 def _system_available(meminfo: Path) -> int:
@@ -25,17 +48,40 @@ def _system_available(meminfo: Path) -> int:
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError, AttributeError):
-        return 1 << 62
+        return UNLIMITED
 
 
-def _cgroup_available(cgroup: Path) -> int:
-    """Room below memory.max; page cache counts as used there although it is given back, so it is added again."""
+def _memory_groups(cgroups: Path, membership: Path) -> Iterator[tuple[Path, _Names]]:
+    """The control groups that bound this process's memory: its own and all above it, in both versions.
+
+    A line of /proc/self/cgroup is `number:controllers:path` (cgroups(7)). In a container the path may be the host's,
+    of which only the root is mounted; folders that do not exist set no limit.
+    """
     try:
-        limit = (cgroup / "memory.max").read_text(encoding="ascii").strip()
-        if limit == "max":
-            return 1 << 62
-        used = int((cgroup / "memory.current").read_text(encoding="ascii"))
-        stat = dict(line.split() for line in (cgroup / "memory.stat").read_text(encoding="ascii").splitlines())
-        return max(0, int(limit) - used + int(stat.get("file", 0)))
+        lines = membership.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        lines = ["0::/", "1:memory:/"]
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        own = PurePosixPath(path.lstrip("/"))
+        if not controllers:
+            yield from ((cgroups / group, _VERSION_2) for group in (own, *own.parents))
+        elif "memory" in controllers.split(","):
+            yield from ((cgroups / "memory" / group, _VERSION_1) for group in (own, *own.parents))
+
+
+def _room(group: Path, names: _Names) -> int:
+    """Room below one group's limit; page cache counts as used there although it is given back, so it is added again.
+
+    Memory shared between processes is counted as page cache, but is not given back.
+    """
+    try:
+        limit = (group / names.limit).read_text(encoding="ascii").strip()
+        if limit == "max" or int(limit) >= UNLIMITED:
+            return UNLIMITED
+        used = int((group / names.used).read_text(encoding="ascii"))
+        stat = dict(line.split() for line in (group / "memory.stat").read_text(encoding="ascii").splitlines())
+        cache = int(stat.get(names.cache, 0)) - int(stat.get(names.shared, 0))
+        return max(0, int(limit) - used + max(0, cache))
     except (OSError, ValueError):
-        return 1 << 62
+        return UNLIMITED

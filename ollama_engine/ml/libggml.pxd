@@ -27,8 +27,11 @@ cdef extern from "ggml.h" nogil:
         GGML_TYPE_Q8_0
         GGML_TYPE_Q8_1
         GGML_TYPE_Q8_K
+        GGML_TYPE_I8
+        GGML_TYPE_I16
         GGML_TYPE_I32
         GGML_TYPE_I64
+        GGML_TYPE_F64
         GGML_TYPE_BF16
         GGML_TYPE_COUNT
 
@@ -124,6 +127,7 @@ cdef extern from "ggml.h" nogil:
     bool ggml_is_quantized(ggml_type type)
     bool ggml_is_transposed(const ggml_tensor *tensor)
     bool ggml_is_permuted(const ggml_tensor *tensor)
+    int ggml_n_dims(const ggml_tensor *tensor)
     bool ggml_is_contiguous(const ggml_tensor *tensor)
     bool ggml_is_contiguous_1(const ggml_tensor *tensor)
     bool ggml_is_contiguous_rows(const ggml_tensor *tensor)
@@ -214,6 +218,11 @@ cdef extern from "ggml.h" nogil:
         pass
     ctypedef ggml_threadpool *ggml_threadpool_t
     void ggml_threadpool_params_init(ggml_threadpool_params *p, int n_threads)
+
+
+cdef extern from "ggml-cpu.h" nogil:
+    struct ggml_cplan:
+        size_t work_size
 
 
 cdef extern from "ggml-alloc.h" nogil:
@@ -325,7 +334,8 @@ cdef extern from "ggml-backend.h" nogil:
 
 
 # Functions that live in the CPU backend's library, which a portable build loads at run time: found by name through
-# ggml_backend_reg_get_proc_address, never linked. The name stands behind each.
+# ggml_backend_reg_get_proc_address, or in the library itself, never linked. The name stands behind each.
 ctypedef ggml_threadpool *(*threadpool_new_t)(ggml_threadpool_params *params) noexcept nogil  # ggml_threadpool_new
 ctypedef void (*threadpool_free_t)(ggml_threadpool *threadpool) noexcept nogil  # ggml_threadpool_free
 ctypedef void (*set_threadpool_t)(ggml_backend_t, ggml_threadpool_t) noexcept nogil  # ggml_backend_cpu_set_threadpool
+ctypedef ggml_cplan (*graph_plan_t)(const ggml_cgraph *, int, ggml_threadpool *) noexcept nogil  # ggml_graph_plan

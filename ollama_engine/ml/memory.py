@@ -21,11 +21,13 @@ class DeviceMemory:
     """Keys and values."""
     graph: int = 0
     """Intermediate results of the largest graph."""
+    work: int = 0
+    """What the CPU's kernels take beside them while they compute that graph."""
 
     @property
     def allocated(self) -> int:
         """All but what is only mapped."""
-        return self.weights + self.packed + self.cache + self.graph
+        return self.weights + self.packed + self.cache + self.graph + self.work
 
 
 @dataclass(frozen=True)
@@ -42,9 +44,11 @@ class MemoryReport:
         return sum(d.allocated + d.mapped for d in self.devices)
 
     def __str__(self) -> str:
-        rows: list[tuple[str, ...]] = [("device", "weights", "mapped", "packed", "cache", "graph", "MiB in all")]
+        rows: list[tuple[str, ...]] = [
+            ("device", "weights", "mapped", "packed", "cache", "graph", "work", "MiB in all")
+        ]
         for d in self.devices:
-            numbers = (d.weights, d.mapped, d.packed, d.cache, d.graph, d.allocated + d.mapped)
+            numbers = (d.weights, d.mapped, d.packed, d.cache, d.graph, d.work, d.allocated + d.mapped)
             rows.append((d.device, *(f"{n / 2**20:.1f}" for n in numbers)))
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         return "\n".join("  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows)

@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ollama_engine.config import FlashAttention
+from ollama_engine.config import RANGES, FlashAttention, check_options
 from ollama_engine.errors import ConfigError
 from ollama_engine.ml.device_info import Device
 
 log = logging.getLogger(__name__)
 
-MAX_THREADS = 512
-"""ggml's own limit (GGML_MAX_N_THREADS)."""
+MAX_THREADS = RANGES["threads"][1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,27 +35,7 @@ class BackendParams:
     """Map weights from the file instead of copying them into memory."""
 
     def __post_init__(self) -> None:
-        for name in ("threads", "gpu_layers", "main_gpu"):
-            value: object = getattr(self, name)
-            if not isinstance(value, int) and (value is not None or name == "main_gpu"):
-                raise ConfigError(f"{name} is a whole number, got {value!r}")
-        if self.threads is not None and not 1 <= self.threads <= MAX_THREADS:
-            raise ConfigError(f"threads is 1 to {MAX_THREADS} or None, got {self.threads}")
-        if self.gpu_layers is not None and self.gpu_layers < 0:
-            raise ConfigError(f"gpu_layers is 0 or more, or None for all, got {self.gpu_layers}")
-        if self.main_gpu < 0:
-            raise ConfigError(f"main_gpu is a GPU's index from 0 up, got {self.main_gpu}")
-        if self.flash_attention not in ("auto", "on", "off"):
-            raise ConfigError(f'flash_attention is "auto", "on" or "off", got {self.flash_attention!r}')
-        if self.tensor_split is not None:
-            _check_split(self.tensor_split)
-
-
-def _check_split(split: Sequence[float]) -> None:
-    if not isinstance(split, (tuple, list)) or any(not isinstance(share, (int, float)) for share in split):
-        raise ConfigError(f"tensor_split is a tuple of numbers, got {split!r}")
-    if not split or any(not 0 <= share < float("inf") for share in split) or sum(split) <= 0:
-        raise ConfigError(f"tensor_split is a share >= 0 for each GPU with a positive sum, got {tuple(split)}")
+        check_options(self)
 
 
 def choose_devices(found: Sequence[Device], params: BackendParams) -> tuple[Device, ...]:

@@ -2,6 +2,7 @@ from libc.stddef cimport size_t
 from libc.stdint cimport int64_t
 
 from ollama_engine.ml cimport libggml as lib
+from ollama_engine.ml.window cimport Window
 
 
 cdef class Owner:
@@ -24,6 +25,7 @@ cdef class Owner:
     cdef int busy(self) except -1
     cdef int check_access(self, Tensor t, bint writing) except -1
     cdef int mark_written(self, lib.ggml_tensor *ptr) except -1
+    cdef Window window(self, Tensor t)
 
 
 cdef class Graph(Owner):
@@ -47,6 +49,7 @@ cdef class Tensor:
     # A second copy of a weight in a layout that a few-row product reads faster, or None.
     cdef public Tensor packed
 
+    cdef int exchange_buffer(self, object array, bint writing) except -1
     cdef int exchange(self, void *data, size_t size, bint writing) except -1
 
 

@@ -18,12 +18,11 @@ from libc.stdlib cimport free, malloc
 from ollama_engine.errors import ClosedError, NoMemoryError, ShapeError
 
 from ollama_engine.ml cimport libggml as lib
-from ollama_engine.ml.types cimport axis_of, dtype_name
+from ollama_engine.ml.types cimport axis_of, dtype_name, kind_of
+from ollama_engine.ml.window cimport Window, mapping_of
 
-_NUMPY_TYPES = {
-    "f32": np.dtype(np.float32), "f16": np.dtype(np.float16), "i32": np.dtype(np.int32), "i64": np.dtype(np.int64),
-    "i8": np.dtype(np.int8), "i16": np.dtype(np.int16), "f64": np.dtype(np.float64),
-}  # fmt: skip
+# Copies from here on release the GIL, which costs as much as copying some kilobytes.
+cdef size_t LARGE = 64 * 1024
 
 
 cdef lib.ggml_tensor *root_of(lib.ggml_tensor *ptr) noexcept:
@@ -76,6 +75,10 @@ cdef class Owner:
 
     cdef int mark_written(self, lib.ggml_tensor *ptr) except -1:
         return 0
+
+    cdef Window window(self, Tensor t):
+        """The tensor's own memory, or None where its values have to be copied."""
+        return None
 
 
 cdef class Graph(Owner):
@@ -217,10 +220,7 @@ cdef class Tensor:
     def shape(self):
         """Dimensions in ggml's order (fastest first), trailing ones dropped."""
         alive(self)
-        cdef int n = 4
-        while n > 1 and self.ptr.ne[n - 1] == 1:
-            n -= 1
-        return tuple([self.ptr.ne[i] for i in range(n)])
+        return tuple([self.ptr.ne[i] for i in range(lib.ggml_n_dims(self.ptr))])
 
     def dim(self, axis):
         """Size of one dimension, 0 to 3; 1 beyond the rank."""
@@ -271,58 +271,59 @@ cdef class Tensor:
         Only tensors that hold memory can be written: inputs of an allocated graph, constants, stored tensors.
         Quantized types and bf16 take their raw bytes. Raises ShapeError where type or size differ.
         """
-        cdef Py_buffer view
         alive(self)
-        array = _payload(self, data)
-        PyObject_GetBuffer(array, &view, PyBUF_C_CONTIGUOUS)
-        try:
-            self.exchange(view.buf, view.len, True)
-        finally:
-            PyBuffer_Release(&view)
+        self.exchange_buffer(_payload(self, data), True)
 
     def set_bytes(self, data):
         """Copy the tensor's memory as it lies in a file: any buffer of exactly `nbytes` bytes, whatever the type.
 
         On packed storage this converts to the packed layout.
         """
-        cdef Py_buffer view
         alive(self)
-        PyObject_GetBuffer(data, &view, PyBUF_C_CONTIGUOUS)
-        try:
-            self.exchange(view.buf, view.len, True)
-        finally:
-            PyBuffer_Release(&view)
+        self.exchange_buffer(data, True)
 
     def numpy(self):
         """A copy of the values as a numpy array in numpy's order (shape reversed); raw bytes for quantized types.
 
         The tensor must hold its values: an output of a computed graph, a constant, or a stored tensor.
         """
-        cdef Py_buffer view
         alive(self)
-        kind = _NUMPY_TYPES.get(dtype_name(self.ptr.type))
+        kind = kind_of(self.ptr.type)
         if self.ptr.data == NULL or not lib.ggml_is_contiguous(self.ptr):
             self.exchange(NULL, 0, False)  # says what is wrong
         if kind is None:
             out = np.empty(lib.ggml_nbytes(self.ptr), dtype=np.uint8)
         else:
-            out = np.empty(tuple(reversed(self.shape)), dtype=kind)
-        PyObject_GetBuffer(out, &view, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE)
-        try:
-            self.exchange(view.buf, view.len, False)
-        finally:
-            PyBuffer_Release(&view)
+            out = np.empty(self.shape[::-1], dtype=kind)
+        self.exchange_buffer(out, False)
         return out
+
+    def mapped(self):
+        """Look at the values without copying them: `with tensor.mapped() as array:` gives a read-only numpy array.
+
+        Outputs and inputs of a graph in host memory show their own memory, strided where they are not contiguous; all
+        else is copied, as by `numpy`. Inside the block, what would change that memory raises ComputeError: allocating
+        or computing any context of the backend, and setting inputs. Closing is allowed; the memory is freed later.
+        An array that is kept after the block keeps the memory from being freed, but shows undefined values.
+        Raises as `numpy`, and ComputeError while the backend computes.
+        """
+        alive(self)
+        window = self.owner.window(self)
+        return mapping_of(self.numpy() if window is None else _array_over(self, window), window)
 
     def read_into(self, out):
         """Copy the values into a writable C-contiguous buffer of exactly `nbytes` bytes."""
-        cdef Py_buffer view
         alive(self)
-        PyObject_GetBuffer(out, &view, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE)
+        self.exchange_buffer(out, False)
+
+    cdef int exchange_buffer(self, object array, bint writing) except -1:
+        cdef Py_buffer view
+        PyObject_GetBuffer(array, &view, PyBUF_C_CONTIGUOUS if writing else PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE)
         try:
-            self.exchange(view.buf, view.len, False)
+            self.exchange(view.buf, view.len, writing)
         finally:
             PyBuffer_Release(&view)
+        return 0
 
     cdef int exchange(self, void *data, size_t size, bint writing) except -1:
         """Copy all bytes in or out, after the graph that is being computed with this tensor's owner."""
@@ -331,6 +332,8 @@ cdef class Tensor:
         if self.owner.busy():
             lock = self.owner.lock
             lock.acquire()
+        elif size >= LARGE and self.owner.lock.acquire(blocking=False):  # not worth to wait for
+            lock = self.owner.lock
         try:
             alive(self)
             self.owner.check_access(self, writing)
@@ -338,15 +341,13 @@ cdef class Tensor:
                 raise ShapeError(f"{describe(self)} is not contiguous; use its source, or ops.cont(...) of it")
             if size != lib.ggml_nbytes(self.ptr):
                 raise ShapeError(f"{describe(self)} holds {lib.ggml_nbytes(self.ptr)} bytes, the buffer {size}")
-            if not writing:
-                lib.ggml_backend_tensor_get(self.ptr, data, 0, size)
-                return 0
-            if lock is None:
-                lib.ggml_backend_tensor_set(self.ptr, data, 0, size)
+            if lock is None or size < LARGE:
+                _copy(self.ptr, data, size, writing)
             else:
                 with nogil:
-                    lib.ggml_backend_tensor_set(self.ptr, data, 0, size)
-            self.owner.mark_written(self.ptr)
+                    _copy(self.ptr, data, size, writing)
+            if writing:
+                self.owner.mark_written(self.ptr)
         finally:
             if lock is not None:
                 lock.release()
@@ -370,6 +371,21 @@ cdef class Tensor:
         return _arithmetic(self, other, lib.ggml_div, "/")
 
 
+cdef int _copy(lib.ggml_tensor *ptr, void *data, size_t size, bint writing) except -1 nogil:
+    if writing:
+        lib.ggml_backend_tensor_set(ptr, data, 0, size)
+    else:
+        lib.ggml_backend_tensor_get(ptr, data, 0, size)
+
+
+cdef object _array_over(Tensor t, Window window):
+    alive(t)
+    cdef lib.ggml_tensor form = t.ptr[0]  # making objects may collect garbage, and that may close the owner
+    cdef int n = lib.ggml_n_dims(&form)
+    shape, strides = tuple([form.ne[n - 1 - i] for i in range(n)]), tuple([form.nb[n - 1 - i] for i in range(n)])
+    return np.ndarray(shape, kind_of(form.type), window, 0, strides)
+
+
 ctypedef lib.ggml_tensor *(*binary_op)(lib.ggml_context *, lib.ggml_tensor *, lib.ggml_tensor *) noexcept nogil
 
 
@@ -389,10 +405,12 @@ cdef object _arithmetic(Tensor a, object other, binary_op op, str sign):
 
 
 cdef object _payload(Tensor t, object data):
-    """`data` as an array of the bytes and element type that the tensor holds."""
+    """`data` as a C-contiguous array of the element type that the tensor holds."""
+    expected = kind_of(t.ptr.type)
+    if type(data) is np.ndarray and data.dtype is expected:
+        return data if data.flags.c_contiguous else np.ascontiguousarray(data)
     array = np.asarray(data)
     alive(t)
-    expected = _NUMPY_TYPES.get(dtype_name(t.ptr.type))
     if expected is None:
         if array.dtype.kind not in "uV":
             raise ShapeError(f"{describe(t)} takes its raw bytes, got an array of {array.dtype}")

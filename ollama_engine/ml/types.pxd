@@ -9,3 +9,4 @@ cdef int check_size(const int64_t *ne) except -1
 cdef int shape_to_ne(object shape, lib.ggml_type type, int64_t *ne) except -1
 cdef int64_t whole(object value) except? -1
 cdef int axis_of(object axis) except -1
+cdef object kind_of(lib.ggml_type type)

@@ -27,6 +27,13 @@ cdef dict _type_ids():
 
 cdef dict TYPE_IDS = _type_ids()
 
+cdef dict NUMPY_KINDS = {
+    lib.GGML_TYPE_F32: np.dtype(np.float32), lib.GGML_TYPE_F16: np.dtype(np.float16),
+    lib.GGML_TYPE_F64: np.dtype(np.float64), lib.GGML_TYPE_I8: np.dtype(np.int8),
+    lib.GGML_TYPE_I16: np.dtype(np.int16), lib.GGML_TYPE_I32: np.dtype(np.int32),
+    lib.GGML_TYPE_I64: np.dtype(np.int64),
+}  # fmt: skip
+
 
 def dtypes():
     """Names of all element types that ggml knows."""
@@ -53,6 +60,11 @@ cdef lib.ggml_type type_of(str dtype) except? lib.GGML_TYPE_COUNT:
 
 cdef str dtype_name(lib.ggml_type type):
     return (<bytes>lib.ggml_type_name(type)).decode()
+
+
+cdef object kind_of(lib.ggml_type type):
+    """The numpy dtype of a type's elements (one object for each type), or None where numpy has none."""
+    return NUMPY_KINDS.get(<int>type)
 
 
 cdef int check_size(const int64_t *ne) except -1:

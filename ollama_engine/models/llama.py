@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ollama_engine import nn
 from ollama_engine.errors import ModelFormatError
@@ -143,12 +143,26 @@ class SparseMLP(nn.Module):
     up = nn.ExpertLinear("ffn_up_exps", "n_embd", "n_ff", "n_expert")
     down = nn.ExpertLinear("ffn_down_exps", "n_ff", "n_embd", "n_expert")
 
+    def __init__(self, scope: nn.Scope) -> None:
+        super().__init__(_as_meant(scope))
+
     def forward(self, x: Tensor, o: Options) -> Tensor:
         """x [n_embd, n] -> [n_embd, n]."""
         ids, weights = nn.route(self.router(x), o.n_expert_used, normalize=True)
         x = ops.reshape(x, o.n_embd, 1, x.dim(1))
         out = self.down(ops.glu(self.gate(x, ids), self.up(x, ids)), ids)
         return nn.sum_experts(out * weights)
+
+
+def _as_meant(scope: nn.Scope) -> nn.Scope:
+    """The scope, with `up` and `down` exchanged where each has the other's shape: an old converter did that."""
+    up, down = (f"{scope.prefix}ffn_{name}_exps.weight" for name in ("up", "down"))
+    if up not in scope.weights or down not in scope.weights:
+        return scope
+    shape = tuple(scope.size(dim) for dim in SparseMLP.up.dims)
+    if scope.weights[up].shape == shape or scope.weights[down].shape != shape:
+        return scope
+    return replace(scope, weights={**scope.weights, up: scope.weights[down], down: scope.weights[up]})
 
 
 class Layer(nn.Module):

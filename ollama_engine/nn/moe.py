@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ollama_engine.ml import ops
 from ollama_engine.ml.tensor import Tensor
 from ollama_engine.nn.layers import choose_copy
-from ollama_engine.nn.module import Scope, Weight
+from ollama_engine.nn.module import Weight
 
 
 class ExpertLinear(Weight):
@@ -15,20 +13,6 @@ class ExpertLinear(Weight):
 
     def __call__(self, x: Tensor, ids: Tensor) -> Tensor:
         return ops.mul_mat_id(choose_copy(self.tensor, x.dim(2)), x, ids)
-
-    def bind(self, scope: Scope) -> Any:
-        """A bound copy. A file whose `up` and `down` are swapped by an old converter is taken as meant."""
-        swapped = {"ffn_up_exps": "ffn_down_exps", "ffn_down_exps": "ffn_up_exps"}.get(self.name)
-        other = scope.weights.get(f"{scope.prefix}{swapped}.weight") if swapped else None
-        expected = tuple(scope.size(d) for d in self.dims)
-        mine = scope.weights.get(f"{scope.prefix}{self.name}.weight")
-        if mine is not None and other is not None and mine.shape != expected and other.shape == expected:
-            return ExpertLinear(str(swapped), *self.dims).bind_as_named(scope)
-        return super().bind(scope)
-
-    def bind_as_named(self, scope: Scope) -> Any:
-        """Bind under exactly this name."""
-        return super().bind(scope)
 
 
 def route(logits: Tensor, used: int, *, normalize: bool) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,8 @@ step needs memory that was not there before.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +27,8 @@ FloatArray = npt.NDArray[np.float32]
 ShapeKey = tuple[int, int, tuple[int, ...]]
 """Tokens, rows with logits, and what of the cache shapes the graph."""
 
+_NO_KEY: ShapeKey = (0, 0, ())
+
 
 @dataclass(slots=True)
 class Graph:
@@ -33,7 +37,9 @@ class Graph:
     key: ShapeKey
     ctx: Context
     inputs: ModelInputs
-    logits: Tensor
+    logits: Tensor | None
+    """None where no row's logits are wanted."""
+    allocated: bool = False
 
 
 @dataclass(slots=True)
@@ -45,7 +51,11 @@ class GraphCounts:
 
 
 class Executor:
-    """Computes batches of up to `batch_size` tokens with up to `max_outputs` rows of logits. Not thread-safe."""
+    """Computes batches of up to `batch_size` tokens with up to `max_outputs` rows of logits. Not thread-safe.
+
+    `run` is a step as a whole. In parts: `prepare` finds cells and builds the graph, also while the step before
+    computes; `launch` writes the inputs, the tokens last, and starts it; `landed` waits and shows its logits.
+    """
 
     def __init__(self, backend: Backend, model: Model, cache: Cache, batch_size: int, max_outputs: int) -> None:
         # -- collaborators --
@@ -55,78 +65,157 @@ class Executor:
         # -- configuration --
         self.batch_size = batch_size
         self.max_outputs = min(max_outputs, batch_size)
-        # -- storage --
-        self._buffer = np.empty((self.max_outputs, model.n_vocab), dtype=np.float32)
-        # -- current graph --
-        self._logits = self._buffer[:0]
+        # -- steps --
+        self._prepared: tuple[Batch, Graph] | None = None
+        self._flying: tuple[Batch, Graph] | None = None
         self._graph: Graph | None = None
+        """The latest that was allocated."""
         self.counts = GraphCounts()
 
-    def reserve(self) -> None:
-        """Take the memory for the largest graphs now. Raises NoMemoryError."""
-        for n_tokens in (self.batch_size, 1):
+    def reserve(self, n_decoding: int = 1) -> None:
+        """Take the memory for the largest graphs now: a full batch, and a token for each of `n_decoding` sequences.
+
+        Raises NoMemoryError.
+        """
+        for n_tokens in dict.fromkeys((self.batch_size, min(n_decoding, self.batch_size), 1)):
             self._cache.begin_reserve(n_tokens)
             graph = self._build(self._key(n_tokens, min(n_tokens, self.max_outputs)))
             with graph.ctx:
                 graph.ctx.reserve()
 
     def run(self, batch: Batch) -> FloatArray:
-        """Logits float32 [len(batch.outputs), n_vocab]; the array is overwritten by the next run.
+        """Logits float32 [len(batch.outputs), n_vocab].
 
-        Raises ContextOverflowError, with nothing changed, when the cache has no room.
+        Raises ConfigError for a batch out of range, and ContextOverflowError when the cache has no room, with nothing
+        changed.
         """
         self._check(batch)
-        self._cache.begin(batch)
-        try:
-            return self._compute(batch)
-        except BaseException:
-            self.close()  # it may be half built or not allocated
-            # The cells hold no keys and values; a sequence must not go on as if they did.
-            for sequence in np.unique(batch.sequences):
-                first = int(batch.positions[batch.sequences == sequence].min())
-                self._cache.remove(int(sequence), first)
-            raise
+        self.prepare(batch)
+        self.launch(batch.tokens)
+        with self.landed() as logits:
+            return logits.copy()
 
-    def _compute(self, batch: Batch) -> FloatArray:
-        graph = self._graph_for(self._key(len(batch), len(batch.outputs)))
-        graph.inputs.tokens.set(batch.tokens)
+    def prepare(self, batch: Batch) -> None:
+        """Find cells for a batch and have a graph for it; its tokens may be unknown yet. A step may be computing.
+
+        A group of inputs that is larger than `batch_size` comes as one batch. Raises as `run` does, nothing changed.
+        """
+        assert self._prepared is None, "one batch is prepared at a time"
+        self._cache.begin(batch)
+        key = self._key(len(batch), len(batch.outputs))
+        try:
+            reusable = self._graph is not None and self._graph.key == key
+            graph = self._graph if reusable else self._build(key)
+            assert graph is not None
+        except BaseException:
+            self._strand()
+            self._forget(batch)
+            raise
+        self._prepared = (batch, graph)
+
+    def launch(self, tokens: Int32Array) -> None:
+        """Start to compute the prepared batch, which gets its `tokens` now. The step before has been waited for."""
+        assert self._flying is None, "one step computes at a time"
+        assert self._prepared is not None, "a batch is prepared before it is launched"
+        batch, graph = self._prepared
+        self._prepared = None
+        try:
+            self._start(batch, graph, tokens)
+        except BaseException:
+            self._drop(graph)  # it may not be allocated
+            self._forget(batch)
+            raise
+        self._flying = (batch, graph)
+
+    def _start(self, batch: Batch, graph: Graph, tokens: Int32Array) -> None:
+        if graph is not self._graph:
+            self._drop(self._graph)
+            self._graph = graph
+            self.counts.built += 1
+        else:
+            self.counts.reused += 1
+        if not graph.allocated:
+            graph.ctx.alloc()
+            graph.allocated = True
+        graph.inputs.tokens.set(tokens)
         graph.inputs.positions.set(batch.positions)
         if graph.inputs.outputs is not None:
             graph.inputs.outputs.set(batch.outputs)
         self._cache.write_inputs()
-        graph.ctx.compute()
-        logits = self._buffer[: len(batch.outputs)]
-        graph.logits.read_into(logits)
-        self._logits = logits
-        return logits
+        self._compute(graph)
 
-    @property
-    def spoiled(self) -> bool:
-        """Whether the latest logits hold NaN or +infinity: what led to them lies in the cache, see `Cache.scrub`."""
-        return not bool((self._logits < np.inf).all())
+    def _compute(self, graph: Graph) -> None:
+        graph.ctx.launch()
+
+    def _finish(self, graph: Graph) -> None:
+        graph.ctx.wait()
+
+    @contextmanager
+    def _read(self, graph: Graph) -> Iterator[FloatArray]:
+        if graph.logits is None:
+            yield np.empty((0, self._model.n_vocab), dtype=np.float32)
+            return
+        with graph.logits.mapped() as rows:
+            yield rows.reshape(-1, self._model.n_vocab)
+
+    @contextmanager
+    def landed(self) -> Iterator[FloatArray]:
+        """Wait for the step that computes; its logits float32 [len(batch.outputs), n_vocab], to be read in the block.
+
+        Raises ComputeError; the step's tokens are not in the cache then.
+        """
+        assert self._flying is not None, "a step is launched before it is waited for"
+        batch, graph = self._flying
+        self._flying = None
+        try:
+            self._finish(graph)
+        except BaseException:
+            self._drop(graph)
+            self._forget(batch)
+            raise
+        with self._read(graph) as logits:
+            yield logits
+
+    def scrap(self) -> None:
+        """Take back a prepared batch: its cells are free again."""
+        if self._prepared is None:
+            return
+        batch, graph = self._prepared
+        self._prepared = None
+        if graph is not self._graph:
+            self._drop(graph)
+            self._strand()
+        self._forget(batch)
+
+    def _strand(self) -> None:
+        """The cache writes into the inputs of the graph that was built last, which is gone: no earlier one will do."""
+        if self._graph is not None:
+            self._graph.key = _NO_KEY
+
+    def moved(self) -> None:
+        """Cells were moved by graphs of the cache: what was allocated here lost its memory. No step may compute."""
+        assert self._flying is None, "no cell moves while a step computes"
+        if self._graph is not None:
+            self._graph.allocated = False
+
+    def _forget(self, batch: Batch) -> None:
+        """The batch's cells hold no keys and values; its sequences must not go on as if they did."""
+        for sequence, first in batch.first_positions().items():
+            self._cache.remove(sequence, first)
 
     def _check(self, batch: Batch) -> None:
         if not 1 <= len(batch) <= self.batch_size:
             raise ConfigError(f"a batch has 1 to {self.batch_size} tokens, got {len(batch)}")
-        if not 1 <= len(batch.outputs) <= self.max_outputs:
-            raise ConfigError(f"a batch asks for 1 to {self.max_outputs} rows of logits, got {len(batch.outputs)}")
+        if len(batch.outputs) > self.max_outputs:
+            raise ConfigError(f"a batch asks for at most {self.max_outputs} rows of logits, got {len(batch.outputs)}")
         _check_range("tokens", batch.tokens, self._model.n_vocab)
         _check_range("positions", batch.positions, 1 << 31)
         _check_range("sequences", batch.sequences, MAX_SEQUENCES)
-        _check_range("outputs", batch.outputs, len(batch))
+        if len(batch.outputs):
+            _check_range("outputs", batch.outputs, len(batch))
 
     def _key(self, n_tokens: int, n_outputs: int) -> ShapeKey:
         return (n_tokens, n_outputs, self._cache.shape_key)
-
-    def _graph_for(self, key: ShapeKey) -> Graph:
-        if self._graph is not None and self._graph.key == key:
-            self.counts.reused += 1
-            return self._graph
-        self.close()
-        self._graph = self._build(key)
-        self._graph.ctx.alloc()
-        self.counts.built += 1
-        return self._graph
 
     def _build(self, key: ShapeKey) -> Graph:
         n_tokens, n_outputs, _ = key
@@ -135,21 +224,35 @@ class Executor:
             inputs = ModelInputs(
                 tokens=ctx.input("i32", (n_tokens,), name="tokens"),
                 positions=ctx.input("i32", (n_tokens,), name="positions"),
-                outputs=ctx.input("i32", (n_outputs,), name="outputs") if n_outputs != n_tokens else None,
+                outputs=ctx.input("i32", (n_outputs,), name="outputs") if 0 < n_outputs < n_tokens else None,
             )
             self._cache.build_inputs(ctx)
             logits = self._model.forward(inputs, self._cache)
-            ctx.forward(logits)
+            if n_outputs:
+                ctx.forward(logits)
+            else:
+                # What the cache was given is all there is to compute; the last layer's mask is written, but not read.
+                ctx.expand(self._cache.get()[2])
         except BaseException:
             ctx.close()
             raise
-        return Graph(key, ctx, inputs, logits)
+        return Graph(key, ctx, inputs, logits if n_outputs else None)
+
+    def _drop(self, graph: Graph | None) -> None:
+        if graph is not None:
+            graph.ctx.close()
+        if graph is self._graph:
+            self._graph = None
 
     def close(self) -> None:
-        """Drop the current graph."""
-        if self._graph is not None:
-            self._graph.ctx.close()
-            self._graph = None
+        """Let go of everything; a step that computes ends first."""
+        if self._flying is not None:
+            self._flying[1].ctx.abandon()
+            self._flying = None
+        if self._prepared is not None:
+            self._drop(self._prepared[1])
+            self._prepared = None
+        self._drop(self._graph)
 
 
 def _check_range(name: str, values: Int32Array, end: int) -> None:

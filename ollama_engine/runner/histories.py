@@ -108,6 +108,19 @@ class Histories:
                 best, length = sequence, n
         return Prefix(best, length)
 
+    def common(self, sequence: int, inputs: Inputs, limit: int, resumable: Resumable | None = None) -> int:
+        """How many of the first `limit` of `inputs` the sequence holds and can go on from. Changes nothing.
+
+        For the one whose history it is: unlike `longest_prefix` this counts what a shift left.
+        """
+        history = self._of(sequence)
+        n = history.common(inputs, min(len(history), limit))
+        return _resumable_cut(sequence, n, inputs, resumable)
+
+    def exact(self, sequence: int) -> int | None:
+        """How many inputs are as if nothing had been shifted out; None: all."""
+        return self._of(sequence).exact
+
     def evict_candidates(self) -> list[int]:
         """Finished histories that nothing pins, the least recently used first. Changes nothing."""
         found = [(history.used_at, sequence) for sequence, history in enumerate(self._histories) if history.evictable]
@@ -161,6 +174,14 @@ class Histories:
     def share(self, source: int, target: int, length: int) -> None:
         """Give an empty live sequence the first `length` inputs of another: a fork. The caller shares the cells."""
         self._live(target).copy_from(self._of(source), length)
+
+    def restore(self, sequence: int, inputs: Inputs, exact: int | None) -> None:
+        """Give an empty live sequence a history that was saved, `exact` of it. The caller restores the cells."""
+        history = self._live(sequence)
+        if history.tokens:
+            raise ValueError(f"sequence {sequence} holds {len(history)} inputs already")
+        history.extend(inputs)
+        history.exact = exact
 
     def finish(self, sequence: int, now: float) -> None:
         """The request ended: its history stays until evicted. An empty one is free at once, unless pinned."""

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from ollama_engine.config import EngineConfig
 from ollama_engine.errors import ConfigError, ModelFormatError, NoMemoryError, ShapeError
@@ -57,11 +57,11 @@ class Loaded:
     @property
     def num_ctx(self) -> int:
         """Tokens that one request may hold."""
-        return self.config.num_ctx
+        return _num_ctx(self.config)
 
     def memory(self) -> MemoryReport:
         """What was taken, by device and layer."""
-        return _report(self.backend, self.weights, self.cache.nbytes, self.backend.graph_bytes())
+        return _report(self.backend, self.weights, self.cache.nbytes)
 
     def close(self) -> None:
         """Free everything."""
@@ -88,16 +88,17 @@ def load(path: str | os.PathLike[str], config: EngineConfig, progress: Progress 
             weights.load(progress)
             model = factory(metadata, weights)
             _check_model(model, gguf)
+            config = config.for_model(model.context_length)
             planned_cache = _plan_cache(backend, weights, model, config)
             _refuse_cache_if_too_large(backend, planned_cache)
             cache = _make_cache(backend, weights, model, config)
-            executor = Executor(backend, model, cache, min(config.batch_size, config.num_ctx), LOGIT_ROWS)
-            executor.reserve()
+            executor = Executor(backend, model, cache, _batch_size(config), max(LOGIT_ROWS, config.parallel))
+            executor.reserve(config.parallel)
             cache.reserve_moves()
             # Last, because decoding can do without: what the model needs comes first.
             weights.pack()
         except NoMemoryError as error:
-            report = error.report or _report(backend, weights, planned_cache, backend.graph_bytes())
+            report = error.report or _report(backend, weights, planned_cache)
             raise NoMemoryError(f"{gguf.path} does not fit: {error}\n{report}", report) from error
         undo.pop_all()
     return Loaded(os.fsdecode(path), config, gguf, tokenizer, backend, weights, model, cache, executor)
@@ -114,20 +115,22 @@ def _naming(path: str) -> Iterator[None]:
         raise error if path in str(error) else type(error)(f"{path}: {error}") from error
 
 
+def _batch_size(config: EngineConfig) -> int:
+    """No larger than all contexts together; all that can be decoded at once has a place in a batch."""
+    return max(min(config.batch_size, _num_ctx(config) * config.parallel), config.parallel)
+
+
 def _max_nodes(gguf: GGUFFile) -> int:
     return int(min(MAX_NODES_LIMIT, max(2048, NODES_PER_WEIGHT * len(gguf.tensors))))
 
 
 def _backend_params(config: EngineConfig) -> BackendParams:
-    assert not isinstance(config.flash_attention, bool)
-    return BackendParams(
-        threads=config.threads,
-        gpu_layers=config.gpu_layers,
-        main_gpu=config.main_gpu,
-        tensor_split=None if config.tensor_split is None else tuple(config.tensor_split),
-        flash_attention=config.flash_attention,
-        mmap=config.mmap,
-    )
+    return BackendParams(**{option.name: getattr(config, option.name) for option in fields(BackendParams)})
+
+
+def _num_ctx(config: EngineConfig) -> int:
+    assert config.num_ctx is not None, "decided once the model is known"
+    return config.num_ctx
 
 
 def _refuse_if_too_large(backend: Backend, weights: Weights) -> None:
@@ -169,9 +172,9 @@ def _make_cache(backend: Backend, weights: Weights, model: Model, config: Engine
     for layer in layers:
         cache_config.check(layer)
     cache_config = replace(cache_config, flash_attention=_decide_flash_attention(backend, config, layers))
-    if config.num_ctx > model.context_length:
+    if _num_ctx(config) > model.context_length:
         log.warning("num_ctx %d is more than the %d tokens the model was trained for; answers get worse beyond them",
-                    config.num_ctx, model.context_length)  # fmt: skip
+                    _num_ctx(config), model.context_length)  # fmt: skip
     return make_cache(
         backend, layers, devices, cache_config, lambda layer: _cells(layer, config), memory=RESUME_TOKENS,
         shift_keys=model.shift_keys if isinstance(model, ShiftsKeys) else None,
@@ -185,9 +188,10 @@ def _cells(layer: LayerShape, config: EngineConfig) -> int:
     """
     if layer.image_rows is not None:
         return config.parallel + 1
-    limit = layer.window or layer.chunk or config.num_ctx
-    kept = min(config.num_ctx, limit + RESUME_TOKENS)
-    return config.parallel * kept + (config.batch_size if kept < config.num_ctx else 0)
+    num_ctx = _num_ctx(config)
+    limit = layer.window or layer.chunk or num_ctx
+    kept = min(num_ctx, limit + RESUME_TOKENS)
+    return config.parallel * kept + (config.batch_size if kept < num_ctx else 0)
 
 
 def _decide_flash_attention(backend: Backend, config: EngineConfig, layers: tuple[LayerShape, ...]) -> bool:
@@ -215,10 +219,16 @@ def _check_model(model: Model, gguf: GGUFFile) -> None:
                     gguf.architecture, shown, " ..." if len(model.unused_weights) > 8 else "")  # fmt: skip
 
 
-def _report(backend: Backend, weights: Weights, cache: dict[str, int], graph: dict[str, int]) -> MemoryReport:
-    plan = weights.planned()
+def _report(backend: Backend, weights: Weights, cache: dict[str, int]) -> MemoryReport:
+    plan, graph = weights.planned(), backend.graph_bytes()
     devices = tuple(
-        DeviceMemory(device=d.name, cache=cache.get(d.name, 0), graph=graph.get(d.name, 0), **plan[d.name])
+        DeviceMemory(
+            device=d.name,
+            cache=cache.get(d.name, 0),
+            graph=graph[d.name],
+            work=backend.work_bytes() if d is backend.devices[-1] else 0,
+            **plan[d.name],
+        )
         for d in backend.devices
     )
     return MemoryReport(devices, weights.by_layer())

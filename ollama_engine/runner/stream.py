@@ -1,8 +1,7 @@
-"""Stream: the caller's end of a request, from which chunks are taken."""
+"""Stream: chunks of one request for a caller who may lose interest: closing or dropping it cancels the request."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from types import TracebackType
 
@@ -15,38 +14,29 @@ class Stream(Iterator[Chunk]):
     """The chunks of one request, as they come. Closing or dropping it cancels the request at its next step.
 
     `next` raises what ended the request early. Several threads may take from one stream; each chunk goes to one.
-    `engine` is kept alive until the stream is gone.
     """
 
-    def __init__(self, request: Request, engine: object) -> None:
+    def __init__(self, request: Request) -> None:
         self._request = request
-        self._engine = engine
-        self._lock = threading.Lock()
-        self._ended = False
+        self._closed = False
 
     def __next__(self) -> Chunk:
-        with self._lock:
-            if self._ended:
-                raise StopIteration
-            try:
-                event = self._request.events.get()
-            except BaseException:  # KeyboardInterrupt
-                self.close()
-                raise
-            if self._ended:  # another thread closed the stream while this one waited
-                raise StopIteration
-            self._ended = not isinstance(event, Chunk) or event.finish_reason is not None
-            if isinstance(event, Chunk):
-                return event
-            try:
-                raise event
-            finally:
-                del event  # which would hold this frame, and by it the engine
+        if self._closed:
+            raise StopIteration
+        try:
+            chunk = next(self._request)
+        except BaseException:
+            if self._closed:  # another thread closed the stream while this one waited
+                raise StopIteration from None
+            raise
+        if self._closed:
+            raise StopIteration
+        return chunk
 
     def close(self) -> None:
         """Cancel the request if it has not ended; there are no further chunks. Safe to call twice."""
-        self._ended = True
-        self._request.cancelled = True
+        self._closed = True
+        self._request.cancel()
 
     def __enter__(self) -> Stream:
         return self

@@ -14,10 +14,10 @@ from ollama_engine.errors import ConfigError, NoMemoryError, SamplingError, Shap
 from ollama_engine.sample.logprobs import TokenLogprobs
 from ollama_engine.sample.params import SamplingParams
 
-__all__ = ["Sampler", "sample_batch"]
+__all__ = ["Sampler", "accept_rows", "sample_rows"]
 
 
-@final  # sample_batch goes past Python: an override would be ignored there
+@final  # sample_rows goes past Python: an override would be ignored there
 cdef class Sampler:
     """Chooses the tokens of one sequence: its parameters, random stream and token history.
 
@@ -109,7 +109,17 @@ cdef class Sampler:
 
         Raises TokenizerError for an id outside of the vocabulary.
         """
-        self.accept_many((token,))
+        cdef int32_t checked = _checked_token(token, self.n_vocab)
+        self._claim()
+        try:
+            self._accept_claimed(checked)
+        finally:
+            self._busy = False
+
+    cdef int _accept_claimed(self, int32_t token) except -1:
+        if lib.oe_sampler_accept(self._sampler, &token, 1) != lib.OE_SAMPLE_OK:
+            raise NoMemoryError("no memory for a history of one more token")
+        return 0
 
     def accept_many(self, ids):
         """`accept` for each of the ids (any iterable of int, say a prompt); all of them or, on an error, none."""
@@ -136,7 +146,7 @@ cdef class Sampler:
         cdef int32_t wanted = _checked_top(top, self.n_vocab)
         cdef int32_t[::1] top_id = array("i", bytes(4 * (wanted + 1)))
         cdef double[::1] top_logprob = array("d", bytes(8 * (wanted + 1)))
-        job.token = _checked_tokens((token,), self.n_vocab)[0]
+        job.token = _checked_token(token, self.n_vocab)
         self._claim()
         job.sampler = self._sampler
         job.logits = &row[0]
@@ -167,38 +177,75 @@ cdef class Sampler:
         self._busy = False
 
 
-def sample_batch(samplers, logits):
-    """One step for every row: samplers[i] chooses from the float32 logits[i] of [n, n_vocab]; the GIL is released.
+def sample_rows(samplers, logits):
+    """One step for every row: samplers[i] chooses from logits[i]; the GIL is released once, for all rows.
 
-    Returns n entries in order: the token id, or the SamplingError of a row that has none; such a row does not disturb
-    the others. Equal to calling `samplers[i].sample(logits[i])` one after the other.
-    Raises ShapeError when logits are not a contiguous float32 [len(samplers), n_vocab].
+    logits: contiguous float32 [n, n_columns]; a sampler looks at the first n_vocab <= n_columns of its row. What a row
+    gives depends on its own sampler and logits only: it equals `samplers[i].sample(logits[i, :n_vocab])`.
+    Returns n entries in order: the token id, or the SamplingError of a row that has none (see Sampler); such a row
+    leaves its sampler and the others as they were. Nothing is accepted: see accept_rows.
+    Raises ShapeError for another dtype, layout or size, ConfigError when a sampler comes twice, SamplingError when
+    another thread is using one; then no row was sampled.
     """
-    cdef list owners = list(samplers)
+    cdef list owners = _checked_samplers(samplers)
     cdef const float[:, ::1] rows = _checked_rows(logits, owners)
     cdef Py_ssize_t i, n = len(owners)
-    cdef Sampler sampler
     if n == 0:
         return []
     cdef lib.oe_sample_job *jobs = <lib.oe_sample_job *> malloc(n * sizeof(lib.oe_sample_job))
     if jobs is NULL:
         raise NoMemoryError(f"no memory to sample {n} rows")
-    cdef set claimed = set()
     try:
+        _claim_all(owners)
         for i in range(n):
-            sampler = owners[i]
-            if sampler not in claimed:
-                sampler._claim()
-                claimed.add(sampler)
-            jobs[i].sampler = sampler._sampler
+            jobs[i].sampler = (<Sampler> owners[i])._sampler
             jobs[i].logits = &rows[i, 0]
         with nogil:
             lib.oe_sampler_run(jobs, n)
+        _release(owners, n)
         return [jobs[i].token if jobs[i].status == lib.OE_SAMPLE_OK else _error_of(&jobs[i]) for i in range(n)]
     finally:
-        for sampler in claimed:
-            sampler._busy = False
         free(jobs)
+
+
+def accept_rows(samplers, tokens):
+    """`samplers[i].accept(tokens[i])` for every i in one call.
+
+    Raises as `accept` and `sample_rows` do, ShapeError when there are not as many tokens as samplers; then, unless it
+    is a NoMemoryError, nothing was accepted.
+    """
+    cdef list owners = _checked_samplers(samplers)
+    cdef list ids = list(tokens)
+    cdef Py_ssize_t i, n = len(owners)
+    if len(ids) != n:
+        raise ShapeError(f"expected one token for each of {n} samplers, got {len(ids)}")
+    for i in range(n):
+        ids[i] = _checked_token(ids[i], (<Sampler> owners[i]).n_vocab)
+    _claim_all(owners)
+    try:
+        for i in range(n):
+            (<Sampler> owners[i])._accept_claimed(ids[i])
+    finally:
+        _release(owners, n)
+
+
+cdef int _claim_all(list owners) except -1:
+    """All of the samplers or, on an error, none."""
+    cdef Py_ssize_t i, first
+    for i in range(len(owners)):
+        if (<Sampler> owners[i])._busy:
+            first = owners.index(owners[i])
+            _release(owners, i)
+            if first < i:
+                raise ConfigError(f"the Sampler of row {first} comes again in row {i}; each row needs its own (fork)")
+        (<Sampler> owners[i])._claim()
+    return 0
+
+
+cdef void _release(list owners, Py_ssize_t n) noexcept:
+    cdef Py_ssize_t i
+    for i in range(n):
+        (<Sampler> owners[i])._busy = False
 
 
 # -- the border --------------------------------------------------------------------------------------------------------
@@ -231,6 +278,14 @@ cdef const float[::1] _checked_row(object logits, int n_vocab):
     return row
 
 
+cdef list _checked_samplers(object samplers):
+    cdef list owners = list(samplers)
+    for owner in owners:
+        if not isinstance(owner, Sampler):
+            raise TypeError(f"samplers must hold Sampler, got {type(owner).__name__}")
+    return owners
+
+
 cdef const float[:, ::1] _checked_rows(object logits, list owners):
     cdef const float[:, ::1] rows = None
     cdef Sampler sampler
@@ -239,12 +294,9 @@ cdef const float[:, ::1] _checked_rows(object logits, list owners):
     except (TypeError, ValueError, BufferError):
         rows = None
     if rows is None or rows.shape[0] != len(owners):
-        raise ShapeError(f"logits must be a contiguous float32 [{len(owners)}, n_vocab], got {_describe(logits)}")
-    for owner in owners:
-        if not isinstance(owner, Sampler):
-            raise TypeError(f"samplers must hold Sampler, got {type(owner).__name__}")
-        sampler = owner
-        if rows.shape[1] != sampler.n_vocab:
+        raise ShapeError(f"logits must be a contiguous float32 [{len(owners)}, n_columns], got {_describe(logits)}")
+    for sampler in owners:
+        if rows.shape[1] < sampler.n_vocab:
             raise ShapeError(f"a Sampler over {sampler.n_vocab} tokens got rows of {rows.shape[1]} logits")
     return rows
 
@@ -261,6 +313,13 @@ cdef int _checked_top(object top, int n_vocab) except -1:
     if number < 0:
         raise ConfigError(f"top must be >= 0, got {top!r}")
     return min(number, n_vocab)
+
+
+cdef int32_t _checked_token(object token, int n_vocab) except -1:
+    number = index(token)
+    if not 0 <= number < n_vocab:
+        raise TokenizerError(f"token ids must be from 0 to {n_vocab - 1}, got {token}")
+    return number
 
 
 cdef object _checked_tokens(object ids, int n_vocab):

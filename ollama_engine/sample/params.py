@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from numbers import Real
 from typing import Any
 
+from ollama_engine.config import documented
 from ollama_engine.errors import ConfigError
 
 __all__ = ["LogitBias", "SamplingParams"]
@@ -44,6 +45,7 @@ class LogitBias(Mapping[int, float]):
         return repr(self._biases)
 
 
+@documented
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
     """How the next token is chosen from the logits, and when generation ends.

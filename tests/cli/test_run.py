@@ -8,7 +8,6 @@ import sys
 
 import pytest
 
-from ollama_engine.cli import run
 from ollama_engine.cli.answer import Answerer, usage_text
 from ollama_engine.engine import Engine
 from ollama_engine.runner.request import Usage
@@ -107,7 +106,6 @@ def test_a_full_context_is_said(cli, tiny: str) -> None:
 
 def test_the_default_context_is_not_beyond_the_models(cli, tmp_path) -> None:
     short = write_tiny_llama(tmp_path / "short.gguf", n_ctx=64).path
-    assert run.trained_context(short) == 64
     result = cli("run", short, "hello", "--max-tokens", "1", "--verbose")
     assert "num_ctx 64," in result.err
     assert "warning" not in result.err

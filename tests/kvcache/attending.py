@@ -83,8 +83,10 @@ def attend(layer: int, sequence: int, history: range) -> Floats:
 
 
 @contextmanager
-def attending(n_cells: int, *, padding: int = 32, window: int | None = None, **config: Any) -> Iterator[Attending]:
-    shape = LayerShape(kv_heads=KV_HEADS, key_dim=KEY_DIM, value_dim=VALUE_DIM, window=window)
+def attending(
+    n_cells: int, *, padding: int = 32, window: int | None = None, chunk: int | None = None, **config: Any
+) -> Iterator[Attending]:
+    shape = LayerShape(kv_heads=KV_HEADS, key_dim=KEY_DIM, value_dim=VALUE_DIM, window=window, chunk=chunk)
     with Backend(BackendParams(threads=1, gpu_layers=0)) as backend:
         settings = CacheConfig(**{"dtype": "f32", "flash_attention": True, "history_padding": padding, **config})
         cache = CausalCache(backend, [shape] * 2, [0] * 2, n_cells, settings)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ollama_engine.input import Int32Array
-from ollama_engine.kvcache.cells import Cells
+from ollama_engine.kvcache.cells import MAX_SEQUENCES, Cells
 
 
 def ints(values: Iterable[int]) -> Int32Array:
@@ -21,16 +22,19 @@ def place(word: str) -> tuple[list[int], int]:
 
 
 def table(drawn: str) -> Cells:
-    """The drawn table, made with `place` and `share`-like changes of one cell at a time."""
+    """The drawn table."""
     words = drawn.split() if " " in drawn else list(drawn)
-    cells = Cells(len(words))
-    for i, word in enumerate(words):
-        if word != ".":
-            (first, *others), position = place(word)
-            cells.place(ints([i]), ints([position]), ints([first]))
-            for other in others:
-                cells.owners[i] |= np.uint64(1 << other)
-    return cells
+    placed = [([], -1) if word == "." else place(word) for word in words]
+    owners = [sum(1 << sequence for sequence in sequences) for sequences, _ in placed]
+    return Cells.from_table(ints(position for _, position in placed), np.array(owners, dtype=np.uint64))
+
+
+def ends(drops: dict[int, int]) -> NDArray[np.int64]:
+    """{sequence: end} as an array for all sequences."""
+    out = np.zeros(MAX_SEQUENCES, dtype=np.int64)
+    for sequence, end in drops.items():
+        out[sequence] = end
+    return out
 
 
 def draw(cells: Cells) -> str:

@@ -33,6 +33,41 @@ def test_attention_over_what_was_stored(dtype: Any, flash: bool) -> None:
             a.cache.cells.check()
 
 
+@pytest.mark.parametrize(("dtype", "flash"), LAYOUTS)
+def test_attention_reads_from_the_lowest_cell_of_its_sequences(dtype: Any, flash: bool) -> None:
+    with attending(160, dtype=dtype, flash_attention=flash) as a:
+        a.run([0] * 70, range(70))
+        for positions in (range(20), range(20, 50), [50]):
+            found, expected = a.run([1] * len(positions), positions), a.expected([1] * len(positions), positions)
+            assert np.abs(found - expected).max() <= TOLERANCE[dtype]
+            assert a.cache.shape_key[1] == 64
+        both = a.run([1, 0], [51, 70])
+        assert np.abs(both - a.expected([1, 0], [51, 70])).max() <= TOLERANCE[dtype]
+        assert a.cache.shape_key == (2, 0, 128)
+
+
+def test_kept_histories_of_others_cost_nothing() -> None:
+    with attending(256) as a:
+        for sequence in range(3):
+            a.cache.begin(Batch.of([0] * 64, 0, sequence))
+            assert a.cache.shape_key == (64, 64 * sequence, 64 * (sequence + 1))
+
+
+def test_a_sequence_that_was_dropped_whole_begins_again() -> None:
+    """What a chunk leaves behind is dropped at its end; where the sequence goes on must not outlive a new beginning."""
+    with attending(64, chunk=6) as a:
+        a.run([0] * 6, range(6))
+        a.run([1], [0])
+        assert a.cache.cells.last_position(0) == -1
+        a.run([0] * 2, range(2))
+        a.cache.check()
+        a.run([1], [1])
+        assert a.cache.can_resume(0, 2)
+        found = a.run([0] * 2, [2, 3])
+        assert np.abs(found - a.expected([0] * 2, [2, 3])).max() <= 1e-5
+        a.cache.check()
+
+
 @both_layouts
 def test_freed_cells_are_used_again(flash: bool) -> None:
     with attending(32, flash_attention=flash) as a:
@@ -82,8 +117,8 @@ def test_overflow_changes_nothing(window: int | None) -> None:
     with attending(32, window=window) as a:
         a.cache.cells = table(" ".join([f"a{i}" for i in range(14)] + [f"b{i}" for i in range(10)] + ["."] * 8))
         before = draw(a.cache.cells)
-        # With a window, 11 cells of a are out of sight at position 14: 8 + 11 would be free.
-        n = 9 if window is None else 20
+        # With a window, 11 cells of a are out of sight at position 14, and 7 of b at 10: 8 + 18 would be free.
+        n = 9 if window is None else 27
         with pytest.raises(ContextOverflowError, match=f"{n} tokens do not fit: {n - 1} of 32"):
             a.cache.begin(Batch.of([0] * n, 14))
         assert draw(a.cache.cells) == before
@@ -105,16 +140,17 @@ def test_nonsense_does_not_leak_from_scrubbed_cells(dtype: Any, flash: bool, bad
             assert np.abs(found - expected).max() <= TOLERANCE[dtype]
 
 
-def test_graph_shape_changes_only_with_tokens_and_padded_history() -> None:
+def test_graph_shape_changes_only_with_tokens_and_the_run_that_is_read() -> None:
     with attending(128, padding=32) as a:
         a.cache.begin(Batch.of([0] * 30, 0))
         keys = []
         for position in range(30, 66):
             a.cache.begin(Batch.of([0], position))
             keys.append(a.cache.shape_key)
-        assert keys == [(1, 32)] * 2 + [(1, 64)] * 32 + [(1, 96)] * 2
+        # What the prompt read serves for two tokens; then a row that decodes has room for 64 steps.
+        assert keys == [(1, 0, 32)] * 2 + [(1, 0, 64)] * 32 + [(1, 0, 128)] * 2
         a.cache.begin_reserve(7)
-        assert a.cache.shape_key == (7, 128)
+        assert a.cache.shape_key == (7, 0, 128)
 
 
 @pytest.mark.parametrize(

@@ -1,26 +1,25 @@
-"""The cell table by hand-written cases, and against a naive twin over random histories."""
+"""The cell table by hand-written cases, and what it refuses. Against its twin: test_cells_twin."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from ollama_engine.kvcache.cells import MAX_SEQUENCES, Cells
-from ollama_engine.kvcache.visibility import Visibility
-from tests.kvcache.drawing import draw, ints, table
+from ollama_engine.errors import ShapeError
+from ollama_engine.kvcache.cells import MAX_CELLS, MAX_SEQUENCES, Cells, Moves
+from tests.kvcache.drawing import draw, ends, ints, place, table
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
     ("before", "call", "result", "after"),
     [
-        ("....", ("find_free", 2), [0, 1], "...."),
-        ("a0 . a1 .", ("find_free", 2), [1, 3], "a0 . a1 ."),
-        ("a0 . a1 .", ("find_free", 3), None, "a0 . a1 ."),
         ("a0 . a1 .", ("extent",), 3, "a0 . a1 ."),
         (". .", ("extent",), 0, ". ."),
         ("a0 a1 b0 a2", ("last_position", 0), 2, "a0 a1 b0 a2"),
@@ -44,116 +43,221 @@ def test_one_call(before: str, call: tuple[object, ...], result: object, after: 
 
 
 @pytest.mark.parametrize(
-    ("cells", "drops", "free"),
+    ("before", "rows", "places"),
     [
-        ("a0 a1 a2 .", [], 1),
-        ("a0 a1 a2 .", [(0, 2)], 3),
-        ("ab0 ab1 a2 b2", [(0, 2)], 0),
-        ("ab0 ab1 a2 b2", [(0, 2), (1, 1)], 1),
-        ("ab0 ab1 a2 b2", [(0, 3), (1, 3)], 4),
+        ("....", "a0 a1", [0, 1]),
+        ("a0 . . .", "a1 b0 a2", [1, 2, 3]),
+        ("a0 . a1 . .", "a2 b0", [3, 1]),  # above its own, though a lower one is free
+        (". a7 . b0", "a8 b1 a9", None),
+        (". a7 . b0 .", "a8 b1 a9", [2, 4, 0]),  # none is left above
+        (". a7 . b0 . .", "b1 a8 b2", [4, 2, 5]),
+        (". . a7", "a8 a9", [0, 1]),
+        (". ab7 . .", "b8 a8", [2, 3]),
+        ("b0 . . .", "a1 a0 a2", [2, 1, 3]),  # a batch may name positions in any order
+        ("a0 .", "", []),
     ],
 )
-def test_what_would_be_free_changes_nothing(cells: str, drops: list[tuple[int, int]], free: int) -> None:
-    made = table(cells)
-    assert made.n_free_without(drops) == free
-    assert draw(made) == draw(table(cells))
-
-
-def test_a_table_has_cells_and_64_sequences() -> None:
-    with pytest.raises(ValueError, match="at least one"):
-        Cells(0)
-    for sequence in (-1, MAX_SEQUENCES):
-        with pytest.raises(ValueError, match="0 to 63"):
-            Cells(4).remove(sequence)
-    cells = Cells(1)
-    cells.place(ints([0]), ints([7]), ints([MAX_SEQUENCES - 1]))
-    assert cells.last_position(MAX_SEQUENCES - 1) == 7
+def test_where_tokens_go(before: str, rows: str, places: list[int] | None) -> None:
+    cells = table(before)
+    tokens = [place(word) for word in rows.split()]
+    found = cells.find_places(ints(p for _, p in tokens), ints(s[0] for s, _ in tokens))
+    assert (None if found is None else found.tolist()) == places
+    assert draw(cells) == draw(table(before))
     cells.check()
 
 
-@dataclass
-class Twin:
-    """The same in dictionaries: cell -> (position, sequences)."""
-
-    size: int
-    used: dict[int, tuple[int, set[int]]] = field(default_factory=dict)
-
-    def of(self, sequence: int) -> dict[int, int]:
-        return {cell: position for cell, (position, owners) in self.used.items() if sequence in owners}
-
-
-SIZE = 12
-sequences = st.sampled_from([0, 1, 2, 63])
-positions = st.integers(0, 2 * SIZE)
-
-
-class CellsAgainstTwin(RuleBasedStateMachine):
-    def __init__(self) -> None:
-        super().__init__()
-        self.cells = Cells(SIZE)
-        self.twin = Twin(SIZE)
-
-    @rule(sequence=sequences, n=st.integers(1, 5))
-    def append(self, sequence: int, n: int) -> None:
-        free = [cell for cell in range(SIZE) if cell not in self.twin.used]
-        found = self.cells.find_free(n)
-        if n > len(free):
-            assert found is None
-            return
-        assert found is not None
-        assert found.tolist() == free[:n]
-        begin = max(self.twin.of(sequence).values(), default=-1) + 1
-        self.cells.place(found, ints(range(begin, begin + n)), ints([sequence] * n))
-        for i, cell in enumerate(free[:n]):
-            self.twin.used[cell] = (begin + i, {sequence})
-
-    @rule(sequence=sequences, begin=positions, end=st.none() | positions)
-    def remove(self, sequence: int, begin: int, end: int | None) -> None:
-        chosen = [c for c, p in self.twin.of(sequence).items() if p >= begin and (end is None or p < end)]
-        assert self.cells.remove(sequence, begin, end) == len(chosen)
-        for cell in chosen:
-            self.twin.used[cell][1].discard(sequence)
-            if not self.twin.used[cell][1]:
-                del self.twin.used[cell]
-
-    @rule(ends=st.dictionaries(sequences, positions, max_size=3))
-    def remove_below(self, ends: dict[int, int]) -> None:
-        free = self.cells.n_free_without(ends.items())
-        self.cells.remove_below(list(ends.items()))
-        assert self.cells.n_free == free
-        for sequence, end in ends.items():
-            for cell in [c for c, p in self.twin.of(sequence).items() if p < end]:
-                self.twin.used[cell][1].discard(sequence)
-                if not self.twin.used[cell][1]:
-                    del self.twin.used[cell]
-
-    @precondition(lambda self: any(not self.twin.of(s) for s in (0, 1, 2, 63)))
-    @rule(source=sequences, end=positions)
-    def share(self, source: int, end: int) -> None:
-        target = next(s for s in (0, 1, 2, 63) if not self.twin.of(s))
-        chosen = [c for c, p in self.twin.of(source).items() if p < end]
-        assert self.cells.share(source, target, end) == len(chosen)
-        for cell in chosen:
-            self.twin.used[cell][1].add(target)
-
-    @rule(rows=st.lists(st.tuples(positions, sequences), min_size=1, max_size=4), window=st.none() | st.integers(1, 6))
-    def look(self, rows: list[tuple[int, int]], window: int | None) -> None:
-        extent = max(1, self.cells.extent())
-        last = ints(p for p, _ in rows)
-        seen = self.cells.visible(extent, ints(s for _, s in rows), Visibility(window=window).first(last), last)
-        for (position, sequence), row in zip(rows, seen, strict=True):
-            low = -1 if window is None else position - window
-            assert set(np.flatnonzero(row)) == {c for c, p in self.twin.of(sequence).items() if low < p <= position}
-
-    @invariant()
-    def counts_agree(self) -> None:
-        self.cells.check()
-        assert self.cells.n_used == len(self.twin.used)
-        assert self.cells.n_free == SIZE - len(self.twin.used)
-        assert self.cells.extent() == max(self.twin.used, default=-1) + 1
-        for sequence in (0, 1, 2, 63):
-            assert self.cells.last_position(sequence) == max(self.twin.of(sequence).values(), default=-1)
+@pytest.mark.parametrize(
+    ("cells", "sequences", "span"),
+    [
+        (". a0 . b0 a1 . b1 .", [0], (1, 5)),
+        (". a0 . b0 a1 . b1 .", [1], (3, 7)),
+        (". a0 . b0 a1 . b1 .", [1, 0, 1], (1, 7)),
+        (". a0 . b0 a1 . b1 .", [2, 1], (3, 7)),
+        (". a0 . b0 a1 . b1 .", [2], (0, 0)),
+        (". a0", [], (0, 0)),
+    ],
+)
+def test_span_of_some_sequences(cells: str, sequences: list[int], span: tuple[int, int]) -> None:
+    assert table(cells).span(ints(sequences)) == span
 
 
-CellsAgainstTwin.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
-TestCellsAgainstTwin = CellsAgainstTwin.TestCase
+@pytest.mark.parametrize(
+    ("cells", "drops", "free"),
+    [
+        ("a0 a1 a2 .", {}, 1),
+        ("a0 a1 a2 .", {0: 2}, 3),
+        ("a2 a0 a1 .", {0: 2}, 3),
+        ("ab0 ab1 a2 b2", {0: 2}, 0),
+        ("ab0 ab1 a2 b2", {0: 2, 1: 1}, 1),
+        ("ab0 ab1 a2 b2", {0: 3, 1: 3}, 4),
+    ],
+)
+def test_what_would_be_free_changes_nothing(cells: str, drops: dict[int, int], free: int) -> None:
+    made = table(cells)
+    assert made.n_free_without(ends(drops)) == free
+    assert draw(made) == draw(table(cells))
+    made.remove_below(ends(drops))
+    assert made.n_free == free
+    made.check()
+
+
+def test_a_sequence_goes_on_where_it_did_after_all_of_it_was_dropped() -> None:
+    cells = table("a0 a1 b0 .")
+    cells.remove_below(ends({0: 2}))
+    assert cells.next_positions()[:3].tolist() == [2, 1, 0]
+    assert cells.next_positions(ints([7, 4, 5]), ints([2, 0, 0]))[:3].tolist() == [4, 1, 7]
+    cells.remove(0)
+    assert cells.next_positions()[:3].tolist() == [0, 1, 0]
+
+
+def test_a_table_has_cells_and_64_sequences() -> None:
+    for n in (0, -1, MAX_CELLS + 1):
+        with pytest.raises(ValueError, match="at least one cell and at most 16777216"):
+            Cells(n)
+    cells = Cells(1)
+    cells.place(ints([0]), ints([2**31 - 1]), ints([MAX_SEQUENCES - 1]))
+    assert cells.last_position(MAX_SEQUENCES - 1) == 2**31 - 1
+    assert cells.next_positions()[-1] == 2**31
+    cells.check()
+
+
+def test_the_largest_table() -> None:
+    cells = Cells(MAX_CELLS)
+    last = ints([MAX_CELLS - 1])
+    cells.place(last, ints([3]), ints([5]))
+    assert cells.find_places(ints([4]), ints([5])) == 0
+    assert (cells.extent(), cells.span(ints([5]))) == (MAX_CELLS, (MAX_CELLS - 1, MAX_CELLS))
+    cells.remove(5)
+    assert (cells.extent(), cells.n_free) == (0, MAX_CELLS)
+
+
+@pytest.mark.parametrize("sequence", [-1, MAX_SEQUENCES, 2**70])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda cells, s: cells.remove(s),
+        lambda cells, s: cells.share(0, s, 1),
+        lambda cells, s: cells.share(s, 2, 1),
+        lambda cells, s: cells.last_position(s),
+        lambda cells, s: cells.has_all(s, 0, 1),
+        lambda cells, s: cells.shift_plan(s, 0, 1),
+    ],
+)
+def test_there_are_64_sequences(call: Any, sequence: int) -> None:
+    with pytest.raises(ValueError, match="0 to 63"):
+        call(table("a0 ."), sequence)
+
+
+ROW = [ints([0])] * 3
+
+REFUSED = [
+    ("sequences out of range", lambda c: c.find_places(ints([0]), ints([64])), "sequences are 0 to 63, got 64"),
+    ("negative sequences", lambda c: c.span(ints([-1])), "sequences are 0 to 63, got -1"),
+    ("negative positions", lambda c: c.next_positions(ints([-1]), ints([0])), "positions are 0 to 2147483647, got -1"),
+    ("fewer positions", lambda c: c.find_places(ints([1]), ints([0, 1])), r"sequences are a contiguous int32 \[1\]"),
+    (
+        "wide positions",
+        lambda c: c.find_places(np.zeros(1, dtype=np.int64), ints([0])),
+        r"positions are a contiguous int32 \[n\], got int64",
+    ),
+    ("no arrays", lambda c: c.find_places([1], [0]), "positions are a contiguous int32.*got list"),
+    ("none", lambda c: c.span(None), "sequences are a contiguous int32.*got NoneType"),
+    ("strided", lambda c: c.span(np.zeros(4, dtype=np.int32)[::2]), "sequences are a contiguous int32"),
+    (
+        "two dimensions",
+        lambda c: c.span(np.zeros((1, 1), dtype=np.int32)),
+        r"sequences are a contiguous int32 \[n\], got int32 \[1, 1\]",
+    ),
+    ("cells out of range", lambda c: c.place(ints([4]), ints([5]), ints([0])), "cells are 0 to 3, got 4"),
+    ("negative cells", lambda c: c.place(ints([-1]), ints([5]), ints([0])), "cells are 0 to 3, got -1"),
+    ("used cells", lambda c: c.place(ints([1, 0]), ints([5, 6]), ints([0, 0])), "tokens go into free cells"),
+    ("a cell twice", lambda c: c.place(ints([1, 1]), ints([5, 6]), ints([0, 1])), "tokens go into free cells"),
+    (
+        "few ends",
+        lambda c: c.remove_below(np.zeros(63, dtype=np.int64)),
+        r"ends are a contiguous int64 \[64\], got int64 \[63\]",
+    ),
+    ("narrow ends", lambda c: c.n_free_without(np.zeros(64, dtype=np.int32)), "ends are a contiguous int64"),
+    ("no ends", lambda c: c.usage_without(None), "ends are a contiguous int64.*got NoneType"),
+    ("shift before the beginning", lambda c: c.shift_plan(0, -1, 2), "a shift begins at 0 or later, got -1"),
+    ("shift by nothing", lambda c: c.shift_plan(0, 0, 0), "a shift discards 1 position or more, got 0"),
+    ("another's shift", lambda c: c.shift(0, 0, 1, Moves(ints([0]), ints([1]))), "not those that shift_plan gives"),
+    ("half a shift", lambda c: c.shift(0, 0, 1, Moves(ints([2]), ints([]))), "not those that shift_plan gives"),
+    ("moves out of range", lambda c: c.move(Moves(ints([0]), ints([9]))), "cells are 0 to 3, got 9"),
+    ("moves from a free cell", lambda c: c.move(Moves(ints([0, 1]), ints([3, 3]))), "from used cells to free ones"),
+    ("moves into a used cell", lambda c: c.move(Moves(ints([0]), ints([2]))), "from used cells to free ones"),
+    ("two moves into one cell", lambda c: c.move(Moves(ints([0, 2]), ints([1, 1]))), "from used cells to free ones"),
+    ("half of moves", lambda c: c.move((ints([0]),)), "to unpack"),
+    ("uneven moves", lambda c: c.move(Moves(ints([0, 2]), ints([1]))), r"targets are a contiguous int32 \[2\]"),
+    (
+        "a mask beyond the table",
+        lambda c: c.fill_mask(2, *ROW, np.zeros((1, 3), dtype=np.float16)),
+        "4 cells at most, got 3 from 2 on",
+    ),
+    (
+        "a mask before the table",
+        lambda c: c.fill_mask(-1, *ROW, np.zeros((1, 1), dtype=np.float16)),
+        "4 cells at most, got 1 from -1 on",
+    ),
+    (
+        "a mask of other rows",
+        lambda c: c.fill_mask(0, *ROW, np.zeros((2, 1), dtype=np.float16)),
+        "a mask is a contiguous, writable float16",
+    ),
+    (
+        "a mask of integers",
+        lambda c: c.fill_mask(0, *ROW, np.zeros((1, 1), dtype=np.int16)),
+        "a mask is a contiguous, writable float16.*int16",
+    ),
+    (
+        "a strided mask",
+        lambda c: c.fill_mask(0, *ROW, np.zeros((1, 4), dtype=np.float16)[:, ::2]),
+        "a mask is a contiguous, writable float16",
+    ),
+    ("no mask", lambda c: c.fill_mask(0, *ROW, None), "a mask is a contiguous.*got NoneType"),
+    (
+        "fewer firsts",
+        lambda c: c.fill_mask(0, ints([0]), ints([]), ints([0]), np.zeros((1, 1), dtype=np.float16)),
+        r"first are a contiguous int32 \[1\]",
+    ),
+    (
+        "a used cell without position",
+        lambda c: Cells.from_table(ints([-1]), np.ones(1, dtype=np.uint64)),
+        "used cells have positions of 0 or more, cell 0 has -1",
+    ),
+    (
+        "a position twice",
+        lambda c: Cells.from_table(ints([1, 1]), np.ones(2, dtype=np.uint64)),
+        "expected of sequence 0: each position once",
+    ),
+    (
+        "fewer owners",
+        lambda c: Cells.from_table(ints([1, 1]), np.ones(1, dtype=np.uint64)),
+        "as many positions as owners, got 2 and 1",
+    ),
+    ("no owners", lambda c: Cells.from_table(ints([1]), None), r"owners are a contiguous uint64 \[n\]"),
+]
+
+
+@pytest.mark.parametrize(("call", "told"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
+def test_what_is_refused_changes_nothing(call: Any, told: str) -> None:
+    cells = table("a0 . ab1 .")
+    with pytest.raises(ValueError, match=told):
+        call(cells)
+    assert draw(cells) == "a0 . ab1 ."
+    cells.check()
+
+
+def test_a_read_only_mask_is_not_written() -> None:
+    mask = np.ones((1, 4), dtype=np.float16)
+    mask.flags.writeable = False
+    with pytest.raises(ShapeError, match="writable float16"):
+        table("a0 . ab1 .").fill_mask(0, *[ints([0])] * 3, mask)
+    assert (mask == 1).all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_argument_ends_the_process(seed: int) -> None:
+    command = [sys.executable, "-m", "tests.kvcache.cells_fuzz_child", str(seed), "6000"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    assert result.returncode == 0, result.stderr

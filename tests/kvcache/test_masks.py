@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 from ollama_engine.input import Batch
+from ollama_engine.kvcache.cells import Cells
+from ollama_engine.kvcache.mask import MaskBuffer
+from ollama_engine.kvcache.span import Span
 from ollama_engine.kvcache.visibility import Visibility, last_seen
+from tests.kvcache.cells_twin import CellsTwin
 from tests.kvcache.drawing import ints, place, table
 
 
@@ -47,20 +52,24 @@ CASES = [
 ]
 
 
+def shown(cells: Cells, sequences: Any, first: Any, last: Any, begin: int = 0, end: int | None = None) -> str:
+    span = Span(begin, len(cells) if end is None else end)
+    mask = MaskBuffer().fill(cells, span, sequences, first, last)
+    assert set(mask.ravel().tolist()) <= {0.0, -np.inf}
+    return "/".join("".join("0" if cell == 0 else "x" for cell in row) for row in mask)
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_mask(case: Case) -> None:
     rows = [place(word) for word in case.rows.split()]
     cells = table(case.cells)
     positions, sequences = ints(p for _, p in rows), ints(s[0] for s, _ in rows)
     first = Visibility(window=case.window, chunk=case.chunk).first(positions)
-    seen = cells.visible(len(cells), sequences, first, positions)
-    assert "/".join("".join("0" if cell else "x" for cell in row) for row in seen) == case.mask
-
-
-def test_a_mask_may_stop_early_or_go_on_over_free_cells() -> None:
-    cells = table("a0 a1 . .")
-    for extent in (1, 2, 4):
-        assert cells.visible(extent, ints([0]), ints([0]), ints([1])).tolist() == [[True, True, False, False][:extent]]
+    assert shown(cells, sequences, first, positions) == case.mask
+    for begin in range(len(cells)):
+        for end in range(begin, len(cells) + 1):
+            part = "/".join(row[begin:end] for row in case.mask.split("/"))
+            assert shown(cells, sequences, first, positions, begin, end) == part
 
 
 @pytest.mark.parametrize(
@@ -77,8 +86,7 @@ def test_tokens_of_one_block_see_each_other(rows: str, blocks: list[int], mask: 
     places = [place(word) for word in rows.split()]
     positions, sequences = ints(p for _, p in places), ints(s[0] for s, _ in places)
     batch = Batch(positions, positions, sequences, ints([0]), blocks=ints(blocks))
-    seen = cells.visible(len(cells), sequences, Visibility().first(positions), last_seen(batch))
-    assert "/".join("".join("0" if cell else "x" for cell in row) for row in seen) == mask
+    assert shown(cells, sequences, Visibility().first(positions), last_seen(batch)) == mask
 
 
 def test_a_block_that_a_window_cuts() -> None:
@@ -86,5 +94,43 @@ def test_a_block_that_a_window_cuts() -> None:
     cells = table("a0 a1 a2 a3")
     positions = ints(range(4))
     batch = Batch(positions, positions, ints([0] * 4), ints([0]), blocks=ints([-1, 5, 5, 5]))
-    seen = cells.visible(4, batch.sequences, Visibility(window=2).first(positions), last_seen(batch))
-    assert [row.astype(int).tolist() for row in seen] == [[1, 0, 0, 0], [1, 1, 1, 1], [0, 1, 1, 1], [0, 0, 1, 1]]
+    first = Visibility(window=2).first(positions)
+    assert shown(cells, batch.sequences, first, last_seen(batch)) == "0xxx/0000/x000/xx00"
+
+
+@pytest.mark.parametrize("limits", [{}, {"window": 37}, {"chunk": 50}])
+def test_a_long_table_of_two_sequences_beside_the_twin(limits: dict[str, int]) -> None:
+    """Words of cells that are full, empty and mixed, and runs that begin and end within one."""
+    n = 700
+    rng = np.random.default_rng(0)
+    owners = np.repeat(rng.choice([0, 1, 2, 3], 20), 35).astype(np.uint64)
+    owners[300:500] = rng.choice([0, 1, 2, 3], 200)
+    positions = np.where(owners > 0, rng.permutation(n), -1).astype(np.int32)
+    cells, twin = Cells.from_table(positions, owners), CellsTwin(n)
+    twin.positions, twin.owners = positions, owners
+    last = ints([n, 0, 300, 301, 302, 650, n, 2**31 - 1])
+    first = Visibility(**limits).first(last)
+    sequences = ints([0, 1, 1, 1, 0, 0, 1, 5])
+    for begin, end in ((0, n), (64, 640), (1, 2), (63, 65), (299, 700), (130, 131), (200, 200)):
+        mask = MaskBuffer().fill(cells, Span(begin, end), sequences, first, last)
+        assert ((mask == 0) == twin.visible(begin, end, sequences, first, last)).all()
+
+
+def test_a_buffer_is_taken_once() -> None:
+    masks, cells = MaskBuffer(), table("a0 a1 . .")
+    masks.reserve(2, 4)
+    rows = ints([0, 0]), ints([0, 0]), ints([0, 1])
+    large = masks.fill(cells, Span(0, 4), *rows)
+    small = masks.fill(cells, Span(0, 2), *rows)
+    assert np.shares_memory(large, small)
+    assert small.flags.c_contiguous
+
+
+@pytest.mark.parametrize("memory", [0, 3, 2**70])
+@pytest.mark.parametrize(
+    "limits", [{}, {"window": 1}, {"window": 5}, {"window": 2**70}, {"chunk": 4}, {"chunk": 2**70}]
+)
+def test_what_is_kept_is_what_the_earliest_to_resume_would_see(limits: dict[str, int], memory: int) -> None:
+    policy = Visibility(**limits, memory=memory)
+    kept = policy.kept_from(np.arange(20)).tolist()
+    assert kept == [policy.first_of(max(0, position - memory)) for position in range(20)]

@@ -87,7 +87,8 @@ class World:
             self.histories.setdefault(sequence, {})[position] = Kept(token, 0, {sequence})
         for sequence, history in self.histories.items():
             first = min((p for s, p in rows if s == sequence), default=max(history, default=0) + 1)
-            self._forget(sequence, range(self.cache.visibility.kept_from(first)).__contains__)
+            policy = self.cache.visibility
+            self._forget(sequence, range(policy.first_of(max(0, first - policy.memory))).__contains__)
 
     def share(self, source: int, target: int, end: int) -> None:
         self.cache.share(source, target, end)

@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ollama_engine.errors import ClosedError, EngineError
 from ollama_engine.ml import ops
@@ -99,6 +100,47 @@ def never_initialised() -> None:
         made.close()
         with refused(EngineError):
             made.__init__(*args)  # type: ignore[misc]
+
+
+@scene
+def arrays_that_outlive_everything() -> None:
+    """Arrays of `mapped` are read after their memory was given up in every way: closed, dropped, planned anew."""
+    rng = random.Random(2)
+    kept: list[NDArray[np.float32]] = []
+    for turn in range(150):
+        backend = new_backend(threads=1, max_nodes=64)
+        ctx = Context(backend)
+        x = ctx.input("f32", (1 << rng.randint(4, 18),))
+        y = ops.scale(x, 2.0)
+        ctx.forward(y)
+        ctx.alloc()
+        x.set(np.full(x.shape, turn, dtype=np.float32))
+        ctx.compute()
+        mapping = y.mapped()
+        kept.append(mapping.__enter__()[1:][::2])
+        assert (kept[-1] == 2 * turn).all()
+        if rng.random() < 0.5:
+            mapping.__exit__(None, None, None)
+            for rows in (1 << 19, 1 << 20):
+                larger = Context(backend)
+                larger.forward(ops.sqr(larger.input("f32", (rows,))))
+                larger.alloc()
+                assert (kept[-1] == 2 * turn).all()
+        things = [backend, ctx, x, y, mapping]
+        del backend, ctx, x, y, mapping
+        rng.shuffle(things)
+        for thing in things[: rng.randint(0, 5)]:
+            if isinstance(thing, (Backend, Context)):
+                thing.close()
+        thing = larger = None
+        while things:
+            things.pop()
+        if rng.random() < 0.2:
+            gc.collect()
+        assert (kept[-1] == 2 * turn).all()
+        del kept[: -rng.randint(1, 8)]
+    gc.collect()
+    assert all((array == array[0]).all() for array in kept)
 
 
 class Closer:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import random
 import threading
+import time
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ollama_engine.errors import ClosedError, ComputeError, EngineError, ShapeError
 from ollama_engine.ml import ops
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.storage import Storage
+from ollama_engine.ml.tensor import Tensor
 from tests.ml.scenes import new_backend, refused, run_threads, scene, stored
 
 
@@ -36,6 +40,7 @@ def _crowd(backend: Backend, *, close_backend: bool) -> None:
         ctx.measure,
         ctx.reserve,
         y[0].numpy,
+        lambda: _look(y[0]),
         lambda: x.set(np.ones((8, 32), np.float32)),
         lambda: y.append(y[-1] + ctx.from_floats(np.ones(32))),
         lambda: ctx.forward(y[-1]),
@@ -56,6 +61,46 @@ def _crowd(backend: Backend, *, close_backend: bool) -> None:
 
     run_threads(lambda: work(1), lambda: work(2), lambda: work(3), close)
     backend.close()
+
+
+def _look(tensor: Tensor) -> None:
+    with tensor.mapped() as array:
+        before = array.copy()
+        time.sleep(0.0001)
+        assert np.array_equal(array, before, equal_nan=True)
+
+
+@scene
+def large_values_travel_while_owners_close() -> None:
+    """Copies of megabytes release the GIL; whoever closes meanwhile has to wait."""
+    values = np.arange(1 << 20, dtype=np.float32)
+    for turn in range(20):
+        backend = new_backend(threads=1)
+        storage, table = stored(backend, 1 << 20, 1)
+        ctx = Context(backend)
+        constant = ctx.from_floats(values)
+
+        owners = (ctx, storage, backend)
+        run_threads(
+            functools.partial(_travel, constant, values),
+            functools.partial(_travel, table, values[None]),
+            functools.partial(_close_soon, owners[turn % 3], backend),
+        )
+
+
+def _travel(tensor: Tensor, values: NDArray[np.float32]) -> None:
+    out = np.empty_like(values)
+    with contextlib.suppress(ClosedError):
+        while True:
+            tensor.set(values)
+            tensor.read_into(out)
+            assert np.array_equal(out, values)
+
+
+def _close_soon(*owners: Context | Storage | Backend) -> None:
+    time.sleep(0.003)
+    for owner in owners:
+        owner.close()
 
 
 @scene

@@ -218,6 +218,26 @@ def test_measure_and_reserve(backend: Backend) -> None:
         assert fresh.graph_bytes() == needed
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_scratch_memory_of_the_kernels_is_planned(threads: int) -> None:
+    """A product with a Q8_0 weight first converts the other operand to Q8_0, 34 bytes for 32 values."""
+    with Backend(BackendParams(threads=threads), max_nodes=64) as fresh, Storage(fresh, 1) as weights:
+        w = weights.add("w", "q8_0", (256, 8))
+        weights.allocate(0)
+        assert fresh.work_bytes() == 0
+        for rows, most in ((128, 128), (4, 128), (512, 512)):
+            with Context(fresh) as ctx:
+                ctx.forward(ops.mul_mat(w, ctx.input("f32", (256, rows))))
+                assert ctx.measure() == ctx.measure()
+                ctx.reserve()
+                assert 0 <= fresh.work_bytes() - most * 256 // 32 * 34 <= 64 * threads
+        with Context(fresh) as ctx:
+            ctx.forward(ops.scale(ctx.input("f32", (256, 1024)), 2))
+            taken = fresh.work_bytes()
+            ctx.reserve()
+            assert fresh.work_bytes() == taken
+
+
 def test_a_graph_far_larger_than_memory(backend: Backend) -> None:
     with Context(backend) as ctx:
         y = ops.sqr(ctx.input("f32", (1 << 20, 1 << 19)))

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from ollama_engine.config import EngineConfig
 from ollama_engine.errors import ConfigError
-from ollama_engine.ml import hostmem, placement
+from ollama_engine.ml import placement
 from ollama_engine.ml.device_info import Device, DeviceKind, number_by_library
 from ollama_engine.ml.placement import BackendParams, assign_layers, choose_devices, choose_threads
 from ollama_engine.ml.threads import check_threads
@@ -36,30 +40,51 @@ def test_indices_count_within_a_library() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"threads": 0}, "threads is 1 to 512"),
-        ({"threads": 513}, "threads is 1 to 512"),
+        ({"threads": 0}, "threads is a whole number from 1 to 512, got 0"),
+        ({"threads": 513}, "threads is a whole number from 1 to 512"),
         ({"threads": 2.5}, "threads is a whole number"),
+        ({"threads": True}, "threads is a whole number"),
         ({"threads": "4"}, "threads is a whole number"),
-        ({"gpu_layers": -1}, "gpu_layers is 0 or more"),
+        ({"gpu_layers": -1}, "gpu_layers is a whole number from 0"),
         ({"gpu_layers": "all"}, "gpu_layers is a whole number"),
-        ({"main_gpu": -1}, "main_gpu is a GPU's index"),
+        ({"main_gpu": -1}, "main_gpu is a whole number from 0"),
         ({"main_gpu": None}, "main_gpu is a whole number"),
-        ({"flash_attention": True}, "flash_attention is"),
+        ({"flash_attention": 1}, "flash_attention is one of auto, on, off"),
         ({"flash_attention": "yes"}, "flash_attention is"),
+        ({"flash_attention": None}, "flash_attention is"),
+        ({"mmap": "no"}, "mmap is True or False"),
+        ({"mmap": None}, "mmap is True or False"),
         ({"tensor_split": ()}, "tensor_split is a share"),
         ({"tensor_split": (0, 0)}, "tensor_split is a share"),
         ({"tensor_split": (1, -1)}, "tensor_split is a share"),
         ({"tensor_split": (float("nan"),)}, "tensor_split is a share"),
         ({"tensor_split": (float("inf"), 1)}, "tensor_split is a share"),
-        ({"tensor_split": "3,1"}, "tensor_split is a tuple"),
-        ({"tensor_split": ("3", "1")}, "tensor_split is a tuple"),
-        ({"tensor_split": 1}, "tensor_split is a tuple"),
+        ({"tensor_split": "3,1"}, "tensor_split is a share"),
+        ({"tensor_split": ("3", "1")}, "tensor_split is a share"),
+        ({"tensor_split": 1}, "tensor_split is a share"),
     ],
     ids=str,
 )
 def test_options_out_of_range(options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         BackendParams(**options)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=message):
+        EngineConfig(**options)  # type: ignore[arg-type]
+
+
+def test_every_option_of_a_backend_is_one_of_an_engine() -> None:
+    """So that one place states what it may be."""
+    defaults = {option.name: option.default for option in fields(EngineConfig)}
+    assert {option.name: option.default for option in fields(BackendParams)}.items() <= defaults.items()
+
+
+def test_options_are_put_into_their_plain_form() -> None:
+    given: dict[str, Any] = {
+        "threads": np.int64(2), "main_gpu": np.uint8(1), "flash_attention": True, "tensor_split": iter([3, 1]),
+    }  # fmt: skip
+    params = BackendParams(**given)
+    assert params == BackendParams(threads=2, main_gpu=1, flash_attention="on", tensor_split=(3.0, 1.0))
+    assert (type(params.threads), type(params.main_gpu)) == (int, int)
 
 
 @pytest.mark.parametrize(
@@ -171,18 +196,3 @@ def test_threads_beyond_the_cpus_are_cut(caplog: pytest.LogCaptureFixture) -> No
 @pytest.mark.parametrize("n", [1, 2, 8])
 def test_threads_are_granted(n: int) -> None:
     check_threads(n)
-
-
-@pytest.mark.parametrize(
-    ("limit", "used", "cache", "room"),
-    [("max", 0, 0, 1000 << 10), ("600000", 100000, 0, 500000), ("600000", 500000, 300000, 400000), ("1", 9, 0, 0)],
-)
-def test_available_memory(tmp_path: Path, limit: str, used: int, cache: int, room: int) -> None:
-    meminfo = tmp_path / "meminfo"
-    meminfo.write_text("MemTotal: 5000 kB\nMemAvailable:    1000 kB\n", encoding="ascii")
-    (tmp_path / "memory.max").write_text(limit, encoding="ascii")
-    (tmp_path / "memory.current").write_text(str(used), encoding="ascii")
-    (tmp_path / "memory.stat").write_text(f"anon 1\nfile {cache}\n", encoding="ascii")
-    assert hostmem.available_bytes(meminfo, tmp_path) == room
-    assert hostmem.available_bytes(meminfo, tmp_path / "none") == 1000 << 10
-    assert hostmem.available_bytes(tmp_path / "none", tmp_path / "none") > 0

@@ -10,6 +10,9 @@ from types import ModuleType
 
 import pytest
 
+from ollama_engine.config import RANGES
+from ollama_engine.ml.backend import MAX_DEVICES
+
 ROOT = Path(__file__).resolve().parents[2]
 ML = ROOT / "ollama_engine" / "ml"
 PXD = [ML / "libggml.pxd", ML / "libgguf.pxd"]
@@ -93,3 +96,22 @@ def test_it_runs_as_a_program(
     (tmp_path / "none.pxd").write_text("# nothing\n", encoding="utf-8")
     assert check_pxd.main(str(include), str(tmp_path / "none.pxd")) == 1
     assert "no function is declared" in capsys.readouterr().out
+
+
+def test_limits_stated_here_are_those_of_ggml(include: Path) -> None:
+    """Those that its headers do not tell; `GGML_MAX_SRC` and the like are read from them when this is compiled."""
+
+    def defined(file: Path, name: str) -> int:
+        found = re.search(rf"^#define {name} +(\d+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+        assert found is not None, name
+        return int(found[1])
+
+    sources = include.parent / "src"
+    alive = re.search(
+        r"^cdef int MAX_ALIVE = (\d+)$", (ML / "computation.pyx").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert alive is not None
+    # One gap beside every value alive, and some to spare.
+    assert int(alive[1]) < defined(sources / "ggml-alloc.c", "MAX_FREE_BLOCKS")
+    assert defined(sources / "ggml-backend.cpp", "GGML_SCHED_MAX_BACKENDS") == MAX_DEVICES
+    assert defined(include / "ggml.h", "GGML_MAX_N_THREADS") == RANGES["threads"][1]

@@ -130,22 +130,6 @@ def test_a_weight_that_is_not_there_cannot_be_used() -> None:
         _ = Root(scope(FILE)).layers[0].mlp.gate.tensor
 
 
-def test_experts_whose_up_and_down_were_swapped_by_a_converter() -> None:
-    class Experts(nn.Module):
-        up = nn.ExpertLinear("ffn_up_exps", "n_embd", "n_ff", 3)
-        down = nn.ExpertLinear("ffn_down_exps", "n_ff", "n_embd", 3)
-
-    up, down = (4, 6, 3), (6, 4, 3)
-    sound = scope({"ffn_up_exps.weight": up, "ffn_down_exps.weight": down})
-    swapped = scope({"ffn_up_exps.weight": down, "ffn_down_exps.weight": up})
-    for found in (sound, swapped):
-        bound = Experts(found)
-        assert (bound.up.tensor.shape, bound.down.tensor.shape) == (up, down)
-        assert found.used == set(found.weights)
-    with pytest.raises(ModelFormatError, match=r"ffn_up_exps\.weight has shape \[6, 4, 3\]"):
-        Experts(scope({"ffn_up_exps.weight": down, "ffn_down_exps.weight": down}))
-
-
 class Normed(nn.Module):
     norm = nn.LayerNorm("norm", "n_embd", bias=True)
     up = nn.Linear("ffn_up", "n_embd", "n_ff", bias=True)

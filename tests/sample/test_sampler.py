@@ -1,9 +1,8 @@
-"""Sampler and sample_batch as callers meet them: state, borders, errors, threads."""
+"""Sampler as callers meet it: state, borders, errors."""
 
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 
 from ollama_engine.errors import ConfigError, SamplingError, ShapeError, TokenizerError
-from ollama_engine.sample import Sampler, SamplingParams, sample_batch
+from ollama_engine.sample import Sampler, SamplingParams, sample_rows
 from tests.sample import rows
 from tests.sample.rows import FloatRow
 
@@ -133,7 +132,7 @@ def test_wrong_logits_raise(wrong: Any) -> None:
     calls: list[Callable[[], object]] = [
         lambda: sampler.sample(wrong),
         lambda: sampler.logprobs(wrong, 0),
-        lambda: sample_batch([sampler, sampler], wrong),
+        lambda: sample_rows([sampler, sampler.fork()], wrong),
     ]
     for call in calls:
         with pytest.raises(ShapeError, match="contiguous float32"):
@@ -176,98 +175,6 @@ def test_construction_is_checked() -> None:
         Sampler({"top_k": 1}, V)  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         Sampler.__new__(Sampler)  # type: ignore[call-arg]
-
-
-# -- batch -------------------------------------------------------------------------------------------------------------
-
-
-def test_batch_equals_row_by_row_at_any_position() -> None:
-    n = 40
-    params = [
-        SamplingParams(seed=i, top_k=(0, 1, 40)[i % 3], temperature=(0, 0.7, 2)[i % 4 % 3], presence_penalty=i % 2)
-        for i in range(n)
-    ]
-    steps = [rows.gaussian(n * 300, 2.0, seed=step).reshape(n, 300) for step in range(5)]
-    alone, together, reverse = ([Sampler(p, 300) for p in params] for _ in range(3))
-    for logits in steps:
-        expected = [sampler.sample(one) for sampler, one in zip(alone, logits, strict=True)]
-        assert sample_batch(together, logits) == expected
-        assert sample_batch(reverse[::-1], np.ascontiguousarray(logits[::-1]))[::-1] == expected
-        for samplers in (alone, together, reverse):
-            for sampler, token in zip(samplers, expected, strict=True):
-                sampler.accept(int(token))
-
-
-def test_a_bad_row_spoils_only_itself(logits: FloatRow) -> None:
-    batch = np.stack([logits] * 4)
-    batch[1, 9] = math.nan
-    batch[2] = -math.inf
-    good = Sampler(PARAMS, V).sample(logits)
-    samplers = [Sampler(PARAMS, V) for _ in range(4)]
-    first, nan, empty, last = sample_batch(samplers, batch)
-    assert (first, last) == (good, good)
-    assert isinstance(nan, SamplingError)
-    assert "the first at token 9" in str(nan)
-    assert isinstance(empty, SamplingError)
-    assert [sampler.draws for sampler in samplers] == [1, 0, 0, 1]
-
-
-def test_one_sampler_may_own_several_rows(logits: FloatRow) -> None:
-    one, other = Sampler(PARAMS, V), Sampler(PARAMS, V)
-    assert sample_batch([one] * 10, np.stack([logits] * 10)) == [other.sample(logits) for _ in range(10)]
-
-
-def test_batch_borders(logits: FloatRow) -> None:
-    sampler = Sampler(PARAMS, V)
-    assert sample_batch([], np.zeros((0, V), np.float32)) == []
-    with pytest.raises(ShapeError, match=r"float32 \[2, n_vocab\], got float32 \[1, 500\]"):
-        sample_batch([sampler, sampler], logits[None])
-    with pytest.raises(ShapeError, match="over 9 tokens got rows of 500"):
-        sample_batch([sampler, Sampler(PARAMS, 9)], np.stack([logits] * 2))
-    with pytest.raises(TypeError, match="got str"):
-        sample_batch(["sampler"], logits[None])  # type: ignore[list-item]
-    assert sampler.draws == 0
-
-
-def test_samplers_in_two_threads_are_independent() -> None:
-    logits = rows.gaussian(20_000, 3.0)
-    expected = stream(Sampler(PARAMS, 20_000), logits, 60)
-    results: list[list[int]] = []
-    threads = [
-        threading.Thread(target=lambda: results.append(stream(Sampler(PARAMS, 20_000), logits, 60))) for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert results == [expected] * 4
-
-
-def test_one_sampler_in_two_threads_is_refused_not_corrupted() -> None:
-    """Whatever the threads meet, it is a token or a SamplingError."""
-    logits = np.stack([rows.gaussian(50_000, 3.0)] * 4)
-    shared = Sampler(PARAMS, 50_000)
-    unexpected: list[BaseException] = []
-    refused: list[str] = []
-
-    def work() -> None:
-        for _ in range(30):
-            try:
-                shared.accept_many(range(100))
-                sample_batch([shared] * 4, logits)
-            except SamplingError as error:
-                refused.append(str(error))
-            except BaseException as error:
-                unexpected.append(error)
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not unexpected
-    assert all("another thread" in message for message in refused)
-    assert shared.sample(logits[0]) >= 0
 
 
 def test_repr_tells_what_reproduces_it() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from ollama_engine.sample import Sampler, SamplingParams, sample_batch
+from ollama_engine.sample import Sampler, SamplingParams, sample_rows
 from tests.sample import rows
 from tests.sample.rows import FloatRow, row
 
@@ -40,11 +40,16 @@ def chi_square(counts: npt.NDArray[np.int64], p: npt.NDArray[np.float64]) -> tup
     return float(((seen - wanted) ** 2 / wanted).sum()), len(wanted) - 1
 
 
-def counts_of(samplers: list[Sampler], logits: FloatRow, draws: int) -> npt.NDArray[np.int64]:
+def counts_of(sampler: Sampler, logits: FloatRow, draws: int) -> npt.NDArray[np.int64]:
+    tokens = np.fromiter((sampler.sample(logits) for _ in range(draws)), np.int64, draws)
+    return np.bincount(tokens, minlength=len(logits))
+
+
+def counts_of_rows(samplers: list[Sampler], logits: FloatRow, draws: int) -> npt.NDArray[np.int64]:
     counts = np.zeros(len(logits), np.int64)
     batch = np.ascontiguousarray(np.broadcast_to(logits, (len(samplers), len(logits))))
     for _ in range(draws // len(samplers)):
-        counts += np.bincount(np.array(sample_batch(samplers, batch)), minlength=len(logits))
+        counts += np.bincount(np.array(sample_rows(samplers, batch)), minlength=len(logits))
     return counts
 
 
@@ -72,7 +77,7 @@ CASES = {
 def test_draws_of_one_stream(name: str) -> None:
     params, p = CASES[name]
     sampler = Sampler(replace(params, seed=2024), len(LOGITS))
-    counts = counts_of([sampler] * 10_000, LOGITS, DRAWS)
+    counts = counts_of(sampler, LOGITS, DRAWS)
     statistic, degrees = chi_square(counts, p / p.sum())
     assert counts[p == 0].sum() == 0
     assert statistic < critical_value(degrees)
@@ -85,7 +90,7 @@ def test_first_draws_of_many_seeds() -> None:
     for block in range(20):
         seeds = range(block * 10_000, (block + 1) * 10_000)
         samplers = [Sampler(replace(params, seed=seed), len(LOGITS)) for seed in seeds]
-        counts += counts_of(samplers, LOGITS, len(samplers))
+        counts += counts_of_rows(samplers, LOGITS, len(samplers))
     statistic, degrees = chi_square(counts, p)
     assert statistic < critical_value(degrees)
 
@@ -94,7 +99,7 @@ def test_draws_through_the_histogram() -> None:
     """A vocabulary beyond the list of candidates: 6,000 tokens in 12 classes of probability."""
     logits = row(np.log(1 + np.arange(6000) % 12))
     sampler = Sampler(SamplingParams(temperature=1, top_k=0, top_p=1, seed=77), 6000)
-    counts = counts_of([sampler] * 1000, logits, 200_000)
+    counts = counts_of(sampler, logits, 200_000)
     by_class = counts.reshape(-1, 12).sum(axis=0)
     statistic, degrees = chi_square(by_class, np.arange(1, 13) / 78)
     assert statistic < critical_value(degrees)
@@ -106,5 +111,5 @@ def test_draws_through_the_histogram() -> None:
 def test_the_statistic_notices_a_wrong_distribution() -> None:
     params, p = CASES["plain"]
     sampler = Sampler(replace(params, seed=2024, temperature=1.02), len(LOGITS))
-    statistic, degrees = chi_square(counts_of([sampler] * 10_000, LOGITS, DRAWS), p)
+    statistic, degrees = chi_square(counts_of(sampler, LOGITS, DRAWS), p)
     assert statistic > critical_value(degrees)

@@ -23,9 +23,10 @@ from ollama_engine.cli.bench.result import conditions, medians, peak_rss_bytes, 
 from ollama_engine.cli.bench.streams import measure_streams
 from ollama_engine.cli.options import add_model, add_options, build, model_path
 from ollama_engine.cli.progress import LoadingBar, StatusLine
-from ollama_engine.cli.run import trained_context
-from ollama_engine.config import EngineConfig
+from ollama_engine.config import DEFAULT_NUM_CTX, EngineConfig
 from ollama_engine.engine import Engine
+from ollama_engine.ml.gguf import GGUFFile
+from ollama_engine.ml.metadata import Metadata
 from ollama_engine.runner.loading import load
 
 __all__ = ["add_arguments", "main"]
@@ -85,9 +86,15 @@ def _plan(args: argparse.Namespace, path: str) -> Plan:
     asked = Plan(args.n_prompt, args.n_gen, args.repetitions, not args.no_warmup, args.parallel or (), args.depth or ())
     if args.plot is None or asked.parallel or asked.depths:
         return asked
-    room = trained_context(path) - asked.n_prompt - asked.n_gen
+    room = _trained_context(path) - asked.n_prompt - asked.n_gen
     depths = tuple(depth for depth in PLOT_DEPTHS if depth <= max(room, 0))
     return dataclasses.replace(asked, parallel=PLOT_PARALLEL, depths=depths)
+
+
+def _trained_context(path: str) -> int:
+    """Tokens that the model was trained for."""
+    with GGUFFile(path) as file:
+        return Metadata(file.metadata).u32("context_length", DEFAULT_NUM_CTX) or DEFAULT_NUM_CTX
 
 
 def _measure(path: str, plan: Plan, single: EngineConfig, shared: EngineConfig) -> dict[str, Any]:

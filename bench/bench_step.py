@@ -1,0 +1,84 @@
+"""What does a step cost besides computing? The core with an executor that computes nothing, and with one that does.
+
+Planning, cells, mask, inputs, sampling (top-k 40 of 2,560 tokens), detokenizing and delivery are all in it; logits are
+random. In the engine, all but landing and take-off goes on while the device computes. Run:
+`python -m pytest bench/bench_step.py --benchmark-enable --benchmark-group-by=group`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from ollama_engine import SamplingParams, demo
+from ollama_engine.config import EngineConfig
+from ollama_engine.runner.core import Core
+from ollama_engine.runner.executor import Executor, FloatArray, Graph
+from ollama_engine.runner.intake import new_generation
+from ollama_engine.runner.loading import Loaded, load
+from ollama_engine.runner.monitor import Monitor
+from ollama_engine.runner.request import Request
+from ollama_engine.runner.terms import Terms
+
+if TYPE_CHECKING:
+    from pytest_benchmark.fixture import BenchmarkFixture
+
+ROUNDS = 400
+PROMPT = [5, 6, 7, 8]
+LOGITS = np.random.default_rng(0).standard_normal((32, 2560), dtype=np.float32)
+
+
+class IdleExecutor(Executor):
+    """Does all that a step needs, but to compute. Every step has the same logits."""
+
+    def _compute(self, graph: Graph) -> None:
+        pass
+
+    def _finish(self, graph: Graph) -> None:
+        pass
+
+    @contextmanager
+    def _read(self, graph: Graph) -> Iterator[FloatArray]:
+        yield LOGITS[: graph.key[1]]
+
+
+@contextmanager
+def decoding(streams: int, executor: type[Executor]) -> Iterator[tuple[Loaded, Core]]:
+    """A core whose `streams` requests have all begun to answer, with more to say than anybody will ask for."""
+    config = EngineConfig(num_ctx=ROUNDS + 100, parallel=streams, threads=1)
+    with closing(load(demo.path(), config)) as loaded:
+        made = executor(loaded.backend, loaded.model, loaded.cache, loaded.executor.batch_size, streams)
+        with closing(made):
+            core = Core(made, loaded.cache, streams, Monitor(loaded.tokenizer.token_text))
+            for number in range(streams):
+                core.add(request(loaded, number))
+            for _ in range(8):
+                core.step()
+            yield loaded, core
+
+
+def request(loaded: Loaded, number: int):  # type: ignore[no-untyped-def]
+    """One that never ends by itself."""
+    never = dict.fromkeys(loaded.tokenizer.eog_ids, float("-inf"))
+    params = SamplingParams(top_k=40, logit_bias=never, seed=number)
+    return new_generation(loaded, [number, *PROMPT], params, Terms(), Request().ticket)
+
+
+@pytest.mark.parametrize("streams", [1, 8, 32])
+def test_without_computing(benchmark: BenchmarkFixture, streams: int) -> None:
+    benchmark.group = "one decode step without computing (targets: 150 us for 1, 400 us for 32)"
+    with decoding(streams, IdleExecutor) as (_, core):
+        benchmark.pedantic(core.step, rounds=ROUNDS, warmup_rounds=20)
+
+
+@pytest.mark.parametrize("streams", [1, 8, 32])
+def test_with_computing(benchmark: BenchmarkFixture, streams: int) -> None:
+    benchmark.group = "one decode step of the demo model"
+    with decoding(streams, Executor) as (_, core):
+        benchmark.pedantic(core.step, rounds=ROUNDS // 2, warmup_rounds=20)
+        metrics = core.metrics()
+    assert metrics.graph_reuse_rate >= 0.95

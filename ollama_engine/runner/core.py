@@ -1,0 +1,241 @@
+"""Core: all requests of an engine, and one step of it after the other. Single-threaded; knows no caller's thread.
+
+A step is pipelined: while the device computes it, the one before is delivered and the next one is prepared.
+
+    land       wait for the step, sample
+    quiet      nothing computes: contexts that are full are shifted, tasks run
+    take off   start the step that was prepared, with the tokens just sampled
+    deliver    text, stop texts, usage
+    sweep      cancelled and late requests leave
+    admit      waiting requests get a cache sequence, and what of their prompt is in the cache already
+    prepare    plan the next step, find its cells, build its graph
+
+A sequence that leaves raises its epoch: what a step under way computes for it is dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+from ollama_engine.errors import ContextOverflowError
+from ollama_engine.kvcache import Cache
+from ollama_engine.runner.batching import Step, assemble
+from ollama_engine.runner.executor import Executor
+from ollama_engine.runner.landing import Landed, land, outcome
+from ollama_engine.runner.metrics import MetricsSnapshot
+from ollama_engine.runner.monitor import Monitor, Record
+from ollama_engine.runner.roster import Roster
+from ollama_engine.runner.scheduler import Limits, Plan, Turns, plan
+from ollama_engine.runner.sequence import Generation, Sequence
+from ollama_engine.runner.space import Space
+
+__all__ = ["Core", "Task"]
+
+log = logging.getLogger(__name__)
+
+HEADROOM = 16
+"""Cells that prompts leave to each decoding sequence, so that it can go on for a while."""
+
+
+class Task(Protocol):
+    """Something that needs the cache while nothing computes; raises nothing, but tells whoever waits for it."""
+
+    def run(self, core: Core) -> None:
+        """Do it."""
+
+    def fail(self, error: BaseException) -> None:
+        """It will not be done."""
+
+
+class Core:
+    """Serves sequences, up to `parallel` at once. `verify` checks the bookkeeping after every step."""
+
+    def __init__(
+        self, executor: Executor, cache: Cache, parallel: int, monitor: Monitor, *, verify: bool = False
+    ) -> None:
+        # -- collaborators --
+        self.executor = executor
+        self.cache = cache
+        self.space = Space(cache, executor)
+        self.monitor = monitor
+        # -- configuration --
+        self._verify = verify
+        # -- work --
+        self.roster = Roster(self.space, parallel, monitor)
+        self._tasks: list[Task] = []
+        # -- steps --
+        self._turns = Turns()
+        self._next: Step | None = None
+        self._flying: Step | None = None
+        self._steps = 0
+
+    # -- from outside --------------------------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self.roster or self._tasks or self._flying or self._next)
+
+    def add(self, one: Sequence) -> None:
+        """Queue a request."""
+        self.roster.add(one)
+
+    def add_task(self, task: Task) -> None:
+        """Run it as soon as nothing computes."""
+        self._tasks.append(task)
+
+    def step(self) -> None:
+        """Do one step. Raises what is a fault of the engine itself; nothing can be served after that."""
+        with self.monitor.step() as record:
+            landed = self._land(record)
+            self._quiet()
+            self._take_off(record)
+            for one in landed:
+                self._deliver(one)
+            record.mark("emit")
+            self.roster.sweep()
+            self.roster.admit()
+            self._prepare()
+            record.mark("plan")
+        if self._verify or not self.busy:
+            self.check()
+
+    def fail_all(self, error: BaseException) -> None:
+        """End every request, the waiting ones too, with this error; a step that computes ends first. For the end."""
+        try:
+            self.executor.close()
+        finally:
+            self._flying = self._next = None
+            self.roster.give_up(error)
+            for task in self._tasks:
+                task.fail(error)
+            self._tasks.clear()
+
+    def metrics(self) -> MetricsSnapshot:
+        """What was done, and how things stand. Any thread may ask."""
+        return self.monitor.snapshot(self.cache.usage, len(self.roster.waiting), len(self.roster.running))
+
+    def check(self) -> None:
+        """Raise AssertionError unless all bookkeeping is consistent."""
+        self.cache.check()
+        self.roster.check()
+
+    # -- the parts of a step -------------------------------------------------------------------------------------------
+
+    def _land(self, record: Record) -> list[Landed]:
+        step, self._flying = self._flying, None
+        if step is None:
+            return []
+        try:
+            with self.executor.landed() as logits:
+                landed = land(step, logits, record.mark("wait"))
+        except Exception as error:
+            self._fail(step, error)
+            return []
+        bad = [one.sequence for one in landed if not one.sound]
+        if bad:
+            self.scrap()
+            # What else came of it may wait in a history that was left early.
+            self.space.forget()
+            self.space.clean(bad)
+        record.generated = sum(one.token is not None for one in landed)
+        record.mark("sample")
+        return landed
+
+    def _quiet(self) -> None:
+        for _ in range(len(self._tasks)):
+            self._tasks[0].run(self)
+            del self._tasks[0]  # not before, so that a fault is told to whoever waits for it
+        for one in [one for one in self.roster.running.values() if one.full and not one.awaited]:
+            try:
+                assert isinstance(one, Generation)
+                self.space.shift(one)
+                self.monitor.shifted()
+            except Exception as error:
+                self.roster.end(one, error)
+
+    def _take_off(self, record: Record) -> None:
+        step, self._next = self._next, None
+        if step is None:
+            return
+        if not step.alive:
+            self.executor.scrap()
+            return
+        tokens = step.tokens()
+        reused = self.executor.counts.reused
+        try:
+            self.executor.launch(tokens)
+        except Exception as error:
+            self._fail(step, error)
+            return
+        self._flying = step
+        self.space.note(step, tokens)
+        record.launched(step, reused=self.executor.counts.reused > reused)
+
+    def _deliver(self, landed: Landed) -> None:
+        if landed.sequence.ended:
+            return  # by an error since it landed
+        event, ended = outcome(landed, self.monitor.clock())
+        if ended is not None:
+            # Before the caller knows, so that it finds what it expects.
+            self.roster.leave(landed.sequence, ended, keep=not isinstance(event, BaseException) and landed.sound)
+        landed.sequence.ticket.send(event)
+
+    def _prepare(self) -> None:
+        computing = self._flying is not None
+        while (planned := self._plan()) is not None:
+            if planned.short and self.roster.make_room(planned, computing=computing):
+                continue
+            if not planned.pieces:
+                return
+            step = assemble(self._steps, planned.pieces, self.roster.running)
+            try:
+                self.executor.prepare(step.batch)
+            except ContextOverflowError:
+                # Layers of several kinds fill up at different speeds, which `room` cannot express.
+                if not self.roster.make_room(planned._replace(pieces=()), computing=computing):
+                    return
+                continue
+            self._turns, self._next = planned.turns, step
+            self._steps += 1
+            for part in step.parts:
+                part.sequence.submitted += part.n
+                part.sequence.awaited += part.outputs > 0
+            return
+
+    def _plan(self) -> Plan | None:
+        candidates = self.roster.candidates()
+        if not candidates:
+            return None
+        limits = Limits(
+            batch_size=self.executor.batch_size,
+            max_outputs=self.executor.max_outputs,
+            free_cells=self.space.room,
+            headroom=HEADROOM * sum(one.decoding for one in candidates),
+        )
+        return plan(candidates, limits, self._turns)
+
+    # -- giving up -----------------------------------------------------------------------------------------------------
+
+    def _fail(self, step: Step, error: BaseException) -> None:
+        """A step could not be computed: its requests end, the others are computed anew."""
+        log.error("a step failed: %s", error, exc_info=log.isEnabledFor(logging.DEBUG))
+        self.scrap()
+        for part in step.parts:
+            if part.alive:
+                self.roster.end(part.sequence, error)
+        for one in list(self.roster.running.values()):
+            self.roster.preempt(one)
+        self.space.forget()
+
+    def scrap(self) -> None:
+        """Give up the prepared step; its sequences are where they were."""
+        step, self._next = self._next, None
+        if step is None:
+            return
+        self.executor.scrap()
+        for part in step.parts:
+            if part.alive:
+                part.sequence.submitted -= part.n
+                part.sequence.awaited -= part.outputs > 0

@@ -1,0 +1,99 @@
+"""Desk: where requests of an engine are handed in, alone or several at once; sessions hand in theirs here too."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from typing import Protocol, TypeVar
+
+from ollama_engine.errors import ConfigError
+from ollama_engine.runner.fingerprint import fingerprint
+from ollama_engine.runner.hold import Hold
+from ollama_engine.runner.intake import new_generation
+from ollama_engine.runner.loading import Loaded
+from ollama_engine.runner.loop import Loop
+from ollama_engine.runner.prompts import Prompt, prompt_ids, several
+from ollama_engine.runner.request import Request, Ticket
+from ollama_engine.runner.sequence import Generation
+from ollama_engine.runner.terms import RequestOptions, Terms
+from ollama_engine.sample import SamplingParams
+
+__all__ = ["Desk"]
+
+
+class Handle(Protocol):
+    """A caller's end of a request."""
+
+    ticket: Ticket
+
+
+AnyHandle = TypeVar("AnyHandle", bound=Handle)
+
+
+class Desk:
+    """A loaded model and the loop that serves it. Knows no Engine, so that each can go before the other."""
+
+    def __init__(self, loaded: Loaded, loop: Loop) -> None:
+        self.loaded = loaded
+        self.loop = loop
+        # Before anybody changes the working directory.
+        self._files = tuple(map(os.path.abspath, loaded.gguf.files))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the model."""
+        return fingerprint(self.loaded.gguf, self._files)
+
+    def ids(self, prompt: Prompt, *, add_special: bool = True) -> list[int]:
+        """Token ids of a prompt."""
+        return prompt_ids(self.loaded.tokenizer, prompt, add_special=add_special)
+
+    def start(
+        self, ids: Sequence[int], params: SamplingParams, terms: Terms, ticket: Ticket, *,
+        follows: Generation | None = None,
+    ) -> Generation:  # fmt: skip
+        """Hand in one request. Raises what is wrong with it, and as `Loop.submit` does."""
+        made = self.make(ids, params, terms, ticket, follows=follows)
+        self.loop.submit(made)
+        return made
+
+    def make(
+        self, ids: Sequence[int], params: SamplingParams, terms: Terms, ticket: Ticket, *,
+        follows: Generation | None = None, hold: Hold | None = None,
+    ) -> Generation:  # fmt: skip
+        """A request, to be handed to the loop. Raises what is wrong with it."""
+        return new_generation(self.loaded, ids, params, terms, ticket, follows=follows, hold=hold)
+
+    def start_all(
+        self, handle: Callable[[], AnyHandle], prompts: Iterable[Prompt], params: SamplingParams, n: int | None,
+        options: RequestOptions,
+    ) -> list[AnyHandle]:  # fmt: skip
+        """`n` requests for each prompt, which share its cells: all of them, or none where one is refused."""
+        terms = Terms.of(options)
+        handles: list[AnyHandle] = []
+        made: list[Generation] = []
+        for prompt in prompts:
+            ids, first = self.ids(prompt), None
+            for variant in several(params, n):
+                handles.append(handle())
+                made.append(self.make(ids, variant, terms, handles[-1].ticket, follows=first))
+                first = first or made[-1]
+        self.loop.submit(*made)
+        return handles
+
+    def fork(self, request: Request, params: SamplingParams | None, options: RequestOptions) -> Request:
+        """See `Engine.fork`."""
+        source = request.generation
+        assert source is not None
+        ids = [*request.prompt, *request.tokens]
+        fork = Request(request.engine, ids)
+        terms = source.terms.replaced(options)
+        fork.generation = self.start(ids, params or source.params, terms, fork.ticket, follows=source)
+        return fork
+
+
+def check_forkable(request: Request, engine: object) -> None:
+    """Raise ConfigError for anything but a request of this engine."""
+    if not isinstance(request, Request) or request.generation is None or request.engine is not engine:
+        raise ConfigError("fork takes a Request that submit or fork of this Engine gave")

@@ -1,0 +1,97 @@
+"""Intake: from a caller's prompt to a sequence that the core can take, or the error that says why not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from ollama_engine.errors import ConfigError, ContextOverflowError, TokenizerError
+from ollama_engine.runner.emit import TextEmitter
+from ollama_engine.runner.hold import Hold
+from ollama_engine.runner.inputs import Inputs
+from ollama_engine.runner.loading import Loaded
+from ollama_engine.runner.overflow import plan_truncation
+from ollama_engine.runner.request import Ticket
+from ollama_engine.runner.sequence import Generation, Scoring
+from ollama_engine.runner.terms import Terms
+from ollama_engine.sample import Sampler, SamplingParams
+
+__all__ = ["new_generation", "new_scoring"]
+
+
+def new_generation(
+    loaded: Loaded,
+    prompt: Sequence[int],
+    params: SamplingParams,
+    terms: Terms,
+    ticket: Ticket,
+    *,
+    follows: Generation | None = None,
+    hold: Hold | None = None,
+) -> Generation:
+    """A request for an answer; one that `follows` another begins when that one's prompt is there to share.
+
+    Raises ConfigError for an empty prompt, TokenizerError for unknown ids, ContextOverflowError for a prompt longer
+    than num_ctx unless it may be truncated.
+    """
+    _check(prompt, loaded.model.n_vocab)
+    inputs = Inputs.text(prompt)
+    keep = dropped = 0
+    if terms.on_overflow == "error":
+        _check_length(prompt, loaded.num_ctx)
+    else:
+        plan = plan_truncation(len(inputs), loaded.num_ctx, terms.num_keep)
+        keep, dropped = plan.keep, len(plan.dropped)
+        inputs = inputs.without(plan.dropped.start, plan.dropped.stop)
+    # A model may have more rows of output than tokens, for padding; those are not drawn.
+    sampler = Sampler(params, min(loaded.model.n_vocab, loaded.tokenizer.n_vocab))
+    sampler.accept_many(inputs.tokens.tolist())
+    return Generation(
+        ticket=ticket,
+        inputs=inputs,
+        num_ctx=loaded.num_ctx,
+        terms=terms,
+        submitted_at=time.perf_counter(),
+        params=params,
+        sampler=sampler,
+        emitter=TextEmitter(loaded.tokenizer.detokenizer(continues=True), tuple(params.stop)),
+        eog_ids=loaded.tokenizer.eog_ids,
+        n_prompt=len(prompt),
+        dropped=dropped,
+        keep=keep,
+        # Who shares nothing need not wait for anybody.
+        follows=follows if terms.cache else None,
+        hold=hold,
+    )
+
+
+def new_scoring(loaded: Loaded, prompt: Sequence[int], ticket: Ticket) -> Scoring:
+    """A request for the logits of every token of a prompt. Raises as `new_generation` does."""
+    _check(prompt, loaded.model.n_vocab)
+    _check_length(prompt, loaded.num_ctx)
+    rows = np.empty((len(prompt), loaded.model.n_vocab), dtype=np.float32)
+    return Scoring(
+        ticket=ticket,
+        inputs=Inputs.text(prompt),
+        num_ctx=loaded.num_ctx,
+        submitted_at=time.perf_counter(),
+        rows=rows,
+    )
+
+
+def _check(prompt: Sequence[int], n_vocab: int) -> None:
+    if not prompt:
+        raise ConfigError("the prompt has no tokens, and the model puts none before it; give at least one")
+    bad = [token for token in prompt if not 0 <= token < n_vocab]
+    if bad:
+        raise TokenizerError(f"token {bad[0]} is not in the vocabulary (0 to {n_vocab - 1})")
+
+
+def _check_length(prompt: Sequence[int], num_ctx: int) -> None:
+    if len(prompt) > num_ctx:
+        raise ContextOverflowError(
+            f"the prompt has {len(prompt)} tokens, but num_ctx is {num_ctx}; shorten it, open the Engine with a larger "
+            'num_ctx, or let it be cut with on_overflow="truncate" or "shift"'
+        )

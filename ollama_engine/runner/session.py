@@ -1,0 +1,322 @@
+"""Session: a text that grows by what is appended and answered, and stays in the cache meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeVar
+
+from ollama_engine.errors import ClosedError, ConfigError, ContextOverflowError, EngineBusyError
+from ollama_engine.runner.answer import Answer
+from ollama_engine.runner.astream import AsyncStream
+from ollama_engine.runner.core import Core
+from ollama_engine.runner.desk import Desk
+from ollama_engine.runner.errand import End, Errand, Release
+from ollama_engine.runner.hold import Hold, Saved
+from ollama_engine.runner.inputs import Inputs
+from ollama_engine.runner.prompts import Prompt
+from ollama_engine.runner.request import Completion, Request, Ticket, collect
+from ollama_engine.runner.session_file import Layout, SessionFile, read_session, write_session
+from ollama_engine.runner.stream import Stream
+from ollama_engine.runner.terms import RequestOptions, Terms, whole
+from ollama_engine.sample import SamplingParams
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["Session", "load_session"]
+
+log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+_DEFAULT_PARAMS = SamplingParams()
+_NOTHING = SamplingParams(max_tokens=0)
+
+
+class Session:
+    """Tokens whose keys and values stay in the cache until the session is closed: only what is new is computed.
+
+    A session does one thing at a time: another thread's call meanwhile, or one while a stream is open, raises
+    EngineBusyError. All methods raise ClosedError when the session or its Engine is closed. Dropping a session closes
+    it; what it held can be reused by others until its cells are needed.
+
+    Open sessions take cells from the Engine's pool of num_ctx * parallel, and one of its 64 cache sequences each. A
+    request that finds no room because of them raises ContextOverflowError.
+    """
+
+    def __init__(self, engine: object, desk: Desk, tokens: list[int] | None = None) -> None:
+        self._engine = engine  # kept alive
+        self._desk = desk
+        self._hold = Hold()
+        self._tokens: list[int] = tokens or []
+        self._answer: Answer | None = None
+        self._lock = threading.Lock()
+        self._closed = False
+
+    # -- what it holds -------------------------------------------------------------------------------------------------
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """All tokens: those appended, and those of answers as far as their chunks were taken."""
+        with self._use():
+            return tuple(self._tokens)
+
+    @property
+    def text(self) -> str:
+        """Their text, without control tokens."""
+        return self._desk.loaded.tokenizer.decode(self.tokens)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __bool__(self) -> bool:
+        # An empty session is one all the same.
+        return True
+
+    # -- growing -------------------------------------------------------------------------------------------------------
+
+    def append(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> None:
+        """Add text, or token ids, and compute its keys and values now. The first text gets the begin token.
+
+        Texts are tokenized one by one. With on_overflow "truncate" or "shift" tokens leave where there are more than
+        num_ctx, as they leave a prompt. Raises as `Engine.generate` does; the session is as it was then.
+        """
+        with self._use():
+            added = self._desk.ids(prompt, add_special=not self._tokens)
+            if added:
+                self._complete([*self._tokens, *added], _NOTHING, options)
+
+    def generate(self, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestOptions]) -> Completion:
+        """The answer to what the session holds, which it holds too from then on.
+
+        The token that ended the answer is not part of it: append it where a template wants it. With on_overflow
+        "shift" tokens that leave the context leave the session. Raises as `Engine.generate` does, and ConfigError
+        for an empty session; the session is as it was then.
+        """
+        with self._use():
+            return self._complete(self._tokens, params, options)
+
+    def stream(self, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestOptions]) -> Stream:
+        """`generate`, piece by piece. Where the stream is closed early, the session keeps the chunks taken from it."""
+        with self._use():
+            request = Request(self._engine, self._tokens)
+            self._start(self._tokens, params, options, request.ticket)
+            return Stream(request)
+
+    async def aappend(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> None:
+        """`append` for asyncio."""
+        await self._settled()
+        with self._use():
+            added = self._desk.ids(prompt, add_special=not self._tokens)
+            if added:
+                await self._acomplete([*self._tokens, *added], _NOTHING, options)
+
+    async def agenerate(
+        self, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestOptions]
+    ) -> Completion:
+        """`generate` for asyncio. Cancelling the task cancels the answer."""
+        await self._settled()
+        with self._use():
+            return await self._acomplete(self._tokens, params, options)
+
+    def astream(self, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestOptions]) -> AsyncStream:
+        """`stream` for asyncio. Call it where an event loop runs.
+
+        Right after an answer that was cut off, it waits for the step that ends that one.
+        """
+        with self._use():
+            stream = AsyncStream(self._engine)
+            self._start(self._tokens, params, options, stream.ticket)
+            return stream
+
+    def _complete(self, ids: list[int], params: SamplingParams, options: RequestOptions) -> Completion:
+        request = Request(self._engine, ids)
+        with self._undone_by(self._start(ids, params, options, request.ticket)), Stream(request) as chunks:
+            completion = collect(list(chunks))
+        self._settle()
+        return completion
+
+    async def _acomplete(self, ids: list[int], params: SamplingParams, options: RequestOptions) -> Completion:
+        stream = AsyncStream(self._engine)
+        with self._undone_by(self._start(ids, params, options, stream.ticket)):
+            completion = await stream.completion()
+        self._settle()
+        return completion
+
+    async def _settled(self) -> None:
+        """What an answer that was cut off waits for does not hold up the event loop."""
+        answer = self._answer
+        if answer is not None and not answer.coming and not answer.generation.ended:
+            await asyncio.to_thread(len, self)
+
+    def _start(self, ids: list[int], params: SamplingParams, options: RequestOptions, ticket: Ticket) -> Answer:
+        terms = Terms.of(options)
+        if not terms.cache:
+            raise ConfigError("a session lives in the cache: it takes no cache=False")
+        if not ids:
+            raise ConfigError("the session holds no tokens; append some first")
+        made = self._desk.make(ids, params, terms, ticket, hold=self._hold)
+        # Before it is handed in: an interrupt must not leave a request that the session knows nothing of.
+        self._answer = answer = Answer(made)
+        with self._undone_by(answer):
+            self._desk.loop.submit(made)
+        return answer
+
+    @contextmanager
+    def _undone_by(self, answer: Answer) -> Iterator[None]:
+        """The session is as it was, where this fails."""
+        before = self._tokens
+        try:
+            yield
+        except BaseException:
+            answer.failed(before)
+            raise
+
+    # -- going back, and apart -----------------------------------------------------------------------------------------
+
+    def rewind(self, n: int) -> None:
+        """Drop the last `n` tokens; their cells are free at once. Raises ConfigError for more than there are."""
+        with self._use():
+            tokens = self._tokens[: len(self._tokens) - whole("n", n, 0, len(self._tokens))]
+            self._do(lambda core: core.space.trim(self._hold, Inputs.text(tokens)))
+            self._tokens = tokens
+
+    def fork(self) -> Session:
+        """Another session of the same tokens, which share their cells. Raises ContextOverflowError: see above."""
+        with self._use():
+            fork, inputs = Session(self._engine, self._desk, list(self._tokens)), Inputs.text(self._tokens)
+
+            def share(core: Core) -> None:
+                core.space.trim(self._hold, inputs)
+                core.space.fork(self._hold, fork._hold, core.monitor.clock())
+
+            self._do(share)
+            return fork
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the tokens with their keys and values to a file, whole or not at all. `Engine.load_session` reads it.
+
+        Requests wait while keys and values are copied, not while they are written. Raises OSError.
+        """
+        with self._use():
+            inputs = Inputs.text(self._tokens)
+
+            def copy(core: Core) -> Saved:
+                core.space.trim(self._hold, inputs)
+                return core.space.save(self._hold)
+
+            saved = self._do(copy)
+        write_session(path, SessionFile(self._desk.fingerprint, _layout(self._desk), inputs.tokens, saved))
+
+    def _restore(self, found: SessionFile) -> None:
+        """Have what a file holds; where this Engine stores keys and values otherwise, compute them."""
+        with self._use():
+            tokens = found.tokens.tolist()
+            if not tokens:
+                return
+            if found.layout != _layout(self._desk):
+                log.info("a session was saved with another kv_cache_type; its %d tokens are computed", len(tokens))
+                self._complete(tokens, _NOTHING, {})
+                return
+            self._tokens, inputs = tokens, Inputs.text(tokens)
+
+            def restore(core: Core) -> None:
+                core.scrap()
+                core.space.restore(self._hold, inputs, found.saved, core.monitor.clock())
+
+            if found.saved.length:
+                self._do(restore)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _use(self) -> Iterator[None]:
+        """Nobody else works with the session meanwhile; it has taken in its last answer."""
+        if self._closed:
+            raise ClosedError("this Session is closed")
+        self._desk.loop.check_open()
+        if not self._lock.acquire(blocking=False):
+            raise EngineBusyError("this session is in use by another call; fork it to do two things at once")
+        try:
+            self._settle()
+            yield
+        finally:
+            self._lock.release()
+
+    def _settle(self) -> None:
+        answer = self._answer
+        if answer is None:
+            return
+        if answer.coming:
+            raise EngineBusyError("an answer of this session is still coming; take all of it or close its stream")
+        if not answer.generation.ended:
+            end = End(answer.generation)
+            self._desk.loop.do(end)
+            end.result()
+        self._tokens, self._answer = answer.tokens(), None
+
+    def _do(self, work: Callable[[Core], Result]) -> Result:
+        errand = Errand(work)
+        self._desk.loop.do(errand)
+        return errand.result()
+
+    # -- lifetime ------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Cancel an answer that is still coming, and let go of the cache. Any thread may; safe to call twice."""
+        if self._closed:
+            return
+        self._closed = True
+        answer = self._answer
+        if answer is not None:
+            answer.generation.ticket.cancelled = True
+        self._desk.loop.post(Release(self._hold))
+
+    def __enter__(self) -> Session:
+        if self._closed:
+            raise ClosedError("this Session is closed")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # A stream that is still read goes on, so this is not `close`.
+        if not getattr(self, "_closed", True):
+            self._closed = True
+            self._desk.loop.post(Release(self._hold))
+
+    def __repr__(self) -> str:
+        return f"Session({'closed' if self._closed else f'{len(self._tokens)} tokens'})"
+
+
+def load_session(engine: object, desk: Desk, path: str | os.PathLike[str]) -> Session:
+    """See `Engine.load_session`."""
+    desk.loop.check_open()
+    found = read_session(path, desk.fingerprint, desk.loaded.model.n_vocab)
+    if len(found.tokens) > desk.loaded.num_ctx:
+        raise ContextOverflowError(
+            f"the session has {len(found.tokens)} tokens, but num_ctx is {desk.loaded.num_ctx}; open the Engine with a "
+            "larger num_ctx"
+        )
+    session = Session(engine, desk)
+    try:
+        session._restore(found)
+    except BaseException:
+        session.close()
+        raise
+    return session
+
+
+def _layout(desk: Desk) -> Layout:
+    return Layout(desk.loaded.config.kv_cache_type, desk.loaded.cache.row_bytes)

@@ -1,0 +1,83 @@
+"""Terms: how a request is served, apart from how its tokens are chosen; defaults and ranges stated once."""
+
+from __future__ import annotations
+
+import math
+import operator
+from dataclasses import dataclass, fields, replace
+from numbers import Real
+from typing import Any, Literal, TypedDict, get_args
+
+from ollama_engine.errors import ConfigError
+
+__all__ = ["OnOverflow", "RequestOptions", "Terms", "whole"]
+
+OnOverflow = Literal["error", "truncate", "shift"]
+
+
+class RequestOptions(TypedDict, total=False):
+    """Keyword arguments that every way to ask for an answer takes."""
+
+    on_overflow: OnOverflow
+    """What happens when num_ctx tokens are reached. "error" (default): a longer prompt raises ContextOverflowError, an
+    answer ends with finish_reason "length". "truncate": a longer prompt keeps its first `num_keep` tokens and the
+    newest of the rest; the answer ends as before. "shift": the same, and the answer goes on: the oldest half of what is
+    not kept leaves the context, as often as needed. `Usage` says how many tokens were dropped."""
+    num_keep: int
+    """Tokens at the beginning of the prompt that are never dropped (default 0)."""
+    priority: int
+    """Higher is served first (default 0); nobody starves."""
+    timeout: float | None
+    """Seconds from submission after which the request ends with DeadlineError (default None: never)."""
+    cache: bool
+    """Whether the request may reuse what earlier ones computed and leave its own for later ones (default True)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Checked `RequestOptions`. Raises ConfigError for values out of range."""
+
+    on_overflow: OnOverflow = "error"
+    num_keep: int = 0
+    priority: int = 0
+    timeout: float | None = None
+    cache: bool = True
+
+    def __post_init__(self) -> None:
+        if self.on_overflow not in get_args(OnOverflow):
+            raise ConfigError(f"on_overflow is one of {', '.join(get_args(OnOverflow))}, got {self.on_overflow!r}")
+        object.__setattr__(self, "num_keep", whole("num_keep", self.num_keep, 0, 1 << 24))
+        object.__setattr__(self, "priority", whole("priority", self.priority, -(1 << 31), 1 << 31))
+        if self.timeout is not None and not _is_seconds(self.timeout):
+            raise ConfigError(f"timeout is a number of seconds above 0, or None, got {self.timeout!r}")
+        if not isinstance(self.cache, bool):
+            raise ConfigError(f"cache is True or False, got {self.cache!r}")
+
+    @classmethod
+    def of(cls, options: RequestOptions) -> Terms:
+        """From keyword arguments; an unknown one raises TypeError, as any function does."""
+        return cls().replaced(options)
+
+    def replaced(self, options: RequestOptions) -> Terms:
+        """The same, but for those that are given. Raises as `of` does."""
+        known = [one.name for one in fields(self)]
+        for name in options:
+            if name not in known:
+                raise TypeError(f"{name!r} is no option of a request; there are {', '.join(known)}")
+        values: dict[str, Any] = dict(options)
+        return replace(self, **values)
+
+
+def whole(name: str, value: object, low: int, high: int) -> int:
+    """A whole number of any type as an int. Raises ConfigError for anything else, and out of range."""
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]  # anything may come; it raises
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool) or not low <= number <= high:
+        raise ConfigError(f"{name} is a whole number from {low} to {high}, got {value!r}")
+    return number
+
+
+def _is_seconds(value: object) -> bool:
+    return value is not True and isinstance(value, Real) and 0 < float(value) < math.inf

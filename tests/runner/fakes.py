@@ -1,0 +1,126 @@
+"""Stand-ins for what computes, for tests of what plans: no model and no tensor."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from ollama_engine.errors import ComputeError
+from ollama_engine.input import Batch, Int32Array
+from ollama_engine.kvcache import CellUsage
+from ollama_engine.runner.executor import FloatArray, GraphCounts
+from ollama_engine.runner.request import Event
+
+N_VOCAB = 4
+
+
+class FakeCache:
+    """As many cells as anybody wants; it knows how many tokens each sequence has."""
+
+    can_shift = True
+
+    def __init__(self, n_cells: int = 1000) -> None:
+        self.n_cells = n_cells
+        self.lengths: Counter[int] = Counter()
+        self.calls: list[tuple[object, ...]] = []
+
+    @property
+    def room(self) -> int:
+        return self.n_cells - sum(self.lengths.values())
+
+    @property
+    def usage(self) -> CellUsage:
+        return CellUsage(self.n_cells - self.room, self.room)
+
+    def share(self, source: int, target: int, end: int) -> None:
+        self.calls.append(("share", source, target, end))
+        self.lengths[target] = end
+
+    def remove(self, sequence: int, begin: int = 0, end: int | None = None) -> None:
+        self.calls.append(("remove", sequence, begin))
+        self.lengths[sequence] = min(self.lengths[sequence], begin)
+
+    def can_resume(self, sequence: int, position: int) -> bool:
+        return True
+
+    def require_shift(self, sequence: int, begin: int, discard: int) -> None:
+        """There is room."""
+
+    def shift(self, sequence: int, begin: int, discard: int) -> None:
+        self.calls.append(("shift", sequence, begin, discard))
+        self.lengths[sequence] -= discard
+
+    def scrub(self) -> None:
+        self.calls.append(("scrub",))
+
+    def check(self) -> None:
+        assert min(self.lengths.values(), default=0) >= 0
+
+
+class FakeExecutor:
+    """Logits that say the row; waits for `go`."""
+
+    batch_size = 8
+    max_outputs = 8
+
+    def __init__(self) -> None:
+        self.counts = GraphCounts()
+        self.go = threading.Event()
+        self.go.set()
+        self.begun = threading.Event()
+        self.fail_at: int | None = None
+        self.steps = 0
+        self.served: list[int] = []
+        self.closed = False
+        self._prepared: Batch | None = None
+        self._flying: Batch | None = None
+
+    @property
+    def computing(self) -> bool:
+        return self._flying is not None
+
+    def prepare(self, batch: Batch) -> None:
+        assert self._prepared is None
+        self._prepared = batch
+
+    def launch(self, tokens: Int32Array) -> None:
+        assert self._prepared is not None
+        assert self._flying is None
+        self._flying, self._prepared = self._prepared, None
+        self.counts.built += 1
+        self.served += self._flying.first_positions()
+        self.begun.set()
+
+    @contextmanager
+    def landed(self) -> Iterator[FloatArray]:
+        batch, self._flying = self._flying, None
+        assert batch is not None
+        assert self.go.wait(20)
+        self.steps += 1
+        if self.fail_at == self.steps - 1:
+            raise ComputeError("told to")
+        yield np.zeros((len(batch.outputs), N_VOCAB), dtype=np.float32)
+
+    def scrap(self) -> None:
+        self._prepared = None
+
+    def moved(self) -> None:
+        assert self._flying is None
+
+    def close(self) -> None:
+        self.closed = True
+        self._flying = self._prepared = None
+
+
+class Events:
+    """A mailbox that is looked at in the end."""
+
+    def __init__(self) -> None:
+        self.all: list[Event] = []
+
+    def put(self, event: Event) -> None:
+        self.all.append(event)
