@@ -63,6 +63,11 @@ class Loop:
             for one in sequences:
                 self._put(one)
 
+    @property
+    def coming(self) -> int:
+        """Requests and tasks that the core has not taken in yet."""
+        return self._inbox.qsize()
+
     def do(self, task: Task) -> None:
         """Queue a task. Raises ClosedError and ComputeError as `submit` does."""
         self.check_open()
