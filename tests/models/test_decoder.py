@@ -144,6 +144,12 @@ def test_phi3_takes_the_short_factors_within_the_original_context(tmp_path: Path
         assert model.rope_factors(tokens) is model.long_factors.weight
         model.fit_context(model.options.rope.original_context)
         assert model.rope_factors(tokens) is model.short_factors.weight
+        original = model.options.rope.original_context
+    for num_ctx, chosen in ((original, "short_factors"), (original + 1, "long_factors")):
+        with loaded(variant.file(tmp_path), num_ctx=num_ctx) as parts:
+            assert isinstance(parts.model, Phi3)
+            tokens = next(iter(parts.weights.values()))
+            assert parts.model.rope_factors(tokens) is getattr(parts.model, chosen).weight
 
 
 def test_yarn_divisors_are_yarns_ramp() -> None:
