@@ -6,6 +6,7 @@ itself: that happens in `Context.compute()`.
 
 from __future__ import annotations
 
+from ollama_engine.ml.ops_few import few_rows_instructions, mul_mat_few, suits_few_rows
 from ollama_engine.ml.ops_math import (
     argsort,
     clamp,
@@ -47,6 +48,7 @@ __all__ = [
     "cont",
     "copy",
     "cos",
+    "few_rows_instructions",
     "flash_attention",
     "get_rows",
     "glu",
@@ -55,6 +57,7 @@ __all__ = [
     "log",
     "mean",
     "mul_mat",
+    "mul_mat_few",
     "mul_mat_id",
     "permute",
     "repeat",
@@ -67,6 +70,7 @@ __all__ = [
     "softmax",
     "sqr",
     "sqrt",
+    "suits_few_rows",
     "sum_rows",
     "top_k",
     "transpose",

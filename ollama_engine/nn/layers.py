@@ -12,6 +12,10 @@ PACKED_ROWS = 16
 """Products of K-quants with fewer rows read the packed copy: for more, ggml has a faster kernel for the original."""
 
 
+FEW_ROWS = {"q4_K": (2, 64), "q6_K": (2, 64), "q4_0": (2, 64), "q8_0": (2, 64)}
+"""From how many rows to how many the kernels of mul_mat_few are the fastest."""
+
+
 def choose_copy(weight: Tensor, rows: int) -> Tensor:
     """Whichever copy of a weight suits a product with that many rows; docs/performance.md has the figures."""
     if weight.packed is not None and (rows < PACKED_ROWS or not weight.dtype.endswith("_K")):
@@ -20,8 +24,12 @@ def choose_copy(weight: Tensor, rows: int) -> Tensor:
 
 
 def product(weight: Tensor, x: Tensor) -> Tensor:
-    """weight [n, m] times x [n, rows] -> f32 [m, rows], reading whichever copy of the weight suits the rows."""
-    return ops.mul_mat(choose_copy(weight, x.dim(1)), x)
+    """weight [n, m] times x [n, rows] -> f32 [m, rows], by whichever kernel and copy of the weight suit the rows."""
+    rows = x.dim(1)
+    least, most = FEW_ROWS.get(weight.dtype, (1, 0))
+    if least <= rows <= most and x.dim(2) == x.dim(3) == 1 and ops.suits_few_rows(weight):
+        return ops.mul_mat_few(weight, x)
+    return ops.mul_mat(choose_copy(weight, rows), x)
 
 
 class Biased(Weight):
