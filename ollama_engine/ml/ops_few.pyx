@@ -43,10 +43,13 @@ cdef dict _FASTEST = {kind: [name for name in _INSTRUCTIONS if _kernel(<lib.ggml
 
 
 def suits_few_rows(Tensor weight not None):
-    """Whether mul_mat_few has a vector kernel for a weight, and the weight lies in the CPU's memory as in the file."""
+    """Whether mul_mat_few may be faster than mul_mat here: AVX-512, and a weight in the CPU's memory as in the file.
+
+    (The AVX2 kernels are right, but nobody has compared them with ggml's on a CPU that lacks AVX-512.)
+    """
     alive(weight)
     cdef lib.ggml_tensor *w = weight.ptr
-    if _FASTEST.get(<int>w.type, "scalar") == "scalar" or weight.owner.is_packed or w.ne[2] != 1 or w.ne[3] != 1:
+    if _FASTEST.get(<int>w.type) != "avx512" or weight.owner.is_packed or w.ne[2] != 1 or w.ne[3] != 1:
         return False
     if w.buffer == NULL or not lib.ggml_backend_buffer_is_host(w.buffer):
         return False
