@@ -38,7 +38,9 @@ def backend() -> Iterator[Backend]:
         yield one_thread
 
 
-@pytest.fixture(params=[(d, s) for d in TYPES for s in SHAPES], ids=lambda p: f"{p[0]}-{p[1][0]}x{p[1][1]}", scope="module")
+@pytest.fixture(
+    params=[(d, s) for d in TYPES for s in SHAPES], ids=lambda p: f"{p[0]}-{p[1][0]}x{p[1][1]}", scope="module"
+)
 def weights(request: pytest.FixtureRequest, backend: Backend) -> Iterator[dict[str, Tensor]]:
     """The same weights for each kernel: {"ggml": as in the file, "ggml packed": where there is such a layout}."""
     dtype, (k, m) = request.param

@@ -6,7 +6,7 @@
 
 #include "select.h" /* OE_CLONES */
 
-/* -- f16 --------------------------------------------------------------------------------------------------------------- */
+/* -- f16 ----------------------------------------------------------------------------------------------------------- */
 
 static uint32_t bits_of(float x) {
     uint32_t bits;
@@ -44,7 +44,7 @@ uint16_t oe_f32_to_f16(float x) {
     return (uint16_t)(sign | ((size + 0xfffu + (size >> 13 & 1u) - 0x38000000u) >> 13));
 }
 
-/* -- activations ------------------------------------------------------------------------------------------------------- */
+/* -- activations --------------------------------------------------------------------------------------------------- */
 
 #define LANES 16 /* independent maxima, so that the compiler needs no leave to reorder float operations */
 
@@ -108,7 +108,7 @@ void oe_few_quantize32(const float *x, void *to) {
     act->minus128 = -128 * sum;
 }
 
-/* -- the scalar kernels, which all others must equal bit by bit -------------------------------------------------------- */
+/* -- the scalar kernels, which all others must equal bit by bit ---------------------------------------------------- */
 
 static float read_f16(const uint8_t *p) {
     uint16_t half;
@@ -252,9 +252,10 @@ static void q80_multiply(const oe_few_product *p, int64_t first, int64_t last) {
     multiply(p, first, last, 34, sizeof(oe_act32), q80_unpack, simple_product);
 }
 
-/* -- the kernels of this build ----------------------------------------------------------------------------------------- */
+/* -- the kernels of this build ------------------------------------------------------------------------------------- */
 
-const oe_few_kernel oe_few_scalar[OE_FEW_TYPES] = OE_FEW_KERNELS(q4k_multiply, q6k_multiply, q40_multiply, q80_multiply);
+const oe_few_kernel oe_few_scalar[OE_FEW_TYPES] =
+    OE_FEW_KERNELS(q4k_multiply, q6k_multiply, q40_multiply, q80_multiply);
 
 static bool cpu_has(oe_few_isa isa) {
 #if defined(__x86_64__)

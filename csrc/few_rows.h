@@ -60,7 +60,7 @@ typedef struct oe_few_kernel {
 /* NULL where this build or this CPU lacks the instructions. For fewer than OE_FEW_GROUP results the scalar one. */
 const oe_few_kernel *oe_few_kernel_find(oe_few_type type, oe_few_isa isa, int64_t m);
 
-/* -- shared by the kernels' files -------------------------------------------------------------------------------------- */
+/* -- shared by the kernels' files ---------------------------------------------------------------------------------- */
 
 float oe_f16_to_f32(uint16_t half);
 uint16_t oe_f32_to_f16(float x);

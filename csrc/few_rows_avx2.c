@@ -1,5 +1,6 @@
-/* 8 weight rows at a time, one in each 32-bit lane: VPMADDUBSW multiplies codes (unsigned) with activations (signed, the
- * same 4 in all lanes) and adds neighbours in 16 bits. Compiled with AVX2 switched on; called where the CPU has it. */
+/* 8 weight rows at a time, one in each 32-bit lane: VPMADDUBSW multiplies codes (unsigned) with activations (signed,
+ * the same 4 in all lanes) and adds neighbours in 16 bits. Compiled with AVX2 switched on; called where the CPU has it.
+ */
 #include "few_rows.h"
 
 #if defined(__AVX2__) && defined(__F16C__)
@@ -93,7 +94,7 @@ INLINE __m256i times_sums(const int pairs, const __m256i *factor, const int16_t 
     return total;
 }
 
-/* -- Q4_K: f16 d, f16 dmin, 8 scales and 8 mins of 6 bits in 12 bytes, 256 codes of 4 bits ---------------------------- */
+/* -- Q4_K: f16 d, f16 dmin, 8 scales and 8 mins of 6 bits in 12 bytes, 256 codes of 4 bits ------------------------- */
 
 typedef struct q4k_head {
     __m256 d, dmin;
@@ -143,7 +144,7 @@ INLINE void q4k_block(const int n_tile, window w, const oe_act256 *act, __m256 *
     }
 }
 
-/* -- Q6_K: low 4 bits, high 2 bits, 16 scales, f16 d; weights are d * scale * (code - 32) ----------------------------- */
+/* -- Q6_K: low 4 bits, high 2 bits, 16 scales, f16 d; weights are d * scale * (code - 32) -------------------------- */
 
 typedef struct q6k_scales {
     __m256 d;
@@ -197,7 +198,7 @@ INLINE void q6k_block(const int n_tile, window w, const oe_act256 *act, __m256 *
     }
 }
 
-/* -- Q4_0 and Q8_0: f16 d and 32 codes; weights are d * (code - 8) and d * code ---------------------------------------- */
+/* -- Q4_0 and Q8_0: f16 d and 32 codes; weights are d * (code - 8) and d * code ------------------------------------ */
 
 /* The f16 at the start of each row's block. */
 INLINE __m256 read_half(window w) {
@@ -245,7 +246,7 @@ INLINE void q80_block(const int n_tile, window w, const oe_act32 *act, __m256 *o
     }
 }
 
-/* -- all rows of activations, in tiles ---------------------------------------------------------------------------------- */
+/* -- all rows of activations, in tiles ----------------------------------------------------------------------------- */
 
 INLINE void store(const int n_tile, const __m256 *out, int skip, float *to, int64_t m) {
     for (int n = 0; n < n_tile; n++) {
@@ -288,7 +289,8 @@ DEFINE_MULTIPLY(q6k, oe_act256, 210)
 DEFINE_MULTIPLY(q40, oe_act32, 18)
 DEFINE_MULTIPLY(q80, oe_act32, 34)
 
-const oe_few_kernel oe_few_avx2[OE_FEW_TYPES] = OE_FEW_KERNELS(q4k_multiply, q6k_multiply, q40_multiply, q80_multiply);
+const oe_few_kernel oe_few_avx2[OE_FEW_TYPES] =
+    OE_FEW_KERNELS(q4k_multiply, q6k_multiply, q40_multiply, q80_multiply);
 
 #else
 const oe_few_kernel oe_few_avx2[OE_FEW_TYPES];

@@ -104,7 +104,7 @@ INLINE __m512i byte_pair(__m512i words, int j) {
     return _mm512_shuffle_epi8(words, picks);
 }
 
-/* -- Q4_K: f16 d, f16 dmin, 8 scales and 8 mins of 6 bits in 12 bytes, 256 codes of 4 bits ---------------------------- */
+/* -- Q4_K: f16 d, f16 dmin, 8 scales and 8 mins of 6 bits in 12 bytes, 256 codes of 4 bits ------------------------- */
 
 typedef struct q4k_head {
     __m512 d, dmin;
@@ -154,7 +154,7 @@ INLINE void q4k_block(const int n_tile, window w, const oe_act256 *act, __m512 *
     }
 }
 
-/* -- Q6_K: low 4 bits, high 2 bits, 16 scales, f16 d; weights are d * scale * (code - 32) ----------------------------- */
+/* -- Q6_K: low 4 bits, high 2 bits, 16 scales, f16 d; weights are d * scale * (code - 32) -------------------------- */
 
 typedef struct q6k_scales {
     __m512 d;
@@ -208,7 +208,7 @@ INLINE void q6k_block(const int n_tile, window w, const oe_act256 *act, __m512 *
     }
 }
 
-/* -- Q4_0 and Q8_0: f16 d and 32 codes; weights are d * (code - 8) and d * code ---------------------------------------- */
+/* -- Q4_0 and Q8_0: f16 d and 32 codes; weights are d * (code - 8) and d * code ------------------------------------ */
 
 /* The f16 at the start of each row's block. */
 INLINE __m512 read_half(window w) {
@@ -252,7 +252,7 @@ INLINE void q80_block(const int n_tile, window w, const oe_act32 *act, __m512 *o
     add_simple(n_tile, codes, read_half(w), 0, act, out);
 }
 
-/* -- all rows of activations, in tiles of equal size ------------------------------------------------------------------- */
+/* -- all rows of activations, in tiles of equal size --------------------------------------------------------------- */
 
 INLINE void store(const int n_tile, const __m512 *out, __mmask16 lanes, float *to, int64_t m) {
     for (int n = 0; n < n_tile; n++) {
@@ -315,7 +315,8 @@ DEFINE_MULTIPLY(q6k, oe_act256, 210)
 DEFINE_MULTIPLY(q40, oe_act32, 18)
 DEFINE_MULTIPLY(q80, oe_act32, 34)
 
-const oe_few_kernel oe_few_avx512[OE_FEW_TYPES] = OE_FEW_KERNELS(q4k_multiply, q6k_multiply, q40_multiply, q80_multiply);
+const oe_few_kernel oe_few_avx512[OE_FEW_TYPES] =
+    OE_FEW_KERNELS(q4k_multiply, q6k_multiply, q40_multiply, q80_multiply);
 
 #else
 const oe_few_kernel oe_few_avx512[OE_FEW_TYPES];

@@ -8,7 +8,8 @@ void oe_few_quantize_op(struct ggml_tensor *dst, int ith, int nth, void *userdat
     const int64_t rows = x->ne[1], all = x->ne[0] / kernel->block * rows;
     for (int64_t i = all * ith / nth; i < all * (ith + 1) / nth; i++) {
         const char *row = (const char *)x->data + (size_t)(i % rows) * x->nb[1];
-        kernel->quantize((const float *)row + i / rows * kernel->block, (char *)dst->data + (size_t)i * kernel->act_bytes);
+        void *to = (char *)dst->data + (size_t)i * kernel->act_bytes;
+        kernel->quantize((const float *)row + i / rows * kernel->block, to);
     }
 }
 

@@ -6,7 +6,7 @@ itself: that happens in `Context.compute()`.
 
 from __future__ import annotations
 
-from ollama_engine.ml.ops_few import few_rows_instructions, mul_mat_few, suits_few_rows
+from ollama_engine.ml.ops_few import mul_mat_few
 from ollama_engine.ml.ops_math import (
     argsort,
     clamp,
@@ -48,7 +48,6 @@ __all__ = [
     "cont",
     "copy",
     "cos",
-    "few_rows_instructions",
     "flash_attention",
     "get_rows",
     "glu",
@@ -70,7 +69,6 @@ __all__ = [
     "softmax",
     "sqr",
     "sqrt",
-    "suits_few_rows",
     "sum_rows",
     "top_k",
     "transpose",

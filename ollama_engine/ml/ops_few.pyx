@@ -38,8 +38,9 @@ def few_rows_instructions(str dtype not None):
     return tuple([name for name in _INSTRUCTIONS if _kernel(kind, name, MANY) != NULL])
 
 
-cdef dict _FASTEST = {kind: [name for name in _INSTRUCTIONS if _kernel(<lib.ggml_type><int>kind, name, MANY) != NULL][-1]
-                      for kind in _KINDS}
+cdef dict _FASTEST = {
+    <int>type_of(dtype): few_rows_instructions(dtype)[-1] for dtype in ("q4_K", "q6_K", "q4_0", "q8_0")
+}
 
 
 def suits_few_rows(Tensor weight not None):

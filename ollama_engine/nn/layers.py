@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ollama_engine.ml import ops
+from ollama_engine.ml.ops_few import suits_few_rows
 from ollama_engine.ml.tensor import Tensor
 from ollama_engine.nn.module import Dim, Scope, Weight
 
@@ -12,8 +13,8 @@ PACKED_ROWS = 16
 """Products of K-quants with fewer rows read the packed copy: for more, ggml has a faster kernel for the original."""
 
 
-FEW_ROWS = {"q4_K": (2, 64), "q6_K": (2, 64), "q4_0": (2, 64), "q8_0": (2, 64)}
-"""From how many rows to how many the kernels of mul_mat_few are the fastest."""
+FEW_ROWS = {"q4_K": (2, 32), "q6_K": (2, 32), "q4_0": (2, 512), "q8_0": (1, 512)}
+"""The least and the most rows for which mul_mat_few is clearly faster than ggml's kernels; 512 is the most measured."""
 
 
 def choose_copy(weight: Tensor, rows: int) -> Tensor:
@@ -27,7 +28,7 @@ def product(weight: Tensor, x: Tensor) -> Tensor:
     """weight [n, m] times x [n, rows] -> f32 [m, rows], by whichever kernel and copy of the weight suit the rows."""
     rows = x.dim(1)
     least, most = FEW_ROWS.get(weight.dtype, (1, 0))
-    if least <= rows <= most and x.dim(2) == x.dim(3) == 1 and ops.suits_few_rows(weight):
+    if least <= rows <= most and x.dim(2) == x.dim(3) == 1 and suits_few_rows(weight):
         return ops.mul_mat_few(weight, x)
     return ops.mul_mat(choose_copy(weight, rows), x)
 

@@ -14,13 +14,14 @@ from ollama_engine.errors import ShapeError
 from ollama_engine.ml import ops
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
+from ollama_engine.ml.ops_few import few_rows_instructions, suits_few_rows
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.quantize import quantize_rows
 from ollama_engine.ml.storage import Storage, can_pack
 from ollama_engine.ml.tensor import Tensor
 
 TYPES = ("q4_K", "q6_K", "q4_0", "q8_0")
-KERNELS = [(dtype, name) for dtype in TYPES for name in ops.few_rows_instructions(dtype)]
+KERNELS = [(dtype, name) for dtype in TYPES for name in few_rows_instructions(dtype)]
 RNG = np.random.default_rng(20_260_102)
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
@@ -75,9 +76,9 @@ def one_thread() -> Iterator[Backend]:
 
 
 def test_the_scalar_kernel_is_always_there() -> None:
-    assert all(ops.few_rows_instructions(dtype)[0] == "scalar" for dtype in TYPES)
-    assert ops.few_rows_instructions("q5_K") == ()
-    assert ops.few_rows_instructions("f32") == ()
+    assert all(few_rows_instructions(dtype)[0] == "scalar" for dtype in TYPES)
+    assert few_rows_instructions("q5_K") == ()
+    assert few_rows_instructions("f32") == ()
 
 
 @pytest.mark.parametrize(("dtype", "name"), KERNELS)
@@ -106,7 +107,7 @@ def test_every_number_of_rows_gives_the_same_bits(backend: Backend, one_thread: 
     raw = raw_weights(dtype, 53, 512)
     x = RNG.normal(0, 1, (33, 512)).astype(np.float32)
     expected = product(one_thread, dtype, raw, x, "scalar")
-    for name in ops.few_rows_instructions(dtype):
+    for name in few_rows_instructions(dtype):
         for rows in range(1, 34):
             for threads in (backend, one_thread):
                 assert product(threads, dtype, raw, x[:rows], name).tobytes() == expected[:rows].tobytes(), (name, rows)
@@ -186,15 +187,15 @@ def test_where_it_is_chosen(backend: Backend, ctx: Context) -> None:
     """Only for weights that lie in the CPU's memory as in the file."""
     with Storage(backend, 2) as storage, Storage(backend, 1) as packed:
         weight, other = storage.add("w", "q4_0", (256, 32)), storage.add("f", "f32", (256, 32))
-        assert not ops.suits_few_rows(weight)
+        assert not suits_few_rows(weight)
         storage.allocate(0)
-        assert ops.suits_few_rows(weight) == ("avx512" in ops.few_rows_instructions("q4_0"))
-        assert not ops.suits_few_rows(other)
-        assert not ops.suits_few_rows(ops.cast(ctx.input("f32", (256, 32)), "q4_0"))
+        assert suits_few_rows(weight) == ("avx512" in few_rows_instructions("q4_0"))
+        assert not suits_few_rows(other)
+        assert not suits_few_rows(ops.cast(ctx.input("f32", (256, 32)), "q4_0"))
         if can_pack(backend, "q4_0", (256, 32)):
             copy = packed.add("w", "q4_0", (256, 32))
             packed.allocate_packed()
-            assert not ops.suits_few_rows(copy)
+            assert not suits_few_rows(copy)
             with pytest.raises(ShapeError, match="packed"):
                 ops.mul_mat_few(copy, ctx.input("f32", (256, 2)))
 
