@@ -13,6 +13,7 @@ cdef extern from "ggml.h" nogil:
     int GGML_MAX_SRC
     int GGML_MAX_NAME
     int GGML_MAX_N_THREADS
+    int GGML_N_TASKS_MAX
 
     enum ggml_status:
         GGML_STATUS_ALLOC_FAILED
@@ -26,6 +27,8 @@ cdef extern from "ggml.h" nogil:
         GGML_TYPE_Q4_0
         GGML_TYPE_Q8_0
         GGML_TYPE_Q8_1
+        GGML_TYPE_Q4_K
+        GGML_TYPE_Q6_K
         GGML_TYPE_Q8_K
         GGML_TYPE_I8
         GGML_TYPE_I16
@@ -191,6 +194,9 @@ cdef extern from "ggml.h" nogil:
                                      ggml_tensor *mask, float scale, float max_bias, float logit_softcap)
     void ggml_flash_attn_ext_add_sinks(ggml_tensor *a, ggml_tensor *sinks)
     ggml_tensor *ggml_unary(ggml_context *ctx, ggml_tensor *a, ggml_unary_op op)
+    ctypedef void (*ggml_custom_op_t)(ggml_tensor *dst, int ith, int nth, void *userdata) noexcept
+    ggml_tensor *ggml_custom_4d(ggml_context *ctx, ggml_type type, int64_t ne0, int64_t ne1, int64_t ne2, int64_t ne3,
+                                ggml_tensor **args, int n_args, ggml_custom_op_t fun, int n_tasks, void *userdata)
 
     void ggml_build_forward_expand(ggml_cgraph *cgraph, ggml_tensor *tensor)
     ggml_cgraph *ggml_new_graph_custom(ggml_context *ctx, size_t size, bool grads)
@@ -255,6 +261,7 @@ cdef extern from "ggml-backend.h" nogil:
     size_t ggml_backend_buft_get_max_size(ggml_backend_buffer_type_t buft)
     size_t ggml_backend_buft_get_alloc_size(ggml_backend_buffer_type_t buft, const ggml_tensor *tensor)
     bool ggml_backend_buft_is_host(ggml_backend_buffer_type_t buft)
+    ggml_backend_dev_t ggml_backend_buft_get_device(ggml_backend_buffer_type_t buft)
     void ggml_backend_buffer_free(ggml_backend_buffer_t buffer)
     void *ggml_backend_buffer_get_base(ggml_backend_buffer_t buffer)
     size_t ggml_backend_buffer_get_size(ggml_backend_buffer_t buffer)
@@ -264,6 +271,7 @@ cdef extern from "ggml-backend.h" nogil:
         GGML_BACKEND_BUFFER_USAGE_WEIGHTS
         GGML_BACKEND_BUFFER_USAGE_COMPUTE
     void ggml_backend_buffer_set_usage(ggml_backend_buffer_t buffer, ggml_backend_buffer_usage usage)
+    ggml_backend_buffer_type_t ggml_backend_buffer_get_type(ggml_backend_buffer_t buffer)
 
     void ggml_backend_free(ggml_backend_t backend)
     ggml_backend_buffer_type_t ggml_backend_get_default_buffer_type(ggml_backend_t backend)

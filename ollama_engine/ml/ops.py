@@ -6,6 +6,7 @@ itself: that happens in `Context.compute()`.
 
 from __future__ import annotations
 
+from ollama_engine.ml.ops_few import mul_mat_few
 from ollama_engine.ml.ops_math import (
     argsort,
     clamp,
@@ -55,6 +56,7 @@ __all__ = [
     "log",
     "mean",
     "mul_mat",
+    "mul_mat_few",
     "mul_mat_id",
     "permute",
     "repeat",

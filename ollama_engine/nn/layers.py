@@ -5,11 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from ollama_engine.ml import ops
+from ollama_engine.ml.ops_few import suits_few_rows
 from ollama_engine.ml.tensor import Tensor
 from ollama_engine.nn.module import Dim, Scope, Weight
 
 PACKED_ROWS = 16
 """Products of K-quants with fewer rows read the packed copy: for more, ggml has a faster kernel for the original."""
+
+
+FEW_ROWS = {"q4_K": (2, 32), "q6_K": (2, 32), "q4_0": (2, 512), "q8_0": (1, 512)}
+"""The least and the most rows for which mul_mat_few is clearly faster than ggml's kernels; 512 is the most measured."""
 
 
 def choose_copy(weight: Tensor, rows: int) -> Tensor:
@@ -20,8 +25,12 @@ def choose_copy(weight: Tensor, rows: int) -> Tensor:
 
 
 def product(weight: Tensor, x: Tensor) -> Tensor:
-    """weight [n, m] times x [n, rows] -> f32 [m, rows], reading whichever copy of the weight suits the rows."""
-    return ops.mul_mat(choose_copy(weight, x.dim(1)), x)
+    """weight [n, m] times x [n, rows] -> f32 [m, rows], by whichever kernel and copy of the weight suit the rows."""
+    rows = x.dim(1)
+    least, most = FEW_ROWS.get(weight.dtype, (1, 0))
+    if least <= rows <= most and x.dim(2) == x.dim(3) == 1 and suits_few_rows(weight):
+        return ops.mul_mat_few(weight, x)
+    return ops.mul_mat(choose_copy(weight, rows), x)
 
 
 class Biased(Weight):

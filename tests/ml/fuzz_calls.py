@@ -211,6 +211,13 @@ def mul_mat(env: Env) -> Call:
                 {"precise": True} if env.rng.random() < 0.2 else {})  # fmt: skip
 
 
+def mul_mat_few(env: Env) -> Call:
+    dtype = env.rng.choice(("q4_K", "q6_K", "q4_0", "q8_0"))
+    n, m, k = unit_of(dtype)[1] * env.rng.randint(1, 3), env.rng.randint(1, 40), env.rng.randint(1, 19)
+    a = env.operand(dtype, (n, m), odd=0.1)
+    return Call("mul_mat_few", [a, env.operand("f32", (n, k), graph=a.where == "stored", odd=0.1)])
+
+
 def mul_mat_id(env: Env) -> Call:
     dtype = _weight_type(env)
     block = unit_of(dtype)[1]
@@ -281,7 +288,7 @@ def flash_attention(env: Env) -> Call:
 
 SOUND: tuple[Callable[[Env], Call], ...] = (
     arithmetic, arithmetic, arithmetic, glu, clamp, sort, view, reshape, permute, cont, cast, copy, concat, repeat,
-    get_rows, set_rows, mul_mat, mul_mat, mul_mat_id, rope, softmax, flash_attention,
+    get_rows, set_rows, mul_mat, mul_mat, mul_mat_few, mul_mat_id, rope, softmax, flash_attention,
     one_row_operand("unary", _activation), one_row_operand("unary", _activation),
     one_row_operand("scale", lambda e: e.rng.choice((0, 1, -0.5, 3)), lambda e: e.rng.choice((0.0, 0.7))),
     *(one_row_operand(name) for name in ("sqr", "sqrt", "log", "sin", "cos", "sum_rows", "mean")),

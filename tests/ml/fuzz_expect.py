@@ -266,6 +266,6 @@ EXPECT: dict[str, Callable[..., Expected]] = {
     "rms_norm": rms_norm, "layer_norm": layer_norm, "l2_norm": l2_norm, "sum_rows": sum_rows, "mean": mean,
     "argsort": argsort, "top_k": top_k, "view": view, "reshape": reshape, "permute": permute, "transpose": transpose,
     "cont": cont, "cast": cast, "copy": copy, "concat": concat, "repeat": repeat, "get_rows": get_rows,
-    "set_rows": set_rows, "mul_mat": mul_mat, "mul_mat_id": mul_mat_id, "rope": rope, "softmax": softmax,
-    "flash_attention": flash_attention,
+    "set_rows": set_rows, "mul_mat": mul_mat, "mul_mat_few": mul_mat, "mul_mat_id": mul_mat_id, "rope": rope,
+    "softmax": softmax, "flash_attention": flash_attention,
 }  # fmt: skip

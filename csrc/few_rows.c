@@ -1,0 +1,279 @@
+#include "few_rows.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "select.h" /* OE_CLONES */
+
+/* -- f16 ----------------------------------------------------------------------------------------------------------- */
+
+static uint32_t bits_of(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static float float_of(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+float oe_f16_to_f32(uint16_t half) {
+    const uint32_t sign = (uint32_t)(half & 0x8000u) << 16, exponent = (half >> 10) & 0x1fu, mantissa = half & 0x3ffu;
+    if (exponent == 0) {
+        const float small = (float)mantissa * 0x1p-24f;
+        return sign ? -small : small;
+    }
+    return float_of(sign | (exponent == 31 ? 0x7f800000u : (exponent + 112) << 23) | mantissa << 13);
+}
+
+/* Rounds to nearest, ties to even, as the instructions do. */
+uint16_t oe_f32_to_f16(float x) {
+    const uint32_t bits = bits_of(x), sign = bits >> 16 & 0x8000u, size = bits & 0x7fffffffu;
+    if (size > 0x7f800000u) {
+        return (uint16_t)(sign | 0x7e00u);
+    }
+    if (size >= 0x477ff000u) { /* 65520 and more */
+        return (uint16_t)(sign | 0x7c00u);
+    }
+    if (size < 0x38800000u) { /* below the least normal one, 2^-14: the sum's last bit is worth 2^-24 */
+        return (uint16_t)(sign | (bits_of(float_of(size) + 0.5f) & 0x7ffu));
+    }
+    return (uint16_t)(sign | ((size + 0xfffu + (size >> 13 & 1u) - 0x38000000u) >> 13));
+}
+
+/* -- activations --------------------------------------------------------------------------------------------------- */
+
+#define LANES 16 /* independent maxima, so that the compiler needs no leave to reorder float operations */
+
+/* The largest |x|; NaNs do not count. n is a multiple of LANES. */
+static inline float largest(const float *x, int n) {
+    float max[LANES] = {0};
+    for (int i = 0; i < n; i += LANES) {
+        for (int j = 0; j < LANES; j++) {
+            const float size = fabsf(x[i + j]);
+            max[j] = size > max[j] ? size : max[j];
+        }
+    }
+    for (int width = LANES / 2; width; width /= 2) {
+        for (int j = 0; j < width; j++) {
+            max[j] = max[j + width] > max[j] ? max[j + width] : max[j];
+        }
+    }
+    return max[0];
+}
+
+/* The nearest whole number, ties to even, for |x| < 2^22: adding 1.5 * 2^23 leaves no bits below 1. NaN gives 0. (The
+ * same arithmetic as ggml's, so that what lies beyond comes out as there.) */
+static inline int8_t nearest(float x) {
+    const int32_t whole = (int32_t)(bits_of(x + 12582912.0f) & 0x007fffffu) - 0x00400000;
+    return (int8_t)(uint8_t)(whole < 127 ? whole : 127);
+}
+
+OE_CLONES
+void oe_few_quantize256(const float *x, void *to) {
+    oe_act256 *act = to;
+    const float max = largest(x, 256);
+    const float inverse = 127.0f / max;
+    act->d = max > 0 ? 1.0f / inverse : 0.0f;
+    for (int i = 0; i < 256; i++) {
+        act->q[i] = max > 0 ? nearest(inverse * x[i]) : 0;
+    }
+    for (int j = 0; j < 16; j++) {
+        int16_t sum = 0;
+        for (int i = 0; i < 16; i++) {
+            sum = (int16_t)(sum + act->q[16 * j + i]);
+        }
+        act->sum16[j] = sum;
+    }
+    for (int j = 0; j < 8; j++) {
+        act->sum32[j] = (int16_t)(act->sum16[2 * j] + act->sum16[2 * j + 1]);
+    }
+}
+
+OE_CLONES
+void oe_few_quantize32(const float *x, void *to) {
+    oe_act32 *act = to;
+    const float max = largest(x, 32);
+    const float inverse = max > 0 ? 127.0f / max : 0.0f;
+    int32_t sum = 0;
+    act->d = oe_f16_to_f32(oe_f32_to_f16(max / 127.0f));
+    for (int i = 0; i < 32; i++) {
+        act->q[i] = nearest(inverse * x[i]);
+        sum += act->q[i];
+    }
+    act->minus8 = -8 * sum;
+    act->minus128 = -128 * sum;
+}
+
+/* -- the scalar kernels, which all others must equal bit by bit ---------------------------------------------------- */
+
+static float read_f16(const uint8_t *p) {
+    uint16_t half;
+    memcpy(&half, p, sizeof half);
+    return oe_f16_to_f32(half);
+}
+
+static int32_t dot(const int8_t *codes, const int8_t *q, int n) {
+    int32_t sum = 0;
+    for (int i = 0; i < n; i++) {
+        sum += codes[i] * q[i];
+    }
+    return sum;
+}
+
+typedef void (*unpack_block)(const uint8_t *block, void *unpacked);
+typedef float (*block_product)(const void *unpacked, const void *act);
+
+typedef struct q4k_block {
+    float d, dmin;
+    uint8_t scale[8], least[8];
+    int8_t code[256];
+} q4k_block;
+
+static void q4k_unpack(const uint8_t *p, void *to) {
+    q4k_block *x = to;
+    const uint8_t *packed = p + 4, *codes = p + 16;
+    x->d = read_f16(p);
+    x->dmin = read_f16(p + 2);
+    for (int j = 0; j < 4; j++) {
+        x->scale[j] = packed[j] & 63;
+        x->least[j] = packed[4 + j] & 63;
+        x->scale[4 + j] = (uint8_t)((packed[8 + j] & 15) | (packed[j] >> 6) << 4);
+        x->least[4 + j] = (uint8_t)(packed[8 + j] >> 4 | (packed[4 + j] >> 6) << 4);
+    }
+    for (int i = 0; i < 256; i++) {
+        const uint8_t byte = codes[i / 64 * 32 + i % 32];
+        x->code[i] = (int8_t)(i % 64 < 32 ? byte & 15 : byte >> 4);
+    }
+}
+
+static float q4k_product(const void *unpacked, const void *to) {
+    const q4k_block *x = unpacked;
+    const oe_act256 *act = to;
+    int32_t sum = 0, least = 0;
+    for (int j = 0; j < 8; j++) {
+        sum += x->scale[j] * dot(x->code + 32 * j, act->q + 32 * j, 32);
+        least += x->least[j] * act->sum32[j];
+    }
+    return (x->d * (float)sum - x->dmin * (float)least) * act->d;
+}
+
+typedef struct q6k_block {
+    float d;
+    int8_t scale[16];
+    int8_t code[256];
+} q6k_block;
+
+static void q6k_unpack(const uint8_t *p, void *to) {
+    q6k_block *x = to;
+    for (int i = 0; i < 256; i++) {
+        const int half = i / 128, run = i % 128 / 32, at = i % 32;
+        const uint8_t low = p[64 * half + 32 * (run % 2) + at], high = p[128 + 32 * half + at];
+        x->code[i] = (int8_t)(((run < 2 ? low & 15 : low >> 4) | (high >> 2 * run & 3) << 4) - 32);
+    }
+    memcpy(x->scale, p + 192, 16);
+    x->d = read_f16(p + 208);
+}
+
+static float q6k_product(const void *unpacked, const void *to) {
+    const q6k_block *x = unpacked;
+    const oe_act256 *act = to;
+    int32_t sum = 0;
+    for (int j = 0; j < 16; j++) {
+        sum += x->scale[j] * dot(x->code + 16 * j, act->q + 16 * j, 16);
+    }
+    return x->d * (float)sum * act->d;
+}
+
+typedef struct simple_block {
+    float d;
+    int8_t code[32];
+} simple_block;
+
+static void q40_unpack(const uint8_t *p, void *to) {
+    simple_block *x = to;
+    x->d = read_f16(p);
+    for (int i = 0; i < 16; i++) {
+        x->code[i] = (int8_t)((p[2 + i] & 15) - 8);
+        x->code[16 + i] = (int8_t)((p[2 + i] >> 4) - 8);
+    }
+}
+
+static void q80_unpack(const uint8_t *p, void *to) {
+    simple_block *x = to;
+    x->d = read_f16(p);
+    memcpy(x->code, p + 2, 32);
+}
+
+static float simple_product(const void *unpacked, const void *to) {
+    const simple_block *x = unpacked;
+    const oe_act32 *act = to;
+    return x->d * (float)dot(x->code, act->q, 32) * act->d;
+}
+
+static inline void multiply(const oe_few_product *p, int64_t first, int64_t last, size_t block_bytes, size_t act_bytes,
+                            unpack_block unpack, block_product product) {
+    union {
+        q4k_block q4k;
+        q6k_block q6k;
+        simple_block simple;
+    } unpacked;
+    for (int64_t i = first; i < last; i++) {
+        const uint8_t *block = p->weights + (size_t)i * p->row_bytes;
+        const char *act = p->acts;
+        for (int64_t n = 0; n < p->rows; n++) {
+            p->out[n * p->m + i] = 0;
+        }
+        for (int64_t b = 0; b < p->blocks; b++, block += block_bytes) {
+            unpack(block, &unpacked);
+            for (int64_t n = 0; n < p->rows; n++, act += act_bytes) {
+                p->out[n * p->m + i] += product(&unpacked, act);
+            }
+        }
+    }
+}
+
+static void q4k_multiply(const oe_few_product *p, int64_t first, int64_t last) {
+    multiply(p, first, last, 144, sizeof(oe_act256), q4k_unpack, q4k_product);
+}
+
+static void q6k_multiply(const oe_few_product *p, int64_t first, int64_t last) {
+    multiply(p, first, last, 210, sizeof(oe_act256), q6k_unpack, q6k_product);
+}
+
+static void q40_multiply(const oe_few_product *p, int64_t first, int64_t last) {
+    multiply(p, first, last, 18, sizeof(oe_act32), q40_unpack, simple_product);
+}
+
+static void q80_multiply(const oe_few_product *p, int64_t first, int64_t last) {
+    multiply(p, first, last, 34, sizeof(oe_act32), q80_unpack, simple_product);
+}
+
+/* -- the kernels of this build ------------------------------------------------------------------------------------- */
+
+const oe_few_kernel oe_few_scalar[OE_FEW_TYPES] =
+    OE_FEW_KERNELS(q4k_multiply, q6k_multiply, q40_multiply, q80_multiply);
+
+static bool cpu_has(oe_few_isa isa) {
+#if defined(__x86_64__)
+    if (isa == OE_FEW_AVX2) {
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+    }
+    if (isa == OE_FEW_AVX512) {
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
+    }
+#endif
+    return isa == OE_FEW_SCALAR;
+}
+
+const oe_few_kernel *oe_few_kernel_find(oe_few_type type, oe_few_isa isa, int64_t m) {
+    static const oe_few_kernel *const kernels[OE_FEW_ISAS] = {oe_few_scalar, oe_few_avx2, oe_few_avx512};
+    if (!cpu_has(isa) || !kernels[isa][type].multiply) {
+        return NULL;
+    }
+    return &kernels[m < OE_FEW_GROUP ? OE_FEW_SCALAR : isa][type];
+}

@@ -1,0 +1,89 @@
+/* Products of quantized weights with few rows of activations (2 to about 30: several callers decoding together).
+ *
+ * Weights are read as they lie in GGUF files. Activations are quantized first, to 8 bits, as ggml does it for the same
+ * products. Kernels take 16 (AVX-512) or 8 (AVX2) weight rows at a time, one in each 32-bit lane, unpack a block of
+ * them once and multiply it with all rows of activations.
+ *
+ * Sums inside of a block are whole numbers, and the blocks of a row are added up in order with plain float operations
+ * (no contraction: the build says -ffp-contract=off). So a result is the same bits on every instruction set, and does
+ * not depend on how many rows share the product nor on the number of threads. */
+#ifndef OE_FEW_ROWS_H
+#define OE_FEW_ROWS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum oe_few_type { OE_FEW_Q4_K, OE_FEW_Q6_K, OE_FEW_Q4_0, OE_FEW_Q8_0, OE_FEW_TYPES } oe_few_type;
+
+typedef enum oe_few_isa { OE_FEW_SCALAR, OE_FEW_AVX2, OE_FEW_AVX512, OE_FEW_ISAS } oe_few_isa;
+
+#define OE_FEW_GROUP 16 /* results along m are shared out between threads in multiples of this */
+
+/* 256 activations x[i] = d * q[i], ggml's Q8_K with positive d. */
+typedef struct oe_act256 {
+    float d;
+    int16_t sum16[16]; /* of 16 values each */
+    int16_t sum32[8];
+    int8_t q[256];
+} oe_act256;
+
+/* 32 activations, ggml's Q8_0: d is rounded to f16. */
+typedef struct oe_act32 {
+    float d;
+    int32_t minus8;   /* -8 times the sum of the values, which undoes the offset of Q4_0's codes */
+    int32_t minus128; /* -128 times: the offset that kernels give Q8_0's */
+    int8_t q[32];
+} oe_act32;
+
+typedef struct oe_few_product {
+    const uint8_t *weights; /* [m] rows of `blocks` blocks */
+    size_t row_bytes;
+    const void *acts;       /* [blocks][rows] oe_act256 or oe_act32: all rows of a block side by side */
+    int64_t blocks;
+    int64_t m;
+    int64_t rows;
+    float *out;             /* [rows][m] */
+} oe_few_product;
+
+typedef struct oe_few_kernel {
+    int64_t block;      /* weights in one block, activations in one of theirs */
+    size_t block_bytes; /* of weights */
+    size_t act_bytes;   /* of activations */
+    void (*quantize)(const float *x, void *act);
+    void (*multiply)(const oe_few_product *p, int64_t first, int64_t last); /* results first .. last - 1 along m */
+} oe_few_kernel;
+
+/* NULL where this build or this CPU lacks the instructions. For fewer than OE_FEW_GROUP results the scalar one. */
+const oe_few_kernel *oe_few_kernel_find(oe_few_type type, oe_few_isa isa, int64_t m);
+
+/* -- shared by the kernels' files ---------------------------------------------------------------------------------- */
+
+float oe_f16_to_f32(uint16_t half);
+uint16_t oe_f32_to_f16(float x);
+
+void oe_few_quantize256(const float *x, void *act);
+void oe_few_quantize32(const float *x, void *act);
+
+/* What an array of the kernels of one instruction set holds, given the functions that multiply. */
+#define OE_FEW_KERNELS(q4k, q6k, q40, q80)                                                                            \
+    {                                                                                                                 \
+        [OE_FEW_Q4_K] = {256, 144, sizeof(oe_act256), oe_few_quantize256, q4k},                                       \
+        [OE_FEW_Q6_K] = {256, 210, sizeof(oe_act256), oe_few_quantize256, q6k},                                       \
+        [OE_FEW_Q4_0] = {32, 18, sizeof(oe_act32), oe_few_quantize32, q40},                                           \
+        [OE_FEW_Q8_0] = {32, 34, sizeof(oe_act32), oe_few_quantize32, q80},                                           \
+    }
+
+/* All zero where they are not compiled. */
+extern const oe_few_kernel oe_few_scalar[OE_FEW_TYPES];
+extern const oe_few_kernel oe_few_avx2[OE_FEW_TYPES];
+extern const oe_few_kernel oe_few_avx512[OE_FEW_TYPES];
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

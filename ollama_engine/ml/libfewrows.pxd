@@ -1,0 +1,30 @@
+# csrc/few_rows.h and few_rows_op.h
+
+from libc.stddef cimport size_t
+from libc.stdint cimport int64_t
+
+from ollama_engine.ml.libggml cimport ggml_tensor
+
+
+cdef extern from "few_rows.h" nogil:
+    enum oe_few_type:
+        OE_FEW_Q4_K
+        OE_FEW_Q6_K
+        OE_FEW_Q4_0
+        OE_FEW_Q8_0
+
+    enum oe_few_isa:
+        OE_FEW_SCALAR
+        OE_FEW_AVX2
+        OE_FEW_AVX512
+
+    struct oe_few_kernel:
+        int64_t block
+        size_t act_bytes
+
+    const oe_few_kernel *oe_few_kernel_find(oe_few_type type, oe_few_isa isa, int64_t m)
+
+
+cdef extern from "few_rows_op.h" nogil:
+    void oe_few_quantize_op(ggml_tensor *dst, int ith, int nth, void *kernel) noexcept
+    void oe_few_multiply_op(ggml_tensor *dst, int ith, int nth, void *kernel) noexcept

@@ -1,0 +1,103 @@
+"""Products of quantized weights with few rows of activations, by kernels of our own (csrc/few_rows.h).
+
+They enter a graph as two custom operations of ggml's, which only its CPU backend runs: the first quantizes the
+activations, the second multiplies.
+"""
+
+from libc.stdint cimport int64_t
+
+from ollama_engine.errors import ShapeError
+
+from ollama_engine.ml cimport libggml as lib
+from ollama_engine.ml.libfewrows cimport (
+    OE_FEW_AVX2, OE_FEW_AVX512, OE_FEW_Q4_0, OE_FEW_Q4_K, OE_FEW_Q6_K, OE_FEW_Q8_0, OE_FEW_SCALAR, oe_few_isa,
+    oe_few_kernel, oe_few_kernel_find, oe_few_multiply_op, oe_few_quantize_op, oe_few_type,
+)
+from ollama_engine.ml.tensor cimport Graph, Tensor, alive, describe, graph_of, wrap
+from ollama_engine.ml.types cimport check_size, type_of
+
+cdef dict _KINDS = {
+    <int>lib.GGML_TYPE_Q4_K: OE_FEW_Q4_K, <int>lib.GGML_TYPE_Q6_K: OE_FEW_Q6_K,
+    <int>lib.GGML_TYPE_Q4_0: OE_FEW_Q4_0, <int>lib.GGML_TYPE_Q8_0: OE_FEW_Q8_0,
+}  # fmt: skip
+# From the slowest to the fastest.
+cdef dict _INSTRUCTIONS = {"scalar": OE_FEW_SCALAR, "avx2": OE_FEW_AVX2, "avx512": OE_FEW_AVX512}
+cdef int64_t MANY = 1 << 20
+
+
+cdef const oe_few_kernel *_kernel(lib.ggml_type weights, str instructions, int64_t m) noexcept:
+    kind = _KINDS.get(<int>weights)
+    if kind is None:
+        return NULL
+    return oe_few_kernel_find(<oe_few_type><int>kind, <oe_few_isa><int>_INSTRUCTIONS[instructions], m)
+
+
+def few_rows_instructions(str dtype not None):
+    """Instruction sets that this CPU has a kernel of mul_mat_few for, slowest ("scalar") first; () for other types."""
+    cdef lib.ggml_type kind = type_of(dtype)
+    return tuple([name for name in _INSTRUCTIONS if _kernel(kind, name, MANY) != NULL])
+
+
+cdef dict _FASTEST = {
+    <int>type_of(dtype): few_rows_instructions(dtype)[-1] for dtype in ("q4_K", "q6_K", "q4_0", "q8_0")
+}
+
+
+def suits_few_rows(Tensor weight not None):
+    """Whether mul_mat_few may be faster than mul_mat here: AVX-512, and a weight in the CPU's memory as in the file.
+
+    (The AVX2 kernels are right, but nobody has compared them with ggml's on a CPU that lacks AVX-512.)
+    """
+    alive(weight)
+    cdef lib.ggml_tensor *w = weight.ptr
+    if _FASTEST.get(<int>w.type) != "avx512" or weight.owner.is_packed or w.ne[2] != 1 or w.ne[3] != 1:
+        return False
+    if w.buffer == NULL or not lib.ggml_backend_buffer_is_host(w.buffer):
+        return False
+    device = lib.ggml_backend_buft_get_device(lib.ggml_backend_buffer_get_type(w.buffer))
+    # Memory of nobody is that of a mapped file.
+    return device == NULL or lib.get_dev_type(device) == lib.GGML_BACKEND_DEVICE_TYPE_CPU
+
+
+cdef int _check(Tensor a, Tensor b) except -1:
+    cdef lib.ggml_tensor *x = a.ptr
+    cdef lib.ggml_tensor *y = b.ptr
+    if <int>x.type not in _KINDS:
+        raise ShapeError(f"mul_mat_few: the weight must be q4_K, q6_K, q4_0 or q8_0, got {describe(a)}; use mul_mat")
+    if x.nb[0] != lib.ggml_type_size(x.type) or x.nb[0] > x.nb[1]:
+        raise ShapeError(f"mul_mat_few: {describe(a)} must have contiguous rows and not be transposed")
+    if y.type != lib.GGML_TYPE_F32 or y.nb[0] != sizeof(float) or y.nb[0] > y.nb[1]:
+        raise ShapeError(f"mul_mat_few: the right side must be f32 with contiguous rows, got {describe(b)}")
+    if x.ne[0] != y.ne[0] or x.ne[2] != 1 or x.ne[3] != 1 or y.ne[2] != 1 or y.ne[3] != 1:
+        raise ShapeError(f"mul_mat_few: {describe(a)} and {describe(b)} do not fit: first dimensions must be equal, "
+                         "and there are two; use mul_mat for more")
+    return 0
+
+
+cdef lib.ggml_tensor *_custom(Graph graph, const int64_t *ne, lib.ggml_type type, lib.ggml_tensor **operands, int n,
+                              lib.ggml_custom_op_t run, const oe_few_kernel *kernel) except NULL:
+    check_size(ne)
+    return lib.ggml_custom_4d(graph.ctx, type, ne[0], ne[1], ne[2], ne[3], operands, n, run, lib.GGML_N_TASKS_MAX,
+                              <void *>kernel)
+
+
+def mul_mat_few(Tensor a not None, Tensor b not None, str instructions=None):
+    """Product with a transposed, as mul_mat: a [n, m] of type q4_K, q6_K, q4_0 or q8_0, b f32 [n, k] -> f32 [m, k].
+
+    Any k is right, few are fast. `b` is rounded to 8 bits as by mul_mat. A row of the result has the same bits whatever
+    the other rows are, and on every CPU. `instructions`: one of `few_rows_instructions(a.dtype)`; None takes the last.
+    """
+    if instructions is not None and instructions not in few_rows_instructions(a.dtype):
+        raise ShapeError(f"mul_mat_few: no {instructions!r} kernel for {a.dtype} weights here; "
+                         f"there are {few_rows_instructions(a.dtype)}")
+    cdef Graph graph = graph_of(a, b)
+    cdef lib.ggml_tensor *operands[2]
+    cdef int64_t ne[4]
+    _check(a, b)
+    kernel = _kernel(a.ptr.type, instructions or _FASTEST[<int>a.ptr.type], a.ptr.ne[1])
+    operands[0] = b.ptr
+    ne[0], ne[1], ne[2], ne[3] = kernel.act_bytes * b.ptr.ne[1], b.ptr.ne[0] // kernel.block, 1, 1
+    acts = _custom(graph, ne, lib.GGML_TYPE_I8, operands, 1, oe_few_quantize_op, kernel)
+    operands[0], operands[1] = a.ptr, acts
+    ne[0], ne[1] = a.ptr.ne[1], b.ptr.ne[1]
+    return wrap(graph, _custom(graph, ne, lib.GGML_TYPE_F32, operands, 2, oe_few_multiply_op, kernel))

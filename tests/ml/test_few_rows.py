@@ -1,0 +1,220 @@
+"""mul_mat_few: against numpy in exact arithmetic, against ggml's own product, and against itself bit by bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from ollama_engine.errors import ShapeError
+from ollama_engine.ml import ops
+from ollama_engine.ml.backend import Backend
+from ollama_engine.ml.context import Context
+from ollama_engine.ml.ops_few import few_rows_instructions, suits_few_rows
+from ollama_engine.ml.placement import BackendParams
+from ollama_engine.ml.quantize import quantize_rows
+from ollama_engine.ml.storage import Storage, can_pack
+from ollama_engine.ml.tensor import Tensor
+
+TYPES = ("q4_K", "q6_K", "q4_0", "q8_0")
+KERNELS = [(dtype, name) for dtype in TYPES for name in few_rows_instructions(dtype)]
+RNG = np.random.default_rng(20_260_102)
+Floats = NDArray[np.float32]
+Bytes = NDArray[np.uint8]
+
+
+def raw_weights(dtype: str, m: int, k: int) -> Bytes:
+    """m rows of k random weights, as they lie in a file, some blocks being zero and some large."""
+    values = RNG.normal(0, 1, (m, k)).astype(np.float32)
+    values[:, :32] *= RNG.choice([0, 1e-6, 1, 1e3], (m, 1))
+    kind = gguf.GGMLQuantizationType[dtype.upper()]
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    raw = np.empty((m, k // block * size), np.uint8)
+    quantize_rows(dtype, values, raw.reshape(-1))
+    return raw
+
+
+def values_of(dtype: str, raw: Bytes) -> NDArray[np.float64]:
+    return gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[dtype.upper()]).astype(np.float64)
+
+
+def rounded(dtype: str, x: Floats) -> NDArray[np.float64]:
+    """Activations as both products see them: 8 bits in blocks of 256 (K-quants) or of 32 with an f16 step."""
+    block = 256 if dtype.endswith("_K") else 32
+    parts = x.reshape(len(x), -1, block)
+    largest = np.abs(parts).max(-1, keepdims=True)
+    with np.errstate(all="ignore"):
+        inverse = np.where(largest > 0, np.float32(127) / largest, np.float32(0)).astype(np.float32)
+        codes = np.rint(inverse * parts)
+        step = 1 / inverse if block == 256 else (largest / np.float32(127)).astype(np.float16).astype(np.float32)
+        return np.where(largest > 0, codes * step.astype(np.float64), 0).reshape(x.shape)
+
+
+def product(backend: Backend, dtype: str, raw: Bytes, x: Floats, name: str | None, *, few: bool = True) -> Floats:
+    """The result of mul_mat_few, or of ggml's mul_mat on the weights as they are."""
+    k = x.shape[1]
+    with Storage(backend, 1) as storage, Context(backend) as ctx:
+        weight = storage.add("w", dtype, (k, len(raw)))
+        storage.allocate(0)
+        weight.set_bytes(raw)
+        b = ctx.from_floats(x)
+        y = ops.mul_mat_few(weight, b, name) if few else ops.mul_mat(weight, b)
+        ctx.forward(y)
+        ctx.compute()
+        out: Floats = y.numpy()
+        return out.reshape(len(x), len(raw))
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[Backend]:
+    with Backend(BackendParams(threads=1), max_nodes=64) as backend:
+        yield backend
+
+
+def test_the_scalar_kernel_is_always_there() -> None:
+    assert all(few_rows_instructions(dtype)[0] == "scalar" for dtype in TYPES)
+    assert few_rows_instructions("q5_K") == ()
+    assert few_rows_instructions("f32") == ()
+
+
+@pytest.mark.parametrize(("dtype", "name"), KERNELS)
+@pytest.mark.parametrize(("k", "m"), [(256, 1), (256, 16), (512, 37), (2048, 64), (768, 100)])
+def test_against_numpy(backend: Backend, dtype: str, name: str, k: int, m: int) -> None:
+    raw = raw_weights(dtype, m, k)
+    x = RNG.normal(0, 3, (5, k)).astype(np.float32)
+    weights, acts = values_of(dtype, raw), rounded(dtype, x)
+    sizes = np.abs(acts) @ np.abs(weights).T
+    assert (np.abs(product(backend, dtype, raw, x, name) - acts @ weights.T) <= 2e-6 * sizes + 1e-6).all()
+
+
+@pytest.mark.parametrize("k", [32, 96, 896])
+@pytest.mark.parametrize(("dtype", "name"), [(d, n) for d, n in KERNELS if not d.endswith("_K")])
+def test_rows_of_few_blocks(backend: Backend, dtype: str, name: str, k: int) -> None:
+    raw = raw_weights(dtype, 18, k)
+    x = RNG.normal(0, 3, (3, k)).astype(np.float32)
+    weights, acts = values_of(dtype, raw), rounded(dtype, x)
+    sizes = np.abs(acts) @ np.abs(weights).T
+    assert (np.abs(product(backend, dtype, raw, x, name) - acts @ weights.T) <= 2e-6 * sizes + 1e-6).all()
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_every_number_of_rows_gives_the_same_bits(backend: Backend, one_thread: Backend, dtype: str) -> None:
+    """A row does not see the others, nor how many threads there are, nor the instruction set."""
+    raw = raw_weights(dtype, 53, 512)
+    x = RNG.normal(0, 1, (33, 512)).astype(np.float32)
+    expected = product(one_thread, dtype, raw, x, "scalar")
+    for name in few_rows_instructions(dtype):
+        for rows in range(1, 34):
+            for threads in (backend, one_thread):
+                assert product(threads, dtype, raw, x[:rows], name).tobytes() == expected[:rows].tobytes(), (name, rows)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("rows", [1, 2, 7, 16, 33])
+def test_against_ggml(backend: Backend, dtype: str, rows: int) -> None:
+    raw = raw_weights(dtype, 48, 1024)
+    x = RNG.normal(0, 1, (rows, 1024)).astype(np.float32)
+    ours, theirs = product(backend, dtype, raw, x, None), product(backend, dtype, raw, x, None, few=False)
+    # ggml adds in another order, and may round an activation that lies between two steps to the other one.
+    sizes = np.linalg.norm(x, axis=1)[:, None] * np.linalg.norm(values_of(dtype, raw), axis=1)[None]
+    assert (np.abs(ours - theirs) <= 2e-4 * sizes).all()
+
+
+@pytest.mark.parametrize(("dtype", "name"), KERNELS)
+@pytest.mark.parametrize("size", [0.0, 1e-45, 1e-41, 1e-38, 1e-30, 1e30])
+def test_extreme_activations(backend: Backend, dtype: str, name: str, size: float) -> None:
+    """All results are what ggml gives: 0 where nothing is left of the activations, and no NaN out of numbers."""
+    raw = raw_weights(dtype, 20, 256)
+    x = (RNG.normal(0, 1, (4, 256)) * size).astype(np.float32)
+    x[1, 1:] = 0
+    ours, theirs = product(backend, dtype, raw, x, name), product(backend, dtype, raw, x, None, few=False)
+    np.testing.assert_array_equal(np.isfinite(ours), np.isfinite(theirs))
+    finite = np.isfinite(theirs)
+    np.testing.assert_allclose(ours[finite], theirs[finite], rtol=2e-2, atol=max(1e-30, 2e-2 * size * 256))
+
+
+@pytest.mark.parametrize(("dtype", "name"), KERNELS)
+def test_largest_codes_do_not_overflow(backend: Backend, dtype: str, name: str) -> None:
+    """Every bit of a weight's codes and scales set, activations at the end of their range, in both signs."""
+    block, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[dtype.upper()]]
+    for fill in (0x00, 0x7F, 0x80, 0xFF):
+        raw = np.full((16, 1024 // block * size), fill, np.uint8).reshape(-1, size)
+        halves = {"q4_K": (0, 2), "q6_K": (208,)}.get(dtype, (0,))
+        for at in halves:
+            raw[:, at : at + 2] = np.frombuffer(np.float16(0.01).tobytes(), np.uint8)
+        raw = raw.reshape(16, -1)
+        weights = values_of(dtype, raw)
+        x = np.ones((3, 1024), np.float32)
+        x[1], x[2, ::2] = -1, -1
+        tol = 3e-6 * np.abs(weights).sum(1) + 1e-5
+        # 1/127 is no f16: in blocks of 32 the step is rounded.
+        expected = rounded(dtype, x) @ weights.T
+        assert (np.abs(product(backend, dtype, raw, x, name) - expected) <= tol).all(), hex(fill)
+
+
+@pytest.mark.parametrize(("dtype", "name"), KERNELS)
+def test_infinity_spoils_its_row_only(backend: Backend, dtype: str, name: str) -> None:
+    raw = raw_weights(dtype, 20, 512)
+    x = RNG.normal(0, 1, (3, 512)).astype(np.float32)
+    clean = product(backend, dtype, raw, x, name)
+    x[1, 300] = np.inf
+    out = product(backend, dtype, raw, x, name)
+    assert not np.isfinite(out[1]).any()
+    assert out[[0, 2]].tobytes() == clean[[0, 2]].tobytes()
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_activations_may_be_a_window(backend: Backend, dtype: str) -> None:
+    raw = raw_weights(dtype, 32, 256)
+    wide = RNG.normal(0, 1, (6, 300)).astype(np.float32)
+    with Storage(backend, 1) as storage, Context(backend) as ctx:
+        weight = storage.add("w", dtype, (256, 32))
+        storage.allocate(0)
+        weight.set_bytes(raw)
+        part = ops.view(ctx.from_floats(wide), (256, 6), (1200,), 16)
+        y = ops.mul_mat_few(weight, part)
+        ctx.forward(y)
+        ctx.compute()
+        got = y.numpy()
+    assert got.tobytes() == product(backend, dtype, raw, np.ascontiguousarray(wide[:, 4:260]), None).tobytes()
+
+
+def test_where_it_is_chosen(backend: Backend, ctx: Context) -> None:
+    """Only for weights that lie in the CPU's memory as in the file."""
+    with Storage(backend, 2) as storage, Storage(backend, 1) as packed:
+        weight, other = storage.add("w", "q4_0", (256, 32)), storage.add("f", "f32", (256, 32))
+        assert not suits_few_rows(weight)
+        storage.allocate(0)
+        assert suits_few_rows(weight) == ("avx512" in few_rows_instructions("q4_0"))
+        assert not suits_few_rows(other)
+        assert not suits_few_rows(ops.cast(ctx.input("f32", (256, 32)), "q4_0"))
+        if can_pack(backend, "q4_0", (256, 32)):
+            copy = packed.add("w", "q4_0", (256, 32))
+            packed.allocate_packed()
+            assert not suits_few_rows(copy)
+            with pytest.raises(ShapeError, match="packed"):
+                ops.mul_mat_few(copy, ctx.input("f32", (256, 2)))
+
+
+REFUSALS: list[tuple[str, Any, str]] = [
+    ("no such kernel", lambda c, w, x: ops.mul_mat_few(c.zeros("q5_K", (256, 4)), x), "must be q4_K"),
+    ("floats", lambda c, w, x: ops.mul_mat_few(x, x), "must be q4_K"),
+    ("other length", lambda c, w, x: ops.mul_mat_few(w, c.zeros("f32", (512, 2))), "do not fit"),
+    ("three dimensions", lambda c, w, x: ops.mul_mat_few(w, c.zeros("f32", (256, 2, 2))), "use mul_mat for more"),
+    ("many weights", lambda c, w, x: ops.mul_mat_few(c.zeros("q8_0", (256, 2, 2)), x), "use mul_mat for more"),
+    ("f16 values", lambda c, w, x: ops.mul_mat_few(w, c.zeros("f16", (256, 2))), "must be f32"),
+    ("turned", lambda c, w, x: ops.mul_mat_few(w, ops.transpose(c.zeros("f32", (2, 256)))), "contiguous rows"),
+    ("unknown set", lambda c, w, x: ops.mul_mat_few(w, x, "mmx"), "no 'mmx' kernel"),
+    ("2**31 values", lambda c, w, x: ops.mul_mat_few(w, c.input("f32", (256, 1 << 30))), "2\\*\\*31"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("attempt", "message"), [c[1:] for c in REFUSALS], ids=[c[0] for c in REFUSALS])
+def test_refusals(ctx: Context, attempt: Any, message: str) -> None:
+    weight: Tensor = ctx.zeros("q4_K", (256, 4))
+    with pytest.raises(ShapeError, match=message):
+        attempt(ctx, weight, ctx.zeros("f32", (256, 2)))
