@@ -4,7 +4,7 @@
     python bench/board.py table [--markdown]   # the table of the latest run again
     python bench/board.py check                # quick rows beside the baseline; exit status 1 where one is worse
     python bench/board.py check --all          # all rows that can fail
-    python bench/board.py baseline --runs 3    # take the baseline again, on a quiet machine
+    python bench/board.py baseline             # take the baseline again, on a quiet machine
 
 Peers are measured where they are built (`python bench/peers.py build`); OLLAMA_ENGINE_BENCH_MODEL names a file for the
 rows that load a model.
@@ -34,30 +34,35 @@ QUICK = ("--benchmark-max-time=0.3", "--benchmark-min-rounds=10")
 """A row's time in checks and baselines, which both take the fastest round."""
 
 
-def measure(out: Path, names: Sequence[str] = (), options: Sequence[str] = ()) -> dict[str, Any]:
-    """Run benchmarks, all or those that are named, and return what pytest-benchmark wrote to `out`."""
+def measure(out: Path, names: Sequence[str] = (), options: Sequence[str] = ()) -> int:
+    """Run benchmarks, all or those that are named; pytest-benchmark writes to `out`. Returns pytest's exit status."""
     chosen = [f"bench/{name}" for name in names] or ["bench"]
     command = [sys.executable, "-m", "pytest", "-q", "--benchmark-enable", "--benchmark-only", "--benchmark-quiet"]
     command += [f"--benchmark-json={out}", *options, *chosen]
-    done = subprocess.run(command, cwd=ROOT, check=False, stdout=sys.stderr)
-    if done.returncode:
-        raise SystemExit(f"board: pytest ended with {done.returncode}; nothing was compared")
-    found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
-    return found
+    return subprocess.run(command, cwd=ROOT, check=False, stdout=sys.stderr).returncode
 
 
 def measure_quickly(names: Sequence[str] = (), options: Sequence[str] = ()) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
-        return measure(Path(folder) / "run.json", names, (*QUICK, *options))
+        out = Path(folder) / "run.json"
+        status = measure(out, names, (*QUICK, *options))
+        if status:
+            raise SystemExit(f"board: pytest ended with {status}; nothing was compared")
+        found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
+        return found
 
 
 # -- commands ----------------------------------------------------------------------------------------------------------
 
 
-def run() -> None:
+def run() -> int:
+    """The table, of what could be measured; the status is pytest's."""
     LATEST.parent.mkdir(parents=True, exist_ok=True)
-    print(shown(measure(LATEST), as_markdown=False))
+    LATEST.unlink(missing_ok=True)
+    status = measure(LATEST)
+    show(LATEST, as_markdown=False)
     print(f"written to {LATEST.relative_to(ROOT)}", file=sys.stderr)
+    return status
 
 
 def show(path: Path, *, as_markdown: bool) -> None:
@@ -80,7 +85,7 @@ def take_baseline(runs: int) -> None:
     found = [measure_quickly(options=("-m", "not (twin or peer or waits)")) for _ in range(runs)]
     taken = baseline.collect(baseline.machine(found[0]), [from_json(one) for one in found])
     baseline.save(taken)
-    print(f"{len(taken.rows)} rows, the best of {runs} runs, in {baseline.PATH.relative_to(ROOT)}")
+    print(f"{len(taken.rows)} rows, from {runs} runs, in {baseline.PATH.relative_to(ROOT)}")
 
 
 def check(*, everything: bool) -> int:
@@ -130,19 +135,19 @@ def parser() -> argparse.ArgumentParser:
     checked = commands.add_parser("check", help="compare with the baseline")
     checked.add_argument("--all", action="store_true", help="all rows that can fail instead of the quick ones")
     taken = commands.add_parser("baseline", help="write bench/baseline.json")
-    taken.add_argument("--runs", type=int, default=3)
+    taken.add_argument("--runs", type=int, default=5)
     return top
 
 
 def main(arguments: list[str] | None = None) -> int:
     chosen = parser().parse_args(arguments)
     if chosen.command == "run":
-        run()
-    elif chosen.command == "table":
+        return run()
+    if chosen.command == "table":
         show(chosen.path, as_markdown=chosen.markdown)
     elif chosen.command == "baseline":
         take_baseline(chosen.runs)
-    else:
+    elif chosen.command == "check":
         return check(everything=chosen.all)
     return 0
 

@@ -26,13 +26,8 @@ class Row:
     seconds: float
     """The fastest round, or what a program reported."""
     calibration: float
-    """Seconds of the calibration loop around it."""
+    """Seconds of the calibration loop before and after it."""
     waits: bool = False
-
-    @property
-    def ratio(self) -> float:
-        """Time in units of the calibration loop."""
-        return self.seconds / self.calibration
 
     @property
     def file(self) -> str:

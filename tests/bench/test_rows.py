@@ -24,7 +24,7 @@ def row(name: str, question: str = "q", side: str = "ours", seconds: float = 1.0
 def test_a_row() -> None:
     (found,) = from_json({"benchmarks": [entry("bench/bench_a.py::test_b[x/y::z]")]})
     assert found == Row("bench_a.py::test_b[x/y::z]", "g", "ours", 2e-3, 1e-3)
-    assert (found.ratio, found.file) == (2.0, "bench_a.py")
+    assert found.file == "bench_a.py"
 
 
 def test_a_reported_figure_replaces_the_time() -> None:
