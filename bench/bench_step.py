@@ -82,4 +82,4 @@ def test_with_computing(benchmark: BenchmarkFixture, streams: int) -> None:
     with decoding(streams, Executor) as (_, core):
         benchmark.pedantic(core.step, rounds=ROUNDS // 2, warmup_rounds=20)
         metrics = core.metrics()
-    assert metrics.graph_reuse_rate >= 0.95
+    assert benchmark.disabled or metrics.graph_reuse_rate >= 0.95
