@@ -247,7 +247,7 @@ class Engine:
     def metrics(self) -> MetricsSnapshot:
         """Counters, tokens/s, queue, cells and times of steps until now."""
         self._open()
-        return self._core.metrics()
+        return self._core.metrics(self._loop.coming)
 
     def slots(self) -> list[SlotInfo]:
         """The requests that are in the engine now, the oldest first."""

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 
 from ollama_engine import Completion, Engine, SamplingParams
-from ollama_engine.errors import ClosedError, ConfigError, ContextOverflowError, DeadlineError, EngineBusyError
+from ollama_engine.errors import ClosedError, ConfigError, ContextOverflowError, DeadlineError, TokenizerError
 from tests.tiny import write_tiny_llama
 
 pytestmark = pytest.mark.timeout(60)
@@ -211,7 +211,7 @@ def test_errors_come_out_where_they_are_awaited(engine: Engine) -> None:
             engine.astream([])
         with pytest.raises(ContextOverflowError):
             await engine.agenerate([[1], [1] * 9000], LONG)
-        with pytest.raises(EngineBusyError):
+        with pytest.raises(TokenizerError):
             await engine.agenerate([[1 + i] for i in range(400)], LONG)
 
     run(work)

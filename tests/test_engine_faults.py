@@ -150,13 +150,17 @@ def test_without_a_queue_only_those_that_run_at_once_are_taken(path: str) -> Non
                 running.result(PATIENCE)
 
 
-def test_prompts_of_a_list_that_is_refused_do_not_go_on(path: str) -> None:
-    with open_engine(path, parallel=1, max_queue=2) as engine:
+def test_a_list_that_is_refused_does_not_begin(path: str) -> None:
+    with open_engine(path, parallel=1, max_queue=1) as engine:
+        running, waiting = engine.submit([1], LONG), engine.submit([2], LONG)
+        next(running)
         with pytest.raises(EngineBusyError):
-            engine.generate([[1], [2], [3], [4], [5]], LONG)
+            engine.generate([[3], [4], [5]], SHORT)
+        assert len(engine.slots()) == 2
+        running.cancel()
+        waiting.cancel()
         check_nothing_left(engine)
-        assert len(engine.generate([1], SHORT).tokens) == 12
-        assert engine.metrics.requests["length"] == 1
+        assert [len(one.tokens) for one in engine.generate([[3], [4], [5]], SHORT)] == [12] * 3
 
 
 def test_storms_of_cancellations(engine: Engine, alone: list[tuple[int, ...]]) -> None:
@@ -241,7 +245,7 @@ def test_an_exception_in_a_sampler(
     engine: Engine, alone: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the samplers of a step raise together, each is asked alone then."""
-    batch, one = landing.sample_batch, landing._sample_one
+    batch, one = landing.sample_rows, landing._sample_one
     bad: list[Any] = []
 
     def fail_together(samplers: Any, rows: Any) -> Any:
@@ -252,7 +256,7 @@ def test_an_exception_in_a_sampler(
     def fail_alone(sampler: Any, row: Any) -> Any:
         return ZeroDivisionError("sampler") if sampler is bad[0] else one(sampler, row)
 
-    monkeypatch.setattr(landing, "sample_batch", fail_together)
+    monkeypatch.setattr(landing, "sample_rows", fail_together)
     monkeypatch.setattr(landing, "_sample_one", fail_alone)
     tamper(engine, lambda one: bad.append(one.sampler))
     broken = engine.submit([9, 9], LONG)

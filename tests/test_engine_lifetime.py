@@ -6,6 +6,7 @@ import gc
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 
 from ollama_engine import Engine, SamplingParams
-from ollama_engine.errors import ClosedError
+from ollama_engine.errors import ClosedError, EngineBusyError
 from tests.tiny import write_tiny_llama
 
 PATIENCE = 60
@@ -68,9 +69,12 @@ def test_a_stream_that_is_given_up_ends_its_request(engine: Engine, how: str, ta
             pass
     del stream
     assert engine.generate([1, 2, 3], SHORT).tokens == expected
-    assert len(request.sampled) < NUM_CTX - 3
+    with pytest.raises(ClosedError, match="cancelled"):
+        request.result(PATIENCE)
     assert engine.logits([1]).shape == (1, 320)
-    assert engine._loaded.cache.cells.n_used <= 1
+    assert engine.metrics.requests["cancelled"] == 1
+    # What was computed of it stays, for others that begin alike.
+    assert engine.generate([1, 2, 3, 4], SHORT).usage.cached_tokens == 3
 
 
 def test_closing_a_stream_from_another_thread(engine: Engine) -> None:
@@ -150,17 +154,19 @@ def test_closing_while_logits_are_computed(path: str) -> None:
 
 
 def test_closing_while_other_threads_ask_for_everything(path: str) -> None:
-    """They get answers, then ClosedError, and nothing else."""
+    """They get answers, or are told that too many wait, then ClosedError, and nothing else."""
     engine = open_engine(path)
     ready = threading.Barrier(len(CALLS) + 1)
 
     def ask(call: Callable[[Engine], Any]) -> BaseException:
         ready.wait(PATIENCE)
-        try:
-            while True:
+        while True:
+            try:
                 call(engine)
-        except ClosedError as error:
-            return error
+            except EngineBusyError:
+                time.sleep(0.001)
+            except ClosedError as error:
+                return error
 
     with ThreadPoolExecutor(len(CALLS)) as pool:
         asked = [pool.submit(ask, call) for call in CALLS]
@@ -226,8 +232,11 @@ def test_an_engine_is_dropped_after_an_error(path: str) -> None:
         next(stream)
     gone, thread = weakref.ref(engine), engine._loop._thread
     del engine, stream
-    gc.collect()
-    assert gone() is None
+    # The step that gave the error may not be over; it holds the error, and that the frames that it went through.
+    deadline = time.monotonic() + PATIENCE
+    while gone() is not None:
+        assert time.monotonic() < deadline
+        gc.collect()
     wait_for_end(thread)
 
 
@@ -237,7 +246,7 @@ def test_engine_and_stream_in_a_cycle_are_collected_while_running(path: str) -> 
 
     holder: Any = Holder()
     holder.me, holder.stream = holder, open_engine(path).stream([1], LONG)
-    thread = holder.stream._engine._loop._thread
+    thread = holder.stream._request.engine._loop._thread
     next(holder.stream)
     del holder
     gc.collect()
@@ -253,11 +262,17 @@ def test_calls_from_eight_threads_give_the_answers_they_give_alone(engine: Engin
         prompt = [number + 1, 50, 60 + number]
         done = engine.generate(prompt, params)
         streamed = [chunk.tokens for chunk in engine.stream(prompt, params)]
-        return done.text, done.tokens, done.logprobs, streamed, engine.logits(prompt).tobytes(), engine.tokenize("ab c")
+        return done.text, done.tokens, streamed, engine.tokenize("ab c"), done.logprobs, engine.logits(prompt)
 
     alone = [work(number) for number in range(8)]
     with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(work, range(8), timeout=PATIENCE)) == alone
+        together = list(pool.map(work, range(8), timeout=PATIENCE))
+    for found, expected in zip(together, alone, strict=True):
+        assert found[:4] == expected[:4]
+        assert [entry.token for entry in found[4]] == [entry.token for entry in expected[4]]
+        values = [[entry.logprob for entry in logprobs] for logprobs in (found[4], expected[4])]
+        np.testing.assert_allclose(values[0], values[1], atol=1e-3)
+        np.testing.assert_allclose(found[5], expected[5], atol=1e-2)
 
 
 def test_two_engines_share_nothing(path: str, tmp_path: Path, engine: Engine) -> None:

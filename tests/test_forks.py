@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import time
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from ollama_engine import Engine, SamplingParams
-from ollama_engine.errors import ClosedError, ConfigError, ContextOverflowError, EngineBusyError
+from ollama_engine.errors import ClosedError, ConfigError, ContextOverflowError
 from ollama_engine.runner.request import Request
 from tests.tiny import write_tiny_llama
 
@@ -95,17 +94,16 @@ def test_answers_that_keep_to_themselves_share_nothing(engine: Engine) -> None:
     assert [one.usage.cached_tokens for one in found] == [0, 0, 0]
 
 
-def test_where_one_is_refused_none_goes_on(path: str) -> None:
-    with Engine(path, num_ctx=128, parallel=1, max_queue=2, threads=1) as engine:
-        with pytest.raises(EngineBusyError):
-            engine.generate(PROMPT, drawn(100), n=50)
-        deadline = time.monotonic() + PATIENCE
-        while engine.slots():
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
-        assert engine.metrics.completion_tokens < 100
-    with Engine(path, num_ctx=32, threads=1) as engine, pytest.raises(ContextOverflowError):
-        engine.generate(PROMPT, drawn(), n=3)
+def test_many_answers_are_one_request_to_the_queue(path: str) -> None:
+    with Engine(path, num_ctx=128, parallel=1, max_queue=1, threads=1) as engine:
+        assert len(engine.generate(PROMPT, drawn(2), n=20)) == 20
+
+
+def test_where_one_is_refused_none_begins(path: str) -> None:
+    with Engine(path, num_ctx=32, threads=1) as engine:
+        with pytest.raises(ContextOverflowError):
+            engine.generate([PROMPT[:3], PROMPT], drawn(), n=3)
+        assert engine.slots() == []
 
 
 def test_a_leader_that_leaves_early_holds_nobody_up(engine: Engine) -> None:

@@ -234,7 +234,8 @@ def rewritten(whole: bytes, **fields: Any) -> bytes:
 @pytest.mark.parametrize(("fields", "told"), [
     ({"version": 2}, "version 1 can be read, this is version 2"),
     ({"fingerprint": "0" * 64}, "another model"),
-    ({"n_tokens": 1 << 40}, "makes no sense"), ({"n_tokens": 1 << 23}, "announces"), ({"n_tokens": -1}, "makes no sense"),
+    ({"n_tokens": 1 << 40}, "makes no sense"), ({"n_tokens": 1 << 23}, "announces"),
+    ({"n_tokens": -1}, "makes no sense"),
     ({"length": 48}, "makes no sense"), ({"exact": 46}, "makes no sense"), ({"exact": 1.5}, "makes no sense"),
     ({"cells": [1, 2]}, "makes no sense"), ({"cells": None}, "makes no sense"), ({"cells": [46 - 1]}, "announces"),
     ({"row_bytes": [[1 << 40] * 4]}, "makes no sense"), ({"row_bytes": [[1 << 30] * 4]}, "announces"),
@@ -246,8 +247,9 @@ def test_a_header_that_cannot_be_is_refused(engine: Engine, saved: Path, fields:
         engine.load_session(saved)
 
 
-@pytest.mark.parametrize(("at", "value", "told"), [(0, -1, "does not know"), (46, 320, "does not know"),
-                                                   (47 + 5, 4, "does not have"), (47 + 45, 46, "does not have")])  # fmt: skip
+@pytest.mark.parametrize(("at", "value", "told"), [
+    (0, -1, "does not know"), (46, 320, "does not know"), (47 + 5, 4, "does not have"), (47 + 45, 46, "does not have"),
+])  # fmt: skip
 def test_numbers_out_of_range_are_refused(engine: Engine, saved: Path, at: int, value: int, told: str) -> None:
     """Tokens come first, then positions."""
     whole = bytearray(saved.read_bytes())
@@ -266,16 +268,17 @@ def test_other_models_are_refused(saved: Path, tmp_path: Path) -> None:
         {**sizes, "metadata": {"tokenizer.ggml.add_bos_token": False}},
     ]  # fmt: skip
     for i, other in enumerate(others):
-        with open_engine(write_tiny_llama(tmp_path / f"{i}.gguf", **other).path) as engine:
-            with pytest.raises(SessionFormatError, match="another model"):
-                engine.load_session(saved)
+        model = write_tiny_llama(tmp_path / f"{i}.gguf", **other).path
+        with open_engine(model) as engine, pytest.raises(SessionFormatError, match="another model"):
+            engine.load_session(saved)
     same = write_tiny_llama(tmp_path / "same.gguf", **sizes, metadata={"general.name": "renamed"}).path
     with open_engine(same) as engine:
         assert len(engine.load_session(saved)) == len(IDS) + 5
 
 
 def test_a_smaller_context_is_refused(path: str, saved: Path) -> None:
-    with open_engine(path, num_ctx=32) as engine, pytest.raises(ContextOverflowError, match="47 tokens.*num_ctx is 32"):
+    told = r"47 tokens.*num_ctx is 32"
+    with open_engine(path, num_ctx=32) as engine, pytest.raises(ContextOverflowError, match=told):
         engine.load_session(saved)
 
 
@@ -284,7 +287,7 @@ def test_no_room_is_an_error_and_leaves_nothing(path: str, saved: Path) -> None:
         full = [engine.session() for _ in range(2)]
         for i, session in enumerate(full):
             session.append([i] * 110)
-        with pytest.raises(ContextOverflowError):
+        with pytest.raises(ContextOverflowError, match="sessions and requests hold"):
             engine.load_session(saved)
         full.pop().close()
         assert len(engine.load_session(saved)) == len(IDS) + 5

@@ -81,6 +81,8 @@ class Architecture:
     """The sizes that shapes are made of; n_layer is required."""
     keys: tuple[Key, ...]
     tensors: tuple[Tensor, ...]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """What published config.json leave out, because transformers has these values for it."""
     more_keys: Callable[[Config, Sizes], MetadataValues] = _no_values
     """Keys, below the architecture's name, that are no plain copies: int, float, bool, str, or a list of these."""
     made_tensors: Callable[[Config, Sizes], Mapping[str, NDArray[np.float32]]] = _no_tensors

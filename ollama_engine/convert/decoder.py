@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ollama_engine.convert.architecture import Sizes, Tensor, decoder_sizes, linear
-from ollama_engine.convert.rope import rope_keys, rope_parameters
+from ollama_engine.convert.rope import rope_keys
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.transforms import Transform, half
 
@@ -92,8 +92,8 @@ def rope_and_size(config: Config, sizes: Sizes) -> Mapping[str, Any]:
 
 def local_rope_keys(config: Config) -> Mapping[str, Any]:
     """The base by which local layers rotate, where they have one of their own."""
-    base = rope_parameters(config, "sliding_attention").get("rope_theta")
-    base = config.number("rope_local_base_freq", default=base)
+    nested = config.mapping("rope_parameters", "rope_scaling").get("sliding_attention") or {}
+    base = config.number("rope_local_base_freq", default=None) if "rope_theta" not in nested else nested["rope_theta"]
     return {} if base is None else {"rope.freq_base_swa": float(base)}
 
 

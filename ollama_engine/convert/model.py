@@ -13,6 +13,7 @@ from ollama_engine.convert.plan import PlannedTensor, plan_tensors
 from ollama_engine.convert.registry import find_architecture
 from ollama_engine.convert.source.checkpoint import open_checkpoint
 from ollama_engine.convert.source.folder import ModelFolder, read_config
+from ollama_engine.convert.source.mxfp4 import MXFP4, with_packed
 from ollama_engine.convert.source.scaled import check_quantization, with_scales
 from ollama_engine.convert.streaming import tensor_bytes
 from ollama_engine.convert.vocab.export import add_tokenizer
@@ -44,11 +45,13 @@ def convert_model(
     check_target(target, 0)
     config = read_config(folder)
     architecture = find_architecture(config)
+    config = config.completed(architecture.defaults)
     writer = new_writer(architecture.name)
     sizes = architecture.sizes(config)
     keys = model_keys(architecture, config, sizes)
     check_quantization(config)
-    planned = plan_tensors(architecture, config, sizes, with_scales(open_checkpoint(folder), config))
+    stored = with_scales(with_packed(open_checkpoint(folder)), config)
+    planned = plan_tensors(architecture, config, sizes, stored)
     add_model(writer, folder.path, architecture, keys, outtype, planned)
     add_tokenizer(writer, folder, config, sizes["n_vocab"], architecture.pre_names)
     metadata = encode(writer)
@@ -61,5 +64,6 @@ def convert_model(
 
 
 def _announced(planned: PlannedTensor, outtype: str, always_f32: Sequence[str]) -> OutTensor:
-    dtype = element_type(planned.name, planned.shape, outtype, always_f32)
+    packed = planned.parts and planned.parts[0].dtype == MXFP4
+    dtype = "mxfp4" if packed else element_type(planned.name, planned.shape, outtype, always_f32)
     return OutTensor(planned.name, planned.shape[::-1] or (1,), dtype)

@@ -18,7 +18,7 @@ __all__ = ["FILE_TYPES", "as_bytes", "element_type"]
 FILE_TYPES: Final = {"f32": 0, "f16": 1, "bf16": 32, "q8_0": 7}
 """`--outtype` -> `general.file_type`."""
 
-SAME = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
+SAME = {"F32": "f32", "F16": "f16", "BF16": "bf16", "MXFP4": "mxfp4"}
 """Types of checkpoints that are one of ours bit by bit."""
 
 # As in llama.cpp's converter: what is small, or is used in ways that no kernel reads in fewer bits.

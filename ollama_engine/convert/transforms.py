@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Transform", "add", "apply_each", "half", "pair_heads", "squeeze", "transpose"]
+__all__ = ["Transform", "add", "apply_each", "every_other", "half", "pair_heads", "squeeze", "transpose"]
 
 Shape = tuple[int, ...]
 Sizes = Mapping[str, int]
@@ -53,6 +53,20 @@ def half(which: int, axis: int) -> Transform:
 
     def shape(old: Shape, sizes: Sizes) -> Shape:
         return tuple(n // 2 if i == axis else n for i, n in enumerate(old))
+
+    return Transform(apply, shape)
+
+
+def every_other(which: int, axis: int, *, turned: bool = False) -> Transform:
+    """The even (0) or odd (1) entries of a dimension other than the first; `turned` transposes the last two then."""
+
+    def apply(values: NDArray[Any], sizes: Sizes) -> NDArray[Any]:
+        found = values[(slice(None),) * axis + (slice(which, None, 2),)]
+        return found.swapaxes(-1, -2) if turned else found
+
+    def shape(old: Shape, sizes: Sizes) -> Shape:
+        found = tuple(n // 2 if i == axis else n for i, n in enumerate(old))
+        return (*found[:-2], found[-1], found[-2]) if turned else found
 
     return Transform(apply, shape)
 

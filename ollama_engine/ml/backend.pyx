@@ -61,8 +61,8 @@ cdef Buffer new_buffer(lib.ggml_backend_buffer_t buffer):
     return holder
 
 
-# How long threads spin for the next graph before they sleep: about 2 ms for each, which is longer than what lies between
-# two steps. ggml's 50 would keep cores from the callers, and from other engines, for a tenth of a second.
+# How long threads spin for the next graph before they sleep: about 2 ms, which is longer than what lies between two
+# steps. ggml's 50 would keep cores from the callers, and from other engines, for a tenth of a second.
 cdef int POLL = 1
 
 

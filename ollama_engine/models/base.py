@@ -54,6 +54,14 @@ class Model(Protocol):
 
 
 @runtime_checkable
+class FitsContext(Protocol):
+    """A model that computes otherwise for long contexts."""
+
+    def fit_context(self, num_ctx: int) -> None:
+        """Requests will hold up to `num_ctx` tokens. Called once, before the first graph."""
+
+
+@runtime_checkable
 class ShiftsKeys(Protocol):
     """A model whose stored keys can be turned to other positions. Others have tokens computed again instead."""
 

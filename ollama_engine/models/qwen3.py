@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from ollama_engine import nn
 from ollama_engine.ml.tensor import Tensor
-from ollama_engine.models.decoder import Decoder, DecoderOptions, PreNormLayer, SelfAttention
+from ollama_engine.models.decoder import Decoder, PreNormLayer, SelfAttention
+from ollama_engine.models.options import DecoderOptions
 
 
 class NormedAttention(SelfAttention):
@@ -17,7 +18,7 @@ class NormedAttention(SelfAttention):
     k_norm = nn.RMSNorm("attn_k_norm", "head_dim")
 
     def project(self, x: Tensor, o: DecoderOptions) -> tuple[Tensor, Tensor, Tensor]:
-        """See SelfAttention."""
+        """See Attention."""
         q, k, v = super().project(x, o)
         return self.q_norm(q, o.norm_eps), self.k_norm(k, o.norm_eps), v
 

@@ -16,9 +16,19 @@ from ollama_engine.models.base import Model
 ENTRY_POINTS = "ollama_engine.models"
 
 _BUILT_IN = {
+    "cohere2": "ollama_engine.models.command_r:Cohere2",
+    "command-r": "ollama_engine.models.command_r:CommandR",
+    "gemma2": "ollama_engine.models.gemma2:Gemma2",
+    "gemma3": "ollama_engine.models.gemma3:Gemma3",
+    "gpt-oss": "ollama_engine.models.gpt_oss:GptOss",
     "llama": "ollama_engine.models.llama:Llama",
+    "olmo2": "ollama_engine.models.olmo2:Olmo2",
+    "phi3": "ollama_engine.models.phi3:Phi3",
     "qwen2": "ollama_engine.models.qwen2:Qwen2",
+    "qwen2moe": "ollama_engine.models.qwen_moe:Qwen2Moe",
     "qwen3": "ollama_engine.models.qwen3:Qwen3",
+    "qwen3moe": "ollama_engine.models.qwen_moe:Qwen3Moe",
+    "starcoder2": "ollama_engine.models.starcoder2:StarCoder2",
 }
 
 

@@ -3,7 +3,7 @@
 Module, Part, Blocks, Scope      how a model declares and finds its weights
 Linear, Embedding                one weight each
 RMSNorm, LayerNorm               one weight each, or two
-GatedMLP, PlainMLP               feed-forward blocks
+GatedMLP, GeluMLP, PlainMLP      feed-forward blocks; gelu
 Rope, read_rope                  rotary positions and their scaling
 attention, soft_cap              over a cache's history
 ExpertLinear, route, sum_experts mixture of experts
@@ -12,11 +12,11 @@ ExpertLinear, route, sum_experts mixture of experts
 from __future__ import annotations
 
 from ollama_engine.nn.attention import attention, soft_cap
-from ollama_engine.nn.feed_forward import GatedMLP, PlainMLP
+from ollama_engine.nn.feed_forward import GatedMLP, GeluMLP, PlainMLP, gelu
 from ollama_engine.nn.layers import Embedding, Factors, LayerNorm, Linear, Norm, RMSNorm, product
 from ollama_engine.nn.module import Blocks, Module, Part, Scope, Weight
-from ollama_engine.nn.moe import ExpertLinear, route, sum_experts
-from ollama_engine.nn.rope import Rope, read_rope
+from ollama_engine.nn.moe import ExpertLinear, route, route_chosen, sum_experts
+from ollama_engine.nn.rope import Rope, check_base, read_rope
 
 __all__ = [
     "Blocks",
@@ -24,6 +24,7 @@ __all__ = [
     "ExpertLinear",
     "Factors",
     "GatedMLP",
+    "GeluMLP",
     "LayerNorm",
     "Linear",
     "Module",
@@ -35,9 +36,12 @@ __all__ = [
     "Scope",
     "Weight",
     "attention",
+    "check_base",
+    "gelu",
     "product",
     "read_rope",
     "route",
+    "route_chosen",
     "soft_cap",
     "sum_experts",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import math
 
 from ollama_engine.ml import ops
 from ollama_engine.ml.tensor import Tensor
@@ -11,9 +11,7 @@ from ollama_engine.nn.module import Module
 
 
 class GatedMLP(Module):
-    """down(activation(gate x) * up x) (Shazeer 2020): SwiGLU, or GeGLU where `activation` is gelu."""
-
-    activation: ClassVar[str] = "silu"
+    """SwiGLU: down(silu(gate x) * up x) (Shazeer 2020)."""
 
     gate = Linear("ffn_gate", "n_embd", "n_ff")
     up = Linear("ffn_up", "n_embd", "n_ff")
@@ -21,17 +19,34 @@ class GatedMLP(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [n_embd, n] -> [n_embd, n]."""
-        return self.down(ops.glu(self.gate(x), self.up(x), self.activation))
+        return self.down(ops.glu(self.gate(x), self.up(x)))
+
+
+class GeluMLP(GatedMLP):
+    """GeGLU: down(gelu(gate x) * up x)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [n_embd, n] -> [n_embd, n]."""
+        return self.down(gelu(self.gate(x)) * self.up(x))
 
 
 class PlainMLP(Module):
-    """down(gelu(up x)), as in GPT-2. `activation` is one of ops.unary."""
-
-    activation: ClassVar[str] = "gelu"
+    """down(gelu(up x)), as in GPT-2."""
 
     up = Linear("ffn_up", "n_embd", "n_ff")
     down = Linear("ffn_down", "n_ff", "n_embd")
 
     def forward(self, x: Tensor) -> Tensor:
         """x [n_embd, n] -> [n_embd, n]."""
-        return self.down(ops.unary(self.up(x), self.activation))
+        return self.down(gelu(self.up(x)))
+
+
+def gelu(x: Tensor) -> Tensor:
+    """The tanh form of GELU (Hendrycks and Gimpel 2016): x * sigmoid(sqrt(8 / pi) * (x + 0.044715 x^3)).
+
+    Made of several operations, because ggml's own reads a table of 16-bit numbers on the CPU: a model's logits then
+    are off by 1e-3 of their deviation, and depend on how a prompt is cut into batches.
+    """
+    slope = math.sqrt(8 / math.pi)
+    inner = x * ops.scale(ops.sqr(x), 0.044715 * slope, slope)
+    return x * ops.unary(inner, "sigmoid")

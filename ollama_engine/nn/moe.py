@@ -30,6 +30,14 @@ def route(logits: Tensor, used: int, *, normalize: bool) -> tuple[Tensor, Tensor
     return ids, weights
 
 
+def route_chosen(logits: Tensor, used: int) -> tuple[Tensor, Tensor]:
+    """As `route`, but the weights are a softmax over the logits of the chosen experts alone (gpt-oss)."""
+    experts, n = logits.dim(0), logits.dim(1)
+    ids = ops.cont(ops.top_k(logits, used))
+    chosen = ops.get_rows(ops.reshape(logits, 1, experts, n), ids)
+    return ids, ops.reshape(ops.softmax(ops.reshape(chosen, used, n)), 1, used, n)
+
+
 def sum_experts(outputs: Tensor) -> Tensor:
     """[n_embd, used, n] -> [n_embd, n]."""
     n_embd, used, n = outputs.dim(0), outputs.dim(1), outputs.dim(2)

@@ -49,46 +49,83 @@ class Rope:
             beta_slow=self.beta_slow,
         )
 
+    @property
+    def yarn_magnitude(self) -> float:
+        """What ggml multiplies the result with besides attn_factor; 1 without YaRN."""
+        return yarn_magnitude(self.scale) if self.ext_factor else 1.0
+
+    def yarn_divisors(self) -> list[float]:
+        """What YaRN divides the angle of each pair by, [n_dims / 2], with a ramp whose ends are not rounded.
+
+        From the dimension that turns beta_fast times in the original context to the one that turns beta_slow times,
+        angles go over from those of the position to those of the scaled position (Peng et al. 2023).
+        """
+
+        def dimension(turns: float) -> float:
+            wavelengths = self.original_context / (2 * math.pi * turns)
+            return self.n_dims * math.log(wavelengths) / (2 * math.log(self.base))
+
+        low = max(dimension(self.beta_fast), 0.0)
+        high = min(dimension(self.beta_slow), self.n_dims - 1.0)
+        ramp = [min(1.0, max(0.0, (j - low) / max(high - low, 1e-3))) for j in range(self.n_dims // 2)]
+        unscaled = [self.ext_factor * (1 - r) for r in ramp]
+        return [1 / (self.scale * (1 - u) + u) for u in unscaled]
+
     def shifted(self, keys: Tensor, deltas: Tensor, factors: Tensor | None = None) -> Tensor:
         """Keys that were rotated for some positions, as they are at positions changed by deltas i32 [n].
 
         Angles grow linearly with positions, so the rotation by the difference does it. The keys have their magnitude
         already, so what YaRN multiplies with is cancelled.
         """
-        gain = 1 + 0.1 * math.log(1 / self.scale) if self.ext_factor else 1.0
-        return replace(self, attn_factor=1 / gain)(keys, deltas, factors)
+        return replace(self, attn_factor=1 / self.yarn_magnitude)(keys, deltas, factors)
 
 
-def read_rope(metadata: Metadata, n_dims: int, mode: str = "norm") -> Rope:
+def yarn_magnitude(scale: float) -> float:
+    """What YaRN multiplies queries and keys with when positions are scaled (Peng et al. 2023); ggml does it itself."""
+    return 1 + 0.1 * math.log(1 / scale)
+
+
+def read_rope(metadata: Metadata, n_dims: int, mode: str = "norm", *, longrope: bool = False) -> Rope:
     """Base, scaling type and factors of a model; llama.cpp's key names and Ollama's shorter ones are both read.
+
+    With `longrope` that scaling is accepted: its factors are tensors, which the model binds itself.
 
     Raises ModelFormatError for numbers that no rotation can be made of, UnsupportedModelError for an unknown scaling.
     """
     kind = metadata.str("rope.scaling.type", "linear")
-    if kind not in ("none", "linear", "yarn"):
-        raise UnsupportedModelError(f"rope.scaling.type {kind!r} is not supported; supported: none, linear, yarn")
+    kinds = ("none", "linear", "yarn", *(["longrope"] if longrope else []))
+    if kind not in kinds:
+        raise UnsupportedModelError(f"rope.scaling.type {kind!r} is not supported; supported: {', '.join(kinds)}")
     factor = metadata.f32("rope.scaling.factor", None) or metadata.f32("rope.scale_linear", None) or 1.0
     trained = metadata.u32("rope.scaling.original_context_length", 0) or metadata.u32("context_length")
     rope = Rope(
         n_dims=n_dims,
         mode=mode,
         base=metadata.f32("rope.freq_base", 10000.0),
-        scale=1.0 if kind == "none" else 1 / _within("rope.scaling.factor", factor, 1e-6, 1e6),
+        scale=1.0 if kind in ("none", "longrope") else 1 / _within("rope.scaling.factor", factor, 1e-6, 1e6),
         original_context=min(trained, _INT32_MAX),
         attn_factor=metadata.f32("rope.scaling.attn_factor", 1.0),
     )
-    _within("rope.freq_base", rope.base, 1 + 1e-6, 1e30)
+    check_base("rope.freq_base", rope.base)
     _within("rope.scaling.attn_factor", rope.attn_factor, 1e-6, 1e6)
     return _with_yarn(rope, metadata) if kind == "yarn" else rope
 
 
+def check_base(name: str, base: float) -> float:
+    """`base` itself. Raises ModelFormatError for one that no rotation can be made of."""
+    return _within(name, base, 1 + 1e-6, 1e30)
+
+
 def _with_yarn(rope: Rope, metadata: Metadata) -> Rope:
     # rope.scaling.yarn_log_multiplier means another thing in each architecture that has it; those models read it.
-    attn_factor = rope.attn_factor * metadata.f32("rope.scaling.yarn_attn_factor", 1.0)
+    # yarn_attn_factor is the whole magnitude, as converters take it from the config, of which ggml makes a part itself.
+    magnitude = metadata.f32("rope.scaling.yarn_attn_factor", None)
+    if magnitude is not None:
+        magnitude = _within("rope.scaling.yarn_attn_factor", magnitude, 1e-6, 1e6) / yarn_magnitude(rope.scale)
     return replace(
         rope,
         ext_factor=_either(metadata, "yarn_ext_factor", "extrapolation_factor", 1.0),
-        attn_factor=_within("rope.scaling.yarn_attn_factor", attn_factor, 1e-6, 1e6),
+        attn_factor=rope.attn_factor * (1.0 if magnitude is None else magnitude),
         beta_fast=_within("beta_fast", _either(metadata, "yarn_beta_fast", "beta_fast", 32.0), 1e-6, 1e6),
         beta_slow=_within("beta_slow", _either(metadata, "yarn_beta_slow", "beta_slow", 1.0), 1e-6, 1e6),
     )

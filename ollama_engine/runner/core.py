@@ -112,9 +112,9 @@ class Core:
                 task.fail(error)
             self._tasks.clear()
 
-    def metrics(self) -> MetricsSnapshot:
-        """What was done, and how things stand. Any thread may ask."""
-        return self.monitor.snapshot(self.cache.usage, len(self.roster.waiting), len(self.roster.running))
+    def metrics(self, coming: int = 0) -> MetricsSnapshot:
+        """What was done, and how things stand; `coming` more are on their way here. Any thread may ask."""
+        return self.monitor.snapshot(self.cache.usage, len(self.roster.waiting) + coming, len(self.roster.running))
 
     def check(self) -> None:
         """Raise AssertionError unless all bookkeeping is consistent."""

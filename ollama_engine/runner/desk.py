@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Protocol, TypeVar
@@ -36,11 +37,13 @@ class Desk:
     def __init__(self, loaded: Loaded, loop: Loop) -> None:
         self.loaded = loaded
         self.loop = loop
+        # Before anybody changes the working directory.
+        self._files = tuple(map(os.path.abspath, loaded.gguf.files))
 
     @cached_property
     def fingerprint(self) -> str:
         """Of the model."""
-        return fingerprint(self.loaded.gguf)
+        return fingerprint(self.loaded.gguf, self._files)
 
     def ids(self, prompt: Prompt, *, add_special: bool = True) -> list[int]:
         """Token ids of a prompt."""
@@ -48,33 +51,36 @@ class Desk:
 
     def start(
         self, ids: Sequence[int], params: SamplingParams, terms: Terms, ticket: Ticket, *,
-        follows: Generation | None = None, hold: Hold | None = None,
+        follows: Generation | None = None,
     ) -> Generation:  # fmt: skip
         """Hand in one request. Raises what is wrong with it, and as `Loop.submit` does."""
-        made = new_generation(self.loaded, ids, params, terms, ticket, follows=follows, hold=hold)
+        made = self.make(ids, params, terms, ticket, follows=follows)
         self.loop.submit(made)
         return made
+
+    def make(
+        self, ids: Sequence[int], params: SamplingParams, terms: Terms, ticket: Ticket, *,
+        follows: Generation | None = None, hold: Hold | None = None,
+    ) -> Generation:  # fmt: skip
+        """A request, to be handed to the loop. Raises what is wrong with it."""
+        return new_generation(self.loaded, ids, params, terms, ticket, follows=follows, hold=hold)
 
     def start_all(
         self, handle: Callable[[], AnyHandle], prompts: Iterable[Prompt], params: SamplingParams, n: int | None,
         options: RequestOptions,
     ) -> list[AnyHandle]:  # fmt: skip
-        """`n` requests for each prompt, which share its cells. Where one is refused, none goes on."""
+        """`n` requests for each prompt, which share its cells: all of them, or none where one is refused."""
         terms = Terms.of(options)
-        started: list[AnyHandle] = []
-        try:
-            for prompt in prompts:
-                ids, first = self.ids(prompt), None
-                for variant in several(params, n):
-                    one = handle()
-                    made = self.start(ids, variant, terms, one.ticket, follows=first)
-                    first = first or made
-                    started.append(one)
-        except BaseException:
-            for one in started:
-                one.ticket.cancelled = True
-            raise
-        return started
+        handles: list[AnyHandle] = []
+        made: list[Generation] = []
+        for prompt in prompts:
+            ids, first = self.ids(prompt), None
+            for variant in several(params, n):
+                handles.append(handle())
+                made.append(self.make(ids, variant, terms, handles[-1].ticket, follows=first))
+                first = first or made[-1]
+        self.loop.submit(*made)
+        return handles
 
     def fork(self, request: Request, params: SamplingParams | None, options: RequestOptions) -> Request:
         """See `Engine.fork`."""

@@ -58,7 +58,8 @@ class End(Errand[None]):
 
     def run(self, core: Core) -> None:
         """The step in which this runs ends it; the next time it is gone."""
-        if self._sequence.ended:
+        # One without a key was never handed in.
+        if self._sequence.ended or self._sequence.key < 0:
             super().run(core)
         else:
             core.add_task(self)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -18,18 +19,18 @@ _WITHOUT = ("tokenizer.chat_template",)
 """Changes no token's keys and values."""
 
 
-def fingerprint(gguf: GGUFFile) -> str:
+def fingerprint(gguf: GGUFFile, files: Sequence[str]) -> str:
     """SHA-256 over a model's architecture, sizes, vocabulary, tensor names, shapes and types, and samples of weights.
 
     Models that differ in a few weights only, between the samples, look the same; a fine-tuned one changes them all.
-    The name and licence of a model do not count. Raises OSError where a file is gone.
+    The name and licence of a model do not count. `files` are where its files are now. Raises OSError where one is gone.
     """
     digest = hashlib.sha256()
     kinds = ("general.architecture", "tokenizer.", f"{gguf.architecture}.")
     for key in sorted(gguf.metadata):
         if key.startswith(kinds) and not key.startswith(_WITHOUT):
             _add(digest, key.encode("utf-8", "surrogateescape"), _bytes_of(gguf.metadata[key]))
-    for number, path in enumerate(gguf.files):
+    for number, path in enumerate(files):
         with open(path, "rb") as file:
             mine = [info for info in gguf.tensors.values() if info.file == number]
             for info in sorted(mine):

@@ -22,7 +22,7 @@ from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.types import block_of
 from ollama_engine.ml.weights import Weights
-from ollama_engine.models import Model, ShiftsKeys, model_class
+from ollama_engine.models import FitsContext, Model, ShiftsKeys, model_class
 from ollama_engine.runner.executor import Executor
 from ollama_engine.tokenizer import Tokenizer, from_metadata
 
@@ -89,6 +89,8 @@ def load(path: str | os.PathLike[str], config: EngineConfig, progress: Progress 
             model = factory(metadata, weights)
             _check_model(model, gguf)
             config = config.for_model(model.context_length)
+            if isinstance(model, FitsContext):
+                model.fit_context(_num_ctx(config))
             planned_cache = _plan_cache(backend, weights, model, config)
             _refuse_cache_if_too_large(backend, planned_cache)
             cache = _make_cache(backend, weights, model, config)

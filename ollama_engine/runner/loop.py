@@ -48,8 +48,8 @@ class Loop:
 
     # -- from any thread -----------------------------------------------------------------------------------------------
 
-    def submit(self, sequence: Sequence) -> None:
-        """Queue a request.
+    def submit(self, *sequences: Sequence) -> None:
+        """Queue requests; those of one call count as one, so that a long list is not refused for its length.
 
         Raises EngineBusyError when `max_queue` wait already, ClosedError, and ComputeError on the loop's own thread,
         which would wait for itself.
@@ -60,7 +60,13 @@ class Loop:
             if coming + len(self._core.roster.waiting) >= self._max_queue + self._core.roster.vacant:
                 self._core.monitor.metrics.ended("rejected")
                 raise EngineBusyError(f"max_queue is {self._max_queue}, and as many requests wait; try again later")
-            self._put(sequence)
+            for one in sequences:
+                self._put(one)
+
+    @property
+    def coming(self) -> int:
+        """Requests and tasks that the core has not taken in yet."""
+        return self._inbox.qsize()
 
     def do(self, task: Task) -> None:
         """Queue a task. Raises ClosedError and ComputeError as `submit` does."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
 from ollama_engine.errors import ClosedError, ConfigError, ContextOverflowError, EngineBusyError
+from ollama_engine.runner.answer import Answer
 from ollama_engine.runner.astream import AsyncStream
 from ollama_engine.runner.core import Core
 from ollama_engine.runner.desk import Desk
@@ -20,7 +21,6 @@ from ollama_engine.runner.hold import Hold, Saved
 from ollama_engine.runner.inputs import Inputs
 from ollama_engine.runner.prompts import Prompt
 from ollama_engine.runner.request import Completion, Request, Ticket, collect
-from ollama_engine.runner.sequence import Generation
 from ollama_engine.runner.session_file import Layout, SessionFile, read_session, write_session
 from ollama_engine.runner.stream import Stream
 from ollama_engine.runner.terms import RequestOptions, Terms, whole
@@ -39,29 +39,6 @@ _DEFAULT_PARAMS = SamplingParams()
 _NOTHING = SamplingParams(max_tokens=0)
 
 
-@dataclass(slots=True)
-class _Answer:
-    """A request whose tokens the session has not taken in yet."""
-
-    generation: Generation
-    before: list[int] | None = None
-    """What the session goes back to, where the answer failed."""
-
-    @property
-    def coming(self) -> bool:
-        """Whether somebody may still take chunks from it."""
-        ticket = self.generation.ticket
-        return not (ticket.done or ticket.cancelled)
-
-    def tokens(self) -> list[int]:
-        """What the session holds after it, which has ended: its context, without what nobody has taken."""
-        if self.before is not None:
-            return self.before
-        context = self.generation.context
-        untaken = self.generation.n_generated - self.generation.ticket.taken
-        return context[: max(0, len(context) - untaken)]
-
-
 class Session:
     """Tokens whose keys and values stay in the cache until the session is closed: only what is new is computed.
 
@@ -78,7 +55,7 @@ class Session:
         self._desk = desk
         self._hold = Hold()
         self._tokens: list[int] = tokens or []
-        self._answer: _Answer | None = None
+        self._answer: Answer | None = None
         self._lock = threading.Lock()
         self._closed = False
 
@@ -134,6 +111,7 @@ class Session:
 
     async def aappend(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> None:
         """`append` for asyncio."""
+        await self._settled()
         with self._use():
             added = self._desk.ids(prompt, add_special=not self._tokens)
             if added:
@@ -143,11 +121,15 @@ class Session:
         self, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestOptions]
     ) -> Completion:
         """`generate` for asyncio. Cancelling the task cancels the answer."""
+        await self._settled()
         with self._use():
             return await self._acomplete(self._tokens, params, options)
 
     def astream(self, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestOptions]) -> AsyncStream:
-        """`stream` for asyncio. Call it where an event loop runs."""
+        """`stream` for asyncio. Call it where an event loop runs.
+
+        Right after an answer that was cut off, it waits for the step that ends that one.
+        """
         with self._use():
             stream = AsyncStream(self._engine)
             self._start(self._tokens, params, options, stream.ticket)
@@ -155,33 +137,46 @@ class Session:
 
     def _complete(self, ids: list[int], params: SamplingParams, options: RequestOptions) -> Completion:
         request = Request(self._engine, ids)
-        with self._undoing(self._start(ids, params, options, request.ticket)), Stream(request) as chunks:
-            return collect(list(chunks))
+        with self._undone_by(self._start(ids, params, options, request.ticket)), Stream(request) as chunks:
+            completion = collect(list(chunks))
+        self._settle()
+        return completion
 
     async def _acomplete(self, ids: list[int], params: SamplingParams, options: RequestOptions) -> Completion:
         stream = AsyncStream(self._engine)
-        with self._undoing(self._start(ids, params, options, stream.ticket)):
-            return await stream.completion()
-
-    @contextmanager
-    def _undoing(self, answer: _Answer) -> Iterator[None]:
-        """The session takes in what it gives, or is as it was."""
-        before = self._tokens
-        try:
-            yield
-        except BaseException:
-            answer.before = before
-            raise
+        with self._undone_by(self._start(ids, params, options, stream.ticket)):
+            completion = await stream.completion()
         self._settle()
+        return completion
 
-    def _start(self, ids: list[int], params: SamplingParams, options: RequestOptions, ticket: Ticket) -> _Answer:
+    async def _settled(self) -> None:
+        """What an answer that was cut off waits for does not hold up the event loop."""
+        answer = self._answer
+        if answer is not None and not answer.coming and not answer.generation.ended:
+            await asyncio.to_thread(len, self)
+
+    def _start(self, ids: list[int], params: SamplingParams, options: RequestOptions, ticket: Ticket) -> Answer:
         terms = Terms.of(options)
         if not terms.cache:
             raise ConfigError("a session lives in the cache: it takes no cache=False")
         if not ids:
             raise ConfigError("the session holds no tokens; append some first")
-        self._answer = _Answer(self._desk.start(ids, params, terms, ticket, hold=self._hold))
-        return self._answer
+        made = self._desk.make(ids, params, terms, ticket, hold=self._hold)
+        # Before it is handed in: an interrupt must not leave a request that the session knows nothing of.
+        self._answer = answer = Answer(made)
+        with self._undone_by(answer):
+            self._desk.loop.submit(made)
+        return answer
+
+    @contextmanager
+    def _undone_by(self, answer: Answer) -> Iterator[None]:
+        """The session is as it was, where this fails."""
+        before = self._tokens
+        try:
+            yield
+        except BaseException:
+            answer.failed(before)
+            raise
 
     # -- going back, and apart -----------------------------------------------------------------------------------------
 
@@ -308,7 +303,7 @@ class Session:
 def load_session(engine: object, desk: Desk, path: str | os.PathLike[str]) -> Session:
     """See `Engine.load_session`."""
     desk.loop.check_open()
-    found = read_session(path, desk.fingerprint, desk.loaded.tokenizer.n_vocab)
+    found = read_session(path, desk.fingerprint, desk.loaded.model.n_vocab)
     if len(found.tokens) > desk.loaded.num_ctx:
         raise ContextOverflowError(
             f"the session has {len(found.tokens)} tokens, but num_ctx is {desk.loaded.num_ctx}; open the Engine with a "

@@ -130,9 +130,11 @@ class Space:
                 try:
                     self.cache.restore(slot, saved.parts)
                     break
-                except ContextOverflowError:
+                except ContextOverflowError as error:
                     if not self.evict():
-                        raise
+                        raise ContextOverflowError(
+                            f"{error}; sessions and requests hold the others, close some sessions"
+                        ) from None
         except BaseException:
             self.histories.release(slot)
             raise

@@ -42,6 +42,8 @@ CASES: list[tuple[type, list[str], dict[str, Any]]] = [
     (EngineConfig, ["--no-mmap"], {"mmap": False}),
     (EngineConfig, ["--mmap"], {"mmap": True}),
     (EngineConfig, ["--parallel", "2"], {"parallel": 2}),
+    (EngineConfig, ["--max-queue", "0"], {"max_queue": 0}),
+    (EngineConfig, ["--verify"], {"verify": True}),
 ]  # fmt: skip
 
 

@@ -32,17 +32,17 @@ SIZES = {
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": N_CTX,
     "pad_token_id": None, "bos_token_id": 317, "eos_token_id": 318,
 }  # fmt: skip
-TABLE = 2e-3
-"""Instead of EXACT where ggml's CPU backend reads gelu from a table of float16."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """`stem` of the class names, as in Qwen2Config; `settings` are its arguments beside SIZES, None leaves one out."""
+    """`stem` of the class names, as in Qwen2ForCausalLM; `settings` are what its config has beside SIZES."""
 
     name: str
     stem: str
     settings: Mapping[str, Any] = field(default_factory=dict)
+    norms: float = 1.0
+    """What norms are near: 0 where they are published as differences from 1."""
     dtype: str = "F32"
     """Of the weights as they are published; both sides compute with them in float32."""
     tolerance: float = EXACT
@@ -59,7 +59,7 @@ class Family:
 
     def weights(self, shapes: Mapping[str, list[int]]) -> Weights:
         """Random weights by name, each from a generator of its own, so that none depends on the others."""
-        return {name: _random(name, shape, self.seed) for name, shape in shapes.items()}
+        return {name: _random(name, shape, self.seed, self.norms) for name, shape in shapes.items()}
 
     def engine(self, path: str | Path, **options: Any) -> Engine:
         defaults = {"num_ctx": N_CTX, "parallel": 1, "threads": 1, "gpu_layers": 0, "kv_cache_type": "f32"}
@@ -71,13 +71,13 @@ def greedy_tokens(engine: Engine, prompt: list[int]) -> list[int]:
     return list(engine.generate(prompt, params).tokens)
 
 
-def _random(name: str, shape: list[int], seed: int) -> NDArray[np.float32]:
+def _random(name: str, shape: list[int], seed: int, norms: float) -> NDArray[np.float32]:
     """Matrices keep activations near 1; routers choose sharply; norms are near 1, so that a forgotten one shows."""
     values = np.random.default_rng([seed, zlib.crc32(name.encode())]).standard_normal(shape)
     if "embed" in name:
         scale, shift = 0.3, 0.0  # small beside what the blocks add, or tied models repeat the last token
     elif len(shape) == 1:
-        scale, shift = 0.2, 1.0 if name.endswith("norm.weight") else 0.0
+        scale, shift = 0.2, norms if name.endswith("norm.weight") else 0.0
     else:
         scale, shift = (4.0 if name.endswith(("mlp.gate.weight", "router.weight")) else 1.0) / np.sqrt(shape[-1]), 0.0
     return (scale * values + shift).astype(np.float32)
@@ -150,11 +150,58 @@ def converted(case: Family, folder: Path, outtype: str = "f32") -> Path:
     return target
 
 
+_EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "tie_word_embeddings": True}
+_SHORT_PERIOD = {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+_LONGROPE = {
+    "original_max_position_embeddings": 64,
+    "rope_parameters": {
+        "rope_type": "longrope", "rope_theta": 10000.0, "partial_rotary_factor": 0.75,
+        "long_factor": [1 + i / 3 for i in range(12)], "short_factor": [1 + i / 50 for i in range(12)],
+    },
+}  # fmt: skip
+_YARN = {
+    "rope_type": "yarn", "rope_theta": 500000.0, "factor": 8.0, "original_max_position_embeddings": 32,
+    "beta_fast": 32.0, "beta_slow": 1.0,
+}  # fmt: skip
+_OLMO3 = {
+    "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+    "full_attention": {**_YARN, "attention_factor": 1.2079441541679836},
+}
+_GEMMA2 = {"sliding_window": 24, "query_pre_attn_scalar": 40, "attn_logit_softcapping": 5.0,
+           "final_logit_softcapping": 30.0}  # fmt: skip
+_GEMMA3 = {"sliding_window": 24, "query_pre_attn_scalar": 40, **_SHORT_PERIOD}
+_GPT_OSS = {
+    "num_local_experts": 8, "num_experts_per_tok": 3, "sliding_window": 24, "tie_word_embeddings": True,
+    "rope_parameters": {**_YARN, "truncate": False},
+}  # fmt: skip
+_STRETCHED = {
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0},
+    "full_attention": {"rope_type": "linear", "rope_theta": 50000.0, "factor": 8.0},
+}
+
 CASES = (
     Family("qwen2", "Qwen2"),
     Family("qwen2-tied-bf16", "Qwen2", {"tie_word_embeddings": True}, dtype="BF16"),
     Family("qwen3", "Qwen3"),
     Family("qwen3-tied-bf16", "Qwen3", {"tie_word_embeddings": True}, dtype="BF16"),
+    Family("qwen2moe", "Qwen2Moe", {**_EXPERTS, "shared_expert_intermediate_size": 64}),
+    Family("qwen3moe", "Qwen3Moe", {**_EXPERTS, "norm_topk_prob": True}),
+    Family("qwen3moe-raw-weights-bf16", "Qwen3Moe", {**_EXPERTS, "norm_topk_prob": False}, dtype="BF16"),
+    Family("gpt-oss", "GptOss", _GPT_OSS),
+    Family("gpt-oss-bf16", "GptOss", _GPT_OSS, dtype="BF16"),
+    Family("phi3", "Phi3", {"sliding_window": 24, "hidden_size": 128, "tie_word_embeddings": True}),
+    Family("phi3-longrope-bf16", "Phi3", {**_LONGROPE, "hidden_size": 128}, dtype="BF16"),
+    Family("olmo2", "Olmo2", {"tie_word_embeddings": True}, seed=2),
+    Family("olmo3-bf16", "Olmo3", {"sliding_window": 24, "rope_parameters": _OLMO3, **_SHORT_PERIOD}, dtype="BF16"),
+    Family("gemma2", "Gemma2", _GEMMA2, norms=0.0),
+    Family("gemma2-bf16", "Gemma2", _GEMMA2, norms=0.0, dtype="BF16"),
+    Family("gemma3", "Gemma3", _GEMMA3, norms=0.0, seed=2),
+    Family("gemma3-stretched-bf16", "Gemma3", {**_GEMMA3, "rope_parameters": _STRETCHED}, norms=0.0, dtype="BF16"),
+    Family("command-r", "Cohere"),
+    Family("command-r-plus-bf16", "Cohere", {"use_qk_norm": True, "attention_bias": True}, dtype="BF16"),
+    Family("cohere2", "Cohere2", {"sliding_window": 24, **_SHORT_PERIOD}, seed=2),
+    Family("starcoder2", "Starcoder2", {"tie_word_embeddings": True, "use_bias": False}),
+    Family("starcoder2-window-bf16", "Starcoder2", {"sliding_window": 24}, dtype="BF16", seed=3),
 )
 
 

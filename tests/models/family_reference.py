@@ -24,8 +24,7 @@ class FamilyReference:
         settings = {k: v for k, v in {**SIZES, **case.settings}.items() if v is not None or k == "pad_token_id"}
         model_class = getattr(hf, f"{case.stem}ForCausalLM")
         with quiet():
-            config = getattr(hf, f"{case.stem}Config")(**settings)
-            model_class(config).save_pretrained(folder)
+            model_class(model_class.config_class(**settings)).save_pretrained(folder)
         self.config: dict[str, Any] = json.loads((folder / "config.json").read_text())
         self.shapes = saved_shapes(folder / "model.safetensors")
         self.weights: Weights = case.weights(self.shapes)

@@ -29,22 +29,27 @@ def make(case: Family) -> tuple[Golden, float]:
     return Golden(reference.config, reference.shapes, sum_, rows, logits, tokens), lead
 
 
-def check_lead(case: Family, lead: float) -> None:
+def refusal(case: Family, lead: float) -> str | None:
+    """Why a case does not do, if so."""
     needed = 4 * case.tolerance
     if lead >= needed:
-        return
-    for seed in range(2, 200):
-        if make(replace(case, seed=seed))[1] >= needed:
-            raise SystemExit(f"{case}: two tokens are {lead:.1e} apart in one step; seed {seed} is good")
-    raise SystemExit(f"{case}: two tokens are {lead:.1e} apart in one step, with every seed tried")
+        return None
+    good = (seed for seed in range(2, 14) if make(replace(case, seed=seed))[1] >= needed)
+    return f"{case}: two tokens are {lead:.1e} apart in one step; a good seed is {next(good, 'not found')}"
 
 
 def main(names: list[str]) -> None:
+    refused = []
     for case in CASES:
         if not names or case.name in names:
             golden, lead = make(case)
-            check_lead(case, lead)
-            print(save(case, golden))
+            reason = refusal(case, lead)
+            if reason is None:
+                print(save(case, golden))
+            else:
+                refused.append(reason)
+    if refused:
+        raise SystemExit("\n".join(refused))
 
 
 if __name__ == "__main__":

@@ -70,8 +70,21 @@ VARIANTS = (
     _llama("everything", biases=True, rope_freqs=True, head_dim=32, n_layer=3, seed=22),
     _llama("window", sliding_window=24, seed=23),
     _llama("experts", n_expert=4, n_expert_used=2, seed=24),
+    _family("cohere2"),
+    _family("command-r"),
+    _family("command-r", "command-r-plus-bf16"),
+    _family("gemma2"),
+    _family("gemma3"),
+    _family("gpt-oss"),
+    _family("olmo2"),
+    _family("olmo2", "olmo3-bf16"),
+    _family("phi3"),
+    _family("phi3", "phi3-longrope-bf16"),
     _family("qwen2", "qwen2-tied-bf16"),
+    _family("qwen2moe"),
     _family("qwen3", "qwen3-tied-bf16"),
+    _family("qwen3moe"),
+    _family("starcoder2"),
 )
 
 PACKABLE = (

@@ -128,3 +128,18 @@ def test_a_missing_alternative_is_named_too() -> None:
 def test_a_weight_that_is_not_there_cannot_be_used() -> None:
     with pytest.raises(ModelFormatError, match="'ffn_gate' is not bound"):
         _ = Root(scope(FILE)).layers[0].mlp.gate.tensor
+
+
+class Normed(nn.Module):
+    norm = nn.LayerNorm("norm", "n_embd", bias=True)
+    up = nn.Linear("ffn_up", "n_embd", "n_ff", bias=True)
+
+
+def test_a_required_bias_is_asked_for_by_name() -> None:
+    weights = {"norm.weight": (4,), "norm.bias": (4,), "ffn_up.weight": (4, 6), "ffn_up.bias": (6,)}
+    found = Normed(scope(weights))
+    assert found.norm.bias is not None
+    assert found.up.bias is not None
+    for name, shape in (("norm.bias", 4), ("ffn_up.bias", 6)):
+        with pytest.raises(ModelFormatError, match=rf"no tensor {name} of shape \[{shape}\]"):
+            Normed(scope({n: dims for n, dims in weights.items() if n != name}))

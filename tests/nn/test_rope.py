@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import Any
 
@@ -19,6 +20,7 @@ def read(**values: Any) -> Rope:
 
 
 YARN = {"scaling__type": "yarn", "scaling__factor": 8.0, "scaling__original_context_length": 512}
+GAIN = 1 + 0.1 * math.log(8)
 YARN_READ = {"scale": 0.125, "original_context": 512, "ext_factor": 1.0}
 LINEAR = {"scaling__type": "linear", "scaling__factor": 4.0}
 
@@ -43,7 +45,7 @@ LINEAR = {"scaling__type": "linear", "scaling__factor": 4.0}
         (
             {**YARN, "scaling__yarn_ext_factor": 0.5, "scaling__yarn_attn_factor": 2.0, "scaling__yarn_beta_fast": 16.0,
              "scaling__yarn_beta_slow": 2.0},
-            {**YARN_READ, "ext_factor": 0.5, "attn_factor": 2.0, "beta_fast": 16.0, "beta_slow": 2.0},
+            {**YARN_READ, "ext_factor": 0.5, "attn_factor": 2.0 / GAIN, "beta_fast": 16.0, "beta_slow": 2.0},
         ),
         (
             {**YARN, "scaling__extrapolation_factor": 0.5, "scaling__beta_fast": 16.0, "scaling__beta_slow": 2.0},
@@ -55,7 +57,7 @@ LINEAR = {"scaling__type": "linear", "scaling__factor": 4.0}
         ),
         (
             {**YARN, "scaling__attn_factor": 3.0, "scaling__yarn_attn_factor": 2.0},
-            {**YARN_READ, "attn_factor": 6.0},
+            {**YARN_READ, "attn_factor": 6.0 / GAIN},
         ),
     ],
 )  # fmt: skip

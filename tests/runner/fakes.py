@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -11,6 +13,7 @@ from ollama_engine.errors import ComputeError
 from ollama_engine.input import Batch, Int32Array
 from ollama_engine.kvcache import CellUsage
 from ollama_engine.runner.executor import FloatArray, GraphCounts
+from ollama_engine.runner.request import Event
 
 N_VOCAB = 4
 
@@ -92,14 +95,15 @@ class FakeExecutor:
         self.served += self._flying.first_positions()
         self.begun.set()
 
-    def wait(self) -> FloatArray:
+    @contextmanager
+    def landed(self) -> Iterator[FloatArray]:
         batch, self._flying = self._flying, None
         assert batch is not None
         assert self.go.wait(20)
         self.steps += 1
         if self.fail_at == self.steps - 1:
             raise ComputeError("told to")
-        return np.zeros((len(batch.outputs), N_VOCAB), dtype=np.float32)
+        yield np.zeros((len(batch.outputs), N_VOCAB), dtype=np.float32)
 
     def scrap(self) -> None:
         self._prepared = None
@@ -110,3 +114,13 @@ class FakeExecutor:
     def close(self) -> None:
         self.closed = True
         self._flying = self._prepared = None
+
+
+class Events:
+    """A mailbox that is looked at in the end."""
+
+    def __init__(self) -> None:
+        self.all: list[Event] = []
+
+    def put(self, event: Event) -> None:
+        self.all.append(event)

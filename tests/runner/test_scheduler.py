@@ -300,7 +300,7 @@ def test_any_step(candidates: list[Candidate], limits: Limits, free_cells: int) 
         assert senior.key not in got.starved or free_cells == 0
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(candidates_of(7), limits_of, st.data())
 def test_nobody_starves(candidates: list[Candidate], limits: Limits, data: st.DataObject) -> None:
     """While newcomers of any priority keep coming, each is served within 10 * (N + 1) steps."""
@@ -333,7 +333,7 @@ def test_nobody_starves(candidates: list[Candidate], limits: Limits, data: st.Da
                 running[piece.key] = one._replace(begin=one.begin + piece.n)
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(candidates_of(6), limits_of, st.integers(60, 120))
 def test_a_small_pool_comes_to_an_end(candidates: list[Candidate], limits: Limits, n_cells: int) -> None:
     """With preemption, and cells enough for the largest alone, everyone gets all computed; nobody is stuck."""

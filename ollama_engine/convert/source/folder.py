@@ -61,6 +61,11 @@ class Config:
         self.values = values
         self.home = home
 
+    def completed(self, defaults: Mapping[str, Any]) -> Config:
+        """With `defaults` for what is absent."""
+        present = {name: value for name, value in self.values.items() if value is not None}
+        return Config({**defaults, **present}, self.home)
+
     def get(self, *names: str, default: Any = None) -> Any:
         """The first of `names` that is there."""
         for name in names:

@@ -1,0 +1,97 @@
+"""gpt-oss -> `general.architecture` = gpt-oss.
+
+Gate and up are the even and the odd rows of one matrix. As published, experts are MXFP4 and stay so; transformers
+saves them as plain matrices that are transposed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ollama_engine.convert.architecture import Architecture, Sizes, Tensor
+from ollama_engine.convert.decoder import (
+    ATTENTION,
+    BLOCK,
+    EMBEDDING,
+    LAYER,
+    OUTPUT,
+    layer_types,
+    norm,
+    rope_and_size,
+    sizes,
+)
+from ollama_engine.convert.keys import DECODER_KEYS
+from ollama_engine.convert.rope import rope_parameters
+from ollama_engine.convert.source.folder import Config
+from ollama_engine.convert.transforms import every_other, transpose
+from ollama_engine.errors import UnsupportedModelError
+
+__all__ = ["ARCHITECTURES"]
+
+EXPERTS = LAYER + "mlp.experts."
+ACTIVATION = {"swiglu_alpha": 1.702, "swiglu_limit": 7.0}
+
+
+def _more_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
+    for name, value in ACTIVATION.items():
+        if config.number(name, default=value) != value:
+            raise UnsupportedModelError(f"{config.home}: {name} is {config.get(name)}, which GGUF has no key for")
+    rope = rope_parameters(config)
+    if rope["rope_type"] == "yarn" and rope.get("truncate", True):
+        raise UnsupportedModelError(f"{config.home}: truncate is on for yarn; gpt-oss has no rounded ramp")
+    return {
+        **rope_and_size(config, sizes),
+        "expert_feed_forward_length": sizes["n_ff"],
+        "attention.sliding_window": config.whole("sliding_window"),
+        "attention.sliding_window_pattern": layer_types(config, lambda i: i % 2 == 0),
+    }
+
+
+def _experts() -> tuple[Tensor, ...]:
+    packed, plain, bias = (
+        ("n_expert", "n_ff_twice", "n_embd"),
+        ("n_expert", "n_embd", "n_ff_twice"),
+        "gate_up_proj_bias",
+    )
+    halves = [
+        tensor
+        for which, name in enumerate(("gate", "up"))
+        for tensor in (
+            Tensor(f"{BLOCK}ffn_{name}_exps.weight", EXPERTS + "gate_up_proj_packed", packed, every_other(which, 1)),
+            Tensor(
+                f"{BLOCK}ffn_{name}_exps.weight", EXPERTS + "gate_up_proj", plain, every_other(which, 2, turned=True)
+            ),
+            Tensor(f"{BLOCK}ffn_{name}_exps.bias", EXPERTS + bias, ("n_expert", "n_ff_twice"), every_other(which, 1)),
+        )
+    ]
+    return (
+        Tensor(BLOCK + "ffn_gate_inp.weight", LAYER + "mlp.router.weight", ("n_expert", "n_embd")),
+        Tensor(BLOCK + "ffn_gate_inp.bias", LAYER + "mlp.router.bias", ("n_expert",)),
+        *halves,
+        Tensor(BLOCK + "ffn_down_exps.weight", EXPERTS + "down_proj_packed", ("n_expert", "n_embd", "n_ff")),
+        Tensor(BLOCK + "ffn_down_exps.weight", EXPERTS + "down_proj", ("n_expert", "n_ff", "n_embd"), transpose()),
+        Tensor(BLOCK + "ffn_down_exps.bias", EXPERTS + "down_proj_bias", ("n_expert", "n_embd")),
+    )
+
+
+ARCHITECTURES = (
+    Architecture(
+        name="gpt-oss",
+        classes=("GptOssForCausalLM",),
+        sizes=sizes,
+        keys=DECODER_KEYS,
+        tensors=(
+            EMBEDDING,
+            norm(BLOCK + "attn_norm", LAYER + "input_layernorm"),
+            *ATTENTION,
+            Tensor(BLOCK + "attn_sinks.weight", LAYER + "self_attn.sinks", ("n_head",)),
+            norm(BLOCK + "post_attention_norm", LAYER + "post_attention_layernorm"),
+            *_experts(),
+            norm("output_norm", "model.norm"),
+            OUTPUT,
+        ),
+        more_keys=_more_keys,
+        pre_names=("gpt-4o",),
+    ),
+)

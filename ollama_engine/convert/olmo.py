@@ -1,0 +1,59 @@
+"""OLMo 2 and OLMo 3 -> `general.architecture` = olmo2."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ollama_engine.convert.architecture import Architecture, Sizes, Tensor
+from ollama_engine.convert.decoder import (
+    ATTENTION,
+    BLOCK,
+    EMBEDDING,
+    LAYER,
+    MLP,
+    OUTPUT,
+    layer_types,
+    local_rope_keys,
+    norm,
+    rope_and_size,
+    sizes,
+)
+from ollama_engine.convert.keys import DECODER_KEYS
+from ollama_engine.convert.source.folder import Config
+
+__all__ = ["ARCHITECTURES"]
+
+
+def _more_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
+    keys = rope_and_size(config, sizes)
+    if config.get("sliding_window") is None:
+        return keys
+    return {
+        **keys,
+        **local_rope_keys(config),
+        "attention.sliding_window": config.whole("sliding_window"),
+        "attention.sliding_window_pattern": layer_types(config, lambda i: (i + 1) % 4 != 0),
+    }
+
+
+ARCHITECTURES = (
+    Architecture(
+        name="olmo2",
+        classes=("Olmo2ForCausalLM", "Olmo3ForCausalLM"),
+        sizes=sizes,
+        keys=DECODER_KEYS,
+        tensors=(
+            EMBEDDING,
+            *ATTENTION,
+            Tensor(BLOCK + "attn_q_norm.weight", LAYER + "self_attn.q_norm.weight", ("q_size",)),
+            Tensor(BLOCK + "attn_k_norm.weight", LAYER + "self_attn.k_norm.weight", ("kv_size",)),
+            norm(BLOCK + "post_attention_norm", LAYER + "post_attention_layernorm"),
+            *MLP,
+            norm(BLOCK + "post_ffw_norm", LAYER + "post_feedforward_layernorm"),
+            norm("output_norm", "model.norm"),
+            OUTPUT,
+        ),
+        more_keys=_more_keys,
+    ),
+)

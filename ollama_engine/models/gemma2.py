@@ -1,0 +1,86 @@
+"""Gemma 2: `general.architecture` = gemma2.
+
+Each half of a block stands between two norms; embeddings are scaled by sqrt(n_embd); the gate is a GELU. Every other
+layer sees a window. Attention scores and logits are capped softly. Source: Gemma team 2024.
+
+Norms are stored as 1 + w in GGUF, as w by transformers.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ollama_engine import nn
+from ollama_engine.errors import ModelFormatError
+from ollama_engine.ml import ops
+from ollama_engine.ml.metadata import Metadata
+from ollama_engine.ml.tensor import Tensor
+from ollama_engine.models.decoder import Decoder, SelfAttention, Step
+from ollama_engine.models.options import DecoderOptions, read_decoder, read_windows
+
+WIDEST = 46
+"""Layers of the 27B model, whose scores are scaled by n_embd / n_head. GGUF has no key for it that llama.cpp writes."""
+
+
+class Layer(nn.Module):
+    """One block."""
+
+    attn_norm = nn.RMSNorm("attn_norm", "n_embd")
+    attention: nn.Part[SelfAttention] = nn.Part(SelfAttention)
+    post_attention_norm = nn.RMSNorm("post_attention_norm", "n_embd")
+    ffn_norm = nn.RMSNorm("ffn_norm", "n_embd")
+    mlp = nn.Part(nn.GeluMLP)
+    post_ffw_norm = nn.RMSNorm("post_ffw_norm", "n_embd")
+
+    def forward(self, x: Tensor, step: Step, o: DecoderOptions) -> Tensor:
+        """x [n_embd, n] -> [n_embd, n], or fewer rows in the last layer."""
+        a = step.wanted(self.attention.forward(self.attn_norm(x, o.norm_eps), step, o))
+        x = self.post_attention_norm(a, o.norm_eps) + step.wanted(x)
+        m = self.mlp.forward(self.ffn_norm(x, o.norm_eps))
+        return self.post_ffw_norm(m, o.norm_eps) + x
+
+
+def read_scale(metadata: Metadata, o: DecoderOptions, widest: int) -> float:
+    """What attention scores are multiplied by; the model with `widest` layers differs from the others."""
+    usual = o.n_embd / o.n_head if o.n_layer == widest else o.head_dim
+    return metadata.f32("attention.scale", 0.0) or 1 / math.sqrt(usual)
+
+
+def read_cap(metadata: Metadata, name: str) -> float:
+    """A soft cap; 0 for none."""
+    cap = metadata.f32(name, 0.0)
+    if cap < 0 or 0 < cap < 1e-3:
+        raise ModelFormatError(f"{name} is 0 for none, or at least 0.001, got {cap:g}")
+    return cap
+
+
+class Gemma2(Decoder):
+    """The whole model."""
+
+    architecture = "gemma2"
+
+    layers = nn.Blocks(Layer, "n_layer")
+
+    @staticmethod
+    def read_options(metadata: Metadata, n_vocab: int) -> DecoderOptions:
+        """See Decoder."""
+        fields = read_decoder(metadata, n_vocab, head_dim=256)
+        o = DecoderOptions(**fields)
+        return DecoderOptions(
+            **fields
+            | {
+                "windows": read_windows(metadata, o.n_layer, period=2, default=4096),
+                "attention_scale": read_scale(metadata, o, WIDEST),
+                "attention_softcap": read_cap(metadata, "attn_logit_softcapping"),
+                "logit_softcap": read_cap(metadata, "final_logit_softcapping"),
+            }
+        )
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """See Decoder."""
+        return ops.scale(super().embed(tokens), math.sqrt(self.options.n_embd))
+
+    def logits(self, x: Tensor) -> Tensor:
+        """See Decoder."""
+        cap = self.options.logit_softcap
+        return nn.soft_cap(super().logits(x), cap) if cap else super().logits(x)

@@ -1,0 +1,67 @@
+"""Gemma 3, its text part: `general.architecture` = gemma3.
+
+Gemma 2 with normalized queries and keys in place of soft caps, and five local layers to each global one. Global layers
+rotate by another base, and stretch positions where the context is long. Source: Gemma team 2025.
+
+Early files of the 1B model carry a final soft cap of Gemma 2, which the model does not have; it is not read. Files of
+Ollama's converter have other names for the bases, and those of the larger models miss the factor of 8.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from ollama_engine import nn
+from ollama_engine.ml import ops
+from ollama_engine.ml.metadata import Metadata
+from ollama_engine.ml.tensor import Tensor
+from ollama_engine.models import gemma2
+from ollama_engine.models.decoder import Decoder
+from ollama_engine.models.options import DecoderOptions, read_decoder, read_local_ropes, read_windows
+from ollama_engine.models.qwen3 import NormedAttention
+
+WIDEST = 62
+"""Layers of the 27B model; see gemma2."""
+STRETCHED = (34, 48, 62)
+"""Layers of the models whose global positions are divided by 8."""
+
+
+class Layer(gemma2.Layer):
+    """One block."""
+
+    attention = nn.Part(NormedAttention)
+
+
+class Gemma3(Decoder):
+    """The whole model."""
+
+    architecture = "gemma3"
+
+    layers = nn.Blocks(Layer, "n_layer")
+
+    @staticmethod
+    def read_options(metadata: Metadata, n_vocab: int) -> DecoderOptions:
+        """See Decoder."""
+        fields = read_decoder(metadata, n_vocab, head_dim=256)
+        o = DecoderOptions(**fields | {"rope": _global_rope(metadata, fields["rope"], fields["n_layer"])})
+        windows = read_windows(metadata, o.n_layer, period=6)
+        return replace(
+            o,
+            windows=windows,
+            ropes=read_local_ropes(metadata, o.rope, windows, base=10000.0),
+            attention_scale=gemma2.read_scale(metadata, o, WIDEST),
+        )
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """See Decoder."""
+        return ops.scale(super().embed(tokens), math.sqrt(self.options.n_embd))
+
+
+def _global_rope(metadata: Metadata, rope: nn.Rope, n_layer: int) -> nn.Rope:
+    ours = "rope.local.freq_base" in metadata or "rope.global.freq_base" in metadata
+    if "rope.freq_base" not in metadata:
+        rope = replace(rope, base=metadata.f32("rope.global.freq_base", 1e6))
+    if ours and "rope.scaling.factor" not in metadata and n_layer in STRETCHED:
+        rope = replace(rope, scale=1 / 8)
+    return rope

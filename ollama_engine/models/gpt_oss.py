@@ -1,0 +1,122 @@
+"""gpt-oss: `general.architecture` = gpt-oss.
+
+Every block is a mixture of experts with biases and a clamped SwiGLU; each head of attention has a sink, a score that
+takes part in the softmax and adds nothing; every other layer sees a window. Source: OpenAI 2025.
+
+The ends of YaRN's ramp are not rounded to whole dimensions here, as in the reference and in transformers; ggml, and
+llama.cpp with it, rounds them, which turns the keys of a long text by some tenths of a radian.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ollama_engine import nn
+from ollama_engine.ml import ops
+from ollama_engine.ml.context import Context
+from ollama_engine.ml.metadata import Metadata
+from ollama_engine.ml.tensor import Tensor
+from ollama_engine.models.decoder import Decoder, PreNormLayer, SelfAttention
+from ollama_engine.models.options import DecoderOptions, read_decoder, read_experts, read_windows
+
+GAIN = 1.702
+LIMIT = 7.0
+"""Of the experts' activation; GGUF has no keys for them."""
+
+
+class SinkAttention(SelfAttention):
+    """Attention with biases everywhere, and a sink for each head."""
+
+    q = nn.Linear("attn_q", "n_embd", "q_size", bias=True)
+    k = nn.Linear("attn_k", "n_embd", "kv_size", bias=True)
+    v = nn.Linear("attn_v", "n_embd", "kv_size", bias=True)
+    output = nn.Linear("attn_output", "q_size", "n_embd", bias=True)
+    sink = nn.Weight("attn_sinks", "n_head")
+
+    def __init__(self, scope: nn.Scope) -> None:
+        super().__init__(scope)
+        self.sinks = self.sink.tensor
+
+
+class BiasedExperts(nn.ExpertLinear):
+    """One matrix and one bias [out, experts] for each expert."""
+
+    bias: Tensor
+
+    def bind(self, scope: nn.Scope) -> Any:
+        """A bound copy; see Weight.bind."""
+        bound = super().bind(scope)
+        bound.bias = scope.require([f"{self.name}.bias"], self.dims[1:])
+        return bound
+
+    def __call__(self, x: Tensor, ids: Tensor) -> Tensor:
+        y = super().__call__(x, ids)
+        rows = ops.get_rows(self.bias, ops.reshape(ids, ids.dim(0) * ids.dim(1)))
+        return y + ops.reshape(rows, y.dim(0), y.dim(1), y.dim(2))
+
+
+class SparseMLP(nn.Module):
+    """The weighted sum of the chosen experts, whose weights are a softmax over these alone."""
+
+    router = nn.Linear("ffn_gate_inp", "n_embd", "n_expert", bias=True)
+    gate = BiasedExperts("ffn_gate_exps", "n_embd", "n_ff_exp", "n_expert")
+    up = BiasedExperts("ffn_up_exps", "n_embd", "n_ff_exp", "n_expert")
+    down = BiasedExperts("ffn_down_exps", "n_ff_exp", "n_embd", "n_expert")
+
+    def forward(self, x: Tensor, o: DecoderOptions) -> Tensor:
+        """x [n_embd, n] -> [n_embd, n]."""
+        ids, weights = nn.route_chosen(self.router(x), o.n_expert_used)
+        x = ops.reshape(x, o.n_embd, 1, x.dim(1))
+        return nn.sum_experts(self.down(activate(self.gate(x, ids), self.up(x, ids)), ids) * weights)
+
+
+def activate(gate: Tensor, up: Tensor) -> Tensor:
+    """gate * sigmoid(GAIN * gate) * (up + 1), with gate below LIMIT and up within it."""
+    gate, up = ops.clamp(gate, -math.inf, LIMIT), ops.clamp(up, -LIMIT, LIMIT)
+    return ops.glu(ops.scale(gate, GAIN), ops.scale(up, 1 / GAIN, 1 / GAIN))
+
+
+class Layer(PreNormLayer):
+    """One block."""
+
+    attention = nn.Part(SinkAttention)
+    ffn_norm = nn.RMSNorm("post_attention_norm", "n_embd")
+    mlp = nn.Part(SparseMLP)
+
+    def feed_forward(self, x: Tensor, o: DecoderOptions) -> Tensor:
+        """See PreNormLayer."""
+        out: Tensor = self.mlp.forward(x, o)
+        return out
+
+
+class GptOss(Decoder):
+    """The whole model."""
+
+    architecture = "gpt-oss"
+
+    layers = nn.Blocks(Layer, "n_layer")
+
+    def __init__(self, metadata: Metadata, weights: Mapping[str, Tensor]) -> None:
+        super().__init__(metadata, weights)
+        rope = self.options.rope
+        self._divisors = rope.yarn_divisors() if rope.ext_factor else None
+        if self._divisors is not None:
+            exact = replace(rope, scale=1.0, ext_factor=0.0, attn_factor=rope.attn_factor * rope.yarn_magnitude)
+            self.options = replace(self.options, ropes=(exact,) * self.options.n_layer)
+
+    @staticmethod
+    def read_options(metadata: Metadata, n_vocab: int) -> DecoderOptions:
+        """See Decoder."""
+        fields = read_decoder(metadata, n_vocab)
+        windows = read_windows(metadata, fields["n_layer"], period=2)
+        return DecoderOptions(**fields | read_experts(metadata, fields["n_ff"]) | {"windows": windows})
+
+    def rope_factors(self, like: Tensor) -> Tensor | None:
+        """See Decoder."""
+        graph = like.owner
+        if self._divisors is None or not isinstance(graph, Context):
+            return None
+        return graph.from_floats(self._divisors)

@@ -1,0 +1,59 @@
+"""OLMo 2 and OLMo 3: `general.architecture` = olmo2.
+
+Norms come after attention and feed-forward, before the residual is added; queries and keys are normalized over all
+heads together. OLMo 3 adds windows, with a full layer every fourth; YaRN stretches the full layers only. Source: OLMo
+team 2024 and 2025.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ollama_engine import nn
+from ollama_engine.ml.metadata import Metadata
+from ollama_engine.ml.tensor import Tensor
+from ollama_engine.models.decoder import Decoder, SelfAttention, Step, heads
+from ollama_engine.models.options import DecoderOptions, read_decoder, read_local_ropes, read_windows
+
+
+class NormedAttention(SelfAttention):
+    """Queries and keys are normalized before they are cut into heads."""
+
+    q_norm = nn.RMSNorm("attn_q_norm", "q_size")
+    k_norm = nn.RMSNorm("attn_k_norm", "kv_size")
+
+    def project(self, x: Tensor, o: DecoderOptions) -> tuple[Tensor, Tensor, Tensor]:
+        """See Attention."""
+        q, k = self.q_norm(self.q(x), o.norm_eps), self.k_norm(self.k(x), o.norm_eps)
+        return heads(q, o.head_dim), heads(k, o.head_dim), heads(self.v(x), o.head_dim)
+
+
+class Layer(nn.Module):
+    """One block."""
+
+    attention = nn.Part(NormedAttention)
+    post_attention_norm = nn.RMSNorm("post_attention_norm", "n_embd")
+    mlp = nn.Part(nn.GatedMLP)
+    post_ffw_norm = nn.RMSNorm("post_ffw_norm", "n_embd")
+
+    def forward(self, x: Tensor, step: Step, o: DecoderOptions) -> Tensor:
+        """x [n_embd, n] -> [n_embd, n], or fewer rows in the last layer."""
+        a = step.wanted(self.attention.forward(x, step, o))
+        x = self.post_attention_norm(a, o.norm_eps) + step.wanted(x)
+        return self.post_ffw_norm(self.mlp.forward(x), o.norm_eps) + x
+
+
+class Olmo2(Decoder):
+    """The whole model."""
+
+    architecture = "olmo2"
+
+    layers = nn.Blocks(Layer, "n_layer")
+
+    @staticmethod
+    def read_options(metadata: Metadata, n_vocab: int) -> DecoderOptions:
+        """See Decoder."""
+        fields: dict[str, Any] = read_decoder(metadata, n_vocab)
+        windows = read_windows(metadata, fields["n_layer"], period=4)
+        ropes = read_local_ropes(metadata, fields["rope"], windows, base=fields["rope"].base)
+        return DecoderOptions(**fields | {"windows": windows, "ropes": ropes})

@@ -1,0 +1,181 @@
+"""Options of decoders: sizes and constants as their files' metadata have them, checked.
+
+A model's file reads what only it has, and puts the two together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ollama_engine import nn
+from ollama_engine.errors import ModelFormatError
+from ollama_engine.ml.metadata import Metadata
+
+MAX_LAYERS = 4096
+"""More in a file's metadata are nonsense, and lists of that length would be made before a tensor is found missing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderOptions:
+    """Sizes and constants from the metadata, under GGUF's names shortened."""
+
+    n_layer: int
+    n_embd: int
+    n_ff: int
+    n_head: int
+    n_head_kv: int
+    head_dim: int
+    n_vocab: int
+    norm_eps: float
+    attention_scale: float
+    context_length: int
+    rope: nn.Rope
+    ropes: tuple[nn.Rope | None, ...]
+    """The rotation of each layer; None where a layer has no positions."""
+    windows: tuple[int | None, ...]
+    """How many tokens each layer sees; None sees all."""
+    attention_softcap: float = 0.0
+    logit_softcap: float = 0.0
+    logit_scale: float = 1.0
+    n_expert: int = 0
+    n_expert_used: int = 0
+    n_ff_exp: int = 0
+    """Hidden size of one expert."""
+    n_ff_shexp: int = 0
+    """Hidden size of the expert that all tokens share."""
+    normalize_experts: bool = True
+    """Whether the weights of the chosen experts are made to add up to 1."""
+
+    @property
+    def q_size(self) -> int:
+        """Query values of one token; not n_embd where head_dim is explicit."""
+        return self.n_head * self.head_dim
+
+    @property
+    def kv_size(self) -> int:
+        """Key (or value) values of one token."""
+        return self.n_head_kv * self.head_dim
+
+    @property
+    def qkv_size(self) -> int:
+        """Rows of a fused projection."""
+        return self.q_size + 2 * self.kv_size
+
+    @property
+    def n_ff_twice(self) -> int:
+        """Rows of a fused gate and up projection."""
+        return 2 * self.n_ff
+
+    @property
+    def n_rope_factors(self) -> int:
+        """Entries of a tensor that divides rotary angles."""
+        return self.rope.n_dims // 2
+
+
+RMS_EPS = "attention.layer_norm_rms_epsilon"
+LAYER_EPS = "attention.layer_norm_epsilon"
+
+
+def read_decoder(
+    metadata: Metadata,
+    n_vocab: int,
+    *,
+    rope_mode: str = "neox",
+    eps: str = RMS_EPS,
+    head_dim: int | None = None,
+    longrope: bool = False,
+) -> dict[str, Any]:
+    """The fields of DecoderOptions that most models read alike; `n_vocab` counts the rows of the token embedding.
+
+    `head_dim` is what counts where attention.key_length is absent, instead of n_embd / n_head. Every layer sees all
+    and rotates alike; a model replaces `ropes` and `windows`. Raises ModelFormatError.
+    """
+    n_embd, n_head = metadata.u32("embedding_length"), metadata.u32("attention.head_count")
+    head_dim = metadata.u32("attention.key_length", head_dim or n_embd // max(1, n_head))
+    if min(n_embd, n_head, head_dim) < 1:
+        raise ModelFormatError(
+            f"embedding_length {n_embd}, attention.head_count {n_head} and the size of a head {head_dim} "
+            "(attention.key_length, or the quotient of the two) must not be 0"
+        )
+    if metadata.u32("attention.value_length", head_dim) != head_dim:
+        raise ModelFormatError("attention.key_length and attention.value_length differ; this model has one head size")
+    n_rot = min(metadata.u32("rope.dimension_count", head_dim), head_dim)
+    fields: dict[str, Any] = {
+        "n_layer": metadata.u32("block_count"),
+        "n_embd": n_embd,
+        "n_ff": metadata.u32("feed_forward_length"),
+        "n_head": n_head,
+        "n_head_kv": metadata.u32("attention.head_count_kv", n_head),
+        "head_dim": head_dim,
+        "n_vocab": n_vocab,
+        "norm_eps": metadata.f32(eps),
+        "attention_scale": 1 / math.sqrt(head_dim),
+        "context_length": metadata.u32("context_length"),
+        "rope": nn.read_rope(metadata, n_rot, rope_mode, longrope=longrope),
+    }
+    _check(fields, eps)
+    n_layer = fields["n_layer"]
+    return {**fields, "ropes": (fields["rope"],) * n_layer, "windows": (None,) * n_layer}
+
+
+def _check(f: Mapping[str, Any], eps: str) -> None:
+    if not 1 <= f["n_layer"] <= MAX_LAYERS or min(f["n_ff"], f["n_head_kv"], f["context_length"]) < 1:
+        raise ModelFormatError(
+            f"block_count {f['n_layer']} is 1 to {MAX_LAYERS}; feed_forward_length {f['n_ff']}, "
+            f"attention.head_count_kv {f['n_head_kv']} and context_length {f['context_length']} must not be 0"
+        )
+    if f["n_head"] % f["n_head_kv"]:
+        raise ModelFormatError(f"head_count {f['n_head']} is no multiple of head_count_kv {f['n_head_kv']}")
+    n_rot = f["rope"].n_dims
+    if f["head_dim"] % 2 or n_rot % 2 or n_rot < 2:
+        raise ModelFormatError(f"rotary heads have an even size, got {f['head_dim']} with {n_rot} rotated")
+    if f["norm_eps"] < 0:
+        raise ModelFormatError(f"{eps} is 0 or more, got {f['norm_eps']}")
+
+
+def read_experts(metadata: Metadata, default: int | None = None) -> dict[str, int]:
+    """The fields of DecoderOptions about experts.
+
+    `default` is the hidden size of an expert where the file does not say. Without it, it is a share of
+    feed_forward_length, of which llama.cpp assumes that it counts all experts that one token uses.
+    """
+    n_expert, used = metadata.u32("expert_count"), metadata.u32("expert_used_count")
+    share = metadata.u32("feed_forward_length") // max(1, used)
+    hidden = metadata.u32("expert_feed_forward_length", share if default is None else default)
+    if not 1 <= used <= n_expert or hidden < 1:
+        raise ModelFormatError(
+            f"expert_used_count {used} is 1 to expert_count {n_expert}, and expert_feed_forward_length {hidden} above 0"
+        )
+    return {"n_expert": n_expert, "n_expert_used": used, "n_ff_exp": hidden}
+
+
+def read_windows(metadata: Metadata, n_layer: int, period: int, default: int = 0) -> tuple[int | None, ...]:
+    """The window of each layer.
+
+    `attention.sliding_window_pattern` tells the local layers by a list, or by a number: the last of so many layers
+    sees all; with 0 all are local. `period` and the window `default` count where the file does not say.
+    """
+    window = min(metadata.u32("attention.sliding_window", default), 2**31 - 1)
+    if not window:
+        return (None,) * n_layer
+    name = "attention.sliding_window_pattern"
+    if isinstance(metadata.values.get(metadata.key(name)), (np.ndarray, list)):
+        local = metadata.bools(name, n_layer)
+    else:
+        period = metadata.u32(name, period)
+        local = [period == 0 or i % period < period - 1 for i in range(n_layer)]
+    return tuple(window if is_local else None for is_local in local)
+
+
+def read_local_ropes(
+    metadata: Metadata, rope: nn.Rope, windows: tuple[int | None, ...], base: float
+) -> tuple[nn.Rope, ...]:
+    """`rope` for layers that see all; local ones have a base of their own, or `base`, and no scaling."""
+    base = metadata.f32("rope.freq_base_swa", metadata.f32("rope.local.freq_base", base))
+    local = nn.Rope(n_dims=rope.n_dims, mode=rope.mode, base=nn.check_base("rope.freq_base_swa", base))
+    return tuple(local if window else rope for window in windows)

@@ -1,0 +1,105 @@
+"""Qwen2 and Qwen3 with experts: `general.architecture` = qwen2moe or qwen3moe.
+
+Every feed-forward block is a mixture. Qwen2's has one expert more that all tokens share, behind a gate of its own, and
+does not normalize the weights of the chosen ones; Qwen3's does. Sources: Yang et al. 2024 and 2025.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ollama_engine import nn
+from ollama_engine.errors import ModelFormatError
+from ollama_engine.ml import ops
+from ollama_engine.ml.metadata import Metadata
+from ollama_engine.ml.tensor import Tensor
+from ollama_engine.models.decoder import Decoder, PreNormLayer
+from ollama_engine.models.options import DecoderOptions, read_decoder, read_experts
+from ollama_engine.models.qwen2 import BiasedAttention
+from ollama_engine.models.qwen3 import NormedAttention
+
+
+class SparseMLP(nn.Module):
+    """The weighted sum of the chosen experts' SwiGLU."""
+
+    router = nn.Linear("ffn_gate_inp", "n_embd", "n_expert")
+    gate = nn.ExpertLinear("ffn_gate_exps", "n_embd", "n_ff_exp", "n_expert")
+    up = nn.ExpertLinear("ffn_up_exps", "n_embd", "n_ff_exp", "n_expert")
+    down = nn.ExpertLinear("ffn_down_exps", "n_ff_exp", "n_embd", "n_expert")
+
+    def forward(self, x: Tensor, o: DecoderOptions) -> Tensor:
+        """x [n_embd, n] -> [n_embd, n]."""
+        ids, weights = nn.route(self.router(x), o.n_expert_used, normalize=o.normalize_experts)
+        x = ops.reshape(x, o.n_embd, 1, x.dim(1))
+        out = self.down(ops.glu(self.gate(x, ids), self.up(x, ids)), ids)
+        return nn.sum_experts(out * weights)
+
+
+class SharedMLP(nn.Module):
+    """The expert of all tokens; each token's share of it is a sigmoid."""
+
+    share = nn.Linear("ffn_gate_inp_shexp", "n_embd")
+    gate = nn.Linear("ffn_gate_shexp", "n_embd", "n_ff_shexp")
+    up = nn.Linear("ffn_up_shexp", "n_embd", "n_ff_shexp")
+    down = nn.Linear("ffn_down_shexp", "n_ff_shexp", "n_embd")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [n_embd, n] -> [n_embd, n]."""
+        share = ops.unary(self.share(x), "sigmoid")
+        return self.down(ops.glu(self.gate(x), self.up(x))) * share
+
+
+class Qwen3Layer(PreNormLayer):
+    """One block."""
+
+    attention = nn.Part(NormedAttention)
+    mlp = nn.Part(SparseMLP)
+
+    def feed_forward(self, x: Tensor, o: DecoderOptions) -> Tensor:
+        """See PreNormLayer."""
+        out: Tensor = self.mlp.forward(x, o)
+        return out
+
+
+class Qwen2Layer(Qwen3Layer):
+    """One block."""
+
+    attention = nn.Part(BiasedAttention)
+    shared = nn.Part(SharedMLP)
+
+    def feed_forward(self, x: Tensor, o: DecoderOptions) -> Tensor:
+        """See PreNormLayer."""
+        return super().feed_forward(x, o) + self.shared.forward(x)
+
+
+class Qwen3Moe(Decoder):
+    """The whole model."""
+
+    architecture = "qwen3moe"
+
+    layers = nn.Blocks(Qwen3Layer, "n_layer")
+
+    @staticmethod
+    def read_options(metadata: Metadata, n_vocab: int) -> DecoderOptions:
+        """See Decoder."""
+        fields = read_decoder(metadata, n_vocab)
+        o = DecoderOptions(**fields | read_experts(metadata))
+        return replace(o, normalize_experts=metadata.bool("norm_top_k_prob", True))
+
+
+class Qwen2Moe(Decoder):
+    """The whole model."""
+
+    architecture = "qwen2moe"
+
+    layers = nn.Blocks(Qwen2Layer, "n_layer")
+
+    @staticmethod
+    def read_options(metadata: Metadata, n_vocab: int) -> DecoderOptions:
+        """See Decoder."""
+        fields = read_decoder(metadata, n_vocab)
+        shared = metadata.u32("expert_shared_feed_forward_length", fields["n_ff"])
+        if shared < 1:
+            raise ModelFormatError("expert_shared_feed_forward_length must not be 0")
+        o = DecoderOptions(**fields | read_experts(metadata), n_ff_shexp=shared)
+        return replace(o, normalize_experts=metadata.bool("norm_top_k_prob", False))

@@ -1,0 +1,36 @@
+"""StarCoder2: `general.architecture` = starcoder2.
+
+Norms that subtract the mean, biases everywhere, and a plain feed-forward block with GELU. Source: Lozhkov et al. 2024.
+
+transformers keeps the sliding window of the config in every layer, llama.cpp drops it; here it is kept.
+"""
+
+from __future__ import annotations
+
+from ollama_engine import nn
+from ollama_engine.ml.metadata import Metadata
+from ollama_engine.models.decoder import Decoder, PreNormLayer
+from ollama_engine.models.options import LAYER_EPS, DecoderOptions, read_decoder, read_windows
+
+
+class Layer(PreNormLayer):
+    """One block. Linear maps have biases where the file has them: all, in what is published."""
+
+    attn_norm = nn.LayerNorm("attn_norm", "n_embd", bias=True)
+    ffn_norm = nn.LayerNorm("ffn_norm", "n_embd", bias=True)
+    mlp = nn.Part(nn.PlainMLP)
+
+
+class StarCoder2(Decoder):
+    """The whole model."""
+
+    architecture = "starcoder2"
+
+    layers = nn.Blocks(Layer, "n_layer")
+    output_norm = nn.LayerNorm("output_norm", "n_embd", bias=True)
+
+    @staticmethod
+    def read_options(metadata: Metadata, n_vocab: int) -> DecoderOptions:
+        """See Decoder."""
+        fields = read_decoder(metadata, n_vocab, eps=LAYER_EPS)
+        return DecoderOptions(**fields | {"windows": read_windows(metadata, fields["n_layer"], period=0)})

@@ -1,0 +1,268 @@
+"""Random schedules for the core: who asks for what and when, and a driver that steps it and notes what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from hypothesis import strategies as st
+
+from ollama_engine.errors import ContextOverflowError
+from ollama_engine.kvcache import CausalCache, CompositeCache
+from ollama_engine.kvcache.cells import Cells
+from ollama_engine.kvcache.span import Span, SpanPolicy
+from ollama_engine.runner import loading
+from ollama_engine.runner.core import Core
+from ollama_engine.runner.histories import Histories
+from ollama_engine.runner.intake import new_generation, new_scoring
+from ollama_engine.runner.loading import Loaded
+from ollama_engine.runner.monitor import Monitor
+from ollama_engine.runner.request import Chunk, Event, Ticket
+from ollama_engine.runner.sequence import Generation, Scoring, Sequence
+from ollama_engine.runner.terms import OnOverflow, Terms
+from ollama_engine.sample import SamplingParams
+
+MOST_STEPS = 3000
+"""More than any schedule needs: after as many, something hangs."""
+
+
+# -- what is asked -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Wish:
+    """One request."""
+
+    at: int
+    """The step before which it is submitted."""
+    document: int
+    length: int
+    tail: int
+    """0, or the seed of some tokens that follow the document's."""
+    scoring: bool
+    max_tokens: int | None
+    overflow: OnOverflow
+    num_keep: int
+    cache: bool
+    priority: int
+    end_after: int | None
+    """The model ends it after so many tokens, or earlier where the same token comes earlier."""
+    stop_after: int | None
+    """A stop text completes after so many tokens, or earlier."""
+    cancel_after: int | None
+    """Steps from submission."""
+    timeout: float | None
+    """In steps."""
+    follow_up: bool
+    """When it has ended, another one continues it."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """An engine and who uses it."""
+
+    num_ctx: int
+    parallel: int
+    batch_size: int
+    n_sequences: int
+    spare: float
+    """Cells: 0 for one full context, 1 for as many as run at once."""
+    wishes: tuple[Wish, ...]
+
+
+def _rarely(value: st.SearchStrategy[Any], otherwise: Any = None) -> st.SearchStrategy[Any]:
+    return st.one_of(st.just(otherwise), st.just(otherwise), st.just(otherwise), value)
+
+
+def wishes(num_ctx: int) -> st.SearchStrategy[Wish]:
+    return st.builds(
+        Wish,
+        at=st.integers(0, 40),
+        document=st.integers(0, 2),
+        length=st.one_of(st.integers(1, num_ctx // 2), st.integers(1, num_ctx + 8)),
+        tail=_rarely(st.integers(1, 3), 0),
+        scoring=_rarely(st.booleans(), False),
+        max_tokens=st.one_of(st.integers(2, 24), st.sampled_from([0, 1, None])),
+        overflow=st.sampled_from(["error", "truncate", "shift", "shift"]),
+        num_keep=_rarely(st.integers(1, num_ctx - 1), 0),
+        cache=_rarely(st.just(False), True),
+        priority=_rarely(st.integers(-1, 1), 0),
+        end_after=_rarely(st.integers(0, 12)),
+        stop_after=_rarely(st.integers(1, 10)),
+        cancel_after=_rarely(st.integers(0, 20)),
+        timeout=_rarely(st.floats(0.5, 30)),
+        follow_up=st.booleans(),
+    )
+
+
+@st.composite
+def schedules(draw: st.DrawFn) -> Schedule:
+    num_ctx = draw(st.sampled_from([12, 24, 40, 64]))
+    return Schedule(
+        num_ctx,
+        parallel=draw(st.integers(1, 6)),
+        batch_size=draw(st.sampled_from([4, 7, 16, 33, 64])),
+        n_sequences=draw(st.sampled_from([6, 8, 16])),
+        spare=draw(st.sampled_from([0.0, 0.0, 0.2, 0.5, 1.0])),
+        wishes=tuple(draw(st.lists(wishes(num_ctx), min_size=1, max_size=10))),
+    )
+
+
+# -- what came out -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Asked:
+    """A request, and what its mailbox received."""
+
+    wish: Wish
+    sequence: Sequence
+    prompt: tuple[int, ...]
+    """What of its prompt was left after truncation."""
+    since: int
+    stop: str | None = None
+    events: list[Event] = field(default_factory=list)
+    restarts: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+    """After a shift: tokens generated, and all inputs that were to be computed again then."""
+
+    @property
+    def tokens(self) -> list[int]:
+        return [token for event in self.events if isinstance(event, Chunk) for token in event.tokens]
+
+    @property
+    def text(self) -> str:
+        return "".join(event.text for event in self.events if isinstance(event, Chunk))
+
+    @property
+    def end(self) -> Event:
+        return self.events[-1]
+
+
+class Run:
+    """Steps a core through a schedule. `answer(prompt, n)` are tokens that end and stop texts are chosen from."""
+
+    def __init__(
+        self, parts: Loaded, schedule: Schedule, documents: list[list[int]],
+        answer: Callable[[tuple[int, ...], int], list[int]],
+    ) -> None:  # fmt: skip
+        self._schedule = schedule
+        self._documents = documents
+        self._answer = answer
+        self._parts = replace(parts, config=replace(parts.config, num_ctx=schedule.num_ctx))
+        self.now = 0
+        monitor = Monitor(parts.tokenizer.token_text, lambda: float(self.now))
+        self.core = Core(parts.executor, parts.cache, schedule.parallel, monitor, verify=True)
+        self.core.space.histories = Histories(schedule.n_sequences)
+        parts.executor.batch_size = max(schedule.batch_size, schedule.parallel)
+        parts.executor.max_outputs = min(loading.LOGIT_ROWS, parts.executor.batch_size)
+        _shrink(parts, schedule)
+        self.asked: list[Asked] = []
+        self.refused = 0
+
+    def run(self) -> None:
+        """To the end of all requests, of follow-ups too."""
+        with self._noting_restarts():
+            coming = sorted(self._schedule.wishes, key=lambda wish: wish.at)
+            while coming or self.core.busy:
+                while coming and coming[0].at <= self.now:
+                    self._ask(coming.pop(0))
+                if self.core.busy:
+                    self.core.step()
+                self.now += 1
+                assert self.now < MOST_STEPS, "a schedule does not come to an end"
+                self._meddle(coming)
+
+    def _ask(self, wish: Wish) -> None:
+        prompt = self._documents[wish.document][: wish.length]
+        if wish.tail:
+            prompt = prompt + np.random.default_rng(wish.tail).integers(0, 200, 5).tolist()
+        self.submit(wish, prompt)
+
+    def submit(self, wish: Wish, prompt: list[int]) -> None:
+        events: list[Event] = []
+        ticket = Ticket(_List(events))
+        try:
+            sequence = self._scoring(prompt, ticket) if wish.scoring else self._generation(wish, prompt, ticket)
+        except ContextOverflowError:
+            room = self._schedule.num_ctx - (wish.num_keep if wish.overflow != "error" else 0)
+            assert len(prompt) > self._schedule.num_ctx or room < 1
+            self.refused += 1
+            return
+        sequence.submitted_at = self.now
+        asked = Asked(wish, sequence, tuple(sequence.inputs.tokens.tolist()), self.now, events=events)
+        if isinstance(sequence, Generation):
+            self._arrange_end(asked, sequence)
+        self.asked.append(asked)
+        self.core.add(sequence)
+
+    def _scoring(self, prompt: list[int], ticket: Ticket) -> Scoring:
+        return new_scoring(self._parts, prompt, ticket)
+
+    def _generation(self, wish: Wish, prompt: list[int], ticket: Ticket) -> Generation:
+        most = 3 * self._schedule.num_ctx if wish.max_tokens is None and wish.overflow == "shift" else wish.max_tokens
+        terms = Terms(wish.overflow, wish.num_keep, wish.priority, wish.timeout, wish.cache)
+        stop = ()
+        if wish.stop_after is not None:
+            tokens = self._answer(tuple(prompt[-self._schedule.num_ctx :]), wish.stop_after + 1)
+            text = self._parts.tokenizer.decode(tokens[-2:])
+            stop = (text,) if text else ()
+        params = SamplingParams(temperature=0, max_tokens=most, stop=stop)
+        return new_generation(self._parts, prompt, params, terms, ticket)
+
+    def _arrange_end(self, asked: Asked, sequence: Generation) -> None:
+        sequence.eog_ids = frozenset()
+        if asked.wish.end_after is not None:
+            sequence.eog_ids = frozenset(self._answer(asked.prompt, asked.wish.end_after + 1)[-1:])
+        asked.stop = sequence.params.stop[0] if sequence.params.stop else None  # type: ignore[index]
+
+    def _meddle(self, coming: list[Wish]) -> None:
+        for asked in self.asked:
+            wish = asked.wish
+            if wish.cancel_after is not None and self.now - asked.since >= wish.cancel_after:
+                asked.sequence.ticket.cancelled = True
+            if wish.follow_up and asked.sequence.ended and isinstance(asked.end, Chunk) and not wish.scoring:
+                asked.wish = replace(wish, follow_up=False)
+                prompt = [*asked.prompt, *asked.tokens, 7, 9][: self._schedule.num_ctx - 1]
+                self.submit(replace(asked.wish, end_after=None, stop_after=None, cancel_after=None), prompt)
+
+    @contextmanager
+    def _noting_restarts(self) -> Iterator[None]:
+        withdraw = Sequence.withdraw
+
+        def noting(one: Sequence) -> None:
+            withdraw(one)
+            if isinstance(one, Generation) and one.shifted:
+                asked = next(asked for asked in self.asked if asked.sequence is one)
+                asked.restarts.append((one.n_generated, tuple(one.inputs.tokens.tolist())))
+
+        with patch.object(Sequence, "withdraw", noting):
+            yield
+
+
+class _List:
+    """A mailbox that is looked at in the end."""
+
+    def __init__(self, events: list[Event]) -> None:
+        self._events = events
+
+    def put(self, event: Event) -> None:
+        assert not self._events or isinstance(self._events[-1], Chunk), "nothing comes after an error"
+        assert not self._events or self._events[-1].finish_reason is None, "nothing comes after the end"  # type: ignore[union-attr]
+        self._events.append(event)
+
+
+def _shrink(parts: Loaded, schedule: Schedule) -> None:
+    """An empty cache that has cells for as many sequences as the schedule says, which may be one."""
+    caches = parts.cache.caches if isinstance(parts.cache, CompositeCache) else (parts.cache,)
+    contexts = 1 + schedule.spare * (schedule.parallel - 1)
+    for cache in caches:
+        assert isinstance(cache, CausalCache)
+        limit = cache.visibility.window or cache.visibility.chunk
+        kept = schedule.num_ctx if limit is None else min(schedule.num_ctx, limit + cache.visibility.memory)
+        batch = parts.executor.batch_size if kept < schedule.num_ctx else 0
+        cache.cells = Cells(int(contexts * kept) + batch)
+        cache._spans, cache._span = SpanPolicy(len(cache.cells), cache.config.history_padding), Span(0, 0)

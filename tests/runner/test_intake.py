@@ -1,0 +1,88 @@
+"""Intake: what becomes of a prompt before the engine sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ollama_engine.errors import ConfigError, ContextOverflowError, TokenizerError
+from ollama_engine.runner.intake import new_generation, new_scoring
+from ollama_engine.runner.loading import Loaded
+from ollama_engine.runner.request import Ticket
+from ollama_engine.runner.terms import Terms
+from ollama_engine.sample import SamplingParams
+from tests.models.variants import loaded
+from tests.runner.fakes import Events
+from tests.tiny import write_tiny_llama
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loaded]:
+    folder: Path = tmp_path_factory.mktemp("tiny")
+    with loaded(write_tiny_llama(folder / "tiny.gguf", n_layer=1).path, num_ctx=32, parallel=1) as made:
+        yield made
+
+
+def made(parts: Loaded, prompt: list[int], **terms: Any) -> Any:
+    return new_generation(parts, prompt, SamplingParams(), Terms(**terms), Ticket(Events()))
+
+
+def test_a_prompt_that_fits_is_taken_whole(parts: Loaded) -> None:
+    for overflow in ("error", "truncate", "shift"):
+        one = made(parts, list(range(32)), on_overflow=overflow)
+        assert (one.inputs.tokens.tolist(), one.n_prompt, one.dropped) == (list(range(32)), 32, 0)
+        assert one.eog_ids == {318, 319}
+
+
+@pytest.mark.parametrize("overflow", ["truncate", "shift"])
+@pytest.mark.parametrize("num_keep", [0, 4, 31])
+def test_a_longer_one_keeps_its_beginning_and_its_newest_tokens(parts: Loaded, overflow: str, num_keep: int) -> None:
+    prompt = list(range(50))
+    one = made(parts, prompt, on_overflow=overflow, num_keep=num_keep)
+    assert one.inputs.tokens.tolist() == prompt[:num_keep] + prompt[18 + num_keep :]
+    assert (one.n_prompt, one.dropped, one.keep) == (50, 18, num_keep)
+
+
+def test_num_keep_beyond_the_prompt_keeps_the_prompt(parts: Loaded) -> None:
+    assert made(parts, [1, 2, 3], on_overflow="shift", num_keep=9).keep == 3
+
+
+def test_penalties_see_what_is_left_of_the_prompt(parts: Loaded) -> None:
+    """And not what was dropped: the answer is the one that the shorter prompt gets."""
+    row = np.zeros(320, dtype=np.float32)
+    row[[5, 6]] = 1.0
+    params = SamplingParams(temperature=0, presence_penalty=10, repeat_last_n=-1)
+    prompt = [5] * 10 + [7] * 31
+    one = new_generation(parts, prompt, params, Terms("truncate"), Ticket(Events()))
+    assert one.inputs.tokens.tolist() == [5] + [7] * 31
+    assert one.sampler.sample(row) == 6
+    other = new_generation(parts, [6, *[7] * 31], params, Terms("truncate"), Ticket(Events()))
+    assert other.sampler.sample(row) == 5
+
+
+@pytest.mark.parametrize(
+    ("prompt", "terms", "error", "told"),
+    [
+        ([], {}, ConfigError, "no tokens"),
+        ([320], {}, TokenizerError, r"token 320 .* \(0 to 319\)"),
+        ([-1], {}, TokenizerError, "token -1"),
+        ([1] * 33, {}, ContextOverflowError, "33 tokens, but num_ctx is 32"),
+        ([1], {"on_overflow": "shift", "num_keep": 32}, ContextOverflowError, "num_keep is 0 to 31"),
+        ([1], {"on_overflow": "truncate", "num_keep": 99}, ContextOverflowError, "got 99"),
+    ],
+)
+def test_what_is_refused(parts: Loaded, prompt: list[int], terms: Any, error: type[Exception], told: str) -> None:
+    with pytest.raises(error, match=told):
+        made(parts, prompt, **terms)
+
+
+def test_scoring_has_a_row_for_each_token(parts: Loaded) -> None:
+    one = new_scoring(parts, [1, 2, 3], Ticket(Events()))
+    assert one.rows.shape == (3, 320)
+    for prompt, error in (([], ConfigError), ([999], TokenizerError), ([1] * 33, ContextOverflowError)):
+        with pytest.raises(error):
+            new_scoring(parts, prompt, Ticket(Events()))

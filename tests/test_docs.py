@@ -1,0 +1,25 @@
+"""The Python in the guides runs as it stands, on the demo model."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ollama_engine import demo
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+BLOCKS = [
+    pytest.param(block, id=f"{guide}-{i}")
+    for guide in ("sessions.md",)
+    for i, block in enumerate(
+        re.findall(r"```python\n(.*?)```", (DOCS / guide).read_text(encoding="utf-8"), flags=re.DOTALL)
+    )
+]
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_python_block_runs(block: str, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(block.replace('"model.gguf"', repr(str(demo.path()))), "docs", "exec"), {})
+    assert capsys.readouterr().out.strip()
