@@ -5,7 +5,7 @@ PY := $(VENV)/bin/python
 BUILD_REQUIRES := scikit-build-core>=0.11 cython>=3.1 cython-cmake>=0.2.2 cmake>=3.26 ninja>=1.11 pip>=23
 NATIVE := CMakeLists.txt pyproject.toml Makefile $(shell find csrc ollama_engine -name '*.pyx' -o -name '*.pxd' -o -name '*.[ch]' -o -name 'ggml.lock' -o -name fetch.py)
 
-.PHONY: run test lint bench bench-smoke build reference clean
+.PHONY: run test lint bench bench-smoke bench-check build reference clean
 
 run: $(VENV)/.built
 	$(VENV)/bin/ollama-engine run demo "Once upon a time" --verbose
@@ -23,12 +23,17 @@ lint: $(VENV)/.built $(VENV)/.lint
 # torch and transformers, for the tests that compare with them live (skipped without).
 reference: $(VENV)/.reference
 
+# One table; the peer's columns are filled where `$(PY) bench/peers.py build` has built it.
 bench: $(VENV)/.built $(VENV)/.bench
-	$(PY) -m pytest bench --benchmark-enable --benchmark-only --benchmark-group-by=group
+	$(PY) bench/board.py run
 
 bench-smoke: $(VENV)/.built $(VENV)/.bench
 	$(PY) -m pytest bench --benchmark-disable -q
 	$(VENV)/bin/ollama-engine bench demo -p 64 -n 16 -r 1 --json
+
+# Fails where a quick row is slower than the committed baseline by more than a quarter.
+bench-check: $(VENV)/.built $(VENV)/.bench
+	$(PY) bench/board.py check
 
 build: $(VENV)/.built
 

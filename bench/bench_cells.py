@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 N_CELLS, N_SEQUENCES, LENGTH = 131_072, 64, 1024
 SEQUENCES = np.arange(N_SEQUENCES, dtype=np.int32)
 WINDOW = Visibility(window=900)
-TABLES = [pytest.param(Cells, id="C"), pytest.param(CellsTwin, id="numpy")]
+TABLES = [pytest.param(Cells, id="C"), pytest.param(CellsTwin, id="numpy", marks=pytest.mark.twin)]
 each_table = pytest.mark.parametrize("table", TABLES)
 
 

@@ -19,7 +19,7 @@ from tests.kvcache.cells_twin import CellsTwin
 if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture
 
-TABLES = [pytest.param(Cells, id="C"), pytest.param(CellsTwin, id="numpy")]
+TABLES = [pytest.param(Cells, id="C"), pytest.param(CellsTwin, id="numpy", marks=pytest.mark.twin)]
 LIMITS = {
     "causal": Visibility(),
     "window 1024": Visibility(window=1024),

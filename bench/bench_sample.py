@@ -1,5 +1,5 @@
-"""What does one sampling step cost? Scan, selection, softmax, cuts and draw of one sequence, beside the numpy twin;
-then penalties, log-probabilities and 32 rows at once.
+"""What does one sampling step cost? Scan, selection, softmax, cuts and draw of one sequence, beside the numpy twin
+and llama.cpp's chain of samplers; then penalties, log-probabilities and 32 rows at once.
 
 Rows are Gaussian with standard deviation 3, of the size of real logits. Groups are questions; within one the rows
 compare. Run: `python -m pytest bench/bench_sample.py --benchmark-enable --benchmark-group-by=group`.
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from bench.peer_llama import Llama
 from ollama_engine.sample import Sampler, SamplingParams, accept_rows, sample_rows
 from tests.sample import twin
 
@@ -39,12 +40,23 @@ def test_step(benchmark: BenchmarkFixture, n_vocab: int, name: str) -> None:
     benchmark(Sampler(STEPS[name], n_vocab).sample, logits)
 
 
+@pytest.mark.twin
 @pytest.mark.parametrize("name", STEPS)
 @pytest.mark.parametrize("n_vocab", VOCABULARIES)
 def test_step_numpy(benchmark: BenchmarkFixture, n_vocab: int, name: str) -> None:
     benchmark.group = f"one step, vocabulary {n_vocab}, {name}"
     logits = gaussian(1, n_vocab)[0]
     benchmark(twin.sample, logits, STEPS[name], 1, 0)
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("n_vocab", VOCABULARIES)
+def test_step_peer(benchmark: BenchmarkFixture, llama: Llama, n_vocab: int, name: str) -> None:
+    benchmark.group = f"one step, vocabulary {n_vocab}, {name}"
+    logits = gaussian(1, n_vocab)[0]
+    with llama.chain(STEPS[name], n_vocab) as chain:
+        benchmark(llama.sample, chain, logits)
 
 
 @pytest.mark.parametrize("scale", [0.1, 1.0, 3.0, 10.0])

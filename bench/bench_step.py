@@ -70,15 +70,16 @@ def request(loaded: Loaded, number: int):  # type: ignore[no-untyped-def]
 
 @pytest.mark.parametrize("streams", [1, 8, 32])
 def test_without_computing(benchmark: BenchmarkFixture, streams: int) -> None:
-    benchmark.group = "one decode step without computing (targets: 150 us for 1, 400 us for 32)"
+    benchmark.group = "one decode step without computing"
     with decoding(streams, IdleExecutor) as (_, core):
         benchmark.pedantic(core.step, rounds=ROUNDS, warmup_rounds=20)
 
 
+@pytest.mark.waits
 @pytest.mark.parametrize("streams", [1, 8, 32])
 def test_with_computing(benchmark: BenchmarkFixture, streams: int) -> None:
     benchmark.group = "one decode step of the demo model"
     with decoding(streams, Executor) as (_, core):
         benchmark.pedantic(core.step, rounds=ROUNDS // 2, warmup_rounds=20)
         metrics = core.metrics()
-    assert metrics.graph_reuse_rate >= 0.95
+    assert benchmark.disabled or metrics.graph_reuse_rate >= 0.95

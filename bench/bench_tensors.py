@@ -58,6 +58,7 @@ class TestOneTensor:
 
         benchmark.pedantic(Context.from_floats, setup=fresh, rounds=50)
 
+    @pytest.mark.twin
     def test_numpy_copy(self, benchmark: BenchmarkFixture, n: int) -> None:
         benchmark.group = f"a new constant of {n} floats"
         benchmark.pedantic(FLOATS[n].copy, rounds=50)
@@ -67,6 +68,7 @@ class TestOneTensor:
         with Context(backend) as ctx:
             benchmark(computed(ctx, n)[0].set, FLOATS[n])
 
+    @pytest.mark.twin
     def test_numpy_write(self, benchmark: BenchmarkFixture, n: int) -> None:
         benchmark.group = f"write {n} floats"
         benchmark(np.copyto, np.empty_like(FLOATS[n]), FLOATS[n])
@@ -76,11 +78,12 @@ class TestOneTensor:
         with Context(backend) as ctx:
             benchmark(computed(ctx, n)[1].read_into, np.empty_like(FLOATS[n]))
 
+    @pytest.mark.twin
     def test_numpy_read(self, benchmark: BenchmarkFixture, n: int) -> None:
         benchmark.group = f"read {n} floats"
         benchmark(np.copyto, np.empty_like(FLOATS[n]), FLOATS[n])
 
-    def test_numpy(self, benchmark: BenchmarkFixture, backend: Backend, n: int) -> None:
+    def test_to_array(self, benchmark: BenchmarkFixture, backend: Backend, n: int) -> None:
         benchmark.group = f"read {n} floats"
         with Context(backend) as ctx:
             benchmark(computed(ctx, n)[1].numpy)

@@ -1,23 +1,38 @@
-"""How fast does a tokenizer load, encode and decode?
+"""How fast is text turned into tokens and back? 20 kB of words that look English, the demo's vocabulary and Llama 3's.
 
-    python bench/bench_tokenizer.py MODEL.gguf [TEXT_FILE]
-
-prints one JSON object: seconds to build the tokenizer from metadata already read, and MB/s (UTF-8 bytes, 1e6) of both
-directions; the best of five runs each, processor time. Without a text file it makes 1 MB of English-looking words.
+The twin is byte-level BPE in plain Python, which merges the pair of the lowest rank until none is left; the peer is
+llama.cpp. Groups are questions; within one the rows compare. Run:
+`python -m pytest bench/bench_tokenizer.py --benchmark-enable --benchmark-group-by=group`.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
+import itertools
 import random
-import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pytest
+import regex
+
+from bench.peer_llama import Llama
+from ollama_engine import demo
 from ollama_engine.ml.gguf import GGUFFile
-from ollama_engine.tokenizer import from_metadata
+from ollama_engine.tokenizer import Tokenizer, from_metadata
+from tests.tiny import byte_characters
+
+if TYPE_CHECKING:
+    from pytest_benchmark.fixture import BenchmarkFixture
+
+SIZE = 20_000
+# Of Llama 3's tokenizer, which the demo has too.
+WORDS = regex.compile(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+FILES = ["demo", "Llama 3"]
+each_file = pytest.mark.parametrize("name", FILES)
 
 
 def words(size: int) -> str:
@@ -28,38 +43,85 @@ def words(size: int) -> str:
     return " ".join(rng.choices(vocabulary, k=size // 4))[:size]
 
 
-def best(call: Callable[[], Any]) -> tuple[float, Any]:
-    """(seconds, result) of the fastest of five calls."""
-    seconds = []
-    for _ in range(5):
-        start = time.process_time()
-        result = call()
-        seconds.append(time.process_time() - start)
-    return min(seconds), result
+TEXT = words(SIZE)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=Path)
-    parser.add_argument("text", type=Path, nargs="?")
-    args = parser.parse_args()
-    text = args.text.read_text(encoding="utf-8", errors="surrogateescape") if args.text else words(1_000_000)
-    megabytes = len(text.encode("utf-8", "surrogateescape")) / 1e6
-    with GGUFFile(args.model) as file:
-        metadata = dict(file.metadata)
-    load, tokenizer = best(lambda: from_metadata(metadata))
-    encode, ids = best(lambda: tokenizer.encode(text))
-    decode, _ = best(lambda: tokenizer.decode(ids))
-    result = {
-        "model": args.model.name,
-        "n_vocab": tokenizer.n_vocab,
-        "tokens": len(ids),
-        "load_seconds": round(load, 3),
-        "encode_mb_per_second": round(megabytes / encode, 2),
-        "decode_mb_per_second": round(megabytes / decode, 2),
-    }
-    print(json.dumps(result))
+class PlainBPE:
+    """The twin."""
+
+    def __init__(self, metadata: Mapping[str, Any]) -> None:
+        self._ids = {token: i for i, token in enumerate(metadata["tokenizer.ggml.tokens"])}
+        self._ranks = {tuple(merge.split(" ", 1)): i for i, merge in enumerate(metadata["tokenizer.ggml.merges"])}
+        self._characters = byte_characters()
+
+    def encode(self, text: str) -> list[int]:
+        return [token for word in WORDS.findall(text) for token in self._word(word)]
+
+    def _word(self, word: str) -> list[int]:
+        parts = [self._characters[byte] for byte in word.encode()]
+        while len(parts) > 1:
+            pairs = list(itertools.pairwise(parts))
+            best = min(pairs, key=lambda pair: self._ranks.get(pair, len(self._ranks)))
+            if best not in self._ranks:
+                break
+            at = pairs.index(best)
+            parts[at : at + 2] = ["".join(best)]
+        return [self._ids[part] for part in parts]
 
 
-if __name__ == "__main__":
-    main()
+def read(request: pytest.FixtureRequest, name: str) -> dict[str, Any]:
+    path = str(demo.path()) if name == "demo" else request.getfixturevalue("real_vocabulary")
+    with GGUFFile(path) as file:
+        return dict(file.metadata)
+
+
+@pytest.fixture
+def ours(request: pytest.FixtureRequest, name: str) -> Tokenizer:
+    return from_metadata(read(request, name))
+
+
+@each_file
+def test_encode(benchmark: BenchmarkFixture, ours: Tokenizer, name: str) -> None:
+    benchmark.group = f"encode 20 kB, {name}"
+    benchmark(ours.encode, TEXT, add_special=False)
+
+
+@pytest.mark.twin
+@each_file
+def test_encode_python(benchmark: BenchmarkFixture, request: pytest.FixtureRequest, ours: Tokenizer, name: str) -> None:
+    benchmark.group = f"encode 20 kB, {name}"
+    plain = PlainBPE(read(request, name))
+    ids = benchmark.pedantic(plain.encode, args=(TEXT,), rounds=2)
+    assert ids == ours.encode(TEXT, add_special=False)
+
+
+@pytest.mark.peer
+@each_file
+def test_encode_peer(
+    benchmark: BenchmarkFixture, request: pytest.FixtureRequest, llama: Llama, ours: Tokenizer, name: str
+) -> None:
+    benchmark.group = f"encode 20 kB, {name}"
+    path = str(demo.path()) if name == "demo" else request.getfixturevalue("real_vocabulary")
+    ids = np.empty(SIZE, np.int32)
+    with llama.model(path, vocab_only=True) as model:
+        n = benchmark(llama.tokenize, model, TEXT.encode(), ids)
+    assert ids[:n].tolist() == ours.encode(TEXT, add_special=False)
+
+
+@each_file
+def test_decode(benchmark: BenchmarkFixture, ours: Tokenizer, name: str) -> None:
+    benchmark.group = f"decode the tokens of 20 kB, {name}"
+    benchmark(ours.decode, ours.encode(TEXT, add_special=False))
+
+
+@pytest.mark.twin
+@each_file
+def test_decode_python(benchmark: BenchmarkFixture, request: pytest.FixtureRequest, ours: Tokenizer, name: str) -> None:
+    benchmark.group = f"decode the tokens of 20 kB, {name}"
+    bytes_of = {character: byte for byte, character in enumerate(byte_characters())}
+    spelled = list(read(request, name)["tokenizer.ggml.tokens"])
+
+    def decode(ids: list[int]) -> str:
+        return bytes(bytes_of[c] for token in ids for c in spelled[token]).decode()
+
+    assert benchmark(decode, ours.encode(TEXT, add_special=False)) == TEXT

@@ -89,9 +89,25 @@ def build_tools() -> Path:
     return tools
 
 
+def built(name: str) -> Path | None:
+    """The file `name` below the folder of the peer's sources, such as build/bin/libllama.so, if it is there."""
+    lock = load_fetch().read_lock(ROOT / "csrc/ggml/ggml.lock")
+    path = cache_folder(lock["sha256"]) / "source" / name
+    return path if path.exists() else None
+
+
+def has_tool(name: str) -> bool:
+    """Whether `tool` would find one of TOOLS without building it."""
+    return bool(os.environ.get(_variable(name)) or built(f"build/bin/{name}"))
+
+
 def tool(name: str) -> str:
     """The path of one of TOOLS."""
-    return os.environ.get(name.upper().replace("-", "_")) or str(build_tools() / name)
+    return os.environ.get(_variable(name)) or str(build_tools() / name)
+
+
+def _variable(name: str) -> str:
+    return name.upper().replace("-", "_")
 
 
 def our_program() -> str:

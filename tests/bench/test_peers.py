@@ -7,10 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from bench import peer_streams, peer_tools, peers
+from bench import peer_llama, peer_streams, peer_tools, peers
 from bench.peer_streams import Speeds
+from ollama_engine import SamplingParams, demo
+from ollama_engine.ml.gguf import GGUFFile
+from ollama_engine.tokenizer import from_metadata
 
 # Memory of 64 MiB, a speed that depends on the round, and the fields that are read.
 OURS = """#!{python}
@@ -195,3 +199,34 @@ def test_tools_that_are_built_already(monkeypatch: pytest.MonkeyPatch, tmp_path:
     for tool in peer_tools.TOOLS:
         (folder / tool).touch()
     assert peer_tools.tool("llama-bench") == str(folder / "llama-bench")
+    assert peer_tools.built("build/bin/llama-bench") == folder / "llama-bench"
+    assert peer_tools.has_tool("llama-bench")
+
+
+def test_what_is_not_built_is_not_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("LLAMA_BENCH", raising=False)
+    assert not peer_tools.has_tool("llama-bench")
+    assert peer_llama.find(tmp_path) is None
+    assert peer_llama.vocabulary("llama-bpe") is None
+    monkeypatch.setenv("LLAMA_BENCH", "/some/llama-bench")
+    assert peer_tools.has_tool("llama-bench")
+
+
+def test_llama_cpp_in_this_process(tmp_path: Path) -> None:
+    llama = peer_llama.find(tmp_path)
+    if llama is None:
+        pytest.skip(peer_llama.MISSING)
+    logits = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
+    with llama.chain(SamplingParams(temperature=0), 1000) as chain:
+        assert llama.sample(chain, logits) == np.argmax(logits)
+    with llama.chain(SamplingParams(top_k=3, top_p=1.0), 1000) as chain:
+        assert {llama.sample(chain, logits) for _ in range(200)} == set(np.argsort(logits)[-3:].tolist())
+    path, ids = str(demo.path()), np.empty(100, np.int32)
+    with llama.model(path, vocab_only=True) as model, GGUFFile(path) as file:
+        n = llama.tokenize(model, b"Once upon a time", ids)
+        assert ids[:n].tolist() == from_metadata(file.metadata).encode("Once upon a time", add_special=False)
+        with pytest.raises(ValueError, match="do not fit into 1"):
+            llama.tokenize(model, b"Once upon a time", ids[:1])
+    with pytest.raises(OSError, match="does not load"), llama.model("/nowhere.gguf"):
+        pass

@@ -1,0 +1,90 @@
+// What of llama.cpp is measured in one process, as plain C functions for ctypes: its structures are passed by value and
+// change from version to version, so that only a compiler gets them right.
+
+#include "llama.h"
+
+#include <stdlib.h>
+
+static void quiet(enum ggml_log_level level, const char * text, void * data) {
+    (void) level; (void) text; (void) data;
+}
+
+void peer_start(void) {
+    llama_log_set(quiet, NULL);
+    llama_backend_init();
+}
+
+// -- sampling ---------------------------------------------------------------------------------------------------------
+
+struct llama_sampler * peer_chain(int top_k, float top_p, float temperature, uint32_t seed) {
+    struct llama_sampler * chain = llama_sampler_chain_init(llama_sampler_chain_default_params());
+    if (temperature <= 0) {
+        llama_sampler_chain_add(chain, llama_sampler_init_greedy());
+        return chain;
+    }
+    if (top_k > 0) {
+        llama_sampler_chain_add(chain, llama_sampler_init_top_k(top_k));
+    }
+    llama_sampler_chain_add(chain, llama_sampler_init_top_p(top_p, 1));
+    llama_sampler_chain_add(chain, llama_sampler_init_temp(temperature));
+    llama_sampler_chain_add(chain, llama_sampler_init_dist(seed));
+    return chain;
+}
+
+void peer_chain_free(struct llama_sampler * chain) {
+    llama_sampler_free(chain);
+}
+
+// As llama_sampler_sample does it: candidates are written anew from the row, then go through the chain.
+int peer_sample(struct llama_sampler * chain, const float * logits, int n_vocab, llama_token_data * candidates) {
+    for (int i = 0; i < n_vocab; ++i) {
+        candidates[i] = (llama_token_data) { i, logits[i], 0.0f };
+    }
+    llama_token_data_array row = { candidates, n_vocab, -1, false };
+    llama_sampler_apply(chain, &row);
+    return row.data[row.selected].id;
+}
+
+// -- models -----------------------------------------------------------------------------------------------------------
+
+struct llama_model * peer_model(const char * path, bool vocab_only) {
+    struct llama_model_params params = llama_model_default_params();
+    params.vocab_only = vocab_only;
+    return llama_model_load_from_file(path, params);
+}
+
+void peer_model_free(struct llama_model * model) {
+    llama_model_free(model);
+}
+
+int peer_tokenize(const struct llama_model * model, const char * text, int length, int32_t * tokens, int capacity) {
+    return llama_tokenize(llama_model_get_vocab(model), text, length, tokens, capacity, false, false);
+}
+
+struct llama_context * peer_context(struct llama_model * model, int n_ctx, int n_batch, int threads) {
+    struct llama_context_params params = llama_context_default_params();
+    params.n_ctx = n_ctx;
+    params.n_batch = n_batch;
+    params.n_ubatch = n_batch;
+    params.n_threads = threads;
+    params.n_threads_batch = threads;
+    return llama_init_from_model(model, params);
+}
+
+void peer_context_free(struct llama_context * context) {
+    llama_free(context);
+}
+
+// One token behind the last one; waits for its logits.
+int peer_decode(struct llama_context * context, int32_t token) {
+    const int status = llama_decode(context, llama_batch_get_one(&token, 1));
+    llama_synchronize(context);
+    return status;
+}
+
+// Forgets the first position and moves the others down by one; keys turn when the next token is decoded.
+void peer_shift(struct llama_context * context) {
+    llama_memory_t memory = llama_get_memory(context);
+    llama_memory_seq_rm(memory, 0, 0, 1);
+    llama_memory_seq_add(memory, 0, 1, -1, -1);
+}

@@ -1,0 +1,141 @@
+"""llama.cpp's library in this process, for rows that no tool of it measures: sampling, loading, tokens, shifts.
+
+It is what `python bench/peers.py build` built; nothing is built here but the few lines of peer_llama.c around it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ctypes import POINTER, c_bool, c_char_p, c_float, c_int, c_int32, c_uint32, c_void_p
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.peer_tools import ROOT, built
+from ollama_engine.sample import SamplingParams
+
+MISSING = "llama.cpp is not built; `python bench/peers.py build` does it"
+
+CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "peer_start": (None, []),
+    "peer_chain": (c_void_p, [c_int, c_float, c_float, c_uint32]),
+    "peer_chain_free": (None, [c_void_p]),
+    "peer_sample": (c_int, [c_void_p, c_void_p, c_int, c_void_p]),
+    "peer_model": (c_void_p, [c_char_p, c_bool]),
+    "peer_model_free": (None, [c_void_p]),
+    "peer_tokenize": (c_int, [c_void_p, c_char_p, c_int, POINTER(c_int32), c_int]),
+    "peer_context": (c_void_p, [c_void_p, c_int, c_int, c_int]),
+    "peer_context_free": (None, [c_void_p]),
+    "peer_decode": (c_int, [c_void_p, c_int32]),
+    "peer_shift": (None, [c_void_p]),
+}
+
+
+def vocabulary(name: str) -> Path | None:
+    """A vocabulary of the peer's own tests, a GGUF file without weights."""
+    return built(f"models/ggml-vocab-{name}.gguf")
+
+
+def find(folder: Path) -> Llama | None:
+    """The library with our lines around it, which are compiled into `folder`; None where either is not to be had."""
+    library, header, compiler = built("build/bin/libllama.so"), built("include/llama.h"), shutil.which("cc")
+    if library is None or header is None or compiler is None:
+        return None
+    out = folder / "peer_llama.so"
+    command = [compiler, "-O2", "-shared", "-fPIC", str(ROOT / "bench/peer_llama.c"), "-o", str(out)]
+    command += [f"-I{header.parent}", f"-I{header.parent.parent / 'ggml/include'}"]
+    command += [str(library), f"-Wl,-rpath,{library.parent}"]
+    subprocess.run(command, check=True)
+    return Llama(out)
+
+
+@dataclass
+class _Chain:
+    """A sampler chain and its candidates."""
+
+    pointer: int
+    candidates: NDArray[Any]
+
+
+class Llama:
+    """The library at `path`. One in a process; not thread-safe."""
+
+    def __init__(self, path: Path) -> None:
+        self._lib = ctypes.CDLL(str(path))
+        for name, (result, arguments) in SIGNATURES.items():
+            function = getattr(self._lib, name)
+            function.restype, function.argtypes = result, arguments
+        self._lib.peer_start()
+
+    # -- sampling ------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def chain(self, params: SamplingParams, n_vocab: int) -> Iterator[_Chain]:
+        pointer = self._lib.peer_chain(params.top_k, params.top_p, params.temperature, 1)
+        try:
+            yield _Chain(pointer, np.empty(n_vocab, CANDIDATE))
+        finally:
+            self._lib.peer_chain_free(pointer)
+
+    def sample(self, chain: _Chain, logits: NDArray[np.float32]) -> int:
+        """The token drawn from float32 [n_vocab]."""
+        candidates = chain.candidates
+        found: int = self._lib.peer_sample(chain.pointer, logits.ctypes.data, len(logits), candidates.ctypes.data)
+        return found
+
+    # -- models --------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def model(self, path: str, *, vocab_only: bool = False) -> Iterator[int]:
+        pointer = self._lib.peer_model(path.encode(), vocab_only)
+        if not pointer:
+            raise OSError(f"llama.cpp does not load {path}")
+        try:
+            yield pointer
+        finally:
+            self._lib.peer_model_free(pointer)
+
+    @contextmanager
+    def context(self, model: int, n_ctx: int, n_batch: int, threads: int) -> Iterator[int]:
+        pointer = self._lib.peer_context(model, n_ctx, n_batch, threads)
+        if not pointer:
+            raise MemoryError(f"llama.cpp makes no context of {n_ctx} tokens")
+        try:
+            yield pointer
+        finally:
+            self._lib.peer_context_free(pointer)
+
+    def load(self, path: str, n_ctx: int, n_batch: int, threads: int) -> None:
+        """A model and a context, and freed again."""
+        with self.model(path) as model, self.context(model, n_ctx, n_batch, threads):
+            pass
+
+    def load_vocabulary(self, path: str) -> None:
+        """Header and tokenizer tables, and freed again."""
+        with self.model(path, vocab_only=True):
+            pass
+
+    def tokenize(self, model: int, text: bytes, tokens: NDArray[np.int32]) -> int:
+        """Write the ids of a text to `tokens`; returns how many."""
+        into = tokens.ctypes.data_as(POINTER(c_int32))
+        found: int = self._lib.peer_tokenize(model, text, len(text), into, len(tokens))
+        if found < 0:
+            raise ValueError(f"{-found} tokens do not fit into {len(tokens)}")
+        return found
+
+    def decode(self, context: int, token: int) -> None:
+        """One token behind the last; turns keys that were shifted before."""
+        if self._lib.peer_decode(context, token):
+            raise RuntimeError("llama.cpp did not decode a token")
+
+    def shift(self, context: int) -> None:
+        """Forget the first position."""
+        self._lib.peer_shift(context)
