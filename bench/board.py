@@ -89,7 +89,7 @@ def take_baseline(runs: int) -> None:
 
 
 def check(*, everything: bool) -> int:
-    """The exit status: 1 where a row is worse."""
+    """The exit status: 1 where a row is worse, on the kind of machine that the baseline was taken on."""
     known = baseline.load()
     names = [name for name, row in known.rows.items() if not row.informative] if everything else GATE
     here: set[str] = set()
@@ -102,7 +102,8 @@ def check(*, everything: bool) -> int:
     verdicts = baseline.check(names, known, rows)
     print("\n".join(report(verdicts)))
     if here != {known.machine}:
-        print(f"the baseline was taken on {known.machine}, this is {', '.join(here)}: ratios may differ for that alone")
+        print(f"the baseline was taken on {known.machine}, this is {', '.join(here)}: nothing fails for that alone")
+        return 0
     return int(any(verdict.worse for verdict in verdicts))
 
 

@@ -107,23 +107,28 @@ def test_reports_name_what_is_worse() -> None:
     assert lines[2] == "1 of 2 rows are worse than the baseline by more than 25%: a"
 
 
-def test_a_check_that_fails_ends_with_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_check_that_fails_on_the_same_machine_ends_with_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     name = "bench_a.py::test_a"
-    cpu = {"brand_raw": "X", "family": 1, "count": 2}
     seconds = {"now": 3e-3}
+    here = {"brand_raw": "X", "family": 1, "count": 2}
+    monkeypatch.setattr(board.baseline, "machine", lambda run: known().machine if here["count"] == 2 else "another")
 
     def measured(names: Sequence[str]) -> dict[str, object]:
         noted = {"side": "ours", "calibration_s": 1e-3}
         found = {"fullname": f"bench/{name}", "name": "test_a", "group": "q", "extra_info": noted,
                  "stats": {"min": seconds["now"]}}  # fmt: skip
-        return {"machine_info": {"cpu": cpu}, "benchmarks": [found]}
+        return {"machine_info": {"cpu": here}, "benchmarks": [found]}
 
     monkeypatch.setattr(board, "GATE", (name,))
     monkeypatch.setattr(board, "measure_quickly", measured)
     monkeypatch.setattr(baseline, "load", lambda: known(**{name: 2.0}))
     assert board.main(["check"]) == 1
-    assert "this is X, family 1, 2 CPUs" in capsys.readouterr().out
-    seconds["now"] = 2.4e-3
+    here["count"] = 64
+    assert board.main(["check"]) == 0
+    assert "this is another" in capsys.readouterr().out
+    here["count"], seconds["now"] = 2, 2.4e-3
     assert board.main(["check"]) == 0
 
 
