@@ -23,3 +23,15 @@ BLOCKS = [
 def test_python_block_runs(block: str, capsys: pytest.CaptureFixture[str]) -> None:
     exec(compile(block.replace('"model.gguf"', repr(str(demo.path()))), "docs", "exec"), {})
     assert capsys.readouterr().out.strip()
+
+
+def test_requests_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its blocks follow each other; one writes a file."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for block in re.findall(
+        r"```python\n(.*?)```", (DOCS / "requests.md").read_text(encoding="utf-8"), flags=re.DOTALL
+    ):
+        exec(compile(block, "docs", "exec"), names)
+        assert capsys.readouterr().out.strip()
+    assert (tmp_path / "trace.json").stat().st_size > 1000

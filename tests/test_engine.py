@@ -275,9 +275,13 @@ def test_options_of_a_request(tiny: Engine) -> None:
 def test_a_prompt_that_is_too_long_may_be_truncated(tiny: Engine, num_keep: int) -> None:
     """It is answered as what is left of it, and the result says how much is not."""
     prompt = [int(token) for token in np.random.default_rng(3).integers(0, 300, 150)]
-    found = tiny.generate(prompt, greedy(), on_overflow="truncate", num_keep=num_keep)
-    assert (found.tokens, found.finish_reason) == ((), "length")
-    assert (found.usage.prompt_tokens, found.usage.dropped_prompt_tokens) == (150, 22)
+    for max_tokens, room in ((12, 12), (100, 64), (None, 32)):
+        params = greedy(max_tokens=max_tokens, logit_bias=NO_END)
+        found = tiny.generate(prompt, params, on_overflow="truncate", num_keep=num_keep)
+        assert (len(found.tokens), found.finish_reason) == (room, "length")
+        assert (found.usage.prompt_tokens, found.usage.dropped_prompt_tokens) == (150, 22 + room)
+        left = prompt[:num_keep] + prompt[22 + room + num_keep :]
+        assert found.tokens == tiny.generate(left, params).tokens
     shifted = tiny.generate(prompt, greedy(max_tokens=1), on_overflow="shift", num_keep=num_keep)
     left = prompt[:num_keep] + prompt[22 + num_keep :]
     assert shifted.tokens == (int(tiny.logits(left)[-1].argmax()),)

@@ -41,10 +41,13 @@ def new_generation(
     keep = dropped = 0
     if terms.on_overflow == "error":
         _check_length(prompt, loaded.num_ctx)
-    else:
-        plan = plan_truncation(len(inputs), loaded.num_ctx, terms.num_keep)
+    elif len(inputs) > loaded.num_ctx:
+        limit = loaded.num_ctx - _answer_room(loaded.num_ctx, params, terms)
+        plan = plan_truncation(len(inputs), limit, terms.num_keep)
         keep, dropped = plan.keep, len(plan.dropped)
         inputs = inputs.without(plan.dropped.start, plan.dropped.stop)
+    else:
+        keep = plan_truncation(len(inputs), loaded.num_ctx, terms.num_keep).keep
     # A model may have more rows of output than tokens, for padding; those are not drawn.
     sampler = Sampler(params, min(loaded.model.n_vocab, loaded.tokenizer.n_vocab))
     sampler.accept_many(inputs.tokens.tolist())
@@ -65,6 +68,17 @@ def new_generation(
         follows=follows if terms.cache else None,
         hold=hold,
     )
+
+
+def _answer_room(num_ctx: int, params: SamplingParams, terms: Terms) -> int:
+    """Tokens that a prompt which is cut leaves to its answer; one that is shifted makes its own room.
+
+    All that are asked for, up to half of the context, or a quarter of it where no number is asked for.
+    """
+    if terms.on_overflow == "shift":
+        return 0
+    room = num_ctx // 4 if params.max_tokens is None else min(params.max_tokens, num_ctx // 2)
+    return max(0, min(room, num_ctx - terms.num_keep - 1))
 
 
 def new_scoring(loaded: Loaded, prompt: Sequence[int], ticket: Ticket) -> Scoring:

@@ -56,8 +56,10 @@ class Loop:
         """
         self.check_open()
         with self._counting:
-            coming = self._inbox.qsize()
-            if coming + len(self._core.roster.waiting) >= self._max_queue + self._core.roster.vacant:
+            roster = self._core.roster
+            free = self._max_queue + roster.vacant - self._inbox.qsize()
+            # Those that were cancelled leave at the next step.
+            if len(roster.waiting) >= free and sum(not one.ticket.cancelled for one in list(roster.waiting)) >= free:
                 self._core.monitor.metrics.ended("rejected")
                 raise EngineBusyError(f"max_queue is {self._max_queue}, and as many requests wait; try again later")
             for one in sequences:

@@ -31,7 +31,9 @@ def prompt_ids(tokenizer: Tokenizer, prompt: Prompt, *, add_special: bool = True
     try:
         return [_token_id(t) for t in prompt]
     except TypeError:
-        raise ConfigError("a prompt of token ids holds whole numbers only") from None
+        raise ConfigError(
+            "a prompt of token ids holds whole numbers only; several prompts go into a list, to generate"
+        ) from None
 
 
 def _token_id(value: object) -> int:

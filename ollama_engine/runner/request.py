@@ -127,6 +127,10 @@ def collect(chunks: list[Chunk]) -> Completion:
     )
 
 
+def _is_last(event: Event) -> bool:
+    return not isinstance(event, Chunk) or event.finish_reason is not None
+
+
 class Ticket:
     """What a caller and the engine share of one request. Knows neither, so that each can go before the other."""
 
@@ -139,12 +143,14 @@ class Ticket:
         """Tokens of the chunks that the caller has taken."""
         self.done = False
         """Whether it has taken the last one, or the error."""
+        self.ended = False
+        """Whether that one has been sent."""
 
     def note(self, event: Event) -> bool:
         """The caller has taken an event; whether it was the last one."""
         if isinstance(event, Chunk):
             self.taken += len(event.tokens)
-        self.done = not isinstance(event, Chunk) or event.finish_reason is not None
+        self.done = _is_last(event)
         return self.done
 
     def send(self, event: Event) -> None:
@@ -153,6 +159,8 @@ class Ticket:
             return
         try:
             self.mailbox.put(event)
+            # Afterwards: who finds it ended finds the event.
+            self.ended = _is_last(event)
         except Exception as error:
             log.debug("a mailbox raised %r; its request is cancelled", error)
             self._broken = self.cancelled = True
@@ -190,8 +198,8 @@ class Request(Iterator[Chunk]):
 
     @property
     def done(self) -> bool:
-        """Whether the last chunk, or the error, has been taken."""
-        return self._ended
+        """Whether it has ended, well or not: `result` returns at once then."""
+        return self.ticket.ended
 
     def cancel(self) -> None:
         """End it at the engine's next step, if it has not ended; `next` and `result` raise ClosedError then.

@@ -9,28 +9,36 @@ from numbers import Real
 from typing import Any, Literal, TypedDict, get_args
 
 from ollama_engine.errors import ConfigError
+from ollama_engine.sample import SamplingParams
 
 __all__ = ["OnOverflow", "RequestOptions", "Terms", "whole"]
 
 OnOverflow = Literal["error", "truncate", "shift"]
 
+_SAMPLING = frozenset(one.name for one in fields(SamplingParams))
+
 
 class RequestOptions(TypedDict, total=False):
-    """Keyword arguments that every way to ask for an answer takes."""
+    """Keyword arguments that every way to ask for an answer takes.
+
+    Attributes:
+        on_overflow: what happens when num_ctx tokens are reached. "error" (default): a longer prompt raises
+            ContextOverflowError, an answer ends with finish_reason "length". "truncate": a longer prompt keeps its
+            first `num_keep` tokens and the newest of the rest, and leaves room for max_tokens, up to half of the
+            context (a quarter without max_tokens); the answer ends as before. "shift": a longer prompt is cut to
+            num_ctx, and the answer goes on: the oldest half of what is not kept leaves the context, as often as
+            needed. `Usage` says how many tokens were dropped.
+        num_keep: tokens at the beginning of the prompt that are never dropped (default 0).
+        priority: higher is served first (default 0); nobody starves.
+        timeout: seconds from submission after which the request ends with DeadlineError (default None: never).
+        cache: whether the request may reuse what earlier ones computed and leave its own for later ones (default True).
+    """
 
     on_overflow: OnOverflow
-    """What happens when num_ctx tokens are reached. "error" (default): a longer prompt raises ContextOverflowError, an
-    answer ends with finish_reason "length". "truncate": a longer prompt keeps its first `num_keep` tokens and the
-    newest of the rest; the answer ends as before. "shift": the same, and the answer goes on: the oldest half of what is
-    not kept leaves the context, as often as needed. `Usage` says how many tokens were dropped."""
     num_keep: int
-    """Tokens at the beginning of the prompt that are never dropped (default 0)."""
     priority: int
-    """Higher is served first (default 0); nobody starves."""
     timeout: float | None
-    """Seconds from submission after which the request ends with DeadlineError (default None: never)."""
     cache: bool
-    """Whether the request may reuse what earlier ones computed and leave its own for later ones (default True)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +70,8 @@ class Terms:
         """The same, but for those that are given. Raises as `of` does."""
         known = [one.name for one in fields(self)]
         for name in options:
+            if name in _SAMPLING:
+                raise TypeError(f"{name!r} belongs into SamplingParams: generate(prompt, SamplingParams({name}=...))")
             if name not in known:
                 raise TypeError(f"{name!r} is no option of a request; there are {', '.join(known)}")
         values: dict[str, Any] = dict(options)

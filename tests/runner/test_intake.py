@@ -38,13 +38,25 @@ def test_a_prompt_that_fits_is_taken_whole(parts: Loaded) -> None:
         assert one.eog_ids == {318, 319}
 
 
-@pytest.mark.parametrize("overflow", ["truncate", "shift"])
-@pytest.mark.parametrize("num_keep", [0, 4, 31])
-def test_a_longer_one_keeps_its_beginning_and_its_newest_tokens(parts: Loaded, overflow: str, num_keep: int) -> None:
+@pytest.mark.parametrize(
+    ("overflow", "num_keep", "dropped"),
+    [
+        ("shift", 0, 18),
+        ("shift", 4, 18),
+        ("shift", 31, 18),
+        ("truncate", 0, 26),
+        ("truncate", 4, 26),
+        ("truncate", 31, 18),
+    ],
+)
+def test_a_longer_one_keeps_its_beginning_and_its_newest_tokens(
+    parts: Loaded, overflow: str, num_keep: int, dropped: int
+) -> None:
+    """Where it is truncated, a quarter of the context is left to the answer, unless all is to be kept."""
     prompt = list(range(50))
     one = made(parts, prompt, on_overflow=overflow, num_keep=num_keep)
-    assert one.inputs.tokens.tolist() == prompt[:num_keep] + prompt[18 + num_keep :]
-    assert (one.n_prompt, one.dropped, one.keep) == (50, 18, num_keep)
+    assert one.inputs.tokens.tolist() == prompt[:num_keep] + prompt[dropped + num_keep :]
+    assert (one.n_prompt, one.dropped, one.keep) == (50, dropped, num_keep)
 
 
 def test_num_keep_beyond_the_prompt_keeps_the_prompt(parts: Loaded) -> None:
@@ -56,11 +68,11 @@ def test_penalties_see_what_is_left_of_the_prompt(parts: Loaded) -> None:
     row = np.zeros(320, dtype=np.float32)
     row[[5, 6]] = 1.0
     params = SamplingParams(temperature=0, presence_penalty=10, repeat_last_n=-1)
-    prompt = [5] * 10 + [7] * 31
+    prompt = [5] * 10 + [7] * 23
     one = new_generation(parts, prompt, params, Terms("truncate"), Ticket(Events()))
-    assert one.inputs.tokens.tolist() == [5] + [7] * 31
+    assert one.inputs.tokens.tolist() == [5] + [7] * 23
     assert one.sampler.sample(row) == 6
-    other = new_generation(parts, [6, *[7] * 31], params, Terms("truncate"), Ticket(Events()))
+    other = new_generation(parts, [6, *[7] * 23], params, Terms("truncate"), Ticket(Events()))
     assert other.sampler.sample(row) == 5
 
 

@@ -80,6 +80,7 @@ def main(args: argparse.Namespace) -> None:
     print(json.dumps(result, indent=2) if args.json else report(result))
     if args.plot is not None:
         plot.draw(result, args.plot)
+        print(f"drawn: {args.plot}", file=sys.stderr)
 
 
 def _plan(args: argparse.Namespace, path: str) -> Plan:
