@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from types import TracebackType
 
+from ollama_engine.errors import ClosedError
 from ollama_engine.runner.request import Chunk, Completion, Event, Ticket, collect
 
 __all__ = ["AsyncStream", "completions"]
@@ -24,7 +25,7 @@ class _Mailbox:
     def put(self, event: Event) -> None:
         """Called from the engine's thread. Raises RuntimeError when the event loop is closed: nobody will ever look."""
         self.events.append(event)
-        if self._called:
+        if self._called and not self.loop.is_closed():
             return
         self._called = True
         self.loop.call_soon_threadsafe(self._wake)
@@ -83,7 +84,10 @@ class AsyncStream(AsyncIterator[Chunk]):
     async def completion(self) -> Completion:
         """All that is left to come, as one completion."""
         async with self:
-            return collect([chunk async for chunk in self])
+            chunks = [chunk async for chunk in self]
+        if not chunks or chunks[-1].finish_reason is None:
+            raise ClosedError("the stream has ended, or was closed, before its completion was asked for")
+        return collect(chunks)
 
     async def __aenter__(self) -> AsyncStream:
         return self

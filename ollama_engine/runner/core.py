@@ -24,7 +24,7 @@ from ollama_engine.runner.batching import Step, assemble
 from ollama_engine.runner.executor import Executor
 from ollama_engine.runner.landing import Landed, land, outcome
 from ollama_engine.runner.metrics import MetricsSnapshot
-from ollama_engine.runner.monitor import Monitor, Record
+from ollama_engine.runner.monitor import Monitor, Record, report
 from ollama_engine.runner.roster import Roster
 from ollama_engine.runner.scheduler import Limits, Plan, Turns, plan
 from ollama_engine.runner.sequence import Generation, Sequence
@@ -33,6 +33,10 @@ from ollama_engine.runner.space import Space
 __all__ = ["Core", "Task"]
 
 log = logging.getLogger(__name__)
+
+PROMPT_TOKENS = 64
+"""Of prompts, in a step that also decodes: answers under way go on at a fair pace, and 64 rows take little longer each
+than 512 do."""
 
 HEADROOM = 16
 """Cells that prompts leave to each decoding sequence, so that it can go on for a while."""
@@ -212,6 +216,7 @@ class Core:
             batch_size=self.executor.batch_size,
             max_outputs=self.executor.max_outputs,
             free_cells=self.space.room,
+            prompt_tokens=PROMPT_TOKENS,
             headroom=HEADROOM * sum(one.decoding for one in candidates),
         )
         return plan(candidates, limits, self._turns)
@@ -220,7 +225,7 @@ class Core:
 
     def _fail(self, step: Step, error: BaseException) -> None:
         """A step could not be computed: its requests end, the others are computed anew."""
-        log.error("a step failed: %s", error, exc_info=log.isEnabledFor(logging.DEBUG))
+        report(log, logging.ERROR, "a step failed: %s", error, exc_info=log.isEnabledFor(logging.DEBUG))
         self.scrap()
         for part in step.parts:
             if part.alive:

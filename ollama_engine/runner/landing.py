@@ -52,7 +52,11 @@ def land(step: Step, logits: FloatArray, now: float) -> list[Landed]:
 def _score(sequence: Scoring, part: Part, logits: FloatArray) -> list[Landed]:
     end = part.begin + part.outputs
     sequence.rows[part.begin : end] = logits
-    return [_ended(sequence, "stop", sequence.rows)] if end == len(sequence.rows) else []
+    sequence.sound &= _sound(logits)
+    if end < len(sequence.rows):
+        return []
+    sequence.epoch += 1
+    return [Landed(sequence, reason="stop", sound=sequence.sound)]
 
 
 def _ended(sequence: Sequence, reason: FinishReason, logits: FloatArray) -> Landed:
@@ -129,7 +133,8 @@ def outcome(landed: Landed, now: float) -> tuple[Event, Outcome | None]:
 
 def _chunk(one: Generation, landed: Landed, now: float) -> Chunk:
     if landed.token is None:
-        return Chunk(one.emitter.flush(), finish_reason=landed.reason, usage=one.usage(now))
+        logprobs = None if one.params.logprobs is None else ()
+        return Chunk(one.emitter.flush(), (), logprobs, landed.reason, one.usage(now))
     text, reason = one.emitter.push(landed.token), landed.reason
     if reason is not None and not one.emitter.stopped:
         text += one.emitter.flush()

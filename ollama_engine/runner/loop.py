@@ -11,6 +11,7 @@ from queue import Empty, SimpleQueue
 
 from ollama_engine.errors import ClosedError, ComputeError, EngineBusyError
 from ollama_engine.runner.core import Core, Task
+from ollama_engine.runner.monitor import report
 from ollama_engine.runner.sequence import Sequence
 
 __all__ = ["Loop"]
@@ -35,7 +36,10 @@ class Loop:
         self._max_queue = max_queue
         # -- state --
         self._inbox: SimpleQueue[Work | None] = SimpleQueue()
-        self._counting = threading.Lock()
+        # A finaliser that runs in the middle of `submit` may submit too.
+        self._counting = threading.RLock()
+        self._submissions = 0
+        self._taken_in = 0
         self._closed = False
         self._ended = False
         self._fault: BaseException | None = None
@@ -56,19 +60,19 @@ class Loop:
         """
         self.check_open()
         with self._counting:
-            roster = self._core.roster
-            free = self._max_queue + roster.vacant - self._inbox.qsize()
-            # Those that were cancelled leave at the next step.
-            if len(roster.waiting) >= free and sum(not one.ticket.cancelled for one in list(roster.waiting)) >= free:
+            coming = self._submissions - self._taken_in
+            if self._core.roster.is_full(self._max_queue - coming):
                 self._core.monitor.metrics.ended("rejected")
                 raise EngineBusyError(f"max_queue is {self._max_queue}, and as many requests wait; try again later")
+            self._submissions += 1
             for one in sequences:
+                one.submission = self._submissions
                 self._put(one)
 
     @property
     def coming(self) -> int:
-        """Requests and tasks that the core has not taken in yet."""
-        return self._inbox.qsize()
+        """Submissions that the core has not taken in yet."""
+        return self._submissions - self._taken_in
 
     def do(self, task: Task) -> None:
         """Queue a task. Raises ClosedError and ComputeError as `submit` does."""
@@ -122,8 +126,8 @@ class Loop:
                 if not self._closed and self._core.busy:
                     self._core.step()
         except BaseException as error:
-            log.critical("the engine closes after a fault", exc_info=True)
             self._fault = error
+            report(log, logging.CRITICAL, "the engine closes after a fault", exc_info=True)
         finally:
             self._closed = True
             try:
@@ -145,6 +149,7 @@ class Loop:
                     return
                 if isinstance(work, Sequence):
                     self._core.add(work)
+                    self._taken_in = max(self._taken_in, work.submission)
                 else:
                     self._core.add_task(work)
         except Empty:

@@ -139,7 +139,8 @@ class Metrics:
     """Counters of one engine. Every method may be called from any thread. Times are seconds of one clock."""
 
     def __init__(self, window: float = 10.0) -> None:
-        self._lock = threading.Lock()
+        # Signal handlers and finalisers, which may run in the middle of a method, may ask too.
+        self._lock = threading.RLock()
         # -- counters --
         self._counts = MetricsSnapshot()
         self._requests = dict.fromkeys(get_args(Outcome), 0)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Literal
 
-from ollama_engine.errors import ClosedError, DeadlineError
+from ollama_engine.errors import ClosedError, DeadlineError, TokenizerError
 from ollama_engine.kvcache import CellUsage
 from ollama_engine.runner.batching import Step
 from ollama_engine.runner.metrics import Cells, Metrics, MetricsSnapshot, Outcome
 from ollama_engine.runner.sequence import Generation, Sequence
 from ollama_engine.runner.trace import Phase, Span, StepRecord, Trace
 
-__all__ = ["TRACE", "Monitor", "Record", "SlotInfo"]
+__all__ = ["TRACE", "Monitor", "Record", "SlotInfo", "report"]
 
 log = logging.getLogger("ollama_engine.trace")
 
@@ -69,6 +69,12 @@ class _Flight:
     at: float
     step: Step
     reused: bool
+
+
+def report(logger: logging.Logger, level: int, text: str, *args: object, exc_info: bool = False) -> None:
+    """Log. A handler that raises, or asks the engine for something, must not be the end of the engine."""
+    with suppress(Exception):
+        logger.log(level, text, *args, exc_info=exc_info)
 
 
 class Record:
@@ -146,15 +152,21 @@ class Monitor:
         for part in step.parts:
             ids = tokens[begin : begin + part.n]
             begin += part.n
-            log.log(
-                TRACE, "step %d request %d sequence %d position %d logits %d: %s", step.number, part.sequence.key,
-                part.slot, part.begin, part.outputs, " ".join(f"{one}={self._piece(one)!r}" for one in ids),
+            report(
+                log, TRACE, "step %d request %d sequence %d position %d logits %d: %s", step.number, part.sequence.key,
+                part.slot, part.begin, part.outputs, " ".join(f"{one}={self._text(one)!r}" for one in ids),
             )  # fmt: skip
 
     def snapshot(self, usage: CellUsage, waiting: int, running: int) -> MetricsSnapshot:
         """The metrics until now, with how things stand."""
         self.metrics.gauges(queued=waiting, running=running, cells=Cells(usage.used, usage.free, usage.shared))
         return self.metrics.snapshot(self.clock())
+
+    def _text(self, token: int) -> str:
+        try:
+            return self._piece(token)
+        except TokenizerError:
+            return "?"  # a model may have more tokens than its vocabulary has texts
 
     # -- requests ------------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from ollama_engine.errors import DeadlineError
+from ollama_engine.errors import ClosedError, DeadlineError
 from ollama_engine.sample import TokenLogprobs
 
 if TYPE_CHECKING:
@@ -178,6 +179,7 @@ class Request(Iterator[Chunk]):
         self._events: SimpleQueue[Event] = SimpleQueue()
         self.ticket = Ticket(self._events)
         self._lock = threading.Lock()
+        self._pid = os.getpid()
         self._taken: list[Chunk] = []
         self._ended = False
         self._error: BaseException | None = None
@@ -247,6 +249,8 @@ class Request(Iterator[Chunk]):
             self._lock.release()
 
     def _take(self, deadline: float | None) -> Event:
+        if self._pid != os.getpid():
+            raise ClosedError("this request was started before the process forked; its answer goes to the parent")
         try:
             return self._events.get(timeout=None if deadline is None else _left(deadline))
         except Empty:
@@ -257,7 +261,7 @@ class Request(Iterator[Chunk]):
 
 
 def _left(deadline: float) -> float:
-    return max(0.0, deadline - time.monotonic())
+    return min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)
 
 
 def _too_late() -> DeadlineError:

@@ -9,10 +9,16 @@ from ollama_engine.errors import ClosedError, ContextOverflowError, DeadlineErro
 from ollama_engine.runner.metrics import Outcome
 from ollama_engine.runner.monitor import Monitor, SlotInfo, outcome_of, slot_info
 from ollama_engine.runner.scheduler import Candidate, Plan, choose_victim
-from ollama_engine.runner.sequence import Generation, Sequence
+from ollama_engine.runner.sequence import Sequence
 from ollama_engine.runner.space import Space
 
 __all__ = ["Roster"]
+
+FAIR_EVERY = 9
+"""Of as many requests that begin, one is the oldest, whatever its priority."""
+
+SWEEP_SECONDS = 0.02
+"""How often those that wait are looked through for cancelled and late ones."""
 
 
 class Roster:
@@ -25,6 +31,9 @@ class Roster:
         self.waiting: list[Sequence] = []
         self.running: dict[int, Sequence] = {}
         self._arrivals = 0
+        self._admitted = 0
+        self._n_ended = 0
+        self._swept_at = float("-inf")
 
     def __iter__(self) -> Iterator[Sequence]:
         """All of them, as they are now."""
@@ -71,7 +80,7 @@ class Roster:
     def admit(self) -> None:
         """Those whose turn it is get a sequence, and what of their prompt is in the cache already."""
         while len(self.running) < self._parallel:
-            one = next((one for one in self.waiting if one.ready), None)
+            one = self._next()
             if one is None:
                 return
             now = self._monitor.clock()
@@ -83,17 +92,43 @@ class Roster:
             if one.cached is None:
                 one.cached, one.started_at = one.submitted, now
             self.waiting.remove(one)
+            self._admitted += 1
             self.running[one.key] = one
-            if isinstance(one, Generation):
-                one.follows = None  # or a chain of forks would never be freed
+            one.follows = None  # or a chain of forks would never be freed
             self._monitor.started(one, now)
+
+    def _next(self) -> Sequence | None:
+        """Whose turn it is: by priority, but one in `FAIR_EVERY` is the one that came first."""
+        ready = (one for one in self.waiting if one.ready and not self._would_give_way(one))
+        if self._admitted % FAIR_EVERY == FAIR_EVERY - 1:
+            return min(ready, key=_arrival, default=None)
+        return next(ready, None)
+
+    def _would_give_way(self, one: Sequence) -> bool:
+        """Whether it was preempted, nobody has ended since, and there are still too few cells for it."""
+        if not self.running or one.preempted_at != self._n_ended:
+            return False
+        return self._space.room < one.known
+
+    def is_full(self, places: int) -> bool:
+        """Whether as many calls wait, beyond those that will run at once; cancelled ones do not count."""
+        places += self.vacant
+        if len(self.waiting) < places:
+            return False
+        return len({one.submission for one in list(self.waiting) if not one.ticket.cancelled}) >= places
 
     # -- leaving -------------------------------------------------------------------------------------------------------
 
     def sweep(self) -> None:
         """Those that were cancelled, or are late, end."""
         now = self._monitor.clock()
-        for one in self:
+        # There may be thousands, and they have time.
+        if now - self._swept_at >= SWEEP_SECONDS:
+            self._swept_at = now
+            chosen = list(self)
+        else:
+            chosen = list(self.running.values())
+        for one in chosen:
             timeout = one.terms.timeout
             if one.ticket.cancelled:
                 self.end(one, ClosedError("the request was cancelled, or its stream was closed, before it ended"))
@@ -111,6 +146,8 @@ class Roster:
         """It has ended; `keep` leaves its history to those that begin alike."""
         one.ended = True
         one.epoch += 1
+        self._n_ended += 1
+        one.follows = None  # or a chain of forks would never be freed
         now = self._monitor.clock()
         self._space.leave(one, now, keep=keep)
         self._monitor.left(one, outcome, now)
@@ -158,6 +195,7 @@ class Roster:
         del self.running[one.key]
         one.withdraw()
         one.preemptions += 1
+        one.preempted_at = self._n_ended
         self._queue(one)
         self._monitor.preempted(one)
 

@@ -40,6 +40,8 @@ class Sequence:
     hold: Hold | None = None
     """The session that it belongs to, whose cache sequence it takes."""
     # -- place --
+    submission: int = 0
+    """Which call handed it in; one call may hand in many."""
     key: int = -1
     """Rises with arrival."""
     slot: int | None = None
@@ -52,6 +54,10 @@ class Sequence:
     """Tokens that steps under way, or prepared, will give."""
     epoch: int = 0
     preemptions: int = 0
+    preempted_at: int = -1
+    """How many requests had ended then."""
+    follows: Sequence | None = None
+    """It waits until this one's prompt is computed, to share it."""
     cached: int | None = None
     """Inputs reused when it first began."""
     # -- clock --
@@ -151,8 +157,6 @@ class Generation(Sequence):
     """Inputs at the beginning that a shift leaves in place."""
     shifted: int = 0
     n_generated: int = 0
-    follows: Generation | None = None
-    """It waits until this one's prompt is computed, to share it."""
     first_token_at: float = 0.0
 
     @property
@@ -167,7 +171,10 @@ class Generation(Sequence):
     def ready(self) -> bool:
         """Whether the prompt that it shares is computed, or never will be."""
         leader = self.follows
-        return leader is None or leader.ended or leader.submitted >= leader.n_prompt - leader.dropped
+        if leader is None or leader.ended:
+            return True
+        assert isinstance(leader, Generation)
+        return leader.submitted >= leader.n_prompt - leader.dropped
 
     def at_limit(self, n_generated: int, n_inputs: int) -> bool:
         """Whether an answer of that length is complete, in a context that holds that many."""
@@ -198,3 +205,5 @@ class Scoring(Sequence):
 
     rows: npt.NDArray[np.float32]
     """[len(inputs), n_vocab]; filled as they come."""
+    sound: bool = True
+    """Whether all rows so far are numbers."""

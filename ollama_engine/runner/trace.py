@@ -59,7 +59,8 @@ class Trace:
     def __init__(self, n_steps: int = 4096) -> None:
         if n_steps < 1:
             raise ValueError(f"a trace holds at least one step, got {n_steps}")
-        self._lock = threading.Lock()
+        # Signal handlers and finalisers, which may run in the middle of a method, may ask too.
+        self._lock = threading.RLock()
         self._steps: deque[StepRecord] = deque(maxlen=n_steps)
         self._ended: deque[_RequestRecord] = deque(maxlen=n_steps)
         self._running: dict[int, _RequestRecord] = {}
