@@ -59,6 +59,12 @@ class Wish:
     """In steps."""
     follow_up: bool
     """When it has ended, another one continues it."""
+    more_answers: int
+    """Others that follow it and share its prompt."""
+    fork_after: int | None
+    """Steps from submission; another one goes on from what it has by then."""
+    task: bool
+    """Something wants the cache for itself when it comes."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +102,9 @@ def wishes(num_ctx: int) -> st.SearchStrategy[Wish]:
         cancel_after=_rarely(st.integers(0, 20)),
         timeout=_rarely(st.floats(0.5, 30)),
         follow_up=st.booleans(),
+        more_answers=_rarely(st.integers(1, 3), 0),
+        fork_after=_rarely(st.integers(0, 12)),
+        task=_rarely(st.just(True), False),
     )
 
 
@@ -162,6 +171,7 @@ class Run:
         _shrink(parts, schedule)
         self.asked: list[Asked] = []
         self.refused = 0
+        self.forks = 0
 
     def run(self) -> None:
         """To the end of all requests, of follow-ups too."""
@@ -182,27 +192,38 @@ class Run:
             prompt = prompt + np.random.default_rng(wish.tail).integers(0, 200, 5).tolist()
         self.submit(wish, prompt)
 
-    def submit(self, wish: Wish, prompt: list[int]) -> None:
+    def submit(self, wish: Wish, prompt: list[int], follows: Generation | None = None) -> None:
+        if wish.task:
+            self.core.add_task(_Alone(self.core))
+        first = self._submit(wish, prompt, follows)
+        if isinstance(first, Generation):
+            for _ in range(wish.more_answers):
+                self._submit(wish, prompt, first)
+
+    def _submit(self, wish: Wish, prompt: list[int], follows: Generation | None) -> Sequence | None:
         events: list[Event] = []
         ticket = Ticket(_List(events))
         try:
-            sequence = self._scoring(prompt, ticket) if wish.scoring else self._generation(wish, prompt, ticket)
+            sequence = (
+                self._scoring(prompt, ticket) if wish.scoring else self._generation(wish, prompt, ticket, follows)
+            )
         except ContextOverflowError:
             room = self._schedule.num_ctx - (wish.num_keep if wish.overflow != "error" else 0)
             assert len(prompt) > self._schedule.num_ctx or room < 1
             self.refused += 1
-            return
+            return None
         sequence.submitted_at = self.now
         asked = Asked(wish, sequence, tuple(sequence.inputs.tokens.tolist()), self.now, events=events)
         if isinstance(sequence, Generation):
             self._arrange_end(asked, sequence)
         self.asked.append(asked)
         self.core.add(sequence)
+        return sequence
 
     def _scoring(self, prompt: list[int], ticket: Ticket) -> Scoring:
         return new_scoring(self._parts, prompt, ticket)
 
-    def _generation(self, wish: Wish, prompt: list[int], ticket: Ticket) -> Generation:
+    def _generation(self, wish: Wish, prompt: list[int], ticket: Ticket, follows: Generation | None) -> Generation:
         most = 3 * self._schedule.num_ctx if wish.max_tokens is None and wish.overflow == "shift" else wish.max_tokens
         terms = Terms(wish.overflow, wish.num_keep, wish.priority, wish.timeout, wish.cache)
         stop = ()
@@ -211,7 +232,7 @@ class Run:
             text = self._parts.tokenizer.decode(tokens[-2:])
             stop = (text,) if text else ()
         params = SamplingParams(temperature=0, max_tokens=most, stop=stop)
-        return new_generation(self._parts, prompt, params, terms, ticket)
+        return new_generation(self._parts, prompt, params, terms, ticket, follows=follows if wish.cache else None)
 
     def _arrange_end(self, asked: Asked, sequence: Generation) -> None:
         sequence.eog_ids = frozenset()
@@ -220,14 +241,23 @@ class Run:
         asked.stop = sequence.params.stop[0] if sequence.params.stop else None  # type: ignore[index]
 
     def _meddle(self, coming: list[Wish]) -> None:
-        for asked in self.asked:
+        for asked in list(self.asked):
             wish = asked.wish
+            if wish.fork_after is not None and self.now - asked.since >= wish.fork_after and not wish.scoring:
+                asked.wish = wish = replace(wish, fork_after=None)
+                prompt = [*asked.prompt, *asked.tokens]
+                if len(prompt) <= self._schedule.num_ctx:
+                    assert isinstance(asked.sequence, Generation)
+                    alone = replace(wish, follow_up=False, more_answers=0, task=False, cancel_after=None)
+                    self.submit(replace(alone, end_after=None, stop_after=None), prompt, asked.sequence)
+                    self.forks += 1
             if wish.cancel_after is not None and self.now - asked.since >= wish.cancel_after:
                 asked.sequence.ticket.cancelled = True
             if wish.follow_up and asked.sequence.ended and isinstance(asked.end, Chunk) and not wish.scoring:
                 asked.wish = replace(wish, follow_up=False)
                 prompt = [*asked.prompt, *asked.tokens, 7, 9][: self._schedule.num_ctx - 1]
-                self.submit(replace(asked.wish, end_after=None, stop_after=None, cancel_after=None), prompt)
+                alone = replace(asked.wish, more_answers=0, fork_after=None, task=False)
+                self.submit(replace(alone, end_after=None, stop_after=None, cancel_after=None), prompt)
 
     @contextmanager
     def _noting_restarts(self) -> Iterator[None]:
@@ -253,6 +283,21 @@ class _List:
         assert not self._events or isinstance(self._events[-1], Chunk), "nothing comes after an error"
         assert not self._events or self._events[-1].finish_reason is None, "nothing comes after the end"  # type: ignore[union-attr]
         self._events.append(event)
+
+
+class _Alone:
+    """A task that finds nothing computing."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def run(self, core: Core) -> None:
+        assert core is self._core
+        assert core._flying is None
+        core.check()
+
+    def fail(self, error: BaseException) -> None:
+        raise error
 
 
 def _shrink(parts: Loaded, schedule: Schedule) -> None:

@@ -147,7 +147,7 @@ def test_all_that_can_happen_has_happened(totals: Counter[str]) -> None:
     print(totals)
     assert totals["tokens"] > 5000
     assert totals["uncompared"] <= totals["tokens"] / 10
-    for name in ("preemptions", "evictions", "shifts", "restarts", "cached", "refused"):
+    for name in ("preemptions", "evictions", "shifts", "restarts", "cached", "refused", "forks"):
         assert totals[name] > 0, f"no schedule led to {name}"
 
 
@@ -253,6 +253,7 @@ def note(world: World, run: Run) -> None:
         schedules=1,
         requests=len(run.asked),
         refused=run.refused,
+        forks=run.forks,
         preemptions=metrics.preemptions,
         evictions=metrics.evictions,
         shifts=metrics.shifts,
