@@ -26,7 +26,8 @@ from ollama_engine.runner.model_info import ModelInfo, model_info
 from ollama_engine.runner.monitor import Monitor, SlotInfo
 from ollama_engine.runner.prompts import Prompt, Prompts, is_many, many
 from ollama_engine.runner.request import Completion, Request, collect, results
-from ollama_engine.runner.session import Session, load_session
+from ollama_engine.runner.session import Session
+from ollama_engine.runner.session_loading import load_session
 from ollama_engine.runner.stream import Stream
 from ollama_engine.runner.terms import RequestOptions, Terms
 from ollama_engine.sample import SamplingParams

@@ -177,9 +177,17 @@ def test_a_session_goes_back(engine: Engine, n: int) -> None:
 def test_a_session_goes_no_further_back_than_its_beginning(engine: Engine, n: Any) -> None:
     session = engine.session()
     session.append(FIRST)
-    with pytest.raises(ConfigError, match="n is a whole number from 0 to 7"):
+    with pytest.raises(ConfigError, match=r"n is a whole number from 0 to 7|has only 7 tokens"):
         session.rewind(n)
     assert len(session) == 7
+
+
+def test_an_empty_session_says_that_it_has_nothing(engine: Engine) -> None:
+    session = engine.session()
+    with pytest.raises(ConfigError, match="has only 0 tokens"):
+        session.rewind(5)
+    session.append([1])
+    assert repr(session) == "Session(1 token)"
 
 
 def test_forks_share_cells_and_go_their_own_ways(engine: Engine) -> None:
@@ -305,10 +313,8 @@ def test_a_session_does_one_thing_at_a_time(engine: Engine) -> None:
     stream.close()
     assert len(session) == len(FIRST) + 1
 
-    session._lock.acquire()
-    with pytest.raises(EngineBusyError, match="another call"):
+    with session._turn, pytest.raises(EngineBusyError, match="another call"):
         session.generate(greedy())
-    session._lock.release()
 
 
 def test_threads_that_share_a_session_are_served_or_refused(engine: Engine) -> None:

@@ -15,18 +15,13 @@ class Answer:
 
     generation: Generation
     before: list[int] | None = None
-    """What the session goes back to, where the answer failed."""
+    """What the session goes back to. None from when the answer is known to be good: one cut off anywhere has failed."""
 
     @property
     def coming(self) -> bool:
         """Whether somebody may still take chunks from it."""
         ticket = self.generation.ticket
-        return not (ticket.done or ticket.cancelled)
-
-    def failed(self, before: list[int]) -> None:
-        """It ends, and leaves the session as it was."""
-        self.before = before
-        self.generation.ticket.cancelled = True
+        return self.before is None and not (ticket.done or ticket.cancelled)
 
     def tokens(self) -> list[int]:
         """What the session holds after it, which has ended: its context, without what nobody has taken."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from threading import Lock, RLock
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
-from ollama_engine.errors import ClosedError, ConfigError, ContextOverflowError, EngineBusyError
+from ollama_engine.errors import ClosedError, ConfigError, EngineBusyError
 from ollama_engine.runner.answer import Answer
 from ollama_engine.runner.astream import AsyncStream
 from ollama_engine.runner.core import Core
@@ -21,7 +20,7 @@ from ollama_engine.runner.hold import Hold, Saved
 from ollama_engine.runner.inputs import Inputs
 from ollama_engine.runner.prompts import Prompt
 from ollama_engine.runner.request import Completion, Request, Ticket, collect
-from ollama_engine.runner.session_file import Layout, SessionFile, read_session, write_session
+from ollama_engine.runner.session_file import SessionFile, layout_of, write_session
 from ollama_engine.runner.stream import Stream
 from ollama_engine.runner.terms import RequestOptions, Terms, whole
 from ollama_engine.sample import SamplingParams
@@ -29,7 +28,7 @@ from ollama_engine.sample import SamplingParams
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["Session", "load_session"]
+__all__ = ["Session"]
 
 log = logging.getLogger(__name__)
 
@@ -56,15 +55,19 @@ class Session:
         self._hold = Hold()
         self._tokens: list[int] = tokens or []
         self._answer: Answer | None = None
-        self._lock = threading.Lock()
+        # A call holds a lock of its own: `with` lets go of that whatever a signal handler raises, and wherever.
+        self._turn = Lock()
+        self._choosing = RLock()
         self._closed = False
+        self._released = False
 
     # -- what it holds -------------------------------------------------------------------------------------------------
 
     @property
     def tokens(self) -> tuple[int, ...]:
         """All tokens: those appended, and those of answers as far as their chunks were taken."""
-        with self._use():
+        with (turn := Lock()):
+            self._begin(turn)
             return tuple(self._tokens)
 
     @property
@@ -87,7 +90,8 @@ class Session:
         Texts are tokenized one by one. With on_overflow "truncate" or "shift" tokens leave where there are more than
         num_ctx, as they leave a prompt. Raises as `Engine.generate` does; the session is as it was then.
         """
-        with self._use():
+        with (turn := Lock()):
+            self._begin(turn)
             added = self._desk.ids(prompt, add_special=not self._tokens)
             if added:
                 self._complete([*self._tokens, *added], _NOTHING, options)
@@ -99,20 +103,27 @@ class Session:
         "shift" tokens that leave the context leave the session. Raises as `Engine.generate` does, and ConfigError
         for an empty session; the session is as it was then.
         """
-        with self._use():
+        with (turn := Lock()):
+            self._begin(turn)
             return self._complete(self._tokens, params, options)
 
     def stream(self, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestOptions]) -> Stream:
         """`generate`, piece by piece. Where the stream is closed early, the session keeps the chunks taken from it."""
-        with self._use():
+        with (turn := Lock()):
+            self._begin(turn)
             request = Request(self._engine, self._tokens)
-            self._start(self._tokens, params, options, request.ticket)
-            return Stream(request)
+            try:
+                self._start(self._tokens, params, options, request.ticket).before = None
+                return Stream(request)
+            except BaseException:
+                request.ticket.cancelled = True
+                raise
 
     async def aappend(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> None:
         """`append` for asyncio."""
         await self._settled()
-        with self._use():
+        with (turn := Lock()):
+            self._begin(turn)
             added = self._desk.ids(prompt, add_special=not self._tokens)
             if added:
                 await self._acomplete([*self._tokens, *added], _NOTHING, options)
@@ -122,7 +133,8 @@ class Session:
     ) -> Completion:
         """`generate` for asyncio. Cancelling the task cancels the answer."""
         await self._settled()
-        with self._use():
+        with (turn := Lock()):
+            self._begin(turn)
             return await self._acomplete(self._tokens, params, options)
 
     def astream(self, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestOptions]) -> AsyncStream:
@@ -130,22 +142,37 @@ class Session:
 
         Right after an answer that was cut off, it waits for the step that ends that one.
         """
-        with self._use():
+        with (turn := Lock()):
+            self._begin(turn)
             stream = AsyncStream(self._engine)
-            self._start(self._tokens, params, options, stream.ticket)
-            return stream
+            try:
+                self._start(self._tokens, params, options, stream.ticket).before = None
+                return stream
+            except BaseException:
+                stream.ticket.cancelled = True
+                raise
 
     def _complete(self, ids: list[int], params: SamplingParams, options: RequestOptions) -> Completion:
         request = Request(self._engine, ids)
-        with self._undone_by(self._start(ids, params, options, request.ticket)), Stream(request) as chunks:
-            completion = collect(list(chunks))
+        try:
+            answer = self._start(ids, params, options, request.ticket)
+            completion = collect(list(Stream(request)))
+            answer.before = None
+        except BaseException:
+            request.ticket.cancelled = True
+            raise
         self._settle()
         return completion
 
     async def _acomplete(self, ids: list[int], params: SamplingParams, options: RequestOptions) -> Completion:
         stream = AsyncStream(self._engine)
-        with self._undone_by(self._start(ids, params, options, stream.ticket)):
+        try:
+            answer = self._start(ids, params, options, stream.ticket)
             completion = await stream.completion()
+            answer.before = None
+        except BaseException:
+            stream.ticket.cancelled = True
+            raise
         self._settle()
         return completion
 
@@ -163,40 +190,38 @@ class Session:
             raise ConfigError("the session holds no tokens; append some first")
         made = self._desk.make(ids, params, terms, ticket, hold=self._hold)
         # Before it is handed in: an interrupt must not leave a request that the session knows nothing of.
-        self._answer = answer = Answer(made)
-        with self._undone_by(answer):
-            self._desk.loop.submit(made)
+        self._answer = answer = Answer(made, self._tokens)
+        self._desk.loop.submit(made)
         return answer
-
-    @contextmanager
-    def _undone_by(self, answer: Answer) -> Iterator[None]:
-        """The session is as it was, where this fails."""
-        before = self._tokens
-        try:
-            yield
-        except BaseException:
-            answer.failed(before)
-            raise
 
     # -- going back, and apart -----------------------------------------------------------------------------------------
 
     def rewind(self, n: int) -> None:
         """Drop the last `n` tokens; their cells are free at once. Raises ConfigError for more than there are."""
-        with self._use():
-            tokens = self._tokens[: len(self._tokens) - whole("n", n, 0, len(self._tokens))]
+        with (turn := Lock()):
+            self._begin(turn)
+            had = len(self._tokens)
+            if isinstance(n, int) and n > had:
+                raise ConfigError(f"the session has only {_counted(had)}, {n} cannot be dropped")
+            tokens = self._tokens[: had - whole("n", n, 0, had)]
             self._do(lambda core: core.space.trim(self._hold, Inputs.text(tokens)))
             self._tokens = tokens
 
     def fork(self) -> Session:
         """Another session of the same tokens, which share their cells. Raises ContextOverflowError: see above."""
-        with self._use():
+        with (turn := Lock()):
+            self._begin(turn)
             fork, inputs = Session(self._engine, self._desk, list(self._tokens)), Inputs.text(self._tokens)
 
             def share(core: Core) -> None:
                 core.space.trim(self._hold, inputs)
                 core.space.fork(self._hold, fork._hold, core.monitor.clock())
 
-            self._do(share)
+            try:
+                self._do(share)
+            except BaseException:
+                fork.close()
+                raise
             return fork
 
     # -- files ---------------------------------------------------------------------------------------------------------
@@ -206,7 +231,8 @@ class Session:
 
         Requests wait while keys and values are copied, not while they are written. Raises OSError.
         """
-        with self._use():
+        with (turn := Lock()):
+            self._begin(turn)
             inputs = Inputs.text(self._tokens)
 
             def copy(core: Core) -> Saved:
@@ -214,15 +240,16 @@ class Session:
                 return core.space.save(self._hold)
 
             saved = self._do(copy)
-        write_session(path, SessionFile(self._desk.fingerprint, _layout(self._desk), inputs.tokens, saved))
+        write_session(path, SessionFile(self._desk.fingerprint, layout_of(self._desk.loaded), inputs.tokens, saved))
 
     def _restore(self, found: SessionFile) -> None:
         """Have what a file holds; where this Engine stores keys and values otherwise, compute them."""
-        with self._use():
+        with (turn := Lock()):
+            self._begin(turn)
             tokens = found.tokens.tolist()
             if not tokens:
                 return
-            if found.layout != _layout(self._desk):
+            if found.layout != layout_of(self._desk.loaded):
                 log.info("a session was saved with another kv_cache_type; its %d tokens are computed", len(tokens))
                 self._complete(tokens, _NOTHING, {})
                 return
@@ -237,19 +264,16 @@ class Session:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def _use(self) -> Iterator[None]:
-        """Nobody else works with the session meanwhile; it has taken in its last answer."""
+    def _begin(self, turn: Lock) -> None:
+        """Nobody else works with the session while `turn` is locked; it has taken in its last answer."""
         if self._closed:
             raise ClosedError("this Session is closed")
         self._desk.loop.check_open()
-        if not self._lock.acquire(blocking=False):
-            raise EngineBusyError("this session is in use by another call; fork it to do two things at once")
-        try:
-            self._settle()
-            yield
-        finally:
-            self._lock.release()
+        with self._choosing:
+            if self._turn.locked():
+                raise EngineBusyError("this session is in use by another call; fork it to do two things at once")
+            self._turn = turn
+        self._settle()
 
     def _settle(self) -> None:
         answer = self._answer
@@ -272,13 +296,14 @@ class Session:
 
     def close(self) -> None:
         """Cancel an answer that is still coming, and let go of the cache. Any thread may; safe to call twice."""
-        if self._closed:
+        if self._released:
             return
         self._closed = True
         answer = self._answer
         if answer is not None:
             answer.generation.ticket.cancelled = True
         self._desk.loop.post(Release(self._hold))
+        self._released = True
 
     def __enter__(self) -> Session:
         if self._closed:
@@ -292,31 +317,12 @@ class Session:
 
     def __del__(self) -> None:
         # A stream that is still read goes on, so this is not `close`.
-        if not getattr(self, "_closed", True):
-            self._closed = True
+        if not getattr(self, "_released", True):
             self._desk.loop.post(Release(self._hold))
 
     def __repr__(self) -> str:
-        return f"Session({'closed' if self._closed else f'{len(self._tokens)} tokens'})"
+        return f"Session({'closed' if self._closed else _counted(len(self._tokens))})"
 
 
-def load_session(engine: object, desk: Desk, path: str | os.PathLike[str]) -> Session:
-    """See `Engine.load_session`."""
-    desk.loop.check_open()
-    found = read_session(path, desk.fingerprint, desk.loaded.model.n_vocab)
-    if len(found.tokens) > desk.loaded.num_ctx:
-        raise ContextOverflowError(
-            f"the session has {len(found.tokens)} tokens, but num_ctx is {desk.loaded.num_ctx}; open the Engine with a "
-            "larger num_ctx"
-        )
-    session = Session(engine, desk)
-    try:
-        session._restore(found)
-    except BaseException:
-        session.close()
-        raise
-    return session
-
-
-def _layout(desk: Desk) -> Layout:
-    return Layout(desk.loaded.config.kv_cache_type, desk.loaded.cache.row_bytes)
+def _counted(n: int) -> str:
+    return f"{n} token{'' if n == 1 else 's'}"

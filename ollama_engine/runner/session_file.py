@@ -17,12 +17,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 import struct
 import sys
-import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from io import BufferedReader
+from io import BufferedReader, BufferedWriter
 from typing import Any
 
 import numpy as np
@@ -32,8 +33,9 @@ from ollama_engine.errors import SessionFormatError
 from ollama_engine.input import Int32Array
 from ollama_engine.kvcache import SavedRows
 from ollama_engine.runner.hold import Saved
+from ollama_engine.runner.loading import Loaded
 
-__all__ = ["Layout", "SessionFile", "read_session", "write_session"]
+__all__ = ["Layout", "SessionFile", "layout_of", "read_session", "write_session"]
 
 MAGIC = b"\x93oesess\n"
 VERSION = 1
@@ -52,6 +54,11 @@ class Layout:
     row_bytes: tuple[tuple[int, ...], ...]
     """As `Cache.row_bytes`."""
     byteorder: str = sys.byteorder
+
+
+def layout_of(loaded: Loaded) -> Layout:
+    """Of the cache of a loaded model."""
+    return Layout(loaded.config.kv_cache_type, loaded.cache.row_bytes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,20 +93,33 @@ class _Header:
 
 def write_session(path: str | os.PathLike[str], session: SessionFile) -> None:
     """Write a file that is whole when it appears under its name; only its owner may read it. Raises OSError."""
-    path = os.fspath(path)
-    with tempfile.NamedTemporaryFile(dir=os.path.dirname(path) or ".", prefix=".session-", delete=False) as file:
-        try:
-            digest = hashlib.sha256()
-            for piece in _pieces(session):
-                digest.update(piece)
-                file.write(piece)
-            file.write(digest.digest())
-            file.flush()
-            os.fsync(file.fileno())
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
+    target = os.path.realpath(os.fsdecode(path))
+    # Named before it is made: an interrupt anywhere leaves no file behind.
+    temporary = os.path.join(os.path.dirname(target), f".session-{secrets.token_hex(8)}")
+    try:
+        with open(temporary, "xb", opener=_private) as file:
+            _write(file, session)
+        os.replace(temporary, target)
+    except BaseException as error:
+        with suppress(OSError):  # such as one that has its name already
+            os.unlink(temporary)
+        if isinstance(error, OSError) and error.filename is not None:
+            raise OSError(error.errno, error.strerror, path) from None
+        raise
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _write(file: BufferedWriter, session: SessionFile) -> None:
+    digest = hashlib.sha256()
+    for piece in _pieces(session):
+        digest.update(piece)
+        file.write(piece)
+    file.write(digest.digest())
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def _pieces(session: SessionFile) -> Iterator[bytes | memoryview]:

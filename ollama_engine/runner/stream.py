@@ -47,4 +47,5 @@ class Stream(Iterator[Chunk]):
         self.close()
 
     def __del__(self) -> None:
-        self.close()
+        if hasattr(self, "_request"):  # an interrupt can come before
+            self.close()
