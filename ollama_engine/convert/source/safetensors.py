@@ -1,7 +1,8 @@
 """Reads `.safetensors` files: a header in JSON, then the bytes of the tensors.
 
-Format: the documentation of the safetensors package. Everything that the header says is checked against the file before
-a tensor is read, and only what is asked for is read: nothing is mapped, so that the memory in use is what was asked for.
+Format: the documentation of the safetensors package. Everything that the header says is checked against the file
+before a tensor is read, and only what is asked for is read: nothing is mapped, so that the memory in use is what was
+asked for.
 """
 
 from __future__ import annotations
