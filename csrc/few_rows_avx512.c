@@ -27,9 +27,9 @@ INLINE __m512i same4(const void *bytes) {
 INLINE __m512i load_column(window w, size_t offset, size_t i) {
     const uint8_t *p = w.at + offset + i * w.stride;
     __m512i x = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)p));
-    x = _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)(p + 4 * w.stride)), 1);
-    x = _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)(p + 8 * w.stride)), 2);
-    return _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)(p + 12 * w.stride)), 3);
+    x = _mm512_mask_broadcast_i32x4(x, 0x00f0, _mm_loadu_si128((const __m128i *)(p + 4 * w.stride)));
+    x = _mm512_mask_broadcast_i32x4(x, 0x0f00, _mm_loadu_si128((const __m128i *)(p + 8 * w.stride)));
+    return _mm512_mask_broadcast_i32x4(x, 0xf000, _mm_loadu_si128((const __m128i *)(p + 12 * w.stride)));
 }
 
 /* 16 bytes at `offset` of each row, turned: lane r of word[j] holds bytes 4j .. 4j + 3 of row r. */
@@ -64,9 +64,9 @@ INLINE void prefetch_next(const oe_few_product *p, window w, size_t block_bytes)
     }
 }
 
-/* sum[n] += scale * (codes times the n-th row's activations from q on), over `words` words of 4. */
-INLINE void add_scaled(const int n_tile, const int words, const __m512i *codes, __m512i scale, const oe_act256 *act,
-                       int from, __m512i *sum) {
+/* sum[n] += scale * (codes times the n-th row's activations from q on) / 2^shift, over `words` words of 4. */
+INLINE void add_scaled(const int n_tile, const int words, const __m512i *codes, const int shift, __m512i scale,
+                       const oe_act256 *act, int from, __m512i *sum) {
 #pragma GCC unroll 8
     for (int n = 0; n < n_tile; n++) {
         __m512i dot = _mm512_setzero_si512();
@@ -74,6 +74,7 @@ INLINE void add_scaled(const int n_tile, const int words, const __m512i *codes, 
         for (int i = 0; i < words; i++) {
             dot = _mm512_dpbusd_epi32(dot, codes[i], same4(act[n].q + from + 4 * i));
         }
+        dot = shift ? _mm512_srai_epi32(dot, (unsigned)shift) : dot;
         sum[n] = _mm512_add_epi32(sum[n], _mm512_mullo_epi32(dot, scale));
     }
 }
@@ -140,10 +141,12 @@ INLINE void q4k_block(const int n_tile, window w, const oe_act256 *act, __m512 *
         load_words(w, 32 + 32 * (size_t)j, words + 4);
 #pragma GCC unroll 2
         for (int half = 0; half < 2; half++) {
+            const int in_place = half && n_tile < 8; /* high codes 16 times as large: n_tile shifts instead of 8 */
             for (int i = 0; i < 8; i++) {
-                codes[i] = low_bits(words[i], 4 * half, 0x0f);
+                codes[i] = in_place ? _mm512_and_si512(words[i], byte_set(0xf0)) : low_bits(words[i], 4 * half, 0x0f);
             }
-            add_scaled(n_tile, 8, codes, byte_of(head.scales[j / 2], 2 * (j % 2) + half), act, 64 * j + 32 * half, sum);
+            const __m512i scale = byte_of(head.scales[j / 2], 2 * (j % 2) + half);
+            add_scaled(n_tile, 8, codes, in_place ? 4 : 0, scale, act, 64 * j + 32 * half, sum);
         }
     }
     for (int n = 0; n < n_tile; n++) {
@@ -198,7 +201,7 @@ INLINE void q6k_block(const int n_tile, window w, const oe_act256 *act, __m512 *
         for (int q = 0; q < 4; q++) {
             const int part = 8 * (j / 2) + j % 2 + 2 * q;
             q6k_codes(q, low, high, codes);
-            add_scaled(n_tile, 4, codes, signed_byte_of(s.scale[part / 4], part % 4), act, 16 * part, sum);
+            add_scaled(n_tile, 4, codes, 0, signed_byte_of(s.scale[part / 4], part % 4), act, 16 * part, sum);
         }
     }
     for (int n = 0; n < n_tile; n++) {

@@ -1,11 +1,36 @@
 #include "few_rows_op.h"
 
+#include <stdatomic.h>
+#include <string.h>
+
 #include "ggml.h"
+
+#define LINE 64  /* bytes of a cache line */
+#define SHARES 8 /* per thread: threads slow down, for whatever else runs on their CPU, and others take over */
+
+typedef _Atomic int64_t counter;
+
+static int64_t acts_bytes(const oe_few_kernel *kernel, int64_t k, int64_t rows) {
+    const int64_t bytes = k / kernel->block * rows * (int64_t)kernel->act_bytes;
+    return (bytes + LINE - 1) / LINE * LINE;
+}
+
+int64_t oe_few_acts_size(const oe_few_kernel *kernel, int64_t k, int64_t rows) {
+    return acts_bytes(kernel, k, rows) + LINE;
+}
+
+/* How many shares of the product at hand are taken. It lies behind the activations, and is 0 between products. */
+static counter *taken_shares(const oe_few_kernel *kernel, const struct ggml_tensor *acts, int64_t k, int64_t rows) {
+    return (counter *)(void *)((char *)acts->data + acts_bytes(kernel, k, rows));
+}
 
 void oe_few_quantize_op(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
     const oe_few_kernel *kernel = userdata;
     const struct ggml_tensor *x = dst->src[0];
     const int64_t rows = x->ne[1], all = x->ne[0] / kernel->block * rows;
+    if (ith == 0) {
+        atomic_init(taken_shares(kernel, dst, x->ne[0], rows), 0);
+    }
     for (int64_t i = all * ith / nth; i < all * (ith + 1) / nth; i++) {
         const char *row = (const char *)x->data + (size_t)(i % rows) * x->nb[1];
         void *to = (char *)dst->data + (size_t)i * kernel->act_bytes;
@@ -15,17 +40,26 @@ void oe_few_quantize_op(struct ggml_tensor *dst, int ith, int nth, void *userdat
 
 void oe_few_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
     const oe_few_kernel *kernel = userdata;
-    const struct ggml_tensor *weights = dst->src[0];
+    const struct ggml_tensor *weights = dst->src[0], *acts = dst->src[1];
     const oe_few_product product = {
         .weights = weights->data,
         .row_bytes = weights->nb[1],
-        .acts = dst->src[1]->data,
+        .acts = acts->data,
         .blocks = weights->ne[0] / kernel->block,
         .m = dst->ne[0],
         .rows = dst->ne[1],
         .out = dst->data,
     };
     const int64_t groups = (product.m + OE_FEW_GROUP - 1) / OE_FEW_GROUP;
-    const int64_t last = groups * (ith + 1) / nth * OE_FEW_GROUP;
-    kernel->multiply(&product, groups * ith / nth * OE_FEW_GROUP, last < product.m ? last : product.m);
+    const int64_t shares = groups < nth * SHARES ? groups : nth * SHARES;
+    counter *taken = taken_shares(kernel, acts, weights->ne[0], product.rows);
+    int64_t share;
+    (void)ith;
+    while ((share = atomic_fetch_add_explicit(taken, 1, memory_order_relaxed)) < shares) {
+        const int64_t last = groups * (share + 1) / shares * OE_FEW_GROUP;
+        kernel->multiply(&product, groups * share / shares * OE_FEW_GROUP, last < product.m ? last : product.m);
+    }
+    if (share == shares + nth - 1) { /* each thread goes away once, and this is the last */
+        atomic_store_explicit(taken, 0, memory_order_relaxed);
+    }
 }

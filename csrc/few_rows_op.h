@@ -11,10 +11,14 @@ extern "C" {
 
 struct ggml_tensor;
 
-/* dst i8 [act_bytes * rows, blocks] from src[0] f32 [k, rows] with contiguous rows. */
+/* Bytes that oe_few_quantize_op needs as dst. */
+int64_t oe_few_acts_size(const oe_few_kernel *kernel, int64_t k, int64_t rows);
+
+/* dst i8 [oe_few_acts_size] from src[0] f32 [k, rows] with contiguous rows. */
 void oe_few_quantize_op(struct ggml_tensor *dst, int ith, int nth, void *kernel);
 
-/* dst f32 [m, rows] from src[0], the weights [k, m], and src[1], which oe_few_quantize_op wrote. */
+/* dst f32 [m, rows] from src[0], the weights [k, m], and src[1], which oe_few_quantize_op wrote. Several products may
+ * share one src[1], one after the other: where threads take their shares from is kept there. */
 void oe_few_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *kernel);
 
 #ifdef __cplusplus

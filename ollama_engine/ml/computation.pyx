@@ -57,6 +57,7 @@ cdef class Computation(Graph):
         self.lock = backend.lock
         self.index_limits = []
         self.stored = {}
+        self.rounded = {}
         self.sources = {}
         self.inputs = []
         self.unwritten = set()

@@ -224,6 +224,7 @@ cdef class Context(Computation):
         self.index_limits = []
         self.limits = None
         self.stored = {}
+        self.rounded = {}
         self.sources = {}
         self.placed = set()
         self.unwritten = set()

@@ -20,11 +20,12 @@ cdef extern from "few_rows.h" nogil:
 
     struct oe_few_kernel:
         int64_t block
-        size_t act_bytes
+        void (*quantize)(const float *x, void *act) noexcept
 
     const oe_few_kernel *oe_few_kernel_find(oe_few_type type, oe_few_isa isa, int64_t m)
 
 
 cdef extern from "few_rows_op.h" nogil:
+    int64_t oe_few_acts_size(const oe_few_kernel *kernel, int64_t k, int64_t rows)
     void oe_few_quantize_op(ggml_tensor *dst, int ith, int nth, void *kernel) noexcept
     void oe_few_multiply_op(ggml_tensor *dst, int ith, int nth, void *kernel) noexcept

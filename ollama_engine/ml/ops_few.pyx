@@ -10,8 +10,8 @@ from ollama_engine.errors import ShapeError
 
 from ollama_engine.ml cimport libggml as lib
 from ollama_engine.ml.libfewrows cimport (
-    OE_FEW_AVX2, OE_FEW_AVX512, OE_FEW_Q4_0, OE_FEW_Q4_K, OE_FEW_Q6_K, OE_FEW_Q8_0, OE_FEW_SCALAR, oe_few_isa,
-    oe_few_kernel, oe_few_kernel_find, oe_few_multiply_op, oe_few_quantize_op, oe_few_type,
+    OE_FEW_AVX2, OE_FEW_AVX512, OE_FEW_Q4_0, OE_FEW_Q4_K, OE_FEW_Q6_K, OE_FEW_Q8_0, OE_FEW_SCALAR, oe_few_acts_size,
+    oe_few_isa, oe_few_kernel, oe_few_kernel_find, oe_few_multiply_op, oe_few_quantize_op, oe_few_type,
 )
 from ollama_engine.ml.tensor cimport Graph, Tensor, alive, describe, graph_of, wrap
 from ollama_engine.ml.types cimport check_size, type_of
@@ -43,14 +43,19 @@ cdef dict _FASTEST = {
 }
 
 
-def suits_few_rows(Tensor weight not None):
-    """Whether mul_mat_few may be faster than mul_mat here: AVX-512, and a weight in the CPU's memory as in the file.
+def few_rows_chosen(str dtype not None):
+    """Whether products of weights of this type with few rows go to mul_mat_few on this CPU: where it has AVX-512.
 
     (The AVX2 kernels are right, but nobody has compared them with ggml's on a CPU that lacks AVX-512.)
     """
+    return _FASTEST.get(<int>type_of(dtype)) == "avx512"
+
+
+def suits_few_rows(Tensor weight not None):
+    """Whether mul_mat_few is chosen here for products of this weight, which must lie in the CPU's memory as in a file."""
     alive(weight)
     cdef lib.ggml_tensor *w = weight.ptr
-    if _FASTEST.get(<int>w.type) != "avx512" or weight.owner.is_packed or w.ne[2] != 1 or w.ne[3] != 1:
+    if not few_rows_chosen(weight.dtype) or weight.owner.is_packed or w.ne[2] != 1 or w.ne[3] != 1:
         return False
     if w.buffer == NULL or not lib.ggml_backend_buffer_is_host(w.buffer):
         return False
@@ -81,6 +86,18 @@ cdef lib.ggml_tensor *_custom(Graph graph, const int64_t *ne, lib.ggml_type type
                               <void *>kernel)
 
 
+cdef Tensor _rounded(Graph graph, Tensor b, const oe_few_kernel *kernel):
+    """The activations as the kernel takes them. Products of the same values share them: query, key and value do."""
+    cdef int64_t[4] ne = [oe_few_acts_size(kernel, b.ptr.ne[0], b.ptr.ne[1]), 1, 1, 1]
+    cdef lib.ggml_tensor *operand = b.ptr
+    key = (<size_t>b.ptr, <size_t>kernel.quantize)
+    acts = graph.rounded.get(key)
+    if acts is None:
+        acts = wrap(graph, _custom(graph, ne, lib.GGML_TYPE_I8, &operand, 1, oe_few_quantize_op, kernel))
+        graph.rounded[key] = acts
+    return acts
+
+
 def mul_mat_few(Tensor a not None, Tensor b not None, str instructions=None):
     """Product with a transposed, as mul_mat: a [n, m] of type q4_K, q6_K, q4_0 or q8_0, b f32 [n, k] -> f32 [m, k].
 
@@ -95,9 +112,6 @@ def mul_mat_few(Tensor a not None, Tensor b not None, str instructions=None):
     cdef int64_t ne[4]
     _check(a, b)
     kernel = _kernel(a.ptr.type, instructions or _FASTEST[<int>a.ptr.type], a.ptr.ne[1])
-    operands[0] = b.ptr
-    ne[0], ne[1], ne[2], ne[3] = kernel.act_bytes * b.ptr.ne[1], b.ptr.ne[0] // kernel.block, 1, 1
-    acts = _custom(graph, ne, lib.GGML_TYPE_I8, operands, 1, oe_few_quantize_op, kernel)
-    operands[0], operands[1] = a.ptr, acts
-    ne[0], ne[1] = a.ptr.ne[1], b.ptr.ne[1]
+    operands[0], operands[1] = a.ptr, _rounded(graph, b, kernel).ptr
+    ne[0], ne[1], ne[2], ne[3] = a.ptr.ne[1], b.ptr.ne[1], 1, 1
     return wrap(graph, _custom(graph, ne, lib.GGML_TYPE_F32, operands, 2, oe_few_multiply_op, kernel))

@@ -34,6 +34,8 @@ cdef class Graph(Owner):
     # -- weights and cache tensors that the graph reads, {address: Tensor}, and their owners, {address: Owner} --
     cdef dict stored
     cdef dict sources
+    # -- activations that ops_few has rounded for a product, {(address, kind of rounding): Tensor}; none of them written
+    cdef dict rounded
 
     cdef bint owns(self, lib.ggml_tensor *ptr) noexcept
     cdef int use_stored(self, Tensor t) except -1

@@ -107,6 +107,7 @@ cdef class Graph(Owner):
         target = self.stored.get(<size_t>root_of(t.ptr))
         if target is not None and (<Tensor>target).owner.read_only:
             raise ShapeError(f"{op}: {describe(t)} lies in a mapped file and cannot be changed")
+        self.rounded.clear()
         return 0
 
     cdef int limit_index(self, Tensor index, int64_t rows, lib.ggml_tensor *result) except -1:

@@ -1,7 +1,8 @@
 """Weights: the tensors of a GGUF file, planned for each device, then mapped or read.
 
 On the CPU they stay in the mapped file. Matrices whose type has a packed layout get a second, packed copy there
-(`Tensor.packed`), which few-row products read faster; where memory is short they go without, and the log says so.
+(`Tensor.packed`), which few-row products read faster, unless our own kernels for few rows take the original (ops_few);
+where memory is short they go without, and the log says so.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ollama_engine.errors import ClosedError, ModelFormatError
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.gguf import GGUFFile, TensorInfo
 from ollama_engine.ml.hostmem import available_bytes
+from ollama_engine.ml.ops_few import few_rows_chosen
 from ollama_engine.ml.placement import assign_layers
 from ollama_engine.ml.storage import ALIGNMENT, Storage, can_pack
 from ollama_engine.ml.tensor import Tensor
@@ -235,7 +237,7 @@ def _plan_packing(backend: Backend, gguf: GGUFFile, devices: Mapping[str, int]) 
         i
         for n, i in gguf.tensors.items()
         if devices[n] == cpu and len(i.shape) in (2, 3) and not n.endswith(_READ_ONLY_BY_ROW)
-        and (tied or n != "token_embd.weight")
+        and (tied or n != "token_embd.weight") and (len(i.shape) == 3 or not few_rows_chosen(i.dtype))
     ]  # fmt: skip
     kinds = {(i.dtype, i.shape) for i in candidates}
     packable = {kind for kind in kinds if can_pack(backend, *kind)}

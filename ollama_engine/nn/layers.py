@@ -13,8 +13,8 @@ PACKED_ROWS = 16
 """Products of K-quants with fewer rows read the packed copy: for more, ggml has a faster kernel for the original."""
 
 
-FEW_ROWS = {"q4_K": (2, 32), "q6_K": (2, 32), "q4_0": (2, 512), "q8_0": (1, 512)}
-"""The least and the most rows for which mul_mat_few is clearly faster than ggml's kernels; 512 is the most measured."""
+FEW_ROWS = {"q4_K": 32, "q6_K": 32, "q4_0": 512, "q8_0": 512}
+"""The most rows for which mul_mat_few is faster than ggml's kernels, or as fast; 512 is the most measured."""
 
 
 def choose_copy(weight: Tensor, rows: int) -> Tensor:
@@ -27,8 +27,7 @@ def choose_copy(weight: Tensor, rows: int) -> Tensor:
 def product(weight: Tensor, x: Tensor) -> Tensor:
     """weight [n, m] times x [n, rows] -> f32 [m, rows], by whichever kernel and copy of the weight suit the rows."""
     rows = x.dim(1)
-    least, most = FEW_ROWS.get(weight.dtype, (1, 0))
-    if least <= rows <= most and x.dim(2) == x.dim(3) == 1 and suits_few_rows(weight):
+    if rows <= FEW_ROWS.get(weight.dtype, 0) and x.dim(2) == x.dim(3) == 1 and suits_few_rows(weight):
         return ops.mul_mat_few(weight, x)
     return ops.mul_mat(choose_copy(weight, rows), x)
 
