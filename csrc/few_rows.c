@@ -214,24 +214,36 @@ static float simple_product(const void *unpacked, const void *to) {
     return x->d * (float)dot(x->code, act->q, 32) * act->d;
 }
 
-static inline void multiply(const oe_few_product *p, int64_t first, int64_t last, size_t block_bytes, size_t act_bytes,
-                            unpack_block unpack, block_product product) {
+#define TILE 8 /* rows of activations whose sums are kept while a weight row is unpacked, block after block */
+
+static inline void multiply_tile(const oe_few_product *p, int64_t i, int64_t row, int64_t n_tile, size_t block_bytes,
+                                 size_t act_bytes, unpack_block unpack, block_product product) {
     union {
         q4k_block q4k;
         q6k_block q6k;
         simple_block simple;
     } unpacked;
-    for (int64_t i = first; i < last; i++) {
-        const uint8_t *block = p->weights + (size_t)i * p->row_bytes;
-        const char *act = p->acts;
-        for (int64_t n = 0; n < p->rows; n++) {
-            p->out[n * p->m + i] = 0;
+    const uint8_t *block = p->weights + (size_t)i * p->row_bytes;
+    float sum[TILE][OE_QUAD] = {{0}};
+    for (int64_t b = 0; b < p->blocks; b++, block += block_bytes) {
+        const int64_t first = (b / OE_QUAD * p->rows + row) * OE_QUAD + b % OE_QUAD;
+        unpack(block, &unpacked);
+        for (int64_t n = 0; n < n_tile; n++) {
+            const char *act = (const char *)p->acts + (size_t)(first + n * OE_QUAD) * act_bytes;
+            sum[n][b % OE_QUAD] += product(&unpacked, act);
         }
-        for (int64_t b = 0; b < p->blocks; b++, block += block_bytes) {
-            unpack(block, &unpacked);
-            for (int64_t n = 0; n < p->rows; n++, act += act_bytes) {
-                p->out[n * p->m + i] += product(&unpacked, act);
-            }
+    }
+    for (int64_t n = 0; n < n_tile; n++) {
+        p->out[(row + n) * p->m + i] = (sum[n][0] + sum[n][1]) + (sum[n][2] + sum[n][3]);
+    }
+}
+
+static inline void multiply(const oe_few_product *p, int64_t first, int64_t last, size_t block_bytes, size_t act_bytes,
+                            unpack_block unpack, block_product product) {
+    for (int64_t i = first; i < last; i++) {
+        for (int64_t row = 0; row < p->rows; row += TILE) {
+            const int64_t n_tile = p->rows - row < TILE ? p->rows - row : TILE;
+            multiply_tile(p, i, row, n_tile, block_bytes, act_bytes, unpack, product);
         }
     }
 }
@@ -254,8 +266,7 @@ static void q80_multiply(const oe_few_product *p, int64_t first, int64_t last) {
 
 /* -- the kernels of this build ------------------------------------------------------------------------------------- */
 
-const oe_few_kernel oe_few_scalar[OE_FEW_TYPES] =
-    OE_FEW_KERNELS(q4k_multiply, q6k_multiply, q40_multiply, q80_multiply);
+const oe_few_kernel oe_few_scalar[OE_FEW_TYPES] = OE_FEW_KERNELS(OE_FEW_NONE);
 
 static bool cpu_has(oe_few_isa isa) {
 #if defined(__x86_64__)

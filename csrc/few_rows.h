@@ -1,12 +1,14 @@
-/* Products of quantized weights with few rows of activations (2 to about 30: several callers decoding together).
+/* Products of quantized weights with few rows of activations (1 to about 30: one caller or several decoding together).
  *
  * Weights are read as they lie in GGUF files. Activations are quantized first, to 8 bits, as ggml does it for the same
  * products. Kernels take 16 (AVX-512) or 8 (AVX2) weight rows at a time, one in each 32-bit lane, unpack a block of
- * them once and multiply it with all rows of activations.
+ * them once and multiply it with all rows of activations. For a single row, which waits for memory more than for
+ * anything else, the lanes are 4 blocks each of 4 weight rows: what is in use then fits the first cache.
  *
- * Sums inside of a block are whole numbers, and the blocks of a row are added up in order with plain float operations
- * (no contraction: the build says -ffp-contract=off). So a result is the same bits on every instruction set, and does
- * not depend on how many rows share the product nor on the number of threads. */
+ * Sums inside of a block are whole numbers. The blocks of a row are added up in order with plain float operations (no
+ * contraction: the build says -ffp-contract=off), every fourth block to one of four sums s0 to s3, and the result is
+ * (s0 + s1) + (s2 + s3). So it is the same bits on every instruction set, and does not depend on how many rows share
+ * the product nor on the number of threads. */
 #ifndef OE_FEW_ROWS_H
 #define OE_FEW_ROWS_H
 
@@ -22,8 +24,9 @@ typedef enum oe_few_type { OE_FEW_Q4_K, OE_FEW_Q6_K, OE_FEW_Q4_0, OE_FEW_Q8_0, O
 typedef enum oe_few_isa { OE_FEW_SCALAR, OE_FEW_AVX2, OE_FEW_AVX512, OE_FEW_ISAS } oe_few_isa;
 
 #define OE_FEW_GROUP 16 /* results along m are shared out between threads in multiples of this */
+#define OE_QUAD 4       /* blocks of activations lie in fours; those that a row lacks in its last four are 0 */
 
-/* 256 activations x[i] = d * q[i], ggml's Q8_K with positive d. */
+/* 256 activations x[i] = d * q[i], ggml's Q8_K with positive d. Every 4 bytes of it are a word that kernels load. */
 typedef struct oe_act256 {
     float d;
     int16_t sum16[16]; /* of 16 values each */
@@ -42,7 +45,8 @@ typedef struct oe_act32 {
 typedef struct oe_few_product {
     const uint8_t *weights; /* [m] rows of `blocks` blocks */
     size_t row_bytes;
-    const void *acts;       /* [blocks][rows] oe_act256 or oe_act32: all rows of a block side by side */
+    const void *acts;       /* [blocks / OE_QUAD][rows][OE_QUAD] oe_act256 or oe_act32. For multiply_one the words of
+                               each four are interleaved: the first word of each, the second of each, .. */
     int64_t blocks;
     int64_t m;
     int64_t rows;
@@ -55,6 +59,7 @@ typedef struct oe_few_kernel {
     size_t act_bytes;   /* of activations */
     void (*quantize)(const float *x, void *act);
     void (*multiply)(const oe_few_product *p, int64_t first, int64_t last); /* results first .. last - 1 along m */
+    void (*multiply_one)(const oe_few_product *p, int64_t first, int64_t last); /* of a single row, or NULL */
 } oe_few_kernel;
 
 /* NULL where this build or this CPU lacks the instructions. For fewer than OE_FEW_GROUP results the scalar one. */
@@ -68,14 +73,15 @@ uint16_t oe_f32_to_f16(float x);
 void oe_few_quantize256(const float *x, void *act);
 void oe_few_quantize32(const float *x, void *act);
 
-/* What an array of the kernels of one instruction set holds, given the functions that multiply. */
-#define OE_FEW_KERNELS(q4k, q6k, q40, q80)                                                                            \
+/* What an array of the kernels of one instruction set holds, given the functions name_multiply and name_multiply_one. */
+#define OE_FEW_KERNELS(one)                                                                                           \
     {                                                                                                                 \
-        [OE_FEW_Q4_K] = {256, 144, sizeof(oe_act256), oe_few_quantize256, q4k},                                       \
-        [OE_FEW_Q6_K] = {256, 210, sizeof(oe_act256), oe_few_quantize256, q6k},                                       \
-        [OE_FEW_Q4_0] = {32, 18, sizeof(oe_act32), oe_few_quantize32, q40},                                           \
-        [OE_FEW_Q8_0] = {32, 34, sizeof(oe_act32), oe_few_quantize32, q80},                                           \
+        [OE_FEW_Q4_K] = {256, 144, sizeof(oe_act256), oe_few_quantize256, q4k_multiply, one(q4k)},                    \
+        [OE_FEW_Q6_K] = {256, 210, sizeof(oe_act256), oe_few_quantize256, q6k_multiply, one(q6k)},                    \
+        [OE_FEW_Q4_0] = {32, 18, sizeof(oe_act32), oe_few_quantize32, q40_multiply, one(q40)},                        \
+        [OE_FEW_Q8_0] = {32, 34, sizeof(oe_act32), oe_few_quantize32, q80_multiply, one(q80)},                        \
     }
+#define OE_FEW_NONE(name) NULL
 
 /* All zero where they are not compiled. */
 extern const oe_few_kernel oe_few_scalar[OE_FEW_TYPES];

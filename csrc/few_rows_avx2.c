@@ -75,10 +75,10 @@ INLINE __m256i byte_pair(__m256i words, int j) {
 INLINE void add_scaled(const int n_tile, const int words, const __m256i *codes, __m256i scale, const oe_act256 *act,
                        int from, __m256i *sum) {
     for (int n = 0; n < n_tile; n++) {
-        __m256i dot = _mm256_maddubs_epi16(codes[0], same4(act[n].q + from));
+        __m256i dot = _mm256_maddubs_epi16(codes[0], same4(act[OE_QUAD * n].q + from));
 #pragma GCC unroll 8
         for (int i = 1; i < words; i++) {
-            dot = _mm256_add_epi16(dot, _mm256_maddubs_epi16(codes[i], same4(act[n].q + from + 4 * i)));
+            dot = _mm256_add_epi16(dot, _mm256_maddubs_epi16(codes[i], same4(act[OE_QUAD * n].q + from + 4 * i)));
         }
         sum[n] = _mm256_add_epi32(sum[n], _mm256_madd_epi16(dot, scale));
     }
@@ -138,9 +138,9 @@ INLINE void q4k_block(const int n_tile, window w, const oe_act256 *act, __m256 *
     }
     for (int n = 0; n < n_tile; n++) {
         const __m256 most = _mm256_cvtepi32_ps(sum[n]);
-        const __m256 least = _mm256_cvtepi32_ps(times_sums(4, head.mins, act[n].sum32));
+        const __m256 least = _mm256_cvtepi32_ps(times_sums(4, head.mins, act[OE_QUAD * n].sum32));
         const __m256 x = _mm256_sub_ps(_mm256_mul_ps(head.d, most), _mm256_mul_ps(head.dmin, least));
-        out[n] = _mm256_add_ps(out[n], _mm256_mul_ps(x, _mm256_set1_ps(act[n].d)));
+        out[n] = _mm256_add_ps(out[n], _mm256_mul_ps(x, _mm256_set1_ps(act[OE_QUAD * n].d)));
     }
 }
 
@@ -192,9 +192,9 @@ INLINE void q6k_block(const int n_tile, window w, const oe_act256 *act, __m256 *
         }
     }
     for (int n = 0; n < n_tile; n++) {
-        const __m256i whole = _mm256_sub_epi32(sum[n], times_sums(8, s.pair, act[n].sum16));
+        const __m256i whole = _mm256_sub_epi32(sum[n], times_sums(8, s.pair, act[OE_QUAD * n].sum16));
         const __m256 x = _mm256_mul_ps(s.d, _mm256_cvtepi32_ps(whole));
-        out[n] = _mm256_add_ps(out[n], _mm256_mul_ps(x, _mm256_set1_ps(act[n].d)));
+        out[n] = _mm256_add_ps(out[n], _mm256_mul_ps(x, _mm256_set1_ps(act[OE_QUAD * n].d)));
     }
 }
 
@@ -223,10 +223,10 @@ INLINE void q40_block(const int n_tile, window w, const oe_act32 *act, __m256 *o
     for (int n = 0; n < n_tile; n++) {
         __m256i dot = _mm256_setzero_si256();
         for (int i = 0; i < 8; i++) { /* 8 * 2 * 15 * 127 fits 16 bits */
-            dot = _mm256_add_epi16(dot, _mm256_maddubs_epi16(codes[i], same4(act[n].q + 4 * i)));
+            dot = _mm256_add_epi16(dot, _mm256_maddubs_epi16(codes[i], same4(act[OE_QUAD * n].q + 4 * i)));
         }
         dot = _mm256_madd_epi16(dot, _mm256_set1_epi16(1));
-        add_simple(act + n, _mm256_add_epi32(dot, _mm256_set1_epi32(act[n].minus8)), d, out + n);
+        add_simple(act + OE_QUAD * n, _mm256_add_epi32(dot, _mm256_set1_epi32(act[OE_QUAD * n].minus8)), d, out + n);
     }
 }
 
@@ -238,20 +238,20 @@ INLINE void q80_block(const int n_tile, window w, const oe_act32 *act, __m256 *o
     for (int n = 0; n < n_tile; n++) {
         __m256i dot = _mm256_setzero_si256();
         for (int i = 0; i < 8; i++) { /* |code| times the activation with the code's sign: 2 * 128 * 127 fits 16 bits */
-            const __m256i q = _mm256_sign_epi8(same4(act[n].q + 4 * i), codes[i]);
+            const __m256i q = _mm256_sign_epi8(same4(act[OE_QUAD * n].q + 4 * i), codes[i]);
             const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(codes[i]), q);
             dot = _mm256_add_epi32(dot, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
         }
-        add_simple(act + n, dot, d, out + n);
+        add_simple(act + OE_QUAD * n, dot, d, out + n);
     }
 }
 
 /* -- all rows of activations, in tiles ----------------------------------------------------------------------------- */
 
-INLINE void store(const int n_tile, const __m256 *out, int skip, float *to, int64_t m) {
+INLINE void store(const int n_tile, const __m256 (*out)[TILE], int skip, float *to, int64_t m) {
     for (int n = 0; n < n_tile; n++) {
         float lane[LANES];
-        _mm256_storeu_ps(lane, out[n]);
+        _mm256_storeu_ps(lane, _mm256_add_ps(_mm256_add_ps(out[0][n], out[1][n]), _mm256_add_ps(out[2][n], out[3][n])));
         memcpy(to + n * m + skip, lane + skip, (size_t)(LANES - skip) * sizeof *lane);
     }
 }
@@ -261,13 +261,11 @@ INLINE void store(const int n_tile, const __m256 *out, int skip, float *to, int6
 #define DEFINE_MULTIPLY(name, act_t, block_bytes)                                                                     \
     INLINE void name##_tile(const int n_tile, const oe_few_product *p, int64_t row, int64_t from, int skip) {         \
         window w = {p->weights + (size_t)from * p->row_bytes, p->row_bytes};                                          \
-        const act_t *act = (const act_t *)p->acts + row;                                                              \
-        __m256 out[TILE];                                                                                             \
-        for (int n = 0; n < n_tile; n++) {                                                                            \
-            out[n] = _mm256_setzero_ps();                                                                             \
-        }                                                                                                             \
-        for (int64_t b = 0; b < p->blocks; b++, act += p->rows, w.at += block_bytes) {                                \
-            name##_block(n_tile, w, act, out);                                                                        \
+        const act_t *act = (const act_t *)p->acts + row * OE_QUAD;                                                    \
+        __m256 out[OE_QUAD][TILE];                                                                                    \
+        memset(out, 0, sizeof out);                                                                                   \
+        for (int64_t b = 0; b < p->blocks; b++, w.at += block_bytes) {                                                \
+            name##_block(n_tile, w, act + b / OE_QUAD * p->rows * OE_QUAD + b % OE_QUAD, out[b % OE_QUAD]);           \
         }                                                                                                             \
         store(n_tile, out, skip, p->out + row * p->m + from, p->m);                                                   \
     }                                                                                                                 \
@@ -289,8 +287,7 @@ DEFINE_MULTIPLY(q6k, oe_act256, 210)
 DEFINE_MULTIPLY(q40, oe_act32, 18)
 DEFINE_MULTIPLY(q80, oe_act32, 34)
 
-const oe_few_kernel oe_few_avx2[OE_FEW_TYPES] =
-    OE_FEW_KERNELS(q4k_multiply, q6k_multiply, q40_multiply, q80_multiply);
+const oe_few_kernel oe_few_avx2[OE_FEW_TYPES] = OE_FEW_KERNELS(OE_FEW_NONE);
 
 #else
 const oe_few_kernel oe_few_avx2[OE_FEW_TYPES];

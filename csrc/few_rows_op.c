@@ -1,6 +1,7 @@
 #include "few_rows_op.h"
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "ggml.h"
@@ -10,8 +11,12 @@
 
 typedef _Atomic int64_t counter;
 
+static int64_t quads_of(const oe_few_kernel *kernel, int64_t k) {
+    return (k / kernel->block + OE_QUAD - 1) / OE_QUAD;
+}
+
 static int64_t acts_bytes(const oe_few_kernel *kernel, int64_t k, int64_t rows) {
-    const int64_t bytes = k / kernel->block * rows * (int64_t)kernel->act_bytes;
+    const int64_t bytes = quads_of(kernel, k) * rows * OE_QUAD * (int64_t)kernel->act_bytes;
     return (bytes + LINE - 1) / LINE * LINE;
 }
 
@@ -24,17 +29,41 @@ static counter *taken_shares(const oe_few_kernel *kernel, const struct ggml_tens
     return (counter *)(void *)((char *)acts->data + acts_bytes(kernel, k, rows));
 }
 
+/* Words side by side that are in the same place of their blocks. */
+static void interleave(const char *acts, size_t act_bytes, char *to) {
+    for (size_t at = 0; at < act_bytes; at += 4) {
+        for (size_t b = 0; b < OE_QUAD; b++) {
+            memcpy(to + at * OE_QUAD + 4 * b, acts + b * act_bytes + at, 4);
+        }
+    }
+}
+
+static void quantize_quad(const oe_few_kernel *kernel, const float *x, int64_t blocks, bool alone, char *to) {
+    const size_t size = kernel->act_bytes;
+    char acts[OE_QUAD * sizeof(oe_act256)] = {0};
+    for (int64_t b = 0; b < OE_QUAD && b < blocks; b++) {
+        kernel->quantize(x + b * kernel->block, acts + (size_t)b * size);
+    }
+    if (alone) {
+        interleave(acts, size, to);
+    } else {
+        memcpy(to, acts, OE_QUAD * size);
+    }
+}
+
 void oe_few_quantize_op(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
     const oe_few_kernel *kernel = userdata;
     const struct ggml_tensor *x = dst->src[0];
-    const int64_t rows = x->ne[1], all = x->ne[0] / kernel->block * rows;
+    const int64_t k = x->ne[0], rows = x->ne[1], all = quads_of(kernel, k) * rows;
+    const bool alone = rows == 1 && kernel->multiply_one;
     if (ith == 0) {
-        atomic_init(taken_shares(kernel, dst, x->ne[0], rows), 0);
+        atomic_init(taken_shares(kernel, dst, k, rows), 0);
     }
     for (int64_t i = all * ith / nth; i < all * (ith + 1) / nth; i++) {
         const char *row = (const char *)x->data + (size_t)(i % rows) * x->nb[1];
-        void *to = (char *)dst->data + (size_t)i * kernel->act_bytes;
-        kernel->quantize((const float *)row + i / rows * kernel->block, to);
+        const int64_t block = i / rows * OE_QUAD;
+        quantize_quad(kernel, (const float *)row + block * kernel->block, k / kernel->block - block, alone,
+                      (char *)dst->data + (size_t)(i * OE_QUAD) * kernel->act_bytes);
     }
 }
 
@@ -52,12 +81,14 @@ void oe_few_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *userdat
     };
     const int64_t groups = (product.m + OE_FEW_GROUP - 1) / OE_FEW_GROUP;
     const int64_t shares = groups < nth * SHARES ? groups : nth * SHARES;
+    void (*const multiply)(const oe_few_product *p, int64_t first, int64_t last) =
+        product.rows == 1 && kernel->multiply_one ? kernel->multiply_one : kernel->multiply;
     counter *taken = taken_shares(kernel, acts, weights->ne[0], product.rows);
     int64_t share;
     (void)ith;
     while ((share = atomic_fetch_add_explicit(taken, 1, memory_order_relaxed)) < shares) {
         const int64_t last = groups * (share + 1) / shares * OE_FEW_GROUP;
-        kernel->multiply(&product, groups * share / shares * OE_FEW_GROUP, last < product.m ? last : product.m);
+        multiply(&product, groups * share / shares * OE_FEW_GROUP, last < product.m ? last : product.m);
     }
     if (share == shares + nth - 1) { /* each thread goes away once, and this is the last */
         atomic_store_explicit(taken, 0, memory_order_relaxed);

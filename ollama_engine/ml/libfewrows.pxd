@@ -18,9 +18,13 @@ cdef extern from "few_rows.h" nogil:
         OE_FEW_AVX2
         OE_FEW_AVX512
 
+    struct oe_few_product:
+        pass
+
     struct oe_few_kernel:
         int64_t block
         void (*quantize)(const float *x, void *act) noexcept
+        void (*multiply_one)(const oe_few_product *p, int64_t first, int64_t last) noexcept
 
     const oe_few_kernel *oe_few_kernel_find(oe_few_type type, oe_few_isa isa, int64_t m)
 

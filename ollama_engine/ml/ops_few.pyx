@@ -90,7 +90,7 @@ cdef Tensor _rounded(Graph graph, Tensor b, const oe_few_kernel *kernel):
     """The activations as the kernel takes them. Products of the same values share them: query, key and value do."""
     cdef int64_t[4] ne = [oe_few_acts_size(kernel, b.ptr.ne[0], b.ptr.ne[1]), 1, 1, 1]
     cdef lib.ggml_tensor *operand = b.ptr
-    key = (<size_t>b.ptr, <size_t>kernel.quantize)
+    key = (<size_t>b.ptr, <size_t>kernel.quantize, b.ptr.ne[1] == 1 and kernel.multiply_one != NULL)
     acts = graph.rounded.get(key)
     if acts is None:
         acts = wrap(graph, _custom(graph, ne, lib.GGML_TYPE_I8, &operand, 1, oe_few_quantize_op, kernel))

@@ -183,6 +183,28 @@ def test_activations_may_be_a_window(backend: Backend, dtype: str) -> None:
     assert got.tobytes() == product(backend, dtype, raw, np.ascontiguousarray(wide[:, 4:260]), None).tobytes()
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_products_share_activations(backend: Backend, dtype: str, rows: int) -> None:
+    """Products of the same values round them once, for each form in which kernels take them, and give the same bits."""
+    many, few = raw_weights(dtype, 48, 512), raw_weights(dtype, 5, 512)
+    x = RNG.normal(0, 1, (rows, 512)).astype(np.float32)
+    with Storage(backend, 2) as storage, Context(backend) as ctx:
+        weights = [storage.add("many", dtype, (512, 48)), storage.add("few", dtype, (512, 5))]
+        storage.allocate(0)
+        weights[0].set_bytes(many)
+        weights[1].set_bytes(few)
+        b = ctx.from_floats(x)
+        products = [ops.mul_mat_few(w, b) for w in (*weights, weights[0])]
+        ctx.forward(*products)
+        one_row_has_its_own = rows == 1 and few_rows_instructions(dtype)[-1] == "avx512"
+        assert ctx.n_nodes == len(products) + 1 + one_row_has_its_own
+        ctx.compute()
+        got = [y.numpy().tobytes() for y in products]
+    expected = [product(backend, dtype, raw, x, None).tobytes() for raw in (many, few)]
+    assert got == [*expected, expected[0]]
+
+
 def test_where_it_is_chosen(backend: Backend, ctx: Context) -> None:
     """Only for weights that lie in the CPU's memory as in the file."""
     with Storage(backend, 2) as storage, Storage(backend, 1) as packed:
