@@ -52,7 +52,7 @@ def few_rows_chosen(str dtype not None):
 
 
 def suits_few_rows(Tensor weight not None):
-    """Whether mul_mat_few is chosen here for products of this weight, which must lie in the CPU's memory as in a file."""
+    """Whether mul_mat_few is chosen here for products of this weight: it must lie in the CPU's memory as in a file."""
     alive(weight)
     cdef lib.ggml_tensor *w = weight.ptr
     if not few_rows_chosen(weight.dtype) or weight.owner.is_packed or w.ne[2] != 1 or w.ne[3] != 1:
