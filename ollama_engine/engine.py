@@ -1,4 +1,7 @@
-"""Engine: the public face. Load a model, then generate, stream, score and tokenize from any thread."""
+"""Engine: the public face. Load a model, then generate, stream, score and tokenize from any thread.
+
+What only some callers need, asyncio and sessions, is imported when they ask for it: a program starts sooner.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,6 @@ from ollama_engine.errors import ClosedError
 from ollama_engine.ml.device import devices as all_devices
 from ollama_engine.ml.device_info import Device
 from ollama_engine.ml.memory import MemoryReport
-from ollama_engine.runner.astream import AsyncStream, completions
 from ollama_engine.runner.core import Core
 from ollama_engine.runner.desk import Desk, check_forkable
 from ollama_engine.runner.intake import new_scoring
@@ -26,14 +28,15 @@ from ollama_engine.runner.model_info import ModelInfo, model_info
 from ollama_engine.runner.monitor import Monitor, SlotInfo
 from ollama_engine.runner.prompts import Prompt, Prompts, is_many, many
 from ollama_engine.runner.request import Completion, Request, collect, results
-from ollama_engine.runner.session import Session
-from ollama_engine.runner.session_loading import load_session
 from ollama_engine.runner.stream import Stream
 from ollama_engine.runner.terms import RequestOptions, Terms
 from ollama_engine.sample import SamplingParams
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from ollama_engine.runner.astream import AsyncStream
+    from ollama_engine.runner.session import Session
 
 _DEFAULT_PARAMS = SamplingParams()
 
@@ -200,6 +203,8 @@ class Engine:
     ) -> Completion | list[Completion]:  # fmt: skip
         """`generate` for asyncio. Cancelling the task cancels the request."""
         if n is not None or is_many(prompt):
+            from ollama_engine.runner.astream import AsyncStream, completions  # noqa: PLC0415
+
             streams = self._ready().start_all(lambda: AsyncStream(self), many(prompt), params, n, options)
             return await completions(streams)
         return await self.astream(cast(Prompt, prompt), params, **options).completion()
@@ -208,6 +213,8 @@ class Engine:
         self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestOptions]
     ) -> AsyncStream:
         """`stream` for asyncio: `async for chunk in engine.astream(...)`. Call it where an event loop runs."""
+        from ollama_engine.runner.astream import AsyncStream  # noqa: PLC0415
+
         desk, stream = self._ready(), AsyncStream(self)
         desk.start(desk.ids(prompt), params, Terms.of(options), stream.ticket)
         return stream
@@ -216,6 +223,8 @@ class Engine:
 
     def session(self) -> Session:
         """A session: a text that grows by what is appended and answered, and stays in the cache meanwhile."""
+        from ollama_engine.runner.session import Session  # noqa: PLC0415
+
         return Session(self, self._ready())
 
     def load_session(self, path: str | os.PathLike[str]) -> Session:
@@ -224,6 +233,8 @@ class Engine:
         Raises OSError; SessionFormatError for a file that is damaged, or of another model or version;
         ContextOverflowError when its tokens are more than num_ctx, or sessions and requests hold the cells.
         """
+        from ollama_engine.runner.session_loading import load_session  # noqa: PLC0415
+
         return load_session(self, self._ready(), path)
 
     def _ready(self) -> Desk:
