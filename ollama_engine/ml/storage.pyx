@@ -16,37 +16,8 @@ from ollama_engine.ml.tensor cimport Graph, Owner, Tensor, describe, wrap
 from ollama_engine.ml.types cimport shape_to_ne, type_of, whole
 
 
-cdef extern from *:
-    """
-    #include <stdint.h>
-    #include <sys/mman.h>
-    #include <unistd.h>
-    #if defined(__linux__) && !defined(MADV_POPULATE_READ)
-    #define MADV_POPULATE_READ 22  /* of Linux 5.14; older C libraries have no name for it */
-    #endif
-    static int oe_populate(char *start, size_t size) {
-    #ifdef MADV_POPULATE_READ
-        const size_t before = (uintptr_t)start % (size_t)sysconf(_SC_PAGESIZE);
-        return madvise(start - before, size + before, MADV_POPULATE_READ);
-    #else
-        (void)start, (void)size;
-        return -1;
-    #endif
-    }
-    """
-    int oe_populate(char *start, size_t size) nogil
-
-
 # What ggml's CPU kernels expect of the address of a tensor.
 ALIGNMENT = 32
-
-cdef enum:
-    STRETCH = 4 << 20  # bytes of a mapped file that a thread brings in at a time
-
-
-cdef struct Range:
-    char *start
-    size_t size
 
 
 cdef struct Filling:
@@ -135,9 +106,7 @@ cdef class Storage(Owner):
         with self.lock:
             self.check_device(number)
             self.take(self.backend.buffer_type(number), self.backend.devices[number].name)
-            buffer = (<Buffer>self.buffers[-1]).buffer
-            with nogil:
-                lib.ggml_backend_buffer_clear(buffer, 0)
+            _zero((<Buffer>self.buffers[-1]).buffer, self.backend.threads)
 
     def allocate_packed(self):
         """Allocate all declared tensors on the CPU in its packed layout; `set_bytes` converts. See `can_pack`."""
@@ -218,7 +187,7 @@ cdef class Storage(Owner):
         """
         cdef int64_t first = whole(offset), length = whole(size)
         cdef int threads = self.backend.threads, status
-        cdef Range mapped
+        cdef char *start
         self.charge(0)
         with self.lock:
             self.busy()
@@ -228,10 +197,9 @@ cdef class Storage(Owner):
             room = lib.ggml_backend_buffer_get_size(buffer)
             if first < 0 or not 0 <= length <= <int64_t>room or first > <int64_t>room - length:
                 raise ShapeError(f"{length} bytes from byte {first} are not all within the {room} mapped ones")
-            mapped.start = <char *>lib.ggml_backend_buffer_get_base(buffer) + first
-            mapped.size = length
+            start = <char *>lib.ggml_backend_buffer_get_base(buffer) + first
             with nogil:
-                status = fan.oe_fan_out((mapped.size + STRETCH - 1) // STRETCH, threads, _populate, &mapped)
+                status = fan.oe_stretches_populate(start, length, threads)
         return status == 0
 
     def fill(self, contents):
@@ -239,9 +207,10 @@ cdef class Storage(Owner):
 
         For memory of the CPU, packed or not. Raises as `set_bytes` does, with nothing changed.
         """
-        cdef Filling *fillings = <Filling *>calloc(max(1, len(contents)), sizeof(Filling))
+        contents = dict(contents)  # what it holds stays the same, whoever else has it
         cdef size_t held = 0, n = len(contents)
         cdef int threads = self.backend.threads
+        cdef Filling *fillings = <Filling *>calloc(max(1, n), sizeof(Filling))
         if fillings == NULL:
             raise NoMemoryError("no memory for a list of tensors")
         try:
@@ -342,10 +311,15 @@ cdef int _check_fillings(Storage storage, contents, const Filling *fillings) exc
     return 0
 
 
-cdef int _populate(void *context, size_t i) noexcept nogil:
-    cdef Range *mapped = <Range *>context
-    cdef size_t begin = i * STRETCH
-    return oe_populate(mapped.start + begin, min(<size_t>STRETCH, mapped.size - begin))
+cdef int _zero(lib.ggml_backend_buffer_t buffer, int threads) except -1:
+    cdef bint on_host = lib.ggml_backend_buffer_is_host(buffer)
+    cdef void *start = lib.ggml_backend_buffer_get_base(buffer)
+    with nogil:
+        if on_host:
+            fan.oe_stretches_zero(start, lib.ggml_backend_buffer_get_size(buffer), threads)
+        else:
+            lib.ggml_backend_buffer_clear(buffer, 0)
+    return 0
 
 
 cdef int _fill(void *context, size_t i) noexcept nogil:
