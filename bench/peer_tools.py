@@ -129,7 +129,7 @@ class Finished:
 
 
 def _environment() -> dict[str, str]:
-    """Programs in Python find their bytecode, as they do once installed: compiling ours takes a tenth of a second."""
+    """Programs in Python keep their bytecode, as they do once installed, and do not compile themselves at each start."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
