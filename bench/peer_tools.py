@@ -129,7 +129,7 @@ class Finished:
 
 
 def _environment() -> dict[str, str]:
-    """Programs in Python keep their bytecode, as they do once installed, and do not compile themselves at each start."""
+    """Programs in Python keep their bytecode, as they do once installed, and are not compiled at each start."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 

@@ -1,7 +1,4 @@
-"""Engine: the public face. Load a model, then generate, stream, score and tokenize from any thread.
-
-What only some callers need, asyncio and sessions, is imported when they ask for it: a program starts sooner.
-"""
+"""Engine: the public face. Load a model, then generate, stream, score and tokenize from any thread."""
 
 from __future__ import annotations
 
@@ -13,6 +10,7 @@ from typing import TYPE_CHECKING, cast, overload
 import numpy as np
 import numpy.typing as npt
 
+import ollama_engine  # its AsyncStream and Session are imported when they are asked for: a program starts sooner
 from ollama_engine.config import CacheType, EngineConfig, FlashAttention
 from ollama_engine.errors import ClosedError
 from ollama_engine.ml.device import devices as all_devices
@@ -34,9 +32,6 @@ from ollama_engine.sample import SamplingParams
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-    from ollama_engine.runner.astream import AsyncStream
-    from ollama_engine.runner.session import Session
 
 _DEFAULT_PARAMS = SamplingParams()
 
@@ -211,23 +206,19 @@ class Engine:
 
     def astream(
         self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestOptions]
-    ) -> AsyncStream:
+    ) -> ollama_engine.AsyncStream:
         """`stream` for asyncio: `async for chunk in engine.astream(...)`. Call it where an event loop runs."""
-        from ollama_engine.runner.astream import AsyncStream  # noqa: PLC0415
-
-        desk, stream = self._ready(), AsyncStream(self)
+        desk, stream = self._ready(), ollama_engine.AsyncStream(self)
         desk.start(desk.ids(prompt), params, Terms.of(options), stream.ticket)
         return stream
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
-    def session(self) -> Session:
+    def session(self) -> ollama_engine.Session:
         """A session: a text that grows by what is appended and answered, and stays in the cache meanwhile."""
-        from ollama_engine.runner.session import Session  # noqa: PLC0415
+        return ollama_engine.Session(self, self._ready())
 
-        return Session(self, self._ready())
-
-    def load_session(self, path: str | os.PathLike[str]) -> Session:
+    def load_session(self, path: str | os.PathLike[str]) -> ollama_engine.Session:
         """The session that `Session.save` wrote, with its keys and values.
 
         Raises OSError; SessionFormatError for a file that is damaged, or of another model or version;
