@@ -39,9 +39,17 @@ void oe_bpe_free(oe_bpe *bpe) {
     bpe->whole = NULL;
 }
 
-int oe_bpe_put_token(oe_bpe *bpe, const char *text, uint32_t length, int32_t id, int whole) {
-    bpe->whole[id] = (uint8_t)whole;
-    return oe_text_map_put(&bpe->texts, text, length, id);
+int oe_bpe_put_tokens(oe_bpe *bpe, const oe_bpe_text *texts, int n, int32_t id, const uint8_t *whole) {
+    memcpy(bpe->whole + id, whole, (size_t)n);
+    for (int i = 0; i < n; ++i) {
+        oe_text_map_prefetch(&bpe->texts, texts[i].start, texts[i].length);
+    }
+    for (int i = 0; i < n; ++i) {
+        if (oe_text_map_put(&bpe->texts, texts[i].start, texts[i].length, id + i) < 0) {
+            return -1;
+        }
+    }
+    return 0;
 }
 
 /* The id of a text; a text that no token has gets the next id past the vocabulary. -1 when memory is short. */
@@ -53,34 +61,75 @@ static int32_t intern(oe_bpe *bpe, const char *text, uint32_t length) {
     return oe_text_map_put(&bpe->texts, text, length, bpe->n_texts) < 0 ? -1 : bpe->n_texts++;
 }
 
-int oe_bpe_put_merge(oe_bpe *bpe, const char *text, uint32_t length, uint32_t rank) {
-    const char *space = length > 2 ? memchr(text + 1, ' ', length - 1) : NULL;
-    if (!space || space + 1 == text + length) {
+/* A merge on its way into the tables. */
+typedef struct {
+    char    *joined; /* both parts */
+    char     room[64];
+    uint32_t left_length, length;
+    int32_t  left, right, result;
+} joint;
+
+/* 0; 1 when there is no space to split at; -1 when memory is short. */
+static int join(joint *j, const oe_bpe_text *text) {
+    const char *space = text->length > 2 ? memchr(text->start + 1, ' ', text->length - 1) : NULL;
+    j->joined = j->room;
+    if (!space || space + 1 == text->start + text->length) {
         return 1;
     }
-    uint32_t left_length = (uint32_t)(space - text);
-    uint32_t right_length = length - left_length - 1;
-    char stack[256];
-    char *joined = length <= sizeof stack ? stack : malloc(length);
-    if (!joined) {
+    j->length = text->length - 1;
+    j->left_length = (uint32_t)(space - text->start);
+    if (j->length > sizeof j->room && !(j->joined = malloc(j->length))) {
         return -1;
     }
-    memcpy(joined, text, left_length);
-    memcpy(joined + left_length, space + 1, right_length);
-    int32_t left = intern(bpe, joined, left_length);
-    int32_t right = intern(bpe, joined + left_length, right_length);
-    int32_t result = intern(bpe, joined, left_length + right_length);
-    if (!bpe->byte_level) {
-        oe_words_add(&bpe->words, joined, left_length + right_length);
-    }
-    if (joined != stack) {
-        free(joined);
-    }
-    if (left < 0 || right < 0 || result < 0) {
-        return -1;
-    }
-    oe_pair_map_put(&bpe->merges, left, right, (oe_merge){rank, result});
+    memcpy(j->joined, text->start, j->left_length);
+    memcpy(j->joined + j->left_length, space + 1, j->length - j->left_length);
     return 0;
+}
+
+static int intern_joint(oe_bpe *bpe, joint *j) {
+    j->left = intern(bpe, j->joined, j->left_length);
+    j->right = intern(bpe, j->joined + j->left_length, j->length - j->left_length);
+    j->result = intern(bpe, j->joined, j->length);
+    if (!bpe->byte_level) {
+        oe_words_add(&bpe->words, j->joined, j->length);
+    }
+    return j->left < 0 || j->right < 0 || j->result < 0 ? -1 : 0;
+}
+
+static int put_joints(oe_bpe *bpe, joint *joints, int n, uint32_t rank) {
+    for (int i = 0; i < n; ++i) {
+        oe_text_map_prefetch(&bpe->texts, joints[i].joined, joints[i].left_length);
+        oe_text_map_prefetch(&bpe->texts, joints[i].joined + joints[i].left_length,
+                             joints[i].length - joints[i].left_length);
+        oe_text_map_prefetch(&bpe->texts, joints[i].joined, joints[i].length);
+    }
+    for (int i = 0; i < n; ++i) {
+        if (intern_joint(bpe, &joints[i]) < 0) {
+            return -1;
+        }
+        oe_pair_map_prefetch(&bpe->merges, joints[i].left, joints[i].right);
+    }
+    for (int i = 0; i < n; ++i) {
+        oe_pair_map_put(&bpe->merges, joints[i].left, joints[i].right, (oe_merge){rank + (uint32_t)i, joints[i].result});
+    }
+    return 0;
+}
+
+int oe_bpe_put_merges(oe_bpe *bpe, const oe_bpe_text *texts, int n, uint32_t rank) {
+    joint joints[OE_BPE_BATCH];
+    int joined = 0, status = 0;
+    while (joined < n && (status = join(&joints[joined], &texts[joined])) == 0) {
+        joined++;
+    }
+    if (status == 0) {
+        status = put_joints(bpe, joints, n, rank);
+    }
+    for (int i = 0; i < joined; ++i) {
+        if (joints[i].joined != joints[i].room) {
+            free(joints[i].joined);
+        }
+    }
+    return status > 0 ? n - joined : status;
 }
 
 int oe_bpe_finish(oe_bpe *bpe) {

@@ -33,10 +33,22 @@ typedef struct {
 /* Functions that allocate return 0, or -1 when memory is short. */
 int  oe_bpe_init(oe_bpe *bpe, int32_t n_vocab, uint32_t n_merges, int byte_level);
 void oe_bpe_free(oe_bpe *bpe);
-int  oe_bpe_put_token(oe_bpe *bpe, const char *text, uint32_t length, int32_t id, int whole);
 
-/* After all tokens: "left right". 1 when there is no space to split at. */
-int oe_bpe_put_merge(oe_bpe *bpe, const char *text, uint32_t length, uint32_t rank);
+typedef struct {
+    const char *start;
+    uint32_t    length;
+} oe_bpe_text;
+
+/* Tables of a vocabulary are larger than a cache, and every text lies elsewhere in them: texts come in batches, so that
+ * one does not wait for memory before the next is looked for. At most this many at once. */
+enum { OE_BPE_BATCH = 32 };
+
+/* Tokens `id`, `id` + 1, ... */
+int oe_bpe_put_tokens(oe_bpe *bpe, const oe_bpe_text *texts, int n, int32_t id, const uint8_t *whole);
+
+/* After all tokens: "left right", of ranks `rank`, `rank` + 1, ... When one has no space to split at, the number of
+ * texts from there on. */
+int oe_bpe_put_merges(oe_bpe *bpe, const oe_bpe_text *texts, int n, uint32_t rank);
 
 /* After all tokens. */
 int oe_bpe_finish(oe_bpe *bpe);

@@ -173,8 +173,16 @@ static oe_pair_slot *probe(const oe_pair_map *map, uint64_t key) {
     }
 }
 
+static uint64_t pair_key(int32_t left, int32_t right) {
+    return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
+}
+
+void oe_pair_map_prefetch(const oe_pair_map *map, int32_t left, int32_t right) {
+    __builtin_prefetch(&map->slots[hash_pair(pair_key(left, right)) & map->mask], 1);
+}
+
 void oe_pair_map_put(oe_pair_map *map, int32_t left, int32_t right, oe_merge merge) {
-    uint64_t key = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
+    uint64_t key = pair_key(left, right);
     oe_pair_slot *slot = probe(map, key);
     if (slot->key == UINT64_MAX) {
         slot->key = key;
@@ -188,7 +196,7 @@ int oe_pair_map_find(const void *map, const char *text, const oe_symbol *left, c
     if (left->id < 0 || right->id < 0) {
         return 0;
     }
-    const oe_pair_slot *slot = probe(map, (uint64_t)(uint32_t)left->id << 32 | (uint32_t)right->id);
+    const oe_pair_slot *slot = probe(map, pair_key(left->id, right->id));
     *merge = slot->merge;
     return slot->key != UINT64_MAX;
 }

@@ -72,6 +72,9 @@ void oe_pair_map_free(oe_pair_map *map);
 /* The first rank given to a pair stays. */
 void oe_pair_map_put(oe_pair_map *map, int32_t left, int32_t right, oe_merge merge);
 
+/* Lets the slot of a pair come into the cache while something else is done; the pair is put later. */
+void oe_pair_map_prefetch(const oe_pair_map *map, int32_t left, int32_t right);
+
 /* An oe_merge_find whose model is an oe_pair_map. */
 int oe_pair_map_find(const void *map, const char *text, const oe_symbol *left, const oe_symbol *right, oe_merge *merge);
 

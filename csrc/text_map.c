@@ -132,6 +132,10 @@ int oe_text_map_put(oe_text_map *map, const char *key, uint32_t length, int32_t 
     return 0;
 }
 
+void oe_text_map_prefetch(const oe_text_map *map, const char *key, size_t length) {
+    __builtin_prefetch(&map->slots[(uint32_t)hash_bytes(key, length) & map->mask], 1);
+}
+
 int32_t oe_text_map_find(const oe_text_map *map, const char *key, size_t length) {
     return probe(map, hash_bytes(key, length), key, length)->id;
 }

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, cast, overload
 import numpy as np
 import numpy.typing as npt
 
+import ollama_engine  # its AsyncStream and Session are imported when they are asked for: a program starts sooner
 from ollama_engine.config import CacheType, EngineConfig, FlashAttention
 from ollama_engine.errors import ClosedError
 from ollama_engine.ml.device import devices as all_devices
 from ollama_engine.ml.device_info import Device
 from ollama_engine.ml.memory import MemoryReport
-from ollama_engine.runner.astream import AsyncStream, completions
 from ollama_engine.runner.core import Core
 from ollama_engine.runner.desk import Desk, check_forkable
 from ollama_engine.runner.intake import new_scoring
@@ -26,8 +26,6 @@ from ollama_engine.runner.model_info import ModelInfo, model_info
 from ollama_engine.runner.monitor import Monitor, SlotInfo
 from ollama_engine.runner.prompts import Prompt, Prompts, is_many, many
 from ollama_engine.runner.request import Completion, Request, collect, results
-from ollama_engine.runner.session import Session
-from ollama_engine.runner.session_loading import load_session
 from ollama_engine.runner.stream import Stream
 from ollama_engine.runner.terms import RequestOptions, Terms
 from ollama_engine.sample import SamplingParams
@@ -200,30 +198,34 @@ class Engine:
     ) -> Completion | list[Completion]:  # fmt: skip
         """`generate` for asyncio. Cancelling the task cancels the request."""
         if n is not None or is_many(prompt):
+            from ollama_engine.runner.astream import AsyncStream, completions  # noqa: PLC0415
+
             streams = self._ready().start_all(lambda: AsyncStream(self), many(prompt), params, n, options)
             return await completions(streams)
         return await self.astream(cast(Prompt, prompt), params, **options).completion()
 
     def astream(
         self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestOptions]
-    ) -> AsyncStream:
+    ) -> ollama_engine.AsyncStream:
         """`stream` for asyncio: `async for chunk in engine.astream(...)`. Call it where an event loop runs."""
-        desk, stream = self._ready(), AsyncStream(self)
+        desk, stream = self._ready(), ollama_engine.AsyncStream(self)
         desk.start(desk.ids(prompt), params, Terms.of(options), stream.ticket)
         return stream
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
-    def session(self) -> Session:
+    def session(self) -> ollama_engine.Session:
         """A session: a text that grows by what is appended and answered, and stays in the cache meanwhile."""
-        return Session(self, self._ready())
+        return ollama_engine.Session(self, self._ready())
 
-    def load_session(self, path: str | os.PathLike[str]) -> Session:
+    def load_session(self, path: str | os.PathLike[str]) -> ollama_engine.Session:
         """The session that `Session.save` wrote, with its keys and values.
 
         Raises OSError; SessionFormatError for a file that is damaged, or of another model or version;
         ContextOverflowError when its tokens are more than num_ctx, or sessions and requests hold the cells.
         """
+        from ollama_engine.runner.session_loading import load_session  # noqa: PLC0415
+
         return load_session(self, self._ready(), path)
 
     def _ready(self) -> Desk:

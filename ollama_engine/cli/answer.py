@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
-from ollama_engine.engine import Engine
-from ollama_engine.runner.request import Chunk, Usage
-from ollama_engine.sample import SamplingParams
+if TYPE_CHECKING:
+    from ollama_engine.engine import Engine
+    from ollama_engine.runner.request import Chunk, Usage
+    from ollama_engine.sample import SamplingParams
 
 __all__ = ["Answerer", "usage_text"]
 

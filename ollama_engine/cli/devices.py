@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import ollama_engine
 from ollama_engine.cli.tables import size, table
-from ollama_engine.engine import Engine
-from ollama_engine.ml.device_info import Device
+
+if TYPE_CHECKING:
+    from ollama_engine.ml.device_info import Device
 
 __all__ = ["add_arguments", "main"]
 
@@ -20,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> None:
     """Print the devices."""
-    devices = Engine.devices()
+    devices = ollama_engine.Engine.devices()
     if args.json:
         print(json.dumps([device_facts(device) for device in devices], indent=2))
         return

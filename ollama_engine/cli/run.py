@@ -6,15 +6,19 @@ import argparse
 import dataclasses
 import sys
 import time
+from typing import TYPE_CHECKING
 
+import ollama_engine
 from ollama_engine.cli.answer import Answerer
 from ollama_engine.cli.errors import UsageError
 from ollama_engine.cli.interactive import Conversation
 from ollama_engine.cli.options import add_model, add_options, build, model_path
 from ollama_engine.cli.progress import LoadingBar, StatusLine
 from ollama_engine.config import EngineConfig
-from ollama_engine.engine import Engine
 from ollama_engine.sample import SamplingParams
+
+if TYPE_CHECKING:
+    from ollama_engine.engine import Engine
 
 __all__ = ["add_arguments", "main"]
 
@@ -66,7 +70,7 @@ def _load(path: str, config: EngineConfig, verbose: bool) -> Engine:
     started = time.perf_counter()
     options = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     with StatusLine(sys.stderr) as line:
-        engine = Engine(path, **options, progress=LoadingBar(line, "loading"))
+        engine = ollama_engine.Engine(path, **options, progress=LoadingBar(line, "loading"))
     if verbose:
         seconds = time.perf_counter() - started
         info = engine.info

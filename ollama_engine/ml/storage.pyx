@@ -3,10 +3,12 @@
 from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBuffer_Release, PyObject_GetBuffer
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uintptr_t
+from libc.stdlib cimport calloc, free
 
 from ollama_engine.errors import ClosedError, ComputeError, NoMemoryError, ShapeError
 from ollama_engine.ml.hostmem import available_bytes
 
+from ollama_engine.ml cimport libfanout as fan
 from ollama_engine.ml cimport libggml as lib
 from ollama_engine.ml.backend cimport Backend, Buffer, new_buffer
 from ollama_engine.ml.device cimport cpu_function
@@ -16,6 +18,11 @@ from ollama_engine.ml.types cimport shape_to_ne, type_of, whole
 
 # What ggml's CPU kernels expect of the address of a tensor.
 ALIGNMENT = 32
+
+
+cdef struct Filling:
+    lib.ggml_tensor *target
+    Py_buffer source
 
 
 cdef class Storage(Owner):
@@ -99,9 +106,7 @@ cdef class Storage(Owner):
         with self.lock:
             self.check_device(number)
             self.take(self.backend.buffer_type(number), self.backend.devices[number].name)
-            buffer = (<Buffer>self.buffers[-1]).buffer
-            with nogil:
-                lib.ggml_backend_buffer_clear(buffer, 0)
+            _zero((<Buffer>self.buffers[-1]).buffer, self.backend.threads)
 
     def allocate_packed(self):
         """Allocate all declared tensors on the CPU in its packed layout; `set_bytes` converts. See `can_pack`."""
@@ -174,6 +179,55 @@ cdef class Storage(Owner):
                 lib.ggml_backend_tensor_alloc(buffer.buffer, (<Tensor>t).ptr, base + place)
             self.mark_weights()
 
+    def populate(self, offset, size):
+        """Bring `size` bytes of the mapped memory, from byte `offset` on, into memory now, and not in the first step.
+
+        All threads of the backend do it. False where the system has no such call, which Linux has since 5.14, or a
+        page cannot be read. Raises ShapeError for bytes that are not mapped.
+        """
+        cdef int64_t first = whole(offset), length = whole(size)
+        cdef int threads = self.backend.threads, status
+        cdef char *start
+        self.charge(0)
+        with self.lock:
+            self.busy()
+            if not self.read_only:
+                raise ShapeError("this storage is not mapped; call map(...) first")
+            buffer = (<Buffer>self.buffers[0]).buffer
+            room = lib.ggml_backend_buffer_get_size(buffer)
+            if first < 0 or not 0 <= length <= <int64_t>room or first > <int64_t>room - length:
+                raise ShapeError(f"{length} bytes from byte {first} are not all within the {room} mapped ones")
+            start = <char *>lib.ggml_backend_buffer_get_base(buffer) + first
+            with nogil:
+                status = fan.oe_stretches_populate(start, length, threads)
+        return status == 0
+
+    def fill(self, contents):
+        """`Tensor.set_bytes` for several tensors at once, {name: buffer}, on all threads of the backend.
+
+        For memory of the CPU, packed or not. Raises as `set_bytes` does, with nothing changed.
+        """
+        contents = dict(contents)  # what it holds stays the same, whoever else has it
+        cdef size_t held = 0, n = len(contents)
+        cdef int threads = self.backend.threads
+        cdef Filling *fillings = <Filling *>calloc(max(1, n), sizeof(Filling))
+        if fillings == NULL:
+            raise NoMemoryError("no memory for a list of tensors")
+        try:
+            for name, data in contents.items():
+                fillings[held].target = (<Tensor>self[name]).ptr
+                PyObject_GetBuffer(data, &fillings[held].source, PyBUF_C_CONTIGUOUS)
+                held += 1
+            with self.lock:
+                self.busy()
+                _check_fillings(self, contents, fillings)
+                with nogil:
+                    fan.oe_fan_out(n, threads, _fill, fillings)
+        finally:
+            for i in range(held):
+                PyBuffer_Release(&fillings[i].source)
+            free(fillings)
+
     def _check_places(self, base, length, places):
         if base % ALIGNMENT or not length:
             raise ShapeError(f"memory to map must start at a multiple of {ALIGNMENT} bytes and hold something")
@@ -242,6 +296,36 @@ cdef class Storage(Owner):
 
     def __exit__(self, *exc):
         self.close()
+
+
+cdef int _check_fillings(Storage storage, contents, const Filling *fillings) except -1:
+    """With the lock held."""
+    for holder in storage.buffers:
+        if not storage.is_packed and not lib.ggml_backend_buffer_is_host((<Buffer>holder).buffer):
+            raise ShapeError("fill is for memory of the CPU; set the tensors of other devices one by one")
+    for i, name in enumerate(contents):
+        storage.check_access(storage[name], True)
+        needed, given = lib.ggml_nbytes(fillings[i].target), fillings[i].source.len
+        if <Py_ssize_t>needed != given:
+            raise ShapeError(f"{describe(storage[name])} holds {needed} bytes, the buffer {given}")
+    return 0
+
+
+cdef int _zero(lib.ggml_backend_buffer_t buffer, int threads) except -1:
+    cdef bint on_host = lib.ggml_backend_buffer_is_host(buffer)
+    cdef void *start = lib.ggml_backend_buffer_get_base(buffer)
+    with nogil:
+        if on_host:
+            fan.oe_stretches_zero(start, lib.ggml_backend_buffer_get_size(buffer), threads)
+        else:
+            lib.ggml_backend_buffer_clear(buffer, 0)
+    return 0
+
+
+cdef int _fill(void *context, size_t i) noexcept nogil:
+    cdef Filling *filling = <Filling *>context + i
+    lib.ggml_backend_tensor_set(filling.target, filling.source.buf, 0, filling.source.len)
+    return 0
 
 
 cdef lib.ggml_backend_buffer_type_t _packed_type(Backend backend):

@@ -32,9 +32,8 @@ Progress = Callable[[int, int], None]
 
 _BLOCK = re.compile(r"blk\.(\d+)\.")
 _READ_ONLY_BY_ROW = ("position_embd.weight", "token_types.weight")
-_CHUNK = 16 << 20
-# MADV_POPULATE_READ of Linux; Python's mmap has no name for it.
-_POPULATE_READ = 22
+_CHUNK = 64 << 20
+_GROUP = 64 << 20
 
 
 class Weights(Mapping[str, Tensor]):
@@ -129,7 +128,7 @@ class Weights(Mapping[str, Tensor]):
             touch = sum(info.nbytes for info in infos) < available_bytes()
             for info in infos:
                 if touch:
-                    file.touch(info)
+                    _touch(storage, info)
                 meter.advance(info.nbytes)
 
     def _copy(self, infos: list[TensorInfo], files: list[_FileView], meter: _Meter) -> None:
@@ -151,11 +150,10 @@ class Weights(Mapping[str, Tensor]):
         for info in self._packed:
             self._tensors[info.name].packed = storage.add(info.name, info.dtype, info.shape)
         storage.allocate_packed()
-        for info in self._packed:
-            packed = self._tensors[info.name].packed
-            assert packed is not None
-            packed.set_bytes(files[info.file].read(info))
-            meter.advance(info.nbytes)
+        for group in _groups(self._packed):
+            storage.fill({info.name: files[info.file].read(info) for info in group})
+            for info in group:
+                meter.advance(info.nbytes)
 
     # -- use -----------------------------------------------------------------------------------------------------------
 
@@ -244,6 +242,26 @@ def _plan_packing(backend: Backend, gguf: GGUFFile, devices: Mapping[str, int]) 
     return [i for i in candidates if (i.dtype, i.shape) in packable]
 
 
+def _groups(infos: list[TensorInfo]) -> Iterator[list[TensorInfo]]:
+    """Tensors to be packed at once: work for several threads, and soon done for who watches or interrupts."""
+    group: list[TensorInfo] = []
+    for info in infos:
+        group.append(info)
+        if sum(one.nbytes for one in group) >= _GROUP:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _touch(storage: Storage, info: TensorInfo) -> None:
+    """Bring a mapped tensor into memory now, where the system can, and not page by page in the first step."""
+    end = info.offset + info.nbytes
+    for begin in range(info.offset, end, _CHUNK):
+        if not storage.populate(begin, min(_CHUNK, end - begin)):
+            return
+
+
 class _FileView:
     """One file of the model: mapped when asked, read otherwise."""
 
@@ -255,17 +273,6 @@ class _FileView:
         if self._mapping is None:
             self._mapping = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
         return self._mapping
-
-    def touch(self, info: TensorInfo) -> None:
-        """Bring a mapped tensor into memory now, where the system can, and not page by page in the first step."""
-        assert self._mapping is not None
-        first = info.offset // mmap.PAGESIZE * mmap.PAGESIZE
-        for begin in range(first, info.offset + info.nbytes, _CHUNK):
-            length = min(_CHUNK, info.offset + info.nbytes - begin)
-            try:
-                self._mapping.madvise(_POPULATE_READ, begin, length)
-            except (OSError, AttributeError):  # Linux before 5.14, and other systems
-                return
 
     def read(self, info: TensorInfo) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
         if self._mapping is not None:

@@ -7,11 +7,13 @@ Other packages add architectures through the entry point group `ollama_engine.mo
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import entry_points
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ollama_engine.errors import UnsupportedModelError
 from ollama_engine.models.base import Model
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoints
 
 ENTRY_POINTS = "ollama_engine.models"
 
@@ -34,7 +36,7 @@ _BUILT_IN = {
 
 def architectures() -> tuple[str, ...]:
     """Names of all architectures, those of other packages included."""
-    return tuple(sorted({*_BUILT_IN, *(e.name for e in entry_points(group=ENTRY_POINTS))}))
+    return tuple(sorted({*_BUILT_IN, *(e.name for e in _of_others())}))
 
 
 def model_class(architecture: str) -> type[Model]:
@@ -43,10 +45,17 @@ def model_class(architecture: str) -> type[Model]:
     if target is not None:
         module, name = target.split(":")
         return cast("type[Model]", getattr(import_module(module), name))
-    for entry in entry_points(group=ENTRY_POINTS):
+    for entry in _of_others():
         if entry.name == architecture:
             loaded: Any = entry.load()
             return cast("type[Model]", loaded)
     raise UnsupportedModelError(
         f"architecture {architecture!r} is not supported; supported: {', '.join(architectures())}"
     )
+
+
+def _of_others() -> EntryPoints:
+    """Looks at every installed package, with a module that takes long to import: most models do without."""
+    from importlib.metadata import entry_points  # noqa: PLC0415
+
+    return entry_points(group=ENTRY_POINTS)

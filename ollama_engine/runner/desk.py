@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Protocol, TypeVar
 
 from ollama_engine.errors import ConfigError
-from ollama_engine.runner.fingerprint import fingerprint
 from ollama_engine.runner.hold import Hold
 from ollama_engine.runner.intake import new_generation
 from ollama_engine.runner.loading import Loaded
@@ -43,6 +42,8 @@ class Desk:
     @cached_property
     def fingerprint(self) -> str:
         """Of the model."""
+        from ollama_engine.runner.fingerprint import fingerprint  # noqa: PLC0415 (OpenSSL, for session files only)
+
         return fingerprint(self.loaded.gguf, self._files)
 
     def ids(self, prompt: Prompt, *, add_special: bool = True) -> list[int]:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
 import struct
 import sys
 from collections.abc import Iterator
@@ -95,7 +94,7 @@ def write_session(path: str | os.PathLike[str], session: SessionFile) -> None:
     """Write a file that is whole when it appears under its name; only its owner may read it. Raises OSError."""
     target = os.path.realpath(os.fsdecode(path))
     # Named before it is made: an interrupt anywhere leaves no file behind.
-    temporary = os.path.join(os.path.dirname(target), f".session-{secrets.token_hex(8)}")
+    temporary = os.path.join(os.path.dirname(target), f".session-{os.urandom(8).hex()}")
     try:
         with open(temporary, "xb", opener=_private) as file:
             _write(file, session)

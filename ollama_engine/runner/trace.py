@@ -6,7 +6,6 @@ events ("X") with one row for each phase, requests are nestable async events ("b
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -104,6 +103,8 @@ class Trace:
             steps = tuple(self._steps)
             records = (*self._ended, *self._running.values())
             requests = [_RequestRecord(r.key, r.begin, dict(r.details), list(r.marks), r.end) for r in records]
+        import json  # noqa: PLC0415 (a model that is not looked into does without)
+
         begins = [span.begin for step in steps for span in step.spans] + [request.begin for request in requests]
         origin = min(begins, default=0.0)
         events = [event for step in steps for event in _step_events(step, origin)]

@@ -8,12 +8,38 @@
 
 The work is done in csrc: sample.c (penalties, order of operations), select.c (top-k), dist.c (softmax, top-p, min-p,
 draw), philox.h (random numbers).
+
+The names below are imported when they are first used: parameters are wanted where no sampler, and no numpy, is.
 """
 
 from __future__ import annotations
 
-from ollama_engine.sample._sample import Sampler, accept_rows, sample_rows
-from ollama_engine.sample.logprobs import TokenLogprobs
-from ollama_engine.sample.params import LogitBias, SamplingParams
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ollama_engine.sample._sample import Sampler, accept_rows, sample_rows
+    from ollama_engine.sample.logprobs import TokenLogprobs
+    from ollama_engine.sample.params import LogitBias, SamplingParams
 
 __all__ = ["LogitBias", "Sampler", "SamplingParams", "TokenLogprobs", "accept_rows", "sample_rows"]
+
+_HOMES = {
+    "LogitBias": "params",
+    "Sampler": "_sample",
+    "SamplingParams": "params",
+    "TokenLogprobs": "logprobs",
+    "accept_rows": "_sample",
+    "sample_rows": "_sample",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{home}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

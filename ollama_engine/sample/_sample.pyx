@@ -1,8 +1,9 @@
 """Sampler: owns one sequence's sampler in csrc/sample.c, and the border where Python's arguments are checked."""
 
+import os
+
 from array import array
 from operator import index
-from secrets import randbits
 
 from cython cimport final
 from libc.stdint cimport int32_t
@@ -55,7 +56,7 @@ cdef class Sampler:
             raise TypeError(f"params must be SamplingParams, got {type(params).__name__}")
         self.params = params
         self.n_vocab = _checked_n_vocab(n_vocab)
-        self.seed = randbits(64) if params.seed is None else params.seed
+        self.seed = int.from_bytes(os.urandom(8), "little") if params.seed is None else params.seed
         bias_id, bias = _bias_arrays(params.logit_bias, self.n_vocab)
         cdef const int32_t[::1] ids = bias_id
         cdef const float[::1] values = bias

@@ -34,8 +34,13 @@ cdef extern from "bpe.h" nogil:
         int32_t unknown
     int oe_bpe_init(oe_bpe *bpe, int32_t n_vocab, uint32_t n_merges, int byte_level)
     void oe_bpe_free(oe_bpe *bpe)
-    int oe_bpe_put_token(oe_bpe *bpe, const char *text, uint32_t length, int32_t id, int whole)
-    int oe_bpe_put_merge(oe_bpe *bpe, const char *text, uint32_t length, uint32_t rank)
+    ctypedef struct oe_bpe_text:
+        const char *start
+        uint32_t length
+    enum:
+        OE_BPE_BATCH
+    int oe_bpe_put_tokens(oe_bpe *bpe, const oe_bpe_text *texts, int n, int32_t id, const uint8_t *whole)
+    int oe_bpe_put_merges(oe_bpe *bpe, const oe_bpe_text *texts, int n, uint32_t rank)
     int oe_bpe_finish(oe_bpe *bpe)
     int oe_bpe_encode(const oe_bpe *bpe, oe_scratch *scratch, const char *piece, size_t size, int whole,
                       oe_id_list *ids)
@@ -69,6 +74,24 @@ cdef bytes to_bytes(str text):
     return text.encode("utf-8", "surrogateescape")
 
 
+cdef struct Span:
+    const char *start
+    Py_ssize_t size
+
+
+cdef Span utf8(str text, list kept) except *:
+    """The UTF-8 that Python keeps with a text; that of lone surrogates, which it has none for, is put into `kept`."""
+    cdef Span span
+    cdef bytes raw
+    try:
+        span.start = PyUnicode_AsUTF8AndSize(text, &span.size)
+    except UnicodeEncodeError:  # they stand for bytes that are not UTF-8
+        raw = to_bytes(text)
+        kept.append(raw)
+        span.start, span.size = PyBytes_AS_STRING(raw), PyBytes_GET_SIZE(raw)
+    return span
+
+
 cdef int check(int status) except -1:
     """Turn what the C functions return into an exception."""
     if status < 0:
@@ -89,6 +112,17 @@ cdef list to_list(oe_id_list *ids):
     return [ids.ids[i] for i in range(ids.size)]
 
 
+cdef int take(list texts, Py_ssize_t first, oe_bpe_text *batch, list kept) except -1:
+    """The next texts from `first` on; how many."""
+    cdef int n = <int>min(<Py_ssize_t>OE_BPE_BATCH, len(texts) - first), i
+    cdef Span span
+    kept.clear()
+    for i in range(n):
+        span = utf8(texts[first + i], kept)
+        batch[i] = oe_bpe_text(span.start, <uint32_t>span.size)
+    return n
+
+
 cdef class BpeMerger:
     """Byte-pair encoding over `tokens` (id order) and `merges` (rank order, "left right").
 
@@ -102,19 +136,20 @@ cdef class BpeMerger:
     def __cinit__(self, list tokens not None, list merges not None, const uint8_t[::1] plain not None,
                   bint byte_level, int32_t unknown):
         cdef Py_ssize_t n_vocab = len(tokens), n_merges = len(merges), i
-        cdef bytes raw
-        cdef int status
+        cdef oe_bpe_text batch[OE_BPE_BATCH]
+        cdef list kept = []
+        cdef int n, status
         if plain.shape[0] != n_vocab:
             raise ModelFormatError(f"{plain.shape[0]} token types for {n_vocab} tokens")
         check(oe_bpe_init(&self.bpe, <int32_t>n_vocab, <uint32_t>n_merges, byte_level))
-        for i in range(n_vocab):
-            raw = to_bytes(tokens[i])
-            check(oe_bpe_put_token(&self.bpe, PyBytes_AS_STRING(raw), <uint32_t>PyBytes_GET_SIZE(raw), <int32_t>i,
-                                   plain[i]))
-        for i in range(n_merges):
-            raw = to_bytes(merges[i])
-            status = oe_bpe_put_merge(&self.bpe, PyBytes_AS_STRING(raw), <uint32_t>PyBytes_GET_SIZE(raw), <uint32_t>i)
+        for i in range(0, n_vocab, OE_BPE_BATCH):
+            n = take(tokens, i, batch, kept)
+            check(oe_bpe_put_tokens(&self.bpe, batch, n, <int32_t>i, &plain[i]))
+        for i in range(0, n_merges, OE_BPE_BATCH):
+            n = take(merges, i, batch, kept)
+            status = oe_bpe_put_merges(&self.bpe, batch, n, <uint32_t>i)
             if status > 0:
+                i += n - status
                 raise ModelFormatError(f"tokenizer.ggml.merges[{i}] is {merges[i]!r}; expected two parts and a space")
             check(status)
         check(oe_bpe_finish(&self.bpe))
@@ -131,21 +166,15 @@ cdef class BpeMerger:
         """
         cdef oe_scratch scratch
         cdef oe_id_list ids
-        cdef const char *text
-        cdef Py_ssize_t size = 0
-        cdef bytes raw
+        cdef list kept = []
+        cdef Span span
         memset(&scratch, 0, sizeof(scratch))
         memset(&ids, 0, sizeof(ids))
         try:
             for piece in pieces:
-                try:
-                    text = PyUnicode_AsUTF8AndSize(piece, &size)
-                except UnicodeEncodeError:  # lone surrogates stand for bytes that are not UTF-8
-                    raw = to_bytes(piece)
-                    text = PyBytes_AS_STRING(raw)
-                    size = PyBytes_GET_SIZE(raw)
-                check_size(size)
-                check(oe_bpe_encode(&self.bpe, &scratch, text, size, whole, &ids))
+                span = utf8(piece, kept)
+                check_size(span.size)
+                check(oe_bpe_encode(&self.bpe, &scratch, span.start, span.size, whole, &ids))
             if ids.dropped:
                 logger.warning("%d bytes of the text have no token here and are left out; the last is 0x%02x",
                                ids.dropped, ids.dropped_byte)
@@ -167,15 +196,15 @@ cdef class SpmMerger:
     def __cinit__(self, list pieces not None, const uint32_t[::1] ranks not None, const uint8_t[::1] kinds not None,
                   const int32_t[::1] byte_ids not None, int32_t unknown):
         cdef Py_ssize_t n_vocab = len(pieces), i
-        cdef bytes raw
+        cdef list kept = []
+        cdef Span span
         if ranks.shape[0] != n_vocab or kinds.shape[0] != n_vocab or byte_ids.shape[0] != 256:
             raise ModelFormatError(f"{ranks.shape[0]} scores and {kinds.shape[0]} types for {n_vocab} pieces")
         check(oe_spm_init(&self.spm, <int32_t>n_vocab))
         for i in range(n_vocab):
             if kinds[i]:
-                raw = to_bytes(pieces[i])
-                check(oe_spm_put_piece(&self.spm, PyBytes_AS_STRING(raw), <uint32_t>PyBytes_GET_SIZE(raw), <int32_t>i,
-                                       ranks[i], kinds[i] == 2))
+                span = utf8(pieces[i], kept)
+                check(oe_spm_put_piece(&self.spm, span.start, <uint32_t>span.size, <int32_t>i, ranks[i], kinds[i] == 2))
         for i in range(256):
             self.spm.bytes[i] = byte_ids[i]
         self.spm.unknown = unknown

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.tokenizer._merge import BpeMerger
-from ollama_engine.tokenizer.pretokenizer import PreTokenizer
 from ollama_engine.tokenizer.vocab import TokenType, Vocabulary
+
+if TYPE_CHECKING:
+    from ollama_engine.tokenizer.pretokenizer import PreTokenizer
 
 __all__ = ["BpeModel"]
 
@@ -23,11 +28,17 @@ class BpeModel:
             raise ModelFormatError(f"tokenizer.ggml.merges is missing; tokenizer model {vocab.model!r} needs it")
         self._spec = vocab.spec
         self._lowercase = vocab.lowercase
-        self._pretokenizer = PreTokenizer(vocab.spec)
         plain = np.isin(vocab.types, (TokenType.NORMAL, TokenType.USER_DEFINED)).astype(np.uint8)
         unknown = -1 if vocab.unknown_id is None or vocab.spec.byte_level else vocab.unknown_id
         self._merger = BpeMerger(vocab.texts, merges or [], plain, vocab.spec.byte_level, unknown)
         self._byte_of = {code: byte for byte, code in enumerate(_gpt2_alphabet())}
+
+    @cached_property
+    def _pretokenizer(self) -> PreTokenizer:
+        """Made when the first text comes: the regex library takes longer to import than a model's header to read."""
+        from ollama_engine.tokenizer.pretokenizer import PreTokenizer  # noqa: PLC0415
+
+        return PreTokenizer(self._spec)
 
     def encode(self, text: str, *, prefix: bool) -> list[int]:
         """`prefix` has no meaning here: only SentencePiece puts a space before a text."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import subprocess
 import sys
-from importlib.metadata import EntryPoint
 
 import pytest
 
@@ -21,8 +21,10 @@ def test_names_lead_to_classes_of_that_name(architecture: str) -> None:
 
 
 def test_another_package_adds_an_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = EntryPoint("mine", "ollama_engine.models.llama:Llama", registry.ENTRY_POINTS)
-    monkeypatch.setattr(registry, "entry_points", lambda group: [entry] if group == registry.ENTRY_POINTS else [])
+    entry = importlib.metadata.EntryPoint("mine", "ollama_engine.models.llama:Llama", registry.ENTRY_POINTS)
+    monkeypatch.setattr(
+        importlib.metadata, "entry_points", lambda group: [entry] if group == registry.ENTRY_POINTS else []
+    )
     assert "mine" in architectures()
     assert model_class("mine").__name__ == "Llama"
     with pytest.raises(UnsupportedModelError, match=r"'theirs' is not supported; supported: .*llama, mine"):

@@ -1,0 +1,92 @@
+"""What is imported, and above all what is not, until somebody needs it: a process is to reach its first token soon."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+PATIENCE = 60
+
+# Each takes a millisecond at least, some ten; none is needed to load a model and answer.
+HEAVY = (
+    "asyncio",
+    "concurrent.futures",
+    "email",
+    "hashlib",
+    "importlib.metadata",
+    "json",
+    "multiprocessing",
+    "random",
+    "secrets",
+    "shutil",
+    "socket",
+    "ssl",
+    "subprocess",
+    "tempfile",
+    "unittest",
+    "zipfile",
+)
+
+
+def imported_after(script: str) -> set[str]:
+    """Names of the modules that a fresh process has after a script, without what Python starts with."""
+    lines = (
+        "import sys",
+        "before = set(sys.modules)",
+        script,
+        "after = set(sys.modules) - before",
+        "import json",
+        "print('\\n' + json.dumps(sorted(after)))",
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def program(*arguments: str) -> str:
+    return f"""
+from ollama_engine.cli.main import main
+try:
+    main({list(arguments)!r})
+except SystemExit:
+    pass
+"""
+
+
+def test_the_engine_is_imported_without_what_only_some_callers_need() -> None:
+    found = imported_after("from ollama_engine import Engine, SamplingParams")
+    assert "ollama_engine.runner.loading" in found
+    assert not found & {*HEAVY, "regex"}
+    assert not found & {"ollama_engine.runner.astream", "ollama_engine.runner.session", "ollama_engine.convert"}
+
+
+def test_a_model_answers_without_them_too() -> None:
+    found = imported_after(
+        "from ollama_engine import Engine, SamplingParams, demo\n"
+        "with Engine(demo.path(), num_ctx=64, parallel=1, threads=1) as engine:\n"
+        "    engine.generate([1, 2, 3], SamplingParams(max_tokens=2))"
+    )
+    assert "ollama_engine.models.llama" in found
+    assert not found & {*HEAVY, "regex"}
+
+
+@pytest.mark.parametrize("argument", ["--help", "--version"])
+def test_the_program_says_what_it_is_without_any_command(argument: str) -> None:
+    found = imported_after(program(argument))
+    ours = {name for name in found if name.startswith("ollama_engine.")}
+    assert ours == {f"ollama_engine.{name}" for name in ("cli", "cli.errors", "cli.main", "errors")}
+    # argparse takes the width of the terminal from shutil.
+    assert not found & ({*HEAVY, "dataclasses", "numpy", "pathlib", "regex"} - {"shutil"})
+
+
+@pytest.mark.parametrize("command", ["run", "devices"])
+def test_the_options_of_a_command_are_told_without_an_engine(command: str) -> None:
+    found = imported_after(program(command, "--help"))
+    assert f"ollama_engine.cli.{command}" in found
+    assert not {name for name in found if name.startswith(("numpy", "ollama_engine.ml", "ollama_engine.runner"))}
+    assert "ollama_engine.engine" not in found
