@@ -1,6 +1,7 @@
 from libc.stdint cimport uint64_t
 
 from ollama_engine.ml cimport libggml as lib
+from ollama_engine.ml.libcompute cimport oe_turn
 from ollama_engine.ml.libworker cimport oe_worker, oe_worker_task
 from ollama_engine.ml.window cimport Memory
 
@@ -34,6 +35,8 @@ cdef class Backend:
     cdef lib.ggml_threadpool_t threadpool
     cdef lib.graph_plan_t plan_graph
     cdef oe_worker *worker
+    # How its computations wait for those of other backends.
+    cdef oe_turn turn
     cdef int pid
     # -- configuration --
     cdef readonly object params

@@ -1,7 +1,8 @@
 """Backend: the devices, threads and graph scheduler that one engine computes with.
 
 Everything that lives on it (contexts, weights, caches) is closed before it. Two backends in one process share
-nothing: each has a thread pool of its own. A backend does not survive a fork: the child has none of its threads.
+nothing but the CPUs: each has a thread pool of its own, and they compute in turns where both together would have more
+threads than there are CPUs (csrc/turns.h). A backend does not survive a fork: the child has none of its threads.
 
 `lock` is held while the scheduler works; it is reentrant, and `busy` tells a call from inside ggml (out of a log
 handler, say) from one that waited its turn.
@@ -130,6 +131,11 @@ cdef class Backend:
         (<lib.ggml_backend_set_n_threads_t>cpu_function("ggml_backend_set_n_threads"))(cpu, self.threads)
         self.plan_graph = <lib.graph_plan_t>cpu_library_function("ggml_graph_plan")
         (<lib.set_threadpool_t>cpu_function("ggml_backend_cpu_set_threadpool"))(cpu, self.threadpool)
+        # With a GPU the CPU's part of a graph is small, and two GPUs can work at the same time.
+        self.turn.threads = self.threads if self.n_handles == 1 else 0
+        self.turn.cpus = placement.usable_cpus()
+        self.turn.rest = <void (*)(void *) noexcept nogil>cpu_library_function("ggml_threadpool_pause")
+        self.turn.pool = self.threadpool
         return 0
 
     cdef lib.ggml_backend_sched_t _new_scheduler(self) except NULL:

@@ -3,12 +3,8 @@ from libc.stdint cimport int64_t, uint64_t
 
 from ollama_engine.ml cimport libggml as lib
 from ollama_engine.ml.backend cimport Backend
+from ollama_engine.ml.libcompute cimport oe_compute_job
 from ollama_engine.ml.tensor cimport Graph
-
-
-cdef struct compute_job:
-    lib.ggml_backend_sched_t sched
-    lib.ggml_cgraph *graph
 
 
 cdef class Computation(Graph):
@@ -28,7 +24,7 @@ cdef class Computation(Graph):
     cdef bint has_outputs
     cdef bint attached
     cdef bint computed
-    cdef compute_job job
+    cdef oe_compute_job job
 
     cdef int begin(self, Backend backend, int max_nodes) except -1
     cdef int64_t count(self) noexcept

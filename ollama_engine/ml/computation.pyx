@@ -17,33 +17,13 @@ from ollama_engine.ml.hostmem import available_bytes
 from ollama_engine.ml cimport libggml as lib
 from ollama_engine.ml.backend cimport DEVICE_SLOTS, Backend
 from ollama_engine.ml.graph_walk cimport most_alive, structure_of
+from ollama_engine.ml.libcompute cimport OE_THREW, oe_compute
 from ollama_engine.ml.tensor cimport Graph, Tensor, describe, root_of
 
 # Below this, what an allocation takes is not compared with what the system has.
 cdef size_t SMALL = 64 * 1024
 # ggml's planner has places for 256 gaps in its memory, and there can be one beside every value that is alive.
 cdef int MAX_ALIVE = 250
-
-cdef extern from *:
-    """
-    #include <limits.h>
-    #define OE_THREW INT_MIN
-
-    // ggml's C++ parts allocate with `new`; nothing may be thrown through a thread's first function.
-    template <typename Job> static int oe_compute(Job *job) {
-        try {
-            return ggml_backend_sched_graph_compute(job->sched, job->graph);
-        } catch (...) {
-            return OE_THREW;
-        }
-    }
-    """
-    int THREW "OE_THREW"
-    int oe_compute(compute_job *job) noexcept nogil
-
-
-cdef int _compute(void *job) noexcept nogil:
-    return oe_compute(<compute_job *>job)
 
 
 cdef class Computation(Graph):
@@ -176,7 +156,7 @@ cdef class Computation(Graph):
             self.make_ready()
             self.backend.busy = self
             with nogil:
-                status = _compute(&self.job)
+                status = oe_compute(&self.job)
             self.backend.busy = None
             self.finish(status)
 
@@ -188,7 +168,7 @@ cdef class Computation(Graph):
         self.prepare()
         with self.lock:
             self.make_ready()
-            self.backend.start_work(_compute, &self.job)
+            self.backend.start_work(oe_compute, &self.job)
             self.backend.busy = self
             # Backend and Context refer to each other: without this, the collector could free them while they work.
             Py_INCREF(self)
@@ -225,11 +205,12 @@ cdef class Computation(Graph):
         self.check_inputs()
         self.job.sched = self.backend.sched
         self.job.graph = self.graph
+        self.job.turn = &self.backend.turn
         return 0
 
     cdef int finish(self, int status) except -1:
         """With the lock held: what a computation leaves behind."""
-        if status == THREW:
+        if status == OE_THREW:
             self.backend.give_up()
             raise NoMemoryError("no memory for the computation; the backend is closed")
         self.computed = True

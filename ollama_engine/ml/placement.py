@@ -94,15 +94,22 @@ def choose_threads(requested: int | None) -> int:
     Never more than the CPUs it may use: ggml's threads wait for each other by spinning, several hundred times a step,
     and a step of one thread too many takes seconds. A request beyond that is cut, and the log says so.
     """
-    cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
-    quota = _cgroup_cpus() or MAX_THREADS
     if requested is None:
-        return max(1, min(len(_physical(cpus)), quota, MAX_THREADS))
-    usable = min(len(cpus), quota)
+        return max(1, min(len(_physical(_own_cpus())), usable_cpus(), MAX_THREADS))
+    usable = usable_cpus()
     if requested > usable:
         log.warning("threads=%d is more than the %d CPUs this process may use; %d threads are used",
                     requested, usable, usable)  # fmt: skip
     return min(requested, usable)
+
+
+def usable_cpus() -> int:
+    """Hardware threads that this process may use at once: its affinity, and the quota of its control group."""
+    return min(len(_own_cpus()), _cgroup_cpus() or MAX_THREADS)
+
+
+def _own_cpus() -> set[int]:
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
 def _physical(cpus: set[int], topology: Path = Path("/sys/devices/system/cpu")) -> set[str]:

@@ -1,0 +1,22 @@
+# csrc/turns.h and compute_job.hpp
+
+from ollama_engine.ml cimport libggml as lib
+
+
+cdef extern from "turns.h" nogil:
+    struct oe_turn:
+        int threads
+        int cpus
+        void (*rest)(void *) noexcept
+        void *pool
+
+
+cdef extern from "compute_job.hpp" nogil:
+    int OE_THREW
+
+    struct oe_compute_job:
+        lib.ggml_backend_sched_t sched
+        lib.ggml_cgraph *graph
+        const oe_turn *turn
+
+    int oe_compute(void *job) noexcept

@@ -1,0 +1,81 @@
+"""Computations of several backends take turns at the CPUs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from ollama_engine.ml import ops
+from ollama_engine.ml.backend import Backend
+from ollama_engine.ml.context import Context
+from ollama_engine.ml.placement import BackendParams, usable_cpus
+
+SIZE, PRODUCTS = 512, 60
+
+
+@contextmanager
+def product(threads: int, products: int) -> Iterator[Context]:
+    """A graph of some products, one after the other, ready to compute."""
+    with Backend(BackendParams(threads=threads), max_nodes=256) as backend, Context(backend) as ctx:
+        a = ctx.from_floats(np.eye(SIZE, dtype=np.float32))
+        y = a
+        for _ in range(products):
+            y = ops.mul_mat(a, y)
+        ctx.forward(y)
+        ctx.compute()
+        yield ctx
+
+
+def seconds(ctx: Context) -> float:
+    start = time.perf_counter()
+    ctx.compute()
+    return time.perf_counter() - start
+
+
+def test_a_computation_waits_for_those_before_it() -> None:
+    with product(usable_cpus(), PRODUCTS) as long, product(usable_cpus(), 1) as short:
+        alone = seconds(long)
+        long.launch()
+        time.sleep(alone / 4)
+        begun = time.perf_counter()
+        short.compute()
+        waited = time.perf_counter() - begun
+        long.wait()
+        assert waited > alone / 4
+
+
+@pytest.mark.skipif(usable_cpus() < 2, reason="one CPU: nothing fits beside a computation")
+def test_what_fits_runs_at_the_same_time() -> None:
+    with product(1, PRODUCTS) as long, product(1, 1) as short:
+        alone = min(seconds(long) for _ in range(3))
+        for _ in range(5):  # the machine may be busy with something else
+            long.launch()
+            time.sleep(alone / 10)
+            quick = seconds(short) < alone / 2
+            long.wait()
+            if quick:
+                return
+        raise AssertionError("one thread waited for one thread")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_child_does_not_wait_for_its_parents_computations() -> None:
+    with product(usable_cpus(), PRODUCTS) as long:
+        long.launch()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # Python dislikes forks where there are threads
+            child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            with product(usable_cpus(), 1) as ctx:
+                ctx.compute()
+            os._exit(0)
+        long.wait()
+        assert os.waitpid(child, 0)[1] == 0
