@@ -6,7 +6,7 @@
 #include "bits.h"
 
 #define LANES 16 /* independent maxima, so that the compiler needs no leave to reorder float operations */
-#define COLUMNS 64
+#define COLUMNS 64 /* that are looked at together; at most 2 * OE_BLOCK, see oe_top_capacity */
 
 /* Block maxima of whole blocks; not 0 when any entry is NaN or +inf, for which alone !(x <= FLT_MAX) holds. */
 OE_CLONES
@@ -128,9 +128,10 @@ static void column_maxima(const float *restrict x, int32_t n, int32_t stride, fl
     }
 }
 
-/* The same as group_maxima for a row of few blocks: its groups are columns of the row laid out `groups` wide. */
+/* The same for a row of few blocks: groups are the columns of the row when it is laid out so many entries wide. There
+ * are `most` of them or somewhat fewer, but at least COLUMNS, which `keys` always has room for; 0 in a shorter row. */
 static size_t strided_maxima(const oe_row *row, size_t most, uint64_t *keys) {
-    const int32_t groups = (int32_t)most / COLUMNS * COLUMNS;
+    const int32_t groups = most < COLUMNS ? COLUMNS : (int32_t)most / COLUMNS * COLUMNS;
     if (row->n < groups) {
         return 0;
     }
