@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+#include "bits.h"
+
 #define RANK_ONE 16777216.0f /* 2^24 */
 #define DISTANCE_CAP 31.99f  /* exp(-31.99) * 2^40 rounds to 0 */
 #define FIRST_SHIFT 50       /* order >> 50: bins of 1/64 in d, 2048 of them below the cap */
@@ -83,18 +85,6 @@ static uint32_t find_ranks(const float *restrict x, float max, float inv_tempera
     return any;
 }
 
-/* Block `b` of the row; a last one that is not full is padded with -inf, which has weight 0. */
-static const float *block_of(const oe_row *row, int32_t b, float *padded) {
-    const int32_t start = b * OE_BLOCK;
-    if (row->n - start >= OE_BLOCK) {
-        return row->x + start;
-    }
-    for (int32_t j = 0; j < OE_BLOCK; j++) {
-        padded[j] = start + j < row->n ? row->x[start + j] : -INFINITY;
-    }
-    return padded;
-}
-
 static inline int32_t token_of(const oe_row *row, int32_t i) { return row->id ? row->id[i] : i; }
 
 static inline oe_candidate candidate_of(float x, int32_t token, const oe_dist_spec *spec) {
@@ -115,10 +105,7 @@ static oe_candidate list_select(oe_candidate *list, size_t n, uint64_t target, u
             all &= list[i].order;
             any |= list[i].order;
         }
-        uint64_t bit = all ^ any;
-        while (bit & (bit - 1)) {
-            bit &= bit - 1;
-        }
+        const uint64_t bit = (uint64_t)1 << oe_bits_highest(all ^ any);
         size_t split = 0;
         uint64_t weight = 0;
         for (size_t i = 0; i < n; i++) {
@@ -167,7 +154,7 @@ static uint64_t histogram_all(const oe_row *row, const oe_dist_spec *spec, uint6
     uint64_t kept = 0, total = 0;
     memset(bins, 0, OE_DIST_COPIES * OE_DIST_BINS * sizeof *bins);
     for (int32_t b = 0; b < oe_block_count(row->n); b++) {
-        weigh_block(block_of(row, b, padded), spec->max, spec->inv_temperature, &block);
+        weigh_block(oe_row_block(row, b, padded), spec->max, spec->inv_temperature, &block);
         add_block(&block, bins);
         for (int32_t j = 0; j < OE_BLOCK; j++) {
             kept += block.rank[j] <= spec->min_p_rank ? block.weight[j] : 0;
@@ -238,7 +225,7 @@ static void collect_range(const oe_row *row, const oe_dist_spec *spec, order_ran
             rank_of(distance_of(row->block_max[b], spec->max, spec->inv_temperature)) > first + span) {
             continue; /* the whole block is less probable */
         }
-        const float *x = block_of(row, b, padded);
+        const float *x = oe_row_block(row, b, padded);
         if (!find_ranks(x, spec->max, spec->inv_temperature, first, span, inside)) {
             continue;
         }
@@ -362,7 +349,7 @@ uint64_t oe_dist_total(const float *x, int32_t n, float max) {
     float padded[OE_BLOCK];
     uint64_t total = 0;
     for (int32_t b = 0; b < oe_block_count(n); b++) {
-        weigh_block(block_of(&row, b, padded), max, 1.0f, &block);
+        weigh_block(oe_row_block(&row, b, padded), max, 1.0f, &block);
         for (int j = 0; j < OE_BLOCK; j++) {
             total += block.weight[j];
         }

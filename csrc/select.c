@@ -3,7 +3,10 @@
 #include <float.h>
 #include <math.h>
 
+#include "bits.h"
+
 #define LANES 16 /* independent maxima, so that the compiler needs no leave to reorder float operations */
+#define COLUMNS 64 /* that are looked at together; at most 2 * OE_BLOCK, see oe_top_capacity */
 
 /* Block maxima of whole blocks; not 0 when any entry is NaN or +inf, for which alone !(x <= FLT_MAX) holds. */
 OE_CLONES
@@ -78,10 +81,7 @@ void oe_keys_select(uint64_t *keys, size_t n, size_t k) {
             all &= keys[i];
             any |= keys[i];
         }
-        uint64_t bit = all ^ any;
-        while (bit & (bit - 1)) {
-            bit &= bit - 1;
-        }
+        const uint64_t bit = (uint64_t)1 << oe_bits_highest(all ^ any);
         size_t split = low;
         for (size_t i = low; i < high; i++) {
             const uint64_t key = keys[i];
@@ -97,18 +97,11 @@ void oe_keys_select(uint64_t *keys, size_t n, size_t k) {
     }
 }
 
-/* A value that at least k entries reach, or -inf. The maxima of disjoint groups of blocks are entries; a touched
- * entry may stand behind one of them, so that many more groups have to reach it. */
-static float lower_bound(const oe_row *row, int32_t k, uint64_t *keys) {
+/* keys[g]: the largest entry of group g, in which blocks lie next to each other; how many groups there are. */
+static size_t group_maxima(const oe_row *row, size_t most, uint64_t *keys) {
     const size_t blocks = (size_t)oe_block_count(row->n);
-    const size_t want = (size_t)k + (size_t)row->n_touched;
-    const size_t room = oe_top_capacity(k);
-    const size_t most = 4 * want < room ? 4 * want : room; /* finer groups would hardly tighten the bound */
     const size_t per_group = (blocks + most - 1) / most;
     const size_t groups = (blocks + per_group - 1) / per_group;
-    if (groups < want) {
-        return -INFINITY;
-    }
     for (size_t g = 0; g < groups; g++) {
         const size_t end = (g + 1) * per_group < blocks ? (g + 1) * per_group : blocks;
         float max = -INFINITY;
@@ -117,8 +110,65 @@ static float lower_bound(const oe_row *row, int32_t k, uint64_t *keys) {
         }
         keys[g] = oe_key_make(max, (int32_t)g);
     }
+    return groups;
+}
+
+/* max[j]: the largest of x[j], x[j + stride], x[j + 2 * stride], ... up to x[n - 1]. */
+OE_CLONES
+static void column_maxima(const float *restrict x, int32_t n, int32_t stride, float *restrict max) {
+    memcpy(max, x, COLUMNS * sizeof *max);
+    int32_t i = stride;
+    for (; i + COLUMNS <= n; i += stride) {
+        for (int32_t j = 0; j < COLUMNS; j++) {
+            max[j] = x[i + j] > max[j] ? x[i + j] : max[j];
+        }
+    }
+    for (int32_t j = 0; i + j < n; j++) {
+        max[j] = x[i + j] > max[j] ? x[i + j] : max[j];
+    }
+}
+
+/* The same for a row of few blocks: groups are the columns of the row when it is laid out so many entries wide. There
+ * are `most` of them or somewhat fewer, but at least COLUMNS, which `keys` always has room for; 0 in a shorter row. */
+static size_t strided_maxima(const oe_row *row, size_t most, uint64_t *keys) {
+    const int32_t groups = most < COLUMNS ? COLUMNS : (int32_t)most / COLUMNS * COLUMNS;
+    if (row->n < groups) {
+        return 0;
+    }
+    for (int32_t g = 0; g < groups; g += COLUMNS) {
+        float max[COLUMNS];
+        column_maxima(row->x + g, row->n - g, groups, max);
+        for (int32_t j = 0; j < COLUMNS; j++) {
+            keys[g + j] = oe_key_make(max[j], g + j);
+        }
+    }
+    return (size_t)groups;
+}
+
+/* A value that at least k entries reach, or -inf. The maxima of disjoint groups are entries; a touched entry may stand
+ * behind one of them, so that many more groups have to reach it. */
+static float lower_bound(const oe_row *row, int32_t k, uint64_t *keys) {
+    const size_t want = (size_t)k + (size_t)row->n_touched;
+    const size_t room = oe_top_capacity(k);
+    const size_t most = 4 * want < room ? 4 * want : room; /* finer groups would hardly tighten the bound */
+    const bool few_blocks = (size_t)oe_block_count(row->n) < most;
+    const size_t groups = few_blocks ? strided_maxima(row, most, keys) : group_maxima(row, most, keys);
+    if (groups < want) {
+        return -INFINITY;
+    }
     oe_keys_select(keys, groups, want);
     return oe_key_logit(keys[want - 1]);
+}
+
+/* One bit for each entry of a whole block: whether it is larger than `above`. */
+OE_CLONES
+static uint64_t find_above(const float *restrict x, float above) {
+    uint32_t low = 0, high = 0; /* shifts by 32-bit lanes are what every instruction set has */
+    for (int j = 0; j < OE_BLOCK / 2; j++) {
+        low |= (uint32_t)(x[j] > above) << j;
+        high |= (uint32_t)(x[j + OE_BLOCK / 2] > above) << j;
+    }
+    return (uint64_t)high << 32 | low;
 }
 
 int32_t oe_row_top(const oe_row *row, int32_t k, uint64_t *keys) {
@@ -127,15 +177,16 @@ int32_t oe_row_top(const oe_row *row, int32_t k, uint64_t *keys) {
     size_t count = 0;
     /* Entries arrive with rising ids, so that one equal to the k-th largest of those before it has lost the tie. */
     float above = nextafterf(lower_bound(row, k, keys), -INFINITY);
-    for (int32_t b = 0, i = 0; i < row->n; b++) {
-        const int32_t end = row->n - i > OE_BLOCK ? i + OE_BLOCK : row->n;
+    float padded[OE_BLOCK];
+    for (int32_t b = 0; b < oe_block_count(row->n); b++) {
         if (!(row->block_max[b] > above)) {
-            i = end;
             continue;
         }
-        for (; i < end; i++) {
-            if (row->x[i] > above && !oe_row_is_touched(row, i)) {
-                keys[count++] = oe_key_make(row->x[i], i);
+        const float *x = oe_row_block(row, b, padded);
+        for (uint64_t bits = find_above(x, above); bits; bits &= bits - 1) {
+            const int32_t j = oe_bits_lowest(bits), i = b * OE_BLOCK + j;
+            if (!oe_row_is_touched(row, i)) {
+                keys[count++] = oe_key_make(x[j], i);
             }
         }
         if (count > full) {

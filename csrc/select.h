@@ -5,6 +5,7 @@
 #ifndef OE_SELECT_H
 #define OE_SELECT_H
 
+#include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -33,6 +34,18 @@ typedef struct oe_row {
 static inline int32_t oe_block_count(int32_t n) { return n / OE_BLOCK + (n % OE_BLOCK != 0); }
 
 static inline bool oe_row_is_touched(const oe_row *row, int32_t i) { return row->slot && row->slot[i]; }
+
+/* Block `b` of the row; a last one that is not full is padded with -inf. */
+static inline const float *oe_row_block(const oe_row *row, int32_t b, float *padded) {
+    const int32_t start = b * OE_BLOCK;
+    if (row->n - start >= OE_BLOCK) {
+        return row->x + start;
+    }
+    for (int32_t j = 0; j < OE_BLOCK; j++) {
+        padded[j] = start + j < row->n ? row->x[start + j] : -INFINITY;
+    }
+    return padded;
+}
 
 /* Keys sort as (logit ascending, id descending): the largest key is the largest logit with the lowest id. */
 static inline uint64_t oe_key_make(float x, int32_t id) {

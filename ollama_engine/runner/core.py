@@ -20,7 +20,7 @@ from typing import Protocol
 
 from ollama_engine.errors import ContextOverflowError
 from ollama_engine.kvcache import Cache
-from ollama_engine.runner.batching import Step, assemble
+from ollama_engine.runner.batching import Step, assemble, follow
 from ollama_engine.runner.executor import Executor
 from ollama_engine.runner.landing import Landed, land, outcome
 from ollama_engine.runner.metrics import MetricsSnapshot
@@ -95,8 +95,7 @@ class Core:
             landed = self._land(record)
             self._quiet()
             self._take_off(record)
-            for one in landed:
-                self._deliver(one)
+            self._deliver(landed)
             record.mark("emit")
             self.roster.sweep()
             self.roster.admit()
@@ -124,6 +123,8 @@ class Core:
         """Raise AssertionError unless all bookkeeping is consistent."""
         self.cache.check()
         self.roster.check()
+        if self._next is not None:
+            self._next.check()
 
     # -- the parts of a step -------------------------------------------------------------------------------------------
 
@@ -177,36 +178,55 @@ class Core:
         self.space.note(step, tokens)
         record.launched(step, reused=self.executor.counts.reused > reused)
 
-    def _deliver(self, landed: Landed) -> None:
-        if landed.sequence.ended:
-            return  # by an error since it landed
-        event, ended = outcome(landed, self.monitor.clock())
-        if ended is not None:
-            # Before the caller knows, so that it finds what it expects.
-            self.roster.leave(landed.sequence, ended, keep=not isinstance(event, BaseException) and landed.sound)
-        landed.sequence.ticket.send(event)
+    def _deliver(self, landed: list[Landed]) -> None:
+        now = self.monitor.clock()
+        for one in landed:
+            sequence = one.sequence
+            if sequence.ended:
+                continue  # by an error since it landed
+            event, ended = outcome(one, now)
+            if ended is not None:
+                # Before the caller knows, so that it finds what it expects.
+                self.roster.leave(sequence, ended, keep=not isinstance(event, BaseException) and one.sound)
+            sequence.ticket.send(event)
 
     def _prepare(self) -> None:
         computing = self._flying is not None
+        if self._follow():
+            return
         while (planned := self._plan()) is not None:
             if planned.short and self.roster.make_room(planned, computing=computing):
                 continue
             if not planned.pieces:
                 return
-            step = assemble(self._steps, planned.pieces, self.roster.running)
-            try:
-                self.executor.prepare(step.batch)
-            except ContextOverflowError:
-                # Layers of several kinds fill up at different speeds, which `room` cannot express.
-                if not self.roster.make_room(planned._replace(pieces=()), computing=computing):
-                    return
-                continue
-            self._turns, self._next = planned.turns, step
-            self._steps += 1
-            for part in step.parts:
-                part.sequence.submitted += part.n
-                part.sequence.awaited += part.outputs > 0
-            return
+            if self._place(assemble(self._steps, planned.pieces, self.roster.running)):
+                self._turns = planned.turns
+                return
+            # Layers of several kinds fill up at different speeds, which `room` cannot express.
+            if not self.roster.make_room(planned._replace(pieces=()), computing=computing):
+                return
+
+    def _follow(self) -> bool:
+        """Prepare the next token of each that the step under way serves; False where there is more to think about."""
+        step = self._flying
+        if step is None or len(step.parts) != len(self.roster.running) or len(step.parts) > self.space.room:
+            return False
+        following = follow(self._steps, step)
+        return following is not None and self._place(following)
+
+    def _place(self, step: Step) -> bool:
+        """Find cells and a graph for a step; False where there are too few cells."""
+        try:
+            self.executor.prepare(step.batch)
+        except ContextOverflowError:
+            return False
+        self._next = step
+        self._steps += 1
+        for part in step.parts:
+            one = part.sequence
+            one.submitted += part.n
+            one.awaited += part.outputs > 0
+        return True
 
     def _plan(self) -> Plan | None:
         candidates = self.roster.candidates()

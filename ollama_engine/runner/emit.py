@@ -62,7 +62,10 @@ class TextEmitter:
         """
         if self._closed:
             raise ClosedError(f"the text has ended ({'stop string' if self.stopped else 'flush'}), got token {token}")
-        text = self._take(self._detokenizer.push(token))
+        piece = self._detokenizer.push(token)
+        if not self._stops:
+            return piece
+        text = self._take(piece)
         cut = len(text) if self.stopped else self._unsettled_from(text)
         self._held = text[cut:]
         return text[:cut]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ollama_engine.runner.batching import Part, Step
+from ollama_engine.runner.batching import Step
 from ollama_engine.runner.executor import FloatArray
 from ollama_engine.runner.metrics import Outcome
 from ollama_engine.runner.request import Chunk, Event, FinishReason
@@ -33,25 +33,31 @@ class Landed(NamedTuple):
 def land(step: Step, logits: FloatArray, now: float) -> list[Landed]:
     """Sample for all rows that somebody still wants, and let their sequences take the tokens."""
     landed: list[Landed] = []
-    drawn: list[tuple[Generation, int]] = []
-    row = 0
+    drawn: list[Generation] = []
+    rows: list[int] = []
+    row = at = 0
     for part in step.parts:
         sequence = part.sequence
-        if part.outputs and part.alive:
-            if isinstance(sequence, Scoring):
-                landed.extend(_score(sequence, part, logits[row : row + part.outputs]))
-            elif isinstance(sequence, Generation):
-                drawn.append((sequence, row))
+        if not part.outputs or not part.alive:
+            pass
+        elif isinstance(sequence, Generation):
+            # A prompt may leave no place for an answer, or none be wanted.
+            if not part.decoding and sequence.complete:
+                landed.append(_ended(sequence, "length", logits[row]))
+            else:
+                drawn.append(sequence)
+                rows.append(row)
+        elif isinstance(sequence, Scoring):
+            begin = int(step.batch.positions[at + part.n - part.outputs])
+            landed.extend(_score(sequence, begin, logits[row : row + part.outputs]))
         row += part.outputs
-    # A prompt may leave no place for an answer, or none be wanted.
-    over = [one.at_limit(one.n_generated, one.known) for one, _ in drawn]
-    landed += [_ended(one, "length", logits[at]) for (one, at), done in zip(drawn, over, strict=True) if done]
-    return landed + _draw([one for one, done in zip(drawn, over, strict=True) if not done], logits, now)
+        at += part.n
+    return landed + _draw(drawn, rows, logits, now)
 
 
-def _score(sequence: Scoring, part: Part, logits: FloatArray) -> list[Landed]:
-    end = part.begin + part.outputs
-    sequence.rows[part.begin : end] = logits
+def _score(sequence: Scoring, begin: int, logits: FloatArray) -> list[Landed]:
+    end = begin + len(logits)
+    sequence.rows[begin:end] = logits
     sequence.sound &= _sound(logits)
     if end < len(sequence.rows):
         return []
@@ -69,13 +75,12 @@ def _sound(logits: FloatArray) -> bool:
     return bool((logits < np.inf).all())
 
 
-def _draw(drawn: list[tuple[Generation, int]], logits: FloatArray, now: float) -> list[Landed]:
+def _draw(drawn: list[Generation], rows: list[int], logits: FloatArray, now: float) -> list[Landed]:
     if not drawn:
         return []
-    at = [row for _, row in drawn]
-    rows = logits if len(at) == len(logits) else logits[at]
-    tokens = _sample([one.sampler for one, _ in drawn], rows)
-    return [_take(one, token, row, now) for (one, _), token, row in zip(drawn, tokens, rows, strict=True)]
+    wanted = logits if len(rows) == len(logits) else logits[rows]
+    tokens = _sample([one.sampler for one in drawn], wanted)
+    return [_take(one, token, wanted, i, now) for i, (one, token) in enumerate(zip(drawn, tokens, strict=True))]
 
 
 def _sample(samplers: list[Sampler], rows: FloatArray) -> list[int | Exception]:
@@ -93,24 +98,25 @@ def _sample_one(sampler: Sampler, row: FloatArray) -> int | Exception:
         return error
 
 
-def _take(one: Generation, token: int | Exception, row: FloatArray, now: float) -> Landed:
+def _take(one: Generation, token: int | Exception, logits: FloatArray, row: int, now: float) -> Landed:
     one.awaited -= 1
     one.first_token_at = one.first_token_at or now
+    logprobs: tuple[TokenLogprobs, ...] | None = None
     try:
         if isinstance(token, BaseException):
             raise token
         if token in one.eog_ids:
             one.epoch += 1
             return Landed(one, reason="stop")
-        wanted = one.params.logprobs
-        logprobs = None if wanted is None else (one.sampler.logprobs(row[: one.sampler.n_vocab], token, wanted),)
+        if (wanted := one.params.logprobs) is not None:
+            logprobs = (one.sampler.logprobs(logits[row, : one.sampler.n_vocab], token, wanted),)
         one.sampler.accept(token)
     except Exception as error:
         one.epoch += 1
-        return Landed(one, error=error, sound=_sound(row))
+        return Landed(one, error=error, sound=_sound(logits[row]))
     one.sampled.append(token)
     one.n_generated += 1
-    if not one.at_limit(one.n_generated, one.known):
+    if not one.complete:
         return Landed(one, token, logprobs)
     one.epoch += 1
     return Landed(one, token, logprobs, "length")

@@ -148,14 +148,14 @@ class Monitor:
             self._log(step)
 
     def _log(self, step: Step) -> None:
-        tokens, begin = step.tokens().tolist(), 0
+        tokens, positions, row = step.tokens().tolist(), step.batch.positions.tolist(), 0
         for part in step.parts:
-            ids = tokens[begin : begin + part.n]
-            begin += part.n
+            ids = tokens[row : row + part.n]
             report(
                 log, TRACE, "step %d request %d sequence %d position %d logits %d: %s", step.number, part.sequence.key,
-                part.slot, part.begin, part.outputs, " ".join(f"{one}={self._text(one)!r}" for one in ids),
+                part.slot, positions[row], part.outputs, " ".join(f"{one}={self._text(one)!r}" for one in ids),
             )  # fmt: skip
+            row += part.n
 
     def snapshot(self, usage: CellUsage, waiting: int, running: int) -> MetricsSnapshot:
         """The metrics until now, with how things stand."""

@@ -180,6 +180,19 @@ class Generation(Sequence):
         """Whether an answer of that length is complete, in a context that holds that many."""
         return n_generated == self.params.max_tokens or (n_inputs >= self.num_ctx and self.terms.on_overflow != "shift")
 
+    @property
+    def complete(self) -> bool:
+        """Whether the answer ends with what it has."""
+        return self.at_limit(self.n_generated, self.n_inputs + len(self.sampled))
+
+    @property
+    def places(self) -> int:
+        """How many tokens, after those under way, can be computed before it comes to a limit or its context is full."""
+        places = self.num_ctx - self.known - self.awaited
+        if self.params.max_tokens is None:
+            return places
+        return min(places, self.params.max_tokens - self.n_generated - self.awaited)
+
     def usage(self, now: float) -> Usage:
         """Counts and times until now."""
         first = self.first_token_at or now

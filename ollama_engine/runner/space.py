@@ -164,19 +164,18 @@ class Space:
 
     def note(self, step: Step, tokens: Int32Array) -> None:
         """A step has been launched: histories gain its tokens. Parts that nobody wants any more leave the cache."""
-        begin = 0
+        values, row = tokens.tolist(), 0
         for part in step.parts:
-            end = begin + part.n
             if part.alive:
                 if not part.sequence.terms.cache:
                     pass
                 elif part.n == 1:
-                    self.histories.append(part.slot, int(tokens[begin]))
+                    self.histories.append(part.slot, values[row])
                 else:
-                    self.histories.extend(part.slot, Inputs.text(tokens[begin:end]))
+                    self.histories.extend(part.slot, Inputs.text(tokens[row : row + part.n]))
             elif part.sequence.slot == part.slot:
-                self.cache.remove(part.slot, part.begin)
-            begin = end
+                self.cache.remove(part.slot, int(step.batch.positions[row]))
+            row += part.n
 
     def clean(self, sequences: list[Sequence]) -> None:
         """What is no number must leave the cache before anybody computes with it: a mask does not hide it."""

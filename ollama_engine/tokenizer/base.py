@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from operator import index
 from typing import Protocol
 
@@ -171,7 +172,7 @@ class Tokenizer:
     def detokenizer(self, *, skip_special: bool = True, continues: bool = False) -> Detokenizer:
         """The same as `decode`, id by id."""
         return Detokenizer(
-            lambda token_id: self.token_bytes(token_id, skip_special=skip_special),
+            self.token_bytes if skip_special else partial(self.token_bytes, skip_special=False),
             strip_space=self._vocab.add_space_prefix and not continues,
         )
 

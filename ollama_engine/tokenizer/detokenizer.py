@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import codecs
+from codecs import utf_8_decode
 from collections.abc import Callable
 
 __all__ = ["Detokenizer"]
@@ -17,7 +17,7 @@ class Detokenizer:
 
     def __init__(self, token_bytes: Callable[[int], bytes], *, strip_space: bool) -> None:
         self._token_bytes = token_bytes
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._waiting = b""
         self._strip_space = strip_space
 
     def push(self, token_id: int) -> str:
@@ -26,10 +26,13 @@ class Detokenizer:
         if self._strip_space and data:
             data = data.removeprefix(b" ")
             self._strip_space = False
-        return self._decoder.decode(data)
+        data = self._waiting + data
+        text, n_used = utf_8_decode(data, "replace", False)
+        self._waiting = data[n_used:]
+        return text
 
     def flush(self) -> str:
         """Text of bytes still waiting: U+FFFD or nothing. Further ids then start a new character."""
-        text = self._decoder.decode(b"", final=True)
-        self._decoder.reset()
+        text, _ = utf_8_decode(self._waiting, "replace", True)
+        self._waiting = b""
         return text

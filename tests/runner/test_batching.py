@@ -1,14 +1,22 @@
-"""Batching: pieces become rows, and rows know whose they are."""
+"""Batching: pieces become rows, and rows know whose they are. A step that follows is the one that planning gives."""
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any, cast
 
-from ollama_engine.runner.batching import assemble
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ollama_engine.runner.batching import Step, assemble, follow
+from ollama_engine.runner.emit import TextEmitter
 from ollama_engine.runner.inputs import Inputs
 from ollama_engine.runner.request import Ticket
-from ollama_engine.runner.scheduler import Piece
-from ollama_engine.runner.sequence import Sequence
+from ollama_engine.runner.scheduler import Limits, Piece, plan
+from ollama_engine.runner.sequence import Generation, Sequence
+from ollama_engine.runner.terms import OnOverflow, Terms
+from ollama_engine.sample import Sampler, SamplingParams
 from tests.runner.fakes import Events
 
 
@@ -56,3 +64,96 @@ def test_who_has_left_computes_nothing_of_value() -> None:
     assert step.alive
     here.epoch += 1
     assert not step.alive
+
+
+# -- steps that follow -------------------------------------------------------------------------------------------------
+
+
+def answer(
+    key: int, n_prompt: int = 3, num_ctx: int = 99, max_tokens: int | None = None, overflow: OnOverflow = "error"
+) -> Generation:
+    """One whose first token has been sampled."""
+    params = SamplingParams(temperature=0, max_tokens=max_tokens)
+    made = Generation(
+        ticket=Ticket(Events()), inputs=Inputs.text([1] * n_prompt), num_ctx=num_ctx, terms=Terms(overflow),
+        params=params, sampler=Sampler(params, 8), emitter=TextEmitter(cast(Any, None)), eog_ids=frozenset(),
+        n_prompt=n_prompt, key=key, slot=key,
+    )  # fmt: skip
+    made.submitted, made.sampled, made.n_generated = n_prompt, [5], 1
+    return made
+
+
+def planned(number: int, sequences: list[Generation]) -> Step | None:
+    """What comes next without any step before."""
+    candidates = [found for one in sequences if (found := one.candidate()) is not None]
+    if len(candidates) < len(sequences):
+        return None
+    return assemble(number, plan(candidates, Limits(64, 64, 10_000)).pieces, {one.key: one for one in sequences})
+
+
+def launch(step: Step) -> None:
+    for part in step.parts:
+        part.sequence.submitted += part.n
+        part.sequence.awaited += part.outputs
+
+
+def land(step: Step) -> None:
+    for part in step.parts:
+        assert isinstance(part.sequence, Generation)
+        part.sequence.awaited -= 1
+        part.sequence.sampled.append(6)
+        part.sequence.n_generated += 1
+
+
+@st.composite
+def answers(draw: st.DrawFn) -> list[Generation]:
+    limits = st.one_of(st.none(), st.integers(2, 9))
+    overflow: st.SearchStrategy[OnOverflow] = st.sampled_from(["error", "truncate", "shift"])
+    return [
+        answer(
+            key, n_prompt := draw(st.integers(1, 5)), n_prompt + draw(st.integers(2, 12)), draw(limits), draw(overflow)
+        )
+        for key in range(draw(st.integers(1, 5)))
+    ]
+
+
+@given(answers())
+def test_a_step_that_follows_is_what_planning_gives(sequences: list[Generation]) -> None:
+    step = planned(0, sequences)
+    while step is not None:
+        launch(step)
+        step.check()
+        expected = planned(step.number + 1, sequences)
+        following = follow(step.number + 1, step)
+        if following is None:
+            # A context that is shifted has a place for one more than is counted on.
+            full = [one.terms.on_overflow == "shift" and one.submitted == one.num_ctx - 1 for one in sequences]
+            assert expected is None or any(full)
+            return
+        assert expected is not None
+        assert following.parts == expected.parts
+        assert (following.number, following.decoding) == (expected.number, expected.decoding)
+        for name in ("tokens", "positions", "sequences", "outputs"):
+            mine, theirs = getattr(following.batch, name), getattr(expected.batch, name)
+            assert mine.dtype == theirs.dtype
+            assert mine.tolist() == theirs.tolist()
+        land(step)
+        step = following
+
+
+def test_nothing_follows_where_somebody_has_left() -> None:
+    one, other = answer(1), answer(2)
+    step = planned(0, [one, other])
+    assert step is not None
+    launch(step)
+    assert follow(1, step) is not None
+    other.epoch += 1
+    assert follow(1, step) is None
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_nothing_follows_a_prompt(n: int) -> None:
+    one = sequence(1, 0, [5, 6])
+    step = assemble(0, (Piece(1, n, n - 1),), {1: one})
+    launch(step)
+    assert follow(1, step) is None

@@ -55,5 +55,9 @@ ADVERSARIAL: dict[str, FloatRow] = {
     "flat": gaussian(32003, 0.1),
     "closer than a bin": row(1e-3 * np.random.default_rng(1).random(20000)),
     "closer than a rank": row(np.float32(1.0) + 1e-7 * np.random.default_rng(1).random(9000)),
+    "shorter than the groups of its bound": gaussian(63, 2.0),
+    "one row of the groups of its bound": gaussian(128, 2.0),
+    "two rows of them, the last one short": quantised(191, 0.5),
+    "best in the last, short row of groups": row(np.arange(1400) >= 1395),
     "mostly ties, beyond the list": quantised(20000, 4.0),
 }
