@@ -5,8 +5,8 @@
     tokenizer.decode(ids)
 
 - `metadata`, `vocab`, `special_tokens`: what the file says, and what is known beyond it
-- `pretokenizer_table`, `pretokenizer`, `bpe`: byte-pair encoding; `spm`: SentencePiece
-- `_merge`: the loops of both, in C
+- `pretokenizer_table`, `pretokenizer`, `bpe`: byte-pair encoding; `spm`: SentencePiece; `wordpiece`: BERT's
+- `_merge`: the loops of the first two, in C
 - `base`: Tokenizer; `detokenizer`: streams of ids to text
 """
 
@@ -23,6 +23,7 @@ from ollama_engine.tokenizer.detokenizer import Detokenizer
 from ollama_engine.tokenizer.metadata import Fields
 from ollama_engine.tokenizer.spm import SpmModel
 from ollama_engine.tokenizer.vocab import read_vocabulary
+from ollama_engine.tokenizer.wordpiece import WordPieceModel
 
 __all__ = ["Detokenizer", "Tokenizer", "from_gguf", "from_metadata"]
 
@@ -35,6 +36,8 @@ def from_metadata(metadata: Mapping[str, Any]) -> Tokenizer:
     vocab = read_vocabulary(metadata)
     if vocab.model == "llama":
         return Tokenizer(vocab, SpmModel(vocab))
+    if vocab.model == "bert":
+        return Tokenizer(vocab, WordPieceModel(vocab))
     fields = Fields(metadata)
     return Tokenizer(vocab, BpeModel(vocab, fields.texts("merges") if "merges" in fields else None))
 
