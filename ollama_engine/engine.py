@@ -18,6 +18,8 @@ from ollama_engine.ml.device_info import Device
 from ollama_engine.ml.memory import MemoryReport
 from ollama_engine.runner.core import Core
 from ollama_engine.runner.desk import Desk, check_forkable
+from ollama_engine.runner.embed_methods import EmbedMethods
+from ollama_engine.runner.embedding import EmbedDesk
 from ollama_engine.runner.intake import new_scoring
 from ollama_engine.runner.loading import Loaded, load
 from ollama_engine.runner.loop import Loop
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 _DEFAULT_PARAMS = SamplingParams()
 
 
-class Engine:
+class Engine(EmbedMethods):
     """A loaded model, shared by any number of threads and asyncio tasks: their requests are computed together.
 
     Args:
@@ -108,6 +110,7 @@ class Engine:
             # The loop's thread frees the model, when nothing can be computing with it any more.
             self._loop = Loop(core, config.max_queue, os.path.basename(loaded.path), on_exit=loaded.close)
             self._desk = Desk(loaded, self._loop)
+            self._embed_desk = EmbedDesk(loaded, self._loop)
         except BaseException:
             loaded.close()
             raise

@@ -19,6 +19,7 @@ __all__ = ["main"]
 
 COMMANDS = {
     "run": "answer a prompt, or one prompt after the other",
+    "embed": "turn texts into vectors",
     "show": "say what is in a model file",
     "devices": "list what this machine can compute on",
     "bench": "measure tokens per second",

@@ -10,7 +10,7 @@ from ollama_engine.errors import UnsupportedModelError
 
 __all__ = ["architectures", "find_architecture"]
 
-_MODULES = ("llama", "command_r", "gemma", "gpt_oss", "olmo", "phi3", "qwen", "starcoder")
+_MODULES = ("llama", "bert", "command_r", "gemma", "gpt_oss", "modern_bert", "olmo", "phi3", "qwen", "starcoder")
 
 
 def architectures() -> tuple[Architecture, ...]:

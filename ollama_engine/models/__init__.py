@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ollama_engine.models.base import FitsContext, Model, ModelInputs, ShiftsKeys
+from ollama_engine.models.base import Embeds, Encoder, FitsContext, Model, ModelInputs, ShiftsKeys
 from ollama_engine.models.registry import architectures, model_class
 
-__all__ = ["FitsContext", "Model", "ModelInputs", "ShiftsKeys", "architectures", "model_class"]
+__all__ = ["Embeds", "Encoder", "FitsContext", "Model", "ModelInputs", "ShiftsKeys", "architectures", "model_class"]

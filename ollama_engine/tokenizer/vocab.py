@@ -73,7 +73,9 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
         raise UnsupportedModelError(f"{what}; supported tokenizers: {', '.join(MODELS)}")
     architecture = str(metadata.get("general.architecture", ""))
     pre = fields.text("pre")
-    spec = None if model in ("bert", "llama") else find_spec("gemma4" if model == "gemma4" else pre, architecture, model)
+    spec = (
+        None if model in ("bert", "llama") else find_spec("gemma4" if model == "gemma4" else pre, architecture, model)
+    )
 
     texts = _texts(fields)
     n_vocab = len(texts)
