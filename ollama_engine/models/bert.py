@@ -18,10 +18,19 @@ from ollama_engine.models.encoder import Encoder, EncoderOptions, read_encoder
 from ollama_engine.models.fused import FusedAttention
 
 
+class BertAttention(SelfAttention):
+    """Attention with biases throughout."""
+
+    q = nn.Linear("attn_q", "n_embd", "q_size", bias=True)
+    k = nn.Linear("attn_k", "n_embd", "kv_size", bias=True)
+    v = nn.Linear("attn_v", "n_embd", "kv_size", bias=True)
+    output = nn.Linear("attn_output", "q_size", "n_embd", bias=True)
+
+
 class PostNormLayer(nn.Module):
     """One block: attention, then feed-forward, each beside a residual and before a norm."""
 
-    attention: nn.Part[Any] = nn.Part(SelfAttention)
+    attention: nn.Part[Any] = nn.Part(BertAttention)
     attention_norm = nn.LayerNorm("attn_output_norm", "n_embd", bias=True)
     mlp: nn.Part[Any] = nn.Part(nn.ErfMLP)
     output_norm = nn.LayerNorm("layer_output_norm", "n_embd", bias=True)

@@ -42,7 +42,10 @@ class PlainMLP(Module):
 
 
 class ErfMLP(PlainMLP):
-    """down(gelu(up x)) with the exact form of GELU, as in BERT."""
+    """down(gelu(up x)) with the exact form of GELU and biases, as in BERT."""
+
+    up = Linear("ffn_up", "n_embd", "n_ff", bias=True)
+    down = Linear("ffn_down", "n_ff", "n_embd", bias=True)
 
     def forward(self, x: Tensor) -> Tensor:
         """x [n_embd, n] -> [n_embd, n]."""

@@ -48,7 +48,8 @@ class EmbedMethods:
 
         With pooling "none" the vector of a text is an array [n_tokens, dim], one row for each token.
         """
-        pending = self._embed_desk.embed(_listed(texts), pooling, on_overflow, dimensions, normalize=normalize)
+        listed = _listed(texts)
+        pending = self._embed_desk.embed(listed, pooling, on_overflow, dimensions, normalize=normalize, rows=True)
         return pending.embeddings(pending.wait())
 
     async def aembed(
@@ -64,7 +65,8 @@ class EmbedMethods:
         pooling: Pooling | None = None, on_overflow: TooLong = "error",
     ) -> list[Embedding]:  # fmt: skip
         """`embeddings` for asyncio."""
-        pending = self._embed_desk.embed(_listed(texts), pooling, on_overflow, dimensions, normalize=normalize)
+        listed = _listed(texts)
+        pending = self._embed_desk.embed(listed, pooling, on_overflow, dimensions, normalize=normalize, rows=True)
         return pending.embeddings(await asyncio.wrap_future(pending.future))
 
     def rank(self, query: str, documents: Sequence[str], *, on_overflow: TooLong = "error") -> FloatArray:

@@ -116,11 +116,13 @@ class EmbedDesk:
 
     def embed(
         self, texts: Sequence[Prompt], pooling: Pooling | None, too_long: TooLong, dimensions: int | None,
-        *, normalize: bool,
+        *, normalize: bool, rows: bool = False,
     ) -> Pending:  # fmt: skip
-        """Hand in texts."""
+        """Hand in texts. `rows`: a vector for each token will do."""
         self._loop.check_open()
         how = self._chosen(pooling)
+        if how == "none" and not rows:
+            raise ConfigError("with pooling none each token has a vector; those come from Engine.embeddings")
         _check_options(too_long, normalize)
         dimensions = None if dimensions is None else whole("dimensions", dimensions, 1, self.n_embd)
         found = [self._text(text, how, too_long) for text in texts]

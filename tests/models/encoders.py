@@ -173,9 +173,13 @@ CASES = (
     Case("bert-bf16", "Bert", {"type_vocab_size": 1, "num_attention_heads": 2}, dtype="BF16"),
     Case("bert-ranker", "Bert", {"num_labels": 1}, ranks=True),
     Case("nomic-bert", "NomicBert"),
-    Case("nomic-bert-bf16", "NomicBert", {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}, dtype="BF16"),
+    Case(
+        "nomic-bert-bf16", "NomicBert", {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}, dtype="BF16"
+    ),
     Case("modern-bert", "ModernBert", _LOCAL),
-    Case("modern-bert-bf16", "ModernBert", {**_LOCAL, "hidden_activation": "silu", "num_hidden_layers": 5}, dtype="BF16"),
+    Case(
+        "modern-bert-bf16", "ModernBert", {**_LOCAL, "hidden_activation": "silu", "num_hidden_layers": 5}, dtype="BF16"
+    ),
     Case("modern-bert-ranker", "ModernBert", {**_LOCAL, "num_labels": 1, "classifier_pooling": "mean"}, ranks=True),
 )
 

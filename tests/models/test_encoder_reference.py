@@ -22,7 +22,9 @@ pytestmark = pytest.mark.reference
 
 
 @pytest.fixture(scope="module", params=CASES, ids=str)
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Case, str, EncoderReference]:
+def pair(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Case, str, EncoderReference]:
     case: Case = request.param
     folder = Path(tmp_path_factory.mktemp("reference"))
     reference = EncoderReference(case, folder / "source")

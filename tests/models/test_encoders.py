@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pytest
 
+from ollama_engine.errors import ModelFormatError
+from ollama_engine.ml.backend import Backend
+from ollama_engine.ml.gguf import GGUFFile
+from ollama_engine.ml.metadata import Metadata
+from ollama_engine.ml.placement import BackendParams
+from ollama_engine.ml.storage import Storage
+from ollama_engine.ml.weights import Weights
 from ollama_engine.models import Encoder, architectures, model_class
 from tests.models import encoders
 from tests.models.cases import difference
@@ -66,6 +74,32 @@ def test_texts_in_one_batch_do_not_see_each_other(case: Case, folder: Path) -> N
         for text, one in zip(texts, rows, strict=True):
             (expected,) = engine.embeddings([text], pooling="none", normalize=False)
             assert difference(one.vector, expected.vector) <= case.tolerance
+
+
+OPTIONAL = {"token_types.weight", "cls.weight", "cls.bias", "cls.norm.weight", "cls.output.weight", "cls.output.bias"}
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_missing_or_misshapen_tensor_is_named(case: Case, folder: Path) -> None:
+    with (
+        GGUFFile(encoders.converted(case, folder)) as gguf,
+        Backend(BackendParams(threads=1, gpu_layers=0)) as backend,
+        Weights(backend, gguf) as weights,
+        Storage(backend, 1) as storage,
+    ):
+        weights.load()
+        model, metadata = model_class(gguf.architecture), Metadata(gguf.metadata)
+        wrong = storage.add("wrong", "f32", (3, 5, 7))
+        storage.allocate(0)
+        assert not model(metadata, weights).unused_weights
+        for name in weights:
+            others = {n: w for n, w in weights.items() if n != name}
+            if name not in OPTIONAL:
+                with pytest.raises(ModelFormatError, match=rf"no tensor.* {re.escape(name)}"):
+                    model(metadata, others)
+            if name != "token_embd.weight":  # what the vocabulary is measured by
+                with pytest.raises(ModelFormatError, match=re.escape(name)):
+                    model(metadata, {**others, name: wrong})
 
 
 @pytest.mark.parametrize("outtype", ["f16", "q8_0"])
