@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from ollama_engine.input import Batch
 from ollama_engine.kvcache.base import CellUsage
@@ -17,6 +18,17 @@ from ollama_engine.ml.context import Context
 from ollama_engine.ml.tensor import Tensor
 
 _MINUS_INFINITY = np.float16(-np.inf)
+
+
+def seen_in_batch(batch: Batch, window: int | None, causal: Visibility | None) -> npt.NDArray[np.bool_]:
+    """Whether each row of a batch attends to each other one, [n, n]; see `NullCache`."""
+    here, there = batch.positions[:, None], batch.positions[None, :]
+    seen: npt.NDArray[np.bool_] = batch.sequences[:, None] == batch.sequences[None, :]
+    if causal is not None:
+        seen &= (there <= here) & (there >= causal.first(batch.positions)[:, None])
+    if window is not None:
+        seen &= np.abs(there - here) <= window // 2
+    return seen
 
 
 @dataclass(slots=True)
@@ -75,16 +87,9 @@ class NullCache:
 
     def write_inputs(self) -> None:
         """Write the current batch's mask."""
-        batch = self._batch
-        assert batch is not None
+        assert self._batch is not None
         assert self._graph is not None
-        seen = batch.sequences[None, :] == batch.sequences[:, None]
-        positions = batch.positions
-        if self._causal is not None:
-            seen &= positions[None, :] <= positions[:, None]
-            seen &= positions[None, :] >= self._causal.first(positions)[:, None]
-        if self._window is not None:
-            seen &= np.abs(positions[None, :] - positions[:, None]) <= self._window // 2
+        seen = seen_in_batch(self._batch, self._window, self._causal)
         self._graph.mask.set(np.where(seen, np.float16(0), _MINUS_INFINITY))
 
     def share(self, source: int, target: int, end: int) -> None:
