@@ -161,6 +161,15 @@ def test_texts_longer_than_a_batch(bert: Engine) -> None:
     np.testing.assert_allclose(bert.embed(texts), np.stack([bert.embed(text) for text in texts]), atol=SAME)
 
 
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_short_contexts_fill_batches_too(name: str, request: pytest.FixtureRequest) -> None:
+    """Texts of one batch may be more than num_ctx together."""
+    other: Engine = request.getfixturevalue(name)
+    ids = [[5 + i, 6, 7, 8] for i in range(100)]
+    with Engine(other.info.path, num_ctx=8, parallel=1, kv_cache_type="f32", **CPU) as engine:
+        np.testing.assert_allclose(engine.embed(ids), other.embed(ids), atol=SAME)
+
+
 WRONG: list[tuple[str, dict[str, Any], Any, type[Exception], str]] = [
     ("bert", {"dimensions": 0}, "a", ConfigError, "dimensions is a whole number from 1 to 64, got 0"),
     ("bert", {"dimensions": 65}, "a", ConfigError, "dimensions is a whole number from 1 to 64"),

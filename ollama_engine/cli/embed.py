@@ -84,7 +84,8 @@ def _piped() -> Iterator[list[str]]:
 def _tell_dropped(found: Sequence[Embedding]) -> None:
     dropped = [one.dropped_tokens for one in found if one.dropped_tokens]
     if dropped:
-        print(f"warning: {len(dropped)} texts were cut, by {sum(dropped)} tokens in all", file=sys.stderr)
+        cut = f"{len(dropped)} of {len(found)} texts were cut"
+        print(f"warning: {cut}, by {sum(dropped)} tokens in all", file=sys.stderr)
 
 
 def _load(path: str, config: EngineConfig) -> Engine:

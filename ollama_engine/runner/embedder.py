@@ -75,7 +75,7 @@ class Embedder:
             loaded, model = self._loaded, self._loaded.model
             assert isinstance(model, Embeds), "the desk takes no texts for others"
             cache = make_null_cache(model.cache_layers, flash_attention=loaded.cache.flash_attention, causal=True)
-            size = loaded.num_ctx
+            size = max(loaded.config.batch_size, loaded.num_ctx)
             self._executor = Executor(loaded.backend, model, cache, size, size, forward=model.hidden)
         return self._executor
 

@@ -190,7 +190,7 @@ def _make_encoder(backend: Backend, model: Model, config: EngineConfig) -> tuple
     layers = model.cache_layers
     flash_attention = _decide_flash_attention(backend, config, layers, "f32")
     cache = make_null_cache(layers, flash_attention=flash_attention, causal=False)
-    size = max(_batch_size(config), _num_ctx(config))
+    size = max(config.batch_size, _num_ctx(config))
     return cache, Executor(backend, model, cache, size, size)
 
 

@@ -61,7 +61,7 @@ def test_long_texts(cli, bert: str) -> None:
     result = cli(*args, "--truncate")
     assert result.code == 0
     assert [json.loads(line)["dropped_tokens"] > 0 for line in result.out.splitlines()] == [True, False]
-    assert result.err.startswith("warning: 1 texts were cut, by ")
+    assert result.err.startswith("warning: 1 of 2 texts were cut, by ")
 
 
 def test_a_model_that_writes_embeds_too(cli, tiny: str) -> None:
