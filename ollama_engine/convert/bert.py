@@ -24,6 +24,7 @@ RENAMES = (
     (r"\.beta$", ".bias"),
     (r"^emb_ln\.", "embeddings.LayerNorm."),
 )
+POOLER = r"(?:^|\.)pooler\.dense\."
 LAYER = "encoder.layer.{i}."
 NOMIC = "encoder.layers.{i}."
 EMBEDDINGS = (
@@ -85,7 +86,7 @@ BERT = Architecture(
     defaults={"layer_norm_eps": 1e-12, "type_vocab_size": 2},
     more_keys=_bert_keys,
     renames=RENAMES,
-    ignored=(*MLM_HEADS, r"^pooler\.dense\."),
+    ignored=(*MLM_HEADS, POOLER),
 )
 
 ARCHITECTURES = (
@@ -115,6 +116,6 @@ ARCHITECTURES = (
         defaults={"layer_norm_eps": 1e-12, "type_vocab_size": 2},
         more_keys=_nomic_keys,
         renames=RENAMES,
-        ignored=(*MLM_HEADS, r"^pooler\.dense\."),
+        ignored=(*MLM_HEADS, POOLER),
     ),
 )

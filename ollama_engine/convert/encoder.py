@@ -32,7 +32,7 @@ ENCODER_KEYS = (
     Key("attention.layer_norm_epsilon", "f32", ("layer_norm_eps", "layer_norm_epsilon", "norm_eps")),
 )
 
-MLM_HEADS = (*COMMON_IGNORED, r"^cls\.(?:predictions|seq_relationship)\.", r"^embeddings\.position_ids$")
+MLM_HEADS = (*COMMON_IGNORED, r"^cls\.(?:predictions|seq_relationship)\.", r"(?:^|\.)embeddings\.position_ids$")
 """What is saved beside an encoder and has no part in embeddings."""
 
 
