@@ -117,6 +117,7 @@ def test_hidden_states_of_a_model_that_writes(folder: Path) -> None:
 def test_the_file_says_which_pooling(said: int | None, expected: Any, bert_path: Path, tmp_path: Path) -> None:
     path = with_key(bert_path, tmp_path / "said.gguf", "bert.pooling_type", said)
     with Engine(path, **CPU) as engine:
+        assert (engine.info.n_embd, engine.info.pooling) == (64, expected)
         np.testing.assert_array_equal(engine.embed(TEXTS), engine.embed(TEXTS, pooling=expected))
 
 
@@ -197,13 +198,20 @@ def test_refusals(
         engine.embed(texts, **options)
 
 
+def test_facts(llama: Engine, ranker: Engine) -> None:
+    assert (llama.info.n_embd, llama.info.pooling) == (64, "last")
+    assert (ranker.info.n_embd, ranker.info.pooling) == (64, None)
+
+
 def test_a_ranker_embeds_where_it_is_told_how(ranker: Engine) -> None:
     assert ranker.embed(TEXTS, pooling="mean").shape == (len(TEXTS), 64)
 
 
 @pytest.mark.parametrize("name", ["bert", "llama"])
 def test_models_that_rank_nothing(name: str, request: pytest.FixtureRequest) -> None:
-    with pytest.raises(ConfigError, match="ranking takes a model with a classification head of one score"):
+    with pytest.raises(
+        ConfigError, match="ranking takes an encoder with a classification head of one score; this model has none"
+    ):
         request.getfixturevalue(name).rank("a", ["b"])
 
 

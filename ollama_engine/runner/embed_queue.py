@@ -80,9 +80,11 @@ class EmbedQueue:
         batch = self._take()
         try:
             results = self._embedder.compute([one.text for one in batch]) if batch else []
-        except (EngineError, MemoryError) as error:
+        except BaseException as error:
             for one in batch:
                 one.job.fail(error)
+            if not isinstance(error, (EngineError, MemoryError)):
+                raise
         else:
             for one, result in zip(batch, results, strict=True):
                 if isinstance(result, BaseException):

@@ -23,7 +23,7 @@ from ollama_engine.runner.embed_queue import EmbedJob, EmbedQueue
 from ollama_engine.runner.embedder import Embedder, Text
 from ollama_engine.runner.loading import Loaded
 from ollama_engine.runner.loop import Loop
-from ollama_engine.runner.pooling import FloatArray, Pooling, check_pooling, finish, read_pooling
+from ollama_engine.runner.pooling import FloatArray, Pooling, check_pooling, default_pooling, finish, read_pooling
 from ollama_engine.runner.prompts import Prompt, prompt_ids
 from ollama_engine.runner.terms import whole
 
@@ -100,19 +100,9 @@ class EmbedDesk:
         self._loop = loop
         self._said = read_pooling(metadata)
         self._queue = EmbedQueue(Embedder(loaded, _head_pooling(loaded, metadata)), loaded.config.batch_size)
-        self._counting = threading.Lock()
+        # A finaliser that runs in the middle of it may ask for embeddings too.
+        self._counting = threading.RLock()
         self._jobs = 0
-
-    @property
-    def pooling(self) -> Pooling:
-        """How texts are embedded unless told otherwise: as the file says.
-
-        Where it does not, an encoder takes the mean, as sentence-transformers does, and a model that writes the last
-        token, the only one that has seen the whole text.
-        """
-        if self._said in ("mean", "cls", "last"):
-            return self._said
-        return "mean" if isinstance(self._loaded.model, Encoder) else "last"
 
     def embed(
         self, texts: Sequence[Prompt], pooling: Pooling | None, too_long: TooLong, dimensions: int | None,
@@ -134,7 +124,7 @@ class EmbedDesk:
         model = self._loaded.model
         if not isinstance(model, Encoder) or model.n_scores != 1:
             has = f"gives {model.n_scores} scores" if isinstance(model, Encoder) and model.n_scores else "has none"
-            raise ConfigError(f"ranking takes a model with a classification head of one score; this one {has}")
+            raise ConfigError(f"ranking takes an encoder with a classification head of one score; this model {has}")
         _check_options(too_long, True)
         found = [self._pair(query, document, too_long, model) for document in documents]
         return self._start([text for text, _ in found], tuple(n for _, n in found), None, normalize=False)
@@ -148,15 +138,15 @@ class EmbedDesk:
         return model.n_embd
 
     def _chosen(self, pooling: Pooling | None) -> Pooling:
-        model = self._loaded.model
-        if pooling is None and self._said == "rank":
+        encoder = isinstance(self._loaded.model, Encoder)
+        how = default_pooling(self._said, encoder=encoder) if pooling is None else check_pooling(pooling)
+        if how is None:
             raise ConfigError(
                 "this model ranks documents (Engine.rank); for embeddings all the same, say which pooling"
             )
-        how = self.pooling if pooling is None else check_pooling(pooling)
         if how == "rank":
             raise ConfigError("scores of pairs come from Engine.rank; pooling is none, mean, cls or last here")
-        if how == "cls" and not isinstance(model, Encoder):
+        if how == "cls" and not encoder:
             raise ConfigError(
                 "pooling is cls, but the first token of this model has seen nothing else; use last or mean"
             )

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from ollama_engine.errors import ConfigError, UnsupportedModelError
 from ollama_engine.ml.metadata import Metadata
 
-__all__ = ["Pooling", "check_pooling", "finish", "pool", "read_pooling", "rows_of"]
+__all__ = ["Pooling", "check_pooling", "default_pooling", "finish", "pool", "read_pooling", "rows_of"]
 
 Pooling = Literal["none", "mean", "cls", "last", "rank"]
 """GGUF's `pooling_type`, by number: every token's own vector, the mean of all, the first token's, the last one's, or
@@ -32,6 +32,17 @@ def read_pooling(metadata: Metadata, key: str = "pooling_type") -> Pooling | Non
             f"{metadata.key(key)} is {number}; known: 0 to {len(names) - 1} ({', '.join(names)})"
         )
     return cast(Pooling, names[number])
+
+
+def default_pooling(said: Pooling | None, *, encoder: bool) -> Pooling | None:
+    """How texts are embedded unless told otherwise: as the file says; None for one that only ranks.
+
+    Where it does not say, or names no way to one vector, an encoder takes the mean, as sentence-transformers does, and
+    a model that writes the last token, the only one that has seen the whole text.
+    """
+    if said == "rank":
+        return None
+    return said if said in ("mean", "cls", "last") else "mean" if encoder else "last"
 
 
 def check_pooling(value: object) -> Pooling:

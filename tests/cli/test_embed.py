@@ -74,3 +74,6 @@ def test_an_encoder_answers_nothing(cli, bert: str) -> None:
     result = cli("run", bert, "hello", *QUIET)
     assert result.code == 1
     assert "error: bert reads texts and writes none: it has embeddings" in result.err
+    result = cli("bench", bert, *QUIET)
+    assert (result.code, result.out) == (2, "")
+    assert "bench measures models that write; bert only reads" in result.err
