@@ -19,7 +19,6 @@ from ollama_engine.ml.memory import MemoryReport
 from ollama_engine.runner.core import Core
 from ollama_engine.runner.desk import Desk, check_forkable
 from ollama_engine.runner.embed_methods import EmbedMethods
-from ollama_engine.runner.embedding import EmbedDesk
 from ollama_engine.runner.intake import new_scoring
 from ollama_engine.runner.loading import Loaded, load
 from ollama_engine.runner.loop import Loop
@@ -110,7 +109,6 @@ class Engine(EmbedMethods):
             # The loop's thread frees the model, when nothing can be computing with it any more.
             self._loop = Loop(core, config.max_queue, os.path.basename(loaded.path), on_exit=loaded.close)
             self._desk = Desk(loaded, self._loop)
-            self._embed_desk = EmbedDesk(loaded, self._loop)
         except BaseException:
             loaded.close()
             raise

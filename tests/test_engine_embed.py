@@ -286,7 +286,7 @@ def test_many_threads(name: str, request: pytest.FixtureRequest) -> None:
 
 def test_calls_are_computed_together(bert: Engine) -> None:
     batches: list[int] = []
-    embedder = bert._embed_desk._queue._embedder
+    embedder = bert._desk.embeddings._queue._embedder
     compute, go = embedder.compute, threading.Event()
 
     def spy(texts: Any) -> Any:
@@ -298,9 +298,9 @@ def test_calls_are_computed_together(bert: Engine) -> None:
     try:
         with ThreadPoolExecutor(9) as pool:
             first = pool.submit(bert.embed, "a")
-            wait_for(lambda: bert._embed_desk._jobs == 1)
+            wait_for(lambda: bert._desk.embeddings._jobs == 1)
             others = [pool.submit(bert.embed, "b") for _ in range(8)]
-            wait_for(lambda: bert._embed_desk._jobs == 9)
+            wait_for(lambda: bert._desk.embeddings._jobs == 9)
             go.set()
             for job in (first, *others):
                 assert job.result().shape == (64,)
@@ -326,12 +326,12 @@ def test_answers_and_embeddings_at_once(llama: Engine) -> None:
 
 def test_too_many_calls(bert_path: Path) -> None:
     with Engine(bert_path, max_queue=1, **CPU) as engine:
-        engine._embed_desk._jobs = 2
+        engine._desk.embeddings._jobs = 2
         with pytest.raises(EngineBusyError, match="max_queue is 1"):
             engine.embed("a")
-        engine._embed_desk._jobs = 0
+        engine._desk.embeddings._jobs = 0
         assert engine.embed("a").shape == (64,)
-        assert engine._embed_desk._jobs == 0
+        assert engine._desk.embeddings._jobs == 0
 
 
 # -- asyncio, and ends -------------------------------------------------------------------------------------------------
@@ -361,14 +361,14 @@ def test_a_cancelled_task_takes_its_texts_back(bert: Engine) -> None:
         assert (await bert.aembed("a")).shape == (64,)
 
     asyncio.run(work())
-    assert bert._embed_desk._jobs == 0
+    assert bert._desk.embeddings._jobs == 0
 
 
 def test_closing_ends_what_waits(bert_path: Path) -> None:
     engine = Engine(bert_path, **CPU)
     with ThreadPoolExecutor(4) as pool:
         jobs = [pool.submit(engine.embed, [[5, 6, 7]] * 20_000) for _ in range(4)]
-        wait_for(lambda: engine._embed_desk._jobs == 4)
+        wait_for(lambda: engine._desk.embeddings._jobs == 4)
         engine.close()
         assert all(isinstance(job.exception(), ClosedError) for job in jobs)
     with pytest.raises(ClosedError):

@@ -8,14 +8,17 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from itertools import islice
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
+import ollama_engine
 from ollama_engine.cli.errors import UsageError
 from ollama_engine.cli.options import add_model, add_options, build, model_path
 from ollama_engine.cli.progress import LoadingBar, StatusLine
-from ollama_engine.config import EngineConfig
-from ollama_engine.engine import Engine
-from ollama_engine.runner.embedding import Embedding, OneVector
+from ollama_engine.config import EngineConfig, OneVector
+
+if TYPE_CHECKING:
+    from ollama_engine.engine import Engine
+    from ollama_engine.runner.embedding import Embedding
 
 __all__ = ["add_arguments", "main"]
 
@@ -91,4 +94,4 @@ def _tell_dropped(found: Sequence[Embedding]) -> None:
 def _load(path: str, config: EngineConfig) -> Engine:
     options = {field.name: getattr(config, field.name) for field in fields(config)}
     with StatusLine(sys.stderr) as line:
-        return Engine(path, **options, progress=LoadingBar(line, "loading"))
+        return ollama_engine.Engine(path, **options, progress=LoadingBar(line, "loading"))

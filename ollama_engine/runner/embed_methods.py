@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from ollama_engine.runner.embedding import EmbedDesk, Embedding, OneVector, TooLong
-from ollama_engine.runner.pooling import FloatArray, Pooling
+from ollama_engine.config import OneVector, Pooling
+from ollama_engine.runner.desk import Desk
 from ollama_engine.runner.prompts import Prompt, Prompts, is_many, many
+
+if TYPE_CHECKING:
+    # A program that embeds nothing starts sooner without them.
+    from ollama_engine.runner.embedding import Embedding, TooLong
+    from ollama_engine.runner.pooling import FloatArray
 
 __all__ = ["EmbedMethods"]
 
@@ -15,7 +20,10 @@ __all__ = ["EmbedMethods"]
 class EmbedMethods:
     """Texts of all callers are computed together, several in one graph; an Engine has all of this."""
 
-    _embed_desk: EmbedDesk
+    if TYPE_CHECKING:
+
+        def _ready(self) -> Desk:
+            """The desk of an Engine that is open."""
 
     def embed(
         self, texts: Prompt | Prompts, *, normalize: bool = True, dimensions: int | None = None,
@@ -37,7 +45,7 @@ class EmbedMethods:
         ConfigError for options out of range, a text without tokens, and a model that only ranks; ComputeError when
         the model computes NaN; EngineBusyError when too many calls wait; ClosedError when the Engine is closed.
         """
-        pending = self._embed_desk.embed(_listed(texts), pooling, on_overflow, dimensions, normalize=normalize)
+        pending = self._ready().embeddings.embed(_listed(texts), pooling, on_overflow, dimensions, normalize=normalize)
         return pending.vectors(pending.wait(), one=_is_one(texts))
 
     def embeddings(
@@ -49,7 +57,9 @@ class EmbedMethods:
         With pooling "none" the vector of a text is an array [n_tokens, dim], one row for each token.
         """
         listed = _listed(texts)
-        pending = self._embed_desk.embed(listed, pooling, on_overflow, dimensions, normalize=normalize, rows=True)
+        pending = self._ready().embeddings.embed(
+            listed, pooling, on_overflow, dimensions, normalize=normalize, rows=True
+        )
         return pending.embeddings(pending.wait())
 
     async def aembed(
@@ -57,8 +67,8 @@ class EmbedMethods:
         pooling: OneVector | None = None, on_overflow: TooLong = "error",
     ) -> FloatArray:  # fmt: skip
         """`embed` for asyncio. Cancelling the task takes back what is not computed yet."""
-        pending = self._embed_desk.embed(_listed(texts), pooling, on_overflow, dimensions, normalize=normalize)
-        return pending.vectors(await asyncio.wrap_future(pending.future), one=_is_one(texts))
+        pending = self._ready().embeddings.embed(_listed(texts), pooling, on_overflow, dimensions, normalize=normalize)
+        return pending.vectors(await pending.coming(), one=_is_one(texts))
 
     async def aembeddings(
         self, texts: Prompts, *, normalize: bool = True, dimensions: int | None = None,
@@ -66,8 +76,10 @@ class EmbedMethods:
     ) -> list[Embedding]:  # fmt: skip
         """`embeddings` for asyncio."""
         listed = _listed(texts)
-        pending = self._embed_desk.embed(listed, pooling, on_overflow, dimensions, normalize=normalize, rows=True)
-        return pending.embeddings(await asyncio.wrap_future(pending.future))
+        pending = self._ready().embeddings.embed(
+            listed, pooling, on_overflow, dimensions, normalize=normalize, rows=True
+        )
+        return pending.embeddings(await pending.coming())
 
     def rank(self, query: str, documents: Sequence[str], *, on_overflow: TooLong = "error") -> FloatArray:
         """How well each document answers a query: scores float32 [n], the higher the better, as the model gives them.
@@ -75,13 +87,13 @@ class EmbedMethods:
         For rerankers (cross-encoders): a query and a document are read as one text. "truncate" leaves the end of long
         documents out. Raises as `embed` does, and ConfigError for a model without a classification head of one score.
         """
-        pending = self._embed_desk.rank(query, documents, on_overflow)
+        pending = self._ready().embeddings.rank(query, documents, on_overflow)
         return pending.scores(pending.wait())
 
     async def arank(self, query: str, documents: Sequence[str], *, on_overflow: TooLong = "error") -> FloatArray:
         """`rank` for asyncio."""
-        pending = self._embed_desk.rank(query, documents, on_overflow)
-        return pending.scores(await asyncio.wrap_future(pending.future))
+        pending = self._ready().embeddings.rank(query, documents, on_overflow)
+        return pending.scores(await pending.coming())
 
 
 def _is_one(texts: Prompt | Prompts) -> bool:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ollama_engine.config import Pooling
 from ollama_engine.errors import ComputeError
 from ollama_engine.input import Batch, Int32Array
 from ollama_engine.kvcache import make_null_cache
@@ -18,7 +19,7 @@ from ollama_engine.ml.context import Context
 from ollama_engine.models import Embeds, Encoder
 from ollama_engine.runner.executor import Executor
 from ollama_engine.runner.loading import Loaded
-from ollama_engine.runner.pooling import FloatArray, Pooling, pool, rows_of
+from ollama_engine.runner.pooling import FloatArray, pool, rows_of
 
 __all__ = ["Embedder", "Text"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -10,6 +11,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from ollama_engine.config import Pooling
 from ollama_engine.errors import (
     ConfigError,
     ContextOverflowError,
@@ -23,15 +25,13 @@ from ollama_engine.runner.embed_queue import EmbedJob, EmbedQueue
 from ollama_engine.runner.embedder import Embedder, Text
 from ollama_engine.runner.loading import Loaded
 from ollama_engine.runner.loop import Loop
-from ollama_engine.runner.pooling import FloatArray, Pooling, check_pooling, default_pooling, finish, read_pooling
+from ollama_engine.runner.pooling import FloatArray, check_pooling, default_pooling, finish, read_pooling
 from ollama_engine.runner.prompts import Prompt, prompt_ids
 from ollama_engine.runner.terms import whole
 
-__all__ = ["EmbedDesk", "Embedding", "OneVector", "Pending", "TooLong"]
+__all__ = ["EmbedDesk", "Embedding", "Pending", "TooLong"]
 
 TooLong = Literal["error", "truncate"]
-OneVector = Literal["mean", "cls", "last"]
-"""Poolings that make one vector of a text."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +72,10 @@ class Pending:
         except BaseException:
             self.future.cancel()
             raise
+
+    async def coming(self) -> list[FloatArray]:
+        """`wait` for asyncio."""
+        return await asyncio.wrap_future(self.future)
 
     def embeddings(self, vectors: list[FloatArray]) -> list[Embedding]:
         """Cut and normalized, with what is known of each text."""

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ollama_engine.config import Pooling
 from ollama_engine.ml.metadata import Metadata, MetadataValue
 from ollama_engine.models import Embeds, Encoder
 from ollama_engine.runner.loading import Loaded
-from ollama_engine.runner.pooling import Pooling, default_pooling, read_pooling
+from ollama_engine.runner.pooling import default_pooling, read_pooling
 
 __all__ = ["ModelInfo", "model_info"]
 

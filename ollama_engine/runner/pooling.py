@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal, cast, get_args
+from typing import cast, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from ollama_engine.config import OneVector, Pooling
 from ollama_engine.errors import ConfigError, UnsupportedModelError
 from ollama_engine.ml.metadata import Metadata
 
-__all__ = ["Pooling", "check_pooling", "default_pooling", "finish", "pool", "read_pooling", "rows_of"]
-
-Pooling = Literal["none", "mean", "cls", "last", "rank"]
-"""GGUF's `pooling_type`, by number: every token's own vector, the mean of all, the first token's, the last one's, or
-scores that a classification head gives the text."""
+__all__ = ["check_pooling", "default_pooling", "finish", "pool", "read_pooling", "rows_of"]
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -42,7 +39,7 @@ def default_pooling(said: Pooling | None, *, encoder: bool) -> Pooling | None:
     """
     if said == "rank":
         return None
-    return said if said in ("mean", "cls", "last") else "mean" if encoder else "last"
+    return said if said in get_args(OneVector) else "mean" if encoder else "last"
 
 
 def check_pooling(value: object) -> Pooling:

@@ -23,7 +23,6 @@ from ollama_engine.tokenizer.detokenizer import Detokenizer
 from ollama_engine.tokenizer.metadata import Fields
 from ollama_engine.tokenizer.spm import SpmModel
 from ollama_engine.tokenizer.vocab import read_vocabulary
-from ollama_engine.tokenizer.wordpiece import WordPieceModel
 
 __all__ = ["Detokenizer", "Tokenizer", "from_gguf", "from_metadata"]
 
@@ -37,6 +36,9 @@ def from_metadata(metadata: Mapping[str, Any]) -> Tokenizer:
     if vocab.model == "llama":
         return Tokenizer(vocab, SpmModel(vocab))
     if vocab.model == "bert":
+        # It imports the regex library, which takes longer than a model's header to read.
+        from ollama_engine.tokenizer.wordpiece import WordPieceModel  # noqa: PLC0415
+
         return Tokenizer(vocab, WordPieceModel(vocab))
     fields = Fields(metadata)
     return Tokenizer(vocab, BpeModel(vocab, fields.texts("merges") if "merges" in fields else None))
