@@ -22,6 +22,7 @@ from ollama_engine.errors import (
     ContextOverflowError,
     EngineBusyError,
     TokenizerError,
+    UnsupportedModelError,
 )
 from tests.models import encoders
 from tests.models.cases import N_CTX, difference
@@ -119,6 +120,11 @@ def test_the_file_says_which_pooling(said: int | None, expected: Any, bert_path:
     with Engine(path, **CPU) as engine:
         assert (engine.info.n_embd, engine.info.pooling) == (64, expected)
         np.testing.assert_array_equal(engine.embed(TEXTS), engine.embed(TEXTS, pooling=expected))
+
+
+def test_a_pooling_that_nobody_knows(bert_path: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModelError, match=r"bert\.pooling_type is 9; known: 0 to 4"):
+        Engine(with_key(bert_path, tmp_path / "said.gguf", "bert.pooling_type", 9), **CPU)
 
 
 def with_key(source: Path, target: Path, key: str, value: int | None) -> Path:
@@ -239,8 +245,10 @@ def test_ranking(ranker: Engine) -> None:
     with pytest.raises(ContextOverflowError, match="num_ctx"):
         ranker.rank("what is it", ["thing " * N_CTX])
     assert ranker.rank("what is it", ["thing " * N_CTX], on_overflow="truncate").shape == (1,)
-    with pytest.raises(ConfigError, match="texts"):
+    with pytest.raises(ConfigError, match=r"query and documents are texts"):
         ranker.rank("what is it", [[1, 2]])  # type: ignore[list-item]
+    with pytest.raises(ConfigError, match="documents are a list of texts, got str"):
+        ranker.rank("what is it", "it is")
 
 
 def test_nan_is_told_to_whom_it_concerns(folder: Path) -> None:
@@ -308,6 +316,16 @@ def test_calls_are_computed_together(bert: Engine) -> None:
         embedder.compute = compute  # type: ignore[method-assign]
     assert sum(batches) == 9
     assert len(batches) <= 3
+
+
+def test_a_short_call_does_not_wait_for_a_long_one(bert: Engine) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        long = pool.submit(bert.embed, [[5, 6, 7]] * 20_000)
+        wait_for(lambda: bert._desk.embeddings._jobs == 1)
+        for _ in range(5):
+            assert bert.embed(TEXTS[:3]).shape == (3, 64)
+            assert not long.done()
+        assert long.result().shape == (20_000, 64)
 
 
 def test_answers_and_embeddings_at_once(llama: Engine) -> None:

@@ -9,7 +9,6 @@ import contextlib
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
-from typing import NamedTuple
 
 from ollama_engine.errors import EngineError
 from ollama_engine.kvcache import MAX_SEQUENCES
@@ -29,6 +28,8 @@ class EmbedJob:
     def __init__(self, queue: EmbedQueue, texts: Sequence[Text]) -> None:
         self.future: Future[list[FloatArray]] = Future()
         self.texts = texts
+        self.taken = 0
+        """Of the texts, so many have been put into a batch; the queue counts."""
         self._queue = queue
         self._vectors: list[FloatArray | None] = [None] * len(texts)
         self._missing = len(texts)
@@ -51,27 +52,21 @@ class EmbedJob:
                 self.future.set_result([found for found in self._vectors if found is not None])
 
 
-class _Waiting(NamedTuple):
-    job: EmbedJob
-    number: int
-
-    @property
-    def text(self) -> Text:
-        return self.job.texts[self.number]
-
-
 class EmbedQueue:
-    """Itself a task: each run computes one batch of up to `batch_size` tokens, or one text that is longer."""
+    """Itself a task: each run computes one batch of up to `batch_size` tokens, or one text that is longer.
+
+    Jobs give a text in turn, so that a short one does not wait for a long one.
+    """
 
     def __init__(self, embedder: Embedder, batch_size: int) -> None:
         self._embedder = embedder
         self._batch_size = batch_size
-        self._waiting: deque[_Waiting] = deque()
+        self._jobs: deque[EmbedJob] = deque()
 
     def add(self, job: EmbedJob, core: Core) -> None:
         """Called by the loop, for a job with texts."""
-        idle = not self._waiting
-        self._waiting.extend(_Waiting(job, number) for number in range(len(job.texts)))
+        idle = not self._jobs
+        self._jobs.append(job)
         if idle:
             core.add_task(self)
 
@@ -79,37 +74,40 @@ class EmbedQueue:
         """Called by the loop while nothing else computes."""
         batch = self._take()
         try:
-            results = self._embedder.compute([one.text for one in batch]) if batch else []
+            results = self._embedder.compute([job.texts[number] for job, number in batch]) if batch else []
         except BaseException as error:
-            for one in batch:
-                one.job.fail(error)
+            for job, _ in batch:
+                job.fail(error)
             if not isinstance(error, (EngineError, MemoryError)):
                 raise
         else:
-            for one, result in zip(batch, results, strict=True):
+            for (job, number), result in zip(batch, results, strict=True):
                 if isinstance(result, BaseException):
-                    one.job.fail(result)
+                    job.fail(result)
                 else:
-                    one.job.give(one.number, result)
-        if self._waiting:
+                    job.give(number, result)
+        if self._jobs:
             core.add_task(self)
 
     def fail(self, error: BaseException) -> None:
         """Called by the loop when it ends first."""
-        while self._waiting:
-            self._waiting.popleft().job.fail(error)
+        while self._jobs:
+            self._jobs.popleft().fail(error)
 
-    def _take(self) -> list[_Waiting]:
-        """Those that are computed next, in the order in which they came."""
-        batch: list[_Waiting] = []
+    def _take(self) -> list[tuple[EmbedJob, int]]:
+        """The texts that are computed next, by job and number."""
+        batch: list[tuple[EmbedJob, int]] = []
         room = self._batch_size
-        while self._waiting and len(batch) < MAX_SEQUENCES:
-            one = self._waiting[0]
-            if not one.job.future.done():
-                n = len(one.text.tokens)
+        while self._jobs and len(batch) < MAX_SEQUENCES:
+            job = self._jobs[0]
+            if not job.future.done():
+                n = len(job.texts[job.taken].tokens)
                 if batch and n > room:
                     break
                 room -= n
-                batch.append(one)
-            self._waiting.popleft()
+                batch.append((job, job.taken))
+                job.taken += 1
+                if job.taken < len(job.texts):
+                    self._jobs.append(job)
+            self._jobs.popleft()
         return batch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -130,6 +130,8 @@ class EmbedDesk:
             has = f"gives {model.n_scores} scores" if isinstance(model, Encoder) and model.n_scores else "has none"
             raise ConfigError(f"ranking takes an encoder with a classification head of one score; this model {has}")
         _check_options(too_long, True)
+        if isinstance(documents, (str, bytes)) or not isinstance(documents, Iterable):
+            raise ConfigError(f"documents are a list of texts, got {type(documents).__name__}")
         found = [self._pair(query, document, too_long, model) for document in documents]
         return self._start([text for text, _ in found], tuple(n for _, n in found), None, normalize=False)
 

@@ -24,6 +24,7 @@ from ollama_engine.ml.types import block_of
 from ollama_engine.ml.weights import Weights
 from ollama_engine.models import Encoder, FitsContext, Model, ShiftsKeys, model_class
 from ollama_engine.runner.executor import Executor
+from ollama_engine.runner.pooling import read_pooling
 from ollama_engine.tokenizer import Tokenizer, from_metadata
 
 log = logging.getLogger(__name__)
@@ -232,6 +233,7 @@ def _decide_flash_attention(backend: Backend, config: EngineConfig, layers: tupl
 def _check_model(model: Model, gguf: GGUFFile) -> None:
     if model.n_vocab < 1:
         raise ModelFormatError("the model has no vocabulary")
+    read_pooling(Metadata(gguf.metadata))  # raises for one that nobody knows
     if model.unused_weights:
         shown = ", ".join(model.unused_weights[:8])
         log.warning("%d tensors of the file are not used by architecture %s: %s%s", len(model.unused_weights),
