@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ollama_engine.convert.architecture import COMMON_IGNORED, Key, Sizes, Tensor, linear
+from ollama_engine.convert.architecture import Key, Sizes, Tensor, linear
 from ollama_engine.convert.source.folder import Config
 
 __all__ = ["ENCODER_KEYS", "MLM_HEADS", "NAMES", "RANK", "encoder_keys", "norm", "rank_keys", "scorer", "sizes"]
@@ -32,7 +32,7 @@ ENCODER_KEYS = (
     Key("attention.layer_norm_epsilon", "f32", ("layer_norm_eps", "layer_norm_epsilon", "norm_eps")),
 )
 
-MLM_HEADS = (*COMMON_IGNORED, r"^cls\.(?:predictions|seq_relationship)\.", r"(?:^|\.)embeddings\.position_ids$")
+MLM_HEADS = (r"^cls\.(?:predictions|seq_relationship)\.", r"(?:^|\.)embeddings\.position_ids$")
 """What is saved beside an encoder and has no part in embeddings."""
 
 
