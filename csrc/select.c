@@ -3,43 +3,6 @@
 #include <float.h>
 #include <math.h>
 
-#define LANES 16 /* independent maxima, so that the compiler needs no leave to reorder float operations */
-
-/* Block maxima of whole blocks; not 0 when any entry is NaN or +inf, for which alone !(x <= FLT_MAX) holds. */
-OE_CLONES
-static int scan_blocks(const float *restrict x, int32_t blocks, float *restrict block_max) {
-    int bad = 0;
-    for (int32_t b = 0; b < blocks; b++, x += OE_BLOCK) {
-        float max[LANES];
-        for (int j = 0; j < LANES; j++) {
-            const float p = x[j], q = x[j + LANES], r = x[j + 2 * LANES], s = x[j + 3 * LANES];
-            bad |= !(p <= FLT_MAX) | !(q <= FLT_MAX) | !(r <= FLT_MAX) | !(s <= FLT_MAX);
-            const float pq = p > q ? p : q, rs = r > s ? r : s;
-            max[j] = pq > rs ? pq : rs;
-        }
-        for (int width = LANES / 2; width; width /= 2) {
-            for (int j = 0; j < width; j++) {
-                max[j] = max[j + width] > max[j] ? max[j + width] : max[j];
-            }
-        }
-        block_max[b] = max[0];
-    }
-    return bad;
-}
-
-bool oe_row_scan(const float *x, int32_t n, float *block_max) {
-    const int32_t whole = n / OE_BLOCK;
-    int bad = scan_blocks(x, whole, block_max);
-    if (n % OE_BLOCK) {
-        float last[OE_BLOCK];
-        for (int32_t i = 0; i < OE_BLOCK; i++) {
-            last[i] = whole * OE_BLOCK + i < n ? x[whole * OE_BLOCK + i] : -INFINITY;
-        }
-        bad |= scan_blocks(last, 1, block_max + whole);
-    }
-    return !bad;
-}
-
 void oe_row_find_bad(const float *x, int32_t n, int32_t *first, int32_t *count) {
     *first = -1;
     *count = 0;
@@ -54,14 +17,14 @@ void oe_row_find_bad(const float *x, int32_t n, int32_t *first, int32_t *count) 
 int32_t oe_row_best(const oe_row *row) {
     float best = -INFINITY;
     int32_t block = 0;
-    for (int32_t b = 0; b < oe_block_count(row->n); b++) {
-        if (row->block_max[b] > best) {
-            best = row->block_max[b];
+    for (int32_t b = 0; b < oe_block_count(row->logits.n); b++) {
+        if (row->logits.block_max[b] > best) {
+            best = row->logits.block_max[b];
             block = b;
         }
     }
-    for (int32_t i = block * OE_BLOCK; best > -INFINITY && i < row->n; i++) {
-        if (row->x[i] == best) {
+    for (int32_t i = block * OE_BLOCK; best > -INFINITY && i < row->logits.n; i++) {
+        if (row->logits.x[i] == best) {
             return i;
         }
     }
@@ -100,7 +63,7 @@ void oe_keys_select(uint64_t *keys, size_t n, size_t k) {
 /* A value that at least k entries reach, or -inf. The maxima of disjoint groups of blocks are entries; a touched
  * entry may stand behind one of them, so that many more groups have to reach it. */
 static float lower_bound(const oe_row *row, int32_t k, uint64_t *keys) {
-    const size_t blocks = (size_t)oe_block_count(row->n);
+    const size_t blocks = (size_t)oe_block_count(row->logits.n);
     const size_t want = (size_t)k + (size_t)row->n_touched;
     const size_t room = oe_top_capacity(k);
     const size_t most = 4 * want < room ? 4 * want : room; /* finer groups would hardly tighten the bound */
@@ -113,7 +76,7 @@ static float lower_bound(const oe_row *row, int32_t k, uint64_t *keys) {
         const size_t end = (g + 1) * per_group < blocks ? (g + 1) * per_group : blocks;
         float max = -INFINITY;
         for (size_t b = g * per_group; b < end; b++) {
-            max = row->block_max[b] > max ? row->block_max[b] : max;
+            max = row->logits.block_max[b] > max ? row->logits.block_max[b] : max;
         }
         keys[g] = oe_key_make(max, (int32_t)g);
     }
@@ -127,15 +90,15 @@ int32_t oe_row_top(const oe_row *row, int32_t k, uint64_t *keys) {
     size_t count = 0;
     /* Entries arrive with rising ids, so that one equal to the k-th largest of those before it has lost the tie. */
     float above = nextafterf(lower_bound(row, k, keys), -INFINITY);
-    for (int32_t b = 0, i = 0; i < row->n; b++) {
-        const int32_t end = row->n - i > OE_BLOCK ? i + OE_BLOCK : row->n;
-        if (!(row->block_max[b] > above)) {
+    for (int32_t b = 0, i = 0; i < row->logits.n; b++) {
+        const int32_t end = row->logits.n - i > OE_BLOCK ? i + OE_BLOCK : row->logits.n;
+        if (!(row->logits.block_max[b] > above)) {
             i = end;
             continue;
         }
         for (; i < end; i++) {
-            if (row->x[i] > above && !oe_row_is_touched(row, i)) {
-                keys[count++] = oe_key_make(row->x[i], i);
+            if (row->logits.x[i] > above && !oe_row_is_touched(row, i)) {
+                keys[count++] = oe_key_make(row->logits.x[i], i);
             }
         }
         if (count > full) {

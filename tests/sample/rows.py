@@ -35,6 +35,15 @@ def holes(n: int, seed: int = 0) -> FloatRow:
     return x
 
 
+def hidden_spread(n: int) -> FloatRow:
+    """The blocks that csrc/dist.c samples to see how far a row spreads are level; most of the weight is in others."""
+    x = gaussian(n, 0.3) - 1
+    blocks = n // 64
+    for block in range(0, blocks, blocks // 16 + 1):
+        x[block * 64 : block * 64 + 64] = 0
+    return row(x)
+
+
 ADVERSARIAL: dict[str, FloatRow] = {
     "one token": row([0.5]),
     "one token, huge": row([HIGHEST]),
@@ -55,5 +64,8 @@ ADVERSARIAL: dict[str, FloatRow] = {
     "flat": gaussian(32003, 0.1),
     "closer than a bin": row(1e-3 * np.random.default_rng(1).random(20000)),
     "closer than a rank": row(np.float32(1.0) + 1e-7 * np.random.default_rng(1).random(9000)),
+    "of one rank, of two weights": row(5.9e-8 * np.random.default_rng(1).random(9000)),
+    "two values": row(0.01 * (np.random.default_rng(1).random(20000) < 0.5)),
+    "spread hidden from the sample": hidden_spread(20000),
     "mostly ties, beyond the list": quantised(20000, 4.0),
 }
