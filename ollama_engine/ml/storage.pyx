@@ -258,7 +258,7 @@ cdef class Storage(Owner):
                 raise ShapeError("move_rows: the tensor is none of this storage")
             self.check_access(t, True)
             if self.is_packed or not lib.ggml_backend_buffer_is_host(t.ptr.buffer) or lib.ggml_n_dims(t.ptr) > 2:
-                raise ShapeError(f"move_rows: {describe(t)} must have up to 2 dimensions and lie in host memory as it is")
+                raise ShapeError(f"move_rows: {describe(t)} must have up to 2 dimensions and lie in host memory")
             for i in range(n):
                 if not 0 <= source[i] < t.ptr.ne[1] or not 0 <= target[i] < t.ptr.ne[1]:
                     raise ShapeError(f"move_rows: rows of {describe(t)} are 0 to {t.ptr.ne[1] - 1}, "
