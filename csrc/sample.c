@@ -253,6 +253,8 @@ oe_sample_status oe_sampler_accept(oe_sampler *s, const int32_t *tokens, int64_t
 
 /* -- one step ---------------------------------------------------------------------------------------------------- */
 
+static float below_infinity(float x) { return x <= FLT_MAX ? x : FLT_MAX; } /* for sums that overflowed; -inf stays */
+
 /* Repeat penalty: N. Keskar et al., "CTRL", 2019, section 4.1, with llama.cpp's rule for negative logits (multiply, so
  * that both signs lose). Presence and frequency: OpenAI's API reference. The bias comes last and is added as it is. */
 static float touched_logit(const oe_sampler *s, int32_t i, float x) {
@@ -260,8 +262,7 @@ static float touched_logit(const oe_sampler *s, int32_t i, float x) {
         x = x > 0.0f ? x / s->params.repeat_penalty : x * s->params.repeat_penalty;
         x -= (float)s->count[i] * s->params.frequency_penalty + s->params.presence_penalty;
     }
-    x += s->bias[i];
-    return x <= FLT_MAX ? x : FLT_MAX; /* a finite sum that overflowed; -inf stays */
+    return below_infinity(below_infinity(x) + s->bias[i]); /* +inf and a ban would be NaN */
 }
 
 static oe_row make_row(const oe_sampler *s, const float *logits) {
