@@ -46,6 +46,7 @@ class AsyncStream(AsyncIterator[Chunk]):
     def __init__(self, engine: object) -> None:
         self._mailbox = _Mailbox(asyncio.get_running_loop())
         self.ticket = Ticket(self._mailbox)
+        self.ticket.watch(self)
         self._engine = engine
         self._ended = False
 
@@ -96,11 +97,6 @@ class AsyncStream(AsyncIterator[Chunk]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
-
-    def __del__(self) -> None:
-        ticket = getattr(self, "ticket", None)  # absent when no event loop runs
-        if ticket is not None:
-            ticket.cancelled = True
 
 
 async def completions(streams: list[AsyncStream]) -> list[Completion]:

@@ -75,6 +75,7 @@ class Rig:
         self.executor = FakeExecutor()
         self.core = Core(cast(Any, self.executor), cast(Any, FakeCache()), 2, Monitor(str), verify=True)
         self.loop = Loop(self.core, max_queue, "test", lambda: self.exits.append(threading.current_thread()))
+        self.loop.start()
 
     def do(self, body: Callable[[Core], object] = lambda core: None) -> Job:
         job = Job(body)
