@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import random
 import threading
@@ -296,6 +297,24 @@ def test_what_a_cancelled_prompt_left_of_nan_harms_one_request_at_most(tmp_path:
             except SamplingError:
                 outcomes.append(False)
         assert outcomes[1:] == [True] * 3
+
+
+@pytest.mark.parametrize("way", ["generate", "agenerate"])
+def test_the_first_of_several_that_fails_ends_the_call(tmp_path: Any, way: str) -> None:
+    """The others would never end; and where it stands in the list does not matter."""
+    table = np.random.default_rng(1).standard_normal((320, 64)).astype(np.float32)
+    table[9] = np.nan
+    tensors = {"token_embd.weight": table, "output.weight": np.nan_to_num(table)}
+    path = write_tiny_llama(tmp_path / "nan.gguf", n_ctx=64, tensors=tensors).path
+    with open_engine(path, num_ctx=64) as engine:
+        for prompts in ([[1], [2], [9]], [[9], [1], [2]]):
+            with pytest.raises(SamplingError):
+                if way == "generate":
+                    engine.generate(prompts, LONG, on_overflow="shift")
+                else:
+                    asyncio.run(asyncio.wait_for(engine.agenerate(prompts, LONG, on_overflow="shift"), PATIENCE))
+            check_nothing_left(engine)
+        assert engine.metrics.requests["cancelled"] == 4
 
 
 # -- steps that fail ---------------------------------------------------------------------------------------------------
