@@ -299,8 +299,16 @@ def test_what_a_cancelled_prompt_left_of_nan_harms_one_request_at_most(tmp_path:
         assert outcomes[1:] == [True] * 3
 
 
-@pytest.mark.parametrize("way", ["generate", "agenerate"])
-def test_the_first_of_several_that_fails_ends_the_call(tmp_path: Any, way: str) -> None:
+def generate_endlessly(engine: Engine, prompts: list[list[int]]) -> object:
+    return engine.generate(prompts, LONG, on_overflow="shift")
+
+
+def agenerate_endlessly(engine: Engine, prompts: list[list[int]]) -> object:
+    return asyncio.run(asyncio.wait_for(engine.agenerate(prompts, LONG, on_overflow="shift"), PATIENCE))
+
+
+@pytest.mark.parametrize("ask", [generate_endlessly, agenerate_endlessly])
+def test_the_first_of_several_that_fails_ends_the_call(tmp_path: Any, ask: Callable[..., object]) -> None:
     """The others would never end; and where it stands in the list does not matter."""
     table = np.random.default_rng(1).standard_normal((320, 64)).astype(np.float32)
     table[9] = np.nan
@@ -309,10 +317,7 @@ def test_the_first_of_several_that_fails_ends_the_call(tmp_path: Any, way: str) 
     with open_engine(path, num_ctx=64) as engine:
         for prompts in ([[1], [2], [9]], [[9], [1], [2]]):
             with pytest.raises(SamplingError):
-                if way == "generate":
-                    engine.generate(prompts, LONG, on_overflow="shift")
-                else:
-                    asyncio.run(asyncio.wait_for(engine.agenerate(prompts, LONG, on_overflow="shift"), PATIENCE))
+                ask(engine, prompts)
             check_nothing_left(engine)
         assert engine.metrics.requests["cancelled"] == 4
 

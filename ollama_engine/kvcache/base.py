@@ -148,5 +148,9 @@ class Cache(LayerView, Protocol):
     def nbytes(self) -> dict[str, int]:
         """Memory taken, {device name: bytes}."""
 
+    @property
+    def mask_bytes(self) -> int:
+        """Memory of the process in which masks are made."""
+
     def close(self) -> None:
         """Free the memory."""

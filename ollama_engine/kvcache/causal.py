@@ -245,6 +245,11 @@ class CausalCache:
         """Memory taken, {device name: bytes}."""
         return self._store.nbytes
 
+    @property
+    def mask_bytes(self) -> int:
+        """Memory of the process in which masks are made."""
+        return self._masks.nbytes
+
     def close(self) -> None:
         """Free the memory."""
         self._store.close()

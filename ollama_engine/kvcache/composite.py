@@ -152,6 +152,11 @@ class CompositeCache:
             total.update(cache.nbytes)
         return dict(total)
 
+    @property
+    def mask_bytes(self) -> int:
+        """Memory of the process in which masks are made."""
+        return sum(cache.mask_bytes for cache in self.caches)
+
     def close(self) -> None:
         """Free the memory."""
         for cache in self.caches:

@@ -207,6 +207,11 @@ class EncoderCache:
         """Memory taken, {device name: bytes}."""
         return self._store.nbytes
 
+    @property
+    def mask_bytes(self) -> int:
+        """None is kept."""
+        return 0
+
     def close(self) -> None:
         """Free the memory."""
         self._store.close()

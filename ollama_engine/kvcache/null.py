@@ -138,6 +138,11 @@ class NullCache:
         """No memory."""
         return {}
 
+    @property
+    def mask_bytes(self) -> int:
+        """None is kept."""
+        return 0
+
     def close(self) -> None:
         """Nothing to free."""
 
