@@ -264,8 +264,8 @@ class Engine:
 
     # -- text and ids --------------------------------------------------------------------------------------------------
 
-    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
-        """Token ids of a text.
+    def tokenize(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        """Token ids of a text. Bytes need not be UTF-8.
 
         `add_special` adds the begin (and end) token where the model wants it; for a prompt in pieces pass False for
         all but the first. `parse_special` turns the text of control tokens into those tokens.

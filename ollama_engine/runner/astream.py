@@ -44,7 +44,10 @@ class AsyncStream(AsyncIterator[Chunk]):
     """
 
     def __init__(self, engine: object) -> None:
-        self._mailbox = _Mailbox(asyncio.get_running_loop())
+        try:
+            self._mailbox = _Mailbox(asyncio.get_running_loop())
+        except RuntimeError:
+            raise RuntimeError("no running event loop: call astream in an async function, or use stream") from None
         self.ticket = Ticket(self._mailbox)
         self.ticket.watch(self)
         self._engine = engine
@@ -89,6 +92,9 @@ class AsyncStream(AsyncIterator[Chunk]):
         if not chunks or chunks[-1].finish_reason is None:
             raise ClosedError("the stream has ended, or was closed, before its completion was asked for")
         return collect(chunks)
+
+    def __repr__(self) -> str:
+        return f"AsyncStream({'ended' if self._ended else 'open'})"
 
     async def __aenter__(self) -> AsyncStream:
         return self

@@ -37,7 +37,7 @@ FinishReason = Literal["stop", "length"]
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a request took. Seconds are wall-clock time.
+    """What a request took. Seconds are wall-clock time, to the microsecond.
 
     Attributes:
         prompt_tokens: of the prompt as it was given, dropped ones included.
@@ -294,6 +294,10 @@ class Request(Iterator[Chunk]):
             raise last
         finally:
             del last
+
+    def __repr__(self) -> str:
+        state = "ended" if self.done else "cancelled" if self.ticket.unwanted else "under way"
+        return f"Request({len(self.prompt)} prompt tokens, {len(self.tokens)} answer tokens taken, {state})"
 
     def _take(self, deadline: float | None) -> Event | None:
         if self._pid != os.getpid() and not self._events.over():

@@ -85,10 +85,11 @@ class Session:
     # -- growing -------------------------------------------------------------------------------------------------------
 
     def append(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> None:
-        """Add text, or token ids, and compute its keys and values now. The first text gets the begin token.
+        """Add text, or token ids, and compute its keys and values now.
 
-        Texts are tokenized one by one. With on_overflow "truncate" or "shift" tokens leave where there are more than
-        num_ctx, as they leave a prompt. Raises as `Engine.generate` does; the session is as it was then.
+        The first text gets the begin token, an empty one too, as an empty prompt does; later ones do not. Texts are
+        tokenized one by one. With on_overflow "truncate" or "shift" tokens leave where there are more than num_ctx, as
+        they leave a prompt. Raises as `Engine.generate` does; the session is as it was then.
         """
         with (turn := Lock()):
             self._begin(turn)

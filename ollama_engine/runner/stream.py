@@ -39,6 +39,9 @@ class Stream(Iterator[Chunk]):
         self._closed = True
         self._request.cancel()
 
+    def __repr__(self) -> str:
+        return f"Stream({'closed' if self._closed else 'open'}, of {self._request!r})"
+
     def __enter__(self) -> Stream:
         return self
 
