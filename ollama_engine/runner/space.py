@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 
 from ollama_engine.errors import ContextOverflowError
 from ollama_engine.input import Int32Array
@@ -12,7 +13,7 @@ from ollama_engine.runner.executor import Executor
 from ollama_engine.runner.histories import Histories
 from ollama_engine.runner.hold import Hold, Saved
 from ollama_engine.runner.inputs import Inputs, floor_cut
-from ollama_engine.runner.overflow import plan_shift
+from ollama_engine.runner.overflow import plan_eviction, plan_shift
 from ollama_engine.runner.sequence import Generation, Sequence
 
 __all__ = ["Space"]
@@ -213,9 +214,12 @@ class Space:
         sequence = next(iter(self.histories.evict_candidates()), None)
         if sequence is None:
             return False
+        self._give_up(sequence)
+        return True
+
+    def _give_up(self, sequence: int) -> None:
         self.cache.remove(sequence)
         self.histories.release(sequence)
-        return True
 
     def shift(self, one: Generation) -> None:
         """Make place in a full context: the oldest half of what is not kept leaves. Nothing may compute.
@@ -234,14 +238,20 @@ class Space:
         """Turn the keys that stay to their new positions; False where that cannot be done."""
         if not self.cache.can_shift:
             return False
-        while True:
+
+        def fits(without: Collection[int]) -> bool:
+            # Cells that it shares are copied first.
             try:
-                self.cache.require_shift(slot, keep, discard)
-                break
+                self.cache.require_shift(slot, keep, discard, without)
             except ContextOverflowError:
-                # It shares cells, which must be copied first.
-                if not self.evict():
-                    return False
+                return False
+            return True
+
+        given_up = plan_eviction(self.histories.evict_candidates(), fits)
+        if given_up is None:
+            return False
+        for sequence in given_up:
+            self._give_up(sequence)
         self._executor.moved()
         self.cache.shift(slot, keep, discard)
         if self.histories.length(slot):
