@@ -118,7 +118,7 @@ class Cache(LayerView, Protocol):
         """Move used cells into the holes below them; returns how many were moved."""
 
     def reserve_moves(self) -> None:
-        """Take the memory for `shift` and `defrag` now. Raises NoMemoryError."""
+        """Take the memory for moving, saving and restoring now. Raises NoMemoryError."""
 
     # -- taking out and putting back: no step may be in flight, and graphs that were allocated lose their memory --
 

@@ -17,7 +17,7 @@ from ollama_engine.kvcache.cells import Cells, Moves
 from ollama_engine.kvcache.config import CacheConfig, LayerShape
 from ollama_engine.kvcache.mask import MaskBuffer
 from ollama_engine.kvcache.move import Mover, ShiftKeys
-from ollama_engine.kvcache.rows import SavedRows, read_rows, row_bytes, write_rows
+from ollama_engine.kvcache.rows import SavedRows, read_rows, reserve_rows, row_bytes, write_rows
 from ollama_engine.kvcache.span import Span, SpanPolicy, is_decoding
 from ollama_engine.kvcache.store import KeyValueStore, Places
 from ollama_engine.kvcache.visibility import Int64Array, Visibility, last_seen
@@ -194,8 +194,9 @@ class CausalCache:
         return len(moves.sources)
 
     def reserve_moves(self) -> None:
-        """Take the memory for `shift` and `defrag` now. Raises NoMemoryError."""
+        """Take the memory for moving, saving and restoring now. Raises NoMemoryError."""
         self._mover.reserve()
+        reserve_rows(self._store)
 
     @property
     def row_bytes(self) -> tuple[tuple[int, ...], ...]:
