@@ -299,6 +299,16 @@ def test_what_a_cancelled_prompt_left_of_nan_harms_one_request_at_most(tmp_path:
         assert outcomes[1:] == [True] * 3
 
 
+@pytest.mark.parametrize("flash", ["on", "off"])
+@pytest.mark.parametrize("weight", ["attn_k", "attn_v"])
+def test_keys_and_values_that_are_no_numbers_are_an_error(tmp_path: Any, weight: str, flash: Any) -> None:
+    """And not nonsense: what is stored of them is not made finite."""
+    bad = np.full((32, 64), np.nan, dtype=np.float32)
+    path = write_tiny_llama(tmp_path / "nan.gguf", tensors={f"blk.0.{weight}.weight": bad}).path
+    with open_engine(path, num_ctx=64, flash_attention=flash) as engine, pytest.raises(SamplingError):
+        engine.generate(PROMPTS[0], SHORT)
+
+
 def generate_endlessly(engine: Engine, prompts: list[list[int]]) -> object:
     return engine.generate(prompts, LONG, on_overflow="shift")
 
