@@ -63,8 +63,12 @@ class Loop:
         self._serving = threading.Lock()
 
     def start(self) -> None:
-        """Begin to serve. Raises RuntimeError when the system has no more threads."""
-        self._thread.start()
+        """Begin to serve. Raises RuntimeError when the system has no more threads; `on_exit` has run then."""
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._on_exit()
+            raise
         # The interpreter must not go away under a computation.
         atexit.register(self.close)
 
