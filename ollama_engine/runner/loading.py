@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields, replace
 from ollama_engine.config import EngineConfig
 from ollama_engine.errors import ConfigError, ModelFormatError, NoMemoryError, ShapeError
 from ollama_engine.kvcache import Cache, CacheConfig, LayerShape, make_cache
+from ollama_engine.kvcache.mask import mask_bytes
 from ollama_engine.ml.backend import MAX_NODES_LIMIT, Backend
 from ollama_engine.ml.gguf import GGUFFile
 from ollama_engine.ml.hostmem import available_bytes
@@ -61,7 +62,7 @@ class Loaded:
 
     def memory(self) -> MemoryReport:
         """What was taken, by device and layer."""
-        return _report(self.backend, self.weights, self.cache.nbytes)
+        return _report(self.backend, self.weights, self.cache.nbytes, self.cache.mask_bytes)
 
     def close(self) -> None:
         """Free everything."""
@@ -83,6 +84,7 @@ def load(path: str | os.PathLike[str], config: EngineConfig, progress: Progress 
         backend = undo.enter_context(Backend(_backend_params(config), max_nodes=_max_nodes(gguf)))
         weights = undo.enter_context(Weights(backend, gguf))
         planned_cache: dict[str, int] = {}
+        planned_masks = 0
         try:
             _refuse_if_too_large(backend, weights)
             weights.load(progress)
@@ -92,7 +94,8 @@ def load(path: str | os.PathLike[str], config: EngineConfig, progress: Progress 
             if isinstance(model, FitsContext):
                 model.fit_context(_num_ctx(config))
             planned_cache = _plan_cache(backend, weights, model, config)
-            _refuse_cache_if_too_large(backend, planned_cache)
+            planned_masks = _plan_masks(model, config)
+            _refuse_cache_if_too_large(backend, planned_cache, planned_masks)
             cache = _make_cache(backend, weights, model, config)
             executor = Executor(backend, model, cache, _batch_size(config), max(LOGIT_ROWS, config.parallel))
             executor.reserve(config.parallel)
@@ -100,7 +103,7 @@ def load(path: str | os.PathLike[str], config: EngineConfig, progress: Progress 
             # Last, because decoding can do without: what the model needs comes first.
             weights.pack()
         except NoMemoryError as error:
-            report = error.report or _report(backend, weights, planned_cache)
+            report = error.report or _report(backend, weights, planned_cache, planned_masks)
             raise NoMemoryError(f"{gguf.path} does not fit: {error}\n{report}", report) from error
         undo.pop_all()
     return Loaded(os.fsdecode(path), config, gguf, tokenizer, backend, weights, model, cache, executor)
@@ -156,14 +159,25 @@ def _plan_cache(backend: Backend, weights: Weights, model: Model, config: Engine
     return planned
 
 
-def _refuse_cache_if_too_large(backend: Backend, planned: dict[str, int]) -> None:
+def _plan_masks(model: Model, config: EngineConfig) -> int:
+    """Bytes of this process in which the masks of a full batch are made, one for each kind of layers."""
+    kinds = {
+        (layer.window, layer.chunk): _cells(layer, config) for layer in model.cache_layers if layer.image_rows is None
+    }
+    return sum(mask_bytes(_batch_size(config), n) for n in kinds.values())
+
+
+def _refuse_cache_if_too_large(backend: Backend, planned: dict[str, int], masks: int) -> None:
     host = backend.devices[-1]
     for device in backend.devices:
-        free = available_bytes() if device is host else device.memory_free
-        if planned.get(device.name, 0) > free:
+        cache, beside, free = planned.get(device.name, 0), 0, device.memory_free
+        if device is host:
+            beside, free = masks, available_bytes()
+        if cache + beside > free:
+            also = f" and {beside >> 20} MiB for masks" if beside else ""
             raise NoMemoryError(
-                f"the cache takes {planned[device.name] >> 20} MiB on {device.name}, which has {free >> 20} MiB free; "
-                "lower num_ctx or parallel, or choose a smaller kv_cache_type"
+                f"the cache takes {cache >> 20} MiB{also} on {device.name}, which has {free >> 20} MiB free; lower "
+                "num_ctx, parallel or batch_size, or choose a smaller kv_cache_type"
             )
 
 
@@ -221,14 +235,14 @@ def _check_model(model: Model, gguf: GGUFFile) -> None:
                     gguf.architecture, shown, " ..." if len(model.unused_weights) > 8 else "")  # fmt: skip
 
 
-def _report(backend: Backend, weights: Weights, cache: dict[str, int]) -> MemoryReport:
+def _report(backend: Backend, weights: Weights, cache: dict[str, int], masks: int) -> MemoryReport:
     plan, graph = weights.planned(), backend.graph_bytes()
     devices = tuple(
         DeviceMemory(
             device=d.name,
             cache=cache.get(d.name, 0),
             graph=graph[d.name],
-            work=backend.work_bytes() if d is backend.devices[-1] else 0,
+            work=backend.work_bytes() + masks if d is backend.devices[-1] else 0,
             **plan[d.name],
         )
         for d in backend.devices

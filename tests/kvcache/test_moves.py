@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from contextlib import nullcontext
 from typing import Any
 from unittest.mock import patch
 
@@ -234,6 +236,11 @@ class MovesAgainstDictionaries(RuleBasedStateMachine):
     @rule(sequence=which, begin=st.integers(0, 20), discard=st.integers(1, 12))
     def shift(self, sequence: int, begin: int, discard: int) -> None:
         needed, free = self.w.copies_for_shift(sequence, begin, discard)
+        for n in range(1, len(SEQUENCES)):
+            for without in itertools.combinations([one for one in SEQUENCES if one != sequence], n):
+                copies, room = self.w.copies_for_shift(sequence, begin, discard, without)
+                with nullcontext() if copies <= room else pytest.raises(ContextOverflowError):
+                    self.w.cache.require_shift(sequence, begin, discard, without)
         if needed <= free:
             self.w.shift(sequence, begin, discard)
             return
