@@ -27,11 +27,14 @@ def convert_model(
     target: str | os.PathLike[str],
     outtype: str = "f16",
     *,
+    vision: bool = True,
     progress: Progress | None = None,
 ) -> None:
     """Write the model in the folder `source` as a GGUF file.
 
-    `outtype` is the type of matrices: f32, f16, bf16 or q8_0. `progress` is called with (bytes written, bytes in all).
+    `outtype` is the type of matrices: f32, f16, bf16 or q8_0. Without `vision` the part that reads images is left out
+    of models that have one; llama.cpp keeps it in a file of its own. `progress` is called with (bytes written, bytes
+    in all).
     No more than about twice the largest tensor is held in memory. The file appears when it is whole, and never
     replaces one.
 
@@ -44,7 +47,7 @@ def convert_model(
     folder = ModelFolder(source)
     check_target(target, 0)
     config = read_config(folder)
-    architecture = find_architecture(config)
+    architecture = find_architecture(config).part(vision=vision)
     config = config.completed(architecture.defaults)
     writer = new_writer(architecture.name)
     sizes = architecture.sizes(config)

@@ -36,6 +36,9 @@ NODES_PER_WEIGHT = 32
 RESUME_TOKENS = 1024
 """How far back a sequence can be resumed where layers see a window or chunk only."""
 
+IMAGE_PARTS = ("v.", "mm.")
+"""How names of tensors begin that read images."""
+
 LOGIT_ROWS = 32
 """Rows of logits that one step may ask for; more (all rows of a prompt) are computed in several steps."""
 
@@ -215,10 +218,14 @@ def _decide_flash_attention(backend: Backend, config: EngineConfig, layers: tupl
 def _check_model(model: Model, gguf: GGUFFile) -> None:
     if model.n_vocab < 1:
         raise ModelFormatError("the model has no vocabulary")
-    if model.unused_weights:
-        shown = ", ".join(model.unused_weights[:8])
-        log.warning("%d tensors of the file are not used by architecture %s: %s%s", len(model.unused_weights),
-                    gguf.architecture, shown, " ..." if len(model.unused_weights) > 8 else "")  # fmt: skip
+    images = [name for name in model.unused_weights if name.startswith(IMAGE_PARTS)]
+    if images:
+        log.warning("the file has a part that reads images, which is not supported yet: it answers text only")
+    unused = [name for name in model.unused_weights if name not in images]
+    if unused:
+        shown = ", ".join(unused[:8])
+        log.warning("%d tensors of the file are not used by architecture %s: %s%s", len(unused),
+                    gguf.architecture, shown, " ..." if len(unused) > 8 else "")  # fmt: skip
 
 
 def _report(backend: Backend, weights: Weights, cache: dict[str, int]) -> MemoryReport:
