@@ -5,8 +5,8 @@ A Llama with biases on queries, keys and values, and rotations of halves instead
 transformers has a sliding window for the upper layers, which no published model switches on and GGUF has no key for;
 conversion refuses such a config.
 
-Qwen2-VL and Qwen2.5-VL have the same text part: `qwen2vl` as llama.cpp calls it, `qwen25vl` in files of Ollama's
-dialect. Their positions have three axes, which are the same number for a token of text: rotation is the usual one.
+Qwen2-VL and Qwen2.5-VL have the same text part: `general.architecture` = qwen25vl. Their positions have three axes,
+which are the same number for a token of text: rotation is the usual one.
 """
 
 from __future__ import annotations
@@ -37,13 +37,7 @@ class Qwen2(Decoder):
     layers = nn.Blocks(Layer, "n_layer")
 
 
-class Qwen2VL(Qwen2):
-    """The text part of a model that reads images, under llama.cpp's name."""
-
-    architecture = "qwen2vl"
-
-
 class Qwen25VL(Qwen2):
-    """The same under Ollama's name."""
+    """The text part of a model that reads images."""
 
     architecture = "qwen25vl"

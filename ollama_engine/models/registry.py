@@ -30,7 +30,6 @@ _BUILT_IN = {
     "qwen2": "ollama_engine.models.qwen2:Qwen2",
     "qwen25vl": "ollama_engine.models.qwen2:Qwen25VL",
     "qwen2moe": "ollama_engine.models.qwen_moe:Qwen2Moe",
-    "qwen2vl": "ollama_engine.models.qwen2:Qwen2VL",
     "qwen3": "ollama_engine.models.qwen3:Qwen3",
     "qwen3moe": "ollama_engine.models.qwen_moe:Qwen3Moe",
     "starcoder2": "ollama_engine.models.starcoder2:StarCoder2",

@@ -18,11 +18,10 @@ from ollama_engine.ml.backend import MAX_NODES_LIMIT, Backend
 from ollama_engine.ml.gguf import GGUFFile
 from ollama_engine.ml.hostmem import available_bytes
 from ollama_engine.ml.memory import DeviceMemory, MemoryReport
-from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.types import block_of
 from ollama_engine.ml.weights import Weights
-from ollama_engine.models import FitsContext, Model, ShiftsKeys, model_class
+from ollama_engine.models import FitsContext, Model, ShiftsKeys, known_names, known_values, model_class
 from ollama_engine.runner.executor import Executor
 from ollama_engine.tokenizer import Tokenizer, from_metadata
 
@@ -80,8 +79,8 @@ def load(path: str | os.PathLike[str], config: EngineConfig, progress: Progress 
     """
     with _naming(os.fsdecode(path)), contextlib.ExitStack() as undo:
         gguf = undo.enter_context(GGUFFile(path))
-        metadata = Metadata(gguf.metadata)
-        factory = model_class(gguf.architecture)
+        metadata = known_values(gguf.metadata)
+        factory = model_class(metadata.architecture)
         tokenizer = from_metadata(gguf.metadata)
         backend = undo.enter_context(Backend(_backend_params(config), max_nodes=_max_nodes(gguf)))
         weights = undo.enter_context(Weights(backend, gguf))
@@ -89,7 +88,7 @@ def load(path: str | os.PathLike[str], config: EngineConfig, progress: Progress 
         try:
             _refuse_if_too_large(backend, weights)
             weights.load(progress)
-            model = factory(metadata, weights)
+            model = factory(metadata, known_names(gguf.architecture, weights))
             _check_model(model, gguf)
             config = config.for_model(model.context_length)
             if isinstance(model, FitsContext):

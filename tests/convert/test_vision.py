@@ -108,7 +108,7 @@ KEYS: Mapping[str, Mapping[str, Any]] = {
         "vision.attention.layer_norm_epsilon": 1e-5,
     },
     "qwen25vl": {
-        "rope.mrope_section": [2, 3, 3], "rope.freq_base": 1e6, "image_token_id": 151655, "video_token_id": 151656,
+        "rope.mrope_section": [4, 6, 6], "rope.freq_base": 1e6, "image_token_id": 151655, "video_token_id": 151656,
         "vision_start_token_id": 151652, "vision_end_token_id": 151653, "vision.block_count": 2,
         "vision.embedding_length": 32, "vision.feed_forward_length": 40, "vision.attention.head_count": 2,
         "vision.num_channels": 3, "vision.patch_size": 14, "vision.temporal_patch_size": 2,
@@ -286,12 +286,12 @@ def test_configs_as_they_are_published(tmp_path: Path) -> None:
     """Qwen's text at the top and its older names; Ministral's sharper attention under both of its names."""
     config, weights, _ = parts("qwen25vl")
     text = config.pop("text_config")
-    rope = {"type": "mrope", "mrope_section": [2, 3, 3]}
+    rope = {"type": "mrope", "mrope_section": [4, 6, 6]}
     flat = {**text, **config, "rope_parameters": None, "rope_theta": 1e6, "rope_scaling": rope}
     flat["vision_config"] = {**_changed(config["vision_config"], {"in_channels": None}), "in_chans": 3}
     convert_model(families.write_folder(tmp_path / "qwen", flat, weights, "F32"), tmp_path / "qwen.gguf")
     found = keys_of(tmp_path / "qwen.gguf")
-    assert (found["qwen25vl.rope.mrope_section"], found["qwen25vl.vision.num_channels"]) == ([2, 3, 3], 3)
+    assert (found["qwen25vl.rope.mrope_section"], found["qwen25vl.vision.num_channels"]) == ([4, 6, 6], 3)
     assert "qwen25vl.rope.scaling.type" not in found
     rope = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 16384,
             "llama_4_scaling_beta": 0.1, "mscale": 1.0, "mscale_all_dim": 1.0}  # fmt: skip

@@ -152,7 +152,7 @@ def load(case: Family) -> Golden:
         return Golden(**texts, rows=data["rows"], logits=data["logits"], tokens=data["tokens"].tolist())
 
 
-def converted(case: Family, folder: Path, outtype: str = "f32") -> Path:
+def converted(case: Family, folder: Path, outtype: str = "f32", *, vision: bool = True) -> Path:
     """The GGUF file of a case, made of its golden's config and shapes; no torch is needed."""
     golden = load(case)
     weights = case.weights(golden.shapes)
@@ -160,10 +160,10 @@ def converted(case: Family, folder: Path, outtype: str = "f32") -> Path:
         f"numpy {np.__version__} makes other random weights than when the golden was made; "
         "run python -m tests.models.make_family_goldens"
     )
-    target = folder / f"{case.name}-{outtype}.gguf"
+    target = folder / f"{case.name}-{outtype}{'' if vision else '-text'}.gguf"
     if not target.exists():
         source = write_folder(folder / case.name, golden.config, weights, case.dtype)
-        convert_model(source, target, outtype)
+        convert_model(source, target, outtype, vision=vision)
     return target
 
 
@@ -201,10 +201,10 @@ _MLLAMA = {"num_global_layers": 2, "attention_heads": 4, "vision_output_dim": 96
            "num_attention_heads": None}  # fmt: skip
 _LLAMA4 = {"intermediate_size": 128, "vision_output_dim": 40, "projector_input_dim": 40, "projector_output_dim": 40}
 _QWEN_EYES = {"depth": 2, "hidden_size": 32, "intermediate_size": 40, "num_heads": 2, "patch_size": 14,
-              "out_hidden_size": 64, "fullatt_block_indexes": [1]}  # fmt: skip
+              "out_hidden_size": 128, "fullatt_block_indexes": [1]}  # fmt: skip
 _LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
            "high_freq_factor": 4.0, "original_max_position_embeddings": 32}  # fmt: skip
-_MROPE = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 3, 3]}
+_MROPE = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [4, 6, 6]}
 
 CASES = (
     Family("mllama", "Mllama", {"head_dim": None, "cross_attention_layers": [1], "rope_parameters": _LLAMA3},
@@ -214,7 +214,8 @@ CASES = (
            vision={**_EYES, **_LLAMA4}, dtype="BF16", runs=False),
     Family("mistral3-bf16", "Mistral3", {"model_type": "mistral", "sliding_window": None},
            vision={**_EYES, "model_type": "pixtral", "num_attention_heads": 2, "hidden_act": "silu"}, dtype="BF16"),
-    Family("qwen25vl", "Qwen2_5_VL", {"head_dim": None, "rope_parameters": _MROPE}, vision=_QWEN_EYES),
+    Family("qwen25vl", "Qwen2_5_VL", {"hidden_size": 128, "head_dim": None, "rope_parameters": _MROPE},
+           vision=_QWEN_EYES, outer={"tie_word_embeddings": True}),
     Family("gemma3-vision-bf16", "Gemma3", _GEMMA3, norms=0.0, dtype="BF16",
            vision={**_EYES, "model_type": "siglip_vision_model"}, outer={"mm_tokens_per_image": 4}),
     Family("qwen2", "Qwen2"),
