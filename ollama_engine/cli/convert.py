@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
+from ollama_engine.cli.paths import existing
 from ollama_engine.cli.progress import LoadingBar, StatusLine
+from ollama_engine.cli.tables import size
 from ollama_engine.convert import convert_model
 from ollama_engine.convert.outtype import FILE_TYPES
 
@@ -22,8 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    """Convert, with a bar on standard error where that is a terminal."""
+    """Convert, with a bar on standard error where that is a terminal, and there both sizes at the end."""
     with StatusLine(sys.stderr) as line:
         bar = LoadingBar(line, f"writing {args.out}", eta=True)
-        convert_model(args.source, args.out, args.outtype, vision=not args.no_vision, progress=bar)
+        sizes = convert_model(existing(args.source), args.out, args.outtype, vision=not args.no_vision, progress=bar)
     print(args.out)
+    print(f"{size(sizes.before)} -> {size(sizes.after)}", file=sys.stderr)
