@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ollama_engine.convert.architecture import COMMON_IGNORED, Architecture, Sizes, Tensor
+from ollama_engine.convert.outtype import IMAGE_PARTS
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.source.tensors import StoredTensor, describe
 from ollama_engine.convert.transforms import Transform
@@ -66,7 +67,9 @@ def plan_tensors(
         used.update(names)
     missing = {target: text for target, text in missing.items() if target not in planned}
     if missing:
-        raise ModelFormatError(f"tensors are missing from the checkpoint: {_listed(list(missing.values()))}")
+        eyes = all(target.startswith(IMAGE_PARTS) for target in missing)
+        hint = "; the text part can be converted alone (--no-vision)" if eyes else ""
+        raise ModelFormatError(f"tensors are missing from the checkpoint: {_listed(list(missing.values()))}{hint}")
     _check_rest([tensor for name, tensor in found.items() if name not in used], architecture)
     made = [PlannedTensor(n, v.shape, made=v) for n, v in architecture.made_tensors(config, sizes).items()]
     return [*made, *planned.values()]

@@ -253,8 +253,9 @@ MISSING = {
 @pytest.mark.parametrize("architecture", MISSING)
 def test_a_missing_tensor_is_named_with_its_shape(architecture: str, tmp_path: Path) -> None:
     name, shape = MISSING[architecture]
-    with pytest.raises(ModelFormatError, match=rf"missing from the checkpoint: .*{name} {shape}"):
+    with pytest.raises(ModelFormatError, match=rf"missing from the checkpoint: .*{name} {shape}") as caught:
         convert_model(source(architecture, tmp_path / "source", without=name), tmp_path / "made.gguf")
+    assert str(caught.value).endswith("(--no-vision)") == (architecture != "llama4")  # whose text part lacks it
     assert not (tmp_path / "made.gguf").exists()
 
 
