@@ -19,11 +19,10 @@ from ollama_engine.ml.backend import MAX_NODES_LIMIT, Backend
 from ollama_engine.ml.gguf import GGUFFile
 from ollama_engine.ml.hostmem import available_bytes
 from ollama_engine.ml.memory import DeviceMemory, MemoryReport
-from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.types import block_of
 from ollama_engine.ml.weights import Weights
-from ollama_engine.models import FitsContext, Model, ShiftsKeys, model_class
+from ollama_engine.models import FitsContext, Model, ShiftsKeys, known_names, known_values, model_class
 from ollama_engine.runner.executor import Executor
 from ollama_engine.tokenizer import Tokenizer, from_metadata
 
@@ -36,6 +35,9 @@ NODES_PER_WEIGHT = 32
 
 RESUME_TOKENS = 1024
 """How far back a sequence can be resumed where layers see a window or chunk only."""
+
+IMAGE_PARTS = ("v.", "mm.")
+"""How names of tensors begin that read images."""
 
 LOGIT_ROWS = 32
 """Rows of logits that one step may ask for; more (all rows of a prompt) are computed in several steps."""
@@ -78,8 +80,8 @@ def load(path: str | os.PathLike[str], config: EngineConfig, progress: Progress 
     """
     with _naming(os.fsdecode(path)), contextlib.ExitStack() as undo:
         gguf = undo.enter_context(GGUFFile(path))
-        metadata = Metadata(gguf.metadata)
-        factory = model_class(gguf.architecture)
+        metadata = known_values(gguf.metadata)
+        factory = model_class(metadata.architecture)
         tokenizer = from_metadata(gguf.metadata)
         backend = undo.enter_context(Backend(_backend_params(config), max_nodes=_max_nodes(gguf)))
         weights = undo.enter_context(Weights(backend, gguf))
@@ -88,7 +90,7 @@ def load(path: str | os.PathLike[str], config: EngineConfig, progress: Progress 
         try:
             _refuse_if_too_large(backend, weights)
             weights.load(progress)
-            model = factory(metadata, weights)
+            model = factory(metadata, known_names(gguf.architecture, weights))
             _check_model(model, gguf)
             config = config.for_model(model.context_length)
             if isinstance(model, FitsContext):
@@ -229,10 +231,14 @@ def _decide_flash_attention(backend: Backend, config: EngineConfig, layers: tupl
 def _check_model(model: Model, gguf: GGUFFile) -> None:
     if model.n_vocab < 1:
         raise ModelFormatError("the model has no vocabulary")
-    if model.unused_weights:
-        shown = ", ".join(model.unused_weights[:8])
-        log.warning("%d tensors of the file are not used by architecture %s: %s%s", len(model.unused_weights),
-                    gguf.architecture, shown, " ..." if len(model.unused_weights) > 8 else "")  # fmt: skip
+    images = [name for name in model.unused_weights if name.startswith(IMAGE_PARTS)]
+    if images:
+        log.warning("the file has a part that reads images, which is not supported yet: it answers text only")
+    unused = [name for name in model.unused_weights if name not in images]
+    if unused:
+        shown = ", ".join(unused[:8])
+        log.warning("%d tensors of the file are not used by architecture %s: %s%s", len(unused),
+                    gguf.architecture, shown, " ..." if len(unused) > 8 else "")  # fmt: skip
 
 
 def _report(backend: Backend, weights: Weights, cache: dict[str, int], masks: int) -> MemoryReport:

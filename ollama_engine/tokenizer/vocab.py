@@ -17,7 +17,8 @@ from ollama_engine.tokenizer.special_tokens import apply_text_rules, find_known_
 
 __all__ = ["TokenType", "Vocabulary", "read_vocabulary"]
 
-MODELS = ("gemma4", "gpt2", "llama", "whitespace")
+MODELS = ("gemma4", "gpt2", "llama", "t5", "whitespace")
+SENTENCEPIECE = ("llama", "t5")
 
 
 class TokenType(IntEnum):
@@ -65,15 +66,15 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
         raise UnsupportedModelError(f"{what}; supported tokenizers: {', '.join(MODELS)}")
     architecture = str(metadata.get("general.architecture", ""))
     pre = fields.text("pre")
-    spec = None if model == "llama" else find_spec("gemma4" if model == "gemma4" else pre, architecture, model)
+    spec = None if model in SENTENCEPIECE else find_spec("gemma4" if model == "gemma4" else pre, architecture, model)
 
     texts = _texts(fields)
     n_vocab = len(texts)
     ids = find_known_texts(texts)
     types = _types(fields, n_vocab)
-    unknown_id = _special_id(fields, "unknown", types, default=0 if model == "llama" else None)
+    unknown_id = _special_id(fields, "unknown", types, default=_usual_unknown(model, types))
     bos_id = _special_id(fields, "bos", types, default={"llama": 1, "gpt2": 11}.get(model))
-    eos_id = _special_id(fields, "eos", types, default={"llama": 2, "gpt2": 11}.get(model))
+    eos_id = _special_id(fields, "eos", types, default={"llama": 2, "gpt2": 11, "t5": 1}.get(model))
     eog_ids = apply_text_rules(fields, ids, types, eos_id)
     lstrip_ids, rstrip_ids = strip_rules(metadata, pre, architecture, ids, types)
     return Vocabulary(
@@ -86,9 +87,9 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
         eos_id=eos_id,
         unknown_id=unknown_id,
         eog_ids=eog_ids,
-        add_bos=_add_bos(fields, spec, bos_id),
-        add_eos=_add(fields, "eos", False, eos_id),
-        add_space_prefix=model == "llama" and fields.flag("add_space_prefix", True),
+        add_bos=_add_bos(fields, model, spec, bos_id),
+        add_eos=_add(fields, "eos", model == "t5", eos_id),
+        add_space_prefix=model in SENTENCEPIECE and fields.flag("add_space_prefix", True),
         lowercase=model == "whitespace" and fields.flag("normalizer.lowercase", False),
         lstrip_ids=lstrip_ids,
         rstrip_ids=rstrip_ids,
@@ -109,6 +110,14 @@ def _types(fields: Fields, n_vocab: int) -> NDArray[np.uint8]:
     if types is None:
         return np.full(n_vocab, TokenType.NORMAL, np.uint8)
     return np.where((types < 0) | (types > 255), 0, types).astype(np.uint8)
+
+
+def _usual_unknown(model: str, types: NDArray[np.uint8]) -> int | None:
+    """llama.cpp has 2 for t5; models made of XLM-R have 3."""
+    if model == "t5":
+        found = np.flatnonzero(types == TokenType.UNKNOWN)
+        return int(found[0]) if found.size else None
+    return 0 if model == "llama" else None
 
 
 def _special_id(fields: Fields, kind: str, types: NDArray[np.uint8], default: int | None) -> int | None:
@@ -133,7 +142,7 @@ def _add(fields: Fields, kind: str, default: bool, id_: int | None) -> bool:
     return id_ is not None
 
 
-def _add_bos(fields: Fields, spec: PreTokenizerSpec | None, bos_id: int | None) -> bool:
+def _add_bos(fields: Fields, model: str, spec: PreTokenizerSpec | None, bos_id: int | None) -> bool:
     if spec is not None and spec.force_bos:
         return bos_id is not None
-    return _add(fields, "bos", spec is None or spec.add_bos, bos_id)
+    return _add(fields, "bos", model == "llama" if spec is None else spec.add_bos, bos_id)
