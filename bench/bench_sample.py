@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from bench.peer_llama import Llama
-from ollama_engine.sample import Sampler, SamplingParams, accept_rows, sample_rows
+from ollama_engine.sample import Sampler, SamplingParams, accept_rows, sample_rows, sampler_instructions
 from tests.sample import twin
 
 if TYPE_CHECKING:
@@ -59,11 +59,18 @@ def test_step_peer(benchmark: BenchmarkFixture, llama: Llama, n_vocab: int, name
         benchmark(llama.sample, chain, logits)
 
 
-@pytest.mark.parametrize("scale", [0.1, 1.0, 3.0, 10.0])
+@pytest.mark.parametrize("scale", [0.0, 1e-3, 0.1, 1.0, 3.0, 10.0])
 def test_step_by_spread(benchmark: BenchmarkFixture, scale: float) -> None:
     benchmark.group = "top-k off: does the spread of the logits matter? (vocabulary 128256)"
     logits = gaussian(1, 128_256)[0] * np.float32(scale / 3)
     benchmark(Sampler(STEPS["top-k off"], 128_256).sample, logits)
+
+
+@pytest.mark.parametrize("instructions", sampler_instructions())
+@pytest.mark.parametrize("name", ["top-k 40", "top-k off"])
+def test_step_by_instructions(benchmark: BenchmarkFixture, name: str, instructions: str) -> None:
+    benchmark.group = f"what do wider vectors give? ({name}, vocabulary 128256)"
+    benchmark(Sampler(STEPS[name], 128_256, instructions).sample, gaussian(1, 128_256)[0])
 
 
 @pytest.mark.parametrize("recent", [0, 64, 4096])

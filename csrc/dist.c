@@ -2,118 +2,51 @@
 #include "dist.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "bits.h"
 
-#define RANK_ONE 16777216.0f /* 2^24 */
-#define DISTANCE_CAP 31.99f  /* exp(-31.99) * 2^40 rounds to 0 */
-#define FIRST_SHIFT 50       /* order >> 50: bins of 1/64 in d, 2048 of them below the cap */
-#define BIN_BITS 11
-#define EIGHT 8 /* flags that one comparison looks at */
-
-static inline uint32_t float_bits(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-static inline float distance_of(float x, float max, float inv_temperature) {
-    float d = (max - x) * inv_temperature;
-    d = d > 0.0f ? d : 0.0f; /* negative for a touched entry whose own logit was the largest */
-    return d < DISTANCE_CAP ? d : DISTANCE_CAP;
-}
-
-static inline uint32_t rank_of(float d) { return (uint32_t)(int32_t)(d * RANK_ONE); }
-
-/* exp(-d) = 2^n * exp(r), |r| <= ln(2)/2, by the Taylor series to r^7 (remainder 6e-9). No branch, no library. */
-static inline float exp_minus(float d) {
-    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer in the low bits */
-    const float shifted = -d * 1.44269504f + magic;
-    const float n = shifted - magic;
-    const float r = (-d - n * 0.693359375f) - n * -2.12194440e-4f; /* ln 2 in two parts; the first times n is exact */
-    float p = 1.0f / 5040.0f;
-    p = p * r + 1.0f / 720.0f;
-    p = p * r + 1.0f / 120.0f;
-    p = p * r + 1.0f / 24.0f;
-    p = p * r + 1.0f / 6.0f;
-    p = p * r + 0.5f;
-    p = p * r + 1.0f;
-    p = p * r + 1.0f;
-    const uint32_t scale_bits = (float_bits(shifted) - float_bits(magic) + 127u) << 23;
-    float scale;
-    memcpy(&scale, &scale_bits, sizeof scale);
-    return p * scale;
-}
-
-/* round(e * 2^40) for 0 <= e <= 1: with 2^12 added, the last bit of the double is 2^-40. */
-static inline uint64_t fixed_point(float e) {
-    const double shifted = (double)e + 4096.0;
-    uint64_t bits;
-    memcpy(&bits, &shifted, sizeof bits);
-    return bits & (((uint64_t)1 << 52) - 1);
-}
-
-typedef struct weighed_block {
-    uint32_t rank[OE_BLOCK];
-    uint64_t weight[OE_BLOCK];
-} weighed_block;
-
-/* Two loops, because the first is about 32-bit and the second about 64-bit lanes. */
-OE_CLONES
-static void weigh_block(const float *restrict x, float max, float inv_temperature, weighed_block *restrict out) {
-    float e[OE_BLOCK];
-    for (int j = 0; j < OE_BLOCK; j++) {
-        const float d = distance_of(x[j], max, inv_temperature);
-        out->rank[j] = rank_of(d);
-        e[j] = exp_minus(d);
-    }
-    for (int j = 0; j < OE_BLOCK; j++) {
-        out->weight[j] = fixed_point(e[j]);
-    }
-}
-
-/* 1 when any of the ranks is in first..first + span; those get inside[j] = 1. */
-OE_CLONES
-static uint32_t find_ranks(const float *restrict x, float max, float inv_temperature, uint32_t first, uint32_t span,
-                           uint8_t *restrict inside) {
-    uint32_t any = 0;
-    for (int j = 0; j < OE_BLOCK; j++) {
-        const uint32_t is = rank_of(distance_of(x[j], max, inv_temperature)) - first <= span;
-        inside[j] = (uint8_t)is;
-        any |= is;
-    }
-    return any;
-}
-
-static inline int32_t token_of(const oe_row *row, int32_t i) { return row->id ? row->id[i] : i; }
-
-static inline oe_candidate candidate_of(float x, int32_t token, const oe_dist_spec *spec) {
-    const float d = distance_of(x, spec->max, spec->inv_temperature);
-    const oe_candidate candidate = {((uint64_t)rank_of(d) << 32) | (uint32_t)token, fixed_point(exp_minus(d))};
-    return candidate;
-}
+#define SAMPLED_BLOCKS 16 /* enough to see how far most of a row spreads */
 
 /* -- lists ------------------------------------------------------------------------------------------------------- */
 
+/* Ranks and weights of scratch->x[n], as candidates in the same order. */
+static void weigh_list(const oe_row_kernels *kernels, int32_t n, oe_scale scale, const oe_dist_scratch *scratch) {
+    float padded[OE_BLOCK];
+    uint32_t rank[OE_BLOCK];
+    uint64_t weight[OE_BLOCK];
+    for (int32_t start = 0; start < n; start += OE_BLOCK) {
+        const int32_t size = n - start < OE_BLOCK ? n - start : OE_BLOCK;
+        for (int32_t j = 0; j < OE_BLOCK; j++) {
+            padded[j] = scratch->x[j < size ? start + j : start];
+        }
+        kernels->weigh(padded, scale, rank, weight);
+        for (int32_t j = 0; j < size; j++) {
+            const uint64_t order = (uint64_t)rank[j] << 32 | (uint32_t)scratch->id[start + j];
+            scratch->candidates[start + j] = (oe_candidate){order, weight[j]};
+        }
+    }
+}
+
 /* The last candidate of the smallest prefix (by order) that weighs >= target. 1 <= target <= the weight of the list.
  * *before becomes the weight of the prefix without it. Same splitting as oe_keys_select; reorders the list. */
-static oe_candidate list_select(oe_candidate *list, size_t n, uint64_t target, uint64_t *before) {
+static oe_candidate select_from_list(oe_candidate *list, int32_t n, uint64_t target, uint64_t *before) {
     *before = 0;
     while (n > 1) {
         uint64_t all = ~(uint64_t)0, any = 0;
-        for (size_t i = 0; i < n; i++) {
+        for (int32_t i = 0; i < n; i++) {
             all &= list[i].order;
             any |= list[i].order;
         }
         const uint64_t bit = (uint64_t)1 << oe_bits_highest(all ^ any);
-        size_t split = 0;
+        int32_t split = 0;
         uint64_t weight = 0;
-        for (size_t i = 0; i < n; i++) {
+        for (int32_t i = 0; i < n; i++) {
             const oe_candidate candidate = list[i];
             const uint64_t first = (candidate.order & bit) == 0;
             list[i] = list[split];
             list[split] = candidate;
-            split += first;
+            split += (int32_t)first;
             weight += candidate.weight & (0 - first);
         }
         if (*before + weight >= target) {
@@ -127,163 +60,188 @@ static oe_candidate list_select(oe_candidate *list, size_t n, uint64_t target, u
     return list[0];
 }
 
-/* -- histograms -------------------------------------------------------------------------------------------------- */
+/* -- rows ---------------------------------------------------------------------------------------------------------- */
 
-/* A prefix of the bits of `order`: the entries with order >> shift == prefix. */
-typedef struct order_range {
-    uint64_t prefix;
-    int shift;
-} order_range;
+/* A row, and how its weights are spread over its head, the ranks that a target is likely to fall into.
+ *
+ * Another thread may change the row meanwhile. Then sums do not match what is found later: all below ends, and gives
+ * some token, whatever the numbers are. */
+typedef struct row_search {
+    const oe_row_kernels *kernels;
+    const oe_logits *row;
+    oe_scale scale;
+    const oe_dist_scratch *scratch;
+    oe_window head;
+    int shift; /* scratch->head[i]: weight of the ranks (i << shift) .. (i + 1 << shift) - 1 of the head */
+    uint64_t head_weight;
+} row_search;
 
-static inline size_t bin_of(uint64_t order, int shift) { return (size_t)(order >> shift) & (OE_DIST_BINS - 1); }
+/* So many of the low bits of a rank do not matter when a window is divided into bins. */
+static int shift_of(oe_window window) {
+    int shift = 0;
+    while (window.span >> shift >= OE_DIST_BINS) {
+        shift++;
+    }
+    return shift;
+}
 
-/* Neighbours go into different copies of the bins: where most entries share a bin (a flat row, or a peaked one with a
- * long tail), each addition to it would have to wait for the one before. */
-static inline void add_block(const weighed_block *block, uint64_t *copies) {
-    for (int32_t j = 0; j < OE_BLOCK; j += OE_DIST_COPIES) {
-        for (int32_t c = 0; c < OE_DIST_COPIES; c++) {
-            copies[(block->rank[j + c] >> (FIRST_SHIFT - 32)) * OE_DIST_COPIES + (uint32_t)c] += block->weight[j + c];
+static oe_window window_of_bin(oe_window window, int shift, uint32_t bin) {
+    const uint32_t start = bin << shift, width = ((uint32_t)1 << shift) - 1;
+    const uint32_t left = window.span - start;
+    return (oe_window){window.first + start, width < left ? width : left};
+}
+
+static uint64_t sum_of_copies(const uint64_t *copies) {
+    uint64_t sum = 0;
+    for (int c = 0; c < OE_BIN_COPIES; c++) {
+        sum += copies[c];
+    }
+    return sum;
+}
+
+static void clear_bins(const oe_dist_scratch *scratch) {
+    memset(scratch->bins, 0, OE_DIST_BINS * sizeof *scratch->bins);
+}
+
+/* The part of the window that the target falls into; the weight of the parts before it is added to *before. */
+static oe_window narrow(const row_search *s, oe_window window, uint64_t target, uint64_t *before) {
+    const int shift = shift_of(window);
+    const uint32_t last = window.span >> shift;
+    uint64_t weight;
+    uint32_t bin = 0;
+    clear_bins(s->scratch);
+    s->kernels->bin(s->row, s->scale, window, shift, s->scratch->bins);
+    while (bin < last && *before + (weight = sum_of_copies(s->scratch->bins[bin])) < target) {
+        *before += weight;
+        bin++;
+    }
+    return window_of_bin(window, shift, bin);
+}
+
+/* The same for all ranks, by the sums that are there already if the target is in the head. */
+static oe_window narrow_row(const row_search *s, uint64_t target, uint64_t *before) {
+    uint32_t bin = 0;
+    *before = 0;
+    if (target > s->head_weight) {
+        const uint32_t first = s->head.span + 1;
+        *before = s->head_weight;
+        return narrow(s, (oe_window){first, OE_RANK_LIMIT - first}, target, before);
+    }
+    while (*before + s->scratch->head[bin] < target) {
+        *before += s->scratch->head[bin++];
+    }
+    return window_of_bin(s->head, s->shift, bin);
+}
+
+/* Candidates of the window from block *block on, in order of their ids, as many as fit; returns how many. */
+static int32_t list_window(const row_search *s, oe_window window, int32_t *block) {
+    const oe_dist_scratch *scratch = s->scratch;
+    const int32_t n = s->kernels->pick(s->row, s->scale, window, block, scratch->id, OE_DIST_LIST);
+    for (int32_t i = 0; i < n; i++) {
+        scratch->x[i] = s->row->x[scratch->id[i]];
+    }
+    weigh_list(s->kernels, n, s->scale, scratch);
+    return n;
+}
+
+/* Among entries of one rank, whose order is that of their ids: as select_from_list, but adds to *before. */
+static oe_candidate select_among_ties(const row_search *s, oe_window rank, oe_extent extent, uint64_t target,
+                                      uint64_t *before) {
+    const oe_dist_scratch *scratch = s->scratch;
+    oe_candidate last = scratch->candidates[0];
+    if (extent.low == extent.high) { /* they weigh the same: find it by counting */
+        scratch->x[0] = extent.low;
+        scratch->id[0] = 0;
+        weigh_list(s->kernels, 1, s->scale, scratch);
+        const uint64_t weight = scratch->candidates[0].weight ? scratch->candidates[0].weight : 1;
+        const uint64_t passed = (target - *before - 1) / weight, most = (uint64_t)extent.count - 1;
+        const uint64_t n = passed < most ? passed : most;
+        const int32_t found = s->kernels->nth(s->row, s->scale, rank, (int32_t)n);
+        *before += n * weight;
+        return found < 0 ? last : (oe_candidate){(uint64_t)rank.first << 32 | (uint32_t)found, weight};
+    }
+    for (int32_t block = 0; block < oe_block_count(s->row->n);) {
+        const int32_t n = list_window(s, rank, &block);
+        for (int32_t i = 0; i < n; i++) {
+            last = scratch->candidates[i];
+            if (*before + last.weight >= target) {
+                return last;
+            }
+            *before += last.weight;
         }
+    }
+    return last;
+}
+
+/* As select_from_list. The window around the answer is narrowed until its entries fit into the list. */
+static oe_candidate select_from_row(const row_search *s, uint64_t target, uint64_t *before) {
+    oe_window window = narrow_row(s, target, before);
+    for (;;) {
+        int32_t block = 0;
+        const int32_t n = list_window(s, window, &block);
+        if (block == oe_block_count(s->row->n)) {
+            uint64_t inside;
+            const oe_candidate last = select_from_list(s->scratch->candidates, n, target - *before, &inside);
+            *before += inside;
+            return last;
+        }
+        const oe_extent extent = s->kernels->extent(s->row, s->scale, window);
+        const uint32_t low = oe_rank(extent.high, s->scale), high = oe_rank(extent.low, s->scale);
+        if (extent.count > 0 && low - window.first <= window.span && high - low <= window.span - (low - window.first)) {
+            window = (oe_window){low, high - low};
+        }
+        if (window.span == 0) {
+            return select_among_ties(s, window, extent, target, before);
+        }
+        window = narrow(s, window, target, before);
     }
 }
 
-/* The weights of all entries into their bins; of those that min-p keeps into *min_p_weight; returns the total. */
-static uint64_t histogram_all(const oe_row *row, const oe_dist_spec *spec, uint64_t *bins, uint64_t *min_p_weight) {
-    weighed_block block;
+/* The largest rank in some blocks all over the row. */
+static uint32_t sampled_spread(const row_search *s) {
+    const int32_t whole = s->row->n / OE_BLOCK;
+    const int32_t stride = whole / SAMPLED_BLOCKS + 1;
+    uint32_t rank[OE_BLOCK], largest = 0;
+    uint64_t weight[OE_BLOCK];
+    for (int32_t b = 0; b < whole; b += stride) {
+        s->kernels->weigh(s->row->x + b * OE_BLOCK, s->scale, rank, weight);
+        for (int j = 0; j < OE_BLOCK; j++) {
+            largest = rank[j] > largest ? rank[j] : largest;
+        }
+    }
+    return largest;
+}
+
+/* At least so much do the row's entries weigh together: the largest of each block. */
+static uint64_t least_total(const row_search *s) {
+    const oe_logits maxima = {s->row->block_max, NULL, oe_block_count(s->row->n)};
     float padded[OE_BLOCK];
-    uint64_t kept = 0, total = 0;
-    memset(bins, 0, OE_DIST_COPIES * OE_DIST_BINS * sizeof *bins);
-    for (int32_t b = 0; b < oe_block_count(row->n); b++) {
-        weigh_block(oe_row_block(row, b, padded), spec->max, spec->inv_temperature, &block);
-        add_block(&block, bins);
+    uint32_t rank[OE_BLOCK];
+    uint64_t weight[OE_BLOCK], total = 0;
+    for (int32_t start = 0; start < maxima.n; start += OE_BLOCK) {
         for (int32_t j = 0; j < OE_BLOCK; j++) {
-            kept += block.rank[j] <= spec->min_p_rank ? block.weight[j] : 0;
+            padded[j] = start + j < maxima.n ? maxima.x[start + j] : -INFINITY;
+        }
+        s->kernels->weigh(padded, s->scale, rank, weight);
+        for (int j = 0; j < OE_BLOCK; j++) {
+            total += weight[j];
         }
     }
-    for (int32_t i = 0; i < OE_DIST_BINS; i++) {
-        uint64_t sum = 0;
-        for (int32_t c = 0; c < OE_DIST_COPIES; c++) {
-            sum += bins[i * OE_DIST_COPIES + c];
-        }
-        bins[i] = sum;
-    }
-    for (int32_t j = 0; j < row->n_touched; j++) { /* integer sums: what went in comes out exactly */
-        const oe_candidate was = candidate_of(row->x[row->touched[j]], row->touched[j], spec);
-        const oe_candidate is = candidate_of(row->value[j], row->touched[j], spec);
-        bins[bin_of(was.order, FIRST_SHIFT)] -= was.weight;
-        bins[bin_of(is.order, FIRST_SHIFT)] += is.weight;
-        kept -= (was.order >> 32) <= spec->min_p_rank ? was.weight : 0;
-        kept += (is.order >> 32) <= spec->min_p_rank ? is.weight : 0;
-    }
-    for (int i = 0; i < OE_DIST_BINS; i++) {
-        total += bins[i];
-    }
-    *min_p_weight = kept;
     return total;
 }
 
-/* Where the entries of a range go: into bins by the bits at `shift`, or, when bins is NULL, into a list. */
-typedef struct collector {
-    uint64_t *bins;
-    int shift;
-    oe_candidate *list; /* [OE_DIST_DIRECT] */
-    size_t found;       /* entries of the list; OE_DIST_DIRECT + 1: there are more than it holds */
-} collector;
-
-static void collect(collector *into, oe_candidate candidate, order_range range) {
-    if (candidate.order >> range.shift != range.prefix || candidate.weight == 0) {
-        return;
-    }
-    if (into->bins) {
-        into->bins[bin_of(candidate.order, into->shift)] += candidate.weight;
-    } else if (into->found >= OE_DIST_DIRECT) {
-        into->found = OE_DIST_DIRECT + 1;
-    } else {
-        into->list[into->found++] = candidate;
-    }
-}
-
-/* Those of the entries from `start` on that are inside; x: their logits, -inf beyond the end of the row. */
-static void collect_eight(const oe_row *row, const oe_dist_spec *spec, order_range range, collector *into,
-                          const uint8_t *inside, const float *x, int32_t start) {
-    const int32_t size = row->n - start < EIGHT ? row->n - start : EIGHT;
-    for (int32_t j = 0; j < size; j++) {
-        if (inside[j] && !oe_row_is_touched(row, start + j)) {
-            collect(into, candidate_of(x[j], token_of(row, start + j), spec), range);
-        }
-    }
-}
-
-static void collect_range(const oe_row *row, const oe_dist_spec *spec, order_range range, collector *into) {
-    /* The ranks of the range: one only, when its prefix reaches into the ids. */
-    const uint32_t first = (uint32_t)((range.prefix << range.shift) >> 32);
-    const uint32_t span = range.shift > 32 ? (1u << (range.shift - 32)) - 1 : 0;
-    float padded[OE_BLOCK];
-    uint8_t inside[OE_BLOCK];
-    for (int32_t b = 0; b < oe_block_count(row->n) && into->found <= OE_DIST_DIRECT; b++) {
-        if (row->block_max &&
-            rank_of(distance_of(row->block_max[b], spec->max, spec->inv_temperature)) > first + span) {
-            continue; /* the whole block is less probable */
-        }
-        const float *x = oe_row_block(row, b, padded);
-        if (!find_ranks(x, spec->max, spec->inv_temperature, first, span, inside)) {
-            continue;
-        }
-        for (int32_t j = 0; j < OE_BLOCK; j += EIGHT) {
-            uint64_t eight;
-            memcpy(&eight, inside + j, EIGHT);
-            if (eight) {
-                collect_eight(row, spec, range, into, inside + j, x + j, b * OE_BLOCK + j);
-            }
-        }
-    }
-    for (int32_t j = 0; j < row->n_touched; j++) {
-        collect(into, candidate_of(row->value[j], row->touched[j], spec), range);
-    }
-}
-
-/* The last bin also answers for a target beyond the sum: another thread may have changed the row since it was summed. */
-static uint64_t find_bin(const uint64_t *bins, uint64_t target, uint64_t *before) {
-    uint64_t bin = 0;
-    while (bin < OE_DIST_BINS - 1 && *before + bins[bin] < target) {
-        *before += bins[bin++];
-    }
-    return bin;
-}
-
-/* Whether entries of this range that weigh so much together must be more than the list holds: each weighs at most what
- * the best of the range may. Only a matter of speed: it saves gathering a list in vain. */
-static bool overflows_list(order_range range, uint64_t weight) {
-    const float nearest = (float)((range.prefix << range.shift) >> 32) / RANK_ONE;
-    const uint64_t heaviest = fixed_point(exp_minus(nearest)) + 1;
-    return weight / heaviest > OE_DIST_DIRECT + OE_DIST_DIRECT / 64; /* the series rounds: no more than near the truth */
-}
-
-/* list_select over the whole row: the bin that holds the answer is refined until its entries fit into the list. */
-static oe_candidate row_select(const oe_row *row, const oe_dist_spec *spec, uint64_t target, uint64_t *before,
-                               const oe_dist_scratch *scratch) {
-    uint64_t *part = scratch->bins + OE_DIST_BINS;
-    order_range range = {0, FIRST_SHIFT};
-    *before = 0;
-    range.prefix = find_bin(scratch->bins, target, before);
-    collector list = {.list = scratch->candidates};
-    list.found = overflows_list(range, scratch->bins[range.prefix]) ? OE_DIST_DIRECT + 1 : 0;
-    collect_range(row, spec, range, &list);
-    while (list.found > OE_DIST_DIRECT) {
-        const int shift = range.shift > BIN_BITS ? range.shift - BIN_BITS : 0;
-        collector bins = {.bins = part, .shift = shift};
-        memset(part, 0, OE_DIST_BINS * sizeof *part);
-        collect_range(row, spec, range, &bins);
-        const uint64_t bin = find_bin(part, target, before);
-        range.prefix = (range.prefix << (range.shift - shift)) | bin;
-        range.shift = shift;
-        list.found = overflows_list(range, part[bin]) ? OE_DIST_DIRECT + 1 : 0;
-        collect_range(row, spec, range, &list);
-    }
-    uint64_t inside;
-    const oe_candidate last = list_select(scratch->candidates, list.found, target - *before, &inside);
-    *before += inside;
-    return last;
+/* The ranks that are worth bins in the first pass: speed depends on it, results do not. Entries beyond d weigh less
+ * than n * exp(-d) together, so that d = log(n / (tail * total)) leaves at most `tail` of the total beyond. Where the
+ * row spreads less than that, narrower bins hold fewer entries each. */
+static oe_window likely_head(const row_search *s, const oe_dist_spec *spec) {
+    const double tail = spec->top_p < 1.0 ? 1.0 - spec->top_p : 0x1p-10;
+    const double total = (double)least_total(s) / (double)OE_WEIGHT_ONE;
+    const double d = log((double)s->row->n / (tail * (total < 1.0 ? 1.0 : total)));
+    uint32_t span = d < 31.0 ? (uint32_t)((d > 0.0 ? d : 0.0) * OE_RANK_ONE) : 31 * OE_RANK_ONE;
+    const uint32_t spread = sampled_spread(s);
+    const uint32_t wider = spread + spread / 4 + 64;
+    span = wider < span ? wider : span;
+    return (oe_window){0, spec->min_p_rank < span ? spec->min_p_rank : span};
 }
 
 /* -- the draw ---------------------------------------------------------------------------------------------------- */
@@ -303,56 +261,48 @@ static uint64_t multiply_high(uint64_t a, uint64_t b) {
     return (a >> 32) * (b >> 32) + (middle >> 32) + (other >> 32);
 }
 
-static size_t list_fill(const oe_row *row, const oe_dist_spec *spec, oe_candidate *list) {
-    size_t n = 0;
-    for (int32_t i = 0; i < row->n; i++) {
-        if (!oe_row_is_touched(row, i)) {
-            list[n++] = candidate_of(row->x[i], token_of(row, i), spec);
-        }
-    }
-    for (int32_t j = 0; j < row->n_touched; j++) {
-        list[n++] = candidate_of(row->value[j], row->touched[j], spec);
-    }
-    return n;
+/* Both cuts keep a prefix, so the lighter one is what both keep: no need to look for top-p's where min-p's falls short
+ * of its target. */
+static bool top_p_cuts(const oe_dist_spec *spec, oe_weights weights) {
+    return spec->top_p < 1.0 && top_p_target(spec->top_p, weights.total) <= weights.kept;
 }
 
-int32_t oe_dist_draw(const oe_row *row, const oe_dist_spec *spec, uint64_t random, const oe_dist_scratch *scratch) {
-    const bool direct = row->n <= OE_DIST_DIRECT;
+static uint64_t lighter(uint64_t kept, uint64_t before, oe_candidate last) {
+    return before + last.weight < kept ? before + last.weight : kept;
+}
+
+int32_t oe_dist_draw_list(const oe_row_kernels *kernels, int32_t n, const oe_dist_spec *spec, uint64_t random,
+                          const oe_dist_scratch *scratch) {
     oe_candidate *list = scratch->candidates;
-    size_t n = 0;
-    uint64_t total = 0, kept = 0, before;
-    if (direct) {
-        n = list_fill(row, spec, list);
-        for (size_t i = 0; i < n; i++) {
-            total += list[i].weight;
-            kept += (list[i].order >> 32) <= spec->min_p_rank ? list[i].weight : 0;
-        }
-    } else {
-        total = histogram_all(row, spec, scratch->bins, &kept);
+    oe_weights weights = {0, 0};
+    uint64_t before;
+    weigh_list(kernels, n, spec->scale, scratch);
+    for (int32_t i = 0; i < n; i++) {
+        weights.total += list[i].weight;
+        weights.kept += (list[i].order >> 32) <= spec->min_p_rank ? list[i].weight : 0;
     }
-    if (spec->top_p < 1.0) {
-        const uint64_t target = top_p_target(spec->top_p, total);
-        const oe_candidate last = direct ? list_select(list, n, target, &before)
-                                         : row_select(row, spec, target, &before, scratch);
-        /* Both cuts keep a prefix, so the lighter one is what both keep. */
-        kept = before + last.weight < kept ? before + last.weight : kept;
+    if (top_p_cuts(spec, weights)) {
+        const oe_candidate last = select_from_list(list, n, top_p_target(spec->top_p, weights.total), &before);
+        weights.kept = lighter(weights.kept, before, last);
     }
-    const uint64_t target = multiply_high(random, kept) + 1;
-    const oe_candidate drawn = direct ? list_select(list, n, target, &before)
-                                      : row_select(row, spec, target, &before, scratch);
-    return (int32_t)(uint32_t)drawn.order;
+    return (int32_t)(uint32_t)select_from_list(list, n, multiply_high(random, weights.kept) + 1, &before).order;
 }
 
-uint64_t oe_dist_total(const float *x, int32_t n, float max) {
-    const oe_row row = {.x = x, .n = n};
-    weighed_block block;
-    float padded[OE_BLOCK];
-    uint64_t total = 0;
-    for (int32_t b = 0; b < oe_block_count(n); b++) {
-        weigh_block(oe_row_block(&row, b, padded), max, 1.0f, &block);
-        for (int j = 0; j < OE_BLOCK; j++) {
-            total += block.weight[j];
-        }
+int32_t oe_dist_draw_row(const oe_row_kernels *kernels, const oe_logits *row, const oe_dist_spec *spec, uint64_t random,
+                         const oe_dist_scratch *scratch) {
+    row_search s = {.kernels = kernels, .row = row, .scale = spec->scale, .scratch = scratch};
+    uint64_t before;
+    s.head = likely_head(&s, spec);
+    s.shift = shift_of(s.head);
+    clear_bins(scratch);
+    oe_weights weights = kernels->sum(row, s.scale, spec->min_p_rank, s.head, s.shift, scratch->bins);
+    for (uint32_t bin = 0; bin <= s.head.span >> s.shift; bin++) {
+        scratch->head[bin] = sum_of_copies(scratch->bins[bin]);
+        s.head_weight += scratch->head[bin];
     }
-    return total;
+    if (top_p_cuts(spec, weights)) {
+        const oe_candidate last = select_from_row(&s, top_p_target(spec->top_p, weights.total), &before);
+        weights.kept = lighter(weights.kept, before, last);
+    }
+    return (int32_t)(uint32_t)select_from_row(&s, multiply_high(random, weights.kept) + 1, &before).order;
 }

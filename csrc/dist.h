@@ -1,9 +1,7 @@
-/* The softmax of a row in fixed point, its most probable prefix, and a draw from it.
+/* A draw from the softmax of some logits, cut to its most probable prefix.
  *
- * Definition. With d = (max - x) * inv_temperature in float (0 <= d, capped below 32), an entry has
- *   rank   q = floor(d * 2^24)             order of probability; the order key is (q, token), so ties go to the lower id
- *   weight w = round(exp(-d) * 2^40)       2^40 for the most probable entry
- * Weights are integers: their sums do not depend on the order of summing, so every path (scalar, SIMD, few candidates,
+ * row_kernels.h defines rank and weight. The order of probability is (rank, token), so ties go to the lower id. Weights
+ * are integers: their sums do not depend on the order of summing, so every path (each instruction set, few candidates,
  * the whole vocabulary) and the numpy twin of the tests agree to the last bit. An entry less than 2^-41 times as
  * probable as the best has weight 0 and is never drawn. */
 #ifndef OE_DIST_H
@@ -11,41 +9,43 @@
 
 #include <stdint.h>
 
-#include "select.h"
+#include "row_kernels.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-#define OE_WEIGHT_ONE ((uint64_t)1 << 40)
-#define OE_RANK_LIMIT ((uint32_t)1 << 29) /* above every rank */
-#define OE_DIST_DIRECT 4096               /* candidates that are handled as a list; more go through a histogram */
-#define OE_DIST_BINS 2048
-#define OE_DIST_COPIES 4
+#define OE_DIST_LIST 4096 /* candidates that are handled as a list; more go through a histogram */
+#define OE_DIST_BINS 1024
 
 typedef struct oe_candidate {
     uint64_t order; /* rank << 32 | token */
     uint64_t weight;
 } oe_candidate;
 
-/* Working memory of one caller. `bins` may be NULL when no row is longer than OE_DIST_DIRECT. */
+/* Working memory of one caller. The last two may be NULL for lists. */
 typedef struct oe_dist_scratch {
-    oe_candidate *candidates; /* [OE_DIST_DIRECT], or the length of the longest row if that is less */
-    uint64_t *bins;           /* [OE_DIST_COPIES * OE_DIST_BINS] weights of all ranks, then of a part of them */
+    float *x;                 /* [OE_DIST_LIST], or the length of the longest list if that is less; and the next two */
+    int32_t *id;
+    oe_candidate *candidates; /* zero at first */
+    uint64_t (*bins)[OE_BIN_COPIES]; /* [OE_DIST_BINS] */
+    uint64_t *head;                  /* [OE_DIST_BINS] */
 } oe_dist_scratch;
 
 typedef struct oe_dist_spec {
-    float max;             /* largest entry of the row */
-    float inv_temperature; /* > 0, finite */
-    double top_p;          /* keep the smallest prefix whose weight is >= top_p of the total; >= 1 keeps all */
-    uint32_t min_p_rank;   /* keep entries of at most this rank; OE_RANK_LIMIT keeps all */
+    oe_scale scale;      /* its max is the largest entry */
+    double top_p;        /* keep the smallest prefix whose weight is >= top_p of the total; >= 1 keeps all */
+    uint32_t min_p_rank; /* keep entries of at most this rank; OE_RANK_LIMIT keeps all */
 } oe_dist_spec;
 
-/* Draws a token from the kept prefix of the row; `random` are 64 uniform bits. Cannot fail: the entry `max` is kept. */
-int32_t oe_dist_draw(const oe_row *row, const oe_dist_spec *spec, uint64_t random, const oe_dist_scratch *scratch);
+/* Draws from the entries scratch->x[n] of the tokens scratch->id[n], in any order; 1 <= n <= OE_DIST_LIST.
+ * `random` are 64 uniform bits. Cannot fail: the entry `max` is kept. */
+int32_t oe_dist_draw_list(const oe_row_kernels *kernels, int32_t n, const oe_dist_spec *spec, uint64_t random,
+                          const oe_dist_scratch *scratch);
 
-/* Sum of the weights of x[n] at temperature 1 (`max` its largest entry): log(total / 2^40) + max is its logsumexp. */
-uint64_t oe_dist_total(const float *x, int32_t n, float max);
+/* The same from a row of any length, where entry i is token i. */
+int32_t oe_dist_draw_row(const oe_row_kernels *kernels, const oe_logits *row, const oe_dist_spec *spec, uint64_t random,
+                         const oe_dist_scratch *scratch);
 
 #ifdef __cplusplus
 }

@@ -4,7 +4,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "select.h" /* OE_CLONES */
+#include "clones.h"
 
 /* -- f16 ----------------------------------------------------------------------------------------------------------- */
 

@@ -11,6 +11,7 @@
 
 struct oe_sampler {
     /* -- parameters -- */
+    const oe_row_kernels *kernels;
     oe_sample_params params;
     int32_t n_vocab;
     int32_t n_bias;
@@ -29,8 +30,7 @@ struct oe_sampler {
     float *block_max;
     uint64_t *keys;
     int32_t keys_k; /* the k that `keys` has room for */
-    float *top_x;   /* [k] the top-k as a row of its own */
-    int32_t *top_id;
+    float *dense;   /* [n_vocab] the row to draw from, where it is a long one that differs from the logits */
     oe_dist_scratch dist;
 };
 
@@ -72,26 +72,32 @@ static bool reserve_touched(oe_sampler *s, int32_t more) {
 
 /* -- life -------------------------------------------------------------------------------------------------------- */
 
-static bool allocate(oe_sampler *s) {
-    const int32_t k = top_k_is_on(s) ? s->params.top_k : 1;
-    s->block_max = malloc((size_t)oe_block_count(s->n_vocab) * sizeof *s->block_max);
-    bool done = s->block_max && reserve_keys(s, k);
-    if (s->params.temperature > 0) {
-        const int32_t longest = top_k_is_on(s) ? k : s->n_vocab;
-        const int32_t list = longest < OE_DIST_DIRECT ? longest : OE_DIST_DIRECT;
-        s->dist.candidates = calloc((size_t)list, sizeof *s->dist.candidates);
-        done = done && s->dist.candidates;
-        if (longest > OE_DIST_DIRECT) {
-            s->dist.bins = malloc(OE_DIST_COPIES * OE_DIST_BINS * sizeof *s->dist.bins);
-            done = done && s->dist.bins;
-        }
-        if (top_k_is_on(s)) {
-            s->top_x = malloc((size_t)k * sizeof *s->top_x);
-            s->top_id = malloc((size_t)k * sizeof *s->top_id);
-            done = done && s->top_x && s->top_id;
-        }
+/* The longest row that this sampler may have to draw from. */
+static int32_t most_candidates(const oe_sampler *s) { return top_k_is_on(s) ? s->params.top_k : s->n_vocab; }
+
+static bool allocate_dist(oe_sampler *s) {
+    const bool is_long = most_candidates(s) > OE_DIST_LIST;
+    const size_t list = is_long ? OE_DIST_LIST : (size_t)most_candidates(s);
+    oe_dist_scratch *dist = &s->dist;
+    dist->x = malloc(list * sizeof *dist->x);
+    dist->id = malloc(list * sizeof *dist->id);
+    dist->candidates = calloc(list, sizeof *dist->candidates);
+    if (is_long) {
+        dist->bins = malloc(OE_DIST_BINS * sizeof *dist->bins);
+        dist->head = malloc(OE_DIST_BINS * sizeof *dist->head);
     }
-    return done;
+    const bool needs_dense = is_long && (top_k_is_on(s) || s->has_penalties || s->n_bias);
+    if (needs_dense) {
+        s->dense = malloc((size_t)s->n_vocab * sizeof *s->dense);
+    }
+    return dist->x && dist->id && dist->candidates && (!is_long || (dist->bins && dist->head)) &&
+           (!needs_dense || s->dense);
+}
+
+static bool allocate(oe_sampler *s) {
+    s->block_max = malloc((size_t)oe_block_count(s->n_vocab) * sizeof *s->block_max);
+    return s->block_max && reserve_keys(s, top_k_is_on(s) ? s->params.top_k : 1) &&
+           (s->params.temperature == 0 || allocate_dist(s));
 }
 
 static int32_t touch(oe_sampler *s, int32_t token) {
@@ -104,12 +110,13 @@ static int32_t touch(oe_sampler *s, int32_t token) {
     return s->slot[token] - 1;
 }
 
-oe_sampler *oe_sampler_create(const oe_sample_params *params, int32_t n_vocab, const int32_t *bias_id,
-                              const float *bias, int32_t n_bias) {
+oe_sampler *oe_sampler_create(const oe_sample_params *params, int32_t n_vocab, const oe_row_kernels *kernels,
+                              const int32_t *bias_id, const float *bias, int32_t n_bias) {
     oe_sampler *s = calloc(1, sizeof *s);
     if (!s) {
         return NULL;
     }
+    s->kernels = kernels;
     s->params = *params;
     s->n_vocab = n_vocab;
     s->n_bias = n_bias;
@@ -126,7 +133,8 @@ oe_sampler *oe_sampler_create(const oe_sample_params *params, int32_t n_vocab, c
 }
 
 oe_sampler *oe_sampler_copy(const oe_sampler *from) {
-    oe_sampler *s = oe_sampler_create(&from->params, from->n_vocab, from->touched, from->bias, from->n_bias);
+    oe_sampler *s = oe_sampler_create(&from->params, from->n_vocab, from->kernels, from->touched, from->bias,
+                                      from->n_bias);
     if (!s) {
         return NULL;
     }
@@ -155,8 +163,8 @@ void oe_sampler_destroy(oe_sampler *s) {
     if (!s) {
         return;
     }
-    void *owned[] = {s->recent, s->slot,  s->touched, s->count,           s->bias,           s->value, s->block_max,
-                     s->keys,   s->top_x, s->top_id,  s->dist.candidates, s->dist.bins};
+    void *owned[] = {s->recent,    s->slot, s->touched, s->count,   s->bias,    s->value,           s->block_max,
+                     s->keys,      s->dense, s->dist.x, s->dist.id, s->dist.candidates, s->dist.bins, s->dist.head};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) {
         free(owned[i]);
     }
@@ -245,6 +253,8 @@ oe_sample_status oe_sampler_accept(oe_sampler *s, const int32_t *tokens, int64_t
 
 /* -- one step ---------------------------------------------------------------------------------------------------- */
 
+static float below_infinity(float x) { return x <= FLT_MAX ? x : FLT_MAX; } /* for sums that overflowed; -inf stays */
+
 /* Repeat penalty: N. Keskar et al., "CTRL", 2019, section 4.1, with llama.cpp's rule for negative logits (multiply, so
  * that both signs lose). Presence and frequency: OpenAI's API reference. The bias comes last and is added as it is. */
 static float touched_logit(const oe_sampler *s, int32_t i, float x) {
@@ -252,12 +262,11 @@ static float touched_logit(const oe_sampler *s, int32_t i, float x) {
         x = x > 0.0f ? x / s->params.repeat_penalty : x * s->params.repeat_penalty;
         x -= (float)s->count[i] * s->params.frequency_penalty + s->params.presence_penalty;
     }
-    x += s->bias[i];
-    return x <= FLT_MAX ? x : FLT_MAX; /* a finite sum that overflowed; -inf stays */
+    return below_infinity(below_infinity(x) + s->bias[i]); /* +inf and a ban would be NaN */
 }
 
 static oe_row make_row(const oe_sampler *s, const float *logits) {
-    oe_row row = {.x = logits, .n = s->n_vocab, .block_max = s->block_max};
+    oe_row row = {.logits = {logits, s->block_max, s->n_vocab}};
     if (s->n_touched) {
         for (int32_t i = 0; i < s->n_touched; i++) {
             s->value[i] = touched_logit(s, i, logits[s->touched[i]]);
@@ -272,33 +281,82 @@ static oe_row make_row(const oe_sampler *s, const float *logits) {
 
 static oe_dist_spec make_spec(const oe_sample_params *params, float max) {
     const double inverse = 1.0 / params->temperature;
-    const double rank = params->min_p > 0 ? floor(-log(params->min_p) * 16777216.0) : OE_RANK_LIMIT;
+    const double rank = params->min_p > 0 ? floor(-log(params->min_p) * OE_RANK_ONE) : OE_RANK_LIMIT;
     const oe_dist_spec spec = {
-        .max = max,
-        .inv_temperature = inverse > FLT_MAX ? FLT_MAX : inverse < FLT_MIN ? FLT_MIN : (float)inverse,
+        .scale = {max, inverse > FLT_MAX ? FLT_MAX : inverse < FLT_MIN ? FLT_MIN : (float)inverse},
         .top_p = params->top_p,
         .min_p_rank = rank < OE_RANK_LIMIT ? (uint32_t)rank : OE_RANK_LIMIT,
     };
     return spec;
 }
 
-static int32_t draw(oe_sampler *s, oe_row row, int32_t n_top, float max) {
-    if (top_k_is_on(s)) {
-        for (int32_t i = 0; i < n_top; i++) {
-            s->top_x[i] = oe_key_logit(s->keys[i]);
-            s->top_id[i] = oe_key_id(s->keys[i]);
-        }
-        const oe_row top = {.x = s->top_x, .id = s->top_id, .n = n_top};
-        row = top;
+/* Into the list to draw from: a short row, or the top-k. */
+static int32_t list_row(const oe_sampler *s, const oe_row *row) {
+    for (int32_t i = 0; i < s->n_vocab; i++) {
+        s->dist.x[i] = row->logits.x[i];
+        s->dist.id[i] = i;
     }
+    for (int32_t i = 0; i < row->n_touched; i++) {
+        s->dist.x[row->touched[i]] = row->value[i];
+    }
+    return s->n_vocab;
+}
+
+static int32_t list_top(const oe_sampler *s, int32_t n_top) {
+    for (int32_t i = 0; i < n_top; i++) {
+        s->dist.x[i] = oe_key_logit(s->keys[i]);
+        s->dist.id[i] = oe_key_id(s->keys[i]);
+    }
+    return n_top;
+}
+
+static void put_dense(oe_sampler *s, int32_t id, float x) {
+    float *max = &s->block_max[id / OE_BLOCK];
+    s->dense[id] = x;
+    *max = x > *max ? x : *max;
+}
+
+/* As a row of its own: the logits with the touched ones in place, or the top-k, all others being at -inf. */
+static oe_logits dense_row(oe_sampler *s, const oe_row *row) {
+    if (!row->n_touched) {
+        return row->logits;
+    }
+    memcpy(s->dense, row->logits.x, (size_t)s->n_vocab * sizeof *s->dense);
+    for (int32_t i = 0; i < row->n_touched; i++) {
+        put_dense(s, row->touched[i], row->value[i]);
+    }
+    return (oe_logits){s->dense, s->block_max, s->n_vocab};
+}
+
+static oe_logits dense_top(oe_sampler *s, int32_t n_top) {
+    for (int32_t i = 0; i < s->n_vocab; i++) {
+        s->dense[i] = -INFINITY;
+    }
+    for (int32_t i = 0; i < oe_block_count(s->n_vocab); i++) {
+        s->block_max[i] = -INFINITY;
+    }
+    for (int32_t i = 0; i < n_top; i++) {
+        put_dense(s, oe_key_id(s->keys[i]), oe_key_logit(s->keys[i]));
+    }
+    return (oe_logits){s->dense, s->block_max, s->n_vocab};
+}
+
+static int32_t draw(oe_sampler *s, const oe_row *row, int32_t n_top, float max) {
     const oe_dist_spec spec = make_spec(&s->params, max);
-    return oe_dist_draw(&row, &spec, oe_philox_u64(s->params.seed, s->draws++), &s->dist);
+    const uint64_t random = oe_philox_u64(s->params.seed, s->draws++);
+    const bool from_top = top_k_is_on(s);
+    if ((from_top ? n_top : s->n_vocab) <= OE_DIST_LIST) {
+        const int32_t n = from_top ? list_top(s, n_top) : list_row(s, row);
+        return oe_dist_draw_list(s->kernels, n, &spec, random, &s->dist);
+    }
+    const oe_logits logits = from_top ? dense_top(s, n_top) : dense_row(s, row);
+    return oe_dist_draw_row(s->kernels, &logits, &spec, random, &s->dist);
 }
 
 static bool scan(oe_sample_job *job) {
     oe_sampler *s = job->sampler;
     job->status = OE_SAMPLE_OK;
-    if (!oe_row_scan(job->logits, s->n_vocab, s->block_max)) {
+    if (!s->kernels->scan(job->logits, s->n_vocab, s->block_max)) {
         job->status = OE_SAMPLE_BAD_LOGITS;
         oe_row_find_bad(job->logits, s->n_vocab, &job->bad_first, &job->bad_count);
     }
@@ -317,7 +375,7 @@ static void run_job(oe_sample_job *job) {
         job->status = job->token < 0 ? OE_SAMPLE_NO_TOKEN : OE_SAMPLE_OK;
         return;
     }
-    const int32_t n_top = oe_row_top(&row, !greedy && top_k_is_on(s) ? s->params.top_k : 1, s->keys);
+    const int32_t n_top = oe_row_top(s->kernels, &row, !greedy && top_k_is_on(s) ? s->params.top_k : 1, s->keys);
     if (n_top == 0) {
         job->status = OE_SAMPLE_NO_TOKEN;
         return;
@@ -326,7 +384,7 @@ static void run_job(oe_sample_job *job) {
     for (int32_t i = 1; i < n_top; i++) {
         best = s->keys[i] > best ? s->keys[i] : best;
     }
-    job->token = greedy ? oe_key_id(best) : draw(s, row, n_top, oe_key_logit(best));
+    job->token = greedy ? oe_key_id(best) : draw(s, &row, n_top, oe_key_logit(best));
 }
 
 void oe_sampler_run(oe_sample_job *jobs, int64_t n) {
@@ -353,16 +411,17 @@ void oe_sampler_logprobs(oe_sample_job *job, double *logprob, int32_t top, int32
         job->status = OE_SAMPLE_NO_MEMORY;
         return;
     }
-    const oe_row row = {.x = job->logits, .n = s->n_vocab, .block_max = s->block_max};
-    const int32_t found = oe_row_top(&row, k, s->keys);
+    const oe_row row = {.logits = {job->logits, s->block_max, s->n_vocab}};
+    const int32_t found = oe_row_top(s->kernels, &row, k, s->keys);
     if (found == 0) {
         job->status = OE_SAMPLE_NO_TOKEN;
         return;
     }
     qsort(s->keys, (size_t)found, sizeof *s->keys, compare_descending);
     const float max = oe_key_logit(s->keys[0]);
-    const double total = (double)oe_dist_total(job->logits, s->n_vocab, max) / (double)OE_WEIGHT_ONE;
-    const double log_total = log(total);
+    const oe_window none = {0, 0};
+    const oe_weights weights = s->kernels->sum(&row.logits, (oe_scale){max, 1.0f}, OE_RANK_LIMIT, none, 0, NULL);
+    const double log_total = log((double)weights.total / (double)OE_WEIGHT_ONE);
     *logprob = ((double)job->logits[job->token] - max) - log_total;
     *n_top = found < top ? found : top;
     for (int32_t i = 0; i < *n_top; i++) {

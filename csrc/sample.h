@@ -1,12 +1,14 @@
 /* A sampler: parameters, random stream and token history of one sequence, and the working memory for one step.
  *
  * One step, in this order (Ollama's): penalties and biases -> top-k -> temperature -> softmax -> top-p -> min-p -> draw.
- * Everything is exact: see select.h for ties, dist.h for the softmax. A sampler may be used by one thread at a time;
- * different samplers share nothing. */
+ * Everything is exact: see select.h for ties, dist.h for the softmax; the instruction set does not
+ * matter. A sampler may be used by one thread at a time; different samplers share nothing. */
 #ifndef OE_SAMPLE_H
 #define OE_SAMPLE_H
 
 #include <stdint.h>
+
+#include "row_kernels.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -36,8 +38,8 @@ typedef struct oe_sample_params {
 typedef struct oe_sampler oe_sampler;
 
 /* bias_id[n_bias] distinct, in 0..n_vocab-1; bias[n_bias] finite or -inf. NULL when there is no memory. */
-oe_sampler *oe_sampler_create(const oe_sample_params *params, int32_t n_vocab, const int32_t *bias_id,
-                              const float *bias, int32_t n_bias);
+oe_sampler *oe_sampler_create(const oe_sample_params *params, int32_t n_vocab, const oe_row_kernels *kernels,
+                              const int32_t *bias_id, const float *bias, int32_t n_bias);
 oe_sampler *oe_sampler_copy(const oe_sampler *from); /* same seed, draws and history; NULL when there is no memory */
 void oe_sampler_destroy(oe_sampler *sampler);
 void oe_sampler_reset(oe_sampler *sampler); /* no draws made, no token accepted */

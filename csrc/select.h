@@ -5,47 +5,27 @@
 #ifndef OE_SELECT_H
 #define OE_SELECT_H
 
-#include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-#include "clones.h"
+#include "row_kernels.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-#define OE_BLOCK 64 /* entries per block maximum */
-
 typedef struct oe_row {
-    const float *x;         /* [n] no NaN, no +inf (oe_row_scan checks that) */
-    const int32_t *id;      /* [n] token of each entry, ascending not required; NULL: entry i is token i */
-    const float *block_max; /* [oe_block_count(n)] from oe_row_scan, or NULL */
-    int32_t n;
-    /* -- overlay: needs id == NULL -- */
+    oe_logits logits; /* no NaN, no +inf: their kernels' `scan` checks that, and fills block_max */
+    /* -- overlay -- */
     int32_t n_touched;
     const int32_t *touched; /* [n_touched] distinct tokens */
     const float *value;     /* [n_touched] what stands in place of x[touched[i]] */
     const int32_t *slot;    /* [n] not 0 where a token is touched; NULL when n_touched is 0 */
 } oe_row;
 
-static inline int32_t oe_block_count(int32_t n) { return n / OE_BLOCK + (n % OE_BLOCK != 0); }
-
 static inline bool oe_row_is_touched(const oe_row *row, int32_t i) { return row->slot && row->slot[i]; }
-
-/* Block `b` of the row; a last one that is not full is padded with -inf. */
-static inline const float *oe_row_block(const oe_row *row, int32_t b, float *padded) {
-    const int32_t start = b * OE_BLOCK;
-    if (row->n - start >= OE_BLOCK) {
-        return row->x + start;
-    }
-    for (int32_t j = 0; j < OE_BLOCK; j++) {
-        padded[j] = start + j < row->n ? row->x[start + j] : -INFINITY;
-    }
-    return padded;
-}
 
 /* Keys sort as (logit ascending, id descending): the largest key is the largest logit with the lowest id. */
 static inline uint64_t oe_key_make(float x, int32_t id) {
@@ -66,13 +46,10 @@ static inline float oe_key_logit(uint64_t key) {
     return x;
 }
 
-/* Fills block_max[oe_block_count(n)]. False when the row holds a NaN or +inf; block_max is then of no use. */
-bool oe_row_scan(const float *x, int32_t n, float *block_max);
-
-/* After oe_row_scan failed: the first NaN or +inf and how many there are. */
+/* After a scan failed: the first NaN or +inf and how many there are. */
 void oe_row_find_bad(const float *x, int32_t n, int32_t *first, int32_t *count);
 
-/* The first of the largest entries above -inf, or -1. Needs row->block_max, row->id == NULL and no touched entry. */
+/* The first of the largest entries above -inf, or -1. Needs a row without touched entries. */
 int32_t oe_row_best(const oe_row *row);
 
 /* Orders distinct keys so that the k largest come first and keys[k - 1] is the smallest of those; 1 <= k <= n. */
@@ -81,9 +58,8 @@ void oe_keys_select(uint64_t *keys, size_t n, size_t k);
 /* Room that oe_row_top needs in `keys`. */
 static inline size_t oe_top_capacity(int32_t k) { return 2 * (size_t)k + 2 * OE_BLOCK; }
 
-/* Puts the k largest entries above -inf into keys (any order) and returns how many there are, at most k.
- * Needs row->block_max and row->id == NULL; k >= 1. */
-int32_t oe_row_top(const oe_row *row, int32_t k, uint64_t *keys);
+/* Puts the k largest entries above -inf into keys (any order) and returns how many there are, at most k; k >= 1. */
+int32_t oe_row_top(const oe_row_kernels *kernels, const oe_row *row, int32_t k, uint64_t *keys);
 
 #ifdef __cplusplus
 }

@@ -27,7 +27,10 @@ static int32_t new_node(oe_text_trie *trie, uint8_t byte, int32_t sibling) {
     return trie->size++;
 }
 
-static int32_t child(const oe_text_trie *trie, int32_t node, uint8_t byte) {
+int32_t oe_text_trie_child(const oe_text_trie *trie, int32_t node, uint8_t byte) {
+    if (node < 0) {
+        return trie->root[byte];
+    }
     int32_t at = trie->nodes[node].first_child;
     while (at >= 0 && trie->nodes[at].byte != byte) {
         at = trie->nodes[at].sibling;
@@ -42,7 +45,7 @@ int oe_text_trie_put(oe_text_trie *trie, const char *key, size_t length, int32_t
     }
     int32_t node = trie->root[first];
     for (size_t i = 1; i < length && node >= 0; ++i) {
-        int32_t next = child(trie, node, (uint8_t)key[i]);
+        int32_t next = oe_text_trie_child(trie, node, (uint8_t)key[i]);
         if (next < 0) {
             next = new_node(trie, (uint8_t)key[i], trie->nodes[node].first_child);
             if (next >= 0) {
@@ -68,7 +71,7 @@ int oe_text_trie_next(const oe_text_trie *trie, const char *text, size_t size, s
                 match->length = i - start;
                 match->id = trie->nodes[node].id;
             }
-            node = i < size ? child(trie, node, (uint8_t)text[i]) : -1;
+            node = i < size ? oe_text_trie_child(trie, node, (uint8_t)text[i]) : -1;
         }
         if (match->length > 0) {
             match->start = start;

@@ -33,6 +33,9 @@ void oe_text_trie_free(oe_text_trie *trie);
 /* 0, or -1 when memory is short. An empty key is not allowed. A key put twice keeps the later id. */
 int oe_text_trie_put(oe_text_trie *trie, const char *key, size_t length, int32_t id);
 
+/* The node one byte further, or -1; `node` is -1 at the root. */
+int32_t oe_text_trie_child(const oe_text_trie *trie, int32_t node, uint8_t byte);
+
 /* The leftmost match at or after `from`, the longest there. 1 when found, else 0. */
 int oe_text_trie_next(const oe_text_trie *trie, const char *text, size_t size, size_t from, oe_trie_match *match);
 

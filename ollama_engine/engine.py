@@ -19,16 +19,16 @@ from ollama_engine.ml.memory import MemoryReport
 from ollama_engine.runner.core import Core
 from ollama_engine.runner.desk import Desk, check_forkable
 from ollama_engine.runner.embed_methods import EmbedMethods
-from ollama_engine.runner.intake import new_scoring
 from ollama_engine.runner.loading import Loaded, load
 from ollama_engine.runner.loop import Loop
 from ollama_engine.runner.metrics import MetricsSnapshot
 from ollama_engine.runner.model_info import ModelInfo, model_info
 from ollama_engine.runner.monitor import Monitor, SlotInfo
 from ollama_engine.runner.prompts import Prompt, Prompts, is_many, many
-from ollama_engine.runner.request import Completion, Request, collect, results
+from ollama_engine.runner.request import Completion, Request
 from ollama_engine.runner.stream import Stream
 from ollama_engine.runner.terms import RequestOptions, Terms
+from ollama_engine.runner.together import Together
 from ollama_engine.sample import SamplingParams
 
 if TYPE_CHECKING:
@@ -107,11 +107,12 @@ class Engine(EmbedMethods):
             core = Core(loaded.executor, loaded.cache, config.parallel, self._monitor, verify=config.verify)
             self._core = core
             # The loop's thread frees the model, when nothing can be computing with it any more.
-            self._loop = Loop(core, config.max_queue, os.path.basename(loaded.path), on_exit=loaded.close)
+            self._loop = Loop(core, config.max_queue, os.path.basename(loaded.path), on_exit=loaded.close, owner=self)
             self._desk = Desk(loaded, self._loop)
         except BaseException:
             loaded.close()
             raise
+        self._loop.start()
 
     # -- generating ----------------------------------------------------------------------------------------------------
 
@@ -140,12 +141,17 @@ class Engine(EmbedMethods):
         `on_overflow` says otherwise; TokenizerError for ids outside of the vocabulary and text that it cannot express;
         ConfigError for an empty prompt or one of another type; SamplingError when the model computes NaN or every token
         is banned; EngineBusyError when too many requests wait; DeadlineError when `timeout` is over; ClosedError when
-        the Engine is closed, before or meanwhile. Where one answer of several raises, the others are cancelled.
+        the Engine is closed, before or meanwhile. The first answer of several that fails ends the call, and the others.
         """
         if n is not None or is_many(prompt):
-            return results(self._ready().start_all(lambda: Request(self), many(prompt), params, n, options))
-        with self.stream(cast(Prompt, prompt), params, **options) as chunks:
-            return collect(list(chunks))
+            together = Together()
+            self._ready().start_all(together.member, many(prompt), params, n, options)
+            return together.completions()
+        request = Request(self, watched=True)
+        try:
+            return self._ready().hand_in(request, cast(Prompt, prompt), params, options).result()
+        finally:
+            request.ticket.cancelled = True
 
     def stream(
         self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestOptions]
@@ -155,17 +161,16 @@ class Engine(EmbedMethods):
         The request starts with this call, not with the first `next`. Raises as `generate` does; what is wrong with
         the prompt raises here.
         """
-        return Stream(self.submit(prompt, params, **options))
+        request = Request(self)
+        stream = Stream(request)
+        self._ready().hand_in(request, prompt, params, options)
+        return stream
 
     def submit(
         self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestOptions]
     ) -> Request:
         """Start a request and return at once; its `result()` waits. Raises as `stream` does."""
-        desk = self._ready()
-        ids = desk.ids(prompt)
-        request = Request(self, ids)
-        request.generation = desk.start(ids, params, Terms.of(options), request.ticket)
-        return request
+        return self._ready().hand_in(Request(self), prompt, params, options)
 
     def fork(
         self, request: Request, params: SamplingParams | None = None, **options: Unpack[RequestOptions]
@@ -238,12 +243,7 @@ class Engine(EmbedMethods):
 
         Row i scores the token that follows token i. Raises as `generate` does.
         """
-        ids = self._ready().ids(prompt)
-        request = Request(self)
-        scoring = new_scoring(self._loaded, ids, request.ticket)
-        self._loop.submit(scoring)
-        next(request)
-        return scoring.rows
+        return self._ready().logits(Request(self, watched=True), prompt)
 
     # -- looking inside ------------------------------------------------------------------------------------------------
 
@@ -265,8 +265,8 @@ class Engine(EmbedMethods):
 
     # -- text and ids --------------------------------------------------------------------------------------------------
 
-    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
-        """Token ids of a text.
+    def tokenize(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        """Token ids of a text. Bytes need not be UTF-8.
 
         `add_special` adds the begin (and end) token where the model wants it; for a prompt in pieces pass False for
         all but the first. `parse_special` turns the text of control tokens into those tokens.
@@ -319,11 +319,6 @@ class Engine(EmbedMethods):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def __del__(self) -> None:
-        loop = getattr(self, "_loop", None)  # absent when __init__ raised
-        if loop is not None:
-            loop.close(wait=False)
 
     def __repr__(self) -> str:
         return f"Engine({self._loaded.path!r}{', closed' if self._closed else ''})"

@@ -218,8 +218,8 @@ def test_usage_counts_and_times(tiny: Engine) -> None:
 # -- errors ------------------------------------------------------------------------------------------------------------
 
 BAD_PROMPTS: list[tuple[Any, type[EngineError], str]] = [
-    ([], ConfigError, "no tokens"),
-    (np.array([], dtype=np.int64), ConfigError, "no tokens"),
+    ([], ConfigError, "prompt is empty"),
+    (np.array([], dtype=np.int64), ConfigError, "prompt is empty"),
     ([1] * 129, ContextOverflowError, "129 tokens, but num_ctx is 128"),
     ([N_VOCAB], TokenizerError, "token 320 is not in the vocabulary"),
     ([1, -1], TokenizerError, "token -1"),
@@ -258,7 +258,7 @@ def test_a_list_of_prompts_is_answered_by_calls_that_can(tiny: Engine) -> None:
             call(["a"])  # type: ignore[operator]
     with pytest.raises(TokenizerError, match="token 320"):
         tiny.generate([PROMPT, [N_VOCAB]], greedy())
-    with pytest.raises(ConfigError, match="no tokens"):
+    with pytest.raises(ConfigError, match="prompt is empty"):
         tiny.generate([PROMPT, []], greedy())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import random
 import threading
@@ -296,6 +297,39 @@ def test_what_a_cancelled_prompt_left_of_nan_harms_one_request_at_most(tmp_path:
             except SamplingError:
                 outcomes.append(False)
         assert outcomes[1:] == [True] * 3
+
+
+@pytest.mark.parametrize("flash", ["on", "off"])
+@pytest.mark.parametrize("weight", ["attn_k", "attn_v"])
+def test_keys_and_values_that_are_no_numbers_are_an_error(tmp_path: Any, weight: str, flash: Any) -> None:
+    """And not nonsense: what is stored of them is not made finite."""
+    bad = np.full((32, 64), np.nan, dtype=np.float32)
+    path = write_tiny_llama(tmp_path / "nan.gguf", tensors={f"blk.0.{weight}.weight": bad}).path
+    with open_engine(path, num_ctx=64, flash_attention=flash) as engine, pytest.raises(SamplingError):
+        engine.generate(PROMPTS[0], SHORT)
+
+
+def generate_endlessly(engine: Engine, prompts: list[list[int]]) -> object:
+    return engine.generate(prompts, LONG, on_overflow="shift")
+
+
+def agenerate_endlessly(engine: Engine, prompts: list[list[int]]) -> object:
+    return asyncio.run(asyncio.wait_for(engine.agenerate(prompts, LONG, on_overflow="shift"), PATIENCE))
+
+
+@pytest.mark.parametrize("ask", [generate_endlessly, agenerate_endlessly])
+def test_the_first_of_several_that_fails_ends_the_call(tmp_path: Any, ask: Callable[..., object]) -> None:
+    """The others would never end; and where it stands in the list does not matter."""
+    table = np.random.default_rng(1).standard_normal((320, 64)).astype(np.float32)
+    table[9] = np.nan
+    tensors = {"token_embd.weight": table, "output.weight": np.nan_to_num(table)}
+    path = write_tiny_llama(tmp_path / "nan.gguf", n_ctx=64, tensors=tensors).path
+    with open_engine(path, num_ctx=64) as engine:
+        for prompts in ([[1], [2], [9]], [[9], [1], [2]]):
+            with pytest.raises(SamplingError):
+                ask(engine, prompts)
+            check_nothing_left(engine)
+        assert engine.metrics.requests["cancelled"] == 4
 
 
 # -- steps that fail ---------------------------------------------------------------------------------------------------

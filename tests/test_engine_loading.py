@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -17,8 +18,10 @@ from ollama_engine.errors import (
     NoMemoryError,
     UnsupportedModelError,
 )
+from ollama_engine.kvcache import mask
 from ollama_engine.ml.hostmem import available_bytes
 from ollama_engine.ml.memory import MemoryReport
+from ollama_engine.runner import loading
 from tests.tiny import write_tiny_llama
 
 PROMPT = [1, 2, 3, 4, 5, 6, 7]
@@ -186,6 +189,33 @@ def test_a_context_that_does_not_fit_is_refused_with_the_plan(path: str, options
     assert path in str(caught.value)
     assert str(report) in str(caught.value)
     assert isinstance(caught.value, MemoryError)
+    assert threading.active_count() == before
+
+
+def test_masks_are_planned_and_reported(path: str) -> None:
+    masks = 64 * 512 * 2  # f16, for a full batch over all cells
+    with Engine(path, num_ctx=256, parallel=2, batch_size=64, threads=1) as engine:
+        taken = engine.memory.devices[-1]
+        assert taken.work == masks + engine._loaded.backend.work_bytes()
+    room = taken.cache + masks - 1
+    with (
+        patch.object(loading, "available_bytes", lambda: room),
+        pytest.raises(NoMemoryError, match="for masks") as told,
+    ):
+        Engine(path, num_ctx=256, parallel=2, batch_size=64)
+    assert isinstance(told.value.report, MemoryReport)
+    assert told.value.report.devices[-1].work >= masks
+
+
+def test_no_memory_for_masks_says_what_they_take(path: str) -> None:
+    before = threading.active_count()
+    with (
+        patch.object(mask.np, "full", side_effect=MemoryError),
+        pytest.raises(NoMemoryError, match="64 tokens over 524288 cells takes 64 MiB; lower batch_size") as told,
+    ):
+        Engine(path, num_ctx=1 << 18, parallel=2, batch_size=64)
+    assert isinstance(told.value.report, MemoryReport)
+    assert str(told.value.report) in str(told.value)
     assert threading.active_count() == before
 
 

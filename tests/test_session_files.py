@@ -126,6 +126,22 @@ def test_flash_attention_may_change(path: str, tmp_path: Path, first: Any, then:
         assert (found.tokens, found.usage.cached_tokens) == (expected, len(IDS) + 4)
 
 
+@pytest.mark.parametrize("flash", ["on", "off"])
+def test_a_file_is_the_same_however_values_lie(path: str, saved: Path, tmp_path: Path, flash: Any) -> None:
+    """In a cache that others use too."""
+    with open_engine(path, flash_attention=flash) as engine:
+        others = [engine.session() for _ in range(2)]
+        for length in range(1, 5):
+            for other in others:
+                other.append([length] * length)
+        engine.load_session(saved).save(tmp_path / "again")
+        assert (tmp_path / "again").read_bytes() == saved.read_bytes()
+        assert [other.tokens for other in others] == [(1, 2, 2, 3, 3, 3, 4, 4, 4, 4)] * 2
+        for other in others:
+            alone = engine.generate(list(other.tokens), greedy(), cache=False).tokens
+            assert other.generate(greedy()).tokens == alone
+
+
 def test_for_another_cache_type_the_tokens_are_computed(path: str, saved: Path) -> None:
     with open_engine(path, kv_cache_type="f32") as engine:
         loaded = engine.load_session(saved)

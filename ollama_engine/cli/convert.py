@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
+from ollama_engine.cli.paths import existing
 from ollama_engine.cli.progress import LoadingBar, StatusLine
+from ollama_engine.cli.tables import size
 from ollama_engine.convert import convert_model
 from ollama_engine.convert.outtype import FILE_TYPES
 
@@ -17,10 +19,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="SRC", help="the folder with config.json, the weights and the tokenizer")
     parser.add_argument("-o", "--out", required=True, metavar="OUT.gguf", help="the file to write; must not exist")
     parser.add_argument("--outtype", choices=FILE_TYPES, default="f16", help="type of the matrices (default: f16)")
+    parser.add_argument("--no-vision", action="store_true", help="leave out the part that reads images, as llama.cpp "
+                        "wants it")  # fmt: skip
 
 
 def main(args: argparse.Namespace) -> None:
-    """Convert, with a bar on standard error where that is a terminal."""
+    """Convert, with a bar on standard error where that is a terminal, and there both sizes at the end."""
     with StatusLine(sys.stderr) as line:
-        convert_model(args.source, args.out, args.outtype, progress=LoadingBar(line, f"writing {args.out}", eta=True))
+        bar = LoadingBar(line, f"writing {args.out}", eta=True)
+        sizes = convert_model(existing(args.source), args.out, args.outtype, vision=not args.no_vision, progress=bar)
     print(args.out)
+    print(f"{size(sizes.before)} -> {size(sizes.after)}", file=sys.stderr)

@@ -120,7 +120,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_debug(parser, False)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_LazyParser)
     for name, help_text in COMMANDS.items():
-        commands.add_parser(name, module=f"ollama_engine.cli.{name}", help=help_text, description=_sentence(help_text))
+        commands.add_parser(
+            name, module=f"ollama_engine.cli.{name}", help=help_text, description=_sentence(help_text), epilog=EPILOG,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )  # fmt: skip
     return parser
 
 

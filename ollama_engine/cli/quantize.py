@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 
+from ollama_engine.cli.options import model_path
+from ollama_engine.cli.paths import existing
 from ollama_engine.cli.progress import LoadingBar, StatusLine
+from ollama_engine.cli.tables import size
 from ollama_engine.convert import quantize_model
 from ollama_engine.convert.quant.presets import ALIASES, PRESETS
 
@@ -15,7 +18,7 @@ __all__ = ["add_arguments", "main"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of this command."""
     parser.add_argument("source", metavar="IN.gguf", help="a file with f32, f16 or bf16 weights (any part of a split "
-                        "one)")  # fmt: skip
+                        "one), or demo: the model inside of this package")  # fmt: skip
     parser.add_argument("out", metavar="OUT.gguf", help="the file to write; must not exist")
     parser.add_argument("type", metavar="TYPE", help=f"one of {', '.join([*PRESETS, *ALIASES])}")
     parser.add_argument("-t", "--threads", type=int, metavar="N", help="threads (default: all cores)")
@@ -23,8 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    """Quantize, with a bar on standard error where that is a terminal."""
+    """Quantize, with a bar on standard error where that is a terminal, and there both sizes at the end."""
+    source = existing(model_path(args.source))
+    imatrix = None if args.imatrix is None else existing(args.imatrix)
     with StatusLine(sys.stderr) as line:
         bar = LoadingBar(line, f"writing {args.out}", eta=True)
-        quantize_model(args.source, args.out, args.type, threads=args.threads, imatrix=args.imatrix, progress=bar)
+        sizes = quantize_model(source, args.out, args.type, threads=args.threads, imatrix=imatrix, progress=bar)
     print(args.out)
+    print(f"{size(sizes.before)} -> {size(sizes.after)}", file=sys.stderr)

@@ -24,8 +24,8 @@ __all__ = ["add_arguments", "main"]
 
 NOT_SAMPLING = ("logprobs",)
 """Sampling options whose results plain text cannot show."""
-NOT_ENGINE = ("parallel",)
-"""One answer at a time."""
+NOT_ENGINE = ("parallel", "max_queue")
+"""One answer at a time, and nobody waits."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""The nouns in which an architecture's conversion is declared: `Architecture`, `Key`, `Tensor`.
+"""The nouns in which an architecture's conversion is declared: `Architecture`, `Vision`, `Key`, `Tensor`.
 
 An architecture's file is data; `plan` does the work. Names and shapes speak of sizes ("n_embd"), whose numbers `sizes`
 takes from config.json. Shapes are in numpy's order, as checkpoints have them.
@@ -7,7 +7,7 @@ takes from config.json. Shapes are in numpy's order, as checkpoints have them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.transforms import Transform
 
-__all__ = ["Architecture", "Key", "Tensor", "decoder_sizes", "linear"]
+__all__ = ["COMMON_RENAMES", "Architecture", "Key", "Tensor", "Vision", "decoder_sizes", "layered", "linear"]
 
 Sizes = Mapping[str, int]
 MetadataValues = Mapping[str, Any]
@@ -25,6 +25,7 @@ COMMON_RENAMES = (
     (r"^(?:model\.)?language_model\.(?:model\.)?(?=embed_tokens|layers|norm\.)", "model."),
     (r"^(?:model\.)?language_model\.(?=lm_head)", ""),
     (r"^(?=embed_tokens\.|layers\.|norm\.)", "model."),
+    (r"^model\.(?=vision_tower\.|vision_model\.|visual\.|multi_modal_projector\.)", ""),
 )
 """Prefixes that come and go between releases, and with the class that saved the weights."""
 
@@ -59,6 +60,8 @@ class Tensor:
     optional: bool = False
     applies: Callable[[Config, int], bool] | None = None
     """(config, layer) -> whether the model has it; always, if None."""
+    layers: str = "n_layer"
+    """The size that counts the layers which "{i}" stands for."""
 
 
 def _no_values(config: Config, sizes: Sizes) -> MetadataValues:
@@ -67,6 +70,20 @@ def _no_values(config: Config, sizes: Sizes) -> MetadataValues:
 
 def _no_tensors(config: Config, sizes: Sizes) -> Mapping[str, NDArray[np.float32]]:
     return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vision:
+    """The part of a model that reads images: what it adds to the file of the text part."""
+
+    sizes: Callable[[Config], Sizes]
+    """Under names of their own: "v_embd"."""
+    keys: Callable[[Config, Sizes], MetadataValues]
+    """Below the architecture's name, most of them below `vision.`."""
+    tensors: tuple[Tensor, ...]
+    """Below `v.`, and below `mm.` those that lead from images to the text part."""
+    sources: str = r"^(?:model\.)?(?:vision_tower|vision_model|visual|multi_modal_projector)\."
+    """Regular expression of all names in the checkpoint, for when it is left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +112,22 @@ class Architecture:
     """Regular expressions of GGUF names that are never stored in fewer bits, besides those of `outtype`."""
     pre_names: tuple[str, ...] = ()
     """Names of pre-tokenizers to prefer where several behave alike."""
+    vision: Vision | None = None
+
+    def part(self, *, vision: bool) -> Architecture:
+        """The text part alone, or all of it as one whose `vision` is None."""
+        images = self.vision
+        if images is None:
+            return self
+        if not vision:
+            return replace(self, vision=None, ignored=(*self.ignored, images.sources))
+        return replace(
+            self,
+            vision=None,
+            sizes=lambda config: {**self.sizes(config), **images.sizes(config)},
+            more_keys=lambda config, sizes: {**self.more_keys(config, sizes), **images.keys(config, sizes)},
+            tensors=(*self.tensors, *images.tensors),
+        )
 
 
 def linear(target: str, source: str, out: str, into: str, transform: Transform | None = None) -> tuple[Tensor, ...]:
@@ -103,6 +136,11 @@ def linear(target: str, source: str, out: str, into: str, transform: Transform |
         Tensor(f"{target}.weight", f"{source}.weight", (out, into), transform),
         Tensor(f"{target}.bias", f"{source}.bias", (out,), transform, optional=True),
     )
+
+
+def layered(layers: str, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """Declarations whose "{i}" runs over as many layers as the size `layers` counts."""
+    return tuple(replace(tensor, layers=layers) for tensor in tensors)
 
 
 def decoder_sizes(config: Config) -> dict[str, int]:

@@ -1,17 +1,17 @@
-"""Gemma 2 and the text part of Gemma 3 -> `general.architecture` = gemma2, gemma3.
+"""Gemma 2 and Gemma 3 -> `general.architecture` = gemma2, gemma3.
 
-Norms are published as differences from 1.
+Norms are published as differences from 1, and so is the one between images and text; those inside of the encoder are
+not. Dialect of the part that reads images: see `vision`.
 """
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ollama_engine.convert.architecture import Architecture, Sizes, Tensor
+from ollama_engine.convert.architecture import COMMON_RENAMES, Architecture, Key, Sizes, Tensor, Vision, layered
 from ollama_engine.convert.decoder import (
     ATTENTION,
     BLOCK,
@@ -26,14 +26,13 @@ from ollama_engine.convert.decoder import (
     rope_and_size,
     sizes,
 )
-from ollama_engine.convert.keys import DECODER_KEYS
+from ollama_engine.convert.keys import DECODER_KEYS, read_keys
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.transforms import add
+from ollama_engine.convert.vision import affine, expect, grid_side, matrix, side
 from ollama_engine.errors import UnsupportedModelError
 
 __all__ = ["ARCHITECTURES"]
-
-logger = logging.getLogger(__name__)
 
 
 def _windows(config: Config, period: int) -> Mapping[str, Any]:
@@ -61,8 +60,6 @@ def _gemma3_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
             raise UnsupportedModelError(f"{config.home}: {cap} is {config.get(cap)}; Gemma 3 has no soft caps")
     if config.get("use_bidirectional_attention"):
         raise UnsupportedModelError(f"{config.home}: use_bidirectional_attention is on: this is an embedding model")
-    if config.get("vision_config"):
-        logger.warning("%s: the vision part is left out; the file reads text only", config.home)
     return {**rope_and_size(config, sizes), **local_rope_keys(config), **_windows(config, 6)}
 
 
@@ -96,6 +93,105 @@ GEMMA3_DEFAULTS = {
     "sliding_window": 4096,
 }
 TAIL = (norm("output_norm", "model.norm"), OUTPUT)
+
+# -- the part that reads images ----------------------------------------------------------------------------------------
+
+VISION_DEFAULTS = {
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "num_channels": 3,
+    "image_size": 224,
+    "patch_size": 16,
+    "layer_norm_eps": 1e-6,
+}
+VISION_KEYS = (
+    Key("vision.block_count", "u32", ("num_hidden_layers",)),
+    Key("vision.embedding_length", "u32", ("hidden_size",)),
+    Key("vision.feed_forward_length", "u32", ("intermediate_size",)),
+    Key("vision.attention.head_count", "u32", ("num_attention_heads",)),
+    Key("vision.attention.layer_norm_epsilon", "f32", ("layer_norm_eps",)),
+    Key("vision.num_channels", "u32", ("num_channels",)),
+)
+IMAGE_KEYS = (
+    Key("mm.tokens_per_image", "u32", ("mm_tokens_per_image",), required=False),
+    Key("image_token_id", "u32", ("image_token_index", "image_token_id"), required=False),
+    Key("image_start_token_id", "u32", ("boi_token_index",), required=False),
+    Key("image_end_token_id", "u32", ("eoi_token_index",), required=False),
+)
+
+
+def _eyes(config: Config) -> Config:
+    return config.part("vision_config", VISION_DEFAULTS)
+
+
+def _vision_sizes(config: Config) -> Sizes:
+    eyes = _eyes(config)
+    return {
+        "v_layer": eyes.whole("num_hidden_layers"),
+        "v_embd": eyes.whole("hidden_size"),
+        "v_ff": eyes.whole("intermediate_size"),
+        "v_channels": eyes.whole("num_channels"),
+        "v_patch": side(eyes, "patch_size"),
+        "v_places": grid_side(eyes) ** 2,
+    }
+
+
+def _vision_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
+    eyes = _eyes(config)
+    expect(eyes, "hidden_act", "gelu_pytorch_tanh", default="gelu_pytorch_tanh")
+    return {
+        **read_keys(IMAGE_KEYS, config),
+        **read_keys(VISION_KEYS, eyes),
+        "vision.image_size": side(eyes, "image_size"),
+        "vision.patch_size": sizes["v_patch"],
+    }
+
+
+def _vision_block() -> tuple[Tensor, ...]:
+    block, source = "v.blk.{i}.", "vision_tower.encoder.layers.{i}."
+    return layered(
+        "v_layer",
+        *affine(block + "layer_norm1", source + "layer_norm1", "v_embd"),
+        *affine(block + "attn_q", source + "self_attn.q_proj", "v_embd", "v_embd"),
+        *affine(block + "attn_k", source + "self_attn.k_proj", "v_embd", "v_embd"),
+        *affine(block + "attn_v", source + "self_attn.v_proj", "v_embd", "v_embd"),
+        *affine(block + "attn_output", source + "self_attn.out_proj", "v_embd", "v_embd"),
+        *affine(block + "layer_norm2", source + "layer_norm2", "v_embd"),
+        *affine(block + "mlp.fc1", source + "mlp.fc1", "v_ff", "v_embd"),
+        *affine(block + "mlp.fc2", source + "mlp.fc2", "v_embd", "v_ff"),
+    )
+
+
+PROJECTION = "mm_input_projection"
+GEMMA3_VISION = Vision(
+    sizes=_vision_sizes,
+    keys=_vision_keys,
+    tensors=(
+        *affine("v.patch_embedding", "vision_tower.embeddings.patch_embedding",
+                "v_embd", "v_channels", "v_patch", "v_patch"),
+        matrix("v.position_embedding", "vision_tower.embeddings.position_embedding", "v_places", "v_embd"),
+        *_vision_block(),
+        *affine("v.post_layernorm", "vision_tower.post_layernorm", "v_embd"),
+        matrix("mm.mm_soft_emb_norm", "multi_modal_projector.mm_soft_emb_norm", "v_embd", transform=add(1.0)),
+        # It is multiplied from the right, and stays that way round.
+        Tensor(f"mm.{PROJECTION}.weight", f"multi_modal_projector.{PROJECTION}_weight", ("v_embd", "n_embd")),
+    ),
+)  # fmt: skip
+
+GEMMA3 = Architecture(
+    name="gemma3",
+    classes=("Gemma3ForConditionalGeneration",),
+    sizes=sizes,
+    keys=DECODER_KEYS,
+    tensors=_shifted((EMBEDDING, *_block(QK_NORM), *TAIL)),
+    more_keys=_gemma3_keys,
+    defaults=GEMMA3_DEFAULTS,
+    renames=((r"^((?:model\.)?vision_tower\.)vision_model\.", r"\1"), *COMMON_RENAMES),
+    ignored=(r"^(?:model\.)?vision_tower\.(?:vision_model\.)?head\.",),  # SigLIP's own classifier
+    vision=GEMMA3_VISION,
+)
 ARCHITECTURES = (
     Architecture(
         name="gemma2",
@@ -105,14 +201,6 @@ ARCHITECTURES = (
         tensors=_shifted((EMBEDDING, *_block(()), *TAIL)),
         more_keys=_gemma2_keys,
     ),
-    Architecture(
-        name="gemma3",
-        classes=("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"),
-        sizes=sizes,
-        keys=DECODER_KEYS,
-        tensors=_shifted((EMBEDDING, *_block(QK_NORM), *TAIL)),
-        more_keys=_gemma3_keys,
-        defaults=GEMMA3_DEFAULTS,
-        ignored=(r"^(?:model\.)?(?:vision_tower|multi_modal_projector)\.",),
-    ),
+    GEMMA3,
+    replace(GEMMA3, classes=("Gemma3ForCausalLM",), vision=None),
 )

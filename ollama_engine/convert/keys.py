@@ -1,10 +1,14 @@
-"""Metadata keys that many architectures take from config.json alike."""
+"""Metadata keys that many architectures take from config.json alike, and how a key is taken from there."""
 
 from __future__ import annotations
 
-from ollama_engine.convert.architecture import Key
+from collections.abc import Iterable
+from typing import Any
 
-__all__ = ["DECODER_KEYS"]
+from ollama_engine.convert.architecture import Key
+from ollama_engine.convert.source.folder import Config
+
+__all__ = ["DECODER_KEYS", "read_keys"]
 
 DECODER_KEYS = (
     Key("block_count", "u32", ("num_hidden_layers", "n_layer", "num_layers")),
@@ -20,3 +24,22 @@ DECODER_KEYS = (
     Key("expert_count", "u32", ("num_local_experts", "num_experts"), required=False),
     Key("expert_used_count", "u32", ("num_experts_per_tok",), required=False),
 )
+
+
+def read_keys(keys: Iterable[Key], config: Config) -> dict[str, Any]:
+    """Values by the names of keys.
+
+    Raises ModelFormatError for a config.json that lacks a required value or has one of another kind.
+    """
+    return {key.name: _value(key, config) for key in keys if key.required or config.get(*key.sources) is not None}
+
+
+def _value(key: Key, config: Config) -> Any:
+    if key.kind == "u32":
+        return config.whole(*key.sources)
+    if key.kind == "f32":
+        return float(config.number(*key.sources))
+    value = config.get(*key.sources)
+    if type(value) is not {"bool": bool, "str": str}[key.kind]:
+        raise config.wrong(key.sources, f"a {key.kind}", value)
+    return value

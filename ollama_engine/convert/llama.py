@@ -14,7 +14,7 @@ from ollama_engine.convert.rope import llama3_factors, rope_keys
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.transforms import half, pair_heads
 
-__all__ = ["ARCHITECTURES"]
+__all__ = ["ARCHITECTURES", "LLAMA"]
 
 BLOCK = "blk.{i}."
 LAYER = "model.layers.{i}."
@@ -81,16 +81,16 @@ TENSORS = (
     Tensor("output.weight", "lm_head.weight", ("n_vocab", "n_embd"), optional=True),
 )
 
-ARCHITECTURES = (
-    Architecture(
-        name="llama",
-        classes=("LlamaForCausalLM", "LLaMAForCausalLM", "LlamaModel", "MistralForCausalLM", "MixtralForCausalLM"),
-        sizes=lambda config: (sizes := decoder_sizes(config)) | {"n_ff_twice": 2 * sizes["n_ff"]},
-        keys=(*DECODER_KEYS, Key("vocab_size", "u32", ("vocab_size",)),
-              Key("attention.sliding_window", "u32", ("sliding_window",), required=False)),
-        tensors=TENSORS,
-        more_keys=_more_keys,
-        made_tensors=_made_tensors,
-        pre_names=("llama-bpe",),
-    ),
+LLAMA = Architecture(
+    name="llama",
+    classes=("LlamaForCausalLM", "LLaMAForCausalLM", "LlamaModel", "MistralForCausalLM", "MixtralForCausalLM"),
+    sizes=lambda config: (sizes := decoder_sizes(config)) | {"n_ff_twice": 2 * sizes["n_ff"]},
+    keys=(*DECODER_KEYS, Key("vocab_size", "u32", ("vocab_size",)),
+          Key("attention.sliding_window", "u32", ("sliding_window",), required=False)),
+    tensors=TENSORS,
+    more_keys=_more_keys,
+    made_tensors=_made_tensors,
+    pre_names=("llama-bpe",),
 )  # fmt: skip
+
+ARCHITECTURES = (LLAMA,)

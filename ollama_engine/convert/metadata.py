@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ollama_engine.convert.architecture import Architecture, Key, Sizes
+from ollama_engine.convert.architecture import Architecture, Sizes
 from ollama_engine.convert.gguf_writing import EncodedMetadata
+from ollama_engine.convert.keys import read_keys
 from ollama_engine.convert.outtype import FILE_TYPES
 from ollama_engine.convert.plan import PlannedTensor
 from ollama_engine.convert.source.folder import Config
@@ -82,22 +83,7 @@ def model_keys(architecture: Architecture, config: Config, sizes: Sizes) -> dict
 
     Raises ModelFormatError for a config.json that lacks a required value or has one of another kind.
     """
-    keys: dict[str, Any] = {}
-    for key in architecture.keys:
-        if key.required or config.get(*key.sources) is not None:
-            keys[key.name] = _value(key, config)
-    return {**keys, **architecture.more_keys(config, sizes)}
-
-
-def _value(key: Key, config: Config) -> Any:
-    if key.kind == "u32":
-        return config.whole(*key.sources)
-    if key.kind == "f32":
-        return float(config.number(*key.sources))
-    value = config.get(*key.sources)
-    if type(value) is not {"bool": bool, "str": str}[key.kind]:
-        raise config.wrong(key.sources, f"a {key.kind}", value)
-    return value
+    return {**read_keys(architecture.keys, config), **architecture.more_keys(config, sizes)}
 
 
 def add_value(writer: Any, key: str, value: Any) -> None:

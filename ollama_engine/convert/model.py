@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ollama_engine.convert.gguf_writing import ByteCounter, OutTensor, Progress, data_size, write_header, write_tensor
 from ollama_engine.convert.metadata import add_model, encode, model_keys, new_writer
-from ollama_engine.convert.new_file import check_target, new_file
+from ollama_engine.convert.new_file import FileSizes, check_target, new_file
 from ollama_engine.convert.outtype import FILE_TYPES, element_type
 from ollama_engine.convert.plan import PlannedTensor, plan_tensors
 from ollama_engine.convert.pooling import pooling_keys
@@ -28,11 +28,14 @@ def convert_model(
     target: str | os.PathLike[str],
     outtype: str = "f16",
     *,
+    vision: bool = True,
     progress: Progress | None = None,
-) -> None:
-    """Write the model in the folder `source` as a GGUF file.
+) -> FileSizes:
+    """Write the model in the folder `source` as a GGUF file; returns the sizes of the weights' files and of this one.
 
-    `outtype` is the type of matrices: f32, f16, bf16 or q8_0. `progress` is called with (bytes written, bytes in all).
+    `outtype` is the type of matrices: f32, f16, bf16 or q8_0. Without `vision` the part that reads images is left out
+    of models that have one; llama.cpp keeps it in a file of its own. `progress` is called with (bytes written, bytes
+    in all).
     No more than about twice the largest tensor is held in memory. The file appears when it is whole, and never
     replaces one.
 
@@ -45,7 +48,7 @@ def convert_model(
     folder = ModelFolder(source)
     check_target(target, 0)
     config = read_config(folder)
-    architecture = find_architecture(config)
+    architecture = find_architecture(config).part(vision=vision)
     config = config.completed(architecture.defaults)
     writer = new_writer(architecture.name)
     sizes = architecture.sizes(config)
@@ -62,6 +65,7 @@ def convert_model(
         counter = ByteCounter(sum(tensor.n_bytes for tensor in tensors), progress)
         for tensor, plan in zip(tensors, planned, strict=True):
             write_tensor(file, tensor, tensor_bytes(plan, tensor.dtype, sizes), counter.add)
+    return FileSizes.of((tensor.home for tensor in stored.values()), target)
 
 
 def _announced(planned: PlannedTensor, outtype: str, always_f32: Sequence[str]) -> OutTensor:

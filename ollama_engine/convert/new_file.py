@@ -9,15 +9,29 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["check_target", "new_file"]
+__all__ = ["FileSizes", "check_target", "new_file"]
 
 MARGIN = 1 << 20
 """Bytes of the disk that are left alone."""
+
+
+@dataclass(frozen=True)
+class FileSizes:
+    """Bytes of the files that were read, and of the one that was written."""
+
+    before: int
+    after: int
+
+    @classmethod
+    def of(cls, sources: Iterable[str], target: str | os.PathLike[str]) -> FileSizes:
+        """Of files by their paths; a source that is named twice counts once."""
+        return cls(sum(os.path.getsize(path) for path in set(sources)), os.path.getsize(target))
 
 
 def check_target(path: str | os.PathLike[str], size: int) -> None:

@@ -13,7 +13,7 @@ from ollama_engine.convert.source.elements import to_float32
 from ollama_engine.ml.quantize import quantize_rows
 from ollama_engine.ml.types import block_of
 
-__all__ = ["FILE_TYPES", "as_bytes", "element_type"]
+__all__ = ["FILE_TYPES", "IMAGE_PARTS", "as_bytes", "element_type"]
 
 FILE_TYPES: Final = {"f32": 0, "f16": 1, "bf16": 32, "q8_0": 7}
 """`--outtype` -> `general.file_type`."""
@@ -24,18 +24,23 @@ SAME = {"F32": "f32", "F16": "f16", "BF16": "bf16", "MXFP4": "mxfp4"}
 # As in llama.cpp's converter: what is small, or is used in ways that no kernel reads in fewer bits.
 ALWAYS_F32 = (
     r"_norm\.weight$", r"\.ffn_gate_inp(_shexp)?\.weight$", r"position_embd\.weight$", r"^token_types\.weight$",
-    r"\.ssm_conv1d", r"\.shortconv\.conv\.weight$", r"(?<!\.weight)$",
+    r"\.ssm_conv1d", r"\.shortconv\.conv\.weight$", r"(?<!\.weight)$", r"^v\.position_embedding\.weight$",
 )  # fmt: skip
+
+IMAGE_PARTS: Final = ("v.", "mm.")
+"""How names of tensors begin that read images."""
 
 
 def element_type(name: str, shape: Sequence[int], outtype: str, always_f32: Sequence[str] = ()) -> str:
     """The type of a tensor (numpy's shape) in a file of `outtype`.
 
-    Vectors stay float32; what does not divide into blocks becomes f16.
+    Vectors stay float32, and so do kernels of convolutions, which ggml reads as floats only; what does not divide into
+    blocks becomes f16, and so does what reads images, instead of blocks: it is small, and sees each image once.
     """
-    if len(shape) < 2 or any(re.search(pattern, name) for pattern in (*ALWAYS_F32, *always_f32)):
+    if not 2 <= len(shape) <= 3 or any(re.search(pattern, name) for pattern in (*ALWAYS_F32, *always_f32)):
         return "f32"
-    return "f16" if shape[-1] % block_of(outtype)[0] else outtype
+    block = block_of(outtype)[0]
+    return "f16" if shape[-1] % block or (block > 1 and name.startswith(IMAGE_PARTS)) else outtype
 
 
 def as_bytes(raw: NDArray[np.generic], source: str, dtype: str) -> NDArray[np.uint8]:

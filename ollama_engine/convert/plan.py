@@ -6,11 +6,13 @@ import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ollama_engine.convert.architecture import COMMON_IGNORED, Architecture, Sizes, Tensor
+from ollama_engine.convert.outtype import IMAGE_PARTS
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.source.tensors import StoredTensor, describe
 from ollama_engine.convert.transforms import Transform
@@ -65,7 +67,9 @@ def plan_tensors(
         used.update(names)
     missing = {target: text for target, text in missing.items() if target not in planned}
     if missing:
-        raise ModelFormatError(f"tensors are missing from the checkpoint: {_listed(list(missing.values()))}")
+        eyes = all(target.startswith(IMAGE_PARTS) for target in missing)
+        hint = "; the text part can be converted alone (--no-vision)" if eyes else ""
+        raise ModelFormatError(f"tensors are missing from the checkpoint: {_listed(list(missing.values()))}{hint}")
     _check_rest([tensor for name, tensor in found.items() if name not in used], architecture)
     made = [PlannedTensor(n, v.shape, made=v) for n, v in architecture.made_tensors(config, sizes).items()]
     return [*made, *planned.values()]
@@ -88,19 +92,13 @@ def _renamed(architecture: Architecture, stored: Mapping[str, StoredTensor]) -> 
 
 
 def _wanted(architecture: Architecture, config: Config, sizes: Sizes) -> Iterator[tuple[Tensor, int]]:
-    """(declaration, layer) in the order of the file: declarations that speak of layers stand between the others."""
-    layered = [tensor for tensor in architecture.tensors if "{i}" in tensor.target]
-    first = architecture.tensors.index(layered[0]) if layered else len(architecture.tensors)
-    plain = [tensor for tensor in architecture.tensors if "{i}" not in tensor.target]
-    head = [tensor for tensor in plain if architecture.tensors.index(tensor) < first]
-    every = [
-        *((tensor, 0) for tensor in head),
-        *((tensor, layer) for layer in range(sizes["n_layer"]) for tensor in layered),
-        *((tensor, 0) for tensor in plain if tensor not in head),
-    ]
-    for tensor, layer in every:
-        if tensor.applies is None or tensor.applies(config, layer):
-            yield tensor, layer
+    """(declaration, layer) in the order of the file: declarations of the same layers go layer by layer."""
+    for layers, group in groupby(architecture.tensors, lambda tensor: tensor.layers if "{i}" in tensor.target else ""):
+        declared = tuple(group)
+        for layer in range(sizes[layers] if layers else 1):
+            for tensor in declared:
+                if tensor.applies is None or tensor.applies(config, layer):
+                    yield tensor, layer
 
 
 def _source_names(tensor: Tensor, layer: int, sizes: Sizes) -> list[str]:

@@ -24,7 +24,7 @@ from ollama_engine.convert.keys import DECODER_KEYS
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.errors import UnsupportedModelError
 
-__all__ = ["ARCHITECTURES"]
+__all__ = ["ARCHITECTURES", "QWEN2"]
 
 HEAD = (EMBEDDING, norm(BLOCK + "attn_norm", LAYER + "input_layernorm"))
 MIDDLE = norm(BLOCK + "ffn_norm", LAYER + "post_attention_layernorm")
@@ -61,16 +61,18 @@ SHARED = (
     *linear(BLOCK + "ffn_down_shexp", LAYER + "mlp.shared_expert.down_proj", "n_embd", "n_ff_shexp"),
 )
 
+QWEN2 = Architecture(
+    name="qwen2",
+    classes=("Qwen2ForCausalLM",),
+    sizes=sizes,
+    keys=DECODER_KEYS,
+    tensors=(*HEAD, *ATTENTION, MIDDLE, *MLP, *TAIL),
+    more_keys=_more_keys,
+    pre_names=("qwen2",),
+)
+
 ARCHITECTURES = (
-    Architecture(
-        name="qwen2",
-        classes=("Qwen2ForCausalLM",),
-        sizes=sizes,
-        keys=DECODER_KEYS,
-        tensors=(*HEAD, *ATTENTION, MIDDLE, *MLP, *TAIL),
-        more_keys=_more_keys,
-        pre_names=("qwen2",),
-    ),
+    QWEN2,
     Architecture(
         name="qwen3",
         classes=("Qwen3ForCausalLM",),

@@ -10,7 +10,10 @@ from ollama_engine.errors import UnsupportedModelError
 
 __all__ = ["architectures", "find_architecture"]
 
-_MODULES = ("llama", "bert", "command_r", "gemma", "gpt_oss", "modern_bert", "olmo", "phi3", "qwen", "starcoder")
+_MODULES = (
+    "llama", "bert", "command_r", "gemma", "gpt_oss", "llama4", "mistral3", "mllama", "modern_bert", "olmo", "phi3",
+    "qwen", "qwen25vl", "starcoder",
+)  # fmt: skip
 
 
 def architectures() -> tuple[Architecture, ...]:

@@ -19,7 +19,9 @@ __all__ = ["llama3_factors", "rope_keys", "rope_parameters"]
 
 logger = logging.getLogger(__name__)
 
-KINDS = ("default", "linear", "yarn", "llama3", "longrope", "su", "dynamic")
+KINDS = ("default", "linear", "yarn", "llama3", "longrope", "su", "dynamic", "mrope")
+"""mrope is default, with positions of several axes: which pairs go by which is the architecture's matter."""
+
 YARN_KEYS = {
     "rope.scaling.yarn_ext_factor": ("extrapolation_factor",),
     "rope.scaling.yarn_attn_factor": ("attention_factor", "attn_factor"),

@@ -13,7 +13,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Transform", "add", "apply_each", "every_other", "half", "pair_heads", "squeeze", "transpose"]
+__all__ = [
+    "Transform",
+    "add",
+    "apply_each",
+    "every_other",
+    "half",
+    "pair_heads",
+    "row_part",
+    "squeeze",
+    "take",
+    "transpose",
+]
 
 Shape = tuple[int, ...]
 Sizes = Mapping[str, int]
@@ -45,16 +56,34 @@ def pair_heads(n_head: str) -> Transform:
     return Transform(apply, entrywise=False)
 
 
-def half(which: int, axis: int) -> Transform:
-    """The first (0) or second (1) half of a dimension other than the first."""
+def half(which: int, axis: int, *, turned: bool = False) -> Transform:
+    """The first (0) or second (1) half of a dimension other than the first; `turned` transposes the last two then."""
 
     def apply(values: NDArray[Any], sizes: Sizes) -> NDArray[Any]:
-        return np.split(values, 2, axis)[which]
+        found = np.split(values, 2, axis)[which]
+        return found.swapaxes(-1, -2) if turned else found
 
     def shape(old: Shape, sizes: Sizes) -> Shape:
-        return tuple(n // 2 if i == axis else n for i, n in enumerate(old))
+        found = tuple(n // 2 if i == axis else n for i, n in enumerate(old))
+        return (*found[:-2], found[-1], found[-2]) if turned else found
 
     return Transform(apply, shape)
+
+
+def row_part(which: int, of: int) -> Transform:
+    """One of `of` equal parts of the first dimension."""
+    return Transform(
+        lambda values, sizes: np.split(values, of)[which],
+        lambda old, sizes: (old[0] // of, *old[1:]),
+        entrywise=False,
+    )
+
+
+def take(which: int, axis: int) -> Transform:
+    """One entry of a dimension other than the first, which is gone then."""
+    return Transform(
+        lambda values, sizes: values.take(which, axis), lambda old, sizes: tuple(np.delete(old, axis).tolist())
+    )
 
 
 def every_other(which: int, axis: int, *, turned: bool = False) -> Transform:

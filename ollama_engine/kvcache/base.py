@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -99,8 +99,11 @@ class Cache(LayerView, Protocol):
     def can_shift(self) -> bool:
         """Whether positions can change. Where not, the tokens that stay have to be computed again."""
 
-    def require_shift(self, sequence: int, begin: int, discard: int) -> None:
-        """Raise ContextOverflowError or ValueError where `shift` would. Changes nothing."""
+    def require_shift(self, sequence: int, begin: int, discard: int, without: Collection[int] = ()) -> None:
+        """Raise ContextOverflowError or ValueError where `shift` would. Changes nothing.
+
+        `without` asks how it were if these other sequences had been removed.
+        """
 
     def shift(self, sequence: int, begin: int, discard: int) -> None:
         """Forget `discard` positions from `begin` on; those that follow move down by as many.
@@ -115,7 +118,7 @@ class Cache(LayerView, Protocol):
         """Move used cells into the holes below them; returns how many were moved."""
 
     def reserve_moves(self) -> None:
-        """Take the memory for `shift` and `defrag` now. Raises NoMemoryError."""
+        """Take the memory for moving, saving and restoring now. Raises NoMemoryError."""
 
     # -- taking out and putting back: no step may be in flight, and graphs that were allocated lose their memory --
 
@@ -147,6 +150,10 @@ class Cache(LayerView, Protocol):
     @property
     def nbytes(self) -> dict[str, int]:
         """Memory taken, {device name: bytes}."""
+
+    @property
+    def mask_bytes(self) -> int:
+        """Memory of the process in which masks are made."""
 
     def close(self) -> None:
         """Free the memory."""

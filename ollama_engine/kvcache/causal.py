@@ -6,7 +6,7 @@ mask. So one graph serves as long as the number of tokens and the cells that att
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from ollama_engine.kvcache.cells import Cells, Moves
 from ollama_engine.kvcache.config import CacheConfig, LayerShape
 from ollama_engine.kvcache.mask import MaskBuffer
 from ollama_engine.kvcache.move import Mover, ShiftKeys
-from ollama_engine.kvcache.rows import SavedRows, read_rows, row_bytes, write_rows
+from ollama_engine.kvcache.rows import SavedRows, read_rows, reserve_rows, row_bytes, write_rows
 from ollama_engine.kvcache.span import Span, SpanPolicy, is_decoding
 from ollama_engine.kvcache.store import KeyValueStore, Places
 from ollama_engine.kvcache.visibility import Int64Array, Visibility, last_seen
@@ -154,9 +154,9 @@ class CausalCache:
         """Whether the model said how to turn keys to other positions."""
         return self._can_shift
 
-    def require_shift(self, sequence: int, begin: int, discard: int) -> None:
+    def require_shift(self, sequence: int, begin: int, discard: int, without: Collection[int] = ()) -> None:
         """Raise ContextOverflowError or ValueError where `shift` would. Changes nothing."""
-        self._shift_plan(sequence, begin, discard)
+        self._shift_plan(sequence, begin, discard, without)
 
     def shift(self, sequence: int, begin: int, discard: int) -> None:
         """Forget `discard` positions from `begin` on; those that follow move down by as many. See `Cache.shift`."""
@@ -169,12 +169,16 @@ class CausalCache:
             raise
         self.cells.shift(sequence, begin, discard, moves)
 
-    def _shift_plan(self, sequence: int, begin: int, discard: int) -> Moves:
+    def _shift_plan(self, sequence: int, begin: int, discard: int, without: Collection[int] = ()) -> Moves:
         if not self._can_shift:
             raise ValueError("the keys of this model cannot be turned to other positions; compute the tokens again")
         if begin < 0 or discard < 1:
             raise ValueError(f"a shift begins at 0 or later and discards 1 or more, got {begin} and {discard}")
-        moves = self.cells.shift_plan(sequence, begin, discard)
+        cells = self.cells
+        if without:
+            gone = np.uint64(sum(1 << other for other in without))
+            cells = Cells.from_table(cells.positions, cells.owners & ~gone)
+        moves = cells.shift_plan(sequence, begin, discard)
         if moves is None:
             raise ContextOverflowError(
                 f"sequence {sequence} cannot be shifted: it shares cells, and too few of {len(self.cells)} are free "
@@ -190,8 +194,9 @@ class CausalCache:
         return len(moves.sources)
 
     def reserve_moves(self) -> None:
-        """Take the memory for `shift` and `defrag` now. Raises NoMemoryError."""
+        """Take the memory for moving, saving and restoring now. Raises NoMemoryError."""
         self._mover.reserve()
+        reserve_rows(self._store)
 
     @property
     def row_bytes(self) -> tuple[tuple[int, ...], ...]:
@@ -244,6 +249,11 @@ class CausalCache:
     def nbytes(self) -> dict[str, int]:
         """Memory taken, {device name: bytes}."""
         return self._store.nbytes
+
+    @property
+    def mask_bytes(self) -> int:
+        """Memory of the process in which masks are made."""
+        return self._masks.nbytes
 
     def close(self) -> None:
         """Free the memory."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from ollama_engine.errors import ConfigError
 from ollama_engine.input import Batch
@@ -85,10 +85,10 @@ class CompositeCache:
         """Whether all caches can."""
         return all(cache.can_shift for cache in self.caches)
 
-    def require_shift(self, sequence: int, begin: int, discard: int) -> None:
+    def require_shift(self, sequence: int, begin: int, discard: int, without: Collection[int] = ()) -> None:
         """Raise ContextOverflowError or ValueError where `shift` would. Changes nothing."""
         for cache in self.caches:
-            cache.require_shift(sequence, begin, discard)
+            cache.require_shift(sequence, begin, discard, without)
 
     def shift(self, sequence: int, begin: int, discard: int) -> None:
         """Forget `discard` positions from `begin` on; those that follow move down by as many. See `Cache.shift`."""
@@ -154,6 +154,11 @@ class CompositeCache:
         for cache in self.caches:
             total.update(cache.nbytes)
         return dict(total)
+
+    @property
+    def mask_bytes(self) -> int:
+        """Memory of the process in which masks are made."""
+        return sum(cache.mask_bytes for cache in self.caches)
 
     def close(self) -> None:
         """Free the memory."""

@@ -7,7 +7,7 @@ A token sees all rows of the latest image of its sequence. The image comes with 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -155,7 +155,7 @@ class EncoderCache:
         """Keys of images have no positions."""
         return True
 
-    def require_shift(self, sequence: int, begin: int, discard: int) -> None:
+    def require_shift(self, sequence: int, begin: int, discard: int, without: Collection[int] = ()) -> None:
         """Raise ValueError where `shift` would."""
         if begin < 0 or discard < 1:
             raise ValueError(f"a shift begins at 0 or later and discards 1 or more, got {begin} and {discard}")
@@ -206,6 +206,11 @@ class EncoderCache:
     def nbytes(self) -> dict[str, int]:
         """Memory taken, {device name: bytes}."""
         return self._store.nbytes
+
+    @property
+    def mask_bytes(self) -> int:
+        """None is kept."""
+        return 0
 
     def close(self) -> None:
         """Free the memory."""

@@ -1,7 +1,8 @@
 """Moving keys and values between cells, and turning keys to other positions, as graphs of bounded size.
 
 One graph reads up to `PIECE` cells of every layer, rotates the keys where asked, and writes them to their targets. All
-rows of a layer are read before one is written; no target of a piece is a source of another.
+rows of a layer are read before one is written; no target of a piece is a source of another. Where nothing turns, rows
+that lie in host memory are copied without a graph: ggml would make floats of them and back, through memory of its own.
 """
 
 from __future__ import annotations
@@ -45,6 +46,11 @@ class _Graph:
         self.ctx.compute()
 
 
+def _cut(moves: Moves) -> Iterator[Moves]:
+    for begin in range(0, len(moves.sources), PIECE):
+        yield Moves(*(cells[begin : begin + PIECE] for cells in moves))
+
+
 class Mover:
     """Moves cells of one store. Takes the backend's memory for graphs: what others had allocated is given up."""
 
@@ -67,6 +73,11 @@ class Mover:
 
     def copy(self, moves: Moves) -> Iterator[Moves]:
         """Move without turning, piece by piece; yields what has been moved."""
+        if self._store.can_move_rows:
+            for piece in _cut(moves):
+                self._store.move_rows(piece)
+                yield piece
+            return
         for piece, graph in self._pieces(moves, False, True):
             graph.run(piece, 0)
             yield piece
@@ -74,8 +85,7 @@ class Mover:
     def _pieces(self, moves: Moves, rotate: bool, values: bool) -> Iterator[tuple[Moves, _Graph]]:
         graph: _Graph | None = None
         try:
-            for begin in range(0, len(moves.sources), PIECE):
-                piece = Moves(*(cells[begin : begin + PIECE] for cells in moves))
+            for piece in _cut(moves):
                 if graph is None or graph.sources.n != len(piece.sources):
                     if graph is not None:
                         graph.ctx.close()

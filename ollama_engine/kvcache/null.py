@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -107,7 +107,7 @@ class NullCache:
         """Later tokens were seen by earlier ones: nothing of a sequence holds for another beginning."""
         return False
 
-    def require_shift(self, sequence: int, begin: int, discard: int) -> None:
+    def require_shift(self, sequence: int, begin: int, discard: int, without: Collection[int] = ()) -> None:
         """Raise ValueError."""
         raise ValueError("a cache that stores nothing cannot be shifted; compute the tokens again")
 
@@ -149,6 +149,11 @@ class NullCache:
     def nbytes(self) -> dict[str, int]:
         """No memory."""
         return {}
+
+    @property
+    def mask_bytes(self) -> int:
+        """None is kept."""
+        return 0
 
     def close(self) -> None:
         """Nothing to free."""

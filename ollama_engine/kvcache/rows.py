@@ -1,24 +1,34 @@
 """Rows of a store as plain bytes: what one sequence has, taken out and put back. No step may be in flight.
 
 A row is one token's keys, or values, of one layer as the cache stores them. Rows of values are the same bytes whether
-the store keeps them permuted or not.
+the store keeps them permuted or not. What lies far from the sequence's own cells is not touched.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ollama_engine.input import Int32Array
+from ollama_engine.kvcache.span import Span
 from ollama_engine.kvcache.store import KeyValueStore
 from ollama_engine.ml import ops
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.tensor import Tensor
 
 Bytes = npt.NDArray[np.uint8]
+Indices = npt.NDArray[np.integer[Any]]
+
+PIECE = 256
+"""Cells that are copied at once, of every layer."""
+NEAR = 32
+"""A run goes on over as many cells of others: another piece takes longer than to copy those along."""
+RUNS = 64
+"""Runs that a sequence is copied in, however its cells are scattered."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,62 +48,127 @@ def row_bytes(store: KeyValueStore) -> tuple[int, ...]:
 
 def read_rows(store: KeyValueStore, cells: Int32Array) -> tuple[Bytes, ...]:
     """The rows of these cells, uint8 [n, bytes of a row]. Graphs that were allocated lose their memory."""
-    sizes = row_bytes(store)
-    if not len(cells):
-        return tuple(np.empty((0, size), dtype=np.uint8) for size in sizes)
-    with Context(store.backend) as ctx:
-        return tuple(span.read()[cells - span.begin] for span in _spans(store, cells, ctx))
+    rows = tuple(np.empty((len(cells), size), dtype=np.uint8) for size in row_bytes(store))
+    for span in pieces(cells):
+        chosen, at = _within(span, cells)
+        for mine, block in zip(rows, _read(store, span), strict=True):
+            mine[chosen] = block[at]
+    return rows
 
 
 def write_rows(store: KeyValueStore, cells: Int32Array, rows: Sequence[Bytes]) -> None:
     """Write what `read_rows` gave, or the same of another store, into these cells; graphs lose their memory."""
+    for span in pieces(cells):
+        chosen, at = _within(span, cells)
+        if len(at) == span.n:
+            blocks = [np.empty((span.n, size), dtype=np.uint8) for size in row_bytes(store)]
+        else:  # cells of others lie between
+            blocks = _read(store, span)
+        for block, new in zip(blocks, rows, strict=True):
+            block[at] = new[chosen]
+        _write(store, span, blocks)
+
+
+def reserve_rows(store: KeyValueStore) -> None:
+    """Take the memory for the graphs of both now. Raises NoMemoryError."""
+    if not store.config.permuted_values:
+        return  # others only show what is there
+    for build in (_reading, _writing):
+        with Context(store.backend) as ctx:
+            build(store, Span(0, min(PIECE, store.n_cells)), ctx)
+            ctx.reserve()
+
+
+# -- which cells -------------------------------------------------------------------------------------------------------
+
+
+def pieces(cells: Int32Array) -> Iterator[Span]:
+    """Spans that hold all of these cells, and few others: none larger than `PIECE`, in at most `RUNS` runs."""
     if not len(cells):
         return
+    ordered = np.sort(cells)
+    gaps = np.diff(ordered)
+    apart = np.flatnonzero(gaps > NEAR)
+    if len(apart) >= RUNS:
+        apart = np.sort(apart[np.argsort(gaps[apart])[1 - RUNS :]])  # what costs most stays out
+    for run in np.split(ordered, apart + 1):
+        end = int(run[-1]) + 1
+        for begin in range(int(run[0]), end, PIECE):
+            yield Span(begin, min(begin + PIECE, end))
+
+
+def _within(span: Span, cells: Int32Array) -> tuple[Indices, Indices]:
+    """Which of the cells lie in a span, and where in it."""
+    chosen = np.flatnonzero((cells >= span.begin) & (cells < span.end))
+    return chosen, cells[chosen] - span.begin
+
+
+# -- a span of all layers ----------------------------------------------------------------------------------------------
+
+
+def _read(store: KeyValueStore, span: Span) -> list[Bytes]:
+    """Keys and values of each layer in turn, uint8 [span.n, bytes of a row]."""
     with Context(store.backend) as ctx:
-        for span, new in zip(_spans(store, cells, ctx), rows, strict=True):
-            # Cells of others may lie between.
-            whole = span.read()
-            whole[cells - span.begin] = new
-            span.write(whole)
+        found = _reading(store, span, ctx)
+        ctx.alloc()  # only then a view has an address
+        if store.config.permuted_values:
+            ctx.compute()
+        return [_bytes_of(store, i, tensor, span) for i, tensor in enumerate(found)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Span:
-    """A run of cells from `begin` on, or all of them where they lie along the rows of the tensor."""
-
-    tensor: Tensor
-    begin: int
-    n: int
-    permuted: bool
-
-    def read(self) -> Bytes:
-        """uint8 [n, bytes of a row]."""
-        raw = np.empty(self.tensor.nbytes, dtype=np.uint8)
-        self.tensor.read_into(raw)
-        if not self.permuted:
-            return raw.reshape(self.n, -1)
-        size = self.tensor.stride(0)
-        return raw.reshape(-1, self.n, size).transpose(1, 0, 2).reshape(self.n, -1)
-
-    def write(self, rows: Bytes) -> None:
-        """What `read` gave, changed."""
-        if self.permuted:
-            rows = rows.reshape(self.n, -1, self.tensor.stride(0)).transpose(1, 0, 2)
-        self.tensor.set_bytes(np.ascontiguousarray(rows).reshape(-1))
+def _reading(store: KeyValueStore, span: Span, ctx: Context) -> list[Tensor]:
+    """The graph that shows the span: permuted values are gathered."""
+    found = [_rows_of(store, i, tensor, span, ctx) for i, tensor in enumerate(store.tensors())]
+    if store.config.permuted_values:
+        found[1::2] = [ops.cont(values) for values in found[1::2]]
+        ctx.forward(*found[1::2])
+    ctx.expand(*found)
+    return found
 
 
-def _spans(store: KeyValueStore, cells: Int32Array, ctx: Context) -> Iterator[_Span]:
-    """Keys and values of each layer in turn, from the first of the cells to the last."""
-    begin, end = int(cells.min()), int(cells.max()) + 1
-    spans = []
-    for i, tensor in enumerate(store.tensors()):
-        if i % 2 and store.config.permuted_values:
-            spans.append(_Span(tensor, 0, store.n_cells, permuted=True))
-            continue
-        row = tensor.stride(1)
-        view = ops.view(tensor, (tensor.dim(0), end - begin), (row,), begin * row, ctx=ctx)
-        ctx.expand(view)
-        spans.append(_Span(view, begin, end - begin, permuted=False))
-    # Only then a view has an address.
-    ctx.alloc()
-    return iter(spans)
+def _bytes_of(store: KeyValueStore, i: int, tensor: Tensor, span: Span) -> Bytes:
+    raw = np.empty(tensor.nbytes, dtype=np.uint8)
+    tensor.read_into(raw)
+    if not _is_permuted(store, i):
+        return raw.reshape(span.n, -1)
+    return np.ascontiguousarray(raw.reshape(tensor.dim(1), span.n, -1).swapaxes(0, 1)).reshape(span.n, -1)
+
+
+def _write(store: KeyValueStore, span: Span, blocks: Sequence[Bytes]) -> None:
+    """Write what `_read` gave, changed."""
+    with Context(store.backend) as ctx:
+        into = _writing(store, span, ctx)
+        ctx.alloc()
+        for i, (tensor, block) in enumerate(zip(into, blocks, strict=True)):
+            ordered = block
+            if _is_permuted(store, i):
+                ordered = block.reshape(span.n, tensor.dim(1), -1).swapaxes(0, 1)
+            tensor.set_bytes(np.ascontiguousarray(ordered).reshape(-1))
+        if store.config.permuted_values:
+            ctx.compute()
+
+
+def _writing(store: KeyValueStore, span: Span, ctx: Context) -> list[Tensor]:
+    """The graph that takes the span: permuted values are inputs, which it scatters."""
+    into = [_rows_of(store, i, tensor, span, ctx) for i, tensor in enumerate(store.tensors())]
+    if store.config.permuted_values:
+        given = [ctx.input(values.dtype, values.shape) for values in into[1::2]]
+        copies = [ops.copy(new, values) for new, values in zip(given, into[1::2], strict=True)]
+        ctx.expand(*into[::2], *copies)
+        into[1::2] = given
+    else:
+        ctx.expand(*into)
+    return into
+
+
+def _is_permuted(store: KeyValueStore, i: int) -> bool:
+    """Whether the cells of the i-th tensor lie along its rows."""
+    return store.config.permuted_values and i % 2 == 1
+
+
+def _rows_of(store: KeyValueStore, i: int, tensor: Tensor, span: Span, ctx: Context) -> Tensor:
+    """Its part for a span: [row, cells], or [cells, row] where it is permuted."""
+    step = tensor.stride(1)
+    if _is_permuted(store, i):
+        return ops.view(tensor, (span.n, tensor.dim(1)), (step,), span.begin * tensor.stride(0), ctx=ctx)
+    return ops.view(tensor, (tensor.dim(0), span.n), (step,), span.begin * step, ctx=ctx)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from ollama_engine.input import Int32Array
 from ollama_engine.kvcache.config import CacheConfig, LayerShape
+from ollama_engine.kvcache.moves import Moves
 from ollama_engine.ml import ops
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
@@ -116,6 +117,18 @@ class KeyValueStore:
         for keys, values in zip(self._keys, self._values, strict=True):
             yield keys
             yield values
+
+    @property
+    def can_move_rows(self) -> bool:
+        """Whether the rows of a cell lie side by side in host memory, so that `move_rows` works."""
+        return not self._permuted and all(self.backend.devices[device].kind == "cpu" for device in self._storages)
+
+    def move_rows(self, moves: Moves) -> None:
+        """Copy keys and values of the sources to the targets, as they are."""
+        for tensor in self.tensors():
+            storage = tensor.owner
+            assert isinstance(storage, Storage)
+            storage.move_rows(tensor, moves.sources, moves.targets)
 
     def zero(self, cells: npt.NDArray[np.bool_]) -> None:
         """Zero the keys and values of the chosen cells, bool [n_cells]."""

@@ -51,6 +51,8 @@ cdef class Backend:
     cdef uint64_t planned
     # Bytes that the CPU's kernels need beside the results of the largest graph planned.
     cdef size_t work
+    # Bytes that constants may still take before the system is asked again what is available.
+    cdef size_t constant_room
     # The context that ggml works on with the GIL released.
     cdef object busy
     # Whether `busy` was started with Context.launch and not waited for yet.

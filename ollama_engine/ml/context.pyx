@@ -31,6 +31,8 @@ from ollama_engine.ml.types cimport kind_of, shape_to_ne, type_of, whole
 from ollama_engine.ml.window cimport Window, window_over
 
 cdef size_t CHUNK = 64 * 1024
+# To ask the system what is available takes 100 us: a 64th of it may be used up before it is asked again.
+cdef size_t SHARE = 64
 
 
 cdef class Context(Computation):
@@ -125,19 +127,9 @@ cdef class Context(Computation):
         cdef lib.ggml_backend_buffer_type_t kind = self.backend.cpu_buffer_type()
         cdef size_t align = lib.ggml_backend_buft_get_alignment(kind)
         cdef size_t size = (lib.ggml_nbytes(t.ptr) + align - 1) // align * align
-        cdef size_t chunk_size
         cdef Buffer chunk
         if not self.chunks or self.chunk_used + size > self.chunk_size:
-            if size > available_bytes():
-                raise NoMemoryError(f"{size} bytes are needed; {available_bytes()} are available")
-            chunk_size = max(size, CHUNK)
-            chunk = new_buffer(lib.ggml_backend_buft_alloc_buffer(kind, chunk_size))
-            if chunk is None:
-                raise NoMemoryError(f"no memory for a constant of {size} bytes")
-            self.charge(0)  # finding out what is available may have let another thread close this context
-            self.chunks.append(chunk)
-            self.chunk_size = chunk_size
-            self.chunk_used = 0
+            self.add_chunk(kind, max(size, CHUNK))
         chunk = <Buffer>self.chunks[-1]
         address = chunk.base() + self.chunk_used
         if zeroed:
@@ -145,6 +137,23 @@ cdef class Context(Computation):
         lib.ggml_backend_tensor_alloc(chunk.buffer, t.ptr, address)
         self.chunk_used += size
         self.placed.add(<size_t>t.ptr)
+        return 0
+
+    cdef int add_chunk(self, lib.ggml_backend_buffer_type_t kind, size_t size) except -1:
+        cdef size_t available
+        if size > self.backend.constant_room:
+            available = available_bytes()
+            if size > available:
+                raise NoMemoryError(f"{size} bytes are needed; {available} are available")
+            self.backend.constant_room = max(size, available // SHARE)
+        cdef Buffer chunk = new_buffer(lib.ggml_backend_buft_alloc_buffer(kind, size))
+        if chunk is None:
+            raise NoMemoryError(f"no memory for a constant of {size} bytes")
+        self.charge(0)  # finding out what is available may have let another thread close this context
+        self.backend.constant_room -= min(size, self.backend.constant_room)
+        self.chunks.append(chunk)
+        self.chunk_size = size
+        self.chunk_used = 0
         return 0
 
     # -- the graph -----------------------------------------------------------------------------------------------------

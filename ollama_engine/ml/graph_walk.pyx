@@ -2,7 +2,7 @@
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint64_t
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport calloc, free, malloc
 
 from ollama_engine.ml cimport libggml as lib
 from ollama_engine.ml.tensor cimport root_of
@@ -140,7 +140,7 @@ cdef int _count_leaves(_Walk walk, lib.ggml_cgraph *graph, int *last) noexcept:
 cdef int expand_graph(lib.ggml_context *ctx, lib.ggml_cgraph *graph, lib.ggml_tensor *output) except -1:
     """Add nodes bottom up. ggml does it by recursion, for which a long chain needs more stack than there is."""
     cdef size_t most = lib.ggml_used_mem(ctx) // lib.ggml_tensor_overhead() + 1
-    cdef lib.ggml_tensor **stack = <lib.ggml_tensor **>calloc(most, sizeof(lib.ggml_tensor *))
+    cdef lib.ggml_tensor **stack = <lib.ggml_tensor **>malloc(most * sizeof(lib.ggml_tensor *))
     cdef lib.ggml_tensor *top
     cdef lib.ggml_tensor *operand
     cdef size_t depth = 1

@@ -22,7 +22,7 @@ class DeviceMemory:
     graph: int = 0
     """Intermediate results of the largest graph."""
     work: int = 0
-    """What the CPU's kernels take beside them while they compute that graph."""
+    """What the CPU takes beside them: its kernels while they compute that graph, and masks before."""
 
     @property
     def allocated(self) -> int:

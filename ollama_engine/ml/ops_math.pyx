@@ -13,13 +13,13 @@ from ollama_engine.ml.types cimport whole
 
 ctypedef lib.ggml_tensor *(*one_operand)(lib.ggml_context *, lib.ggml_tensor *) noexcept nogil
 
-_UNARY = {
+cdef dict _UNARY = {
     "abs": lib.GGML_UNARY_OP_ABS, "neg": lib.GGML_UNARY_OP_NEG, "tanh": lib.GGML_UNARY_OP_TANH,
     "relu": lib.GGML_UNARY_OP_RELU, "sigmoid": lib.GGML_UNARY_OP_SIGMOID, "gelu": lib.GGML_UNARY_OP_GELU,
     "gelu_quick": lib.GGML_UNARY_OP_GELU_QUICK, "silu": lib.GGML_UNARY_OP_SILU, "exp": lib.GGML_UNARY_OP_EXP,
     "softplus": lib.GGML_UNARY_OP_SOFTPLUS, "gelu_erf": lib.GGML_UNARY_OP_GELU_ERF,
 }  # fmt: skip
-_GATED = {
+cdef dict _GATED = {
     "relu": lib.GGML_GLU_OP_REGLU, "gelu": lib.GGML_GLU_OP_GEGLU, "silu": lib.GGML_GLU_OP_SWIGLU,
     "gelu_erf": lib.GGML_GLU_OP_GEGLU_ERF, "gelu_quick": lib.GGML_GLU_OP_GEGLU_QUICK,
 }  # fmt: skip

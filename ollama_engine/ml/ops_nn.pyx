@@ -9,7 +9,7 @@ from ollama_engine.ml.operands cimport dense, finite
 from ollama_engine.ml.tensor cimport Graph, Tensor, describe, graph_of, root_of, wrap
 from ollama_engine.ml.types cimport check_size, whole
 
-_ROPE_MODES = {"norm": 0, "neox": 2}
+cdef dict _ROPE_MODES = {"norm": 0, "neox": 2}
 
 # ggml notes each row for each expert that it might go to, 8 bytes each.
 cdef int64_t MAX_ROUTES = 1LL << 27
@@ -112,19 +112,18 @@ def rope(Tensor x not None, Tensor positions not None, n_dims, *, str mode not N
     The first `n_dims` of each head turn: adjacent pairs with mode "norm", halves with "neox". `factors` f32
     [n_dims / 2] divide the angles. freq_scale, ext_factor, attn_factor and the betas are YaRN's (Peng et al. 2023).
     """
-    names = ("freq_base", "freq_scale", "ext_factor", "attn_factor", "beta_fast", "beta_slow")
-    numbers = [finite(value, "rope", name) for name, value in zip(
-        names, (freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow))]
+    cdef double base = finite(freq_base, "rope", "freq_base"), squeeze = finite(freq_scale, "rope", "freq_scale")
+    cdef double ext = finite(ext_factor, "rope", "ext_factor"), attn = finite(attn_factor, "rope", "attn_factor")
+    cdef double fast = finite(beta_fast, "rope", "beta_fast"), slow = finite(beta_slow, "rope", "beta_slow")
     cdef int64_t turning = whole(n_dims), trained = whole(n_ctx_orig)
-    if mode not in _ROPE_MODES:
+    found = _ROPE_MODES.get(mode)
+    if found is None:
         raise ShapeError(f"rope: mode is norm or neox, got {mode!r}")
-    if not numbers[0] > 1 or not 0 <= trained < 1 << 31:
-        raise ShapeError(f"rope: freq_base must be above 1 and n_ctx_orig not negative, got {numbers[0]}, {trained}")
-    if numbers[2] != 0 and (trained < 1 or not numbers[1] > 0 or not min(numbers[4:]) > 0):
+    if not base > 1 or not 0 <= trained < 1 << 31:
+        raise ShapeError(f"rope: freq_base must be above 1 and n_ctx_orig not negative, got {base}, {trained}")
+    if ext != 0 and (trained < 1 or not squeeze > 0 or not fast > 0 or not slow > 0):
         raise ShapeError("rope: YaRN (ext_factor not 0) needs n_ctx_orig, freq_scale and both betas above 0")
-    cdef float base = numbers[0], squeeze = numbers[1], ext = numbers[2]
-    cdef float attn = numbers[3], fast = numbers[4], slow = numbers[5]
-    cdef int kind = _ROPE_MODES[mode]
+    cdef int kind = found
     cdef Graph graph = graph_of(x, positions, factors)
     cdef lib.ggml_tensor *a = x.ptr
     cdef lib.ggml_tensor *p = positions.ptr
@@ -187,7 +186,8 @@ def softmax(Tensor a not None, Tensor mask=None, scale=1.0, Tensor sinks=None):
     return wrap(graph, result)
 
 
-_KEY_TYPES = (lib.GGML_TYPE_F32, lib.GGML_TYPE_F16, lib.GGML_TYPE_BF16, lib.GGML_TYPE_Q8_0, lib.GGML_TYPE_Q4_0)
+cdef bint _is_key_type(lib.ggml_type kind) noexcept:
+    return kind in (lib.GGML_TYPE_F32, lib.GGML_TYPE_F16, lib.GGML_TYPE_BF16, lib.GGML_TYPE_Q8_0, lib.GGML_TYPE_Q4_0)
 
 
 def flash_attention(Tensor q not None, Tensor k not None, Tensor v not None, Tensor mask=None, scale=1.0, *,
@@ -210,9 +210,10 @@ def flash_attention(Tensor q not None, Tensor k not None, Tensor v not None, Ten
     cdef lib.ggml_tensor *a = q.ptr
     cdef lib.ggml_tensor *b = k.ptr
     cdef lib.ggml_tensor *c = v.ptr
-    for t in (q, k, v):
-        _check_attention_operand(<Tensor>t)
-    if a.type != lib.GGML_TYPE_F32 or b.type not in _KEY_TYPES or c.type not in _KEY_TYPES:
+    _check_attention_operand(q)
+    _check_attention_operand(k)
+    _check_attention_operand(v)
+    if a.type != lib.GGML_TYPE_F32 or not _is_key_type(b.type) or not _is_key_type(c.type):
         raise ShapeError("flash_attention: q is f32, k and v are f32, f16, bf16, q8_0 or q4_0; "
                          f"got {describe(q)}, {describe(k)}, {describe(v)}")
     if a.ne[0] != b.ne[0] or b.ne[1] != c.ne[1] or a.ne[2] % b.ne[2] or a.ne[2] % c.ne[2] or b.ne[2] != c.ne[2]:

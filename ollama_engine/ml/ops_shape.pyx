@@ -1,7 +1,5 @@
 """Views, copies and rows: moving values without changing them (but for their type)."""
 
-import itertools
-
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t
 
@@ -11,7 +9,9 @@ from ollama_engine.ml cimport libggml as lib
 from ollama_engine.ml.context cimport Context
 from ollama_engine.ml.operands cimport dense, dense_f32
 from ollama_engine.ml.tensor cimport Graph, Tensor, alive, describe, graph_of, root_of, wrap
-from ollama_engine.ml.types cimport check_size, shape_to_ne, type_of, whole
+from ollama_engine.ml.types cimport check_size, first_of, shape_to_ne, type_of, whole
+
+cdef int64_t FAR = 1LL << 48  # no offset or stride is as large
 
 
 cdef Graph _graph(Tensor t, Context ctx):
@@ -39,34 +39,56 @@ def view(Tensor t not None, shape, strides=None, offset=0, Context ctx=None):
     """
     cdef int64_t ne[4]
     cdef size_t nb[4]
-    cdef int i
-    cdef object end
-    dims = tuple(itertools.islice((shape,) if isinstance(shape, int) else shape, 5))
-    given = () if strides is None else tuple([whole(s) for s in itertools.islice(strides, 4)])
+    cdef int64_t steps[4]
+    cdef bint sane, whole_units
+    cdef tuple dims = first_of(shape, 5), given = () if strides is None else first_of(strides, 4)
+    cdef Py_ssize_t i, n_given = len(given)
     cdef int64_t start = whole(offset)
+    for i in range(n_given):
+        steps[i] = whole(given[i])
     alive(t)
     shape_to_ne(dims, t.ptr.type, ne)
-    if strides is not None and len(given) != len(dims) - 1:
+    if strides is not None and n_given != len(dims) - 1:
         raise ShapeError(f"view: shape {dims} needs {len(dims) - 1} strides, got {given}")
-    if not 0 <= start < 1 << 48 or any(not 0 < s < 1 << 48 for s in given):
+    cdef int64_t unit = lib.ggml_type_size(t.ptr.type)
+    sane, whole_units = 0 <= start < FAR, start % unit == 0
+    for i in range(n_given):
+        sane, whole_units = sane and 0 < steps[i] < FAR, whole_units and steps[i] % unit == 0
+    if not sane:
         raise ShapeError(f"view: offset and strides are bytes in a sane range, got {start} and {given}")
-    unit = lib.ggml_type_size(t.ptr.type)
-    if start % unit or any(s % unit for s in given):
+    if not whole_units:
         raise ShapeError(f"view: offset and strides are multiples of {unit} bytes, got {start} and {given}")
-    nb[0] = unit
-    nb[1] = lib.ggml_row_size(t.ptr.type, ne[0])
+    nb[0], nb[1] = unit, lib.ggml_row_size(t.ptr.type, ne[0])
     for i in range(1, 4):
-        nb[i] = given[i - 1] if i - 1 < len(given) else (nb[1] if i == 1 else nb[i - 1] * ne[i - 1])
-    row = lib.ggml_row_size(t.ptr.type, ne[0])
-    end = start + max(row + sum((ne[i] - 1) * nb[i] for i in range(1, 4)), row * ne[1] * ne[2] * ne[3])
-    alive(t)
+        if i <= n_given:
+            nb[i] = steps[i - 1]
+        elif i > 1:
+            nb[i] = nb[i - 1] * ne[i - 1]
     if not lib.ggml_is_contiguous(t.ptr):
         raise ShapeError(f"view: {describe(t)} is not contiguous; view its source, or ops.cont(...) of it")
-    if end > lib.ggml_nbytes(t.ptr):
-        raise ShapeError(f"view: shape {dims} with strides {given} from byte {start} needs {end} bytes, "
-                         f"but {describe(t)} has {lib.ggml_nbytes(t.ptr)}")
+    if not _lies_inside(t.ptr, ne, nb, start):
+        raise ShapeError(f"view: shape {dims} with strides {given} from byte {start} needs "
+                         f"{_bytes_needed(t.ptr, ne, nb, start)} bytes, but {describe(t)} has {lib.ggml_nbytes(t.ptr)}")
     cdef Graph graph = _graph(t, ctx)
     return wrap(graph, lib.ggml_view_4d(graph.ctx, t.ptr, ne[0], ne[1], ne[2], ne[3], nb[1], nb[2], nb[3], start))
+
+
+cdef bint _lies_inside(lib.ggml_tensor *t, const int64_t *ne, const size_t *nb, int64_t start) noexcept:
+    """Whether `t` has all elements of a view, and at least as many."""
+    cdef int64_t size = lib.ggml_nbytes(t), row = lib.ggml_row_size(t.type, ne[0]), end = start + row
+    cdef int i
+    for i in range(1, 4):
+        if ne[i] > 1:
+            if nb[i] > <size_t>(size // (ne[i] - 1)):  # the product may be more than 64 bits hold
+                return False
+            end += (ne[i] - 1) * nb[i]
+    return end <= size and start + row * ne[1] * ne[2] * ne[3] <= size
+
+
+cdef object _bytes_needed(lib.ggml_tensor *t, const int64_t *ne, const size_t *nb, object start):
+    row = lib.ggml_row_size(t.type, ne[0])
+    last = sum([(<object>ne[i] - 1) * nb[i] for i in range(1, 4)])
+    return start + max(row + last, <object>row * ne[1] * ne[2] * ne[3])
 
 
 def reshape(Tensor t not None, *shape):
@@ -85,7 +107,7 @@ def reshape(Tensor t not None, *shape):
 def permute(Tensor t not None, axis0, axis1, axis2, axis3):
     """Dimension i of `t` becomes dimension axis_i of the result; a view."""
     cdef int64_t a0 = whole(axis0), a1 = whole(axis1), a2 = whole(axis2), a3 = whole(axis3)
-    if sorted((a0, a1, a2, a3)) != [0, 1, 2, 3]:
+    if not (0 <= (a0 | a1 | a2 | a3) <= 3) or (1 << a0 | 1 << a1 | 1 << a2 | 1 << a3) != 0b1111:
         raise ShapeError(f"permute: the axes must be 0, 1, 2, 3 in some order, got {(a0, a1, a2, a3)}")
     cdef Graph graph = graph_of(t)
     cdef int64_t ne[4]
@@ -101,13 +123,14 @@ def transpose(Tensor t not None):
     return permute(t, 1, 0, 2, 3)
 
 
-_DENSE_TYPES = (lib.GGML_TYPE_F32, lib.GGML_TYPE_F16, lib.GGML_TYPE_BF16)
+cdef bint _is_float(lib.ggml_type kind) noexcept:
+    return kind in (lib.GGML_TYPE_F32, lib.GGML_TYPE_F16, lib.GGML_TYPE_BF16)
 
 
 def cont(Tensor t not None):
     """A contiguous copy."""
     cdef Graph graph = graph_of(t)
-    if t.ptr.type not in _DENSE_TYPES and t.ptr.type != lib.GGML_TYPE_I32:
+    if not _is_float(t.ptr.type) and t.ptr.type != lib.GGML_TYPE_I32:
         raise ShapeError(f"cont: expected f32, f16, bf16 or i32, got {describe(t)}")
     return wrap(graph, lib.ggml_cont(graph.ctx, t.ptr))
 
@@ -121,9 +144,9 @@ def cast(Tensor t not None, str dtype not None):
 
 
 cdef int _check_copy(str op, Tensor source, lib.ggml_type kind) except -1:
-    if source.ptr.type not in _DENSE_TYPES:
+    if not _is_float(source.ptr.type):
         raise ShapeError(f"{op}: expected f32, f16 or bf16, got {describe(source)}")
-    if kind in _DENSE_TYPES:
+    if _is_float(kind):
         return 0
     if kind != lib.GGML_TYPE_Q8_0 and kind != lib.GGML_TYPE_Q4_0:
         raise ShapeError(f"{op}: the result is f32, f16, bf16, q8_0 or q4_0")
@@ -218,7 +241,7 @@ def get_rows(Tensor table not None, Tensor index not None):
 
 cdef int _check_row_type(str op, Tensor table) except -1:
     cdef lib.ggml_type kind = table.ptr.type
-    if kind not in _DENSE_TYPES and kind != lib.GGML_TYPE_I32 and not lib.ggml_is_quantized(kind):
+    if not _is_float(kind) and kind != lib.GGML_TYPE_I32 and not lib.ggml_is_quantized(kind):
         raise ShapeError(f"{op}: rows of {describe(table)} cannot be read")
     if kind == lib.GGML_TYPE_Q8_1 or kind == lib.GGML_TYPE_Q8_K:
         raise ShapeError(f"{op}: {describe(table)} is an intermediate type of ggml's kernels, not one to store")
@@ -241,7 +264,7 @@ def set_rows(Tensor table not None, Tensor rows not None, Tensor index not None)
         raise ShapeError(f"set_rows: the values must be f32 with contiguous rows, got {describe(rows)}")
     if c.type not in (lib.GGML_TYPE_I32, lib.GGML_TYPE_I64) or not lib.ggml_is_contiguous(c):
         raise ShapeError(f"set_rows: the index must be contiguous i32 or i64, got {describe(index)}")
-    if a.type not in _DENSE_TYPES and a.type != lib.GGML_TYPE_Q8_0 and a.type != lib.GGML_TYPE_Q4_0:
+    if not _is_float(a.type) and a.type != lib.GGML_TYPE_Q8_0 and a.type != lib.GGML_TYPE_Q4_0:
         raise ShapeError(f"set_rows: the table is f32, f16, bf16, q8_0 or q4_0, got {describe(table)}")
     if not lib.ggml_is_contiguous(a) or a.nb[0] != lib.ggml_type_size(a.type):
         raise ShapeError(f"set_rows: the table {describe(table)} must be contiguous")

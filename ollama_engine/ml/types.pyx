@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 
+from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from cpython.number cimport PyNumber_Index
 from libc.stdint cimport int64_t
 
@@ -14,6 +15,7 @@ from ollama_engine.ml cimport libggml as lib
 # ggml counts rows and columns in 32 bits, and multiplies sizes without looking.
 cdef int64_t MAX_DIM = (1LL << 31) - 1
 cdef int64_t MAX_ELEMENTS = 1LL << 40
+cdef tuple INTEGERS = (int, np.integer)
 
 cdef dict _type_ids():
     cdef dict ids = {}
@@ -83,19 +85,35 @@ cdef int check_size(const int64_t *ne) except -1:
     return 0
 
 
+cdef tuple first_of(object values, Py_ssize_t most):
+    """At most so many of the values of an iterable, or one that is a number itself."""
+    if type(values) is tuple and len(<tuple>values) <= most:
+        return values
+    return (values,) if isinstance(values, INTEGERS) else tuple(itertools.islice(values, most))
+
+
+cdef int64_t _dimension(object value) except -1:
+    """`value` as a number, 0 where it is none that a dimension may be."""
+    cdef int overflow = 0
+    cdef int64_t number
+    if not PyLong_CheckExact(value):
+        if not isinstance(value, INTEGERS):
+            return 0
+        value = int(value)
+    number = PyLong_AsLongLongAndOverflow(value, &overflow)
+    return number if not overflow and 1 <= number <= MAX_DIM else 0
+
+
 cdef int shape_to_ne(object shape, lib.ggml_type type, int64_t *ne) except -1:
     """Check a shape (1 to 4 positive dimensions, whole blocks per row, no overflow) and write it as four numbers."""
-    cdef int i
-    cdef tuple dims = (shape,) if isinstance(shape, (int, np.integer)) else tuple(itertools.islice(shape, 5))
-    if not 1 <= len(dims) <= 4:
+    cdef tuple dims = first_of(shape, 5)
+    cdef Py_ssize_t i, n = len(dims)
+    if not 1 <= n <= 4:
         raise ShapeError(f"a tensor has 1 to 4 dimensions, got shape {dims}")
     for i in range(4):
-        ne[i] = 1
-    for i in range(len(dims)):
-        dim = dims[i]
-        if not isinstance(dim, (int, np.integer)) or not 1 <= dim <= MAX_DIM:
+        ne[i] = _dimension(dims[i]) if i < n else 1
+        if ne[i] == 0:
             raise ShapeError(f"dimensions are whole numbers from 1 to 2**31 - 1, got shape {dims}")
-        ne[i] = dim
     check_size(ne)
     if ne[0] % lib.ggml_blck_size(type):
         raise ShapeError(f"rows of {dtype_name(type)} come in blocks of {lib.ggml_blck_size(type)}, got shape {dims}")

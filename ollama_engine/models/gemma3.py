@@ -3,8 +3,7 @@
 Gemma 2 with normalized queries and keys in place of soft caps, and five local layers to each global one. Global layers
 rotate by another base, and stretch positions where the context is long. Source: Gemma team 2025.
 
-Early files of the 1B model carry a final soft cap of Gemma 2, which the model does not have; it is not read. Files of
-Ollama's converter have other names for the bases, and those of the larger models miss the factor of 8.
+Early files of the 1B model carry a final soft cap of Gemma 2, which the model does not have; it is not read.
 """
 
 from __future__ import annotations
@@ -23,8 +22,6 @@ from ollama_engine.models.qwen3 import NormedAttention
 
 WIDEST = 62
 """Layers of the 27B model; see gemma2."""
-STRETCHED = (34, 48, 62)
-"""Layers of the models whose global positions are divided by 8."""
 
 
 class Layer(gemma2.Layer):
@@ -43,8 +40,7 @@ class Gemma3(Decoder):
     @staticmethod
     def read_options(metadata: Metadata, n_vocab: int) -> DecoderOptions:
         """See Decoder."""
-        fields = read_decoder(metadata, n_vocab, head_dim=256)
-        o = DecoderOptions(**fields | {"rope": _global_rope(metadata, fields["rope"], fields["n_layer"])})
+        o = DecoderOptions(**read_decoder(metadata, n_vocab, head_dim=256))
         windows = read_windows(metadata, o.n_layer, period=6)
         return replace(
             o,
@@ -56,12 +52,3 @@ class Gemma3(Decoder):
     def embed(self, tokens: Tensor) -> Tensor:
         """See Decoder."""
         return ops.scale(super().embed(tokens), math.sqrt(self.options.n_embd))
-
-
-def _global_rope(metadata: Metadata, rope: nn.Rope, n_layer: int) -> nn.Rope:
-    ours = "rope.local.freq_base" in metadata or "rope.global.freq_base" in metadata
-    if "rope.freq_base" not in metadata:
-        rope = replace(rope, base=metadata.f32("rope.global.freq_base", 1e6))
-    if ours and "rope.scaling.factor" not in metadata and n_layer in STRETCHED:
-        rope = replace(rope, scale=1 / 8)
-    return rope

@@ -176,6 +176,6 @@ def read_local_ropes(
     metadata: Metadata, rope: nn.Rope, windows: tuple[int | None, ...], base: float
 ) -> tuple[nn.Rope, ...]:
     """`rope` for layers that see all; local ones have a base of their own, or `base`, and no scaling."""
-    base = metadata.f32("rope.freq_base_swa", metadata.f32("rope.local.freq_base", base))
+    base = metadata.f32("rope.freq_base_swa", base)
     local = nn.Rope(n_dims=rope.n_dims, mode=rope.mode, base=nn.check_base("rope.freq_base_swa", base))
     return tuple(local if window else rope for window in windows)

@@ -4,6 +4,9 @@ A Llama with biases on queries, keys and values, and rotations of halves instead
 
 transformers has a sliding window for the upper layers, which no published model switches on and GGUF has no key for;
 conversion refuses such a config.
+
+Qwen2-VL and Qwen2.5-VL have the same text part: `general.architecture` = qwen25vl. Their positions have three axes,
+which are the same number for a token of text: rotation is the usual one.
 """
 
 from __future__ import annotations
@@ -32,3 +35,9 @@ class Qwen2(Decoder):
     architecture = "qwen2"
 
     layers = nn.Blocks(Layer, "n_layer")
+
+
+class Qwen25VL(Qwen2):
+    """The text part of a model that reads images."""
+
+    architecture = "qwen25vl"

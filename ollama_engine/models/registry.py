@@ -25,16 +25,21 @@ _BUILT_IN = {
     "gemma3": "ollama_engine.models.gemma3:Gemma3",
     "gpt-oss": "ollama_engine.models.gpt_oss:GptOss",
     "llama": "ollama_engine.models.llama:Llama",
+    "mistral3": "ollama_engine.models.mistral3:Mistral3",
     "modern-bert": "ollama_engine.models.modern_bert:ModernBert",
     "nomic-bert": "ollama_engine.models.bert:NomicBert",
     "olmo2": "ollama_engine.models.olmo2:Olmo2",
     "phi3": "ollama_engine.models.phi3:Phi3",
     "qwen2": "ollama_engine.models.qwen2:Qwen2",
+    "qwen25vl": "ollama_engine.models.qwen2:Qwen25VL",
     "qwen2moe": "ollama_engine.models.qwen_moe:Qwen2Moe",
     "qwen3": "ollama_engine.models.qwen3:Qwen3",
     "qwen3moe": "ollama_engine.models.qwen_moe:Qwen3Moe",
     "starcoder2": "ollama_engine.models.starcoder2:StarCoder2",
 }
+
+_READS_IMAGES = {"llama4": "Llama 4", "mllama": "Llama 3.2 Vision"}
+"""Models that can be converted, and whose text part is no other model's."""
 
 
 def architectures() -> tuple[str, ...]:
@@ -52,6 +57,11 @@ def model_class(architecture: str) -> type[Model]:
         if entry.name == architecture:
             loaded: Any = entry.load()
             return cast("type[Model]", loaded)
+    if architecture in _READS_IMAGES:
+        raise UnsupportedModelError(
+            f"architecture {architecture!r} ({_READS_IMAGES[architecture]}) reads images, which is not supported yet; "
+            f"supported: {', '.join(architectures())}"
+        )
     raise UnsupportedModelError(
         f"architecture {architecture!r} is not supported; supported: {', '.join(architectures())}"
     )

@@ -21,7 +21,7 @@ class Answer:
     def coming(self) -> bool:
         """Whether somebody may still take chunks from it."""
         ticket = self.generation.ticket
-        return self.before is None and not (ticket.done or ticket.cancelled)
+        return self.before is None and not (ticket.done or ticket.unwanted)
 
     def tokens(self) -> list[int]:
         """What the session holds after it, which has ended: its context, without what nobody has taken."""

@@ -44,8 +44,12 @@ class AsyncStream(AsyncIterator[Chunk]):
     """
 
     def __init__(self, engine: object) -> None:
-        self._mailbox = _Mailbox(asyncio.get_running_loop())
+        try:
+            self._mailbox = _Mailbox(asyncio.get_running_loop())
+        except RuntimeError:
+            raise RuntimeError("no running event loop: call astream in an async function, or use stream") from None
         self.ticket = Ticket(self._mailbox)
+        self.ticket.watch(self)
         self._engine = engine
         self._ended = False
 
@@ -89,6 +93,9 @@ class AsyncStream(AsyncIterator[Chunk]):
             raise ClosedError("the stream has ended, or was closed, before its completion was asked for")
         return collect(chunks)
 
+    def __repr__(self) -> str:
+        return f"AsyncStream({'ended' if self._ended else 'open'})"
+
     async def __aenter__(self) -> AsyncStream:
         return self
 
@@ -96,11 +103,6 @@ class AsyncStream(AsyncIterator[Chunk]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
-
-    def __del__(self) -> None:
-        ticket = getattr(self, "ticket", None)  # absent when no event loop runs
-        if ticket is not None:
-            ticket.cancelled = True
 
 
 async def completions(streams: list[AsyncStream]) -> list[Completion]:

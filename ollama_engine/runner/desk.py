@@ -8,8 +8,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ollama_engine.errors import ConfigError
+from ollama_engine.runner.executor import FloatArray
 from ollama_engine.runner.hold import Hold
-from ollama_engine.runner.intake import new_generation
+from ollama_engine.runner.intake import new_generation, new_scoring
 from ollama_engine.runner.loading import Loaded
 from ollama_engine.runner.loop import Loop
 from ollama_engine.runner.prompts import Prompt, prompt_ids, several
@@ -76,6 +77,27 @@ class Desk:
         """A request, to be handed to the loop. Raises what is wrong with it."""
         return new_generation(self.loaded, ids, params, terms, ticket, follows=follows, hold=hold)
 
+    def hand_in(self, request: Request, prompt: Prompt, params: SamplingParams, options: RequestOptions) -> Request:
+        """Start a request and give it back. Raises as `start` does."""
+        try:
+            ids = self.ids(prompt)
+            request.prompt = tuple(ids)
+            request.generation = self.start(ids, params, Terms.of(options), request.ticket)
+            return request
+        except BaseException:  # an interrupt may come when it is handed in
+            request.ticket.cancelled = True
+            raise
+
+    def logits(self, request: Request, prompt: Prompt) -> FloatArray:
+        """See `Engine.logits`; by a request that is watched."""
+        try:
+            scoring = new_scoring(self.loaded, self.ids(prompt), request.ticket)
+            self.loop.submit(scoring)
+            next(request)
+            return scoring.rows
+        finally:
+            request.ticket.cancelled = True
+
     def start_all(
         self, handle: Callable[[], AnyHandle], prompts: Iterable[Prompt], params: SamplingParams, n: int | None,
         options: RequestOptions,
@@ -90,8 +112,13 @@ class Desk:
                 handles.append(handle())
                 made.append(self.make(ids, variant, terms, handles[-1].ticket, follows=first))
                 first = first or made[-1]
-        self.loop.submit(*made)
-        return handles
+        try:
+            self.loop.submit(*made)
+            return handles
+        except BaseException:
+            for one in made:
+                one.ticket.cancelled = True
+            raise
 
     def fork(self, request: Request, params: SamplingParams | None, options: RequestOptions) -> Request:
         """See `Engine.fork`."""
@@ -100,8 +127,12 @@ class Desk:
         ids = [*request.prompt, *request.tokens]
         fork = Request(request.engine, ids)
         terms = source.terms.replaced(options)
-        fork.generation = self.start(ids, params or source.params, terms, fork.ticket, follows=source)
-        return fork
+        try:
+            fork.generation = self.start(ids, params or source.params, terms, fork.ticket, follows=source)
+            return fork
+        except BaseException:
+            fork.ticket.cancelled = True
+            raise
 
 
 def check_forkable(request: Request, engine: object) -> None:

@@ -20,7 +20,7 @@ from ollama_engine.errors import (
     UnsupportedModelError,
 )
 from ollama_engine.ml.metadata import Metadata
-from ollama_engine.models import Embeds, Encoder
+from ollama_engine.models import Embeds, Encoder, known_values
 from ollama_engine.runner.embed_queue import EmbedJob, EmbedQueue
 from ollama_engine.runner.embedder import Embedder, Text
 from ollama_engine.runner.loading import Loaded
@@ -99,7 +99,7 @@ class EmbedDesk:
     """Where texts are handed in, from any thread. Raises ConfigError, TokenizerError and the errors of `Loop.do`."""
 
     def __init__(self, loaded: Loaded, loop: Loop) -> None:
-        metadata = Metadata(loaded.gguf.metadata)
+        metadata = known_values(loaded.gguf.metadata)
         self._loaded = loaded
         self._loop = loop
         self._said = read_pooling(metadata)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Generic, TypeVar
@@ -65,14 +66,24 @@ class End(Errand[None]):
             core.add_task(self)
 
 
-class Release:
-    """A session lets go of the cache. Nobody waits: finalisers ask for it."""
+class Release(weakref.ref[object]):
+    """A session lets go of the cache: it is closed, or nobody has it any more. Nobody waits.
 
-    def __init__(self, hold: Hold) -> None:
-        self._hold = hold
+    When `session` goes, `ask`, which is no Python code, is called with this. An interrupt in a finaliser would be
+    swallowed, and what the session holds would stay.
+    """
+
+    _hold: Hold
+
+    @classmethod
+    def of(cls, session: object, hold: Hold, ask: Callable[[Release], None]) -> Release:
+        """What lets go of `hold` for `session`."""
+        made = cls(session, ask)
+        made._hold = hold
+        return made
 
     def run(self, core: Core) -> None:
-        """Called by the loop."""
+        """Called by the loop; once more does no harm."""
         core.space.release(self._hold)
 
     def fail(self, error: BaseException) -> None:

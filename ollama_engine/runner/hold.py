@@ -15,6 +15,8 @@ class Hold:
 
     slot: int | None = None
     """None until something was computed."""
+    release: object = None
+    """What is done when the session goes: it must outlive the session, and does as long as the cache knows the hold."""
     closed: bool = False
     """The session is gone; a request of it that still runs is one like any other."""
 

@@ -108,7 +108,9 @@ def _refuse_encoder(loaded: Loaded) -> None:
 
 def _check(prompt: Sequence[int], n_vocab: int) -> None:
     if not prompt:
-        raise ConfigError("the prompt has no tokens, and the model puts none before it; give at least one")
+        raise ConfigError(
+            "the prompt is empty, and the model puts no token before it; give a text, token ids, or a list of prompts"
+        )
     bad = [token for token in prompt if not 0 <= token < n_vocab]
     if bad:
         raise TokenizerError(f"token {bad[0]} is not in the vocabulary (0 to {n_vocab - 1})")

@@ -14,15 +14,15 @@ from dataclasses import dataclass, fields, replace
 from ollama_engine.config import EngineConfig
 from ollama_engine.errors import ConfigError, ModelFormatError, NoMemoryError, ShapeError
 from ollama_engine.kvcache import Cache, CacheConfig, LayerShape, make_cache, make_null_cache
+from ollama_engine.kvcache.mask import mask_bytes
 from ollama_engine.ml.backend import MAX_NODES_LIMIT, Backend
 from ollama_engine.ml.gguf import GGUFFile
 from ollama_engine.ml.hostmem import available_bytes
 from ollama_engine.ml.memory import DeviceMemory, MemoryReport
-from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.types import block_of
 from ollama_engine.ml.weights import Weights
-from ollama_engine.models import Encoder, FitsContext, Model, ShiftsKeys, model_class
+from ollama_engine.models import Encoder, FitsContext, Model, ShiftsKeys, known_names, known_values, model_class
 from ollama_engine.runner.executor import Executor
 from ollama_engine.runner.pooling import read_pooling
 from ollama_engine.tokenizer import Tokenizer, from_metadata
@@ -36,6 +36,9 @@ NODES_PER_WEIGHT = 32
 
 RESUME_TOKENS = 1024
 """How far back a sequence can be resumed where layers see a window or chunk only."""
+
+IMAGE_PARTS = ("v.", "mm.")
+"""How names of tensors begin that read images."""
 
 LOGIT_ROWS = 32
 """Rows of logits that one step may ask for; more (all rows of a prompt) are computed in several steps."""
@@ -62,7 +65,7 @@ class Loaded:
 
     def memory(self) -> MemoryReport:
         """What was taken, by device and layer."""
-        return _report(self.backend, self.weights, self.cache.nbytes)
+        return _report(self.backend, self.weights, self.cache.nbytes, self.cache.mask_bytes)
 
     def close(self) -> None:
         """Free everything."""
@@ -78,17 +81,19 @@ def load(path: str | os.PathLike[str], config: EngineConfig, progress: Progress 
     """
     with _naming(os.fsdecode(path)), contextlib.ExitStack() as undo:
         gguf = undo.enter_context(GGUFFile(path))
-        metadata = Metadata(gguf.metadata)
-        factory = model_class(gguf.architecture)
+        metadata = known_values(gguf.metadata)
+        factory = model_class(metadata.architecture)
         tokenizer = from_metadata(gguf.metadata)
         backend = undo.enter_context(Backend(_backend_params(config), max_nodes=_max_nodes(gguf)))
         weights = undo.enter_context(Weights(backend, gguf))
         planned_cache: dict[str, int] = {}
+        planned_masks = 0
         try:
             _refuse_if_too_large(backend, weights)
             weights.load(progress)
-            model = factory(metadata, weights)
+            model = factory(metadata, known_names(gguf.architecture, weights))
             _check_model(model, gguf)
+            read_pooling(metadata)  # raises for one that nobody knows
             config = config.for_model(model.context_length)
             if isinstance(model, FitsContext):
                 model.fit_context(_num_ctx(config))
@@ -97,7 +102,8 @@ def load(path: str | os.PathLike[str], config: EngineConfig, progress: Progress 
                 cache, executor = _make_encoder(backend, model, config)
             else:
                 planned_cache = _plan_cache(backend, weights, model, config)
-                _refuse_cache_if_too_large(backend, planned_cache)
+                planned_masks = _plan_masks(model, config)
+                _refuse_cache_if_too_large(backend, planned_cache, planned_masks)
                 cache = _make_cache(backend, weights, model, config)
                 executor = Executor(backend, model, cache, _batch_size(config), max(LOGIT_ROWS, config.parallel))
             executor.reserve(config.parallel)
@@ -105,7 +111,7 @@ def load(path: str | os.PathLike[str], config: EngineConfig, progress: Progress 
             # Last, because decoding can do without: what the model needs comes first.
             weights.pack()
         except NoMemoryError as error:
-            report = error.report or _report(backend, weights, planned_cache)
+            report = error.report or _report(backend, weights, planned_cache, planned_masks)
             raise NoMemoryError(f"{gguf.path} does not fit: {error}\n{report}", report) from error
         undo.pop_all()
     return Loaded(os.fsdecode(path), config, gguf, tokenizer, backend, weights, model, cache, executor)
@@ -161,14 +167,25 @@ def _plan_cache(backend: Backend, weights: Weights, model: Model, config: Engine
     return planned
 
 
-def _refuse_cache_if_too_large(backend: Backend, planned: dict[str, int]) -> None:
+def _plan_masks(model: Model, config: EngineConfig) -> int:
+    """Bytes of this process in which the masks of a full batch are made, one for each kind of layers."""
+    kinds = {
+        (layer.window, layer.chunk): _cells(layer, config) for layer in model.cache_layers if layer.image_rows is None
+    }
+    return sum(mask_bytes(_batch_size(config), n) for n in kinds.values())
+
+
+def _refuse_cache_if_too_large(backend: Backend, planned: dict[str, int], masks: int) -> None:
     host = backend.devices[-1]
     for device in backend.devices:
-        free = available_bytes() if device is host else device.memory_free
-        if planned.get(device.name, 0) > free:
+        cache, beside, free = planned.get(device.name, 0), 0, device.memory_free
+        if device is host:
+            beside, free = masks, available_bytes()
+        if cache + beside > free:
+            also = f" and {beside >> 20} MiB for masks" if beside else ""
             raise NoMemoryError(
-                f"the cache takes {planned[device.name] >> 20} MiB on {device.name}, which has {free >> 20} MiB free; "
-                "lower num_ctx or parallel, or choose a smaller kv_cache_type"
+                f"the cache takes {cache >> 20} MiB{also} on {device.name}, which has {free >> 20} MiB free; lower "
+                "num_ctx, parallel or batch_size, or choose a smaller kv_cache_type"
             )
 
 
@@ -233,21 +250,24 @@ def _decide_flash_attention(backend: Backend, config: EngineConfig, layers: tupl
 def _check_model(model: Model, gguf: GGUFFile) -> None:
     if model.n_vocab < 1:
         raise ModelFormatError("the model has no vocabulary")
-    read_pooling(Metadata(gguf.metadata))  # raises for one that nobody knows
-    if model.unused_weights:
-        shown = ", ".join(model.unused_weights[:8])
-        log.warning("%d tensors of the file are not used by architecture %s: %s%s", len(model.unused_weights),
-                    gguf.architecture, shown, " ..." if len(model.unused_weights) > 8 else "")  # fmt: skip
+    images = [name for name in model.unused_weights if name.startswith(IMAGE_PARTS)]
+    if images:
+        log.warning("the file has a part that reads images, which is not supported yet: it answers text only")
+    unused = [name for name in model.unused_weights if name not in images]
+    if unused:
+        shown = ", ".join(unused[:8])
+        log.warning("%d tensors of the file are not used by architecture %s: %s%s", len(unused),
+                    gguf.architecture, shown, " ..." if len(unused) > 8 else "")  # fmt: skip
 
 
-def _report(backend: Backend, weights: Weights, cache: dict[str, int]) -> MemoryReport:
+def _report(backend: Backend, weights: Weights, cache: dict[str, int], masks: int) -> MemoryReport:
     plan, graph = weights.planned(), backend.graph_bytes()
     devices = tuple(
         DeviceMemory(
             device=d.name,
             cache=cache.get(d.name, 0),
             graph=graph[d.name],
-            work=backend.work_bytes() if d is backend.devices[-1] else 0,
+            work=backend.work_bytes() + masks if d is backend.devices[-1] else 0,
             **plan[d.name],
         )
         for d in backend.devices

@@ -6,8 +6,10 @@ import atexit
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
+from typing import Any
 
 from ollama_engine.errors import ClosedError, ComputeError, EngineBusyError
 from ollama_engine.runner.core import Core, Task
@@ -18,24 +20,35 @@ __all__ = ["Loop"]
 
 log = logging.getLogger(__name__)
 
-Work = Sequence | Task
+
+class _Owner(weakref.ref[object]):
+    """Comes into the queue when the owner is gone."""
+
+    __slots__ = ()
+
+
+Work = tuple[Sequence, ...] | Task | _Owner | None
+"""Requests of one call, a task, or what wakes a loop that is to close."""
 
 
 class Loop:
     """Steps the core on a thread of its own while there is work, until closed; `on_exit` runs there, as the last thing.
 
-    Closing may come from a finaliser, in any thread and at any place, so nothing there waits for a lock: flags are set
-    before they are looked at from the other side, and SimpleQueue.put may interrupt itself.
+    It closes by itself when `owner` is gone. Objects go in any thread and at any place, so what follows from it waits
+    for no lock, and is no Python code, in which an interrupt could be swallowed: SimpleQueue.put is called by weak
+    references, and may interrupt itself.
     """
 
-    def __init__(self, core: Core, max_queue: int, name: str, on_exit: Callable[[], None]) -> None:
+    def __init__(
+        self, core: Core, max_queue: int, name: str, on_exit: Callable[[], None], owner: object = None
+    ) -> None:
         # -- collaborators --
         self._core = core
         self._on_exit = on_exit
         # -- configuration --
         self._max_queue = max_queue
         # -- state --
-        self._inbox: SimpleQueue[Work | None] = SimpleQueue()
+        self._inbox: SimpleQueue[Work] = SimpleQueue()
         # A finaliser that runs in the middle of `submit` may submit too.
         self._counting = threading.RLock()
         self._submissions = 0
@@ -45,8 +58,17 @@ class Loop:
         self._fault: BaseException | None = None
         # -- thread --
         self._pid = os.getpid()
+        self._owner = None if owner is None else _Owner(owner, self.drop)
         self._thread = threading.Thread(target=self._serve, name=f"ollama_engine {name}", daemon=True)
-        self._thread.start()
+        self._serving = threading.Lock()
+
+    def start(self) -> None:
+        """Begin to serve. Raises RuntimeError when the system has no more threads; `on_exit` has run then."""
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._on_exit()
+            raise
         # The interpreter must not go away under a computation.
         atexit.register(self.close)
 
@@ -60,19 +82,25 @@ class Loop:
         """
         self.check_open()
         with self._counting:
-            coming = self._submissions - self._taken_in
-            if self._core.roster.is_full(self._max_queue - coming):
+            if self._core.roster.is_full(self._max_queue - self.coming):
                 self._core.monitor.metrics.ended("rejected")
                 raise EngineBusyError(f"max_queue is {self._max_queue}, and as many requests wait; try again later")
-            self._submissions += 1
+            number = max(self._submissions, self._taken_in) + 1
             for one in sequences:
-                one.submission = self._submissions
-                self._put(one)
+                one.submission = number
+            self._put(sequences)
+            # Last: for a submission that is counted and never comes, a place in the queue would stay taken.
+            self._submissions = number
 
     @property
     def coming(self) -> int:
         """Submissions that the core has not taken in yet."""
-        return self._submissions - self._taken_in
+        return max(0, self._submissions - self._taken_in)
+
+    @property
+    def drop(self) -> Callable[[Any], None]:
+        """What weak references to objects that are gone are handed to: the owner's, and those that are tasks."""
+        return self._inbox.put
 
     def do(self, task: Task) -> None:
         """Queue a task. Raises ClosedError and ComputeError as `submit` does."""
@@ -103,12 +131,15 @@ class Loop:
         self._closed = True
         self._inbox.put(None)
         if wait and threading.current_thread() is not self._thread:
+            # Thread.join takes a thread that runs on for ended when it is interrupted (bpo-45274), so it comes last.
+            with self._serving:
+                pass
             self._thread.join()
 
     def _put(self, work: Work) -> None:
         self._inbox.put(work)
         if self._ended:
-            self._refuse_rest()
+            self._refuse(work)
 
     def _reason(self, otherwise: str) -> ClosedError:
         if self._fault is None:
@@ -120,53 +151,61 @@ class Loop:
     # -- the thread ----------------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        try:
-            while not self._closed:
-                self._take_in()
-                if not self._closed and self._core.busy:
-                    self._core.step()
-        except BaseException as error:
-            self._fault = error
-            report(log, logging.CRITICAL, "the engine closes after a fault", exc_info=True)
-        finally:
-            self._closed = True
+        with self._serving:
             try:
-                self._core.fail_all(self._reason("the Engine was closed while this request was served"))
+                while not self._closed:
+                    self._take_in()
+                    if not self._closed and self._core.busy:
+                        self._core.step()
+            except BaseException as error:
+                self._fault = error
+                report(log, logging.CRITICAL, "the engine closes after a fault", exc_info=True)
             finally:
-                self._ended = True
-                self._refuse_rest()
-                atexit.unregister(self.close)
-                self._on_exit()
+                self._finish()
+
+    def _finish(self) -> None:
+        self._closed = True
+        try:
+            self._core.fail_all(self._reason("the Engine was closed while this request was served"))
+        finally:
+            self._ended = True
+            self._refuse_rest()
+            atexit.unregister(self.close)
+            self._on_exit()
 
     def _take_in(self) -> None:
         """Hand what came to the core; waits for something while there is nothing to do."""
         try:
             while True:
                 work = self._inbox.get(block=not self._core.busy)
-                if work is None or self._closed:
-                    if work is not None:
-                        self._refuse(work)
-                    return
-                if isinstance(work, Sequence):
-                    self._core.add(work)
-                    self._taken_in = max(self._taken_in, work.submission)
+                if work is None or isinstance(work, _Owner):
+                    self._closed = True
+                elif self._closed:
+                    self._refuse(work)
+                elif isinstance(work, tuple):
+                    for one in work:
+                        self._core.add(one)
+                    self._taken_in = max(self._taken_in, work[0].submission)
                 else:
                     self._core.add_task(work)
+                if self._closed:
+                    return
         except Empty:
             pass
 
     def _refuse_rest(self) -> None:
         while True:
             try:
-                work = self._inbox.get_nowait()
+                self._refuse(self._inbox.get_nowait())
             except Empty:
                 return
-            if work is not None:
-                self._refuse(work)
 
     def _refuse(self, work: Work) -> None:
+        if work is None or isinstance(work, _Owner):
+            return
         error = self._reason("the Engine was closed before this request was served")
-        if isinstance(work, Sequence):
-            work.ticket.send(error)
+        if isinstance(work, tuple):
+            for one in work:
+                one.ticket.send(error)
         else:
             work.fail(error)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ollama_engine.config import Pooling
-from ollama_engine.ml.metadata import Metadata, MetadataValue
-from ollama_engine.models import Embeds, Encoder
+from ollama_engine.ml.metadata import MetadataValue
+from ollama_engine.models import Embeds, Encoder, known_values
 from ollama_engine.runner.loading import Loaded
 from ollama_engine.runner.pooling import default_pooling, read_pooling
 
@@ -55,7 +55,7 @@ class ModelInfo:
 def model_info(loaded: Loaded) -> ModelInfo:
     """Read it from a loaded model."""
     name, model = loaded.gguf.metadata.get("general.name"), loaded.model
-    said = read_pooling(Metadata(loaded.gguf.metadata))
+    said = read_pooling(known_values(loaded.gguf.metadata))
     return ModelInfo(
         path=loaded.path,
         architecture=loaded.gguf.architecture,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from ollama_engine.errors import ContextOverflowError
 from ollama_engine.runner.inputs import Group, ceil_cut, floor_cut
 
-__all__ = ["Shift", "Truncation", "plan_shift", "plan_truncation"]
+__all__ = ["Shift", "Truncation", "plan_eviction", "plan_shift", "plan_truncation"]
 
 
 class Shift(NamedTuple):
@@ -73,3 +74,22 @@ def plan_truncation(n_inputs: int, num_ctx: int, num_keep: int, groups: Sequence
             f"num_ctx is {num_ctx}; lower num_keep or open the Engine with a larger num_ctx"
         )
     return Truncation(keep, range(keep, begin))
+
+
+def plan_eviction(candidates: Sequence[int], fits: Callable[[Collection[int]], bool]) -> list[int] | None:
+    """Which of the candidates leave so that something `fits`; None where it would not if all of them left.
+
+    Those that come first leave first, and nobody leaves for nothing: without any one of them it would not fit. `fits`
+    says how it were without these; where more leave, it never fits less.
+    """
+    if fits(()):
+        return []
+    if not candidates or not fits(candidates):
+        return None
+    enough = 1 + bisect_left(range(1, len(candidates)), True, key=lambda n: fits(candidates[:n]))
+    leaving = list(candidates[:enough])
+    for one in leaving[-2::-1]:  # the last one is needed
+        others = [other for other in leaving if other != one]
+        if fits(others):
+            leaving = others
+    return leaving

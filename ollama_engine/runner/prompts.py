@@ -27,18 +27,17 @@ def prompt_ids(tokenizer: Tokenizer, prompt: Prompt, *, add_special: bool = True
     if isinstance(prompt, str):
         return tokenizer.encode(prompt, add_special=add_special)
     if isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, (Sequence, np.ndarray)):
-        raise ConfigError(f"a prompt is a str or a sequence of token ids, got {type(prompt).__name__}")
-    try:
-        return [_token_id(t) for t in prompt]
-    except TypeError:
-        raise ConfigError(
-            "a prompt of token ids holds whole numbers only; several prompts go into a list, to generate"
-        ) from None
+        hint = "; decode it, or give what tokenize makes of it" if isinstance(prompt, (bytes, bytearray)) else ""
+        raise ConfigError(f"a prompt is a str or a sequence of token ids, got {type(prompt).__name__}{hint}")
+    return [_token_id(t, prompt) for t in prompt]
 
 
-def _token_id(value: object) -> int:
+def _token_id(value: object, prompt: object) -> int:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-        raise TypeError
+        raise ConfigError(
+            f"a prompt of token ids holds whole numbers only, got a {type(value).__name__} in a "
+            f"{type(prompt).__name__}; several prompts go into a list, to generate or agenerate"
+        )
     return int(value)
 
 

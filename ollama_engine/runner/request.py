@@ -6,10 +6,11 @@ import logging
 import os
 import threading
 import time
+import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, cast
 
 from ollama_engine.errors import ClosedError, DeadlineError
 from ollama_engine.sample import TokenLogprobs
@@ -27,7 +28,6 @@ __all__ = [
     "Ticket",
     "Usage",
     "collect",
-    "results",
 ]
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ FinishReason = Literal["stop", "length"]
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a request took. Seconds are wall-clock time.
+    """What a request took. Seconds are wall-clock time, to the microsecond.
 
     Attributes:
         prompt_tokens: of the prompt as it was given, dropped ones included.
@@ -137,8 +137,10 @@ class Ticket:
 
     def __init__(self, mailbox: Mailbox) -> None:
         self.mailbox = mailbox
-        # A plain flag, set once: finalisers set it too, which may run anywhere and must not wait for a lock.
+        # A plain flag, set once: to set it takes no call, so that no interrupt comes in between.
         self.cancelled = False
+        self._gone: list[object] = []
+        self._watch: weakref.ref[object] | None = None
         self._broken = False
         self.taken = 0
         """Tokens of the chunks that the caller has taken."""
@@ -146,6 +148,19 @@ class Ticket:
         """Whether it has taken the last one, or the error."""
         self.ended = False
         """Whether that one has been sent."""
+
+    def watch(self, handle: object) -> None:
+        """The request ends when nobody has this object any more.
+
+        An interrupt in a finaliser is swallowed, with what the finaliser was to do. `list.append` is none of Python's
+        code, and nothing comes in between.
+        """
+        self._watch = weakref.ref(handle, self._gone.append)
+
+    @property
+    def unwanted(self) -> bool:
+        """Whether it was cancelled, or its handle dropped."""
+        return self.cancelled or bool(self._gone)
 
     def note(self, event: Event) -> bool:
         """The caller has taken an event; whether it was the last one."""
@@ -167,22 +182,63 @@ class Ticket:
             self._broken = self.cancelled = True
 
 
+class _Events:
+    """The events of one request, for any number of threads; each goes to one. All are kept: an interrupt loses none."""
+
+    def __init__(self) -> None:
+        self.all: list[Event] = []
+        self.n_taken = 0
+        self._taking = threading.Lock()
+        # One for each event that waits. A superfluous one has somebody look in vain, a missing one would let him wait.
+        self._bell: SimpleQueue[None] = SimpleQueue()
+
+    def put(self, event: Event) -> None:
+        """Called from the engine's thread."""
+        self.all.append(event)
+        self._bell.put(None)
+
+    def over(self) -> bool:
+        """Whether the last one has been taken."""
+        return bool(self.n_taken) and _is_last(self.all[self.n_taken - 1])
+
+    def take(self, deadline: float | None) -> Event | None:
+        """The next one; None after the last. Raises Empty when the deadline, of `time.monotonic`, is over."""
+        if self.over():
+            return None
+        try:
+            while True:
+                self._bell.get(timeout=None if deadline is None else _left(deadline))
+                with self._taking:
+                    if self.over():
+                        self._bell.put(None)  # for others who wait
+                        return None
+                    if self.n_taken < len(self.all):
+                        self.n_taken += 1
+                        if self.over():
+                            self._bell.put(None)
+                        return self.all[self.n_taken - 1]
+        except Empty:
+            raise
+        except BaseException:
+            self._bell.put(None)  # whoever was interrupted may have heard it
+            raise
+
+
 class Request(Iterator[Chunk]):
     """A generation that was handed to an engine: iterate over its chunks, or wait for its `result`.
 
-    `cancel` ends it at the engine's next step. Dropping a request does not. Several threads may take chunks from one
-    request; each chunk goes to one. `engine` is kept alive until the request is gone.
+    `cancel` ends it at the engine's next step. Dropping a request does not; an interrupt (KeyboardInterrupt, or what
+    another signal handler raises) in `next` or `result` does. Several threads may take chunks from one request; each
+    chunk goes to one. `engine` is kept alive until the request is gone.
     """
 
-    def __init__(self, engine: object = None, prompt: Iterable[int] = ()) -> None:
+    def __init__(self, engine: object = None, prompt: Iterable[int] = (), *, watched: bool = False) -> None:
         self.engine = engine
-        self._events: SimpleQueue[Event] = SimpleQueue()
+        self._events = _Events()
         self.ticket = Ticket(self._events)
-        self._lock = threading.Lock()
+        if watched:  # dropping this one does cancel it
+            self.ticket.watch(self)
         self._pid = os.getpid()
-        self._taken: list[Chunk] = []
-        self._ended = False
-        self._error: BaseException | None = None
         self.prompt = tuple(prompt)
         """Token ids of the prompt, as it was given."""
         self.generation: Generation | None = None
@@ -191,7 +247,8 @@ class Request(Iterator[Chunk]):
     @property
     def tokens(self) -> tuple[int, ...]:
         """Tokens of the chunks that have been taken so far."""
-        return tuple(token for chunk in list(self._taken) for token in chunk.tokens)
+        taken = self._events.all[: self._events.n_taken]
+        return tuple(token for chunk in taken if isinstance(chunk, Chunk) for token in chunk.tokens)
 
     @property
     def cancelled(self) -> bool:
@@ -211,7 +268,15 @@ class Request(Iterator[Chunk]):
         self.ticket.cancelled = True
 
     def __next__(self) -> Chunk:
-        return self._next(None)
+        event = self._take(None)
+        if isinstance(event, Chunk):
+            return event
+        if event is None:
+            raise StopIteration
+        try:
+            raise event
+        finally:
+            del event  # which would hold this frame, and by it the engine
 
     def result(self, timeout: float | None = None) -> Completion:
         """The whole completion, chunks that were taken before included; waits for its end.
@@ -220,58 +285,34 @@ class Request(Iterator[Chunk]):
         seconds; the request goes on then.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        while not self._ended:
-            try:
-                self._next(deadline)
-            except StopIteration:
-                break
-        if self._error is not None:
-            raise self._error
-        return collect(self._taken)
-
-    def _next(self, deadline: float | None) -> Chunk:
-        if not self._lock.acquire(timeout=-1 if deadline is None else _left(deadline)):
-            raise _too_late()
+        while self._take(deadline) is not None:
+            pass
+        last = self._events.all[-1]
+        if isinstance(last, Chunk):
+            return collect(cast(list[Chunk], self._events.all))
         try:
-            if self._ended:
-                raise StopIteration
-            event = self._take(deadline)
-            self._ended = self.ticket.note(event)
-            if isinstance(event, Chunk):
-                self._taken.append(event)
-                return event
-            self._error = event
-            try:
-                raise event
-            finally:
-                del event  # which would hold this frame, and by it the engine
+            raise last
         finally:
-            self._lock.release()
+            del last
 
-    def _take(self, deadline: float | None) -> Event:
-        if self._pid != os.getpid():
+    def __repr__(self) -> str:
+        state = "ended" if self.done else "cancelled" if self.ticket.unwanted else "under way"
+        return f"Request({len(self.prompt)} prompt tokens, {len(self.tokens)} answer tokens taken, {state})"
+
+    def _take(self, deadline: float | None) -> Event | None:
+        if self._pid != os.getpid() and not self._events.over():
             raise ClosedError("this request was started before the process forked; its answer goes to the parent")
         try:
-            return self._events.get(timeout=None if deadline is None else _left(deadline))
+            event = self._events.take(deadline)
+            if event is not None:
+                self.ticket.note(event)
+            return event
         except Empty:
-            raise _too_late() from None
-        except BaseException:  # KeyboardInterrupt
-            self.cancel()
+            raise DeadlineError("the request has not ended within the timeout of this call; it goes on") from None
+        except BaseException:  # an interrupt
+            self.ticket.cancelled = True
             raise
 
 
 def _left(deadline: float) -> float:
     return min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)
-
-
-def _too_late() -> DeadlineError:
-    return DeadlineError("the request has not ended within the timeout of this call; it goes on")
-
-
-def results(requests: list[Request]) -> list[Completion]:
-    """All completions, in this order. When one raises, the others are cancelled."""
-    try:
-        return [request.result() for request in requests]
-    finally:
-        for request in requests:
-            request.cancel()

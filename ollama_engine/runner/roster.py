@@ -58,8 +58,8 @@ class Roster:
 
     def check(self) -> None:
         """Raise AssertionError unless it agrees with the histories."""
+        self._space.check()
         histories = self._space.histories
-        histories.check()
         live = [slot for slot in range(len(histories)) if histories.state(slot) == "live"]
         held = [one.slot for one in self.running.values()]
         assert sorted(slot for slot in held if slot is not None) == live, "running sequences and live histories"
@@ -115,7 +115,7 @@ class Roster:
         places += self.vacant
         if len(self.waiting) < places:
             return False
-        return len({one.submission for one in list(self.waiting) if not one.ticket.cancelled}) >= places
+        return len({one.submission for one in list(self.waiting) if not one.ticket.unwanted}) >= places
 
     # -- leaving -------------------------------------------------------------------------------------------------------
 
@@ -130,7 +130,7 @@ class Roster:
             chosen = list(self.running.values())
         for one in chosen:
             timeout = one.terms.timeout
-            if one.ticket.cancelled:
+            if one.ticket.unwanted:
                 self.end(one, ClosedError("the request was cancelled, or its stream was closed, before it ended"))
             elif timeout is not None and now - one.submitted_at > timeout:
                 self.end(one, DeadlineError(f"the request has not ended within its timeout of {timeout} s"))

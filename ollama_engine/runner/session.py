@@ -19,7 +19,7 @@ from ollama_engine.runner.errand import End, Errand, Release
 from ollama_engine.runner.hold import Hold, Saved
 from ollama_engine.runner.inputs import Inputs
 from ollama_engine.runner.prompts import Prompt
-from ollama_engine.runner.request import Completion, Request, Ticket, collect
+from ollama_engine.runner.request import Completion, Request, Ticket
 from ollama_engine.runner.session_file import SessionFile, layout_of, write_session
 from ollama_engine.runner.stream import Stream
 from ollama_engine.runner.terms import RequestOptions, Terms, whole
@@ -49,17 +49,17 @@ class Session:
     request that finds no room because of them raises ContextOverflowError.
     """
 
-    def __init__(self, engine: object, desk: Desk, tokens: list[int] | None = None) -> None:
+    def __init__(self, engine: object, desk: Desk) -> None:
         self._engine = engine  # kept alive
         self._desk = desk
         self._hold = Hold()
-        self._tokens: list[int] = tokens or []
+        self._tokens: list[int] = []
         self._answer: Answer | None = None
         # A call holds a lock of its own: `with` lets go of that whatever a signal handler raises, and wherever.
         self._turn = Lock()
         self._choosing = RLock()
         self._closed = False
-        self._released = False
+        self._release = self._hold.release = Release.of(self, self._hold, desk.loop.drop)
 
     # -- what it holds -------------------------------------------------------------------------------------------------
 
@@ -85,10 +85,11 @@ class Session:
     # -- growing -------------------------------------------------------------------------------------------------------
 
     def append(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> None:
-        """Add text, or token ids, and compute its keys and values now. The first text gets the begin token.
+        """Add text, or token ids, and compute its keys and values now.
 
-        Texts are tokenized one by one. With on_overflow "truncate" or "shift" tokens leave where there are more than
-        num_ctx, as they leave a prompt. Raises as `Engine.generate` does; the session is as it was then.
+        The first text gets the begin token, an empty one too, as an empty prompt does; later ones do not. Texts are
+        tokenized one by one. With on_overflow "truncate" or "shift" tokens leave where there are more than num_ctx, as
+        they leave a prompt. Raises as `Engine.generate` does; the session is as it was then.
         """
         with (turn := Lock()):
             self._begin(turn)
@@ -109,15 +110,16 @@ class Session:
 
     def stream(self, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestOptions]) -> Stream:
         """`generate`, piece by piece. Where the stream is closed early, the session keeps the chunks taken from it."""
-        with (turn := Lock()):
-            self._begin(turn)
-            request = Request(self._engine, self._tokens)
-            try:
+        request = Request(self._engine)
+        stream = Stream(request)
+        try:
+            with (turn := Lock()):
+                self._begin(turn)
                 self._start(self._tokens, params, options, request.ticket).before = None
-                return Stream(request)
-            except BaseException:
-                request.ticket.cancelled = True
-                raise
+            return stream
+        except BaseException:
+            request.ticket.cancelled = True
+            raise
 
     async def aappend(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> None:
         """`append` for asyncio."""
@@ -142,21 +144,21 @@ class Session:
 
         Right after an answer that was cut off, it waits for the step that ends that one.
         """
-        with (turn := Lock()):
-            self._begin(turn)
-            stream = AsyncStream(self._engine)
-            try:
+        stream = AsyncStream(self._engine)
+        try:
+            with (turn := Lock()):
+                self._begin(turn)
                 self._start(self._tokens, params, options, stream.ticket).before = None
-                return stream
-            except BaseException:
-                stream.ticket.cancelled = True
-                raise
+            return stream
+        except BaseException:
+            stream.ticket.cancelled = True
+            raise
 
     def _complete(self, ids: list[int], params: SamplingParams, options: RequestOptions) -> Completion:
-        request = Request(self._engine, ids)
+        request = Request(self._engine, watched=True)
         try:
             answer = self._start(ids, params, options, request.ticket)
-            completion = collect(list(Stream(request)))
+            completion = request.result()
             answer.before = None
         except BaseException:
             request.ticket.cancelled = True
@@ -209,20 +211,21 @@ class Session:
 
     def fork(self) -> Session:
         """Another session of the same tokens, which share their cells. Raises ContextOverflowError: see above."""
-        with (turn := Lock()):
-            self._begin(turn)
-            fork, inputs = Session(self._engine, self._desk, list(self._tokens)), Inputs.text(self._tokens)
+        fork = Session(self._engine, self._desk)
+        try:
+            with (turn := Lock()):
+                self._begin(turn)
+                fork._tokens, inputs = list(self._tokens), Inputs.text(self._tokens)
 
-            def share(core: Core) -> None:
-                core.space.trim(self._hold, inputs)
-                core.space.fork(self._hold, fork._hold, core.monitor.clock())
+                def share(core: Core) -> None:
+                    core.space.trim(self._hold, inputs)
+                    core.space.fork(self._hold, fork._hold, core.monitor.clock())
 
-            try:
                 self._do(share)
-            except BaseException:
-                fork.close()
-                raise
             return fork
+        except BaseException:
+            fork.close()
+            raise
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
@@ -296,14 +299,11 @@ class Session:
 
     def close(self) -> None:
         """Cancel an answer that is still coming, and let go of the cache. Any thread may; safe to call twice."""
-        if self._released:
-            return
         self._closed = True
         answer = self._answer
         if answer is not None:
             answer.generation.ticket.cancelled = True
-        self._desk.loop.post(Release(self._hold))
-        self._released = True
+        self._desk.loop.post(self._release)
 
     def __enter__(self) -> Session:
         if self._closed:
@@ -314,11 +314,6 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def __del__(self) -> None:
-        # A stream that is still read goes on, so this is not `close`.
-        if not getattr(self, "_released", True):
-            self._desk.loop.post(Release(self._hold))
 
     def __repr__(self) -> str:
         return f"Session({'closed' if self._closed else _counted(len(self._tokens))})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 
 from ollama_engine.errors import ContextOverflowError
 from ollama_engine.input import Int32Array
@@ -12,7 +13,7 @@ from ollama_engine.runner.executor import Executor
 from ollama_engine.runner.histories import Histories
 from ollama_engine.runner.hold import Hold, Saved
 from ollama_engine.runner.inputs import Inputs, floor_cut
-from ollama_engine.runner.overflow import plan_shift
+from ollama_engine.runner.overflow import plan_eviction, plan_shift
 from ollama_engine.runner.sequence import Generation, Sequence
 
 __all__ = ["Space"]
@@ -26,12 +27,21 @@ class Space:
     def __init__(self, cache: Cache, executor: Executor) -> None:
         self.cache = cache
         self.histories = Histories(MAX_SEQUENCES)
+        self._holds: dict[int, Hold] = {}
         self._executor = executor
 
     @property
     def room(self) -> int:
         """Tokens that can be computed without evicting anything."""
         return self.cache.room
+
+    def check(self) -> None:
+        """Raise AssertionError unless histories are consistent, and pinned as long as a session holds them."""
+        self.histories.check()
+        for slot in range(len(self.histories)):
+            hold = self._holds.get(slot)
+            assert self.histories.pinned(slot) == (hold is not None), "who pins"
+            assert hold is None or (hold.slot == slot and not hold.closed), "what is held"
 
     # -- coming and going ----------------------------------------------------------------------------------------------
 
@@ -53,8 +63,7 @@ class Space:
             self.cache.share(start.source, start.sequence, start.length)
         one.slot, one.submitted = start.sequence, start.length
         if hold is not None and hold.slot is None and not hold.closed:
-            self.histories.pin(start.sequence)
-            hold.slot = start.sequence
+            self._pin(start.sequence, hold)
         return True
 
     def _resume(self, one: Sequence, slot: int, now: float) -> None:
@@ -108,7 +117,8 @@ class Space:
         slot, length = self._take(now), self.histories.length(hold.slot)
         self.histories.share(hold.slot, slot, length)
         self.cache.share(hold.slot, slot, length)
-        self._pin(slot, other, now)
+        self._pin(slot, other)
+        self.histories.finish(slot, now)
 
     def save(self, hold: Hold) -> Saved:
         """A copy of what a session has."""
@@ -139,7 +149,8 @@ class Space:
             self.histories.release(slot)
             raise
         self.histories.restore(slot, tokens.part(0, saved.length), saved.exact)
-        self._pin(slot, hold, now)
+        self._pin(slot, hold)
+        self.histories.finish(slot, now)
 
     def _take(self, now: float) -> int:
         taken = self.histories.take(now)
@@ -149,15 +160,15 @@ class Space:
             self.cache.remove(taken.sequence)
         return taken.sequence
 
-    def _pin(self, slot: int, hold: Hold, now: float) -> None:
+    def _pin(self, slot: int, hold: Hold) -> None:
         self.histories.pin(slot)
-        self.histories.finish(slot, now)
-        hold.slot = slot
+        hold.slot, self._holds[slot] = slot, hold
 
     def release(self, hold: Hold) -> None:
         """A session lets go: its history stays until the cells are needed, as those of requests do."""
-        slot, hold.slot, hold.closed = hold.slot, None, True
+        slot, hold.slot, hold.closed, hold.release = hold.slot, None, True, None
         if slot is not None:
+            del self._holds[slot]
             self.histories.unpin(slot)
 
     # -- steps ---------------------------------------------------------------------------------------------------------
@@ -202,9 +213,12 @@ class Space:
         sequence = next(iter(self.histories.evict_candidates()), None)
         if sequence is None:
             return False
+        self._give_up(sequence)
+        return True
+
+    def _give_up(self, sequence: int) -> None:
         self.cache.remove(sequence)
         self.histories.release(sequence)
-        return True
 
     def shift(self, one: Generation) -> None:
         """Make place in a full context: the oldest half of what is not kept leaves. Nothing may compute.
@@ -223,14 +237,20 @@ class Space:
         """Turn the keys that stay to their new positions; False where that cannot be done."""
         if not self.cache.can_shift:
             return False
-        while True:
+
+        def fits(without: Collection[int]) -> bool:
+            # Cells that it shares are copied first.
             try:
-                self.cache.require_shift(slot, keep, discard)
-                break
+                self.cache.require_shift(slot, keep, discard, without)
             except ContextOverflowError:
-                # It shares cells, which must be copied first.
-                if not self.evict():
-                    return False
+                return False
+            return True
+
+        given_up = plan_eviction(self.histories.evict_candidates(), fits)
+        if given_up is None:
+            return False
+        for sequence in given_up:
+            self._give_up(sequence)
         self._executor.moved()
         self.cache.shift(slot, keep, discard)
         if self.histories.length(slot):

@@ -18,6 +18,7 @@ class Stream(Iterator[Chunk]):
 
     def __init__(self, request: Request) -> None:
         self._request = request
+        request.ticket.watch(self)
         self._closed = False
 
     def __next__(self) -> Chunk:
@@ -25,7 +26,7 @@ class Stream(Iterator[Chunk]):
             raise StopIteration
         try:
             chunk = next(self._request)
-        except BaseException:
+        except Exception:
             if self._closed:  # another thread closed the stream while this one waited
                 raise StopIteration from None
             raise
@@ -38,6 +39,9 @@ class Stream(Iterator[Chunk]):
         self._closed = True
         self._request.cancel()
 
+    def __repr__(self) -> str:
+        return f"Stream({'closed' if self._closed else 'open'}, of {self._request!r})"
+
     def __enter__(self) -> Stream:
         return self
 
@@ -45,7 +49,3 @@ class Stream(Iterator[Chunk]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def __del__(self) -> None:
-        if hasattr(self, "_request"):  # an interrupt can come before
-            self.close()

@@ -4,10 +4,11 @@
     Sampler          _sample.pyx    one sequence: sample, accept, logprobs, fork, reset
     sample_rows      _sample.pyx    one step for all rows with the GIL released
     accept_rows      _sample.pyx    one accepted token for each row
+    sampler_instructions  _sample.pyx  what the kernels were compiled for; all give the same tokens
     TokenLogprobs    logprobs.py    what `Sampler.logprobs` returns
 
-The work is done in csrc: sample.c (penalties, order of operations), select.c (top-k), dist.c (softmax, top-p, min-p,
-draw), philox.h (random numbers).
+The work is done in csrc: sample.c (penalties, order of operations), select.c (top-k), dist.c (top-p, min-p, draw),
+row_kernels.c (softmax and other loops over whole rows, for each instruction set), philox.h (random numbers).
 
 The names below are imported when they are first used: parameters are wanted where no sampler, and no numpy, is.
 """
@@ -18,11 +19,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ollama_engine.sample._sample import Sampler, accept_rows, sample_rows
+    from ollama_engine.sample._sample import Sampler, accept_rows, sample_rows, sampler_instructions
     from ollama_engine.sample.logprobs import TokenLogprobs
     from ollama_engine.sample.params import LogitBias, SamplingParams
 
-__all__ = ["LogitBias", "Sampler", "SamplingParams", "TokenLogprobs", "accept_rows", "sample_rows"]
+__all__ = [
+    "LogitBias",
+    "Sampler",
+    "SamplingParams",
+    "TokenLogprobs",
+    "accept_rows",
+    "sample_rows",
+    "sampler_instructions",
+]
 
 _HOMES = {
     "LogitBias": "params",
@@ -31,6 +40,7 @@ _HOMES = {
     "TokenLogprobs": "logprobs",
     "accept_rows": "_sample",
     "sample_rows": "_sample",
+    "sampler_instructions": "_sample",
 }
 
 

@@ -15,7 +15,31 @@ from ollama_engine.errors import ConfigError, NoMemoryError, SamplingError, Shap
 from ollama_engine.sample.logprobs import TokenLogprobs
 from ollama_engine.sample.params import SamplingParams
 
-__all__ = ["Sampler", "accept_rows", "sample_rows"]
+__all__ = ["Sampler", "accept_rows", "sample_rows", "sampler_instructions"]
+
+
+def sampler_instructions():
+    """The instruction sets that this CPU has kernels of the sampler for, the slowest ("scalar") first."""
+    return tuple(_kernels)
+
+
+cdef dict _find_kernels():
+    cdef dict found = {}
+    for number in range(lib.OE_ROW_SETS):
+        if lib.oe_row_kernels_find(<lib.oe_row_set><int>number) != NULL:
+            found[lib.oe_row_set_name(<lib.oe_row_set><int>number).decode()] = number
+    return found
+
+
+cdef dict _kernels = _find_kernels()
+
+
+cdef const lib.oe_row_kernels *_kernels_of(object instructions) except NULL:
+    if instructions is None:
+        return lib.oe_row_kernels_find(<lib.oe_row_set><int>max(_kernels.values()))
+    if instructions not in _kernels:
+        raise ConfigError(f"no {instructions!r} kernels of the sampler here; there are {tuple(_kernels)}")
+    return lib.oe_row_kernels_find(<lib.oe_row_set><int>_kernels[instructions])
 
 
 @final  # sample_rows goes past Python: an override would be ignored there
@@ -40,8 +64,9 @@ cdef class Sampler:
 
     Use a Sampler from one thread at a time; different Samplers are independent.
 
-    params: SamplingParams. n_vocab: number of logits, 1..2^24.
-    Raises ConfigError (n_vocab, or a logit_bias outside of it) and NoMemoryError.
+    params: SamplingParams. n_vocab: number of logits, 1..2^24. instructions: one of `sampler_instructions()`, which all
+    give the same tokens; None takes the fastest.
+    Raises ConfigError (n_vocab, a logit_bias outside of it, unknown instructions) and NoMemoryError.
     """
 
     cdef lib.oe_sampler *_sampler
@@ -51,7 +76,7 @@ cdef class Sampler:
     # The seed in use: the one of params, or the fresh one that was drawn in its place.
     cdef readonly object seed
 
-    def __cinit__(self, params, n_vocab):
+    def __cinit__(self, params, n_vocab, instructions=None):
         if not isinstance(params, SamplingParams):
             raise TypeError(f"params must be SamplingParams, got {type(params).__name__}")
         self.params = params
@@ -65,8 +90,8 @@ cdef class Sampler:
             repeat_last_n=params.repeat_last_n, repeat_penalty=params.repeat_penalty,
             presence_penalty=params.presence_penalty, frequency_penalty=params.frequency_penalty, seed=self.seed)
         cdef int32_t n_bias = len(bias)
-        self._sampler = lib.oe_sampler_create(&native, self.n_vocab, &ids[0] if n_bias else NULL,
-                                              &values[0] if n_bias else NULL, n_bias)
+        self._sampler = lib.oe_sampler_create(&native, self.n_vocab, _kernels_of(instructions),
+                                              &ids[0] if n_bias else NULL, &values[0] if n_bias else NULL, n_bias)
         if self._sampler is NULL:
             raise NoMemoryError(f"no memory for a sampler over {self.n_vocab} tokens")
 

@@ -1,5 +1,17 @@
-# csrc/sample.h, in header order.
+# csrc/row_kernels.h and sample.h, in header order.
 from libc.stdint cimport int32_t, int64_t, uint64_t
+
+
+cdef extern from "row_kernels.h" nogil:
+    ctypedef enum oe_row_set:
+        OE_ROWS_SCALAR
+        OE_ROW_SETS
+
+    ctypedef struct oe_row_kernels:
+        pass
+
+    const oe_row_kernels *oe_row_kernels_find(oe_row_set set) noexcept
+    const char *oe_row_set_name(oe_row_set set) noexcept
 
 
 cdef extern from "sample.h" nogil:
@@ -25,8 +37,8 @@ cdef extern from "sample.h" nogil:
     ctypedef struct oe_sampler:
         pass
 
-    oe_sampler *oe_sampler_create(const oe_sample_params *params, int32_t n_vocab, const int32_t *bias_id,
-                                  const float *bias, int32_t n_bias) noexcept
+    oe_sampler *oe_sampler_create(const oe_sample_params *params, int32_t n_vocab, const oe_row_kernels *kernels,
+                                  const int32_t *bias_id, const float *bias, int32_t n_bias) noexcept
     oe_sampler *oe_sampler_copy(const oe_sampler *source) noexcept
     void oe_sampler_destroy(oe_sampler *sampler) noexcept
     void oe_sampler_reset(oe_sampler *sampler) noexcept

@@ -101,6 +101,10 @@ class SamplingParams:
         metadata={"help": "report log-probabilities: the chosen token's and those of this many best ones [>= 0]"},
     )
 
+    def __repr__(self) -> str:
+        given = (one.name for one in fields(self) if getattr(self, one.name) != one.default)
+        return f"SamplingParams({', '.join(f'{name}={getattr(self, name)!r}' for name in given)})"
+
     def __post_init__(self) -> None:
         checked: dict[str, Any] = {
             "temperature": _number("temperature", self.temperature, 0),

@@ -5,8 +5,10 @@
     tokenizer.decode(ids)
 
 - `metadata`, `vocab`, `special_tokens`: what the file says, and what is known beyond it
-- `pretokenizer_table`, `pretokenizer`, `bpe`: byte-pair encoding; `spm`: SentencePiece; `wordpiece`: BERT's
-- `_merge`: the loops of the first two, in C
+- `pretokenizer_table`, `pretokenizer`, `bpe`: byte-pair encoding
+- `spm`: SentencePiece's byte-pair encoding; `unigram`, `charsmap`: its other model, and how that normalizes text
+- `wordpiece`: BERT's
+- `_merge`: the loops of all but the last, in C
 - `base`: Tokenizer; `detokenizer`: streams of ids to text
 """
 
@@ -22,6 +24,7 @@ from ollama_engine.tokenizer.bpe import BpeModel
 from ollama_engine.tokenizer.detokenizer import Detokenizer
 from ollama_engine.tokenizer.metadata import Fields
 from ollama_engine.tokenizer.spm import SpmModel
+from ollama_engine.tokenizer.unigram import UnigramModel
 from ollama_engine.tokenizer.vocab import read_vocabulary
 
 __all__ = ["Detokenizer", "Tokenizer", "from_gguf", "from_metadata"]
@@ -41,6 +44,9 @@ def from_metadata(metadata: Mapping[str, Any]) -> Tokenizer:
 
         return Tokenizer(vocab, WordPieceModel(vocab))
     fields = Fields(metadata)
+    if vocab.model == "t5":
+        squeeze = fields.flag("remove_extra_whitespaces", False)
+        return Tokenizer(vocab, UnigramModel(vocab, fields.raw("precompiled_charsmap"), squeeze=squeeze))
     return Tokenizer(vocab, BpeModel(vocab, fields.texts("merges") if "merges" in fields else None))
 
 

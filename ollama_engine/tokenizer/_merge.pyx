@@ -1,4 +1,4 @@
-"""Owns the C side of the tokenizers: byte-pair and SentencePiece merging, and the search for special tokens.
+"""Owns the C side of the tokenizers: byte-pair and SentencePiece merging, unigram search, and special tokens.
 
 Objects are immutable once built and keep their scratch memory on the call, so any number of threads may share one.
 """
@@ -45,6 +45,17 @@ cdef extern from "bpe.h" nogil:
     int oe_bpe_encode(const oe_bpe *bpe, oe_scratch *scratch, const char *piece, size_t size, int whole,
                       oe_id_list *ids)
 
+cdef extern from "charsmap.h" nogil:
+    ctypedef struct oe_charsmap:
+        const uint32_t *units
+        size_t n_units
+        const char *texts
+        size_t n_texts
+    ctypedef struct oe_buffer:
+        char *data
+        size_t size
+    int oe_charsmap_apply(const oe_charsmap *table, const char *text, size_t size, oe_buffer *out)
+
 cdef extern from "spm.h" nogil:
     ctypedef struct oe_spm:
         int32_t bytes[256]
@@ -65,6 +76,16 @@ cdef extern from "text_trie.h" nogil:
     void oe_text_trie_free(oe_text_trie *trie)
     int oe_text_trie_put(oe_text_trie *trie, const char *key, size_t length, int32_t id)
     int oe_text_trie_next(const oe_text_trie *trie, const char *text, size_t size, size_t start, oe_trie_match *match)
+
+cdef extern from "unigram.h" nogil:
+    ctypedef struct oe_unigram:
+        double unknown_score
+        int32_t bytes[256]
+        int32_t unknown
+    int oe_unigram_init(oe_unigram *model, int32_t n_vocab)
+    void oe_unigram_free(oe_unigram *model)
+    int oe_unigram_put_piece(oe_unigram *model, const char *text, size_t length, int32_t id, double score)
+    int oe_unigram_encode(const oe_unigram *model, const char *text, size_t size, oe_id_list *ids)
 
 cdef enum:
     MAX_TEXT = 1 << 30  # symbols carry 32-bit offsets
@@ -230,6 +251,86 @@ cdef class SpmMerger:
         finally:
             oe_scratch_free(&scratch)
             free(ids.ids)
+
+
+cdef class UnigramSearch:
+    """The best way to cut a text into `pieces` (id order), by the sum of `scores`.
+
+    `made[id]` is nonzero for pieces that text may become. A character that is none costs `unknown_score`; it is spelled
+    in bytes where `byte_ids` has them, and is `unknown` (an id or -1) otherwise.
+    """
+
+    cdef oe_unigram model
+
+    def __cinit__(self, list pieces not None, const double[::1] scores not None, const uint8_t[::1] made not None,
+                  const int32_t[::1] byte_ids not None, int32_t unknown, double unknown_score):
+        cdef Py_ssize_t n_vocab = len(pieces), i
+        cdef bytes raw
+        if scores.shape[0] != n_vocab or made.shape[0] != n_vocab or byte_ids.shape[0] != 256:
+            raise ModelFormatError(f"{scores.shape[0]} scores and {made.shape[0]} types for {n_vocab} pieces")
+        check(oe_unigram_init(&self.model, <int32_t>n_vocab))
+        for i in range(n_vocab):
+            raw = to_bytes(pieces[i])
+            if made[i] and raw:
+                check(oe_unigram_put_piece(&self.model, PyBytes_AS_STRING(raw), PyBytes_GET_SIZE(raw), <int32_t>i,
+                                           scores[i]))
+        for i in range(256):
+            self.model.bytes[i] = byte_ids[i]
+        self.model.unknown = unknown
+        self.model.unknown_score = unknown_score
+
+    def __dealloc__(self):
+        oe_unigram_free(&self.model)
+
+    def encode(self, bytes text not None):
+        """Ids of UTF-8 text whose spaces are U+2581 already. Raises TokenizerError for a byte without a piece."""
+        cdef oe_id_list ids
+        cdef const char *start = PyBytes_AS_STRING(text)
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(text)
+        cdef int status
+        check_size(size)
+        memset(&ids, 0, sizeof(ids))
+        try:
+            with nogil:
+                status = oe_unigram_encode(&self.model, start, size, &ids)
+            check(status)
+            return to_list(&ids)
+        finally:
+            free(ids.ids)
+
+
+cdef class CharsMapper:
+    """Replaces the keys of a double array `units` by `texts`, which a zero byte ends. See csrc/charsmap.h."""
+
+    cdef oe_charsmap table
+    cdef const uint32_t[::1] units
+    cdef bytes texts
+
+    def __cinit__(self, const uint32_t[::1] units not None, bytes texts not None):
+        if units.shape[0] == 0 or not texts.endswith(b"\0"):
+            raise ModelFormatError("a table of replacements without keys, or whose last text does not end")
+        self.units, self.texts = units, texts
+        self.table.units, self.table.n_units = &units[0], units.shape[0]
+        self.table.texts, self.table.n_texts = PyBytes_AS_STRING(texts), PyBytes_GET_SIZE(texts)
+
+    def apply(self, bytes text not None):
+        """The text with the longest key at each place replaced. Raises ModelFormatError for a key without a text."""
+        cdef oe_buffer out
+        cdef const char *start = PyBytes_AS_STRING(text)
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(text)
+        cdef int status
+        check_size(size)
+        memset(&out, 0, sizeof(out))
+        try:
+            with nogil:
+                status = oe_charsmap_apply(&self.table, start, size, &out)
+            if status > 0:
+                raise ModelFormatError("tokenizer.ggml.precompiled_charsmap is broken: a key stands for no text; "
+                                       "convert the model again")
+            check(status)
+            return out.data[:out.size] if out.size else b""
+        finally:
+            free(out.data)
 
 
 cdef class TextTrie:

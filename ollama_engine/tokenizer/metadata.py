@@ -65,6 +65,20 @@ class Fields:
             raise self.wrong(name, "an array of strings")
         return list(value)
 
+    def raw(self, name: str) -> bytes:
+        """An array of bytes, signed or not; b"" when absent."""
+        value = self.get(name)
+        if value is None:
+            return b""
+        array = np.asarray(value)
+        if (
+            array.ndim != 1
+            or array.dtype.kind not in "iu"
+            or (array.size and not -128 <= array.min() <= array.max() < 256)
+        ):
+            raise self.wrong(name, "an array of bytes")
+        return (array.astype(np.int64) & 255).astype(np.uint8).tobytes()
+
     def numbers(self, name: str, count: int, dtype: type[np.generic]) -> NDArray[Any] | None:
         """A number array with at least `count` entries, cut to `count`; None when absent."""
         value = self.get(name)

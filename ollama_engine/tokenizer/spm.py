@@ -8,7 +8,7 @@ from ollama_engine.errors import ModelFormatError
 from ollama_engine.tokenizer._merge import SpmMerger
 from ollama_engine.tokenizer.vocab import TokenType, Vocabulary
 
-__all__ = ["SpmModel"]
+__all__ = ["SpmModel", "byte_ids"]
 
 
 class SpmModel:
@@ -27,10 +27,10 @@ class SpmModel:
         ranks = np.unique(-vocab.scores, return_inverse=True)[1].astype(np.uint32)
         made = np.isin(vocab.types, (TokenType.NORMAL, TokenType.USER_DEFINED))
         kinds = np.where(vocab.types == TokenType.UNUSED, 2, made).astype(np.uint8)
-        byte_ids = _byte_ids(vocab.texts)
+        spelled = byte_ids(vocab.texts)
         unknown = -1 if vocab.unknown_id is None else vocab.unknown_id
-        kinds[byte_ids[byte_ids >= 0]] = 0
-        self._merger = SpmMerger(vocab.texts, ranks, kinds, byte_ids, unknown)
+        kinds[spelled[spelled >= 0]] = 0
+        self._merger = SpmMerger(vocab.texts, ranks, kinds, spelled, unknown)
         self._add_space_prefix = vocab.add_space_prefix
 
     def encode(self, text: str, *, prefix: bool) -> list[int]:
@@ -48,7 +48,8 @@ class SpmModel:
         return text.replace("▁", " ").encode("utf-8", "surrogateescape")
 
 
-def _byte_ids(texts: list[str]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+def byte_ids(texts: list[str]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    """The piece <0xHH> of each byte, or -1."""
     names = {f"<0x{byte:02X}>": byte for byte in range(256)}
     ids = np.full(256, -1, np.int32)
     for id_, text in enumerate(texts):

@@ -17,12 +17,14 @@ from ollama_engine.tokenizer.special_tokens import apply_text_rules, find_known_
 
 __all__ = ["TokenType", "Vocabulary", "read_vocabulary"]
 
-MODELS = ("bert", "gemma4", "gpt2", "llama", "whitespace")
+MODELS = ("bert", "gemma4", "gpt2", "llama", "t5", "whitespace")
+SENTENCEPIECE = ("llama", "t5")
 
 DEFAULTS: Mapping[str, Mapping[str, int]] = {
     "bert": {"bos": 101, "sep": 102, "unknown": 100},
     "gpt2": {"bos": 11, "eos": 11},
     "llama": {"bos": 1, "eos": 2, "unknown": 0},
+    "t5": {"eos": 1},
 }
 """Ids of special tokens that a file may leave out, by tokenizer model: those of llama.cpp."""
 
@@ -73,15 +75,14 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
         raise UnsupportedModelError(f"{what}; supported tokenizers: {', '.join(MODELS)}")
     architecture = str(metadata.get("general.architecture", ""))
     pre = fields.text("pre")
-    spec = (
-        None if model in ("bert", "llama") else find_spec("gemma4" if model == "gemma4" else pre, architecture, model)
-    )
+    plain = model in ("bert", *SENTENCEPIECE)
+    spec = None if plain else find_spec("gemma4" if model == "gemma4" else pre, architecture, model)
 
     texts = _texts(fields)
     n_vocab = len(texts)
     ids = find_known_texts(texts)
     types = _types(fields, n_vocab)
-    unknown_id = _special_id(fields, "unknown", types, model)
+    unknown_id = _unknown_id(fields, types, model)
     if model == "bert":
         bos_id, eos_id = _around_bert(fields, types)
     else:
@@ -101,8 +102,8 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
         eog_ids=eog_ids,
         add_bos=_add_bos(fields, model, spec, bos_id),
         # llama.cpp puts BERT's two around every text, whatever the flags say.
-        add_eos=eos_id is not None if model == "bert" else _add(fields, "eos", False, eos_id),
-        add_space_prefix=model == "bert" or (model == "llama" and fields.flag("add_space_prefix", True)),
+        add_eos=eos_id is not None if model == "bert" else _add(fields, "eos", model == "t5", eos_id),
+        add_space_prefix=model == "bert" or (model in SENTENCEPIECE and fields.flag("add_space_prefix", True)),
         lowercase=lowercase,
         strip_accents=model == "bert" and fields.flag("normalizer.strip_accents", lowercase),
         lstrip_ids=lstrip_ids,
@@ -124,6 +125,14 @@ def _types(fields: Fields, n_vocab: int) -> NDArray[np.uint8]:
     if types is None:
         return np.full(n_vocab, TokenType.NORMAL, np.uint8)
     return np.where((types < 0) | (types > 255), 0, types).astype(np.uint8)
+
+
+def _unknown_id(fields: Fields, types: NDArray[np.uint8], model: str) -> int | None:
+    """Of t5 the first of that type where the file does not say: llama.cpp has 2, but models made of XLM-R have 3."""
+    if model == "t5" and "unknown_token_id" not in fields:
+        found = np.flatnonzero(types == TokenType.UNKNOWN)
+        return int(found[0]) if found.size else None
+    return _special_id(fields, "unknown", types, model)
 
 
 def _special_id(fields: Fields, kind: str, types: NDArray[np.uint8], model: str) -> int | None:
@@ -162,4 +171,4 @@ def _add(fields: Fields, kind: str, default: bool, id_: int | None) -> bool:
 def _add_bos(fields: Fields, model: str, spec: PreTokenizerSpec | None, bos_id: int | None) -> bool:
     if model == "bert" or (spec is not None and spec.force_bos):
         return bos_id is not None
-    return _add(fields, "bos", spec is None or spec.add_bos, bos_id)
+    return _add(fields, "bos", model == "llama" if spec is None else spec.add_bos, bos_id)

@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 
 from ollama_engine import Engine
+from ollama_engine.cli.tables import size
 from ollama_engine.ml.gguf import GGUFFile
 from tests.cli.program import COMMAND, environment
 from tests.convert.folders import HfFolder
+from tests.models import families
 from tests.tiny import TinyLlama
 
 
@@ -27,7 +29,8 @@ def source(tmp_path: Path) -> str:
 def test_a_folder_becomes_a_file_that_runs(cli, source: str, tmp_path: Path, outtype: str) -> None:
     out = str(tmp_path / "out.gguf")
     result = cli("convert", source, "-o", out, "--outtype", outtype)
-    assert (result.code, result.out, result.err) == (0, f"{out}\n", "")
+    sizes = [size(os.path.getsize(path)) for path in (f"{source}/model.safetensors", out)]
+    assert (result.code, result.out, result.err) == (0, f"{out}\n", f"{sizes[0]} -> {sizes[1]}\n")
     with GGUFFile(out) as file:
         assert file.tensors["blk.0.ffn_up.weight"].dtype == outtype
         assert file.tensors["blk.0.ffn_norm.weight"].dtype == "f32"
@@ -47,9 +50,23 @@ def test_what_is_there_already_stays(cli, source: str, tmp_path: Path) -> None:
 def test_a_folder_that_is_none(cli, tmp_path: Path) -> None:
     result = cli("convert", str(tmp_path / "nowhere"), "-o", str(tmp_path / "out.gguf"))
     assert (result.code, result.err) == (1, f"error: {tmp_path / 'nowhere'}: No such file or directory\n")
+    (tmp_path / "Nowere").mkdir()
+    result = cli("convert", str(tmp_path / "nowhere"), "-o", str(tmp_path / "out.gguf"))
+    assert result.err.endswith(f"nowhere: No such file or directory; did you mean {tmp_path / 'Nowere'}?\n")
     result = cli("convert", str(tmp_path), "-o", str(tmp_path / "out.gguf"))
     assert result.code == 1
     assert "config.json: no such file; SRC is the folder of a model" in result.err
+
+
+def test_a_model_that_reads_images_without_that_part(cli, tmp_path: Path) -> None:
+    case = families.case("mistral3-bf16")
+    golden = families.load(case)
+    source = families.write_folder(tmp_path / "source", golden.config, case.weights(golden.shapes), case.dtype)
+    for name, flags in (("whole", []), ("text", ["--no-vision"])):
+        assert cli("convert", str(source), "-o", str(tmp_path / f"{name}.gguf"), *flags).code == 0
+    with GGUFFile(tmp_path / "whole.gguf") as whole, GGUFFile(tmp_path / "text.gguf") as text:
+        assert {name for name in whole.tensors if not name.startswith(("v.", "mm."))} == set(text.tensors)
+        assert len(whole.tensors) > len(text.tensors)
 
 
 def test_usage(cli, source: str) -> None:

@@ -166,6 +166,8 @@ def test_every_command_has_help(cli, command: str) -> None:
     result = cli(command, "--help")
     assert (result.code, result.err) == (0, "")
     assert result.out.startswith(f"usage: ollama-engine {command}")
+    assert "0 done, 1 error, 2 wrong usage, 130 interrupted" in result.out
+    assert "--max-queue" not in result.out, "one call at a time"
 
 
 def test_a_reader_that_leaves_is_no_error() -> None:

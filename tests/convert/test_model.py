@@ -180,9 +180,9 @@ def test_a_missing_tokenizer(tmp_path: Path) -> None:
 
 
 def test_an_unknown_tokenizer(tmp_path: Path) -> None:
-    files = {"tokenizer.json": {"model": {"type": "Unigram", "vocab": []}}}
+    files = {"tokenizer.json": {"model": {"type": "WordLevel", "vocab": {}}}}
     refused(
-        HfFolder(files=files), tmp_path, UnsupportedModelError, "of type 'Unigram' is not supported; supported: BPE"
+        HfFolder(files=files), tmp_path, UnsupportedModelError, "of type 'WordLevel' is not supported; supported: BPE"
     )
 
 

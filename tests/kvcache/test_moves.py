@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from contextlib import nullcontext
 from typing import Any
 from unittest.mock import patch
 
@@ -12,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from ollama_engine.errors import ContextOverflowError
 from ollama_engine.kvcache import move
+from ollama_engine.kvcache.store import KeyValueStore
 from tests.kvcache.drawing import draw, table
 from tests.kvcache.world import ROPES, TOLERANCE, World, world
 
@@ -59,9 +62,14 @@ def test_every_rotation(rope: str) -> None:
             w.check()
 
 
+@pytest.mark.parametrize("host", [True, False])
 @each_layout
-def test_defrag_fills_the_holes(dtype: Any, flash: bool) -> None:
+def test_defrag_fills_the_holes(dtype: Any, flash: bool, host: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a graph where the memory is the host's; elsewhere, as `host` False pretends, by one."""
+    if not host:
+        monkeypatch.setattr(KeyValueStore, "can_move_rows", False)
     with world(dtype=dtype, flash_attention=flash) as w:
+        assert w.cache._store.can_move_rows is (host and flash)
         for sequence in range(4):
             w.append(run(sequence, 0, 15))
         w.share(3, 9, 10)
@@ -228,6 +236,11 @@ class MovesAgainstDictionaries(RuleBasedStateMachine):
     @rule(sequence=which, begin=st.integers(0, 20), discard=st.integers(1, 12))
     def shift(self, sequence: int, begin: int, discard: int) -> None:
         needed, free = self.w.copies_for_shift(sequence, begin, discard)
+        for n in range(1, len(SEQUENCES)):
+            for without in itertools.combinations([one for one in SEQUENCES if one != sequence], n):
+                copies, room = self.w.copies_for_shift(sequence, begin, discard, without)
+                with nullcontext() if copies <= room else pytest.raises(ContextOverflowError):
+                    self.w.cache.require_shift(sequence, begin, discard, without)
         if needed <= free:
             self.w.shift(sequence, begin, discard)
             return

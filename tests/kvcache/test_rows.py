@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from unittest.mock import patch
+
 import numpy as np
 import pytest
+from hypothesis import given as given_any
+from hypothesis import strategies as st
 
 from ollama_engine.errors import ConfigError, ContextOverflowError
-from ollama_engine.kvcache import CacheConfig, CausalCache, LayerShape, SavedRows
+from ollama_engine.kvcache import CacheConfig, CausalCache, LayerShape, SavedRows, rows
+from ollama_engine.kvcache.rows import NEAR, PIECE, RUNS, pieces
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.types import block_of
@@ -126,4 +132,59 @@ def test_bytes_are_those_of_the_cells_and_of_no_others(dtype: str, flash: bool) 
         cache.restore(3, [given[3]])  # into the hole and beyond
         for sequence, saved in given.items():
             assert same(cache.save(sequence), [saved])
+        cache.close()
+
+
+# -- how much is copied ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("cells", "expected"), [
+    ([], []),
+    ([5], [(5, 6)]),
+    ([7, 5, 6], [(5, 8)]),  # in any order
+    ([0, NEAR], [(0, NEAR + 1)]),
+    ([0, NEAR + 1], [(0, 1), (NEAR + 1, NEAR + 2)]),
+    (range(PIECE + 2), [(0, PIECE), (PIECE, PIECE + 2)]),
+    ([*range(1000, 1010), 9, *range(50000, 50003)], [(9, 10), (1000, 1010), (50000, 50003)]),
+])  # fmt: skip
+def test_which_cells_are_copied(cells: list[int], expected: list[tuple[int, int]]) -> None:
+    assert list(pieces(ints(cells))) == expected
+
+
+@given_any(st.sets(st.integers(0, 60000), max_size=200))
+def test_every_cell_is_copied_once_and_few_others(cells: set[int]) -> None:
+    found = list(pieces(ints(list(cells))))
+    copied = [cell for span in found for cell in range(*span)]
+    assert len(copied) == len(set(copied))
+    assert cells <= set(copied)
+    assert all(0 < span.n <= PIECE for span in found)
+    runs = 1 + sum(a.end != b.begin for a, b in pairwise(found))
+    assert runs <= RUNS
+    if runs < RUNS:
+        assert len(copied) <= NEAR * max(1, len(cells))
+
+
+@layouts
+def test_a_short_sequence_in_a_large_cache_is_copied_alone(flash: bool) -> None:
+    config = CacheConfig(dtype="f16", flash_attention=flash)
+    read, copied = rows._read, list[int]()
+
+    def note_read(store: object, span: rows.Span) -> object:
+        copied.append(span.n)
+        return read(store, span)  # type: ignore[arg-type]
+
+    with Backend(BackendParams(threads=1, gpu_layers=0)) as backend:
+        cache = CausalCache(backend, [LayerShape(kv_heads=1, key_dim=32, value_dim=32)], [0], 8192, config)
+        cache.reserve_moves()
+        taken = backend.graph_bytes()
+        filler = np.zeros((5000, 64), dtype=np.uint8)
+        cache.restore(0, [SavedRows(ints(range(5000)), (filler, filler))])
+        mine = np.arange(20 * 64, dtype=np.uint8).reshape(20, 64)
+        with patch.object(rows, "_read", note_read):
+            cache.restore(1, [SavedRows(ints(range(20)), (mine, mine + 1))])
+            (saved,) = cache.save(1)
+        assert copied == [20], "what is written as a whole is not read before"
+        assert (saved.rows[0] == mine).all()
+        assert (saved.rows[1] == mine + 1).all()
+        assert backend.graph_bytes() == taken
         cache.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -121,12 +121,19 @@ class World:
             moved[position - discard] = own
         self.histories[sequence] = moved
 
-    def copies_for_shift(self, sequence: int, begin: int, discard: int) -> tuple[int, int]:
-        """(cells needed, cells free by then)."""
+    def copies_for_shift(
+        self, sequence: int, begin: int, discard: int, without: Collection[int] = ()
+    ) -> tuple[int, int]:
+        """(cells needed, cells free by then), had others been removed before."""
         history = self.histories.get(sequence, {})
-        needed = sum(len(kept.owners) > 1 for p, kept in history.items() if p >= begin + discard)
-        given = sum(len(kept.owners) == 1 for p, kept in history.items() if begin <= p < begin + discard)
-        return needed, given + len(self.cache.cells) - len(self.distinct)
+
+        def shared(kept: Kept) -> bool:
+            return len(kept.owners - set(without)) > 1
+
+        needed = sum(shared(kept) for p, kept in history.items() if p >= begin + discard)
+        given = sum(not shared(kept) for p, kept in history.items() if begin <= p < begin + discard)
+        used = sum(bool(kept.owners - set(without)) for kept in self.distinct)
+        return needed, given + len(self.cache.cells) - used
 
     # -- comparing -----------------------------------------------------------------------------------------------------
 

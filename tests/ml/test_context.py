@@ -99,6 +99,25 @@ def test_far_more_than_there_is(ctx: Context, attempt: Callable[[Context], objec
     assert ctx.zeros("f32", (4,)).numpy().tolist() == [0] * 4
 
 
+def test_the_system_is_asked_before_much_memory_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once for many constants, since it takes longer than copying them; again after a 64th of the answer was taken."""
+    available, asked = 64 << 20, []
+
+    def ask() -> int:
+        asked.append(available)
+        return available
+
+    monkeypatch.setattr("ollama_engine.ml.context.available_bytes", ask)
+    with Backend(BackendParams(threads=1), max_nodes=64) as backend, Context(backend) as ctx:
+        for _ in range(8):
+            ctx.zeros("i8", (128 << 10,))
+        assert len(asked) == 1
+        ctx.zeros("i8", (128 << 10,))
+        assert len(asked) == 2
+        with pytest.raises(NoMemoryError, match="bytes are needed; 67108864 are available"):
+            ctx.empty("i8", (available + 1,))
+
+
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "q8_0", "q4_K", "i32", "i8"])
 def test_zeros(ctx: Context, dtype: str) -> None:
     assert not ctx.zeros(dtype, (256, 2)).numpy().any()

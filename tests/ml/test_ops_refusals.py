@@ -59,6 +59,7 @@ REFUSALS: list[tuple[str, Call, str]] = [
     ("rows beyond", lambda c: ops.view(f32(c), (8, 2), (68,)), "needs 100 bytes"),
     ("overlap without end", lambda c: ops.view(f32(c), (8, 17), (4,)), "needs 544 bytes"),
     ("huge strides", lambda c: ops.view(f32(c), (1, 2), (1 << 47,)), "bytes, but"),
+    ("a reach of 2**64 bytes", lambda c: ops.view(f32(c), (1, 131073), (1 << 47,)), "needs 18446744073709551620 bytes"),
     ("absurd strides", lambda c: ops.view(f32(c), (1, 2), (1 << 60,)), "sane range"),
     ("negative stride", lambda c: ops.view(f32(c), (1, 2), (-4,)), "sane range"),
     ("negative offset", lambda c: ops.view(f32(c), (1,), None, -4), "sane range"),

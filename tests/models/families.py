@@ -47,9 +47,26 @@ class Family:
     """Of the weights as they are published; both sides compute with them in float32."""
     tolerance: float = EXACT
     seed: int = 1
+    vision: Mapping[str, Any] | None = None
+    """What the config of the part that reads images has, for a model with one; `settings` are of its text part."""
+    outer: Mapping[str, Any] = field(default_factory=dict)
+    """What such a config has beside the two."""
+    runs: bool = True
+    """Whether the engine has the text part."""
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def class_name(self) -> str:
+        """Of the model in transformers."""
+        return self.stem + ("ForCausalLM" if self.vision is None else "ForConditionalGeneration")
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Of the config class in transformers."""
+        text = {k: v for k, v in {**SIZES, **self.settings}.items() if v is not None or k == "pad_token_id"}
+        return text if self.vision is None else {**self.outer, "text_config": text, "vision_config": dict(self.vision)}
 
     @property
     def prompt(self) -> list[int]:
@@ -135,7 +152,7 @@ def load(case: Family) -> Golden:
         return Golden(**texts, rows=data["rows"], logits=data["logits"], tokens=data["tokens"].tolist())
 
 
-def converted(case: Family, folder: Path, outtype: str = "f32") -> Path:
+def converted(case: Family, folder: Path, outtype: str = "f32", *, vision: bool = True) -> Path:
     """The GGUF file of a case, made of its golden's config and shapes; no torch is needed."""
     golden = load(case)
     weights = case.weights(golden.shapes)
@@ -143,10 +160,10 @@ def converted(case: Family, folder: Path, outtype: str = "f32") -> Path:
         f"numpy {np.__version__} makes other random weights than when the golden was made; "
         "run python -m tests.models.make_family_goldens"
     )
-    target = folder / f"{case.name}-{outtype}.gguf"
+    target = folder / f"{case.name}-{outtype}{'' if vision else '-text'}.gguf"
     if not target.exists():
         source = write_folder(folder / case.name, golden.config, weights, case.dtype)
-        convert_model(source, target, outtype)
+        convert_model(source, target, outtype, vision=vision)
     return target
 
 
@@ -178,8 +195,29 @@ _STRETCHED = {
     "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0},
     "full_attention": {"rope_type": "linear", "rope_theta": 50000.0, "factor": 8.0},
 }
+_EYES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
+         "image_size": 56, "patch_size": 14}  # fmt: skip
+_MLLAMA = {"num_global_layers": 2, "attention_heads": 4, "vision_output_dim": 96, "intermediate_layers_indices": [0, 1],
+           "num_attention_heads": None}  # fmt: skip
+_LLAMA4 = {"intermediate_size": 128, "vision_output_dim": 40, "projector_input_dim": 40, "projector_output_dim": 40}
+_QWEN_EYES = {"depth": 2, "hidden_size": 32, "intermediate_size": 40, "num_heads": 2, "patch_size": 14,
+              "out_hidden_size": 128, "fullatt_block_indexes": [1]}  # fmt: skip
+_LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
+           "high_freq_factor": 4.0, "original_max_position_embeddings": 32}  # fmt: skip
+_MROPE = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [4, 6, 6]}
 
 CASES = (
+    Family("mllama", "Mllama", {"head_dim": None, "cross_attention_layers": [1], "rope_parameters": _LLAMA3},
+           vision={k: v for k, v in {**_EYES, **_MLLAMA}.items() if v is not None}, runs=False),
+    Family("llama4-bf16", "Llama4", {"intermediate_size": 48, "intermediate_size_mlp": 96, "num_hidden_layers": 4,
+                                     "num_local_experts": 4, "interleave_moe_layer_step": 2},
+           vision={**_EYES, **_LLAMA4}, dtype="BF16", runs=False),
+    Family("mistral3-bf16", "Mistral3", {"model_type": "mistral", "sliding_window": None},
+           vision={**_EYES, "model_type": "pixtral", "num_attention_heads": 2, "hidden_act": "silu"}, dtype="BF16"),
+    Family("qwen25vl", "Qwen2_5_VL", {"hidden_size": 128, "head_dim": None, "rope_parameters": _MROPE},
+           vision=_QWEN_EYES, outer={"tie_word_embeddings": True}),
+    Family("gemma3-vision-bf16", "Gemma3", _GEMMA3, norms=0.0, dtype="BF16",
+           vision={**_EYES, "model_type": "siglip_vision_model"}, outer={"mm_tokens_per_image": 4}),
     Family("qwen2", "Qwen2"),
     Family("qwen2-tied-bf16", "Qwen2", {"tie_word_embeddings": True}, dtype="BF16"),
     Family("qwen3", "Qwen3"),
@@ -202,7 +240,8 @@ CASES = (
     Family("cohere2", "Cohere2", {"sliding_window": 24, **_SHORT_PERIOD}, seed=2),
     Family("starcoder2", "Starcoder2", {"tie_word_embeddings": True, "use_bias": False}),
     Family("starcoder2-window-bf16", "Starcoder2", {"sliding_window": 24}, dtype="BF16", seed=3),
-)
+)  # fmt: skip
+RUNNING = tuple(case for case in CASES if case.runs)
 
 
 def case(name: str) -> Family:

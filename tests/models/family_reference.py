@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.models.cases import GREEDY_STEPS
-from tests.models.families import BANNED, SIZES, Family, Weights, write_folder
+from tests.models.families import BANNED, Family, Weights, write_folder
 from tests.models.reference import quiet
 
 
@@ -21,23 +21,22 @@ class FamilyReference:
     def __init__(self, case: Family, folder: Path) -> None:
         import transformers as hf  # noqa: PLC0415 (the goldens are checked without torch)
 
-        settings = {k: v for k, v in {**SIZES, **case.settings}.items() if v is not None or k == "pad_token_id"}
-        model_class = getattr(hf, f"{case.stem}ForCausalLM")
+        model_class = getattr(hf, case.class_name)
         with quiet():
-            model_class(model_class.config_class(**settings)).save_pretrained(folder)
+            model_class(model_class.config_class(**case.arguments)).save_pretrained(folder)
         self.config: dict[str, Any] = json.loads((folder / "config.json").read_text())
         self.shapes = saved_shapes(folder / "model.safetensors")
         self.weights: Weights = case.weights(self.shapes)
         self.folder = write_folder(folder, self.config, self.weights, case.dtype)
         with quiet():
-            self._model = model_class.from_pretrained(folder, dtype="float32", attn_implementation="eager").eval()
+            self.model = model_class.from_pretrained(folder, dtype="float32", attn_implementation="eager").eval()
 
     def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """[len(ids), n_vocab]."""
         import torch  # noqa: PLC0415
 
         with torch.inference_mode(), quiet():
-            out = self._model(torch.tensor([list(ids)]), use_cache=False).logits[0]
+            out = self.model(torch.tensor([list(ids)]), use_cache=False).logits[0]
         return np.asarray(out.float().numpy(), dtype=np.float32)
 
     def best_after(self, ids: Sequence[int]) -> tuple[list[int], NDArray[np.float64]]:

@@ -11,6 +11,7 @@ import pytest
 
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml.metadata import Metadata
+from ollama_engine.models.dialects import known_values
 from ollama_engine.models.gemma2 import Gemma2
 from ollama_engine.models.gemma3 import Gemma3
 from ollama_engine.models.options import DecoderOptions, read_decoder, read_experts, read_local_ropes, read_windows
@@ -112,7 +113,9 @@ GEMMA: list[tuple[dict[str, Any], tuple[float, float, float]]] = [
 
 @pytest.mark.parametrize(("values", "expected"), GEMMA)
 def test_gemma3_in_all_dialects(values: dict[str, Any], expected: tuple[float, float, float]) -> None:
-    o = Gemma3.read_options(metadata(attention__sliding_window=8, final_logit_softcapping=30.0, **values), 320)
+    stored = metadata(attention__sliding_window=8, final_logit_softcapping=30.0, **values)
+    named = {key.replace("x.", "gemma3.", 1): value for key, value in stored.values.items()}
+    o = Gemma3.read_options(known_values({**named, "general.architecture": "gemma3"}), 320)
     local, full = o.ropes[0], o.ropes[5]
     assert local is not None
     assert full is not None

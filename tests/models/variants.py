@@ -58,11 +58,11 @@ def _llama(name: str, **fields: Any) -> Variant:
 
 
 def _family(architecture: str, name: str | None = None) -> Variant:
-    """A case of `families`, `name` or the one named like its architecture; its heads are wide."""
+    """A case of `families`, `name` or the one named like its architecture; its heads are wide. Text parts only."""
     chosen = families.case(name or architecture)
 
     def write(path: Path) -> None:
-        families.converted(chosen, path.parent).rename(path)
+        families.converted(chosen, path.parent, vision=False).rename(path)
 
     return Variant(architecture, chosen.name, write)
 
@@ -78,11 +78,13 @@ VARIANTS = (
     _family("gemma2"),
     _family("gemma3"),
     _family("gpt-oss"),
+    _family("mistral3", "mistral3-bf16"),
     _family("olmo2"),
     _family("olmo2", "olmo3-bf16"),
     _family("phi3"),
     _family("phi3", "phi3-longrope-bf16"),
     _family("qwen2", "qwen2-tied-bf16"),
+    _family("qwen25vl"),
     _family("qwen2moe"),
     _family("qwen3", "qwen3-tied-bf16"),
     _family("qwen3moe"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -47,7 +47,7 @@ class FakeCache:
     def can_resume(self, sequence: int, position: int) -> bool:
         return True
 
-    def require_shift(self, sequence: int, begin: int, discard: int) -> None:
+    def require_shift(self, sequence: int, begin: int, discard: int, without: Collection[int] = ()) -> None:
         """There is room."""
 
     def shift(self, sequence: int, begin: int, discard: int) -> None:

@@ -79,7 +79,7 @@ def test_penalties_see_what_is_left_of_the_prompt(parts: Loaded) -> None:
 @pytest.mark.parametrize(
     ("prompt", "terms", "error", "told"),
     [
-        ([], {}, ConfigError, "no tokens"),
+        ([], {}, ConfigError, "prompt is empty"),
         ([320], {}, TokenizerError, r"token 320 .* \(0 to 319\)"),
         ([-1], {}, TokenizerError, "token -1"),
         ([1] * 33, {}, ContextOverflowError, "33 tokens, but num_ctx is 32"),

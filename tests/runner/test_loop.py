@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, cast
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -75,6 +76,7 @@ class Rig:
         self.executor = FakeExecutor()
         self.core = Core(cast(Any, self.executor), cast(Any, FakeCache()), 2, Monitor(str), verify=True)
         self.loop = Loop(self.core, max_queue, "test", lambda: self.exits.append(threading.current_thread()))
+        self.loop.start()
 
     def do(self, body: Callable[[Core], object] = lambda core: None) -> Job:
         job = Job(body)
@@ -94,6 +96,34 @@ def rig() -> Iterator[Rig]:
     made.executor.go.set()
     made.loop.close()
     assert len(made.exits) == 1
+
+
+def test_where_there_are_no_more_threads_the_model_is_let_go() -> None:
+    exits: list[str] = []
+    core = Core(cast(Any, FakeExecutor()), cast(Any, FakeCache()), 2, Monitor(str))
+    loop = Loop(core, 1, "test", lambda: exits.append("model"))
+    no_more = RuntimeError("can't start new thread")
+    with patch.object(loop._thread, "start", side_effect=no_more), pytest.raises(RuntimeError, match="new thread"):
+        loop.start()
+    assert exits == ["model"]
+
+
+def test_an_owner_who_is_gone_closes_the_loop() -> None:
+    class Owner:
+        pass
+
+    owner, ended = Owner(), threading.Event()
+    core = Core(cast(Any, FakeExecutor()), cast(Any, FakeCache()), 2, Monitor(str))
+    loop = Loop(core, 1, "test", ended.set, owner=owner)
+    loop.start()
+    asked = Asked()
+    loop.submit(asked.sequence)
+    assert isinstance(asked.end(), Chunk)
+    assert not ended.is_set()
+    del owner
+    assert ended.wait(PATIENCE)
+    with pytest.raises(ClosedError):
+        loop.check_open()
 
 
 # -- order -------------------------------------------------------------------------------------------------------------

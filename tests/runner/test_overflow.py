@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ollama_engine.errors import ContextOverflowError
 from ollama_engine.runner.inputs import Group, groups_of
-from ollama_engine.runner.overflow import plan_shift, plan_truncation
+from ollama_engine.runner.overflow import plan_eviction, plan_shift, plan_truncation
 
 
 @pytest.mark.parametrize(
@@ -120,3 +122,46 @@ def test_truncation_invariants(sequence: tuple[int, tuple[Group, ...]], num_keep
     if dropped:
         previous = next((begin for begin, end in groups if end == dropped.stop), dropped.stop - 1)
         assert previous < keep or n - previous + keep > num_ctx
+
+
+@pytest.mark.parametrize(
+    ("gives", "needed", "expected"),
+    [
+        ({}, 0, []),
+        ({}, 1, None),
+        ({3: 5, 1: 5, 2: 5}, 0, []),
+        ({3: 5, 1: 5, 2: 5}, 5, [3]),  # who was used least recently
+        ({3: 5, 1: 5, 2: 5}, 6, [3, 1]),
+        ({3: 5, 1: 5, 2: 5}, 16, None),  # nobody leaves for nothing
+        ({3: 0, 1: 5, 2: 0}, 5, [1]),
+        ({3: 1, 1: 1, 2: 9}, 9, [2]),
+        ({3: 4, 1: 1, 2: 6}, 10, [3, 2]),
+    ],
+)
+def test_eviction(gives: dict[int, int], needed: int, expected: list[int] | None) -> None:
+    """Each candidate that leaves gives so many cells."""
+    assert plan_eviction(list(gives), lambda gone: sum(gives[one] for one in gone) >= needed) == expected
+
+
+def test_eviction_of_two_that_help_together_only() -> None:
+    """As where both share a cell with whoever needs room."""
+    assert plan_eviction([1, 2, 3, 4], lambda gone: {2, 4} <= set(gone)) == [2, 4]
+
+
+@given(st.lists(st.integers(0, 6), max_size=9), st.integers(0, 30))
+def test_nobody_leaves_for_nothing(gives: list[int], needed: int) -> None:
+    asked: list[int] = []
+
+    def fits(gone: Collection[int]) -> bool:
+        asked.append(len(gone))
+        return sum(gives[one] for one in gone) >= needed
+
+    found = plan_eviction(range(len(gives)), fits)
+    assert (found is None) == (sum(gives) < needed)
+    if found:
+        assert found == sorted(found)
+        given = sum(gives[one] for one in found)
+        assert given >= needed
+        assert all(given - gives[one] < needed for one in found)
+        assert sum(gives[: max(found)]) < needed, "no later one than needed"
+    assert len(asked) <= 6 + len(gives)

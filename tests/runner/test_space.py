@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, cast
 
 import pytest
@@ -201,6 +202,34 @@ def test_what_cannot_be_moved_is_computed_again(rig: Rig, how: str, monkeypatch:
     assert one.inputs.tokens.tolist() == [1, 2, 6, 7, 8, 9]
     assert (one.submitted, one.slot, one.sampled, one.epoch) == (2, 0, [], epoch + 1)
     assert rig.cache.lengths[0] == rig.space.histories.length(0) == 2
+
+
+@pytest.mark.parametrize(("helps", "left"), [
+    ([], [1, 2, 3]),  # already fits
+    ([2], [1, 3]), ([1, 3], [2]), ([1, 2, 3], []),
+    ([9], [1, 2, 3]),  # nobody does: computed again, and all stay
+])  # fmt: skip
+def test_a_shift_gives_up_those_only_that_make_it_fit(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, helps: list[int], left: list[int]
+) -> None:
+    def require(sequence: int, begin: int, discard: int, without: Collection[int] = ()) -> None:
+        if not set(helps) <= set(without):
+            raise ContextOverflowError("shares cells")
+
+    one = rig.request([1, 2, 3, 4, 5, 6, 7, 8], on_overflow="shift")
+    rig.begin(one)
+    for first in (11, 12, 13):
+        kept = rig.request([first, 2, 3])
+        rig.begin(kept)
+        rig.compute(kept)
+        rig.leave(kept)
+    assert rig.space.histories.evict_candidates() == [1, 2, 3]
+    rig.compute(one)
+    one.sampled.append(9)
+    monkeypatch.setattr(rig.cache, "require_shift", require)
+    rig.space.shift(one)
+    assert rig.space.histories.evict_candidates() == left
+    assert ("shift" in [call[0] for call in rig.cache.calls]) == (helps != [9])
 
 
 def test_after_a_fault_no_history_is_trusted(rig: Rig) -> None:

@@ -35,6 +35,15 @@ def holes(n: int, seed: int = 0) -> FloatRow:
     return x
 
 
+def hidden_spread(n: int) -> FloatRow:
+    """The blocks that csrc/dist.c samples to see how far a row spreads are level; most of the weight is in others."""
+    x = gaussian(n, 0.3) - 1
+    blocks = n // 64
+    for block in range(0, blocks, blocks // 16 + 1):
+        x[block * 64 : block * 64 + 64] = 0
+    return row(x)
+
+
 ADVERSARIAL: dict[str, FloatRow] = {
     "one token": row([0.5]),
     "one token, huge": row([HIGHEST]),
@@ -59,5 +68,8 @@ ADVERSARIAL: dict[str, FloatRow] = {
     "one row of the groups of its bound": gaussian(128, 2.0),
     "two rows of them, the last one short": quantised(191, 0.5),
     "best in the last, short row of groups": row(np.arange(1400) >= 1395),
+    "of one rank, of two weights": row(5.9e-8 * np.random.default_rng(1).random(9000)),
+    "two values": row(0.01 * (np.random.default_rng(1).random(20000) < 0.5)),
+    "spread hidden from the sample": hidden_spread(20000),
     "mostly ties, beyond the list": quantised(20000, 4.0),
 }

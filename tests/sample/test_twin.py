@@ -83,6 +83,15 @@ def test_whole_vocabulary_touched() -> None:
     assert_same_tokens(logits, params, seed=9, draws=16, history=[*range(700), *range(0, 700, 3)])
 
 
+def test_a_ban_holds_for_a_logit_that_a_penalty_made_overflow() -> None:
+    logits = rows.row([1.8e38, 1.0])
+    params = SamplingParams(temperature=0, repeat_penalty=0.5, logit_bias={0: -math.inf})
+    assert_same_tokens(logits, params, seed=0, draws=1, history=[0])
+    sampler = Sampler(params, 2)
+    sampler.accept(0)
+    assert sampler.sample(logits) == 1
+
+
 logits_rows = st.one_of(
     hnp.arrays(np.float32, st.integers(1, 300), elements=st.floats(-20, 20, width=32)),
     hnp.arrays(np.float32, st.integers(1, 300), elements=st.sampled_from([-math.inf, -1.5, 0.0, 1.0, 1.25])),

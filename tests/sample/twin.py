@@ -40,6 +40,7 @@ def adjusted(logits: FloatRow, params: SamplingParams, history: Sequence[int]) -
             x, penalty = out[token], F32(params.repeat_penalty)
             x = x / penalty if x > 0 else x * penalty
             out[token] = x - (F32(count) * F32(params.frequency_penalty) + F32(params.presence_penalty))
+        out = np.minimum(out, np.finfo(F32).max)
         for token, bias in params.logit_bias.items():
             out[token] += F32(bias)
     return np.minimum(out, np.finfo(F32).max)

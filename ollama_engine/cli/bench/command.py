@@ -32,8 +32,8 @@ from ollama_engine.runner.loading import load
 
 __all__ = ["add_arguments", "main"]
 
-SIZED = ("num_ctx", "parallel")
-"""Engine options that the measurement decides."""
+SIZED = ("num_ctx", "parallel", "max_queue")
+"""Engine options that the measurement decides, and one that it has no use for."""
 PLOT_PARALLEL = (1, 2, 4, 8)
 PLOT_DEPTHS = (0, 256, 1024, 2048, 4096)
 """What a picture shows unless something else is asked for; depths only as far as the model was trained."""

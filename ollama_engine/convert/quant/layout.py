@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ollama_engine.convert.outtype import IMAGE_PARTS
 from ollama_engine.convert.quant.presets import (
     FALLBACK,
     Place,
@@ -146,8 +147,13 @@ def _index(name: str, kind: str, seen: int, facts: ModelFacts) -> int:
 
 
 def _may_change(tensor: TensorInfo) -> bool:
-    """Matrices of weights, but for those that must stay as they are; MXFP4 weights were published as such."""
+    """Matrices of weights, but for those that must stay as they are.
+
+    MXFP4 weights were published as such; what reads images is small, and Ollama leaves it alone too.
+    """
     name = tensor.name
+    if name.startswith(IMAGE_PARTS):
+        return False
     is_matrix = any(n > 1 for n in tensor.shape[1:])
     if not is_matrix or not name.endswith("weight") or name in NEVER_EXACTLY or tensor.dtype == "mxfp4":
         return False

@@ -21,7 +21,7 @@ from ollama_engine.convert.gguf_writing import (
     write_header,
     write_tensor,
 )
-from ollama_engine.convert.new_file import check_target, new_file
+from ollama_engine.convert.new_file import FileSizes, check_target, new_file
 from ollama_engine.convert.quant.imatrix import ImportanceMatrix, read_imatrix
 from ollama_engine.convert.quant.layout import FLOATS, in_file_order, read_facts, target_types
 from ollama_engine.convert.quant.presets import ALIASES, PRESETS, Preset
@@ -59,8 +59,8 @@ def quantize_model(
     threads: int | None = None,
     imatrix: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
-) -> None:
-    """Write a GGUF file again with smaller weights; a split model becomes one file.
+) -> FileSizes:
+    """Write a GGUF file again with smaller weights; a split model becomes one file. Returns the sizes of both.
 
     `preset` is one of `presets.PRESETS`, `imatrix` an importance matrix, `threads` all cores if None. `progress` is
     called with (bytes written, bytes in all). The tensors are those that llama-quantize makes, bit by bit.
@@ -81,12 +81,14 @@ def quantize_model(
         types = target_types(tensors, chosen, facts, has_imatrix=matrix is not None)
         jobs = [_job(tensor, types[tensor.name], file.files[tensor.file], chosen, matrix) for tensor in tensors]
         metadata = copy_metadata(file.files[0], _new_keys(chosen, matrix), SPLIT_KEYS)
+        sources = file.files
     out = [OutTensor(job.tensor.name, job.tensor.shape, job.dtype) for job in jobs]
     with new_file(target, len(metadata.data) + data_size(out)) as sink, ThreadPoolExecutor(threads) as pool:
         write_header(sink, metadata, out)
         counter = ByteCounter(sum(tensor.n_bytes for tensor in out), progress)
         for tensor, job in zip(out, jobs, strict=True):
             write_tensor(sink, tensor, _in_order(pool, job, 2 * threads), counter.add)
+    return FileSizes.of(sources, target)
 
 
 def _new_keys(preset: Preset, matrix: ImportanceMatrix | None) -> dict[str, int | str]:

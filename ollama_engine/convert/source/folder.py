@@ -98,6 +98,15 @@ class Config:
             raise self.wrong(names, "an object", value)
         return value
 
+    def part(self, name: str, defaults: Mapping[str, Any]) -> Config:
+        """The config inside of this one that `name` holds, with `defaults` for what it leaves out.
+
+        Raises ModelFormatError when it is absent or no object.
+        """
+        if not self.mapping(name):
+            raise ModelFormatError(f"{self.home} has no {name}; is it the config of this model?")
+        return Config(self.mapping(name), f"{self.home}: {name}").completed(defaults)
+
     def wrong(self, names: Sequence[str], expected: str, value: Any) -> ModelFormatError:
         """What to raise for a value of another kind."""
         return ModelFormatError(f"{self.home}: {' or '.join(names)} is {value!r:.80}, expected {expected}")

@@ -12,6 +12,7 @@ from ollama_engine.convert.vocab.pre import find_pre
 from ollama_engine.convert.vocab.sentencepiece import read_sentencepiece, sentencepiece_table
 from ollama_engine.convert.vocab.special import add_flags, special_keys
 from ollama_engine.convert.vocab.tokens import TokenTable, added_tokens
+from ollama_engine.convert.vocab.unigram import unigram_table
 from ollama_engine.convert.vocab.wordpiece import read_vocab_txt, wordpiece_table
 from ollama_engine.errors import ModelFormatError, UnsupportedModelError
 
@@ -45,8 +46,13 @@ def add_tokenizer(writer: Any, folder: ModelFolder, config: Config, n_vocab: int
 def _table(
     folder: ModelFolder, tokenizer: Mapping[str, Any] | None, n_vocab: int, pre_names: Sequence[str]
 ) -> TokenTable:
-    """tokenizer.model comes first: it has the scores that a tokenizer.json made of it has lost."""
+    """tokenizer.model comes first: it has the scores that a tokenizer.json made of it has lost.
+
+    Unigram has not lost them, and its ids need not be those of the tokenizer.model that it was made of (XLM-R).
+    """
     data = folder.bytes("tokenizer.model")
+    if tokenizer is not None and (tokenizer.get("model") or {}).get("type") == "Unigram":
+        data = None
     added = added_tokens(folder, tokenizer).values()
     if data is not None:
         return sentencepiece_table(read_sentencepiece(data, str(folder.path / "tokenizer.model")), added, n_vocab)
@@ -72,7 +78,11 @@ def _of_json(tokenizer: Mapping[str, Any], folder: ModelFolder, n_vocab: int, pr
     if kind == "WordPiece":
         prefix = str(model.get("continuing_subword_prefix", "##"))
         return wordpiece_table(model["vocab"], prefix, added, tokenizer.get("normalizer"), n_vocab)
-    raise UnsupportedModelError(f"{home}: a tokenizer of type {kind!r} is not supported; supported: BPE, WordPiece")
+    if kind == "Unigram":
+        return unigram_table(tokenizer, added, n_vocab, home)
+    raise UnsupportedModelError(
+        f"{home}: a tokenizer of type {kind!r} is not supported; supported: BPE, Unigram, WordPiece"
+    )
 
 
 def _add(writer: Any, key: str, value: Any) -> None:

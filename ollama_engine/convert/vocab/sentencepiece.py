@@ -74,7 +74,7 @@ def sentencepiece_table(model: SentencePieceModel, added: Iterable[AddedToken], 
     if model.model == "t5":
         table.flags["remove_extra_whitespaces"] = model.remove_extra_whitespaces
         if model.charsmap:
-            table.flags["precompiled_charsmap"] = list(model.charsmap)
+            table.flags["precompiled_charsmap"] = model.charsmap
     return table
 
 

@@ -11,8 +11,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
+from numpy.typing import NDArray
 
+from bench.peer_tools import built
 from ollama_engine.ml.gguf import GGUFFile
 from tests.tiny import write_tiny_llama
 
@@ -32,19 +35,57 @@ def write_small_model(path: Path) -> str:
     return model.path
 
 
-def write_small_imatrix(path: Path, model: str, *, skip: str = "attn_q.") -> Path:
-    """An importance matrix for it in the older format; tensors with `skip` in their names are not in it."""
+CALLS = 3
+"""How often each matrix of the small importance matrix was used."""
+
+
+def importance(model: str, skip: str = "attn_q.") -> dict[str, NDArray[np.float32]]:
+    """Sums of squares by tensor, [experts, row length]; tensors with `skip` in their names were not measured."""
     rng = np.random.default_rng(5)
     with GGUFFile(model) as file:
         tensors = [t for t in file.tensors.values() if len(t.shape) > 1 and skip not in t.name]
-    data = np.int32(len(tensors)).tobytes()
-    for tensor in tensors:
-        name, n = tensor.name.encode(), tensor.shape[0] * (tensor.shape[2] if len(tensor.shape) > 2 else 1)
-        values = (rng.random(n, np.float32) ** 4 * 12).astype("<f4")
-        data += np.int32(len(name)).tobytes() + name + np.int32(3).tobytes() + np.int32(n).tobytes() + values.tobytes()
+    rows = {t.name: (t.shape[2] if len(t.shape) > 2 else 1, t.shape[0]) for t in tensors}
+    return {name: rng.random(n * m, np.float32).reshape(n, m) ** 4 * 12 for name, (n, m) in rows.items()}
+
+
+def write_small_imatrix(path: Path, model: str, *, skip: str = "attn_q.") -> Path:
+    """An importance matrix for it in the older format."""
+    found = importance(model, skip)
+    data = np.int32(len(found)).tobytes()
+    for tensor, sums in found.items():
+        name, n = tensor.encode(), sums.size
+        data += np.int32(len(name)).tobytes() + name
+        data += np.int32(CALLS).tobytes() + np.int32(n).tobytes() + sums.astype("<f4").tobytes()
     text = b"some text"
     path.write_bytes(data + np.int32(7).tobytes() + np.int32(len(text)).tobytes() + text)
     return path
+
+
+def write_gguf_imatrix(
+    path: Path, sums: Mapping[str, NDArray[Any]], counts: Mapping[str, NDArray[Any]], **keys: Any
+) -> Path:
+    """An importance matrix as llama-imatrix writes it; `keys` replaces some of its metadata, None removes one."""
+    writer = gguf.GGUFWriter(str(path), "imatrix")
+    writer.add_type("imatrix")
+    known = {"datasets": ["some text", "another"], "chunk_count": 7, "chunk_size": 512}
+    for name, value in (known | keys).items():
+        if value is not None:
+            (writer.add_array if isinstance(value, list) else writer.add_uint32)(f"imatrix.{name}", value)
+    for name in sums:
+        writer.add_tensor(f"{name}.in_sum2", np.ascontiguousarray(sums[name]))
+        if name in counts:
+            writer.add_tensor(f"{name}.counts", np.ascontiguousarray(counts[name]))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def write_small_gguf_imatrix(path: Path, model: str) -> Path:
+    """The same numbers as `write_small_imatrix`, as GGUF."""
+    sums = importance(model)
+    return write_gguf_imatrix(path, sums, {name: np.full((len(s), 1), CALLS, np.float32) for name, s in sums.items()})
 
 
 def summary(types: Mapping[str, str]) -> str:
@@ -77,4 +118,6 @@ def load() -> dict[str, Any]:
 
 
 def peer() -> str | None:
-    return os.environ.get(PEER)
+    """llama-quantize: the one that PEER names, or that bench/peers.py has built."""
+    found = built("build/bin/llama-quantize")
+    return os.environ.get(PEER) or (str(found) if found else None)

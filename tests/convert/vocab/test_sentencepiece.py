@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ollama_engine.convert.vocab.sentencepiece import read_sentencepiece
@@ -49,6 +50,7 @@ def test_unigram_models_keep_what_they_need(tmp_path: Path) -> None:
     assert found["model"] == "t5"
     assert found["remove_extra_whitespaces"] is True
     assert len(found["precompiled_charsmap"]) > 1000
+    assert found["precompiled_charsmap"].dtype == np.uint8  # llama.cpp takes bytes only
 
 
 def test_added_tokens_replace_padding(tmp_path: Path) -> None:

@@ -1,0 +1,109 @@
+/* Loops over rows of logits, one source compiled for several instruction sets; the one to use is found at run time.
+ *
+ * All give the same bits: sums are sums of integers, floats are neither contracted nor reordered (the build says
+ * -ffp-contract=off), and nothing approximates. So a seed's tokens are the same on every machine, and the tests hold
+ * each set to the scalar one.
+ *
+ * Definition. With d = (max - x) * inverse in float (0 <= d, capped below 32), an entry x has
+ *   rank   q = floor(d * 2^24)             order of probability
+ *   weight w = round(exp(-d) * 2^40)       2^40 for the most probable entry */
+#ifndef OE_ROW_KERNELS_H
+#define OE_ROW_KERNELS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define OE_BLOCK 64                       /* entries that are looked at together */
+#define OE_RANK_ONE ((uint32_t)1 << 24)   /* rank of d = 1 */
+#define OE_RANK_LIMIT ((uint32_t)1 << 29) /* above every rank */
+#define OE_WEIGHT_ONE ((uint64_t)1 << 40)
+#define OE_BIN_COPIES 4 /* neighbours go into different copies: where most share a bin, additions would wait in line */
+
+/* OE_ROWS_BASELINE: what every CPU of the architecture has; SSE2, NEON. */
+typedef enum oe_row_set { OE_ROWS_SCALAR, OE_ROWS_BASELINE, OE_ROWS_AVX2, OE_ROWS_AVX512, OE_ROW_SETS } oe_row_set;
+
+typedef struct oe_logits {
+    const float *x;         /* [n] */
+    const float *block_max; /* [oe_block_count(n)] no entry of block b is above block_max[b] */
+    int32_t n;
+} oe_logits;
+
+static inline int32_t oe_block_count(int32_t n) { return n / OE_BLOCK + (n % OE_BLOCK != 0); }
+
+typedef struct oe_scale {
+    float max;
+    float inverse; /* 1 / temperature: > 0, finite */
+} oe_scale;
+
+static inline uint32_t oe_rank_of_distance(float d) { return (uint32_t)(int32_t)(d * (float)OE_RANK_ONE); }
+
+static inline float oe_distance(float x, oe_scale scale) {
+    float d = (scale.max - x) * scale.inverse;
+    d = d > 0.0f ? d : 0.0f;
+    return d < 31.99f ? d : 31.99f; /* exp(-31.99) * 2^40 rounds to 0 */
+}
+
+static inline uint32_t oe_rank(float x, oe_scale scale) { return oe_rank_of_distance(oe_distance(x, scale)); }
+
+/* The entries of rank first .. first + span. */
+typedef struct oe_window {
+    uint32_t first, span;
+} oe_window;
+
+typedef struct oe_weights {
+    uint64_t total;
+    uint64_t kept; /* of the entries whose rank is at most the one asked for */
+} oe_weights;
+
+/* What is in a window. */
+typedef struct oe_extent {
+    int32_t count;
+    float low, high; /* smallest and largest entry; of no meaning when there are none */
+} oe_extent;
+
+typedef struct oe_row_kernels {
+    /* Fills block_max[oe_block_count(n)]. False when x[n] holds a NaN or +inf; block_max is then of no use. */
+    bool (*scan)(const float *x, int32_t n, float *block_max);
+
+    /* max[j], j < OE_BLOCK: the largest of x[j], x[j + stride], x[j + 2 * stride] .. x[n - 1]. stride >= OE_BLOCK. */
+    void (*column_maxima)(const float *x, int32_t n, int32_t stride, float *max);
+
+    /* One bit for each entry of a block: whether it is larger than `least`. */
+    uint64_t (*above)(const oe_logits *row, int32_t block, float least);
+
+    /* Ranks and weights of one block. */
+    void (*weigh)(const float *x, oe_scale scale, uint32_t *rank, uint64_t *weight);
+
+    /* Sums of the row's weights. Unless `bins` is NULL, those in the window are also added to
+     * bins[(rank - first) >> shift][any copy]. */
+    oe_weights (*sum)(const oe_logits *row, oe_scale scale, uint32_t keep, oe_window window, int shift,
+                      uint64_t (*bins)[OE_BIN_COPIES]);
+
+    /* `sum` for the bins only: looks no closer at blocks that have nothing in the window. */
+    void (*bin)(const oe_logits *row, oe_scale scale, oe_window window, int shift, uint64_t (*bins)[OE_BIN_COPIES]);
+
+    oe_extent (*extent)(const oe_logits *row, oe_scale scale, oe_window window);
+
+    /* Which entries are in the window, in order, from block *block on, which moves on behind the last block that was
+     * looked at: the last one, or the one after which another might not fit into at[room]. room >= OE_BLOCK. */
+    int32_t (*pick)(const oe_logits *row, oe_scale scale, oe_window window, int32_t *block, int32_t *at, int32_t room);
+
+    /* The entry of the window that has n before it, or -1. */
+    int32_t (*nth)(const oe_logits *row, oe_scale scale, oe_window window, int32_t n);
+} oe_row_kernels;
+
+/* NULL where this build or this CPU lacks the instructions. OE_ROWS_SCALAR and OE_ROWS_BASELINE are always there. */
+const oe_row_kernels *oe_row_kernels_find(oe_row_set set);
+
+/* Its name: "scalar", "sse2" or "neon" or "baseline", "avx2", "avx512". */
+const char *oe_row_set_name(oe_row_set set);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

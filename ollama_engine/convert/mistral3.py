@@ -1,0 +1,134 @@
+"""Mistral Small 3.1 and later, with Pixtral's encoder -> `general.architecture` = mistral3.
+
+Dialect: see `vision`. The text part is a Llama, whose queries and keys become pairs of neighbours. Those of the encoder
+stay as they are: in files of this dialect it rotates halves, and llama.cpp's separate files have them as pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ollama_engine.convert.architecture import Key, Sizes, Tensor, Vision, layered, linear
+from ollama_engine.convert.keys import read_keys
+from ollama_engine.convert.llama import LLAMA
+from ollama_engine.convert.rope import rope_parameters
+from ollama_engine.convert.source.folder import Config
+from ollama_engine.convert.vision import expect, matrix, rope_base, side
+
+__all__ = ["ARCHITECTURES"]
+
+DEFAULTS = {
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "num_channels": 3,
+    "image_size": 1540,
+    "patch_size": 14,
+}
+KEYS = (
+    Key("vision.block_count", "u32", ("num_hidden_layers",)),
+    Key("vision.embedding_length", "u32", ("hidden_size",)),
+    Key("vision.feed_forward_length", "u32", ("intermediate_size",)),
+    Key("vision.attention.head_count", "u32", ("num_attention_heads",)),
+    Key("vision.num_channels", "u32", ("num_channels",)),
+)
+OUTER_KEYS = (
+    Key("image_token_index", "u32", ("image_token_index", "image_token_id"), required=False),
+    Key("mm.projector_bias", "bool", ("multimodal_projector_bias",), required=False),
+    Key("mm.projector_hidden_act", "str", ("projector_hidden_act",), required=False),
+)
+
+
+def _text_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
+    """Llama's, and how Ministral 3 sharpens attention far from the start, under both names that it has."""
+    rope = rope_parameters(config)
+    keys = dict(LLAMA.more_keys(config, sizes))
+    if rope.get("llama_4_scaling_beta"):
+        beta = float(rope["llama_4_scaling_beta"])
+        keys |= {"attention.temperature_scale": beta, "rope.scaling_beta": beta}
+    if rope.get("mscale_all_dim"):
+        keys["rope.scaling.yarn_log_multiplier"] = float(rope["mscale_all_dim"])
+    return keys
+
+
+def _eyes(config: Config) -> Config:
+    return config.part("vision_config", DEFAULTS)
+
+
+def _merge(config: Config) -> int:
+    return config.whole("spatial_merge_size", default=2)
+
+
+def _sizes(config: Config) -> Sizes:
+    eyes = _eyes(config)
+    n_embd = eyes.whole("hidden_size")
+    return {
+        "v_layer": eyes.whole("num_hidden_layers"),
+        "v_embd": n_embd,
+        "v_ff": eyes.whole("intermediate_size"),
+        "v_channels": eyes.whole("num_channels"),
+        "v_patch": side(eyes, "patch_size"),
+        "v_merged": n_embd * _merge(config) ** 2,
+    }
+
+
+def _keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
+    eyes = _eyes(config)
+    expect(eyes, "hidden_act", "silu", default="silu")
+    expect(config, "vision_feature_layer", -1, [-1], default=-1)
+    head_dim = sizes["v_embd"] // max(1, eyes.whole("num_attention_heads"))
+    return {
+        **read_keys(OUTER_KEYS, config),
+        **read_keys(KEYS, eyes),
+        "spatial_merge_size": _merge(config),
+        "vision.image_size": side(eyes, "image_size"),
+        "vision.patch_size": sizes["v_patch"],
+        "vision.attention.key_length": eyes.whole("head_dim", default=head_dim),
+        "vision.attention.layer_norm_epsilon": 1e-5,  # written into the encoder's code in transformers, in no config
+        "vision.rope.freq_base": rope_base(eyes),
+    }
+
+
+def _block() -> tuple[Tensor, ...]:
+    block, source = "v.blk.{i}.", "vision_tower.transformer.layers.{i}."
+    return layered(
+        "v_layer",
+        matrix(block + "attn_norm", source + "attention_norm", "v_embd"),
+        matrix(block + "attn_q", source + "attention.q_proj", "v_embd", "v_embd"),
+        matrix(block + "attn_k", source + "attention.k_proj", "v_embd", "v_embd"),
+        matrix(block + "attn_v", source + "attention.v_proj", "v_embd", "v_embd"),
+        matrix(block + "attn_output", source + "attention.o_proj", "v_embd", "v_embd"),
+        matrix(block + "ffn_norm", source + "ffn_norm", "v_embd"),
+        matrix(block + "ffn_gate", source + "feed_forward.gate_proj", "v_ff", "v_embd"),
+        matrix(block + "ffn_up", source + "feed_forward.up_proj", "v_ff", "v_embd"),
+        matrix(block + "ffn_down", source + "feed_forward.down_proj", "v_embd", "v_ff"),
+    )
+
+
+MERGER = "patch_merger.merging_layer"
+VISION = Vision(
+    sizes=_sizes,
+    keys=_keys,
+    tensors=(
+        matrix("v.patch_conv", "vision_tower.patch_conv", "v_embd", "v_channels", "v_patch", "v_patch"),
+        matrix("v.encoder_norm", "vision_tower.ln_pre", "v_embd"),
+        *_block(),
+        matrix("mm.norm", "multi_modal_projector.norm", "v_embd"),
+        matrix(f"mm.{MERGER}", f"multi_modal_projector.{MERGER}", "v_embd", "v_merged"),
+        *linear("mm.linear_1", "multi_modal_projector.linear_1", "n_embd", "v_embd"),
+        *linear("mm.linear_2", "multi_modal_projector.linear_2", "n_embd", "n_embd"),
+    ),
+)
+ARCHITECTURES = (
+    replace(
+        LLAMA,
+        name="mistral3",
+        classes=("Mistral3ForConditionalGeneration",),
+        more_keys=_text_keys,
+        pre_names=("tekken",),
+        vision=VISION,
+    ),
+)

@@ -1,0 +1,141 @@
+"""Qwen2.5-VL -> `general.architecture` = qwen25vl: a Qwen2 with positions of three axes, and its eyes.
+
+Dialect: see `vision`. A patch of the encoder is two frames deep. The kernel over both is written as two flat ones,
+whose results are to be added: ggml has no convolution over time that long. Queries, keys and values come from one
+matrix, and become three. Nothing is rotated as pairs of neighbours, so no rows move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ollama_engine.convert.architecture import Key, Sizes, Tensor, Vision, layered
+from ollama_engine.convert.keys import read_keys
+from ollama_engine.convert.qwen import QWEN2
+from ollama_engine.convert.rope import rope_parameters
+from ollama_engine.convert.source.folder import Config
+from ollama_engine.convert.transforms import row_part, take
+from ollama_engine.convert.vision import affine, expect, matrix, numbers, rope_base, side
+
+__all__ = ["ARCHITECTURES"]
+
+DEFAULTS = {
+    "depth": 32,
+    "num_heads": 16,
+    "in_channels": 3,
+    "intermediate_size": 3420,
+    "patch_size": 14,
+    "temporal_patch_size": 2,
+    "spatial_merge_size": 2,
+    "window_size": 112,
+    "fullatt_block_indexes": [7, 15, 23, 31],
+    "tokens_per_second": 4,
+}
+FRAMES = 2
+"""How deep a patch is: as many kernels are written."""
+
+KEYS = (
+    Key("vision.block_count", "u32", ("depth",)),
+    Key("vision.embedding_length", "u32", ("hidden_size",)),
+    Key("vision.feed_forward_length", "u32", ("intermediate_size",)),
+    Key("vision.attention.head_count", "u32", ("num_heads",)),
+    Key("vision.num_channels", "u32", ("in_chans", "in_channels")),
+    Key("vision.spatial_merge_size", "u32", ("spatial_merge_size",)),
+    Key("vision.window_size", "u32", ("window_size",)),
+    Key("vision.tokens_per_second", "u32", ("tokens_per_second",)),
+)
+TOKENS = tuple(
+    Key(name, "u32", (name,), required=False)
+    for name in ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
+)
+
+
+def _text_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
+    pairs = sizes["head_dim"] // 2
+    section = rope_parameters(config).get("mrope_section")
+    listed = section if isinstance(section, list) else []
+    if len(listed) != 3 or not all(type(n) is int and n >= 0 for n in listed) or sum(listed) != pairs:
+        raise config.wrong(("mrope_section",), f"three numbers of pairs that add up to {pairs}", section)
+    return {**QWEN2.more_keys(config, sizes), "rope.mrope_section": listed}
+
+
+def _eyes(config: Config) -> Config:
+    return config.part("vision_config", DEFAULTS)
+
+
+def _sizes(config: Config) -> Sizes:
+    eyes = _eyes(config)
+    n_embd, merge = eyes.whole("hidden_size"), eyes.whole("spatial_merge_size")
+    return {
+        "v_layer": eyes.whole("depth"),
+        "v_embd": n_embd,
+        "v_qkv": 3 * n_embd,
+        "v_ff": eyes.whole("intermediate_size"),
+        "v_channels": eyes.whole("in_chans", "in_channels"),
+        "v_patch": side(eyes, "patch_size"),
+        "v_merged": n_embd * merge * merge,
+    }
+
+
+def _keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
+    eyes = _eyes(config)
+    expect(eyes, "temporal_patch_size", FRAMES, default=FRAMES)
+    expect(eyes, "hidden_act", "silu", default="silu")
+    return {
+        **read_keys(TOKENS, config),
+        **read_keys(KEYS, eyes),
+        "vision.patch_size": sizes["v_patch"],
+        "vision.temporal_patch_size": FRAMES,
+        "vision.fullatt_block_indexes": numbers(eyes, "fullatt_block_indexes", sizes["v_layer"]),
+        "vision.attention.layer_norm_epsilon": 1e-6,  # the same number in all that was published, and in no config
+        "vision.rope.freq_base": rope_base(eyes),
+    }
+
+
+def _block() -> tuple[Tensor, ...]:
+    block, source = "v.blk.{i}.", "visual.blocks.{i}."
+    split = [
+        tensor
+        for which, name in enumerate("qkv")
+        for tensor in affine(block + f"attn_{name}", source + "attn.qkv", "v_qkv", "v_embd",
+                             transform=row_part(which, 3))
+    ]  # fmt: skip
+    return layered(
+        "v_layer",
+        matrix(block + "ln1", source + "norm1", "v_embd"),
+        *split,
+        *affine(block + "attn_out", source + "attn.proj", "v_embd", "v_embd"),
+        matrix(block + "ln2", source + "norm2", "v_embd"),
+        *affine(block + "ffn_gate", source + "mlp.gate_proj", "v_ff", "v_embd"),
+        *affine(block + "ffn_up", source + "mlp.up_proj", "v_ff", "v_embd"),
+        *affine(block + "ffn_down", source + "mlp.down_proj", "v_embd", "v_ff"),
+    )
+
+
+def _patches(frame: int) -> Tensor:
+    shape = ("v_embd", "v_channels", FRAMES, "v_patch", "v_patch")
+    return Tensor(f"v.patch_embd_{frame}.weight", "visual.patch_embed.proj.weight", shape, take(frame, 2))
+
+
+VISION = Vision(
+    sizes=_sizes,
+    keys=_keys,
+    tensors=(
+        *map(_patches, range(FRAMES)),
+        *_block(),
+        matrix("v.merger.ln_q", "visual.merger.ln_q", "v_embd"),
+        *affine("v.merger.mlp.0", "visual.merger.mlp.0", "v_merged", "v_merged"),
+        *affine("v.merger.mlp.2", "visual.merger.mlp.2", "n_embd", "v_merged"),
+    ),
+)
+ARCHITECTURES = (
+    replace(
+        QWEN2,
+        name="qwen25vl",
+        classes=("Qwen2_5_VLForConditionalGeneration",),
+        more_keys=_text_keys,
+        vision=VISION,
+    ),
+)

@@ -1,0 +1,88 @@
+"""What the image parts of several architectures declare alike, and the dialect of the files they go into.
+
+The dialect is that of Ollama's own engine: one file holds the text part and the image part, tensors of the latter below
+`v.` (encoder) and `mm.` (projector), keys below `<architecture>.vision.`. llama.cpp keeps the two in two files and has
+no file at all for Llama 3.2 Vision; this project continues the former engine, whose files users have. The text part
+keeps the names that both know. Where Ollama's engine knew a number by heart, such as the id of an image token, a key of
+our own says it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ollama_engine.convert.architecture import Tensor
+from ollama_engine.convert.source.folder import Config
+from ollama_engine.convert.transforms import Transform
+from ollama_engine.errors import UnsupportedModelError
+
+__all__ = ["affine", "expect", "grid_side", "matrix", "numbers", "rope_base", "side"]
+
+
+def matrix(target: str, source: str, *shape: str, transform: Transform | None = None) -> Tensor:
+    """A weight without bias, of any number of dimensions."""
+    return Tensor(f"{target}.weight", f"{source}.weight", shape, transform)
+
+
+def affine(target: str, source: str, *shape: str, transform: Transform | None = None) -> tuple[Tensor, Tensor]:
+    """A weight and its bias, which is as long as the weight's first dimension: a projection, or a layer norm."""
+    return (
+        matrix(target, source, *shape, transform=transform),
+        Tensor(f"{target}.bias", f"{source}.bias", shape[:1], transform),
+    )
+
+
+def side(config: Config, name: str) -> int:
+    """The length of a square's side, given as one number or as two that are the same."""
+    value = config.get(name)
+    if isinstance(value, (list, tuple)) and len(value) == 2 and value[0] == value[1]:
+        value = value[0]
+    if type(value) is not int or value < 1:
+        raise config.wrong((name,), "the side of a square", value)
+    return value
+
+
+def grid_side(config: Config) -> int:
+    """Patches along the side of an image."""
+    image, patch = side(config, "image_size"), side(config, "patch_size")
+    if patch > image:
+        raise config.wrong(("patch_size",), f"no more than image_size {image}", patch)
+    return image // patch
+
+
+def numbers(config: Config, name: str, below: int) -> list[int]:
+    """A list of numbers of layers. Raises ModelFormatError when it is none, or names layers there are not."""
+    value = config.get(name)
+    if not isinstance(value, (list, tuple)) or not all(type(n) is int and 0 <= n < below for n in value):
+        raise config.wrong((name,), f"numbers of layers below {below}", value)
+    return list(value)
+
+
+def rope_base(config: Config) -> float:
+    """The base by which an encoder rotates, wherever its version of transformers puts it; 10000 where it is not said.
+
+    Raises UnsupportedModelError for a rotation that is stretched.
+    """
+    rope = {**config.mapping("rope_scaling"), **config.mapping("rope_parameters")}
+    expect(Config(rope, f"{config.home}: rope_parameters"), "rope_type", "default", "axial", default="default")
+    base = rope.get("rope_theta", config.number("rope_theta", default=10000.0))
+    if type(base) not in (int, float):
+        raise config.wrong(("rope_theta",), "a number", base)
+    return float(base)
+
+
+def expect(config: Config, name: str, *allowed: Any, default: Any) -> None:
+    """Refuse a setting that the architecture's engines take for granted, and no key could tell them of.
+
+    Raises UnsupportedModelError.
+    """
+    value = config.get(name, default=default)
+    if value not in allowed:
+        raise UnsupportedModelError(
+            f"{config.home}: {name} is {value!r}, which GGUF has no key for; supported: {_listed(allowed)}"
+        )
+
+
+def _listed(values: Sequence[Any]) -> str:
+    return ", ".join(repr(value) for value in values)

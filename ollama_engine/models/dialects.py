@@ -1,0 +1,115 @@
+"""Reads files of other converters under the names that models know, which are those of llama.cpp's converter.
+
+What differs is data: another `general.architecture`, other keys below it, other names of tensors, and values that a
+converter left to its engine. Models see none of it. The shorter names of YaRN's constants are read by `nn.read_rope`,
+and experts whose names were exchanged by `llama`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from ollama_engine.errors import ModelFormatError
+from ollama_engine.ml.metadata import Metadata, MetadataValue
+
+__all__ = ["known_names", "known_values"]
+
+T = TypeVar("T")
+Values = Mapping[str, MetadataValue]
+
+
+def _nothing(found: Values) -> Values:
+    return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialect:
+    """How files of one `general.architecture` differ from those that its model reads."""
+
+    architecture: str
+    """The name that the model is registered by."""
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """Their name -> the known one, both below the architecture's; a file that has both keeps the known one."""
+    tensors: tuple[tuple[str, str], ...] = ()
+    """(regular expression of a whole name, replacement)."""
+    missing: Callable[[Values], Values] = _nothing
+    """Keys under their names -> known ones that their engine has by heart; what a file says comes first."""
+
+
+def _gpt_oss(found: Values) -> Values:
+    return {"rope.scaling.type": "yarn"} if "rope.scaling.factor" in found else {}
+
+
+GEMMA3_STRETCHED = (34, 48, 62)
+"""Layers of the models whose global positions are divided by 8: 4B, 12B and 27B."""
+
+
+def _gemma3(found: Values) -> Values:
+    """Ollama's files that see images say no epsilon, and none of its files that global positions are stretched."""
+    keys: dict[str, MetadataValue] = {"attention.layer_norm_rms_epsilon": 1e-6, "rope.freq_base": 1e6}
+    bases = {"rope.local.freq_base", "rope.global.freq_base"}
+    ollama = bases & set(found) or ("vision.block_count" in found and "rope.freq_base_swa" not in found)
+    if ollama and "rope.scaling.factor" not in found and found.get("block_count") in GEMMA3_STRETCHED:
+        keys |= {"rope.scaling.type": "linear", "rope.scaling.factor": 8.0}
+    return keys
+
+
+DIALECTS: Mapping[str, Dialect] = {
+    # Ollama's.
+    "gptoss": Dialect(
+        architecture="gpt-oss",
+        tensors=(
+            (r"(blk\.\d+)\.attn_out\.(weight|bias)", r"\1.attn_output.\2"),
+            (r"(blk\.\d+)\.attn_sinks", r"\1.attn_sinks.weight"),
+            (r"(blk\.\d+)\.ffn_norm\.weight", r"\1.post_attention_norm.weight"),
+        ),
+        missing=_gpt_oss,
+    ),
+    # The whole magnitude of YaRN, of which ggml makes a part by itself.
+    "olmo3": Dialect(architecture="olmo2", keys={"rope.scaling.attn_factor": "rope.scaling.yarn_attn_factor"}),
+    "gemma3": Dialect(
+        architecture="gemma3",
+        keys={"rope.local.freq_base": "rope.freq_base_swa", "rope.global.freq_base": "rope.freq_base"},
+        missing=_gemma3,
+    ),
+    # llama.cpp's, for a model that is known under Ollama's name: its files have both parts.
+    "qwen2vl": Dialect(architecture="qwen25vl", keys={"rope.dimension_sections": "rope.mrope_section"}),
+}
+
+
+def known_values(values: Values) -> Metadata:
+    """The metadata of a model under known names; those of its tokenizer are left out.
+
+    Raises ModelFormatError when `general.architecture` is missing.
+    """
+    theirs = Metadata(values).architecture
+    dialect = DIALECTS.get(theirs, Dialect(architecture=theirs))
+    own = {key.removeprefix(f"{theirs}."): values[key] for key in values if key.startswith(f"{theirs}.")}
+    if own.get("rope.scaling.type") == "":  # Ollama writes what a config leaves out
+        del own["rope.scaling.type"]
+    renamed = {dialect.keys[key]: value for key, value in own.items() if key in dialect.keys}
+    kept = {key: value for key, value in own.items() if key not in dialect.keys}
+    found = {**dialect.missing(own), **renamed, **kept}
+    general = {key: values[key] for key in values if key.startswith("general.")}
+    known = dialect.architecture
+    return Metadata({**general, "general.architecture": known, **{f"{known}.{k}": v for k, v in found.items()}})
+
+
+def known_names(architecture: str, weights: Mapping[str, T]) -> Mapping[str, T]:
+    """`weights` of a file whose `general.architecture` is this, by the names that its model knows.
+
+    Raises ModelFormatError when two tensors would have one name.
+    """
+    rules = DIALECTS[architecture].tensors if architecture in DIALECTS else ()
+    if not rules:
+        return weights
+    found: dict[str, T] = {}
+    for name, weight in weights.items():
+        known = next((re.sub(p, new, name) for p, new in rules if re.fullmatch(p, name)), name)
+        if known in found:
+            raise ModelFormatError(f"tensor {name} is {known} under another name, and the file has both")
+        found[known] = weight
+    return found

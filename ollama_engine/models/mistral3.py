@@ -1,0 +1,28 @@
+"""Mistral Small 3.1 and later, their text part: `general.architecture` = mistral3. A Llama under a name of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ollama_engine.errors import UnsupportedModelError
+from ollama_engine.ml.metadata import Metadata
+from ollama_engine.ml.tensor import Tensor
+from ollama_engine.models.llama import Llama
+
+TEMPERATURES = ("attention.temperature_scale", "rope.scaling_beta")
+"""How Ministral 3 sharpens attention with the distance from the start, as llama.cpp and as Ollama calls it."""
+
+
+class Mistral3(Llama):
+    """The whole text model."""
+
+    architecture = "mistral3"
+
+    def __init__(self, metadata: Metadata, weights: Mapping[str, Tensor]) -> None:
+        for name in TEMPERATURES:
+            if metadata.f32(name, 0.0):
+                raise UnsupportedModelError(
+                    f"{metadata.key(name)} is {metadata.f32(name)}: attention that grows sharper with the length of a "
+                    "text, as in Ministral 3, is not supported yet"
+                )
+        super().__init__(metadata, weights)

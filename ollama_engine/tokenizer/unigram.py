@@ -1,0 +1,62 @@
+"""SentencePiece unigram: `tokenizer.ggml.model` t5, of T5, XLM-R and the embedding models made of it."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from ollama_engine.errors import ModelFormatError
+from ollama_engine.tokenizer._merge import UnigramSearch
+from ollama_engine.tokenizer.charsmap import Charsmap
+from ollama_engine.tokenizer.spm import byte_ids
+from ollama_engine.tokenizer.vocab import TokenType, Vocabulary
+
+__all__ = ["UnigramModel"]
+
+UNKNOWN_PENALTY = 10.0
+"""How much worse an unknown character is than the worst piece (SentencePiece's constant)."""
+
+
+class UnigramModel:
+    """Text between special tokens -> ids, and a token's text -> bytes. See `base.TextModel`.
+
+    Text is normalized first: `charsmap` replaces characters, and with `squeeze` spaces at the ends go and runs of them
+    become one. Characters that no piece has are spelled in bytes where the vocabulary has these, as in SentencePiece;
+    llama.cpp takes the unknown token.
+    """
+
+    def __init__(self, vocab: Vocabulary, charsmap: bytes, *, squeeze: bool) -> None:
+        if vocab.scores is None:
+            raise ModelFormatError("tokenizer.ggml.scores is missing; tokenizer model 't5' needs it")
+        if not np.isfinite(vocab.scores).all():
+            raise ModelFormatError("tokenizer.ggml.scores holds numbers that are not finite")
+        made = (vocab.types == TokenType.NORMAL).astype(np.uint8)
+        spelled = byte_ids(vocab.texts)
+        is_byte = vocab.types[spelled] == TokenType.BYTE  # a vocabulary may hold such texts as ordinary pieces
+        spelled = np.where((spelled >= 0) & is_byte, spelled, -1).astype(np.int32)
+        scores = vocab.scores.astype(np.float64)
+        worst = float(scores[made > 0].min(initial=0.0))
+        unknown = -1 if vocab.unknown_id is None else vocab.unknown_id
+        self._search = UnigramSearch(vocab.texts, scores, made, spelled, unknown, worst - UNKNOWN_PENALTY)
+        self._charsmap = Charsmap(charsmap) if charsmap else None
+        self._squeeze = squeeze
+        self._add_space_prefix = vocab.add_space_prefix
+
+    def encode(self, text: str, *, prefix: bool) -> list[int]:
+        """`prefix`: the text starts the input or follows a special token."""
+        if self._charsmap is not None:
+            text = self._charsmap.apply(text)
+        if self._squeeze:
+            text = re.sub(" +", " ", text).strip(" ")
+        if text and prefix and self._add_space_prefix:
+            text = " " + text
+        return self._search.encode(text.replace(" ", "▁").encode("utf-8", "surrogateescape"))
+
+    def special_text(self, text: str) -> str:
+        """How a user-defined token looks in text."""
+        return text.replace("▁", " ")
+
+    def normal_bytes(self, text: str) -> bytes:
+        """What a normal token adds to the output."""
+        return text.replace("▁", " ").encode("utf-8", "surrogateescape")

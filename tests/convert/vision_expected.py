@@ -1,0 +1,140 @@
+"""What files of models with eyes hold, written down a second time: names by replacement, numbers by loops.
+
+Deliberately unlike the converters, which declare one tensor after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float32]
+Named = dict[str, Array]
+
+TEXT = (
+    ("language_model.", ""), ("model.embed_tokens", "token_embd"), ("lm_head", "output"), ("model.layers", "blk"),
+    ("model.norm", "output_norm"), ("self_attn.o_proj", "attn_output"), ("self_attn.q_proj", "attn_q"),
+    ("self_attn.k_proj", "attn_k"), ("self_attn.v_proj", "attn_v"), ("mlp.gate_proj", "ffn_gate"),
+    ("mlp.up_proj", "ffn_up"), ("mlp.down_proj", "ffn_down"), ("input_layernorm", "attn_norm"),
+)  # fmt: skip
+AFTER_ATTENTION = (("post_attention_layernorm", "ffn_norm"),)
+RULES: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "mllama": (
+        ("vision_model.", "v."), ("gated_positional_embedding.embedding", "position_embd.weight"),
+        ("gated_positional_embedding.tile_embedding", "tile_position_embd"),
+        ("gated_positional_embedding", "position_embd"), ("tile_positional_embedding.embedding", "tile_position_embd"),
+        ("tile_positional_embedding", "tile_position_embd"), ("class_embedding", "class_embd"),
+        ("patch_embedding", "patch_embd"), ("layernorm_pre", "pre_ln"), ("layernorm_post", "post_ln"),
+        ("global_transformer.layers", "global.blk"), ("transformer.layers", "blk"), ("mlp.fc1", "ffn_up"),
+        ("mlp.fc2", "ffn_down"), ("gate_attn", "attn_gate"), ("gate_ffn", "ffn_gate"), ("cross_attn.", "cross_attn_"),
+        ("multi_modal_projector", "mm.0"), *TEXT, *AFTER_ATTENTION,
+    ),
+    "llama4": (
+        ("vision_model.", "v."), ("multi_modal_projector", "mm"), ("v.model.layers", "v.blk"),
+        ("patch_embedding.linear", "patch_embedding"), ("feed_forward.router", "ffn_gate_inp"),
+        ("feed_forward.shared_expert.gate_proj", "ffn_gate_shexp"), ("feed_forward.gate_proj", "ffn_gate"),
+        ("feed_forward.shared_expert.up_proj", "ffn_up_shexp"), ("feed_forward.up_proj", "ffn_up"),
+        ("feed_forward.shared_expert.down_proj", "ffn_down_shexp"), ("feed_forward.down_proj", "ffn_down"),
+        *TEXT, *AFTER_ATTENTION,
+    ),
+    "mistral3": (
+        ("vision_tower.transformer.layers", "v.blk"), ("vision_tower.", "v."), ("multi_modal_projector", "mm"),
+        ("ln_pre", "encoder_norm"), ("attention.o_proj", "attn_output"), ("attention.q_proj", "attn_q"),
+        ("attention.k_proj", "attn_k"), ("attention.v_proj", "attn_v"), ("feed_forward.gate_proj", "ffn_gate"),
+        ("feed_forward.up_proj", "ffn_up"), ("feed_forward.down_proj", "ffn_down"), ("attention_norm", "attn_norm"),
+        *TEXT, *AFTER_ATTENTION,
+    ),
+    "qwen25vl": (
+        ("visual.", "v."), ("v.blocks", "v.blk"), ("norm1", "ln1"), ("norm2", "ln2"), ("attn.proj", "attn_out"),
+        *TEXT, *AFTER_ATTENTION,
+    ),
+    "gemma3": (
+        ("vision_tower.embeddings.", "v."), ("vision_tower.encoder.layers", "v.blk"), ("vision_tower.", "v."),
+        ("multi_modal_projector", "mm"), ("_projection_weight", "_projection.weight"), ("out_proj", "o_proj"),
+        ("q_norm", "attn_q_norm"), ("k_norm", "attn_k_norm"), ("self_attn.attn_", "attn_"),
+        ("pre_feedforward_layernorm", "ffn_norm"), ("post_feedforward_layernorm", "post_ffw_norm"),
+        ("post_attention_layernorm", "post_attention_norm"), *TEXT,
+    ),
+}  # fmt: skip
+
+
+def pairs(rows: Array, heads: int) -> Array:
+    """Rows j and j + half of each head become neighbours."""
+    out, size = np.empty_like(rows), len(rows) // heads
+    for head in range(heads):
+        for j in range(size // 2):
+            out[head * size + 2 * j] = rows[head * size + j]
+            out[head * size + 2 * j + 1] = rows[head * size + size // 2 + j]
+    return out
+
+
+def _plain(name: str, values: Array, config: Mapping[str, Any]) -> Named:
+    return {name: values}
+
+
+def _text_pairs(name: str, values: Array, config: Mapping[str, Any]) -> Named:
+    heads = {"attn_q": "num_attention_heads", "attn_k": "num_key_value_heads"}
+    part = name.split(".")[-2]
+    if not name.startswith("blk.") or part not in heads:
+        return {name: values}
+    return {name: pairs(values, config["text_config"][heads[part]])}
+
+
+def _mllama(name: str, values: Array, config: Mapping[str, Any]) -> Named:
+    if name == "v.position_embd.gate":
+        return {name: 1 - np.tanh(values), "v.tile_position_embd.gate": np.tanh(values)}
+    if name.startswith("v.") and name.endswith("gate"):
+        return {name: np.tanh(values)}
+    if name.startswith("v.") and name.endswith(("attn_q.weight", "attn_k.weight")):
+        return {name: pairs(values, config["vision_config"]["attention_heads"])}
+    return _text_pairs(name, values, config)
+
+
+def _llama4(name: str, values: Array, config: Mapping[str, Any]) -> Named:
+    layer = name.removesuffix("feed_forward.experts.gate_up_proj")
+    if layer != name:
+        both = np.stack([expert.T for expert in values])
+        hidden = both.shape[1] // 2
+        return {f"{layer}ffn_gate_exps.weight": both[:, :hidden], f"{layer}ffn_up_exps.weight": both[:, hidden:]}
+    layer = name.removesuffix("feed_forward.experts.down_proj")
+    if layer != name:
+        return {f"{layer}ffn_down_exps.weight": np.stack([expert.T for expert in values])}
+    return {name: values}
+
+
+def _qwen25vl(name: str, values: Array, config: Mapping[str, Any]) -> Named:
+    if name == "v.patch_embed.proj.weight":
+        return {f"v.patch_embd_{frame}.weight": values[:, :, frame] for frame in range(2)}
+    if ".attn.qkv." in name:
+        n = len(values) // 3
+        return {name.replace("attn.qkv", f"attn_{part}"): values[i * n : (i + 1) * n] for i, part in enumerate("qkv")}
+    return {name: values}
+
+
+def _gemma3(name: str, values: Array, config: Mapping[str, Any]) -> Named:
+    if name.startswith("v.head."):
+        return {}
+    shifted = name == "mm.mm_soft_emb_norm.weight" or (name.endswith("norm.weight") and not name.startswith("v."))
+    return {name: values + np.float32(1) if shifted else values}
+
+
+NUMBERS: Mapping[str, Callable[[str, Array, Mapping[str, Any]], Named]] = {
+    "mllama": _mllama,
+    "llama4": _llama4,
+    "mistral3": _text_pairs,
+    "qwen25vl": _qwen25vl,
+    "gemma3": _gemma3,
+}
+
+
+def expected_tensors(architecture: str, weights: Mapping[str, Array], config: Mapping[str, Any]) -> Named:
+    """Tensors by GGUF name, in numpy's order of dimensions."""
+    found: Named = {}
+    for name, values in weights.items():
+        for old, new in RULES[architecture]:
+            name = name.replace(old, new)  # noqa: PLW2901
+        found |= NUMBERS[architecture](name, values, config)
+    return found
