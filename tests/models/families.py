@@ -43,6 +43,8 @@ class Family:
     settings: Mapping[str, Any] = field(default_factory=dict)
     norms: float = 1.0
     """What norms are near: 0 where they are published as differences from 1."""
+    embeddings: float = 0.3
+    """How large these are. Small beside what the blocks add, or tied models repeat the last token."""
     dtype: str = "F32"
     """Of the weights as they are published; both sides compute with them in float32."""
     tolerance: float = EXACT
@@ -59,7 +61,7 @@ class Family:
 
     def weights(self, shapes: Mapping[str, list[int]]) -> Weights:
         """Random weights by name, each from a generator of its own, so that none depends on the others."""
-        return {name: _random(name, shape, self.seed, self.norms) for name, shape in shapes.items()}
+        return {name: _random(name, shape, self) for name, shape in shapes.items()}
 
     def engine(self, path: str | Path, **options: Any) -> Engine:
         defaults = {"num_ctx": N_CTX, "parallel": 1, "threads": 1, "gpu_layers": 0, "kv_cache_type": "f32"}
@@ -71,13 +73,13 @@ def greedy_tokens(engine: Engine, prompt: list[int]) -> list[int]:
     return list(engine.generate(prompt, params).tokens)
 
 
-def _random(name: str, shape: list[int], seed: int, norms: float) -> NDArray[np.float32]:
+def _random(name: str, shape: list[int], case: Family) -> NDArray[np.float32]:
     """Matrices keep activations near 1; routers choose sharply; norms are near 1, so that a forgotten one shows."""
-    values = np.random.default_rng([seed, zlib.crc32(name.encode())]).standard_normal(shape)
+    values = np.random.default_rng([case.seed, zlib.crc32(name.encode())]).standard_normal(shape)
     if "embed" in name:
-        scale, shift = 0.3, 0.0  # small beside what the blocks add, or tied models repeat the last token
+        scale, shift = case.embeddings, 0.0
     elif len(shape) == 1:
-        scale, shift = 0.2, norms if name.endswith("norm.weight") else 0.0
+        scale, shift = 0.2, case.norms if name.endswith("norm.weight") else 0.0
     else:
         scale, shift = (4.0 if name.endswith(("mlp.gate.weight", "router.weight")) else 1.0) / np.sqrt(shape[-1]), 0.0
     return (scale * values + shift).astype(np.float32)

@@ -81,12 +81,18 @@ def quantize_model(
         types = target_types(tensors, chosen, facts, has_imatrix=matrix is not None)
         jobs = [_job(tensor, types[tensor.name], file.files[tensor.file], chosen, matrix) for tensor in tensors]
         metadata = copy_metadata(file.files[0], _new_keys(chosen, matrix), SPLIT_KEYS)
-    out = [OutTensor(job.tensor.name, job.tensor.shape, job.dtype) for job in jobs]
+    out = [OutTensor(job.tensor.name, _significant(job.tensor.shape), job.dtype) for job in jobs]
     with new_file(target, len(metadata.data) + data_size(out)) as sink, ThreadPoolExecutor(threads) as pool:
         write_header(sink, metadata, out)
         counter = ByteCounter(sum(tensor.n_bytes for tensor in out), progress)
         for tensor, job in zip(out, jobs, strict=True):
             write_tensor(sink, tensor, _in_order(pool, job, 2 * threads), counter.add)
+
+
+def _significant(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Without ones at its end, which ggml does not write."""
+    n = max((i + 1 for i, size in enumerate(shape) if size != 1), default=1)
+    return shape[:n]
 
 
 def _new_keys(preset: Preset, matrix: ImportanceMatrix | None) -> dict[str, int | str]:
