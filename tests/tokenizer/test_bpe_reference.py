@@ -62,6 +62,7 @@ ORIGINALS: dict[str, list[hf.PreTokenizer]] = {
 }  # fmt: skip
 
 
+GROUPED = ("afmoe",)
 SPECIALS = (("<|begin|>", CONTROL), ("<|end|>", CONTROL), ("[INST]", CONTROL), ("<think>", USER_DEFINED),
             ("<th", USER_DEFINED))  # fmt: skip
 
@@ -102,6 +103,22 @@ def distinct() -> list[str]:
     compared = {find_spec(name).stages for name in ORIGINALS}
     names = {find_spec(n).stages: n for n in pretokenizer_names() if find_spec(n).byte_level and oniguruma(n)}
     return sorted(name for stages, name in names.items() if stages not in compared)
+
+
+def grouped(name: str) -> list[hf.PreTokenizer]:
+    """Its digits in threes from the right, said with look-ahead; the rest as in our table."""
+    stages = [stage.expression for stage in find_spec(name).stages if stage.rule is not Rule.GROUP]
+    return split(r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))", *stages)
+
+
+@pytest.mark.parametrize("name", GROUPED)
+def test_groups_of_digits(bpe_vocab: Vocab, name: str) -> None:
+    check(bpe_vocab, name, grouped(name), seed=2)
+
+
+def test_every_row_of_the_table_is_compared() -> None:
+    compared = {find_spec(name).stages for name in (*ORIGINALS, *distinct(), *GROUPED)}
+    assert [n for n in pretokenizer_names() if find_spec(n).byte_level and find_spec(n).stages not in compared] == []
 
 
 @pytest.mark.parametrize("name", distinct())
