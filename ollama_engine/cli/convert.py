@@ -17,10 +17,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="SRC", help="the folder with config.json, the weights and the tokenizer")
     parser.add_argument("-o", "--out", required=True, metavar="OUT.gguf", help="the file to write; must not exist")
     parser.add_argument("--outtype", choices=FILE_TYPES, default="f16", help="type of the matrices (default: f16)")
+    parser.add_argument("-t", "--threads", type=int, metavar="N", help="threads (default: all cores)")
 
 
 def main(args: argparse.Namespace) -> None:
     """Convert, with a bar on standard error where that is a terminal."""
     with StatusLine(sys.stderr) as line:
-        convert_model(args.source, args.out, args.outtype, progress=LoadingBar(line, f"writing {args.out}", eta=True))
+        bar = LoadingBar(line, f"writing {args.out}", eta=True)
+        convert_model(args.source, args.out, args.outtype, threads=args.threads, progress=bar)
     print(args.out)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -26,6 +25,7 @@ from ollama_engine.convert.quant.imatrix import ImportanceMatrix, read_imatrix
 from ollama_engine.convert.quant.layout import FLOATS, in_file_order, read_facts, target_types
 from ollama_engine.convert.quant.presets import ALIASES, PRESETS, Preset
 from ollama_engine.convert.quant.raw_metadata import copy_metadata
+from ollama_engine.convert.workers import Workers
 from ollama_engine.errors import ConfigError, ModelFormatError
 from ollama_engine.ml.gguf import GGUFFile, TensorInfo
 from ollama_engine.ml.metadata import Metadata
@@ -71,9 +71,7 @@ def quantize_model(
     """
     chosen = find_preset(preset)
     check_target(target, 0)
-    threads = os.cpu_count() or 1 if threads is None else threads
-    if threads < 1:
-        raise ConfigError(f"threads is 1 or more, got {threads}")
+    workers = Workers(threads)
     matrix = None if imatrix is None else read_imatrix(imatrix)
     with GGUFFile(source) as file:
         tensors = in_file_order(file.tensors.values())
@@ -82,11 +80,11 @@ def quantize_model(
         jobs = [_job(tensor, types[tensor.name], file.files[tensor.file], chosen, matrix) for tensor in tensors]
         metadata = copy_metadata(file.files[0], _new_keys(chosen, matrix), SPLIT_KEYS)
     out = [OutTensor(job.tensor.name, _significant(job.tensor.shape), job.dtype) for job in jobs]
-    with new_file(target, len(metadata.data) + data_size(out)) as sink, ThreadPoolExecutor(threads) as pool:
+    with new_file(target, len(metadata.data) + data_size(out)) as sink, workers:
         write_header(sink, metadata, out)
         counter = ByteCounter(sum(tensor.n_bytes for tensor in out), progress)
         for tensor, job in zip(out, jobs, strict=True):
-            write_tensor(sink, tensor, _in_order(pool, job, 2 * threads), counter.add)
+            write_tensor(sink, tensor, _data(workers, job), counter.add)
 
 
 def _significant(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -141,23 +139,11 @@ def _is_edge(name: str) -> bool:
 # -- the data ----------------------------------------------------------------------------------------------------------
 
 
-def _in_order(pool: ThreadPoolExecutor, job: _Job, ahead: int) -> Iterator[NDArray[np.uint8]]:
-    """The new data of a tensor piece by piece, with at most `ahead` pieces in work."""
-    waiting: deque[Future[NDArray[np.uint8]]] = deque()
+def _data(workers: Workers, job: _Job) -> Iterator[NDArray[np.uint8]]:
+    """The new data of a tensor piece by piece."""
     with open(job.home, "rb") as file:
-        try:
-            for matrix, start, n in _pieces(job.tensor):
-                waiting.append(pool.submit(_piece, file.fileno(), job, matrix, start, n))
-                if len(waiting) >= ahead:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
-            for future in waiting:  # none may read on when the file closes
-                if not future.cancelled():
-                    future.exception()
+        pieces = _pieces(job.tensor)
+        yield from workers.results(partial(_piece, file.fileno(), job, matrix, start, n) for matrix, start, n in pieces)
 
 
 def _pieces(tensor: TensorInfo) -> Iterator[tuple[int, int, int]]:
