@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from ollama_engine.convert.gguf_writing import ByteCounter, OutTensor, Progress, data_size, write_header, write_tensor
+from ollama_engine.convert.gguf_writing import ByteCounter, OutTensor, Progress, data_size, write_header, write_tensors
 from ollama_engine.convert.metadata import add_model, encode, model_keys, new_writer
 from ollama_engine.convert.new_file import check_target, new_file
 from ollama_engine.convert.outtype import FILE_TYPES, element_type
@@ -15,7 +15,7 @@ from ollama_engine.convert.source.checkpoint import open_checkpoint
 from ollama_engine.convert.source.folder import ModelFolder, read_config
 from ollama_engine.convert.source.mxfp4 import MXFP4, with_packed
 from ollama_engine.convert.source.scaled import check_quantization, with_scales
-from ollama_engine.convert.streaming import tensor_bytes
+from ollama_engine.convert.streaming import file_bytes
 from ollama_engine.convert.vocab.export import add_tokenizer
 from ollama_engine.convert.workers import Workers
 from ollama_engine.errors import ConfigError
@@ -63,8 +63,8 @@ def convert_model(
     with new_file(target, len(metadata.data) + data_size(tensors)) as file, workers:
         write_header(file, metadata, tensors)
         counter = ByteCounter(sum(tensor.n_bytes for tensor in tensors), progress)
-        for tensor, plan in zip(tensors, planned, strict=True):
-            write_tensor(file, tensor, tensor_bytes(plan, tensor.dtype, sizes, workers), counter.add)
+        types = (tensor.dtype for tensor in tensors)
+        write_tensors(file, tensors, file_bytes(zip(planned, types, strict=True), sizes, workers), counter.add)
 
 
 def _announced(planned: PlannedTensor, outtype: str, always_f32: Sequence[str]) -> OutTensor:

@@ -6,7 +6,8 @@ No more is held than a few pieces for each thread, or, where a transform wants a
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -18,67 +19,73 @@ from ollama_engine.convert.plan import PlannedTensor
 from ollama_engine.convert.source.elements import first_nan, to_float32
 from ollama_engine.convert.source.tensors import StoredTensor, rows_of
 from ollama_engine.convert.transforms import Transform
-from ollama_engine.convert.workers import Workers
+from ollama_engine.convert.workers import Job, Workers
 
-__all__ = ["tensor_bytes"]
+__all__ = ["file_bytes"]
 
 logger = logging.getLogger(__name__)
 
 PIECE = 1 << 20
 """Elements that a thread takes at once: less would have the threads wait for each other more often."""
-HELD = 1 << 24
-"""Elements that all threads together hold, but for a single piece that is larger."""
-
-Job = Callable[[], tuple[bool, NDArray[np.uint8]]]
-"""Makes a piece; see `_piece`."""
 
 
-def tensor_bytes(planned: PlannedTensor, dtype: str, sizes: Sizes, workers: Workers) -> Iterator[NDArray[np.uint8]]:
-    """The data of a tensor as elements of `dtype`, in pieces. Logs a warning for weights that are no numbers."""
-    if planned.made is not None:
-        yield as_bytes(planned.made, "F32", dtype)
+@dataclass(frozen=True)
+class Piece:
+    """Bytes of one tensor of the file; `damaged` is where they come from, if not all of it are numbers."""
+
+    data: NDArray[np.uint8]
+    damaged: StoredTensor | None = None
+
+
+def file_bytes(
+    planned: Iterable[tuple[PlannedTensor, str]], sizes: Sizes, workers: Workers
+) -> Iterator[NDArray[np.uint8]]:
+    """The data of tensors as elements of the type named beside each, one after the other, in pieces.
+
+    No piece reaches over two tensors. Logs a warning for weights that are no numbers.
+    """
+    warned: set[tuple[str, str]] = set()
+    for piece in workers.results(job for plan, dtype in planned for job in _jobs(plan, dtype, sizes)):
+        part = piece.damaged
+        if part is not None and (part.home, part.name) not in warned:
+            logger.warning("%s: tensor %s holds NaN; the model is damaged", part.home, part.name)
+            warned.add((part.home, part.name))
+        yield piece.data
+
+
+def _jobs(planned: PlannedTensor, dtype: str, sizes: Sizes) -> Iterator[Job[Piece]]:
+    """Pieces are read by those who convert them, but for a matrix whose rows change places."""
+    made, transform = planned.made, planned.transform
+    if made is not None:
+        yield Job(lambda: Piece(as_bytes(made, "F32", dtype)), made.size)
         return
     for part in planned.parts:
-        warned = False
-        for sound, data in workers.results(_jobs(part, planned.transform, dtype, sizes), _at_once(part.shape)):
-            if not sound and not warned:
-                logger.warning("%s: tensor %s holds NaN; the model is damaged", part.home, part.name)
-                warned = True
-            yield data
+        if transform is not None and not transform.entrywise:
+            moved, source = _transformed(part.read(), part.dtype, transform, sizes)
+            for start, stop, cost in _ranges(moved.shape):
+                yield Job(partial(_finished, part, moved[start:stop], source, dtype), cost)
+        else:
+            for start, stop, cost in _ranges(part.shape):
+                yield Job(partial(_piece, part, start, stop, transform, dtype, sizes), cost)
 
 
-def _jobs(part: StoredTensor, transform: Transform | None, dtype: str, sizes: Sizes) -> Iterator[Job]:
-    """Pieces are read by those who convert them, but for a matrix whose rows change places."""
-    if transform is not None and not transform.entrywise:
-        moved, source = _transformed(part.read(), part.dtype, transform, sizes)
-        for start, stop in _ranges(moved.shape):
-            yield partial(_finished, moved[start:stop], source, dtype)
-        return
-    for start, stop in _ranges(part.shape):
-        yield partial(_piece, part, start, stop, transform, dtype, sizes)
-
-
-def _ranges(shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    """Entries of the first dimension that make a piece."""
+def _ranges(shape: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
+    """(first, end, elements) of the entries of the first dimension that make a piece."""
     n, width = rows_of(shape)
-    step = max(1, PIECE // max(1, width))
-    return ((start, min(n, start + step)) for start in range(0, n, step))
+    if width == 0:
+        return
+    step = max(1, PIECE // width)
+    for start in range(0, n, step):
+        stop = min(n, start + step)
+        yield start, stop, (stop - start) * width
 
 
-def _at_once(shape: tuple[int, ...]) -> int:
-    """Pieces in work together; an entry of the first dimension is never cut, and may be a matrix of its own."""
-    return max(1, HELD // max(PIECE, rows_of(shape)[1]))
-
-
-def _piece(
-    part: StoredTensor, start: int, stop: int, transform: Transform | None, dtype: str, sizes: Sizes
-) -> tuple[bool, NDArray[np.uint8]]:
-    """(whether all are numbers, the bytes)."""
+def _piece(part: StoredTensor, start: int, stop: int, transform: Transform | None, dtype: str, sizes: Sizes) -> Piece:
     raw = part.read(start, stop)
     if transform is None:
-        return _finished(raw, part.dtype, dtype)
+        return _finished(part, raw, part.dtype, dtype)
     moved, source = _transformed(raw, part.dtype, transform, sizes)
-    return _finished(moved, source, dtype)
+    return _finished(part, moved, source, dtype)
 
 
 def _transformed(
@@ -90,5 +97,5 @@ def _transformed(
     return transform.apply(raw, sizes), source
 
 
-def _finished(values: NDArray[np.generic], source: str, dtype: str) -> tuple[bool, NDArray[np.uint8]]:
-    return first_nan(values, source) is None, as_bytes(values, source, dtype)
+def _finished(part: StoredTensor, values: NDArray[np.generic], source: str, dtype: str) -> Piece:
+    return Piece(as_bytes(values, source, dtype), None if first_nan(values, source) is None else part)

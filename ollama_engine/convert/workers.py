@@ -6,14 +6,28 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from types import TracebackType
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from ollama_engine.errors import ConfigError
 
-__all__ = ["Workers"]
+__all__ = ["Job", "Workers"]
 
 T = TypeVar("T")
+
+AHEAD = 4
+"""Jobs for each thread that are in work, or done and not taken: they go on while the writer waits for the disk."""
+HELD = 1 << 26
+"""What such jobs cost together, but for a single one that costs more."""
+
+
+@dataclass(frozen=True)
+class Job(Generic[T]):
+    """`cost` is how many elements it holds."""
+
+    run: Callable[[], T]
+    cost: int
 
 
 class Workers:
@@ -23,27 +37,27 @@ class Workers:
         threads = os.cpu_count() or 1 if threads is None else threads
         if threads < 1:
             raise ConfigError(f"threads is 1 or more, got {threads}")
-        self._ahead = 2 * threads
+        self._ahead = AHEAD * threads
         self._pool = ThreadPoolExecutor(threads)
 
-    def results(self, jobs: Iterable[Callable[[], T]], at_most: int | None = None) -> Iterator[T]:
-        """What the jobs return, in their order; raises what one of them raises. When it ends, none is running.
-
-        `at_most` as many are in work, or done and not taken.
-        """
-        ahead = self._ahead if at_most is None else min(self._ahead, at_most)
-        waiting: deque[Future[T]] = deque()
+    def results(self, jobs: Iterable[Job[T]]) -> Iterator[T]:
+        """What the jobs return, in their order; raises what one of them raises. When it ends, none is running."""
+        waiting: deque[tuple[int, Future[T]]] = deque()
+        held = 0
         try:
             for job in jobs:
-                waiting.append(self._pool.submit(job))
-                if len(waiting) >= ahead:
-                    yield waiting.popleft().result()
+                while waiting and (len(waiting) >= self._ahead or held + job.cost > HELD):
+                    cost, future = waiting.popleft()
+                    held -= cost
+                    yield future.result()
+                waiting.append((job.cost, self._pool.submit(job.run)))
+                held += job.cost
             while waiting:
-                yield waiting.popleft().result()
+                yield waiting.popleft()[1].result()
         finally:
-            for future in waiting:
+            for _, future in waiting:
                 future.cancel()
-            for future in waiting:
+            for _, future in waiting:
                 if not future.cancelled():
                     future.exception()
 
