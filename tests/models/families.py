@@ -208,16 +208,25 @@ _LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_fr
            "high_freq_factor": 4.0, "original_max_position_embeddings": 32}  # fmt: skip
 _MROPE = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [4, 6, 6]}
 
+_MLLAMA_TEXT = {"head_dim": None, "cross_attention_layers": [1], "rope_parameters": _LLAMA3}
+_MLLAMA_EYES = {k: v for k, v in {**_EYES, **_MLLAMA}.items() if v is not None}
+_LLAMA4_TEXT = {"intermediate_size": 48, "intermediate_size_mlp": 96, "num_hidden_layers": 4, "num_local_experts": 4,
+                "interleave_moe_layer_step": 2}  # fmt: skip
+_LLAMA4_EYES = {**_EYES, **_LLAMA4}
+_MISTRAL3_TEXT = {"model_type": "mistral", "sliding_window": None}
+_MISTRAL3_EYES = {**_EYES, "model_type": "pixtral", "num_attention_heads": 2, "hidden_act": "silu"}
+_QWEN_TEXT = {"hidden_size": 128, "head_dim": None, "rope_parameters": _MROPE}
+
 CASES = (
-    Family("mllama", "Mllama", {"head_dim": None, "cross_attention_layers": [1], "rope_parameters": _LLAMA3},
-           vision={k: v for k, v in {**_EYES, **_MLLAMA}.items() if v is not None}, runs=False),
-    Family("llama4-bf16", "Llama4", {"intermediate_size": 48, "intermediate_size_mlp": 96, "num_hidden_layers": 4,
-                                     "num_local_experts": 4, "interleave_moe_layer_step": 2},
-           vision={**_EYES, **_LLAMA4}, dtype="BF16", runs=False),
-    Family("mistral3-bf16", "Mistral3", {"model_type": "mistral", "sliding_window": None},
-           vision={**_EYES, "model_type": "pixtral", "num_attention_heads": 2, "hidden_act": "silu"}, dtype="BF16"),
-    Family("qwen25vl", "Qwen2_5_VL", {"hidden_size": 128, "head_dim": None, "rope_parameters": _MROPE},
-           vision=_QWEN_EYES, outer={"tie_word_embeddings": True}),
+    Family("mllama", "Mllama", _MLLAMA_TEXT, vision=_MLLAMA_EYES, runs=False),
+    Family("mllama-bf16", "Mllama", _MLLAMA_TEXT, vision=_MLLAMA_EYES, dtype="BF16", runs=False),
+    Family("llama4", "Llama4", _LLAMA4_TEXT, vision=_LLAMA4_EYES, runs=False),
+    Family("llama4-bf16", "Llama4", _LLAMA4_TEXT, vision=_LLAMA4_EYES, dtype="BF16", runs=False),
+    Family("mistral3", "Mistral3", _MISTRAL3_TEXT, vision=_MISTRAL3_EYES),
+    Family("mistral3-bf16", "Mistral3", _MISTRAL3_TEXT, vision=_MISTRAL3_EYES, dtype="BF16"),
+    Family("qwen25vl", "Qwen2_5_VL", _QWEN_TEXT, vision=_QWEN_EYES, outer={"tie_word_embeddings": True}),
+    Family("qwen25vl-bf16", "Qwen2_5_VL", _QWEN_TEXT, vision=_QWEN_EYES, outer={"tie_word_embeddings": False},
+           dtype="BF16"),
     Family("gemma3-vision-bf16", "Gemma3", _GEMMA3, norms=0.0, dtype="BF16",
            vision={**_EYES, "model_type": "siglip_vision_model"}, outer={"mm_tokens_per_image": 4}),
     Family("qwen2", "Qwen2"),
