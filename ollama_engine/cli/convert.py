@@ -21,12 +21,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--outtype", choices=FILE_TYPES, default="f16", help="type of the matrices (default: f16)")
     parser.add_argument("--no-vision", action="store_true", help="leave out the part that reads images, as llama.cpp "
                         "wants it")  # fmt: skip
+    parser.add_argument("-t", "--threads", type=int, metavar="N", help="threads (default: all cores)")
 
 
 def main(args: argparse.Namespace) -> None:
     """Convert, with a bar on standard error where that is a terminal, and there both sizes at the end."""
     with StatusLine(sys.stderr) as line:
         bar = LoadingBar(line, f"writing {args.out}", eta=True)
-        sizes = convert_model(existing(args.source), args.out, args.outtype, vision=not args.no_vision, progress=bar)
+        sizes = convert_model(
+            existing(args.source), args.out, args.outtype, vision=not args.no_vision, threads=args.threads, progress=bar
+        )
     print(args.out)
     print(f"{size(sizes.before)} -> {size(sizes.after)}", file=sys.stderr)

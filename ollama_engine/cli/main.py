@@ -25,6 +25,7 @@ COMMANDS = {
     "bench": "measure tokens per second",
     "convert": "turn the folder of a Hugging Face model into a GGUF file",
     "quantize": "write a GGUF file again with smaller weights",
+    "perplexity": "measure how well a model predicts a text",
 }
 
 LOG_VARIABLE = "OLLAMA_ENGINE_LOG"

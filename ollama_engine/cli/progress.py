@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TextIO
 
-__all__ = ["LoadingBar", "StatusLine"]
+__all__ = ["LoadingBar", "StatusLine", "bar", "duration"]
 
 ERASE_LINE = "\r\x1b[K"
 
@@ -95,7 +95,7 @@ def bar(title: str, done: int, total: int, width: int, seconds: float | None = N
     share = done / total
     numbers = f"{share:4.0%}  {done / unit:.1f}/{total / unit:.1f} {name}"
     if seconds is not None:
-        numbers += f"  ETA {_duration(seconds)}"
+        numbers += f"  ETA {duration(seconds)}"
     room = width - len(numbers) - 6
     title = title[: max(0, room // 2)]
     cells = min(40, max(0, room - len(title)))
@@ -103,7 +103,7 @@ def bar(title: str, done: int, total: int, width: int, seconds: float | None = N
     return f"{title}  [{'#' * filled}{'.' * (cells - filled)}]  {numbers}"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """`1:05`, or `2:00:30` from an hour on."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)

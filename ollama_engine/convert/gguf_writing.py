@@ -7,7 +7,7 @@ converter has the gguf package encode them, a quantizer copies those of its sour
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import BinaryIO
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ollama_engine.ml.types import block_of, type_id
 
-__all__ = ["ByteCounter", "EncodedMetadata", "OutTensor", "Progress", "data_size", "write_header", "write_tensor"]
+__all__ = ["ByteCounter", "EncodedMetadata", "OutTensor", "Progress", "data_size", "write_header", "write_tensors"]
 
 ALIGNMENT = 32
 """Tensors start at multiples of this many bytes; GGUF's default, for which no metadata key is needed."""
@@ -83,22 +83,31 @@ def write_header(file: BinaryIO, metadata: EncodedMetadata, tensors: Sequence[Ou
     file.write(header.ljust(_padded(len(header)), b"\0"))
 
 
-def write_tensor(
-    file: BinaryIO, tensor: OutTensor, chunks: Iterable[NDArray[np.uint8]], wrote: Callable[[int], None]
+def write_tensors(
+    file: BinaryIO,
+    tensors: Iterable[OutTensor],
+    pieces: Iterator[NDArray[np.uint8]],
+    wrote: Callable[[int], None],
 ) -> None:
-    """The data of the next tensor in pieces; `wrote` hears of the bytes of each.
+    """The data of all tensors, which come in pieces that belong to one tensor each; `wrote` hears of their bytes.
 
-    Raises ValueError when the pieces are not the tensor: a programming error of the caller, found before it can shift
+    Raises ValueError when the pieces are not the tensors: a programming error of the caller, found before it can shift
     everything behind it.
     """
-    total = 0
-    for chunk in chunks:
-        file.write(chunk.data)
-        total += chunk.nbytes
-        wrote(chunk.nbytes)
-    if total != tensor.n_bytes:
-        raise ValueError(f"tensor {tensor.name} takes {tensor.n_bytes} bytes, got {total}")
-    file.write(bytes(_padded(total) - total))
+    for tensor in tensors:
+        total = 0
+        while total < tensor.n_bytes:
+            piece = next(pieces, None)
+            if piece is None:
+                break
+            file.write(piece.data)
+            total += piece.nbytes
+            wrote(piece.nbytes)
+        if total != tensor.n_bytes:
+            raise ValueError(f"tensor {tensor.name} takes {tensor.n_bytes} bytes, got {total}")
+        file.write(bytes(_padded(total) - total))
+    if next(pieces, None) is not None:
+        raise ValueError("there are more pieces than the tensors take")
 
 
 def _padded(size: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from ollama_engine.convert.gguf_writing import ByteCounter, OutTensor, Progress, data_size, write_header, write_tensor
+from ollama_engine.convert.gguf_writing import ByteCounter, OutTensor, Progress, data_size, write_header, write_tensors
 from ollama_engine.convert.metadata import add_model, encode, model_keys, new_writer
 from ollama_engine.convert.new_file import FileSizes, check_target, new_file
 from ollama_engine.convert.outtype import FILE_TYPES, element_type
@@ -16,8 +16,9 @@ from ollama_engine.convert.source.checkpoint import open_checkpoint
 from ollama_engine.convert.source.folder import ModelFolder, read_config
 from ollama_engine.convert.source.mxfp4 import MXFP4, with_packed
 from ollama_engine.convert.source.scaled import check_quantization, with_scales
-from ollama_engine.convert.streaming import tensor_bytes
+from ollama_engine.convert.streaming import file_bytes
 from ollama_engine.convert.vocab.export import add_tokenizer
+from ollama_engine.convert.workers import Workers
 from ollama_engine.errors import ConfigError
 
 __all__ = ["convert_model"]
@@ -29,22 +30,24 @@ def convert_model(
     outtype: str = "f16",
     *,
     vision: bool = True,
+    threads: int | None = None,
     progress: Progress | None = None,
 ) -> FileSizes:
     """Write the model in the folder `source` as a GGUF file; returns the sizes of the weights' files and of this one.
 
     `outtype` is the type of matrices: f32, f16, bf16 or q8_0. Without `vision` the part that reads images is left out
-    of models that have one; llama.cpp keeps it in a file of its own. `progress` is called with (bytes written, bytes
-    in all).
-    No more than about twice the largest tensor is held in memory. The file appears when it is whole, and never
-    replaces one.
+    of models that have one; llama.cpp keeps it in a file of its own. `threads` are all cores if None. `progress` is
+    called with (bytes written, bytes in all). No more than about twice the largest tensor is held in memory. The file
+    appears when it is whole, and never replaces one.
 
     Raises UnsupportedModelError for an architecture or tokenizer that cannot be converted, ModelFormatError for
-    folders that are incomplete or contradict themselves, ConfigError for an unknown outtype or a missing gguf
-    package, and OSError: FileExistsError for a target that is there already, ENOSPC where the disk has no room.
+    folders that are incomplete or contradict themselves, ConfigError for an unknown outtype, less than one thread or a
+    missing gguf package, and OSError: FileExistsError for a target that is there already, ENOSPC where the disk has no
+    room.
     """
     if outtype not in FILE_TYPES:
         raise ConfigError(f"outtype is one of {', '.join(FILE_TYPES)}, got {outtype!r}")
+    workers = Workers(threads)
     folder = ModelFolder(source)
     check_target(target, 0)
     config = read_config(folder)
@@ -60,11 +63,11 @@ def convert_model(
     add_tokenizer(writer, folder, config, sizes["n_vocab"], architecture.pre_names)
     metadata = encode(writer)
     tensors = [_announced(tensor, outtype, architecture.always_f32) for tensor in planned]
-    with new_file(target, len(metadata.data) + data_size(tensors)) as file:
+    with new_file(target, len(metadata.data) + data_size(tensors)) as file, workers:
         write_header(file, metadata, tensors)
         counter = ByteCounter(sum(tensor.n_bytes for tensor in tensors), progress)
-        for tensor, plan in zip(tensors, planned, strict=True):
-            write_tensor(file, tensor, tensor_bytes(plan, tensor.dtype, sizes), counter.add)
+        types = (tensor.dtype for tensor in tensors)
+        write_tensors(file, tensors, file_bytes(zip(planned, types, strict=True), sizes, workers), counter.add)
     return FileSizes.of((tensor.home for tensor in stored.values()), target)
 
 

@@ -74,8 +74,16 @@ class Loaded:
         self.gguf.close()
 
 
-def load(path: str | os.PathLike[str], config: EngineConfig, progress: Progress | None = None) -> Loaded:
+def load(
+    path: str | os.PathLike[str],
+    config: EngineConfig,
+    progress: Progress | None = None,
+    *,
+    logit_rows: int = LOGIT_ROWS,
+) -> Loaded:
     """Load a model. `progress` is called with (bytes done, bytes in all) while weights are read.
+
+    A step computes up to `logit_rows` rows of logits, or one for each of `config.parallel` sequences if that is more.
 
     Raises OSError, ModelFormatError, UnsupportedModelError, ConfigError, NoMemoryError with the report.
     """
@@ -105,7 +113,7 @@ def load(path: str | os.PathLike[str], config: EngineConfig, progress: Progress 
                 planned_masks = _plan_masks(model, config)
                 _refuse_cache_if_too_large(backend, planned_cache, planned_masks)
                 cache = _make_cache(backend, weights, model, config)
-                executor = Executor(backend, model, cache, _batch_size(config), max(LOGIT_ROWS, config.parallel))
+                executor = Executor(backend, model, cache, _batch_size(config), max(logit_rows, config.parallel))
             executor.reserve(config.parallel)
             cache.reserve_moves()
             # Last, because decoding can do without: what the model needs comes first.

@@ -77,8 +77,9 @@ def _isolator(expression: str) -> Splitter:
 def _digit_grouper(stage: Stage) -> Splitter:
     """Cuts runs of digits into threes from the right. As an expression with look-ahead it takes quadratic time."""
     find_runs = regex.compile(stage.expression).finditer
-    # Oniguruma, which the original uses, counts the superscripts and fractions of Latin-1 as parts of words.
-    is_word = regex.compile(r"[\w²³¹¼½¾]").match
+    # Oniguruma, which the original uses, counts the superscripts and fractions of Latin-1 as parts of words, and unlike
+    # `regex` no joiners.
+    is_word = regex.compile(r"[²³¹¼½¾]|[^\W\u200c\u200d]").match
 
     def cuts(text: str) -> Iterator[int]:
         for run in find_runs(text):

@@ -44,6 +44,7 @@ LIVE_CASES = (
     LiveCase("llama-tied-biases", "Llama", {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": False}),
     LiveCase("llama3-factors", "Llama", {"rope_parameters": _LLAMA3, "head_dim": 32}),
     LiveCase("mistral-window", "Mistral", {"sliding_window": 24, "head_dim": 32}),
+    LiveCase("mistral-bf16", "Mistral", {"sliding_window": None}, dtype="bfloat16"),
     LiveCase("mixtral", "Mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None}, seed=3),
     LiveCase("mixtral-bf16", "Mixtral", {"num_local_experts": 8, "num_experts_per_tok": 2, "sliding_window": None},
              dtype="bfloat16", seed=4),

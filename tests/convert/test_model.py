@@ -61,10 +61,25 @@ def test_no_more_than_twice_the_largest_tensor_is_held(outtype: str, tmp_path: P
     folder = HfFolder(tiny, dtype="BF16").write(tmp_path / "source")
     largest = 8192 * 1024 * {"f32": 4, "f16": 2, "q8_0": 2}[outtype]  # q8_0: of the source
     tracemalloc.start()
-    convert_model(folder, tmp_path / "out.gguf", outtype)
+    convert_model(folder, tmp_path / "out.gguf", outtype, threads=2)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak <= 2 * largest + (12 << 20), f"{peak / 2**20:.0f} MiB"  # the vocabulary and its JSON
+
+
+@pytest.mark.parametrize("outtype", ["f16", "q8_0"])
+def test_threads_make_no_difference(outtype: str, tmp_path: Path) -> None:
+    """Matrices of several pieces, some of which change places."""
+    tiny = TinyLlama(n_layer=2, n_embd=1024, n_head=8, n_head_kv=8, n_ff=1536, n_vocab=2048)
+    folder = HfFolder(tiny, dtype="BF16").write(tmp_path / "source")
+    for threads in (1, 5):
+        convert_model(folder, tmp_path / f"{threads}.gguf", outtype, threads=threads)
+    assert (tmp_path / "1.gguf").read_bytes() == (tmp_path / "5.gguf").read_bytes()
+
+
+def test_threads_are_at_least_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="threads is 1 or more, got 0"):
+        convert_model(HfFolder().write(tmp_path / "source"), tmp_path / "out.gguf", threads=0)
 
 
 class Usage(NamedTuple):

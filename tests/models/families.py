@@ -43,6 +43,8 @@ class Family:
     settings: Mapping[str, Any] = field(default_factory=dict)
     norms: float = 1.0
     """What norms are near: 0 where they are published as differences from 1."""
+    embeddings: float = 0.3
+    """How large these are. Small beside what the blocks add, or tied models repeat the last token."""
     dtype: str = "F32"
     """Of the weights as they are published; both sides compute with them in float32."""
     tolerance: float = EXACT
@@ -76,7 +78,7 @@ class Family:
 
     def weights(self, shapes: Mapping[str, list[int]]) -> Weights:
         """Random weights by name, each from a generator of its own, so that none depends on the others."""
-        return {name: _random(name, shape, self.seed, self.norms) for name, shape in shapes.items()}
+        return {name: _random(name, shape, self) for name, shape in shapes.items()}
 
     def engine(self, path: str | Path, **options: Any) -> Engine:
         defaults = {"num_ctx": N_CTX, "parallel": 1, "threads": 1, "gpu_layers": 0, "kv_cache_type": "f32"}
@@ -88,13 +90,13 @@ def greedy_tokens(engine: Engine, prompt: list[int]) -> list[int]:
     return list(engine.generate(prompt, params).tokens)
 
 
-def _random(name: str, shape: list[int], seed: int, norms: float) -> NDArray[np.float32]:
+def _random(name: str, shape: list[int], case: Family) -> NDArray[np.float32]:
     """Matrices keep activations near 1; routers choose sharply; norms are near 1, so that a forgotten one shows."""
-    values = np.random.default_rng([seed, zlib.crc32(name.encode())]).standard_normal(shape)
+    values = np.random.default_rng([case.seed, zlib.crc32(name.encode())]).standard_normal(shape)
     if "embed" in name:
-        scale, shift = 0.3, 0.0  # small beside what the blocks add, or tied models repeat the last token
+        scale, shift = case.embeddings, 0.0
     elif len(shape) == 1:
-        scale, shift = 0.2, norms if name.endswith("norm.weight") else 0.0
+        scale, shift = 0.2, case.norms if name.endswith("norm.weight") else 0.0
     else:
         scale, shift = (4.0 if name.endswith(("mlp.gate.weight", "router.weight")) else 1.0) / np.sqrt(shape[-1]), 0.0
     return (scale * values + shift).astype(np.float32)
@@ -206,16 +208,25 @@ _LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_fr
            "high_freq_factor": 4.0, "original_max_position_embeddings": 32}  # fmt: skip
 _MROPE = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [4, 6, 6]}
 
+_MLLAMA_TEXT = {"head_dim": None, "cross_attention_layers": [1], "rope_parameters": _LLAMA3}
+_MLLAMA_EYES = {k: v for k, v in {**_EYES, **_MLLAMA}.items() if v is not None}
+_LLAMA4_TEXT = {"intermediate_size": 48, "intermediate_size_mlp": 96, "num_hidden_layers": 4, "num_local_experts": 4,
+                "interleave_moe_layer_step": 2}  # fmt: skip
+_LLAMA4_EYES = {**_EYES, **_LLAMA4}
+_MISTRAL3_TEXT = {"model_type": "mistral", "sliding_window": None}
+_MISTRAL3_EYES = {**_EYES, "model_type": "pixtral", "num_attention_heads": 2, "hidden_act": "silu"}
+_QWEN_TEXT = {"hidden_size": 128, "head_dim": None, "rope_parameters": _MROPE}
+
 CASES = (
-    Family("mllama", "Mllama", {"head_dim": None, "cross_attention_layers": [1], "rope_parameters": _LLAMA3},
-           vision={k: v for k, v in {**_EYES, **_MLLAMA}.items() if v is not None}, runs=False),
-    Family("llama4-bf16", "Llama4", {"intermediate_size": 48, "intermediate_size_mlp": 96, "num_hidden_layers": 4,
-                                     "num_local_experts": 4, "interleave_moe_layer_step": 2},
-           vision={**_EYES, **_LLAMA4}, dtype="BF16", runs=False),
-    Family("mistral3-bf16", "Mistral3", {"model_type": "mistral", "sliding_window": None},
-           vision={**_EYES, "model_type": "pixtral", "num_attention_heads": 2, "hidden_act": "silu"}, dtype="BF16"),
-    Family("qwen25vl", "Qwen2_5_VL", {"hidden_size": 128, "head_dim": None, "rope_parameters": _MROPE},
-           vision=_QWEN_EYES, outer={"tie_word_embeddings": True}),
+    Family("mllama", "Mllama", _MLLAMA_TEXT, vision=_MLLAMA_EYES, runs=False),
+    Family("mllama-bf16", "Mllama", _MLLAMA_TEXT, vision=_MLLAMA_EYES, dtype="BF16", runs=False),
+    Family("llama4", "Llama4", _LLAMA4_TEXT, vision=_LLAMA4_EYES, runs=False),
+    Family("llama4-bf16", "Llama4", _LLAMA4_TEXT, vision=_LLAMA4_EYES, dtype="BF16", runs=False),
+    Family("mistral3", "Mistral3", _MISTRAL3_TEXT, vision=_MISTRAL3_EYES),
+    Family("mistral3-bf16", "Mistral3", _MISTRAL3_TEXT, vision=_MISTRAL3_EYES, dtype="BF16"),
+    Family("qwen25vl", "Qwen2_5_VL", _QWEN_TEXT, vision=_QWEN_EYES, outer={"tie_word_embeddings": True}),
+    Family("qwen25vl-bf16", "Qwen2_5_VL", _QWEN_TEXT, vision=_QWEN_EYES, outer={"tie_word_embeddings": False},
+           dtype="BF16"),
     Family("gemma3-vision-bf16", "Gemma3", _GEMMA3, norms=0.0, dtype="BF16",
            vision={**_EYES, "model_type": "siglip_vision_model"}, outer={"mm_tokens_per_image": 4}),
     Family("qwen2", "Qwen2"),
@@ -223,6 +234,7 @@ CASES = (
     Family("qwen3", "Qwen3"),
     Family("qwen3-tied-bf16", "Qwen3", {"tie_word_embeddings": True}, dtype="BF16"),
     Family("qwen2moe", "Qwen2Moe", {**_EXPERTS, "shared_expert_intermediate_size": 64}),
+    Family("qwen2moe-bf16", "Qwen2Moe", {**_EXPERTS, "shared_expert_intermediate_size": 64}, dtype="BF16"),
     Family("qwen3moe", "Qwen3Moe", {**_EXPERTS, "norm_topk_prob": True}),
     Family("qwen3moe-raw-weights-bf16", "Qwen3Moe", {**_EXPERTS, "norm_topk_prob": False}, dtype="BF16"),
     Family("gpt-oss", "GptOss", _GPT_OSS),
@@ -230,6 +242,8 @@ CASES = (
     Family("phi3", "Phi3", {"sliding_window": 24, "hidden_size": 128, "tie_word_embeddings": True}),
     Family("phi3-longrope-bf16", "Phi3", {**_LONGROPE, "hidden_size": 128}, dtype="BF16"),
     Family("olmo2", "Olmo2", {"tie_word_embeddings": True}, seed=2),
+    Family("olmo2-bf16", "Olmo2", dtype="BF16"),
+    Family("olmo3", "Olmo3", {"sliding_window": 24, "rope_parameters": _OLMO3, **_SHORT_PERIOD}),
     Family("olmo3-bf16", "Olmo3", {"sliding_window": 24, "rope_parameters": _OLMO3, **_SHORT_PERIOD}, dtype="BF16"),
     Family("gemma2", "Gemma2", _GEMMA2, norms=0.0),
     Family("gemma2-bf16", "Gemma2", _GEMMA2, norms=0.0, dtype="BF16"),
@@ -238,6 +252,7 @@ CASES = (
     Family("command-r", "Cohere"),
     Family("command-r-plus-bf16", "Cohere", {"use_qk_norm": True, "attention_bias": True}, dtype="BF16"),
     Family("cohere2", "Cohere2", {"sliding_window": 24, **_SHORT_PERIOD}, seed=2),
+    Family("cohere2-bf16", "Cohere2", {"sliding_window": 24, **_SHORT_PERIOD}, dtype="BF16"),
     Family("starcoder2", "Starcoder2", {"tie_word_embeddings": True, "use_bias": False}),
     Family("starcoder2-window-bf16", "Starcoder2", {"sliding_window": 24}, dtype="BF16", seed=3),
 )  # fmt: skip

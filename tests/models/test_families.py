@@ -16,6 +16,11 @@ def test_every_golden_has_its_case() -> None:
     assert {path.stem for path in families.FOLDER.iterdir()} == {case.name for case in CASES}
 
 
+def test_every_class_has_sources_of_both_types() -> None:
+    kinds = {(case.stem, case.dtype) for case in CASES}
+    assert kinds == {(case.stem, dtype) for case in CASES for dtype in ("F32", "BF16")}
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(tmp_path_factory.mktemp("families"))

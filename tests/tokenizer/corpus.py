@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import random
+import unicodedata
+from collections.abc import Sequence
+from functools import cache
+
+N_TEXTS = 10_000
+"""Texts that each vocabulary is compared on."""
 
 PARTS = [
     # white space of all kinds, and what looks like it
@@ -55,6 +61,63 @@ def _text(rng: random.Random) -> str:
     # Only characters that every Unicode version in use knows: references are older than our tables.
     ranges = ((0x20, 0x7F), (0xA0, 0x250), (0x400, 0x460), (0x3041, 0x3090), (0x4E00, 0x9FA0), (0x1F600, 0x1F640))
     return "".join(chr(rng.randrange(*rng.choice(ranges))) for _ in range(size))
+
+
+WHITE = " \t\n\r\x0b\x0c\x1c\x1f\x85\xa0\u1680\u2003\u2028\u2029\u202f\u205f\u3000\u200b\ufeff"
+CONTROLS = "".join(map(chr, [*range(0x20), *range(0x7F, 0xA0), 0xAD, 0x200C, 0x200E, 0x202A, 0x2060, 0xFFF9, 0xE0001]))
+CODE = [
+    "if", "else", "return", "self", "__init__", "i++", "->", "=>", "==", "!=", "&&", "||", "::", "0x1F", "1e-9", "\n",
+    "\n    ", "\n\t\t", "\r\n  ", "  ", " ", "(", ")", "{", "}", "[", "];", ";", ",", "'", '"', "#", "//", "/*", "*/",
+    "$x", "@a", "f\"{x!r}\"", "%d", "\\n", "\\u0041", "<div>", "</a>", "a_b", "aB", "x1", "1_000", "3.14f", "...",
+    "`", "~", "^",
+]  # fmt: skip
+
+
+@cache
+def wild_texts(seed: int, specials: Sequence[str] = ()) -> list[str]:
+    """N_TEXTS texts, a third of them nasty ones: characters of all scripts, white space, control characters, code.
+
+    With `specials`, these stand in some of them, once or more, whole and cut off.
+    """
+    rng = random.Random(seed)
+    makers = [_any_script, _white, _code]
+    texts = [*nasty_texts(N_TEXTS // 3, seed), *(makers[i % len(makers)](rng) for i in range(N_TEXTS - N_TEXTS // 3))]
+    return [_with_specials(rng, text, specials) if specials and i % 5 == 0 else text for i, text in enumerate(texts)]
+
+
+@cache
+def _old_characters() -> list[str]:
+    """All that Unicode 3.2 has: every version in use since knows them."""
+    old = unicodedata.ucd_3_2_0
+    return [c for c in map(chr, range(0x110000)) if old.category(c) not in ("Cn", "Cs", "Co")]
+
+
+def _any_script(rng: random.Random) -> str:
+    """Random characters, some of them of one block, with an ordinary part between."""
+    characters = _old_characters()
+    at = rng.randrange(len(characters))
+    near = characters[max(0, at - 40) : at + 40]
+    size = rng.choice((1, 3, 8))
+    return "".join(rng.choices(characters, k=size)) + rng.choice(PARTS) + "".join(rng.choices(near, k=size))
+
+
+def _white(rng: random.Random) -> str:
+    """Runs of white space and control characters, with and without words between."""
+    words = ["a", "B", "1", "12", ".", "'s", "\u4e2d", "\U0001f600", ""]
+    runs = [rng.choice(WHITE + CONTROLS) * rng.choice((1, 1, 2, 3, 4, 7, 16, 33)) for _ in range(rng.randrange(1, 6))]
+    return "".join(run + rng.choice(words) for run in runs)
+
+
+def _code(rng: random.Random) -> str:
+    return "".join(rng.choices(CODE, k=rng.randrange(1, 20)))
+
+
+def _with_specials(rng: random.Random, text: str, specials: Sequence[str]) -> str:
+    for special in rng.choices(specials, k=rng.randrange(1, 4)):
+        at = rng.randrange(len(text) + 1)
+        end = len(special) - rng.choice((0, 0, 0, 1))
+        text = text[:at] + special[:end] + text[at:]
+    return text
 
 
 def prose(size: int, seed: int = 0) -> str:

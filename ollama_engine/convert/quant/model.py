@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -19,13 +18,14 @@ from ollama_engine.convert.gguf_writing import (
     Progress,
     data_size,
     write_header,
-    write_tensor,
+    write_tensors,
 )
 from ollama_engine.convert.new_file import FileSizes, check_target, new_file
 from ollama_engine.convert.quant.imatrix import ImportanceMatrix, read_imatrix
 from ollama_engine.convert.quant.layout import FLOATS, in_file_order, read_facts, target_types
 from ollama_engine.convert.quant.presets import ALIASES, PRESETS, Preset
 from ollama_engine.convert.quant.raw_metadata import copy_metadata
+from ollama_engine.convert.workers import Job, Workers
 from ollama_engine.errors import ConfigError, ModelFormatError
 from ollama_engine.ml.gguf import GGUFFile, TensorInfo
 from ollama_engine.ml.metadata import Metadata
@@ -71,24 +71,27 @@ def quantize_model(
     """
     chosen = find_preset(preset)
     check_target(target, 0)
-    threads = os.cpu_count() or 1 if threads is None else threads
-    if threads < 1:
-        raise ConfigError(f"threads is 1 or more, got {threads}")
+    workers = Workers(threads)
     matrix = None if imatrix is None else read_imatrix(imatrix)
     with GGUFFile(source) as file:
         tensors = in_file_order(file.tensors.values())
         facts = read_facts(Metadata(file.metadata))
         types = target_types(tensors, chosen, facts, has_imatrix=matrix is not None)
-        jobs = [_job(tensor, types[tensor.name], file.files[tensor.file], chosen, matrix) for tensor in tensors]
+        changes = [_change(tensor, types[tensor.name], file.files[tensor.file], chosen, matrix) for tensor in tensors]
         metadata = copy_metadata(file.files[0], _new_keys(chosen, matrix), SPLIT_KEYS)
         sources = file.files
-    out = [OutTensor(job.tensor.name, job.tensor.shape, job.dtype) for job in jobs]
-    with new_file(target, len(metadata.data) + data_size(out)) as sink, ThreadPoolExecutor(threads) as pool:
+    out = [OutTensor(change.tensor.name, _significant(change.tensor.shape), change.dtype) for change in changes]
+    with new_file(target, len(metadata.data) + data_size(out)) as sink, workers:
         write_header(sink, metadata, out)
         counter = ByteCounter(sum(tensor.n_bytes for tensor in out), progress)
-        for tensor, job in zip(out, jobs, strict=True):
-            write_tensor(sink, tensor, _in_order(pool, job, 2 * threads), counter.add)
+        write_tensors(sink, out, workers.results(_pieces(changes)), counter.add)
     return FileSizes.of(sources, target)
+
+
+def _significant(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Without ones at its end, which ggml does not write."""
+    n = max((i + 1 for i, size in enumerate(shape) if size != 1), default=1)
+    return shape[:n]
 
 
 def _new_keys(preset: Preset, matrix: ImportanceMatrix | None) -> dict[str, int | str]:
@@ -107,7 +110,7 @@ def _new_keys(preset: Preset, matrix: ImportanceMatrix | None) -> dict[str, int 
 
 
 @dataclass(frozen=True)
-class _Job:
+class _Change:
     """One tensor: where it lies in `home`, and what it becomes. `importance` is [matrices, row length]."""
 
     tensor: TensorInfo
@@ -116,9 +119,9 @@ class _Job:
     importance: NDArray[np.float32] | None
 
 
-def _job(tensor: TensorInfo, dtype: str, home: str, preset: Preset, matrix: ImportanceMatrix | None) -> _Job:
+def _change(tensor: TensorInfo, dtype: str, home: str, preset: Preset, matrix: ImportanceMatrix | None) -> _Change:
     if dtype == tensor.dtype:
-        return _Job(tensor, home, dtype, None)
+        return _Change(tensor, home, dtype, None)
     if tensor.dtype not in FLOATS:
         raise ConfigError(
             f"{home}: {tensor.name} is {tensor.dtype} already; rounding twice loses more than once, so quantize from a "
@@ -127,7 +130,7 @@ def _job(tensor: TensorInfo, dtype: str, home: str, preset: Preset, matrix: Impo
     importance = None if matrix is None else matrix.of(tensor)
     if importance is None and preset.name == "Q2_K_S" and dtype == "q2_K" and not _is_edge(tensor.name):
         raise ConfigError(f"Q2_K_S needs an importance matrix, and {tensor.name} has none; see --imatrix")
-    return _Job(tensor, home, dtype, importance)
+    return _Change(tensor, home, dtype, importance)
 
 
 def _is_edge(name: str) -> bool:
@@ -137,56 +140,41 @@ def _is_edge(name: str) -> bool:
 # -- the data ----------------------------------------------------------------------------------------------------------
 
 
-def _in_order(pool: ThreadPoolExecutor, job: _Job, ahead: int) -> Iterator[NDArray[np.uint8]]:
-    """The new data of a tensor piece by piece, with at most `ahead` pieces in work."""
-    waiting: deque[Future[NDArray[np.uint8]]] = deque()
-    with open(job.home, "rb") as file:
-        try:
-            for matrix, start, n in _pieces(job.tensor):
-                waiting.append(pool.submit(_piece, file.fileno(), job, matrix, start, n))
-                if len(waiting) >= ahead:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
-            for future in waiting:  # none may read on when the file closes
-                if not future.cancelled():
-                    future.exception()
+def _pieces(changes: Iterable[_Change]) -> Iterator[Job[NDArray[np.uint8]]]:
+    """Rows of one matrix each, since every expert has an importance of its own."""
+    for change in changes:
+        shape = change.tensor.shape
+        n_rows = shape[1] if len(shape) > 1 else 1
+        step = max(1, PIECE // shape[0])
+        for matrix in range(prod(shape[2:])):
+            for start in range(0, n_rows, step):
+                n = min(step, n_rows - start)
+                yield Job(partial(_piece, change, matrix, start, n), n * shape[0])
 
 
-def _pieces(tensor: TensorInfo) -> Iterator[tuple[int, int, int]]:
-    """(matrix, first row, rows): rows of one matrix, since each expert has an importance of its own."""
-    n_rows = tensor.shape[1] if len(tensor.shape) > 1 else 1
-    step = max(1, PIECE // tensor.shape[0])
-    for matrix in range(prod(tensor.shape[2:])):
-        for start in range(0, n_rows, step):
-            yield matrix, start, min(step, n_rows - start)
-
-
-def _piece(handle: int, job: _Job, matrix: int, start: int, n: int) -> NDArray[np.uint8]:
-    tensor = job.tensor
+def _piece(change: _Change, matrix: int, start: int, n: int) -> NDArray[np.uint8]:
+    tensor = change.tensor
     length, n_rows = tensor.shape[0], tensor.shape[1] if len(tensor.shape) > 1 else 1
     row_bytes = _row_bytes(tensor.dtype, length)
-    data = os.pread(handle, n * row_bytes, tensor.offset + (matrix * n_rows + start) * row_bytes)
+    with open(change.home, "rb") as file:
+        data = os.pread(file.fileno(), n * row_bytes, tensor.offset + (matrix * n_rows + start) * row_bytes)
     if len(data) < n * row_bytes:
-        raise ModelFormatError(f"{job.home}: the file ends inside of {tensor.name}; is it still being written?")
+        raise ModelFormatError(f"{change.home}: the file ends inside of {tensor.name}; is it still being written?")
     raw = np.frombuffer(data, np.uint8)
-    _check(job, tensor.dtype, raw)
-    if job.dtype == tensor.dtype:
+    _check(change, tensor.dtype, raw)
+    if change.dtype == tensor.dtype:
         return raw
     values = _floats(raw, tensor.dtype, n * length)
-    out = np.empty(n * _row_bytes(job.dtype, length), np.uint8)
-    importance = None if job.importance is None else job.importance[matrix]
-    quantize_rows(job.dtype, values.reshape(n, length), out, importance)
-    _check(job, job.dtype, out)
+    out = np.empty(n * _row_bytes(change.dtype, length), np.uint8)
+    importance = None if change.importance is None else change.importance[matrix]
+    quantize_rows(change.dtype, values.reshape(n, length), out, importance)
+    _check(change, change.dtype, out)
     return out
 
 
-def _check(job: _Job, dtype: str, data: NDArray[np.uint8]) -> None:
+def _check(change: _Change, dtype: str, data: NDArray[np.uint8]) -> None:
     if not are_valid(dtype, data):
-        raise ModelFormatError(f"{job.home}: {job.tensor.name} holds numbers that are not finite, as {dtype}")
+        raise ModelFormatError(f"{change.home}: {change.tensor.name} holds numbers that are not finite, as {dtype}")
 
 
 def _row_bytes(dtype: str, length: int) -> int:

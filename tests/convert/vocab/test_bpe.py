@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +16,27 @@ from ollama_engine.tokenizer.pretokenizer_table import find_spec
 from ollama_engine.tokenizer.vocab import TokenType
 from tests.convert.vocab.exporting import export, exported_tokenizer
 from tests.convert.vocab.test_pre import as_json
-from tests.tokenizer.corpus import nasty_texts, prose
+from tests.tokenizer.corpus import nasty_texts, prose, wild_texts
 from tests.tokenizer.vocabs import ALPHABET, train_spm
 
 SPECIAL = ("<|begin|>", "<|end|>", "<|eot_id|>")
 USER_DEFINED = ("<think>", "</think>")
-TEXTS = [
-    *nasty_texts(2500, seed=8), "<|begin|>Hello<|end|> <think>x</think><|eot_id|>", "a<think>  b", "<|begin", "",
-]  # fmt: skip
 
 
-def trained(pre: str) -> dict[str, Any]:
-    """tokenizer.json with special tokens, user-defined ones, and a template that puts BOS first."""
+@cache
+def _trained() -> str:
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     trainer = trainers.BpeTrainer(vocab_size=700, initial_alphabet=ALPHABET, show_progress=False, max_token_length=24)
     tokenizer.train_from_iterator([prose(20000), *nasty_texts(1500, seed=7)], trainer)
     tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in SPECIAL])
     tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in USER_DEFINED])
-    values: dict[str, Any] = json.loads(tokenizer.to_str())
+    return str(tokenizer.to_str())
+
+
+def trained(pre: str) -> dict[str, Any]:
+    """tokenizer.json with special tokens, user-defined ones, and a template that puts BOS first."""
+    values: dict[str, Any] = json.loads(_trained())
     wanted = as_json(find_spec(pre))
     values["pre_tokenizer"] = wanted["pre_tokenizer"]
     values["model"]["ignore_merges"] = wanted["model"]["ignore_merges"]
@@ -54,7 +57,7 @@ def test_ids_are_those_of_the_tokenizers_library(pre: str, tmp_path: Path) -> No
     values = trained(pre)
     reference = tokenizers.Tokenizer.from_str(json.dumps(values))
     ours = exported_tokenizer(tmp_path, {"tokenizer.json": values, "tokenizer_config.json": NAMES}, 705)
-    for text in TEXTS:
+    for text in [*wild_texts(8, (*SPECIAL, *USER_DEFINED)), "<|begin|>Hello<|end|> <think>x</think><|eot_id|>", ""]:
         assert ours.encode(text) == reference.encode(text).ids, repr(text)
     assert (ours.bos_id, ours.eos_id, ours.add_bos, ours.add_eos) == (700, 701, True, False)
     assert ours.is_control(702)
@@ -114,6 +117,6 @@ def test_sentencepiece_that_was_published_as_json(tmp_path: Path) -> None:
     }  # fmt: skip
     files = {"tokenizer.json": values, "tokenizer_config.json": {"bos_token": "<s>", "eos_token": "</s>"}}
     ours = exported_tokenizer(tmp_path, files, len(pieces))
-    for text in nasty_texts(1500, seed=9):
-        expected = model.encode(text.replace("▁", "_"))
-        assert ours.encode(text.replace("▁", "_"), add_special=False) == expected, repr(text)
+    for text in wild_texts(seed=9):
+        plain = text.replace("▁", "_").replace("\0", "")
+        assert ours.encode(plain, add_special=False) == model.encode(plain), repr(text)

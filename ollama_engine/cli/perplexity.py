@@ -1,0 +1,102 @@
+"""`ollama-engine perplexity`: how well a model predicts a text, by the rule of llama-perplexity."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+import time
+from contextlib import closing
+from typing import Any
+
+from ollama_engine.cli.errors import UsageError
+from ollama_engine.cli.options import add_model, add_options, build, model_path
+from ollama_engine.cli.progress import LoadingBar, StatusLine, duration
+from ollama_engine.cli.tables import pairs
+from ollama_engine.config import EngineConfig
+from ollama_engine.runner.loading import Loaded, load
+from ollama_engine.runner.perplexity import MIN_CONTEXT, Perplexity, chunk_logprobs, chunks, scored_from
+
+__all__ = ["add_arguments", "main"]
+
+DEFAULT_CONTEXT = 512
+"""That of llama-perplexity, and of most figures that are published for GGUF files."""
+DECIDED = ("num_ctx", "parallel", "max_queue")
+"""Engine options that the measurement decides."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of this command."""
+    add_model(parser)
+    parser.add_argument("file", metavar="FILE", help="the text, in UTF-8; - is standard input")
+    parser.add_argument("--ctx", type=int, default=DEFAULT_CONTEXT, metavar="N", help="tokens of a chunk, of which the "
+                        f"second half is scored [>= {MIN_CONTEXT}] (default: {DEFAULT_CONTEXT})")  # fmt: skip
+    parser.add_argument("--chunks", type=int, metavar="N", help="look at the first N chunks only (default: all)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_options(parser, "engine", EngineConfig, skip=DECIDED)
+
+
+def main(args: argparse.Namespace) -> None:
+    """Measure and print, with the figure so far on standard error where that is a terminal."""
+    if args.chunks is not None and args.chunks < 1:
+        raise UsageError(f"--chunks is 1 or more, got {args.chunks}")
+    if args.ctx < MIN_CONTEXT:
+        raise UsageError(f"--ctx is {MIN_CONTEXT} or more, got {args.ctx}")
+    config = build(EngineConfig, args, skip=DECIDED, num_ctx=args.ctx, parallel=1)
+    text, path = _read(args.file), model_path(args.model)
+    with StatusLine(sys.stderr) as line:
+        rows = args.ctx - scored_from(args.ctx)
+        with closing(load(path, config, LoadingBar(line, "loading"), logit_rows=rows)) as loaded:
+            result = _measure(loaded, _chunks(loaded, text, args), line)
+    told = {"model": os.path.basename(path), "text": args.file, "ctx": args.ctx, **result}
+    print(json.dumps(_finite(told), indent=2) if args.json else _report(told))
+
+
+def _read(path: str) -> bytes:
+    if path != "-":
+        with open(path, "rb") as file:
+            return file.read()
+    if sys.stdin is None:
+        raise UsageError("FILE is -, and standard input is closed")
+    return sys.stdin.buffer.read()
+
+
+def _chunks(loaded: Loaded, text: bytes, args: argparse.Namespace) -> list[list[int]]:
+    """What looks like a control token is text here, as in llama-perplexity."""
+    tokenizer = loaded.tokenizer
+    bos = tokenizer.bos_id if tokenizer.add_bos else None
+    ids = tokenizer.encode(text, add_special=False, parse_special=False)
+    return chunks(ids if bos is None else [bos, *ids], args.ctx, bos)[: args.chunks]
+
+
+def _measure(loaded: Loaded, texts: list[list[int]], line: StatusLine) -> dict[str, Any]:
+    started = time.perf_counter()
+    found = Perplexity()
+    for done, chunk in enumerate(texts, 1):
+        found = found.plus(chunk_logprobs(loaded.executor, loaded.cache, chunk))
+        left = (time.perf_counter() - started) / done * (len(texts) - done)
+        line.show(f"chunk {done} of {len(texts)}: perplexity {found.value:.4f}  ETA {duration(left)}")
+    return {
+        "perplexity": found.value,
+        "error": found.error,
+        "chunks": len(texts),
+        "tokens_scored": found.n_scored,
+        "seconds": time.perf_counter() - started,
+    }
+
+
+def _finite(told: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no infinity, which a perplexity is where the model rules out a token of the text."""
+    return {name: None if value == math.inf else value for name, value in told.items()}
+
+
+def _report(told: dict[str, Any]) -> str:
+    seconds = told["seconds"]
+    speed = told["chunks"] * told["ctx"] / seconds
+    return pairs((
+        ("perplexity", f"{told['perplexity']:.4f} +/- {told['error']:.5f}"),
+        ("tokens scored", f"{told['tokens_scored']} in {told['chunks']} chunks of {told['ctx']}"),
+        ("time", f"{seconds:.1f} s, {speed:.0f} tokens/s"),
+    ))  # fmt: skip

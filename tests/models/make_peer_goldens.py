@@ -1,0 +1,46 @@
+"""Write peer_goldens.json: `python -m tests.models.make_peer_goldens`, with torch and llama.cpp's tools.
+
+`python bench/peers.py build` builds the tools from the pinned sources.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from bench.peer_tools import tool
+from tests.convert.quant.golden import tensor_hash
+from tests.convert.quant.make_goldens import quantize
+from tests.models.families import Family, checksum
+from tests.models.family_reference import FamilyReference
+from tests.models.peer_cases import CASES, PRESETS, peer_perplexity, save, write_files
+
+
+def make(case: Family, folder: Path) -> dict[str, Any]:
+    reference = FamilyReference(case, folder / "source")
+    paths = write_files(reference.folder, folder)
+    hashes = {}
+    for preset in PRESETS:
+        quantize(tool("llama-quantize"), paths["f32"], folder / "theirs.gguf", preset)
+        hashes[preset] = tensor_hash(folder / "theirs.gguf")
+    return {
+        "config": reference.config,
+        "shapes": reference.shapes,
+        "checksum": checksum(reference.weights),
+        "hashes": hashes,
+        "perplexity": {kind: peer_perplexity(path) for kind, path in paths.items()},
+    }
+
+
+def main() -> None:
+    goldens = {}
+    for case in CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            goldens[case.name] = make(case, Path(folder))
+        print(case.name, goldens[case.name]["perplexity"], flush=True)
+    save(goldens)
+
+
+if __name__ == "__main__":
+    main()
