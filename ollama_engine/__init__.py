@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ollama_engine.ml.device_info import Device
     from ollama_engine.ml.memory import MemoryReport
     from ollama_engine.runner.astream import AsyncStream
+    from ollama_engine.runner.embedding import Embedding
     from ollama_engine.runner.metrics import MetricsSnapshot
     from ollama_engine.runner.model_info import ModelInfo
     from ollama_engine.runner.monitor import SlotInfo
@@ -36,6 +37,7 @@ __all__ = [
     "Chunk",
     "Completion",
     "Device",
+    "Embedding",
     "Engine",
     "EngineConfig",
     "EngineError",
@@ -58,6 +60,7 @@ _HOMES = {
     "Chunk": "runner.request",
     "Completion": "runner.request",
     "Device": "ml.device_info",
+    "Embedding": "runner.embedding",
     "Engine": "engine",
     "EngineConfig": "config",
     "EngineError": "errors",

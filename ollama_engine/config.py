@@ -11,11 +11,17 @@ from typing import Any, Literal, TypeVar, get_args
 
 from ollama_engine.errors import ConfigError
 
-__all__ = ["CHOICES", "DEFAULT_NUM_CTX", "RANGES", "CacheType", "EngineConfig", "FlashAttention", "check_options",
-           "documented"]  # fmt: skip
+__all__ = ["CHOICES", "DEFAULT_NUM_CTX", "RANGES", "CacheType", "EngineConfig", "FlashAttention", "OneVector",
+           "Pooling", "check_options", "documented"]  # fmt: skip
 
 FlashAttention = Literal["auto", "on", "off"]
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q4_0"]
+
+Pooling = Literal["none", "mean", "cls", "last", "rank"]
+"""How a text's hidden states become an embedding, in the order of GGUF's `pooling_type`: every token's own vector, the
+mean of all, the first token's, the last one's, or scores that a classification head gives the text."""
+OneVector = Literal["mean", "cls", "last"]
+"""Those that make one vector of a text."""
 
 _T = TypeVar("_T")
 

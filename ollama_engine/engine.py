@@ -18,6 +18,7 @@ from ollama_engine.ml.device_info import Device
 from ollama_engine.ml.memory import MemoryReport
 from ollama_engine.runner.core import Core
 from ollama_engine.runner.desk import Desk, check_forkable
+from ollama_engine.runner.embed_methods import EmbedMethods
 from ollama_engine.runner.loading import Loaded, load
 from ollama_engine.runner.loop import Loop
 from ollama_engine.runner.metrics import MetricsSnapshot
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 _DEFAULT_PARAMS = SamplingParams()
 
 
-class Engine:
+class Engine(EmbedMethods):
     """A loaded model, shared by any number of threads and asyncio tasks: their requests are computed together.
 
     Args:

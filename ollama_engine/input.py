@@ -30,7 +30,8 @@ class Batch:
 
     `outputs` are the rows (indices into the batch, ascending) whose logits are wanted. Rows of one sequence with the
     same number of 0 or more in `blocks` attend to each other, whatever their order: one image; -1 for all others.
-    `images` are the rows with which an image for cross-attention comes along.
+    `images` are the rows with which an image for cross-attention comes along. `types` say which of a pair of texts a
+    token is of, 0 or 1, for encoders; None where all are of the first.
     """
 
     tokens: Int32Array
@@ -39,6 +40,7 @@ class Batch:
     outputs: Int32Array
     blocks: Int32Array | None = None
     images: Int32Array | None = None
+    types: Int32Array | None = None
 
     @classmethod
     def of(

@@ -84,7 +84,7 @@ def test_the_program_says_what_it_is_without_any_command(argument: str) -> None:
     assert not found & ({*HEAVY, "dataclasses", "numpy", "pathlib", "regex"} - {"shutil"})
 
 
-@pytest.mark.parametrize("command", ["run", "devices"])
+@pytest.mark.parametrize("command", ["run", "embed", "devices"])
 def test_the_options_of_a_command_are_told_without_an_engine(command: str) -> None:
     found = imported_after(program(command, "--help"))
     assert f"ollama_engine.cli.{command}" in found

@@ -19,6 +19,7 @@ __all__ = ["main"]
 
 COMMANDS = {
     "run": "answer a prompt, or one prompt after the other",
+    "embed": "turn texts into vectors",
     "show": "say what is in a model file",
     "devices": "list what this machine can compute on",
     "bench": "measure tokens per second",
@@ -97,9 +98,12 @@ class _LazyParser(argparse.ArgumentParser):
 
 
 def _find_late_prompt(found: argparse.Namespace, extras: list[str]) -> None:
-    """Move a PROMPT that came after an option to its place: argparse before Python 3.13 takes it for a surplus."""
+    """Move a PROMPT, or TEXTs, behind options to its place: argparse before Python 3.13 takes it for a surplus."""
     marked = extras[:1] == ["--"]
     rest = extras[1:] if marked else extras
+    if rest and getattr(found, "texts", None) == [] and (marked or not any(one.startswith("-") for one in rest)):
+        found.texts = list(rest)
+        extras[:] = []
     if rest and getattr(found, "prompt", "") is None and (marked or not rest[0].startswith("-")):
         found.prompt = rest[0]
         extras[:] = rest[1:]

@@ -30,6 +30,7 @@ SHAPE_KEYS = (
     "attention.sliding_window",
     "expert_count",
     "expert_used_count",
+    "pooling_type",
 )
 """Architecture keys that are worth a line each."""
 

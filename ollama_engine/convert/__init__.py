@@ -5,9 +5,9 @@
 
 - `model`: the conversion of a folder from end to end
 - `registry`, `architecture`: which architectures there are, and the nouns in which each declares its conversion
-- `llama`, ...: one file for each family; `keys`, `rope`, `transforms`, `vision`: what they share
+- `llama`, ...: one file for each family; `keys`, `rope`, `encoder`, `transforms`, `vision`: what they share
 - `plan`, `streaming`, `workers`: which tensors are written, and their bytes, made by several threads
-- `metadata`, `vocab`: what the file says about the model, and its tokenizer
+- `metadata`, `pooling`, `vocab`: what the file says about the model, and its tokenizer
 - `source`: reading checkpoints; `gguf_writing`, `new_file`, `outtype`: writing
 """
 

@@ -57,7 +57,10 @@ def add_model(
     outtype: str,
     planned: Sequence[PlannedTensor],
 ) -> None:
-    """Add everything but the tokenizer: what `general.` says, and `keys` below the architecture's name."""
+    """Add everything but the tokenizer: what `general.` says, and `keys` below the architecture's name.
+
+    Those that begin with "tokenizer." stay as they are.
+    """
     import gguf  # noqa: PLC0415
 
     for tensor in planned:  # for the number of parameters
@@ -70,7 +73,7 @@ def add_model(
     writer.add_type("model")
     general.set_gguf_meta_model(writer)
     for name, value in keys.items():
-        add_value(writer, f"{architecture.name}.{name}", value)
+        add_value(writer, name if name.startswith("tokenizer.") else f"{architecture.name}.{name}", value)
     writer.add_file_type(FILE_TYPES[outtype])
     writer.add_quantization_version(QUANTIZATION_VERSION)
 

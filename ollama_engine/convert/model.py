@@ -10,6 +10,7 @@ from ollama_engine.convert.metadata import add_model, encode, model_keys, new_wr
 from ollama_engine.convert.new_file import FileSizes, check_target, new_file
 from ollama_engine.convert.outtype import FILE_TYPES, element_type
 from ollama_engine.convert.plan import PlannedTensor, plan_tensors
+from ollama_engine.convert.pooling import pooling_keys
 from ollama_engine.convert.registry import find_architecture
 from ollama_engine.convert.source.checkpoint import open_checkpoint
 from ollama_engine.convert.source.folder import ModelFolder, read_config
@@ -54,7 +55,7 @@ def convert_model(
     config = config.completed(architecture.defaults)
     writer = new_writer(architecture.name)
     sizes = architecture.sizes(config)
-    keys = model_keys(architecture, config, sizes)
+    keys = {**model_keys(architecture, config, sizes), **pooling_keys(folder)}
     check_quantization(config)
     stored = with_scales(with_packed(open_checkpoint(folder)), config)
     planned = plan_tensors(architecture, config, sizes, stored)

@@ -11,8 +11,8 @@ from ollama_engine.errors import UnsupportedModelError
 __all__ = ["architectures", "find_architecture"]
 
 _MODULES = (
-    "llama", "command_r", "gemma", "gpt_oss", "llama4", "mistral3", "mllama", "olmo", "phi3", "qwen", "qwen25vl",
-    "starcoder",
+    "llama", "bert", "command_r", "gemma", "gpt_oss", "llama4", "mistral3", "mllama", "modern_bert", "olmo", "phi3",
+    "qwen", "qwen25vl", "starcoder",
 )  # fmt: skip
 
 

@@ -1,10 +1,10 @@
 """Key and value caches: policy and storage; the bookkeeping of cells has no tensor in sight.
 
 LayerView       what models call; Cache: what the runner calls
-make_cache      the cache for a model's layers
+make_cache      the cache for a model's layers; make_null_cache: for embeddings
 CausalCache     every token sees the earlier ones of its sequence: all, or those of a window or chunk
 EncoderCache    every token sees the latest image of its sequence
-NullCache       nothing is kept: every token sees all of its sequence in its batch
+NullCache       nothing is kept: every token sees all of its sequence in its batch, or all before it
 CompositeCache  layers of different kinds
 CacheConfig     element type, flash attention, padding
 Visibility      which earlier positions a token attends to (pure)
@@ -18,7 +18,7 @@ from __future__ import annotations
 from ollama_engine.kvcache.base import Cache, CellUsage, LayerView
 from ollama_engine.kvcache.causal import CausalCache
 from ollama_engine.kvcache.cells import MAX_SEQUENCES, Cells
-from ollama_engine.kvcache.composite import CompositeCache, make_cache
+from ollama_engine.kvcache.composite import CompositeCache, make_cache, make_null_cache
 from ollama_engine.kvcache.config import CacheConfig, LayerShape
 from ollama_engine.kvcache.encoder import EncoderCache
 from ollama_engine.kvcache.images import ImageSlots
@@ -44,4 +44,5 @@ __all__ = [
     "ShiftKeys",
     "Visibility",
     "make_cache",
+    "make_null_cache",
 ]

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
+from ollama_engine.errors import ConfigError
 from ollama_engine.input import Batch
 from ollama_engine.kvcache.base import Cache, CellUsage
 from ollama_engine.kvcache.causal import CausalCache
 from ollama_engine.kvcache.config import CacheConfig, LayerShape
 from ollama_engine.kvcache.encoder import EncoderCache
 from ollama_engine.kvcache.move import ShiftKeys
+from ollama_engine.kvcache.null import NullCache
 from ollama_engine.kvcache.rows import SavedRows
+from ollama_engine.kvcache.visibility import Visibility
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.tensor import Tensor
@@ -203,8 +206,7 @@ def make_cache(
     `size` says how many cells a kind gets, or images for cross-attention. Windows and chunks can be resumed up to
     `memory` positions back. Raises NoMemoryError, with nothing taken, and ConfigError.
     """
-    kinds = [(layer.window, layer.chunk, layer.image_rows) for layer in layers]
-    groups = {kind: [i for i, other in enumerate(kinds) if other == kind] for kind in dict.fromkeys(kinds)}
+    groups = _by_kind(layers)
     caches: list[Cache] = []
     try:
         for numbers in groups.values():
@@ -220,10 +222,41 @@ def make_cache(
         for cache in caches:
             cache.close()
         raise
+    return _joined(caches, list(groups.values()))
+
+
+def make_null_cache(layers: Sequence[LayerShape], *, flash_attention: bool, causal: bool) -> Cache:
+    """The cache for layers of which nothing is stored: every text is in one batch. See `NullCache`.
+
+    Raises ConfigError for layers that attend to images, which nothing else holds.
+    """
+    if any(layer.image_rows is not None for layer in layers):
+        raise ConfigError("a model with cross-attention to images gives no embeddings here")
+    groups = _by_kind(layers)
+    caches: list[Cache] = []
+    for window, chunk, _ in groups:
+        if causal:
+            caches.append(NullCache(flash_attention=flash_attention, causal=Visibility(window=window, chunk=chunk)))
+        else:
+            caches.append(NullCache(flash_attention=flash_attention, window=window))
+    return _joined(caches, list(groups.values()))
+
+
+Kind = tuple[int | None, int | None, int | None]
+
+
+def _by_kind(layers: Sequence[LayerShape]) -> dict[Kind, list[int]]:
+    """The numbers of the layers of each kind."""
+    kinds = [(layer.window, layer.chunk, layer.image_rows) for layer in layers]
+    return {kind: [i for i, other in enumerate(kinds) if other == kind] for kind in dict.fromkeys(kinds)}
+
+
+def _joined(caches: Sequence[Cache], groups: Sequence[list[int]]) -> Cache:
+    """One cache for all layers, of one for each group of them."""
     if len(caches) == 1:
         return caches[0]
-    order = list(groups)
-    return CompositeCache(caches, [(order.index(kind), groups[kind].index(i)) for i, kind in enumerate(kinds)])
+    places = {layer: (i, at) for i, group in enumerate(groups) for at, layer in enumerate(group)}
+    return CompositeCache(caches, [places[layer] for layer in sorted(places)])
 
 
 def _of_layers(shift_keys: ShiftKeys, numbers: Sequence[int]) -> ShiftKeys:

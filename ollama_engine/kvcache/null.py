@@ -1,4 +1,4 @@
-"""Null cache: stores nothing. For embedding models, whose tokens see the whole of their sequence in one batch."""
+"""Null cache: stores nothing. For embeddings: all tokens of a text are in one batch."""
 
 from __future__ import annotations
 
@@ -7,15 +7,28 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from ollama_engine.input import Batch
 from ollama_engine.kvcache.base import CellUsage
 from ollama_engine.kvcache.rows import SavedRows
+from ollama_engine.kvcache.visibility import Visibility
 from ollama_engine.ml import ops
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.tensor import Tensor
 
 _MINUS_INFINITY = np.float16(-np.inf)
+
+
+def seen_in_batch(batch: Batch, window: int | None, causal: Visibility | None) -> npt.NDArray[np.bool_]:
+    """Whether each row of a batch attends to each other one, [n, n]; see `NullCache`."""
+    here, there = batch.positions[:, None], batch.positions[None, :]
+    seen: npt.NDArray[np.bool_] = batch.sequences[:, None] == batch.sequences[None, :]
+    if causal is not None:
+        seen &= (there <= here) & (there >= causal.first(batch.positions)[:, None])
+    if window is not None:
+        seen &= np.abs(there - here) <= window // 2
+    return seen
 
 
 @dataclass(slots=True)
@@ -28,13 +41,15 @@ class _Graph:
 class NullCache:
     """Every token attends to all tokens of its sequence in its batch, earlier and later.
 
-    With a `window` W only to those up to W // 2 away on either side (ModernBERT).
+    With a `window` W only to those up to W // 2 away on either side (ModernBERT). With `causal` a token attends to
+    what it would in a causal cache.
     """
 
-    def __init__(self, *, flash_attention: bool, window: int | None = None) -> None:
+    def __init__(self, *, flash_attention: bool, window: int | None = None, causal: Visibility | None = None) -> None:
         # -- configuration --
         self._flash_attention = flash_attention
         self._window = window
+        self._causal = causal
         # -- current batch --
         self._batch: Batch | None = None
         self._n_tokens = 0
@@ -72,12 +87,9 @@ class NullCache:
 
     def write_inputs(self) -> None:
         """Write the current batch's mask."""
-        batch = self._batch
-        assert batch is not None
+        assert self._batch is not None
         assert self._graph is not None
-        seen = batch.sequences[None, :] == batch.sequences[:, None]
-        if self._window is not None:
-            seen &= np.abs(batch.positions[None, :] - batch.positions[:, None]) <= self._window // 2
+        seen = seen_in_batch(self._batch, self._window, self._causal)
         self._graph.mask.set(np.where(seen, np.float16(0), _MINUS_INFINITY))
 
     def share(self, source: int, target: int, end: int) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from ollama_engine.models.base import FitsContext, Model, ModelInputs, ShiftsKeys
+from ollama_engine.models.base import Embeds, Encoder, FitsContext, Model, ModelInputs, ShiftsKeys
 from ollama_engine.models.dialects import known_names, known_values
 from ollama_engine.models.registry import architectures, model_class
 
 __all__ = [
+    "Embeds",
+    "Encoder",
     "FitsContext",
     "Model",
     "ModelInputs",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 from ollama_engine.kvcache import LayerShape, LayerView
 from ollama_engine.ml.metadata import Metadata
@@ -20,7 +20,9 @@ class ModelInputs:
     positions: Tensor
     """i32 [n]."""
     outputs: Tensor | None
-    """i32 [n_outputs], the rows whose logits are wanted; None for all, in order."""
+    """i32 [n_outputs], the rows that are wanted of the result; None for all, in order."""
+    types: Tensor | None = None
+    """i32 [n], which of a pair of texts each token is of, 0 or 1; None for models whose tokens have no types."""
 
 
 class Model(Protocol):
@@ -50,7 +52,38 @@ class Model(Protocol):
         """Tensors of the file that this model does not read."""
 
     def forward(self, inputs: ModelInputs, cache: LayerView) -> Tensor:
-        """Build the graph: logits f32 [n_vocab, n_outputs]."""
+        """Build the graph: logits f32 [n_vocab, n_outputs]; an `Encoder` gives hidden states."""
+
+
+@runtime_checkable
+class Embeds(Protocol):
+    """A model whose last hidden states can be had: what becomes logits, or the embedding of a text."""
+
+    @property
+    def n_embd(self) -> int:
+        """Length of one."""
+
+    def hidden(self, inputs: ModelInputs, cache: LayerView) -> Tensor:
+        """Build the graph: hidden states f32 [n_embd, n_outputs]."""
+
+
+@runtime_checkable
+class Encoder(Embeds, Protocol):
+    """A model that reads texts as a whole, each token all others, and writes none. Its `forward` is `hidden`."""
+
+    head_pooling: ClassVar[Literal["cls", "mean"]]
+    """What `scores` is given where the file does not say: the first token's hidden state, or the mean."""
+
+    @property
+    def n_token_types(self) -> int:
+        """How many types tokens have; 0 where they have none."""
+
+    @property
+    def n_scores(self) -> int:
+        """Scores that it gives a text, or a pair of texts; 0 without a classification head."""
+
+    def scores(self, pooled: Tensor) -> Tensor:
+        """Build the graph: pooled hidden states f32 [n_embd, n] -> f32 [n_scores, n]."""
 
 
 @runtime_checkable

@@ -126,6 +126,11 @@ class Decoder(nn.Module):
         return self.options.n_vocab
 
     @property
+    def n_embd(self) -> int:
+        """Length of a hidden state."""
+        return self.options.n_embd
+
+    @property
     def context_length(self) -> int:
         """Tokens that the model was trained for."""
         return self.options.context_length
@@ -148,18 +153,22 @@ class Decoder(nn.Module):
         return self.token_embd(tokens)
 
     def logits(self, x: Tensor) -> Tensor:
-        """The last block's output [n_embd, n] -> f32 [n_vocab, n]."""
-        return self.output(self.output_norm(x, self.options.norm_eps))
+        """Hidden states [n_embd, n] -> f32 [n_vocab, n]."""
+        return self.output(x)
 
     def forward(self, inputs: ModelInputs, cache: LayerView) -> Tensor:
         """Build the graph: logits f32 [n_vocab, n_outputs]."""
+        return self.logits(self.hidden(inputs, cache))
+
+    def hidden(self, inputs: ModelInputs, cache: LayerView) -> Tensor:
+        """Build the graph: hidden states f32 [n_embd, n_outputs]."""
         o = self.options
         x, factors = self.embed(inputs.tokens), self.rope_factors(inputs.tokens)
         for i, layer in enumerate(self.layers):
             cache.set_layer(i)
             outputs = inputs.outputs if i == o.n_layer - 1 else None
             x = layer.forward(x, Step(inputs.positions, o.ropes[i], factors, cache, outputs), o)
-        return self.logits(x)
+        return self.output_norm(x, o.norm_eps)
 
     def shift_keys(self, layer: int, keys: Tensor, deltas: Tensor) -> Tensor:
         """Keys f32 [head_dim, n_head_kv, n] of a layer at positions changed by deltas i32 [n]."""

@@ -80,8 +80,12 @@ DIALECTS: Mapping[str, Dialect] = {
 }
 
 
+TOKEN_TYPES = "tokenizer.ggml.token_type_count"
+"""Rows of BERT's token_types."""
+
+
 def known_values(values: Values) -> Metadata:
-    """The metadata of a model under known names; those of its tokenizer are left out.
+    """The metadata of a model under known names; those of its tokenizer are left out, but for a size of the model.
 
     Raises ModelFormatError when `general.architecture` is missing.
     """
@@ -93,7 +97,7 @@ def known_values(values: Values) -> Metadata:
     renamed = {dialect.keys[key]: value for key, value in own.items() if key in dialect.keys}
     kept = {key: value for key, value in own.items() if key not in dialect.keys}
     found = {**dialect.missing(own), **renamed, **kept}
-    general = {key: values[key] for key in values if key.startswith("general.")}
+    general = {key: values[key] for key in values if key.startswith("general.") or key == TOKEN_TYPES}
     known = dialect.architecture
     return Metadata({**general, "general.architecture": known, **{f"{known}.{k}": v for k, v in found.items()}})
 

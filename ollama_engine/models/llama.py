@@ -211,6 +211,11 @@ class Llama(nn.Module):
         return self.options.n_vocab
 
     @property
+    def n_embd(self) -> int:
+        """Length of a hidden state."""
+        return self.options.n_embd
+
+    @property
     def context_length(self) -> int:
         """Tokens that the model was trained for."""
         return self.options.context_length
@@ -224,13 +229,17 @@ class Llama(nn.Module):
 
     def forward(self, inputs: ModelInputs, cache: LayerView) -> Tensor:
         """Build the graph: logits f32 [n_vocab, n_outputs]."""
+        return self.output(self.hidden(inputs, cache))
+
+    def hidden(self, inputs: ModelInputs, cache: LayerView) -> Tensor:
+        """Build the graph: hidden states f32 [n_embd, n_outputs]."""
         o = self.options
         x = self.token_embd(inputs.tokens)
         for i, layer in enumerate(self.layers):
             cache.set_layer(i)
             outputs = inputs.outputs if i == o.n_layer - 1 else None
             x = layer.forward(x, inputs, self.rope_freqs.weight, cache, o, outputs)
-        return self.output(self.output_norm(x, o.norm_eps))
+        return self.output_norm(x, o.norm_eps)
 
     def shift_keys(self, layer: int, keys: Tensor, deltas: Tensor) -> Tensor:
         """Keys f32 [head_dim, n_head_kv, n] at positions changed by deltas i32 [n]; all layers rotate alike."""

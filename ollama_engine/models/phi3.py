@@ -13,48 +13,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ollama_engine import nn
-from ollama_engine.ml import ops
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.tensor import Tensor
-from ollama_engine.models.decoder import Attention, Decoder, PreNormLayer
+from ollama_engine.models.decoder import Decoder, PreNormLayer
+from ollama_engine.models.fused import FusedAttention, FusedMLP
 from ollama_engine.models.options import DecoderOptions, read_decoder, read_windows
-
-
-class FusedAttention(Attention):
-    """Queries, keys and values are rows of one product, in this order."""
-
-    qkv = nn.Linear("attn_qkv", "n_embd", "qkv_size")
-
-    def project(self, x: Tensor, o: DecoderOptions) -> tuple[Tensor, Tensor, Tensor]:
-        """See Attention."""
-        rows = self.qkv(x)
-        return (
-            _heads(rows, o.head_dim, 0, o.n_head),
-            _heads(rows, o.head_dim, o.n_head, o.n_head_kv),
-            ops.cont(_heads(rows, o.head_dim, o.n_head + o.n_head_kv, o.n_head_kv)),  # the cache takes no views
-        )
-
-
-def _heads(rows: Tensor, head_dim: int, first: int, count: int) -> Tensor:
-    """`count` heads of rows [head_dim * all heads, n], from the one numbered `first` on: [head_dim, count, n]."""
-    size = rows.stride(0) * head_dim
-    return ops.view(rows, (head_dim, count, rows.dim(1)), (size, rows.stride(1)), first * size)
-
-
-class FusedMLP(nn.Module):
-    """SwiGLU whose gate and up projections are the halves of one product."""
-
-    gate_up = nn.Linear("ffn_up", "n_embd", "n_ff_twice")
-    down = nn.Linear("ffn_down", "n_ff", "n_embd")
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x [n_embd, n] -> [n_embd, n]."""
-        rows = self.gate_up(x)
-        n_ff, n = rows.dim(0) // 2, rows.dim(1)
-        gate, up = (
-            ops.cont(ops.view(rows, (n_ff, n), (rows.stride(1),), half * n_ff * rows.stride(0))) for half in (0, 1)
-        )
-        return self.down(ops.glu(gate, up))
 
 
 class Layer(PreNormLayer):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 ENTRY_POINTS = "ollama_engine.models"
 
 _BUILT_IN = {
+    "bert": "ollama_engine.models.bert:Bert",
     "cohere2": "ollama_engine.models.command_r:Cohere2",
     "command-r": "ollama_engine.models.command_r:CommandR",
     "gemma2": "ollama_engine.models.gemma2:Gemma2",
@@ -25,6 +26,8 @@ _BUILT_IN = {
     "gpt-oss": "ollama_engine.models.gpt_oss:GptOss",
     "llama": "ollama_engine.models.llama:Llama",
     "mistral3": "ollama_engine.models.mistral3:Mistral3",
+    "modern-bert": "ollama_engine.models.modern_bert:ModernBert",
+    "nomic-bert": "ollama_engine.models.bert:NomicBert",
     "olmo2": "ollama_engine.models.olmo2:Olmo2",
     "phi3": "ollama_engine.models.phi3:Phi3",
     "qwen2": "ollama_engine.models.qwen2:Qwen2",

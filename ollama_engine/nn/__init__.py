@@ -3,7 +3,8 @@
 Module, Part, Blocks, Scope      how a model declares and finds its weights
 Linear, Embedding                one weight each
 RMSNorm, LayerNorm               one weight each, or two
-GatedMLP, GeluMLP, PlainMLP      feed-forward blocks; gelu
+GatedMLP, GeluMLP                feed-forward blocks; gelu
+PlainMLP, ErfMLP                 without a gate
 Rope, read_rope                  rotary positions and their scaling
 attention, soft_cap              over a cache's history
 ExpertLinear, route, sum_experts mixture of experts
@@ -12,7 +13,7 @@ ExpertLinear, route, sum_experts mixture of experts
 from __future__ import annotations
 
 from ollama_engine.nn.attention import attention, soft_cap
-from ollama_engine.nn.feed_forward import GatedMLP, GeluMLP, PlainMLP, gelu
+from ollama_engine.nn.feed_forward import ErfMLP, GatedMLP, GeluMLP, PlainMLP, gelu
 from ollama_engine.nn.layers import Embedding, Factors, LayerNorm, Linear, Norm, RMSNorm, product
 from ollama_engine.nn.module import Blocks, Module, Part, Scope, Weight
 from ollama_engine.nn.moe import ExpertLinear, route, route_chosen, sum_experts
@@ -21,6 +22,7 @@ from ollama_engine.nn.rope import Rope, check_base, read_rope
 __all__ = [
     "Blocks",
     "Embedding",
+    "ErfMLP",
     "ExpertLinear",
     "Factors",
     "GatedMLP",

@@ -41,6 +41,17 @@ class PlainMLP(Module):
         return self.down(gelu(self.up(x)))
 
 
+class ErfMLP(PlainMLP):
+    """down(gelu(up x)) with the exact form of GELU and biases, as in BERT."""
+
+    up = Linear("ffn_up", "n_embd", "n_ff", bias=True)
+    down = Linear("ffn_down", "n_ff", "n_embd", bias=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [n_embd, n] -> [n_embd, n]."""
+        return self.down(ops.unary(self.up(x), "gelu_erf"))
+
+
 def gelu(x: Tensor) -> Tensor:
     """The tanh form of GELU (Hendrycks and Gimpel 2016): x * sigmoid(sqrt(8 / pi) * (x + 0.044715 x^3)).
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ollama_engine.errors import ConfigError
 from ollama_engine.runner.executor import FloatArray
@@ -18,6 +18,9 @@ from ollama_engine.runner.request import Request, Ticket
 from ollama_engine.runner.sequence import Generation
 from ollama_engine.runner.terms import RequestOptions, Terms
 from ollama_engine.sample import SamplingParams
+
+if TYPE_CHECKING:
+    from ollama_engine.runner.embedding import EmbedDesk
 
 __all__ = ["Desk"]
 
@@ -46,6 +49,13 @@ class Desk:
         from ollama_engine.runner.fingerprint import fingerprint  # noqa: PLC0415 (OpenSSL, for session files only)
 
         return fingerprint(self.loaded.gguf, self._files)
+
+    @cached_property
+    def embeddings(self) -> EmbedDesk:
+        """Where texts to embed are handed in."""
+        from ollama_engine.runner.embedding import EmbedDesk  # noqa: PLC0415 (asyncio, for who embeds only)
+
+        return EmbedDesk(self.loaded, self.loop)
 
     def ids(self, prompt: Prompt, *, add_special: bool = True) -> list[int]:
         """Token ids of a prompt."""

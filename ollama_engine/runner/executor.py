@@ -1,4 +1,4 @@
-"""Executor: turns a batch into logits. Builds graphs, reuses the last one while its shape holds, computes.
+"""Executor: turns a batch into logits, or hidden states. Builds graphs, reuses the last one while its shape holds.
 
 The worst graphs (a full prompt batch, and one token, both over the whole history) are reserved at start, so that no
 step needs memory that was not there before.
@@ -6,7 +6,7 @@ step needs memory that was not there before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -15,12 +15,12 @@ import numpy.typing as npt
 
 from ollama_engine.errors import ConfigError
 from ollama_engine.input import Batch, Int32Array
-from ollama_engine.kvcache import Cache
+from ollama_engine.kvcache import Cache, LayerView
 from ollama_engine.kvcache.cells import MAX_SEQUENCES
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.tensor import Tensor
-from ollama_engine.models import Model, ModelInputs
+from ollama_engine.models import Encoder, Model, ModelInputs
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -54,15 +54,21 @@ class Executor:
     """Computes batches of up to `batch_size` tokens with up to `max_outputs` rows of logits. Not thread-safe.
 
     `run` is a step as a whole. In parts: `prepare` finds cells and builds the graph, also while the step before
-    computes; `launch` writes the inputs, the tokens last, and starts it; `landed` waits and shows its logits.
+    computes; `launch` writes the inputs, the tokens last, and starts it; `landed` waits and shows its logits. With
+    `forward`, such as the model's `hidden`, rows are what that gives.
     """
 
-    def __init__(self, backend: Backend, model: Model, cache: Cache, batch_size: int, max_outputs: int) -> None:
+    def __init__(
+        self, backend: Backend, model: Model, cache: Cache, batch_size: int, max_outputs: int, *,
+        forward: Callable[[ModelInputs, LayerView], Tensor] | None = None,
+    ) -> None:  # fmt: skip
         # -- collaborators --
         self._backend = backend
         self._model = model
+        self._forward = forward or model.forward
         self._cache = cache
         # -- configuration --
+        self._n_types = model.n_token_types if isinstance(model, Encoder) else 0
         self.batch_size = batch_size
         self.max_outputs = min(max_outputs, batch_size)
         # -- steps --
@@ -141,6 +147,8 @@ class Executor:
         graph.inputs.positions.set(batch.positions)
         if graph.inputs.outputs is not None:
             graph.inputs.outputs.set(batch.outputs)
+        if graph.inputs.types is not None:
+            graph.inputs.types.set(np.zeros_like(batch.tokens) if batch.types is None else batch.types)
         self._cache.write_inputs()
         self._compute(graph)
 
@@ -156,7 +164,7 @@ class Executor:
             yield np.empty((0, self._model.n_vocab), dtype=np.float32)
             return
         with graph.logits.mapped() as rows:
-            yield rows.reshape(-1, self._model.n_vocab)
+            yield rows.reshape(-1, graph.logits.dim(0))
 
     @contextmanager
     def landed(self) -> Iterator[FloatArray]:
@@ -213,6 +221,8 @@ class Executor:
         _check_range("sequences", batch.sequences, MAX_SEQUENCES)
         if len(batch.outputs):
             _check_range("outputs", batch.outputs, len(batch))
+        if batch.types is not None:
+            _check_range("types", batch.types, self._n_types)
 
     def _key(self, n_tokens: int, n_outputs: int) -> ShapeKey:
         return (n_tokens, n_outputs, self._cache.shape_key)
@@ -225,9 +235,10 @@ class Executor:
                 tokens=ctx.input("i32", (n_tokens,), name="tokens"),
                 positions=ctx.input("i32", (n_tokens,), name="positions"),
                 outputs=ctx.input("i32", (n_outputs,), name="outputs") if 0 < n_outputs < n_tokens else None,
+                types=ctx.input("i32", (n_tokens,), name="types") if self._n_types else None,
             )
             self._cache.build_inputs(ctx)
-            logits = self._model.forward(inputs, self._cache)
+            logits = self._forward(inputs, self._cache)
             if n_outputs:
                 ctx.forward(logits)
             else:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ollama_engine.errors import ConfigError, ContextOverflowError, TokenizerError
+from ollama_engine.models import Encoder
 from ollama_engine.runner.emit import TextEmitter
 from ollama_engine.runner.hold import Hold
 from ollama_engine.runner.inputs import Inputs
@@ -33,9 +34,10 @@ def new_generation(
 ) -> Generation:
     """A request for an answer; one that `follows` another begins when that one's prompt is there to share.
 
-    Raises ConfigError for an empty prompt, TokenizerError for unknown ids, ContextOverflowError for a prompt longer
-    than num_ctx unless it may be truncated.
+    Raises ConfigError for an empty prompt and for a model that only reads, TokenizerError for unknown ids,
+    ContextOverflowError for a prompt longer than num_ctx unless it may be truncated.
     """
+    _refuse_encoder(loaded)
     _check(prompt, loaded.model.n_vocab)
     inputs = Inputs.text(prompt)
     keep = dropped = 0
@@ -83,6 +85,7 @@ def _answer_room(num_ctx: int, params: SamplingParams, terms: Terms) -> int:
 
 def new_scoring(loaded: Loaded, prompt: Sequence[int], ticket: Ticket) -> Scoring:
     """A request for the logits of every token of a prompt. Raises as `new_generation` does."""
+    _refuse_encoder(loaded)
     _check(prompt, loaded.model.n_vocab)
     _check_length(prompt, loaded.num_ctx)
     rows = np.empty((len(prompt), loaded.model.n_vocab), dtype=np.float32)
@@ -93,6 +96,14 @@ def new_scoring(loaded: Loaded, prompt: Sequence[int], ticket: Ticket) -> Scorin
         submitted_at=time.perf_counter(),
         rows=rows,
     )
+
+
+def _refuse_encoder(loaded: Loaded) -> None:
+    if isinstance(loaded.model, Encoder):
+        raise ConfigError(
+            f"{loaded.model.architecture} reads texts and writes none: it has embeddings (Engine.embed), and scores "
+            "where it was trained to rank (Engine.rank), but no answers and no logits"
+        )
 
 
 def _check(prompt: Sequence[int], n_vocab: int) -> None:

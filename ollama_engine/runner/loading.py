@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 
 from ollama_engine.config import EngineConfig
 from ollama_engine.errors import ConfigError, ModelFormatError, NoMemoryError, ShapeError
-from ollama_engine.kvcache import Cache, CacheConfig, LayerShape, make_cache
+from ollama_engine.kvcache import Cache, CacheConfig, LayerShape, make_cache, make_null_cache
 from ollama_engine.kvcache.mask import mask_bytes
 from ollama_engine.ml.backend import MAX_NODES_LIMIT, Backend
 from ollama_engine.ml.gguf import GGUFFile
@@ -22,8 +22,9 @@ from ollama_engine.ml.memory import DeviceMemory, MemoryReport
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.types import block_of
 from ollama_engine.ml.weights import Weights
-from ollama_engine.models import FitsContext, Model, ShiftsKeys, known_names, known_values, model_class
+from ollama_engine.models import Encoder, FitsContext, Model, ShiftsKeys, known_names, known_values, model_class
 from ollama_engine.runner.executor import Executor
+from ollama_engine.runner.pooling import read_pooling
 from ollama_engine.tokenizer import Tokenizer, from_metadata
 
 log = logging.getLogger(__name__)
@@ -100,14 +101,19 @@ def load(
             weights.load(progress)
             model = factory(metadata, known_names(gguf.architecture, weights))
             _check_model(model, gguf)
+            read_pooling(metadata)  # raises for one that nobody knows
             config = config.for_model(model.context_length)
             if isinstance(model, FitsContext):
                 model.fit_context(_num_ctx(config))
-            planned_cache = _plan_cache(backend, weights, model, config)
-            planned_masks = _plan_masks(model, config)
-            _refuse_cache_if_too_large(backend, planned_cache, planned_masks)
-            cache = _make_cache(backend, weights, model, config)
-            executor = Executor(backend, model, cache, _batch_size(config), max(logit_rows, config.parallel))
+            _warn_of_long_contexts(model, config)
+            if isinstance(model, Encoder):
+                cache, executor = _make_encoder(backend, model, config)
+            else:
+                planned_cache = _plan_cache(backend, weights, model, config)
+                planned_masks = _plan_masks(model, config)
+                _refuse_cache_if_too_large(backend, planned_cache, planned_masks)
+                cache = _make_cache(backend, weights, model, config)
+                executor = Executor(backend, model, cache, _batch_size(config), max(logit_rows, config.parallel))
             executor.reserve(config.parallel)
             cache.reserve_moves()
             # Last, because decoding can do without: what the model needs comes first.
@@ -197,14 +203,27 @@ def _make_cache(backend: Backend, weights: Weights, model: Model, config: Engine
     cache_config = CacheConfig(dtype=config.kv_cache_type, flash_attention=config.flash_attention != "off")
     for layer in layers:
         cache_config.check(layer)
-    cache_config = replace(cache_config, flash_attention=_decide_flash_attention(backend, config, layers))
-    if _num_ctx(config) > model.context_length:
-        log.warning("num_ctx %d is more than the %d tokens the model was trained for; answers get worse beyond them",
-                    _num_ctx(config), model.context_length)  # fmt: skip
+    flash_attention = _decide_flash_attention(backend, config, layers, config.kv_cache_type)
+    cache_config = replace(cache_config, flash_attention=flash_attention)
     return make_cache(
         backend, layers, devices, cache_config, lambda layer: _cells(layer, config), memory=RESUME_TOKENS,
         shift_keys=model.shift_keys if isinstance(model, ShiftsKeys) else None,
     )  # fmt: skip
+
+
+def _make_encoder(backend: Backend, model: Model, config: EngineConfig) -> tuple[Cache, Executor]:
+    """Nothing is cached, so `kv_cache_type` means nothing; a text is one batch, so batches may be as long as one."""
+    layers = model.cache_layers
+    flash_attention = _decide_flash_attention(backend, config, layers, "f32")
+    cache = make_null_cache(layers, flash_attention=flash_attention, causal=False)
+    size = max(config.batch_size, _num_ctx(config))
+    return cache, Executor(backend, model, cache, size, size)
+
+
+def _warn_of_long_contexts(model: Model, config: EngineConfig) -> None:
+    if _num_ctx(config) > model.context_length:
+        log.warning("num_ctx %d is more than the %d tokens the model was trained for; answers get worse beyond them",
+                    _num_ctx(config), model.context_length)  # fmt: skip
 
 
 def _cells(layer: LayerShape, config: EngineConfig) -> int:
@@ -220,14 +239,14 @@ def _cells(layer: LayerShape, config: EngineConfig) -> int:
     return config.parallel * kept + (config.batch_size if kept < num_ctx else 0)
 
 
-def _decide_flash_attention(backend: Backend, config: EngineConfig, layers: tuple[LayerShape, ...]) -> bool:
+def _decide_flash_attention(backend: Backend, config: EngineConfig, layers: tuple[LayerShape, ...], dtype: str) -> bool:
     if config.flash_attention == "off":
         return False
     unsupported = [
         device.name
         for number, device in enumerate(backend.devices)
         for layer in sorted({(s.key_dim, s.value_dim) for s in layers})
-        if not backend.supports_flash_attention(number, *layer, config.kv_cache_type)
+        if not backend.supports_flash_attention(number, *layer, dtype)
     ]
     if unsupported and config.flash_attention == "on":
         raise ConfigError(f"flash_attention is on, but {', '.join(unsupported)} has no kernel for this model's heads")

@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ollama_engine.config import Pooling
 from ollama_engine.ml.metadata import MetadataValue
+from ollama_engine.models import Embeds, Encoder, known_values
 from ollama_engine.runner.loading import Loaded
+from ollama_engine.runner.pooling import default_pooling, read_pooling
 
 __all__ = ["ModelInfo", "model_info"]
 
@@ -23,6 +26,8 @@ class ModelInfo:
         architecture: which of the registered models it is.
         name: the model's own, None where the file has none.
         n_vocab: length of a row of logits.
+        n_embd: length of an embedding; None for a model that gives none.
+        pooling: how `Engine.embed` makes one of a text unless told otherwise; None for a model that only ranks.
         context_length: tokens that the model was trained for.
         n_parameters: numbers in all of its tensors.
         file_bytes: size of the file, all parts together.
@@ -36,6 +41,8 @@ class ModelInfo:
     architecture: str
     name: str | None
     n_vocab: int
+    n_embd: int | None
+    pooling: Pooling | None
     context_length: int
     n_parameters: int
     file_bytes: int
@@ -47,13 +54,16 @@ class ModelInfo:
 
 def model_info(loaded: Loaded) -> ModelInfo:
     """Read it from a loaded model."""
-    name = loaded.gguf.metadata.get("general.name")
+    name, model = loaded.gguf.metadata.get("general.name"), loaded.model
+    said = read_pooling(known_values(loaded.gguf.metadata))
     return ModelInfo(
         path=loaded.path,
         architecture=loaded.gguf.architecture,
         name=name if isinstance(name, str) else None,
-        n_vocab=loaded.model.n_vocab,
-        context_length=loaded.model.context_length,
+        n_vocab=model.n_vocab,
+        n_embd=model.n_embd if isinstance(model, Embeds) else None,
+        pooling=default_pooling(said, encoder=isinstance(model, Encoder)) if isinstance(model, Embeds) else None,
+        context_length=model.context_length,
         n_parameters=sum(int(np.prod(t.shape, dtype=np.int64)) for t in loaded.gguf.tensors.values()),
         file_bytes=sum(os.path.getsize(f) for f in loaded.gguf.files),
         num_ctx=loaded.num_ctx,

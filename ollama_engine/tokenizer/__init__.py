@@ -7,7 +7,8 @@
 - `metadata`, `vocab`, `special_tokens`: what the file says, and what is known beyond it
 - `pretokenizer_table`, `pretokenizer`, `bpe`: byte-pair encoding
 - `spm`: SentencePiece's byte-pair encoding; `unigram`, `charsmap`: its other model, and how that normalizes text
-- `_merge`: the loops of all, in C
+- `wordpiece`: BERT's
+- `_merge`: the loops of all but the last, in C
 - `base`: Tokenizer; `detokenizer`: streams of ids to text
 """
 
@@ -37,6 +38,11 @@ def from_metadata(metadata: Mapping[str, Any]) -> Tokenizer:
     vocab = read_vocabulary(metadata)
     if vocab.model == "llama":
         return Tokenizer(vocab, SpmModel(vocab))
+    if vocab.model == "bert":
+        # It imports the regex library, which takes longer than a model's header to read.
+        from ollama_engine.tokenizer.wordpiece import WordPieceModel  # noqa: PLC0415
+
+        return Tokenizer(vocab, WordPieceModel(vocab))
     fields = Fields(metadata)
     if vocab.model == "t5":
         squeeze = fields.flag("remove_extra_whitespaces", False)

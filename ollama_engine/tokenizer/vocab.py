@@ -17,8 +17,16 @@ from ollama_engine.tokenizer.special_tokens import apply_text_rules, find_known_
 
 __all__ = ["TokenType", "Vocabulary", "read_vocabulary"]
 
-MODELS = ("gemma4", "gpt2", "llama", "t5", "whitespace")
+MODELS = ("bert", "gemma4", "gpt2", "llama", "t5", "whitespace")
 SENTENCEPIECE = ("llama", "t5")
+
+DEFAULTS: Mapping[str, Mapping[str, int]] = {
+    "bert": {"bos": 101, "sep": 102, "unknown": 100},
+    "gpt2": {"bos": 11, "eos": 11},
+    "llama": {"bos": 1, "eos": 2, "unknown": 0},
+    "t5": {"eos": 1},
+}
+"""Ids of special tokens that a file may leave out, by tokenizer model: those of llama.cpp."""
 
 
 class TokenType(IntEnum):
@@ -43,7 +51,7 @@ class Vocabulary:
     """TokenType by id; other values count as undefined."""
     scores: NDArray[np.float32] | None
     spec: PreTokenizerSpec | None
-    """None for SentencePiece."""
+    """None for SentencePiece and WordPiece."""
     bos_id: int | None
     eos_id: int | None
     unknown_id: int | None
@@ -52,6 +60,7 @@ class Vocabulary:
     add_eos: bool
     add_space_prefix: bool
     lowercase: bool
+    strip_accents: bool
     lstrip_ids: frozenset[int]
     """Special tokens that swallow the white space before them."""
     rstrip_ids: frozenset[int]
@@ -66,17 +75,21 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
         raise UnsupportedModelError(f"{what}; supported tokenizers: {', '.join(MODELS)}")
     architecture = str(metadata.get("general.architecture", ""))
     pre = fields.text("pre")
-    spec = None if model in SENTENCEPIECE else find_spec("gemma4" if model == "gemma4" else pre, architecture, model)
+    plain = model in ("bert", *SENTENCEPIECE)
+    spec = None if plain else find_spec("gemma4" if model == "gemma4" else pre, architecture, model)
 
     texts = _texts(fields)
     n_vocab = len(texts)
     ids = find_known_texts(texts)
     types = _types(fields, n_vocab)
-    unknown_id = _special_id(fields, "unknown", types, default=_usual_unknown(model, types))
-    bos_id = _special_id(fields, "bos", types, default={"llama": 1, "gpt2": 11}.get(model))
-    eos_id = _special_id(fields, "eos", types, default={"llama": 2, "gpt2": 11, "t5": 1}.get(model))
+    unknown_id = _unknown_id(fields, types, model)
+    if model == "bert":
+        bos_id, eos_id = _around_bert(fields, types)
+    else:
+        bos_id, eos_id = (_special_id(fields, kind, types, model) for kind in ("bos", "eos"))
     eog_ids = apply_text_rules(fields, ids, types, eos_id)
     lstrip_ids, rstrip_ids = strip_rules(metadata, pre, architecture, ids, types)
+    lowercase = model in ("bert", "whitespace") and fields.flag("normalizer.lowercase", model == "bert")
     return Vocabulary(
         model=model,
         texts=texts,
@@ -88,9 +101,11 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
         unknown_id=unknown_id,
         eog_ids=eog_ids,
         add_bos=_add_bos(fields, model, spec, bos_id),
-        add_eos=_add(fields, "eos", model == "t5", eos_id),
-        add_space_prefix=model in SENTENCEPIECE and fields.flag("add_space_prefix", True),
-        lowercase=model == "whitespace" and fields.flag("normalizer.lowercase", False),
+        # llama.cpp puts BERT's two around every text, whatever the flags say.
+        add_eos=eos_id is not None if model == "bert" else _add(fields, "eos", model == "t5", eos_id),
+        add_space_prefix=model == "bert" or (model in SENTENCEPIECE and fields.flag("add_space_prefix", True)),
+        lowercase=lowercase,
+        strip_accents=model == "bert" and fields.flag("normalizer.strip_accents", lowercase),
         lstrip_ids=lstrip_ids,
         rstrip_ids=rstrip_ids,
     )
@@ -112,25 +127,36 @@ def _types(fields: Fields, n_vocab: int) -> NDArray[np.uint8]:
     return np.where((types < 0) | (types > 255), 0, types).astype(np.uint8)
 
 
-def _usual_unknown(model: str, types: NDArray[np.uint8]) -> int | None:
-    """llama.cpp has 2 for t5; models made of XLM-R have 3."""
-    if model == "t5":
+def _unknown_id(fields: Fields, types: NDArray[np.uint8], model: str) -> int | None:
+    """Of t5 the first of that type where the file does not say: llama.cpp has 2, but models made of XLM-R have 3."""
+    if model == "t5" and "unknown_token_id" not in fields:
         found = np.flatnonzero(types == TokenType.UNKNOWN)
         return int(found[0]) if found.size else None
-    return 0 if model == "llama" else None
+    return _special_id(fields, "unknown", types, model)
 
 
-def _special_id(fields: Fields, kind: str, types: NDArray[np.uint8], default: int | None) -> int | None:
+def _special_id(fields: Fields, kind: str, types: NDArray[np.uint8], model: str) -> int | None:
     """The id under the key, else the default of the tokenizer model.
 
-    llama.cpp takes its defaults (1 and 2 for `llama`, 11 for `gpt2`: Falcon's) blindly. Here a default that is an
-    ordinary token of this vocabulary does not count: generation must not stop at a comma.
+    llama.cpp takes its defaults (11 for `gpt2` is Falcon's) blindly. Here a default that is an ordinary token of this
+    vocabulary does not count: generation must not stop at a comma.
     """
     name = f"{kind}_token_id"
     id_ = fields.token_id(name, len(types))
+    default = DEFAULTS.get(model, {}).get(kind)
     if id_ is not None or name in fields or default is None or default >= len(types):
         return id_
     return default if types[default] in (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED) else None
+
+
+def _around_bert(fields: Fields, types: NDArray[np.uint8]) -> tuple[int | None, int | None]:
+    """The ids before and after a text: what BERT calls [CLS] and [SEP]. "seperator" is how GGUF spells it."""
+    first = fields.token_id("cls_token_id", len(types))
+    last = fields.token_id("seperator_token_id", len(types))
+    return (
+        _special_id(fields, "bos", types, "bert") if first is None else first,
+        _special_id(fields, "sep", types, "bert") if last is None else last,
+    )
 
 
 def _add(fields: Fields, kind: str, default: bool, id_: int | None) -> bool:
@@ -143,6 +169,6 @@ def _add(fields: Fields, kind: str, default: bool, id_: int | None) -> bool:
 
 
 def _add_bos(fields: Fields, model: str, spec: PreTokenizerSpec | None, bos_id: int | None) -> bool:
-    if spec is not None and spec.force_bos:
+    if model == "bert" or (spec is not None and spec.force_bos):
         return bos_id is not None
     return _add(fields, "bos", model == "llama" if spec is None else spec.add_bos, bos_id)

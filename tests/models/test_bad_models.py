@@ -17,12 +17,12 @@ from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.storage import Storage
 from ollama_engine.ml.weights import Weights
-from ollama_engine.models import architectures, model_class
-from tests.models.variants import CPU, VARIANTS, Variant, minimal
+from ollama_engine.models import model_class
+from tests.models.variants import CPU, VARIANTS, WRITERS, Variant, minimal
 from tests.tiny import write_tiny_llama
 
 
-@pytest.mark.parametrize("architecture", architectures())
+@pytest.mark.parametrize("architecture", WRITERS)
 def test_every_missing_or_misshapen_tensor_is_named(architecture: str, tmp_path: Path) -> None:
     with (
         GGUFFile(minimal(architecture).file(tmp_path)) as gguf,

@@ -10,9 +10,23 @@ import pytest
 
 from ollama_engine import Engine, SamplingParams
 from ollama_engine.input import Batch
-from ollama_engine.models import architectures
+from ollama_engine.kvcache import make_null_cache
+from ollama_engine.models import Embeds
+from ollama_engine.runner.executor import Executor
 from tests.models.cases import difference
-from tests.models.variants import CPU, N_CTX, PACKABLE, VARIANTS, Variant, executor, loaded, minimal, prompt, rows
+from tests.models.variants import (
+    CPU,
+    N_CTX,
+    PACKABLE,
+    VARIANTS,
+    WRITERS,
+    Variant,
+    executor,
+    loaded,
+    minimal,
+    prompt,
+    rows,
+)
 
 SAME = 1e-4
 """Largest difference between two ways to compute the same, in standard deviations of the logits; 3e-6 is found."""
@@ -21,7 +35,7 @@ each_variant = pytest.mark.parametrize("variant", VARIANTS, ids=str)
 
 
 def test_every_architecture_has_variants() -> None:
-    assert set(architectures()) == {v.architecture for v in VARIANTS}, "add tiny files to tests/models/variants.py"
+    assert set(WRITERS) == {v.architecture for v in VARIANTS}, "add tiny files to tests/models/variants.py"
 
 
 @each_variant
@@ -115,6 +129,29 @@ def test_flash_attention_on_equals_off(variant: Variant, tmp_path: Path) -> None
     assert difference(*found) <= SAME
 
 
+@each_variant
+@pytest.mark.parametrize("flash", ["on", "off"])
+def test_without_a_cache_the_logits_are_the_same(variant: Variant, flash: Any, tmp_path: Path) -> None:
+    """Embeddings are computed so: two texts in one batch, all rows at once, by `hidden`."""
+    first, second = prompt(70, seed=1), prompt(50, seed=2)
+    with loaded(variant.file(tmp_path), flash_attention=flash) as parts:
+        expected = [rows(parts.executor, ids, 64, sequence=s, last=16) for s, ids in ((0, first), (5, second))]
+        cache = make_null_cache(parts.model.cache_layers, flash_attention=flash == "on", causal=True)
+        alone = Executor(parts.backend, parts.model, cache, 120, 120)
+        one, other = Batch.of(first, 0, 0), Batch.of(second, 0, 5)
+        both = Batch(
+            *(np.concatenate(pair) for pair in ((one.tokens, other.tokens), (one.positions, other.positions),
+                                                (one.sequences, other.sequences))),
+            np.array([*range(54, 70), *range(104, 120)], dtype=np.int32),
+        )  # fmt: skip
+        assert difference(alone.run(both), np.concatenate(expected)) <= SAME
+        alone.close()
+        assert isinstance(parts.model, Embeds)
+        hidden = Executor(parts.backend, parts.model, cache, 120, 120, forward=parts.model.hidden)
+        assert hidden.run(both).shape == (32, parts.model.n_embd)
+        hidden.close()
+
+
 @pytest.mark.parametrize("variant", PACKABLE, ids=str)
 def test_packed_weights_compute_the_same(variant: Variant, tmp_path: Path) -> None:
     """Few rows read the packed copy: the same products of 8-bit activations, added up in another order."""
@@ -137,7 +174,7 @@ OTHER_EXPERTS = 3
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
-@pytest.mark.parametrize("architecture", architectures())
+@pytest.mark.parametrize("architecture", WRITERS)
 def test_cache_types_are_near_f32(architecture: str, dtype: Any, tmp_path: Path) -> None:
     variant = minimal(architecture)
     path, found = variant.file(tmp_path, **variant.wide), {}

@@ -22,13 +22,15 @@ from ollama_engine.ml.gguf import GGUFFile
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.weights import Weights
-from ollama_engine.models import model_class
+from ollama_engine.models import architectures, model_class
 from ollama_engine.runner.executor import Executor
 from ollama_engine.runner.loading import Loaded, load
 from tests.models import families
 from tests.tiny import write_tiny_llama
 
 N_CTX = 256
+WRITERS = [name for name in architectures() if not hasattr(model_class(name), "n_scores")]
+"""Encoders have tests of their own, in test_encoders."""
 CPU: dict[str, Any] = {"threads": 1, "gpu_layers": 0}
 
 

@@ -44,9 +44,9 @@ def test_default_goes_by_architecture(pre: str, architecture: str, expected: str
     assert find_spec(pre, architecture).name == expected
 
 
-@pytest.mark.parametrize("model", ["bert", "rwkv", "plamo2", "hybriddna", "none", "new"])
+@pytest.mark.parametrize("model", ["rwkv", "plamo2", "hybriddna", "none", "new"])
 def test_unknown_tokenizer(model: str) -> None:
-    with pytest.raises(UnsupportedModelError, match=rf"'{model}'.* supported tokenizers: gemma4, gpt2, llama"):
+    with pytest.raises(UnsupportedModelError, match=rf"'{model}'.* supported tokenizers: bert, gemma4, gpt2, llama"):
         from_metadata(bpe_metadata(ALPHABET, model=model))
 
 

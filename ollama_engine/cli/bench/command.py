@@ -21,6 +21,7 @@ from ollama_engine.cli.bench.plan import Plan
 from ollama_engine.cli.bench.report import report
 from ollama_engine.cli.bench.result import conditions, medians, peak_rss_bytes, rows
 from ollama_engine.cli.bench.streams import measure_streams
+from ollama_engine.cli.errors import UsageError
 from ollama_engine.cli.options import add_model, add_options, build, model_path
 from ollama_engine.cli.progress import LoadingBar, StatusLine
 from ollama_engine.config import DEFAULT_NUM_CTX, EngineConfig
@@ -71,6 +72,7 @@ def main(args: argparse.Namespace) -> None:
     if args.plot is not None:
         plot.check(args.plot)
     path = model_path(args.model)
+    _refuse_encoder(path)
     plan = _plan(args, path)
     single = build(EngineConfig, args, skip=SIZED, num_ctx=plan.num_ctx, parallel=1)
     shared = build(
@@ -90,6 +92,13 @@ def _plan(args: argparse.Namespace, path: str) -> Plan:
     room = _trained_context(path) - asked.n_prompt - asked.n_gen
     depths = tuple(depth for depth in PLOT_DEPTHS if depth <= max(room, 0))
     return dataclasses.replace(asked, parallel=PLOT_PARALLEL, depths=depths)
+
+
+def _refuse_encoder(path: str) -> None:
+    with GGUFFile(path) as file:
+        metadata = Metadata(file.metadata)
+        if not metadata.bool("attention.causal", True):
+            raise UsageError(f"bench measures models that write; {metadata.architecture} only reads")
 
 
 def _trained_context(path: str) -> int:

@@ -44,6 +44,10 @@ def special_keys(folder: ModelFolder, config: Config, table: TokenTable) -> dict
             keys[key] = found[0]
         if name == "eos" and len(found) > 1:
             keys |= _more_ends(found, table.texts)
+    # What encoders put around a text, where llama.cpp looks for it.
+    for name, other in (("bos", "cls"), ("eos", "sep")):
+        if KEYS[name] not in keys and KEYS[other] in keys:
+            keys[KEYS[name]] = keys[KEYS[other]]
     return keys
 
 

@@ -1,11 +1,12 @@
 """WordPiece, of a tokenizer.json or a vocab.txt -> tokenizer model `bert`.
 
 GGUF turns the marks around: a piece that starts a word has U+2581 before it, one that continues a word has nothing,
-where BERT marks the latter with "##". Tokens in brackets stay as they are.
+where BERT marks the latter with "##". Special tokens stay as they are.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -13,6 +14,8 @@ from ollama_engine.convert.vocab.tokens import AddedToken, TokenTable
 from ollama_engine.tokenizer.vocab import TokenType
 
 __all__ = ["read_vocab_txt", "wordpiece_table"]
+
+logger = logging.getLogger(__name__)
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """BERT's own; a vocab.txt does not tell them from pieces."""
@@ -25,7 +28,10 @@ def wordpiece_table(
     """The rows for a vocabulary whose continuing pieces start with `prefix`."""
     table = TokenTable.empty("bert", "jina-v2-en", n_vocab, scored=False)
     for text, id_ in vocab.items():
-        table.put(id_, phantom_space(text, prefix), TokenType.CONTROL if text in SPECIAL else TokenType.NORMAL)
+        if text in SPECIAL:
+            table.put(id_, text, TokenType.CONTROL)
+        else:
+            table.put(id_, phantom_space(text, prefix), TokenType.NORMAL)
     table.put_added(token for token in added if token.special)
     for name, value in _normalizer_flags(normalizer).items():
         table.flags[f"normalizer.{name}"] = value
@@ -34,8 +40,6 @@ def wordpiece_table(
 
 def phantom_space(text: str, prefix: str) -> str:
     """A piece in GGUF's spelling."""
-    if text.startswith("[") and text.endswith("]"):
-        return text
     return text[len(prefix) :] if prefix and text.startswith(prefix) else "▁" + text
 
 
@@ -55,5 +59,9 @@ def _normalizer_flags(spec: Mapping[str, Any] | None) -> dict[str, bool]:
         elif kind == "StripAccents":
             flags["strip_accents"] = True
         elif kind == "BertNormalizer":
+            for name in ("clean_text", "handle_chinese_chars"):
+                if part.get(name) is False:
+                    logger.warning("%s is off in this tokenizer, which no GGUF file says: some texts are cut otherwise",
+                                   name)  # fmt: skip
             flags |= {k: part[k] for k in ("lowercase", "strip_accents") if isinstance(part.get(k), bool)}
     return flags

@@ -1,0 +1,78 @@
+"""What encoders declare alike: sizes, keys, the classification head of rerankers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ollama_engine.convert.architecture import Key, Sizes, Tensor, linear
+from ollama_engine.convert.source.folder import Config
+
+__all__ = ["ENCODER_KEYS", "MLM_HEADS", "NAMES", "RANK", "encoder_keys", "norm", "rank_keys", "scorer", "sizes"]
+
+RANK = 4
+"""llama.cpp's number of the pooling that a classification head does; see `pooling` for the others."""
+
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "n_layer": ("num_hidden_layers", "n_layer"),
+    "n_embd": ("hidden_size", "n_embd"),
+    "n_head": ("num_attention_heads", "n_head"),
+    "n_ff": ("intermediate_size", "n_inner"),
+    "n_ctx": ("max_position_embeddings", "n_positions"),
+    "n_vocab": ("vocab_size",),
+}
+"""Sizes under any of their names in config.json."""
+
+ENCODER_KEYS = (
+    Key("block_count", "u32", NAMES["n_layer"]),
+    Key("context_length", "u32", NAMES["n_ctx"]),
+    Key("embedding_length", "u32", NAMES["n_embd"]),
+    Key("feed_forward_length", "u32", NAMES["n_ff"]),
+    Key("attention.head_count", "u32", NAMES["n_head"]),
+    Key("attention.layer_norm_epsilon", "f32", ("layer_norm_eps", "layer_norm_epsilon", "norm_eps")),
+)
+
+MLM_HEADS = (r"^cls\.(?:predictions|seq_relationship)\.", r"(?:^|\.)embeddings\.position_ids$")
+"""What is saved beside an encoder and has no part in embeddings."""
+
+
+def sizes(config: Config) -> dict[str, int]:
+    """The sizes that shapes are made of. Raises ModelFormatError where config.json lacks one."""
+    found = {name: config.whole(*names) for name, names in NAMES.items()}
+    return found | {
+        "qkv_size": 3 * found["n_embd"],
+        "n_ff_twice": 2 * found["n_ff"],
+        "n_token_types": config.whole("type_vocab_size", default=0),
+        "n_scores": len(labels(config)),
+    }
+
+
+def encoder_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
+    """Keys that all have. A key that begins with "tokenizer." is not below the architecture's name."""
+    types = sizes["n_token_types"]
+    return {"attention.causal": False, **({"tokenizer.ggml.token_type_count": types} if types else {})}
+
+
+def labels(config: Config) -> list[str]:
+    """What the outputs of a classification head stand for; transformers leaves out the names of two."""
+    named = config.mapping("id2label")
+    count = len(named) or config.whole("num_labels", default=2)
+    return [str(named.get(str(i), f"LABEL_{i}")) for i in range(count)]
+
+
+def rank_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
+    """Keys of an encoder with a classification head."""
+    return {**encoder_keys(config, sizes), "pooling_type": RANK, "classifier.output_labels": labels(config)}
+
+
+def norm(target: str, source: str, *, bias: bool = True) -> tuple[Tensor, ...]:
+    """A layer norm. Old checkpoints call its weight gamma and its bias beta."""
+    return (
+        Tensor(f"{target}.weight", f"{source}.weight", ("n_embd",)),
+        Tensor(f"{target}.bias", f"{source}.bias", ("n_embd",), optional=not bias),
+    )
+
+
+def scorer(dense: str, output: str) -> tuple[Tensor, ...]:
+    """A classification head: a projection before its activation, and one to scores."""
+    return (*linear("cls", dense, "n_embd", "n_embd"), *linear("cls.output", output, "n_scores", "n_embd"))

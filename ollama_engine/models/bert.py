@@ -1,0 +1,90 @@
+"""BERT and Nomic Embed Text: `general.architecture` = bert, nomic-bert.
+
+Blocks with norms behind attention and feed-forward. BERT (Devlin et al. 2018) adds a learnt vector for each position;
+Nomic BERT (Nussbaum et al. 2024) rotates queries and keys instead, gates its feed-forward, and has no biases.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ollama_engine import nn
+from ollama_engine.errors import ConfigError
+from ollama_engine.ml.metadata import Metadata
+from ollama_engine.ml.tensor import Tensor
+from ollama_engine.models.base import ModelInputs
+from ollama_engine.models.decoder import SelfAttention, Step
+from ollama_engine.models.encoder import Encoder, EncoderOptions, read_encoder
+from ollama_engine.models.fused import FusedAttention
+
+
+class BertAttention(SelfAttention):
+    """Attention with biases throughout."""
+
+    q = nn.Linear("attn_q", "n_embd", "q_size", bias=True)
+    k = nn.Linear("attn_k", "n_embd", "kv_size", bias=True)
+    v = nn.Linear("attn_v", "n_embd", "kv_size", bias=True)
+    output = nn.Linear("attn_output", "q_size", "n_embd", bias=True)
+
+
+class PostNormLayer(nn.Module):
+    """One block: attention, then feed-forward, each beside a residual and before a norm."""
+
+    attention: nn.Part[Any] = nn.Part(BertAttention)
+    attention_norm = nn.LayerNorm("attn_output_norm", "n_embd", bias=True)
+    mlp: nn.Part[Any] = nn.Part(nn.ErfMLP)
+    output_norm = nn.LayerNorm("layer_output_norm", "n_embd", bias=True)
+
+    def forward(self, x: Tensor, step: Step, o: EncoderOptions) -> Tensor:
+        """x [n_embd, n] -> [n_embd, n], or fewer rows in the last layer."""
+        a = self.attention.forward(x, step, o)
+        x = self.attention_norm(step.wanted(a) + step.wanted(x), o.norm_eps)
+        return self.output_norm(self.mlp.forward(x) + x, o.norm_eps)
+
+
+class NomicLayer(PostNormLayer):
+    """Nomic's block."""
+
+    attention = nn.Part(FusedAttention)
+    mlp = nn.Part(nn.GatedMLP)
+
+
+class NomicBert(Encoder):
+    """Nomic Embed Text 1 and 1.5."""
+
+    architecture = "nomic-bert"
+
+    token_embd_norm = nn.LayerNorm("token_embd_norm", "n_embd", bias=True)
+    token_types = nn.Embedding("token_types", "n_embd", "n_token_types", optional=True)
+    layers: nn.Blocks[Any] = nn.Blocks(NomicLayer, "n_layer")
+
+    def embed(self, inputs: ModelInputs) -> Tensor:
+        """See Encoder."""
+        x = self.token_embd(inputs.tokens)
+        return x if inputs.types is None or not self.token_types else x + self.token_types(inputs.types)
+
+
+class Bert(NomicBert):
+    """BERT, and what was made of it: MiniLM, BGE, E5, GTE, Arctic Embed 1, MS MARCO cross-encoders."""
+
+    architecture = "bert"
+
+    position_embd = nn.Embedding("position_embd", "n_embd", "context_length")
+    layers = nn.Blocks(PostNormLayer, "n_layer")
+
+    @staticmethod
+    def read_options(metadata: Metadata, n_vocab: int) -> EncoderOptions:
+        """See Encoder. Nothing rotates."""
+        fields = read_encoder(metadata, n_vocab)
+        return EncoderOptions(**fields | {"ropes": (None,) * fields["n_layer"]})
+
+    def fit_context(self, num_ctx: int) -> None:
+        """Texts will hold up to `num_ctx` tokens. Raises ConfigError where there is no position for some."""
+        if num_ctx > self.context_length:
+            raise ConfigError(
+                f"num_ctx is {num_ctx}, but the model has {self.context_length} positions; lower it or leave it out"
+            )
+
+    def embed(self, inputs: ModelInputs) -> Tensor:
+        """See Encoder."""
+        return super().embed(inputs) + self.position_embd(inputs.positions)

@@ -1,0 +1,104 @@
+"""WordPiece: `tokenizer.ggml.model` bert. Text is cleaned and cut into words, words into the longest known pieces.
+
+As in BERT's own tokenizer (Devlin et al. 2018) and Hugging Face's. GGUF marks pieces that start a word with U+2581,
+where BERT marks the others with "##". Characters that are newer than the Unicode version of either side may be treated
+otherwise: Hugging Face's tables are of Unicode 8.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import lru_cache
+
+import regex
+
+from ollama_engine.errors import TokenizerError
+from ollama_engine.tokenizer.vocab import TokenType, Vocabulary
+
+__all__ = ["WordPieceModel"]
+
+START = "▁"
+MAX_WORD = 100
+"""Characters; longer words are unknown."""
+CACHED_WORDS = 1 << 15
+
+ASCII_PUNCTUATION = r"!-/:-@\[-`{-~"
+# Hugging Face's ranges: the fifth is said to begin at U+2B820 elsewhere, and U+2B820 to U+2B91F are no ideographs here.
+IDEOGRAPHS = (
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002b81f\U0002b920-\U0002ceaf"
+    "\U0002f800-\U0002fa1f"
+)
+
+_ASCII_WORDS = re.compile(rf"[0-9A-Za-z]+|[{ASCII_PUNCTUATION}]")
+_ASCII_DROPPED = {code: None for code in (*range(32), 127) if chr(code) not in "\t\n\r"}
+_WORDS = regex.compile(rf"[^\s\p{{P}}{ASCII_PUNCTUATION}]+|[\p{{P}}{ASCII_PUNCTUATION}]")
+_DROPPED = regex.compile(r"(?![\t\n\r])[\p{Cc}\p{Cf}\p{Co}\p{Cs}\ufffd]")
+_IDEOGRAPH = regex.compile(f"[{IDEOGRAPHS}]")
+_ACCENT = regex.compile(r"\p{Mn}+")
+
+
+class WordPieceModel:
+    """Text between special tokens -> ids, and a token's text -> bytes. See `base.TextModel`.
+
+    Control, format and private characters, U+FFFD and bytes that are not UTF-8 are dropped, as BERT does.
+    """
+
+    def __init__(self, vocab: Vocabulary) -> None:
+        made = (TokenType.NORMAL, TokenType.USER_DEFINED)
+        pieces = {text: id_ for id_, (text, kind) in enumerate(zip(vocab.texts, vocab.types, strict=True))
+                  if kind in made}  # fmt: skip
+        self._starts = {text[1:]: id_ for text, id_ in pieces.items() if text.startswith(START) and len(text) > 1}
+        self._others = {text: id_ for text, id_ in pieces.items() if not text.startswith(START) or len(text) == 1}
+        self._longest = max(map(len, pieces), default=0)
+        self._unknown = vocab.unknown_id
+        self._lowercase = vocab.lowercase
+        self._strip_accents = vocab.strip_accents
+        # Texts repeat their words; a lost race costs nothing.
+        self._ids_of = lru_cache(maxsize=CACHED_WORDS)(self._ids_of_word)
+
+    def encode(self, text: str, *, prefix: bool) -> list[int]:
+        """`prefix` changes nothing: a special token is a border of words like any other."""
+        return [id_ for word in self.words(text) for id_ in self._ids_of(word)]
+
+    def words(self, text: str) -> list[str]:
+        """What is looked up: words without white space, marks of punctuation and ideographs alone."""
+        if text.isascii():
+            text = text.translate(_ASCII_DROPPED)
+            return _ASCII_WORDS.findall(text.lower() if self._lowercase else text)
+        text = _IDEOGRAPH.sub(r" \g<0> ", _DROPPED.sub("", text))
+        if self._strip_accents:
+            text = _ACCENT.sub("", unicodedata.normalize("NFD", text))
+        if self._lowercase:
+            # Character by character: a sigma at the end of a word is one like the others.
+            text = "".join(map(str.lower, text)) if "Σ" in text else text.lower()
+        found: list[str] = _WORDS.findall(text)
+        return found
+
+    def _ids_of_word(self, word: str) -> tuple[int, ...]:
+        """The longest piece that fits, again and again; the whole word is unknown where none does."""
+        found = []
+        at, pieces = 0, self._starts
+        while at < len(word) <= MAX_WORD:
+            for end in range(min(len(word), at + self._longest), at, -1):
+                id_ = pieces.get(word[at:end])
+                if id_ is not None:
+                    break
+            else:
+                return self._unknown_word(word)
+            found.append(id_)
+            at, pieces = end, self._others
+        return tuple(found) or self._unknown_word(word)
+
+    def _unknown_word(self, word: str) -> tuple[int, ...]:
+        if self._unknown is None:
+            raise TokenizerError(f"the vocabulary has neither pieces for {word!r:.60} nor a token for unknown words")
+        return (self._unknown,)
+
+    def special_text(self, text: str) -> str:
+        """How a user-defined token looks in text."""
+        return text
+
+    def normal_bytes(self, text: str) -> bytes:
+        """What a normal token adds to the output: a word is set off by a space, punctuation too."""
+        return text.replace(START, " ", 1).encode("utf-8", "surrogateescape")

@@ -1,0 +1,79 @@
+"""`embed`: texts given, behind options and piped; JSON and plain numbers; options that reach the engine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ollama_engine.engine import Engine
+from tests.cli.program import program
+from tests.models import encoders
+
+QUIET = ("--threads", "1")
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(encoders.converted(encoders.case("bert"), Path(tmp_path_factory.mktemp("embed"))))
+
+
+@pytest.fixture(scope="module")
+def engine(bert: str):
+    with Engine(bert, threads=1) as opened:
+        yield opened
+
+
+def test_json(cli, bert: str, engine: Engine) -> None:
+    result = cli("embed", bert, "a thing", "it", *QUIET)
+    assert (result.code, result.err) == (0, "")
+    found = [json.loads(line) for line in result.out.splitlines()]
+    assert [sorted(one) for one in found] == [["dropped_tokens", "embedding", "prompt_tokens"]] * 2
+    vectors = np.array([one["embedding"] for one in found], dtype=np.float32)
+    np.testing.assert_array_equal(vectors, engine.embed(["a thing", "it"]))
+    assert [one["prompt_tokens"] for one in found] == [len(engine.tokenize(text)) for text in ("a thing", "it")]
+
+
+def test_plain_numbers_and_options(cli, bert: str, engine: Engine) -> None:
+    options = ("--plain", "--dimensions", "5", "--pooling", "cls", "--no-normalize")
+    expected = engine.embed("a thing", dimensions=5, pooling="cls", normalize=False)
+    for args in (["a thing", *options], [*options, "a thing"], [*options, "--", "a thing"]):
+        result = cli("embed", bert, *QUIET, *args)
+        assert (result.code, result.err) == (0, "")
+        np.testing.assert_array_equal(np.array(result.out.split(), dtype=np.float32), expected)
+
+
+def test_lines_of_standard_input(bert: str, engine: Engine) -> None:
+    done = program("embed", bert, *QUIET, "--plain", given=b"a thing\r\n\nit\xff")
+    assert (done.code, done.err) == (0, "")
+    found = np.array([line.split() for line in done.out.decode().splitlines()], dtype=np.float32)
+    np.testing.assert_allclose(found, engine.embed(["a thing", "", "it"]), atol=1e-5)
+    assert program("embed", bert, *QUIET, given=b"").out == b""
+
+
+def test_long_texts(cli, bert: str) -> None:
+    args = ("embed", bert, "--num-ctx", "8", *QUIET, "a thing " * 9, "it")
+    result = cli(*args)
+    assert result.code == 1
+    assert "num_ctx is 8" in result.err
+    result = cli(*args, "--truncate")
+    assert result.code == 0
+    assert [json.loads(line)["dropped_tokens"] > 0 for line in result.out.splitlines()] == [True, False]
+    assert result.err.startswith("warning: 1 of 2 texts were cut, by ")
+
+
+def test_a_model_that_writes_embeds_too(cli, tiny: str) -> None:
+    result = cli("embed", tiny, "hello", "--num-ctx", "64", *QUIET)
+    assert result.code == 0
+    assert len(json.loads(result.out)["embedding"]) == 64
+
+
+def test_an_encoder_answers_nothing(cli, bert: str) -> None:
+    result = cli("run", bert, "hello", *QUIET)
+    assert result.code == 1
+    assert "error: bert reads texts and writes none: it has embeddings" in result.err
+    result = cli("bench", bert, *QUIET)
+    assert (result.code, result.out) == (2, "")
+    assert "bench measures models that write; bert only reads" in result.err

@@ -1,0 +1,58 @@
+"""Who sees whom where nothing is stored, drawn as in test_masks."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from ollama_engine.errors import ConfigError
+from ollama_engine.input import Batch
+from ollama_engine.kvcache import CompositeCache, LayerShape, NullCache, Visibility, make_null_cache
+from ollama_engine.kvcache.null import seen_in_batch
+
+
+class Case(NamedTuple):
+    name: str
+    rows: str
+    """Sequence and position of each."""
+    mask: str
+    window: int | None = None
+    causal: Visibility | None = None
+
+
+CASES = [
+    Case("a text sees all of itself", "a0 a1 a2", "000/000/000"),
+    Case("two texts", "a0 a1 b0", "00x/00x/xx0"),
+    Case("two texts, mixed", "a0 b0 a1 b1", "0x0x/x0x0/0x0x/x0x0"),
+    Case("window of 2: one on either side", "a0 a1 a2 a3", "00xx/000x/x000/xx00", window=2),
+    Case("window of 3: as of 2", "a0 a1 a2 a3", "00xx/000x/x000/xx00", window=3),
+    Case("window of 1: itself", "a0 a1", "0x/x0", window=1),
+    Case("window of two texts", "a0 a1 a2 b0 b1", "00xxx/000xx/x00xx/xxx00/xxx00", window=2),
+    Case("causal", "a0 a1 a2", "0xx/00x/000", causal=Visibility()),
+    Case("causal, two texts", "a0 a1 b0 b1", "0xxx/00xx/xx0x/xx00", causal=Visibility()),
+    Case("causal window of 2", "a0 a1 a2", "0xx/00x/x00", causal=Visibility(window=2)),
+    Case("causal chunks of 2", "a0 a1 a2 a3", "0xxx/00xx/xx0x/xx00", causal=Visibility(chunk=2)),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_masks(case: Case) -> None:
+    sequences, positions = zip(*((ord(row[0]) - ord("a"), int(row[1:])) for row in case.rows.split()), strict=True)
+    as_ints: Any = [np.array(values, dtype=np.int32) for values in (positions, sequences)]
+    batch = Batch(np.zeros_like(as_ints[0]), *as_ints, outputs=as_ints[0][:0])
+    seen = seen_in_batch(batch, case.window, case.causal)
+    assert "/".join("".join("0" if one else "x" for one in row) for row in seen) == case.mask
+
+
+def test_layers_of_one_kind_share_a_cache() -> None:
+    def layer(**options: Any) -> LayerShape:
+        return LayerShape(kv_heads=1, key_dim=8, value_dim=8, **options)
+
+    assert isinstance(make_null_cache([layer(), layer()], flash_attention=True, causal=False), NullCache)
+    mixed = make_null_cache([layer(), layer(window=4), layer()], flash_attention=True, causal=True)
+    assert isinstance(mixed, CompositeCache)
+    assert len(mixed.caches) == 2
+    with pytest.raises(ConfigError, match="images"):
+        make_null_cache([layer(image_rows=3)], flash_attention=True, causal=True)
