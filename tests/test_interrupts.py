@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import random
 import signal
@@ -38,6 +39,15 @@ def greedy(n: int) -> SamplingParams:
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_tiny_llama(tmp_path_factory.mktemp("tiny") / "tiny.gguf", n_layer=1, seed=4).path
+
+
+@pytest.fixture(autouse=True)
+def no_callbacks_of_others() -> Iterator[None]:
+    """Test tools time the collector in a callback; an interrupt in there would be lost, and reported."""
+    theirs = gc.callbacks[:]
+    gc.callbacks.clear()
+    yield
+    gc.callbacks.extend(theirs)
 
 
 @pytest.fixture

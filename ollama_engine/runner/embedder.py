@@ -47,7 +47,7 @@ class Embedder:
     def __init__(self, loaded: Loaded, head_pooling: Pooling) -> None:
         self._loaded = loaded
         self._head_pooling = head_pooling
-        self._executor = loaded.executor if isinstance(loaded.model, Encoder) else None
+        self._executor = loaded.executor if loaded.is_encoder else None
 
     def compute(self, texts: Sequence[Text]) -> list[FloatArray | ComputeError]:
         """A vector float32 [n_embd] for each text; [n_tokens, n_embd] for "none", [n_scores] for "rank".

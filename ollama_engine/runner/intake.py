@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from ollama_engine.errors import ConfigError, ContextOverflowError, TokenizerError
-from ollama_engine.models import Encoder
 from ollama_engine.runner.emit import TextEmitter
 from ollama_engine.runner.hold import Hold
 from ollama_engine.runner.inputs import Inputs
@@ -99,7 +98,7 @@ def new_scoring(loaded: Loaded, prompt: Sequence[int], ticket: Ticket) -> Scorin
 
 
 def _refuse_encoder(loaded: Loaded) -> None:
-    if isinstance(loaded.model, Encoder):
+    if loaded.is_encoder:
         raise ConfigError(
             f"{loaded.model.architecture} reads texts and writes none: it has embeddings (Engine.embed), and scores "
             "where it was trained to rank (Engine.rank), but no answers and no logits"

@@ -57,6 +57,8 @@ class Loaded:
     model: Model
     cache: Cache
     executor: Executor
+    is_encoder: bool
+    """Whether the model only reads. Asked here once: an interrupt in a look at a protocol's members would be lost."""
 
     @property
     def num_ctx(self) -> int:
@@ -122,7 +124,9 @@ def load(
             report = error.report or _report(backend, weights, planned_cache, planned_masks)
             raise NoMemoryError(f"{gguf.path} does not fit: {error}\n{report}", report) from error
         undo.pop_all()
-    return Loaded(os.fsdecode(path), config, gguf, tokenizer, backend, weights, model, cache, executor)
+    return Loaded(
+        os.fsdecode(path), config, gguf, tokenizer, backend, weights, model, cache, executor, isinstance(model, Encoder)
+    )
 
 
 @contextlib.contextmanager
