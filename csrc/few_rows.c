@@ -249,19 +249,19 @@ static inline void multiply(const oe_few_product *p, int64_t first, int64_t last
 }
 
 static void q4k_multiply(const oe_few_product *p, int64_t first, int64_t last) {
-    multiply(p, first, last, 144, sizeof(oe_act256), q4k_unpack, q4k_product);
+    multiply(p, first, last, OE_Q4_K_BYTES, sizeof(oe_act256), q4k_unpack, q4k_product);
 }
 
 static void q6k_multiply(const oe_few_product *p, int64_t first, int64_t last) {
-    multiply(p, first, last, 210, sizeof(oe_act256), q6k_unpack, q6k_product);
+    multiply(p, first, last, OE_Q6_K_BYTES, sizeof(oe_act256), q6k_unpack, q6k_product);
 }
 
 static void q40_multiply(const oe_few_product *p, int64_t first, int64_t last) {
-    multiply(p, first, last, 18, sizeof(oe_act32), q40_unpack, simple_product);
+    multiply(p, first, last, OE_Q4_0_BYTES, sizeof(oe_act32), q40_unpack, simple_product);
 }
 
 static void q80_multiply(const oe_few_product *p, int64_t first, int64_t last) {
-    multiply(p, first, last, 34, sizeof(oe_act32), q80_unpack, simple_product);
+    multiply(p, first, last, OE_Q8_0_BYTES, sizeof(oe_act32), q80_unpack, simple_product);
 }
 
 /* -- the kernels of this build ------------------------------------------------------------------------------------- */

@@ -21,6 +21,12 @@ extern "C" {
 
 typedef enum oe_few_type { OE_FEW_Q4_K, OE_FEW_Q6_K, OE_FEW_Q4_0, OE_FEW_Q8_0, OE_FEW_TYPES } oe_few_type;
 
+/* Bytes of a block of weights, as GGUF has them. */
+#define OE_Q4_K_BYTES 144
+#define OE_Q6_K_BYTES 210
+#define OE_Q4_0_BYTES 18
+#define OE_Q8_0_BYTES 34
+
 typedef enum oe_few_isa { OE_FEW_SCALAR, OE_FEW_AVX2, OE_FEW_AVX512, OE_FEW_ISAS } oe_few_isa;
 
 #define OE_FEW_GROUP 16 /* results along m are shared out between threads in multiples of this */
@@ -55,7 +61,6 @@ typedef struct oe_few_product {
 
 typedef struct oe_few_kernel {
     int64_t block;      /* weights in one block, activations in one of theirs */
-    size_t block_bytes; /* of weights */
     size_t act_bytes;   /* of activations */
     void (*quantize)(const float *x, void *act);
     void (*multiply)(const oe_few_product *p, int64_t first, int64_t last); /* results first .. last - 1 along m */
@@ -76,10 +81,10 @@ void oe_few_quantize32(const float *x, void *act);
 /* What an array of the kernels of one instruction set holds, given the functions name_multiply and name_multiply_one. */
 #define OE_FEW_KERNELS(one)                                                                                           \
     {                                                                                                                 \
-        [OE_FEW_Q4_K] = {256, 144, sizeof(oe_act256), oe_few_quantize256, q4k_multiply, one(q4k)},                    \
-        [OE_FEW_Q6_K] = {256, 210, sizeof(oe_act256), oe_few_quantize256, q6k_multiply, one(q6k)},                    \
-        [OE_FEW_Q4_0] = {32, 18, sizeof(oe_act32), oe_few_quantize32, q40_multiply, one(q40)},                        \
-        [OE_FEW_Q8_0] = {32, 34, sizeof(oe_act32), oe_few_quantize32, q80_multiply, one(q80)},                        \
+        [OE_FEW_Q4_K] = {256, sizeof(oe_act256), oe_few_quantize256, q4k_multiply, one(q4k)},                         \
+        [OE_FEW_Q6_K] = {256, sizeof(oe_act256), oe_few_quantize256, q6k_multiply, one(q6k)},                         \
+        [OE_FEW_Q4_0] = {32, sizeof(oe_act32), oe_few_quantize32, q40_multiply, one(q40)},                            \
+        [OE_FEW_Q8_0] = {32, sizeof(oe_act32), oe_few_quantize32, q80_multiply, one(q80)},                            \
     }
 #define OE_FEW_NONE(name) NULL
 

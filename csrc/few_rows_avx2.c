@@ -282,10 +282,10 @@ INLINE void store(const int n_tile, const __m256 (*out)[TILE], int skip, float *
         }                                                                                                             \
     }
 
-DEFINE_MULTIPLY(q4k, oe_act256, 144)
-DEFINE_MULTIPLY(q6k, oe_act256, 210)
-DEFINE_MULTIPLY(q40, oe_act32, 18)
-DEFINE_MULTIPLY(q80, oe_act32, 34)
+DEFINE_MULTIPLY(q4k, oe_act256, OE_Q4_K_BYTES)
+DEFINE_MULTIPLY(q6k, oe_act256, OE_Q6_K_BYTES)
+DEFINE_MULTIPLY(q40, oe_act32, OE_Q4_0_BYTES)
+DEFINE_MULTIPLY(q80, oe_act32, OE_Q8_0_BYTES)
 
 const oe_few_kernel oe_few_avx2[OE_FEW_TYPES] = OE_FEW_KERNELS(OE_FEW_NONE);
 

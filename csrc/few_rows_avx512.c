@@ -332,10 +332,10 @@ INLINE void multiply(const oe_few_product *p, int64_t first, int64_t last, any_t
     }
 }
 
-DEFINE_MULTIPLY(q4k, oe_act256, 144)
-DEFINE_MULTIPLY(q6k, oe_act256, 210)
-DEFINE_MULTIPLY(q40, oe_act32, 18)
-DEFINE_MULTIPLY(q80, oe_act32, 34)
+DEFINE_MULTIPLY(q4k, oe_act256, OE_Q4_K_BYTES)
+DEFINE_MULTIPLY(q6k, oe_act256, OE_Q6_K_BYTES)
+DEFINE_MULTIPLY(q40, oe_act32, OE_Q4_0_BYTES)
+DEFINE_MULTIPLY(q80, oe_act32, OE_Q8_0_BYTES)
 
 /* -- a single row of activations ----------------------------------------------------------------------------------- */
 
@@ -385,10 +385,10 @@ INLINE void copy_rest(const oe_few_product *p, size_t group, size_t block_bytes,
         }                                                                                                             \
     }
 
-DEFINE_MULTIPLY_ONE(q4k, oe_act256, 144)
-DEFINE_MULTIPLY_ONE(q6k, oe_act256, 210)
-DEFINE_MULTIPLY_ONE(q40, oe_act32, 18)
-DEFINE_MULTIPLY_ONE(q80, oe_act32, 34)
+DEFINE_MULTIPLY_ONE(q4k, oe_act256, OE_Q4_K_BYTES)
+DEFINE_MULTIPLY_ONE(q6k, oe_act256, OE_Q6_K_BYTES)
+DEFINE_MULTIPLY_ONE(q40, oe_act32, OE_Q4_0_BYTES)
+DEFINE_MULTIPLY_ONE(q80, oe_act32, OE_Q8_0_BYTES)
 
 #define ONE(name) name##_multiply_one
 const oe_few_kernel oe_few_avx512[OE_FEW_TYPES] = OE_FEW_KERNELS(ONE);

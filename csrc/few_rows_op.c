@@ -6,9 +6,10 @@
 
 #include "ggml.h"
 
-#define LINE 64  /* bytes of a cache line */
-#define SHARES 8 /* per thread: threads slow down, for whatever else runs on their CPU, and others take over */
+#define LINE 64 /* bytes of a cache line */
 
+/* Groups of weight rows that are taken, and beyond their number, threads that have gone away. It has a cache line of its
+ * own behind the activations, and is 0 between products. */
 typedef _Atomic int64_t counter;
 
 static int64_t quads_of(const oe_few_kernel *kernel, int64_t k) {
@@ -16,17 +17,16 @@ static int64_t quads_of(const oe_few_kernel *kernel, int64_t k) {
 }
 
 static int64_t acts_bytes(const oe_few_kernel *kernel, int64_t k, int64_t rows) {
-    const int64_t bytes = quads_of(kernel, k) * rows * OE_QUAD * (int64_t)kernel->act_bytes;
-    return (bytes + LINE - 1) / LINE * LINE;
+    return quads_of(kernel, k) * rows * OE_QUAD * (int64_t)kernel->act_bytes;
 }
 
 int64_t oe_few_acts_size(const oe_few_kernel *kernel, int64_t k, int64_t rows) {
-    return acts_bytes(kernel, k, rows) + LINE;
+    return acts_bytes(kernel, k, rows) + 2 * LINE;
 }
 
-/* How many shares of the product at hand are taken. It lies behind the activations, and is 0 between products. */
-static counter *taken_shares(const oe_few_kernel *kernel, const struct ggml_tensor *acts, int64_t k, int64_t rows) {
-    return (counter *)(void *)((char *)acts->data + acts_bytes(kernel, k, rows));
+static counter *taken_groups(const oe_few_kernel *kernel, const struct ggml_tensor *acts, int64_t k, int64_t rows) {
+    const uintptr_t end = (uintptr_t)acts->data + (uintptr_t)acts_bytes(kernel, k, rows);
+    return (counter *)((end + LINE - 1) / LINE * LINE);
 }
 
 /* Words side by side that are in the same place of their blocks. */
@@ -40,14 +40,18 @@ static void interleave(const char *acts, size_t act_bytes, char *to) {
 
 static void quantize_quad(const oe_few_kernel *kernel, const float *x, int64_t blocks, bool alone, char *to) {
     const size_t size = kernel->act_bytes;
-    char acts[OE_QUAD * sizeof(oe_act256)] = {0};
+    union {
+        oe_act256 of_256[OE_QUAD];
+        oe_act32 of_32[OE_QUAD];
+        char bytes[OE_QUAD * sizeof(oe_act256)];
+    } acts = {.bytes = {0}};
     for (int64_t b = 0; b < OE_QUAD && b < blocks; b++) {
-        kernel->quantize(x + b * kernel->block, acts + (size_t)b * size);
+        kernel->quantize(x + b * kernel->block, acts.bytes + (size_t)b * size);
     }
     if (alone) {
-        interleave(acts, size, to);
+        interleave(acts.bytes, size, to);
     } else {
-        memcpy(to, acts, OE_QUAD * size);
+        memcpy(to, acts.bytes, OE_QUAD * size);
     }
 }
 
@@ -57,7 +61,7 @@ void oe_few_quantize_op(struct ggml_tensor *dst, int ith, int nth, void *userdat
     const int64_t k = x->ne[0], rows = x->ne[1], all = quads_of(kernel, k) * rows;
     const bool alone = rows == 1 && kernel->multiply_one;
     if (ith == 0) {
-        atomic_init(taken_shares(kernel, dst, k, rows), 0);
+        atomic_init(taken_groups(kernel, dst, k, rows), 0);
     }
     for (int64_t i = all * ith / nth; i < all * (ith + 1) / nth; i++) {
         const char *row = (const char *)x->data + (size_t)(i % rows) * x->nb[1];
@@ -65,6 +69,21 @@ void oe_few_quantize_op(struct ggml_tensor *dst, int ith, int nth, void *userdat
         quantize_quad(kernel, (const float *)row + block * kernel->block, k / kernel->block - block, alone,
                       (char *)dst->data + (size_t)(i * OE_QUAD) * kernel->act_bytes);
     }
+}
+
+/* A thread's next groups: its part of what is left, so that most of a matrix is read in long runs, while a thread that is
+ * slowed down by what else runs on its CPU finds less to do. */
+static bool take_share(counter *taken, int64_t groups, int nth, int64_t *first, int64_t *last) {
+    int64_t at = atomic_load_explicit(taken, memory_order_relaxed), size;
+    do {
+        if (at >= groups) {
+            return false;
+        }
+        size = (groups - at + nth - 1) / nth;
+    } while (!atomic_compare_exchange_weak_explicit(taken, &at, at + size, memory_order_relaxed, memory_order_relaxed));
+    *first = at;
+    *last = at + size;
+    return true;
 }
 
 void oe_few_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
@@ -79,18 +98,17 @@ void oe_few_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *userdat
         .rows = dst->ne[1],
         .out = dst->data,
     };
-    const int64_t groups = (product.m + OE_FEW_GROUP - 1) / OE_FEW_GROUP;
-    const int64_t shares = groups < nth * SHARES ? groups : nth * SHARES;
     void (*const multiply)(const oe_few_product *p, int64_t first, int64_t last) =
         product.rows == 1 && kernel->multiply_one ? kernel->multiply_one : kernel->multiply;
-    counter *taken = taken_shares(kernel, acts, weights->ne[0], product.rows);
-    int64_t share;
+    const int64_t groups = (product.m + OE_FEW_GROUP - 1) / OE_FEW_GROUP;
+    counter *taken = taken_groups(kernel, acts, weights->ne[0], product.rows);
+    int64_t first, last;
     (void)ith;
-    while ((share = atomic_fetch_add_explicit(taken, 1, memory_order_relaxed)) < shares) {
-        const int64_t last = groups * (share + 1) / shares * OE_FEW_GROUP;
-        multiply(&product, groups * share / shares * OE_FEW_GROUP, last < product.m ? last : product.m);
+    while (take_share(taken, groups, nth, &first, &last)) {
+        const int64_t end = last * OE_FEW_GROUP;
+        multiply(&product, first * OE_FEW_GROUP, end < product.m ? end : product.m);
     }
-    if (share == shares + nth - 1) { /* each thread goes away once, and this is the last */
+    if (atomic_fetch_add_explicit(taken, 1, memory_order_relaxed) == groups + nth - 1) { /* the last to go away */
         atomic_store_explicit(taken, 0, memory_order_relaxed);
     }
 }
