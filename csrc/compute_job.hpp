@@ -13,6 +13,7 @@ struct oe_compute_job {
     ggml_backend_sched_t sched;
     ggml_cgraph *graph;
     const oe_turn *turn;
+    oe_turn_runner in_turn;
 };
 
 /* ggml's C++ parts allocate with `new`, and nothing may be thrown through a thread's first function. */
@@ -27,7 +28,8 @@ static int oe_compute_now(void *argument) noexcept {
 
 /* A ggml_status, or OE_THREW. */
 static int oe_compute(void *argument) noexcept {
-    return oe_in_turn(static_cast<oe_compute_job *>(argument)->turn, oe_compute_now, argument);
+    const oe_compute_job *job = static_cast<oe_compute_job *>(argument);
+    return job->in_turn(job->turn, oe_compute_now, argument);
 }
 
 #endif

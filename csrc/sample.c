@@ -310,10 +310,25 @@ static int32_t list_top(const oe_sampler *s, int32_t n_top) {
     return n_top;
 }
 
+static float dense_max(const oe_sampler *s, int32_t block) {
+    const int32_t start = block * OE_BLOCK;
+    const int32_t end = s->n_vocab - start < OE_BLOCK ? s->n_vocab : start + OE_BLOCK;
+    float max = -INFINITY;
+    for (int32_t i = start; i < end; i++) {
+        max = s->dense[i] > max ? s->dense[i] : max;
+    }
+    return max;
+}
+
 static void put_dense(oe_sampler *s, int32_t id, float x) {
     float *max = &s->block_max[id / OE_BLOCK];
+    const float before = s->dense[id];
     s->dense[id] = x;
-    *max = x > *max ? x : *max;
+    if (x >= *max) {
+        *max = x;
+    } else if (before == *max) {
+        *max = dense_max(s, id / OE_BLOCK);
+    }
 }
 
 /* As a row of its own: the logits with the touched ones in place, or the top-k, all others being at -inf. */

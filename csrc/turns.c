@@ -1,7 +1,6 @@
 #include "turns.h"
 
 #include <pthread.h>
-#include <stdbool.h>
 
 /* One for the process: the CPUs are its, whichever library or thread computes. */
 static struct {
@@ -10,7 +9,8 @@ static struct {
     unsigned long next;    /* the number that the next one to come draws */
     unsigned long serving; /* the number that may start when its threads fit */
     int running;           /* threads */
-} turns = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0, 0};
+    const oe_turn *last;   /* the one that finished last, as long as its threads may spin; or NULL */
+} turns = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0, 0, NULL};
 
 static pthread_once_t prepared = PTHREAD_ONCE_INIT;
 
@@ -20,6 +20,7 @@ static void start_afresh(void) {
     pthread_cond_init(&turns.moved, NULL);
     turns.next = turns.serving = 0;
     turns.running = 0;
+    turns.last = NULL;
 }
 
 static void prepare(void) { pthread_atfork(NULL, NULL, start_afresh); }
@@ -33,20 +34,18 @@ static void take(const oe_turn *turn) {
     }
     turns.serving++;
     turns.running += turn->threads;
+    if (turns.last && turns.last != turn) {
+        turns.last->rest(turns.last->pool);
+    }
+    turns.last = NULL;
     pthread_cond_broadcast(&turns.moved);
     pthread_mutex_unlock(&turns.lock);
-}
-
-static bool others_wait(void) {
-    pthread_mutex_lock(&turns.lock);
-    const bool some = turns.next != turns.serving;
-    pthread_mutex_unlock(&turns.lock);
-    return some;
 }
 
 static void give(const oe_turn *turn) {
     pthread_mutex_lock(&turns.lock);
     turns.running -= turn->threads;
+    turns.last = turn;
     pthread_cond_broadcast(&turns.moved);
     pthread_mutex_unlock(&turns.lock);
 }
@@ -57,9 +56,14 @@ int oe_in_turn(const oe_turn *turn, int (*task)(void *), void *argument) {
     }
     take(turn);
     const int result = task(argument);
-    if (others_wait()) {
-        turn->rest(turn->pool);
-    }
     give(turn);
     return result;
+}
+
+void oe_turns_forget(const oe_turn *turn) {
+    pthread_mutex_lock(&turns.lock);
+    if (turns.last == turn) {
+        turns.last = NULL;
+    }
+    pthread_mutex_unlock(&turns.lock);
 }

@@ -1,4 +1,5 @@
-/* Turns at the CPUs, for all computations of the process: together they never run more threads than there are CPUs.
+/* Turns at the CPUs, for the computations of all backends of the process that have no GPU: those that run at the same
+ * time have no more threads than there are CPUs.
  *
  * ggml's threads wait for each other by spinning. Two pools of as many threads as there are CPUs keep each other from
  * getting on: both engines together then make a fraction of what one makes alone. Turns are taken in the order of
@@ -11,15 +12,21 @@ extern "C" {
 #endif
 
 typedef struct oe_turn {
-    int threads;         /* that a computation runs; 0 takes no turn */
-    int cpus;            /* that there are */
-    void (*rest)(void *); /* called with `pool` after a computation for which another one waits: threads that would go on
-                            spinning for a while go to sleep */
+    int threads;          /* that a computation runs; 0 takes no turn */
+    int cpus;             /* that there are */
+    void (*rest)(void *); /* sends the threads of `pool`, which spin for a while after a computation, to sleep */
     void *pool;
 } oe_turn;
 
-/* task(argument), when its turn has come. Returns what it returns; it must not throw. */
+/* task(argument), when its turn has come; the pool that computed last, if that is another one, is sent to sleep. Returns
+ * what the task returns; it must not throw. */
 int oe_in_turn(const oe_turn *turn, int (*task)(void *), void *argument);
+
+/* oe_in_turn as a value, for libraries that this one is not linked to: there must be one of it in a process. */
+typedef int (*oe_turn_runner)(const oe_turn *turn, int (*task)(void *), void *argument);
+
+/* To be called before the turn's pool is freed. */
+void oe_turns_forget(const oe_turn *turn);
 
 #ifdef __cplusplus
 }

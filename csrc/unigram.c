@@ -65,13 +65,18 @@ static void search(const oe_unigram *model, place *places, const char *text, siz
     }
 }
 
-static int emit_unknown(const oe_unigram *model, const char *text, size_t size, int after_unknown, oe_id_list *ids) {
+/* A run of unknown characters is one token; one that is spelled in bytes ends it. */
+static int emit_unknown(const oe_unigram *model, const char *text, size_t size, oe_id_list *ids, int *after_unknown) {
+    const int was_after_unknown = *after_unknown;
+    *after_unknown = 1;
     for (size_t i = 0; i < size; ++i) {
         if (model->bytes[(uint8_t)text[i]] < 0) {
-            /* A run of unknown characters is one token. */
-            return model->unknown < 0 ? 1 + (uint8_t)text[i] : after_unknown ? 0 : oe_id_list_add(ids, model->unknown);
+            return model->unknown < 0  ? 1 + (uint8_t)text[i]
+                   : was_after_unknown ? 0
+                                       : oe_id_list_add(ids, model->unknown);
         }
     }
+    *after_unknown = 0;
     for (size_t i = 0; i < size; ++i) {
         if (oe_id_list_add(ids, model->bytes[(uint8_t)text[i]]) < 0) {
             return -1;
@@ -90,10 +95,10 @@ static int emit(const oe_unigram *model, place *places, const char *text, size_t
         size_t end = places[start].next;
         if (places[end].id >= 0) {
             status = oe_id_list_add(ids, places[end].id);
+            *after_unknown = 0;
         } else {
-            status = emit_unknown(model, text + start, end - start, *after_unknown, ids);
+            status = emit_unknown(model, text + start, end - start, ids, after_unknown);
         }
-        *after_unknown = places[end].id < 0;
     }
     return status;
 }

@@ -206,6 +206,7 @@ cdef class Computation(Graph):
         self.job.sched = self.backend.sched
         self.job.graph = self.graph
         self.job.turn = &self.backend.turn
+        self.job.in_turn = self.backend.in_turn
         return 0
 
     cdef int finish(self, int status) except -1:

@@ -10,6 +10,11 @@ cdef extern from "turns.h" nogil:
         void (*rest)(void *) noexcept
         void *pool
 
+    ctypedef int (*oe_turn_runner)(const oe_turn *turn, int (*task)(void *) noexcept, void *argument) noexcept
+
+    int oe_in_turn(const oe_turn *turn, int (*task)(void *) noexcept, void *argument) noexcept
+    void oe_turns_forget(const oe_turn *turn)
+
 
 cdef extern from "compute_job.hpp" nogil:
     int OE_THREW
@@ -18,5 +23,6 @@ cdef extern from "compute_job.hpp" nogil:
         lib.ggml_backend_sched_t sched
         lib.ggml_cgraph *graph
         const oe_turn *turn
+        oe_turn_runner in_turn
 
     int oe_compute(void *job) noexcept
