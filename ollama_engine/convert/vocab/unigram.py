@@ -86,15 +86,22 @@ def _read_steps(tokenizer: Mapping[str, Any], home: str) -> _Steps:
             raise _unknown(step, home)
     for step in _flat(tokenizer.get("pre_tokenizer"), "pretokenizers"):
         kind = step.get("type")
-        if kind == "Metaspace" and step.get("replacement", SPACE) == SPACE:
+        scheme = step.get("prepend_scheme", "always")
+        if kind == "Metaspace" and step.get("replacement", SPACE) == SPACE and scheme in ("always", "never"):
             steps.marks_spaces = True
-            steps.prefix = step.get("prepend_scheme", "always") != "never" and step.get("add_prefix_space", True)
+            steps.prefix = scheme == "always" and step.get("add_prefix_space", True)
         elif kind == "WhitespaceSplit" and steps.charsmap:  # which makes spaces of all white space but U+0085
             steps.cuts_words = True
         else:
             raise _unknown(step, home)
     if not steps.marks_spaces:
         raise UnsupportedModelError(f"{home}: no step writes spaces as U+2581, which GGUF takes for granted in Unigram")
+    # Strip takes all white space, GGUF spaces only, which the replacements make of it.
+    if steps.strips and not (steps.charsmap and (steps.squeezes or steps.cuts_words)):
+        raise UnsupportedModelError(
+            f"{home}: white space at the end of a text goes, which GGUF has only where all white space becomes spaces "
+            "(Precompiled) and runs of spaces are squeezed"
+        )
     if steps.squeezes and not (steps.strips or steps.cuts_words):
         logger.info("%s: spaces at the end of a text go too, as GGUF has it where it squeezes them", home)
     return steps
@@ -118,8 +125,8 @@ def _normalizes(step: Mapping[str, Any], steps: _Steps, home: str) -> bool:
             steps.charsmap = base64.b64decode(step.get("precompiled_charsmap") or "", validate=True)
         except (binascii.Error, TypeError, ValueError):
             raise ModelFormatError(f"{home}: precompiled_charsmap is not base64") from None
-    elif kind == "Strip":
-        steps.strips = bool(step.get("strip_right"))
+    elif kind == "Strip" and not step.get("strip_left"):
+        steps.strips |= bool(step.get("strip_right"))
     elif kind == "Prepend" and step.get("prepend") == SPACE:
         steps.prefix = True
     elif kind == "Replace" and step.get("pattern") == {"String": " "} and step.get("content") == SPACE:

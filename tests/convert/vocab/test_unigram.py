@@ -125,9 +125,27 @@ def test_it_counts_before_a_tokenizer_model(tmp_path: Path) -> None:
 METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always"}
 MODEL = {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0], ["▁", -1.0]]}
 SPLIT = {"type": "WhitespaceSplit"}
+STRIP = {"type": "Strip", "strip_left": False, "strip_right": True}
+SQUEEZE = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "▁"}
 REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "normalizer": ({"normalizer": {"type": "Lowercase"}}, UnsupportedModelError, "Lowercase.*nothing like it in GGUF"),
     "words": ({"pre_tokenizer": SPLIT}, UnsupportedModelError, "WhitespaceSplit.*nothing like it in GGUF"),
+    "first": (
+        {"pre_tokenizer": METASPACE | {"prepend_scheme": "first"}},
+        UnsupportedModelError,
+        "first.*nothing like it in GGUF",
+    ),
+    "strip": ({"normalizer": STRIP}, UnsupportedModelError, "white space at the end of a text goes"),
+    "strip, no table": (
+        {"normalizer": {"type": "Sequence", "normalizers": [STRIP, SQUEEZE]}},
+        UnsupportedModelError,
+        "white space at the end of a text goes",
+    ),
+    "strip left": (
+        {"normalizer": {"type": "Sequence", "normalizers": [STRIP | {"strip_left": True}, SQUEEZE]}},
+        UnsupportedModelError,
+        "Strip.*nothing like it in GGUF",
+    ),
     "spaces": ({"pre_tokenizer": None}, UnsupportedModelError, "no step writes spaces as U"),
     "base64": ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "%"}}, ModelFormatError, "not base64"),
     "vocab": ({"model": {**MODEL, "vocab": {"a": 1}}}, ModelFormatError, "not a list of pieces with scores"),
