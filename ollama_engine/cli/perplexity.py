@@ -16,6 +16,7 @@ from ollama_engine.cli.options import add_model, add_options, build, model_path
 from ollama_engine.cli.progress import LoadingBar, StatusLine, duration
 from ollama_engine.cli.tables import pairs
 from ollama_engine.config import EngineConfig
+from ollama_engine.runner.intake import refuse_encoder
 from ollama_engine.runner.loading import Loaded, load
 from ollama_engine.runner.perplexity import MIN_CONTEXT, Perplexity, chunk_logprobs, chunks, scored_from
 
@@ -49,6 +50,7 @@ def main(args: argparse.Namespace) -> None:
     with StatusLine(sys.stderr) as line:
         rows = args.ctx - scored_from(args.ctx)
         with closing(load(path, config, LoadingBar(line, "loading"), logit_rows=rows)) as loaded:
+            refuse_encoder(loaded)
             result = _measure(loaded, _chunks(loaded, text, args), line)
     told = {"model": os.path.basename(path), "text": args.file, "ctx": args.ctx, **result}
     print(json.dumps(_finite(told), indent=2) if args.json else _report(told))

@@ -18,7 +18,7 @@ from ollama_engine.runner.sequence import Generation, Scoring
 from ollama_engine.runner.terms import Terms
 from ollama_engine.sample import Sampler, SamplingParams
 
-__all__ = ["new_generation", "new_scoring"]
+__all__ = ["new_generation", "new_scoring", "refuse_encoder"]
 
 
 def new_generation(
@@ -36,7 +36,7 @@ def new_generation(
     Raises ConfigError for an empty prompt and for a model that only reads, TokenizerError for unknown ids,
     ContextOverflowError for a prompt longer than num_ctx unless it may be truncated.
     """
-    _refuse_encoder(loaded)
+    refuse_encoder(loaded)
     _check(prompt, loaded.model.n_vocab)
     inputs = Inputs.text(prompt)
     keep = dropped = 0
@@ -84,7 +84,7 @@ def _answer_room(num_ctx: int, params: SamplingParams, terms: Terms) -> int:
 
 def new_scoring(loaded: Loaded, prompt: Sequence[int], ticket: Ticket) -> Scoring:
     """A request for the logits of every token of a prompt. Raises as `new_generation` does."""
-    _refuse_encoder(loaded)
+    refuse_encoder(loaded)
     _check(prompt, loaded.model.n_vocab)
     _check_length(prompt, loaded.num_ctx)
     rows = np.empty((len(prompt), loaded.model.n_vocab), dtype=np.float32)
@@ -97,7 +97,8 @@ def new_scoring(loaded: Loaded, prompt: Sequence[int], ticket: Ticket) -> Scorin
     )
 
 
-def _refuse_encoder(loaded: Loaded) -> None:
+def refuse_encoder(loaded: Loaded) -> None:
+    """Raise ConfigError for a model that only reads."""
     if loaded.is_encoder:
         raise ConfigError(
             f"{loaded.model.architecture} reads texts and writes none: it has embeddings (Engine.embed), and scores "

@@ -13,6 +13,7 @@ import pytest
 from ollama_engine import Engine, demo
 from ollama_engine.cli.progress import ERASE_LINE
 from tests.cli.program import Terminal
+from tests.models import encoders
 
 TEXT = (
     "Once upon a time, there was a little girl named Lily. She had a red ball and she loved to play with it in the "
@@ -88,3 +89,11 @@ def test_what_is_wrong_is_said_in_one_line(cli, text: str, tmp_path: Path) -> No
     )  # fmt: skip
     missing = str(tmp_path / "none.txt")
     assert cli("perplexity", "demo", missing).err == f"error: {missing}: No such file or directory\n"
+
+
+def test_an_encoder_predicts_nothing(cli, text: str, tmp_path: Path) -> None:
+    bert = str(encoders.converted(encoders.case("bert"), tmp_path))
+    result = cli("perplexity", bert, text, "--ctx", "8", "-t", "1")
+    assert result.code == 1
+    assert result.err.startswith("error: bert reads texts and writes none: ")
+    assert result.err.endswith("no answers and no logits\n")
