@@ -41,14 +41,15 @@ def seconds(ctx: Context) -> float:
 
 def test_a_computation_waits_for_those_before_it() -> None:
     with product(usable_cpus(), PRODUCTS) as long, product(usable_cpus(), 1) as short:
-        alone = seconds(long)
-        long.launch()
-        time.sleep(alone / 4)
-        begun = time.perf_counter()
-        short.compute()
-        waited = time.perf_counter() - begun
-        long.wait()
-        assert waited > alone / 4
+        alone = min(seconds(long) for _ in range(3))
+        for _ in range(5):  # this thread may sleep for longer than it meant to
+            long.launch()
+            time.sleep(alone / 4)
+            waited = seconds(short)
+            long.wait()
+            if waited > alone / 4:
+                return
+        raise AssertionError("it ran beside a computation that takes all CPUs")
 
 
 @pytest.mark.skipif(usable_cpus() < 2, reason="one CPU: nothing fits beside a computation")
@@ -73,9 +74,13 @@ def test_a_child_does_not_wait_for_its_parents_computations() -> None:
             warnings.simplefilter("ignore", DeprecationWarning)  # Python dislikes forks where there are threads
             child = os.fork()
         if child == 0:
-            signal.alarm(20)
-            with product(usable_cpus(), 1) as ctx:
-                ctx.compute()
-            os._exit(0)
+            status = 1
+            try:
+                signal.alarm(20)
+                with product(usable_cpus(), 1) as ctx:
+                    ctx.compute()
+                status = 0
+            finally:  # never on into pytest
+                os._exit(status)
         long.wait()
         assert os.waitpid(child, 0)[1] == 0

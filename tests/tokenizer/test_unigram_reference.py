@@ -16,6 +16,7 @@ from ollama_engine.convert.vocab.sentencepiece import read_sentencepiece
 from ollama_engine.errors import ModelFormatError, TokenizerError
 from ollama_engine.tokenizer import Tokenizer, from_metadata
 from ollama_engine.tokenizer.charsmap import Charsmap
+from ollama_engine.tokenizer.vocab import TokenType
 from tests.tokenizer.corpus import nasty_texts, prose
 from tests.tokenizer.vocabs import spm_metadata, train_spm
 
@@ -137,6 +138,21 @@ def test_a_character_without_a_token(published: Model) -> None:
     metadata["tokenizer.ggml.token_type"][0] = 1
     with pytest.raises(TokenizerError, match="byte 0xf0 has no token"):
         from_metadata(metadata).encode("\U0001f9ff")
+
+
+def test_unknown_characters_around_one_spelled_in_bytes() -> None:
+    """A vocabulary with some of the byte pieces only; a run of unknown characters is one token."""
+    metadata = t5_metadata(train(byte_fallback=True), unknown_token_id=0)
+    spelled = {f"<0x{byte:02X}>" for byte in "\U0001f9ff".encode()}
+    for id_, piece in enumerate(metadata["tokenizer.ggml.tokens"]):
+        if metadata["tokenizer.ggml.token_type"][id_] == TokenType.BYTE and piece not in spelled:
+            metadata["tokenizer.ggml.token_type"][id_] = TokenType.UNUSED
+    ours = from_metadata(metadata)
+    unknown, known = "\u4e00", "\U0001f9ff"
+    ids = ours.encode(unknown * 2 + known + unknown * 2, add_special=False)
+    rows = metadata["tokenizer.ggml.tokens"]
+    told = [rows[id_] for id_ in ids if rows[id_] != "▁"]
+    assert told == ["<unk>", "<0xF0>", "<0x9F>", "<0xA7>", "<0xBF>", "<unk>"]
 
 
 def test_broken_tables_of_replacements_are_refused_and_never_crash() -> None:
