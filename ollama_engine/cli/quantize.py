@@ -18,7 +18,7 @@ __all__ = ["add_arguments", "main"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of this command."""
     parser.add_argument("source", metavar="IN.gguf", help="a file with f32, f16 or bf16 weights (any part of a split "
-                        "one), or demo: the model inside of this package")  # fmt: skip
+                        "one)")  # fmt: skip
     parser.add_argument("out", metavar="OUT.gguf", help="the file to write; must not exist")
     parser.add_argument("type", metavar="TYPE", help=f"one of {', '.join([*PRESETS, *ALIASES])}")
     parser.add_argument("-t", "--threads", type=int, metavar="N", help="threads (default: all cores)")

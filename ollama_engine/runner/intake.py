@@ -109,7 +109,8 @@ def refuse_encoder(loaded: Loaded) -> None:
 def _check(prompt: Sequence[int], n_vocab: int) -> None:
     if not prompt:
         raise ConfigError(
-            "the prompt is empty, and the model puts no token before it; give a text, token ids, or a list of prompts"
+            "the prompt is empty: a list without anything in it, or a text where the model puts no token before it; "
+            "give a text, token ids, or a list of prompts"
         )
     bad = [token for token in prompt if not 0 <= token < n_vocab]
     if bad:
