@@ -1,6 +1,7 @@
 """Turns planned tensors into the bytes of the file, a piece at a time.
 
-No more is held than a few pieces for each thread, or, where a transform wants a whole matrix, that matrix twice.
+Pieces are held as far ahead of the writer as `workers` allows. Where a transform wants a whole matrix, that matrix is
+held twice while it is transformed, and once until its last piece is taken: its pieces are views of it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ __all__ = ["file_bytes"]
 logger = logging.getLogger(__name__)
 
 PIECE = 1 << 20
-"""Elements that a thread takes at once: less would have the threads wait for each other more often."""
+"""Elements that a thread takes at once, or one entry of the first dimension that has more: less would have the threads
+wait for each other more often."""
 
 
 @dataclass(frozen=True)
