@@ -137,9 +137,14 @@ class Loop:
             self._thread.join()
 
     def _put(self, work: Work) -> None:
-        self._inbox.put(work)
-        if self._ended:
+        late = self._ended
+        if late:
             self._refuse(work)
+            return
+        self._inbox.put(work)
+        # By now the thread may have served or refused it: only who takes it out may say how it ended.
+        if self._ended:
+            self._refuse_rest()
 
     def _reason(self, otherwise: str) -> ClosedError:
         if self._fault is None:

@@ -381,3 +381,38 @@ def test_a_step_that_fails_ends_its_own_requests_only(rig: Rig) -> None:
     assert isinstance(ends[0], ComputeError)
     assert all(isinstance(end, (ComputeError, Chunk)) for end in ends)
     assert isinstance(ends[-1], Chunk)
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_what_comes_as_the_loop_ends_is_told_one_end(rig: Rig, moment: str) -> None:
+    """The caller is held up right before its work is in the inbox, or right after, until the thread has ended."""
+    reached, ended = threading.Event(), threading.Event()
+
+    class Slow(SimpleQueue[Any]):
+        def put(self, work: Any, block: bool = True, timeout: float | None = None) -> None:
+            if moment == "after":
+                inbox.put(work)
+            reached.set()
+            assert ended.wait(PATIENCE)
+            if moment == "before":
+                inbox.put(work)
+
+        def get(self, block: bool = True, timeout: float | None = None) -> Any:
+            return inbox.get(block, timeout)
+
+        def get_nowait(self) -> Any:
+            return inbox.get_nowait()
+
+    job, inbox = Job(), rig.loop._inbox
+    with ThreadPoolExecutor(1) as caller, patch.object(rig.loop, "_inbox", Slow()):
+        done = caller.submit(rig.loop.do, job)
+        assert reached.wait(PATIENCE)
+        if moment == "after":
+            assert job.result() == "done"
+        rig.loop._closed = True
+        inbox.put(None)
+        rig.loop._thread.join(PATIENCE)
+        ended.set()
+        done.result(PATIENCE)
+    assert moment == "after" or isinstance(job.result(), ClosedError)
+    assert inbox.empty()
