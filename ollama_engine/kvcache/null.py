@@ -9,26 +9,74 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ollama_engine.input import Batch
+from ollama_engine.errors import NoMemoryError
+from ollama_engine.input import Batch, Int32Array
 from ollama_engine.kvcache.base import CellUsage
+from ollama_engine.kvcache.mask import mask_bytes
 from ollama_engine.kvcache.rows import SavedRows
 from ollama_engine.kvcache.visibility import Visibility
 from ollama_engine.ml import ops
 from ollama_engine.ml.context import Context
+from ollama_engine.ml.hostmem import available_bytes
 from ollama_engine.ml.tensor import Tensor
 
-_MINUS_INFINITY = np.float16(-np.inf)
+_CHECKED_FROM = 1 << 26
+"""Bytes of a mask from which on available memory is asked for; that takes as long as a small batch."""
+
+_AT_ONCE = 1 << 20
+"""Entries of a mask that are decided in one go: what that takes beside the mask is a few MiB."""
+
+Float16Array = npt.NDArray[np.float16]
 
 
-def seen_in_batch(batch: Batch, window: int | None, causal: Visibility | None) -> npt.NDArray[np.bool_]:
-    """Whether each row of a batch attends to each other one, [n, n]; see `NullCache`."""
-    here, there = batch.positions[:, None], batch.positions[None, :]
-    seen: npt.NDArray[np.bool_] = batch.sequences[:, None] == batch.sequences[None, :]
+def mask_of(batch: Batch, window: int | None, causal: Visibility | None) -> Float16Array:
+    """0 where a row of a batch attends to another one, minus infinity elsewhere, [n, n]; see `NullCache`.
+
+    Raises NoMemoryError.
+    """
+    n = len(batch)
+    try:
+        mask = np.full((n, n), -np.inf, dtype=np.float16)
+        for sequence in np.unique(batch.sequences):
+            rows = np.flatnonzero(batch.sequences == sequence)
+            for some in np.array_split(rows, -(-(len(rows) ** 2) // _AT_ONCE)):
+                _fill(mask, batch.positions, some, rows, window, causal)
+    except MemoryError:
+        raise _no_memory(n) from None
+    return mask
+
+
+def _fill(
+    mask: Float16Array, positions: Int32Array, some: npt.NDArray[np.intp], rows: npt.NDArray[np.intp],
+    window: int | None, causal: Visibility | None,
+) -> None:  # fmt: skip
+    """What rows `some` of a sequence see of its `rows`."""
+    here, there = positions[some][:, None], positions[rows][None, :]
+    unseen = np.zeros((len(some), len(rows)), dtype=np.bool_)
     if causal is not None:
-        seen &= (there <= here) & (there >= causal.first(batch.positions)[:, None])
+        unseen |= (there > here) | (there < causal.first(positions[some])[:, None])
     if window is not None:
-        seen &= np.abs(there - here) <= window // 2
-    return seen
+        unseen |= np.abs(there - here) > window // 2
+    if rows[-1] - rows[0] == len(rows) - 1:  # they lie together, as those of the embedder do
+        block = mask[some[0] : some[-1] + 1, rows[0] : rows[-1] + 1]
+        block[...] = 0
+        block[unseen] = -np.inf
+    else:
+        mask[np.ix_(some, rows)] = np.where(unseen, np.float16(-np.inf), np.float16(0))
+
+
+def _require_memory(n_tokens: int) -> None:
+    """A graph's mask and what it is written from, where both are on the host. Raises NoMemoryError."""
+    needed = mask_bytes(n_tokens, n_tokens)
+    if needed >= _CHECKED_FROM and 2 * needed > available_bytes():
+        raise _no_memory(n_tokens)
+
+
+def _no_memory(n_tokens: int) -> NoMemoryError:
+    return NoMemoryError(
+        f"the mask of {n_tokens} tokens in one batch takes twice {mask_bytes(n_tokens, n_tokens) >> 20} MiB, more than "
+        "is free; give shorter texts, or lower num_ctx and batch_size"
+    )
 
 
 @dataclass(slots=True)
@@ -67,12 +115,14 @@ class NullCache:
         """There always is."""
 
     def begin(self, batch: Batch) -> None:
-        """Take note of the batch."""
+        """Take note of the batch. Raises NoMemoryError where its mask would not fit."""
+        _require_memory(len(batch))
         self._batch = batch
         self._n_tokens = len(batch)
 
     def begin_reserve(self, n_tokens: int) -> None:
-        """Prepare for building a graph of as many tokens."""
+        """Prepare for building a graph of as many tokens. Raises NoMemoryError where its mask would not fit."""
+        _require_memory(n_tokens)
         self._batch = None
         self._n_tokens = n_tokens
 
@@ -89,8 +139,7 @@ class NullCache:
         """Write the current batch's mask."""
         assert self._batch is not None
         assert self._graph is not None
-        seen = seen_in_batch(self._batch, self._window, self._causal)
-        self._graph.mask.set(np.where(seen, np.float16(0), _MINUS_INFINITY))
+        self._graph.mask.set(mask_of(self._batch, self._window, self._causal))
 
     def share(self, source: int, target: int, end: int) -> None:
         """Nothing to share."""

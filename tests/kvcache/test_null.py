@@ -10,7 +10,7 @@ import pytest
 from ollama_engine.errors import ConfigError
 from ollama_engine.input import Batch
 from ollama_engine.kvcache import CompositeCache, LayerShape, NullCache, Visibility, make_null_cache
-from ollama_engine.kvcache.null import seen_in_batch
+from ollama_engine.kvcache.null import mask_of
 
 
 class Case(NamedTuple):
@@ -42,8 +42,9 @@ def test_masks(case: Case) -> None:
     sequences, positions = zip(*((ord(row[0]) - ord("a"), int(row[1:])) for row in case.rows.split()), strict=True)
     as_ints: Any = [np.array(values, dtype=np.int32) for values in (positions, sequences)]
     batch = Batch(np.zeros_like(as_ints[0]), *as_ints, outputs=as_ints[0][:0])
-    seen = seen_in_batch(batch, case.window, case.causal)
-    assert "/".join("".join("0" if one else "x" for one in row) for row in seen) == case.mask
+    mask = mask_of(batch, case.window, case.causal)
+    assert mask.dtype == np.float16
+    assert "/".join("".join({0: "0", -np.inf: "x"}[one] for one in row) for row in mask.tolist()) == case.mask
 
 
 def test_layers_of_one_kind_share_a_cache() -> None:
