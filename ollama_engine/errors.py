@@ -45,6 +45,8 @@ class EngineError(Exception):
     """Base of all errors raised by ollama_engine."""
 
     http_status = 500
+    text_number: int | None = None
+    """Which text of a list the error is about, from 0; None where it is about no one of them."""
 
 
 class ConfigError(EngineError, ValueError):

@@ -21,6 +21,7 @@ from ollama_engine.errors import (
     ConfigError,
     ContextOverflowError,
     EngineBusyError,
+    NoMemoryError,
     TokenizerError,
     UnsupportedModelError,
 )
@@ -78,7 +79,9 @@ def test_shapes(name: str, request: pytest.FixtureRequest) -> None:
     ids = engine.tokenize(TEXTS[1])
     np.testing.assert_allclose(engine.embed(ids), many[1], atol=SAME)
     np.testing.assert_allclose(engine.embed([ids, ids])[1], many[1], atol=SAME)
-    assert engine.embed([]).shape == (0, 64)
+    np.testing.assert_allclose(engine.embed((ids, ids)), engine.embed([ids, ids]), atol=SAME)
+    assert engine.embed(tuple(ids)).shape == (64,)
+    assert engine.embed([]).shape == engine.embed(()).shape == (0, 64)
 
 
 def test_dimensions_and_lengths(bert: Engine) -> None:
@@ -136,7 +139,7 @@ def with_key(source: Path, target: Path, key: str, value: int | None) -> Path:
             kind = field.types[0]
             writer.add_key_value(name, field.contents(), kind, field.types[-1] if kind.name == "ARRAY" else None)
     if value is not None:
-        writer.add_uint32(key, value)
+        (writer.add_int32 if value < 0 else writer.add_uint32)(key, value)
     for tensor in reader.tensors:
         writer.add_tensor(tensor.name, tensor.data)
     writer.write_header_to_file()
@@ -187,7 +190,7 @@ WRONG: list[tuple[str, dict[str, Any], Any, type[Exception], str]] = [
     ("bert", {"normalize": 1}, "a", ConfigError, "normalize is True or False"),
     ("bert", {"on_overflow": "shift"}, "a", ConfigError, "on_overflow is one of error, truncate"),
     ("bert", {}, [1, 320], TokenizerError, "token 320 is not in the vocabulary"),
-    ("bert", {}, [[1], []], ConfigError, "no tokens"),
+    ("bert", {}, [[1], []], ConfigError, r"texts\[1\]: a text has no tokens"),
     ("bert", {}, b"a", ConfigError, "a str or a sequence of token ids"),
     ("bert", {}, ["a", None], ConfigError, "a str or a sequence of token ids"),
     ("llama", {"pooling": "cls"}, "a", ConfigError, "the first token of this model has seen nothing else"),
@@ -260,7 +263,7 @@ def test_nan_is_told_to_whom_it_concerns(folder: Path) -> None:
 
     convert_model(case.write(folder / "nan", golden.config, weights), folder / "nan.gguf", "f32")
     with Engine(folder / "nan.gguf", **CPU) as engine:
-        with pytest.raises(ComputeError, match="NaN or infinity"):
+        with pytest.raises(ComputeError, match=r"texts\[1\]: .*NaN or infinity"):
             engine.embed([[8, 9], [7, 9]])
         # Others of the same batch are sound.
         with ThreadPoolExecutor(8) as pool:
@@ -270,6 +273,41 @@ def test_nan_is_told_to_whom_it_concerns(folder: Path) -> None:
                 assert isinstance(job.exception(), ComputeError)
             else:
                 assert np.isfinite(job.result()).all()
+
+
+def test_truncation_keeps_the_query(ranker: Engine) -> None:
+    query = "what is it, " * 6
+    room = N_CTX - len(ranker.tokenize(query)) - 1
+    assert len(ranker.tokenize("a " * room)) == room + 2
+    long = [word * N_CTX for word in ("x ", "a ")]
+    cut = ranker.rank(query, long, on_overflow="truncate")
+    assert abs(cut[0] - cut[1]) > SAME
+    short = [word * room for word in ("x ", "a ")]
+    np.testing.assert_allclose(cut, ranker.rank(query, short), atol=SAME)
+    with pytest.raises(ContextOverflowError, match="no token of a text has room"):
+        ranker.rank("what is it, " * N_CTX, ["a"], on_overflow="truncate")
+
+
+@pytest.mark.parametrize("said", [-1, 4, 7])
+def test_a_model_that_writes_opens_with_any_pooling(said: int, llama: Engine, tmp_path: Path) -> None:
+    path = with_key(Path(llama.info.path), tmp_path / "said.gguf", "llama.pooling_type", said)
+    with Engine(path, num_ctx=256, kv_cache_type="f32", **CPU) as engine:
+        assert engine.info.pooling is None
+        assert len(engine.generate("a", SamplingParams(max_tokens=2, logit_bias={318: -np.inf, 319: -np.inf})).tokens)
+        with pytest.raises(ConfigError, match=r"llama\.pooling_type names no way .* say which pooling: last or mean"):
+            engine.embed("a")
+        np.testing.assert_allclose(engine.embed("a", pooling="last"), llama.embed("a"), atol=SAME)
+
+
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_masks_that_do_not_fit(name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine: Engine = request.getfixturevalue(name)
+    with monkeypatch.context() as patch:
+        patch.setattr("ollama_engine.kvcache.null._CHECKED_FROM", 0)
+        patch.setattr("ollama_engine.kvcache.null.available_bytes", lambda: 7)
+        with pytest.raises(NoMemoryError, match="the mask of 2 tokens in one batch"):
+            engine.embed([5, 6])
+    assert engine.embed([5, 6]).shape == (64,)
 
 
 def wait_for(true: Callable[[], bool]) -> None:
@@ -306,9 +344,9 @@ def test_calls_are_computed_together(bert: Engine) -> None:
     try:
         with ThreadPoolExecutor(9) as pool:
             first = pool.submit(bert.embed, "a")
-            wait_for(lambda: bert._desk.embeddings._jobs == 1)
+            wait_for(lambda: bert._desk.embeddings.under_way == 1)
             others = [pool.submit(bert.embed, "b") for _ in range(8)]
-            wait_for(lambda: bert._desk.embeddings._jobs == 9)
+            wait_for(lambda: bert._desk.embeddings.under_way == 9)
             go.set()
             for job in (first, *others):
                 assert job.result().shape == (64,)
@@ -321,7 +359,7 @@ def test_calls_are_computed_together(bert: Engine) -> None:
 def test_a_short_call_does_not_wait_for_a_long_one(bert: Engine) -> None:
     with ThreadPoolExecutor(1) as pool:
         long = pool.submit(bert.embed, [[5, 6, 7]] * 20_000)
-        wait_for(lambda: bert._desk.embeddings._jobs == 1)
+        wait_for(lambda: bert._desk.embeddings.under_way == 1)
         for _ in range(5):
             assert bert.embed(TEXTS[:3]).shape == (3, 64)
             assert not long.done()
@@ -343,13 +381,45 @@ def test_answers_and_embeddings_at_once(llama: Engine) -> None:
 
 
 def test_too_many_calls(bert_path: Path) -> None:
-    with Engine(bert_path, max_queue=1, **CPU) as engine:
-        engine._desk.embeddings._jobs = 2
+    with Engine(bert_path, max_queue=1, **CPU) as engine, ThreadPoolExecutor(2) as pool:
+        engine.embed("a")
+        long = [pool.submit(engine.embed, [[5, 6, 7]] * 20_000) for _ in range(2)]
+        wait_for(lambda: engine._desk.embeddings.under_way == 2)
         with pytest.raises(EngineBusyError, match="max_queue is 1"):
             engine.embed("a")
-        engine._desk.embeddings._jobs = 0
+        assert all(job.result().shape == (20_000, 64) for job in long)
         assert engine.embed("a").shape == (64,)
-        assert engine._desk.embeddings._jobs == 0
+
+
+def test_wrong_calls_among_right_ones(ranker: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one caller gives wrong is no matter of those whose texts are in the same batch."""
+    loaded = ranker._desk.loaded
+    tokenizer = loaded.tokenizer
+
+    class Odd:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(tokenizer, name)
+
+        def encode(self, text: str, **options: Any) -> list[int]:
+            return [] if text == "nothing" else tokenizer.encode(text, **options) + [9999] * (text == "wrong")
+
+    expected, vector = ranker.rank("what is it", TEXTS), ranker.embed("x", pooling="mean")
+    monkeypatch.setattr(loaded, "tokenizer", Odd())
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(10):
+            wrong = pool.submit(ranker.rank, "what is it", ["x", "wrong"])
+            empty = pool.submit(ranker.rank, "nothing", ["nothing"])
+            ids = pool.submit(ranker.embed, [[5], [9999]], pooling="mean")
+            right = pool.submit(ranker.rank, "what is it", TEXTS)
+            embedded = pool.submit(ranker.embed, "x", pooling="mean")
+            np.testing.assert_allclose(right.result(), expected, atol=SAME)
+            np.testing.assert_allclose(embedded.result(), vector, atol=SAME)
+            with pytest.raises(TokenizerError, match=r"documents\[1\]: token 9999"):
+                wrong.result()
+            with pytest.raises(ConfigError, match=r"documents\[0\]: a text has no tokens"):
+                empty.result()
+            with pytest.raises(TokenizerError, match=r"texts\[1\]: token 9999"):
+                ids.result()
 
 
 # -- asyncio, and ends -------------------------------------------------------------------------------------------------
@@ -379,14 +449,44 @@ def test_a_cancelled_task_takes_its_texts_back(bert: Engine) -> None:
         assert (await bert.aembed("a")).shape == (64,)
 
     asyncio.run(work())
-    assert bert._desk.embeddings._jobs == 0
+    assert bert._desk.embeddings.under_way == 0
+
+
+@pytest.mark.parametrize("queued", [False, True])
+def test_an_interrupt_as_texts_are_handed_in(bert: Engine, monkeypatch: pytest.MonkeyPatch, queued: bool) -> None:
+    """Before or after they came to the loop: they are taken back, and with them their place in the queue."""
+    alone, do = bert.embed("a"), bert._loop.do
+
+    def interrupted(job: Any) -> None:
+        if queued:
+            do(job)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bert._loop, "do", interrupted)
+        for _ in range(3):
+            with pytest.raises(KeyboardInterrupt):
+                bert.embed([[5, 6, 7]] * 2_000)
+            assert bert._desk.embeddings.under_way == 0
+    np.testing.assert_allclose(bert.embed("a"), alone, atol=SAME)
+
+
+def test_closing_frees_the_graphs(llama: Engine) -> None:
+    with Engine(llama.info.path, num_ctx=256, **CPU) as engine:
+        engine.embed(TEXTS)
+        loaded = engine._desk.loaded
+        graph = loaded.embedding_executor()._graph
+        assert graph is not None
+    assert loaded.embedding_executor()._graph is None
+    with pytest.raises(ClosedError):
+        graph.ctx.input("f32", (1,))
 
 
 def test_closing_ends_what_waits(bert_path: Path) -> None:
     engine = Engine(bert_path, **CPU)
     with ThreadPoolExecutor(4) as pool:
         jobs = [pool.submit(engine.embed, [[5, 6, 7]] * 20_000) for _ in range(4)]
-        wait_for(lambda: engine._desk.embeddings._jobs == 4)
+        wait_for(lambda: engine._desk.embeddings.under_way == 4)
         engine.close()
         assert all(isinstance(job.exception(), ClosedError) for job in jobs)
     with pytest.raises(ClosedError):

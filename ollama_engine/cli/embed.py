@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,7 @@ from ollama_engine.cli.errors import UsageError
 from ollama_engine.cli.options import add_model, add_options, build, model_path
 from ollama_engine.cli.progress import LoadingBar, StatusLine
 from ollama_engine.config import EngineConfig, OneVector
+from ollama_engine.errors import EngineError
 
 if TYPE_CHECKING:
     from ollama_engine.engine import Engine
@@ -52,14 +54,29 @@ def main(args: argparse.Namespace) -> None:
     if not args.texts and (sys.stdin is None or sys.stdin.isatty()):
         raise UsageError("there is no TEXT; give some, or pipe lines into standard input")
     with _load(model_path(args.model), config) as engine:
+        done = 0
         for texts in [args.texts] if args.texts else _piped():
-            found = engine.embeddings(
-                texts, normalize=not args.no_normalize, dimensions=args.dimensions, pooling=args.pooling,
-                on_overflow="truncate" if args.truncate else "error",
-            )  # fmt: skip
+            with _naming("text" if args.texts else "line", done + 1):
+                found = engine.embeddings(
+                    texts, normalize=not args.no_normalize, dimensions=args.dimensions, pooling=args.pooling,
+                    on_overflow="truncate" if args.truncate else "error",
+                )  # fmt: skip
+            done += len(texts)
             for embedding in found:
                 print(plain(embedding) if args.plain else as_json(embedding))
             _tell_dropped(found)
+
+
+@contextlib.contextmanager
+def _naming(kind: str, first: int) -> Iterator[None]:
+    """Errors about one text say which line, or argument, it was; `first` is the number of the first, from 1."""
+    try:
+        yield
+    except EngineError as error:
+        if error.text_number is None:
+            raise
+        told = str(error).removeprefix(f"texts[{error.text_number}]: ")
+        raise type(error)(f"{kind} {first + error.text_number}: {told}") from None
 
 
 def plain(embedding: Embedding) -> str:

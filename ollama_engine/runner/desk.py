@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -42,6 +43,9 @@ class Desk:
         self.loop = loop
         # Before anybody changes the working directory.
         self._files = tuple(map(os.path.abspath, loaded.gguf.files))
+        # A finaliser that runs in the middle of it may ask for embeddings too.
+        self._making = threading.RLock()
+        self._embeddings: EmbedDesk | None = None
 
     @cached_property
     def fingerprint(self) -> str:
@@ -50,12 +54,15 @@ class Desk:
 
         return fingerprint(self.loaded.gguf, self._files)
 
-    @cached_property
+    @property
     def embeddings(self) -> EmbedDesk:
-        """Where texts to embed are handed in."""
-        from ollama_engine.runner.embedding import EmbedDesk  # noqa: PLC0415 (asyncio, for who embeds only)
+        """Where texts to embed are handed in, made when it is first asked for."""
+        with self._making:
+            if self._embeddings is None:
+                from ollama_engine.runner.embedding import EmbedDesk  # noqa: PLC0415 (asyncio, for who embeds only)
 
-        return EmbedDesk(self.loaded, self.loop)
+                self._embeddings = EmbedDesk(self.loaded, self.loop)
+            return self._embeddings
 
     def ids(self, prompt: Prompt, *, add_special: bool = True) -> list[int]:
         """Token ids of a prompt."""

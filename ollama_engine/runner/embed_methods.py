@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard, cast
+
+import numpy as np
 
 from ollama_engine.config import OneVector, Pooling
 from ollama_engine.runner.desk import Desk
-from ollama_engine.runner.prompts import Prompt, Prompts, is_many, many
+from ollama_engine.runner.prompts import Prompt, Prompts
 
 if TYPE_CHECKING:
     # A program that embeds nothing starts sooner without them.
@@ -26,10 +28,10 @@ class EmbedMethods:
             """The desk of an Engine that is open."""
 
     def embed(
-        self, texts: Prompt | Prompts, *, normalize: bool = True, dimensions: int | None = None,
+        self, texts: Prompt | Prompts | Sequence[str], *, normalize: bool = True, dimensions: int | None = None,
         pooling: OneVector | None = None, on_overflow: TooLong = "error",
     ) -> FloatArray:  # fmt: skip
-        """Embeddings of texts (or token ids): float32 [n, dim] for a list, [dim] for one text.
+        """Embeddings of texts (or token ids): float32 [n, dim] for a list or tuple, [dim] for one text.
 
         Args:
             texts: what to embed. Some models want a text to begin with its purpose ("query: "): see their description.
@@ -45,11 +47,14 @@ class EmbedMethods:
         ConfigError for options out of range, a text without tokens, and a model that only ranks; ComputeError when
         the model computes NaN; EngineBusyError when too many calls wait; ClosedError when the Engine is closed.
         """
-        pending = self._ready().embeddings.embed(_listed(texts), pooling, on_overflow, dimensions, normalize=normalize)
-        return pending.vectors(pending.wait(), one=_is_one(texts))
+        listed = _are_many(texts)
+        pending = self._ready().embeddings.embed(
+            _listed(texts), pooling, on_overflow, dimensions, normalize=normalize, listed=listed
+        )
+        return pending.vectors(pending.wait(), one=not listed)
 
     def embeddings(
-        self, texts: Prompts, *, normalize: bool = True, dimensions: int | None = None,
+        self, texts: Prompts | Sequence[str], *, normalize: bool = True, dimensions: int | None = None,
         pooling: Pooling | None = None, on_overflow: TooLong = "error",
     ) -> list[Embedding]:  # fmt: skip
         """`embed` for a list, with how many tokens each text has, and how many of them were dropped.
@@ -63,15 +68,18 @@ class EmbedMethods:
         return pending.embeddings(pending.wait())
 
     async def aembed(
-        self, texts: Prompt | Prompts, *, normalize: bool = True, dimensions: int | None = None,
+        self, texts: Prompt | Prompts | Sequence[str], *, normalize: bool = True, dimensions: int | None = None,
         pooling: OneVector | None = None, on_overflow: TooLong = "error",
     ) -> FloatArray:  # fmt: skip
         """`embed` for asyncio. Cancelling the task takes back what is not computed yet."""
-        pending = self._ready().embeddings.embed(_listed(texts), pooling, on_overflow, dimensions, normalize=normalize)
-        return pending.vectors(await pending.coming(), one=_is_one(texts))
+        listed = _are_many(texts)
+        pending = self._ready().embeddings.embed(
+            _listed(texts), pooling, on_overflow, dimensions, normalize=normalize, listed=listed
+        )
+        return pending.vectors(await pending.coming(), one=not listed)
 
     async def aembeddings(
-        self, texts: Prompts, *, normalize: bool = True, dimensions: int | None = None,
+        self, texts: Prompts | Sequence[str], *, normalize: bool = True, dimensions: int | None = None,
         pooling: Pooling | None = None, on_overflow: TooLong = "error",
     ) -> list[Embedding]:  # fmt: skip
         """`embeddings` for asyncio."""
@@ -85,7 +93,8 @@ class EmbedMethods:
         """How well each document answers a query: scores float32 [n], the higher the better, as the model gives them.
 
         For rerankers (cross-encoders): a query and a document are read as one text. "truncate" leaves the end of long
-        documents out. Raises as `embed` does, and ConfigError for a model without a classification head of one score.
+        documents out, and nothing of the query. Raises as `embed` does, and ConfigError for a model without a
+        classification head of one score.
         """
         pending = self._ready().embeddings.rank(query, documents, on_overflow)
         return pending.scores(pending.wait())
@@ -96,10 +105,12 @@ class EmbedMethods:
         return pending.scores(await pending.coming())
 
 
-def _is_one(texts: Prompt | Prompts) -> bool:
-    """Whether it is one text; an empty list is no text."""
-    return not is_many(texts) and not (isinstance(texts, list) and not texts)
+def _are_many(texts: object) -> TypeGuard[Sequence[Prompt]]:
+    """Whether it is a list or tuple of texts, or an empty one; a list of whole numbers is one text."""
+    if not isinstance(texts, (list, tuple)):
+        return False
+    return not texts or isinstance(texts[0], (str, Sequence, np.ndarray))
 
 
-def _listed(texts: Prompt | Prompts) -> list[Prompt]:
-    return many(texts) if is_many(texts) or _is_one(texts) else []
+def _listed(texts: Prompt | Prompts | Sequence[str]) -> list[Prompt]:
+    return list(texts) if _are_many(texts) else [cast(Prompt, texts)]

@@ -10,13 +10,23 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
 
-from ollama_engine.errors import EngineError
+from ollama_engine.errors import EngineError, NoMemoryError
 from ollama_engine.kvcache import MAX_SEQUENCES
 from ollama_engine.runner.core import Core
 from ollama_engine.runner.embedder import Embedder, Text
 from ollama_engine.runner.pooling import FloatArray
 
-__all__ = ["EmbedJob", "EmbedQueue"]
+__all__ = ["EmbedJob", "EmbedQueue", "numbered"]
+
+
+def numbered(error: EngineError, name: str, number: int) -> EngineError:
+    """The same error, about text `number` of a list that the caller calls `name`."""
+    told = type(error)(f"{name}[{number}]: {error}")
+    told.text_number = number
+    return told
+
+
+_NO_MEMORY = "there is no memory left to embed these texts; give shorter ones, or lower batch_size"
 
 
 class EmbedJob:
@@ -25,12 +35,14 @@ class EmbedJob:
     Cancelling the future takes back what is not computed yet.
     """
 
-    def __init__(self, queue: EmbedQueue, texts: Sequence[Text]) -> None:
+    def __init__(self, queue: EmbedQueue, texts: Sequence[Text], name: str | None) -> None:
         self.future: Future[list[FloatArray]] = Future()
         self.texts = texts
         self.taken = 0
         """Of the texts, so many have been put into a batch; the queue counts."""
         self._queue = queue
+        self._name = name
+        """What the caller calls the texts; None for a single one."""
         self._vectors: list[FloatArray | None] = [None] * len(texts)
         self._missing = len(texts)
 
@@ -43,8 +55,11 @@ class EmbedJob:
         with contextlib.suppress(InvalidStateError):  # cancelled
             self.future.set_exception(error)
 
-    def give(self, number: int, vector: FloatArray) -> None:
+    def give(self, number: int, vector: FloatArray | EngineError) -> None:
         """What came of one text."""
+        if isinstance(vector, EngineError):
+            self.fail(vector if self._name is None else numbered(vector, self._name, number))
+            return
         self._vectors[number] = vector
         self._missing -= 1
         if not self._missing:
@@ -76,16 +91,14 @@ class EmbedQueue:
         try:
             results = self._embedder.compute([job.texts[number] for job, number in batch]) if batch else []
         except BaseException as error:
+            told = NoMemoryError(_NO_MEMORY) if type(error) is MemoryError else error
             for job, _ in batch:
-                job.fail(error)
+                job.fail(told)
             if not isinstance(error, (EngineError, MemoryError)):
                 raise
         else:
             for (job, number), result in zip(batch, results, strict=True):
-                if isinstance(result, BaseException):
-                    job.fail(result)
-                else:
-                    job.give(number, result)
+                job.give(number, result)
         if self._jobs:
             core.add_task(self)
 

@@ -14,10 +14,8 @@ import numpy as np
 from ollama_engine.config import Pooling
 from ollama_engine.errors import ComputeError
 from ollama_engine.input import Batch, Int32Array
-from ollama_engine.kvcache import make_null_cache
 from ollama_engine.ml.context import Context
-from ollama_engine.models import Embeds, Encoder
-from ollama_engine.runner.executor import Executor
+from ollama_engine.models import Encoder
 from ollama_engine.runner.loading import Loaded
 from ollama_engine.runner.pooling import FloatArray, pool, rows_of
 
@@ -47,14 +45,13 @@ class Embedder:
     def __init__(self, loaded: Loaded, head_pooling: Pooling) -> None:
         self._loaded = loaded
         self._head_pooling = head_pooling
-        self._executor = loaded.executor if loaded.is_encoder else None
 
     def compute(self, texts: Sequence[Text]) -> list[FloatArray | ComputeError]:
         """A vector float32 [n_embd] for each text; [n_tokens, n_embd] for "none", [n_scores] for "rank".
 
         All are one batch. A text for which the model computes NaN gets an error; others are raised.
         """
-        executor, shared = self._made(), self._loaded.executor
+        executor, shared = self._loaded.embedding_executor(), self._loaded.executor
         ranked = [i for i, text in enumerate(texts) if text.pooling == "rank"]
         # Graphs of both, and of the classification head, are allocated in the same memory.
         if executor is not shared:
@@ -70,15 +67,6 @@ class Embedder:
             if executor is not shared or ranked:
                 shared.moved()
         return [vector if np.isfinite(vector).all() else _unsound() for vector in vectors]
-
-    def _made(self) -> Executor:
-        if self._executor is None:
-            loaded, model = self._loaded, self._loaded.model
-            assert isinstance(model, Embeds), "the desk takes no texts for others"
-            cache = make_null_cache(model.cache_layers, flash_attention=loaded.cache.flash_attention, causal=True)
-            size = max(loaded.config.batch_size, loaded.num_ctx)
-            self._executor = Executor(loaded.backend, model, cache, size, size, forward=model.hidden)
-        return self._executor
 
     def _read_by(self, text: Text) -> Pooling:
         return self._head_pooling if text.pooling == "rank" else text.pooling

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -16,16 +17,17 @@ from ollama_engine.errors import (
     ConfigError,
     ContextOverflowError,
     EngineBusyError,
+    EngineError,
     TokenizerError,
     UnsupportedModelError,
 )
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.models import Embeds, Encoder, known_values
-from ollama_engine.runner.embed_queue import EmbedJob, EmbedQueue
+from ollama_engine.runner.embed_queue import EmbedJob, EmbedQueue, numbered
 from ollama_engine.runner.embedder import Embedder, Text
 from ollama_engine.runner.loading import Loaded
 from ollama_engine.runner.loop import Loop
-from ollama_engine.runner.pooling import FloatArray, check_pooling, default_pooling, finish, read_pooling
+from ollama_engine.runner.pooling import FloatArray, check_pooling, finish, model_pooling, read_pooling
 from ollama_engine.runner.prompts import Prompt, prompt_ids
 from ollama_engine.runner.terms import whole
 
@@ -51,7 +53,7 @@ class Embedding:
 
 @dataclass(frozen=True, eq=False)
 class Pending:
-    """A job under way. `embeddings` makes what the caller gets of its vectors."""
+    """A job that `wait` or `coming` hands in. `embeddings` makes what the caller gets of its vectors."""
 
     job: EmbedJob
     lengths: tuple[int, ...]
@@ -59,6 +61,7 @@ class Pending:
     normalize: bool
     dimensions: int | None
     n_embd: int
+    hand_in: Callable[[EmbedJob], None]
 
     @property
     def future(self) -> Future[list[FloatArray]]:
@@ -66,8 +69,9 @@ class Pending:
         return self.job.future
 
     def wait(self) -> list[FloatArray]:
-        """What the future gives; an interrupt cancels it. Raises what went wrong."""
+        """Hand the job in, and what comes of it; an interrupt takes it back. Raises what went wrong."""
         try:
+            self.hand_in(self.job)
             return self.future.result()
         except BaseException:
             self.future.cancel()
@@ -75,7 +79,12 @@ class Pending:
 
     async def coming(self) -> list[FloatArray]:
         """`wait` for asyncio."""
-        return await asyncio.wrap_future(self.future)
+        try:
+            self.hand_in(self.job)
+            return await asyncio.wrap_future(self.future)
+        except BaseException:
+            self.future.cancel()
+            raise
 
     def embeddings(self, vectors: list[FloatArray]) -> list[Embedding]:
         """Cut and normalized, with what is known of each text."""
@@ -96,34 +105,44 @@ class Pending:
 
 
 class EmbedDesk:
-    """Where texts are handed in, from any thread. Raises ConfigError, TokenizerError and the errors of `Loop.do`."""
+    """Where texts are handed in, from any thread. Raises ConfigError, TokenizerError and the errors of `Loop.do`.
+
+    What is made here takes no place in the queue before it is waited for.
+    """
 
     def __init__(self, loaded: Loaded, loop: Loop) -> None:
         metadata = known_values(loaded.gguf.metadata)
         self._loaded = loaded
         self._loop = loop
-        self._said = read_pooling(metadata)
+        self._n_embd = loaded.model.n_embd if isinstance(loaded.model, Embeds) else None
+        self._default = model_pooling(metadata, encoder=loaded.is_encoder)
+        self._pooling_key = metadata.key("pooling_type")
         self._queue = EmbedQueue(Embedder(loaded, _head_pooling(loaded, metadata)), loaded.config.batch_size)
         # A finaliser that runs in the middle of it may ask for embeddings too.
         self._counting = threading.RLock()
-        self._jobs = 0
+        self._waiting: list[Future[list[FloatArray]]] = []
+        """Of the calls under way; those that have ended go when the next one comes."""
 
     def embed(
         self, texts: Sequence[Prompt], pooling: Pooling | None, too_long: TooLong, dimensions: int | None,
-        *, normalize: bool, rows: bool = False,
+        *, normalize: bool, rows: bool = False, listed: bool = True,
     ) -> Pending:  # fmt: skip
-        """Hand in texts. `rows`: a vector for each token will do."""
+        """A job of texts. `rows`: a vector for each token will do. `listed`: errors tell the number of a text."""
         self._loop.check_open()
         how = self._chosen(pooling)
         if how == "none" and not rows:
             raise ConfigError("with pooling none each token has a vector; those come from Engine.embeddings")
         _check_options(too_long, normalize)
         dimensions = None if dimensions is None else whole("dimensions", dimensions, 1, self.n_embd)
-        found = [self._text(text, how, too_long) for text in texts]
-        return self._start([text for text, _ in found], tuple(n for _, n in found), dimensions, normalize=normalize)
+        name = "texts" if listed else None
+        found = []
+        for number, text in enumerate(texts):
+            with _numbered(name, number):
+                found.append(self._text(text, how, too_long))
+        return self._pending(found, dimensions, name, normalize=normalize)
 
     def rank(self, query: str, documents: Sequence[str], too_long: TooLong) -> Pending:
-        """Hand in a query with each of the documents."""
+        """A job of a query with each of the documents."""
         self._loop.check_open()
         model = self._loaded.model
         if not isinstance(model, Encoder) or model.n_scores != 1:
@@ -132,20 +151,33 @@ class EmbedDesk:
         _check_options(too_long, True)
         if isinstance(documents, (str, bytes)) or not isinstance(documents, Iterable):
             raise ConfigError(f"documents are a list of texts, got {type(documents).__name__}")
-        found = [self._pair(query, document, too_long, model) for document in documents]
-        return self._start([text for text, _ in found], tuple(n for _, n in found), None, normalize=False)
+        first = self._query(query)
+        found = []
+        for number, document in enumerate(documents):
+            with _numbered("documents", number):
+                found.append(self._pair(first, document, too_long, model))
+        return self._pending(found, None, "documents", normalize=False)
+
+    @property
+    def under_way(self) -> int:
+        """Calls whose texts wait or are computed."""
+        return sum(not future.done() for future in self._waiting)
 
     @property
     def n_embd(self) -> int:
         """Length of a hidden state. Raises UnsupportedModelError for a model that does not show its own."""
-        model = self._loaded.model
-        if not isinstance(model, Embeds):
-            raise UnsupportedModelError(f"architecture {model.architecture} gives no hidden states to embed texts by")
-        return model.n_embd
+        if self._n_embd is None:
+            architecture = self._loaded.model.architecture
+            raise UnsupportedModelError(f"architecture {architecture} gives no hidden states to embed texts by")
+        return self._n_embd
 
     def _chosen(self, pooling: Pooling | None) -> Pooling:
-        encoder = isinstance(self._loaded.model, Encoder)
-        how = default_pooling(self._said, encoder=encoder) if pooling is None else check_pooling(pooling)
+        encoder = self._loaded.is_encoder
+        how = self._default if pooling is None else check_pooling(pooling)
+        if how is None and not encoder:
+            raise ConfigError(
+                f"{self._pooling_key} names no way in which this model embeds texts; say which pooling: last or mean"
+            )
         if how is None:
             raise ConfigError(
                 "this model ranks documents (Engine.rank); for embeddings all the same, say which pooling"
@@ -158,52 +190,55 @@ class EmbedDesk:
             )
         return how
 
-    def _start(
-        self, texts: list[Text], lengths: tuple[int, ...], dimensions: int | None, *, normalize: bool
+    def _pending(
+        self, found: list[tuple[Text, int]], dimensions: int | None, name: str | None, *, normalize: bool
     ) -> Pending:
-        job = EmbedJob(self._queue, texts)
-        pending = Pending(job, lengths, normalize, dimensions, self.n_embd)
-        if not texts:
+        job = EmbedJob(self._queue, [text for text, _ in found], name)
+        return Pending(job, tuple(n for _, n in found), normalize, dimensions, self.n_embd, self._hand_in)
+
+    def _hand_in(self, job: EmbedJob) -> None:
+        """Interrupted anywhere, it leaves a place that is free again as soon as the future is cancelled."""
+        if not job.texts:
             job.future.set_result([])
-            return pending
+            return
+        limit = self._loaded.config.max_queue + 1
         with self._counting:
-            limit = self._loaded.config.max_queue + 1
-            if self._jobs >= limit:
+            self._waiting = [future for future in self._waiting if not future.done()]
+            if len(self._waiting) >= limit:
                 raise EngineBusyError(
                     f"max_queue is {limit - 1}, and as many calls for embeddings wait; try again later"
                 )
-            self._jobs += 1
-        job.future.add_done_callback(self._ended)
-        try:
-            self._loop.do(job)
-        except BaseException:
-            job.future.cancel()
-            raise
-        return pending
-
-    def _ended(self, future: Future[list[FloatArray]]) -> None:
-        with self._counting:
-            self._jobs -= 1
+            self._waiting.append(job.future)
+        self._loop.do(job)
 
     # -- tokens --------------------------------------------------------------------------------------------------------
 
     def _text(self, text: Prompt, pooling: Pooling, too_long: TooLong) -> tuple[Text, int]:
         ids = prompt_ids(self._loaded.tokenizer, text)
         self._check(ids)
-        return Text(self._fitted(ids, too_long), pooling), len(ids)
+        fitted = self._fitted(ids, self._loaded.num_ctx, too_long)
+        return Text(np.array(fitted, dtype=np.int32), pooling), len(ids)
 
-    def _pair(self, query: str, document: str, too_long: TooLong, model: Encoder) -> tuple[Text, int]:
-        """Begin, query, end, document, end: as BERT joins two texts."""
+    def _query(self, query: str) -> list[int]:
+        if not isinstance(query, str):
+            raise ConfigError(f"query and documents are texts (str), got {type(query).__name__}")
+        ids = self._loaded.tokenizer.encode(query)
+        if ids:
+            self._check(ids)
+        return ids
+
+    def _pair(self, first: list[int], document: str, too_long: TooLong, model: Encoder) -> tuple[Text, int]:
+        """Begin, query, end, document, end: as BERT joins two texts; `first` are the first three."""
         tokenizer = self._loaded.tokenizer
-        if not isinstance(query, str) or not isinstance(document, str):
-            raise ConfigError("query and documents are texts (str)")
-        first = tokenizer.encode(query)
+        if not isinstance(document, str):
+            raise ConfigError(f"query and documents are texts (str), got {type(document).__name__}")
         second = tokenizer.encode(document)
         # Both have the begin token; the second text keeps its end only.
-        ids = first + second[1 if tokenizer.add_bos and tokenizer.bos_id is not None else 0 :]
-        tokens = self._fitted(ids, too_long)
-        typed = model.n_token_types > 1
-        return Text(tokens, "rank", min(len(first), len(tokens)) if typed else None), len(ids)
+        second = second[1 if tokenizer.add_bos and tokenizer.bos_id is not None else 0 :]
+        self._check(first + second)
+        cut = self._fitted(second, self._loaded.num_ctx - len(first), too_long, f"after a query of {len(first)}, ")
+        tokens = np.array(first + cut, dtype=np.int32)
+        return Text(tokens, "rank", len(first) if model.n_token_types > 1 else None), len(first) + len(second)
 
     def _check(self, ids: Sequence[int]) -> None:
         n_vocab = self._loaded.model.n_vocab
@@ -213,25 +248,41 @@ class EmbedDesk:
         if bad:
             raise TokenizerError(f"token {bad[0]} is not in the vocabulary (0 to {n_vocab - 1})")
 
-    def _fitted(self, ids: list[int], too_long: TooLong) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    def _fitted(self, ids: list[int], room: int, too_long: TooLong, after: str = "") -> list[int]:
+        """The first `room` tokens, of which an end token is the last."""
+        if len(ids) <= room:
+            return ids
         limit = self._loaded.num_ctx
-        if len(ids) > limit:
-            if too_long == "error":
-                raise ContextOverflowError(
-                    f"a text has {len(ids)} tokens, but num_ctx is {limit}; shorten it, open the Engine with a larger "
-                    'num_ctx where the model can take it, or let it be cut with on_overflow="truncate"'
-                )
-            # The token that ends a text stays.
-            ends = self._loaded.tokenizer.add_eos and ids[-1] == self._loaded.tokenizer.eos_id
-            ids = [*ids[: limit - 1], ids[-1]] if ends else ids[:limit]
-        return np.array(ids, dtype=np.int32)
+        if too_long == "error":
+            raise ContextOverflowError(
+                f"{after}a text has {len(ids)} tokens, but num_ctx is {limit}; shorten it, open the Engine with a "
+                'larger num_ctx where the model can take it, or let it be cut with on_overflow="truncate"'
+            )
+        end = ids[-1:] if self._loaded.tokenizer.add_eos and ids[-1] == self._loaded.tokenizer.eos_id else []
+        if room <= len(end):
+            raise ContextOverflowError(
+                f"{after}no token of a text has room, for num_ctx is {limit}; shorten what comes before it, or open "
+                "the Engine with a larger num_ctx"
+            )
+        return [*ids[: room - len(end)], *end]
+
+
+@contextlib.contextmanager
+def _numbered(name: str | None, number: int) -> Iterator[None]:
+    """Errors about one of several texts say which."""
+    try:
+        yield
+    except EngineError as error:
+        raise (error if name is None else numbered(error, name, number)) from None
 
 
 def _head_pooling(loaded: Loaded, metadata: Metadata) -> Pooling:
     """What the classification head reads: as the file says, or as the architecture has it."""
+    if not isinstance(loaded.model, Encoder):
+        return "last"
     said = read_pooling(metadata, "classifier.pooling_type")
     if said is None:
-        return loaded.model.head_pooling if isinstance(loaded.model, Encoder) else "last"
+        return loaded.model.head_pooling
     if said not in ("cls", "mean"):
         raise UnsupportedModelError(f"{metadata.key('classifier.pooling_type')} is {said}; supported: cls, mean")
     return said

@@ -22,7 +22,16 @@ from ollama_engine.ml.memory import DeviceMemory, MemoryReport
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.types import block_of
 from ollama_engine.ml.weights import Weights
-from ollama_engine.models import Encoder, FitsContext, Model, ShiftsKeys, known_names, known_values, model_class
+from ollama_engine.models import (
+    Embeds,
+    Encoder,
+    FitsContext,
+    Model,
+    ShiftsKeys,
+    known_names,
+    known_values,
+    model_class,
+)
 from ollama_engine.runner.executor import Executor
 from ollama_engine.runner.pooling import read_pooling
 from ollama_engine.tokenizer import Tokenizer, from_metadata
@@ -59,11 +68,24 @@ class Loaded:
     executor: Executor
     is_encoder: bool
     """Whether the model only reads. Asked here once: an interrupt in a look at a protocol's members would be lost."""
+    _hidden: Executor | None = None
+    """See `embedding_executor`."""
 
     @property
     def num_ctx(self) -> int:
         """Tokens that one request may hold."""
         return _num_ctx(self.config)
+
+    def embedding_executor(self) -> Executor:
+        """What gives hidden states; for a model that writes it is made when it is first asked for.
+
+        To be called by the thread that closes. Raises ConfigError where `flash_attention` cannot be as it was set.
+        """
+        if self.is_encoder:
+            return self.executor
+        if self._hidden is None:
+            self._hidden = _make_hidden(self.backend, self.model, self.config)
+        return self._hidden
 
     def memory(self) -> MemoryReport:
         """What was taken, by device and layer."""
@@ -71,6 +93,8 @@ class Loaded:
 
     def close(self) -> None:
         """Free everything."""
+        if self._hidden is not None:
+            self._hidden.close()
         self.executor.close()
         self.backend.close()
         self.gguf.close()
@@ -103,12 +127,12 @@ def load(
             weights.load(progress)
             model = factory(metadata, known_names(gguf.architecture, weights))
             _check_model(model, gguf)
-            read_pooling(metadata)  # raises for one that nobody knows
             config = config.for_model(model.context_length)
             if isinstance(model, FitsContext):
                 model.fit_context(_num_ctx(config))
             _warn_of_long_contexts(model, config)
             if isinstance(model, Encoder):
+                read_pooling(metadata)  # raises for one that nobody knows
                 cache, executor = _make_encoder(backend, model, config)
             else:
                 planned_cache = _plan_cache(backend, weights, model, config)
@@ -222,6 +246,16 @@ def _make_encoder(backend: Backend, model: Model, config: EngineConfig) -> tuple
     cache = make_null_cache(layers, flash_attention=flash_attention, causal=False)
     size = max(config.batch_size, _num_ctx(config))
     return cache, Executor(backend, model, cache, size, size)
+
+
+def _make_hidden(backend: Backend, model: Model, config: EngineConfig) -> Executor:
+    """As of an encoder, but tokens see what they see when the model writes."""
+    assert isinstance(model, Embeds), "the desk takes no texts for others"
+    layers = model.cache_layers
+    flash_attention = _decide_flash_attention(backend, config, layers, "f32")
+    cache = make_null_cache(layers, flash_attention=flash_attention, causal=True)
+    size = max(config.batch_size, _num_ctx(config))
+    return Executor(backend, model, cache, size, size, forward=model.hidden)
 
 
 def _warn_of_long_contexts(model: Model, config: EngineConfig) -> None:

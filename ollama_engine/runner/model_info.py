@@ -10,9 +10,9 @@ import numpy as np
 
 from ollama_engine.config import Pooling
 from ollama_engine.ml.metadata import MetadataValue
-from ollama_engine.models import Embeds, Encoder, known_values
+from ollama_engine.models import Embeds, known_values
 from ollama_engine.runner.loading import Loaded
-from ollama_engine.runner.pooling import default_pooling, read_pooling
+from ollama_engine.runner.pooling import model_pooling
 
 __all__ = ["ModelInfo", "model_info"]
 
@@ -27,7 +27,8 @@ class ModelInfo:
         name: the model's own, None where the file has none.
         n_vocab: length of a row of logits.
         n_embd: length of an embedding; None for a model that gives none.
-        pooling: how `Engine.embed` makes one of a text unless told otherwise; None for a model that only ranks.
+        pooling: how `Engine.embed` makes one of a text unless told otherwise; None for a
+            model that only ranks, or whose file names a way that is unknown.
         context_length: tokens that the model was trained for.
         n_parameters: numbers in all of its tensors.
         file_bytes: size of the file, all parts together.
@@ -55,14 +56,14 @@ class ModelInfo:
 def model_info(loaded: Loaded) -> ModelInfo:
     """Read it from a loaded model."""
     name, model = loaded.gguf.metadata.get("general.name"), loaded.model
-    said = read_pooling(known_values(loaded.gguf.metadata))
+    metadata = known_values(loaded.gguf.metadata)
     return ModelInfo(
         path=loaded.path,
         architecture=loaded.gguf.architecture,
         name=name if isinstance(name, str) else None,
         n_vocab=model.n_vocab,
         n_embd=model.n_embd if isinstance(model, Embeds) else None,
-        pooling=default_pooling(said, encoder=isinstance(model, Encoder)) if isinstance(model, Embeds) else None,
+        pooling=model_pooling(metadata, encoder=loaded.is_encoder) if isinstance(model, Embeds) else None,
         context_length=model.context_length,
         n_parameters=sum(int(np.prod(t.shape, dtype=np.int64)) for t in loaded.gguf.tensors.values()),
         file_bytes=sum(os.path.getsize(f) for f in loaded.gguf.files),

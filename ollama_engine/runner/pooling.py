@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ollama_engine.config import OneVector, Pooling
-from ollama_engine.errors import ConfigError, UnsupportedModelError
+from ollama_engine.errors import ConfigError, ModelFormatError, UnsupportedModelError
 from ollama_engine.ml.metadata import Metadata
 
-__all__ = ["check_pooling", "default_pooling", "finish", "pool", "read_pooling", "rows_of"]
+__all__ = ["check_pooling", "default_pooling", "finish", "model_pooling", "pool", "read_pooling", "rows_of"]
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -42,6 +42,19 @@ def default_pooling(said: Pooling | None, *, encoder: bool) -> Pooling | None:
     return said if said in get_args(OneVector) else "mean" if encoder else "last"
 
 
+def model_pooling(metadata: Metadata, *, encoder: bool) -> Pooling | None:
+    """`default_pooling` of a model's file. A model that writes has other uses, so a number that nobody knows is None.
+
+    For an encoder that raises as `read_pooling` does.
+    """
+    try:
+        return default_pooling(read_pooling(metadata), encoder=encoder)
+    except ModelFormatError:
+        if encoder:
+            raise
+        return None
+
+
 def check_pooling(value: object) -> Pooling:
     """Raise ConfigError for anything else."""
     if value not in get_args(Pooling):
@@ -50,7 +63,9 @@ def check_pooling(value: object) -> Pooling:
 
 
 def rows_of(n_tokens: int, pooling: Pooling) -> tuple[int, int]:
-    """Rows [begin, end) of a text that its pooling reads."""
+    """Rows [begin, end) of a text that its pooling reads. Raises ValueError for a text without tokens."""
+    if n_tokens < 1:
+        raise ValueError("a text has one token at least; of none, no row is its own")
     if pooling == "cls":
         return 0, 1
     return (n_tokens - 1 if pooling == "last" else 0), n_tokens

@@ -51,12 +51,15 @@ def test_lines_of_standard_input(bert: str, engine: Engine) -> None:
     found = np.array([line.split() for line in done.out.decode().splitlines()], dtype=np.float32)
     np.testing.assert_allclose(found, engine.embed(["a thing", "", "it"]), atol=1e-5)
     assert program("embed", bert, *QUIET, given=b"").out == b""
+    done = program("embed", bert, *QUIET, "--num-ctx", "8", given=b"it\n" * 1030 + b"a thing " * 9)
+    assert (done.code, "error: line 1031: a text has" in done.err) == (1, True)
 
 
 def test_long_texts(cli, bert: str) -> None:
     args = ("embed", bert, "--num-ctx", "8", *QUIET, "a thing " * 9, "it")
     result = cli(*args)
     assert result.code == 1
+    assert "error: text 1: a text has " in result.err
     assert "num_ctx is 8" in result.err
     result = cli(*args, "--truncate")
     assert result.code == 0

@@ -9,7 +9,7 @@ import pytest
 
 from ollama_engine.errors import ConfigError, ModelFormatError, UnsupportedModelError
 from ollama_engine.ml.metadata import Metadata
-from ollama_engine.runner.pooling import check_pooling, finish, pool, read_pooling, rows_of
+from ollama_engine.runner.pooling import check_pooling, finish, model_pooling, pool, read_pooling, rows_of
 
 ROWS = np.random.default_rng(1).standard_normal((5, 8)).astype(np.float32)
 
@@ -54,3 +54,16 @@ def test_files_that_say_nothing_or_nonsense() -> None:
 def test_unknown_pooling() -> None:
     with pytest.raises(ConfigError, match="pooling is one of none, mean, cls, last, rank, got 'max'"):
         check_pooling("max")
+
+
+@pytest.mark.parametrize("number", [-1, 7, "mean"])
+def test_what_nobody_knows_concerns_encoders_only(number: Any) -> None:
+    metadata = Metadata({"bert.pooling_type": number}, "bert")
+    assert model_pooling(metadata, encoder=False) is None
+    with pytest.raises(ModelFormatError, match="pooling_type"):
+        model_pooling(metadata, encoder=True)
+
+
+def test_of_no_tokens_there_are_no_rows() -> None:
+    with pytest.raises(ValueError, match="one token at least"):
+        rows_of(0, "last")
