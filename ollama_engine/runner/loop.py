@@ -13,7 +13,7 @@ from typing import Any
 
 from ollama_engine.errors import ClosedError, ComputeError, EngineBusyError
 from ollama_engine.runner.core import Core, Task
-from ollama_engine.runner.monitor import report
+from ollama_engine.runner.monitor import Monitor, report
 from ollama_engine.runner.sequence import Sequence
 
 __all__ = ["Loop"]
@@ -54,6 +54,8 @@ class Loop:
         self._submissions = 0
         self._taken_in = 0
         self._closed = False
+        # Held for a moment only; a finaliser that runs meanwhile may hand something in too.
+        self._ending = threading.RLock()
         self._ended = False
         self._fault: BaseException | None = None
         # -- thread --
@@ -98,6 +100,11 @@ class Loop:
         return max(0, self._submissions - self._taken_in)
 
     @property
+    def monitor(self) -> Monitor:
+        """What reports of the engine; any thread may look into it."""
+        return self._core.monitor
+
+    @property
     def drop(self) -> Callable[[Any], None]:
         """What weak references to objects that are gone are handed to: the owner's, and those that are tasks."""
         return self._inbox.put
@@ -108,7 +115,7 @@ class Loop:
         self._put(task)
 
     def post(self, task: Task) -> None:
-        """Queue a task, or leave it where the engine is closed. Takes no lock and raises nothing: for finalisers."""
+        """Queue a task, or leave it where the engine is closed. Waits for nobody and raises nothing: for finalisers."""
         if self._pid == os.getpid():
             self._put(task)
 
@@ -137,14 +144,13 @@ class Loop:
             self._thread.join()
 
     def _put(self, work: Work) -> None:
-        late = self._ended
+        # What is put in is taken out by the thread, which no interrupt ends: it alone says how that ended.
+        with self._ending:
+            late = self._ended
+            if not late:
+                self._inbox.put(work)
         if late:
             self._refuse(work)
-            return
-        self._inbox.put(work)
-        # By now the thread may have served or refused it: only who takes it out may say how it ended.
-        if self._ended:
-            self._refuse_rest()
 
     def _reason(self, otherwise: str) -> ClosedError:
         if self._fault is None:
@@ -173,7 +179,8 @@ class Loop:
         try:
             self._core.fail_all(self._reason("the Engine was closed while this request was served"))
         finally:
-            self._ended = True
+            with self._ending:
+                self._ended = True
             self._refuse_rest()
             atexit.unregister(self.close)
             self._on_exit()
