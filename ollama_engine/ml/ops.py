@@ -7,6 +7,7 @@ itself: that happens in `Context.compute()`.
 from __future__ import annotations
 
 from ollama_engine.ml.ops_few import mul_mat_few
+from ollama_engine.ml.ops_gelu import gelu_exact
 from ollama_engine.ml.ops_math import (
     argsort,
     clamp,
@@ -49,6 +50,7 @@ __all__ = [
     "copy",
     "cos",
     "flash_attention",
+    "gelu_exact",
     "get_rows",
     "glu",
     "l2_norm",

@@ -109,16 +109,14 @@ class EmbedJob:
         """What it ended with; for a job that has ended."""
         return self._ends[0]
 
-    def give(self, numbers: Sequence[int], texts: Sequence[Text], vectors: Sequence[FloatArray | EngineError]) -> None:
-        """What came of some of its texts. The first error ends it."""
+    def give(self, numbers: Sequence[int], texts: Sequence[Text], vectors: Sequence[FloatArray | EngineError]) -> bool:
+        """What came of some of its texts; whether all are there now. Raises the first error among them."""
         for number, vector in zip(numbers, vectors, strict=True):
             if isinstance(vector, EngineError):
-                self.end(vector if self._name is None else numbered(vector, self._name, number))
-                return
+                raise vector if self._name is None else numbered(vector, self._name, number)
         self._found.put(numbers, texts, [vector for vector in vectors if not isinstance(vector, EngineError)])
         self._missing -= len(numbers)
-        if not self._missing:
-            self.end(None)
+        return not self._missing
 
     def end(self, error: BaseException | None) -> None:
         """It has ended, well or not. From any thread; raises nothing, for that would end more than this job."""

@@ -16,6 +16,7 @@ from ollama_engine.runner.core import Core
 from ollama_engine.runner.embed_job import EmbedJob, Text
 from ollama_engine.runner.embedder import Embedder
 from ollama_engine.runner.monitor import Monitor, outcome_of, report
+from ollama_engine.runner.pooling import FloatArray
 from ollama_engine.runner.roster import FAIR_EVERY
 
 __all__ = ["EmbedQueue", "Piece"]
@@ -96,8 +97,8 @@ class EmbedQueue:
         now = self._monitor.clock()
         for job in self._jobs[:]:
             timeout = job.terms.timeout
-            if job.ended:
-                self._left(job)
+            if job.ended:  # by who cuts its texts into tokens
+                self._leave(job, job.error)
             elif job.cancelled:
                 self._leave(job, ClosedError("the call for embeddings was cancelled"))
             elif timeout is not None and now - job.submitted_at > timeout:
@@ -141,40 +142,49 @@ class EmbedQueue:
         begin = self._monitor.clock()
         try:
             vectors = self._embedder.compute(texts)
-            at = 0
-            for job, given in batch:
-                end = at + len(given)
-                job.give([number for number, _ in given], texts[at:end], vectors[at:end])
-                at = end
         except Exception as error:
-            self._failed([job for job, _ in batch], error)
-        else:
-            self._monitor.embedded(self._batches, [text.tokens for text in texts], begin)
-        for job, _ in batch:
-            if job.ended:
-                self._left(job)
+            told = _told(error)
+            for job, _ in batch:
+                self._leave(job, told)
+            return
+        self._monitor.embedded(self._batches, [text.tokens for text in texts], begin)
+        at = 0
+        for job, given in batch:
+            end = at + len(given)
+            self._give(job, given, vectors[at:end])
+            at = end
 
-    def _failed(self, jobs: Sequence[EmbedJob], error: Exception) -> None:
-        """A batch could not be computed: its jobs end, the others go on."""
-        if isinstance(error, (EngineError, MemoryError)):
-            told = NoMemoryError(_NO_MEMORY) if type(error) is MemoryError else error
-        else:
-            report(log, logging.ERROR, "a batch of texts failed: %r", error, exc_info=log.isEnabledFor(logging.DEBUG))
-            told = ComputeError(f"the texts could not be embedded, for a fault of the engine: {error!r}")
-            told.__cause__ = error
-        for job in jobs:
-            if not job.ended:
-                job.end(told)
+    def _give(
+        self, job: EmbedJob, given: Sequence[tuple[int, Text]], vectors: Sequence[FloatArray | EngineError]
+    ) -> None:
+        try:
+            complete = job.give([number for number, _ in given], [text for _, text in given], vectors)
+        except Exception as error:
+            self._leave(job, _told(error))
+            return
+        if complete:
+            self._leave(job, None)
 
-    def _leave(self, job: EmbedJob, error: BaseException) -> None:
-        job.end(error)
-        self._left(job)
-
-    def _left(self, job: EmbedJob) -> None:
+    def _leave(self, job: EmbedJob, error: BaseException | None) -> None:
+        """A job has ended; the feeder may have ended it before."""
         assert job.key is not None
         job.pending.clear()
         self._jobs.remove(job)
-        self._monitor.embed_left(job.key, "stop" if job.error is None else outcome_of(job.error))
+        # Before the caller knows, so that it finds what it expects.
+        self._monitor.embed_left(job.key, "stop" if error is None else outcome_of(error))
+        job.end(error)
+
+
+def _told(error: Exception) -> Exception:
+    """What callers hear of a batch that could not be computed."""
+    if type(error) is MemoryError:
+        return NoMemoryError(_NO_MEMORY)
+    if isinstance(error, EngineError):
+        return error
+    report(log, logging.ERROR, "a batch of texts failed: %r", error, exc_info=log.isEnabledFor(logging.DEBUG))
+    told = ComputeError(f"the texts could not be embedded, for a fault of the engine: {error!r}")
+    told.__cause__ = error
+    return told
 
 
 def _arrival(job: EmbedJob) -> int:

@@ -80,6 +80,10 @@ def _named(name: str) -> Callable[[Value], Expected]:
     return lambda a: unary(a, name)
 
 
+def gelu_exact(a: Value) -> Expected:
+    return unary(a, "gelu_erf")
+
+
 def glu(gate: Value, up: Value, name: str = "silu") -> Expected:
     active = unary(gate, name)
     error = float(np.max(active.tol))
@@ -143,8 +147,9 @@ def _moved(a: Value, array: NDArray) -> Expected:
 
 def view(t: Value, shape: Any, strides: Any = None, offset: int = 0, ctx: object = None) -> Expected:
     dims = (shape,) if isinstance(shape, int) else tuple(shape)
+    steps = (strides,) if isinstance(strides, int) else None if strides is None else tuple(strides)
     unit, block = unit_of(t.dtype)
-    return _moved(t, ref.view(t.array, dims, None if strides is None else tuple(strides), int(offset), unit, block))
+    return _moved(t, ref.view(t.array, dims, steps, int(offset), unit, block))
 
 
 def reshape(t: Value, *shape: int) -> Expected:
@@ -261,7 +266,7 @@ def flash_attention(q: Value, k: Value, v: Value, mask: Value | None = None, sca
 
 
 EXPECT: dict[str, Callable[..., Expected]] = {
-    "+": add, "-": sub, "*": mul, "/": div, "unary": unary, "glu": glu, "scale": scale, "clamp": clamp,
+    "+": add, "-": sub, "*": mul, "/": div, "unary": unary, "gelu_exact": gelu_exact, "glu": glu, "scale": scale, "clamp": clamp,
     **{name: _named(name) for name in ("sqr", "sqrt", "log", "sin", "cos")},
     "rms_norm": rms_norm, "layer_norm": layer_norm, "l2_norm": l2_norm, "sum_rows": sum_rows, "mean": mean,
     "argsort": argsort, "top_k": top_k, "view": view, "reshape": reshape, "permute": permute, "transpose": transpose,
