@@ -12,13 +12,13 @@ import numpy as np
 
 from ollama_engine.config import Pooling
 from ollama_engine.errors import ComputeError
-from ollama_engine.input import Batch, Int32Array
 from ollama_engine.ml.context import Context
 from ollama_engine.models import Encoder
+from ollama_engine.runner.embed_batch import batch_of, places
 from ollama_engine.runner.embed_job import Text
 from ollama_engine.runner.executor import Executor
 from ollama_engine.runner.loading import Loaded
-from ollama_engine.runner.pooling import FloatArray, pool_all, rows_of
+from ollama_engine.runner.pooling import FloatArray, pool_all
 
 __all__ = ["Embedder"]
 
@@ -56,11 +56,14 @@ class Embedder:
     def _vectors(self, executor: Executor, texts: Sequence[Text]) -> list[FloatArray]:
         """What the texts are pooled to, before a classification head."""
         poolings = [self._head_pooling if text.pooling == "rank" else text.pooling for text in texts]
-        batch = _batch(texts, poolings)
+        where = places([len(text.tokens) for text in texts], executor.batch_size)
+        batch = batch_of(texts, poolings, where)
         executor.prepare(batch)
         executor.launch(batch.tokens)
+        lengths = [len(texts[number].tokens) for number in where.order]
         with executor.landed() as rows:
-            return pool_all(rows, [len(text.tokens) for text in texts], poolings)
+            pooled = pool_all(rows, lengths, [poolings[number] for number in where.order])
+        return [vector for _, vector in sorted(zip(where.order, pooled, strict=True), key=lambda found: found[0])]
 
     def _scores(self, pooled: FloatArray) -> FloatArray:
         """[n, n_embd] -> [n, n_scores], by the classification head."""
@@ -74,30 +77,6 @@ class Embedder:
             x.set(pooled)
             ctx.compute()
             return scores.numpy().reshape(len(pooled), model.n_scores).copy()
-
-
-def _batch(texts: Sequence[Text], poolings: Sequence[Pooling]) -> Batch:
-    lengths = [len(text.tokens) for text in texts]
-    begins = np.cumsum([0, *lengths[:-1]])
-    wanted = [np.arange(*rows_of(n, pooling)) + begin
-              for n, pooling, begin in zip(lengths, poolings, begins.tolist(), strict=True)]  # fmt: skip
-    return Batch(
-        tokens=np.concatenate([text.tokens for text in texts]),
-        positions=np.concatenate([np.arange(n, dtype=np.int32) for n in lengths]),
-        sequences=np.repeat(np.arange(len(texts), dtype=np.int32), lengths),
-        outputs=np.concatenate(wanted).astype(np.int32),
-        types=np.concatenate([_types(text) for text in texts])
-        if any(text.second is not None for text in texts)
-        else None,
-    )
-
-
-def _types(text: Text) -> Int32Array:
-    """Of each token, 1 for those of the second text."""
-    types = np.zeros(len(text.tokens), dtype=np.int32)
-    if text.second is not None:
-        types[text.second :] = 1
-    return types
 
 
 def _unsound() -> ComputeError:
