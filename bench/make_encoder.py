@@ -59,7 +59,7 @@ SHAPES = {
 
 def tensor_shapes(shape: EncoderShape) -> Iterator[tuple[str, tuple[int, ...]]]:
     """(name, numpy shape) in the order of the file."""
-    n, ff = shape.n_embd, shape.n_ff
+    n = shape.n_embd
     yield "token_embd.weight", (shape.n_vocab, n)
     yield "token_types.weight", (2, n)
     if not shape.gated:
@@ -72,7 +72,6 @@ def tensor_shapes(shape: EncoderShape) -> Iterator[tuple[str, tuple[int, ...]]]:
                 yield f"blk.{i}.{name}.bias", dims[:1]
         yield from _norm(f"blk.{i}.attn_output_norm", n)
         yield from _norm(f"blk.{i}.layer_output_norm", n)
-    # What comes after is read by nobody; a file ends with its last block.
 
 
 def _matrices(shape: EncoderShape) -> list[tuple[str, tuple[int, int]]]:

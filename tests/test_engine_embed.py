@@ -204,7 +204,7 @@ WRONG: list[tuple[str, dict[str, Any], Any, type[Exception], str]] = [
     ("bert", {"on_overflow": "shift"}, "a", ConfigError, "on_overflow is one of error, truncate"),
     ("bert", {}, [1, 320], TokenizerError, "token 320 is not in the vocabulary"),
     ("bert", {}, [[1], []], ConfigError, r"texts\[1\]: a text has no tokens"),
-    ("bert", {}, ("a", "b"), ConfigError, "a tuple is one text as token ids, and .* a str; several texts go into a list"),
+    ("bert", {}, ("a", "b"), ConfigError, "a tuple is one text .* a str; several texts go into a list"),
     ("bert", {}, ([5], [6]), ConfigError, "a tuple is one text as token ids, and this one holds a list"),
     ("bert", {}, (), ConfigError, "a text has no tokens"),
     ("bert", {"timeout": 0}, "a", ConfigError, "timeout is a number of seconds above 0, or None, got 0"),

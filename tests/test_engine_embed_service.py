@@ -135,7 +135,7 @@ def test_a_fault_in_one_batch_ends_that_batch(bert: Engine) -> None:
         assert held.waits.wait(30)
         other = held.submit(pool, lambda: bert.embed("a"))
         held.go.set()
-        with pytest.raises(EngineError, match=r"for a fault of the engine: ZeroDivisionError\('a fault of ours'\)") as told:
+        with pytest.raises(EngineError, match=r"ZeroDivisionError\('a fault of ours'\)") as told:
             first.result()
         assert isinstance(told.value.__cause__, ZeroDivisionError)
         np.testing.assert_allclose(other.result(), alone, atol=SAME)
@@ -283,12 +283,12 @@ def test_an_event_loop_that_is_gone(bert: Engine) -> None:
 def test_metrics(bert: Engine) -> None:
     bert.embed(["a", "a thing"])
     bert.embeddings(["a thing"])
-    with ThreadPoolExecutor(1) as pool, pytest.raises(ClosedError):
+    with ThreadPoolExecutor(1) as pool:
         job = pool.submit(bert.embed, [[5, 6, 7]] * 50_000)
         wait_for(lambda: bert.metrics.embedded_texts > 3)
         found = bert.metrics
         bert.close()
-        job.result()
+        assert isinstance(job.exception(), ClosedError)
     assert found.embed_calls["stop"] == 2
     assert found.embedded_texts > 3
     assert found.embedded_tokens > sum(len(text) for text in (["a", 1, 2], [1, 2, 3], [1, 2, 3]))

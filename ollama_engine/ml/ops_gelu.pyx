@@ -24,7 +24,7 @@ def lies_on_cpu(Tensor weight not None):
 
 
 def gelu_exact(Tensor a not None):
-    """x * Phi(x), Phi being the normal distribution's: unary's gelu_erf to 2e-7 * max(1, |x|), and many times faster."""
+    """x * Phi(x), Phi being the normal distribution's: unary's gelu_erf to 2e-7 * max(1, |x|), and much faster."""
     cdef Graph graph = graph_of(a)
     cdef lib.ggml_tensor *operand = dense_f32(graph, a, "gelu_exact")
     return wrap(graph, lib.ggml_custom_4d(graph.ctx, lib.GGML_TYPE_F32, operand.ne[0], operand.ne[1], operand.ne[2],

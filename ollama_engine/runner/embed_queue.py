@@ -107,13 +107,12 @@ class EmbedQueue:
     def _take(self) -> list[tuple[EmbedJob, list[tuple[int, Text]]]]:
         """The texts that are computed next, by job."""
         taken: dict[EmbedJob, list[tuple[int, Text]]] = {}
-        room, count = self._batch_size, 0
-        for job in self._turns():
+        room = self._batch_size
+        for count, job in enumerate(self._turns()):
             n = len(job.pending[0][1].tokens)
             if count == MAX_SEQUENCES or (count and n > room):
                 break
             room -= n
-            count += 1
             taken.setdefault(job, []).append(job.pending.popleft())
         self._batches += bool(taken)
         self._jobs = [*(job for job in self._jobs if job not in taken), *taken]

@@ -200,7 +200,6 @@ class Monitor:
         generated = one.n_generated if isinstance(one, Generation) else 0
         self.trace.end_request(one.key, now, outcome=outcome, completion_tokens=generated)
 
-
     # -- embeddings ----------------------------------------------------------------------------------------------------
 
     def embed_arrived(self, key: int, priority: int) -> None:

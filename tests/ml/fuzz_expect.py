@@ -266,7 +266,8 @@ def flash_attention(q: Value, k: Value, v: Value, mask: Value | None = None, sca
 
 
 EXPECT: dict[str, Callable[..., Expected]] = {
-    "+": add, "-": sub, "*": mul, "/": div, "unary": unary, "gelu_exact": gelu_exact, "glu": glu, "scale": scale, "clamp": clamp,
+    "+": add, "-": sub, "*": mul, "/": div, "unary": unary, "gelu_exact": gelu_exact,
+    "glu": glu, "scale": scale, "clamp": clamp,
     **{name: _named(name) for name in ("sqr", "sqrt", "log", "sin", "cos")},
     "rms_norm": rms_norm, "layer_norm": layer_norm, "l2_norm": l2_norm, "sum_rows": sum_rows, "mean": mean,
     "argsort": argsort, "top_k": top_k, "view": view, "reshape": reshape, "permute": permute, "transpose": transpose,

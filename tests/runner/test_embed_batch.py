@@ -13,8 +13,8 @@ from ollama_engine.runner.embed_job import Text
 
 @pytest.mark.parametrize(
     ("lengths", "rows"),
-    [([16] * 32, 512), ([128] * 4, 512), ([64] * 3, 192), ([40, 24, 30, 30], 128), ([40, 40, 40, 40], 160), ([300], 300),
-     ([128, 100, 28], 256)],
+    [([16] * 32, 512), ([128] * 4, 512), ([64] * 3, 192), ([40, 24, 30, 30], 128),
+     ([40, 40, 40, 40], 160), ([300], 300), ([128, 100, 28], 256)],
 )  # fmt: skip
 def test_rows(lengths: list[int], rows: int) -> None:
     assert places(lengths, 512).n_rows == rows
