@@ -1,8 +1,9 @@
 """How many texts become vectors in a second? Texts of one length, encoders of real shapes, two threads.
 
-Ours is `Engine.embed` of strings, tokens and pooling included. Twin: transformers with torch in float32, of tokens, with
-the mean of the hidden states; skipped where they are not installed. Peer: what llama-embedding reports of computing the
-same texts, without cutting them into tokens; skipped where it is not built. Seconds are for one text. Run:
+Ours is `Engine.embed` of strings, tokens and pooling included. Twin: transformers with torch in float32, of tokens,
+with the mean of the hidden states; skipped where they are not installed. Peer: what llama-embedding reports of
+computing the same texts, without cutting them into tokens; skipped where it is not built. Seconds are for one text.
+Run:
 `python -m pytest bench/bench_embed.py --benchmark-enable --benchmark-group-by=group`.
 """
 
