@@ -12,14 +12,17 @@ import re
 import stat
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType, TracebackType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ollama_engine.errors import ClosedError, ModelFormatError
 from ollama_engine.ml._gguf import MAX_HEADER, Header
 from ollama_engine.ml.gguf_faults import HeaderFaultError, fault_error
 from ollama_engine.ml.metadata import Metadata, MetadataValue
 
-__all__ = ["GGUFFile", "TensorInfo"]
+__all__ = ["IMAGE_PARTS", "GGUFFile", "TensorInfo"]
+
+IMAGE_PARTS: Final = ("v.", "mm.")
+"""How names of tensors begin that read images."""
 
 # A vocabulary of 128k tokens with merges makes a header of about 8 MB.
 _FIRST_READ = 1 << 20

@@ -6,14 +6,15 @@ Nomic BERT (Nussbaum et al. 2024) rotates queries and keys instead, gates its fe
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ollama_engine import nn
 from ollama_engine.errors import ConfigError
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.tensor import Tensor
+from ollama_engine.models.attention import SelfAttention, Step
 from ollama_engine.models.base import ModelInputs
-from ollama_engine.models.decoder import SelfAttention, Step
 from ollama_engine.models.encoder import Encoder, EncoderOptions, read_encoder
 from ollama_engine.models.fused import FusedAttention
 
@@ -74,9 +75,9 @@ class Bert(NomicBert):
 
     @staticmethod
     def read_options(metadata: Metadata, n_vocab: int) -> EncoderOptions:
-        """See Encoder. Nothing rotates."""
-        fields = read_encoder(metadata, n_vocab)
-        return EncoderOptions(**fields | {"ropes": (None,) * fields["n_layer"]})
+        """See Transformer. Nothing rotates."""
+        o = read_encoder(metadata, n_vocab)
+        return replace(o, ropes=(None,) * o.n_layer)
 
     def fit_context(self, num_ctx: int) -> None:
         """Texts will hold up to `num_ctx` tokens. Raises ConfigError where there is no position for some."""

@@ -16,7 +16,7 @@ from ollama_engine.errors import ConfigError, ModelFormatError, NoMemoryError, S
 from ollama_engine.kvcache import Cache, CacheConfig, LayerShape, make_cache, make_null_cache
 from ollama_engine.kvcache.mask import mask_bytes
 from ollama_engine.ml.backend import MAX_NODES_LIMIT, Backend
-from ollama_engine.ml.gguf import GGUFFile
+from ollama_engine.ml.gguf import IMAGE_PARTS, GGUFFile
 from ollama_engine.ml.hostmem import available_bytes
 from ollama_engine.ml.memory import DeviceMemory, MemoryReport
 from ollama_engine.ml.placement import BackendParams
@@ -45,9 +45,6 @@ NODES_PER_WEIGHT = 32
 
 RESUME_TOKENS = 1024
 """How far back a sequence can be resumed where layers see a window or chunk only."""
-
-IMAGE_PARTS = ("v.", "mm.")
-"""How names of tensors begin that read images."""
 
 LOGIT_ROWS = 32
 """Rows of logits that one step may ask for; more (all rows of a prompt) are computed in several steps."""
