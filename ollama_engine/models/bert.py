@@ -15,7 +15,7 @@ from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.tensor import Tensor
 from ollama_engine.models.attention import SelfAttention, Step
 from ollama_engine.models.base import ModelInputs
-from ollama_engine.models.encoder import Encoder, EncoderOptions, read_encoder
+from ollama_engine.models.bidirectional import BidirectionalOptions, BidirectionalTransformer, read_bidirectional
 from ollama_engine.models.fused import FusedAttention
 
 
@@ -36,7 +36,7 @@ class PostNormLayer(nn.Module):
     mlp: nn.Part[Any] = nn.Part(nn.ErfMLP)
     output_norm = nn.LayerNorm("layer_output_norm", "n_embd", bias=True)
 
-    def forward(self, x: Tensor, step: Step, o: EncoderOptions) -> Tensor:
+    def forward(self, x: Tensor, step: Step, o: BidirectionalOptions) -> Tensor:
         """x [n_embd, n] -> [n_embd, n], or fewer rows in the last layer."""
         a = self.attention.forward(x, step, o)
         x = self.attention_norm(step.wanted(a) + step.wanted(x), o.norm_eps)
@@ -50,7 +50,7 @@ class NomicLayer(PostNormLayer):
     mlp = nn.Part(nn.GatedMLP)
 
 
-class NomicBert(Encoder):
+class NomicBert(BidirectionalTransformer):
     """Nomic Embed Text 1 and 1.5."""
 
     architecture = "nomic-bert"
@@ -60,7 +60,7 @@ class NomicBert(Encoder):
     layers: nn.Blocks[Any] = nn.Blocks(NomicLayer, "n_layer")
 
     def embed(self, inputs: ModelInputs) -> Tensor:
-        """See Encoder."""
+        """See BidirectionalTransformer."""
         x = self.token_embd(inputs.tokens)
         return x if inputs.types is None or not self.token_types else x + self.token_types(inputs.types)
 
@@ -74,9 +74,9 @@ class Bert(NomicBert):
     layers = nn.Blocks(PostNormLayer, "n_layer")
 
     @staticmethod
-    def read_options(metadata: Metadata, n_vocab: int) -> EncoderOptions:
+    def read_options(metadata: Metadata, n_vocab: int) -> BidirectionalOptions:
         """See Transformer. Nothing rotates."""
-        o = read_encoder(metadata, n_vocab)
+        o = read_bidirectional(metadata, n_vocab)
         return replace(o, ropes=(None,) * o.n_layer)
 
     def fit_context(self, num_ctx: int) -> None:
@@ -87,5 +87,5 @@ class Bert(NomicBert):
             )
 
     def embed(self, inputs: ModelInputs) -> Tensor:
-        """See Encoder."""
+        """See BidirectionalTransformer."""
         return super().embed(inputs) + self.position_embd(inputs.positions)

@@ -13,7 +13,7 @@ from ollama_engine.errors import UnsupportedModelError
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.tensor import Tensor
 from ollama_engine.models.attention import Step
-from ollama_engine.models.encoder import Encoder, EncoderOptions, read_encoder
+from ollama_engine.models.bidirectional import BidirectionalOptions, BidirectionalTransformer, read_bidirectional
 from ollama_engine.models.fused import FusedAttention, FusedMLP
 from ollama_engine.models.options import read_local_ropes, read_windows
 
@@ -32,7 +32,7 @@ MLPS = {"gelu": GeGLU, "silu": FusedMLP}
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModernBertOptions(EncoderOptions):
+class ModernBertOptions(BidirectionalOptions):
     """What only ModernBERT has."""
 
     mlp: type[FusedMLP]
@@ -64,7 +64,7 @@ class Layer(nn.Module):
         return self.mlp.forward(self.ffn_norm(x, o.norm_eps)) + x
 
 
-class ModernBert(Encoder):
+class ModernBert(BidirectionalTransformer):
     """The whole model."""
 
     architecture = "modern-bert"
@@ -80,11 +80,11 @@ class ModernBert(Encoder):
         activation = metadata.str("hidden_activation", "gelu")
         if activation not in MLPS:
             raise UnsupportedModelError(f"hidden_activation is {activation!r}; supported: {', '.join(MLPS)}")
-        o = read_encoder(metadata, n_vocab)
+        o = read_bidirectional(metadata, n_vocab)
         windows = read_windows(metadata, o.n_layer, PERIOD, full_first=True)
         ropes = read_local_ropes(metadata, o.rope, windows, base=o.rope.base)
         return ModernBertOptions(**vars(replace(o, windows=windows, ropes=ropes)), mlp=MLPS[activation])
 
     def finish(self, x: Tensor) -> Tensor:
-        """See Encoder."""
+        """See BidirectionalTransformer."""
         return self.output_norm(x, self.options.norm_eps)

@@ -1,4 +1,4 @@
-"""What decoders and text encoders share: a table of tokens, equal blocks, and the way from the one through the others.
+"""What decoders and bidirectional models share: a table of tokens, and the way through equal blocks.
 
 Options and weights are bound here, and what the runner asks of every model is answered here.
 """

@@ -24,10 +24,10 @@ from ollama_engine.ml.types import block_of
 from ollama_engine.ml.weights import Weights
 from ollama_engine.models import (
     Embeds,
-    Encoder,
     FitsContext,
     Model,
     ShiftsKeys,
+    TextEncoder,
     known_names,
     known_values,
     model_class,
@@ -128,7 +128,7 @@ def load(
             if isinstance(model, FitsContext):
                 model.fit_context(_num_ctx(config))
             _warn_of_long_contexts(model, config)
-            if isinstance(model, Encoder):
+            if isinstance(model, TextEncoder):
                 read_pooling(metadata)  # raises for one that nobody knows
                 cache, executor = _make_encoder(backend, model, config)
             else:
@@ -146,8 +146,9 @@ def load(
             raise NoMemoryError(f"{gguf.path} does not fit: {error}\n{report}", report) from error
         undo.pop_all()
     return Loaded(
-        os.fsdecode(path), config, gguf, tokenizer, backend, weights, model, cache, executor, isinstance(model, Encoder)
-    )
+        os.fsdecode(path), config, gguf, tokenizer, backend, weights, model, cache, executor,
+        isinstance(model, TextEncoder),
+    )  # fmt: skip
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""What encoders share: texts that are read as a whole become hidden states, and these embeddings or scores.
+"""What text encoders share: texts that are read as a whole become hidden states, and these embeddings or scores.
 
 A model's file says what its blocks are. `attention.causal` is false in their files; nothing of a text is cached.
 """
@@ -22,7 +22,7 @@ MAX_SCORES = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncoderOptions(Options):
+class BidirectionalOptions(Options):
     """Sizes and constants from the metadata. A window W shows a token those up to W // 2 away on either side."""
 
     n_token_types: int
@@ -31,14 +31,14 @@ class EncoderOptions(Options):
     """Of the classification head, where the file has one."""
 
 
-def read_encoder(metadata: Metadata, n_vocab: int) -> EncoderOptions:
+def read_bidirectional(metadata: Metadata, n_vocab: int) -> BidirectionalOptions:
     """The options that all read alike; see `read_common`. Raises ModelFormatError."""
     common = read_common(metadata, n_vocab, eps=LAYER_EPS)
     labels = metadata.list("classifier.output_labels", [])
     n_types = metadata.u32("tokenizer.ggml.token_type_count", 0)
     if max(len(labels), n_types) > MAX_SCORES:
         raise ModelFormatError(f"{len(labels)} labels and {n_types} token types are more than a model can have")
-    return EncoderOptions(**vars(common), n_token_types=n_types, n_scores=len(labels) or 1)
+    return BidirectionalOptions(**vars(common), n_token_types=n_types, n_scores=len(labels) or 1)
 
 
 class Head(nn.Module):
@@ -57,20 +57,20 @@ class Head(nn.Module):
         return self.output(x)
 
 
-class Encoder(Transformer):
+class BidirectionalTransformer(Transformer):
     """A whole model that reads: each token sees all others, or those in a window around it."""
 
     head_activation: ClassVar[str] = "tanh"
     head_pooling: ClassVar[Literal["cls", "mean"]] = "cls"
-    options: EncoderOptions
+    options: BidirectionalOptions
 
     token_embd_norm = nn.LayerNorm("token_embd_norm", "n_embd")
     head = nn.Part(Head)
 
     @staticmethod
-    def read_options(metadata: Metadata, n_vocab: int) -> EncoderOptions:
+    def read_options(metadata: Metadata, n_vocab: int) -> BidirectionalOptions:
         """See Transformer."""
-        return read_encoder(metadata, n_vocab)
+        return read_bidirectional(metadata, n_vocab)
 
     @property
     def n_token_types(self) -> int:
