@@ -15,8 +15,9 @@ The names below are imported when they are first used: parameters are wanted whe
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from ollama_engine.lazy import lazy_names
 
 if TYPE_CHECKING:
     from ollama_engine.sample._sample import Sampler, accept_rows, sample_rows, sampler_instructions
@@ -43,13 +44,4 @@ _HOMES = {
     "sampler_instructions": "_sample",
 }
 
-
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{home}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)
