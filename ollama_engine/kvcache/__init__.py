@@ -3,7 +3,7 @@
 LayerView       what models call; Cache: what the runner calls
 make_cache      the cache for a model's layers; make_null_cache: for embeddings
 CausalCache     every token sees the earlier ones of its sequence: all, or those of a window or chunk
-EncoderCache    every token sees the latest image of its sequence
+CrossAttentionCache   every token sees the latest image of its sequence
 NullCache       nothing is kept: every token sees all of its sequence in its batch, or all before it
 CompositeCache  layers of different kinds
 CacheConfig     element type, flash attention, padding
@@ -20,7 +20,7 @@ from ollama_engine.kvcache.causal import CausalCache
 from ollama_engine.kvcache.cells import MAX_SEQUENCES, Cells
 from ollama_engine.kvcache.composite import CompositeCache, make_cache, make_null_cache
 from ollama_engine.kvcache.config import CacheConfig, LayerShape
-from ollama_engine.kvcache.encoder import EncoderCache
+from ollama_engine.kvcache.cross_attention import CrossAttentionCache
 from ollama_engine.kvcache.images import ImageSlots
 from ollama_engine.kvcache.move import ShiftKeys
 from ollama_engine.kvcache.null import NullCache
@@ -35,7 +35,7 @@ __all__ = [
     "CellUsage",
     "Cells",
     "CompositeCache",
-    "EncoderCache",
+    "CrossAttentionCache",
     "ImageSlots",
     "LayerShape",
     "LayerView",

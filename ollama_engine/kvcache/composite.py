@@ -10,7 +10,7 @@ from ollama_engine.input import Batch
 from ollama_engine.kvcache.base import Cache, CellUsage
 from ollama_engine.kvcache.causal import CausalCache
 from ollama_engine.kvcache.config import CacheConfig, LayerShape
-from ollama_engine.kvcache.encoder import EncoderCache
+from ollama_engine.kvcache.cross_attention import CrossAttentionCache
 from ollama_engine.kvcache.move import ShiftKeys
 from ollama_engine.kvcache.null import NullCache
 from ollama_engine.kvcache.rows import SavedRows
@@ -212,7 +212,7 @@ def make_cache(
         for numbers in groups.values():
             shapes, places = [layers[i] for i in numbers], [devices[i] for i in numbers]
             if shapes[0].image_rows is not None:
-                caches.append(EncoderCache(backend, shapes, places, size(shapes[0]), config))
+                caches.append(CrossAttentionCache(backend, shapes, places, size(shapes[0]), config))
             else:
                 shift = None if shift_keys is None else _of_layers(shift_keys, numbers)
                 caches.append(

@@ -12,18 +12,23 @@ import re
 import stat
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType, TracebackType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ollama_engine.errors import ClosedError, ModelFormatError
 from ollama_engine.ml._gguf import MAX_HEADER, Header
 from ollama_engine.ml.gguf_faults import HeaderFaultError, fault_error
 from ollama_engine.ml.metadata import Metadata, MetadataValue
 
-__all__ = ["GGUFFile", "TensorInfo"]
+__all__ = ["IMAGE_PARTS", "GGUFFile", "TensorInfo"]
+
+IMAGE_PARTS: Final = ("v.", "mm.")
+"""How names of tensors begin that read images."""
 
 # A vocabulary of 128k tokens with merges makes a header of about 8 MB.
 _FIRST_READ = 1 << 20
 _GROWTH = 8
+_KEPT = 4096
+"""Arrays of more entries are decoded each time anew: the merges of a vocabulary of 128k are 19 MiB of strings."""
 _PART_NAME = re.compile(r"(?P<prefix>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
 
 
@@ -96,7 +101,7 @@ class GGUFFile:
 
     @property
     def metadata(self) -> Mapping[str, MetadataValue]:
-        """The metadata in file order. Values are decoded when first asked for.
+        """The metadata in file order. Values are decoded when asked for, large arrays each time anew.
 
         Strings come as str, with bytes that are not UTF-8 as surrogate escapes; arrays of strings as list[str]; arrays
         of numbers or truth values as read-only numpy arrays.
@@ -141,7 +146,7 @@ class GGUFFile:
 
 
 class _LazyMetadata(Mapping[str, MetadataValue]):
-    """Decodes on first use and remembers, so that a look-up in a loop does not decode a vocabulary each time."""
+    """Decodes on first use and remembers, but for large arrays: who asks for a vocabulary makes something of it."""
 
     def __init__(self, header: Header) -> None:
         self._header = header
@@ -151,9 +156,12 @@ class _LazyMetadata(Mapping[str, MetadataValue]):
     def __getitem__(self, key: str) -> MetadataValue:
         if self._header.closed:
             raise ClosedError(f"metadata key {key!r} was read after the GGUF file was closed")
-        if key not in self._decoded:
-            self._decoded[key] = self._header.value(self._index[key])
-        return self._decoded[key]
+        if key in self._decoded:
+            return self._decoded[key]
+        value = self._header.value(self._index[key])
+        if isinstance(value, str | int | float) or len(value) <= _KEPT:
+            self._decoded[key] = value
+        return value
 
     def __contains__(self, key: object) -> bool:
         return key in self._index

@@ -15,7 +15,7 @@ from ollama_engine.config import Pooling
 from ollama_engine.errors import ComputeError
 from ollama_engine.input import Batch, Int32Array
 from ollama_engine.ml.context import Context
-from ollama_engine.models import Encoder
+from ollama_engine.models import TextEncoder
 from ollama_engine.runner.loading import Loaded
 from ollama_engine.runner.pooling import FloatArray, pool, rows_of
 
@@ -83,7 +83,7 @@ class Embedder:
     def _scores(self, pooled: FloatArray) -> FloatArray:
         """[n, n_embd] -> [n, n_scores], by the classification head."""
         model = self._loaded.model
-        assert isinstance(model, Encoder)
+        assert isinstance(model, TextEncoder)
         with Context(self._loaded.backend) as ctx:
             x = ctx.input("f32", pooled.shape[::-1], name="pooled")
             scores = model.scores(x)

@@ -22,7 +22,7 @@ from ollama_engine.errors import (
     UnsupportedModelError,
 )
 from ollama_engine.ml.metadata import Metadata
-from ollama_engine.models import Embeds, Encoder, known_values
+from ollama_engine.models import Embeds, TextEncoder, known_values
 from ollama_engine.runner.embed_queue import EmbedJob, EmbedQueue, numbered
 from ollama_engine.runner.embedder import Embedder, Text
 from ollama_engine.runner.loading import Loaded
@@ -145,8 +145,8 @@ class EmbedDesk:
         """A job of a query with each of the documents."""
         self._loop.check_open()
         model = self._loaded.model
-        if not isinstance(model, Encoder) or model.n_scores != 1:
-            has = f"gives {model.n_scores} scores" if isinstance(model, Encoder) and model.n_scores else "has none"
+        if not isinstance(model, TextEncoder) or model.n_scores != 1:
+            has = f"gives {model.n_scores} scores" if isinstance(model, TextEncoder) and model.n_scores else "has none"
             raise ConfigError(f"ranking takes an encoder with a classification head of one score; this model {has}")
         _check_options(too_long, True)
         if isinstance(documents, (str, bytes)) or not isinstance(documents, Iterable):
@@ -227,7 +227,7 @@ class EmbedDesk:
             self._check(ids)
         return ids
 
-    def _pair(self, first: list[int], document: str, too_long: TooLong, model: Encoder) -> tuple[Text, int]:
+    def _pair(self, first: list[int], document: str, too_long: TooLong, model: TextEncoder) -> tuple[Text, int]:
         """Begin, query, end, document, end: as BERT joins two texts; `first` are the first three."""
         tokenizer = self._loaded.tokenizer
         if not isinstance(document, str):
@@ -278,7 +278,7 @@ def _numbered(name: str | None, number: int) -> Iterator[None]:
 
 def _head_pooling(loaded: Loaded, metadata: Metadata) -> Pooling:
     """What the classification head reads: as the file says, or as the architecture has it."""
-    if not isinstance(loaded.model, Encoder):
+    if not isinstance(loaded.model, TextEncoder):
         return "last"
     said = read_pooling(metadata, "classifier.pooling_type")
     if said is None:

@@ -16,7 +16,7 @@ from ollama_engine.errors import ConfigError, ModelFormatError, NoMemoryError, S
 from ollama_engine.kvcache import Cache, CacheConfig, LayerShape, make_cache, make_null_cache
 from ollama_engine.kvcache.mask import mask_bytes
 from ollama_engine.ml.backend import MAX_NODES_LIMIT, Backend
-from ollama_engine.ml.gguf import GGUFFile
+from ollama_engine.ml.gguf import IMAGE_PARTS, GGUFFile
 from ollama_engine.ml.hostmem import available_bytes
 from ollama_engine.ml.memory import DeviceMemory, MemoryReport
 from ollama_engine.ml.placement import BackendParams
@@ -24,10 +24,10 @@ from ollama_engine.ml.types import block_of
 from ollama_engine.ml.weights import Weights
 from ollama_engine.models import (
     Embeds,
-    Encoder,
     FitsContext,
     Model,
     ShiftsKeys,
+    TextEncoder,
     known_names,
     known_values,
     model_class,
@@ -45,9 +45,6 @@ NODES_PER_WEIGHT = 32
 
 RESUME_TOKENS = 1024
 """How far back a sequence can be resumed where layers see a window or chunk only."""
-
-IMAGE_PARTS = ("v.", "mm.")
-"""How names of tensors begin that read images."""
 
 LOGIT_ROWS = 32
 """Rows of logits that one step may ask for; more (all rows of a prompt) are computed in several steps."""
@@ -131,7 +128,7 @@ def load(
             if isinstance(model, FitsContext):
                 model.fit_context(_num_ctx(config))
             _warn_of_long_contexts(model, config)
-            if isinstance(model, Encoder):
+            if isinstance(model, TextEncoder):
                 read_pooling(metadata)  # raises for one that nobody knows
                 cache, executor = _make_encoder(backend, model, config)
             else:
@@ -149,8 +146,9 @@ def load(
             raise NoMemoryError(f"{gguf.path} does not fit: {error}\n{report}", report) from error
         undo.pop_all()
     return Loaded(
-        os.fsdecode(path), config, gguf, tokenizer, backend, weights, model, cache, executor, isinstance(model, Encoder)
-    )
+        os.fsdecode(path), config, gguf, tokenizer, backend, weights, model, cache, executor,
+        isinstance(model, TextEncoder),
+    )  # fmt: skip
 
 
 @contextlib.contextmanager

@@ -72,6 +72,16 @@ def test_number_arrays(tmp_path: Path, kind: int, values: list[object], dtype: t
         assert not found.flags.writeable
 
 
+def test_small_values_are_remembered_and_large_arrays_are_not_kept(tmp_path: Path) -> None:
+    values = [array("few", U8, [1] * 4096), array("many", U8, [1] * 4097), array("words", STRING, ["a"] * 4097)]
+    with GGUFFile(write(tmp_path, File(values).bytes())) as file:
+        assert file.metadata["few"] is file.metadata["few"]
+        for name in ("many", "words"):
+            first, again = file.metadata[name], file.metadata[name]
+            assert first is not again
+            assert list(first) == list(again)  # type: ignore[arg-type]
+
+
 def test_strings_keep_zero_bytes_and_bytes_that_are_not_utf8(tmp_path: Path) -> None:
     tokens = [b"", b"a\0b", b"\0", "é".encode(), b"\xff\xfe"]
     data = File([array("tokens", STRING, list(tokens)), kv("one", STRING, b"x\0y\xff"), kv("last", U8, 7)]).bytes()
