@@ -24,7 +24,7 @@ from ollama_engine.runner.loop import Loop
 from ollama_engine.runner.metrics import MetricsSnapshot
 from ollama_engine.runner.model_info import ModelInfo, model_info
 from ollama_engine.runner.monitor import Monitor, SlotInfo
-from ollama_engine.runner.prompts import Prompt, Prompts, is_many, many
+from ollama_engine.runner.prompts import Prompt, Prompts, is_many
 from ollama_engine.runner.request import Completion, Request
 from ollama_engine.runner.stream import Stream
 from ollama_engine.runner.terms import RequestOptions, Terms
@@ -145,7 +145,7 @@ class Engine(EmbedMethods):
         """
         if n is not None or is_many(prompt):
             together = Together()
-            self._ready().start_all(together.member, many(prompt), params, n, options)
+            self._ready().start_all(together.member, prompt, params, n, options)
             return together.completions()
         request = Request(self, watched=True)
         try:
@@ -206,7 +206,7 @@ class Engine(EmbedMethods):
         if n is not None or is_many(prompt):
             from ollama_engine.runner.astream import AsyncStream, completions  # noqa: PLC0415
 
-            streams = self._ready().start_all(lambda: AsyncStream(self), many(prompt), params, n, options)
+            streams = self._ready().start_all(lambda: AsyncStream(self), prompt, params, n, options)
             return await completions(streams)
         return await self.astream(cast(Prompt, prompt), params, **options).completion()
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from ollama_engine.errors import ClosedError, ComputeError, EngineBusyError
+from ollama_engine.errors import ClosedError, ComputeError, EngineBusyError, Option
 from ollama_engine.runner.core import Core, Task
 from ollama_engine.runner.monitor import report
 from ollama_engine.runner.sequence import Sequence
@@ -84,7 +84,7 @@ class Loop:
         with self._counting:
             if self._core.roster.is_full(self._max_queue - self.coming):
                 self._core.monitor.metrics.ended("rejected")
-                raise EngineBusyError(f"max_queue is {self._max_queue}, and as many requests wait; try again later")
+                raise EngineBusyError(Option("max_queue"), f" is {self._max_queue}, and as many requests wait; try again later")
             number = max(self._submissions, self._taken_in) + 1
             for one in sequences:
                 one.submission = number

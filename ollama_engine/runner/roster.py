@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator
 
-from ollama_engine.errors import ClosedError, ContextOverflowError, DeadlineError
+from ollama_engine.errors import ClosedError, ContextOverflowError, DeadlineError, Option
 from ollama_engine.runner.metrics import Outcome
 from ollama_engine.runner.monitor import Monitor, SlotInfo, outcome_of, slot_info
 from ollama_engine.runner.scheduler import Candidate, Plan, choose_victim
@@ -185,8 +185,8 @@ class Roster:
         # Of those that run, at most the most senior one has cells: with them another one may go on.
         last = max((self.running[one.key] for one in candidates), key=lambda one: one.submitted)
         self.end(last, ContextOverflowError(
-            "the cache is full, and nobody can give up cells: sessions hold them; close some, or open the Engine with "
-            "a larger num_ctx or parallel"))  # fmt: skip
+            "the cache is full, and nobody can give up cells: sessions hold them",
+            advice=["close some", ("choose a larger ", Option("num_ctx"), " or ", Option("parallel"))]))  # fmt: skip
         return True
 
     def preempt(self, one: Sequence) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import operator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from numbers import Real
 from typing import Any, Literal, TypedDict, get_args
 
-from ollama_engine.errors import ConfigError
+from ollama_engine.errors import ConfigError, Option
 from ollama_engine.sample import SamplingParams
 
 __all__ = ["OnOverflow", "RequestOptions", "Terms", "whole"]
@@ -45,21 +45,35 @@ class RequestOptions(TypedDict, total=False):
 class Terms:
     """Checked `RequestOptions`. Raises ConfigError for values out of range."""
 
-    on_overflow: OnOverflow = "error"
-    num_keep: int = 0
-    priority: int = 0
-    timeout: float | None = None
-    cache: bool = True
+    on_overflow: OnOverflow = field(
+        default="error",
+        metadata={
+            "help": "when num_ctx tokens are reached: error refuses a longer prompt, truncate cuts it, shift cuts it "
+            "and goes on with the answer, without the oldest tokens"
+        },
+    )
+    num_keep: int = field(
+        default=0, metadata={"help": "tokens at the beginning of the prompt that are never dropped [>= 0]"}
+    )
+    priority: int = field(default=0, metadata={"help": "higher is served first; nobody starves [-2^31..2^31]"})
+    timeout: float | None = field(
+        default=None, metadata={"help": "seconds until the request ends with an error; by default it may take any [> 0]"}
+    )
+    cache: bool = field(
+        default=True, metadata={"help": "reuse what earlier requests computed, and leave its own for later ones"}
+    )
 
     def __post_init__(self) -> None:
         if self.on_overflow not in get_args(OnOverflow):
-            raise ConfigError(f"on_overflow is one of {', '.join(get_args(OnOverflow))}, got {self.on_overflow!r}")
+            raise ConfigError(
+                Option("on_overflow"), f" is one of {', '.join(get_args(OnOverflow))}, got {self.on_overflow!r}"
+            )
         object.__setattr__(self, "num_keep", whole("num_keep", self.num_keep, 0, 1 << 24))
         object.__setattr__(self, "priority", whole("priority", self.priority, -(1 << 31), 1 << 31))
         if self.timeout is not None and not _is_seconds(self.timeout):
-            raise ConfigError(f"timeout is a number of seconds above 0, or None, got {self.timeout!r}")
+            raise ConfigError(Option("timeout"), f" is a number of seconds above 0, or None, got {self.timeout!r}")
         if not isinstance(self.cache, bool):
-            raise ConfigError(f"cache is True or False, got {self.cache!r}")
+            raise ConfigError(Option("cache"), f" is True or False, got {self.cache!r}")
 
     @classmethod
     def of(cls, options: RequestOptions) -> Terms:
@@ -85,7 +99,7 @@ def whole(name: str, value: object, low: int, high: int) -> int:
     except TypeError:
         number = None
     if number is None or isinstance(value, bool) or not low <= number <= high:
-        raise ConfigError(f"{name} is a whole number from {low} to {high}, got {value!r}")
+        raise ConfigError(Option(name), f" is a whole number from {low} to {high}, got {value!r}")
     return number
 
 
