@@ -10,6 +10,7 @@ from numbers import Real
 from typing import Any, Literal, TypeVar, get_args
 
 from ollama_engine.errors import ConfigError, Option
+from ollama_engine.option_names import refuses_unknown
 
 __all__ = ["CHOICES", "DEFAULT_NUM_CTX", "RANGES", "CacheType", "EngineConfig", "FlashAttention", "OneVector",
            "Pooling", "check_options", "documented"]  # fmt: skip
@@ -52,6 +53,7 @@ def documented(cls: type[_T]) -> type[_T]:
     return cls
 
 
+@refuses_unknown()
 @documented
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:

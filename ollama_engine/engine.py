@@ -16,6 +16,7 @@ from ollama_engine.errors import ClosedError
 from ollama_engine.ml.device import devices as all_devices
 from ollama_engine.ml.device_info import Device
 from ollama_engine.ml.memory import MemoryReport
+from ollama_engine.option_names import refuses_unknown
 from ollama_engine.runner.core import Core
 from ollama_engine.runner.desk import Desk, check_forkable
 from ollama_engine.runner.embed_methods import EmbedMethods
@@ -27,7 +28,7 @@ from ollama_engine.runner.monitor import Monitor, SlotInfo
 from ollama_engine.runner.prompts import Prompt, Prompts, is_many
 from ollama_engine.runner.request import Completion, Request
 from ollama_engine.runner.stream import Stream
-from ollama_engine.runner.terms import RequestOptions, Terms
+from ollama_engine.runner.terms import RequestOptions, Terms, options_elsewhere
 from ollama_engine.runner.together import Together
 from ollama_engine.sample import SamplingParams
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 _DEFAULT_PARAMS = SamplingParams()
 
 
+@refuses_unknown(options_elsewhere)
 class Engine(EmbedMethods):
     """A loaded model, shared by any number of threads and asyncio tasks: their requests are computed together.
 

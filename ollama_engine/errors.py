@@ -82,7 +82,7 @@ class EngineError(Exception):
         return self.parts[0].name if self.parts and isinstance(self.parts[0], Option) else None
 
     def told(self, write: Callable[[Option], str | None] = str) -> str:
-        """The message. `write` says how callers write an option; advice is left out where that is None for one of it."""
+        """The message. `write` says how callers write an option; advice with one that they cannot is left out."""
         said = "".join(part if isinstance(part, str) else write(part) or str(part) for part in self.parts)
         ways = [way for phrase in self.advice if (way := _written(phrase, write)) is not None]
         return f"{said}; {_either(ways)}" if ways else said
@@ -91,11 +91,14 @@ class EngineError(Exception):
         """The same error, with where it happened before what it says."""
         told = type(self)(*where, *self.parts, advice=self.advice)
         told.__dict__ |= {name: value for name, value in vars(self).items() if name not in ("parts", "advice")}
+        told.args = (told.told(),)
         return told
 
 
 def _written(phrase: Phrase, write: Callable[[Option], str | None]) -> str | None:
-    words = [part if isinstance(part, str) else write(part) for part in ((phrase,) if isinstance(phrase, str) else phrase)]
+    words = [
+        part if isinstance(part, str) else write(part) for part in ((phrase,) if isinstance(phrase, str) else phrase)
+    ]
     return None if None in words else "".join(word for word in words if word is not None)
 
 

@@ -26,9 +26,11 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 @pytest.mark.parametrize(("prompt", "told"), [
     ([], "the prompt is empty.* a list of prompts"),
     ([[], [1]], "the prompt is empty"),
-    (("one", "two"), "got a str in a tuple; several prompts go into a list"),
-    ([1, "two"], "got a str in a list"),
-    ([True], "got a bool in a list"),
+    ((1, "two"), r"but \[1\] of this tuple is a str; several prompts go into a list, to generate"),
+    ([1, "two"], r"but \[1\] of this list is a str"),
+    ([True], r"but \[0\] of this list is a bool"),
+    (["one", 2], r"^prompts\[1\]: a prompt is a str or a sequence of token ids, got int"),
+    (["one", [1, "two"]], r"^prompts\[1\]: .* but \[1\] of this list is a str"),
     (b"bytes", "got bytes; decode it"),
     (5, "a prompt is a str or a sequence of token ids, got int"),
 ], ids=str)  # fmt: skip

@@ -27,7 +27,7 @@ def existing(path: str, *known: str) -> str:
 def _near(path: str, known: tuple[str, ...]) -> list[str]:
     from difflib import get_close_matches  # noqa: PLC0415 (for who mistyped only)
 
-    folder, name = os.path.split(os.path.normpath(path))
+    folder, name = os.path.split(path.rstrip(os.sep))
     names = {} if folder else {one: one for one in known}
     with suppress(OSError):
         names |= {one.lower(): os.path.join(folder, one) for one in sorted(os.listdir(folder or "."))}

@@ -33,8 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of this command."""
     add_model(parser)
     parser.add_argument("file", metavar="FILE", help="the text, in UTF-8; - is standard input")
-    parser.add_argument("--ctx", dest="num_ctx", type=int, default=DEFAULT_CONTEXT, metavar="N", help="tokens of a chunk, of which the "
-                        f"second half is scored [>= {MIN_CONTEXT}] (default: {DEFAULT_CONTEXT})")  # fmt: skip
+    parser.add_argument("--ctx", dest="num_ctx", type=int, default=DEFAULT_CONTEXT, metavar="N", help="tokens of "
+                        f"a chunk, of which the second half is scored [>= {MIN_CONTEXT}] (default: {DEFAULT_CONTEXT})"
+                        )  # fmt: skip
     parser.add_argument("--chunks", type=int, metavar="N", help="look at the first N chunks only (default: all)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_options(parser, "engine", EngineConfig, skip=DECIDED)

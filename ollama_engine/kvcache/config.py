@@ -52,7 +52,9 @@ class CacheConfig:
 
     def __post_init__(self) -> None:
         if self.dtype not in get_args(CacheType):
-            raise ConfigError(Option("kv_cache_type"), f" is one of {', '.join(get_args(CacheType))}, got {self.dtype!r}")
+            raise ConfigError(
+                Option("kv_cache_type"), f" is one of {', '.join(get_args(CacheType))}, got {self.dtype!r}"
+            )
         if not self.flash_attention and self.dtype in ("q8_0", "q4_0"):
             raise ConfigError(
                 Option("kv_cache_type"),

@@ -126,9 +126,9 @@ class Desk:
         name = "prompts" if is_many(prompt) else None
         handles: list[AnyHandle] = []
         made: list[Generation] = []
-        for number, one in enumerate(many(prompt)):
+        for number, each in enumerate(many(prompt)):
             with about_one(name, number):
-                ids, first = self.ids(one), None
+                ids, first = self.ids(each), None
                 for variant in several(params, n):
                     handles.append(handle())
                     made.append(self.make(ids, variant, terms, handles[-1].ticket, follows=first))

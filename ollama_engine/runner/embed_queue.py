@@ -20,8 +20,6 @@ from ollama_engine.runner.prompts import numbered
 __all__ = ["EmbedJob", "EmbedQueue"]
 
 
-
-
 def _no_memory() -> NoMemoryError:
     return NoMemoryError(
         "there is no memory left to embed these texts",

@@ -256,7 +256,9 @@ class EmbedDesk:
         limit = self._loaded.num_ctx
         if too_long == "error":
             raise ContextOverflowError(
-                f"{after}a text has {len(ids)} tokens, but ", NUM_CTX, f" is {limit}",
+                f"{after}a text has {len(ids)} tokens, but ",
+                NUM_CTX,
+                f" is {limit}",
                 advice=[
                     "shorten it",
                     ("choose a larger ", NUM_CTX, " where the model can take it"),
@@ -266,7 +268,9 @@ class EmbedDesk:
         end = ids[-1:] if self._loaded.tokenizer.add_eos and ids[-1] == self._loaded.tokenizer.eos_id else []
         if room <= len(end):
             raise ContextOverflowError(
-                f"{after}no token of a text has room, for ", NUM_CTX, f" is {limit}",
+                f"{after}no token of a text has room, for ",
+                NUM_CTX,
+                f" is {limit}",
                 advice=["shorten what comes before it", ("choose a larger ", NUM_CTX)],
             )
         return [*ids[: room - len(end)], *end]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 
 from ollama_engine.errors import ModelFormatError, NoMemoryError, Option, ShapeError
-from ollama_engine.ml.memory import MemoryReport
 
 __all__ = ["SMALLER", "does_not_fit", "naming"]
 
@@ -38,9 +38,9 @@ def naming(path: str) -> Iterator[None]:
 def _no_demo(error: FileNotFoundError) -> FileNotFoundError:
     """A model is a path here: a name that stood for something else would open another model than the file it names."""
     hint = "; the model inside of this package is ollama_engine.demo.path()"
-    return FileNotFoundError(error.errno, os.strerror(error.errno) + hint, error.filename)
+    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT) + hint, error.filename)
 
 
-def does_not_fit(path: str, error: NoMemoryError, report: MemoryReport) -> NoMemoryError:
+def does_not_fit(path: str, error: NoMemoryError, report: object) -> NoMemoryError:
     """The error that ends loading; the report says what was planned for each device."""
     return NoMemoryError(f"{path} does not fit: ", *error.parts, advice=error.advice, report=report)

@@ -278,7 +278,9 @@ def _decide_flash_attention(backend: Backend, config: EngineConfig, layers: tupl
         if not backend.supports_flash_attention(number, *layer, dtype)
     ]
     if unsupported and config.flash_attention == "on":
-        raise ConfigError(Option("flash_attention"), f" is on, but {', '.join(unsupported)} has no kernel for this model's heads")
+        raise ConfigError(
+            Option("flash_attention"), f" is on, but {', '.join(unsupported)} has no kernel for this model's heads"
+        )
     if unsupported:
         log.info("flash attention is off: %s has no kernel for this model's heads", ", ".join(unsupported))
     return not unsupported

@@ -40,18 +40,23 @@ def plan_shift(n_tokens: int, num_keep: int, num_ctx: int, groups: Sequence[Grou
     room = num_ctx - num_keep
     if need > room:
         raise ContextOverflowError(
-            f"{need} more tokens do not fit: ", NUM_CTX, f" is {num_ctx}, of which ", NUM_KEEP, f" holds {num_keep}",
+            f"{need} more tokens do not fit: ",
+            NUM_CTX,
+            f" is {num_ctx}, of which ",
+            NUM_KEEP,
+            f" holds {num_keep}",
             advice=LESS_OR_MORE,
         )
     if not 0 <= num_keep < n_tokens:
         raise ContextOverflowError(
-            NUM_KEEP, f" is 0 or more, and less than the {n_tokens} tokens of a sequence that is to discard some, "
-            f"got {num_keep}"
+            NUM_KEEP,
+            f" is 0 or more, and less than the {n_tokens} tokens of a sequence that is to discard some, got {num_keep}",
         )
     if floor_cut(num_keep, groups) != num_keep:
         raise ContextOverflowError(
-            NUM_KEEP, f" {num_keep} ends within inputs {floor_cut(num_keep, groups)} to {ceil_cut(num_keep, groups)}, "
-            "which belong together (one image); keep all of them or none"
+            NUM_KEEP,
+            f" {num_keep} ends within inputs {floor_cut(num_keep, groups)} to {ceil_cut(num_keep, groups)}, "
+            "which belong together (one image); keep all of them or none",
         )
     half = max(1, (n_tokens - num_keep) // 2)
     end = ceil_cut(num_keep + max(half, n_tokens + need - num_ctx), groups)
@@ -73,8 +78,12 @@ def plan_truncation(n_inputs: int, num_ctx: int, num_keep: int, groups: Sequence
     if begin >= n_inputs:
         last = n_inputs - floor_cut(n_inputs - 1, groups)
         raise ContextOverflowError(
-            f"the last {last} inputs of the prompt belong together (one image) and do not fit beside ", NUM_KEEP,
-            f" {keep}: ", NUM_CTX, f" is {num_ctx}", advice=LESS_OR_MORE,
+            f"the last {last} inputs of the prompt belong together (one image) and do not fit beside ",
+            NUM_KEEP,
+            f" {keep}: ",
+            NUM_CTX,
+            f" is {num_ctx}",
+            advice=LESS_OR_MORE,
         )
     return Truncation(keep, range(keep, begin))
 

@@ -23,7 +23,7 @@ __all__ = ["SEVERAL", "Prompt", "Prompts", "about_one", "check_params", "is_many
 
 Prompt = str | Sequence[int]
 """Text, or token ids that are taken as they are."""
-Prompts = Sequence[str] | Sequence[Sequence[int]]
+Prompts = list[str] | tuple[str, ...] | list[list[int]] | tuple[Sequence[int], ...]
 
 SEVERAL = "several prompts go into a list, to generate or agenerate"
 """What callers of a method for one prompt are told who give more."""
@@ -31,9 +31,7 @@ SEVERAL = "several prompts go into a list, to generate or agenerate"
 _SEEDS = 1 << 64
 
 
-def prompt_ids(
-    tokenizer: Tokenizer, prompt: Prompt, *, add_special: bool = True, several: str = SEVERAL
-) -> list[int]:
+def prompt_ids(tokenizer: Tokenizer, prompt: Prompt, *, add_special: bool = True, several: str = SEVERAL) -> list[int]:
     """The token ids of a prompt. Raises ConfigError for one of another type, TokenizerError for text beyond it.
 
     `several` is what who gives more than one is told.
@@ -79,9 +77,9 @@ def numbered(error: EngineError, name: str, number: int) -> EngineError:
 
 
 def check_params(params: object, hint: str = "") -> None:
-    """Raise ConfigError for what are no SamplingParams, such as a text where none is taken."""
+    """Raise TypeError for what are no SamplingParams, such as a text where none is taken."""
     if not isinstance(params, SamplingParams):
-        raise ConfigError(f"params are SamplingParams, got {type(params).__name__}: {params!r:.40}{hint}")
+        raise TypeError(f"params are SamplingParams, got {type(params).__name__}: {params!r:.40}{hint}")
 
 
 def several(params: SamplingParams, n: int | None) -> Iterator[SamplingParams]:

@@ -18,7 +18,9 @@ def load_session(engine: object, desk: Desk, path: str | os.PathLike[str]) -> Se
     found = read_session(path, desk.fingerprint, desk.loaded.model.n_vocab)
     if len(found.tokens) > desk.loaded.num_ctx:
         raise ContextOverflowError(
-            f"the session has {len(found.tokens)} tokens, but ", Option("num_ctx"), f" is {desk.loaded.num_ctx}",
+            f"the session has {len(found.tokens)} tokens, but ",
+            Option("num_ctx"),
+            f" is {desk.loaded.num_ctx}",
             advice=[("choose a larger ", Option("num_ctx"))],
         )
     session = Session(engine, desk)

@@ -8,14 +8,20 @@ from dataclasses import dataclass, field, fields, replace
 from numbers import Real
 from typing import Any, Literal, TypedDict, get_args
 
+from ollama_engine.config import EngineConfig
 from ollama_engine.errors import ConfigError, Option
+from ollama_engine.option_names import unknown_option
 from ollama_engine.sample import SamplingParams
 
-__all__ = ["OnOverflow", "RequestOptions", "Terms", "whole"]
+__all__ = ["OnOverflow", "RequestOptions", "Terms", "options_elsewhere", "whole"]
 
 OnOverflow = Literal["error", "truncate", "shift"]
 
-_SAMPLING = frozenset(one.name for one in fields(SamplingParams))
+_IN_PARAMS = "SamplingParams({}=...)"
+_ELSEWHERE = {
+    _IN_PARAMS: [one.name for one in fields(SamplingParams)],
+    "Engine(model, {}=...)": [one.name for one in fields(EngineConfig)],
+}
 
 
 class RequestOptions(TypedDict, total=False):
@@ -57,7 +63,8 @@ class Terms:
     )
     priority: int = field(default=0, metadata={"help": "higher is served first; nobody starves [-2^31..2^31]"})
     timeout: float | None = field(
-        default=None, metadata={"help": "seconds until the request ends with an error; by default it may take any [> 0]"}
+        default=None,
+        metadata={"help": "seconds until the request ends with an error; by default it may take any [> 0]"},
     )
     cache: bool = field(
         default=True, metadata={"help": "reuse what earlier requests computed, and leave its own for later ones"}
@@ -77,19 +84,25 @@ class Terms:
 
     @classmethod
     def of(cls, options: RequestOptions) -> Terms:
-        """From keyword arguments; an unknown one raises TypeError, as any function does."""
+        """From keyword arguments; an unknown one raises UnknownOptionError, which is a TypeError."""
         return cls().replaced(options)
 
     def replaced(self, options: RequestOptions) -> Terms:
         """The same, but for those that are given. Raises as `of` does."""
         known = [one.name for one in fields(self)]
         for name in options:
-            if name in _SAMPLING:
-                raise TypeError(f"{name!r} belongs into SamplingParams: generate(prompt, SamplingParams({name}=...))")
             if name not in known:
-                raise TypeError(f"{name!r} is no option of a request; there are {', '.join(known)}")
+                raise unknown_option("a request", name, known, _ELSEWHERE)
         values: dict[str, Any] = dict(options)
         return replace(self, **values)
+
+
+def options_elsewhere() -> dict[str, list[str]]:
+    """Options that an Engine does not take, but calls of it do: {how they are written: their names}."""
+    return {
+        _IN_PARAMS: [one.name for one in fields(SamplingParams)],
+        "generate(prompt, {}=...)": [one.name for one in fields(Terms)],
+    }
 
 
 def whole(name: str, value: object, low: int, high: int) -> int:

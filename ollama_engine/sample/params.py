@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, fields
 from numbers import Real
 from typing import Any
 
-from ollama_engine.config import documented
+from ollama_engine.config import EngineConfig, documented
 from ollama_engine.errors import ConfigError, Option
+from ollama_engine.option_names import refuses_unknown
 
 __all__ = ["LogitBias", "SamplingParams"]
 
@@ -45,6 +46,11 @@ class LogitBias(Mapping[int, float]):
         return repr(self._biases)
 
 
+def _elsewhere() -> dict[str, list[str]]:
+    return {"Engine(model, {}=...)": [one.name for one in fields(EngineConfig)]}
+
+
+@refuses_unknown(_elsewhere)
 @documented
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:

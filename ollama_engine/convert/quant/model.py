@@ -130,7 +130,8 @@ def _change(tensor: TensorInfo, dtype: str, home: str, preset: Preset, matrix: I
     importance = None if matrix is None else matrix.of(tensor)
     if importance is None and preset.name == "Q2_K_S" and dtype == "q2_K" and not _is_edge(tensor.name):
         raise ConfigError(
-            f"Q2_K_S needs an importance matrix, and {tensor.name} has none", advice=[("give one by ", Option("imatrix"))]
+            f"Q2_K_S needs an importance matrix, and {tensor.name} has none",
+            advice=[("give one by ", Option("imatrix"))],
         )
     return _Change(tensor, home, dtype, importance)
 
