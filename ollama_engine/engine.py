@@ -43,7 +43,7 @@ class Engine(EmbedMethods):
     """A loaded model, shared by any number of threads and asyncio tasks: their requests are computed together.
 
     Args:
-        model: path of a GGUF file, or of any part of a split one.
+        model: path of a GGUF file, or of any part of a split one; `demo.path()` is the one inside of this package.
         num_ctx: tokens that one request may hold, prompt and answer; None takes what the model was trained for, at most
             4096. More than it was trained for is logged as a warning.
         parallel: requests computed side by side; others wait. They share num_ctx * parallel cells of the cache, which
@@ -55,7 +55,7 @@ class Engine(EmbedMethods):
         gpu_layers: layers on GPUs, counted from the last; None takes all when there is a GPU.
         main_gpu: the GPU to use, unless `tensor_split` names several.
         tensor_split: share of the layers for each GPU.
-        flash_attention: "auto", "on" or "off".
+        flash_attention: "auto", "on" or "off"; True and False are on and off.
         kv_cache_type: element type of keys and values: "f32", "f16", "bf16", "q8_0" or "q4_0".
         mmap: read weights from the mapped file instead of copying them. Nobody may shorten the file meanwhile: the
             system ends a process that reads where a mapped file no longer is.
@@ -134,13 +134,13 @@ class Engine(EmbedMethods):
         self, prompt: Prompt | Prompts, params: SamplingParams = _DEFAULT_PARAMS, *, n: int | None = None,
         **options: Unpack[RequestOptions],
     ) -> Completion | list[Completion]:  # fmt: skip
-        """The whole answer to a prompt (text, or token ids that are taken as they are); a list of prompts gives a list.
+        """The whole answer to a prompt (text, or token ids as they are); a list or tuple of prompts gives a list.
 
         `n` asks for as many answers to each prompt, which share what is computed of it, and gives one flat list: those
         to the first prompt first. Where `params` have a seed, answer i of a prompt has `seed + i`.
 
-        Keyword arguments: see `RequestOptions`. Raises ContextOverflowError for a prompt longer than num_ctx unless
-        `on_overflow` says otherwise; TokenizerError for ids outside of the vocabulary and text that it cannot express;
+        Keyword arguments: see `RequestOptions`. Raises ContextOverflowError for a prompt that leaves no place for an
+        answer unless `on_overflow` says otherwise; TokenizerError for ids outside of the vocabulary and text that it cannot express;
         ConfigError for an empty prompt or one of another type; SamplingError when the model computes NaN or every token
         is banned; EngineBusyError when too many requests wait; DeadlineError when `timeout` is over; ClosedError when
         the Engine is closed, before or meanwhile. The first answer of several that fails ends the call, and the others.

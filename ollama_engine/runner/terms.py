@@ -29,11 +29,11 @@ class RequestOptions(TypedDict, total=False):
 
     Attributes:
         on_overflow: what happens when num_ctx tokens are reached. "error" (default): a longer prompt raises
-            ContextOverflowError, an answer ends with finish_reason "length". "truncate": a longer prompt keeps its
-            first `num_keep` tokens and the newest of the rest, and leaves room for max_tokens, up to half of the
-            context (a quarter without max_tokens); the answer ends as before. "shift": a longer prompt is cut to
-            num_ctx, and the answer goes on: the oldest half of what is not kept leaves the context, as often as
-            needed. `Usage` says how many tokens were dropped.
+            ContextOverflowError, and one as long that is to have an answer; an answer ends with finish_reason "length".
+            "truncate": a prompt that does not fit so keeps its first `num_keep` tokens and the newest of the rest, and
+            leaves room for max_tokens, up to half of the context (a quarter without max_tokens); the answer ends as
+            before. "shift": a longer prompt is cut to num_ctx, and the answer goes on: the oldest half of what is not
+            kept leaves the context, as often as needed. `Usage` says how many tokens were dropped.
         num_keep: tokens at the beginning of the prompt that are never dropped (default 0).
         priority: higher is served first (default 0); nobody starves.
         timeout: seconds from submission after which the request ends with DeadlineError (default None: never).
