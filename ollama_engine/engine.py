@@ -140,10 +140,11 @@ class Engine(EmbedMethods):
         to the first prompt first. Where `params` have a seed, answer i of a prompt has `seed + i`.
 
         Keyword arguments: see `RequestOptions`. Raises ContextOverflowError for a prompt that leaves no place for an
-        answer unless `on_overflow` says otherwise; TokenizerError for ids outside of the vocabulary and text that it cannot express;
-        ConfigError for an empty prompt or one of another type; SamplingError when the model computes NaN or every token
-        is banned; EngineBusyError when too many requests wait; DeadlineError when `timeout` is over; ClosedError when
-        the Engine is closed, before or meanwhile. The first answer of several that fails ends the call, and the others.
+        answer unless `on_overflow` says otherwise; TokenizerError for ids outside of the vocabulary and text that it
+        cannot express; ConfigError for an empty prompt or one of another type; SamplingError when the model computes
+        NaN or every token is banned; EngineBusyError when too many requests wait; DeadlineError when `timeout` is over;
+        ClosedError when the Engine is closed, before or meanwhile. The first answer of several that fails ends the
+        call, and the others.
         """
         if n is not None or is_many(prompt):
             together = Together()

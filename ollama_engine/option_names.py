@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from ollama_engine.errors import UnknownOptionError
 
-__all__ = ["ALIASES", "refuses_unknown", "unknown_option"]
+__all__ = ["ALIASES", "meant", "refuses_unknown", "unknown_option"]
 
 Class = TypeVar("Class", bound=type)
 
@@ -56,17 +56,18 @@ def unknown_option(
     `elsewhere` are options that belong to something else: {how they are written, with {} for the name: their names}.
     """
     homes = {"": own, **(elsewhere or {})}
-    meant = _meant(name, [one for names in homes.values() for one in names])
+    found = meant(name, [one for names in homes.values() for one in names])
     said = f"{call} takes no {name!r}"
-    if meant is None:
+    if found is None:
         return UnknownOptionError(f"{said}; it takes {', '.join(own)}")
-    home = next(home for home, names in homes.items() if meant in names)
-    if meant == name:
+    home = next(home for home, names in homes.items() if found in names)
+    if found == name:
         return UnknownOptionError(f"{said}; it belongs into {home.format(name)}")
-    return UnknownOptionError(f"{said}; did you mean {home.format(meant) if home else meant}?")
+    return UnknownOptionError(f"{said}; did you mean {home.format(found) if home else found}?")
 
 
-def _meant(name: str, known: list[str]) -> str | None:
+def meant(name: str, known: list[str]) -> str | None:
+    """Which of the options that are known is meant by another name, or by a slip; None where that cannot be told."""
     plain = name.lower().replace("-", "_")
     for one in (plain, ALIASES.get(plain)):
         if one in known:

@@ -103,7 +103,16 @@ class _LazyParser(argparse.ArgumentParser):
             _add_debug(self, argparse.SUPPRESS)
         found, extras = super().parse_known_args(args, namespace)
         _find_late_prompt(found, extras)
+        if extras and extras[0].startswith("--"):
+            self.error(f"unrecognized arguments: {' '.join(extras)}{self._hint(extras[0])}")
         return found, extras
+
+    def _hint(self, flag: str) -> str:
+        from ollama_engine.option_names import meant  # noqa: PLC0415 (for who mistyped only)
+
+        flags = {one[2:].replace("-", "_"): one for action in self._actions for one in action.option_strings}
+        found = meant(flag[2:].partition("=")[0], list(flags))
+        return "" if found is None else f"; did you mean {flags[found]}?"
 
 
 def _find_late_prompt(found: argparse.Namespace, extras: list[str]) -> None:
