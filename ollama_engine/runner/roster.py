@@ -111,11 +111,12 @@ class Roster:
         return self._space.room < one.known
 
     def is_full(self, places: int) -> bool:
-        """Whether as many calls wait, beyond those that will run at once; cancelled ones do not count."""
-        places += self.vacant
-        if len(self.waiting) < places:
+        """Whether as many calls wait, beyond those that will run at once; cancelled ones do not count, here or there."""
+        if len(self.waiting) < places + self.vacant:
             return False
-        return len({one.submission for one in list(self.waiting) if not one.ticket.unwanted}) >= places
+        running = sum(not one.ticket.unwanted for one in list(self.running.values()))
+        waiting = {one.submission for one in list(self.waiting) if not one.ticket.unwanted}
+        return len(waiting) >= places + self._parallel - running
 
     # -- leaving -------------------------------------------------------------------------------------------------------
 

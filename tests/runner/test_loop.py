@@ -204,6 +204,23 @@ def test_calls_that_are_cancelled_on_their_way_take_no_place() -> None:
     rig.loop.close()
 
 
+def test_a_cancelled_request_that_still_runs_makes_place() -> None:
+    rig = Rig(max_queue=0)
+    rig.executor.go.clear()
+    first, second = rig.ask(), rig.ask()
+    assert rig.executor.begun.wait(PATIENCE)
+    with pytest.raises(EngineBusyError):
+        rig.ask()
+    first.sequence.ticket.cancelled = True
+    third = rig.ask()
+    with pytest.raises(EngineBusyError):
+        rig.ask()
+    rig.executor.go.set()
+    first.end()
+    assert all(isinstance(one.end(), Chunk) for one in (second, third))
+    rig.loop.close()
+
+
 def test_many_submitters_are_counted_together() -> None:
     rig = Rig(max_queue=10)
     rig.executor.go.clear()
