@@ -111,7 +111,7 @@ class Roster:
         return self._space.room < one.known
 
     def is_full(self, places: int) -> bool:
-        """Whether as many calls wait, beyond those that will run at once; cancelled ones do not count, here or there."""
+        """Whether as many calls wait, beyond those that will run at once. Who was cancelled counts nowhere."""
         if len(self.waiting) < places + self.vacant:
             return False
         running = sum(not one.ticket.unwanted for one in list(self.running.values()))
