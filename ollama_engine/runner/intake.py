@@ -81,12 +81,13 @@ def new_generation(
 def _answer_room(num_ctx: int, params: SamplingParams, terms: Terms) -> int:
     """Tokens that a prompt which is cut leaves to its answer; one that is shifted makes its own room.
 
-    All that are asked for, up to half of the context, or a quarter of it where no number is asked for.
+    All that are asked for, up to half of the context, or a quarter of it where no number is asked for; fewer where
+    `num_keep` needs the place, but one.
     """
     if terms.on_overflow == "shift":
         return 0
     room = num_ctx // 4 if params.max_tokens is None else min(params.max_tokens, num_ctx // 2)
-    return max(0, min(room, num_ctx - terms.num_keep - 1))
+    return max(_first_token(params, terms), min(room, num_ctx - terms.num_keep - 1))
 
 
 def _first_token(params: SamplingParams, terms: Terms) -> int:

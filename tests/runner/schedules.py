@@ -209,8 +209,9 @@ class Run:
             )
         except ContextOverflowError:
             num_ctx = self._schedule.num_ctx
-            answer = wish.overflow == "error" and not wish.scoring and wish.max_tokens != 0
-            assert len(prompt) + answer > num_ctx or (wish.overflow != "error" and wish.num_keep >= num_ctx)
+            answer = not wish.scoring and wish.max_tokens != 0
+            kept = wish.overflow == "error" or wish.scoring or wish.num_keep + answer >= num_ctx
+            assert len(prompt) + answer > num_ctx and kept
             self.refused += 1
             return None
         sequence.submitted_at = self.now

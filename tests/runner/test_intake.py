@@ -46,13 +46,13 @@ def test_a_prompt_that_fits_is_taken_whole(parts: Loaded) -> None:
         ("shift", 31, 18),
         ("truncate", 0, 26),
         ("truncate", 4, 26),
-        ("truncate", 31, 18),
+        ("truncate", 30, 19),
     ],
 )
 def test_a_longer_one_keeps_its_beginning_and_its_newest_tokens(
     parts: Loaded, overflow: str, num_keep: int, dropped: int
 ) -> None:
-    """Where it is truncated, a quarter of the context is left to the answer, unless all is to be kept."""
+    """Where it is truncated, a quarter of the context is left to the answer, or less where more is to be kept."""
     prompt = list(range(50))
     one = made(parts, prompt, on_overflow=overflow, num_keep=num_keep)
     assert one.inputs.tokens.tolist() == prompt[:num_keep] + prompt[dropped + num_keep :]
@@ -109,6 +109,7 @@ def test_penalties_see_what_is_left_of_the_prompt(parts: Loaded) -> None:
         ),
         ([1], {"on_overflow": "shift", "num_keep": 32}, ContextOverflowError, "num_keep is 0 to 31"),
         ([1], {"on_overflow": "truncate", "num_keep": 99}, ContextOverflowError, "got 99"),
+        ([1] * 32, {"on_overflow": "truncate", "num_keep": 31}, ContextOverflowError, "num_keep is 0 to 30"),
     ],
 )
 def test_what_is_refused(parts: Loaded, prompt: list[int], terms: Any, error: type[Exception], told: str) -> None:
