@@ -211,7 +211,8 @@ class Run:
             num_ctx = self._schedule.num_ctx
             answer = not wish.scoring and wish.max_tokens != 0
             kept = wish.overflow == "error" or wish.scoring or wish.num_keep + answer >= num_ctx
-            assert len(prompt) + answer > num_ctx and kept
+            assert kept
+            assert len(prompt) + answer > num_ctx
             self.refused += 1
             return None
         sequence.submitted_at = self.now
