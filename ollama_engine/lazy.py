@@ -12,7 +12,8 @@ __all__ = ["lazy_names"]
 def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """`__getattr__` and `__dir__` for the package of that full name.
 
-    `homes` says for each name which module below the package has it; a name that is its own home is that module.
+    `homes` says for each name which module below the package has it; a name that is its own home is that module. What
+    the package's `__all__` names is listed.
     """
 
     def get(name: str) -> object:
@@ -23,6 +24,6 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
         return module if home == name else getattr(module, name)
 
     def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *homes})
+        return sorted(sys.modules[package].__all__)
 
     return get, names

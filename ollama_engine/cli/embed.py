@@ -15,6 +15,7 @@ import ollama_engine
 from ollama_engine.cli.errors import UsageError
 from ollama_engine.cli.options import add_model, add_options, build, model_path
 from ollama_engine.cli.progress import LoadingBar, StatusLine
+from ollama_engine.cli.texts import argument, decoded
 from ollama_engine.config import EngineConfig, OneVector
 from ollama_engine.errors import EngineError
 
@@ -43,23 +44,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dimensions", type=int, metavar="N", help="keep the first N numbers of each vector")
     parser.add_argument("--no-normalize", action="store_true", help="leave the lengths of vectors as they are "
                         "(default: 1)")  # fmt: skip
-    parser.add_argument("--truncate", action="store_true", help="leave out the end of a text that is too long "
-                        "(default: an error)")  # fmt: skip
+    parser.add_argument("--truncate", dest="on_overflow", action="store_const", const="truncate", default="error",
+                        help="leave out the end of a text that is too long (default: an error)")  # fmt: skip
     add_options(parser, "engine", EngineConfig, skip=NOT_ENGINE)
 
 
 def main(args: argparse.Namespace) -> None:
     """Embed and print."""
     config = build(EngineConfig, args, skip=NOT_ENGINE)
-    if not args.texts and (sys.stdin is None or sys.stdin.isatty()):
+    given = [argument(text, f"text {number}") for number, text in enumerate(args.texts, 1)]
+    if not given and (sys.stdin is None or sys.stdin.isatty()):
         raise UsageError("there is no TEXT; give some, or pipe lines into standard input")
     with _load(model_path(args.model), config) as engine:
         done = 0
-        for texts in [args.texts] if args.texts else _piped():
-            with _naming("text" if args.texts else "line", done + 1):
+        for texts in [given] if given else _piped():
+            with _naming("text" if given else "line", done + 1):
                 found = engine.embeddings(
                     texts, normalize=not args.no_normalize, dimensions=args.dimensions, pooling=args.pooling,
-                    on_overflow="truncate" if args.truncate else "error",
+                    on_overflow=args.on_overflow,
                 )  # fmt: skip
             done += len(texts)
             for embedding in found:
@@ -75,8 +77,9 @@ def _naming(kind: str, first: int) -> Iterator[None]:
     except EngineError as error:
         if error.text_number is None:
             raise
-        told = str(error).removeprefix(f"texts[{error.text_number}]: ")
-        raise type(error)(f"{kind} {first + error.text_number}: {told}") from None
+        # The first part is the number, as callers in Python count.
+        where = f"{kind} {first + error.text_number}: "
+        raise type(error)(where, *error.parts[1:], advice=error.advice) from None
 
 
 def plain(embedding: Embedding) -> str:
@@ -95,8 +98,8 @@ def _number(value: float) -> str:
 
 
 def _piped() -> Iterator[list[str]]:
-    """Lines of standard input, some at a time. Bytes that are not UTF-8 stay what they are."""
-    lines = (line.decode("utf-8", "surrogateescape").rstrip("\r\n") for line in sys.stdin.buffer)
+    """Lines of standard input, some at a time. Raises InputError for one that is not UTF-8."""
+    lines = (decoded(line, f"line {n}").rstrip("\r\n") for n, line in enumerate(sys.stdin.buffer, 1))
     while texts := list(islice(lines, AT_ONCE)):
         yield texts
 

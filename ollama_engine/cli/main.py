@@ -13,7 +13,16 @@ from importlib import import_module
 from typing import Any, TextIO
 
 from ollama_engine import __version__
-from ollama_engine.cli.errors import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, UsageError, describe
+from ollama_engine.cli.errors import (
+    EXIT_ERROR,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_USAGE,
+    Flags,
+    UsageError,
+    describe,
+    exit_code,
+)
 
 __all__ = ["main"]
 
@@ -44,7 +53,7 @@ environment:
   {LOG_VARIABLE}  what to log on standard error: {", ".join(LEVELS)} (default: warning)
 
 exit codes:
-  {EXIT_OK} done, {EXIT_ERROR} error, {EXIT_USAGE} wrong usage, {EXIT_INTERRUPTED} interrupted
+  {EXIT_OK} done, {EXIT_ERROR} failed, {EXIT_USAGE} wrong options or arguments, {EXIT_INTERRUPTED} interrupted (Ctrl-C)
 """
 
 
@@ -55,10 +64,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     for stream in (sys.stdout, sys.stderr):
         _never_fail_on_characters(stream)
-    debug = False
+    debug, flags = False, Flags()
     try:
         args = _parser().parse_args(argv)
-        debug = args.debug
+        debug, flags = args.debug, args.flags
         command: Callable[[argparse.Namespace], None] = args.command
         with _logging():
             command(args)
@@ -70,8 +79,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if debug:
             traceback.print_exc()
-        print(f"error: {describe(error)}", file=sys.stderr)
-        return EXIT_USAGE if isinstance(error, UsageError) else EXIT_ERROR
+        print(f"error: {describe(error, flags)}", file=sys.stderr)
+        return exit_code(error, flags)
     return EXIT_OK
 
 
@@ -90,11 +99,20 @@ class _LazyParser(argparse.ArgumentParser):
             home = import_module(self._module)
             self._module = ""
             home.add_arguments(self)
-            self.set_defaults(command=home.main)
+            self.set_defaults(command=home.main, flags=Flags(self._actions))
             _add_debug(self, argparse.SUPPRESS)
         found, extras = super().parse_known_args(args, namespace)
         _find_late_prompt(found, extras)
+        if extras and extras[0].startswith("--"):
+            self.error(f"unrecognized arguments: {' '.join(extras)}{self._hint(extras[0])}")
         return found, extras
+
+    def _hint(self, flag: str) -> str:
+        from ollama_engine.option_names import meant  # noqa: PLC0415 (for who mistyped only)
+
+        flags = {one[2:].replace("-", "_"): one for action in self._actions for one in action.option_strings}
+        found = meant(flag[2:].partition("=")[0], list(flags))
+        return "" if found is None else f"; did you mean {flags[found]}?"
 
 
 def _find_late_prompt(found: argparse.Namespace, extras: list[str]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ollama_engine.config import RANGES, FlashAttention, check_options
-from ollama_engine.errors import ConfigError
+from ollama_engine.errors import ConfigError, Option
 from ollama_engine.ml.device_info import Device
 
 log = logging.getLogger(__name__)
@@ -48,9 +48,11 @@ def choose_devices(found: Sequence[Device], params: BackendParams) -> tuple[Devi
         _check_gpu_options_without_gpu(params)
         return (cpus[0],)
     if params.main_gpu >= len(gpus):
-        raise ConfigError(f"main_gpu {params.main_gpu} does not exist; GPUs: {', '.join(g.name for g in gpus)}")
+        raise ConfigError(
+            Option("main_gpu"), f" {params.main_gpu} does not exist; GPUs: {', '.join(g.name for g in gpus)}"
+        )
     if params.tensor_split is not None and len(params.tensor_split) > len(gpus):
-        raise ConfigError(f"tensor_split has {len(params.tensor_split)} shares for {len(gpus)} GPUs")
+        raise ConfigError(Option("tensor_split"), f" has {len(params.tensor_split)} shares for {len(gpus)} GPUs")
     if params.gpu_layers == 0:
         return (cpus[0],)
     if params.tensor_split is None:
@@ -60,9 +62,9 @@ def choose_devices(found: Sequence[Device], params: BackendParams) -> tuple[Devi
 
 def _check_gpu_options_without_gpu(params: BackendParams) -> None:
     if params.main_gpu != 0:
-        raise ConfigError(f"main_gpu is {params.main_gpu}, but this machine or build has no GPU")
+        raise ConfigError(Option("main_gpu"), f" is {params.main_gpu}, but this machine or build has no GPU")
     if params.tensor_split is not None:
-        raise ConfigError("tensor_split is given, but this machine or build has no GPU")
+        raise ConfigError(Option("tensor_split"), " is given, but this machine or build has no GPU")
     if params.gpu_layers:
         log.warning("gpu_layers=%d has no effect: this machine or build has no GPU; the CPU runs all layers",
                     params.gpu_layers)  # fmt: skip

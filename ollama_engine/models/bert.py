@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from ollama_engine import nn
-from ollama_engine.errors import ConfigError
+from ollama_engine.errors import ConfigError, Option
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.tensor import Tensor
 from ollama_engine.models.attention import SelfAttention, Step
@@ -83,7 +83,8 @@ class Bert(NomicBert):
         """Texts will hold up to `num_ctx` tokens. Raises ConfigError where there is no position for some."""
         if num_ctx > self.context_length:
             raise ConfigError(
-                f"num_ctx is {num_ctx}, but the model has {self.context_length} positions; lower it or leave it out"
+                Option("num_ctx"),
+                f" is {num_ctx}, but the model has {self.context_length} positions; lower it or leave it out",
             )
 
     def embed(self, inputs: ModelInputs) -> Tensor:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeGuard, cast
 
-import numpy as np
-
 from ollama_engine.config import OneVector, Pooling
 from ollama_engine.runner.desk import Desk
-from ollama_engine.runner.prompts import Prompt, Prompts
+from ollama_engine.runner.prompts import Prompt, Prompts, is_many
 
 if TYPE_CHECKING:
     # A program that embeds nothing starts sooner without them.
@@ -28,7 +26,7 @@ class EmbedMethods:
             """The desk of an Engine that is open."""
 
     def embed(
-        self, texts: Prompt | Prompts | Sequence[str], *, normalize: bool = True, dimensions: int | None = None,
+        self, texts: Prompt | Prompts, *, normalize: bool = True, dimensions: int | None = None,
         pooling: OneVector | None = None, on_overflow: TooLong = "error",
     ) -> FloatArray:  # fmt: skip
         """Embeddings of texts (or token ids): float32 [n, dim] for a list or tuple, [dim] for one text.
@@ -54,7 +52,7 @@ class EmbedMethods:
         return pending.vectors(pending.wait(), one=not listed)
 
     def embeddings(
-        self, texts: Prompts | Sequence[str], *, normalize: bool = True, dimensions: int | None = None,
+        self, texts: Prompts, *, normalize: bool = True, dimensions: int | None = None,
         pooling: Pooling | None = None, on_overflow: TooLong = "error",
     ) -> list[Embedding]:  # fmt: skip
         """`embed` for a list, with how many tokens each text has, and how many of them were dropped.
@@ -68,7 +66,7 @@ class EmbedMethods:
         return pending.embeddings(pending.wait())
 
     async def aembed(
-        self, texts: Prompt | Prompts | Sequence[str], *, normalize: bool = True, dimensions: int | None = None,
+        self, texts: Prompt | Prompts, *, normalize: bool = True, dimensions: int | None = None,
         pooling: OneVector | None = None, on_overflow: TooLong = "error",
     ) -> FloatArray:  # fmt: skip
         """`embed` for asyncio. Cancelling the task takes back what is not computed yet."""
@@ -79,7 +77,7 @@ class EmbedMethods:
         return pending.vectors(await pending.coming(), one=not listed)
 
     async def aembeddings(
-        self, texts: Prompts | Sequence[str], *, normalize: bool = True, dimensions: int | None = None,
+        self, texts: Prompts, *, normalize: bool = True, dimensions: int | None = None,
         pooling: Pooling | None = None, on_overflow: TooLong = "error",
     ) -> list[Embedding]:  # fmt: skip
         """`embeddings` for asyncio."""
@@ -106,11 +104,9 @@ class EmbedMethods:
 
 
 def _are_many(texts: object) -> TypeGuard[Sequence[Prompt]]:
-    """Whether it is a list or tuple of texts, or an empty one; a list of whole numbers is one text."""
-    if not isinstance(texts, (list, tuple)):
-        return False
-    return not texts or isinstance(texts[0], (str, Sequence, np.ndarray))
+    """As `is_many`; an empty list or tuple is no text."""
+    return is_many(cast(Prompt, texts)) or (isinstance(texts, (list, tuple)) and not texts)
 
 
-def _listed(texts: Prompt | Prompts | Sequence[str]) -> list[Prompt]:
+def _listed(texts: Prompt | Prompts) -> list[Prompt]:
     return list(texts) if _are_many(texts) else [cast(Prompt, texts)]

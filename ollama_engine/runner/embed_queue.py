@@ -10,23 +10,21 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
 
-from ollama_engine.errors import EngineError, NoMemoryError
+from ollama_engine.errors import EngineError, NoMemoryError, Option
 from ollama_engine.kvcache import MAX_SEQUENCES
 from ollama_engine.runner.core import Core
 from ollama_engine.runner.embedder import Embedder, Text
 from ollama_engine.runner.pooling import FloatArray
+from ollama_engine.runner.prompts import numbered
 
-__all__ = ["EmbedJob", "EmbedQueue", "numbered"]
-
-
-def numbered(error: EngineError, name: str, number: int) -> EngineError:
-    """The same error, about text `number` of a list that the caller calls `name`."""
-    told = type(error)(f"{name}[{number}]: {error}")
-    told.text_number = number
-    return told
+__all__ = ["EmbedJob", "EmbedQueue"]
 
 
-_NO_MEMORY = "there is no memory left to embed these texts; give shorter ones, or lower batch_size"
+def _no_memory() -> NoMemoryError:
+    return NoMemoryError(
+        "there is no memory left to embed these texts",
+        advice=["give shorter ones", ("lower ", Option("batch_size"))],
+    )
 
 
 class EmbedJob:
@@ -91,7 +89,7 @@ class EmbedQueue:
         try:
             results = self._embedder.compute([job.texts[number] for job, number in batch]) if batch else []
         except BaseException as error:
-            told = NoMemoryError(_NO_MEMORY) if type(error) is MemoryError else error
+            told = _no_memory() if type(error) is MemoryError else error
             for job, _ in batch:
                 job.fail(told)
             if not isinstance(error, (EngineError, MemoryError)):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -17,23 +16,25 @@ from ollama_engine.errors import (
     ConfigError,
     ContextOverflowError,
     EngineBusyError,
-    EngineError,
+    Option,
     TokenizerError,
     UnsupportedModelError,
 )
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.models import Embeds, TextEncoder, known_values
-from ollama_engine.runner.embed_queue import EmbedJob, EmbedQueue, numbered
+from ollama_engine.runner.embed_queue import EmbedJob, EmbedQueue
 from ollama_engine.runner.embedder import Embedder, Text
 from ollama_engine.runner.loading import Loaded
 from ollama_engine.runner.loop import Loop
 from ollama_engine.runner.pooling import FloatArray, check_pooling, finish, model_pooling, read_pooling
-from ollama_engine.runner.prompts import Prompt, prompt_ids
+from ollama_engine.runner.prompts import Prompt, about_one, prompt_ids
 from ollama_engine.runner.terms import whole
 
 __all__ = ["EmbedDesk", "Embedding", "Pending", "TooLong"]
 
 TooLong = Literal["error", "truncate"]
+
+NUM_CTX = Option("num_ctx")
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +138,7 @@ class EmbedDesk:
         name = "texts" if listed else None
         found = []
         for number, text in enumerate(texts):
-            with _numbered(name, number):
+            with about_one(name, number):
                 found.append(self._text(text, how, too_long))
         return self._pending(found, dimensions, name, normalize=normalize)
 
@@ -154,7 +155,7 @@ class EmbedDesk:
         first = self._query(query)
         found = []
         for number, document in enumerate(documents):
-            with _numbered("documents", number):
+            with about_one("documents", number):
                 found.append(self._pair(first, document, too_long, model))
         return self._pending(found, None, "documents", normalize=False)
 
@@ -186,7 +187,7 @@ class EmbedDesk:
             raise ConfigError("scores of pairs come from Engine.rank; pooling is none, mean, cls or last here")
         if how == "cls" and not encoder:
             raise ConfigError(
-                "pooling is cls, but the first token of this model has seen nothing else; use last or mean"
+                Option("pooling"), " is cls, but the first token of this model has seen nothing else; use last or mean"
             )
         return how
 
@@ -206,7 +207,7 @@ class EmbedDesk:
             self._waiting = [future for future in self._waiting if not future.done()]
             if len(self._waiting) >= limit:
                 raise EngineBusyError(
-                    f"max_queue is {limit - 1}, and as many calls for embeddings wait; try again later"
+                    Option("max_queue"), f" is {limit - 1}, and as many calls for embeddings wait; try again later"
                 )
             self._waiting.append(job.future)
         self._loop.do(job)
@@ -255,25 +256,24 @@ class EmbedDesk:
         limit = self._loaded.num_ctx
         if too_long == "error":
             raise ContextOverflowError(
-                f"{after}a text has {len(ids)} tokens, but num_ctx is {limit}; shorten it, open the Engine with a "
-                'larger num_ctx where the model can take it, or let it be cut with on_overflow="truncate"'
+                f"{after}a text has {len(ids)} tokens, but ",
+                NUM_CTX,
+                f" is {limit}",
+                advice=[
+                    "shorten it",
+                    ("choose a larger ", NUM_CTX, " where the model can take it"),
+                    ("let it be cut with ", Option("on_overflow", "truncate")),
+                ],
             )
         end = ids[-1:] if self._loaded.tokenizer.add_eos and ids[-1] == self._loaded.tokenizer.eos_id else []
         if room <= len(end):
             raise ContextOverflowError(
-                f"{after}no token of a text has room, for num_ctx is {limit}; shorten what comes before it, or open "
-                "the Engine with a larger num_ctx"
+                f"{after}no token of a text has room, for ",
+                NUM_CTX,
+                f" is {limit}",
+                advice=["shorten what comes before it", ("choose a larger ", NUM_CTX)],
             )
         return [*ids[: room - len(end)], *end]
-
-
-@contextlib.contextmanager
-def _numbered(name: str | None, number: int) -> Iterator[None]:
-    """Errors about one of several texts say which."""
-    try:
-        yield
-    except EngineError as error:
-        raise (error if name is None else numbered(error, name, number)) from None
 
 
 def _head_pooling(loaded: Loaded, metadata: Metadata) -> Pooling:
@@ -290,6 +290,8 @@ def _head_pooling(loaded: Loaded, metadata: Metadata) -> Pooling:
 
 def _check_options(too_long: object, normalize: object) -> None:
     if too_long not in get_args(TooLong):
-        raise ConfigError(f"on_overflow is one of {', '.join(get_args(TooLong))} for embeddings, got {too_long!r}")
+        raise ConfigError(
+            Option("on_overflow"), f" is one of {', '.join(get_args(TooLong))} for embeddings, got {too_long!r}"
+        )
     if not isinstance(normalize, bool):
-        raise ConfigError(f"normalize is True or False, got {normalize!r}")
+        raise ConfigError(Option("normalize"), f" is True or False, got {normalize!r}")

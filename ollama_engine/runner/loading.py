@@ -8,11 +8,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
 from ollama_engine.config import EngineConfig
-from ollama_engine.errors import ConfigError, ModelFormatError, NoMemoryError, ShapeError
+from ollama_engine.errors import ConfigError, ModelFormatError, NoMemoryError, Option
 from ollama_engine.kvcache import Cache, CacheConfig, LayerShape, make_cache, make_null_cache
 from ollama_engine.kvcache.mask import mask_bytes
 from ollama_engine.ml.backend import MAX_NODES_LIMIT, Backend
@@ -33,6 +33,7 @@ from ollama_engine.models import (
     model_class,
 )
 from ollama_engine.runner.executor import Executor
+from ollama_engine.runner.load_errors import SMALLER, does_not_fit, naming
 from ollama_engine.runner.pooling import read_pooling
 from ollama_engine.tokenizer import Tokenizer, from_metadata
 
@@ -110,7 +111,7 @@ def load(
 
     Raises OSError, ModelFormatError, UnsupportedModelError, ConfigError, NoMemoryError with the report.
     """
-    with _naming(os.fsdecode(path)), contextlib.ExitStack() as undo:
+    with naming(os.fsdecode(path)), contextlib.ExitStack() as undo:
         gguf = undo.enter_context(GGUFFile(path))
         metadata = known_values(gguf.metadata)
         factory = model_class(metadata.architecture)
@@ -143,23 +144,12 @@ def load(
             weights.pack()
         except NoMemoryError as error:
             report = error.report or _report(backend, weights, planned_cache, planned_masks)
-            raise NoMemoryError(f"{gguf.path} does not fit: {error}\n{report}", report) from error
+            raise does_not_fit(gguf.path, error, report) from error
         undo.pop_all()
     return Loaded(
         os.fsdecode(path), config, gguf, tokenizer, backend, weights, model, cache, executor,
         isinstance(model, TextEncoder),
     )  # fmt: skip
-
-
-@contextlib.contextmanager
-def _naming(path: str) -> Iterator[None]:
-    """Errors about what is in the file say which file; what its tensors are not fit for is an error of the file."""
-    try:
-        yield
-    except ShapeError as error:
-        raise ModelFormatError(f"{path}: its tensors cannot be computed with: {error}") from error
-    except ModelFormatError as error:
-        raise error if path in str(error) else type(error)(f"{path}: {error}") from error
 
 
 def _batch_size(config: EngineConfig) -> int:
@@ -186,7 +176,8 @@ def _refuse_if_too_large(backend: Backend, weights: Weights) -> None:
         if plan[device.name]["weights"] > device.memory_free:
             raise NoMemoryError(
                 f"weights of {plan[device.name]['weights'] >> 20} MiB on {device.name}, which has "
-                f"{device.memory_free >> 20} MiB free; lower gpu_layers"
+                f"{device.memory_free >> 20} MiB free",
+                advice=[("lower ", Option("gpu_layers"))],
             )
 
 
@@ -218,8 +209,8 @@ def _refuse_cache_if_too_large(backend: Backend, planned: dict[str, int], masks:
         if cache + beside > free:
             also = f" and {beside >> 20} MiB for masks" if beside else ""
             raise NoMemoryError(
-                f"the cache takes {cache >> 20} MiB{also} on {device.name}, which has {free >> 20} MiB free; lower "
-                "num_ctx, parallel or batch_size, or choose a smaller kv_cache_type"
+                f"the cache takes {cache >> 20} MiB{also} on {device.name}, which has {free >> 20} MiB free",
+                advice=SMALLER,
             )
 
 
@@ -285,7 +276,9 @@ def _decide_flash_attention(backend: Backend, config: EngineConfig, layers: tupl
         if not backend.supports_flash_attention(number, *layer, dtype)
     ]
     if unsupported and config.flash_attention == "on":
-        raise ConfigError(f"flash_attention is on, but {', '.join(unsupported)} has no kernel for this model's heads")
+        raise ConfigError(
+            Option("flash_attention"), f" is on, but {', '.join(unsupported)} has no kernel for this model's heads"
+        )
     if unsupported:
         log.info("flash attention is off: %s has no kernel for this model's heads", ", ".join(unsupported))
     return not unsupported

@@ -21,11 +21,11 @@ from ollama_engine.cli.bench.plan import Plan
 from ollama_engine.cli.bench.report import report
 from ollama_engine.cli.bench.result import conditions, medians, peak_rss_bytes, rows
 from ollama_engine.cli.bench.streams import measure_streams
-from ollama_engine.cli.errors import UsageError
 from ollama_engine.cli.options import add_model, add_options, build, model_path
 from ollama_engine.cli.progress import LoadingBar, StatusLine
 from ollama_engine.config import DEFAULT_NUM_CTX, EngineConfig
 from ollama_engine.engine import Engine
+from ollama_engine.errors import ConfigError
 from ollama_engine.ml.gguf import GGUFFile
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.runner.loading import load
@@ -98,7 +98,7 @@ def _refuse_encoder(path: str) -> None:
     with GGUFFile(path) as file:
         metadata = Metadata(file.metadata)
         if not metadata.bool("attention.causal", True):
-            raise UsageError(f"bench measures models that write; {metadata.architecture} only reads")
+            raise ConfigError(f"bench measures models that write; {metadata.architecture} only reads")
 
 
 def _trained_context(path: str) -> int:
