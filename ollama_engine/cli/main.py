@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import os
 import sys
@@ -15,7 +16,7 @@ from typing import Any, TextIO
 from ollama_engine import __version__
 from ollama_engine.cli.errors import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, UsageError, describe
 
-__all__ = ["main"]
+__all__ = ["main", "program"]
 
 COMMANDS = {
     "run": "answer a prompt, or one prompt after the other",
@@ -27,6 +28,9 @@ COMMANDS = {
     "quantize": "write a GGUF file again with smaller weights",
     "perplexity": "measure how well a model predicts a text",
 }
+
+COLLECT_AFTER = 50_000
+"""See `program`."""
 
 LOG_VARIABLE = "OLLAMA_ENGINE_LOG"
 TRACE = 5
@@ -46,6 +50,19 @@ environment:
 exit codes:
   {EXIT_OK} done, {EXIT_ERROR} error, {EXIT_USAGE} wrong usage, {EXIT_INTERRUPTED} interrupted
 """
+
+
+def program() -> int:
+    """`main` as a process of its own, which need not look for garbage as often as its host would.
+
+    Importing and loading make objects by the ten thousand that stay: looking through them all again after each 700, as
+    Python does, takes 12 ms of a start, and once more at the end 20 ms, before the system takes all memory back anyway.
+    """
+    gc.set_threshold(COLLECT_AFTER)
+    try:
+        return main()
+    finally:
+        gc.freeze()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -192,4 +209,4 @@ class _Formatter(logging.Formatter):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(program())

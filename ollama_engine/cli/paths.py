@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import os
 from contextlib import suppress
-from difflib import get_close_matches
-from pathlib import Path
 
 __all__ = ["existing"]
 
@@ -16,12 +14,20 @@ SHOWN = 3
 
 def existing(text: str) -> str:
     """The path itself. Raises FileNotFoundError, which offers names that are nearly the same, where nothing is."""
-    path = Path(text)
-    if os.path.lexists(path):
+    if os.path.lexists(text):
         return text
+    near = _near(text)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT) + hint, text)
+
+
+def _near(text: str) -> list[str]:
+    # Most paths exist, and these take longer to import than a command to be read.
+    from difflib import get_close_matches  # noqa: PLC0415
+    from pathlib import Path  # noqa: PLC0415
+
+    path = Path(text)
     names: dict[str, str] = {}
     with suppress(OSError):
         names = {name.lower(): name for name in sorted(os.listdir(path.parent))}
-    near = [str(path.parent / names[name]) for name in get_close_matches(path.name.lower(), names, SHOWN)]
-    hint = f"; did you mean {' or '.join(near)}?" if near else ""
-    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT) + hint, text)
+    return [str(path.parent / names[name]) for name in get_close_matches(path.name.lower(), names, SHOWN)]

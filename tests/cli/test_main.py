@@ -115,7 +115,7 @@ def test_errors_without_words_have_their_name() -> None:
 
 def test_the_console_script_is_this_program() -> None:
     script = next(e for e in entry_points(group="console_scripts") if e.name == "ollama-engine")
-    assert script.load() is main.main
+    assert script.load() is main.program
 
 
 # -- environment -------------------------------------------------------------------------------------------------------
