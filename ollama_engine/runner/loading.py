@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
 
 from ollama_engine.config import EngineConfig
 from ollama_engine.errors import ConfigError, ModelFormatError, NoMemoryError, ShapeError
@@ -18,7 +19,6 @@ from ollama_engine.kvcache.mask import mask_bytes
 from ollama_engine.ml.backend import MAX_NODES_LIMIT, Backend
 from ollama_engine.ml.gguf import IMAGE_PARTS, GGUFFile
 from ollama_engine.ml.hostmem import available_bytes
-from ollama_engine.ml.memory import DeviceMemory, MemoryReport
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.types import block_of
 from ollama_engine.ml.weights import Weights
@@ -35,6 +35,9 @@ from ollama_engine.models import (
 from ollama_engine.runner.executor import Executor
 from ollama_engine.runner.pooling import read_pooling
 from ollama_engine.tokenizer import Tokenizer, from_metadata
+
+if TYPE_CHECKING:
+    from ollama_engine.ml.memory import MemoryReport
 
 log = logging.getLogger(__name__)
 
@@ -305,6 +308,8 @@ def _check_model(model: Model, gguf: GGUFFile) -> None:
 
 
 def _report(backend: Backend, weights: Weights, cache: dict[str, int], masks: int) -> MemoryReport:
+    from ollama_engine.ml.memory import DeviceMemory, MemoryReport  # noqa: PLC0415 (for who asks, and for refusals)
+
     plan, graph = weights.planned(), backend.graph_bytes()
     devices = tuple(
         DeviceMemory(
