@@ -30,7 +30,7 @@ COMMANDS = {
 }
 
 COLLECT_AFTER = 50_000
-"""See `program`."""
+"""New objects that may be garbage, until `program` has them looked through."""
 
 LOG_VARIABLE = "OLLAMA_ENGINE_LOG"
 TRACE = 5
@@ -53,12 +53,14 @@ exit codes:
 
 
 def program() -> int:
-    """`main` as a process of its own, which need not look for garbage as often as its host would.
+    """`main` as a process of its own, where settings of the whole process are ours to choose.
 
-    Importing and loading make objects by the ten thousand that stay: looking through them all again after each 700, as
-    Python does, takes 12 ms of a start, and once more at the end 20 ms, before the system takes all memory back anyway.
+    - Importing and loading make objects by the ten thousand that stay: looking through them all again after each 700,
+      as Python does, takes 12 ms of a start, and once more at the end 20 ms, when the system takes all memory back.
+    - numpy's BLAS starts a thread for each CPU, and these spin while a model loads. Nothing here multiplies with it.
     """
     gc.set_threshold(COLLECT_AFTER)
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         return main()
     finally:
