@@ -101,20 +101,23 @@ class Loaded:
 
 
 def load(
-    path: str | os.PathLike[str],
+    source: str | os.PathLike[str] | GGUFFile,
     config: EngineConfig,
     progress: Progress | None = None,
     *,
     logit_rows: int = LOGIT_ROWS,
 ) -> Loaded:
-    """Load a model. `progress` is called with (bytes done, bytes in all) while weights are read.
+    """Load a model from a path, or from its open file, which is closed with it or when this fails.
+
+    `progress` is called with (bytes done, bytes in all) while weights are read.
 
     A step computes up to `logit_rows` rows of logits, or one for each of `config.parallel` sequences if that is more.
 
     Raises OSError, ModelFormatError, UnsupportedModelError, ConfigError, NoMemoryError with the report.
     """
-    with _naming(os.fsdecode(path)), contextlib.ExitStack() as undo:
-        gguf = undo.enter_context(GGUFFile(path))
+    path = source.path if isinstance(source, GGUFFile) else os.fsdecode(source)
+    with _naming(path), contextlib.ExitStack() as undo:
+        gguf = undo.enter_context(source if isinstance(source, GGUFFile) else GGUFFile(path))
         metadata = known_values(gguf.metadata)
         factory = model_class(metadata.architecture)
         tokenizer = from_metadata(gguf.metadata)
@@ -149,7 +152,7 @@ def load(
             raise NoMemoryError(f"{gguf.path} does not fit: {error}\n{report}", report) from error
         undo.pop_all()
     return Loaded(
-        os.fsdecode(path), config, gguf, tokenizer, backend, weights, model, cache, executor,
+        path, config, gguf, tokenizer, backend, weights, model, cache, executor,
         isinstance(model, TextEncoder),
     )  # fmt: skip
 

@@ -25,7 +25,7 @@ from ollama_engine.cli.progress import LoadingBar, StatusLine
 from ollama_engine.config import DEFAULT_NUM_CTX, EngineConfig
 from ollama_engine.ml.gguf import GGUFFile
 from ollama_engine.ml.metadata import Metadata
-from ollama_engine.runner.loading import Loaded, load
+from ollama_engine.runner.loading import load
 
 __all__ = ["add_arguments", "main"]
 
@@ -92,9 +92,14 @@ def _plan(args: argparse.Namespace, path: str) -> Plan:
     return dataclasses.replace(asked, parallel=PLOT_PARALLEL, depths=depths)
 
 
-def _refuse_encoder(loaded: Loaded) -> None:
-    if loaded.is_encoder:
-        raise UsageError(f"bench measures models that write; {loaded.gguf.architecture} only reads")
+def _open_writer(path: str) -> GGUFFile:
+    """The model's file. Raises UsageError for an encoder."""
+    file = GGUFFile(path)
+    metadata = Metadata(file.metadata)
+    if not metadata.bool("attention.causal", True):
+        file.close()
+        raise UsageError(f"bench measures models that write; {metadata.architecture} only reads")
+    return file
 
 
 def _trained_context(path: str) -> int:
@@ -106,10 +111,9 @@ def _trained_context(path: str) -> int:
 def _measure(path: str, plan: Plan, single: EngineConfig, shared: EngineConfig) -> dict[str, Any]:
     with StatusLine(sys.stderr) as line:
         started = time.perf_counter()
-        loaded = load(path, single, LoadingBar(line, "loading"))
+        loaded = load(_open_writer(path), single, LoadingBar(line, "loading"))
         load_seconds = time.perf_counter() - started
         with closing(loaded):
-            _refuse_encoder(loaded)
             samples = measure_parts(loaded, plan, line.show)
             behind = measure_depths(loaded, plan, line.show)
             told = conditions(loaded, plan)
