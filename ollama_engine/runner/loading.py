@@ -115,9 +115,9 @@ def load(
 
     Raises OSError, ModelFormatError, UnsupportedModelError, ConfigError, NoMemoryError with the report.
     """
-    path = os.fsdecode(source) if isinstance(source, (str, os.PathLike)) else source.path
+    path = source.path if isinstance(source, GGUFFile) else os.fsdecode(source)
     with _naming(path), contextlib.ExitStack() as undo:
-        gguf = undo.enter_context(GGUFFile(path) if isinstance(source, (str, os.PathLike)) else source)
+        gguf = undo.enter_context(source if isinstance(source, GGUFFile) else GGUFFile(path))
         metadata = known_values(gguf.metadata)
         factory = model_class(metadata.architecture)
         tokenizer = from_metadata(gguf.metadata)
