@@ -15,7 +15,6 @@ from ollama_engine.config import CacheType, EngineConfig, FlashAttention
 from ollama_engine.errors import ClosedError
 from ollama_engine.ml.device import devices as all_devices
 from ollama_engine.ml.device_info import Device
-from ollama_engine.ml.memory import MemoryReport
 from ollama_engine.option_names import refuses_unknown
 from ollama_engine.runner.core import Core
 from ollama_engine.runner.desk import Desk, check_forkable
@@ -23,7 +22,6 @@ from ollama_engine.runner.embed_methods import EmbedMethods
 from ollama_engine.runner.loading import Loaded, load
 from ollama_engine.runner.loop import Loop
 from ollama_engine.runner.metrics import MetricsSnapshot
-from ollama_engine.runner.model_info import ModelInfo, model_info
 from ollama_engine.runner.monitor import Monitor, SlotInfo
 from ollama_engine.runner.prompts import Prompt, Prompts, is_many
 from ollama_engine.runner.request import Completion, Request
@@ -34,6 +32,9 @@ from ollama_engine.sample import SamplingParams
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from ollama_engine.ml.memory import MemoryReport
+    from ollama_engine.runner.model_info import ModelInfo
 
 _DEFAULT_PARAMS = SamplingParams()
 
@@ -285,6 +286,8 @@ class Engine(EmbedMethods):
     @property
     def info(self) -> ModelInfo:
         """What the model file says of itself."""
+        from ollama_engine.runner.model_info import model_info  # noqa: PLC0415 (nothing but this needs it)
+
         return model_info(self._open())
 
     @property

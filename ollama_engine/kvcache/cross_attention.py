@@ -183,6 +183,9 @@ class CrossAttentionCache:
             raise ConfigError("images cannot be taken out of the cache; save sequences of text only")
         return []
 
+    def require_restore(self, saved: Sequence[SavedRows], without: Collection[int] = ()) -> None:
+        """Nothing to put back."""
+
     def restore(self, sequence: int, saved: Sequence[SavedRows]) -> None:
         """Nothing to put back."""
 

@@ -181,6 +181,9 @@ class NullCache:
         """Nothing."""
         return []
 
+    def require_restore(self, saved: Sequence[SavedRows], without: Collection[int] = ()) -> None:
+        """Nothing to put back."""
+
     def restore(self, sequence: int, saved: Sequence[SavedRows]) -> None:
         """Nothing to put back."""
 

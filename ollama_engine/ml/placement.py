@@ -6,7 +6,6 @@ import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from ollama_engine.config import RANGES, FlashAttention, check_options
 from ollama_engine.errors import ConfigError, Option
@@ -114,21 +113,23 @@ def _own_cpus() -> set[int]:
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
-def _physical(cpus: set[int], topology: Path = Path("/sys/devices/system/cpu")) -> set[str]:
+def _physical(cpus: set[int], topology: str | os.PathLike[str] = "/sys/devices/system/cpu") -> set[str]:
     """Groups of hardware threads that share one core; one entry for each cpu where that is unknown."""
     groups = set()
     for cpu in cpus:
         try:
-            groups.add((topology / f"cpu{cpu}/topology/thread_siblings_list").read_text(encoding="ascii").strip())
+            with open(os.path.join(topology, f"cpu{cpu}/topology/thread_siblings_list"), encoding="ascii") as file:
+                groups.add(file.read().strip())
         except OSError:
             groups.add(str(cpu))
     return groups
 
 
-def _cgroup_cpus(path: Path = Path("/sys/fs/cgroup/cpu.max")) -> int | None:
+def _cgroup_cpus(path: str | os.PathLike[str] = "/sys/fs/cgroup/cpu.max") -> int | None:
     """CPUs that the control group allows (quota / period, rounded up), None when it sets no limit."""
     try:
-        quota, period = path.read_text(encoding="ascii").split()
+        with open(path, encoding="ascii") as file:
+            quota, period = file.read().split()
     except (OSError, ValueError):
         return None
     return None if quota == "max" else max(1, -(-int(quota) // int(period)))

@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
 
 from ollama_engine.config import EngineConfig
 from ollama_engine.errors import ConfigError, ModelFormatError, NoMemoryError, Option
@@ -18,7 +19,6 @@ from ollama_engine.kvcache.mask import mask_bytes
 from ollama_engine.ml.backend import MAX_NODES_LIMIT, Backend
 from ollama_engine.ml.gguf import IMAGE_PARTS, GGUFFile
 from ollama_engine.ml.hostmem import available_bytes
-from ollama_engine.ml.memory import DeviceMemory, MemoryReport
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.types import block_of
 from ollama_engine.ml.weights import Weights
@@ -36,6 +36,9 @@ from ollama_engine.runner.executor import Executor
 from ollama_engine.runner.load_errors import SMALLER, does_not_fit, naming
 from ollama_engine.runner.pooling import read_pooling
 from ollama_engine.tokenizer import Tokenizer, from_metadata
+
+if TYPE_CHECKING:
+    from ollama_engine.ml.memory import MemoryReport
 
 log = logging.getLogger(__name__)
 
@@ -99,20 +102,23 @@ class Loaded:
 
 
 def load(
-    path: str | os.PathLike[str],
+    source: str | os.PathLike[str] | GGUFFile,
     config: EngineConfig,
     progress: Progress | None = None,
     *,
     logit_rows: int = LOGIT_ROWS,
 ) -> Loaded:
-    """Load a model. `progress` is called with (bytes done, bytes in all) while weights are read.
+    """Load a model from a path, or from its open file, which is closed with it or when this fails.
+
+    `progress` is called with (bytes done, bytes in all) while weights are read.
 
     A step computes up to `logit_rows` rows of logits, or one for each of `config.parallel` sequences if that is more.
 
     Raises OSError, ModelFormatError, UnsupportedModelError, ConfigError, NoMemoryError with the report.
     """
-    with naming(os.fsdecode(path)), contextlib.ExitStack() as undo:
-        gguf = undo.enter_context(GGUFFile(path))
+    path = source.path if isinstance(source, GGUFFile) else os.fsdecode(source)
+    with naming(path), contextlib.ExitStack() as undo:
+        gguf = undo.enter_context(source if isinstance(source, GGUFFile) else GGUFFile(path))
         metadata = known_values(gguf.metadata)
         factory = model_class(metadata.architecture)
         tokenizer = from_metadata(gguf.metadata)
@@ -147,7 +153,7 @@ def load(
             raise does_not_fit(gguf.path, error, report) from error
         undo.pop_all()
     return Loaded(
-        os.fsdecode(path), config, gguf, tokenizer, backend, weights, model, cache, executor,
+        path, config, gguf, tokenizer, backend, weights, model, cache, executor,
         isinstance(model, TextEncoder),
     )  # fmt: skip
 
@@ -298,6 +304,8 @@ def _check_model(model: Model, gguf: GGUFFile) -> None:
 
 
 def _report(backend: Backend, weights: Weights, cache: dict[str, int], masks: int) -> MemoryReport:
+    from ollama_engine.ml.memory import DeviceMemory, MemoryReport  # noqa: PLC0415 (for who asks, and for refusals)
+
     plan, graph = weights.planned(), backend.graph_bytes()
     devices = tuple(
         DeviceMemory(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import subprocess
+import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -155,7 +157,32 @@ def test_errors_without_words_have_their_name() -> None:
 
 def test_the_console_script_is_this_program() -> None:
     script = next(e for e in entry_points(group="console_scripts") if e.name == "ollama-engine")
-    assert script.load() is main.main
+    assert script.load() is main.program
+
+
+def test_the_process_of_a_program_is_set_up_to_start_and_end_soon() -> None:
+    """What `program` does, seen by a handler that runs at the very end."""
+    code = (
+        "import atexit, gc, os, sys\n"
+        "from ollama_engine.cli.main import program\n"
+        "atexit.register(lambda: print(gc.get_threshold()[0], gc.get_freeze_count() > 1000,"
+        " os.environ['OPENBLAS_NUM_THREADS']))\n"
+        "sys.exit(program())"
+    )
+    unset = {name: value for name, value in environment().items() if name != "OPENBLAS_NUM_THREADS"}
+    for env, threads in ((unset, "1"), ({**unset, "OPENBLAS_NUM_THREADS": "3"}, "3")):
+        done = subprocess.run(
+            [sys.executable, "-c", code, "devices"], capture_output=True, text=True, env=env, timeout=60, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.splitlines()[-1] == f"{main.COLLECT_AFTER} True {threads}"
+
+
+def test_main_leaves_the_process_as_it_is(cli) -> None:
+    """It may be called by a program of somebody else's."""
+    before = (gc.get_threshold(), gc.get_freeze_count(), dict(os.environ))
+    assert cli("devices").code == 0
+    assert (gc.get_threshold(), gc.get_freeze_count(), dict(os.environ)) == before
 
 
 # -- environment -------------------------------------------------------------------------------------------------------

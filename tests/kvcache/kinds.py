@@ -22,12 +22,12 @@ from ollama_engine.kvcache import (
     Cache,
     CacheConfig,
     CompositeCache,
-    CrossAttentionCache,
     LayerShape,
-    NullCache,
     Visibility,
     make_cache,
 )
+from ollama_engine.kvcache.cross_attention import CrossAttentionCache
+from ollama_engine.kvcache.null import NullCache
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.placement import BackendParams

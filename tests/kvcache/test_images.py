@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from ollama_engine.errors import ContextOverflowError
-from ollama_engine.kvcache import CacheConfig, CompositeCache, CrossAttentionCache, ImageSlots, LayerShape, make_cache
+from ollama_engine.kvcache import CacheConfig, CompositeCache, LayerShape, make_cache
+from ollama_engine.kvcache.cross_attention import CrossAttentionCache
+from ollama_engine.kvcache.images import ImageSlots
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.placement import BackendParams
 from tests.kvcache.kinds import IMAGE_ROWS, KINDS, Fed, answers, fed, shape

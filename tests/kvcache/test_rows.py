@@ -82,6 +82,9 @@ def test_too_few_cells_change_nothing(kind: Kind) -> None:
         before = answers(there.cache)
         with pytest.raises(ContextOverflowError, match="do not fit"):
             there.cache.restore(0, saved)
+        with pytest.raises(ContextOverflowError, match="do not fit"):
+            there.cache.require_restore(saved, [1])  # who leaves one cell
+        there.cache.require_restore(saved, range(1, 10))
         assert answers(there.cache) == before
         there.remove(1)
 
