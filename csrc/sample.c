@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "dist.h"
+#include "history.h"
 #include "philox.h"
 #include "select.h"
 
@@ -14,18 +15,11 @@ struct oe_sampler {
     const oe_row_kernels *kernels;
     oe_sample_params params;
     int32_t n_vocab;
-    int32_t n_bias;
     bool has_penalties;
     /* -- random stream -- */
     uint64_t draws;
-    /* -- history: the last n_recent accepted tokens, oldest at recent[recent_start]; unused without a window -- */
-    int32_t *recent; /* [recent_capacity], a ring once it holds repeat_last_n */
-    int32_t recent_capacity, n_recent, recent_start;
-    /* -- touched tokens: the biased ones first, for good, then those in the history -- */
-    int32_t *slot; /* [n_vocab] 1 + index below, 0 where untouched; NULL when nothing can be touched */
-    int32_t *touched, *count;
-    float *bias, *value; /* value: the logit of the current step after penalties and bias */
-    int32_t n_touched, touched_capacity;
+    /* -- what penalties and biases touch; history.value: the logit of the current step after both -- */
+    oe_history history;
     /* -- working memory of a step -- */
     float *block_max;
     uint64_t *keys;
@@ -48,28 +42,6 @@ static bool reserve_keys(oe_sampler *s, int32_t k) {
     return true;
 }
 
-static bool reserve_touched(oe_sampler *s, int32_t more) {
-    if (!s->slot && !(s->slot = calloc((size_t)s->n_vocab, sizeof *s->slot))) {
-        return false;
-    }
-    if (s->n_touched + more <= s->touched_capacity) {
-        return true;
-    }
-    int64_t capacity = 2 * ((int64_t)s->n_touched + more);
-    capacity = capacity < s->n_vocab ? capacity : s->n_vocab;
-    const size_t size = (size_t)capacity * sizeof(int32_t);
-    void *grown[4] = {s->touched, s->count, s->bias, s->value};
-    bool done = true;
-    for (int i = 0; i < 4; i++) {
-        void *moved = realloc(grown[i], size);
-        grown[i] = moved ? moved : grown[i];
-        done = done && moved;
-    }
-    s->touched = grown[0], s->count = grown[1], s->bias = grown[2], s->value = grown[3];
-    s->touched_capacity = done ? (int32_t)capacity : s->touched_capacity;
-    return done;
-}
-
 /* -- life -------------------------------------------------------------------------------------------------------- */
 
 /* The longest row that this sampler may have to draw from. */
@@ -86,7 +58,7 @@ static bool allocate_dist(oe_sampler *s) {
         dist->bins = malloc(OE_DIST_BINS * sizeof *dist->bins);
         dist->head = malloc(OE_DIST_BINS * sizeof *dist->head);
     }
-    const bool needs_dense = is_long && (top_k_is_on(s) || s->has_penalties || s->n_bias);
+    const bool needs_dense = is_long && (top_k_is_on(s) || s->has_penalties || s->history.n_bias);
     if (needs_dense) {
         s->dense = malloc((size_t)s->n_vocab * sizeof *s->dense);
     }
@@ -100,16 +72,6 @@ static bool allocate(oe_sampler *s) {
            (s->params.temperature == 0 || allocate_dist(s));
 }
 
-static int32_t touch(oe_sampler *s, int32_t token) {
-    if (!s->slot[token]) {
-        s->touched[s->n_touched] = token;
-        s->count[s->n_touched] = 0;
-        s->bias[s->n_touched] = 0.0f;
-        s->slot[token] = ++s->n_touched;
-    }
-    return s->slot[token] - 1;
-}
-
 oe_sampler *oe_sampler_create(const oe_sample_params *params, int32_t n_vocab, const oe_row_kernels *kernels,
                               const int32_t *bias_id, const float *bias, int32_t n_bias) {
     oe_sampler *s = calloc(1, sizeof *s);
@@ -119,43 +81,26 @@ oe_sampler *oe_sampler_create(const oe_sample_params *params, int32_t n_vocab, c
     s->kernels = kernels;
     s->params = *params;
     s->n_vocab = n_vocab;
-    s->n_bias = n_bias;
     s->has_penalties = params->repeat_last_n != 0 && (params->repeat_penalty != 1.0f ||
                        params->presence_penalty != 0.0f || params->frequency_penalty != 0.0f);
-    if (!allocate(s) || (n_bias && !reserve_touched(s, n_bias))) {
+    if (!oe_history_init(&s->history, n_vocab, params->repeat_last_n, bias_id, bias, n_bias) || !allocate(s)) {
         oe_sampler_destroy(s);
         return NULL;
-    }
-    for (int32_t i = 0; i < n_bias; i++) {
-        s->bias[touch(s, bias_id[i])] = bias[i];
     }
     return s;
 }
 
 oe_sampler *oe_sampler_copy(const oe_sampler *from) {
-    oe_sampler *s = oe_sampler_create(&from->params, from->n_vocab, from->kernels, from->touched, from->bias,
-                                      from->n_bias);
-    if (!s) {
-        return NULL;
-    }
-    const int32_t more = from->n_touched - from->n_bias;
-    if (from->n_recent) {
-        s->recent = malloc((size_t)from->recent_capacity * sizeof *s->recent);
-    }
-    if ((more && !reserve_touched(s, more)) || (from->n_recent && !s->recent)) {
+    const oe_history *history = &from->history;
+    oe_sampler *s = oe_sampler_create(&from->params, from->n_vocab, from->kernels, history->touched, history->bias,
+                                      history->n_bias);
+    if (s && !oe_history_follow(&s->history, history)) {
         oe_sampler_destroy(s);
         return NULL;
     }
-    for (int32_t i = 0; i < from->n_touched; i++) {
-        s->count[touch(s, from->touched[i])] = from->count[i];
+    if (s) {
+        s->draws = from->draws;
     }
-    if (from->n_recent) {
-        memcpy(s->recent, from->recent, (size_t)from->recent_capacity * sizeof *s->recent);
-        s->recent_capacity = from->recent_capacity;
-    }
-    s->n_recent = from->n_recent;
-    s->recent_start = from->recent_start;
-    s->draws = from->draws;
     return s;
 }
 
@@ -163,92 +108,25 @@ void oe_sampler_destroy(oe_sampler *s) {
     if (!s) {
         return;
     }
-    void *owned[] = {s->recent,    s->slot, s->touched, s->count,   s->bias,    s->value,           s->block_max,
-                     s->keys,      s->dense, s->dist.x, s->dist.id, s->dist.candidates, s->dist.bins, s->dist.head};
+    void *owned[] = {s->block_max, s->keys,      s->dense, s->dist.x, s->dist.id, s->dist.candidates,
+                     s->dist.bins, s->dist.head};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) {
         free(owned[i]);
     }
+    oe_history_free(&s->history);
     free(s);
 }
 
 void oe_sampler_reset(oe_sampler *s) {
-    for (int32_t i = s->n_bias; i < s->n_touched; i++) {
-        s->slot[s->touched[i]] = 0;
-    }
-    for (int32_t i = 0; i < s->n_bias; i++) {
-        s->count[i] = 0;
-    }
-    s->n_touched = s->n_bias;
-    s->n_recent = s->recent_start = 0;
+    oe_history_reset(&s->history);
     s->draws = 0;
 }
 
 uint64_t oe_sampler_draws(const oe_sampler *s) { return s->draws; }
 
-/* -- history ----------------------------------------------------------------------------------------------------- */
-
-static void forget(oe_sampler *s, int32_t token) {
-    const int32_t i = s->slot[token] - 1;
-    if (--s->count[i] > 0 || i < s->n_bias) {
-        return;
-    }
-    const int32_t last = --s->n_touched;
-    s->touched[i] = s->touched[last];
-    s->count[i] = s->count[last];
-    s->bias[i] = s->bias[last];
-    s->slot[s->touched[i]] = i + 1;
-    s->slot[token] = 0;
-}
-
-static bool reserve_recent(oe_sampler *s, int64_t more) {
-    const int32_t window = s->params.repeat_last_n;
-    int64_t needed = s->n_recent + more;
-    needed = needed < window ? needed : window;
-    if (needed <= s->recent_capacity) {
-        return true;
-    }
-    int64_t capacity = 2 * needed < window ? 2 * needed : window; /* not a ring before it is full: nothing to unroll */
-    int32_t *recent = realloc(s->recent, (size_t)capacity * sizeof *recent);
-    if (recent) {
-        s->recent = recent;
-        s->recent_capacity = (int32_t)capacity;
-    }
-    return recent != NULL;
-}
-
-static void remember(oe_sampler *s, int32_t token) {
-    const int32_t window = s->params.repeat_last_n;
-    if (window > 0 && s->n_recent == window) {
-        const int32_t oldest = s->recent[s->recent_start];
-        s->recent[s->recent_start] = token;
-        s->recent_start = s->recent_start + 1 == window ? 0 : s->recent_start + 1;
-        s->count[touch(s, token)] += 1; /* first, so that a token which leaves and enters keeps its slot */
-        forget(s, oldest);
-        return;
-    }
-    if (window > 0) {
-        s->recent[s->n_recent++] = token;
-    }
-    s->count[touch(s, token)] += 1;
-}
-
 oe_sample_status oe_sampler_accept(oe_sampler *s, const int32_t *tokens, int64_t n) {
-    const int32_t window = s->params.repeat_last_n;
-    if (!s->has_penalties || n <= 0) {
-        return OE_SAMPLE_OK;
-    }
-    if (window > 0 && n > window) { /* the others would be forgotten before the call ends */
-        tokens += n - window;
-        n = window;
-    }
-    const int32_t untouched = s->n_vocab - s->n_touched;
-    if (!reserve_touched(s, n < untouched ? (int32_t)n : untouched) || (window > 0 && !reserve_recent(s, n))) {
-        return OE_SAMPLE_NO_MEMORY;
-    }
-    for (int64_t i = 0; i < n; i++) {
-        remember(s, tokens[i]);
-    }
-    return OE_SAMPLE_OK;
+    const bool kept = !s->has_penalties || n <= 0 || oe_history_accept(&s->history, tokens, n);
+    return kept ? OE_SAMPLE_OK : OE_SAMPLE_NO_MEMORY;
 }
 
 /* -- one step ---------------------------------------------------------------------------------------------------- */
@@ -258,23 +136,24 @@ static float below_infinity(float x) { return x <= FLT_MAX ? x : FLT_MAX; } /* f
 /* Repeat penalty: N. Keskar et al., "CTRL", 2019, section 4.1, with llama.cpp's rule for negative logits (multiply, so
  * that both signs lose). Presence and frequency: OpenAI's API reference. The bias comes last and is added as it is. */
 static float touched_logit(const oe_sampler *s, int32_t i, float x) {
-    if (s->count[i] > 0) {
+    if (s->history.count[i] > 0) {
         x = x > 0.0f ? x / s->params.repeat_penalty : x * s->params.repeat_penalty;
-        x -= (float)s->count[i] * s->params.frequency_penalty + s->params.presence_penalty;
+        x -= (float)s->history.count[i] * s->params.frequency_penalty + s->params.presence_penalty;
     }
-    return below_infinity(below_infinity(x) + s->bias[i]); /* +inf and a ban would be NaN */
+    return below_infinity(below_infinity(x) + s->history.bias[i]); /* +inf and a ban would be NaN */
 }
 
 static oe_row make_row(const oe_sampler *s, const float *logits) {
     oe_row row = {.logits = {logits, s->block_max, s->n_vocab}};
-    if (s->n_touched) {
-        for (int32_t i = 0; i < s->n_touched; i++) {
-            s->value[i] = touched_logit(s, i, logits[s->touched[i]]);
+    const oe_history *h = &s->history;
+    if (h->n_touched) {
+        for (int32_t i = 0; i < h->n_touched; i++) {
+            h->value[i] = touched_logit(s, i, logits[h->touched[i]]);
         }
-        row.n_touched = s->n_touched;
-        row.touched = s->touched;
-        row.value = s->value;
-        row.slot = s->slot;
+        row.n_touched = h->n_touched;
+        row.touched = h->touched;
+        row.value = h->value;
+        row.slot = h->slot;
     }
     return row;
 }

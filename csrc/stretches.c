@@ -37,11 +37,23 @@ static int zero(void *all, size_t i) {
     return 0;
 }
 
+// What Linux maps around a page that it maps, as far as it has it (fault_around_bytes): to ask for every single page
+// would have it look for each of them once more, which takes two thirds as long again.
+static const size_t AROUND = 64 << 10;
+
 static int populate(void *all, size_t i) {
 #ifdef MADV_POPULATE_READ
     const memory m = nth(all, i);
-    const size_t before = (uintptr_t)m.start % (size_t)sysconf(_SC_PAGESIZE);
-    return madvise(m.start - before, m.size + before, MADV_POPULATE_READ);
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t end = (uintptr_t)m.start + m.size;
+    for (uintptr_t at = (uintptr_t)m.start / page * page; at < end; at = (at / AROUND + 1) * AROUND) {
+        // Two pages: one that had to be read from the file comes alone, and then the next brings the others.
+        const size_t size = end - at < 2 * page ? end - at : 2 * page;
+        if (madvise((void *)at, size, MADV_POPULATE_READ) != 0) {
+            return -1;
+        }
+    }
+    return 0;
 #else
     (void)all;
     (void)i;

@@ -10,8 +10,9 @@ Importing this package loads no backend and starts no thread: a name is imported
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from ollama_engine.lazy import lazy_names
 
 if TYPE_CHECKING:
     from ollama_engine.config import EngineConfig
@@ -77,13 +78,4 @@ _HOMES = {
     "Usage": "runner.request",
 }
 
-
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{home}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

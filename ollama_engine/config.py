@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, fields, replace
 from numbers import Real
 from typing import Any, Literal, TypeVar, get_args
 
-from ollama_engine.errors import ConfigError
+from ollama_engine.errors import ConfigError, Option
+from ollama_engine.option_names import refuses_unknown
 
 __all__ = ["CHOICES", "DEFAULT_NUM_CTX", "RANGES", "CacheType", "EngineConfig", "FlashAttention", "OneVector",
            "Pooling", "check_options", "documented"]  # fmt: skip
@@ -52,6 +53,7 @@ def documented(cls: type[_T]) -> type[_T]:
     return cls
 
 
+@refuses_unknown()
 @documented
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
@@ -124,7 +126,7 @@ def _integer(name: str, value: object, low: int, high: int) -> int:
     except TypeError:
         number = None
     if number is None or isinstance(value, bool) or not low <= number <= high:
-        raise ConfigError(f"{name} is a whole number from {low} to {high}, got {value!r}")
+        raise ConfigError(Option(name), f" is a whole number from {low} to {high}, got {value!r}")
     return number
 
 
@@ -132,7 +134,7 @@ def _choice(name: str, value: object, choices: tuple[str, ...]) -> object:
     if isinstance(value, bool) and {"on", "off"} < set(choices):
         return "on" if value else "off"
     if value not in choices:
-        raise ConfigError(f"{name} is one of {', '.join(choices)}, got {value!r}")
+        raise ConfigError(Option(name), f" is one of {', '.join(choices)}, got {value!r}")
     return value
 
 
@@ -140,11 +142,11 @@ def _shares(name: str, value: object) -> tuple[float, ...]:
     shares = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else ()
     numbers = tuple(float(s) for s in shares if isinstance(s, Real) and 0 <= float(s) < math.inf)
     if len(numbers) != len(shares) or not sum(numbers) > 0:
-        raise ConfigError(f"{name} is a share >= 0 for each GPU with a positive sum, got {value!r}")
+        raise ConfigError(Option(name), f" is a share >= 0 for each GPU with a positive sum, got {value!r}")
     return numbers
 
 
 def _switch(name: str, value: object) -> bool:
     if not isinstance(value, bool):
-        raise ConfigError(f"{name} is True or False, got {value!r}")
+        raise ConfigError(Option(name), f" is True or False, got {value!r}")
     return value

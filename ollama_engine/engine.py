@@ -15,33 +15,36 @@ from ollama_engine.config import CacheType, EngineConfig, FlashAttention
 from ollama_engine.errors import ClosedError
 from ollama_engine.ml.device import devices as all_devices
 from ollama_engine.ml.device_info import Device
-from ollama_engine.ml.memory import MemoryReport
+from ollama_engine.option_names import refuses_unknown
 from ollama_engine.runner.core import Core
 from ollama_engine.runner.desk import Desk, check_forkable
 from ollama_engine.runner.embed_methods import EmbedMethods
 from ollama_engine.runner.loading import Loaded, load
 from ollama_engine.runner.loop import Loop
 from ollama_engine.runner.metrics import MetricsSnapshot
-from ollama_engine.runner.model_info import ModelInfo, model_info
 from ollama_engine.runner.monitor import Monitor, SlotInfo
-from ollama_engine.runner.prompts import Prompt, Prompts, is_many, many
+from ollama_engine.runner.prompts import Prompt, Prompts, is_many
 from ollama_engine.runner.request import Completion, Request
 from ollama_engine.runner.stream import Stream
-from ollama_engine.runner.terms import RequestOptions, Terms
+from ollama_engine.runner.terms import RequestOptions, Terms, options_elsewhere
 from ollama_engine.runner.together import Together
 from ollama_engine.sample import SamplingParams
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from ollama_engine.ml.memory import MemoryReport
+    from ollama_engine.runner.model_info import ModelInfo
+
 _DEFAULT_PARAMS = SamplingParams()
 
 
+@refuses_unknown(options_elsewhere)
 class Engine(EmbedMethods):
     """A loaded model, shared by any number of threads and asyncio tasks: their requests are computed together.
 
     Args:
-        model: path of a GGUF file, or of any part of a split one.
+        model: path of a GGUF file, or of any part of a split one; `demo.path()` is the one inside of this package.
         num_ctx: tokens that one request may hold, prompt and answer; None takes what the model was trained for, at most
             4096. More than it was trained for is logged as a warning.
         parallel: requests computed side by side; others wait. They share num_ctx * parallel cells of the cache, which
@@ -53,7 +56,7 @@ class Engine(EmbedMethods):
         gpu_layers: layers on GPUs, counted from the last; None takes all when there is a GPU.
         main_gpu: the GPU to use, unless `tensor_split` names several.
         tensor_split: share of the layers for each GPU.
-        flash_attention: "auto", "on" or "off".
+        flash_attention: "auto", "on" or "off"; True and False are on and off.
         kv_cache_type: element type of keys and values: "f32", "f16", "bf16", "q8_0" or "q4_0".
         mmap: read weights from the mapped file instead of copying them. Nobody may shorten the file meanwhile: the
             system ends a process that reads where a mapped file no longer is.
@@ -132,20 +135,21 @@ class Engine(EmbedMethods):
         self, prompt: Prompt | Prompts, params: SamplingParams = _DEFAULT_PARAMS, *, n: int | None = None,
         **options: Unpack[RequestOptions],
     ) -> Completion | list[Completion]:  # fmt: skip
-        """The whole answer to a prompt (text, or token ids that are taken as they are); a list of prompts gives a list.
+        """The whole answer to a prompt (text, or token ids as they are); a list or tuple of prompts gives a list.
 
         `n` asks for as many answers to each prompt, which share what is computed of it, and gives one flat list: those
         to the first prompt first. Where `params` have a seed, answer i of a prompt has `seed + i`.
 
-        Keyword arguments: see `RequestOptions`. Raises ContextOverflowError for a prompt longer than num_ctx unless
-        `on_overflow` says otherwise; TokenizerError for ids outside of the vocabulary and text that it cannot express;
-        ConfigError for an empty prompt or one of another type; SamplingError when the model computes NaN or every token
-        is banned; EngineBusyError when too many requests wait; DeadlineError when `timeout` is over; ClosedError when
-        the Engine is closed, before or meanwhile. The first answer of several that fails ends the call, and the others.
+        Keyword arguments: see `RequestOptions`. Raises ContextOverflowError for a prompt that leaves no place for an
+        answer unless `on_overflow` says otherwise; TokenizerError for ids outside of the vocabulary and text that it
+        cannot express; ConfigError for an empty prompt or one of another type; SamplingError when the model computes
+        NaN or every token is banned; EngineBusyError when too many requests wait; DeadlineError when `timeout` is over;
+        ClosedError when the Engine is closed, before or meanwhile. The first answer of several that fails ends the
+        call, and the others.
         """
         if n is not None or is_many(prompt):
             together = Together()
-            self._ready().start_all(together.member, many(prompt), params, n, options)
+            self._ready().start_all(together.member, prompt, params, n, options)
             return together.completions()
         request = Request(self, watched=True)
         try:
@@ -206,7 +210,7 @@ class Engine(EmbedMethods):
         if n is not None or is_many(prompt):
             from ollama_engine.runner.astream import AsyncStream, completions  # noqa: PLC0415
 
-            streams = self._ready().start_all(lambda: AsyncStream(self), many(prompt), params, n, options)
+            streams = self._ready().start_all(lambda: AsyncStream(self), prompt, params, n, options)
             return await completions(streams)
         return await self.astream(cast(Prompt, prompt), params, **options).completion()
 
@@ -282,6 +286,8 @@ class Engine(EmbedMethods):
     @property
     def info(self) -> ModelInfo:
         """What the model file says of itself."""
+        from ollama_engine.runner.model_info import model_info  # noqa: PLC0415 (nothing but this needs it)
+
         return model_info(self._open())
 
     @property

@@ -2,6 +2,7 @@
 
     EngineError
     ├── ConfigError             ValueError    an option is out of range, unknown, or contradicts another
+    │   └── UnknownOptionError  TypeError     a keyword argument that is none; says which one may be meant
     ├── ModelFormatError        ValueError    the file is not a GGUF that can be read, or holds wrong tensors
     │   └── UnsupportedModelError             the file is sound, but its architecture or tokenizer is unknown here
     ├── TokenizerError          ValueError    text or ids that the vocabulary cannot take
@@ -18,9 +19,15 @@
 
 Each is also the builtin named beside it, so `except ValueError` keeps working. `http_status` is what a server
 should answer when a request ends with it.
+
+A message that names an option holds it as an `Option`, and so does its advice. `str` writes them as Python does; a
+caller whose users set options in another way (flags, fields of a request) has `EngineError.told` write them its way.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 __all__ = [
     "ClosedError",
@@ -33,26 +40,83 @@ __all__ = [
     "EngineError",
     "ModelFormatError",
     "NoMemoryError",
+    "Option",
     "SamplingError",
     "SessionFormatError",
     "ShapeError",
     "TokenizerError",
+    "UnknownOptionError",
     "UnsupportedModelError",
 ]
 
 
+class Option(NamedTuple):
+    """An option that a message names, alone or with the value that would help."""
+
+    name: str
+    value: str | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.value is None else f'{self.name}="{self.value}"'
+
+
+Phrase = str | tuple[str | Option, ...]
+"""Words, among them names of options."""
+
+
 class EngineError(Exception):
-    """Base of all errors raised by ollama_engine."""
+    """Base of all errors raised by ollama_engine: what was expected and came, and `advice`, each a way out of it."""
 
     http_status = 500
     text_number: int | None = None
     """Which text of a list the error is about, from 0; None where it is about no one of them."""
+
+    def __init__(self, *parts: str | Option, advice: Iterable[Phrase] = ()) -> None:
+        self.parts = parts
+        self.advice = tuple(advice)
+        super().__init__(self.told())
+
+    @property
+    def option(self) -> str | None:
+        """The option whose value is wrong: a message that begins with one is about it."""
+        return self.parts[0].name if self.parts and isinstance(self.parts[0], Option) else None
+
+    def told(self, write: Callable[[Option], str | None] = str) -> str:
+        """The message. `write` says how callers write an option; advice with one that they cannot is left out."""
+        said = "".join(part if isinstance(part, str) else write(part) or str(part) for part in self.parts)
+        ways = [way for phrase in self.advice if (way := _written(phrase, write)) is not None]
+        return f"{said}; {_either(ways)}" if ways else said
+
+    def behind(self, *where: str) -> EngineError:
+        """The same error, with where it happened before what it says."""
+        told = type(self)(*where, *self.parts, advice=self.advice)
+        told.__dict__ |= {name: value for name, value in vars(self).items() if name not in ("parts", "advice")}
+        told.args = (told.told(),)
+        return told
+
+
+def _written(phrase: Phrase, write: Callable[[Option], str | None]) -> str | None:
+    words = [
+        part if isinstance(part, str) else write(part) for part in ((phrase,) if isinstance(phrase, str) else phrase)
+    ]
+    return None if None in words else "".join(word for word in words if word is not None)
+
+
+def _either(ways: list[str]) -> str:
+    """One, "one or another", "one, another, or a third"."""
+    if len(ways) < 3:
+        return " or ".join(ways)
+    return f"{', '.join(ways[:-1])}, or {ways[-1]}"
 
 
 class ConfigError(EngineError, ValueError):
     """An option is out of range, unknown, or contradicts another."""
 
     http_status = 400
+
+
+class UnknownOptionError(ConfigError, TypeError):
+    """A keyword argument that the call does not take."""
 
 
 class ModelFormatError(EngineError, ValueError):
@@ -86,9 +150,14 @@ class ContextOverflowError(EngineError, ValueError):
 class NoMemoryError(EngineError, MemoryError):
     """An allocation failed. `report` says what was planned for each device, or is None outside of loading."""
 
-    def __init__(self, message: str, report: object | None = None) -> None:
-        super().__init__(message)
+    def __init__(self, *parts: str | Option, advice: Iterable[Phrase] = (), report: object | None = None) -> None:
         self.report = report
+        super().__init__(*parts, advice=advice)
+
+    def told(self, write: Callable[[Option], str | None] = str) -> str:
+        """The message, and below it the report."""
+        said = super().told(write)
+        return said if self.report is None else f"{said}\n{self.report}"
 
 
 class DeviceError(EngineError, OSError):

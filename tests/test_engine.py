@@ -78,10 +78,21 @@ def test_max_tokens(tiny: Engine, n: int) -> None:
     assert (found.usage.prompt_tokens, found.usage.completion_tokens) == (len(PROMPT), n)
 
 
-@pytest.mark.parametrize("n_prompt", [1, 100, 127, 128])
+@pytest.mark.parametrize("n_prompt", [1, 100, 127])
 def test_prompt_and_answer_together_fill_num_ctx_and_no_more(tiny: Engine, n_prompt: int) -> None:
     found = tiny.generate([7] * n_prompt, SamplingParams(max_tokens=None, logit_bias=NO_END, seed=1))
     assert (len(found.tokens), found.finish_reason) == (128 - n_prompt, "length")
+
+
+def test_a_prompt_that_leaves_no_place_for_an_answer(tiny: Engine) -> None:
+    full, params = [7] * 128, SamplingParams(max_tokens=20, logit_bias=NO_END, seed=1)
+    with pytest.raises(ContextOverflowError, match="has 128 tokens, but num_ctx is 128: no place is left for an answ"):
+        tiny.generate(full, params)
+    assert tiny.generate(full, SamplingParams(max_tokens=0)).finish_reason == "length", "none is wanted"
+    cut = tiny.generate(full, params, on_overflow="truncate")
+    assert (len(cut.tokens), cut.usage.dropped_prompt_tokens) == (20, 20)
+    shifted = tiny.generate(full, params, on_overflow="shift")
+    assert (len(shifted.tokens), shifted.usage.shifted_tokens) == (20, 64)
 
 
 @pytest.mark.parametrize("end", [EOS, EOT])
@@ -232,7 +243,7 @@ BAD_PROMPTS: list[tuple[Any, type[EngineError], str]] = [
     (iter([1, 2]), ConfigError, "iterator"),
     ([1.0], ConfigError, "whole numbers"),
     ([True], ConfigError, "whole numbers"),
-    (("a",), ConfigError, "whole numbers"),
+    ((1, "a"), ConfigError, r"\[1\] of this tuple is a str"),
     (np.array([1.5]), ConfigError, "whole numbers"),
     (np.array([[1, 2]]), ConfigError, "whole numbers"),
     ("lone \ud800 surrogate", TokenizerError, "surrogate"),
@@ -253,19 +264,21 @@ def test_a_list_of_prompts_is_answered_by_calls_that_can(tiny: Engine) -> None:
     assert [one.text for one in tiny.generate(["a", "b"], greedy())] == [
         tiny.generate(one, greedy()).text for one in ("a", "b")
     ]
+    assert [one.text for one in tiny.generate(("a",), greedy())] == [tiny.generate("a", greedy()).text]
     for call in (tiny.stream, tiny.logits, tiny.submit):
         with pytest.raises(ConfigError, match="whole numbers"):
             call(["a"])  # type: ignore[operator]
-    with pytest.raises(TokenizerError, match="token 320"):
+    with pytest.raises(TokenizerError, match=r"^prompts\[1\]: token 320"):
         tiny.generate([PROMPT, [N_VOCAB]], greedy())
-    with pytest.raises(ConfigError, match="prompt is empty"):
+    with pytest.raises(ConfigError, match=r"^prompts\[1\]: the prompt is empty") as told:
         tiny.generate([PROMPT, []], greedy())
+    assert told.value.text_number == 1
 
 
 def test_options_of_a_request(tiny: Engine) -> None:
     with pytest.raises(ConfigError, match="num_keep"):
         tiny.generate(PROMPT, num_keep=-1)
-    with pytest.raises(TypeError, match="no option of a request"):
+    with pytest.raises(TypeError, match="did you mean num_keep"):
         tiny.generate(PROMPT, keep=4)  # type: ignore[call-overload]
     with pytest.raises(ContextOverflowError, match="num_keep is 0 to 127"):
         tiny.generate(PROMPT, on_overflow="shift", num_keep=128)

@@ -11,7 +11,15 @@ from typing import Any, TypeVar
 import pytest
 
 from ollama_engine import Completion, Engine, SamplingParams
-from ollama_engine.errors import ClosedError, ConfigError, ContextOverflowError, DeadlineError, TokenizerError
+from ollama_engine.errors import (
+    ClosedError,
+    ConfigError,
+    ContextOverflowError,
+    DeadlineError,
+    EngineBusyError,
+    EngineError,
+    TokenizerError,
+)
 from tests.tiny import write_tiny_llama
 
 pytestmark = pytest.mark.timeout(60)
@@ -115,6 +123,37 @@ def test_cancelling_a_task_cancels_its_request(engine: Engine, pause: float, pro
         time.sleep(0.001)
     # One that was cancelled before its first turn was never submitted.
     assert engine.metrics.requests["cancelled"] - before <= 1
+
+
+def test_many_calls_that_fail_leave_no_trace(engine: Engine) -> None:
+    """Of 700 at once four tenths come into the queue, fewer than may; the next call finds nothing there."""
+    banned = SamplingParams(logit_bias=dict.fromkeys(range(320), float("-inf")))
+
+    async def cancelled(pause: float) -> Completion:
+        return await asyncio.wait_for(engine.agenerate([1, 2, 3], LONG), pause)
+
+    calls: list[Callable[[], Coroutine[Any, Any, object]]] = [
+        lambda: engine.agenerate([1, "a"]),  # type: ignore[list-item]
+        lambda: engine.agenerate([]),
+        lambda: engine.agenerate([-1]),
+        lambda: engine.agenerate([1] * 9000),
+        lambda: engine.agenerate([[1], [-1]]),
+        lambda: engine.agenerate([1], SHORT, num_keep=-1),
+        lambda: engine.agenerate([1], SHORT, timeout=1e-9),
+        lambda: engine.agenerate([1], banned),
+        lambda: cancelled(0.001),
+        lambda: cancelled(0.02),
+    ]
+
+    async def work() -> tuple[list[object], Completion]:
+        failing = (calls[number % len(calls)]() for number in range(700))
+        ended = await asyncio.gather(*failing, return_exceptions=True)
+        return list(ended), await engine.agenerate([1, 2, 3], SHORT)
+
+    ended, answer = run(work)
+    assert all(isinstance(one, (EngineError, asyncio.TimeoutError)) for one in ended)
+    assert not any(isinstance(one, EngineBusyError) for one in ended)
+    assert len(answer.tokens) == 10
 
 
 def test_a_timeout_around_a_call(engine: Engine) -> None:

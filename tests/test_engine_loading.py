@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from ollama_engine import Engine, SamplingParams, demo
+from ollama_engine.config import EngineConfig
 from ollama_engine.errors import (
+    ClosedError,
     ConfigError,
     ContextOverflowError,
     ModelFormatError,
@@ -19,6 +21,7 @@ from ollama_engine.errors import (
     UnsupportedModelError,
 )
 from ollama_engine.kvcache import mask
+from ollama_engine.ml.gguf import GGUFFile
 from ollama_engine.ml.hostmem import available_bytes
 from ollama_engine.ml.memory import MemoryReport
 from ollama_engine.runner import loading
@@ -281,3 +284,24 @@ def test_the_demo_model_tells_a_story() -> None:
         found = engine.generate("Once upon a time", SamplingParams(temperature=0, max_tokens=40))
     assert len(found.text.split()) > 10
     assert all(character.isprintable() or character.isspace() for character in found.text)
+
+
+# -- a file that is open already ---------------------------------------------------------------------------------------
+
+
+def test_an_open_file_is_loaded_and_closed_with_the_model(path: str) -> None:
+    file = GGUFFile(path)
+    loaded = loading.load(file, EngineConfig(num_ctx=64, threads=1))
+    assert loaded.gguf is file
+    assert loaded.path == path
+    loaded.close()
+    with pytest.raises(ClosedError):
+        _ = file.version
+
+
+def test_an_open_file_is_closed_where_it_cannot_be_loaded(path: str) -> None:
+    file = GGUFFile(path)
+    with pytest.raises(NoMemoryError), patch.object(loading, "available_bytes", lambda: 0):
+        loading.load(file, EngineConfig(num_ctx=64, threads=1))
+    with pytest.raises(ClosedError):
+        _ = file.version

@@ -85,7 +85,7 @@ def test_n_is_a_whole_number(engine: Engine, n: Any) -> None:
 
 @pytest.mark.parametrize("call", ["submit", "stream"])
 def test_one_stream_is_one_answer(engine: Engine, call: str) -> None:
-    with pytest.raises(TypeError, match="'n' is no option"):
+    with pytest.raises(TypeError, match="takes no 'n'"):
         getattr(engine, call)(PROMPT, drawn(), n=2)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ollama_engine import Engine, SamplingParams
-from ollama_engine.errors import ConfigError
+from ollama_engine.errors import ConfigError, ContextOverflowError
 from tests.tiny import write_tiny_llama
 
 THREE = SamplingParams(temperature=0, max_tokens=3, logit_bias={318: float("-inf"), 319: float("-inf")})
@@ -26,9 +26,11 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 @pytest.mark.parametrize(("prompt", "told"), [
     ([], "the prompt is empty.* a list of prompts"),
     ([[], [1]], "the prompt is empty"),
-    (("one", "two"), "got a str in a tuple; several prompts go into a list"),
-    ([1, "two"], "got a str in a list"),
-    ([True], "got a bool in a list"),
+    ((1, "two"), r"but \[1\] of this tuple is a str; several prompts go into a list, to generate"),
+    ([1, "two"], r"but \[1\] of this list is a str"),
+    ([True], r"but \[0\] of this list is a bool"),
+    (["one", 2], r"^prompts\[1\]: a prompt is a str or a sequence of token ids, got int"),
+    (["one", [1, "two"]], r"^prompts\[1\]: .* but \[1\] of this list is a str"),
     (b"bytes", "got bytes; decode it"),
     (5, "a prompt is a str or a sequence of token ids, got int"),
 ], ids=str)  # fmt: skip
@@ -40,6 +42,45 @@ def test_what_is_no_prompt(engine: Engine, prompt: Any, told: str) -> None:
     for call in (lambda: engine.generate(prompt), *calls):
         with pytest.raises(ConfigError, match=told):
             call()
+
+
+def test_advice_fits_the_call(engine: Engine) -> None:
+    """What a call does not take is not recommended by it."""
+    long, session = [1] * 65, engine.session()
+    larger, cut = "choose a larger num_ctx", 'let it be cut with on_overflow="truncate"'
+    calls: list[tuple[Callable[[], object], str]] = [
+        (lambda: engine.logits(long), f"shorten it or {larger}"),
+        (lambda: engine.generate(long), f'shorten it, {larger}, or {cut} or on_overflow="shift"'),
+        (lambda: session.append(long), f'append less or rewind it, {larger}, or {cut} or on_overflow="shift"'),
+        (lambda: engine.embed(long), f"shorten it, {larger} where the model can take it, or {cut}"),
+    ]
+    for call, advice in calls:
+        with pytest.raises(ContextOverflowError) as told:
+            call()
+        assert str(told.value).endswith(f" 65 tokens, but num_ctx is 64; {advice}")
+    for several, advice in (
+        (lambda: engine.logits(["a"]), "logits takes one prompt at a time"),
+        (lambda: session.append(["a"]), "a session takes texts one by one"),
+        (lambda: engine.stream(["a"]), "several prompts go into a list, to generate or agenerate"),
+    ):
+        with pytest.raises(ConfigError, match=rf"\[0\] of this list is a str; {advice}$"):
+            several()
+    with pytest.raises(TypeError, match="are SamplingParams, got str: 'a'; append a text, then generate"):
+        session.generate("a")  # type: ignore[arg-type]
+
+
+def test_a_tuple_of_prompts_is_a_list_of_them(engine: Engine) -> None:
+    """And one of whole numbers is one prompt, for answers as for embeddings."""
+    answers = engine.generate(("ab", "c"), THREE)
+    assert [one.tokens for one in answers] == [engine.generate(text, THREE).tokens for text in ("ab", "c")]
+    assert engine.generate((1, 2), THREE).tokens == engine.generate([1, 2], THREE).tokens
+    assert (engine.embed(("ab", "c")).shape, engine.embed((1, 2)).shape) == ((2, 64), (64,))
+
+
+def test_the_demo_is_not_a_path() -> None:
+    """The program has the word; here a name is a file's."""
+    with pytest.raises(FileNotFoundError, match=r"inside of this package is ollama_engine\.demo\.path\(\): 'demo'"):
+        Engine("demo")
 
 
 def test_where_no_event_loop_runs(engine: Engine) -> None:

@@ -152,7 +152,7 @@ def test_options_that_a_session_cannot_take(engine: Engine) -> None:
     session = engine.session()
     with pytest.raises(ConfigError, match="cache=False"):
         session.append(FIRST, cache=False)
-    with pytest.raises(TypeError, match="no option"):
+    with pytest.raises(TypeError, match="takes no 'n'"):
         session.append(FIRST, n=2)  # type: ignore[call-arg]
     assert session.tokens == ()
 
@@ -217,7 +217,13 @@ def test_a_full_session_says_so_and_stays(engine: Engine) -> None:
     assert len(session) == 120
     assert session.generate(greedy(50)).finish_reason == "length"
     assert len(session) == NUM_CTX
-    assert session.generate(greedy(50)).tokens == ()
+    for call in (session.generate, session.stream):
+        with pytest.raises(ContextOverflowError, match="no place is left for an answer; append less or rewind"):
+            call(greedy(50))
+    assert session.generate(greedy(0)).tokens == ()
+    assert len(session) == NUM_CTX
+    found = session.generate(greedy(4), on_overflow="shift")
+    assert (len(found.tokens), found.usage.shifted_tokens) == (4, NUM_CTX // 2)
 
 
 def test_a_session_that_truncates_keeps_its_beginning_and_the_newest(engine: Engine) -> None:

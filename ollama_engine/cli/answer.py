@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from ollama_engine.errors import Option
 
 if TYPE_CHECKING:
     from ollama_engine.engine import Engine
     from ollama_engine.runner.request import Chunk, Usage
+    from ollama_engine.runner.terms import Terms
     from ollama_engine.sample import SamplingParams
 
 __all__ = ["Answerer", "usage_text"]
 
+NUM_CTX, SHIFT = Option("num_ctx"), Option("on_overflow", "shift")
+
 
 class Answerer:
-    """Prints the answers of one engine."""
+    """Prints the answers of one engine. `write` says how its options are typed."""
 
-    def __init__(self, engine: Engine, *, verbose: bool = False, echo: bool = False) -> None:
+    def __init__(
+        self, engine: Engine, write: Callable[[Option], str | None] = str, *, verbose: bool = False, echo: bool = False
+    ) -> None:
         self._engine = engine
+        self._write_option = write
         self._verbose = verbose
         self._echo = echo
 
-    def answer(self, prompt: str, params: SamplingParams) -> None:
+    def answer(self, prompt: str, params: SamplingParams, terms: Terms) -> None:
         """Stream the answer to standard output, with a line break at its end.
 
         KeyboardInterrupt cancels the request and goes on to the caller. Raises as `Engine.stream` does.
         """
         last = prompt[-1:] if self._echo else ""
-        with self._engine.stream(prompt, params) as chunks:
+        options = {field.name: getattr(terms, field.name) for field in dataclasses.fields(terms)}
+        with self._engine.stream(prompt, params, **options) as chunks:
             try:
                 if self._echo:
                     _write(prompt)
@@ -45,7 +56,9 @@ class Answerer:
         if final.finish_reason == "length" and usage.completion_tokens != params.max_tokens:
             # The answer was cut, and not because the caller asked for it.
             print(
-                f"warning: the answer ends because the context is full (num_ctx {self._engine.config.num_ctx})",
+                f"warning: the answer ends because the context is full ({self._write_option(NUM_CTX)} is "
+                f"{self._engine.config.num_ctx}); choose a larger one, or let answers go on with "
+                f"{self._write_option(SHIFT)}",
                 file=sys.stderr,
             )
         if self._verbose:

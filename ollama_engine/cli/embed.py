@@ -16,6 +16,7 @@ import ollama_engine
 from ollama_engine.cli.errors import UsageError
 from ollama_engine.cli.options import add_model, add_options, build, model_path
 from ollama_engine.cli.progress import CountBar, LoadingBar, StatusLine
+from ollama_engine.cli.texts import argument, decoded
 from ollama_engine.config import EngineConfig, OneVector
 from ollama_engine.errors import EngineError
 
@@ -44,21 +45,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dimensions", type=int, metavar="N", help="keep the first N numbers of each vector")
     parser.add_argument("--no-normalize", action="store_true", help="leave the lengths of vectors as they are "
                         "(default: 1)")  # fmt: skip
-    parser.add_argument("--truncate", action="store_true", help="leave out the end of a text that is too long "
-                        "(default: an error)")  # fmt: skip
+    parser.add_argument("--truncate", dest="on_overflow", action="store_const", const="truncate", default="error",
+                        help="leave out the end of a text that is too long (default: an error)")  # fmt: skip
     add_options(parser, "engine", EngineConfig, skip=NOT_ENGINE)
 
 
 def main(args: argparse.Namespace) -> None:
     """Embed and print."""
     config = build(EngineConfig, args, skip=NOT_ENGINE)
-    if not args.texts and (sys.stdin is None or sys.stdin.isatty()):
+    given = [argument(text, f"text {number}") for number, text in enumerate(args.texts, 1)]
+    if not given and (sys.stdin is None or sys.stdin.isatty()):
         raise UsageError("there is no TEXT; give some, or pipe lines into standard input")
     # The engine closes first: a call that an interrupt leaves behind ends with it, and its thread after that.
     with StatusLine(sys.stderr) as line, ThreadPoolExecutor(1) as pool, _load(line, args.model, config) as engine:
-        bar = CountBar(line, "embedding", len(args.texts) or None)
+        bar = CountBar(line, "embedding", len(given) or None)
         done = 0
-        for found in _embedded(engine, pool, args):
+        for found in _embedded(engine, pool, given, args):
             done += len(found)
             line.clear()
             for embedding in found:
@@ -67,9 +69,11 @@ def main(args: argparse.Namespace) -> None:
             bar(done)
 
 
-def _embedded(engine: Engine, pool: ThreadPoolExecutor, args: argparse.Namespace) -> Iterator[list[Embedding]]:
+def _embedded(
+    engine: Engine, pool: ThreadPoolExecutor, given: Sequence[str], args: argparse.Namespace
+) -> Iterator[list[Embedding]]:
     """What became of the texts, some at a time: the next ones are computed while these are printed."""
-    kind, texts = ("text", iter(args.texts)) if args.texts else ("line", _piped())
+    kind, texts = ("text", iter(given)) if given else ("line", _piped())
     first, ahead = 1, None
     while some := list(islice(texts, AT_ONCE)):
         coming = pool.submit(_embed, engine, some, kind, first, args)
@@ -85,7 +89,7 @@ def _embed(engine: Engine, texts: list[str], kind: str, first: int, args: argpar
     with _naming(kind, first):
         return engine.embeddings(
             texts, normalize=not args.no_normalize, dimensions=args.dimensions, pooling=args.pooling,
-            on_overflow="truncate" if args.truncate else "error",
+            on_overflow=args.on_overflow,
         )  # fmt: skip
 
 
@@ -97,8 +101,9 @@ def _naming(kind: str, first: int) -> Iterator[None]:
     except EngineError as error:
         if error.text_number is None:
             raise
-        told = str(error).removeprefix(f"texts[{error.text_number}]: ")
-        raise type(error)(f"{kind} {first + error.text_number}: {told}") from None
+        # The first part is the number, as callers in Python count.
+        where = f"{kind} {first + error.text_number}: "
+        raise type(error)(where, *error.parts[1:], advice=error.advice) from None
 
 
 def plain(embedding: Embedding) -> str:
@@ -117,8 +122,8 @@ def _number(value: float) -> str:
 
 
 def _piped() -> Iterator[str]:
-    """Lines of standard input. Bytes that are not UTF-8 stay what they are."""
-    return (line.decode("utf-8", "surrogateescape").rstrip("\r\n") for line in sys.stdin.buffer)
+    """Lines of standard input. Raises InputError for one that is not UTF-8."""
+    return (decoded(line, f"line {n}").rstrip("\r\n") for n, line in enumerate(sys.stdin.buffer, 1))
 
 
 def _tell_dropped(found: Sequence[Embedding]) -> None:

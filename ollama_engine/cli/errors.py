@@ -1,10 +1,18 @@
-"""How the program ends: exit codes, what was wrong with a call of it, and errors as one readable line."""
+"""How the program ends: exit codes, and errors as one readable line that names options as they are typed.
+
+Wrong usage is what the command line alone explains: a UsageError, or an error about the value of an option that the
+command has. Everything else that goes wrong, such as a file that cannot be read, is a failure.
+"""
 
 from __future__ import annotations
 
-from ollama_engine.errors import EngineError
+import argparse
+from collections.abc import Callable, Iterable
 
-__all__ = ["EXIT_ERROR", "EXIT_INTERRUPTED", "EXIT_OK", "EXIT_USAGE", "UsageError", "describe"]
+from ollama_engine.errors import EngineError, Option
+
+__all__ = ["EXIT_ERROR", "EXIT_INTERRUPTED", "EXIT_OK", "EXIT_USAGE", "Flags", "InputError", "UsageError", "describe",
+           "exit_code"]  # fmt: skip
 
 EXIT_OK = 0
 EXIT_ERROR = 1
@@ -17,10 +25,39 @@ class UsageError(Exception):
     """Options or environment variables that make no sense; says what was expected and what came."""
 
 
-def describe(error: BaseException) -> str:
-    """What an error says, for people who see no traceback."""
+class InputError(Exception):
+    """What was piped in, or a file of text, cannot be used; says what was expected and what came."""
+
+
+class Flags:
+    """How the options of one command are typed: its arguments are named like what they set."""
+
+    def __init__(self, actions: Iterable[argparse.Action] = ()) -> None:
+        self._actions = tuple(actions)
+
+    def __contains__(self, name: str | None) -> bool:
+        return any(action.dest == name for action in self._actions)
+
+    def __call__(self, option: Option) -> str | None:
+        """`--num-ctx`, or with a value `--on-overflow truncate`; None where this command has none that sets it."""
+        return next((typed for action in self._actions if (typed := _typed(action, option)) is not None), None)
+
+
+def _typed(action: argparse.Action, option: Option) -> str | None:
+    if action.dest != option.name:
+        return None
+    flag = max(action.option_strings, key=len, default=str(action.metavar or action.dest))
+    if option.value is None or action.const == option.value:
+        return flag
+    return f"{flag} {option.value}" if action.nargs != 0 else None
+
+
+def describe(error: BaseException, write: Callable[[Option], str | None] = str) -> str:
+    """What an error says, for people who see no traceback; `write` says how they type an option."""
     text = str(error).strip()
-    if isinstance(error, UsageError | EngineError):
+    if isinstance(error, EngineError):
+        return error.told(write).strip() or type(error).__name__
+    if isinstance(error, UsageError | InputError):
         return text or type(error).__name__
     if isinstance(error, OSError):
         if error.strerror and error.filename is not None:
@@ -29,3 +66,9 @@ def describe(error: BaseException) -> str:
     if isinstance(error, MemoryError):
         return f"out of memory{': ' if text else ''}{text}"
     return f"this should not happen, please report it with the output of --debug: {type(error).__name__}: {text}"
+
+
+def exit_code(error: BaseException, flags: Flags) -> int:
+    """See above."""
+    wrong_value = isinstance(error, EngineError) and error.option in flags
+    return EXIT_USAGE if wrong_value or isinstance(error, UsageError) else EXIT_ERROR

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from ollama_engine.cli.answer import Answerer
-from ollama_engine.cli.errors import describe
+from ollama_engine.cli.errors import Flags, describe
 from ollama_engine.cli.options import Option, options_of
 from ollama_engine.errors import EngineError
+from ollama_engine.errors import Option as Named
+from ollama_engine.runner.terms import Terms
 from ollama_engine.sample import SamplingParams
 
-__all__ = ["Conversation"]
+__all__ = ["Conversation", "Write", "set_here"]
+
+Write = Callable[[Named], str | None]
+"""How an option is typed; None where there is none."""
 
 PROMPT = ">>> "
 HINT = "Every line is a prompt of its own. /help lists the commands; /bye or Ctrl-D leaves."
 HELP = """\
-  /set               show the sampling options
+  /set               show the options
   /set NAME VALUE    change one: /set temperature 0.5, /set stop THE END, /set logit_bias 12=-inf 13=2
   /set NAME          its default again
   /help, /?          this text
@@ -27,13 +32,30 @@ HELP = """\
   Ctrl-C             stop the answer; leave at the prompt"""
 
 
-class Conversation:
-    """Reads prompts until the user leaves. `skip` names sampling options that cannot be set here."""
+def set_here(flags: Flags, skip: Collection[str] = ()) -> Write:
+    """How options are typed in a conversation: /set changes them, all but those of `skip` and the engine's."""
+    names = {option.name for cls in (SamplingParams, Terms) for option in options_of(cls, skip)}
 
-    def __init__(self, answerer: Answerer, params: SamplingParams, skip: Iterable[str] = ()) -> None:
+    def write(option: Named) -> str | None:
+        if option.name not in names:
+            return flags(option)
+        return option.name if option.value is None else f"/set {option.name} {option.value}"
+
+    return write
+
+
+class Conversation:
+    """Reads prompts until the user leaves. `skip` names options that cannot be set here; `write` is by `set_here`."""
+
+    def __init__(
+        self, answerer: Answerer, params: SamplingParams, terms: Terms, write: Write, skip: Collection[str] = ()
+    ) -> None:
         self._answerer = answerer
         self._params = params
-        self._options = {option.name: option for option in options_of(SamplingParams, tuple(skip))}
+        self._terms = terms
+        self._write = write
+        self._sampling = {option.name: option for option in options_of(SamplingParams, skip)}
+        self._options = {**self._sampling, **{option.name: option for option in options_of(Terms, skip)}}
 
     def run(self) -> None:
         """Serve until /bye or the end of input. KeyboardInterrupt at the prompt goes on to the caller."""
@@ -46,6 +68,9 @@ class Conversation:
             except EOFError:
                 print(file=sys.stderr)
                 return
+            except UnicodeDecodeError as error:
+                _say(f"error: byte {error.start + 1} of the line is not {error.encoding.upper()}")
+                continue
             if line == "/bye":
                 return
             if line.startswith("/"):
@@ -55,11 +80,11 @@ class Conversation:
 
     def _answer(self, line: str) -> None:
         try:
-            self._answerer.answer(line, self._params)
+            self._answerer.answer(line, self._params, self._terms)
         except KeyboardInterrupt:
             return
         except EngineError as error:
-            _say(f"error: {describe(error)}")
+            _say(f"error: {describe(error, self._write)}")
 
     def _command(self, line: str) -> None:
         command, _, rest = line.partition(" ")
@@ -73,7 +98,7 @@ class Conversation:
     def _set(self, rest: str) -> None:
         name, _, text = rest.partition(" ")
         if not name:
-            _say("\n".join(f"  {name:18} {getattr(self._params, name)!r}" for name in self._options))
+            _say("\n".join(f"  {name:18} {getattr(self._holder(name), name)!r}" for name in self._options))
             return
         option = self._options.get(name.replace("-", "_"))
         if option is None:
@@ -81,11 +106,20 @@ class Conversation:
             return
         try:
             value = _value(option, text.strip()) if text.strip() else option.default
-            self._params = replace(self._params, **{option.name: value})
+            self._change(option.name, value)
         except EngineError as error:
-            _say(f"error: {describe(error)}")
+            _say(f"error: {describe(error, self._write)}")
         except ValueError:
             _say(f"error: {option.name} takes {option.metavar}, got {text.strip()!r}")
+
+    def _holder(self, name: str) -> SamplingParams | Terms:
+        return self._params if name in self._sampling else self._terms
+
+    def _change(self, name: str, value: Any) -> None:
+        if name in self._sampling:
+            self._params = replace(self._params, **{name: value})
+        else:
+            self._terms = replace(self._terms, **{name: value})
 
 
 def _value(option: Option, text: str) -> Any:

@@ -13,8 +13,7 @@ from dataclasses import MISSING, dataclass, fields
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from ollama_engine.cli.errors import UsageError
-from ollama_engine.errors import ConfigError
+from ollama_engine.cli.paths import existing
 
 __all__ = ["Option", "add_model", "add_options", "build", "model_path", "options_of"]
 
@@ -151,17 +150,14 @@ def _argument(option: Option) -> Callable[[str], Any]:
 def build(cls: type[_T], args: argparse.Namespace, *, skip: Collection[str] = (), **fixed: Any) -> _T:
     """The dataclass from what was given on the command line and `fixed`, which counts where nothing was given.
 
-    Raises UsageError for a value out of range.
+    Raises ConfigError for a value out of range.
     """
     values = dict(fixed)
     for option in options_of(cls, skip):
         if hasattr(args, option.name):
             value = getattr(args, option.name)
             values[option.name] = dict(value) if option.mapping else value
-    try:
-        return cls(**values)
-    except ConfigError as error:
-        raise UsageError(str(error)) from error
+    return cls(**values)
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -171,9 +167,12 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 
 
 def model_path(model: str) -> str:
-    """The path that MODEL stands for; a file that is called demo is ./demo."""
+    """The path that MODEL stands for; a file that is called demo is ./demo.
+
+    Raises FileNotFoundError, which offers names that are nearly the same, where nothing is.
+    """
     if model != DEMO:
-        return model
+        return existing(model, DEMO)
     from ollama_engine import demo  # noqa: PLC0415
 
     return str(demo.path())

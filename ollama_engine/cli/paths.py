@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import os
 from contextlib import suppress
-from difflib import get_close_matches
-from pathlib import Path
 
 __all__ = ["existing"]
 
@@ -14,14 +12,23 @@ SHOWN = 3
 """Names that one message offers at most."""
 
 
-def existing(text: str) -> str:
-    """The path itself. Raises FileNotFoundError, which offers names that are nearly the same, where nothing is."""
-    path = Path(text)
+def existing(path: str, *known: str) -> str:
+    """The path itself. Raises FileNotFoundError, which offers names that are nearly the same, where nothing is.
+
+    `known` are names that callers may type instead of a path.
+    """
     if os.path.lexists(path):
-        return text
-    names: dict[str, str] = {}
-    with suppress(OSError):
-        names = {name.lower(): name for name in sorted(os.listdir(path.parent))}
-    near = [str(path.parent / names[name]) for name in get_close_matches(path.name.lower(), names, SHOWN)]
+        return path
+    near = _near(path, known)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
-    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT) + hint, text)
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT) + hint, path)
+
+
+def _near(path: str, known: tuple[str, ...]) -> list[str]:
+    from difflib import get_close_matches  # noqa: PLC0415 (for who mistyped only)
+
+    folder, name = os.path.split(path.rstrip(os.sep))
+    names = {} if folder else {one: one for one in known}
+    with suppress(OSError):
+        names |= {one.lower(): os.path.join(folder, one) for one in sorted(os.listdir(folder or "."))}
+    return [names[one] for one in get_close_matches(name.lower(), names, SHOWN)]

@@ -11,10 +11,11 @@ import time
 from contextlib import closing
 from typing import Any
 
-from ollama_engine.cli.errors import UsageError
+from ollama_engine.cli.errors import InputError, UsageError
 from ollama_engine.cli.options import add_model, add_options, build, model_path
 from ollama_engine.cli.progress import LoadingBar, StatusLine, duration
 from ollama_engine.cli.tables import pairs
+from ollama_engine.cli.texts import decoded
 from ollama_engine.config import EngineConfig
 from ollama_engine.runner.intake import refuse_encoder
 from ollama_engine.runner.loading import Loaded, load
@@ -32,8 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of this command."""
     add_model(parser)
     parser.add_argument("file", metavar="FILE", help="the text, in UTF-8; - is standard input")
-    parser.add_argument("--ctx", type=int, default=DEFAULT_CONTEXT, metavar="N", help="tokens of a chunk, of which the "
-                        f"second half is scored [>= {MIN_CONTEXT}] (default: {DEFAULT_CONTEXT})")  # fmt: skip
+    parser.add_argument("--ctx", dest="num_ctx", type=int, default=DEFAULT_CONTEXT, metavar="N", help="tokens of "
+                        f"a chunk, of which the second half is scored [>= {MIN_CONTEXT}] (default: {DEFAULT_CONTEXT})"
+                        )  # fmt: skip
     parser.add_argument("--chunks", type=int, metavar="N", help="look at the first N chunks only (default: all)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_options(parser, "engine", EngineConfig, skip=DECIDED)
@@ -43,20 +45,28 @@ def main(args: argparse.Namespace) -> None:
     """Measure and print, with the figure so far on standard error where that is a terminal."""
     if args.chunks is not None and args.chunks < 1:
         raise UsageError(f"--chunks is 1 or more, got {args.chunks}")
-    if args.ctx < MIN_CONTEXT:
-        raise UsageError(f"--ctx is {MIN_CONTEXT} or more, got {args.ctx}")
-    config = build(EngineConfig, args, skip=DECIDED, num_ctx=args.ctx, parallel=1)
+    if args.num_ctx < MIN_CONTEXT:
+        raise UsageError(f"--ctx is {MIN_CONTEXT} or more, got {args.num_ctx}")
+    config = build(EngineConfig, args, skip=DECIDED, num_ctx=args.num_ctx, parallel=1)
     text, path = _read(args.file), model_path(args.model)
     with StatusLine(sys.stderr) as line:
-        rows = args.ctx - scored_from(args.ctx)
+        rows = args.num_ctx - scored_from(args.num_ctx)
         with closing(load(path, config, LoadingBar(line, "loading"), logit_rows=rows)) as loaded:
             refuse_encoder(loaded)
             result = _measure(loaded, _chunks(loaded, text, args), line)
-    told = {"model": os.path.basename(path), "text": args.file, "ctx": args.ctx, **result}
+    told = {"model": os.path.basename(path), "text": args.file, "ctx": args.num_ctx, **result}
     print(json.dumps(_finite(told), indent=2) if args.json else _report(told))
 
 
-def _read(path: str) -> bytes:
+def _read(path: str) -> str:
+    name = "standard input" if path == "-" else path
+    data = _bytes(path)
+    if not data:
+        raise InputError(f"{name} is empty; there is nothing to predict")
+    return decoded(data, name)
+
+
+def _bytes(path: str) -> bytes:
     if path != "-":
         with open(path, "rb") as file:
             return file.read()
@@ -65,12 +75,12 @@ def _read(path: str) -> bytes:
     return sys.stdin.buffer.read()
 
 
-def _chunks(loaded: Loaded, text: bytes, args: argparse.Namespace) -> list[list[int]]:
+def _chunks(loaded: Loaded, text: str, args: argparse.Namespace) -> list[list[int]]:
     """What looks like a control token is text here, as in llama-perplexity."""
     tokenizer = loaded.tokenizer
     bos = tokenizer.bos_id if tokenizer.add_bos else None
     ids = tokenizer.encode(text, add_special=False, parse_special=False)
-    return chunks(ids if bos is None else [bos, *ids], args.ctx, bos)[: args.chunks]
+    return chunks(ids if bos is None else [bos, *ids], args.num_ctx, bos)[: args.chunks]
 
 
 def _measure(loaded: Loaded, texts: list[list[int]], line: StatusLine) -> dict[str, Any]:

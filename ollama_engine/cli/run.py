@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 import ollama_engine
 from ollama_engine.cli.answer import Answerer
 from ollama_engine.cli.errors import UsageError
-from ollama_engine.cli.interactive import Conversation
+from ollama_engine.cli.interactive import Conversation, set_here
 from ollama_engine.cli.options import add_model, add_options, build, model_path
 from ollama_engine.cli.progress import LoadingBar, StatusLine
+from ollama_engine.cli.texts import argument, decoded
 from ollama_engine.config import EngineConfig
+from ollama_engine.runner.terms import Terms
 from ollama_engine.sample import SamplingParams
 
 if TYPE_CHECKING:
@@ -24,6 +26,9 @@ __all__ = ["add_arguments", "main"]
 
 NOT_SAMPLING = ("logprobs",)
 """Sampling options whose results plain text cannot show."""
+NOT_REQUEST = ("priority", "cache")
+"""One answer at a time: nobody comes before it, and nobody shares what was computed but the answers that follow."""
+NOT_SET = (*NOT_SAMPLING, *NOT_REQUEST)
 NOT_ENGINE = ("parallel", "max_queue")
 """One answer at a time, and nobody waits."""
 
@@ -36,34 +41,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--echo", action="store_true", help="print the prompt before its answer")
     parser.add_argument("--verbose", action="store_true", help="print times, tokens/s and memory on standard error")
     add_options(parser, "sampling", SamplingParams, skip=NOT_SAMPLING)
+    add_options(parser, "request", Terms, skip=NOT_REQUEST)
     add_options(parser, "engine", EngineConfig, skip=NOT_ENGINE)
 
 
 def main(args: argparse.Namespace) -> None:
     """Load and answer."""
     params = build(SamplingParams, args, skip=NOT_SAMPLING)
+    terms = build(Terms, args, skip=NOT_REQUEST)
     config = build(EngineConfig, args, skip=NOT_ENGINE, parallel=1)
-    prompt = args.prompt
-    interactive = prompt is None and _is_terminal()
-    if prompt is None and not interactive:
-        prompt = _piped_prompt()
-    with _load(model_path(args.model), config, args.verbose) as engine:
-        answerer = Answerer(engine, verbose=args.verbose, echo=args.echo and not interactive)
+    path = model_path(args.model)
+    interactive = args.prompt is None and _is_terminal()
+    prompt = "" if interactive else _prompt(args.prompt)
+    with _load(path, config, args.verbose) as engine:
+        write = set_here(args.flags, NOT_SET) if interactive else args.flags
+        answerer = Answerer(engine, write, verbose=args.verbose, echo=args.echo and not interactive)
         if interactive:
-            Conversation(answerer, params, NOT_SAMPLING).run()
+            Conversation(answerer, params, terms, write, NOT_SET).run()
         else:
-            answerer.answer(prompt, params)
+            answerer.answer(prompt, params, terms)
 
 
 def _is_terminal() -> bool:
     return sys.stdin is not None and sys.stdin.isatty()
 
 
-def _piped_prompt() -> str:
-    """Standard input up to its end, without its last line break. Bytes that are not UTF-8 stay what they are."""
+def _prompt(given: str | None) -> str:
+    """That on the command line, or standard input up to its end, without its last line break."""
+    if given is not None:
+        return argument(given, "PROMPT")
     if sys.stdin is None:
         raise UsageError("there is no PROMPT, and standard input is closed")
-    return sys.stdin.buffer.read().decode("utf-8", "surrogateescape").removesuffix("\n")
+    return decoded(sys.stdin.buffer.read(), "standard input").removesuffix("\n")
 
 
 def _load(path: str, config: EngineConfig, verbose: bool) -> Engine:

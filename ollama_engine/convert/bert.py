@@ -10,8 +10,16 @@ from dataclasses import replace
 from typing import Any
 
 from ollama_engine.convert.architecture import Architecture, Sizes, Tensor, linear
+from ollama_engine.convert.bidirectional import (
+    BIDIRECTIONAL_KEYS,
+    MLM_HEADS,
+    bidirectional_keys,
+    norm,
+    rank_keys,
+    scorer,
+    sizes,
+)
 from ollama_engine.convert.decoder import BLOCK
-from ollama_engine.convert.encoder import ENCODER_KEYS, MLM_HEADS, encoder_keys, norm, rank_keys, scorer, sizes
 from ollama_engine.convert.rope import rope_keys
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.errors import UnsupportedModelError
@@ -38,7 +46,7 @@ EMBEDDINGS = (
 def _bert_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
     _expect(config, "hidden_act", "gelu", "gelu")
     _expect(config, "position_embedding_type", "absolute", "absolute")
-    return encoder_keys(config, sizes)
+    return bidirectional_keys(config, sizes)
 
 
 def _ranker_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
@@ -56,7 +64,7 @@ def _nomic_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
     if config.get("n_positions") == 8192 and config.number("max_trained_positions", default=2048) == 2048:
         # What text-embed 1 and 1.5 say is reached by scaling the rotation, which the file does not.
         keys["context_length"] = 2048
-    return {**encoder_keys(config, sizes), **keys}
+    return {**bidirectional_keys(config, sizes), **keys}
 
 
 def _expect(config: Config, name: str, default: Any, expected: Any) -> None:
@@ -70,7 +78,7 @@ BERT = Architecture(
     name="bert",
     classes=("BertModel", "BertForMaskedLM", "BertForPreTraining"),
     sizes=sizes,
-    keys=ENCODER_KEYS,
+    keys=BIDIRECTIONAL_KEYS,
     tensors=(
         *EMBEDDINGS,
         Tensor("position_embd.weight", "embeddings.position_embeddings.weight", ("n_ctx", "n_embd")),
@@ -102,7 +110,7 @@ ARCHITECTURES = (
         name="nomic-bert",
         classes=("NomicBertModel", "NomicBertForMaskedLM", "NomicBertForPreTraining"),
         sizes=sizes,
-        keys=ENCODER_KEYS,
+        keys=BIDIRECTIONAL_KEYS,
         tensors=(
             *EMBEDDINGS,
             *linear(BLOCK + "attn_qkv", NOMIC + "attn.Wqkv", "qkv_size", "n_embd"),

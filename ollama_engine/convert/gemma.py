@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ollama_engine.convert.architecture import COMMON_RENAMES, Architecture, Key, Sizes, Tensor, Vision, layered
+from ollama_engine.convert.architecture import COMMON_RENAMES, Architecture, Key, Sizes, Tensor, layered
 from ollama_engine.convert.decoder import (
     ATTENTION,
     BLOCK,
@@ -26,10 +26,10 @@ from ollama_engine.convert.decoder import (
     rope_and_size,
     sizes,
 )
-from ollama_engine.convert.keys import DECODER_KEYS, read_keys
+from ollama_engine.convert.keys import DECODER_KEYS
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.transforms import add
-from ollama_engine.convert.vision import affine, expect, grid_side, matrix, side
+from ollama_engine.convert.vision import affine, attention, grid_side, image_part, matrix
 from ollama_engine.errors import UnsupportedModelError
 
 __all__ = ["ARCHITECTURES"]
@@ -106,14 +106,6 @@ VISION_DEFAULTS = {
     "patch_size": 16,
     "layer_norm_eps": 1e-6,
 }
-VISION_KEYS = (
-    Key("vision.block_count", "u32", ("num_hidden_layers",)),
-    Key("vision.embedding_length", "u32", ("hidden_size",)),
-    Key("vision.feed_forward_length", "u32", ("intermediate_size",)),
-    Key("vision.attention.head_count", "u32", ("num_attention_heads",)),
-    Key("vision.attention.layer_norm_epsilon", "f32", ("layer_norm_eps",)),
-    Key("vision.num_channels", "u32", ("num_channels",)),
-)
 IMAGE_KEYS = (
     Key("mm.tokens_per_image", "u32", ("mm_tokens_per_image",), required=False),
     Key("image_token_id", "u32", ("image_token_index", "image_token_id"), required=False),
@@ -122,42 +114,12 @@ IMAGE_KEYS = (
 )
 
 
-def _eyes(config: Config) -> Config:
-    return config.part("vision_config", VISION_DEFAULTS)
-
-
-def _vision_sizes(config: Config) -> Sizes:
-    eyes = _eyes(config)
-    return {
-        "v_layer": eyes.whole("num_hidden_layers"),
-        "v_embd": eyes.whole("hidden_size"),
-        "v_ff": eyes.whole("intermediate_size"),
-        "v_channels": eyes.whole("num_channels"),
-        "v_patch": side(eyes, "patch_size"),
-        "v_places": grid_side(eyes) ** 2,
-    }
-
-
-def _vision_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
-    eyes = _eyes(config)
-    expect(eyes, "hidden_act", "gelu_pytorch_tanh", default="gelu_pytorch_tanh")
-    return {
-        **read_keys(IMAGE_KEYS, config),
-        **read_keys(VISION_KEYS, eyes),
-        "vision.image_size": side(eyes, "image_size"),
-        "vision.patch_size": sizes["v_patch"],
-    }
-
-
 def _vision_block() -> tuple[Tensor, ...]:
     block, source = "v.blk.{i}.", "vision_tower.encoder.layers.{i}."
     return layered(
         "v_layer",
         *affine(block + "layer_norm1", source + "layer_norm1", "v_embd"),
-        *affine(block + "attn_q", source + "self_attn.q_proj", "v_embd", "v_embd"),
-        *affine(block + "attn_k", source + "self_attn.k_proj", "v_embd", "v_embd"),
-        *affine(block + "attn_v", source + "self_attn.v_proj", "v_embd", "v_embd"),
-        *affine(block + "attn_output", source + "self_attn.out_proj", "v_embd", "v_embd"),
+        *attention(block, source + "self_attn", "out_proj"),
         *affine(block + "layer_norm2", source + "layer_norm2", "v_embd"),
         *affine(block + "mlp.fc1", source + "mlp.fc1", "v_ff", "v_embd"),
         *affine(block + "mlp.fc2", source + "mlp.fc2", "v_embd", "v_ff"),
@@ -165,9 +127,12 @@ def _vision_block() -> tuple[Tensor, ...]:
 
 
 PROJECTION = "mm_input_projection"
-GEMMA3_VISION = Vision(
-    sizes=_vision_sizes,
-    keys=_vision_keys,
+GEMMA3_VISION = image_part(
+    activation="gelu_pytorch_tanh",
+    defaults=VISION_DEFAULTS,
+    keys=(Key("vision.attention.layer_norm_epsilon", "f32", ("layer_norm_eps",)),),
+    outer_keys=IMAGE_KEYS,
+    more_sizes=lambda eyes, config: {"v_places": grid_side(eyes) ** 2},
     tensors=(
         *affine("v.patch_embedding", "vision_tower.embeddings.patch_embedding",
                 "v_embd", "v_channels", "v_patch", "v_patch"),

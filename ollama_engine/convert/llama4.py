@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ollama_engine.convert.architecture import Architecture, Key, Sizes, Tensor, Vision, layered
+from ollama_engine.convert.architecture import Architecture, Key, Sizes, Tensor, layered
 from ollama_engine.convert.decoder import ATTENTION, BLOCK, EMBEDDING, LAYER, OUTPUT, norm, sizes
-from ollama_engine.convert.keys import DECODER_KEYS, read_keys
+from ollama_engine.convert.keys import DECODER_KEYS
 from ollama_engine.convert.llama import LLAMA
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.transforms import Transform, half, transpose
-from ollama_engine.convert.vision import affine, expect, grid_side, matrix, rope_base, side
+from ollama_engine.convert.vision import affine, attention, expect, grid_side, image_part, matrix, rope_base, side
 from ollama_engine.errors import UnsupportedModelError
 
 __all__ = ["ARCHITECTURES"]
@@ -33,7 +33,7 @@ TEXT_DEFAULTS = {
     "attn_scale": 0.1,
     "use_qk_norm": True,
 }
-DEFAULTS = {
+VISION_DEFAULTS = {
     "num_hidden_layers": 34,
     "num_attention_heads": 16,
     "num_channels": 3,
@@ -58,12 +58,7 @@ TEXT_KEYS = (
     Key("attention.floor_scale", "u32", ("floor_scale",)),
     Key("use_qk_norm", "bool", ("use_qk_norm",)),
 )
-KEYS = (
-    Key("vision.block_count", "u32", ("num_hidden_layers",)),
-    Key("vision.embedding_length", "u32", ("hidden_size",)),
-    Key("vision.feed_forward_length", "u32", ("intermediate_size",)),
-    Key("vision.attention.head_count", "u32", ("num_attention_heads",)),
-    Key("vision.num_channels", "u32", ("num_channels",)),
+VISION_KEYS = (
     Key("vision.layer_norm_epsilon", "f32", ("norm_eps",)),
     Key("vision.pixel_shuffle_ratio", "f32", ("pixel_shuffle_ratio",)),
 )
@@ -149,18 +144,9 @@ def _experts() -> tuple[Tensor, ...]:
 # -- the part that reads images ----------------------------------------------------------------------------------------
 
 
-def _eyes(config: Config) -> Config:
-    return config.part("vision_config", DEFAULTS)
-
-
-def _sizes(config: Config) -> Sizes:
-    eyes = _eyes(config)
-    channels, patch = eyes.whole("num_channels"), side(eyes, "patch_size")
+def _vision_sizes(eyes: Config, config: Config) -> Sizes:
     return {
-        "v_layer": eyes.whole("num_hidden_layers"),
-        "v_embd": eyes.whole("hidden_size"),
-        "v_ff": eyes.whole("intermediate_size"),
-        "v_unfolded": channels * patch * patch,
+        "v_unfolded": eyes.whole("num_channels") * side(eyes, "patch_size") ** 2,
         "v_places": grid_side(eyes) ** 2 + 1,  # with one for the class
         "v_shuffled": eyes.whole("intermediate_size"),
         "v_adapted": eyes.whole("projector_input_dim"),
@@ -169,17 +155,9 @@ def _sizes(config: Config) -> Sizes:
     }
 
 
-def _keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
-    eyes = _eyes(config)
-    expect(eyes, "hidden_act", "gelu", default="gelu")
+def _vision_keys(eyes: Config, config: Config, sizes: Sizes) -> Mapping[str, Any]:
     expect(eyes, "vision_feature_select_strategy", "default", default="default")
-    return {
-        **read_keys(TOKENS, config),
-        **read_keys(KEYS, eyes),
-        "vision.image_size": side(eyes, "image_size"),
-        "vision.patch_size": side(eyes, "patch_size"),
-        "vision.rope.freq_base": rope_base(eyes),
-    }
+    return {"vision.rope.freq_base": rope_base(eyes)}
 
 
 def _block() -> tuple[Tensor, ...]:
@@ -187,10 +165,7 @@ def _block() -> tuple[Tensor, ...]:
     return layered(
         "v_layer",
         *affine(block + "attn_norm", source + "input_layernorm", "v_embd"),
-        *affine(block + "attn_q", source + "self_attn.q_proj", "v_embd", "v_embd"),
-        *affine(block + "attn_k", source + "self_attn.k_proj", "v_embd", "v_embd"),
-        *affine(block + "attn_v", source + "self_attn.v_proj", "v_embd", "v_embd"),
-        *affine(block + "attn_output", source + "self_attn.o_proj", "v_embd", "v_embd"),
+        *attention(block, source + "self_attn"),
         *affine(block + "ffn_norm", source + "post_attention_layernorm", "v_embd"),
         *affine(block + "mlp.fc1", source + "mlp.fc1", "v_ff", "v_embd"),
         *affine(block + "mlp.fc2", source + "mlp.fc2", "v_embd", "v_ff"),
@@ -198,9 +173,13 @@ def _block() -> tuple[Tensor, ...]:
 
 
 ADAPTER = "vision_adapter.mlp."
-VISION = Vision(
-    sizes=_sizes,
-    keys=_keys,
+VISION = image_part(
+    activation="gelu",
+    defaults=VISION_DEFAULTS,
+    keys=VISION_KEYS,
+    outer_keys=TOKENS,
+    more_sizes=_vision_sizes,
+    more_keys=_vision_keys,
     tensors=(
         matrix("v.patch_embedding", "vision_model.patch_embedding.linear", "v_embd", "v_unfolded"),
         Tensor("v.class_embedding", "vision_model.class_embedding", ("v_embd",)),

@@ -33,7 +33,7 @@ def new_writer(architecture: str) -> Any:
     try:
         import gguf  # noqa: PLC0415 (an extra)
     except ImportError:
-        raise ConfigError("conversion needs the gguf package: pip install 'ollama_engine[convert]'") from None
+        raise ConfigError("conversion needs the gguf package: pip install gguf") from None
     return gguf.GGUFWriter(None, architecture)
 
 

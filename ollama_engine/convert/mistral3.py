@@ -10,16 +10,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ollama_engine.convert.architecture import Key, Sizes, Tensor, Vision, layered, linear
-from ollama_engine.convert.keys import read_keys
+from ollama_engine.convert.architecture import Key, Sizes, Tensor, layered, linear
 from ollama_engine.convert.llama import LLAMA
 from ollama_engine.convert.rope import rope_parameters
 from ollama_engine.convert.source.folder import Config
-from ollama_engine.convert.vision import expect, matrix, rope_base, side
+from ollama_engine.convert.vision import attention, expect, image_part, matrix, rope_base
 
 __all__ = ["ARCHITECTURES"]
 
-DEFAULTS = {
+VISION_DEFAULTS = {
     "hidden_size": 1024,
     "intermediate_size": 4096,
     "num_hidden_layers": 24,
@@ -28,14 +27,8 @@ DEFAULTS = {
     "image_size": 1540,
     "patch_size": 14,
 }
-KEYS = (
-    Key("vision.block_count", "u32", ("num_hidden_layers",)),
-    Key("vision.embedding_length", "u32", ("hidden_size",)),
-    Key("vision.feed_forward_length", "u32", ("intermediate_size",)),
-    Key("vision.attention.head_count", "u32", ("num_attention_heads",)),
-    Key("vision.num_channels", "u32", ("num_channels",)),
-)
 OUTER_KEYS = (
+    Key("spatial_merge_size", "u32", ("spatial_merge_size",)),
     Key("image_token_index", "u32", ("image_token_index", "image_token_id"), required=False),
     Key("mm.projector_bias", "bool", ("multimodal_projector_bias",), required=False),
     Key("mm.projector_hidden_act", "str", ("projector_hidden_act",), required=False),
@@ -54,38 +47,14 @@ def _text_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
     return keys
 
 
-def _eyes(config: Config) -> Config:
-    return config.part("vision_config", DEFAULTS)
+def _vision_sizes(eyes: Config, config: Config) -> Sizes:
+    return {"v_merged": eyes.whole("hidden_size") * config.whole("spatial_merge_size") ** 2}
 
 
-def _merge(config: Config) -> int:
-    return config.whole("spatial_merge_size", default=2)
-
-
-def _sizes(config: Config) -> Sizes:
-    eyes = _eyes(config)
-    n_embd = eyes.whole("hidden_size")
-    return {
-        "v_layer": eyes.whole("num_hidden_layers"),
-        "v_embd": n_embd,
-        "v_ff": eyes.whole("intermediate_size"),
-        "v_channels": eyes.whole("num_channels"),
-        "v_patch": side(eyes, "patch_size"),
-        "v_merged": n_embd * _merge(config) ** 2,
-    }
-
-
-def _keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
-    eyes = _eyes(config)
-    expect(eyes, "hidden_act", "silu", default="silu")
+def _vision_keys(eyes: Config, config: Config, sizes: Sizes) -> Mapping[str, Any]:
     expect(config, "vision_feature_layer", -1, [-1], default=-1)
-    head_dim = sizes["v_embd"] // max(1, eyes.whole("num_attention_heads"))
+    head_dim = sizes["v_embd"] // max(1, sizes["v_head"])
     return {
-        **read_keys(OUTER_KEYS, config),
-        **read_keys(KEYS, eyes),
-        "spatial_merge_size": _merge(config),
-        "vision.image_size": side(eyes, "image_size"),
-        "vision.patch_size": sizes["v_patch"],
         "vision.attention.key_length": eyes.whole("head_dim", default=head_dim),
         "vision.attention.layer_norm_epsilon": 1e-5,  # written into the encoder's code in transformers, in no config
         "vision.rope.freq_base": rope_base(eyes),
@@ -97,10 +66,7 @@ def _block() -> tuple[Tensor, ...]:
     return layered(
         "v_layer",
         matrix(block + "attn_norm", source + "attention_norm", "v_embd"),
-        matrix(block + "attn_q", source + "attention.q_proj", "v_embd", "v_embd"),
-        matrix(block + "attn_k", source + "attention.k_proj", "v_embd", "v_embd"),
-        matrix(block + "attn_v", source + "attention.v_proj", "v_embd", "v_embd"),
-        matrix(block + "attn_output", source + "attention.o_proj", "v_embd", "v_embd"),
+        *attention(block, source + "attention", bias=False),
         matrix(block + "ffn_norm", source + "ffn_norm", "v_embd"),
         matrix(block + "ffn_gate", source + "feed_forward.gate_proj", "v_ff", "v_embd"),
         matrix(block + "ffn_up", source + "feed_forward.up_proj", "v_ff", "v_embd"),
@@ -109,9 +75,12 @@ def _block() -> tuple[Tensor, ...]:
 
 
 MERGER = "patch_merger.merging_layer"
-VISION = Vision(
-    sizes=_sizes,
-    keys=_keys,
+VISION = image_part(
+    activation="silu",
+    defaults=VISION_DEFAULTS,
+    outer_keys=OUTER_KEYS,
+    more_sizes=_vision_sizes,
+    more_keys=_vision_keys,
     tensors=(
         matrix("v.patch_conv", "vision_tower.patch_conv", "v_embd", "v_channels", "v_patch", "v_patch"),
         matrix("v.encoder_norm", "vision_tower.ln_pre", "v_embd"),
@@ -127,6 +96,7 @@ ARCHITECTURES = (
         LLAMA,
         name="mistral3",
         classes=("Mistral3ForConditionalGeneration",),
+        defaults={"spatial_merge_size": 2},
         more_keys=_text_keys,
         pre_names=("tekken",),
         vision=VISION,

@@ -21,19 +21,18 @@ from typing import Any
 
 import numpy as np
 
-from ollama_engine.convert.architecture import Architecture, Key, Sizes, Tensor, Vision, decoder_sizes, layered
-from ollama_engine.convert.keys import read_keys
+from ollama_engine.convert.architecture import Architecture, Key, Sizes, Tensor, decoder_sizes, layered
 from ollama_engine.convert.llama import BLOCK, LAYER, LLAMA
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.transforms import Transform, apply_each, pair_heads
-from ollama_engine.convert.vision import affine, expect, grid_side, matrix, numbers, side
+from ollama_engine.convert.vision import affine, grid_side, image_part, matrix, numbers
 
 __all__ = ["ARCHITECTURES"]
 
 EXTRA_ROWS = 8
 """Of the embedding; see the model's config class in transformers."""
 
-DEFAULTS = {
+VISION_DEFAULTS = {
     "num_hidden_layers": 32,
     "num_global_layers": 8,
     "attention_heads": 16,
@@ -49,15 +48,10 @@ DEFAULTS = {
 }
 TEXT_DEFAULTS = {"cross_attention_layers": [3, 8, 13, 18, 23, 28, 33, 38]}
 
-KEYS = (
-    Key("vision.block_count", "u32", ("num_hidden_layers",)),
+VISION_KEYS = (
     Key("vision.global.block_count", "u32", ("num_global_layers",)),
-    Key("vision.embedding_length", "u32", ("hidden_size",)),
-    Key("vision.feed_forward_length", "u32", ("intermediate_size",)),
-    Key("vision.attention.head_count", "u32", ("attention_heads", "num_attention_heads")),
     Key("vision.attention.layer_norm_epsilon", "f32", ("norm_eps",)),
     Key("vision.max_num_tiles", "u32", ("max_num_tiles",)),
-    Key("vision.num_channels", "u32", ("num_channels",)),
 )
 TOKENS = (Key("image_token_id", "u32", ("image_token_index", "image_token_id"), required=False),)
 
@@ -125,12 +119,7 @@ def _text_tensors() -> tuple[Tensor, ...]:
 # -- the part that reads images ----------------------------------------------------------------------------------------
 
 
-def _eyes(config: Config) -> Config:
-    return config.part("vision_config", DEFAULTS)
-
-
-def _sizes(config: Config) -> Sizes:
-    eyes = _eyes(config)
+def _vision_sizes(eyes: Config, config: Config) -> Sizes:
     n_embd, tiles = eyes.whole("hidden_size"), eyes.whole("max_num_tiles")
     places = grid_side(eyes) ** 2 + 1  # with one for the class
     kept = numbers(eyes, "intermediate_layers_indices", eyes.whole("num_hidden_layers"))
@@ -138,13 +127,7 @@ def _sizes(config: Config) -> Sizes:
     if not isinstance(ratios, list):
         raise eyes.wrong(("supported_aspect_ratios",), "a list", ratios)
     return {
-        "v_layer": eyes.whole("num_hidden_layers"),
         "v_global_layer": eyes.whole("num_global_layers"),
-        "v_head": eyes.whole("attention_heads", "num_attention_heads"),
-        "v_embd": n_embd,
-        "v_ff": eyes.whole("intermediate_size"),
-        "v_channels": eyes.whole("num_channels"),
-        "v_patch": side(eyes, "patch_size"),
         "v_places": places,
         "v_tile_row": tiles * n_embd,
         "v_place_row": tiles * places * n_embd,
@@ -153,16 +136,9 @@ def _sizes(config: Config) -> Sizes:
     }
 
 
-def _keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
-    eyes = _eyes(config)
-    expect(eyes, "hidden_act", "gelu", default="gelu")
-    return {
-        **read_keys(TOKENS, config),
-        **read_keys(KEYS, eyes),
-        "vision.image_size": side(eyes, "image_size"),
-        "vision.patch_size": sizes["v_patch"],
-        "vision.intermediate_layers_indices": numbers(eyes, "intermediate_layers_indices", sizes["v_layer"]),
-    }
+def _vision_keys(eyes: Config, config: Config, sizes: Sizes) -> Mapping[str, Any]:
+    kept = numbers(eyes, "intermediate_layers_indices", sizes["v_layer"])
+    return {"vision.intermediate_layers_indices": kept}
 
 
 TANH = apply_each(np.tanh)
@@ -217,9 +193,13 @@ def _global_block() -> tuple[Tensor, ...]:
     return (*_block("v_global_layer", target, source), *layered("v_global_layer", *gates))
 
 
-VISION = Vision(
-    sizes=_sizes,
-    keys=_keys,
+VISION = image_part(
+    activation="gelu",
+    defaults=VISION_DEFAULTS,
+    keys=VISION_KEYS,
+    outer_keys=TOKENS,
+    more_sizes=_vision_sizes,
+    more_keys=_vision_keys,
     tensors=(
         matrix("v.patch_embd", "vision_model.patch_embedding", "v_embd", "v_channels", "v_patch", "v_patch"),
         *_tables(),

@@ -19,7 +19,7 @@ from ollama_engine.convert.source.scaled import check_quantization, with_scales
 from ollama_engine.convert.streaming import file_bytes
 from ollama_engine.convert.vocab.export import add_tokenizer
 from ollama_engine.convert.workers import Workers
-from ollama_engine.errors import ConfigError
+from ollama_engine.errors import ConfigError, Option
 
 __all__ = ["convert_model"]
 
@@ -46,7 +46,7 @@ def convert_model(
     room.
     """
     if outtype not in FILE_TYPES:
-        raise ConfigError(f"outtype is one of {', '.join(FILE_TYPES)}, got {outtype!r}")
+        raise ConfigError(Option("outtype"), f" is one of {', '.join(FILE_TYPES)}, got {outtype!r}")
     workers = Workers(threads)
     folder = ModelFolder(source)
     check_target(target, 0)

@@ -7,8 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 from ollama_engine.convert.architecture import Architecture, Sizes, Tensor, linear
+from ollama_engine.convert.bidirectional import (
+    BIDIRECTIONAL_KEYS,
+    MLM_HEADS,
+    bidirectional_keys,
+    norm,
+    rank_keys,
+    scorer,
+    sizes,
+)
 from ollama_engine.convert.decoder import BLOCK, layer_types
-from ollama_engine.convert.encoder import ENCODER_KEYS, MLM_HEADS, encoder_keys, norm, rank_keys, scorer, sizes
 from ollama_engine.convert.pooling import POOLING
 from ollama_engine.convert.rope import rope_parameters
 from ollama_engine.convert.source.folder import Config
@@ -25,7 +33,7 @@ def _keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
     every = config.get("global_attn_every_n_layers", default=3)
     local = layer_types(config, lambda i: bool(every) and i % every != 0)
     return {
-        **encoder_keys(config, sizes),
+        **bidirectional_keys(config, sizes),
         "attention.sliding_window": config.whole("local_attention", default=128),
         "attention.sliding_window_pattern": local,
         "rope.scaling.type": "none",
@@ -63,7 +71,7 @@ MODERN_BERT = Architecture(
     name="modern-bert",
     classes=("ModernBertModel", "ModernBertForMaskedLM"),
     sizes=sizes,
-    keys=ENCODER_KEYS,
+    keys=BIDIRECTIONAL_KEYS,
     tensors=(
         Tensor("token_embd.weight", "embeddings.tok_embeddings.weight", ("n_vocab", "n_embd")),
         *norm("token_embd_norm", "embeddings.norm", bias=False),

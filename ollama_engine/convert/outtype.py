@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ollama_engine.convert.source.elements import to_float32
+from ollama_engine.ml.gguf import IMAGE_PARTS
 from ollama_engine.ml.quantize import quantize_rows
 from ollama_engine.ml.types import block_of
 
-__all__ = ["FILE_TYPES", "IMAGE_PARTS", "as_bytes", "element_type"]
+__all__ = ["FILE_TYPES", "as_bytes", "element_type"]
 
 FILE_TYPES: Final = {"f32": 0, "f16": 1, "bf16": 32, "q8_0": 7}
 """`--outtype` -> `general.file_type`."""
@@ -26,9 +27,6 @@ ALWAYS_F32 = (
     r"_norm\.weight$", r"\.ffn_gate_inp(_shexp)?\.weight$", r"position_embd\.weight$", r"^token_types\.weight$",
     r"\.ssm_conv1d", r"\.shortconv\.conv\.weight$", r"(?<!\.weight)$", r"^v\.position_embedding\.weight$",
 )  # fmt: skip
-
-IMAGE_PARTS: Final = ("v.", "mm.")
-"""How names of tensors begin that read images."""
 
 
 def element_type(name: str, shape: Sequence[int], outtype: str, always_f32: Sequence[str] = ()) -> str:

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ollama_engine.convert.architecture import COMMON_IGNORED, Architecture, Sizes, Tensor
-from ollama_engine.convert.outtype import IMAGE_PARTS
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.source.tensors import StoredTensor, describe
 from ollama_engine.convert.transforms import Transform
 from ollama_engine.errors import ModelFormatError
+from ollama_engine.ml.gguf import IMAGE_PARTS
 
 __all__ = ["PlannedTensor", "plan_tensors"]
 

@@ -11,17 +11,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ollama_engine.convert.architecture import Key, Sizes, Tensor, Vision, layered
-from ollama_engine.convert.keys import read_keys
+from ollama_engine.convert.architecture import Key, Sizes, Tensor, layered
 from ollama_engine.convert.qwen import QWEN2
 from ollama_engine.convert.rope import rope_parameters
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.transforms import row_part, take
-from ollama_engine.convert.vision import affine, expect, matrix, numbers, rope_base, side
+from ollama_engine.convert.vision import affine, expect, image_part, matrix, numbers, rope_base
 
 __all__ = ["ARCHITECTURES"]
 
-DEFAULTS = {
+VISION_DEFAULTS = {
     "depth": 32,
     "num_heads": 16,
     "in_channels": 3,
@@ -36,12 +35,7 @@ DEFAULTS = {
 FRAMES = 2
 """How deep a patch is: as many kernels are written."""
 
-KEYS = (
-    Key("vision.block_count", "u32", ("depth",)),
-    Key("vision.embedding_length", "u32", ("hidden_size",)),
-    Key("vision.feed_forward_length", "u32", ("intermediate_size",)),
-    Key("vision.attention.head_count", "u32", ("num_heads",)),
-    Key("vision.num_channels", "u32", ("in_chans", "in_channels")),
+VISION_KEYS = (
     Key("vision.spatial_merge_size", "u32", ("spatial_merge_size",)),
     Key("vision.window_size", "u32", ("window_size",)),
     Key("vision.tokens_per_second", "u32", ("tokens_per_second",)),
@@ -61,32 +55,14 @@ def _text_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
     return {**QWEN2.more_keys(config, sizes), "rope.mrope_section": listed}
 
 
-def _eyes(config: Config) -> Config:
-    return config.part("vision_config", DEFAULTS)
+def _vision_sizes(eyes: Config, config: Config) -> Sizes:
+    n_embd = eyes.whole("hidden_size")
+    return {"v_qkv": 3 * n_embd, "v_merged": n_embd * eyes.whole("spatial_merge_size") ** 2}
 
 
-def _sizes(config: Config) -> Sizes:
-    eyes = _eyes(config)
-    n_embd, merge = eyes.whole("hidden_size"), eyes.whole("spatial_merge_size")
-    return {
-        "v_layer": eyes.whole("depth"),
-        "v_embd": n_embd,
-        "v_qkv": 3 * n_embd,
-        "v_ff": eyes.whole("intermediate_size"),
-        "v_channels": eyes.whole("in_chans", "in_channels"),
-        "v_patch": side(eyes, "patch_size"),
-        "v_merged": n_embd * merge * merge,
-    }
-
-
-def _keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
-    eyes = _eyes(config)
+def _vision_keys(eyes: Config, config: Config, sizes: Sizes) -> Mapping[str, Any]:
     expect(eyes, "temporal_patch_size", FRAMES, default=FRAMES)
-    expect(eyes, "hidden_act", "silu", default="silu")
     return {
-        **read_keys(TOKENS, config),
-        **read_keys(KEYS, eyes),
-        "vision.patch_size": sizes["v_patch"],
         "vision.temporal_patch_size": FRAMES,
         "vision.fullatt_block_indexes": numbers(eyes, "fullatt_block_indexes", sizes["v_layer"]),
         "vision.attention.layer_norm_epsilon": 1e-6,  # the same number in all that was published, and in no config
@@ -119,9 +95,13 @@ def _patches(frame: int) -> Tensor:
     return Tensor(f"v.patch_embd_{frame}.weight", "visual.patch_embed.proj.weight", shape, take(frame, 2))
 
 
-VISION = Vision(
-    sizes=_sizes,
-    keys=_keys,
+VISION = image_part(
+    activation="silu",
+    defaults=VISION_DEFAULTS,
+    keys=VISION_KEYS,
+    outer_keys=TOKENS,
+    more_sizes=_vision_sizes,
+    more_keys=_vision_keys,
     tensors=(
         *map(_patches, range(FRAMES)),
         *_block(),

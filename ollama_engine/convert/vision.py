@@ -1,4 +1,4 @@
-"""What the image parts of several architectures declare alike, and the dialect of the files they go into.
+"""What the image parts of all architectures declare alike, and the dialect of the files they go into.
 
 The dialect is that of Ollama's own engine: one file holds the text part and the image part, tensors of the latter below
 `v.` (encoder) and `mm.` (projector), keys below `<architecture>.vision.`. llama.cpp keeps the two in two files and has
@@ -9,15 +9,78 @@ our own says it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
-from ollama_engine.convert.architecture import Tensor
+from ollama_engine.convert.architecture import Key, MetadataValues, Sizes, Tensor, Vision
+from ollama_engine.convert.keys import read_keys
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.convert.transforms import Transform
 from ollama_engine.errors import UnsupportedModelError
 
-__all__ = ["affine", "expect", "grid_side", "matrix", "numbers", "rope_base", "side"]
+__all__ = ["affine", "attention", "expect", "grid_side", "image_part", "matrix", "numbers", "rope_base", "side"]
+
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "v_layer": ("num_hidden_layers", "depth"),
+    "v_embd": ("hidden_size",),
+    "v_head": ("num_attention_heads", "attention_heads", "num_heads"),
+    "v_ff": ("intermediate_size",),
+    "v_channels": ("num_channels", "in_chans", "in_channels"),
+}
+"""Sizes that every encoder of images has, under any of their names in vision_config."""
+
+KEYS = (
+    Key("vision.block_count", "u32", NAMES["v_layer"]),
+    Key("vision.embedding_length", "u32", NAMES["v_embd"]),
+    Key("vision.feed_forward_length", "u32", NAMES["v_ff"]),
+    Key("vision.attention.head_count", "u32", NAMES["v_head"]),
+    Key("vision.num_channels", "u32", NAMES["v_channels"]),
+)
+
+MoreSizes: TypeAlias = Callable[[Config, Config], Sizes]
+MoreKeys: TypeAlias = Callable[[Config, Config, Sizes], MetadataValues]
+
+
+def image_part(
+    *,
+    activation: str,
+    defaults: Mapping[str, Any],
+    tensors: tuple[Tensor, ...],
+    keys: tuple[Key, ...] = (),
+    outer_keys: tuple[Key, ...] = (),
+    more_sizes: MoreSizes = lambda eyes, config: {},
+    more_keys: MoreKeys = lambda eyes, config, sizes: {},
+) -> Vision:
+    """What an architecture's file says of its image part, put together with what all of them have.
+
+    Args:
+        activation: the only `hidden_act` that engines compute.
+        defaults: what published vision_config leave out, because transformers has these values for it.
+        tensors: all of them, below `v.` and `mm.`.
+        keys: besides KEYS, taken from vision_config as they are.
+        outer_keys: taken from config.json as they are.
+        more_sizes: (vision_config, config.json) -> sizes besides those of NAMES and v_patch.
+        more_keys: (vision_config, config.json, all sizes) -> keys that are no plain copies.
+    """
+
+    def all_sizes(config: Config) -> Sizes:
+        eyes = config.part("vision_config", defaults)
+        common = {name: eyes.whole(*sources) for name, sources in NAMES.items()}
+        return {**common, "v_patch": side(eyes, "patch_size"), **more_sizes(eyes, config)}
+
+    def all_keys(config: Config, sizes: Sizes) -> MetadataValues:
+        eyes = config.part("vision_config", defaults)
+        expect(eyes, "hidden_act", activation, default=activation)
+        whole_image = {} if eyes.get("image_size") is None else {"vision.image_size": side(eyes, "image_size")}
+        return {
+            **read_keys(outer_keys, config),
+            **read_keys((*KEYS, *keys), eyes),
+            **whole_image,
+            "vision.patch_size": sizes["v_patch"],
+            **more_keys(eyes, config, sizes),
+        }
+
+    return Vision(sizes=all_sizes, keys=all_keys, tensors=tensors)
 
 
 def matrix(target: str, source: str, *shape: str, transform: Transform | None = None) -> Tensor:
@@ -30,6 +93,17 @@ def affine(target: str, source: str, *shape: str, transform: Transform | None = 
     return (
         matrix(target, source, *shape, transform=transform),
         Tensor(f"{target}.bias", f"{source}.bias", shape[:1], transform),
+    )
+
+
+def attention(block: str, source: str, output: str = "o_proj", *, bias: bool = True) -> tuple[Tensor, ...]:
+    """The four projections of an encoder's attention."""
+    names = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "output": output}
+    declare = affine if bias else lambda *names: (matrix(*names),)
+    return tuple(
+        tensor
+        for target, name in names.items()
+        for tensor in declare(f"{block}attn_{target}", f"{source}.{name}", "v_embd", "v_embd")
     )
 
 

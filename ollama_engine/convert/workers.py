@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Generic, TypeVar
 
-from ollama_engine.errors import ConfigError
+from ollama_engine.errors import ConfigError, Option
 
 __all__ = ["Job", "Workers"]
 
@@ -36,7 +36,7 @@ class Workers:
     def __init__(self, threads: int | None = None) -> None:
         threads = os.cpu_count() or 1 if threads is None else threads
         if threads < 1:
-            raise ConfigError(f"threads is 1 or more, got {threads}")
+            raise ConfigError(Option("threads"), f" is 1 or more, got {threads}")
         self._ahead = AHEAD * threads
         self._pool = ThreadPoolExecutor(threads)
 

@@ -3,7 +3,7 @@
 LayerView       what models call; Cache: what the runner calls
 make_cache      the cache for a model's layers; make_null_cache: for embeddings
 CausalCache     every token sees the earlier ones of its sequence: all, or those of a window or chunk
-EncoderCache    every token sees the latest image of its sequence
+CrossAttentionCache   every token sees the latest image of its sequence
 NullCache       nothing is kept: every token sees all of its sequence in its batch, or all before it
 CompositeCache  layers of different kinds
 CacheConfig     element type, flash attention, padding
@@ -11,6 +11,8 @@ Visibility      which earlier positions a token attends to (pure)
 Cells           which token lies in which row (in C), ImageSlots which image in which slot (pure)
 SpanPolicy      which run of cells a step reads (pure); MaskBuffer: who sees what of it
 KeyValueStore   the rows; Mover moves them and turns keys to other positions; SavedRows are a sequence's, as bytes
+
+CrossAttentionCache, with its ImageSlots, and NullCache are imported when a model asks for one.
 """
 
 from __future__ import annotations
@@ -20,10 +22,7 @@ from ollama_engine.kvcache.causal import CausalCache
 from ollama_engine.kvcache.cells import MAX_SEQUENCES, Cells
 from ollama_engine.kvcache.composite import CompositeCache, make_cache, make_null_cache
 from ollama_engine.kvcache.config import CacheConfig, LayerShape
-from ollama_engine.kvcache.encoder import EncoderCache
-from ollama_engine.kvcache.images import ImageSlots
 from ollama_engine.kvcache.move import ShiftKeys
-from ollama_engine.kvcache.null import NullCache
 from ollama_engine.kvcache.rows import SavedRows
 from ollama_engine.kvcache.visibility import Visibility
 
@@ -35,11 +34,8 @@ __all__ = [
     "CellUsage",
     "Cells",
     "CompositeCache",
-    "EncoderCache",
-    "ImageSlots",
     "LayerShape",
     "LayerView",
-    "NullCache",
     "SavedRows",
     "ShiftKeys",
     "Visibility",

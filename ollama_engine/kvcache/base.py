@@ -129,6 +129,12 @@ class Cache(LayerView, Protocol):
     def save(self, sequence: int) -> list[SavedRows]:
         """What a sequence has, for each kind of layers. Raises ConfigError for one with images, which stay here."""
 
+    def require_restore(self, saved: Sequence[SavedRows], without: Collection[int] = ()) -> None:
+        """Raise ContextOverflowError where `restore` would. Changes nothing.
+
+        `without` asks how it were if these sequences had been removed.
+        """
+
     def restore(self, sequence: int, saved: Sequence[SavedRows]) -> None:
         """Give `sequence`, which is empty, what `save` gave, here or in another cache of the same `row_bytes` and type.
 

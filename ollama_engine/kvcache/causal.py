@@ -213,12 +213,20 @@ class CausalCache:
         mine = np.flatnonzero(self.cells.owners & (np.uint64(1) << np.uint64(sequence)))
         return mine[np.argsort(self.cells.positions[mine])].astype(np.int32)
 
+    def require_restore(self, saved: Sequence[SavedRows], without: Collection[int] = ()) -> None:
+        """Raise ContextOverflowError where `restore` would. Changes nothing."""
+        (part,) = saved
+        ends = self._unseen()
+        ends[list(without)] = np.iinfo(np.int64).max
+        n, free = len(part.positions), self.cells.n_free_without(ends)
+        if n > free:
+            raise ContextOverflowError(f"{n} tokens do not fit: {free} of {len(self.cells)} cache cells are free")
+
     def restore(self, sequence: int, saved: Sequence[SavedRows]) -> None:
         """Give `sequence`, which is empty, what `save` gave. See `Cache.restore`."""
+        self.require_restore(saved)
         (part,) = saved
         n = len(part.positions)
-        if n > self.room:
-            raise ContextOverflowError(f"{n} tokens do not fit: {self.room} of {len(self.cells)} cache cells are free")
         if n > self.cells.n_free:
             self.cells.remove_below(self._unseen())
         sequences = np.full(n, sequence, dtype=np.int32)

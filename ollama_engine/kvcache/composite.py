@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from ollama_engine.errors import ConfigError
 from ollama_engine.input import Batch
 from ollama_engine.kvcache.base import Cache, CellUsage
 from ollama_engine.kvcache.causal import CausalCache
 from ollama_engine.kvcache.config import CacheConfig, LayerShape
-from ollama_engine.kvcache.encoder import EncoderCache
 from ollama_engine.kvcache.move import ShiftKeys
-from ollama_engine.kvcache.null import NullCache
 from ollama_engine.kvcache.rows import SavedRows
 from ollama_engine.kvcache.visibility import Visibility
 from ollama_engine.ml.backend import Backend
@@ -119,14 +117,24 @@ class CompositeCache:
         """What all caches have of a sequence."""
         return [part for cache in self.caches for part in cache.save(sequence)]
 
+    def require_restore(self, saved: Sequence[SavedRows], without: Collection[int] = ()) -> None:
+        """Raise ContextOverflowError where `restore` would. Changes nothing."""
+        for cache, parts in self._shared_out(saved):
+            cache.require_restore(parts, without)
+
+    def _shared_out(self, saved: Sequence[SavedRows]) -> Iterator[tuple[Cache, Sequence[SavedRows]]]:
+        """To each cache what is its own."""
+        begin = 0
+        for cache in self.caches:
+            end = begin + len(cache.row_bytes)
+            yield cache, saved[begin:end]
+            begin = end
+
     def restore(self, sequence: int, saved: Sequence[SavedRows]) -> None:
         """Give `sequence`, which is empty, what `save` gave. See `Cache.restore`."""
-        begin = 0
         try:
-            for cache in self.caches:
-                end = begin + len(cache.row_bytes)
-                cache.restore(sequence, saved[begin:end])
-                begin = end
+            for cache, parts in self._shared_out(saved):
+                cache.restore(sequence, parts)
         except BaseException:
             # Some have it and some have not.
             self.remove(sequence)
@@ -212,7 +220,9 @@ def make_cache(
         for numbers in groups.values():
             shapes, places = [layers[i] for i in numbers], [devices[i] for i in numbers]
             if shapes[0].image_rows is not None:
-                caches.append(EncoderCache(backend, shapes, places, size(shapes[0]), config))
+                from ollama_engine.kvcache.cross_attention import CrossAttentionCache  # noqa: PLC0415 (few models see images)
+
+                caches.append(CrossAttentionCache(backend, shapes, places, size(shapes[0]), config))
             else:
                 shift = None if shift_keys is None else _of_layers(shift_keys, numbers)
                 caches.append(
@@ -232,6 +242,8 @@ def make_null_cache(layers: Sequence[LayerShape], *, flash_attention: bool, caus
     """
     if any(layer.image_rows is not None for layer in layers):
         raise ConfigError("a model with cross-attention to images gives no embeddings here")
+    from ollama_engine.kvcache.null import NullCache  # noqa: PLC0415 (who only writes has none)
+
     groups = _by_kind(layers)
     caches: list[Cache] = []
     for window, chunk, _ in groups:

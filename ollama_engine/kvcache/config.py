@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from ollama_engine.config import CacheType
-from ollama_engine.errors import ConfigError
+from ollama_engine.errors import ConfigError, Option
 
 HISTORY_PADDING = 256
 """Cells that attention reads come in multiples of this, so that a graph lasts for as many tokens."""
@@ -52,16 +52,21 @@ class CacheConfig:
 
     def __post_init__(self) -> None:
         if self.dtype not in get_args(CacheType):
-            raise ConfigError(f"kv_cache_type is one of {', '.join(get_args(CacheType))}, got {self.dtype!r}")
+            raise ConfigError(
+                Option("kv_cache_type"), f" is one of {', '.join(get_args(CacheType))}, got {self.dtype!r}"
+            )
         if not self.flash_attention and self.dtype in ("q8_0", "q4_0"):
             raise ConfigError(
-                f"kv_cache_type {self.dtype} needs flash attention, which is off; use f16, or flash_attention='auto'"
+                Option("kv_cache_type"),
+                f" {self.dtype} needs flash attention, which is off",
+                advice=[("choose ", Option("kv_cache_type", "f16")), ("leave ", Option("flash_attention", "auto"))],
             )
 
     def check(self, layer: LayerShape) -> None:
         """Raise ConfigError where a layer's heads cannot be stored in this type."""
         if self.dtype in ("q8_0", "q4_0") and (layer.key_dim % 32 or layer.value_dim % 32):
             raise ConfigError(
-                f"kv_cache_type {self.dtype} stores blocks of 32 values, but this model's heads have "
-                f"{layer.key_dim} and {layer.value_dim}; use f16 or bf16"
+                Option("kv_cache_type"),
+                f" {self.dtype} stores blocks of 32 values, but this model's heads have {layer.key_dim} and "
+                f"{layer.value_dim}; choose f16 or bf16",
             )

@@ -1,4 +1,4 @@
-"""Which image lies in which slot of an encoder cache, and which one a token sees. Numbers only, no tensor in sight."""
+"""Which image lies in which slot of a cross-attention cache, and which one a token sees. No tensor is in sight."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ImageSlots:
 
     def __init__(self, n_slots: int) -> None:
         if n_slots < 1:
-            raise ValueError(f"an encoder cache has at least one slot, got {n_slots}")
+            raise ValueError(f"a cross-attention cache has at least one slot, got {n_slots}")
         self.n_slots = n_slots
         self._images: dict[int, dict[int, int | None]] = {}
 

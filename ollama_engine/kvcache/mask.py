@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from ollama_engine.errors import NoMemoryError
+from ollama_engine.errors import NoMemoryError, Option
 from ollama_engine.input import Int32Array
 from ollama_engine.kvcache.cells import Cells
 from ollama_engine.kvcache.span import Span
@@ -38,8 +38,8 @@ class MaskBuffer:
             self._buffer = np.full(n_rows * n_cells, 0, dtype=np.float16)
         except MemoryError:
             raise NoMemoryError(
-                f"the mask of {n_rows} tokens over {n_cells} cells takes {mask_bytes(n_rows, n_cells) >> 20} MiB; "
-                "lower batch_size, num_ctx or parallel"
+                f"the mask of {n_rows} tokens over {n_cells} cells takes {mask_bytes(n_rows, n_cells) >> 20} MiB",
+                advice=[("lower ", Option(name)) for name in ("batch_size", "num_ctx", "parallel")],
             ) from None
 
     def fill(

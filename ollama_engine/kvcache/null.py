@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ollama_engine.errors import NoMemoryError
+from ollama_engine.errors import NoMemoryError, Option
 from ollama_engine.input import Batch, Int32Array
 from ollama_engine.kvcache.base import CellUsage
 from ollama_engine.kvcache.mask import mask_bytes
@@ -108,7 +108,8 @@ def _require_memory(n_tokens: int) -> None:
 def _no_memory(n_tokens: int) -> NoMemoryError:
     return NoMemoryError(
         f"the mask of {n_tokens} tokens in one batch takes twice {mask_bytes(n_tokens, n_tokens) >> 20} MiB, more than "
-        "is free; give shorter texts, or lower num_ctx and batch_size"
+        "is free",
+        advice=["give shorter texts", ("lower ", Option("num_ctx"), " and ", Option("batch_size"))],
     )
 
 
@@ -218,6 +219,9 @@ class NullCache:
     def save(self, sequence: int) -> list[SavedRows]:
         """Nothing."""
         return []
+
+    def require_restore(self, saved: Sequence[SavedRows], without: Collection[int] = ()) -> None:
+        """Nothing to put back."""
 
     def restore(self, sequence: int, saved: Sequence[SavedRows]) -> None:
         """Nothing to put back."""

@@ -35,8 +35,9 @@ The names below are imported when they are first used, and ggml's libraries with
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from ollama_engine.lazy import lazy_names
 
 if TYPE_CHECKING:
     from ollama_engine.ml import ops
@@ -58,17 +59,7 @@ _HOMES = {
     "Storage": "storage",
     "Tensor": "tensor",
     "devices": "device",
+    "ops": "ops",
 }
 
-
-def __getattr__(name: str) -> object:
-    if name == "ops":
-        return import_module(f"{__name__}.ops")
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{home}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

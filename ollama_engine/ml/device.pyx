@@ -8,7 +8,6 @@ variant that really runs.
 import logging
 import os
 import threading
-from pathlib import Path
 
 from libc.stdio cimport fprintf, stderr
 from libc.stdint cimport uintptr_t
@@ -73,7 +72,7 @@ cdef _Registry _REGISTRY = _Registry()
 
 
 def _library_folder():
-    return Path(__file__).resolve().parent.parent / "_lib"
+    return os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "_lib")
 
 
 cdef void _forward_log(lib.ggml_log_level level, const char *text, void *user_data) noexcept nogil:

@@ -119,8 +119,8 @@ _MESSAGES = {
     "dimensions": "{subject} has {got} dimensions, at most {want} are allowed" + _DAMAGED,
     "extent": "{subject} has {extent} elements in dimension {want}, expected at least 1" + _DAMAGED,
     "elements": "{subject} has more elements than can be counted" + _DAMAGED,
-    "tensor_type": "{subject} has the type number {got}, which this version of ggml does not know (removed, or newer "
-    "than this package); update ollama_engine or convert the model again",
+    "tensor_type": "{subject} has the type number {got}, which this version of ggml does not know (removed, newer than "
+    "this package, or 4 of Ollama's first gpt-oss files); update ollama_engine or convert the model again",
     "block": "{subject} has rows of {got} elements, but its type packs them in blocks of {want}; convert the "
     "model again",
     "offset": "the data of {subject} is placed at {got}, expected {want} right after the tensor before it; convert the "

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
 from typing import NamedTuple
+
+AnyPath = str | os.PathLike[str]
 
 UNLIMITED = 1 << 62
 """Control groups of version 1 have a number as large as this where version 2 says "max"."""
@@ -25,9 +26,9 @@ _VERSION_2 = _Names("memory.max", "memory.current", "file", "shmem")
 
 
 def available_bytes(
-    meminfo: Path = Path("/proc/meminfo"),
-    cgroups: Path = Path("/sys/fs/cgroup"),
-    membership: Path = Path("/proc/self/cgroup"),
+    meminfo: AnyPath = "/proc/meminfo",
+    cgroups: AnyPath = "/sys/fs/cgroup",
+    membership: AnyPath = "/proc/self/cgroup",
 ) -> int:
     """Bytes that can be allocated without swapping: the kernel's estimate, bounded by every control group's limit.
 
@@ -38,9 +39,9 @@ def available_bytes(
     return min(_system_available(meminfo), *rooms, UNLIMITED)
 
 
-def _system_available(meminfo: Path) -> int:
+def _system_available(meminfo: AnyPath) -> int:
     try:
-        for line in meminfo.read_text(encoding="ascii").splitlines():
+        for line in _read(meminfo).splitlines():
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
     except OSError:
@@ -51,37 +52,44 @@ def _system_available(meminfo: Path) -> int:
         return UNLIMITED
 
 
-def _memory_groups(cgroups: Path, membership: Path) -> Iterator[tuple[Path, _Names]]:
+def _memory_groups(cgroups: AnyPath, membership: AnyPath) -> Iterator[tuple[str, _Names]]:
     """The control groups that bound this process's memory: its own and all above it, in both versions.
 
     A line of /proc/self/cgroup is `number:controllers:path` (cgroups(7)). In a container the path may be the host's,
     of which only the root is mounted; folders that do not exist set no limit.
     """
     try:
-        lines = membership.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        lines = _read(membership).splitlines()
     except OSError:
         lines = ["0::/", "1:memory:/"]
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        own = PurePosixPath(path.lstrip("/"))
+        steps = [step for step in path.split("/") if step]
+        own_and_above = ["/".join(steps[:depth]) for depth in range(len(steps), -1, -1)]
         if not controllers:
-            yield from ((cgroups / group, _VERSION_2) for group in (own, *own.parents))
+            yield from ((os.path.join(cgroups, group), _VERSION_2) for group in own_and_above)
         elif "memory" in controllers.split(","):
-            yield from ((cgroups / "memory" / group, _VERSION_1) for group in (own, *own.parents))
+            yield from ((os.path.join(cgroups, "memory", group), _VERSION_1) for group in own_and_above)
 
 
-def _room(group: Path, names: _Names) -> int:
+def _room(group: str, names: _Names) -> int:
     """Room below one group's limit; page cache counts as used there although it is given back, so it is added again.
 
     Memory shared between processes is counted as page cache, but is not given back.
     """
     try:
-        limit = (group / names.limit).read_text(encoding="ascii").strip()
+        limit = _read(os.path.join(group, names.limit)).strip()
         if limit == "max" or int(limit) >= UNLIMITED:
             return UNLIMITED
-        used = int((group / names.used).read_text(encoding="ascii"))
-        stat = dict(line.split() for line in (group / "memory.stat").read_text(encoding="ascii").splitlines())
+        used = int(_read(os.path.join(group, names.used)))
+        stat = dict(line.split() for line in _read(os.path.join(group, "memory.stat")).splitlines())
         cache = int(stat.get(names.cache, 0)) - int(stat.get(names.shared, 0))
         return max(0, int(limit) - used + max(0, cache))
     except (OSError, ValueError):
         return UNLIMITED
+
+
+def _read(path: AnyPath) -> str:
+    # pathlib takes longer to import than all of these files to read.
+    with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        return file.read()

@@ -6,10 +6,9 @@ import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from ollama_engine.config import RANGES, FlashAttention, check_options
-from ollama_engine.errors import ConfigError
+from ollama_engine.errors import ConfigError, Option
 from ollama_engine.ml.device_info import Device
 
 log = logging.getLogger(__name__)
@@ -48,9 +47,11 @@ def choose_devices(found: Sequence[Device], params: BackendParams) -> tuple[Devi
         _check_gpu_options_without_gpu(params)
         return (cpus[0],)
     if params.main_gpu >= len(gpus):
-        raise ConfigError(f"main_gpu {params.main_gpu} does not exist; GPUs: {', '.join(g.name for g in gpus)}")
+        raise ConfigError(
+            Option("main_gpu"), f" {params.main_gpu} does not exist; GPUs: {', '.join(g.name for g in gpus)}"
+        )
     if params.tensor_split is not None and len(params.tensor_split) > len(gpus):
-        raise ConfigError(f"tensor_split has {len(params.tensor_split)} shares for {len(gpus)} GPUs")
+        raise ConfigError(Option("tensor_split"), f" has {len(params.tensor_split)} shares for {len(gpus)} GPUs")
     if params.gpu_layers == 0:
         return (cpus[0],)
     if params.tensor_split is None:
@@ -60,9 +61,9 @@ def choose_devices(found: Sequence[Device], params: BackendParams) -> tuple[Devi
 
 def _check_gpu_options_without_gpu(params: BackendParams) -> None:
     if params.main_gpu != 0:
-        raise ConfigError(f"main_gpu is {params.main_gpu}, but this machine or build has no GPU")
+        raise ConfigError(Option("main_gpu"), f" is {params.main_gpu}, but this machine or build has no GPU")
     if params.tensor_split is not None:
-        raise ConfigError("tensor_split is given, but this machine or build has no GPU")
+        raise ConfigError(Option("tensor_split"), " is given, but this machine or build has no GPU")
     if params.gpu_layers:
         log.warning("gpu_layers=%d has no effect: this machine or build has no GPU; the CPU runs all layers",
                     params.gpu_layers)  # fmt: skip
@@ -112,21 +113,23 @@ def _own_cpus() -> set[int]:
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
-def _physical(cpus: set[int], topology: Path = Path("/sys/devices/system/cpu")) -> set[str]:
+def _physical(cpus: set[int], topology: str | os.PathLike[str] = "/sys/devices/system/cpu") -> set[str]:
     """Groups of hardware threads that share one core; one entry for each cpu where that is unknown."""
     groups = set()
     for cpu in cpus:
         try:
-            groups.add((topology / f"cpu{cpu}/topology/thread_siblings_list").read_text(encoding="ascii").strip())
+            with open(os.path.join(topology, f"cpu{cpu}/topology/thread_siblings_list"), encoding="ascii") as file:
+                groups.add(file.read().strip())
         except OSError:
             groups.add(str(cpu))
     return groups
 
 
-def _cgroup_cpus(path: Path = Path("/sys/fs/cgroup/cpu.max")) -> int | None:
+def _cgroup_cpus(path: str | os.PathLike[str] = "/sys/fs/cgroup/cpu.max") -> int | None:
     """CPUs that the control group allows (quota / period, rounded up), None when it sets no limit."""
     try:
-        quota, period = path.read_text(encoding="ascii").split()
+        with open(path, encoding="ascii") as file:
+            quota, period = file.read().split()
     except (OSError, ValueError):
         return None
     return None if quota == "max" else max(1, -(-int(quota) // int(period)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from ollama_engine.errors import NoMemoryError
+from ollama_engine.errors import NoMemoryError, Option
 
 
 def check_threads(n: int) -> None:
@@ -18,7 +18,8 @@ def check_threads(n: int) -> None:
             started.append(thread)
     except (RuntimeError, MemoryError) as error:
         raise NoMemoryError(
-            f"the system grants {len(started) + 1} threads at once, not {n} ({error}); lower `threads`"
+            f"the system grants {len(started) + 1} threads at once, not {n} ({error})",
+            advice=[("lower ", Option("threads"))],
         ) from error
     finally:
         done.set()

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from ollama_engine.models.base import Embeds, Encoder, FitsContext, Model, ModelInputs, ShiftsKeys
+from ollama_engine.models.base import Embeds, FitsContext, Model, ModelInputs, ShiftsKeys, TextEncoder
 from ollama_engine.models.dialects import known_names, known_values
 from ollama_engine.models.registry import architectures, model_class
 
 __all__ = [
     "Embeds",
-    "Encoder",
     "FitsContext",
     "Model",
     "ModelInputs",
     "ShiftsKeys",
+    "TextEncoder",
     "architectures",
     "known_names",
     "known_values",

@@ -52,7 +52,7 @@ class Model(Protocol):
         """Tensors of the file that this model does not read."""
 
     def forward(self, inputs: ModelInputs, cache: LayerView) -> Tensor:
-        """Build the graph: logits f32 [n_vocab, n_outputs]; an `Encoder` gives hidden states."""
+        """Build the graph: logits f32 [n_vocab, n_outputs]; a `TextEncoder` gives hidden states."""
 
 
 @runtime_checkable
@@ -68,7 +68,7 @@ class Embeds(Protocol):
 
 
 @runtime_checkable
-class Encoder(Embeds, Protocol):
+class TextEncoder(Embeds, Protocol):
     """A model that reads texts as a whole, each token all others, and writes none. Its `forward` is `hidden`."""
 
     head_pooling: ClassVar[Literal["cls", "mean"]]

@@ -6,15 +6,16 @@ Nomic BERT (Nussbaum et al. 2024) rotates queries and keys instead, gates its fe
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ollama_engine import nn
-from ollama_engine.errors import ConfigError
+from ollama_engine.errors import ConfigError, Option
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.tensor import Tensor
+from ollama_engine.models.attention import SelfAttention, Step
 from ollama_engine.models.base import ModelInputs
-from ollama_engine.models.decoder import SelfAttention, Step
-from ollama_engine.models.encoder import Encoder, EncoderOptions, read_encoder
+from ollama_engine.models.bidirectional import BidirectionalOptions, BidirectionalTransformer, read_bidirectional
 from ollama_engine.models.fused import FusedAttention
 
 
@@ -35,7 +36,7 @@ class PostNormLayer(nn.Module):
     mlp: nn.Part[Any] = nn.Part(nn.ErfMLP)
     output_norm = nn.LayerNorm("layer_output_norm", "n_embd", bias=True)
 
-    def forward(self, x: Tensor, step: Step, o: EncoderOptions) -> Tensor:
+    def forward(self, x: Tensor, step: Step, o: BidirectionalOptions) -> Tensor:
         """x [n_embd, n] -> [n_embd, n], or fewer rows in the last layer."""
         a = self.attention.forward(x, step, o)
         x = self.attention_norm(step.wanted(a) + step.wanted(x), o.norm_eps)
@@ -49,7 +50,7 @@ class NomicLayer(PostNormLayer):
     mlp = nn.Part(nn.GatedMLP)
 
 
-class NomicBert(Encoder):
+class NomicBert(BidirectionalTransformer):
     """Nomic Embed Text 1 and 1.5."""
 
     architecture = "nomic-bert"
@@ -59,7 +60,7 @@ class NomicBert(Encoder):
     layers: nn.Blocks[Any] = nn.Blocks(NomicLayer, "n_layer")
 
     def embed(self, inputs: ModelInputs) -> Tensor:
-        """See Encoder."""
+        """See BidirectionalTransformer."""
         x = self.token_embd(inputs.tokens)
         return x if inputs.types is None or not self.token_types else x + self.token_types(inputs.types)
 
@@ -73,18 +74,19 @@ class Bert(NomicBert):
     layers = nn.Blocks(PostNormLayer, "n_layer")
 
     @staticmethod
-    def read_options(metadata: Metadata, n_vocab: int) -> EncoderOptions:
-        """See Encoder. Nothing rotates."""
-        fields = read_encoder(metadata, n_vocab)
-        return EncoderOptions(**fields | {"ropes": (None,) * fields["n_layer"]})
+    def read_options(metadata: Metadata, n_vocab: int) -> BidirectionalOptions:
+        """See Transformer. Nothing rotates."""
+        o = read_bidirectional(metadata, n_vocab)
+        return replace(o, ropes=(None,) * o.n_layer)
 
     def fit_context(self, num_ctx: int) -> None:
         """Texts will hold up to `num_ctx` tokens. Raises ConfigError where there is no position for some."""
         if num_ctx > self.context_length:
             raise ConfigError(
-                f"num_ctx is {num_ctx}, but the model has {self.context_length} positions; lower it or leave it out"
+                Option("num_ctx"),
+                f" is {num_ctx}, but the model has {self.context_length} positions; lower it or leave it out",
             )
 
     def embed(self, inputs: ModelInputs) -> Tensor:
-        """See Encoder."""
+        """See BidirectionalTransformer."""
         return super().embed(inputs) + self.position_embd(inputs.positions)

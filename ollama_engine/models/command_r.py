@@ -13,8 +13,9 @@ from ollama_engine import nn
 from ollama_engine.ml import ops
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.tensor import Tensor
-from ollama_engine.models.decoder import Decoder, SelfAttention, Step
-from ollama_engine.models.options import LAYER_EPS, DecoderOptions, read_decoder, read_windows
+from ollama_engine.models.attention import SelfAttention, Step
+from ollama_engine.models.decoder import Decoder
+from ollama_engine.models.options import LAYER_EPS, Options, read_common, read_windows
 
 
 class NormedAttention(SelfAttention):
@@ -23,7 +24,7 @@ class NormedAttention(SelfAttention):
     q_norm = nn.LayerNorm("attn_q_norm", "head_dim", "n_head", optional=True)
     k_norm = nn.LayerNorm("attn_k_norm", "head_dim", "n_head_kv", optional=True)
 
-    def project(self, x: Tensor, o: DecoderOptions) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Tensor, o: Options) -> tuple[Tensor, Tensor, Tensor]:
         """See Attention."""
         q, k, v = super().project(x, o)
         if self.q_norm and self.k_norm:
@@ -38,7 +39,7 @@ class Layer(nn.Module):
     attention = nn.Part(NormedAttention)
     mlp = nn.Part(nn.GatedMLP)
 
-    def forward(self, x: Tensor, step: Step, o: DecoderOptions) -> Tensor:
+    def forward(self, x: Tensor, step: Step, o: Options) -> Tensor:
         """x [n_embd, n] -> [n_embd, n], or fewer rows in the last layer."""
         h = self.attn_norm(x, o.norm_eps)
         a = self.attention.forward(h, step, o)
@@ -54,10 +55,10 @@ class CommandR(Decoder):
     output_norm = nn.LayerNorm("output_norm", "n_embd")
 
     @staticmethod
-    def read_options(metadata: Metadata, n_vocab: int) -> DecoderOptions:
-        """See Decoder."""
-        fields = read_decoder(metadata, n_vocab, rope_mode="norm", eps=LAYER_EPS)
-        return DecoderOptions(**fields | {"logit_scale": metadata.f32("logit_scale", 1.0)})
+    def read_options(metadata: Metadata, n_vocab: int) -> Options:
+        """See Transformer."""
+        o = read_common(metadata, n_vocab, rope_mode="norm", eps=LAYER_EPS)
+        return replace(o, logit_scale=metadata.f32("logit_scale", 1.0))
 
     def logits(self, x: Tensor) -> Tensor:
         """See Decoder."""
@@ -70,8 +71,8 @@ class Cohere2(CommandR):
     architecture = "cohere2"
 
     @staticmethod
-    def read_options(metadata: Metadata, n_vocab: int) -> DecoderOptions:
-        """See Decoder."""
+    def read_options(metadata: Metadata, n_vocab: int) -> Options:
+        """See Transformer."""
         o = CommandR.read_options(metadata, n_vocab)
         windows = read_windows(metadata, o.n_layer, period=4)
         return replace(o, windows=windows, ropes=tuple(o.rope if window else None for window in windows))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from ollama_engine import nn
 from ollama_engine.ml import ops
 from ollama_engine.ml.tensor import Tensor
-from ollama_engine.models.decoder import Attention
-from ollama_engine.models.options import DecoderOptions
+from ollama_engine.models.attention import Attention
+from ollama_engine.models.options import Options
 
 
 class FusedAttention(Attention):
@@ -14,7 +14,7 @@ class FusedAttention(Attention):
 
     qkv = nn.Linear("attn_qkv", "n_embd", "qkv_size")
 
-    def project(self, x: Tensor, o: DecoderOptions) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Tensor, o: Options) -> tuple[Tensor, Tensor, Tensor]:
         """See Attention."""
         rows = self.qkv(x)
         return (

@@ -9,14 +9,16 @@ Norms are stored as 1 + w in GGUF, as w by transformers.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from ollama_engine import nn
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml import ops
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.tensor import Tensor
-from ollama_engine.models.decoder import Decoder, SelfAttention, Step
-from ollama_engine.models.options import DecoderOptions, read_decoder, read_windows
+from ollama_engine.models.attention import SelfAttention, Step
+from ollama_engine.models.decoder import Decoder
+from ollama_engine.models.options import Options, read_common, read_windows
 
 WIDEST = 46
 """Layers of the 27B model, whose scores are scaled by n_embd / n_head. GGUF has no key for it that llama.cpp writes."""
@@ -32,7 +34,7 @@ class Layer(nn.Module):
     mlp = nn.Part(nn.GeluMLP)
     post_ffw_norm = nn.RMSNorm("post_ffw_norm", "n_embd")
 
-    def forward(self, x: Tensor, step: Step, o: DecoderOptions) -> Tensor:
+    def forward(self, x: Tensor, step: Step, o: Options) -> Tensor:
         """x [n_embd, n] -> [n_embd, n], or fewer rows in the last layer."""
         a = step.wanted(self.attention.forward(self.attn_norm(x, o.norm_eps), step, o))
         x = self.post_attention_norm(a, o.norm_eps) + step.wanted(x)
@@ -40,7 +42,7 @@ class Layer(nn.Module):
         return self.post_ffw_norm(m, o.norm_eps) + x
 
 
-def read_scale(metadata: Metadata, o: DecoderOptions, widest: int) -> float:
+def read_scale(metadata: Metadata, o: Options, widest: int) -> float:
     """What attention scores are multiplied by; the model with `widest` layers differs from the others."""
     usual = o.n_embd / o.n_head if o.n_layer == widest else o.head_dim
     return metadata.f32("attention.scale", 0.0) or 1 / math.sqrt(usual)
@@ -62,18 +64,15 @@ class Gemma2(Decoder):
     layers = nn.Blocks(Layer, "n_layer")
 
     @staticmethod
-    def read_options(metadata: Metadata, n_vocab: int) -> DecoderOptions:
-        """See Decoder."""
-        fields = read_decoder(metadata, n_vocab, head_dim=256)
-        o = DecoderOptions(**fields)
-        return DecoderOptions(
-            **fields
-            | {
-                "windows": read_windows(metadata, o.n_layer, period=2, default=4096),
-                "attention_scale": read_scale(metadata, o, WIDEST),
-                "attention_softcap": read_cap(metadata, "attn_logit_softcapping"),
-                "logit_softcap": read_cap(metadata, "final_logit_softcapping"),
-            }
+    def read_options(metadata: Metadata, n_vocab: int) -> Options:
+        """See Transformer."""
+        o = read_common(metadata, n_vocab, head_dim=256)
+        return replace(
+            o,
+            windows=read_windows(metadata, o.n_layer, period=2, default=4096),
+            attention_scale=read_scale(metadata, o, WIDEST),
+            attention_softcap=read_cap(metadata, "attn_logit_softcapping"),
+            logit_softcap=read_cap(metadata, "final_logit_softcapping"),
         )
 
     def embed(self, tokens: Tensor) -> Tensor:

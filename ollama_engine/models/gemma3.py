@@ -17,7 +17,7 @@ from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.tensor import Tensor
 from ollama_engine.models import gemma2
 from ollama_engine.models.decoder import Decoder
-from ollama_engine.models.options import DecoderOptions, read_decoder, read_local_ropes, read_windows
+from ollama_engine.models.options import Options, read_common, read_local_ropes, read_windows
 from ollama_engine.models.qwen3 import NormedAttention
 
 WIDEST = 62
@@ -38,9 +38,9 @@ class Gemma3(Decoder):
     layers = nn.Blocks(Layer, "n_layer")
 
     @staticmethod
-    def read_options(metadata: Metadata, n_vocab: int) -> DecoderOptions:
-        """See Decoder."""
-        o = DecoderOptions(**read_decoder(metadata, n_vocab, head_dim=256))
+    def read_options(metadata: Metadata, n_vocab: int) -> Options:
+        """See Transformer."""
+        o = read_common(metadata, n_vocab, head_dim=256)
         windows = read_windows(metadata, o.n_layer, period=6)
         return replace(
             o,

@@ -19,8 +19,9 @@ from ollama_engine.ml import ops
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.tensor import Tensor
-from ollama_engine.models.decoder import Decoder, PreNormLayer, SelfAttention
-from ollama_engine.models.options import DecoderOptions, read_decoder, read_experts, read_windows
+from ollama_engine.models.attention import SelfAttention
+from ollama_engine.models.decoder import Decoder, PreNormLayer
+from ollama_engine.models.options import Options, read_common, read_experts, read_windows
 
 GAIN = 1.702
 LIMIT = 7.0
@@ -66,7 +67,7 @@ class SparseMLP(nn.Module):
     up = BiasedExperts("ffn_up_exps", "n_embd", "n_ff_exp", "n_expert")
     down = BiasedExperts("ffn_down_exps", "n_ff_exp", "n_embd", "n_expert")
 
-    def forward(self, x: Tensor, o: DecoderOptions) -> Tensor:
+    def forward(self, x: Tensor, o: Options) -> Tensor:
         """x [n_embd, n] -> [n_embd, n]."""
         ids, weights = nn.route_chosen(self.router(x), o.n_expert_used)
         x = ops.reshape(x, o.n_embd, 1, x.dim(1))
@@ -86,7 +87,7 @@ class Layer(PreNormLayer):
     ffn_norm = nn.RMSNorm("post_attention_norm", "n_embd")
     mlp = nn.Part(SparseMLP)
 
-    def feed_forward(self, x: Tensor, o: DecoderOptions) -> Tensor:
+    def feed_forward(self, x: Tensor, o: Options) -> Tensor:
         """See PreNormLayer."""
         out: Tensor = self.mlp.forward(x, o)
         return out
@@ -108,14 +109,14 @@ class GptOss(Decoder):
             self.options = replace(self.options, ropes=(exact,) * self.options.n_layer)
 
     @staticmethod
-    def read_options(metadata: Metadata, n_vocab: int) -> DecoderOptions:
-        """See Decoder."""
-        fields = read_decoder(metadata, n_vocab)
-        windows = read_windows(metadata, fields["n_layer"], period=2)
-        return DecoderOptions(**fields | read_experts(metadata, fields["n_ff"]) | {"windows": windows})
+    def read_options(metadata: Metadata, n_vocab: int) -> Options:
+        """See Transformer."""
+        o = read_common(metadata, n_vocab)
+        windows = read_windows(metadata, o.n_layer, period=2)
+        return replace(o, windows=windows, **read_experts(metadata, o.n_ff))
 
     def rope_factors(self, like: Tensor) -> Tensor | None:
-        """See Decoder."""
+        """See Transformer."""
         graph = like.owner
         if self._divisors is None or not isinstance(graph, Context):
             return None

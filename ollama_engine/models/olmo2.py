@@ -7,13 +7,14 @@ team 2024 and 2025.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 from ollama_engine import nn
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.tensor import Tensor
-from ollama_engine.models.decoder import Decoder, SelfAttention, Step, heads
-from ollama_engine.models.options import DecoderOptions, read_decoder, read_local_ropes, read_windows
+from ollama_engine.models.attention import SelfAttention, Step, heads
+from ollama_engine.models.decoder import Decoder
+from ollama_engine.models.options import Options, read_common, read_local_ropes, read_windows
 
 
 class NormedAttention(SelfAttention):
@@ -22,7 +23,7 @@ class NormedAttention(SelfAttention):
     q_norm = nn.RMSNorm("attn_q_norm", "q_size")
     k_norm = nn.RMSNorm("attn_k_norm", "kv_size")
 
-    def project(self, x: Tensor, o: DecoderOptions) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Tensor, o: Options) -> tuple[Tensor, Tensor, Tensor]:
         """See Attention."""
         q, k = self.q_norm(self.q(x), o.norm_eps), self.k_norm(self.k(x), o.norm_eps)
         return heads(q, o.head_dim), heads(k, o.head_dim), heads(self.v(x), o.head_dim)
@@ -36,7 +37,7 @@ class Layer(nn.Module):
     mlp = nn.Part(nn.GatedMLP)
     post_ffw_norm = nn.RMSNorm("post_ffw_norm", "n_embd")
 
-    def forward(self, x: Tensor, step: Step, o: DecoderOptions) -> Tensor:
+    def forward(self, x: Tensor, step: Step, o: Options) -> Tensor:
         """x [n_embd, n] -> [n_embd, n], or fewer rows in the last layer."""
         a = step.wanted(self.attention.forward(x, step, o))
         x = self.post_attention_norm(a, o.norm_eps) + step.wanted(x)
@@ -51,9 +52,8 @@ class Olmo2(Decoder):
     layers = nn.Blocks(Layer, "n_layer")
 
     @staticmethod
-    def read_options(metadata: Metadata, n_vocab: int) -> DecoderOptions:
-        """See Decoder."""
-        fields: dict[str, Any] = read_decoder(metadata, n_vocab)
-        windows = read_windows(metadata, fields["n_layer"], period=4)
-        ropes = read_local_ropes(metadata, fields["rope"], windows, base=fields["rope"].base)
-        return DecoderOptions(**fields | {"windows": windows, "ropes": ropes})
+    def read_options(metadata: Metadata, n_vocab: int) -> Options:
+        """See Transformer."""
+        o = read_common(metadata, n_vocab)
+        windows = read_windows(metadata, o.n_layer, period=4)
+        return replace(o, windows=windows, ropes=read_local_ropes(metadata, o.rope, windows, base=o.rope.base))

@@ -1,13 +1,12 @@
-"""Options of decoders: sizes and constants as their files' metadata have them, checked.
+"""Options of models: sizes and constants as their files' metadata have them, checked.
 
-A model's file reads what only it has, and puts the two together.
+`read_common` reads what most have; a model's file replaces what only it reads otherwise.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ MAX_LAYERS = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecoderOptions:
+class Options:
     """Sizes and constants from the metadata, under GGUF's names shortened."""
 
     n_layer: int
@@ -81,7 +80,7 @@ RMS_EPS = "attention.layer_norm_rms_epsilon"
 LAYER_EPS = "attention.layer_norm_epsilon"
 
 
-def read_decoder(
+def read_common(
     metadata: Metadata,
     n_vocab: int,
     *,
@@ -89,8 +88,8 @@ def read_decoder(
     eps: str = RMS_EPS,
     head_dim: int | None = None,
     longrope: bool = False,
-) -> dict[str, Any]:
-    """The fields of DecoderOptions that most models read alike; `n_vocab` counts the rows of the token embedding.
+) -> Options:
+    """The options that most models read alike; `n_vocab` counts the rows of the token embedding.
 
     `head_dim` is what counts where attention.key_length is absent, instead of n_embd / n_head. Every layer sees all
     and rotates alike; a model replaces `ropes` and `windows`. Raises ModelFormatError.
@@ -104,42 +103,44 @@ def read_decoder(
         )
     if metadata.u32("attention.value_length", head_dim) != head_dim:
         raise ModelFormatError("attention.key_length and attention.value_length differ; this model has one head size")
+    # Some converters write hidden size / heads here although the heads are smaller.
     n_rot = min(metadata.u32("rope.dimension_count", head_dim), head_dim)
-    fields: dict[str, Any] = {
-        "n_layer": metadata.u32("block_count"),
-        "n_embd": n_embd,
-        "n_ff": metadata.u32("feed_forward_length"),
-        "n_head": n_head,
-        "n_head_kv": metadata.u32("attention.head_count_kv", n_head),
-        "head_dim": head_dim,
-        "n_vocab": n_vocab,
-        "norm_eps": metadata.f32(eps),
-        "attention_scale": 1 / math.sqrt(head_dim),
-        "context_length": metadata.u32("context_length"),
-        "rope": nn.read_rope(metadata, n_rot, rope_mode, longrope=longrope),
-    }
-    _check(fields, eps)
-    n_layer = fields["n_layer"]
-    return {**fields, "ropes": (fields["rope"],) * n_layer, "windows": (None,) * n_layer}
+    o = Options(
+        n_layer=metadata.u32("block_count"),
+        n_embd=n_embd,
+        n_ff=metadata.u32("feed_forward_length"),
+        n_head=n_head,
+        n_head_kv=metadata.u32("attention.head_count_kv", n_head),
+        head_dim=head_dim,
+        n_vocab=n_vocab,
+        norm_eps=metadata.f32(eps),
+        attention_scale=1 / math.sqrt(head_dim),
+        context_length=metadata.u32("context_length"),
+        rope=nn.read_rope(metadata, n_rot, rope_mode, longrope=longrope),
+        ropes=(),
+        windows=(),
+    )
+    _check(o, eps)
+    return replace(o, ropes=(o.rope,) * o.n_layer, windows=(None,) * o.n_layer)
 
 
-def _check(f: Mapping[str, Any], eps: str) -> None:
-    if not 1 <= f["n_layer"] <= MAX_LAYERS or min(f["n_ff"], f["n_head_kv"], f["context_length"]) < 1:
+def _check(o: Options, eps: str) -> None:
+    if not 1 <= o.n_layer <= MAX_LAYERS or min(o.n_ff, o.n_head_kv, o.context_length) < 1:
         raise ModelFormatError(
-            f"block_count {f['n_layer']} is 1 to {MAX_LAYERS}; feed_forward_length {f['n_ff']}, "
-            f"attention.head_count_kv {f['n_head_kv']} and context_length {f['context_length']} must not be 0"
+            f"block_count {o.n_layer} is 1 to {MAX_LAYERS}; feed_forward_length {o.n_ff}, "
+            f"attention.head_count_kv {o.n_head_kv} and context_length {o.context_length} must not be 0"
         )
-    if f["n_head"] % f["n_head_kv"]:
-        raise ModelFormatError(f"head_count {f['n_head']} is no multiple of head_count_kv {f['n_head_kv']}")
-    n_rot = f["rope"].n_dims
-    if f["head_dim"] % 2 or n_rot % 2 or n_rot < 2:
-        raise ModelFormatError(f"rotary heads have an even size, got {f['head_dim']} with {n_rot} rotated")
-    if f["norm_eps"] < 0:
-        raise ModelFormatError(f"{eps} is 0 or more, got {f['norm_eps']}")
+    if o.n_head % o.n_head_kv:
+        raise ModelFormatError(f"head_count {o.n_head} is no multiple of head_count_kv {o.n_head_kv}")
+    n_rot = o.rope.n_dims
+    if o.head_dim % 2 or n_rot % 2 or n_rot < 2:
+        raise ModelFormatError(f"rotary heads have an even size, got {o.head_dim} with {n_rot} rotated")
+    if o.norm_eps < 0:
+        raise ModelFormatError(f"{eps} is 0 or more, got {o.norm_eps}")
 
 
-def read_experts(metadata: Metadata, default: int | None = None) -> dict[str, int]:
-    """The fields of DecoderOptions about experts.
+def read_experts(metadata: Metadata, default: int | None = None) -> dict[str, Any]:
+    """The fields of Options about experts.
 
     `default` is the hidden size of an expert where the file does not say. Without it, it is a share of
     feed_forward_length, of which llama.cpp assumes that it counts all experts that one token uses.
@@ -154,11 +155,14 @@ def read_experts(metadata: Metadata, default: int | None = None) -> dict[str, in
     return {"n_expert": n_expert, "n_expert_used": used, "n_ff_exp": hidden}
 
 
-def read_windows(metadata: Metadata, n_layer: int, period: int, default: int = 0) -> tuple[int | None, ...]:
+def read_windows(
+    metadata: Metadata, n_layer: int, period: int, default: int = 0, *, full_first: bool = False
+) -> tuple[int | None, ...]:
     """The window of each layer.
 
-    `attention.sliding_window_pattern` tells the local layers by a list, or by a number: the last of so many layers
-    sees all; with 0 all are local. `period` and the window `default` count where the file does not say.
+    `attention.sliding_window_pattern` tells the local layers by a list, or by a number: of so many layers the last, or
+    with `full_first` the first, sees all; with 0 all are local. `period` and the window `default` count where the file
+    does not say.
     """
     window = min(metadata.u32("attention.sliding_window", default), 2**31 - 1)
     if not window:
@@ -168,7 +172,8 @@ def read_windows(metadata: Metadata, n_layer: int, period: int, default: int = 0
         local = metadata.bools(name, n_layer)
     else:
         period = metadata.u32(name, period)
-        local = [period == 0 or i % period < period - 1 for i in range(n_layer)]
+        full = 0 if full_first else period - 1
+        local = [period == 0 or i % period != full for i in range(n_layer)]
     return tuple(window if is_local else None for is_local in local)
 
 

@@ -11,13 +11,14 @@ cannot follow; here, as in llama.cpp, the size of the context decides once: see 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ollama_engine import nn
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.tensor import Tensor
 from ollama_engine.models.decoder import Decoder, PreNormLayer
 from ollama_engine.models.fused import FusedAttention, FusedMLP
-from ollama_engine.models.options import DecoderOptions, read_decoder, read_windows
+from ollama_engine.models.options import Options, read_common, read_windows
 
 
 class Layer(PreNormLayer):
@@ -41,10 +42,10 @@ class Phi3(Decoder):
         self.fit_context(self.context_length)
 
     @staticmethod
-    def read_options(metadata: Metadata, n_vocab: int) -> DecoderOptions:
-        """See Decoder."""
-        fields = read_decoder(metadata, n_vocab, longrope=True)
-        return DecoderOptions(**fields | {"windows": read_windows(metadata, fields["n_layer"], period=0)})
+    def read_options(metadata: Metadata, n_vocab: int) -> Options:
+        """See Transformer."""
+        o = read_common(metadata, n_vocab, longrope=True)
+        return replace(o, windows=read_windows(metadata, o.n_layer, period=0))
 
     def fit_context(self, num_ctx: int) -> None:
         """Requests will hold up to `num_ctx` tokens: chooses the long factors beyond the original context."""

@@ -12,7 +12,8 @@ which are the same number for a token of text: rotation is the usual one.
 from __future__ import annotations
 
 from ollama_engine import nn
-from ollama_engine.models.decoder import Decoder, PreNormLayer, SelfAttention
+from ollama_engine.models.attention import SelfAttention
+from ollama_engine.models.decoder import Decoder, PreNormLayer
 
 
 class BiasedAttention(SelfAttention):

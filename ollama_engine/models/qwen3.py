@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from ollama_engine import nn
 from ollama_engine.ml.tensor import Tensor
-from ollama_engine.models.decoder import Decoder, PreNormLayer, SelfAttention
-from ollama_engine.models.options import DecoderOptions
+from ollama_engine.models.attention import SelfAttention
+from ollama_engine.models.decoder import Decoder, PreNormLayer
+from ollama_engine.models.options import Options
 
 
 class NormedAttention(SelfAttention):
@@ -17,7 +18,7 @@ class NormedAttention(SelfAttention):
     q_norm = nn.RMSNorm("attn_q_norm", "head_dim")
     k_norm = nn.RMSNorm("attn_k_norm", "head_dim")
 
-    def project(self, x: Tensor, o: DecoderOptions) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Tensor, o: Options) -> tuple[Tensor, Tensor, Tensor]:
         """See Attention."""
         q, k, v = super().project(x, o)
         return self.q_norm(q, o.norm_eps), self.k_norm(k, o.norm_eps), v

@@ -14,7 +14,7 @@ from ollama_engine.ml import ops
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.tensor import Tensor
 from ollama_engine.models.decoder import Decoder, PreNormLayer
-from ollama_engine.models.options import DecoderOptions, read_decoder, read_experts
+from ollama_engine.models.options import Options, read_common, read_experts
 from ollama_engine.models.qwen2 import BiasedAttention
 from ollama_engine.models.qwen3 import NormedAttention
 
@@ -27,7 +27,7 @@ class SparseMLP(nn.Module):
     up = nn.ExpertLinear("ffn_up_exps", "n_embd", "n_ff_exp", "n_expert")
     down = nn.ExpertLinear("ffn_down_exps", "n_ff_exp", "n_embd", "n_expert")
 
-    def forward(self, x: Tensor, o: DecoderOptions) -> Tensor:
+    def forward(self, x: Tensor, o: Options) -> Tensor:
         """x [n_embd, n] -> [n_embd, n]."""
         ids, weights = nn.route(self.router(x), o.n_expert_used, normalize=o.normalize_experts)
         x = ops.reshape(x, o.n_embd, 1, x.dim(1))
@@ -55,7 +55,7 @@ class Qwen3Layer(PreNormLayer):
     attention = nn.Part(NormedAttention)
     mlp = nn.Part(SparseMLP)
 
-    def feed_forward(self, x: Tensor, o: DecoderOptions) -> Tensor:
+    def feed_forward(self, x: Tensor, o: Options) -> Tensor:
         """See PreNormLayer."""
         out: Tensor = self.mlp.forward(x, o)
         return out
@@ -67,7 +67,7 @@ class Qwen2Layer(Qwen3Layer):
     attention = nn.Part(BiasedAttention)
     shared = nn.Part(SharedMLP)
 
-    def feed_forward(self, x: Tensor, o: DecoderOptions) -> Tensor:
+    def feed_forward(self, x: Tensor, o: Options) -> Tensor:
         """See PreNormLayer."""
         return super().feed_forward(x, o) + self.shared.forward(x)
 
@@ -80,10 +80,9 @@ class Qwen3Moe(Decoder):
     layers = nn.Blocks(Qwen3Layer, "n_layer")
 
     @staticmethod
-    def read_options(metadata: Metadata, n_vocab: int) -> DecoderOptions:
-        """See Decoder."""
-        fields = read_decoder(metadata, n_vocab)
-        o = DecoderOptions(**fields | read_experts(metadata))
+    def read_options(metadata: Metadata, n_vocab: int) -> Options:
+        """See Transformer."""
+        o = replace(read_common(metadata, n_vocab), **read_experts(metadata))
         return replace(o, normalize_experts=metadata.bool("norm_top_k_prob", True))
 
 
@@ -95,11 +94,10 @@ class Qwen2Moe(Decoder):
     layers = nn.Blocks(Qwen2Layer, "n_layer")
 
     @staticmethod
-    def read_options(metadata: Metadata, n_vocab: int) -> DecoderOptions:
-        """See Decoder."""
-        fields = read_decoder(metadata, n_vocab)
-        shared = metadata.u32("expert_shared_feed_forward_length", fields["n_ff"])
+    def read_options(metadata: Metadata, n_vocab: int) -> Options:
+        """See Transformer."""
+        o = replace(read_common(metadata, n_vocab), **read_experts(metadata))
+        shared = metadata.u32("expert_shared_feed_forward_length", o.n_ff)
         if shared < 1:
             raise ModelFormatError("expert_shared_feed_forward_length must not be 0")
-        o = DecoderOptions(**fields | read_experts(metadata), n_ff_shexp=shared)
-        return replace(o, normalize_experts=metadata.bool("norm_top_k_prob", False))
+        return replace(o, n_ff_shexp=shared, normalize_experts=metadata.bool("norm_top_k_prob", False))

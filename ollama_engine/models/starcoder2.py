@@ -7,10 +7,12 @@ transformers keeps the sliding window of the config in every layer, llama.cpp dr
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ollama_engine import nn
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.models.decoder import Decoder, PreNormLayer
-from ollama_engine.models.options import LAYER_EPS, DecoderOptions, read_decoder, read_windows
+from ollama_engine.models.options import LAYER_EPS, Options, read_common, read_windows
 
 
 class Layer(PreNormLayer):
@@ -30,7 +32,7 @@ class StarCoder2(Decoder):
     output_norm = nn.LayerNorm("output_norm", "n_embd", bias=True)
 
     @staticmethod
-    def read_options(metadata: Metadata, n_vocab: int) -> DecoderOptions:
-        """See Decoder."""
-        fields = read_decoder(metadata, n_vocab, eps=LAYER_EPS)
-        return DecoderOptions(**fields | {"windows": read_windows(metadata, fields["n_layer"], period=0)})
+    def read_options(metadata: Metadata, n_vocab: int) -> Options:
+        """See Transformer."""
+        o = read_common(metadata, n_vocab, eps=LAYER_EPS)
+        return replace(o, windows=read_windows(metadata, o.n_layer, period=0))

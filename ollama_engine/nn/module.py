@@ -11,7 +11,7 @@ Dimensions are attributes of the model's options (or numbers), in ggml's order: 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, overload
 
@@ -118,9 +118,12 @@ def _declarations(cls: type[Module]) -> Iterator[tuple[str, Weight | Part[Any] |
 
 
 class Part(Generic[M]):
-    """Declares a module whose weights lie in the same scope, or below `name`."""
+    """Declares a module whose weights lie in the same scope, or below `name`.
 
-    def __init__(self, module: type[M], name: str | None = None) -> None:
+    `module` is its class, or a function that chooses one by the scope's options.
+    """
+
+    def __init__(self, module: Callable[[Scope], M], name: str | None = None) -> None:
         self.module = module
         self.name = name
 
@@ -137,9 +140,9 @@ class Part(Generic[M]):
 
 
 class Blocks(Generic[M]):
-    """Declares a run of modules, `blk.0.` to `blk.{count - 1}.`."""
+    """Declares a run of modules, `blk.0.` to `blk.{count - 1}.`; `module` as in Part."""
 
-    def __init__(self, module: type[M], count: Dim, name: str = "blk") -> None:
+    def __init__(self, module: Callable[[Scope], M], count: Dim, name: str = "blk") -> None:
         self.module = module
         self.count = count
         self.name = name

@@ -1,6 +1,6 @@
 """From requests to tokens.
 
-loading    path and options -> backend, weights, model, cache, executor, with all memory taken
+loading    path and options -> backend, weights, model, cache, executor, with all memory taken (load_errors: or not)
 executor   one batch -> logits: builds graphs, reuses them, computes
 request    one generation as a state machine over plain values
 stream     the caller's end of a request

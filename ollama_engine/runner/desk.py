@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -14,7 +14,17 @@ from ollama_engine.runner.hold import Hold
 from ollama_engine.runner.intake import new_generation, new_scoring
 from ollama_engine.runner.loading import Loaded
 from ollama_engine.runner.loop import Loop
-from ollama_engine.runner.prompts import Prompt, prompt_ids, several
+from ollama_engine.runner.prompts import (
+    SEVERAL,
+    Prompt,
+    Prompts,
+    about_one,
+    check_params,
+    is_many,
+    many,
+    prompt_ids,
+    several,
+)
 from ollama_engine.runner.request import Request, Ticket
 from ollama_engine.runner.sequence import Generation
 from ollama_engine.runner.terms import RequestOptions, Terms
@@ -64,9 +74,9 @@ class Desk:
                 self._embeddings = EmbedDesk(self.loaded, self.loop, self.loop.monitor)
             return self._embeddings
 
-    def ids(self, prompt: Prompt, *, add_special: bool = True) -> list[int]:
-        """Token ids of a prompt."""
-        return prompt_ids(self.loaded.tokenizer, prompt, add_special=add_special)
+    def ids(self, prompt: Prompt, *, add_special: bool = True, several: str = SEVERAL) -> list[int]:
+        """Token ids of a prompt; `several` is what who gives more than one is told."""
+        return prompt_ids(self.loaded.tokenizer, prompt, add_special=add_special, several=several)
 
     def start(
         self, ids: Sequence[int], params: SamplingParams, terms: Terms, ticket: Ticket, *,
@@ -98,7 +108,8 @@ class Desk:
     def logits(self, request: Request, prompt: Prompt) -> FloatArray:
         """See `Engine.logits`; by a request that is watched."""
         try:
-            scoring = new_scoring(self.loaded, self.ids(prompt), request.ticket)
+            ids = self.ids(prompt, several="logits takes one prompt at a time")
+            scoring = new_scoring(self.loaded, ids, request.ticket)
             self.loop.submit(scoring)
             next(request)
             return scoring.rows
@@ -106,19 +117,22 @@ class Desk:
             request.ticket.cancelled = True
 
     def start_all(
-        self, handle: Callable[[], AnyHandle], prompts: Iterable[Prompt], params: SamplingParams, n: int | None,
+        self, handle: Callable[[], AnyHandle], prompt: Prompt | Prompts, params: SamplingParams, n: int | None,
         options: RequestOptions,
     ) -> list[AnyHandle]:  # fmt: skip
         """`n` requests for each prompt, which share its cells: all of them, or none where one is refused."""
         terms = Terms.of(options)
+        check_params(params)
+        name = "prompts" if is_many(prompt) else None
         handles: list[AnyHandle] = []
         made: list[Generation] = []
-        for prompt in prompts:
-            ids, first = self.ids(prompt), None
-            for variant in several(params, n):
-                handles.append(handle())
-                made.append(self.make(ids, variant, terms, handles[-1].ticket, follows=first))
-                first = first or made[-1]
+        for number, each in enumerate(many(prompt)):
+            with about_one(name, number):
+                ids, first = self.ids(each), None
+                for variant in several(params, n):
+                    handles.append(handle())
+                    made.append(self.make(ids, variant, terms, handles[-1].ticket, follows=first))
+                    first = first or made[-1]
         try:
             self.loop.submit(*made)
             return handles

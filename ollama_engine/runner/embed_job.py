@@ -17,9 +17,10 @@ from ollama_engine.config import Pooling
 from ollama_engine.errors import EngineError
 from ollama_engine.input import Int32Array
 from ollama_engine.runner.pooling import FloatArray
+from ollama_engine.runner.prompts import numbered
 from ollama_engine.runner.terms import Terms
 
-__all__ = ["AsyncBell", "Bell", "EmbedJob", "Found", "Text", "numbered"]
+__all__ = ["AsyncBell", "Bell", "EmbedJob", "Found", "Text"]
 
 log = logging.getLogger(__name__)
 
@@ -127,10 +128,3 @@ class EmbedJob:
             self._ring()
         except RuntimeError as closed:
             log.debug("nobody waits for embeddings any more: %r", closed)
-
-
-def numbered(error: EngineError, name: str, number: int) -> EngineError:
-    """The same error, about text `number` of a list that the caller calls `name`."""
-    told = type(error)(f"{name}[{number}]: {error}")
-    told.text_number = number
-    return told

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-import numpy as np
-
 from ollama_engine.config import OneVector, Pooling
-from ollama_engine.errors import ConfigError
 from ollama_engine.runner.desk import Desk
 from ollama_engine.runner.prompts import Prompt, Prompts, is_many
 from ollama_engine.runner.terms import Terms
@@ -30,11 +27,11 @@ class EmbedMethods:
             """The desk of an Engine that is open."""
 
     def embed(
-        self, texts: Prompt | Prompts | Sequence[str], *, normalize: bool = True, dimensions: int | None = None,
+        self, texts: Prompt | Prompts, *, normalize: bool = True, dimensions: int | None = None,
         pooling: OneVector | None = None, on_overflow: TooLong = "error",
         priority: int = 0, timeout: float | None = None,
     ) -> FloatArray:  # fmt: skip
-        """Embeddings of texts: float32 [n, dim] for a list of them, [dim] for one.
+        """Embeddings of texts: float32 [n, dim] for a list or tuple of them, [dim] for one.
 
         A text is a str, or token ids that are taken as they are: a list, tuple or array of whole numbers.
 
@@ -63,7 +60,7 @@ class EmbedMethods:
         return pending.wait()
 
     def embeddings(
-        self, texts: Prompts | Sequence[str], *, normalize: bool = True, dimensions: int | None = None,
+        self, texts: Prompts, *, normalize: bool = True, dimensions: int | None = None,
         pooling: Pooling | None = None, on_overflow: TooLong = "error",
         priority: int = 0, timeout: float | None = None,
     ) -> list[Embedding]:  # fmt: skip
@@ -78,7 +75,7 @@ class EmbedMethods:
         return pending.wait()
 
     async def aembed(
-        self, texts: Prompt | Prompts | Sequence[str], *, normalize: bool = True, dimensions: int | None = None,
+        self, texts: Prompt | Prompts, *, normalize: bool = True, dimensions: int | None = None,
         pooling: OneVector | None = None, on_overflow: TooLong = "error",
         priority: int = 0, timeout: float | None = None,
     ) -> FloatArray:  # fmt: skip
@@ -91,7 +88,7 @@ class EmbedMethods:
         return await pending.coming()
 
     async def aembeddings(
-        self, texts: Prompts | Sequence[str], *, normalize: bool = True, dimensions: int | None = None,
+        self, texts: Prompts, *, normalize: bool = True, dimensions: int | None = None,
         pooling: Pooling | None = None, on_overflow: TooLong = "error",
         priority: int = 0, timeout: float | None = None,
     ) -> list[Embedding]:  # fmt: skip
@@ -124,13 +121,8 @@ class EmbedMethods:
         return await self._ready().embeddings.rank(query, documents, on_overflow, terms).coming()
 
 
-def _listed(texts: Prompt | Prompts | Sequence[str]) -> tuple[list[Prompt], bool]:
-    """A list of texts, and whether it was one: as with prompts, a tuple is the token ids of one text."""
-    if isinstance(texts, list) and (not texts or is_many(texts)):
+def _listed(texts: Prompt | Prompts) -> tuple[list[Prompt], bool]:
+    """A list of texts, and whether it was several; an empty list or tuple is no text."""
+    if is_many(texts) or (isinstance(texts, (list, tuple)) and not texts):
         return list(texts), True
-    if isinstance(texts, tuple) and texts and not isinstance(texts[0], (int, np.integer)):
-        raise ConfigError(
-            f"a tuple is one text as token ids, and this one holds a {type(texts[0]).__name__}; several texts go into "
-            "a list"
-        )
     return [cast(Prompt, texts)], False

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from ollama_engine.errors import ClosedError, ComputeError, DeadlineError, EngineError, NoMemoryError
+from ollama_engine.errors import ClosedError, ComputeError, DeadlineError, EngineError, NoMemoryError, Option
 from ollama_engine.kvcache import MAX_SEQUENCES
 from ollama_engine.runner.core import Core
 from ollama_engine.runner.embed_job import EmbedJob, Text
@@ -22,8 +22,6 @@ from ollama_engine.runner.roster import FAIR_EVERY
 __all__ = ["EmbedQueue", "Piece"]
 
 log = logging.getLogger(__name__)
-
-_NO_MEMORY = "there is no memory left to embed these texts; give shorter ones, or lower batch_size"
 
 
 class Piece:
@@ -177,7 +175,10 @@ class EmbedQueue:
 def _told(error: Exception) -> Exception:
     """What callers hear of a batch that could not be computed."""
     if type(error) is MemoryError:
-        return NoMemoryError(_NO_MEMORY)
+        return NoMemoryError(
+            "there is no memory left to embed these texts",
+            advice=["give shorter ones", ("lower ", Option("batch_size"))],
+        )
     if isinstance(error, EngineError):
         return error
     report(log, logging.ERROR, "a batch of texts failed: %r", error, exc_info=log.isEnabledFor(logging.DEBUG))

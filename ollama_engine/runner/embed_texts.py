@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 import numpy as np
 
 from ollama_engine.config import Pooling
-from ollama_engine.errors import ConfigError, ContextOverflowError, EngineError, TokenizerError
-from ollama_engine.runner.embed_job import Text, numbered
+from ollama_engine.errors import ConfigError, ContextOverflowError, Option, TokenizerError
+from ollama_engine.runner.embed_job import Text
 from ollama_engine.runner.loading import Loaded
-from ollama_engine.runner.prompts import Prompt, prompt_ids
+from ollama_engine.runner.prompts import Prompt, about_one, prompt_ids
 
 __all__ = ["EmbedTexts", "TooLong"]
 
 TooLong = Literal["error", "truncate"]
+
+NUM_CTX = Option("num_ctx")
 
 
 class EmbedTexts:
@@ -28,7 +29,7 @@ class EmbedTexts:
     def alone(self, texts: Iterable[Prompt], pooling: Pooling, too_long: TooLong, name: str | None) -> Iterator[Text]:
         """Each by itself. Errors say which it is of what the caller calls `name`, where it has one."""
         for number, text in enumerate(texts):
-            with _numbered(name, number):
+            with about_one(name, number):
                 found = self._text(text, pooling, too_long)
             yield found
 
@@ -36,7 +37,7 @@ class EmbedTexts:
         """A query with each of the documents; `types`: the model knows which of the two a token is of."""
         first = self._query(query)
         for number, document in enumerate(documents):
-            with _numbered("documents", number):
+            with about_one("documents", number):
                 found = self._pair(first, document, too_long, types=types)
             yield found
 
@@ -82,22 +83,21 @@ class EmbedTexts:
         limit = self._loaded.num_ctx
         if too_long == "error":
             raise ContextOverflowError(
-                f"{after}a text has {len(ids)} tokens, but num_ctx is {limit}; shorten it, open the Engine with a "
-                'larger num_ctx where the model can take it, or let it be cut with on_overflow="truncate"'
+                f"{after}a text has {len(ids)} tokens, but ",
+                NUM_CTX,
+                f" is {limit}",
+                advice=[
+                    "shorten it",
+                    ("choose a larger ", NUM_CTX, " where the model can take it"),
+                    ("let it be cut with ", Option("on_overflow", "truncate")),
+                ],
             )
         end = ids[-1:] if self._loaded.tokenizer.add_eos and ids[-1] == self._loaded.tokenizer.eos_id else []
         if room <= len(end):
             raise ContextOverflowError(
-                f"{after}no token of a text has room, for num_ctx is {limit}; shorten what comes before it, or open "
-                "the Engine with a larger num_ctx"
+                f"{after}no token of a text has room, for ",
+                NUM_CTX,
+                f" is {limit}",
+                advice=["shorten what comes before it", ("choose a larger ", NUM_CTX)],
             )
         return [*ids[: room - len(end)], *end]
-
-
-@contextlib.contextmanager
-def _numbered(name: str | None, number: int) -> Iterator[None]:
-    """Errors about one of several texts say which."""
-    try:
-        yield
-    except EngineError as error:
-        raise (error if name is None else numbered(error, name, number)) from None

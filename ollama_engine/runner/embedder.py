@@ -13,7 +13,7 @@ import numpy as np
 from ollama_engine.config import Pooling
 from ollama_engine.errors import ComputeError
 from ollama_engine.ml.context import Context
-from ollama_engine.models import Encoder
+from ollama_engine.models import TextEncoder
 from ollama_engine.runner.embed_batch import batch_of, places
 from ollama_engine.runner.embed_job import Text
 from ollama_engine.runner.executor import Executor
@@ -68,7 +68,7 @@ class Embedder:
     def _scores(self, pooled: FloatArray) -> FloatArray:
         """[n, n_embd] -> [n, n_scores], by the classification head."""
         model = self._loaded.model
-        assert isinstance(model, Encoder)
+        assert isinstance(model, TextEncoder)
         with Context(self._loaded.backend) as ctx:
             x = ctx.input("f32", pooled.shape[::-1], name="pooled")
             scores = model.scores(x)

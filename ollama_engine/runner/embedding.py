@@ -10,9 +10,9 @@ from typing import Generic, TypeVar, get_args
 import numpy as np
 
 from ollama_engine.config import Pooling
-from ollama_engine.errors import ConfigError, EngineBusyError, UnsupportedModelError
+from ollama_engine.errors import ConfigError, EngineBusyError, Option, UnsupportedModelError
 from ollama_engine.ml.metadata import Metadata
-from ollama_engine.models import Embeds, Encoder, known_values
+from ollama_engine.models import Embeds, TextEncoder, known_values
 from ollama_engine.runner.embed_job import AsyncBell, Bell, EmbedJob, Found, Text
 from ollama_engine.runner.embed_queue import EmbedQueue, Piece
 from ollama_engine.runner.embed_texts import EmbedTexts, TooLong
@@ -153,7 +153,7 @@ class EmbedDesk:
         self.clock = monitor.clock
         self._n_embd = loaded.model.n_embd if isinstance(loaded.model, Embeds) else None
         # Asked here once: an interrupt in a look at a protocol's members would be lost.
-        encoder = loaded.model if isinstance(loaded.model, Encoder) else None
+        encoder = loaded.model if isinstance(loaded.model, TextEncoder) else None
         self._n_scores = encoder.n_scores if encoder else 0
         self._knows_pairs = encoder is not None and encoder.n_token_types > 1
         self._default = model_pooling(metadata, encoder=loaded.is_encoder)
@@ -230,7 +230,7 @@ class EmbedDesk:
             if len(self._waiting) >= limit:
                 self._monitor.metrics.embed_ended("rejected")
                 raise EngineBusyError(
-                    f"max_queue is {limit - 1}, and as many calls for embeddings wait; try again later"
+                    Option("max_queue"), f" is {limit - 1}, and as many calls for embeddings wait; try again later"
                 )
             self._waiting.append(job)
 
@@ -278,7 +278,7 @@ class EmbedDesk:
             raise ConfigError("scores of pairs come from Engine.rank; pooling is none, mean, cls or last here")
         if how == "cls" and not encoder:
             raise ConfigError(
-                "pooling is cls, but the first token of this model has seen nothing else; use last or mean"
+                Option("pooling"), " is cls, but the first token of this model has seen nothing else; use last or mean"
             )
         return how
 
@@ -298,7 +298,7 @@ def _is_short(texts: Sequence[Prompt]) -> bool:
 
 def _head_pooling(loaded: Loaded, metadata: Metadata) -> Pooling:
     """What the classification head reads: as the file says, or as the architecture has it."""
-    if not isinstance(loaded.model, Encoder):
+    if not isinstance(loaded.model, TextEncoder):
         return "last"
     said = read_pooling(metadata, "classifier.pooling_type")
     if said is None:
@@ -310,6 +310,8 @@ def _head_pooling(loaded: Loaded, metadata: Metadata) -> Pooling:
 
 def _check_options(too_long: object, normalize: object) -> None:
     if too_long not in get_args(TooLong):
-        raise ConfigError(f"on_overflow is one of {', '.join(get_args(TooLong))} for embeddings, got {too_long!r}")
+        raise ConfigError(
+            Option("on_overflow"), f" is one of {', '.join(get_args(TooLong))} for embeddings, got {too_long!r}"
+        )
     if not isinstance(normalize, bool):
-        raise ConfigError(f"normalize is True or False, got {normalize!r}")
+        raise ConfigError(Option("normalize"), f" is True or False, got {normalize!r}")

@@ -20,7 +20,7 @@ from ollama_engine.kvcache.cells import MAX_SEQUENCES
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.tensor import Tensor
-from ollama_engine.models import Encoder, Model, ModelInputs
+from ollama_engine.models import Model, ModelInputs, TextEncoder
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -68,7 +68,7 @@ class Executor:
         self._forward = forward or model.forward
         self._cache = cache
         # -- configuration --
-        self._n_types = model.n_token_types if isinstance(model, Encoder) else 0
+        self._n_types = model.n_token_types if isinstance(model, TextEncoder) else 0
         self.batch_size = batch_size
         self.max_outputs = min(max_outputs, batch_size)
         # -- steps --

@@ -121,6 +121,11 @@ class Histories:
         """How many inputs are as if nothing had been shifted out; None: all."""
         return self._of(sequence).exact
 
+    @property
+    def has_free(self) -> bool:
+        """Whether there is a sequence that holds nothing."""
+        return any(history.state == "free" for history in self._histories)
+
     def evict_candidates(self) -> list[int]:
         """Finished histories that nothing pins, the least recently used first. Changes nothing."""
         found = [(history.used_at, sequence) for sequence, history in enumerate(self._histories) if history.evictable]

@@ -8,33 +8,37 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
 
 from ollama_engine.config import EngineConfig
-from ollama_engine.errors import ConfigError, ModelFormatError, NoMemoryError, ShapeError
+from ollama_engine.errors import ConfigError, ModelFormatError, NoMemoryError, Option
 from ollama_engine.kvcache import Cache, CacheConfig, LayerShape, make_cache, make_null_cache
 from ollama_engine.kvcache.mask import mask_bytes
 from ollama_engine.ml.backend import MAX_NODES_LIMIT, Backend
-from ollama_engine.ml.gguf import GGUFFile
+from ollama_engine.ml.gguf import IMAGE_PARTS, GGUFFile
 from ollama_engine.ml.hostmem import available_bytes
-from ollama_engine.ml.memory import DeviceMemory, MemoryReport
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.types import block_of
 from ollama_engine.ml.weights import Weights
 from ollama_engine.models import (
     Embeds,
-    Encoder,
     FitsContext,
     Model,
     ShiftsKeys,
+    TextEncoder,
     known_names,
     known_values,
     model_class,
 )
 from ollama_engine.runner.executor import Executor
+from ollama_engine.runner.load_errors import SMALLER, does_not_fit, naming
 from ollama_engine.runner.pooling import read_pooling
 from ollama_engine.tokenizer import Tokenizer, from_metadata
+
+if TYPE_CHECKING:
+    from ollama_engine.ml.memory import MemoryReport
 
 log = logging.getLogger(__name__)
 
@@ -45,9 +49,6 @@ NODES_PER_WEIGHT = 32
 
 RESUME_TOKENS = 1024
 """How far back a sequence can be resumed where layers see a window or chunk only."""
-
-IMAGE_PARTS = ("v.", "mm.")
-"""How names of tensors begin that read images."""
 
 LOGIT_ROWS = 32
 """Rows of logits that one step may ask for; more (all rows of a prompt) are computed in several steps."""
@@ -101,20 +102,23 @@ class Loaded:
 
 
 def load(
-    path: str | os.PathLike[str],
+    source: str | os.PathLike[str] | GGUFFile,
     config: EngineConfig,
     progress: Progress | None = None,
     *,
     logit_rows: int = LOGIT_ROWS,
 ) -> Loaded:
-    """Load a model. `progress` is called with (bytes done, bytes in all) while weights are read.
+    """Load a model from a path, or from its open file, which is closed with it or when this fails.
+
+    `progress` is called with (bytes done, bytes in all) while weights are read.
 
     A step computes up to `logit_rows` rows of logits, or one for each of `config.parallel` sequences if that is more.
 
     Raises OSError, ModelFormatError, UnsupportedModelError, ConfigError, NoMemoryError with the report.
     """
-    with _naming(os.fsdecode(path)), contextlib.ExitStack() as undo:
-        gguf = undo.enter_context(GGUFFile(path))
+    path = source.path if isinstance(source, GGUFFile) else os.fsdecode(source)
+    with naming(path), contextlib.ExitStack() as undo:
+        gguf = undo.enter_context(source if isinstance(source, GGUFFile) else GGUFFile(path))
         metadata = known_values(gguf.metadata)
         factory = model_class(metadata.architecture)
         tokenizer = from_metadata(gguf.metadata)
@@ -131,7 +135,7 @@ def load(
             if isinstance(model, FitsContext):
                 model.fit_context(_num_ctx(config))
             _warn_of_long_contexts(model, config)
-            if isinstance(model, Encoder):
+            if isinstance(model, TextEncoder):
                 read_pooling(metadata)  # raises for one that nobody knows
                 cache, executor = _make_encoder(backend, model, config)
             else:
@@ -146,22 +150,12 @@ def load(
             weights.pack()
         except NoMemoryError as error:
             report = error.report or _report(backend, weights, planned_cache, planned_masks)
-            raise NoMemoryError(f"{gguf.path} does not fit: {error}\n{report}", report) from error
+            raise does_not_fit(gguf.path, error, report) from error
         undo.pop_all()
     return Loaded(
-        os.fsdecode(path), config, gguf, tokenizer, backend, weights, model, cache, executor, isinstance(model, Encoder)
-    )
-
-
-@contextlib.contextmanager
-def _naming(path: str) -> Iterator[None]:
-    """Errors about what is in the file say which file; what its tensors are not fit for is an error of the file."""
-    try:
-        yield
-    except ShapeError as error:
-        raise ModelFormatError(f"{path}: its tensors cannot be computed with: {error}") from error
-    except ModelFormatError as error:
-        raise error if path in str(error) else type(error)(f"{path}: {error}") from error
+        path, config, gguf, tokenizer, backend, weights, model, cache, executor,
+        isinstance(model, TextEncoder),
+    )  # fmt: skip
 
 
 def _batch_size(config: EngineConfig) -> int:
@@ -188,7 +182,8 @@ def _refuse_if_too_large(backend: Backend, weights: Weights) -> None:
         if plan[device.name]["weights"] > device.memory_free:
             raise NoMemoryError(
                 f"weights of {plan[device.name]['weights'] >> 20} MiB on {device.name}, which has "
-                f"{device.memory_free >> 20} MiB free; lower gpu_layers"
+                f"{device.memory_free >> 20} MiB free",
+                advice=[("lower ", Option("gpu_layers"))],
             )
 
 
@@ -220,8 +215,8 @@ def _refuse_cache_if_too_large(backend: Backend, planned: dict[str, int], masks:
         if cache + beside > free:
             also = f" and {beside >> 20} MiB for masks" if beside else ""
             raise NoMemoryError(
-                f"the cache takes {cache >> 20} MiB{also} on {device.name}, which has {free >> 20} MiB free; lower "
-                "num_ctx, parallel or batch_size, or choose a smaller kv_cache_type"
+                f"the cache takes {cache >> 20} MiB{also} on {device.name}, which has {free >> 20} MiB free",
+                advice=SMALLER,
             )
 
 
@@ -287,7 +282,9 @@ def _decide_flash_attention(backend: Backend, config: EngineConfig, layers: tupl
         if not backend.supports_flash_attention(number, *layer, dtype)
     ]
     if unsupported and config.flash_attention == "on":
-        raise ConfigError(f"flash_attention is on, but {', '.join(unsupported)} has no kernel for this model's heads")
+        raise ConfigError(
+            Option("flash_attention"), f" is on, but {', '.join(unsupported)} has no kernel for this model's heads"
+        )
     if unsupported:
         log.info("flash attention is off: %s has no kernel for this model's heads", ", ".join(unsupported))
     return not unsupported
@@ -307,6 +304,8 @@ def _check_model(model: Model, gguf: GGUFFile) -> None:
 
 
 def _report(backend: Backend, weights: Weights, cache: dict[str, int], masks: int) -> MemoryReport:
+    from ollama_engine.ml.memory import DeviceMemory, MemoryReport  # noqa: PLC0415 (for who asks, and for refusals)
+
     plan, graph = weights.planned(), backend.graph_bytes()
     devices = tuple(
         DeviceMemory(

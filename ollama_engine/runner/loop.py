@@ -7,11 +7,12 @@ import logging
 import os
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from ollama_engine.errors import ClosedError, ComputeError, EngineBusyError
+from ollama_engine.errors import ClosedError, ComputeError, EngineBusyError, Option
 from ollama_engine.runner.core import Core, Task
 from ollama_engine.runner.monitor import Monitor, report
 from ollama_engine.runner.sequence import Sequence
@@ -52,6 +53,8 @@ class Loop:
         # A finaliser that runs in the middle of `submit` may submit too.
         self._counting = threading.RLock()
         self._submissions = 0
+        self._handed_in: deque[tuple[Sequence, ...]] = deque()
+        """Calls that the core has not taken in yet. Of one that was interrupted nothing comes; it is cancelled."""
         self._taken_in = 0
         self._closed = False
         # Held for a moment only; a finaliser that runs meanwhile may hand something in too.
@@ -84,12 +87,15 @@ class Loop:
         """
         self.check_open()
         with self._counting:
-            if self._core.roster.is_full(self._max_queue - self.coming):
+            if self._is_full():
                 self._core.monitor.metrics.ended("rejected")
-                raise EngineBusyError(f"max_queue is {self._max_queue}, and as many requests wait; try again later")
+                raise EngineBusyError(
+                    Option("max_queue"), f" is {self._max_queue}, and as many requests wait; try again later"
+                )
             number = max(self._submissions, self._taken_in) + 1
             for one in sequences:
                 one.submission = number
+            self._handed_in.append(sequences)
             self._put(sequences)
             # Last: for a submission that is counted and never comes, a place in the queue would stay taken.
             self._submissions = number
@@ -98,6 +104,14 @@ class Loop:
     def coming(self) -> int:
         """Submissions that the core has not taken in yet."""
         return max(0, self._submissions - self._taken_in)
+
+    def _is_full(self) -> bool:
+        """Whether as many calls wait as may. Those that were cancelled on their way to the core take no place."""
+        roster = self._core.roster
+        if not roster.is_full(self._max_queue - self.coming):
+            return False
+        wanted = sum(any(not one.ticket.unwanted for one in call) for call in list(self._handed_in))
+        return roster.is_full(self._max_queue - wanted)
 
     @property
     def monitor(self) -> Monitor:
@@ -198,6 +212,8 @@ class Loop:
                     for one in work:
                         self._core.add(one)
                     self._taken_in = max(self._taken_in, work[0].submission)
+                    while self._handed_in and self._handed_in[0][0].submission <= self._taken_in:
+                        self._handed_in.popleft()
                 else:
                     self._core.add_task(work)
                 if self._closed:

@@ -6,10 +6,13 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
-from ollama_engine.errors import ContextOverflowError
+from ollama_engine.errors import ContextOverflowError, Option
 from ollama_engine.runner.inputs import Group, ceil_cut, floor_cut
 
 __all__ = ["Shift", "Truncation", "plan_eviction", "plan_shift", "plan_truncation"]
+
+NUM_CTX, NUM_KEEP = Option("num_ctx"), Option("num_keep")
+LESS_OR_MORE = (("lower ", NUM_KEEP), ("choose a larger ", NUM_CTX))
 
 
 class Shift(NamedTuple):
@@ -37,18 +40,23 @@ def plan_shift(n_tokens: int, num_keep: int, num_ctx: int, groups: Sequence[Grou
     room = num_ctx - num_keep
     if need > room:
         raise ContextOverflowError(
-            f"{need} more tokens do not fit: num_ctx is {num_ctx}, of which num_keep holds {num_keep}; "
-            "lower num_keep or open the Engine with a larger num_ctx"
+            f"{need} more tokens do not fit: ",
+            NUM_CTX,
+            f" is {num_ctx}, of which ",
+            NUM_KEEP,
+            f" holds {num_keep}",
+            advice=LESS_OR_MORE,
         )
     if not 0 <= num_keep < n_tokens:
         raise ContextOverflowError(
-            f"a sequence of {n_tokens} tokens has nothing to discard with num_keep {num_keep}; num_keep is 0 or more, "
-            "and less than the sequence"
+            NUM_KEEP,
+            f" is 0 or more, and less than the {n_tokens} tokens of a sequence that is to discard some, got {num_keep}",
         )
     if floor_cut(num_keep, groups) != num_keep:
         raise ContextOverflowError(
-            f"num_keep {num_keep} ends within inputs {floor_cut(num_keep, groups)} to {ceil_cut(num_keep, groups)}, "
-            "which belong together (one image); keep all of them or none"
+            NUM_KEEP,
+            f" {num_keep} ends within inputs {floor_cut(num_keep, groups)} to {ceil_cut(num_keep, groups)}, "
+            "which belong together (one image); keep all of them or none",
         )
     half = max(1, (n_tokens - num_keep) // 2)
     end = ceil_cut(num_keep + max(half, n_tokens + need - num_ctx), groups)
@@ -62,7 +70,7 @@ def plan_truncation(n_inputs: int, num_ctx: int, num_keep: int, groups: Sequence
     and what belongs to it.
     """
     if not 0 <= num_keep < num_ctx:
-        raise ContextOverflowError(f"num_keep is 0 to {num_ctx - 1} (below num_ctx), got {num_keep}")
+        raise ContextOverflowError(NUM_KEEP, f" is 0 to {num_ctx - 1} (below ", NUM_CTX, f"), got {num_keep}")
     keep = floor_cut(min(num_keep, n_inputs), groups)
     if n_inputs <= num_ctx:
         return Truncation(keep, range(keep, keep))
@@ -70,8 +78,12 @@ def plan_truncation(n_inputs: int, num_ctx: int, num_keep: int, groups: Sequence
     if begin >= n_inputs:
         last = n_inputs - floor_cut(n_inputs - 1, groups)
         raise ContextOverflowError(
-            f"the last {last} inputs of the prompt belong together (one image) and do not fit beside num_keep {keep}: "
-            f"num_ctx is {num_ctx}; lower num_keep or open the Engine with a larger num_ctx"
+            f"the last {last} inputs of the prompt belong together (one image) and do not fit beside ",
+            NUM_KEEP,
+            f" {keep}: ",
+            NUM_CTX,
+            f" is {num_ctx}",
+            advice=LESS_OR_MORE,
         )
     return Truncation(keep, range(keep, begin))
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ollama_engine.errors import ComputeError, ConfigError
+from ollama_engine.errors import ComputeError, ConfigError, Option
 from ollama_engine.input import Batch
 from ollama_engine.kvcache import Cache
 from ollama_engine.runner.executor import Executor, FloatArray
@@ -74,7 +74,8 @@ def chunks(ids: Sequence[int], num_ctx: int, bos: int | None) -> list[list[int]]
         raise ConfigError(f"a chunk has at least {MIN_CONTEXT} tokens, got a context of {num_ctx}")
     if len(ids) < num_ctx:
         raise ConfigError(
-            f"the text has {len(ids)} tokens, and a chunk takes {num_ctx}; give a longer text or a smaller context"
+            f"the text has {len(ids)} tokens, and a chunk takes {num_ctx}",
+            advice=["give a longer text", ("choose a smaller ", Option("num_ctx"))],
         )
     starts = range(0, len(ids) - num_ctx + 1, num_ctx)
     found = [list(ids[start : start + num_ctx]) for start in starts]

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ollama_engine.config import OneVector, Pooling
-from ollama_engine.errors import ConfigError, ModelFormatError, UnsupportedModelError
+from ollama_engine.errors import ConfigError, ModelFormatError, Option, UnsupportedModelError
 from ollama_engine.ml.metadata import Metadata
 
 __all__ = ["check_pooling", "default_pooling", "finish", "model_pooling", "pool", "pool_all", "read_pooling", "rows_of"]
@@ -59,7 +59,7 @@ def model_pooling(metadata: Metadata, *, encoder: bool) -> Pooling | None:
 def check_pooling(value: object) -> Pooling:
     """Raise ConfigError for anything else."""
     if value not in get_args(Pooling):
-        raise ConfigError(f"pooling is one of {', '.join(get_args(Pooling))}, got {value!r}")
+        raise ConfigError(Option("pooling"), f" is one of {', '.join(get_args(Pooling))}, got {value!r}")
     return cast(Pooling, value)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator
 
-from ollama_engine.errors import ClosedError, ContextOverflowError, DeadlineError
+from ollama_engine.errors import ClosedError, ContextOverflowError, DeadlineError, Option
 from ollama_engine.runner.metrics import Outcome
 from ollama_engine.runner.monitor import Monitor, SlotInfo, outcome_of, slot_info
 from ollama_engine.runner.scheduler import Candidate, Plan, choose_victim
@@ -111,11 +111,12 @@ class Roster:
         return self._space.room < one.known
 
     def is_full(self, places: int) -> bool:
-        """Whether as many calls wait, beyond those that will run at once; cancelled ones do not count."""
-        places += self.vacant
-        if len(self.waiting) < places:
+        """Whether as many calls wait, beyond those that will run at once. Who was cancelled counts nowhere."""
+        if len(self.waiting) < places + self.vacant:
             return False
-        return len({one.submission for one in list(self.waiting) if not one.ticket.unwanted}) >= places
+        running = sum(not one.ticket.unwanted for one in list(self.running.values()))
+        waiting = {one.submission for one in list(self.waiting) if not one.ticket.unwanted}
+        return len(waiting) >= places + self._parallel - running
 
     # -- leaving -------------------------------------------------------------------------------------------------------
 
@@ -185,8 +186,8 @@ class Roster:
         # Of those that run, at most the most senior one has cells: with them another one may go on.
         last = max((self.running[one.key] for one in candidates), key=lambda one: one.submitted)
         self.end(last, ContextOverflowError(
-            "the cache is full, and nobody can give up cells: sessions hold them; close some, or open the Engine with "
-            "a larger num_ctx or parallel"))  # fmt: skip
+            "the cache is full, and nobody can give up cells: sessions hold them",
+            advice=["close some", ("choose a larger ", Option("num_ctx"), " or ", Option("parallel"))]))  # fmt: skip
         return True
 
     def preempt(self, one: Sequence) -> None:

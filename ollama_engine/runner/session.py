@@ -18,7 +18,7 @@ from ollama_engine.runner.desk import Desk
 from ollama_engine.runner.errand import End, Errand, Release
 from ollama_engine.runner.hold import Hold, Saved
 from ollama_engine.runner.inputs import Inputs
-from ollama_engine.runner.prompts import Prompt
+from ollama_engine.runner.prompts import Prompt, check_params
 from ollama_engine.runner.request import Completion, Request, Ticket
 from ollama_engine.runner.session_file import SessionFile, layout_of, write_session
 from ollama_engine.runner.stream import Stream
@@ -36,6 +36,7 @@ Result = TypeVar("Result")
 
 _DEFAULT_PARAMS = SamplingParams()
 _NOTHING = SamplingParams(max_tokens=0)
+ONE_BY_ONE = "a session takes texts one by one"
 
 
 class Session:
@@ -93,7 +94,7 @@ class Session:
         """
         with (turn := Lock()):
             self._begin(turn)
-            added = self._desk.ids(prompt, add_special=not self._tokens)
+            added = self._added(prompt)
             if added:
                 self._complete([*self._tokens, *added], _NOTHING, options)
 
@@ -126,7 +127,7 @@ class Session:
         await self._settled()
         with (turn := Lock()):
             self._begin(turn)
-            added = self._desk.ids(prompt, add_special=not self._tokens)
+            added = self._added(prompt)
             if added:
                 await self._acomplete([*self._tokens, *added], _NOTHING, options)
 
@@ -153,6 +154,9 @@ class Session:
         except BaseException:
             stream.ticket.cancelled = True
             raise
+
+    def _added(self, prompt: Prompt) -> list[int]:
+        return self._desk.ids(prompt, add_special=not self._tokens, several=ONE_BY_ONE)
 
     def _complete(self, ids: list[int], params: SamplingParams, options: RequestOptions) -> Completion:
         request = Request(self._engine, watched=True)
@@ -188,6 +192,7 @@ class Session:
         terms = Terms.of(options)
         if not terms.cache:
             raise ConfigError("a session lives in the cache: it takes no cache=False")
+        check_params(params, "; append a text, then generate")
         if not ids:
             raise ConfigError("the session holds no tokens; append some first")
         made = self._desk.make(ids, params, terms, ticket, hold=self._hold)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from ollama_engine.errors import ContextOverflowError
+from ollama_engine.errors import ContextOverflowError, Option
 from ollama_engine.runner.desk import Desk
 from ollama_engine.runner.session import Session
 from ollama_engine.runner.session_file import read_session
@@ -18,8 +18,10 @@ def load_session(engine: object, desk: Desk, path: str | os.PathLike[str]) -> Se
     found = read_session(path, desk.fingerprint, desk.loaded.model.n_vocab)
     if len(found.tokens) > desk.loaded.num_ctx:
         raise ContextOverflowError(
-            f"the session has {len(found.tokens)} tokens, but num_ctx is {desk.loaded.num_ctx}; open the Engine with a "
-            "larger num_ctx"
+            f"the session has {len(found.tokens)} tokens, but ",
+            Option("num_ctx"),
+            f" is {desk.loaded.num_ctx}",
+            advice=[("choose a larger ", Option("num_ctx"))],
         )
     session = Session(engine, desk)
     try:

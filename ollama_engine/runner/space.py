@@ -20,6 +20,8 @@ __all__ = ["Space"]
 
 log = logging.getLogger(__name__)
 
+NO_SEQUENCE = "sessions and requests hold all sequences of the cache; close some sessions"
+
 
 class Space:
     """The cache and the histories in it."""
@@ -133,18 +135,11 @@ class Space:
 
         Raises ContextOverflowError, changing nothing that a request or session has, when there is no room.
         """
+        self._make_room(saved)
         slot = self._take(now)
         self._executor.moved()
         try:
-            while True:
-                try:
-                    self.cache.restore(slot, saved.parts)
-                    break
-                except ContextOverflowError as error:
-                    if not self.evict():
-                        raise ContextOverflowError(
-                            f"{error}; sessions and requests hold the others, close some sessions"
-                        ) from None
+            self.cache.restore(slot, saved.parts)
         except BaseException:
             self.histories.release(slot)
             raise
@@ -152,10 +147,32 @@ class Space:
         self._pin(slot, hold)
         self.histories.finish(slot, now)
 
+    def _make_room(self, saved: Saved) -> None:
+        """Give up histories so that there is a sequence, and cells, for what was saved; none where it does not help."""
+
+        def fits(without: Collection[int]) -> bool:
+            try:
+                self.cache.require_restore(saved.parts, without)
+            except ContextOverflowError:
+                return False
+            return bool(without) or self.histories.has_free
+
+        candidates = self.histories.evict_candidates()
+        given_up = plan_eviction(candidates, fits)
+        if given_up is None:
+            try:
+                self.cache.require_restore(saved.parts, candidates)
+            except ContextOverflowError as error:
+                held = f"{error}; sessions and requests hold the others, close some sessions"
+                raise ContextOverflowError(held) from None
+            raise ContextOverflowError(NO_SEQUENCE)
+        for sequence in given_up:
+            self._give_up(sequence)
+
     def _take(self, now: float) -> int:
         taken = self.histories.take(now)
         if taken is None:
-            raise ContextOverflowError("sessions and requests hold all sequences of the cache; close some sessions")
+            raise ContextOverflowError(NO_SEQUENCE)
         if taken.evicted:
             self.cache.remove(taken.sequence)
         return taken.sequence

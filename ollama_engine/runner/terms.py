@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import math
 import operator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from numbers import Real
 from typing import Any, Literal, TypedDict, get_args
 
-from ollama_engine.errors import ConfigError
+from ollama_engine.config import EngineConfig
+from ollama_engine.errors import ConfigError, Option
+from ollama_engine.option_names import unknown_option
 from ollama_engine.sample import SamplingParams
 
-__all__ = ["OnOverflow", "RequestOptions", "Terms", "whole"]
+__all__ = ["OnOverflow", "RequestOptions", "Terms", "options_elsewhere", "whole"]
 
 OnOverflow = Literal["error", "truncate", "shift"]
 
-_SAMPLING = frozenset(one.name for one in fields(SamplingParams))
+_IN_PARAMS = "SamplingParams({}=...)"
+_ELSEWHERE = {
+    _IN_PARAMS: [one.name for one in fields(SamplingParams)],
+    "Engine(model, {}=...)": [one.name for one in fields(EngineConfig)],
+}
 
 
 class RequestOptions(TypedDict, total=False):
@@ -23,11 +29,11 @@ class RequestOptions(TypedDict, total=False):
 
     Attributes:
         on_overflow: what happens when num_ctx tokens are reached. "error" (default): a longer prompt raises
-            ContextOverflowError, an answer ends with finish_reason "length". "truncate": a longer prompt keeps its
-            first `num_keep` tokens and the newest of the rest, and leaves room for max_tokens, up to half of the
-            context (a quarter without max_tokens); the answer ends as before. "shift": a longer prompt is cut to
-            num_ctx, and the answer goes on: the oldest half of what is not kept leaves the context, as often as
-            needed. `Usage` says how many tokens were dropped.
+            ContextOverflowError, and one as long that is to have an answer; an answer ends with finish_reason "length".
+            "truncate": a prompt that does not fit so keeps its first `num_keep` tokens and the newest of the rest, and
+            leaves room for max_tokens, up to half of the context (a quarter without max_tokens); the answer ends as
+            before. "shift": a longer prompt is cut to num_ctx, and the answer goes on: the oldest half of what is not
+            kept leaves the context, as often as needed. `Usage` says how many tokens were dropped.
         num_keep: tokens at the beginning of the prompt that are never dropped (default 0).
         priority: higher is served first (default 0); nobody starves.
         timeout: seconds from submission after which the request ends with DeadlineError (default None: never).
@@ -45,37 +51,58 @@ class RequestOptions(TypedDict, total=False):
 class Terms:
     """Checked `RequestOptions`. Raises ConfigError for values out of range."""
 
-    on_overflow: OnOverflow = "error"
-    num_keep: int = 0
-    priority: int = 0
-    timeout: float | None = None
-    cache: bool = True
+    on_overflow: OnOverflow = field(
+        default="error",
+        metadata={
+            "help": "when num_ctx tokens are reached: error refuses a longer prompt, truncate cuts it, shift cuts it "
+            "and goes on with the answer, without the oldest tokens"
+        },
+    )
+    num_keep: int = field(
+        default=0, metadata={"help": "tokens at the beginning of the prompt that are never dropped [>= 0]"}
+    )
+    priority: int = field(default=0, metadata={"help": "higher is served first; nobody starves [-2^31..2^31]"})
+    timeout: float | None = field(
+        default=None,
+        metadata={"help": "seconds until the request ends with an error; by default it may take any [> 0]"},
+    )
+    cache: bool = field(
+        default=True, metadata={"help": "reuse what earlier requests computed, and leave its own for later ones"}
+    )
 
     def __post_init__(self) -> None:
         if self.on_overflow not in get_args(OnOverflow):
-            raise ConfigError(f"on_overflow is one of {', '.join(get_args(OnOverflow))}, got {self.on_overflow!r}")
+            raise ConfigError(
+                Option("on_overflow"), f" is one of {', '.join(get_args(OnOverflow))}, got {self.on_overflow!r}"
+            )
         object.__setattr__(self, "num_keep", whole("num_keep", self.num_keep, 0, 1 << 24))
         object.__setattr__(self, "priority", whole("priority", self.priority, -(1 << 31), 1 << 31))
         if self.timeout is not None and not _is_seconds(self.timeout):
-            raise ConfigError(f"timeout is a number of seconds above 0, or None, got {self.timeout!r}")
+            raise ConfigError(Option("timeout"), f" is a number of seconds above 0, or None, got {self.timeout!r}")
         if not isinstance(self.cache, bool):
-            raise ConfigError(f"cache is True or False, got {self.cache!r}")
+            raise ConfigError(Option("cache"), f" is True or False, got {self.cache!r}")
 
     @classmethod
     def of(cls, options: RequestOptions) -> Terms:
-        """From keyword arguments; an unknown one raises TypeError, as any function does."""
+        """From keyword arguments; an unknown one raises UnknownOptionError, which is a TypeError."""
         return cls().replaced(options)
 
     def replaced(self, options: RequestOptions) -> Terms:
         """The same, but for those that are given. Raises as `of` does."""
         known = [one.name for one in fields(self)]
         for name in options:
-            if name in _SAMPLING:
-                raise TypeError(f"{name!r} belongs into SamplingParams: generate(prompt, SamplingParams({name}=...))")
             if name not in known:
-                raise TypeError(f"{name!r} is no option of a request; there are {', '.join(known)}")
+                raise unknown_option("a request", name, known, _ELSEWHERE)
         values: dict[str, Any] = dict(options)
         return replace(self, **values)
+
+
+def options_elsewhere() -> dict[str, list[str]]:
+    """Options that an Engine does not take, but calls of it do: {how they are written: their names}."""
+    return {
+        _IN_PARAMS: [one.name for one in fields(SamplingParams)],
+        "generate(prompt, {}=...)": [one.name for one in fields(Terms)],
+    }
 
 
 def whole(name: str, value: object, low: int, high: int) -> int:
@@ -85,7 +112,7 @@ def whole(name: str, value: object, low: int, high: int) -> int:
     except TypeError:
         number = None
     if number is None or isinstance(value, bool) or not low <= number <= high:
-        raise ConfigError(f"{name} is a whole number from {low} to {high}, got {value!r}")
+        raise ConfigError(Option(name), f" is a whole number from {low} to {high}, got {value!r}")
     return number
 
 

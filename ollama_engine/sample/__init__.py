@@ -7,16 +7,18 @@
     sampler_instructions  _sample.pyx  what the kernels were compiled for; all give the same tokens
     TokenLogprobs    logprobs.py    what `Sampler.logprobs` returns
 
-The work is done in csrc: sample.c (penalties, order of operations), select.c (top-k), dist.c (top-p, min-p, draw),
-row_kernels.c (softmax and other loops over whole rows, for each instruction set), philox.h (random numbers).
+The work is done in csrc: sample.c (penalties, order of operations), history.c (what penalties look back on), select.c
+(top-k), dist.c (top-p, min-p, draw), row_kernels.c (softmax and other loops over whole rows, for each instruction set),
+philox.h (random numbers).
 
 The names below are imported when they are first used: parameters are wanted where no sampler, and no numpy, is.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from ollama_engine.lazy import lazy_names
 
 if TYPE_CHECKING:
     from ollama_engine.sample._sample import Sampler, accept_rows, sample_rows, sampler_instructions
@@ -43,13 +45,4 @@ _HOMES = {
     "sampler_instructions": "_sample",
 }
 
-
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{home}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -11,7 +11,7 @@ from libc.stdlib cimport free, malloc
 
 from ollama_engine.sample cimport libsample as lib
 
-from ollama_engine.errors import ConfigError, NoMemoryError, SamplingError, ShapeError, TokenizerError
+from ollama_engine.errors import ConfigError, NoMemoryError, Option, SamplingError, ShapeError, TokenizerError
 from ollama_engine.sample.logprobs import TokenLogprobs
 from ollama_engine.sample.params import SamplingParams
 
@@ -367,5 +367,5 @@ cdef object _checked_tokens(object ids, int n_vocab):
 cdef tuple _bias_arrays(object logit_bias, int n_vocab):
     for token in logit_bias:
         if token >= n_vocab:
-            raise ConfigError(f"logit_bias names token {token}, the vocabulary ends at {n_vocab - 1}")
+            raise ConfigError(Option("logit_bias"), f" names token {token}, the vocabulary ends at {n_vocab - 1}")
     return array("i", logit_bias.keys()), array("f", logit_bias.values())

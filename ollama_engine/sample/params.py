@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, fields
 from numbers import Real
 from typing import Any
 
-from ollama_engine.config import documented
-from ollama_engine.errors import ConfigError
+from ollama_engine.config import EngineConfig, documented
+from ollama_engine.errors import ConfigError, Option
+from ollama_engine.option_names import refuses_unknown
 
 __all__ = ["LogitBias", "SamplingParams"]
 
@@ -45,6 +46,11 @@ class LogitBias(Mapping[int, float]):
         return repr(self._biases)
 
 
+def _elsewhere() -> dict[str, list[str]]:
+    return {"Engine(model, {}=...)": [one.name for one in fields(EngineConfig)]}
+
+
+@refuses_unknown(_elsewhere)
 @documented
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
@@ -131,7 +137,7 @@ def _integer(name: str, value: object, low: int, high: int = _INT32_MAX) -> int:
     except TypeError:
         number = None
     if number is None or isinstance(value, bool) or not low <= number <= high:
-        raise ConfigError(f"{name} must be an integer from {low} to {high}, got {value!r}")
+        raise ConfigError(Option(name), f" must be an integer from {low} to {high}, got {value!r}")
     return number
 
 
@@ -144,7 +150,7 @@ def _number(name: str, value: object, low: float, high: float = math.inf) -> flo
     number = _float(value)
     if not (math.isfinite(number) and low <= number <= high):
         expected = f">= {low}" if high == math.inf else f"from {low} to {high}"
-        raise ConfigError(f"{name} must be a finite number {expected}, got {value!r}")
+        raise ConfigError(Option(name), f" must be a finite number {expected}, got {value!r}")
     return number
 
 
@@ -152,23 +158,24 @@ def _bias(token: int, value: object) -> float:
     number = _float(value)
     if not (number == -math.inf or abs(number) <= _FLOAT32_MAX):
         raise ConfigError(
-            f"logit_bias[{token!r}] must be a finite 32-bit float, or -inf to ban the token, got {value!r}"
+            Option("logit_bias"),
+            f" of token {token!r} must be a finite 32-bit float, or -inf to ban the token, got {value!r}",
         )
     return number
 
 
 def _logit_bias(value: object) -> LogitBias:
     if not isinstance(value, Mapping):
-        raise ConfigError(f"logit_bias must map token ids to numbers, got {value!r}")
+        raise ConfigError(Option("logit_bias"), f" must map token ids to numbers, got {value!r}")
     return value if isinstance(value, LogitBias) else LogitBias(value)
 
 
 def _stop(value: object) -> tuple[str, ...]:
     texts = (value,) if isinstance(value, str) else value
     if not isinstance(texts, Iterable):
-        raise ConfigError(f"stop must be a text or several texts, got {value!r}")
+        raise ConfigError(Option("stop"), f" must be a text or several texts, got {value!r}")
     stops = tuple(texts)
     for text in stops:
         if not isinstance(text, str) or not text:
-            raise ConfigError(f"stop must hold non-empty texts, got {text!r}")
+            raise ConfigError(Option("stop"), f" must hold non-empty texts, got {text!r}")
     return stops

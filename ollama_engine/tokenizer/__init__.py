@@ -23,8 +23,6 @@ from ollama_engine.tokenizer.base import Tokenizer
 from ollama_engine.tokenizer.bpe import BpeModel
 from ollama_engine.tokenizer.detokenizer import Detokenizer
 from ollama_engine.tokenizer.metadata import Fields
-from ollama_engine.tokenizer.spm import SpmModel
-from ollama_engine.tokenizer.unigram import UnigramModel
 from ollama_engine.tokenizer.vocab import read_vocabulary
 
 __all__ = ["Detokenizer", "Tokenizer", "from_gguf", "from_metadata"]
@@ -36,15 +34,19 @@ def from_metadata(metadata: Mapping[str, Any]) -> Tokenizer:
     Raises UnsupportedModelError for a tokenizer or pre-tokenizer unknown here, ModelFormatError for broken metadata.
     """
     vocab = read_vocabulary(metadata)
+    # A file has one of these models; WordPiece's imports the regex library, which takes longer than a header to read.
     if vocab.model == "llama":
+        from ollama_engine.tokenizer.spm import SpmModel  # noqa: PLC0415
+
         return Tokenizer(vocab, SpmModel(vocab))
     if vocab.model == "bert":
-        # It imports the regex library, which takes longer than a model's header to read.
         from ollama_engine.tokenizer.wordpiece import WordPieceModel  # noqa: PLC0415
 
         return Tokenizer(vocab, WordPieceModel(vocab))
     fields = Fields(metadata)
     if vocab.model == "t5":
+        from ollama_engine.tokenizer.unigram import UnigramModel  # noqa: PLC0415
+
         squeeze = fields.flag("remove_extra_whitespaces", False)
         return Tokenizer(vocab, UnigramModel(vocab, fields.raw("precompiled_charsmap"), squeeze=squeeze))
     return Tokenizer(vocab, BpeModel(vocab, fields.texts("merges") if "merges" in fields else None))

@@ -1,6 +1,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
+def only_texts(values: list[object]) -> bool: ...
+def find_texts(texts: list[str], wanted: set[str]) -> dict[str, int]: ...
+
 class BpeMerger:
     def __new__(
         cls, tokens: list[str], merges: list[str], plain: NDArray[np.uint8], byte_level: bool, unknown: int

@@ -133,6 +133,35 @@ cdef list to_list(oe_id_list *ids):
     return [ids.ids[i] for i in range(ids.size)]
 
 
+def only_texts(list values not None):
+    """Whether all of them are str."""
+    for value in values:
+        if type(value) is not str:
+            return False
+    return True
+
+
+def find_texts(list texts not None, set wanted not None):
+    """{text: its last place among `texts`} of those that are wanted.
+
+    A vocabulary is large and they are few: most texts are told from them by their first character.
+    """
+    cdef dict found = {}
+    cdef set firsts = {text[:1] for text in wanted}
+    cdef bint[128] begins
+    cdef Py_ssize_t i
+    cdef Py_UCS4 first
+    cdef str text
+    for i in range(128):
+        begins[i] = chr(i) in firsts
+    for i in range(len(texts)):
+        text = texts[i]
+        first = text[0] if len(text) else 0
+        if (first >= 128 or begins[first]) and text in wanted:
+            found[text] = i
+    return found
+
+
 cdef int take(list texts, Py_ssize_t first, oe_bpe_text *batch, list kept) except -1:
     """The next texts from `first` on; how many."""
     cdef int n = <int>min(<Py_ssize_t>OE_BPE_BATCH, len(texts) - first), i

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ollama_engine.errors import ModelFormatError
+from ollama_engine.tokenizer._merge import only_texts
 
 __all__ = ["Fields"]
 
@@ -61,9 +62,10 @@ class Fields:
             return []
         if isinstance(value, np.ndarray) and value.size == 0:
             return []
-        if not isinstance(value, (list, tuple)) or not set(map(type, value)) <= {str}:
+        found = list(value) if isinstance(value, (list, tuple)) else None
+        if found is None or not only_texts(found):
             raise self.wrong(name, "an array of strings")
-        return list(value)
+        return found
 
     def raw(self, name: str) -> bytes:
         """An array of bytes, signed or not; b"" when absent."""

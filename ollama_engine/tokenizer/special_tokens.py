@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ollama_engine.tokenizer._merge import find_texts
 from ollama_engine.tokenizer.metadata import Fields
 
 __all__ = ["apply_text_rules", "find_known_texts", "strip_rules"]
@@ -54,13 +55,9 @@ OTHER_TEXTS = ("<s>", "</s>", "<unk>", "<mask>", "[MASK]", "<|plamo:eos|>")
 
 
 def find_known_texts(texts: list[str]) -> dict[str, int]:
-    """Ids of the tokens that a rule here names; of two equal texts the later token counts, as in llama.cpp.
-
-    A full dictionary of a large vocabulary would take a quarter of the loading time.
-    """
+    """Ids of the tokens that a rule here names; of two equal texts the later token counts, as in llama.cpp."""
     known = {*END_TEXTS, *RENDERED_TEXTS, *OTHER_TEXTS, *(text for group in FIM_TEXTS.values() for text in group)}
-    firsts = "".join({text[0] for text in known})
-    return {text: id_ for id_, text in enumerate(texts) if text[0] in firsts and text in known}
+    return find_texts(texts, known)
 
 
 def apply_text_rules(

@@ -86,7 +86,7 @@ def test_the_table(cli, tiny: str) -> None:
 def test_more_tokens_than_a_context_can_have_is_wrong_usage(cli, tiny: str) -> None:
     result = cli("bench", tiny, "-p", str(1 << 30))
     assert result.code == 2
-    assert "num_ctx" in result.err
+    assert "error: -p, -n and the largest --depth are 16777216 together at most" in result.err
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------

@@ -114,7 +114,7 @@ def test_a_part_left_out(cli, tiny: str) -> None:
         (["--depth", "-1,0"], "expected one argument"),
         (["--depth=-1,0"], "--depth are numbers of tokens, 0 or more; got -1"),
         (["--depth", ""], "expected whole numbers such as 1,2,4, got ''"),
-        (["--depth", str(1 << 30)], "num_ctx is a whole number"),
+        (["--depth", str(1 << 30)], "--depth are 16777216 together at most"),
     ],
 )
 def test_wrong_usage(cli, tiny: str, args: list[str], message: str) -> None:

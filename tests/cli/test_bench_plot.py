@@ -144,4 +144,4 @@ def test_without_matplotlib(cli, tiny: str, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = cli("bench", tiny, "--plot", "out.png")
     assert (result.code, result.out) == (2, "")
-    assert result.err == 'error: --plot needs matplotlib: pip install "ollama_engine[plot]"\n'
+    assert result.err == "error: --plot needs matplotlib: pip install matplotlib\n"

@@ -46,13 +46,15 @@ def test_plain_numbers_and_options(cli, bert: str, engine: Engine) -> None:
 
 
 def test_lines_of_standard_input(bert: str, engine: Engine) -> None:
-    done = program("embed", bert, *QUIET, "--plain", given=b"a thing\r\n\nit\xff")
+    done = program("embed", bert, *QUIET, "--plain", given=b"a thing\r\n\nit")
     assert (done.code, done.err) == (0, "")
     found = np.array([line.split() for line in done.out.decode().splitlines()], dtype=np.float32)
     np.testing.assert_allclose(found, engine.embed(["a thing", "", "it"]), atol=1e-5)
     assert program("embed", bert, *QUIET, given=b"").out == b""
     done = program("embed", bert, *QUIET, "--num-ctx", "8", given=b"it\n" * 1030 + b"a thing " * 9)
     assert (done.code, "error: line 1031: a text has" in done.err) == (1, True)
+    done = program("embed", bert, *QUIET, given=b"it\nit\xff\n")
+    assert (done.code, done.err.partition(";")[0]) == (1, "error: line 2: byte 3 (0xff) is not UTF-8")
 
 
 def test_long_texts(cli, bert: str) -> None:
@@ -60,7 +62,10 @@ def test_long_texts(cli, bert: str) -> None:
     result = cli(*args)
     assert result.code == 1
     assert "error: text 1: a text has " in result.err
-    assert "num_ctx is 8" in result.err
+    assert "--num-ctx is 8; shorten it, choose a larger --num-ctx where the model can take it, or let it be cut with " \
+        "--truncate\n" in result.err  # fmt: skip
+    result = cli(*args, "it\udcff")
+    assert (result.code, result.err.partition(";")[0]) == (2, "error: text 3: byte 3 (0xff) is not UTF-8")
     result = cli(*args, "--truncate")
     assert result.code == 0
     assert [json.loads(line)["dropped_tokens"] > 0 for line in result.out.splitlines()] == [True, False]
@@ -78,5 +83,5 @@ def test_an_encoder_answers_nothing(cli, bert: str) -> None:
     assert result.code == 1
     assert "error: bert reads texts and writes none: it has embeddings" in result.err
     result = cli("bench", bert, *QUIET)
-    assert (result.code, result.out) == (2, "")
+    assert (result.code, result.out) == (1, "")
     assert "bench measures models that write; bert only reads" in result.err

@@ -8,8 +8,10 @@ from collections.abc import Iterable
 import pytest
 
 from ollama_engine.cli.answer import Answerer
-from ollama_engine.cli.interactive import HINT, Conversation
-from ollama_engine.errors import ContextOverflowError
+from ollama_engine.cli.errors import Flags
+from ollama_engine.cli.interactive import HINT, Conversation, set_here
+from ollama_engine.errors import ContextOverflowError, Option
+from ollama_engine.runner.terms import Terms
 from ollama_engine.sample import SamplingParams
 from tests.cli.program import LETTERS, Terminal
 
@@ -19,29 +21,41 @@ class FakeAnswerer(Answerer):
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, SamplingParams]] = []
+        self.terms: list[Terms] = []
 
-    def answer(self, prompt: str, params: SamplingParams) -> None:
+    def answer(self, prompt: str, params: SamplingParams, terms: Terms) -> None:
         self.asked.append((prompt, params))
+        self.terms.append(terms)
         if prompt == "stop me":
             raise KeyboardInterrupt
         if prompt == "too long":
-            raise ContextOverflowError("does not fit")
+            raise ContextOverflowError(
+                "does not fit",
+                advice=[
+                    ("choose a larger ", Option("parallel")),
+                    ("lower ", Option("num_keep")),
+                    ("let it be cut with ", Option("on_overflow", "truncate")),
+                ],
+            )
 
 
 @pytest.fixture
 def talk(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    def run(lines: Iterable[str]) -> tuple[list[tuple[str, SamplingParams]], str]:
+    def run(lines: Iterable[str | Exception]) -> tuple[list[tuple[str, SamplingParams]], str]:
         waiting = iter(lines)
 
         def read(prompt: str = "") -> str:
             line = next(waiting, None)
             if line is None:
                 raise EOFError
+            if isinstance(line, Exception):
+                raise line
             return line
 
         monkeypatch.setattr("builtins.input", read)
-        answerer = FakeAnswerer()
-        Conversation(answerer, SamplingParams(seed=1), skip=("logprobs",)).run()
+        run.answerer = answerer = FakeAnswerer()
+        skip = ("logprobs", "priority", "cache")
+        Conversation(answerer, SamplingParams(seed=1), Terms(num_keep=2), set_here(Flags(), skip), skip).run()
         assert next(waiting, None) is None, "the loop ended early"
         return answerer.asked, capsys.readouterr().err.replace(">>> ", "")
 
@@ -61,7 +75,22 @@ def test_bye_leaves(talk) -> None:
 def test_an_interrupted_or_failed_answer_is_not_the_end(talk) -> None:
     asked, said = talk(["stop me", "too long", "on"])
     assert [prompt for prompt, _ in asked] == ["stop me", "too long", "on"]
-    assert "error: does not fit" in said
+    assert "error: does not fit; lower num_keep or let it be cut with /set on_overflow truncate\n" in said
+
+
+def test_a_line_that_is_not_utf_8_is_told(talk) -> None:
+    asked, said = talk([UnicodeDecodeError("utf-8", b"a\xff", 1, 2, "invalid start byte"), "on"])
+    assert [prompt for prompt, _ in asked] == ["on"]
+    assert "error: byte 2 of the line is not UTF-8\n" in said
+
+
+def test_set_changes_how_a_request_is_served_too(talk) -> None:
+    _, said = talk(
+        ["one", "/set on_overflow shift", "/set num-keep 3", "/set timeout 0", "two", "/set num_keep", "/set"]
+    )
+    assert talk.answerer.terms == [Terms(num_keep=2), Terms("shift", 3)]
+    assert "error: timeout is a number of seconds above 0" in said
+    assert "  on_overflow        'shift'\n  num_keep           0\n" in said
 
 
 @pytest.mark.parametrize(

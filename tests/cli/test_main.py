@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
+import gc
 import os
 import subprocess
+import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -11,8 +14,8 @@ import pytest
 
 from ollama_engine import __version__
 from ollama_engine.cli import devices, main
-from ollama_engine.cli.errors import UsageError, describe
-from ollama_engine.errors import ConfigError, DeviceError
+from ollama_engine.cli.errors import Flags, UsageError, describe, exit_code
+from ollama_engine.errors import ConfigError, ContextOverflowError, DeviceError, Option
 from tests.cli.program import COMMAND, environment, imported_by, program
 from tests.tiny import write_tiny_llama
 
@@ -21,10 +24,28 @@ USAGE = [
     (["fly"], "invalid choice: 'fly'"),
     (["run"], "required: MODEL"),
     (["run", "demo", "--top-k", "x"], "argument --top-k: expected N, got 'x'"),
-    (["run", "demo", "hello", "--top-k", "-1"], "error: top_k must be an integer"),
-    (["run", "demo", "hello", "--num-ctx", "0"], "error: num_ctx is a whole number"),
+    (["run", "demo", "hello", "--top-k", "-1"], "error: --top-k must be an integer"),
+    (["run", "demo", "hello", "--num-ctx", "0"], "error: --num-ctx is a whole number"),
+    (["run", "demo", "hello", "--num-keep", "-1"], "error: --num-keep is a whole number"),
+    (["run", "demo", "hello", "--on-overflow", "grow"], "argument --on-overflow: invalid choice: 'grow'"),
+    (["run", "demo", "hello", "--timeout", "0"], "error: --timeout is a number of seconds above 0"),
+    (
+        ["run", "demo", "hello", "--num-ctx", "64", "--on-overflow", "shift", "--num-keep", "64"],
+        "error: --num-keep is 0 to",
+    ),
+    (["run", "demo", "hello", "--main-gpu", "70"], "error: --main-gpu "),
+    (["run", "demo", "hello", "--logit-bias", "99999=1"], "error: --logit-bias names token 99999"),
+    (["embed", "demo", "hello", "--dimensions", "0"], "error: --dimensions is a whole number from 1 to"),
+    (["embed", "demo", "hello", "--pooling", "cls"], "error: --pooling is cls, but the first token"),
+    (["perplexity", "demo", "-", "--ctx", "99999999"], "error: --ctx is a whole number from 1 to"),
+    (["quantize", "demo", "out.gguf", "Q9"], "error: TYPE is one of F32, F16, "),
+    (["quantize", "demo", "out.gguf", "Q8_0", "-t", "0"], "error: --threads is 1 or more, got 0"),
+    (["convert", ".", "-o", "out.gguf", "-t", "0"], "error: --threads is 1 or more, got 0"),
     (["run", "demo", "--seed", "1", "one", "two"], "unrecognized arguments: two"),
-    (["run", "demo", "hello", "--logprobs", "1"], "unrecognized arguments: --logprobs 1"),
+    (["run", "demo", "hello", "--logprobs", "1"], "unrecognized arguments: --logprobs 1\n"),
+    (["run", "demo", "--temp", "1", "hello"], "unrecognized arguments: --temp 1 hello; did you mean --temperature?"),
+    (["run", "demo", "hello", "--ctx-size=8"], "unrecognized arguments: --ctx-size=8; did you mean --num-ctx?"),
+    (["embed", "demo", "hello", "--dimension", "8"], "did you mean --dimensions?"),
     (["bench", "demo", "-p", "0", "-n", "0"], "error: -p and -n are 0 or more"),
     (["bench", "demo", "-p", "-1"], "error: -p and -n are 0 or more"),
     (["bench", "demo", "-r", "0"], "error: -r is 1 or more"),
@@ -39,9 +60,11 @@ FAILURES = [
     (["show", "{text}"], "error: {text}: not a GGUF file"),
     (["run", "{text}", "hello"], "error: {text}: not a GGUF file"),
     (["run", "{other}", "hello"], "{other}: architecture 'other' is not supported"),
-    (["run", "{tiny}", "a b c d e f g h", "--num-ctx", "4"], "num_ctx is 4; shorten it"),
-    (["run", "{tiny}", "hello", "--kv-cache-type", "q4_0", "--main-gpu", "7"], "error: "),
-    (["run", "{tiny}", "hello", "--logit-bias", "99999=1"], "error: "),
+    (
+        ["run", "{tiny}", "a b c d e f g h", "--num-ctx", "4"],
+        "--num-ctx is 4; shorten it, choose a larger --num-ctx, or let it be cut with --on-overflow truncate or "
+        "--on-overflow shift\n",
+    ),
 ]
 
 
@@ -108,6 +131,25 @@ def test_what_each_error_becomes(
     assert (result.code, result.err.strip()) == (code, message)
 
 
+def test_a_command_is_advised_what_it_can_do() -> None:
+    """Each by the flags that it has; what it has none for is left out."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--ctx", "-c", dest="num_ctx")
+    parser.add_argument("--cut", dest="on_overflow", action="store_const", const="truncate")
+    parser.add_argument("preset", metavar="TYPE")
+    flags = Flags(parser._actions)
+    error = ContextOverflowError(
+        "too long for ", Option("num_ctx"), " beside ", Option("parallel"),
+        advice=["shorten it", ("lower ", Option("parallel")), ("raise ", Option("num_ctx")),
+                ("say ", Option("on_overflow", "truncate")), ("say ", Option("on_overflow", "shift"))],
+    )  # fmt: skip
+    assert describe(error, flags) == "too long for --ctx beside parallel; shorten it, raise --ctx, or say --cut"
+    assert describe(ConfigError(Option("preset"), " is odd"), flags) == "TYPE is odd"
+    assert exit_code(error, flags) == 1
+    assert exit_code(ConfigError(Option("num_ctx"), " is odd"), flags) == 2
+    assert exit_code(ConfigError(Option("parallel"), " is odd"), flags) == 1, "nothing that was typed"
+
+
 def test_errors_without_words_have_their_name() -> None:
     assert describe(ConfigError()) == "ConfigError"
     assert describe(OSError()) == "OSError"
@@ -115,7 +157,32 @@ def test_errors_without_words_have_their_name() -> None:
 
 def test_the_console_script_is_this_program() -> None:
     script = next(e for e in entry_points(group="console_scripts") if e.name == "ollama-engine")
-    assert script.load() is main.main
+    assert script.load() is main.program
+
+
+def test_the_process_of_a_program_is_set_up_to_start_and_end_soon() -> None:
+    """What `program` does, seen by a handler that runs at the very end."""
+    code = (
+        "import atexit, gc, os, sys\n"
+        "from ollama_engine.cli.main import program\n"
+        "atexit.register(lambda: print(gc.get_threshold()[0], gc.get_freeze_count() > 1000,"
+        " os.environ['OPENBLAS_NUM_THREADS']))\n"
+        "sys.exit(program())"
+    )
+    unset = {name: value for name, value in environment().items() if name != "OPENBLAS_NUM_THREADS"}
+    for env, threads in ((unset, "1"), ({**unset, "OPENBLAS_NUM_THREADS": "3"}, "3")):
+        done = subprocess.run(
+            [sys.executable, "-c", code, "devices"], capture_output=True, text=True, env=env, timeout=60, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.splitlines()[-1] == f"{main.COLLECT_AFTER} True {threads}"
+
+
+def test_main_leaves_the_process_as_it_is(cli) -> None:
+    """It may be called by a program of somebody else's."""
+    before = (gc.get_threshold(), gc.get_freeze_count(), dict(os.environ))
+    assert cli("devices").code == 0
+    assert (gc.get_threshold(), gc.get_freeze_count(), dict(os.environ)) == before
 
 
 # -- environment -------------------------------------------------------------------------------------------------------
@@ -166,7 +233,7 @@ def test_every_command_has_help(cli, command: str) -> None:
     result = cli(command, "--help")
     assert (result.code, result.err) == (0, "")
     assert result.out.startswith(f"usage: ollama-engine {command}")
-    assert "0 done, 1 error, 2 wrong usage, 130 interrupted" in result.out
+    assert "0 done, 1 failed, 2 wrong options or arguments, 130 interrupted (Ctrl-C)" in result.out
     assert "--max-queue" not in result.out, "one call at a time"
 
 

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from ollama_engine import demo
-from ollama_engine.cli.errors import UsageError
 from ollama_engine.cli.options import add_options, build, model_path, options_of
 from ollama_engine.config import EngineConfig
+from ollama_engine.errors import ConfigError
+from ollama_engine.runner.terms import Terms
 from ollama_engine.sample import SamplingParams
 
 CASES: list[tuple[type, list[str], dict[str, Any]]] = [
@@ -44,6 +45,8 @@ CASES: list[tuple[type, list[str], dict[str, Any]]] = [
     (EngineConfig, ["--parallel", "2"], {"parallel": 2}),
     (EngineConfig, ["--max-queue", "0"], {"max_queue": 0}),
     (EngineConfig, ["--verify"], {"verify": True}),
+    (Terms, ["--on-overflow", "shift", "--num-keep", "4"], {"on_overflow": "shift", "num_keep": 4}),
+    (Terms, ["--timeout", "2.5", "--priority", "-3", "--no-cache"], {"timeout": 2.5, "priority": -3, "cache": False}),
 ]  # fmt: skip
 
 
@@ -59,7 +62,7 @@ def test_options_become_the_dataclass(cls: type, argv: list[str], expected: dict
 
 
 def test_every_field_has_a_case() -> None:
-    for cls in (SamplingParams, EngineConfig):
+    for cls in (SamplingParams, EngineConfig, Terms):
         tried = {name for case_cls, _, expected in CASES if case_cls is cls for name in expected}
         assert tried == {field.name for field in dataclasses.fields(cls)}
 
@@ -95,9 +98,10 @@ def test_text_that_cannot_be_read(cls: type, argv: list[str], message: str, caps
         (EngineConfig, ["--num-ctx", "0"], "num_ctx"),
     ],
 )
-def test_a_value_out_of_range_is_wrong_usage(cls: type, argv: list[str], name: str) -> None:
-    with pytest.raises(UsageError, match=name):
+def test_a_value_out_of_range_is_told_by_its_option(cls: type, argv: list[str], name: str) -> None:
+    with pytest.raises(ConfigError, match=name) as told:
         build(cls, parse(cls, argv))
+    assert told.value.option == name
 
 
 def test_fixed_values_count_where_nothing_was_given() -> None:
@@ -139,6 +143,12 @@ def test_a_switch_as_a_word(text: str, value: bool) -> None:
         mmap.parse("maybe")
 
 
-def test_demo_names_the_packaged_model() -> None:
+def test_demo_names_the_packaged_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     assert Path(model_path("demo")) == demo.path()
+    with pytest.raises(FileNotFoundError, match="did you mean demo"):
+        model_path("Demo")
+    with pytest.raises(FileNotFoundError, match=r"directory: './demo'$"):
+        model_path("./demo")
+    Path("demo").touch()
     assert model_path("./demo") == "./demo"

@@ -85,7 +85,16 @@ def test_what_is_wrong_is_said_in_one_line(cli, text: str, tmp_path: Path) -> No
     (tmp_path / "short.txt").write_text("Once")
     result = cli("perplexity", "demo", str(tmp_path / "short.txt"))
     assert (result.code, result.err) == (
-        1, "error: the text has 2 tokens, and a chunk takes 512; give a longer text or a smaller context\n",
+        1, "error: the text has 2 tokens, and a chunk takes 512; give a longer text or choose a smaller --ctx\n",
+    )  # fmt: skip
+    (tmp_path / "empty.txt").touch()
+    result = cli("perplexity", "demo", str(tmp_path / "empty.txt"))
+    assert (result.code, result.err) == (1, f"error: {tmp_path / 'empty.txt'} is empty; there is nothing to predict\n")
+    (tmp_path / "latin.txt").write_bytes("Once\nGrüße".encode("latin-1"))
+    result = cli("perplexity", "demo", str(tmp_path / "latin.txt"))
+    assert (result.code, result.err) == (
+        1, f"error: {tmp_path / 'latin.txt'}: byte 8, in line 2, (0xfc) is not UTF-8; convert the text, for instance "
+        "with iconv\n",
     )  # fmt: skip
     missing = str(tmp_path / "none.txt")
     assert cli("perplexity", "demo", missing).err == f"error: {missing}: No such file or directory\n"

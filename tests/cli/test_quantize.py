@@ -70,8 +70,8 @@ def test_names_that_come_near_are_offered(cli, tmp_path: Path) -> None:
 def test_what_is_wrong_is_said_in_one_line(cli, tiny: str, tmp_path: Path) -> None:
     out = str(tmp_path / "out.gguf")
     result = cli("quantize", tiny, out, "Q9")
-    assert result.code == 1
-    assert result.err.startswith("error: no preset is called 'Q9'; there are F32, F16, ")
+    assert result.code == 2
+    assert result.err.startswith("error: TYPE is one of F32, F16, ")
     result = cli("quantize", tiny, tiny, "Q8_0")
     assert (result.code, result.err) == (
         1, f"error: {tiny}: exists already; remove it first, or choose another name\n",

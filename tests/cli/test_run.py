@@ -11,6 +11,7 @@ import pytest
 from ollama_engine.cli.answer import Answerer, usage_text
 from ollama_engine.engine import Engine
 from ollama_engine.runner.request import Usage
+from ollama_engine.runner.terms import Terms
 from ollama_engine.sample import SamplingParams
 from tests.cli.program import LETTERS, LETTERS_BIAS, program
 from tests.tiny import write_tiny_llama
@@ -100,7 +101,10 @@ def test_an_answer_of_nothing_prints_nothing(cli, tiny: str) -> None:
 def test_a_full_context_is_said(cli, tiny: str) -> None:
     result = cli("run", tiny, "hello", "--num-ctx", "16", *LETTERS)
     assert result.code == 0
-    assert result.err == "warning: the answer ends because the context is full (num_ctx 16)\n"
+    assert result.err == (
+        "warning: the answer ends because the context is full (--num-ctx is 16); choose a larger one, or let answers "
+        "go on with --on-overflow shift\n"
+    )
     assert cli("run", tiny, "hello", "--num-ctx", "16", "--max-tokens", "4", *LETTERS).err == ""
 
 
@@ -127,7 +131,6 @@ def pipe(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
         (b"two\nlines\n\n", "two\nlines\n"),
         (b"", ""),
         ("Grüße".encode(), "Grüße"),
-        (b"\xff\xfe", "\udcff\udcfe"),
     ],
 )
 def test_a_piped_prompt(
@@ -135,6 +138,33 @@ def test_a_piped_prompt(
 ) -> None:
     pipe(monkeypatch, data)
     assert cli("run", tiny, *GREEDY, "--max-tokens", "6").out == expected(engine, prompt, max_tokens=6)
+
+
+def test_what_is_not_utf_8_is_refused(cli, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe(monkeypatch, b"one\ntwo\xff")
+    result = cli("run", tiny)
+    told = "byte 8, in line 2, (0xff) is not UTF-8; convert the text, for instance with iconv\n"
+    assert (result.code, result.out, result.err) == (1, "", f"error: standard input: {told}")
+    result = cli("run", tiny, "Gr\udcfc\udcdfe")
+    assert (result.code, result.err.partition(";")[0]) == (2, "error: PROMPT: byte 3 (0xfc) is not UTF-8")
+
+
+def test_a_prompt_that_is_too_long_is_cut_or_shifted(cli, tiny: str, engine: Engine) -> None:
+    prompt, small = "a b c d e f g h i j k l", ("--num-ctx", "8", "--max-tokens", "3", "--temperature", "0", "-t1")
+    with Engine(tiny, num_ctx=8, parallel=1, threads=1) as other:
+        for options, terms in (
+            (("--on-overflow", "truncate"), {"on_overflow": "truncate"}),
+            (("--on-overflow", "shift", "--num-keep", "2"), {"on_overflow": "shift", "num_keep": 2}),
+        ):
+            text = other.generate(prompt, SamplingParams(temperature=0, max_tokens=3), **terms).text
+            result = cli("run", tiny, prompt, *small, *options)
+            assert (result.code, result.out.rstrip("\n")) == (0, text.rstrip("\n"))
+    assert cli("run", tiny, prompt, *small).code == 1
+
+
+def test_an_answer_that_takes_too_long_is_a_failure(cli, tiny: str) -> None:
+    result = cli("run", tiny, "hello", "--timeout", "1e-9")
+    assert (result.code, result.err) == (1, "error: the request has not ended within its timeout of 1e-09 s\n")
 
 
 def test_a_given_prompt_leaves_the_pipe_alone(cli, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,6 +207,6 @@ def test_an_interrupted_answer_ends_its_line(engine: Engine, monkeypatch: pytest
     monkeypatch.setattr(sys, "stdout", out)
     params = SamplingParams(logit_bias=LETTERS_BIAS)
     with pytest.raises(KeyboardInterrupt):
-        Answerer(engine).answer("hello", params)
+        Answerer(engine).answer("hello", params, Terms())
     assert out.getvalue().endswith("\n")
     assert engine.generate("hello", SamplingParams(max_tokens=1)).tokens, "the engine serves the next request"

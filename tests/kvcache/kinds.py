@@ -22,12 +22,12 @@ from ollama_engine.kvcache import (
     Cache,
     CacheConfig,
     CompositeCache,
-    EncoderCache,
     LayerShape,
-    NullCache,
     Visibility,
     make_cache,
 )
+from ollama_engine.kvcache.cross_attention import CrossAttentionCache
+from ollama_engine.kvcache.null import NullCache
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.placement import BackendParams
@@ -132,13 +132,15 @@ class Fed:
         self.cache.set_layer(layer)
         query = ctx.from_floats(np.stack([numbers("q", layer, int(t)) for t in batch.tokens]))
         view = self.cache.current if isinstance(self.cache, CompositeCache) else self.cache
-        if isinstance(view, EncoderCache):
+        if isinstance(view, CrossAttentionCache):
             return self._image_layer(ctx, layer, batch, query, view)
         key, value = (ctx.from_floats(np.stack([numbers(n, layer, int(t)) for t in batch.tokens])) for n in "kv")
         self.cache.put(key, value)
         return nn.attention(query, self.cache, DIM**-0.5)
 
-    def _image_layer(self, ctx: Context, layer: int, batch: Batch, query: Tensor, view: EncoderCache) -> Tensor | None:
+    def _image_layer(
+        self, ctx: Context, layer: int, batch: Batch, query: Tensor, view: CrossAttentionCache
+    ) -> Tensor | None:
         if view.new_images:
             assert batch.images is not None
             put = [int(batch.tokens[row]) for row in batch.images]

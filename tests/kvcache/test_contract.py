@@ -239,4 +239,4 @@ def test_every_kind_is_here() -> None:
     for kind in KINDS:
         with fed(kind) as f:
             made |= {type(f.cache).__name__, *(type(c).__name__ for c in getattr(f.cache, "caches", ()))}
-    assert made == {"CausalCache", "CompositeCache", "EncoderCache", "NullCache"}
+    assert made == {"CausalCache", "CompositeCache", "CrossAttentionCache", "NullCache"}

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from ollama_engine.errors import ContextOverflowError
-from ollama_engine.kvcache import CacheConfig, CompositeCache, EncoderCache, ImageSlots, LayerShape, make_cache
+from ollama_engine.kvcache import CacheConfig, CompositeCache, LayerShape, make_cache
+from ollama_engine.kvcache.cross_attention import CrossAttentionCache
+from ollama_engine.kvcache.images import ImageSlots
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.placement import BackendParams
 from tests.kvcache.kinds import IMAGE_ROWS, KINDS, Fed, answers, fed, shape
@@ -38,9 +40,9 @@ def pictures(n_images: int) -> Iterator[Fed]:
         cache.close()
 
 
-def encoder_of(f: Fed) -> EncoderCache:
+def cross_attention_of(f: Fed) -> CrossAttentionCache:
     assert isinstance(f.cache, CompositeCache)
-    return next(cache for cache in f.cache.caches if isinstance(cache, EncoderCache))
+    return next(cache for cache in f.cache.caches if isinstance(cache, CrossAttentionCache))
 
 
 def test_tokens_see_the_latest_image_of_their_sequence() -> None:
@@ -102,13 +104,13 @@ def test_an_image_leaves_with_its_position() -> None:
 def test_without_images_the_layer_is_skipped_and_says_so() -> None:
     with pictures(1) as f:
         f.cache.begin(f.batch([(0, 0)]))
-        encoder = encoder_of(f)
-        assert (encoder.new_images, encoder.sees_images) == (0, False)
-        for ask in (encoder.get, lambda: encoder.gate):
+        cache = cross_attention_of(f)
+        assert (cache.new_images, cache.sees_images) == (0, False)
+        for ask in (cache.get, lambda: cache.gate):
             with pytest.raises(ValueError, match="skip the layer"):
                 ask()
         with pytest.raises(ValueError, match="no image comes"):
-            encoder.put(None, None)
+            cache.put(None, None)
 
 
 def test_layers_must_agree() -> None:
@@ -117,7 +119,7 @@ def test_layers_must_agree() -> None:
     with Backend(BackendParams(threads=1, gpu_layers=0)) as backend:
         for wrong in (layers, [LayerShape(kv_heads=1, key_dim=32, value_dim=32)]):
             with pytest.raises(ValueError, match="the same image_rows"):
-                EncoderCache(backend, wrong, [0] * len(wrong), 1, config)
+                CrossAttentionCache(backend, wrong, [0] * len(wrong), 1, config)
     with pytest.raises(ValueError, match="at least one slot"):
         ImageSlots(0)
 
@@ -128,8 +130,8 @@ def test_scrubbing_leaves_images_alone() -> None:
         f.remove(0)
         f.cache.scrub()
         f.feed([(1, 3)])
-        encoder = encoder_of(f)
-        keys = encoder._store._keys[0].numpy().reshape(-1, IMAGE_ROWS, 64)
+        cache = cross_attention_of(f)
+        keys = cache._store._keys[0].numpy().reshape(-1, IMAGE_ROWS, 64)
         assert np.abs(keys).max(axis=(1, 2)).astype(bool).tolist() == [False, True, False, False]
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from ollama_engine.errors import ConfigError
 from ollama_engine.input import Batch
-from ollama_engine.kvcache import CompositeCache, LayerShape, NullCache, Visibility, make_null_cache
-from ollama_engine.kvcache.null import mask_of, masks_of, part_of
+from ollama_engine.kvcache import CompositeCache, LayerShape, Visibility, make_null_cache
+from ollama_engine.kvcache.null import NullCache, mask_of, masks_of, part_of
 
 
 class Case(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import gguf as gguf_py
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from ollama_engine.errors import ClosedError, ModelFormatError, UnsupportedModelError
+from ollama_engine.ml import gguf
 from ollama_engine.ml.gguf import GGUFFile, TensorInfo
 from tests.ml.gguf_bytes import (
     ARCHITECTURE,
@@ -72,6 +74,16 @@ def test_number_arrays(tmp_path: Path, kind: int, values: list[object], dtype: t
         assert not found.flags.writeable
 
 
+def test_small_values_are_remembered_and_large_arrays_are_not_kept(tmp_path: Path) -> None:
+    values = [array("few", U8, [1] * 4096), array("many", U8, [1] * 4097), array("words", STRING, ["a"] * 4097)]
+    with GGUFFile(write(tmp_path, File(values).bytes())) as file:
+        assert file.metadata["few"] is file.metadata["few"]
+        for name in ("many", "words"):
+            first, again = file.metadata[name], file.metadata[name]
+            assert first is not again
+            assert list(first) == list(again)  # type: ignore[arg-type]
+
+
 def test_strings_keep_zero_bytes_and_bytes_that_are_not_utf8(tmp_path: Path) -> None:
     tokens = [b"", b"a\0b", b"\0", "é".encode(), b"\xff\xfe"]
     data = File([array("tokens", STRING, list(tokens)), kv("one", STRING, b"x\0y\xff"), kv("last", U8, 7)]).bytes()
@@ -84,6 +96,34 @@ def test_strings_keep_zero_bytes_and_bytes_that_are_not_utf8(tmp_path: Path) -> 
 def test_bool_bytes_other_than_one_are_true(tmp_path: Path) -> None:
     with GGUFFile(write(tmp_path, File([array("k", BOOL, [0, 2, 255])]).bytes())) as file:
         assert file.metadata["k"].tolist() == [False, True, True]
+
+
+@pytest.mark.parametrize("room", [16, 100, 1 << 20])
+def test_a_header_is_read_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+    tokens: list[object] = [f"token {i}" for i in range(500)]
+    path = write(tmp_path, File([array("tokens", STRING, tokens), kv("last", U8, 7)]).bytes())
+    monkeypatch.setattr(gguf, "_FIRST_READ", 20)
+    monkeypatch.setattr(gguf, "_ROOM", room)
+    with GGUFFile(path) as file:
+        assert (file.metadata["tokens"], file.metadata["last"]) == (tokens, 7)
+
+
+def test_a_file_that_became_shorter_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, File([array("tokens", STRING, ["token"] * 500)]).bytes())
+    monkeypatch.setattr(gguf, "_FIRST_READ", 40)
+    monkeypatch.setattr(gguf, "Header", shrink_then(gguf.Header, path))
+    with pytest.raises(ModelFormatError, match="the file became shorter while it was read"):
+        GGUFFile(path)
+
+
+def shrink_then(header: type, path: Path) -> Callable[[memoryview, int], object]:
+    """A writer starts over while the header is looked at."""
+
+    def look(data: memoryview, size: int) -> object:
+        os.truncate(path, 60)
+        return header(data, size)
+
+    return look
 
 
 def test_a_file_written_by_the_gguf_package(tmp_path: Path) -> None:

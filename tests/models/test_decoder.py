@@ -14,7 +14,7 @@ from ollama_engine.ml.metadata import Metadata
 from ollama_engine.models.dialects import known_values
 from ollama_engine.models.gemma2 import Gemma2
 from ollama_engine.models.gemma3 import Gemma3
-from ollama_engine.models.options import DecoderOptions, read_decoder, read_experts, read_local_ropes, read_windows
+from ollama_engine.models.options import read_common, read_experts, read_local_ropes, read_windows
 from ollama_engine.models.phi3 import Phi3
 from tests.models.variants import VARIANTS, loaded
 
@@ -48,6 +48,11 @@ PATTERNS: list[tuple[int, dict[str, Any], list[int]]] = [
 ]
 
 
+def test_the_first_of_a_period_sees_all_where_a_model_says_so() -> None:
+    found = read_windows(metadata(attention__sliding_window=8), 6, 3, full_first=True)
+    assert found == (None, 8, 8, None, 8, 8)
+
+
 @pytest.mark.parametrize(("period", "values", "local"), PATTERNS)
 def test_windows(period: int, values: dict[str, Any], local: list[int]) -> None:
     assert windows(period, **values) == tuple(8 if i in local else None for i in range(6))
@@ -75,10 +80,10 @@ def test_a_pattern_of_another_length_is_refused() -> None:
 )
 def test_absurd_metadata(values: dict[str, Any], told: str | None) -> None:
     if told is None:
-        assert DecoderOptions(**read_decoder(metadata(**values), 320)).n_vocab == 320
+        assert read_common(metadata(**values), 320).n_vocab == 320
         return
     with pytest.raises(ModelFormatError, match=told):
-        read_decoder(metadata(**values), 320)
+        read_common(metadata(**values), 320)
 
 
 def test_the_size_of_an_expert() -> None:
@@ -93,7 +98,7 @@ def test_the_size_of_an_expert() -> None:
 
 def test_local_layers_rotate_without_scaling() -> None:
     found = metadata(rope__scaling__type="linear", rope__scaling__factor=8.0, rope__freq_base=1e6)
-    rope = DecoderOptions(**read_decoder(found, 320)).rope
+    rope = read_common(found, 320).rope
     local, full = read_local_ropes(found, rope, (8, None), base=1e4)
     assert (local.base, local.scale, full.base, full.scale) == (1e4, 1.0, 1e6, 1 / 8)
     assert full == rope
@@ -157,7 +162,7 @@ def test_phi3_takes_the_short_factors_within_the_original_context(tmp_path: Path
 
 def test_yarn_divisors_are_yarns_ramp() -> None:
     """Numbers of transformers for gpt-oss: base 150000, 64 dimensions, 4096 positions stretched 32 times."""
-    rope = DecoderOptions(**read_decoder(metadata(rope__freq_base=150000.0), 320)).rope
+    rope = read_common(metadata(rope__freq_base=150000.0), 320).rope
     exact = replace(rope, n_dims=64, scale=1 / 32, original_context=4096, ext_factor=1.0).yarn_divisors()
     assert exact[:9] == pytest.approx([1.0] * 9)
     assert exact[18:] == pytest.approx([32.0] * 14)

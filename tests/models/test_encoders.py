@@ -16,7 +16,7 @@ from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.storage import Storage
 from ollama_engine.ml.weights import Weights
-from ollama_engine.models import Encoder, architectures, model_class
+from ollama_engine.models import TextEncoder, architectures, model_class
 from tests.models import encoders
 from tests.models.cases import difference
 from tests.models.encoders import CASES, DOCUMENT, QUERY, Case
@@ -41,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_embeddings(case: Case, flash: Literal["on", "off"], folder: Path) -> None:
     expected = encoders.load(case)
     with case.engine(encoders.converted(case, folder), flash_attention=flash) as engine:
-        assert isinstance(engine._loaded.model, Encoder)
+        assert isinstance(engine._loaded.model, TextEncoder)
         (every,) = engine.embeddings([case.prompt], pooling="none", normalize=False)
         assert difference(every.vector[expected.rows], expected.hidden) <= case.tolerance
         for pooling, vector in (("mean", expected.mean), ("cls", expected.hidden[0]), ("last", expected.hidden[-1])):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
 
-from ollama_engine.errors import ComputeError
+from ollama_engine.errors import ComputeError, ContextOverflowError
 from ollama_engine.input import Batch, Int32Array
-from ollama_engine.kvcache import CellUsage
+from ollama_engine.kvcache import CellUsage, SavedRows
 from ollama_engine.runner.executor import FloatArray, GraphCounts
 from ollama_engine.runner.request import Event
 
@@ -53,6 +53,17 @@ class FakeCache:
     def shift(self, sequence: int, begin: int, discard: int) -> None:
         self.calls.append(("shift", sequence, begin, discard))
         self.lengths[sequence] -= discard
+
+    def require_restore(self, saved: Sequence[SavedRows], without: Collection[int] = ()) -> None:
+        """Nothing is shared here."""
+        free = self.room + sum(self.lengths[sequence] for sequence in without)
+        if sum(len(part.positions) for part in saved) > free:
+            raise ContextOverflowError(f"they do not fit: {free} cells are free")
+
+    def restore(self, sequence: int, saved: Sequence[SavedRows]) -> None:
+        self.require_restore(saved)
+        self.calls.append(("restore", sequence))
+        self.lengths[sequence] = sum(len(part.positions) for part in saved)
 
     def scrub(self) -> None:
         self.calls.append(("scrub",))

@@ -208,8 +208,11 @@ class Run:
                 self._scoring(prompt, ticket) if wish.scoring else self._generation(wish, prompt, ticket, follows)
             )
         except ContextOverflowError:
-            room = self._schedule.num_ctx - (wish.num_keep if wish.overflow != "error" else 0)
-            assert len(prompt) > self._schedule.num_ctx or room < 1
+            num_ctx = self._schedule.num_ctx
+            answer = not wish.scoring and wish.max_tokens != 0
+            kept = wish.overflow == "error" or wish.scoring or wish.num_keep + answer >= num_ctx
+            assert kept
+            assert len(prompt) + answer > num_ctx
             self.refused += 1
             return None
         sequence.submitted_at = self.now

@@ -33,8 +33,8 @@ def made(parts: Loaded, prompt: list[int], **terms: Any) -> Any:
 
 def test_a_prompt_that_fits_is_taken_whole(parts: Loaded) -> None:
     for overflow in ("error", "truncate", "shift"):
-        one = made(parts, list(range(32)), on_overflow=overflow)
-        assert (one.inputs.tokens.tolist(), one.n_prompt, one.dropped) == (list(range(32)), 32, 0)
+        one = made(parts, list(range(31)), on_overflow=overflow)
+        assert (one.inputs.tokens.tolist(), one.n_prompt, one.dropped) == (list(range(31)), 31, 0)
         assert one.eog_ids == {318, 319}
 
 
@@ -46,17 +46,35 @@ def test_a_prompt_that_fits_is_taken_whole(parts: Loaded) -> None:
         ("shift", 31, 18),
         ("truncate", 0, 26),
         ("truncate", 4, 26),
-        ("truncate", 31, 18),
+        ("truncate", 30, 19),
     ],
 )
 def test_a_longer_one_keeps_its_beginning_and_its_newest_tokens(
     parts: Loaded, overflow: str, num_keep: int, dropped: int
 ) -> None:
-    """Where it is truncated, a quarter of the context is left to the answer, unless all is to be kept."""
+    """Where it is truncated, a quarter of the context is left to the answer, or less where more is to be kept."""
     prompt = list(range(50))
     one = made(parts, prompt, on_overflow=overflow, num_keep=num_keep)
     assert one.inputs.tokens.tolist() == prompt[:num_keep] + prompt[dropped + num_keep :]
     assert (one.n_prompt, one.dropped, one.keep) == (50, dropped, num_keep)
+
+
+@pytest.mark.parametrize(
+    ("overflow", "max_tokens", "dropped"),
+    [
+        ("error", 0, 0),
+        ("truncate", 0, 0),
+        ("truncate", 1, 1),
+        ("truncate", 5, 5),
+        ("truncate", None, 8),
+        ("shift", 5, 0),
+    ],
+)
+def test_one_as_long_as_the_context(parts: Loaded, overflow: str, max_tokens: int | None, dropped: int) -> None:
+    """It leaves no place for an answer: where one is wanted, the prompt is refused, cut, or shifted later."""
+    params = SamplingParams(max_tokens=max_tokens)
+    one = new_generation(parts, list(range(32)), params, Terms(overflow), Ticket(Events()))  # type: ignore[arg-type]
+    assert (one.dropped, one.inputs.tokens.tolist()) == (dropped, list(range(dropped, 32)))
 
 
 def test_num_keep_beyond_the_prompt_keeps_the_prompt(parts: Loaded) -> None:
@@ -82,9 +100,16 @@ def test_penalties_see_what_is_left_of_the_prompt(parts: Loaded) -> None:
         ([], {}, ConfigError, "prompt is empty"),
         ([320], {}, TokenizerError, r"token 320 .* \(0 to 319\)"),
         ([-1], {}, TokenizerError, "token -1"),
-        ([1] * 33, {}, ContextOverflowError, "33 tokens, but num_ctx is 32"),
+        ([1] * 33, {}, ContextOverflowError, "33 tokens, but num_ctx is 32; shorten it"),
+        (
+            [1] * 32,
+            {},
+            ContextOverflowError,
+            "32 tokens, but num_ctx is 32: no place is left for an answer; shorten it",
+        ),
         ([1], {"on_overflow": "shift", "num_keep": 32}, ContextOverflowError, "num_keep is 0 to 31"),
         ([1], {"on_overflow": "truncate", "num_keep": 99}, ContextOverflowError, "got 99"),
+        ([1] * 32, {"on_overflow": "truncate", "num_keep": 31}, ContextOverflowError, "num_keep is 0 to 30"),
     ],
 )
 def test_what_is_refused(parts: Loaded, prompt: list[int], terms: Any, error: type[Exception], told: str) -> None:

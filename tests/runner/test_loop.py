@@ -186,6 +186,41 @@ def test_no_more_wait_than_max_queue() -> None:
     rig.loop.close()
 
 
+def test_calls_that_are_cancelled_on_their_way_take_no_place() -> None:
+    """They are still to be looked at, and the step under way may take long."""
+    rig = Rig(max_queue=3)
+    rig.executor.go.clear()
+    asked = [rig.ask() for _ in range(2)]
+    assert rig.executor.begun.wait(PATIENCE)
+    for _ in range(700):
+        rig.ask().sequence.ticket.cancelled = True
+    asked += [rig.ask() for _ in range(3)]
+    with pytest.raises(EngineBusyError, match="max_queue is 3"):
+        rig.ask()
+    rig.executor.go.set()
+    assert all(isinstance(one.end(), Chunk) for one in asked)
+    assert isinstance(rig.ask().end(), Chunk)
+    assert rig.loop.coming == 0
+    rig.loop.close()
+
+
+def test_a_cancelled_request_that_still_runs_makes_place() -> None:
+    rig = Rig(max_queue=0)
+    rig.executor.go.clear()
+    first, second = rig.ask(), rig.ask()
+    assert rig.executor.begun.wait(PATIENCE)
+    with pytest.raises(EngineBusyError):
+        rig.ask()
+    first.sequence.ticket.cancelled = True
+    third = rig.ask()
+    with pytest.raises(EngineBusyError):
+        rig.ask()
+    rig.executor.go.set()
+    first.end()
+    assert all(isinstance(one.end(), Chunk) for one in (second, third))
+    rig.loop.close()
+
+
 def test_many_submitters_are_counted_together() -> None:
     rig = Rig(max_queue=10)
     rig.executor.go.clear()

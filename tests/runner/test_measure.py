@@ -85,3 +85,9 @@ def test_random_tokens_are_the_same_each_time() -> None:
     assert (tokens != random_tokens(1000, 2, 500, seed=1)).any()
     assert 0 <= tokens.min() < 50
     assert 950 < tokens.max() < 1000
+
+
+def test_random_tokens_are_those_of_splitmix64() -> None:
+    """The first outputs for seed 0 as its reference implementation prints them (prng.di.unimi.it/splitmix64.c)."""
+    outputs = (0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F)
+    assert random_tokens(128_256, 1, 3).tolist() == [[output % 128_256 for output in outputs]]

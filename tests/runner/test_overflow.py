@@ -39,8 +39,8 @@ def test_shift(
         (16, 4, 16, ((3, 6),), 1, "num_keep 4 ends within inputs 3 to 6"),
         (16, 16, 16, (), 1, "1 more tokens do not fit"),
         (16, 8, 16, (), 9, "9 more tokens do not fit"),
-        (8, 8, 16, (), 1, "nothing to discard"),
-        (8, -1, 16, (), 1, "nothing to discard"),
+        (8, 8, 16, (), 1, "num_keep is 0 or more, and less than the 8 tokens"),
+        (8, -1, 16, (), 1, "got -1"),
     ],
 )
 def test_shift_refused(

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from ollama_engine.errors import ContextOverflowError
+from ollama_engine.kvcache import SavedRows
 from ollama_engine.runner.batching import assemble
 from ollama_engine.runner.emit import TextEmitter
 from ollama_engine.runner.histories import Histories
+from ollama_engine.runner.hold import Hold, Saved
 from ollama_engine.runner.inputs import Inputs
 from ollama_engine.runner.request import Ticket
 from ollama_engine.runner.scheduler import Piece
@@ -230,6 +233,53 @@ def test_a_shift_gives_up_those_only_that_make_it_fit(
     rig.space.shift(one)
     assert rig.space.histories.evict_candidates() == left
     assert ("shift" in [call[0] for call in rig.cache.calls]) == (helps != [9])
+
+
+def saved(n: int) -> Saved:
+    return Saved(n, None, (SavedRows(np.arange(n, dtype=np.int32), ()),))
+
+
+@pytest.mark.parametrize(("n_sequences", "n", "left"), [
+    (5, 40, [0, 1, 2]),  # fits
+    (5, 41, [1, 2]), (5, 71, [2]), (5, 100, []),
+    (3, 10, [1, 2]),  # cells enough, but no sequence
+    (3, 50, [1, 2]),
+])  # fmt: skip
+def test_what_is_put_back_displaces_no_more_than_it_must(rig: Rig, n_sequences: int, n: int, left: list[int]) -> None:
+    rig.space.histories = Histories(n_sequences)
+    for length in (30, 20, 10):
+        keep(rig, length)
+    rig.space.restore(Hold(), Inputs.text(list(range(n))), saved(n), 9.0)
+    assert rig.space.histories.evict_candidates() == left
+    assert rig.cache.calls[-1][0] == "restore"
+    rig.space.histories.check()
+
+
+@pytest.mark.parametrize(("n_sequences", "n", "why"), [
+    (5, 91, "90 cells are free; sessions and requests hold the others"),
+    (2, 1, "hold all sequences of the cache"),
+])  # fmt: skip
+def test_what_does_not_fit_at_all_displaces_nobody(rig: Rig, n_sequences: int, n: int, why: str) -> None:
+    rig.space.histories = Histories(n_sequences)
+    rig.space.restore(Hold(), Inputs.text(list(range(10))), saved(10), 1.0)
+    if n_sequences == 2:
+        rig.space.restore(Hold(), Inputs.text([]), saved(0), 1.0)
+    else:
+        keep(rig, 30)
+        keep(rig, 20)
+    candidates, calls = rig.space.histories.evict_candidates(), list(rig.cache.calls)
+    with pytest.raises(ContextOverflowError, match=why):
+        rig.space.restore(Hold(), Inputs.text(list(range(n))), saved(n), 9.0)
+    assert (rig.space.histories.evict_candidates(), rig.cache.calls) == (candidates, calls)
+    rig.space.histories.check()
+
+
+def keep(rig: Rig, length: int) -> None:
+    """A request of as many tokens that ends, and stays in the cache."""
+    one = rig.request([1000 * length + i for i in range(length)])
+    rig.begin(one)
+    rig.compute(one)
+    rig.leave(one)
 
 
 def test_after_a_fault_no_history_is_trusted(rig: Rig) -> None:

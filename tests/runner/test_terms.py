@@ -49,5 +49,5 @@ def test_any_whole_number_will_do() -> None:
 
 
 def test_unknown_options_are_refused_as_by_any_function() -> None:
-    with pytest.raises(TypeError, match="'priorty' is no option of a request; there are on_overflow"):
+    with pytest.raises(TypeError, match="a request takes no 'priorty'; did you mean priority"):
         Terms.of({"priorty": 1})  # type: ignore[typeddict-unknown-key]

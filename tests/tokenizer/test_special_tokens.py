@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ollama_engine.tokenizer import Tokenizer, from_metadata
+from ollama_engine.tokenizer._merge import find_texts, only_texts
 from tests.tokenizer.vocabs import ALPHABET, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, bpe_metadata
 
 
@@ -17,6 +18,18 @@ def make(*special: tuple[str, int], **keys: Any) -> Tokenizer:
 
 def text_ids(text: str) -> list[int]:
     return make().encode(text)
+
+
+def test_wanted_texts_are_found_as_by_looking_at_each() -> None:
+    wanted = {"<s>", "</s>", "▁<PRE>", "<｜end▁of▁sentence｜>", "[e~["}
+    texts = ["", "<s>", "s", "<", "</s>x", "</s>", "▁", "▁<PRE>", "é", "[e~[", "<s>", "\udcff", "<｜end▁of▁sentence｜>"]
+    assert find_texts(texts, wanted) == {text: i for i, text in enumerate(texts) if text in wanted}
+    assert find_texts([], wanted) == find_texts(texts, set()) == {}
+
+
+@pytest.mark.parametrize("values", [[], ["a", ""], ["a", 1], [None], [b"a"]])
+def test_only_texts(values: list[object]) -> None:
+    assert only_texts(values) == all(type(value) is str for value in values)
 
 
 @pytest.mark.parametrize(

@@ -15,17 +15,14 @@ from collections.abc import Collection
 from contextlib import closing
 from typing import Any
 
-from ollama_engine.cli.bench import plot
 from ollama_engine.cli.bench.parts import Samples, measure_depths, measure_parts
 from ollama_engine.cli.bench.plan import Plan
 from ollama_engine.cli.bench.report import report
 from ollama_engine.cli.bench.result import conditions, medians, peak_rss_bytes, rows
-from ollama_engine.cli.bench.streams import measure_streams
-from ollama_engine.cli.errors import UsageError
 from ollama_engine.cli.options import add_model, add_options, build, model_path
 from ollama_engine.cli.progress import LoadingBar, StatusLine
 from ollama_engine.config import DEFAULT_NUM_CTX, EngineConfig
-from ollama_engine.engine import Engine
+from ollama_engine.errors import ConfigError
 from ollama_engine.ml.gguf import GGUFFile
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.runner.loading import load
@@ -70,9 +67,10 @@ def _counts(text: str) -> tuple[int, ...]:
 def main(args: argparse.Namespace) -> None:
     """Measure, print and draw."""
     if args.plot is not None:
+        from ollama_engine.cli.bench import plot  # noqa: PLC0415 (a picture is asked for seldom)
+
         plot.check(args.plot)
     path = model_path(args.model)
-    _refuse_encoder(path)
     plan = _plan(args, path)
     single = build(EngineConfig, args, skip=SIZED, num_ctx=plan.num_ctx, parallel=1)
     shared = build(
@@ -94,11 +92,14 @@ def _plan(args: argparse.Namespace, path: str) -> Plan:
     return dataclasses.replace(asked, parallel=PLOT_PARALLEL, depths=depths)
 
 
-def _refuse_encoder(path: str) -> None:
-    with GGUFFile(path) as file:
-        metadata = Metadata(file.metadata)
-        if not metadata.bool("attention.causal", True):
-            raise UsageError(f"bench measures models that write; {metadata.architecture} only reads")
+def _open_writer(path: str) -> GGUFFile:
+    """The model's file. Raises ConfigError for an encoder."""
+    file = GGUFFile(path)
+    metadata = Metadata(file.metadata)
+    if not metadata.bool("attention.causal", True):
+        file.close()
+        raise ConfigError(f"bench measures models that write; {metadata.architecture} only reads")
+    return file
 
 
 def _trained_context(path: str) -> int:
@@ -110,7 +111,7 @@ def _trained_context(path: str) -> int:
 def _measure(path: str, plan: Plan, single: EngineConfig, shared: EngineConfig) -> dict[str, Any]:
     with StatusLine(sys.stderr) as line:
         started = time.perf_counter()
-        loaded = load(path, single, LoadingBar(line, "loading"))
+        loaded = load(_open_writer(path), single, LoadingBar(line, "loading"))
         load_seconds = time.perf_counter() - started
         with closing(loaded):
             samples = measure_parts(loaded, plan, line.show)
@@ -133,6 +134,10 @@ def _measure(path: str, plan: Plan, single: EngineConfig, shared: EngineConfig) 
 def _measure_callers(
     path: str, plan: Plan, config: EngineConfig, n_vocab: int, banned: Collection[int], line: StatusLine
 ) -> list[Samples]:
+    # One prompt and one answer need no Engine, whose import would be a tenth of a short run.
+    from ollama_engine.cli.bench.streams import measure_streams  # noqa: PLC0415
+    from ollama_engine.engine import Engine  # noqa: PLC0415
+
     options = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     with Engine(path, **options, progress=LoadingBar(line, "loading")) as engine:
         return measure_streams(engine, plan, n_vocab, banned, line.show)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ollama_engine.cli.errors import UsageError
+from ollama_engine.config import RANGES
 
 __all__ = ["Plan"]
 
@@ -42,6 +43,9 @@ class Plan:
                 f"streams have a prompt and an answer: -p is 1 or more and -n 2 or more; got {self.n_prompt} and "
                 f"{self.n_gen}"
             )
+        most = RANGES["num_ctx"][1]
+        if self.num_ctx > most:
+            raise UsageError(f"-p, -n and the largest --depth are {most} together at most, got {self.num_ctx}")
 
     @property
     def num_ctx(self) -> int:

@@ -40,7 +40,7 @@ def check(path: str) -> None:
     try:
         import matplotlib  # noqa: F401, PLC0415
     except ImportError:
-        raise UsageError('--plot needs matplotlib: pip install "ollama_engine[plot]"') from None
+        raise UsageError("--plot needs matplotlib: pip install matplotlib") from None
     if Path(path).suffix.lower() not in ENDINGS:
         raise UsageError(f"--plot writes a file whose name ends in {', '.join(ENDINGS)}; got {path!r}")
     if not Path(path).parent.is_dir():

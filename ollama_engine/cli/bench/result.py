@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
+import os
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ollama_engine import __version__
 from ollama_engine.cli.bench.parts import Samples
@@ -20,7 +21,7 @@ __all__ = ["conditions", "medians", "peak_rss_bytes", "rows"]
 
 def medians(samples: Samples) -> dict[str, float | None]:
     """The median of each list of speeds; None for what is left out."""
-    return {name: statistics.median(speeds) if speeds else None for name, speeds in samples.items()}
+    return {name: float(np.median(speeds)) if speeds else None for name, speeds in samples.items()}
 
 
 def rows(name: str, values: Iterable[int], found: Iterable[Samples]) -> list[dict[str, Any]]:
@@ -51,15 +52,16 @@ def conditions(loaded: Loaded, plan: Plan) -> dict[str, Any]:
     }
 
 
-def peak_rss_bytes(status: Path = Path("/proc/self/status")) -> int | None:
+def peak_rss_bytes(status: str | os.PathLike[str] = "/proc/self/status") -> int | None:
     """The most memory this process had at one time, mapped model pages included; None where that is not known.
 
     Linux hands getrusage's figure down from the process that started this one, so there its own status is read.
     """
     try:
-        for entry in status.read_text(encoding="ascii", errors="replace").splitlines():
-            if entry.startswith("VmHWM:"):
-                return int(entry.split()[1]) * 1024
+        with open(status, encoding="ascii", errors="replace") as entries:
+            for entry in entries:
+                if entry.startswith("VmHWM:"):
+                    return int(entry.split()[1]) * 1024
     except OSError:
         pass
     try:

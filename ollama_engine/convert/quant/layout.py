@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ollama_engine.convert.outtype import IMAGE_PARTS
 from ollama_engine.convert.quant.presets import (
     FALLBACK,
     Place,
@@ -20,7 +19,7 @@ from ollama_engine.convert.quant.presets import (
     wanted_type,
 )
 from ollama_engine.errors import ModelFormatError
-from ollama_engine.ml.gguf import TensorInfo
+from ollama_engine.ml.gguf import IMAGE_PARTS, TensorInfo
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.types import block_of
 

@@ -26,7 +26,7 @@ from ollama_engine.convert.quant.layout import FLOATS, in_file_order, read_facts
 from ollama_engine.convert.quant.presets import ALIASES, PRESETS, Preset
 from ollama_engine.convert.quant.raw_metadata import copy_metadata
 from ollama_engine.convert.workers import Job, Workers
-from ollama_engine.errors import ConfigError, ModelFormatError
+from ollama_engine.errors import ConfigError, ModelFormatError, Option
 from ollama_engine.ml.gguf import GGUFFile, TensorInfo
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.quantize import are_valid, dequantize_rows, quantize_rows
@@ -47,7 +47,7 @@ def find_preset(name: str) -> Preset:
     key = name.upper()
     found = PRESETS.get(ALIASES.get(key, key))
     if found is None:
-        raise ConfigError(f"no preset is called {name!r}; there are {', '.join([*PRESETS, *ALIASES])}")
+        raise ConfigError(Option("preset"), f" is one of {', '.join([*PRESETS, *ALIASES])}, got {name!r}")
     return found
 
 
@@ -129,7 +129,10 @@ def _change(tensor: TensorInfo, dtype: str, home: str, preset: Preset, matrix: I
         )
     importance = None if matrix is None else matrix.of(tensor)
     if importance is None and preset.name == "Q2_K_S" and dtype == "q2_K" and not _is_edge(tensor.name):
-        raise ConfigError(f"Q2_K_S needs an importance matrix, and {tensor.name} has none; see --imatrix")
+        raise ConfigError(
+            f"Q2_K_S needs an importance matrix, and {tensor.name} has none",
+            advice=[("give one by ", Option("imatrix"))],
+        )
     return _Change(tensor, home, dtype, importance)
 
 

@@ -53,8 +53,7 @@ def read_torch_file(path: str) -> dict[str, TorchTensor]:
         import torch  # noqa: PLC0415
     except ImportError:
         raise ConfigError(
-            f"{path}: this older format needs torch: pip install 'ollama_engine[reference]', or take the model's "
-            "safetensors files"
+            f"{path}: this older format needs torch: pip install torch, or take the model's safetensors files"
         ) from None
     try:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=_is_archive(path))

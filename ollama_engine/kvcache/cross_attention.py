@@ -1,4 +1,4 @@
-"""Encoder cache: keys and values of images for cross-attention layers (Llama 3.2 Vision), kept from batch to batch.
+"""Cross-attention cache: keys and values of images (Llama 3.2 Vision), kept from batch to batch.
 
 A token sees all rows of the latest image of its sequence. The image comes with the batch that holds its token
 (`Batch.images`); it leaves when that position is removed.
@@ -34,7 +34,7 @@ class _Graph:
     gate: Tensor | None
 
 
-class EncoderCache:
+class CrossAttentionCache:
     """Room for `n_images` images of `layers[0].image_rows` rows each. Arguments and errors as in CausalCache.
 
     Beyond LayerView, models read `new_images` (how many `put` must store: image_rows * new_images rows, in the order
@@ -51,7 +51,7 @@ class EncoderCache:
     ) -> None:
         rows = layers[0].image_rows
         if rows is None or any(layer.image_rows != rows for layer in layers):
-            raise ValueError("all layers of one encoder cache have the same image_rows")
+            raise ValueError("all layers of one cross-attention cache have the same image_rows")
         # -- configuration --
         self.config = config
         self._rows = rows
@@ -182,6 +182,9 @@ class EncoderCache:
         if self.slots.has_any(sequence):
             raise ConfigError("images cannot be taken out of the cache; save sequences of text only")
         return []
+
+    def require_restore(self, saved: Sequence[SavedRows], without: Collection[int] = ()) -> None:
+        """Nothing to put back."""
 
     def restore(self, sequence: int, saved: Sequence[SavedRows]) -> None:
         """Nothing to put back."""

@@ -1,4 +1,4 @@
-"""What encoders declare alike: sizes, keys, the classification head of rerankers."""
+"""What text encoders declare alike: sizes, keys, the classification head of rerankers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,17 @@ from typing import Any
 from ollama_engine.convert.architecture import Key, Sizes, Tensor, linear
 from ollama_engine.convert.source.folder import Config
 
-__all__ = ["ENCODER_KEYS", "MLM_HEADS", "NAMES", "RANK", "encoder_keys", "norm", "rank_keys", "scorer", "sizes"]
+__all__ = [
+    "BIDIRECTIONAL_KEYS",
+    "MLM_HEADS",
+    "NAMES",
+    "RANK",
+    "bidirectional_keys",
+    "norm",
+    "rank_keys",
+    "scorer",
+    "sizes",
+]
 
 RANK = 4
 """llama.cpp's number of the pooling that a classification head does; see `pooling` for the others."""
@@ -23,7 +33,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 }
 """Sizes under any of their names in config.json."""
 
-ENCODER_KEYS = (
+BIDIRECTIONAL_KEYS = (
     Key("block_count", "u32", NAMES["n_layer"]),
     Key("context_length", "u32", NAMES["n_ctx"]),
     Key("embedding_length", "u32", NAMES["n_embd"]),
@@ -47,7 +57,7 @@ def sizes(config: Config) -> dict[str, int]:
     }
 
 
-def encoder_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
+def bidirectional_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
     """Keys that all have. A key that begins with "tokenizer." is not below the architecture's name."""
     types = sizes["n_token_types"]
     return {"attention.causal": False, **({"tokenizer.ggml.token_type_count": types} if types else {})}
@@ -62,7 +72,7 @@ def labels(config: Config) -> list[str]:
 
 def rank_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
     """Keys of an encoder with a classification head."""
-    return {**encoder_keys(config, sizes), "pooling_type": RANK, "classifier.output_labels": labels(config)}
+    return {**bidirectional_keys(config, sizes), "pooling_type": RANK, "classifier.output_labels": labels(config)}
 
 
 def norm(target: str, source: str, *, bias: bool = True) -> tuple[Tensor, ...]:

@@ -1,0 +1,29 @@
+"""Packages whose names are imported when they are first used, so that importing the package costs nothing (PEP 562)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+
+__all__ = ["lazy_names"]
+
+
+def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` for the package of that full name.
+
+    `homes` says for each name which module below the package has it; a name that is its own home is that module. What
+    the package's `__all__` names is listed.
+    """
+
+    def get(name: str) -> object:
+        home = homes.get(name)
+        if home is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module = import_module(f"{package}.{home}")
+        return module if home == name else getattr(module, name)
+
+    def names() -> list[str]:
+        return sorted(sys.modules[package].__all__)
+
+    return get, names

@@ -1,0 +1,72 @@
+"""Attention of models whose blocks are equal, and the `Step` by which a block is told what changes from layer to layer.
+
+A model's file replaces what makes queries, keys and values; see `fused` for those that are rows of one matrix.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ollama_engine import nn
+from ollama_engine.kvcache import LayerView
+from ollama_engine.ml import ops
+from ollama_engine.ml.tensor import Tensor
+from ollama_engine.models.options import Options
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a block computes with besides its input: positions, rotation and cache of its layer."""
+
+    positions: Tensor
+    rope: nn.Rope | None
+    factors: Tensor | None
+    cache: LayerView
+    outputs: Tensor | None
+    """In the last layer, the rows that are wanted of it."""
+
+    def rotate(self, heads: Tensor) -> Tensor:
+        """Queries or keys [head_dim, heads, n] at the step's positions."""
+        return heads if self.rope is None else self.rope(heads, self.positions, self.factors)
+
+    def wanted(self, x: Tensor) -> Tensor:
+        """The rows of x [m, n] that later blocks, or the caller, need."""
+        return x if self.outputs is None else ops.get_rows(x, self.outputs)
+
+
+class Attention(nn.Module):
+    """Grouped-query attention with rotary positions. A subclass says how queries, keys and values are made."""
+
+    output = nn.Linear("attn_output", "q_size", "n_embd")
+
+    sinks: Tensor | None = None
+
+    def project(self, x: Tensor, o: Options) -> tuple[Tensor, Tensor, Tensor]:
+        """x [n_embd, n] -> queries [head_dim, n_head, n], keys and values [head_dim, n_head_kv, n]."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor, step: Step, o: Options) -> Tensor:
+        """x [n_embd, n] -> [n_embd, n]."""
+        q, k, v = self.project(x, o)
+        q, k = step.rotate(q), step.rotate(k)
+        step.cache.put(k, v)
+        return self.output(
+            nn.attention(q, step.cache, o.attention_scale, softcap=o.attention_softcap, sinks=self.sinks)
+        )
+
+
+class SelfAttention(Attention):
+    """Attention with three projections."""
+
+    q = nn.Linear("attn_q", "n_embd", "q_size")
+    k = nn.Linear("attn_k", "n_embd", "kv_size")
+    v = nn.Linear("attn_v", "n_embd", "kv_size")
+
+    def project(self, x: Tensor, o: Options) -> tuple[Tensor, Tensor, Tensor]:
+        """See Attention."""
+        return heads(self.q(x), o.head_dim), heads(self.k(x), o.head_dim), heads(self.v(x), o.head_dim)
+
+
+def heads(x: Tensor, head_dim: int) -> Tensor:
+    """[head_dim * heads, n] -> [head_dim, heads, n]."""
+    return ops.reshape(x, head_dim, x.dim(0) // head_dim, x.dim(1))

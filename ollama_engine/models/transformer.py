@@ -1,0 +1,77 @@
+"""What decoders and bidirectional models share: a table of tokens, and the way through equal blocks.
+
+Options and weights are bound here, and what the runner asks of every model is answered here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from ollama_engine import nn
+from ollama_engine.errors import ModelFormatError
+from ollama_engine.kvcache import LayerShape, LayerView
+from ollama_engine.ml.metadata import Metadata
+from ollama_engine.ml.tensor import Tensor
+from ollama_engine.models.attention import Step
+from ollama_engine.models.base import ModelInputs
+from ollama_engine.models.options import Options, read_common
+
+
+class Transformer(nn.Module):
+    """A whole model. A subclass names its architecture and blocks, and reads its options."""
+
+    architecture: ClassVar[str]
+
+    token_embd = nn.Embedding("token_embd", "n_embd", "n_vocab")
+    layers: nn.Blocks[Any] = nn.Blocks(nn.Module, "n_layer")
+
+    def __init__(self, metadata: Metadata, weights: Mapping[str, Tensor]) -> None:
+        if "token_embd.weight" not in weights:
+            raise ModelFormatError("the file has no tensor token_embd.weight; is it a vocabulary-only file?")
+        self.options = self.read_options(metadata, weights["token_embd.weight"].dim(1))
+        scope = nn.Scope(weights, self.options)
+        super().__init__(scope)
+        self.unused_weights = tuple(sorted(set(weights) - scope.used))
+
+    @staticmethod
+    def read_options(metadata: Metadata, n_vocab: int) -> Options:
+        """Options of a file; `n_vocab` counts the rows of its token embedding. Raises ModelFormatError."""
+        return read_common(metadata, n_vocab)
+
+    @property
+    def n_vocab(self) -> int:
+        """Rows of the token embedding, and the length of a row of logits."""
+        return self.options.n_vocab
+
+    @property
+    def n_embd(self) -> int:
+        """Length of a hidden state."""
+        return self.options.n_embd
+
+    @property
+    def context_length(self) -> int:
+        """Tokens that the model was trained for."""
+        return self.options.context_length
+
+    @property
+    def cache_layers(self) -> tuple[LayerShape, ...]:
+        """One head size for keys and values, each layer with its window."""
+        o = self.options
+        return tuple(
+            LayerShape(kv_heads=o.n_head_kv, key_dim=o.head_dim, value_dim=o.head_dim, window=window)
+            for window in o.windows
+        )
+
+    def rope_factors(self, like: Tensor) -> Tensor | None:
+        """What divides rotary angles, if the model has such; `like` is of the graph that they are for."""
+        return None
+
+    def through_layers(self, x: Tensor, inputs: ModelInputs, cache: LayerView) -> Tensor:
+        """What the first block starts from [n_embd, n] -> what the last one ends with [n_embd, n_outputs]."""
+        o, factors = self.options, self.rope_factors(inputs.tokens)
+        for i, layer in enumerate(self.layers):
+            cache.set_layer(i)
+            outputs = inputs.outputs if i == o.n_layer - 1 else None
+            x = layer.forward(x, Step(inputs.positions, o.ropes[i], factors, cache, outputs), o)
+        return x

@@ -1,0 +1,103 @@
+"""What options are called elsewhere, and what a caller is told who gives one that a call does not take."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar
+
+from ollama_engine.errors import UnknownOptionError
+
+__all__ = ["ALIASES", "meant", "refuses_unknown", "unknown_option"]
+
+Class = TypeVar("Class", bound=type)
+
+ALIASES: Mapping[str, str] = {
+    # The context and the machine: llama.cpp and its Python bindings, Ollama, vLLM.
+    **dict.fromkeys(("n_ctx", "ctx", "ctx_size", "context_length", "max_model_len", "max_seq_len"), "num_ctx"),
+    **dict.fromkeys(("n_parallel", "num_parallel", "max_num_seqs", "n_seq_max"), "parallel"),
+    **dict.fromkeys(("n_batch", "n_ubatch", "num_batch", "max_num_batched_tokens"), "batch_size"),
+    **dict.fromkeys(("n_threads", "num_thread", "num_threads", "n_threads_batch"), "threads"),
+    **dict.fromkeys(("n_gpu_layers", "num_gpu", "ngl", "gpu_layer"), "gpu_layers"),
+    **dict.fromkeys(("flash_attn", "fa"), "flash_attention"),
+    **dict.fromkeys(("type_k", "type_v", "cache_type_k", "cache_type_v", "kv_cache_dtype"), "kv_cache_type"),
+    **dict.fromkeys(("use_mmap", "no_mmap"), "mmap"),
+    "split_mode": "tensor_split",
+    **dict.fromkeys(("model_path", "path", "filename"), "model"),
+    # Sampling: these, Hugging Face, OpenAI.
+    **dict.fromkeys(("temp", "t"), "temperature"),
+    **dict.fromkeys(
+        ("n_predict", "num_predict", "max_new_tokens", "max_completion_tokens", "max_length"), "max_tokens"
+    ),
+    **dict.fromkeys(("repetition_penalty", "penalty_repeat"), "repeat_penalty"),
+    "penalty_last_n": "repeat_last_n",
+    **dict.fromkeys(("penalty_present", "presence"), "presence_penalty"),
+    **dict.fromkeys(("penalty_freq", "frequency"), "frequency_penalty"),
+    **dict.fromkeys(("stop_sequences", "stop_strings", "stops"), "stop"),
+    **dict.fromkeys(("n_probs", "top_logprobs", "num_logprobs"), "logprobs"),
+    **dict.fromkeys(("random_seed", "manual_seed"), "seed"),
+    # Requests.
+    **dict.fromkeys(("truncate", "truncation", "shift", "context_shift", "ctx_shift"), "on_overflow"),
+    **dict.fromkeys(("n_keep", "keep"), "num_keep"),
+    "cache_prompt": "cache",
+    "max_time": "timeout",
+}
+"""Names that others give to what is an option here."""
+
+ALIKE = 0.75
+"""How much of two names must be alike for one to be a slip of the other."""
+
+
+def unknown_option(
+    call: str, name: str, own: Collection[str], elsewhere: Mapping[str, Collection[str]] | None = None
+) -> UnknownOptionError:
+    """What to raise where `call` is given an option `name` that is none of its `own`.
+
+    `elsewhere` are options that belong to something else: {how they are written, with {} for the name: their names}.
+    """
+    homes = {"": own, **(elsewhere or {})}
+    found = meant(name, [one for names in homes.values() for one in names])
+    said = f"{call} takes no {name!r}"
+    if found is None:
+        return UnknownOptionError(f"{said}; it takes {', '.join(own)}")
+    home = next(home for home, names in homes.items() if found in names)
+    if found == name:
+        return UnknownOptionError(f"{said}; it belongs into {home.format(name)}")
+    return UnknownOptionError(f"{said}; did you mean {home.format(found) if home else found}?")
+
+
+def meant(name: str, known: list[str]) -> str | None:
+    """Which of the options that are known is meant by another name, or by a slip; None where that cannot be told."""
+    plain = name.lower().replace("-", "_")
+    for one in (plain, ALIASES.get(plain)):
+        if one in known:
+            return one
+    from difflib import get_close_matches  # noqa: PLC0415 (for who mistyped only)
+
+    return next(iter(get_close_matches(plain, known, 1, ALIKE)), None)
+
+
+def refuses_unknown(elsewhere: Callable[[], Mapping[str, Collection[str]]] = dict) -> Callable[[Class], Class]:
+    """A decorator of classes: a keyword argument that the constructor does not take is told as `unknown_option` does.
+
+    Python makes the check itself, and only its TypeError is looked at again: right calls pay for one call more.
+    """
+
+    def decorate(cls: Class) -> Class:
+        init: Any = cls.__init__  # type: ignore[misc]
+        code = init.__code__
+        own = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+
+        def checked(self: object, *args: Any, **options: Any) -> None:
+            try:
+                init(self, *args, **options)
+            except TypeError:
+                unknown = next((name for name in options if name not in own), None)
+                if unknown is None:
+                    raise
+                raise unknown_option(cls.__name__, unknown, own, elsewhere()) from None
+
+        cls.__init__ = functools.update_wrapper(checked, init)  # type: ignore[misc]
+        return cls
+
+    return decorate

@@ -1,0 +1,46 @@
+"""What goes wrong while a model is loaded, said with the file that it is about."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+
+from ollama_engine.errors import ModelFormatError, NoMemoryError, Option, ShapeError
+
+__all__ = ["SMALLER", "does_not_fit", "naming"]
+
+SMALLER = (
+    *(("lower ", Option(name)) for name in ("num_ctx", "parallel", "batch_size")),
+    ("choose a smaller ", Option("kv_cache_type")),
+)
+"""What helps where the cache does not fit."""
+
+DEMO = "demo"
+
+
+@contextlib.contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Errors about what is in the file say which file; what its tensors are not fit for is an error of the file."""
+    try:
+        yield
+    except ShapeError as error:
+        raise ModelFormatError(f"{path}: its tensors cannot be computed with: {error}") from error
+    except ModelFormatError as error:
+        raise error if path in str(error) else error.behind(f"{path}: ") from error
+    except FileNotFoundError as error:
+        if path == DEMO:
+            raise _no_demo(error) from None
+        raise
+
+
+def _no_demo(error: FileNotFoundError) -> FileNotFoundError:
+    """A model is a path here: a name that stood for something else would open another model than the file it names."""
+    hint = "; the model inside of this package is ollama_engine.demo.path()"
+    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT) + hint, error.filename)
+
+
+def does_not_fit(path: str, error: NoMemoryError, report: object) -> NoMemoryError:
+    """The error that ends loading; the report says what was planned for each device."""
+    return NoMemoryError(f"{path} does not fit: ", *error.parts, advice=error.advice, report=report)

@@ -1,0 +1,85 @@
+"""Options that a call does not take: which one may be meant, and where it belongs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+import ollama_engine
+from ollama_engine import Engine, EngineConfig, SamplingParams
+from ollama_engine.errors import ConfigError, UnknownOptionError
+from ollama_engine.option_names import ALIASES, unknown_option
+from ollama_engine.runner.terms import Terms
+from tests.tiny import write_tiny_llama
+
+SAID: list[tuple[Callable[..., object], dict[str, Any], str]] = [
+    (SamplingParams, {"temp": 1}, "SamplingParams takes no 'temp'; did you mean temperature?"),
+    (SamplingParams, {"temperatur": 1}, "SamplingParams takes no 'temperatur'; did you mean temperature?"),
+    (SamplingParams, {"Top-P": 1}, "SamplingParams takes no 'Top-P'; did you mean top_p?"),
+    (SamplingParams, {"num_ctx": 1}, "SamplingParams takes no 'num_ctx'; it belongs into Engine(model, num_ctx=...)"),
+    (SamplingParams, {"n_ctx": 1}, "SamplingParams takes no 'n_ctx'; did you mean Engine(model, num_ctx=...)?"),
+    (EngineConfig, {"n_threads": 1}, "EngineConfig takes no 'n_threads'; did you mean threads?"),
+    (Engine, {"n_ctx": 1}, "Engine takes no 'n_ctx'; did you mean num_ctx?"),
+    (Engine, {"model_path": "x"}, "Engine takes no 'model_path'; did you mean model?"),
+    (Engine, {"temperature": 1}, "Engine takes no 'temperature'; it belongs into SamplingParams(temperature=...)"),
+    (Engine, {"timeout": 1}, "Engine takes no 'timeout'; it belongs into generate(prompt, timeout=...)"),
+]
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    path = write_tiny_llama(tmp_path_factory.mktemp("tiny") / "tiny.gguf", n_layer=1).path
+    with Engine(path, num_ctx=64, threads=1) as made:
+        yield made
+
+
+@pytest.mark.parametrize(("call", "options", "told"), SAID, ids=str)
+def test_what_may_be_meant(call: Callable[..., object], options: dict[str, Any], told: str) -> None:
+    for kind in (UnknownOptionError, TypeError, ConfigError):
+        with pytest.raises(kind) as raised:
+            call(**options)
+        assert str(raised.value) == told
+
+
+@pytest.mark.parametrize(("options", "told"), [
+    ({"max_token": 3}, "did you mean SamplingParams(max_tokens=...)?"),
+    ({"max_tokens": 3}, "it belongs into SamplingParams(max_tokens=...)"),
+    ({"n_predict": 3}, "did you mean SamplingParams(max_tokens=...)?"),
+    ({"num_ctx": 3}, "it belongs into Engine(model, num_ctx=...)"),
+    ({"priorty": 3}, "did you mean priority?"),
+    ({"wibble": 3}, "it takes on_overflow, num_keep, priority, timeout, cache"),
+], ids=str)  # fmt: skip
+def test_options_of_requests(engine: Engine, options: Any, told: str) -> None:
+    session = engine.session()
+    for call in (lambda: engine.generate([1], **options), lambda: session.generate(**options)):
+        with pytest.raises(UnknownOptionError) as raised:
+            call()
+        assert str(raised.value) == f"a request takes no {next(iter(options))!r}; {told}"
+
+
+def test_other_mistakes_are_told_by_python() -> None:
+    with pytest.raises(TypeError, match="positional argument"):
+        SamplingParams(1)  # type: ignore[misc]
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'model'"):
+        Engine()  # type: ignore[call-arg]
+
+
+def test_every_alias_stands_for_an_option_and_is_none() -> None:
+    known = {one.name for cls in (EngineConfig, SamplingParams, Terms) for one in fields(cls)} | {"model"}
+    assert set(ALIASES.values()) <= known
+    assert not set(ALIASES) & known
+    assert str(unknown_option("f", "zzz", ["a", "b"])) == "f takes no 'zzz'; it takes a, b"
+
+
+def test_signatures_are_those_of_the_options() -> None:
+    assert list(inspect.signature(SamplingParams).parameters) == [one.name for one in fields(SamplingParams)]
+    assert list(inspect.signature(Engine).parameters)[:3] == ["model", "num_ctx", "parallel"]
+
+
+def test_the_package_shows_its_public_names_only() -> None:
+    assert dir(ollama_engine) == sorted(ollama_engine.__all__)
+    assert all(hasattr(ollama_engine, name) for name in dir(ollama_engine))
