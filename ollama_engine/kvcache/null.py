@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +44,7 @@ def mask_of(batch: Batch, window: int | None, causal: Visibility | None) -> Floa
         if window is None and causal is None and n * n <= _AT_ONCE:
             mask[batch.sequences[:, None] == batch.sequences] = 0
             return mask
-        for sequence in np.unique(batch.sequences):
+        for sequence in np.flatnonzero(np.bincount(batch.sequences)):
             rows = np.flatnonzero(batch.sequences == sequence)
             for some in np.array_split(rows, -(-(len(rows) ** 2) // _AT_ONCE)):
                 _fill(mask, batch.positions, some, rows, window, causal)
@@ -61,11 +62,16 @@ def part_of(batch: Batch) -> int:
     n_sequences = None
     for size in PARTS:
         if size < n and n % size == 0:
-            n_sequences = len(np.unique(batch.sequences)) if n_sequences is None else n_sequences
-            parts = np.arange(n) // size
-            if len(np.unique(batch.sequences.astype(np.int64) * n + parts)) == n_sequences:
+            n_sequences = _distinct(batch.sequences) if n_sequences is None else n_sequences
+            n_parts = n // size
+            if _distinct(batch.sequences * n_parts + np.arange(n) // size) == n_sequences:
                 return size
     return n
+
+
+def _distinct(numbers: npt.NDArray[np.signedinteger[Any]]) -> int:
+    """How many there are that differ. `numpy.unique` would import, which the engine's thread never does."""
+    return int(np.count_nonzero(np.bincount(numbers)))
 
 
 def masks_of(batch: Batch, size: int, window: int | None, causal: Visibility | None) -> Float16Array:

@@ -28,8 +28,10 @@ class _Owner(weakref.ref[object]):
     __slots__ = ()
 
 
-Work = tuple[Sequence, ...] | Task | _Owner | None
-"""Requests of one call, a task, or what wakes a loop that is to close."""
+Work = tuple[Sequence, ...] | Task
+"""Requests of one call, or a task."""
+Parcel = list[Work]
+"""What was handed in, until somebody takes it out (`list.pop` gives it to one only), who alone says how it ended."""
 
 
 class Loop:
@@ -49,7 +51,8 @@ class Loop:
         # -- configuration --
         self._max_queue = max_queue
         # -- state --
-        self._inbox: SimpleQueue[Work] = SimpleQueue()
+        self._inbox: SimpleQueue[Parcel | Task | _Owner | None] = SimpleQueue()
+        """Parcels, tasks that are weak references, and what wakes a loop that is to close."""
         # A finaliser that runs in the middle of `submit` may submit too.
         self._counting = threading.RLock()
         self._submissions = 0
@@ -57,8 +60,6 @@ class Loop:
         """Calls that the core has not taken in yet. Of one that was interrupted nothing comes; it is cancelled."""
         self._taken_in = 0
         self._closed = False
-        # Held for a moment only; a finaliser that runs meanwhile may hand something in too.
-        self._ending = threading.RLock()
         self._ended = False
         self._fault: BaseException | None = None
         # -- thread --
@@ -129,7 +130,7 @@ class Loop:
         self._put(task)
 
     def post(self, task: Task) -> None:
-        """Queue a task, or leave it where the engine is closed. Waits for nobody and raises nothing: for finalisers."""
+        """Queue a task, or leave it where the engine is closed. Takes no lock and raises nothing: for finalisers."""
         if self._pid == os.getpid():
             self._put(task)
 
@@ -158,13 +159,15 @@ class Loop:
             self._thread.join()
 
     def _put(self, work: Work) -> None:
-        # What is put in is taken out by the thread, which no interrupt ends: it alone says how that ended.
-        with self._ending:
-            late = self._ended
-            if not late:
-                self._inbox.put(work)
-        if late:
+        if self._ended:
             self._refuse(work)
+            return
+        parcel = [work]
+        self._inbox.put(parcel)
+        # The thread may have looked for the last time. A caller takes out nothing but its own: an interrupt now loses
+        # nobody else's.
+        if self._ended:
+            self._refuse_parcel(parcel)
 
     def _reason(self, otherwise: str) -> ClosedError:
         if self._fault is None:
@@ -193,8 +196,7 @@ class Loop:
         try:
             self._core.fail_all(self._reason("the Engine was closed while this request was served"))
         finally:
-            with self._ending:
-                self._ended = True
+            self._ended = True
             self._refuse_rest()
             atexit.unregister(self.close)
             self._on_exit()
@@ -203,10 +205,12 @@ class Loop:
         """Hand what came to the core; waits for something while there is nothing to do."""
         try:
             while True:
-                work = self._inbox.get(block=not self._core.busy)
-                if work is None or isinstance(work, _Owner):
+                found = self._inbox.get(block=not self._core.busy)
+                if found is None or isinstance(found, _Owner):
                     self._closed = True
-                elif self._closed:
+                    return
+                work = found.pop() if isinstance(found, list) else found
+                if self._closed:
                     self._refuse(work)
                 elif isinstance(work, tuple):
                     for one in work:
@@ -224,13 +228,22 @@ class Loop:
     def _refuse_rest(self) -> None:
         while True:
             try:
-                self._refuse(self._inbox.get_nowait())
+                found = self._inbox.get_nowait()
             except Empty:
                 return
+            if isinstance(found, list):
+                self._refuse_parcel(found)
+            elif found is not None and not isinstance(found, _Owner):
+                self._refuse(found)
+
+    def _refuse_parcel(self, parcel: Parcel) -> None:
+        try:
+            work = parcel.pop()
+        except IndexError:  # somebody else has it
+            return
+        self._refuse(work)
 
     def _refuse(self, work: Work) -> None:
-        if work is None or isinstance(work, _Owner):
-            return
         error = self._reason("the Engine was closed before this request was served")
         if isinstance(work, tuple):
             for one in work:
