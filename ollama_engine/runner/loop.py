@@ -159,7 +159,8 @@ class Loop:
             self._thread.join()
 
     def _put(self, work: Work) -> None:
-        if self._ended:
+        late = self._ended
+        if late:
             self._refuse(work)
             return
         parcel = [work]
