@@ -140,15 +140,15 @@ INLINE void multiply(const oe_few_type type, const oe_few_product *p, int64_t fi
     }
 }
 
-static void f16_multiply(const oe_few_product *p, int64_t first, int64_t last) {
+static void oe_f16_multiply(const oe_few_product *p, int64_t first, int64_t last) {
     multiply(OE_FEW_F16, p, first, last);
 }
 
-static void bf16_multiply(const oe_few_product *p, int64_t first, int64_t last) {
+static void oe_bf16_multiply(const oe_few_product *p, int64_t first, int64_t last) {
     multiply(OE_FEW_BF16, p, first, last);
 }
 
 const oe_few_kernel KERNELS[OE_FEW_FLOATS] = {
-    [OE_FEW_F16 - OE_FEW_F16] = {LANES, LANES * sizeof(float), oe_few_copy16, f16_multiply, NULL},
-    [OE_FEW_BF16 - OE_FEW_F16] = {LANES, LANES * sizeof(float), oe_few_copy16, bf16_multiply, NULL},
+    [OE_FEW_F16 - OE_FEW_F16] = {LANES, LANES * sizeof(float), oe_few_copy16, oe_f16_multiply, NULL},
+    [OE_FEW_BF16 - OE_FEW_F16] = {LANES, LANES * sizeof(float), oe_few_copy16, oe_bf16_multiply, NULL},
 };
