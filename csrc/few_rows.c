@@ -3,6 +3,9 @@
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #include "clones.h"
 
@@ -268,23 +271,52 @@ static void q80_multiply(const oe_few_product *p, int64_t first, int64_t last) {
 
 const oe_few_kernel oe_few_scalar[OE_FEW_TYPES] = OE_FEW_KERNELS(OE_FEW_NONE);
 
+#if defined(__x86_64__)
+/* (Not every compiler that has the instructions knows the word for __builtin_cpu_supports.) */
+static bool has_avx_vnni(void) {
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);
+}
+#endif
+
 static bool cpu_has(oe_few_isa isa) {
 #if defined(__x86_64__)
     if (isa == OE_FEW_AVX2) {
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    }
+    if (isa == OE_FEW_AVX_VNNI) {
+        return cpu_has(OE_FEW_AVX2) && has_avx_vnni();
     }
     if (isa == OE_FEW_AVX512) {
-        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        return cpu_has(OE_FEW_AVX2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
     }
 #endif
     return isa == OE_FEW_SCALAR;
 }
 
+bool oe_few_compared(oe_few_isa isa) {
+#if defined(__x86_64__)
+    return isa == OE_FEW_AVX_VNNI || isa == OE_FEW_AVX512 || (isa == OE_FEW_AVX2 && !__builtin_cpu_supports("avx512f"));
+#else
+    (void)isa;
+    return false;
+#endif
+}
+
 const oe_few_kernel *oe_few_kernel_find(oe_few_type type, oe_few_isa isa, int64_t m) {
-    static const oe_few_kernel *const kernels[OE_FEW_ISAS] = {oe_few_scalar, oe_few_avx2, oe_few_avx512};
-    if (!cpu_has(isa) || !kernels[isa][type].multiply) {
+    static const oe_few_kernel *const kernels[OE_FEW_ISAS] = {oe_few_scalar, oe_few_avx2, oe_few_avxvnni,
+                                                              oe_few_avx512};
+    static const oe_few_kernel *const floats[OE_FEW_ISAS] = {
+        [OE_FEW_SCALAR] = oe_few_floats_scalar,
+        [OE_FEW_AVX2] = oe_few_floats_avx2,
+        [OE_FEW_AVX512] = oe_few_floats_avx512,
+    };
+    const bool quantized = type < OE_FEW_TYPES;
+    const oe_few_kernel *const *all = quantized ? kernels : floats;
+    const int at = quantized ? (int)type : (int)type - OE_FEW_F16;
+    if (!cpu_has(isa) || !all[isa] || !all[isa][at].multiply) {
         return NULL;
     }
-    return &kernels[m < OE_FEW_GROUP ? OE_FEW_SCALAR : isa][type];
+    return &all[m < OE_FEW_GROUP ? OE_FEW_SCALAR : isa][at];
 }

@@ -20,12 +20,18 @@ static int64_t acts_bytes(const oe_few_kernel *kernel, int64_t k, int64_t rows) 
     return quads_of(kernel, k) * rows * OE_QUAD * (int64_t)kernel->act_bytes;
 }
 
+/* Room to start with a cache line, and for the counter. */
 int64_t oe_few_acts_size(const oe_few_kernel *kernel, int64_t k, int64_t rows) {
-    return acts_bytes(kernel, k, rows) + 2 * LINE;
+    return acts_bytes(kernel, k, rows) + 3 * LINE;
+}
+
+/* ggml aligns to 32 bytes. Vectors of 64 should not lie in two lines of the cache. */
+static char *acts_of(const struct ggml_tensor *acts) {
+    return (char *)(((uintptr_t)acts->data + LINE - 1) / LINE * LINE);
 }
 
 static counter *taken_groups(const oe_few_kernel *kernel, const struct ggml_tensor *acts, int64_t k, int64_t rows) {
-    const uintptr_t end = (uintptr_t)acts->data + (uintptr_t)acts_bytes(kernel, k, rows);
+    const uintptr_t end = (uintptr_t)acts_of(acts) + (uintptr_t)acts_bytes(kernel, k, rows);
     return (counter *)((end + LINE - 1) / LINE * LINE);
 }
 
@@ -67,7 +73,7 @@ void oe_few_quantize_op(struct ggml_tensor *dst, int ith, int nth, void *userdat
         const char *row = (const char *)x->data + (size_t)(i % rows) * x->nb[1];
         const int64_t block = i / rows * OE_QUAD;
         quantize_quad(kernel, (const float *)row + block * kernel->block, k / kernel->block - block, alone,
-                      (char *)dst->data + (size_t)(i * OE_QUAD) * kernel->act_bytes);
+                      acts_of(dst) + (size_t)(i * OE_QUAD) * kernel->act_bytes);
     }
 }
 
@@ -92,7 +98,7 @@ void oe_few_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *userdat
     const oe_few_product product = {
         .weights = weights->data,
         .row_bytes = weights->nb[1],
-        .acts = acts->data,
+        .acts = acts_of(acts),
         .blocks = weights->ne[0] / kernel->block,
         .m = dst->ne[0],
         .rows = dst->ne[1],

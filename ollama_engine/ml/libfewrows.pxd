@@ -12,10 +12,13 @@ cdef extern from "few_rows.h" nogil:
         OE_FEW_Q6_K
         OE_FEW_Q4_0
         OE_FEW_Q8_0
+        OE_FEW_F16
+        OE_FEW_BF16
 
     enum oe_few_isa:
         OE_FEW_SCALAR
         OE_FEW_AVX2
+        OE_FEW_AVX_VNNI
         OE_FEW_AVX512
 
     struct oe_few_product:
@@ -27,6 +30,7 @@ cdef extern from "few_rows.h" nogil:
         void (*multiply_one)(const oe_few_product *p, int64_t first, int64_t last) noexcept
 
     const oe_few_kernel *oe_few_kernel_find(oe_few_type type, oe_few_isa isa, int64_t m)
+    bint oe_few_compared(oe_few_isa isa)
 
 
 cdef extern from "few_rows_op.h" nogil:

@@ -212,8 +212,10 @@ def mul_mat(env: Env) -> Call:
 
 
 def mul_mat_few(env: Env) -> Call:
-    dtype = env.rng.choice(("q4_K", "q6_K", "q4_0", "q8_0"))
-    n, m, k = unit_of(dtype)[1] * env.rng.randint(1, 3), env.rng.randint(1, 40), env.rng.randint(1, 19)
+    dtype = env.rng.choice(("q4_K", "q6_K", "q4_0", "q8_0", "f16", "bf16"))
+    block = unit_of(dtype)[1]
+    n = block * env.rng.randint(1, 3) if block > 1 else 16 * env.rng.randint(1, 7)
+    m, k = env.rng.randint(1, 40), env.rng.randint(1, 19)
     a = env.operand(dtype, (n, m), odd=0.1)
     return Call("mul_mat_few", [a, env.operand("f32", (n, k), graph=a.where == "stored", odd=0.1)])
 
