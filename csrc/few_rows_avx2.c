@@ -246,13 +246,43 @@ INLINE void q80_block(const int n_tile, window w, const oe_act32 *act, __m256 *o
     }
 }
 
+/* -- MXFP4: one byte of exponent and 32 numbers of 4 bits, E2M1 (Open Compute Project 2023) ------------------------- */
+
+/* Two's power of the exponent, halved, as codes are twice the numbers. */
+INLINE __m256 half_power(__m256i exponent) {
+    const __m256i usual = _mm256_slli_epi32(_mm256_sub_epi32(exponent, _mm256_set1_epi32(1)), 23);
+    const __m256i tiny = _mm256_cmpgt_epi32(_mm256_set1_epi32(2), exponent);
+    const __m256i below = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), exponent);
+    return _mm256_castsi256_ps(_mm256_blendv_epi8(usual, below, tiny));
+}
+
+INLINE void mxfp4_block(const int n_tile, window w, const oe_act32 *act, __m256 *out) {
+    const __m256i sizes = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, 1, 2, 3, 4, 6, 8, 12));
+    const __m256i signs =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(1, 1, 1, 1, 1, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1, -1));
+    __m256i words[4], head[4];
+    load_words(w, 0, head);
+    load_words(w, 1, words);
+    const __m256 d = half_power(_mm256_and_si256(head[0], _mm256_set1_epi32(255)));
+    for (int n = 0; n < n_tile; n++) {
+        __m256i dot = _mm256_setzero_si256();
+        for (int i = 0; i < 8; i++) { /* 8 * 2 * 12 * 127 fits 16 bits */
+            const __m256i code = low_bits(words[i % 4], 4 * (i / 4), 0x0f);
+            const __m256i q = _mm256_sign_epi8(same4(act[OE_QUAD * n].q + 4 * i), _mm256_shuffle_epi8(signs, code));
+            dot = _mm256_add_epi16(dot, _mm256_maddubs_epi16(_mm256_shuffle_epi8(sizes, code), q));
+        }
+        add_simple(act + OE_QUAD * n, _mm256_madd_epi16(dot, _mm256_set1_epi16(1)), d, out + n);
+    }
+}
+
 /* -- all rows of activations, in tiles ----------------------------------------------------------------------------- */
 
-INLINE void store(const int n_tile, const __m256 (*out)[TILE], int skip, float *to, int64_t m) {
+INLINE void store(const int n_tile, const __m256 (*out)[TILE], int skip, const oe_few_product *p, int64_t row,
+                  int64_t from) {
     for (int n = 0; n < n_tile; n++) {
         float lane[LANES];
         _mm256_storeu_ps(lane, _mm256_add_ps(_mm256_add_ps(out[0][n], out[1][n]), _mm256_add_ps(out[2][n], out[3][n])));
-        memcpy(to + n * m + skip, lane + skip, (size_t)(LANES - skip) * sizeof *lane);
+        memcpy(oe_few_out(p, row + n) + from + skip, lane + skip, (size_t)(LANES - skip) * sizeof *lane);
     }
 }
 
@@ -267,7 +297,7 @@ INLINE void store(const int n_tile, const __m256 (*out)[TILE], int skip, float *
         for (int64_t b = 0; b < p->blocks; b++, w.at += block_bytes) {                                                \
             name##_block(n_tile, w, act + b / OE_QUAD * p->rows * OE_QUAD + b % OE_QUAD, out[b % OE_QUAD]);           \
         }                                                                                                             \
-        store(n_tile, out, skip, p->out + row * p->m + from, p->m);                                                   \
+        store(n_tile, out, skip, p, row, from);                                                                       \
     }                                                                                                                 \
     static void name##_multiply(const oe_few_product *p, int64_t first, int64_t last) {                               \
         for (; first < last; first += LANES) {                                                                        \
@@ -286,6 +316,7 @@ DEFINE_MULTIPLY(q4k, oe_act256, OE_Q4_K_BYTES)
 DEFINE_MULTIPLY(q6k, oe_act256, OE_Q6_K_BYTES)
 DEFINE_MULTIPLY(q40, oe_act32, OE_Q4_0_BYTES)
 DEFINE_MULTIPLY(q80, oe_act32, OE_Q8_0_BYTES)
+DEFINE_MULTIPLY(mxfp4, oe_act32, OE_MXFP4_BYTES)
 
 const oe_few_kernel oe_few_avx2[OE_FEW_TYPES] = OE_FEW_KERNELS(OE_FEW_NONE);
 
