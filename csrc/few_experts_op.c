@@ -99,7 +99,7 @@ static size_t acts_of(const oe_few_kernel *kernel, int64_t k, run of) {
 /* Whether a run is for multiply_one, which takes the blocks of a row by fours: its last ones cost it as much as four. */
 static bool is_alone(const oe_few_kernel *kernel, int64_t k, run of) {
     const int64_t blocks = k / kernel->block;
-    return of.routes == 1 && kernel->multiply_one && (blocks % OE_QUAD == 0 || blocks > 4 * OE_QUAD);
+    return of.routes == 1 && kernel->multiply_one && blocks % OE_QUAD == 0;
 }
 
 void oe_experts_quantize_op(struct ggml_tensor *dst, int ith, int nth, void *userdata) {

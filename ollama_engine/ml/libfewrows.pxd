@@ -1,4 +1,4 @@
-# csrc/few_rows.h, few_rows_op.h and few_experts_op.h
+# csrc/few_rows.h, few_rows_op.h, few_experts_op.h and weighted_sum_op.h
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t
@@ -42,3 +42,7 @@ cdef extern from "few_experts_op.h" nogil:
     void oe_experts_plan_op(ggml_tensor *dst, int ith, int nth, void *experts) noexcept
     void oe_experts_quantize_op(ggml_tensor *dst, int ith, int nth, void *kernel) noexcept
     void oe_experts_multiply_op(ggml_tensor *dst, int ith, int nth, void *kernel) noexcept
+
+
+cdef extern from "weighted_sum_op.h" nogil:
+    void oe_weighted_sum_op(ggml_tensor *dst, int ith, int nth, void *unused) noexcept

@@ -1,7 +1,7 @@
-"""Products of quantized experts with few rows of activations, by kernels of our own (csrc/few_experts_op.h).
+"""Operations of our own for mixtures of experts, as custom operations of ggml's, which only its CPU backend runs.
 
-They enter a graph as three custom operations of ggml's, which only its CPU backend runs: the first sorts the rows by their
-experts, the second quantizes the activations in that order, the third multiplies.
+Products (csrc/few_experts_op.h) enter a graph as three of them: the first sorts the rows by their experts, the second quantizes the
+activations in that order, the third multiplies. Weighted sums of rows (csrc/weighted_sum_op.h) are one.
 """
 
 from libc.stdint cimport int64_t
@@ -9,9 +9,10 @@ from libc.stdint cimport int64_t
 from ollama_engine.errors import ShapeError
 
 from ollama_engine.ml cimport libggml as lib
+from ollama_engine.ml.computation cimport Computation
 from ollama_engine.ml.libfewrows cimport (
     oe_experts_acts_size, oe_experts_multiply_op, oe_experts_plan_op, oe_experts_plan_size, oe_experts_quantize_op,
-    oe_few_kernel,
+    oe_few_kernel, oe_weighted_sum_op,
 )
 from ollama_engine.ml.ops_few cimport custom, kernel_of, lies_as_in_a_file
 from ollama_engine.ml.tensor cimport Graph, Tensor, alive, describe, graph_of, wrap
@@ -97,3 +98,26 @@ def mul_mat_id_few(Tensor experts not None, Tensor b not None, Tensor ids not No
                     <void *>kernel)
     graph.limit_index(ids, experts.ptr.ne[2], result)
     return wrap(graph, result)
+
+
+def suits_weighted_sum(Tensor x not None):
+    """Whether weighted_sum is chosen here for a result of a graph: where nothing but the CPU computes."""
+    alive(x)
+    return x.owner.is_graph and (<Computation>x.owner).backend.n_handles == 1
+
+
+def weighted_sum(Tensor x not None, Tensor weights not None):
+    """Sum of rows with a weight each, in order: x f32 [m, rows, n], weights f32 [1, rows, n] -> f32 [m, n]."""
+    cdef Graph graph = graph_of(x, weights)
+    cdef lib.ggml_tensor *a = x.ptr
+    cdef lib.ggml_tensor *w = weights.ptr
+    cdef lib.ggml_tensor *operands[2]
+    cdef int64_t[4] ne = [a.ne[0], a.ne[2], 1, 1]
+    if a.type != lib.GGML_TYPE_F32 or a.nb[0] != sizeof(float) or w.type != lib.GGML_TYPE_F32:
+        raise ShapeError(f"weighted_sum: expected f32 with contiguous rows and f32 weights, got {describe(x)} and "
+                         f"{describe(weights)}")
+    if w.ne[0] != 1 or w.ne[1] != a.ne[1] or w.ne[2] != a.ne[2] or w.ne[3] != 1 or a.ne[3] != 1:
+        raise ShapeError(f"weighted_sum: {describe(x)} takes weights [1, {a.ne[1]}, {a.ne[2]}], got {describe(weights)}")
+    operands[0], operands[1] = a, w
+    return wrap(graph, custom(graph, ne, lib.GGML_TYPE_F32, operands, 2, oe_weighted_sum_op, lib.GGML_N_TASKS_MAX,
+                              NULL))

@@ -235,7 +235,7 @@ def _plan_packing(backend: Backend, gguf: GGUFFile, devices: Mapping[str, int]) 
         i
         for n, i in gguf.tensors.items()
         if devices[n] == cpu and len(i.shape) in (2, 3) and not n.endswith(_READ_ONLY_BY_ROW)
-        and (tied or n != "token_embd.weight") and (len(i.shape) == 3 or not few_rows_chosen(i.dtype))
+        and (tied or n != "token_embd.weight") and not few_rows_chosen(i.dtype)
     ]  # fmt: skip
     kinds = {(i.dtype, i.shape) for i in candidates}
     packable = {kind for kind in kinds if can_pack(backend, *kind)}
