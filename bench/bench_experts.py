@@ -1,8 +1,8 @@
-"""Which kernel is the fastest for a product of quantized experts with few tokens? ggml's mul_mat_id on the weights as they
-lie in the file, the same on their packed copy, and mul_mat_id_few; one thread, random values and routes.
+"""Which kernel is the fastest for a product of quantized experts with few tokens? ggml's mul_mat_id on the weights as
+they lie in the file, the same on their packed copy, and mul_mat_id_few; one thread, random values and routes.
 
-The borders in `nn/moe.py` come from here. Groups are one type, model and number of tokens; within one the kernels compare.
-Run: `python -m pytest bench/bench_experts.py --benchmark-enable --benchmark-group-by=group`.
+The borders in `nn/moe.py` come from here. Groups are one type, model and number of tokens; within one the kernels
+compare. Run: `python -m pytest bench/bench_experts.py --benchmark-enable --benchmark-group-by=group`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ollama_engine.ml.types import block_of
 if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture
 
-TOKENS = [1, 2, 4, 8, 16, 64, 256, 512, 2048]
+TOKENS = [1, 2, 4, 8, 64, 512]
 DISTINCT = 32
 """Rows of weights that differ: quantizing them all takes longer than measuring."""
 

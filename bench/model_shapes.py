@@ -39,8 +39,8 @@ class Shape:
         return self.n_vocab - self.n_special
 
 
-# Those with experts have few layers and a small vocabulary, so that the experts weigh in a step what they do in the whole
-# model: that of Qwen3-30B-A3B has 48 layers of 128 experts, gpt-oss-20b 24 layers.
+# Those with experts have few layers and a small vocabulary, so that experts weigh in a step about what they do in the
+# whole model: Qwen3-30B-A3B has 48 layers of 128 experts, gpt-oss-20b 24 layers.
 SHAPES = {
     "llama-1b": Shape(
         name="Llama-3.2-1B shape", n_layer=16, n_embd=2048, n_ff=8192, n_head=32, n_head_kv=8, head_dim=64,

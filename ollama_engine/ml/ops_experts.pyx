@@ -1,7 +1,7 @@
 """Operations of our own for mixtures of experts, as custom operations of ggml's, which only its CPU backend runs.
 
-Products (csrc/few_experts_op.h) enter a graph as three of them: the first sorts the rows by their experts, the second quantizes the
-activations in that order, the third multiplies. Weighted sums of rows (csrc/weighted_sum_op.h) are one.
+Products (csrc/few_experts_op.h) enter a graph as three of them: the first sorts the rows by their experts, the second
+quantizes the activations in that order, the third multiplies. Weighted sums of rows (csrc/weighted_sum_op.h) are one.
 """
 
 from libc.stdint cimport int64_t
@@ -81,9 +81,9 @@ def mul_mat_id_few(Tensor experts not None, Tensor b not None, Tensor ids not No
     """One matrix for each row, as mul_mat_id: experts [n, m, e] of type q4_K, q6_K, q4_0, q8_0 or mxfp4, b f32
     [n, used or 1, k], ids i32 [used, k] -> f32 [m, used, k].
 
-    Up to 2**22 ids are right; docs/performance.md says how many are fast. Rows may name the same expert, also those of one token. `b` is rounded to 8
-    bits as by mul_mat_id. A row of the result has the same bits whatever the others are, and on every CPU.
-    `instructions`: one of `few_rows_instructions(experts.dtype)`; None takes the last.
+    Up to 2**22 ids are right, few for each expert are fast. Rows may name the same expert, also those of one token. `b`
+    is rounded to 8 bits as by mul_mat_id. A row of the result has the same bits whatever the others are, and on every
+    CPU. `instructions`: one of `few_rows_instructions(experts.dtype)`; None takes the last.
     """
     cdef Graph graph = graph_of(experts, b, ids)
     cdef lib.ggml_tensor *operands[3]
@@ -117,7 +117,8 @@ def weighted_sum(Tensor x not None, Tensor weights not None):
         raise ShapeError(f"weighted_sum: expected f32 with contiguous rows and f32 weights, got {describe(x)} and "
                          f"{describe(weights)}")
     if w.ne[0] != 1 or w.ne[1] != a.ne[1] or w.ne[2] != a.ne[2] or w.ne[3] != 1 or a.ne[3] != 1:
-        raise ShapeError(f"weighted_sum: {describe(x)} takes weights [1, {a.ne[1]}, {a.ne[2]}], got {describe(weights)}")
+        raise ShapeError(f"weighted_sum: {describe(x)} takes weights [1, {a.ne[1]}, {a.ne[2]}], "
+                         f"got {describe(weights)}")
     operands[0], operands[1] = a, w
     return wrap(graph, custom(graph, ne, lib.GGML_TYPE_F32, operands, 2, oe_weighted_sum_op, lib.GGML_N_TASKS_MAX,
                               NULL))

@@ -303,7 +303,8 @@ def flash_attention(env: Env) -> Call:
 
 SOUND: tuple[Callable[[Env], Call], ...] = (
     arithmetic, arithmetic, arithmetic, glu, clamp, sort, view, reshape, permute, cont, cast, copy, concat, repeat,
-    get_rows, set_rows, mul_mat, mul_mat, mul_mat_few, mul_mat_id, mul_mat_id_few, weighted_sum, rope, softmax, flash_attention,
+    get_rows, set_rows, mul_mat, mul_mat, mul_mat_few, mul_mat_id, mul_mat_id_few, weighted_sum, rope, softmax,
+    flash_attention,
     one_row_operand("unary", _activation), one_row_operand("unary", _activation),
     one_row_operand("scale", lambda e: e.rng.choice((0, 1, -0.5, 3)), lambda e: e.rng.choice((0.0, 0.7))),
     *(one_row_operand(name) for name in ("sqr", "sqrt", "log", "sin", "cos", "sum_rows", "mean")),

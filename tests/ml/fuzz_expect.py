@@ -233,7 +233,8 @@ def mul_mat_id(experts: Value, b: Value, ids: Value, instructions: str | None = 
 
 def weighted_sum(x: Value, weights: Value) -> Expected:
     a, w = f64(x), f64(weights)
-    return Expected((a * w).sum(-2)[:, None], tol=1e-5 * (np.abs(a * w).sum(-2)[:, None] + 1) + x.tol * top(w) * a.shape[-2])
+    sizes = np.abs(a * w).sum(-2)[:, None]
+    return Expected((a * w).sum(-2)[:, None], tol=1e-5 * (sizes + 1) + x.tol * top(w) * a.shape[-2])
 
 
 def rope(x: Value, positions: Value, n_dims: int, *, factors: Value | None = None, **options: Any) -> Expected:

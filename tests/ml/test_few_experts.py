@@ -268,7 +268,8 @@ REFUSALS: list[tuple[str, Any, str]] = [
     ("every other expert", lambda c, w: ops.mul_mat_id_few(
         ops.view(w, (256, 4, 2), (w.stride(1), 2 * w.stride(2)), 0), f32(c, 256, 1, 2), i32(c, 2, 2)),
      "must be contiguous"),
-    ("too many ids", lambda c, w: ops.mul_mat_id_few(w, f32(c, 256, 1, 1 << 21), i32(c, 4, 1 << 21)), "more than 4194304"),
+    ("too many ids", lambda c, w: ops.mul_mat_id_few(w, f32(c, 256, 1, 1 << 21), i32(c, 4, 1 << 21)),
+     "more than 4194304"),
     ("computed ids", lambda c, w: ops.mul_mat_id_few(
         w, f32(c, 256, 1, 1), ops.get_rows(c.from_ints([[1, 2]]), c.from_ints([0]))), "row numbers must be an input"),
 ]  # fmt: skip
