@@ -35,7 +35,7 @@ static plan plan_in(const struct ggml_tensor *t, int64_t routes) {
     };
 }
 
-/* Ids are checked before a graph is computed; whoever changes them after that gets a wrong expert, and no other memory. */
+/* Ids are checked before a graph is computed; who changes them after that gets a wrong expert, and no other memory. */
 static int32_t expert_of(const struct ggml_tensor *ids, int64_t route, int64_t experts) {
     const int64_t slot = route % ids->ne[0], token = route / ids->ne[0];
     const int32_t id = *(const int32_t *)((const char *)ids->data + slot * (int64_t)sizeof id +
@@ -96,7 +96,7 @@ static size_t acts_of(const oe_few_kernel *kernel, int64_t k, run of) {
     return (size_t)(of.first * oe_quads_of(kernel, k)) * oe_quad_bytes(kernel);
 }
 
-/* Whether a run is for multiply_one, which takes the blocks of a row by fours: its last ones cost it as much as four. */
+/* Whether a run is for multiply_one, which takes blocks by fours: the rest of a four costs as much as several. */
 static bool is_alone(const oe_few_kernel *kernel, int64_t k, run of) {
     const int64_t blocks = k / kernel->block;
     return of.routes == 1 && kernel->multiply_one && blocks % OE_QUAD == 0;

@@ -22,8 +22,8 @@ int64_t oe_experts_plan_size(int64_t routes, int64_t experts);
 /* Bytes that oe_experts_quantize_op needs as dst. */
 int64_t oe_experts_acts_size(const oe_few_kernel *kernel, int64_t k, int64_t routes);
 
-/* dst i32 [oe_experts_plan_size] from src[0], the ids i32 [used, tokens] with contiguous rows. `experts` is their number,
- * cast to a pointer; ids are below it, or are taken for the nearest that is. For one thread. */
+/* dst i32 [oe_experts_plan_size] from src[0], the ids i32 [used, tokens] with contiguous rows. `experts` is their
+ * number, cast to a pointer; ids are below it, or are taken for the nearest that is. For one thread. */
 void oe_experts_plan_op(struct ggml_tensor *dst, int ith, int nth, void *experts);
 
 /* dst i8 [oe_experts_acts_size] from src[0] f32 [k, 1 or a divisor of used, tokens] with contiguous rows, src[1], the

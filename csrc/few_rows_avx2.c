@@ -246,7 +246,7 @@ INLINE void q80_block(const int n_tile, window w, const oe_act32 *act, __m256 *o
     }
 }
 
-/* -- MXFP4: one byte of exponent and 32 numbers of 4 bits, E2M1 (Open Compute Project 2023) ------------------------- */
+/* -- MXFP4: one byte of exponent and 32 numbers of 4 bits, E2M1 (Open Compute Project 2023) ------------------------ */
 
 /* Two's power of the exponent, halved, as codes are twice the numbers. */
 INLINE __m256 half_power(__m256i exponent) {

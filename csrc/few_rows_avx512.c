@@ -271,7 +271,7 @@ INLINE void q80_block(const int one, const int n_tile, window w, const oe_act32 
     add_simple(one, n_tile, codes, read_half(w), 0, act, out);
 }
 
-/* -- MXFP4: one byte of exponent and 32 numbers of 4 bits, E2M1 (Open Compute Project 2023) ------------------------- */
+/* -- MXFP4: one byte of exponent and 32 numbers of 4 bits, E2M1 (Open Compute Project 2023) ------------------------ */
 
 /* Two's power of the exponent, halved, as codes are twice the numbers. */
 INLINE __m512 half_power(__m512i exponent) {

@@ -18,8 +18,8 @@ static inline oe_taken *oe_taken_behind(const void *data, int64_t size) {
     return (oe_taken *)((end + OE_CACHE_LINE - 1) / OE_CACHE_LINE * OE_CACHE_LINE);
 }
 
-/* A thread's next parts: its portion of what is left, so that most of a matrix is read in long runs, while a thread that
- * is slowed down by what else runs on its CPU finds less to do. False where nothing is left. */
+/* A thread's next parts: its portion of what is left, so that most of a matrix is read in long runs, while a thread
+ * that is slowed down by what else runs on its CPU finds less to do. False where nothing is left. */
 static inline bool oe_take_share(oe_taken *taken, int64_t parts, int nth, int64_t *first, int64_t *last) {
     int64_t at = atomic_load_explicit(taken, memory_order_relaxed), size;
     do {

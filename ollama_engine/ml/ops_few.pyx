@@ -11,7 +11,8 @@ from ollama_engine.errors import ShapeError
 from ollama_engine.ml cimport libggml as lib
 from ollama_engine.ml.libfewrows cimport (
     OE_FEW_AVX2, OE_FEW_AVX512, OE_FEW_MXFP4, OE_FEW_Q4_0, OE_FEW_Q4_K, OE_FEW_Q6_K, OE_FEW_Q8_0, OE_FEW_SCALAR,
-    oe_few_acts_size, oe_few_isa, oe_few_kernel, oe_few_kernel_find, oe_few_multiply_op, oe_few_quantize_op, oe_few_type,
+    oe_few_acts_size, oe_few_isa, oe_few_kernel, oe_few_kernel_find, oe_few_multiply_op, oe_few_quantize_op,
+    oe_few_type,
 )
 from ollama_engine.ml.tensor cimport Graph, Tensor, alive, describe, graph_of, wrap
 from ollama_engine.ml.types cimport check_size, type_of

@@ -13,7 +13,7 @@ PACKED_ROWS = 16
 """Products of K-quants with fewer rows read the packed copy: for more, ggml has a faster kernel for the original."""
 
 
-FEW_ROWS = {"q4_K": 32, "q6_K": 32, "q4_0": 512, "q8_0": 512}
+FEW_ROWS = {"q4_K": 32, "q6_K": 32, "q4_0": 512, "q8_0": 512, "mxfp4": 512}
 """The most rows for which mul_mat_few is faster than ggml's kernels, or as fast; 512 is the most measured."""
 
 
