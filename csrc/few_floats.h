@@ -86,7 +86,7 @@ INLINE void float_tile(const oe_few_type type, const int n_weights, const int n,
         for (int j = 0; j < n; j++) {
             const float total = total16(sum[i][j]);
             if (i >= at.skip) {
-                p->out[(at.row + j) * p->m + at.from + i] = total;
+                oe_few_out(p, at.row + j)[at.from + i] = total;
             }
         }
     }

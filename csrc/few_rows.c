@@ -211,6 +211,21 @@ static void q80_unpack(const uint8_t *p, void *to) {
     memcpy(x->code, p + 2, 32);
 }
 
+/* Two's power of an exponent byte, halved: codes are twice as large as E2M1's numbers, and so whole. */
+static float half_power(uint8_t exponent) {
+    return float_of(exponent < 2 ? 0x00200000u << exponent : (uint32_t)(exponent - 1) << 23);
+}
+
+static void mxfp4_unpack(const uint8_t *p, void *to) {
+    static const int8_t twice[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    simple_block *x = to;
+    x->d = half_power(p[0]);
+    for (int i = 0; i < 16; i++) {
+        x->code[i] = twice[p[1 + i] & 15];
+        x->code[16 + i] = twice[p[1 + i] >> 4];
+    }
+}
+
 static float simple_product(const void *unpacked, const void *to) {
     const simple_block *x = unpacked;
     const oe_act32 *act = to;
@@ -237,7 +252,7 @@ static inline void multiply_tile(const oe_few_product *p, int64_t i, int64_t row
         }
     }
     for (int64_t n = 0; n < n_tile; n++) {
-        p->out[(row + n) * p->m + i] = (sum[n][0] + sum[n][1]) + (sum[n][2] + sum[n][3]);
+        oe_few_out(p, row + n)[i] = (sum[n][0] + sum[n][1]) + (sum[n][2] + sum[n][3]);
     }
 }
 
@@ -265,6 +280,10 @@ static void q40_multiply(const oe_few_product *p, int64_t first, int64_t last) {
 
 static void q80_multiply(const oe_few_product *p, int64_t first, int64_t last) {
     multiply(p, first, last, OE_Q8_0_BYTES, sizeof(oe_act32), q80_unpack, simple_product);
+}
+
+static void mxfp4_multiply(const oe_few_product *p, int64_t first, int64_t last) {
+    multiply(p, first, last, OE_MXFP4_BYTES, sizeof(oe_act32), mxfp4_unpack, simple_product);
 }
 
 /* -- the kernels of this build ------------------------------------------------------------------------------------- */

@@ -26,6 +26,7 @@ typedef enum oe_few_type {
     OE_FEW_Q6_K,
     OE_FEW_Q4_0,
     OE_FEW_Q8_0,
+    OE_FEW_MXFP4,
     OE_FEW_TYPES, /* quantized; those that follow have arrays of their own */
     OE_FEW_F16 = OE_FEW_TYPES,
     OE_FEW_BF16,
@@ -38,6 +39,7 @@ typedef enum oe_few_type {
 #define OE_Q6_K_BYTES 210
 #define OE_Q4_0_BYTES 18
 #define OE_Q8_0_BYTES 34
+#define OE_MXFP4_BYTES 17
 
 typedef enum oe_few_isa { OE_FEW_SCALAR, OE_FEW_AVX2, OE_FEW_AVX_VNNI, OE_FEW_AVX512, OE_FEW_ISAS } oe_few_isa;
 
@@ -56,7 +58,7 @@ typedef struct oe_act256 {
 typedef struct oe_act32 {
     float d;
     int32_t minus8;   /* -8 times the sum of the values, which undoes the offset of Q4_0's codes */
-    int32_t minus128; /* -128 times: the offset that kernels give Q8_0's */
+    int32_t minus128; /* -128 times: the offset that kernels give Q8_0's and MXFP4's */
     int8_t q[32];
 } oe_act32;
 
@@ -68,8 +70,13 @@ typedef struct oe_few_product {
     int64_t blocks;
     int64_t m;
     int64_t rows;
-    float *out;             /* [rows][m] */
+    float *out;             /* rows of m */
+    const int32_t *places;  /* [rows] which row of `out` each row's results go to; NULL: in order */
 } oe_few_product;
+
+static inline float *oe_few_out(const oe_few_product *p, int64_t row) {
+    return p->out + (p->places ? p->places[row] : row) * p->m;
+}
 
 typedef struct oe_few_kernel {
     int64_t block;      /* weights in one block, activations in one of theirs */
@@ -102,6 +109,7 @@ void oe_few_copy16(const float *x, void *act);
         [OE_FEW_Q6_K] = {256, sizeof(oe_act256), oe_few_quantize256, q6k_multiply, one(q6k)},                         \
         [OE_FEW_Q4_0] = {32, sizeof(oe_act32), oe_few_quantize32, q40_multiply, one(q40)},                            \
         [OE_FEW_Q8_0] = {32, sizeof(oe_act32), oe_few_quantize32, q80_multiply, one(q80)},                            \
+        [OE_FEW_MXFP4] = {32, sizeof(oe_act32), oe_few_quantize32, mxfp4_multiply, one(mxfp4)},                       \
     }
 #define OE_FEW_NONE(name) NULL
 

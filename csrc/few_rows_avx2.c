@@ -333,17 +333,66 @@ INLINE void q80_block(const bool one, const int n_tile, window w, const oe_act32
     }
 }
 
+/* -- MXFP4: one byte of exponent and 32 numbers of 4 bits, E2M1 (Open Compute Project 2023) ------------------------ */
+
+/* Two's power of the exponent, halved, as codes are twice the numbers. */
+INLINE __m256 half_power(__m256i exponent) {
+    const __m256i usual = _mm256_slli_epi32(_mm256_sub_epi32(exponent, _mm256_set1_epi32(1)), 23);
+    const __m256i tiny = _mm256_cmpgt_epi32(_mm256_set1_epi32(2), exponent);
+    const __m256i below = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), exponent);
+    return _mm256_castsi256_ps(_mm256_blendv_epi8(usual, below, tiny));
+}
+
+INLINE __m256i pick(__m128i of16, __m256i codes) { return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(of16), codes); }
+
+INLINE void mxfp4_block(const bool one, const int n_tile, window w, const oe_act32 *act, __m256 *out) {
+    __m256i head[4], words[4], codes[8];
+    load_words(w, 0, head);
+    load_words(w, 1, words);
+    const __m256 d = half_power(_mm256_and_si256(head[0], _mm256_set1_epi32(255)));
+    for (int i = 0; i < 4; i++) {
+        codes[i] = low_bits(words[i], 0, 0x0f);
+        codes[4 + i] = low_bits(words[i], 4, 0x0f);
+    }
+#ifdef OE_FEW_VNNI
+    const __m128i twice = _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
+    for (int i = 0; i < 8; i++) {
+        codes[i] = pick(_mm_xor_si128(twice, _mm_set1_epi8((char)0x80)), codes[i]); /* + 128, unsigned */
+    }
+#else
+    const __m128i sizes = _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, 1, 2, 3, 4, 6, 8, 12);
+    const __m128i signs = _mm_setr_epi8(1, 1, 1, 1, 1, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1, -1);
+#endif
+#pragma GCC unroll 8
+    for (int n = 0; n < n_tile; n++) {
+        const oe_act32 *a = act + OE_QUAD * n;
+#ifdef OE_FEW_VNNI
+        const __m256i dot = dot_of(one, codes, &a->minus128, a);
+#else
+        __m256i dot = _mm256_setzero_si256();
+#pragma GCC unroll 8
+        for (int i = 0; i < 8; i++) { /* 8 * 2 * 12 * 127 fits 16 bits */
+            const __m256i q = _mm256_sign_epi8(act_word(one, a->q + 4 * i, a), pick(signs, codes[i]));
+            dot = _mm256_add_epi16(dot, _mm256_maddubs_epi16(pick(sizes, codes[i]), q));
+        }
+        dot = _mm256_madd_epi16(dot, _mm256_set1_epi16(1));
+#endif
+        add_simple(one, a, dot, d, out + n);
+    }
+}
+
 /* -- all rows of activations, in tiles of equal size --------------------------------------------------------------- */
 
 INLINE __m256 total(__m256 s0, __m256 s1, __m256 s2, __m256 s3) {
     return _mm256_add_ps(_mm256_add_ps(s0, s1), _mm256_add_ps(s2, s3));
 }
 
-INLINE void store(const int n_tile, const __m256 (*out)[TILE], int skip, float *to, int64_t m) {
+INLINE void store(const int n_tile, const __m256 (*out)[TILE], int skip, const oe_few_product *p, int64_t row,
+                  int64_t from) {
     for (int n = 0; n < n_tile; n++) {
         float lane[LANES];
         _mm256_storeu_ps(lane, total(out[0][n], out[1][n], out[2][n], out[3][n]));
-        memcpy(to + n * m + skip, lane + skip, (size_t)(LANES - skip) * sizeof *lane);
+        memcpy(oe_few_out(p, row + n) + from + skip, lane + skip, (size_t)(LANES - skip) * sizeof *lane);
     }
 }
 
@@ -362,7 +411,7 @@ INLINE void store(const int n_tile, const __m256 (*out)[TILE], int skip, float *
             }                                                                                                         \
             name##_block(false, n_tile, w, act + b / OE_QUAD * p->rows * OE_QUAD + b % OE_QUAD, out[b % OE_QUAD]);    \
         }                                                                                                             \
-        store(n_tile, out, skip, p->out + row * p->m + from, p->m);                                                   \
+        store(n_tile, out, skip, p, row, from);                                                                       \
     }                                                                                                                 \
     static void name##_any_tile(int n, const oe_few_product *p, int64_t row, int64_t from, int skip) {                \
         switch (n) {                                                                                                  \
@@ -399,6 +448,7 @@ DEFINE_MULTIPLY(q4k, oe_act256, OE_Q4_K_BYTES)
 DEFINE_MULTIPLY(q6k, oe_act256, OE_Q6_K_BYTES)
 DEFINE_MULTIPLY(q40, oe_act32, OE_Q4_0_BYTES)
 DEFINE_MULTIPLY(q80, oe_act32, OE_Q8_0_BYTES)
+DEFINE_MULTIPLY(mxfp4, oe_act32, OE_MXFP4_BYTES)
 
 /* -- a single row of activations ----------------------------------------------------------------------------------- */
 
@@ -446,7 +496,7 @@ INLINE void copy_rest(const oe_few_product *p, size_t group, size_t block_bytes,
         for (; first < last; first += FEW) {                                                                          \
             const int64_t from = first + FEW <= p->m ? first : p->m - FEW;                                            \
             const __m256 out = name##_rows(p, (size_t)from * p->row_bytes, ahead);                                    \
-            store_one(out, (int)(first - from), p->out + from);                                                       \
+            store_one(out, (int)(first - from), oe_few_out(p, 0) + from);                                                   \
         }                                                                                                             \
     }
 
@@ -454,6 +504,7 @@ DEFINE_MULTIPLY_ONE(q4k, oe_act256, OE_Q4_K_BYTES)
 DEFINE_MULTIPLY_ONE(q6k, oe_act256, OE_Q6_K_BYTES)
 DEFINE_MULTIPLY_ONE(q40, oe_act32, OE_Q4_0_BYTES)
 DEFINE_MULTIPLY_ONE(q80, oe_act32, OE_Q8_0_BYTES)
+DEFINE_MULTIPLY_ONE(mxfp4, oe_act32, OE_MXFP4_BYTES)
 
 #define ONE(name) name##_multiply_one
 const oe_few_kernel KERNELS[OE_FEW_TYPES] = OE_FEW_KERNELS(ONE);

@@ -6,6 +6,7 @@ itself: that happens in `Context.compute()`.
 
 from __future__ import annotations
 
+from ollama_engine.ml.ops_experts import mul_mat_id_few, weighted_sum
 from ollama_engine.ml.ops_few import mul_mat_few
 from ollama_engine.ml.ops_math import (
     argsort,
@@ -58,6 +59,7 @@ __all__ = [
     "mul_mat",
     "mul_mat_few",
     "mul_mat_id",
+    "mul_mat_id_few",
     "permute",
     "repeat",
     "reshape",
@@ -74,4 +76,5 @@ __all__ = [
     "transpose",
     "unary",
     "view",
+    "weighted_sum",
 ]

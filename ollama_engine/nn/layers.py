@@ -19,6 +19,7 @@ FEW_ROWS = {
         "q6_K": range(1, 33),
         "q4_0": range(1, 513),
         "q8_0": range(1, 513),
+        "mxfp4": range(1, 513),
         "f16": range(1, 7),
         "bf16": range(1, 5),
     },

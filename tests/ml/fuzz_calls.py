@@ -231,6 +231,21 @@ def mul_mat_id(env: Env) -> Call:
     return Call("mul_mat_id", [env.make(dtype, (n, env.rng.randint(1, 18), experts)), b, ids])
 
 
+def mul_mat_id_few(env: Env) -> Call:
+    dtype = env.rng.choice(("q4_K", "q6_K", "q4_0", "q8_0", "mxfp4"))
+    n, m, experts = unit_of(dtype)[1] * env.rng.randint(1, 5), env.rng.randint(1, 40), env.rng.randint(1, 6)
+    used, rows = env.rng.randint(1, 8), env.rng.choice((1, 2, 5, 20))
+    ids = env.make("i32", (used, rows), limit=experts)
+    b = env.make("f32", (n, env.rng.choice((1, used)), rows), graph=True)
+    return Call("mul_mat_id_few", [env.make(dtype, (n, m, experts)), b, ids])
+
+
+def weighted_sum(env: Env) -> Call:
+    rows, n = env.rng.randint(1, 9), env.rng.choice((1, 2, 7))
+    x = env.operand("f32", (env.rng.choice((1, 5, 255, 257, 700)), rows, n), graph=True, odd=0.1)
+    return Call("weighted_sum", [x, env.make("f32", (1, rows, n))])
+
+
 def rope(env: Env) -> Call:
     d, heads, n = 2 * env.rng.randint(1, 20), env.rng.randint(1, 5), env.rng.randint(1, 6)
     x = env.operand(
@@ -290,7 +305,8 @@ def flash_attention(env: Env) -> Call:
 
 SOUND: tuple[Callable[[Env], Call], ...] = (
     arithmetic, arithmetic, arithmetic, glu, clamp, sort, view, reshape, permute, cont, cast, copy, concat, repeat,
-    get_rows, set_rows, mul_mat, mul_mat, mul_mat_few, mul_mat_id, rope, softmax, flash_attention,
+    get_rows, set_rows, mul_mat, mul_mat, mul_mat_few, mul_mat_id, mul_mat_id_few, weighted_sum, rope, softmax,
+    flash_attention,
     one_row_operand("unary", _activation), one_row_operand("unary", _activation),
     one_row_operand("scale", lambda e: e.rng.choice((0, 1, -0.5, 3)), lambda e: e.rng.choice((0.0, 0.7))),
     *(one_row_operand(name) for name in ("sqr", "sqrt", "log", "sin", "cos", "sum_rows", "mean")),

@@ -222,13 +222,19 @@ def mul_mat(a: Value, b: Value, precise: bool = False) -> Expected:
     return Expected(ref.mul_mat(x, y), tol=error + 1e-5 + (b.tol * top(x) + a.tol * top(y)) * x.shape[-1])
 
 
-def mul_mat_id(experts: Value, b: Value, ids: Value) -> Expected:
+def mul_mat_id(experts: Value, b: Value, ids: Value, instructions: str | None = None) -> Expected:
     x, y = f64(experts), f64(b)
     sizes = ref.mul_mat_id(
         np.linalg.norm(x, axis=-1, keepdims=True), np.linalg.norm(y, axis=-1, keepdims=True), ids.array
     )
     error = ROUNDING.get(experts.dtype, QUANTIZED_ROUNDING) * sizes
     return Expected(ref.mul_mat_id(x, y, ids.array), tol=error + 1e-5 + b.tol * top(x) * x.shape[-1])
+
+
+def weighted_sum(x: Value, weights: Value) -> Expected:
+    a, w = f64(x), f64(weights)
+    sizes = np.abs(a * w).sum(-2)[:, None]
+    return Expected((a * w).sum(-2)[:, None], tol=1e-5 * (sizes + 1) + x.tol * top(w) * a.shape[-2])
 
 
 def rope(x: Value, positions: Value, n_dims: int, *, factors: Value | None = None, **options: Any) -> Expected:
@@ -267,6 +273,7 @@ EXPECT: dict[str, Callable[..., Expected]] = {
     "rms_norm": rms_norm, "layer_norm": layer_norm, "l2_norm": l2_norm, "sum_rows": sum_rows, "mean": mean,
     "argsort": argsort, "top_k": top_k, "view": view, "reshape": reshape, "permute": permute, "transpose": transpose,
     "cont": cont, "cast": cast, "copy": copy, "concat": concat, "repeat": repeat, "get_rows": get_rows,
-    "set_rows": set_rows, "mul_mat": mul_mat, "mul_mat_few": mul_mat, "mul_mat_id": mul_mat_id, "rope": rope,
+    "set_rows": set_rows, "mul_mat": mul_mat, "mul_mat_few": mul_mat, "mul_mat_id": mul_mat_id,
+    "mul_mat_id_few": mul_mat_id, "weighted_sum": weighted_sum, "rope": rope,
     "softmax": softmax, "flash_attention": flash_attention,
 }  # fmt: skip
