@@ -72,7 +72,6 @@ const oe_few_kernel *oe_few_kernel_find(oe_few_type type, oe_few_isa isa, int64_
 
 /* -- shared by the kernels' files ---------------------------------------------------------------------------------- */
 
-float oe_f16_to_f32(uint16_t half);
 uint16_t oe_f32_to_f16(float x);
 
 void oe_few_quantize256(const float *x, void *act);

@@ -1,16 +1,12 @@
 #include "few_rows_op.h"
 
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <string.h>
 
 #include "ggml.h"
+#include "shares.h"
 
 #define LINE 64 /* bytes of a cache line */
-
-/* Groups of weight rows that are taken, and beyond their number, threads that have gone away. It has a cache line of its
- * own behind the activations, and is 0 between products. */
-typedef _Atomic int64_t counter;
 
 static int64_t quads_of(const oe_few_kernel *kernel, int64_t k) {
     return (k / kernel->block + OE_QUAD - 1) / OE_QUAD;
@@ -24,9 +20,10 @@ int64_t oe_few_acts_size(const oe_few_kernel *kernel, int64_t k, int64_t rows) {
     return acts_bytes(kernel, k, rows) + 2 * LINE;
 }
 
-static counter *taken_groups(const oe_few_kernel *kernel, const struct ggml_tensor *acts, int64_t k, int64_t rows) {
+/* Of groups of weight rows; behind the activations. */
+static oe_shares *taken_groups(const oe_few_kernel *kernel, const struct ggml_tensor *acts, int64_t k, int64_t rows) {
     const uintptr_t end = (uintptr_t)acts->data + (uintptr_t)acts_bytes(kernel, k, rows);
-    return (counter *)((end + LINE - 1) / LINE * LINE);
+    return (oe_shares *)((end + LINE - 1) / LINE * LINE);
 }
 
 /* Words side by side that are in the same place of their blocks. */
@@ -71,21 +68,6 @@ void oe_few_quantize_op(struct ggml_tensor *dst, int ith, int nth, void *userdat
     }
 }
 
-/* A thread's next groups: its part of what is left, so that most of a matrix is read in long runs, while a thread that is
- * slowed down by what else runs on its CPU finds less to do. */
-static bool take_share(counter *taken, int64_t groups, int nth, int64_t *first, int64_t *last) {
-    int64_t at = atomic_load_explicit(taken, memory_order_relaxed), size;
-    do {
-        if (at >= groups) {
-            return false;
-        }
-        size = (groups - at + nth - 1) / nth;
-    } while (!atomic_compare_exchange_weak_explicit(taken, &at, at + size, memory_order_relaxed, memory_order_relaxed));
-    *first = at;
-    *last = at + size;
-    return true;
-}
-
 void oe_few_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
     const oe_few_kernel *kernel = userdata;
     const struct ggml_tensor *weights = dst->src[0], *acts = dst->src[1];
@@ -101,14 +83,12 @@ void oe_few_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *userdat
     void (*const multiply)(const oe_few_product *p, int64_t first, int64_t last) =
         product.rows == 1 && kernel->multiply_one ? kernel->multiply_one : kernel->multiply;
     const int64_t groups = (product.m + OE_FEW_GROUP - 1) / OE_FEW_GROUP;
-    counter *taken = taken_groups(kernel, acts, weights->ne[0], product.rows);
+    oe_shares *taken = taken_groups(kernel, acts, weights->ne[0], product.rows);
     int64_t first, last;
     (void)ith;
-    while (take_share(taken, groups, nth, &first, &last)) {
+    while (oe_shares_take(taken, groups, nth, &first, &last)) {
         const int64_t end = last * OE_FEW_GROUP;
         multiply(&product, first * OE_FEW_GROUP, end < product.m ? end : product.m);
     }
-    if (atomic_fetch_add_explicit(taken, 1, memory_order_relaxed) == groups + nth - 1) { /* the last to go away */
-        atomic_store_explicit(taken, 0, memory_order_relaxed);
-    }
+    oe_shares_leave(taken, groups, nth);
 }

@@ -7,6 +7,7 @@ itself: that happens in `Context.compute()`.
 from __future__ import annotations
 
 from ollama_engine.ml.ops_few import mul_mat_few
+from ollama_engine.ml.ops_listed import listed_attention
 from ollama_engine.ml.ops_math import (
     argsort,
     clamp,
@@ -53,6 +54,7 @@ __all__ = [
     "glu",
     "l2_norm",
     "layer_norm",
+    "listed_attention",
     "log",
     "mean",
     "mul_mat",
