@@ -61,9 +61,7 @@ def medians(runs: list[Figures]) -> Figures:
     return Figures(**{key: statistics.median(row[key] for row in rows) for key in rows[0]})
 
 
-def compare(
-    model: str, prompt: int, generate: int, threads: int, repetitions: int, depth: int = 0
-) -> dict[str, Any]:
+def compare(model: str, prompt: int, generate: int, threads: int, repetitions: int, depth: int = 0) -> dict[str, Any]:
     tool("llama-bench")  # builds it now rather than in the middle of the runs
     ours, peer = [], []
     for i in range(repetitions):

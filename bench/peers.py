@@ -41,7 +41,9 @@ def parser() -> argparse.ArgumentParser:
     against.add_argument("model", metavar="MODEL")
     against.add_argument("-p", type=int, default=512, metavar="TOKENS", help="prompt length")
     against.add_argument("-n", type=int, default=128, metavar="TOKENS", help="tokens to generate")
-    against.add_argument("-d", type=int, default=0, metavar="TOKENS", help="of context that is there before (one stream)")
+    against.add_argument(
+        "-d", type=int, default=0, metavar="TOKENS", help="of context that is there before (one stream)"
+    )
     against.add_argument("--parallel", type=widths, metavar="N,N", help="numbers of streams served at once")
     against.add_argument("-t", type=int, default=os.cpu_count() or 1, metavar="THREADS")
     against.add_argument("-r", type=int, default=3, metavar="ROUNDS")

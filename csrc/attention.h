@@ -56,8 +56,8 @@ typedef struct oe_attention_piece {
 
 typedef struct oe_attention_kernel {
     void (*attend)(const oe_attention_piece *piece);
-    /* out[dim] of one query head from its parts in n <= OE_PIECES pieces, `stride` floats apart. `sink`, unless NULL, is
-     * a score that has no value. */
+    /* out[dim] of one query head from its parts in n <= OE_PIECES pieces, `stride` floats apart. `sink`, unless NULL,
+     * is a score that has no value. */
     void (*join)(const float *partial, int64_t stride, int64_t n, const float *sink, int64_t dim, float *out);
 } oe_attention_kernel;
 

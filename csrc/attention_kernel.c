@@ -57,7 +57,9 @@ INLINE lanes load(const int type, const char *cell, int64_t i, int64_t count) {
     return load_whole(type, rest, 0);
 }
 
-INLINE const char *cell_of(const oe_attention_side *side, int32_t cell) { return side->data + side->cell * (size_t)cell; }
+INLINE const char *cell_of(const oe_attention_side *side, int32_t cell) {
+    return side->data + side->cell * (size_t)cell;
+}
 
 INLINE void prefetch(const oe_attention_side *side, int32_t cell) {
     const char *at = cell_of(side, cell);

@@ -1,5 +1,5 @@
-/* Attention over listed cells (attention.h) as operations of ggml's graphs: callbacks for ggml_custom_4d, run by the CPU
- * backend's threads. The first one cuts the lists into pieces, once for all layers that read the same lists. */
+/* Attention over listed cells (attention.h) as operations of ggml's graphs: callbacks for ggml_custom_4d, run by the
+ * CPU backend's threads. The first one cuts the lists into pieces, once for all layers that read the same lists. */
 #ifndef OE_ATTENTION_OP_H
 #define OE_ATTENTION_OP_H
 

@@ -1,8 +1,8 @@
 """Causal cache: every token attends to the earlier tokens of its sequence: all, or those of a window or chunk.
 
 Everything that changes from step to step is an input of the graph: the cells that the batch's tokens go to, and what
-its rows see, as lists of cells or as a mask. So one graph serves as long as the number of tokens stays the same, and the
-room of the lists or the cells that the mask spans.
+its rows see, as lists of cells or as a mask. So one graph serves as long as the number of tokens stays the same, and
+the room of the lists or the cells that the mask spans.
 """
 
 from __future__ import annotations

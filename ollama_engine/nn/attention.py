@@ -20,9 +20,7 @@ def attention(
     heads, n = query.dim(1), query.dim(2)
     rows = ops.permute(query, 0, 2, 1, 3)
     if isinstance(seen, CellLists):
-        out = ops.listed_attention(
-            rows, keys, values, seen.parts, seen.cells, scale, softcap=softcap, sinks=sinks
-        )
+        out = ops.listed_attention(rows, keys, values, seen.parts, seen.cells, scale, softcap=softcap, sinks=sinks)
         return ops.reshape(out, out.dim(0) * heads, n)
     if cache.flash_attention:
         out = ops.flash_attention(rows, keys, values, seen, scale, softcap=softcap, sinks=sinks)

@@ -243,7 +243,7 @@ class Executor:
             if n_outputs:
                 ctx.forward(logits)
             else:
-                # What the cache was given is all there is to compute; what the last layer sees is written, but not read.
+                # What the cache was given is all there is to compute; what its rows see is written, but not read.
                 ctx.expand(*seen_inputs(self._cache.get()[2]))
         except BaseException:
             ctx.close()

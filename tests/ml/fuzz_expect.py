@@ -262,9 +262,9 @@ def flash_attention(q: Value, k: Value, v: Value, mask: Value | None = None, sca
 
 def listed_attention(q: Value, k: Value, v: Value, parts: Value, cells: Value, scale: float = 1.0, *,
                      softcap: float = 0.0, sinks: Value | None = None, **_: object) -> Expected:  # fmt: skip
-    out = ref.listed_attention(f64(q), f64(k), f64(v), parts.array.reshape(-1, 2), cells.array.reshape(-1), float(scale),
-                               softcap=float(softcap), sinks=None if sinks is None else f64(sinks))  # fmt: skip
     queries, keys = f64(q), f64(k)
+    out = ref.listed_attention(queries, keys, f64(v), parts.array.reshape(-1, 2), cells.array.reshape(-1), float(scale),
+                               softcap=float(softcap), sinks=None if sinks is None else f64(sinks))  # fmt: skip
     largest = np.linalg.norm(queries, axis=-1).max() * np.linalg.norm(keys, axis=-1).max() * abs(float(scale))
     scores = 1e-6 * largest + q.tol * top(keys) * keys.shape[-1] + 1e-5
     return Expected(out, tol=top(f64(v)) * (1e-5 + min(2.0, 4 * scores)) + 1e-5)

@@ -208,7 +208,7 @@ def listed_attention(
     q: Array, k: Array, v: Array, parts: NDArray, cells: NDArray, scale: float = 1.0, *, softcap: float = 0.0,
     sinks: Array | None = None,
 ) -> Array:  # fmt: skip
-    """q [1, heads, rows, d], k, v [1, kv_heads, cells, d] -> [1, rows, heads, dv]: each row over the cells listed for it."""
+    """q [1, heads, rows, d], k, v [1, kv_heads, cells, d] -> [1, rows, heads, dv], over the cells of each row."""
     out = np.zeros((1, q.shape[2], q.shape[1], v.shape[3]))
     for row, (begin, end) in enumerate(parts):
         listed = cells[begin:end]

@@ -234,7 +234,7 @@ def test_every_instruction_set_gives_the_same_bits(backend: Backend, dtype: str,
     if dtype == "q8_0" and shape.dim % 32:
         return
     shape = replace(shape, n_cells=70)
-    lists = some_lists(shape.n_cells)[1:] + [list(range(70))]
+    lists = [*some_lists(shape.n_cells)[1:], list(range(70))]
     given = numbers(shape, len(lists))
     expected = attend(backend, shape, dtype, given, lists, "scalar").tobytes()
     for name in listed_attention_instructions(dtype):
@@ -354,7 +354,12 @@ def test_refusals(backend: Backend, changed: dict[str, Any], said: str) -> None:
 
 @pytest.mark.parametrize(
     ("parts", "cells"),
-    [([[0, 6], [0, 1]], [0, 1, 2, 3, 4]), ([[-1, 2], [0, 1]], [0, 1, 2]), ([[0, 1], [0, 1]], [9]), ([[0, 1]] * 2, [-1])],
+    [
+        ([[0, 6], [0, 1]], [0, 1, 2, 3, 4]),
+        ([[-1, 2], [0, 1]], [0, 1, 2]),
+        ([[0, 1], [0, 1]], [9]),
+        ([[0, 1]] * 2, [-1]),
+    ],
 )
 def test_numbers_out_of_range(backend: Backend, parts: Any, cells: Any) -> None:
     with pytest.raises(ShapeError, match="row numbers are"):
