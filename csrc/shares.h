@@ -10,8 +10,8 @@
  * between operations. */
 typedef _Atomic int64_t oe_shares;
 
-/* A thread's next things, first .. last - 1: its part of what is left, so that most is done in long runs, while a thread
- * that is slowed down by what else runs on its CPU finds less to do. */
+/* A thread's next things, first .. last - 1: its part of what is left, so that most is done in long runs, while a
+ * thread that is slowed down by what else runs on its CPU finds less to do. */
 static inline bool oe_shares_take(oe_shares *taken, int64_t things, int nth, int64_t *first, int64_t *last) {
     int64_t at = atomic_load_explicit(taken, memory_order_relaxed), size;
     do {

@@ -131,9 +131,9 @@ def listed_attention(Tensor q not None, Tensor k not None, Tensor v not None, Te
                      Tensor cells not None, scale=1.0, *, softcap=0.0, Tensor sinks=None, str instructions=None):
     """softmax(softcap(q k * scale)) v over the cells that are listed for each row, and no others.
 
-    q f32 [d, rows, heads], k [d, n, kv_heads], v [dv, n, kv_heads] (both f32, f16, bf16 or q8_0), cells i32 [m] below n,
-    parts i32 [2, rows]: row i sees cells[parts[i][0]] to before cells[parts[i][1]], in that order; 0 where that is none.
-    sinks f32 [heads] as for flash_attention. -> f32 [dv, heads, rows]. kv_heads divides heads. A row of the result has
+    q f32 [d, rows, heads], k [d, n, kv_heads], v [dv, n, kv_heads] (both f32, f16, bf16 or q8_0), cells i32 [m] below
+    n, parts i32 [2, rows]: row i sees cells[parts[i][0]] to before cells[parts[i][1]], in that order; 0 where that is
+    none. sinks f32 [heads] as for flash_attention. -> f32 [dv, heads, rows]. kv_heads divides heads. A row of the result has
     the same bits wherever its cells lie, whatever the other rows are, and on every CPU. `instructions`: one of
     `listed_attention_instructions(k.dtype)`; None takes the last.
     """
