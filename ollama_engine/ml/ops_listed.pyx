@@ -133,9 +133,9 @@ def listed_attention(Tensor q not None, Tensor k not None, Tensor v not None, Te
 
     q f32 [d, rows, heads], k [d, n, kv_heads], v [dv, n, kv_heads] (both f32, f16, bf16 or q8_0), cells i32 [m] below
     n, parts i32 [2, rows]: row i sees cells[parts[i][0]] to before cells[parts[i][1]], in that order; 0 where that is
-    none. sinks f32 [heads] as for flash_attention. -> f32 [dv, heads, rows]. kv_heads divides heads. A row of the result has
-    the same bits wherever its cells lie, whatever the other rows are, and on every CPU. `instructions`: one of
-    `listed_attention_instructions(k.dtype)`; None takes the last.
+    none. sinks f32 [heads] as for flash_attention. -> f32 [dv, heads, rows]. kv_heads divides heads. A row of the
+    result has the same bits wherever its cells lie, whatever the other rows are, and on every CPU. `instructions`: one
+    of `listed_attention_instructions(k.dtype)`; None takes the last.
     """
     cdef float factor = finite(scale, "listed_attention", "scale"), cap = finite(softcap, "listed_attention", "softcap")
     if cap < 0:
