@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "f16.h"
+
 void oe_few_copy16(const float *x, void *act) { memcpy(act, x, 16 * sizeof *x); }
 
 typedef struct vec16 {

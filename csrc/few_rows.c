@@ -8,6 +8,7 @@
 #endif
 
 #include "clones.h"
+#include "f16.h"
 
 /* -- f16 ----------------------------------------------------------------------------------------------------------- */
 
@@ -21,15 +22,6 @@ static float float_of(uint32_t bits) {
     float x;
     memcpy(&x, &bits, sizeof x);
     return x;
-}
-
-float oe_f16_to_f32(uint16_t half) {
-    const uint32_t sign = (uint32_t)(half & 0x8000u) << 16, exponent = (half >> 10) & 0x1fu, mantissa = half & 0x3ffu;
-    if (exponent == 0) {
-        const float small = (float)mantissa * 0x1p-24f;
-        return sign ? -small : small;
-    }
-    return float_of(sign | (exponent == 31 ? 0x7f800000u : (exponent + 112) << 23) | mantissa << 13);
 }
 
 /* Rounds to nearest, ties to even, as the instructions do. */

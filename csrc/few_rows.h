@@ -95,7 +95,6 @@ bool oe_few_compared(oe_few_isa isa);
 
 /* -- shared by the kernels' files ---------------------------------------------------------------------------------- */
 
-float oe_f16_to_f32(uint16_t half);
 uint16_t oe_f32_to_f16(float x);
 
 void oe_few_quantize256(const float *x, void *act);

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ollama_engine.ml.ops_experts import mul_mat_id_few, weighted_sum
 from ollama_engine.ml.ops_few import mul_mat_few
+from ollama_engine.ml.ops_listed import listed_attention
 from ollama_engine.ml.ops_math import (
     argsort,
     clamp,
@@ -54,6 +55,7 @@ __all__ = [
     "glu",
     "l2_norm",
     "layer_norm",
+    "listed_attention",
     "log",
     "mean",
     "mul_mat",

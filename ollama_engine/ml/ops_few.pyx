@@ -89,8 +89,8 @@ cdef int _check(Tensor a, Tensor b) except -1:
     cdef lib.ggml_tensor *x = a.ptr
     cdef lib.ggml_tensor *y = b.ptr
     if <int>x.type not in _KINDS:
-        raise ShapeError(f"mul_mat_few: the weight must be q4_K, q6_K, q4_0, q8_0, mxfp4, f16 or bf16, got {describe(a)}; "
-                         "use mul_mat")
+        raise ShapeError(f"mul_mat_few: the weight must be q4_K, q6_K, q4_0, q8_0, mxfp4, f16 or bf16, "
+                         f"got {describe(a)}; use mul_mat")
     if x.ne[0] % SHORTEST:
         raise ShapeError(f"mul_mat_few: rows of {describe(a)} must be a multiple of {SHORTEST} long; use mul_mat")
     if x.nb[0] != lib.ggml_type_size(x.type) or x.nb[0] > x.nb[1]:

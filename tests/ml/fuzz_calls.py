@@ -303,10 +303,28 @@ def flash_attention(env: Env) -> Call:
     return Call("flash_attention", [q, k, v], kwargs)
 
 
+def listed_attention(env: Env) -> Call:
+    kind = env.rng.choice(("f32", "f16", "bf16", "q8_0"))
+    d, dv = (32 * env.rng.randint(1, 2) if unit_of(kind)[1] > 1 else env.rng.randint(1, 40) for _ in range(2))
+    kv_heads, rows, keys = env.rng.randint(1, 3), env.rng.randint(1, 5), env.rng.choice((1, 9, 70, 600))
+    heads, room = kv_heads * env.rng.randint(1, 9), env.rng.randint(1, 700)
+    parts = np.sort(env.numbers.integers(0, room + 1, (rows, 2)), axis=1).astype(np.int32)
+    kwargs: dict[str, Any] = {"scale": 1 / math.sqrt(d)}
+    if env.rng.random() < 0.2:
+        kwargs["softcap"] = env.rng.choice((5.0, 30.0))
+    if env.rng.random() < 0.2:
+        kwargs["sinks"] = env.make("f32", (heads,))
+    return Call("listed_attention", [
+        env.operand("f32", (d, rows, heads), graph=True, odd=0.1), env.make(kind, (d, keys, kv_heads)),
+        env.make(kind, (dv, keys, kv_heads)), env.make("i32", (2, rows), data=parts.reshape(-1)),
+        env.make("i32", (room,), limit=keys),
+    ], kwargs)  # fmt: skip
+
+
 SOUND: tuple[Callable[[Env], Call], ...] = (
     arithmetic, arithmetic, arithmetic, glu, clamp, sort, view, reshape, permute, cont, cast, copy, concat, repeat,
     get_rows, set_rows, mul_mat, mul_mat, mul_mat_few, mul_mat_id, mul_mat_id_few, weighted_sum, rope, softmax,
-    flash_attention,
+    flash_attention, listed_attention,
     one_row_operand("unary", _activation), one_row_operand("unary", _activation),
     one_row_operand("scale", lambda e: e.rng.choice((0, 1, -0.5, 3)), lambda e: e.rng.choice((0.0, 0.7))),
     *(one_row_operand(name) for name in ("sqr", "sqrt", "log", "sin", "cos", "sum_rows", "mean")),

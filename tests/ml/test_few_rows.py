@@ -8,6 +8,7 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from ollama_engine.errors import ShapeError
 from ollama_engine.ml import ops
@@ -20,6 +21,7 @@ from ollama_engine.ml.tensor import Tensor
 from tests.ml.few_weights import (
     FLOAT_KERNELS,
     KERNELS,
+    QUANTIZED,
     QUANTIZED_KERNELS,
     TYPES,
     Bytes,
