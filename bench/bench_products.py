@@ -1,5 +1,5 @@
-"""Which kernel is the fastest for a product of quantized weights with few rows of activations? ggml's mul_mat on the
-weights as they lie in the file, the same on its packed copy, and mul_mat_few; one thread, random values.
+"""Which kernel is the fastest for a product with few rows of activations? ggml's mul_mat on the weights as they lie in
+the file, the same on its packed copy, and mul_mat_few; one thread, random values.
 
 The borders in `nn/layers.py` come from here. Groups are one shape, type and number of rows; within one the kernels
 compare. Run: `python -m pytest bench/bench_products.py --benchmark-enable --benchmark-group-by=group`.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 ROWS = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 256]
 SHAPES = [(2048, 8192), (2048, 2048), (8192, 2048)]
-TYPES = ["q4_K", "q6_K", "q4_0", "q8_0"]
+TYPES = ["q4_K", "q6_K", "q4_0", "q8_0", "mxfp4", "f16", "bf16"]
 DISTINCT = 32
 """Rows of weights that differ: quantizing them all takes longer than measuring."""
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import string
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import gguf
@@ -22,45 +22,9 @@ import numpy as np
 from gguf import GGMLQuantizationType as QuantType
 from numpy.typing import NDArray
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for when this file is run as a program
 
-@dataclass(frozen=True)
-class Shape:
-    """A llama-like decoder; sizes have the meaning of the GGUF keys."""
-
-    name: str
-    n_layer: int
-    n_embd: int
-    n_ff: int
-    n_head: int
-    n_head_kv: int
-    head_dim: int
-    n_vocab: int
-    n_ctx: int
-    rope_base: float
-    norm_eps: float
-    bos: int
-    eos: int
-    n_special: int
-    qkv_bias: bool = False
-    rope_factor: float | None = None
-
-    @property
-    def n_text_tokens(self) -> int:
-        return self.n_vocab - self.n_special
-
-
-SHAPES = {
-    "llama-1b": Shape(
-        name="Llama-3.2-1B shape", n_layer=16, n_embd=2048, n_ff=8192, n_head=32, n_head_kv=8, head_dim=64,
-        n_vocab=128256, n_ctx=131072, rope_base=500000.0, norm_eps=1e-5, bos=128000, eos=128001, n_special=256,
-        rope_factor=32.0,
-    ),
-    "qwen-0.5b": Shape(
-        name="Qwen2.5-0.5B shape", n_layer=24, n_embd=896, n_ff=4864, n_head=14, n_head_kv=2, head_dim=64,
-        n_vocab=151936, n_ctx=32768, rope_base=1000000.0, norm_eps=1e-6, bos=151643, eos=151645, n_special=293,
-        qkv_bias=True,
-    ),
-}  # fmt: skip
+from bench.model_shapes import SHAPES, Shape, tensor_shapes
 
 # Preset -> (type of matrices, general.file_type).
 PRESETS = {
@@ -70,6 +34,7 @@ PRESETS = {
     "q8_0": (QuantType.Q8_0, 7),
     "q4_0": (QuantType.Q4_0, 2),
     "q4_k_m": (QuantType.Q4_K, 15),
+    "mxfp4": (QuantType.Q8_0, 38),  # the experts alone are MXFP4
 }
 # Where rows do not divide into blocks of 256.
 FALLBACK = {QuantType.Q4_K: QuantType.Q5_0, QuantType.Q6_K: QuantType.Q8_0}
@@ -78,37 +43,20 @@ FALLBACK = {QuantType.Q4_K: QuantType.Q5_0, QuantType.Q6_K: QuantType.Q8_0}
 # -- which tensors, of which type --------------------------------------------------------------------------------------
 
 
-def tensor_shapes(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """(name, numpy shape) in the order of the file; the output is tied to the embedding."""
-    q, kv = shape.n_head * shape.head_dim, shape.n_head_kv * shape.head_dim
-    yield "token_embd.weight", (shape.n_vocab, shape.n_embd)
-    if shape.rope_factor is not None:
-        yield "rope_freqs.weight", (shape.head_dim // 2,)
-    for i in range(shape.n_layer):
-        block = f"blk.{i}."
-        yield block + "attn_norm.weight", (shape.n_embd,)
-        for name, rows in (("attn_q", q), ("attn_k", kv), ("attn_v", kv)):
-            yield f"{block}{name}.weight", (rows, shape.n_embd)
-            if shape.qkv_bias:
-                yield f"{block}{name}.bias", (rows,)
-        yield block + "attn_output.weight", (shape.n_embd, q)
-        yield block + "ffn_norm.weight", (shape.n_embd,)
-        yield block + "ffn_gate.weight", (shape.n_ff, shape.n_embd)
-        yield block + "ffn_up.weight", (shape.n_ff, shape.n_embd)
-        yield block + "ffn_down.weight", (shape.n_embd, shape.n_ff)
-    yield "output_norm.weight", (shape.n_embd,)
-
-
 def tensor_type(preset: str, shape: Shape, name: str, dims: tuple[int, ...]) -> QuantType:
-    """The type that llama.cpp's `preset` gives to a tensor: vectors stay f32, some matrices get more bits."""
+    """The type that llama.cpp's `preset` gives to a tensor: vectors and routers stay f32, some matrices get more bits.
+    (Both embedding and output get more where they are two: the output alone counts for speed.)
+    """
     kind = PRESETS[preset][0]
-    if len(dims) == 1:
+    if len(dims) == 1 or name.endswith(".bias") or ".ffn_gate_inp." in name:
         return QuantType.F32
+    if preset == "mxfp4" and len(dims) == 3:
+        return QuantType.MXFP4
     quantized = kind not in (QuantType.F32, QuantType.F16, QuantType.BF16)
-    tied_output = name == "token_embd.weight"
-    if tied_output and quantized and kind is not QuantType.Q8_0:
+    is_output = name in ("token_embd.weight", "output.weight")
+    if is_output and quantized and kind is not QuantType.Q8_0:
         kind = QuantType.Q6_K
-    if preset == "q4_k_m" and (".attn_v." in name or ".ffn_down." in name):
+    if preset == "q4_k_m" and (".attn_v." in name or ".ffn_down" in name):
         kind = QuantType.Q6_K if _more_bits(int(name.split(".")[1]), shape.n_layer) else kind
     block = gguf.GGML_QUANT_SIZES[kind][0]
     return FALLBACK[kind] if dims[-1] % block else kind
@@ -124,7 +72,7 @@ def _more_bits(layer: int, n_layer: int) -> bool:
 
 def random_tensor(rng: np.random.Generator, name: str, dims: tuple[int, ...], kind: QuantType) -> NDArray[Any]:
     """Matrices of variance 1 / row length, as the bytes or numbers that the file stores."""
-    if len(dims) == 1:
+    if len(dims) == 1 or name.endswith(".bias"):
         mean = 1.0 if "norm" in name else 0.0
         return (mean + 0.1 * rng.standard_normal(dims, dtype=np.float32)).astype(np.float32)
     deviation = dims[-1] ** -0.5
@@ -152,18 +100,22 @@ _LAYOUT = {
     QuantType.Q4_K: (0, 258.0),
     QuantType.Q6_K: (208, 1366.0),
 }
+_MXFP4_DEVIATION = 2.92  # of 0, .5, 1, 1.5, 2, 3, 4 and 6, and their negatives
 
 
 def _random_blocks(rng: np.random.Generator, dims: tuple[int, ...], kind: QuantType, deviation: float) -> NDArray[Any]:
     block, size = gguf.GGML_QUANT_SIZES[kind]
-    n_blocks = dims[0] * dims[1] // block
+    n_blocks = math.prod(dims) // block
     blocks = np.frombuffer(bytearray(rng.bytes(n_blocks * size)), np.uint8).reshape(n_blocks, size)
+    if kind is QuantType.MXFP4:  # one byte, the exponent of a power of two
+        blocks[:, 0] = 127 + round(math.log2(deviation / _MXFP4_DEVIATION))
+        return blocks.reshape(*dims[:-1], -1)
     at, unit = _LAYOUT[kind]
     scale = np.float16(deviation / unit)
     blocks[:, at : at + 2] = np.frombuffer(scale.tobytes(), np.uint8)
     if kind is QuantType.Q4_K:
         blocks[:, 2:4] = np.frombuffer(np.float16(7.5 * scale).tobytes(), np.uint8)
-    return blocks.reshape(dims[0], -1)
+    return blocks.reshape(*dims[:-1], -1)
 
 
 def llama3_factors(shape: Shape) -> NDArray[np.float32]:
@@ -205,6 +157,12 @@ def add_metadata(writer: gguf.GGUFWriter, shape: Shape, preset: str) -> None:
     writer.add_rope_dimension_count(shape.head_dim)
     writer.add_rope_freq_base(shape.rope_base)
     writer.add_layer_norm_rms_eps(shape.norm_eps)
+    if shape.n_expert:
+        writer.add_expert_count(shape.n_expert)
+        writer.add_expert_used_count(shape.n_expert_used)
+        writer.add_expert_feed_forward_length(shape.n_ff)
+    if shape.window:
+        writer.add_sliding_window(shape.window)
     tokens, merges = vocabulary(shape.n_text_tokens)
     specials = [f"<|special_{i}|>" for i in range(shape.n_special)]
     writer.add_tokenizer_model("gpt2")
@@ -219,9 +177,9 @@ def add_metadata(writer: gguf.GGUFWriter, shape: Shape, preset: str) -> None:
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def write_model(path: str, shape: Shape, preset: str, *, arch: str = "llama", seed: int = 0) -> None:
+def write_model(path: str, shape: Shape, preset: str, *, arch: str | None = None, seed: int = 0) -> None:
     """Write the whole file; the same arguments give the same bytes. Shows progress on stderr."""
-    writer = gguf.GGUFWriter(path, arch)
+    writer = gguf.GGUFWriter(path, arch or shape.arch)
     add_metadata(writer, shape, preset)
     kinds = {name: tensor_type(preset, shape, name, dims) for name, dims in tensor_shapes(shape)}
     sizes = {}
@@ -248,7 +206,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("shape", choices=SHAPES)
     parser.add_argument("type", type=str.lower, choices=PRESETS)
     parser.add_argument("out", metavar="OUT.gguf")
-    parser.add_argument("--arch", choices=("llama", "qwen2"), default="llama", help="general.architecture to write")
+    parser.add_argument("--arch", choices=("llama", "qwen2"), help="general.architecture, instead of the shape's")
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args(arguments)
     write_model(chosen.out, SHAPES[chosen.shape], chosen.type, arch=chosen.arch, seed=chosen.seed)

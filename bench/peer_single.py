@@ -1,4 +1,4 @@
-"""One caller: `ollama-engine bench` beside llama-bench, from an empty context."""
+"""One caller: `ollama-engine bench` beside llama-bench, from an empty context or behind one of some depth."""
 
 from __future__ import annotations
 
@@ -27,22 +27,24 @@ class Figures:
 # -- measuring ---------------------------------------------------------------------------------------------------------
 
 
-def measure_ours(model: str, prompt: int, generate: int, threads: int) -> Figures:
+def measure_ours(model: str, prompt: int, generate: int, threads: int, depth: int = 0) -> Figures:
     command = [our_program(), "bench", model, "-t", str(threads), "-r", "1", "--json"]
     short = run([*command, "-p", "1", "-n", "1", "--no-warmup"])
-    full = run([*command, "-p", str(prompt), "-n", str(generate)])
+    behind = ["--depth", str(depth)] if depth else []
+    full = run([*command, "-p", str(prompt), "-n", str(generate), *behind])
     result = json.loads(full.stdout)
+    speeds = result["depth"][0] if depth else result
     return Figures(
-        result["prefill_tps"], result["decode_tps"], result["load_seconds"], short.seconds, full.peak_rss_bytes
+        speeds["prefill_tps"], speeds["decode_tps"], result["load_seconds"], short.seconds, full.peak_rss_bytes
     )
 
 
-def measure_peer(model: str, prompt: int, generate: int, threads: int) -> Figures:
+def measure_peer(model: str, prompt: int, generate: int, threads: int, depth: int = 0) -> Figures:
     """llama-bench does not report its load time: it is what remains of the short run besides its two tests."""
     command = [tool("llama-bench"), "-m", model, "-t", str(threads), "-r", "1", "-o", "json"]
     short = run([*command, "-p", "1", "-n", "1", "--no-warmup"])
     in_tests = sum(sum(test["samples_ns"]) for test in json.loads(short.stdout)) / 1e9
-    full = run([*command, "-p", str(prompt), "-n", str(generate)])
+    full = run([*command, "-p", str(prompt), "-n", str(generate), "-d", str(depth)])
     speeds = llama_bench_speeds(json.loads(full.stdout))
     return Figures(*speeds, short.seconds - in_tests, short.seconds, full.peak_rss_bytes)
 
@@ -59,16 +61,16 @@ def medians(runs: list[Figures]) -> Figures:
     return Figures(**{key: statistics.median(row[key] for row in rows) for key in rows[0]})
 
 
-def compare(model: str, prompt: int, generate: int, threads: int, repetitions: int) -> dict[str, Any]:
+def compare(model: str, prompt: int, generate: int, threads: int, repetitions: int, depth: int = 0) -> dict[str, Any]:
     tool("llama-bench")  # builds it now rather than in the middle of the runs
     ours, peer = [], []
     for i in range(repetitions):
         print(f"round {i + 1} of {repetitions}", file=sys.stderr)
-        ours.append(measure_ours(model, prompt, generate, threads))
-        peer.append(measure_peer(model, prompt, generate, threads))
+        ours.append(measure_ours(model, prompt, generate, threads, depth))
+        peer.append(measure_peer(model, prompt, generate, threads, depth))
     return {
         "model": os.path.basename(model), "prompt": prompt, "generate": generate, "threads": threads,
-        "repetitions": repetitions, "ours": asdict(medians(ours)), "llama_cpp": asdict(medians(peer)),
+        "depth": depth, "repetitions": repetitions, "ours": asdict(medians(ours)), "llama_cpp": asdict(medians(peer)),
     }  # fmt: skip
 
 

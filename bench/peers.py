@@ -41,6 +41,9 @@ def parser() -> argparse.ArgumentParser:
     against.add_argument("model", metavar="MODEL")
     against.add_argument("-p", type=int, default=512, metavar="TOKENS", help="prompt length")
     against.add_argument("-n", type=int, default=128, metavar="TOKENS", help="tokens to generate")
+    against.add_argument(
+        "-d", type=int, default=0, metavar="TOKENS", help="of context that is there before (one stream)"
+    )
     against.add_argument("--parallel", type=widths, metavar="N,N", help="numbers of streams served at once")
     against.add_argument("-t", type=int, default=os.cpu_count() or 1, metavar="THREADS")
     against.add_argument("-r", type=int, default=3, metavar="ROUNDS")
@@ -54,10 +57,12 @@ def main(arguments: list[str] | None = None) -> None:
         print(build_tools())
         return
     if chosen.parallel:
+        if chosen.d:
+            raise SystemExit("peers.py: -d is for one stream; leave --parallel or -d out")
         result = peer_streams.compare(chosen.model, chosen.p, chosen.n, chosen.parallel, chosen.t, chosen.r)
         table = peer_streams.report(result)
     else:
-        result = peer_single.compare(chosen.model, chosen.p, chosen.n, chosen.t, chosen.r)
+        result = peer_single.compare(chosen.model, chosen.p, chosen.n, chosen.t, chosen.r, chosen.d)
         table = peer_single.report(result)
     print(json.dumps(result, indent=2) if chosen.json else table)
 

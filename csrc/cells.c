@@ -43,6 +43,9 @@ void oe_cells_destroy(oe_cells *cells) {
         for (int k = 0; k < OE_TREE_LEVELS; k++) {
             free(cells->free.level[k]);
         }
+        for (int s = 0; s < OE_SEQUENCES; s++) {
+            free(cells->order[s].cell);
+        }
         free(cells->position);
         free(cells->owners);
         free(cells->mine);

@@ -32,6 +32,14 @@ typedef struct oe_sequence {
     int64_t next;       /* where it goes on: last + 1, also after `oe_cells_drop_below` has taken all; 0 at first */
 } oe_sequence;
 
+/* Cells of a sequence in the order of positions, as far as lists.c has found it. What is known is right, and follows
+ * without a gap; cells that are gained come to it when the order is asked for. */
+typedef struct oe_order {
+    int32_t *cell;      /* [room] */
+    int32_t room;
+    int32_t begin, end; /* those that are known; begin == end: none */
+} oe_order;
+
 typedef struct oe_cells {
     int32_t n;
     int32_t words;       /* oe_bits_words(n) */
@@ -42,7 +50,8 @@ typedef struct oe_cells {
     int32_t n_used;      /* cells with owners */
     int32_t n_shared;    /* cells with two or more */
     int32_t extent;      /* one more than the highest used cell */
-    int32_t *scratch;    /* [64 * words] for oe_mask_fill */
+    int32_t *scratch;    /* [64 * words] for one call, of oe_mask_fill or oe_lists_fill */
+    oe_order order[OE_SEQUENCES];
     oe_sequence sequence[OE_SEQUENCES];
 } oe_cells;
 

@@ -34,6 +34,19 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+/* It is the cells of one stretch of the sequence's positions. */
+static bool order_is_right(const oe_cells *cells, int32_t s) {
+    const oe_order *order = &cells->order[s];
+    for (int32_t i = order->begin; i < order->end; i++) {
+        const int32_t cell = order->cell[i];
+        if (!oe_bits_has(oe_cells_mine(cells, s), cell) ||
+            (i > order->begin && cells->position[order->cell[i - 1]] >= cells->position[cell])) {
+            return false;
+        }
+    }
+    return order->end - order->begin <= cells->sequence[s].count;
+}
+
 /* `sorted` has room for all cells. */
 static const char *fault_of_sequence(const oe_cells *cells, int32_t s, int32_t *sorted) {
     const oe_sequence *one = &cells->sequence[s];
@@ -64,6 +77,9 @@ static const char *fault_of_sequence(const oe_cells *cells, int32_t s, int32_t *
     if (lowest != one->lowest || highest != one->highest || sorted[0] != one->first || sorted[n - 1] != one->last ||
         !oe_bits_has(mine, one->first_cell) || cells->position[one->first_cell] != one->first) {
         return "bounds";
+    }
+    if (!order_is_right(cells, s)) {
+        return "the known order";
     }
     return one->next != (int64_t)one->last + 1 ? "where it goes on" : NULL;
 }

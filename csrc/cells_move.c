@@ -39,6 +39,7 @@ int32_t oe_cells_shift_plan(const oe_cells *cells, int32_t sequence, int64_t beg
 void oe_cells_shift(oe_cells *cells, int32_t sequence, int64_t begin, int64_t discard, const int32_t *source,
                     const int32_t *target, int32_t n) {
     oe_cells_remove(cells, sequence, begin, begin + discard);
+    cells->order[sequence].begin = cells->order[sequence].end = 0; /* positions change */
     for (int32_t i = 0; i < n; i++) {
         const int32_t position = cells->position[source[i]] - (int32_t)discard;
         if (source[i] == target[i]) {

@@ -46,6 +46,20 @@ static inline void oe_occupy(oe_cells *cells, int32_t cell, int32_t position) {
     cells->extent = cell >= cells->extent ? cell + 1 : cells->extent;
 }
 
+/* Forgets a cell of the known order: the first and the last one go alone, another takes all with it. */
+static inline void oe_order_drop(oe_order *order, int32_t cell) {
+    if (order->begin == order->end) {
+        return;
+    }
+    if (order->cell[order->begin] == cell) {
+        order->begin++;
+    } else if (order->cell[order->end - 1] == cell) {
+        order->end--;
+    } else {
+        order->begin = order->end = 0;
+    }
+}
+
 /* Takes a sequence out of a cell. Its bounds are wrong until oe_settle_cells and, for positions, the caller have seen
  * to it, the extent until oe_settle_extent. */
 static inline void oe_detach(oe_cells *cells, int32_t s, int32_t cell) {
@@ -53,6 +67,7 @@ static inline void oe_detach(oe_cells *cells, int32_t s, int32_t cell) {
     cells->owners[cell] = after;
     cells->n_shared -= oe_is_shared(before) && !oe_is_shared(after);
     oe_bits_drop(cells->mine + (int64_t)s * cells->words, cell);
+    oe_order_drop(&cells->order[s], cell);
     cells->sequence[s].count--;
     if (!after) {
         cells->position[cell] = OE_FREE;

@@ -3,8 +3,12 @@
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #include "clones.h"
+#include "f16.h"
 
 /* -- f16 ----------------------------------------------------------------------------------------------------------- */
 
@@ -18,15 +22,6 @@ static float float_of(uint32_t bits) {
     float x;
     memcpy(&x, &bits, sizeof x);
     return x;
-}
-
-float oe_f16_to_f32(uint16_t half) {
-    const uint32_t sign = (uint32_t)(half & 0x8000u) << 16, exponent = (half >> 10) & 0x1fu, mantissa = half & 0x3ffu;
-    if (exponent == 0) {
-        const float small = (float)mantissa * 0x1p-24f;
-        return sign ? -small : small;
-    }
-    return float_of(sign | (exponent == 31 ? 0x7f800000u : (exponent + 112) << 23) | mantissa << 13);
 }
 
 /* Rounds to nearest, ties to even, as the instructions do. */
@@ -208,6 +203,21 @@ static void q80_unpack(const uint8_t *p, void *to) {
     memcpy(x->code, p + 2, 32);
 }
 
+/* Two's power of an exponent byte, halved: codes are twice as large as E2M1's numbers, and so whole. */
+static float half_power(uint8_t exponent) {
+    return float_of(exponent < 2 ? 0x00200000u << exponent : (uint32_t)(exponent - 1) << 23);
+}
+
+static void mxfp4_unpack(const uint8_t *p, void *to) {
+    static const int8_t twice[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    simple_block *x = to;
+    x->d = half_power(p[0]);
+    for (int i = 0; i < 16; i++) {
+        x->code[i] = twice[p[1 + i] & 15];
+        x->code[16 + i] = twice[p[1 + i] >> 4];
+    }
+}
+
 static float simple_product(const void *unpacked, const void *to) {
     const simple_block *x = unpacked;
     const oe_act32 *act = to;
@@ -234,7 +244,7 @@ static inline void multiply_tile(const oe_few_product *p, int64_t i, int64_t row
         }
     }
     for (int64_t n = 0; n < n_tile; n++) {
-        p->out[(row + n) * p->m + i] = (sum[n][0] + sum[n][1]) + (sum[n][2] + sum[n][3]);
+        oe_few_out(p, row + n)[i] = (sum[n][0] + sum[n][1]) + (sum[n][2] + sum[n][3]);
     }
 }
 
@@ -264,27 +274,60 @@ static void q80_multiply(const oe_few_product *p, int64_t first, int64_t last) {
     multiply(p, first, last, OE_Q8_0_BYTES, sizeof(oe_act32), q80_unpack, simple_product);
 }
 
+static void mxfp4_multiply(const oe_few_product *p, int64_t first, int64_t last) {
+    multiply(p, first, last, OE_MXFP4_BYTES, sizeof(oe_act32), mxfp4_unpack, simple_product);
+}
+
 /* -- the kernels of this build ------------------------------------------------------------------------------------- */
 
 const oe_few_kernel oe_few_scalar[OE_FEW_TYPES] = OE_FEW_KERNELS(OE_FEW_NONE);
 
+#if defined(__x86_64__)
+/* (Not every compiler that has the instructions knows the word for __builtin_cpu_supports.) */
+static bool has_avx_vnni(void) {
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);
+}
+#endif
+
 static bool cpu_has(oe_few_isa isa) {
 #if defined(__x86_64__)
     if (isa == OE_FEW_AVX2) {
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    }
+    if (isa == OE_FEW_AVX_VNNI) {
+        return cpu_has(OE_FEW_AVX2) && has_avx_vnni();
     }
     if (isa == OE_FEW_AVX512) {
-        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        return cpu_has(OE_FEW_AVX2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
     }
 #endif
     return isa == OE_FEW_SCALAR;
 }
 
+bool oe_few_compared(oe_few_isa isa) {
+#if defined(__x86_64__)
+    return isa == OE_FEW_AVX_VNNI || isa == OE_FEW_AVX512 || (isa == OE_FEW_AVX2 && !__builtin_cpu_supports("avx512f"));
+#else
+    (void)isa;
+    return false;
+#endif
+}
+
 const oe_few_kernel *oe_few_kernel_find(oe_few_type type, oe_few_isa isa, int64_t m) {
-    static const oe_few_kernel *const kernels[OE_FEW_ISAS] = {oe_few_scalar, oe_few_avx2, oe_few_avx512};
-    if (!cpu_has(isa) || !kernels[isa][type].multiply) {
+    static const oe_few_kernel *const kernels[OE_FEW_ISAS] = {oe_few_scalar, oe_few_avx2, oe_few_avxvnni,
+                                                              oe_few_avx512};
+    static const oe_few_kernel *const floats[OE_FEW_ISAS] = {
+        [OE_FEW_SCALAR] = oe_few_floats_scalar,
+        [OE_FEW_AVX2] = oe_few_floats_avx2,
+        [OE_FEW_AVX512] = oe_few_floats_avx512,
+    };
+    const bool quantized = type < OE_FEW_TYPES;
+    const oe_few_kernel *const *all = quantized ? kernels : floats;
+    const int at = quantized ? (int)type : (int)type - OE_FEW_F16;
+    if (!cpu_has(isa) || !all[isa] || !all[isa][at].multiply) {
         return NULL;
     }
-    return &kernels[m < OE_FEW_GROUP ? OE_FEW_SCALAR : isa][type];
+    return &all[m < OE_FEW_GROUP ? OE_FEW_SCALAR : isa][at];
 }

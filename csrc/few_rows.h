@@ -1,9 +1,10 @@
-/* Products of quantized weights with few rows of activations (1 to about 30: one caller or several decoding together).
+/* Products of weights with few rows of activations (1 to about 30: one caller or several decoding together). What
+ * follows is about quantized weights; few_floats.h has those of 16 bits.
  *
  * Weights are read as they lie in GGUF files. Activations are quantized first, to 8 bits, as ggml does it for the same
  * products. Kernels take 16 (AVX-512) or 8 (AVX2) weight rows at a time, one in each 32-bit lane, unpack a block of
  * them once and multiply it with all rows of activations. For a single row, which waits for memory more than for
- * anything else, the lanes are 4 blocks each of 4 weight rows: what is in use then fits the first cache.
+ * anything else, the lanes are 4 blocks each of 4 (AVX2: 2) weight rows: what is in use then fits the first cache.
  *
  * Sums inside of a block are whole numbers. The blocks of a row are added up in order with plain float operations (no
  * contraction: the build says -ffp-contract=off), every fourth block to one of four sums s0 to s3, and the result is
@@ -12,6 +13,7 @@
 #ifndef OE_FEW_ROWS_H
 #define OE_FEW_ROWS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -19,15 +21,27 @@
 extern "C" {
 #endif
 
-typedef enum oe_few_type { OE_FEW_Q4_K, OE_FEW_Q6_K, OE_FEW_Q4_0, OE_FEW_Q8_0, OE_FEW_TYPES } oe_few_type;
+typedef enum oe_few_type {
+    OE_FEW_Q4_K,
+    OE_FEW_Q6_K,
+    OE_FEW_Q4_0,
+    OE_FEW_Q8_0,
+    OE_FEW_MXFP4,
+    OE_FEW_TYPES, /* quantized; those that follow have arrays of their own */
+    OE_FEW_F16 = OE_FEW_TYPES,
+    OE_FEW_BF16,
+} oe_few_type;
+
+#define OE_FEW_FLOATS 2
 
 /* Bytes of a block of weights, as GGUF has them. */
 #define OE_Q4_K_BYTES 144
 #define OE_Q6_K_BYTES 210
 #define OE_Q4_0_BYTES 18
 #define OE_Q8_0_BYTES 34
+#define OE_MXFP4_BYTES 17
 
-typedef enum oe_few_isa { OE_FEW_SCALAR, OE_FEW_AVX2, OE_FEW_AVX512, OE_FEW_ISAS } oe_few_isa;
+typedef enum oe_few_isa { OE_FEW_SCALAR, OE_FEW_AVX2, OE_FEW_AVX_VNNI, OE_FEW_AVX512, OE_FEW_ISAS } oe_few_isa;
 
 #define OE_FEW_GROUP 16 /* results along m are shared out between threads in multiples of this */
 #define OE_QUAD 4       /* blocks of activations lie in fours; those that a row lacks in its last four are 0 */
@@ -44,20 +58,25 @@ typedef struct oe_act256 {
 typedef struct oe_act32 {
     float d;
     int32_t minus8;   /* -8 times the sum of the values, which undoes the offset of Q4_0's codes */
-    int32_t minus128; /* -128 times: the offset that kernels give Q8_0's */
+    int32_t minus128; /* -128 times: the offset that kernels give Q8_0's and MXFP4's */
     int8_t q[32];
 } oe_act32;
 
 typedef struct oe_few_product {
     const uint8_t *weights; /* [m] rows of `blocks` blocks */
     size_t row_bytes;
-    const void *acts;       /* [blocks / OE_QUAD][rows][OE_QUAD] oe_act256 or oe_act32. For multiply_one the words of
+    const void *acts;       /* [blocks / OE_QUAD][rows][OE_QUAD] oe_act256, oe_act32 or 16 floats. For multiply_one the words of
                                each four are interleaved: the first word of each, the second of each, .. */
     int64_t blocks;
     int64_t m;
     int64_t rows;
-    float *out;             /* [rows][m] */
+    float *out;             /* rows of m */
+    const int32_t *places;  /* [rows] which row of `out` each row's results go to; NULL: in order */
 } oe_few_product;
+
+static inline float *oe_few_out(const oe_few_product *p, int64_t row) {
+    return p->out + (p->places ? p->places[row] : row) * p->m;
+}
 
 typedef struct oe_few_kernel {
     int64_t block;      /* weights in one block, activations in one of theirs */
@@ -70,13 +89,17 @@ typedef struct oe_few_kernel {
 /* NULL where this build or this CPU lacks the instructions. For fewer than OE_FEW_GROUP results the scalar one. */
 const oe_few_kernel *oe_few_kernel_find(oe_few_type type, oe_few_isa isa, int64_t m);
 
+/* Whether these kernels have been compared with ggml's on CPUs like this one: for those with AVX-512 but without VNNI,
+ * which are served by AVX2 here and by their wider vectors in ggml, nobody has. */
+bool oe_few_compared(oe_few_isa isa);
+
 /* -- shared by the kernels' files ---------------------------------------------------------------------------------- */
 
-float oe_f16_to_f32(uint16_t half);
 uint16_t oe_f32_to_f16(float x);
 
 void oe_few_quantize256(const float *x, void *act);
 void oe_few_quantize32(const float *x, void *act);
+void oe_few_copy16(const float *x, void *act);
 
 /* What an array of the kernels of one instruction set holds, given the functions name_multiply and name_multiply_one. */
 #define OE_FEW_KERNELS(one)                                                                                           \
@@ -85,13 +108,18 @@ void oe_few_quantize32(const float *x, void *act);
         [OE_FEW_Q6_K] = {256, sizeof(oe_act256), oe_few_quantize256, q6k_multiply, one(q6k)},                         \
         [OE_FEW_Q4_0] = {32, sizeof(oe_act32), oe_few_quantize32, q40_multiply, one(q40)},                            \
         [OE_FEW_Q8_0] = {32, sizeof(oe_act32), oe_few_quantize32, q80_multiply, one(q80)},                            \
+        [OE_FEW_MXFP4] = {32, sizeof(oe_act32), oe_few_quantize32, mxfp4_multiply, one(mxfp4)},                       \
     }
 #define OE_FEW_NONE(name) NULL
 
 /* All zero where they are not compiled. */
 extern const oe_few_kernel oe_few_scalar[OE_FEW_TYPES];
 extern const oe_few_kernel oe_few_avx2[OE_FEW_TYPES];
+extern const oe_few_kernel oe_few_avxvnni[OE_FEW_TYPES];
 extern const oe_few_kernel oe_few_avx512[OE_FEW_TYPES];
+extern const oe_few_kernel oe_few_floats_scalar[OE_FEW_FLOATS];
+extern const oe_few_kernel oe_few_floats_avx2[OE_FEW_FLOATS];
+extern const oe_few_kernel oe_few_floats_avx512[OE_FEW_FLOATS];
 
 #ifdef __cplusplus
 }

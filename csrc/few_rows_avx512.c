@@ -271,15 +271,40 @@ INLINE void q80_block(const int one, const int n_tile, window w, const oe_act32 
     add_simple(one, n_tile, codes, read_half(w), 0, act, out);
 }
 
+/* -- MXFP4: one byte of exponent and 32 numbers of 4 bits, E2M1 (Open Compute Project 2023) ------------------------ */
+
+/* Two's power of the exponent, halved, as codes are twice the numbers. */
+INLINE __m512 half_power(__m512i exponent) {
+    const __m512i usual = _mm512_slli_epi32(_mm512_sub_epi32(exponent, _mm512_set1_epi32(1)), 23);
+    const __mmask16 tiny = _mm512_cmplt_epi32_mask(exponent, _mm512_set1_epi32(2));
+    const __m512i below = _mm512_sllv_epi32(_mm512_set1_epi32(0x00200000), exponent);
+    return _mm512_castsi512_ps(_mm512_mask_blend_epi32(tiny, usual, below));
+}
+
+INLINE void mxfp4_block(const int one, const int n_tile, window w, const oe_act32 *act, __m512 *out) {
+    /* 128 more than twice the numbers 0, .5, 1, 1.5, 2, 3, 4, 6 and their negatives */
+    const __m512i table = _mm512_broadcast_i32x4(
+        _mm_setr_epi32((int)0x83828180, (int)0x8c888684, 0x7d7e7f80, 0x74787a7c));
+    __m512i words[4], codes[8], head[4];
+    load_words(w, 1, words);
+    for (int i = 0; i < 4; i++) {
+        codes[i] = _mm512_shuffle_epi8(table, low_bits(words[i], 0, 0x0f));
+        codes[4 + i] = _mm512_shuffle_epi8(table, low_bits(words[i], 4, 0x0f));
+    }
+    load_words(w, 0, head);
+    add_simple(one, n_tile, codes, half_power(byte_of(head[0], 0)), 0, act, out);
+}
+
 /* -- all rows of activations, in tiles of equal size --------------------------------------------------------------- */
 
 INLINE __m512 total(__m512 s0, __m512 s1, __m512 s2, __m512 s3) {
     return _mm512_add_ps(_mm512_add_ps(s0, s1), _mm512_add_ps(s2, s3));
 }
 
-INLINE void store(const int n_tile, const __m512 (*out)[TILE], __mmask16 lanes, float *to, int64_t m) {
+INLINE void store(const int n_tile, const __m512 (*out)[TILE], __mmask16 lanes, const oe_few_product *p, int64_t row,
+                  int64_t from) {
     for (int n = 0; n < n_tile; n++) {
-        _mm512_mask_storeu_ps(to + n * m, lanes, total(out[0][n], out[1][n], out[2][n], out[3][n]));
+        _mm512_mask_storeu_ps(oe_few_out(p, row + n) + from, lanes, total(out[0][n], out[1][n], out[2][n], out[3][n]));
     }
 }
 
@@ -298,7 +323,7 @@ INLINE void store(const int n_tile, const __m512 (*out)[TILE], __mmask16 lanes, 
             }                                                                                                         \
             name##_block(0, n_tile, w, act + b / OE_QUAD * p->rows * OE_QUAD + b % OE_QUAD, out[b % OE_QUAD]);        \
         }                                                                                                             \
-        store(n_tile, out, lanes, p->out + row * p->m + from, p->m);                                                  \
+        store(n_tile, out, lanes, p, row, from);                                                                      \
     }                                                                                                                 \
     static void name##_any_tile(int n, const oe_few_product *p, int64_t row, int64_t from, __mmask16 lanes) {         \
         switch (n) {                                                                                                  \
@@ -336,6 +361,7 @@ DEFINE_MULTIPLY(q4k, oe_act256, OE_Q4_K_BYTES)
 DEFINE_MULTIPLY(q6k, oe_act256, OE_Q6_K_BYTES)
 DEFINE_MULTIPLY(q40, oe_act32, OE_Q4_0_BYTES)
 DEFINE_MULTIPLY(q80, oe_act32, OE_Q8_0_BYTES)
+DEFINE_MULTIPLY(mxfp4, oe_act32, OE_MXFP4_BYTES)
 
 /* -- a single row of activations ----------------------------------------------------------------------------------- */
 
@@ -381,7 +407,7 @@ INLINE void copy_rest(const oe_few_product *p, size_t group, size_t block_bytes,
         for (; first < last; first += FEW) {                                                                          \
             const int64_t from = first + FEW <= p->m ? first : p->m - FEW;                                            \
             const __m512 out = name##_rows(p, (size_t)from * p->row_bytes, ahead);                                    \
-            store_one(out, (int)(first - from), p->out + from);                                                       \
+            store_one(out, (int)(first - from), oe_few_out(p, 0) + from);                                             \
         }                                                                                                             \
     }
 
@@ -389,6 +415,7 @@ DEFINE_MULTIPLY_ONE(q4k, oe_act256, OE_Q4_K_BYTES)
 DEFINE_MULTIPLY_ONE(q6k, oe_act256, OE_Q6_K_BYTES)
 DEFINE_MULTIPLY_ONE(q40, oe_act32, OE_Q4_0_BYTES)
 DEFINE_MULTIPLY_ONE(q80, oe_act32, OE_Q8_0_BYTES)
+DEFINE_MULTIPLY_ONE(mxfp4, oe_act32, OE_MXFP4_BYTES)
 
 #define ONE(name) name##_multiply_one
 const oe_few_kernel oe_few_avx512[OE_FEW_TYPES] = OE_FEW_KERNELS(ONE);

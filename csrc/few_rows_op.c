@@ -1,64 +1,34 @@
 #include "few_rows_op.h"
 
-#include <stdatomic.h>
 #include <stdbool.h>
-#include <string.h>
 
+#include "few_quads.h"
 #include "ggml.h"
-
-#define LINE 64 /* bytes of a cache line */
-
-/* Groups of weight rows that are taken, and beyond their number, threads that have gone away. It has a cache line of its
- * own behind the activations, and is 0 between products. */
-typedef _Atomic int64_t counter;
-
-static int64_t quads_of(const oe_few_kernel *kernel, int64_t k) {
-    return (k / kernel->block + OE_QUAD - 1) / OE_QUAD;
-}
+#include "shares.h"
 
 static int64_t acts_bytes(const oe_few_kernel *kernel, int64_t k, int64_t rows) {
-    return quads_of(kernel, k) * rows * OE_QUAD * (int64_t)kernel->act_bytes;
+    return oe_quads_of(kernel, k) * rows * (int64_t)oe_quad_bytes(kernel);
 }
 
+/* Room to start with a cache line, and for the counter. */
 int64_t oe_few_acts_size(const oe_few_kernel *kernel, int64_t k, int64_t rows) {
-    return acts_bytes(kernel, k, rows) + 2 * LINE;
+    return acts_bytes(kernel, k, rows) + 3 * OE_CACHE_LINE;
 }
 
-static counter *taken_groups(const oe_few_kernel *kernel, const struct ggml_tensor *acts, int64_t k, int64_t rows) {
-    const uintptr_t end = (uintptr_t)acts->data + (uintptr_t)acts_bytes(kernel, k, rows);
-    return (counter *)((end + LINE - 1) / LINE * LINE);
+/* ggml aligns to 32 bytes. Vectors of 64 should not lie in two lines of the cache. */
+static char *acts_of(const struct ggml_tensor *acts) {
+    return (char *)(((uintptr_t)acts->data + OE_CACHE_LINE - 1) / OE_CACHE_LINE * OE_CACHE_LINE);
 }
 
-/* Words side by side that are in the same place of their blocks. */
-static void interleave(const char *acts, size_t act_bytes, char *to) {
-    for (size_t at = 0; at < act_bytes; at += 4) {
-        for (size_t b = 0; b < OE_QUAD; b++) {
-            memcpy(to + at * OE_QUAD + 4 * b, acts + b * act_bytes + at, 4);
-        }
-    }
-}
-
-static void quantize_quad(const oe_few_kernel *kernel, const float *x, int64_t blocks, bool alone, char *to) {
-    const size_t size = kernel->act_bytes;
-    union {
-        oe_act256 of_256[OE_QUAD];
-        oe_act32 of_32[OE_QUAD];
-        char bytes[OE_QUAD * sizeof(oe_act256)];
-    } acts = {.bytes = {0}};
-    for (int64_t b = 0; b < OE_QUAD && b < blocks; b++) {
-        kernel->quantize(x + b * kernel->block, acts.bytes + (size_t)b * size);
-    }
-    if (alone) {
-        interleave(acts.bytes, size, to);
-    } else {
-        memcpy(to, acts.bytes, OE_QUAD * size);
-    }
+/* Groups of weight rows that are taken. */
+static oe_taken *taken_groups(const oe_few_kernel *kernel, const struct ggml_tensor *acts, int64_t k, int64_t rows) {
+    return oe_taken_behind(acts_of(acts), acts_bytes(kernel, k, rows));
 }
 
 void oe_few_quantize_op(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
     const oe_few_kernel *kernel = userdata;
     const struct ggml_tensor *x = dst->src[0];
-    const int64_t k = x->ne[0], rows = x->ne[1], all = quads_of(kernel, k) * rows;
+    const int64_t k = x->ne[0], rows = x->ne[1], all = oe_quads_of(kernel, k) * rows;
     const bool alone = rows == 1 && kernel->multiply_one;
     if (ith == 0) {
         atomic_init(taken_groups(kernel, dst, k, rows), 0);
@@ -66,24 +36,10 @@ void oe_few_quantize_op(struct ggml_tensor *dst, int ith, int nth, void *userdat
     for (int64_t i = all * ith / nth; i < all * (ith + 1) / nth; i++) {
         const char *row = (const char *)x->data + (size_t)(i % rows) * x->nb[1];
         const int64_t block = i / rows * OE_QUAD;
-        quantize_quad(kernel, (const float *)row + block * kernel->block, k / kernel->block - block, alone,
-                      (char *)dst->data + (size_t)(i * OE_QUAD) * kernel->act_bytes);
+        oe_quad quad;
+        oe_quad_quantize(kernel, (const float *)row + block * kernel->block, k / kernel->block - block, &quad);
+        oe_quad_store(kernel, &quad, alone, acts_of(dst) + (size_t)i * oe_quad_bytes(kernel));
     }
-}
-
-/* A thread's next groups: its part of what is left, so that most of a matrix is read in long runs, while a thread that is
- * slowed down by what else runs on its CPU finds less to do. */
-static bool take_share(counter *taken, int64_t groups, int nth, int64_t *first, int64_t *last) {
-    int64_t at = atomic_load_explicit(taken, memory_order_relaxed), size;
-    do {
-        if (at >= groups) {
-            return false;
-        }
-        size = (groups - at + nth - 1) / nth;
-    } while (!atomic_compare_exchange_weak_explicit(taken, &at, at + size, memory_order_relaxed, memory_order_relaxed));
-    *first = at;
-    *last = at + size;
-    return true;
 }
 
 void oe_few_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
@@ -92,7 +48,7 @@ void oe_few_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *userdat
     const oe_few_product product = {
         .weights = weights->data,
         .row_bytes = weights->nb[1],
-        .acts = acts->data,
+        .acts = acts_of(acts),
         .blocks = weights->ne[0] / kernel->block,
         .m = dst->ne[0],
         .rows = dst->ne[1],
@@ -101,14 +57,12 @@ void oe_few_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *userdat
     void (*const multiply)(const oe_few_product *p, int64_t first, int64_t last) =
         product.rows == 1 && kernel->multiply_one ? kernel->multiply_one : kernel->multiply;
     const int64_t groups = (product.m + OE_FEW_GROUP - 1) / OE_FEW_GROUP;
-    counter *taken = taken_groups(kernel, acts, weights->ne[0], product.rows);
+    oe_taken *taken = taken_groups(kernel, acts, weights->ne[0], product.rows);
     int64_t first, last;
     (void)ith;
-    while (take_share(taken, groups, nth, &first, &last)) {
+    while (oe_take_share(taken, groups, nth, &first, &last)) {
         const int64_t end = last * OE_FEW_GROUP;
         multiply(&product, first * OE_FEW_GROUP, end < product.m ? end : product.m);
     }
-    if (atomic_fetch_add_explicit(taken, 1, memory_order_relaxed) == groups + nth - 1) { /* the last to go away */
-        atomic_store_explicit(taken, 0, memory_order_relaxed);
-    }
+    oe_leave_shares(taken, groups, nth);
 }

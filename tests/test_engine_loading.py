@@ -196,8 +196,8 @@ def test_a_context_that_does_not_fit_is_refused_with_the_plan(path: str, options
 
 
 def test_masks_are_planned_and_reported(path: str) -> None:
-    masks = 64 * 512 * 2  # f16, for a full batch over all cells
-    with Engine(path, num_ctx=256, parallel=2, batch_size=64, threads=1) as engine:
+    masks = 192 * 512 * 2  # f16, for a full batch over all cells
+    with Engine(path, num_ctx=256, parallel=2, batch_size=192, threads=1) as engine:
         taken = engine.memory.devices[-1]
         assert taken.work == masks + engine._loaded.backend.work_bytes()
     room = taken.cache + masks - 1
@@ -205,18 +205,28 @@ def test_masks_are_planned_and_reported(path: str) -> None:
         patch.object(loading, "available_bytes", lambda: room),
         pytest.raises(NoMemoryError, match="for masks") as told,
     ):
-        Engine(path, num_ctx=256, parallel=2, batch_size=64)
+        Engine(path, num_ctx=256, parallel=2, batch_size=192)
     assert isinstance(told.value.report, MemoryReport)
     assert told.value.report.devices[-1].work >= masks
+
+
+def test_lists_are_planned_for_batches_of_few_rows(path: str) -> None:
+    lists = 64 * 512 * 4  # int32, for sequences that share all cells
+    with Engine(path, num_ctx=256, parallel=2, batch_size=64, threads=1) as engine:
+        taken = engine.memory.devices[-1]
+        assert taken.work == lists + engine._loaded.backend.work_bytes()
+    room = taken.cache + lists - 1
+    with patch.object(loading, "available_bytes", lambda: room), pytest.raises(NoMemoryError, match="for masks"):
+        Engine(path, num_ctx=256, parallel=2, batch_size=64)
 
 
 def test_no_memory_for_masks_says_what_they_take(path: str) -> None:
     before = threading.active_count()
     with (
         patch.object(mask.np, "full", side_effect=MemoryError),
-        pytest.raises(NoMemoryError, match="64 tokens over 524288 cells takes 64 MiB; lower batch_size") as told,
+        pytest.raises(NoMemoryError, match="192 tokens over 524288 cells takes 192 MiB; lower batch_size") as told,
     ):
-        Engine(path, num_ctx=1 << 18, parallel=2, batch_size=64)
+        Engine(path, num_ctx=1 << 18, parallel=2, batch_size=192)
     assert isinstance(told.value.report, MemoryReport)
     assert str(told.value.report) in str(told.value)
     assert threading.active_count() == before

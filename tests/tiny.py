@@ -20,6 +20,8 @@ import numpy as np
 from gguf import GGMLQuantizationType as QuantType
 from numpy.typing import NDArray
 
+from ollama_engine.ml.quantize import quantize_rows
+
 Weights = dict[str, NDArray[np.float32]]
 
 SPECIALS = ("<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>")
@@ -237,7 +239,7 @@ def _add_tensor(writer: gguf.GGUFWriter, name: str, weight: NDArray[np.float32],
     if weight.ndim == 1 or name.endswith("ffn_gate_inp.weight") or kind is QuantType.F32:
         writer.add_tensor(name, weight)
         return weight
-    stored = _quantize_q4_k(weight) if kind is QuantType.Q4_K else gguf.quants.quantize(weight, kind)
+    stored = _OTHERS.get(kind, lambda w: gguf.quants.quantize(w, kind))(weight)
     writer.add_tensor(name, stored, raw_dtype=kind)
     return gguf.quants.dequantize(stored, kind)
 
@@ -254,3 +256,14 @@ def _quantize_q4_k(weight: NDArray[np.float32]) -> NDArray[np.uint8]:
     halves = np.hstack([d, (7.5 * d.astype(np.float32)).astype(np.float16)]).view(np.uint8)
     packed = (nibbles[:, :, 0] | nibbles[:, :, 1] << 4).reshape(len(blocks), 128)
     return np.hstack([halves, scales, packed]).reshape(*weight.shape[:-1], -1)
+
+
+def _quantize_iq4_nl(weight: NDArray[np.float32]) -> NDArray[np.uint8]:
+    block, size = gguf.GGML_QUANT_SIZES[QuantType.IQ4_NL]
+    stored = np.empty((*weight.shape[:-1], weight.shape[-1] // block * size), np.uint8)
+    quantize_rows("iq4_nl", weight.reshape(-1, weight.shape[-1]), stored.reshape(-1))
+    return stored
+
+
+_OTHERS = {QuantType.Q4_K: _quantize_q4_k, QuantType.IQ4_NL: _quantize_iq4_nl}
+"""Types that the gguf package does not make."""

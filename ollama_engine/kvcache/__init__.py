@@ -9,7 +9,8 @@ CompositeCache  layers of different kinds
 CacheConfig     element type, flash attention, padding
 Visibility      which earlier positions a token attends to (pure)
 Cells           which token lies in which row (in C), ImageSlots which image in which slot (pure)
-SpanPolicy      which run of cells a step reads (pure); MaskBuffer: who sees what of it
+MaskedHistory   what rows see as a mask over a run of cells; SpanPolicy: which run (pure); MaskBuffer: its memory
+ListedHistory   what few rows see as lists of cells
 KeyValueStore   the rows; Mover moves them and turns keys to other positions; SavedRows are a sequence's, as bytes
 
 CrossAttentionCache, with its ImageSlots, and NullCache are imported when a model asks for one.
@@ -17,7 +18,7 @@ CrossAttentionCache, with its ImageSlots, and NullCache are imported when a mode
 
 from __future__ import annotations
 
-from ollama_engine.kvcache.base import Cache, CellUsage, LayerView
+from ollama_engine.kvcache.base import Cache, CellLists, CellUsage, LayerView, seen_inputs
 from ollama_engine.kvcache.causal import CausalCache
 from ollama_engine.kvcache.cells import MAX_SEQUENCES, Cells
 from ollama_engine.kvcache.composite import CompositeCache, make_cache, make_null_cache
@@ -31,6 +32,7 @@ __all__ = [
     "Cache",
     "CacheConfig",
     "CausalCache",
+    "CellLists",
     "CellUsage",
     "Cells",
     "CompositeCache",
@@ -41,4 +43,5 @@ __all__ = [
     "Visibility",
     "make_cache",
     "make_null_cache",
+    "seen_inputs",
 ]

@@ -153,6 +153,35 @@ cdef class Cells:
         with nogil:
             lib.oe_mask_fill(self._cells, start, end, &given[0], &low[0], &high[0], n, &rows[0, 0])
 
+    def n_listed(self, sequences):
+        """Cells of these sequences, each of which counts once: what `fill_lists` lists."""
+        cdef const int32_t[::1] given = _sequences(sequences)
+        return lib.oe_lists_length(self._cells, &given[0], given.shape[0])
+
+    def fill_lists(self, sequences, first, last, parts, cells):
+        """Write what each row attends to as a list, in the order of positions; returns how many cells it names.
+
+        `cells` int32 [n_listed or more] gets the cells of each sequence in turn, `parts` int32 [rows, 2] for each row
+        where in it what it sees begins, and before what it ends. A row sees what it would in `fill_mask`. The GIL is
+        released; no other call may use this table meanwhile. Raises NoMemoryError.
+        """
+        cdef const int32_t[::1] given = _sequences(sequences)
+        cdef Py_ssize_t n = given.shape[0]
+        cdef const int32_t[::1] low = _ints(first, "first", n)
+        cdef const int32_t[::1] high = _ints(last, "last", n)
+        cdef int32_t[:, ::1] rows = _writable(parts, "parts", 2)
+        cdef int32_t[:, ::1] list = _writable(cells, "cells", 1)
+        cdef int64_t needed = lib.oe_lists_length(self._cells, &given[0], n), length
+        if rows.shape[0] != n or rows.shape[1] != 2:
+            raise ShapeError(f"parts are a contiguous, writable int32 [{n}, 2], got {_describe(parts)}")
+        if list.shape[1] < needed:
+            raise ShapeError(f"the list takes {needed} cells, got {_describe(cells)}")
+        with nogil:
+            length = lib.oe_lists_fill(self._cells, &given[0], &low[0], &high[0], n, &rows[0, 0], &list[0, 0])
+        if length == lib.OE_LISTS_NO_MEMORY:
+            raise NoMemoryError(f"no memory to put the cells of {n} rows in order")
+        return length
+
     def check(self):
         """Raise AssertionError unless the table is consistent; for tests and debugging."""
         fault = _fault_of(self)
@@ -362,6 +391,19 @@ cdef uint16_t[:, ::1] _mask(object given, Py_ssize_t n):
         view = None
     if view is None or view.shape[0] != n:
         raise ShapeError(f"a mask is a contiguous, writable float16 [{n}, cells], got {_describe(given)}")
+    return view
+
+
+cdef int32_t[:, ::1] _writable(object given, str name, int dims):
+    """int32 of two dimensions, or of one as a single row."""
+    cdef int32_t[:, ::1] view = None
+    try:
+        if given.ndim == dims:
+            view = given if dims == 2 else given[None, :]
+    except (AttributeError, TypeError, ValueError, BufferError):
+        view = None
+    if view is None:
+        raise ShapeError(f"{name} are a contiguous, writable int32 of {dims} dimensions, got {_describe(given)}")
     return view
 
 

@@ -12,6 +12,21 @@ from ollama_engine.ml.context import Context
 from ollama_engine.ml.tensor import Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class CellLists:
+    """What each row attends to, in place of a mask: for `ops.listed_attention`."""
+
+    parts: Tensor
+    """i32 [2, n]: where in `cells` those of each row begin, and before what they end."""
+    cells: Tensor
+    """i32 [room]: numbers of cells of the history, in the order of positions."""
+
+
+def seen_inputs(seen: Tensor | CellLists) -> tuple[Tensor, ...]:
+    """The inputs of a graph that say what its rows see."""
+    return (seen.parts, seen.cells) if isinstance(seen, CellLists) else (seen,)
+
+
 class LayerView(Protocol):
     """** used by models, while a graph is built **"""
 
@@ -25,10 +40,11 @@ class LayerView(Protocol):
     def put(self, key: Tensor, value: Tensor) -> None:
         """Store keys [key_dim, kv_heads, n] and values [value_dim, kv_heads, n] of this batch's tokens."""
 
-    def get(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Keys [key_dim, history, kv_heads], values, and the mask f16 [history, n] of this layer.
+    def get(self) -> tuple[Tensor, Tensor, Tensor | CellLists]:
+        """Keys [key_dim, history, kv_heads], values, and what the rows see: a mask f16 [history, n], or lists.
 
-        Values are [value_dim, history, kv_heads] with flash attention and [history, value_dim, kv_heads] without.
+        Values are [value_dim, history, kv_heads] with flash attention and [history, value_dim, kv_heads] without. Lists
+        come with flash attention only.
         """
 
 
@@ -159,7 +175,7 @@ class Cache(LayerView, Protocol):
 
     @property
     def mask_bytes(self) -> int:
-        """Memory of the process in which masks are made."""
+        """Memory of the process in which masks and lists are made."""
 
     def close(self) -> None:
         """Free the memory."""

@@ -1,7 +1,8 @@
 """Causal cache: every token attends to the earlier tokens of its sequence: all, or those of a window or chunk.
 
-Everything that changes from step to step is an input of the graph: the cells that the batch's tokens go to, and the
-mask. So one graph serves as long as the number of tokens and the cells that attention reads stay the same.
+Everything that changes from step to step is an input of the graph: the cells that the batch's tokens go to, and what
+its rows see, as lists of cells or as a mask. So one graph serves as long as the number of tokens stays the same, and
+the room of the lists or the cells that the mask spans.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import numpy as np
 
 from ollama_engine.errors import ContextOverflowError
 from ollama_engine.input import Batch, Int32Array
-from ollama_engine.kvcache.base import CellUsage
+from ollama_engine.kvcache.base import CellLists, CellUsage
 from ollama_engine.kvcache.cells import Cells, Moves
 from ollama_engine.kvcache.config import CacheConfig, LayerShape
+from ollama_engine.kvcache.listed import ListedHistory
 from ollama_engine.kvcache.mask import MaskBuffer
+from ollama_engine.kvcache.masked import MaskedHistory
 from ollama_engine.kvcache.move import Mover, ShiftKeys
 from ollama_engine.kvcache.rows import SavedRows, read_rows, reserve_rows, row_bytes, write_rows
-from ollama_engine.kvcache.span import Span, SpanPolicy, is_decoding
 from ollama_engine.kvcache.store import KeyValueStore, Places
 from ollama_engine.kvcache.visibility import Int64Array, Visibility, last_seen
 from ollama_engine.ml.backend import Backend
@@ -57,19 +59,21 @@ class CausalCache:
         self._store = KeyValueStore(backend, layers, devices, n_cells, config)
         self._mover = Mover(self._store, shift_keys)
         self._can_shift = shift_keys is not None
-        self._masks = MaskBuffer()
         # -- metadata --
         self.cells = Cells(n_cells)
-        self._spans = SpanPolicy(n_cells, config.history_padding)
         # -- current batch --
         self._batch: Batch | None = None
         self._places: Int32Array = np.empty(0, dtype=np.int32)
         self._n_tokens = 0
-        self._span = Span(0, 0)
+        # -- what its rows see --
+        self._buffer = MaskBuffer()
+        self._masked = MaskedHistory(n_cells, config.history_padding, self._buffer)
+        self._listed = ListedHistory(n_cells, self._buffer)
+        self._listed_rows = config.listed_rows if self._store.suits_lists else 0
+        self._history: MaskedHistory | ListedHistory = self._masked
         # -- current graph --
         self._layer = 0
         self._targets: Places | None = None
-        self._mask: Tensor | None = None
 
     # ** used by the runner ********************************************************************************************
 
@@ -101,8 +105,11 @@ class CausalCache:
         self._batch = batch
         self._places = places
         self._n_tokens = len(batch)
-        needed, decoding = Span(*self.cells.span(batch.sequences)), is_decoding(batch.sequences)
-        self._span = self._spans.choose(needed, len(batch), decoding=decoding, before=self._span)
+        self._history = self._history_for(len(batch))
+        self._history.begin(self.cells, batch)
+
+    def _history_for(self, n_tokens: int) -> MaskedHistory | ListedHistory:
+        return self._listed if n_tokens <= self._listed_rows else self._masked
 
     def _unseen(self, batch: Batch | None = None) -> Int64Array:
         """int64 [64]: what of each sequence lies before is seen by no row of this batch, nor by any later one."""
@@ -114,28 +121,27 @@ class CausalCache:
         """Prepare for building a worst-case graph: as many tokens, the whole history, no cells taken."""
         self._batch = None
         self._n_tokens = n_tokens
-        self._span = self._spans.whole()
-        self._masks.reserve(n_tokens, self._span.n)
+        self._history = self._history_for(n_tokens)
+        self._history.begin_reserve(n_tokens)
 
     @property
     def shape_key(self) -> tuple[int, ...]:
-        """Number of tokens, and the cells that attention reads: from where, to before where."""
-        return (self._n_tokens, *self._span)
+        """Number of tokens, and the room of their lists, or the cells that their mask spans."""
+        return self._history.shape_key
 
     def build_inputs(self, ctx: Context) -> None:
-        """Make the input tensors of a new graph: cells for the tokens, and the mask f16 [history, tokens]."""
+        """Make the input tensors of a new graph: cells for the tokens, and what they see."""
         self._targets = Places(ctx, self._store, self._n_tokens, "i64", "cache_rows")
-        self._mask = ctx.input("f16", (self._span.n, self._n_tokens), name="mask")
+        self._history.build_inputs(ctx)
 
     def write_inputs(self) -> None:
-        """Write the current batch's cells and mask into the inputs of the latest graph."""
+        """Write the current batch's cells, and what it sees, into the inputs of the latest graph."""
         batch = self._batch
         assert batch is not None
         assert self._targets is not None
-        assert self._mask is not None
         self._targets.set(self._places)
         first = self.visibility.first(batch.positions)
-        self._mask.set(self._masks.fill(self.cells, self._span, batch.sequences, first, last_seen(batch)))
+        self._history.write_inputs(self.cells, batch.sequences, first, last_seen(batch))
 
     def share(self, source: int, target: int, end: int) -> None:
         """Let `target`, which is empty, have the cells of `source` below position `end`."""
@@ -260,8 +266,8 @@ class CausalCache:
 
     @property
     def mask_bytes(self) -> int:
-        """Memory of the process in which masks are made."""
-        return self._masks.nbytes
+        """Memory of the process in which masks and lists are made."""
+        return self._buffer.nbytes
 
     def close(self) -> None:
         """Free the memory."""
@@ -285,12 +291,10 @@ class CausalCache:
         ctx.expand(self._store.write_keys(self._layer, key, self._targets))
         ctx.expand(self._store.write_values(self._layer, value, self._targets))
 
-    def get(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Keys [key_dim, history, kv_heads], values, and the mask f16 [history, n] of this layer."""
+    def get(self) -> tuple[Tensor, Tensor, Tensor | CellLists]:
+        """Keys [key_dim, history, kv_heads], values, and what the rows see of this layer: a mask, or lists."""
         assert self._targets is not None
-        assert self._mask is not None
-        keys, values = self._store.history(self._layer, *self._span, self._targets.ctx)
-        return keys, values, self._mask
+        return self._history.get(self._store, self._layer, self._targets.ctx)
 
 
 def _round_up(n: int, multiple: int) -> int:

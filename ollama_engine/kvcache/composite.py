@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from ollama_engine.errors import ConfigError
 from ollama_engine.input import Batch
-from ollama_engine.kvcache.base import Cache, CellUsage
+from ollama_engine.kvcache.base import Cache, CellLists, CellUsage
 from ollama_engine.kvcache.causal import CausalCache
 from ollama_engine.kvcache.config import CacheConfig, LayerShape
 from ollama_engine.kvcache.move import ShiftKeys
@@ -194,8 +194,8 @@ class CompositeCache:
         """Store keys and values of the current layer."""
         self._current.put(key, value)
 
-    def get(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Keys, values and mask of the current layer."""
+    def get(self) -> tuple[Tensor, Tensor, Tensor | CellLists]:
+        """Keys and values of the current layer, and its mask or lists."""
         return self._current.get()
 
 

@@ -11,6 +11,9 @@ from ollama_engine.errors import ConfigError, Option
 HISTORY_PADDING = 256
 """Cells that attention reads come in multiples of this, so that a graph lasts for as many tokens."""
 
+LISTED_ROWS = 64
+"""All sequences that there can be, decoding together. With more rows than this ggml's tiled kernel is faster."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class LayerShape:
@@ -44,6 +47,8 @@ class CacheConfig:
     dtype: CacheType
     flash_attention: bool
     history_padding: int = HISTORY_PADDING
+    listed_rows: int = LISTED_ROWS
+    """Graphs of up to this many rows take lists in place of a mask, where the kernel for that is chosen. 0: none."""
 
     @property
     def permuted_values(self) -> bool:

@@ -1,4 +1,4 @@
-# csrc/cells.h and csrc/mask.h, in header order.
+# csrc/cells.h, csrc/lists.h and csrc/mask.h, in header order.
 from libc.stdint cimport int32_t, int64_t, uint16_t, uint64_t
 
 
@@ -46,6 +46,14 @@ cdef extern from "cells.h" nogil:
     int32_t oe_cells_defrag_plan(const oe_cells *cells, int32_t *source, int32_t *target) noexcept
     bint oe_cells_move(oe_cells *cells, const int32_t *source, const int32_t *target, int64_t n) noexcept
     const char *oe_cells_fault(const oe_cells *cells, int32_t *sequence) noexcept
+
+
+cdef extern from "lists.h" nogil:
+    const int64_t OE_LISTS_NO_MEMORY
+
+    int64_t oe_lists_length(const oe_cells *cells, const int32_t *sequence, int64_t n) noexcept
+    int64_t oe_lists_fill(oe_cells *cells, const int32_t *sequence, const int32_t *first, const int32_t *last,
+                          int64_t n, int32_t *part, int32_t *list) noexcept
 
 
 cdef extern from "mask.h" nogil:

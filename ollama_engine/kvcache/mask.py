@@ -1,4 +1,4 @@
-"""The memory in which masks are made, taken once."""
+"""The memory in which masks and lists are made, taken once."""
 
 from __future__ import annotations
 
@@ -18,11 +18,16 @@ def mask_bytes(n_rows: int, n_cells: int) -> int:
     return n_rows * n_cells * np.dtype(np.float16).itemsize
 
 
+def list_bytes(n_rows: int, n_cells: int) -> int:
+    """Memory for the lists of up to `n_rows` tokens, of sequences that share all of `n_cells` cells."""
+    return n_rows * n_cells * np.dtype(np.int32).itemsize
+
+
 class MaskBuffer:
-    """Room for one mask, f16. Grows when a larger one is reserved, or made without that."""
+    """Room for one mask, f16, or one list, int32. Grows when a larger one is reserved, or made without that."""
 
     def __init__(self) -> None:
-        self._buffer: Float16Array = np.empty(0, dtype=np.float16)
+        self._buffer: npt.NDArray[np.uint8] = np.empty(0, dtype=np.uint8)
 
     @property
     def nbytes(self) -> int:
@@ -31,15 +36,22 @@ class MaskBuffer:
 
     def reserve(self, n_rows: int, n_cells: int) -> None:
         """Take the memory for masks of up to n_rows * n_cells entries. Raises NoMemoryError."""
-        if self._buffer.size >= n_rows * n_cells:
+        what = f"the mask of {n_rows} tokens over {n_cells} cells"
+        self._take(mask_bytes(n_rows, n_cells), what, ("batch_size", "num_ctx", "parallel"))
+
+    def reserve_list(self, n: int) -> None:
+        """Take the memory for lists of up to `n` cells. Raises NoMemoryError."""
+        self._take(list_bytes(1, n), f"a list of {n} cells", ("num_ctx", "parallel"))
+
+    def _take(self, nbytes: int, what: str, lower: tuple[str, ...]) -> None:
+        if len(self._buffer) >= nbytes:
             return
         try:
             # Written, so that the system gives the memory now and not in the middle of an answer.
-            self._buffer = np.full(n_rows * n_cells, 0, dtype=np.float16)
+            self._buffer = np.full(nbytes, 0, dtype=np.uint8)
         except MemoryError:
             raise NoMemoryError(
-                f"the mask of {n_rows} tokens over {n_cells} cells takes {mask_bytes(n_rows, n_cells) >> 20} MiB",
-                advice=[("lower ", Option(name)) for name in ("batch_size", "num_ctx", "parallel")],
+                f"{what} takes {nbytes >> 20} MiB", advice=[("lower ", Option(name)) for name in lower]
             ) from None
 
     def fill(
@@ -47,6 +59,16 @@ class MaskBuffer:
     ) -> Float16Array:
         """The mask of these rows over the cells of `span`, [rows, span.n]; overwritten by the next. See `Cells`."""
         self.reserve(len(sequences), span.n)
-        mask = self._buffer[: len(sequences) * span.n].reshape(len(sequences), span.n)
+        mask = self._buffer[: mask_bytes(len(sequences), span.n)].view(np.float16).reshape(len(sequences), span.n)
         cells.fill_mask(span.begin, sequences, first, last, mask)
         return mask
+
+    def fill_lists(
+        self, cells: Cells, room: int, sequences: Int32Array, first: Int32Array, last: Int32Array
+    ) -> tuple[Int32Array, Int32Array]:
+        """Each row's part of the lists, [rows, 2], and these, [room], with 0 behind them; overwritten by the next."""
+        self.reserve_list(room)
+        parts = np.empty((len(sequences), 2), dtype=np.int32)
+        listed = self._buffer[: list_bytes(1, room)].view(np.int32)
+        listed[cells.fill_lists(sequences, first, last, parts, listed) :] = 0
+        return parts, listed

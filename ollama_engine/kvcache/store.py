@@ -17,6 +17,7 @@ from ollama_engine.kvcache.moves import Moves
 from ollama_engine.ml import ops
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
+from ollama_engine.ml.ops_listed import listed_attention_chosen
 from ollama_engine.ml.storage import Storage
 from ollama_engine.ml.tensor import Tensor
 
@@ -117,6 +118,12 @@ class KeyValueStore:
         for keys, values in zip(self._keys, self._values, strict=True):
             yield keys
             yield values
+
+    @property
+    def suits_lists(self) -> bool:
+        """Whether attention of few rows over these keys and values goes to `ops.listed_attention`."""
+        on_cpu = all(self.backend.devices[device].kind == "cpu" for device in self._storages)
+        return on_cpu and not self._permuted and listed_attention_chosen(self.config.dtype)
 
     @property
     def can_move_rows(self) -> bool:

@@ -6,7 +6,7 @@ names the graph it works on.
 
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stddef cimport size_t
-from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 from libcpp cimport bool
@@ -38,6 +38,7 @@ cdef class Computation(Graph):
         self.index_limits = []
         self.stored = {}
         self.rounded = {}
+        self.kept = {}
         self.sources = {}
         self.inputs = []
         self.unwritten = set()
@@ -375,6 +376,15 @@ cdef class Computation(Graph):
         return 0
 
 
+cdef bint _all_below(const int32_t *values, int64_t n, uint32_t rows) noexcept:
+    """Whether all are from 0 to before `rows`; without a branch, so that the compiler takes many at a time."""
+    cdef int64_t i
+    cdef uint32_t most = 0
+    for i in range(n):
+        most = max(most, <uint32_t>values[i])
+    return most < rows
+
+
 cdef int _check_rows(Tensor index, int64_t rows) except -1:
     """Every value of an index tensor that holds memory must be a row number."""
     cdef lib.ggml_tensor *t = index.ptr
@@ -387,6 +397,9 @@ cdef int _check_rows(Tensor index, int64_t rows) except -1:
         values = index.numpy()
         if values.size and (values.min() < 0 or values.max() >= rows):
             raise ShapeError(f"row numbers are 0 to {rows - 1}, got {values.min()} to {values.max()}")
+        return 0
+    if t.type == lib.GGML_TYPE_I32 and lib.ggml_is_contiguous(t) and _all_below(
+            <const int32_t *>t.data, lib.ggml_nelements(t), min(rows, 1 << 31)):
         return 0
     for i3 in range(t.ne[3]):
         for i2 in range(t.ne[2]):

@@ -234,6 +234,7 @@ cdef class Context(Computation):
         self.limits = None
         self.stored = {}
         self.rounded = {}
+        self.kept = {}
         self.sources = {}
         self.placed = set()
         self.unwritten = set()

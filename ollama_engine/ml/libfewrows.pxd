@@ -1,4 +1,4 @@
-# csrc/few_rows.h and few_rows_op.h
+# csrc/few_rows.h, few_rows_op.h, few_experts_op.h and weighted_sum_op.h
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t
@@ -12,10 +12,14 @@ cdef extern from "few_rows.h" nogil:
         OE_FEW_Q6_K
         OE_FEW_Q4_0
         OE_FEW_Q8_0
+        OE_FEW_MXFP4
+        OE_FEW_F16
+        OE_FEW_BF16
 
     enum oe_few_isa:
         OE_FEW_SCALAR
         OE_FEW_AVX2
+        OE_FEW_AVX_VNNI
         OE_FEW_AVX512
 
     struct oe_few_product:
@@ -27,9 +31,22 @@ cdef extern from "few_rows.h" nogil:
         void (*multiply_one)(const oe_few_product *p, int64_t first, int64_t last) noexcept
 
     const oe_few_kernel *oe_few_kernel_find(oe_few_type type, oe_few_isa isa, int64_t m)
+    bint oe_few_compared(oe_few_isa isa)
 
 
 cdef extern from "few_rows_op.h" nogil:
     int64_t oe_few_acts_size(const oe_few_kernel *kernel, int64_t k, int64_t rows)
     void oe_few_quantize_op(ggml_tensor *dst, int ith, int nth, void *kernel) noexcept
     void oe_few_multiply_op(ggml_tensor *dst, int ith, int nth, void *kernel) noexcept
+
+
+cdef extern from "few_experts_op.h" nogil:
+    int64_t oe_experts_plan_size(int64_t routes, int64_t experts)
+    int64_t oe_experts_acts_size(const oe_few_kernel *kernel, int64_t k, int64_t routes)
+    void oe_experts_plan_op(ggml_tensor *dst, int ith, int nth, void *experts) noexcept
+    void oe_experts_quantize_op(ggml_tensor *dst, int ith, int nth, void *kernel) noexcept
+    void oe_experts_multiply_op(ggml_tensor *dst, int ith, int nth, void *kernel) noexcept
+
+
+cdef extern from "weighted_sum_op.h" nogil:
+    void oe_weighted_sum_op(ggml_tensor *dst, int ith, int nth, void *unused) noexcept

@@ -36,6 +36,7 @@ cdef extern from "ggml.h" nogil:
         GGML_TYPE_I64
         GGML_TYPE_F64
         GGML_TYPE_BF16
+        GGML_TYPE_MXFP4
         GGML_TYPE_COUNT
 
     enum ggml_prec:

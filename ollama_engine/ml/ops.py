@@ -6,8 +6,10 @@ itself: that happens in `Context.compute()`.
 
 from __future__ import annotations
 
+from ollama_engine.ml.ops_experts import mul_mat_id_few, weighted_sum
 from ollama_engine.ml.ops_few import mul_mat_few
 from ollama_engine.ml.ops_gelu import gelu_exact
+from ollama_engine.ml.ops_listed import listed_attention
 from ollama_engine.ml.ops_math import (
     argsort,
     clamp,
@@ -55,11 +57,13 @@ __all__ = [
     "glu",
     "l2_norm",
     "layer_norm",
+    "listed_attention",
     "log",
     "mean",
     "mul_mat",
     "mul_mat_few",
     "mul_mat_id",
+    "mul_mat_id_few",
     "permute",
     "repeat",
     "reshape",
@@ -76,4 +80,5 @@ __all__ = [
     "transpose",
     "unary",
     "view",
+    "weighted_sum",
 ]

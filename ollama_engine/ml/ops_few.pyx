@@ -1,7 +1,7 @@
-"""Products of quantized weights with few rows of activations, by kernels of our own (csrc/few_rows.h).
+"""Products of weights with few rows of activations, by kernels of our own (csrc/few_rows.h).
 
-They enter a graph as two custom operations of ggml's, which only its CPU backend runs: the first quantizes the
-activations, the second multiplies.
+They enter a graph as two custom operations of ggml's, which only its CPU backend runs: the first brings the
+activations into the form that kernels take (for quantized weights it quantizes them), the second multiplies.
 """
 
 from libc.stdint cimport int64_t
@@ -10,8 +10,9 @@ from ollama_engine.errors import ShapeError
 
 from ollama_engine.ml cimport libggml as lib
 from ollama_engine.ml.libfewrows cimport (
-    OE_FEW_AVX2, OE_FEW_AVX512, OE_FEW_Q4_0, OE_FEW_Q4_K, OE_FEW_Q6_K, OE_FEW_Q8_0, OE_FEW_SCALAR, oe_few_acts_size,
-    oe_few_isa, oe_few_kernel, oe_few_kernel_find, oe_few_multiply_op, oe_few_quantize_op, oe_few_type,
+    OE_FEW_AVX2, OE_FEW_AVX512, OE_FEW_AVX_VNNI, OE_FEW_BF16, OE_FEW_F16, OE_FEW_MXFP4, OE_FEW_Q4_0, OE_FEW_Q4_K,
+    OE_FEW_Q6_K, OE_FEW_Q8_0, OE_FEW_SCALAR, oe_few_acts_size, oe_few_compared, oe_few_isa, oe_few_kernel,
+    oe_few_kernel_find, oe_few_multiply_op, oe_few_quantize_op, oe_few_type,
 )
 from ollama_engine.ml.tensor cimport Graph, Tensor, alive, describe, graph_of, wrap
 from ollama_engine.ml.types cimport check_size, type_of
@@ -19,10 +20,15 @@ from ollama_engine.ml.types cimport check_size, type_of
 cdef dict _KINDS = {
     <int>lib.GGML_TYPE_Q4_K: OE_FEW_Q4_K, <int>lib.GGML_TYPE_Q6_K: OE_FEW_Q6_K,
     <int>lib.GGML_TYPE_Q4_0: OE_FEW_Q4_0, <int>lib.GGML_TYPE_Q8_0: OE_FEW_Q8_0,
+    <int>lib.GGML_TYPE_MXFP4: OE_FEW_MXFP4,
+    <int>lib.GGML_TYPE_F16: OE_FEW_F16, <int>lib.GGML_TYPE_BF16: OE_FEW_BF16,
 }  # fmt: skip
 # From the slowest to the fastest.
-cdef dict _INSTRUCTIONS = {"scalar": OE_FEW_SCALAR, "avx2": OE_FEW_AVX2, "avx512": OE_FEW_AVX512}
+cdef dict _INSTRUCTIONS = {
+    "scalar": OE_FEW_SCALAR, "avx2": OE_FEW_AVX2, "avxvnni": OE_FEW_AVX_VNNI, "avx512": OE_FEW_AVX512,
+}  # fmt: skip
 cdef int64_t MANY = 1 << 20
+cdef int64_t SHORTEST = 16  # f16 and bf16: rows must be multiples of it; the blocks of other types are
 
 
 cdef const oe_few_kernel *_kernel(lib.ggml_type weights, str instructions, int64_t m) noexcept:
@@ -39,23 +45,38 @@ def few_rows_instructions(str dtype not None):
 
 
 cdef dict _FASTEST = {
-    <int>type_of(dtype): few_rows_instructions(dtype)[-1] for dtype in ("q4_K", "q6_K", "q4_0", "q8_0")
+    <int>type_of(dtype): few_rows_instructions(dtype)[-1]
+    for dtype in ("q4_K", "q6_K", "q4_0", "q8_0", "mxfp4", "f16", "bf16")
 }
 
 
-def few_rows_chosen(str dtype not None):
-    """Whether products of weights of this type with few rows go to mul_mat_few on this CPU: where it has AVX-512.
+def few_rows_fastest(str dtype not None):
+    """The last of few_rows_instructions, or "" where there is none."""
+    return _FASTEST.get(<int>type_of(dtype), "")
 
-    (The AVX2 kernels are right, but nobody has compared them with ggml's on a CPU that lacks AVX-512.)
+
+def few_rows_chosen(str dtype not None):
+    """Whether products of weights of this type with few rows go to mul_mat_few on this CPU; it needs vectors for that.
+
+    How many rows are few, `nn.layers` knows. (MXFP4 has been compared with ggml's kernels on CPUs with AVX-512 only.)
     """
-    return _FASTEST.get(<int>type_of(dtype)) == "avx512"
+    fastest = few_rows_fastest(dtype)
+    if type_of(dtype) == lib.GGML_TYPE_MXFP4:
+        return fastest == "avx512"
+    return fastest != "" and oe_few_compared(<oe_few_isa><int>_INSTRUCTIONS[fastest])
 
 
 def suits_few_rows(Tensor weight not None):
     """Whether mul_mat_few is chosen here for products of this weight: it must lie in the CPU's memory as in a file."""
     alive(weight)
+    return (few_rows_chosen(weight.dtype) and weight.ptr.ne[2] == 1 and weight.ptr.ne[3] == 1
+            and lies_as_in_a_file(weight))
+
+
+cdef bint lies_as_in_a_file(Tensor weight) except -1:
+    """Whether the CPU can read this weight row by row."""
     cdef lib.ggml_tensor *w = weight.ptr
-    if not few_rows_chosen(weight.dtype) or weight.owner.is_packed or w.ne[2] != 1 or w.ne[3] != 1:
+    if weight.owner.is_packed or w.ne[0] % SHORTEST:
         return False
     if w.buffer == NULL or not lib.ggml_backend_buffer_is_host(w.buffer):
         return False
@@ -68,7 +89,10 @@ cdef int _check(Tensor a, Tensor b) except -1:
     cdef lib.ggml_tensor *x = a.ptr
     cdef lib.ggml_tensor *y = b.ptr
     if <int>x.type not in _KINDS:
-        raise ShapeError(f"mul_mat_few: the weight must be q4_K, q6_K, q4_0 or q8_0, got {describe(a)}; use mul_mat")
+        raise ShapeError(f"mul_mat_few: the weight must be q4_K, q6_K, q4_0, q8_0, mxfp4, f16 or bf16, "
+                         f"got {describe(a)}; use mul_mat")
+    if x.ne[0] % SHORTEST:
+        raise ShapeError(f"mul_mat_few: rows of {describe(a)} must be a multiple of {SHORTEST} long; use mul_mat")
     if x.nb[0] != lib.ggml_type_size(x.type) or x.nb[0] > x.nb[1]:
         raise ShapeError(f"mul_mat_few: {describe(a)} must have contiguous rows and not be transposed")
     if y.type != lib.GGML_TYPE_F32 or y.nb[0] != sizeof(float) or y.nb[0] > y.nb[1]:
@@ -79,11 +103,21 @@ cdef int _check(Tensor a, Tensor b) except -1:
     return 0
 
 
-cdef lib.ggml_tensor *_custom(Graph graph, const int64_t *ne, lib.ggml_type type, lib.ggml_tensor **operands, int n,
-                              lib.ggml_custom_op_t run, const oe_few_kernel *kernel) except NULL:
+cdef lib.ggml_tensor *custom(Graph graph, const int64_t *ne, lib.ggml_type type, lib.ggml_tensor **operands, int n,
+                             lib.ggml_custom_op_t run, int n_tasks, void *userdata) except NULL:
     check_size(ne)
-    return lib.ggml_custom_4d(graph.ctx, type, ne[0], ne[1], ne[2], ne[3], operands, n, run, lib.GGML_N_TASKS_MAX,
-                              <void *>kernel)
+    return lib.ggml_custom_4d(graph.ctx, type, ne[0], ne[1], ne[2], ne[3], operands, n, run, n_tasks, userdata)
+
+
+cdef const oe_few_kernel *kernel_of(str op, Tensor weight, str instructions) except NULL:
+    """The kernel of these instructions, or the fastest, for a weight of a type that has some."""
+    if instructions is not None and instructions not in few_rows_instructions(weight.dtype):
+        raise ShapeError(f"{op}: no {instructions!r} kernel for {weight.dtype} weights here; "
+                         f"there are {few_rows_instructions(weight.dtype)}")
+    fastest = _FASTEST.get(<int>weight.ptr.type)
+    if fastest is None:
+        raise ShapeError(f"{op}: the weight must be q4_K, q6_K, q4_0, q8_0 or mxfp4, got {describe(weight)}")
+    return _kernel(weight.ptr.type, instructions or fastest, weight.ptr.ne[1])
 
 
 cdef Tensor _rounded(Graph graph, Tensor b, const oe_few_kernel *kernel):
@@ -93,25 +127,26 @@ cdef Tensor _rounded(Graph graph, Tensor b, const oe_few_kernel *kernel):
     key = (<size_t>b.ptr, <size_t>kernel.quantize, b.ptr.ne[1] == 1 and kernel.multiply_one != NULL)
     acts = graph.rounded.get(key)
     if acts is None:
-        acts = wrap(graph, _custom(graph, ne, lib.GGML_TYPE_I8, &operand, 1, oe_few_quantize_op, kernel))
+        acts = wrap(graph, custom(graph, ne, lib.GGML_TYPE_I8, &operand, 1, oe_few_quantize_op, lib.GGML_N_TASKS_MAX,
+                                  <void *>kernel))
         graph.rounded[key] = acts
     return acts
 
 
 def mul_mat_few(Tensor a not None, Tensor b not None, str instructions=None):
-    """Product with a transposed, as mul_mat: a [n, m] of type q4_K, q6_K, q4_0 or q8_0, b f32 [n, k] -> f32 [m, k].
+    """Product with a transposed, as mul_mat: a [n, m] of type q4_K, q6_K, q4_0, q8_0, mxfp4, f16 or bf16, b f32 [n, k]
+    -> f32 [m, k].
 
-    Any k is right, few are fast. `b` is rounded to 8 bits as by mul_mat. A row of the result has the same bits whatever
-    the other rows are, and on every CPU. `instructions`: one of `few_rows_instructions(a.dtype)`; None takes the last.
+    Any k is right, few are fast. `b` is rounded to 8 bits as by mul_mat where a is quantized, and not at all where a is
+    f16 or bf16. A row of the result has the same bits whatever the other rows are, and on every CPU (NaNs aside).
+    `instructions`: one of `few_rows_instructions(a.dtype)`; None takes the last.
     """
-    if instructions is not None and instructions not in few_rows_instructions(a.dtype):
-        raise ShapeError(f"mul_mat_few: no {instructions!r} kernel for {a.dtype} weights here; "
-                         f"there are {few_rows_instructions(a.dtype)}")
     cdef Graph graph = graph_of(a, b)
     cdef lib.ggml_tensor *operands[2]
     cdef int64_t ne[4]
     _check(a, b)
-    kernel = _kernel(a.ptr.type, instructions or _FASTEST[<int>a.ptr.type], a.ptr.ne[1])
+    kernel = kernel_of("mul_mat_few", a, instructions)
     operands[0], operands[1] = a.ptr, _rounded(graph, b, kernel).ptr
     ne[0], ne[1], ne[2], ne[3] = a.ptr.ne[1], b.ptr.ne[1], 1, 1
-    return wrap(graph, _custom(graph, ne, lib.GGML_TYPE_F32, operands, 2, oe_few_multiply_op, kernel))
+    return wrap(graph, custom(graph, ne, lib.GGML_TYPE_F32, operands, 2, oe_few_multiply_op, lib.GGML_N_TASKS_MAX,
+                              <void *>kernel))

@@ -36,6 +36,8 @@ cdef class Graph(Owner):
     cdef dict sources
     # -- activations that ops_few has rounded for a product, {(address, kind of rounding): Tensor}; none of them written
     cdef dict rounded
+    # -- what ops_listed shares between layers, and what its operations are told; until the graph is gone
+    cdef dict kept
 
     cdef bint owns(self, lib.ggml_tensor *ptr) noexcept
     cdef int use_stored(self, Tensor t) except -1

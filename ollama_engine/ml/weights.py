@@ -20,6 +20,7 @@ from ollama_engine.errors import ClosedError, ModelFormatError
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.gguf import GGUFFile, TensorInfo
 from ollama_engine.ml.hostmem import available_bytes
+from ollama_engine.ml.ops_experts import few_experts_chosen
 from ollama_engine.ml.ops_few import few_rows_chosen
 from ollama_engine.ml.placement import assign_layers
 from ollama_engine.ml.storage import ALIGNMENT, Storage, can_pack
@@ -235,11 +236,16 @@ def _plan_packing(backend: Backend, gguf: GGUFFile, devices: Mapping[str, int]) 
         i
         for n, i in gguf.tensors.items()
         if devices[n] == cpu and len(i.shape) in (2, 3) and not n.endswith(_READ_ONLY_BY_ROW)
-        and (tied or n != "token_embd.weight") and (len(i.shape) == 3 or not few_rows_chosen(i.dtype))
+        and (tied or n != "token_embd.weight") and not _stays(i)
     ]  # fmt: skip
     kinds = {(i.dtype, i.shape) for i in candidates}
     packable = {kind for kind in kinds if can_pack(backend, *kind)}
     return [i for i in candidates if (i.dtype, i.shape) in packable]
+
+
+def _stays(info: TensorInfo) -> bool:
+    """Whether kernels of our own read it as it lies in the file."""
+    return few_experts_chosen(info.dtype) if len(info.shape) == 3 else few_rows_chosen(info.dtype)
 
 
 def _groups(infos: list[TensorInfo]) -> Iterator[list[TensorInfo]]:

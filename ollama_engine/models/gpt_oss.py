@@ -71,7 +71,7 @@ class SparseMLP(nn.Module):
         """x [n_embd, n] -> [n_embd, n]."""
         ids, weights = nn.route_chosen(self.router(x), o.n_expert_used)
         x = ops.reshape(x, o.n_embd, 1, x.dim(1))
-        return nn.sum_experts(self.down(activate(self.gate(x, ids), self.up(x, ids)), ids) * weights)
+        return nn.sum_experts(self.down(activate(self.gate(x, ids), self.up(x, ids)), ids), weights)
 
 
 def activate(gate: Tensor, up: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ class SparseMLP(nn.Module):
         ids, weights = nn.route(self.router(x), o.n_expert_used, normalize=True)
         x = ops.reshape(x, o.n_embd, 1, x.dim(1))
         out = self.down(ops.glu(self.gate(x, ids), self.up(x, ids)), ids)
-        return nn.sum_experts(out * weights)
+        return nn.sum_experts(out, weights)
 
 
 def _as_meant(scope: nn.Scope) -> nn.Scope:

@@ -32,7 +32,7 @@ class SparseMLP(nn.Module):
         ids, weights = nn.route(self.router(x), o.n_expert_used, normalize=o.normalize_experts)
         x = ops.reshape(x, o.n_embd, 1, x.dim(1))
         out = self.down(ops.glu(self.gate(x, ids), self.up(x, ids)), ids)
-        return nn.sum_experts(out * weights)
+        return nn.sum_experts(out, weights)
 
 
 class SharedMLP(nn.Module):
@@ -46,7 +46,9 @@ class SharedMLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x [n_embd, n] -> [n_embd, n]."""
         share = ops.unary(self.share(x), "sigmoid")
-        return self.down(ops.glu(self.gate(x), self.up(x))) * share
+        y = self.down(ops.glu(self.gate(x), self.up(x)))
+        # The sum of one expert: ggml is slow at products with one number for each row.
+        return nn.sum_experts(ops.reshape(y, y.dim(0), 1, y.dim(1)), ops.reshape(share, 1, 1, y.dim(1)))
 
 
 class Qwen3Layer(PreNormLayer):

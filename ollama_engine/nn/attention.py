@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ollama_engine.kvcache.base import LayerView
+from ollama_engine.kvcache.base import CellLists, LayerView
 from ollama_engine.ml import ops
 from ollama_engine.ml.tensor import Tensor
 
@@ -10,26 +10,29 @@ from ollama_engine.ml.tensor import Tensor
 def attention(
     query: Tensor, cache: LayerView, scale: float, *, softcap: float = 0.0, sinks: Tensor | None = None
 ) -> Tensor:
-    """softmax(scale q k + mask) v for the cache's current layer.
+    """softmax(scale q k + mask) v for the cache's current layer; lists of cells may stand for the mask.
 
     `query` f32 [key_dim, heads, n] -> f32 [value_dim * heads, n]. Query heads share key heads in order (GQA).
     A `softcap` above 0 bounds the scores to softcap * tanh(scores / softcap) before the mask (Gemma 2). `sinks` f32
     [heads] are scores that join the sum below the softmax and have no value (gpt-oss). A cache whose keys come in parts
     has each part of the rows see its own.
     """
-    keys, values, mask = cache.get()
+    keys, values, seen = cache.get()
     heads, n = query.dim(1), query.dim(2)
     parts = keys.dim(3)
     if parts > 1:
         query = ops.reshape(ops.cont(query), query.dim(0), heads, n // parts, parts)
     rows = ops.permute(query, 0, 2, 1, 3)
+    if isinstance(seen, CellLists):
+        out = ops.listed_attention(rows, keys, values, seen.parts, seen.cells, scale, softcap=softcap, sinks=sinks)
+        return ops.reshape(out, out.dim(0) * heads, n)
     if cache.flash_attention:
-        out = ops.flash_attention(rows, keys, values, mask, scale, softcap=softcap, sinks=sinks)
+        out = ops.flash_attention(rows, keys, values, seen, scale, softcap=softcap, sinks=sinks)
         return ops.reshape(out, out.dim(0) * heads, n)
     scores = ops.mul_mat(keys, rows, precise=True)
     if softcap:
         scores, scale = soft_cap(ops.scale(scores, scale), softcap), 1.0
-    weights = ops.softmax(scores, mask, scale, sinks)
+    weights = ops.softmax(scores, seen, scale, sinks)
     out = ops.permute(ops.mul_mat(values, weights), 0, 2, 1, 3)
     return ops.reshape(ops.cont(out), out.dim(0) * heads, n)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ollama_engine.ml import ops
-from ollama_engine.ml.ops_few import suits_few_rows
+from ollama_engine.ml.ops_few import few_rows_fastest, suits_few_rows
 from ollama_engine.ml.tensor import Tensor
 from ollama_engine.nn.module import Dim, Scope, Weight
 
@@ -13,8 +13,39 @@ PACKED_ROWS = 16
 """Products of K-quants with fewer rows read the packed copy: for more, ggml has a faster kernel for the original."""
 
 
-FEW_ROWS = {"q4_K": 32, "q6_K": 32, "q4_0": 512, "q8_0": 512}
-"""The most rows for which mul_mat_few is faster than ggml's kernels, or as fast; 512 is the most measured."""
+FEW_ROWS = {
+    "avx512": {
+        "q4_K": range(1, 33),
+        "q6_K": range(1, 33),
+        "q4_0": range(1, 513),
+        "q8_0": range(1, 513),
+        "mxfp4": range(1, 513),
+        "f16": range(1, 7),
+        "bf16": range(1, 5),
+    },
+    "avxvnni": {"q4_K": range(1, 513), "q6_K": range(2, 513), "q4_0": range(1, 513), "q8_0": range(1, 513)},
+    "avx2": {
+        "q4_K": range(1, 513),
+        "q6_K": range(2, 65),
+        "q4_0": range(1, 513),
+        "q8_0": range(1, 513),
+        "f16": range(1, 5),
+        "bf16": range(1, 9),
+    },
+}
+"""For which numbers of rows mul_mat_few is faster than ggml's kernels, or as fast, by the instructions of the CPU and
+the type of the weight; 512 is the most measured."""
+
+SHORT = 2048
+"""Rows of BF16 weights up to this length are served as FEW_ROWS says. For longer ones, whose activations do not stay in
+the first cache, ggml is ahead with AVX-512, which has an instruction for BF16."""
+
+
+def serves(instructions: str, dtype: str, length: int, rows: int) -> bool:
+    """Whether mul_mat_few is the faster one for `rows` rows of activations and weights with rows of that length."""
+    if (instructions, dtype) == ("avx512", "bf16") and length > SHORT:
+        return rows == 1
+    return rows in FEW_ROWS.get(instructions, {}).get(dtype, range(0))
 
 
 def choose_copy(weight: Tensor, rows: int) -> Tensor:
@@ -27,7 +58,8 @@ def choose_copy(weight: Tensor, rows: int) -> Tensor:
 def product(weight: Tensor, x: Tensor) -> Tensor:
     """weight [n, m] times x [n, rows] -> f32 [m, rows], by whichever kernel and copy of the weight suit the rows."""
     rows = x.dim(1)
-    if rows <= FEW_ROWS.get(weight.dtype, 0) and x.dim(2) == x.dim(3) == 1 and suits_few_rows(weight):
+    few = serves(few_rows_fastest(weight.dtype), weight.dtype, weight.dim(0), rows)
+    if few and x.dim(2) == x.dim(3) == 1 and suits_few_rows(weight):
         return ops.mul_mat_few(weight, x)
     return ops.mul_mat(choose_copy(weight, rows), x)
 

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from ollama_engine.ml import ops
+from ollama_engine.ml.ops_experts import suits_few_experts, suits_weighted_sum
 from ollama_engine.ml.tensor import Tensor
 from ollama_engine.nn.layers import choose_copy
 from ollama_engine.nn.module import Weight
+
+FEW_PER_EXPERT = {"q4_K": 64, "q6_K": 64, "q4_0": 256, "q8_0": 256, "mxfp4": 256}
+"""The most rows for each expert, were they shared out evenly, for which mul_mat_id_few is faster than ggml's, or
+as fast; 256 is the most measured."""
+
+
+def expert_product(experts: Tensor, x: Tensor, ids: Tensor) -> Tensor:
+    """experts [in, out, experts], x [in, used or 1, n], ids [used, n] -> [out, used, n], by what suits the rows."""
+    rows = ids.dim(0) * ids.dim(1)
+    if rows <= FEW_PER_EXPERT.get(experts.dtype, 0) * experts.dim(2) and suits_few_experts(experts):
+        return ops.mul_mat_id_few(experts, x, ids)
+    return ops.mul_mat_id(choose_copy(experts, x.dim(2)), x, ids)
 
 
 class ExpertLinear(Weight):
     """One matrix for each expert, [in, out, experts]; x [in, used or 1, n], ids [used, n] -> [out, used, n]."""
 
     def __call__(self, x: Tensor, ids: Tensor) -> Tensor:
-        return ops.mul_mat_id(choose_copy(self.tensor, x.dim(2)), x, ids)
+        return expert_product(self.tensor, x, ids)
 
 
 def route(logits: Tensor, used: int, *, normalize: bool) -> tuple[Tensor, Tensor]:
@@ -38,8 +51,15 @@ def route_chosen(logits: Tensor, used: int) -> tuple[Tensor, Tensor]:
     return ids, ops.reshape(ops.softmax(ops.reshape(chosen, used, n)), 1, used, n)
 
 
-def sum_experts(outputs: Tensor) -> Tensor:
-    """[n_embd, used, n] -> [n_embd, n]."""
+def sum_experts(outputs: Tensor, weights: Tensor) -> Tensor:
+    """Each token's outputs [n_embd, used, n] of its experts, weighted by [1, used, n] -> [n_embd, n]."""
+    if suits_weighted_sum(outputs):
+        return ops.weighted_sum(outputs, weights)
+    return sum_slots(outputs * weights)
+
+
+def sum_slots(outputs: Tensor) -> Tensor:
+    """[n_embd, used, n] -> [n_embd, n], by operations that every device has."""
     n_embd, used, n = outputs.dim(0), outputs.dim(1), outputs.dim(2)
 
     def one(expert: int) -> Tensor:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ollama_engine.errors import ConfigError
 from ollama_engine.input import Batch, Int32Array
-from ollama_engine.kvcache import Cache, LayerView
+from ollama_engine.kvcache import Cache, LayerView, seen_inputs
 from ollama_engine.kvcache.cells import MAX_SEQUENCES
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
@@ -83,7 +83,8 @@ class Executor:
 
         Raises NoMemoryError.
         """
-        for n_tokens in dict.fromkeys((self.batch_size, min(n_decoding, self.batch_size), 1)):
+        few = min(MAX_SEQUENCES, self.batch_size)  # up to so many rows, attention may go other ways than with more
+        for n_tokens in dict.fromkeys((self.batch_size, few, min(n_decoding, self.batch_size), 1)):
             self._cache.begin_reserve(n_tokens)
             graph = self._build(self._key(n_tokens, min(n_tokens, self.max_outputs)))
             with graph.ctx:
@@ -242,8 +243,8 @@ class Executor:
             if n_outputs:
                 ctx.forward(logits)
             else:
-                # What the cache was given is all there is to compute; the last layer's mask is written, but not read.
-                ctx.expand(self._cache.get()[2])
+                # What the cache was given is all there is to compute; what its rows see is written, but not read.
+                ctx.expand(*seen_inputs(self._cache.get()[2]))
         except BaseException:
             ctx.close()
             raise

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from ollama_engine.config import EngineConfig
 from ollama_engine.errors import ConfigError, ModelFormatError, NoMemoryError, Option
 from ollama_engine.kvcache import Cache, CacheConfig, LayerShape, make_cache, make_null_cache
-from ollama_engine.kvcache.mask import mask_bytes
+from ollama_engine.kvcache.config import LISTED_ROWS
+from ollama_engine.kvcache.mask import list_bytes, mask_bytes
 from ollama_engine.ml.backend import MAX_NODES_LIMIT, Backend
 from ollama_engine.ml.gguf import IMAGE_PARTS, GGUFFile
 from ollama_engine.ml.hostmem import available_bytes
@@ -199,11 +200,12 @@ def _plan_cache(backend: Backend, weights: Weights, model: Model, config: Engine
 
 
 def _plan_masks(model: Model, config: EngineConfig) -> int:
-    """Bytes of this process in which the masks of a full batch are made, one for each kind of layers."""
+    """Bytes of this process for the masks of a full batch, or the lists of a short one, for each kind of layers."""
     kinds = {
         (layer.window, layer.chunk): _cells(layer, config) for layer in model.cache_layers if layer.image_rows is None
     }
-    return sum(mask_bytes(_batch_size(config), n) for n in kinds.values())
+    size = _batch_size(config)
+    return sum(max(mask_bytes(size, n), list_bytes(min(size, LISTED_ROWS), n)) for n in kinds.values())
 
 
 def _refuse_cache_if_too_large(backend: Backend, planned: dict[str, int], masks: int) -> None:

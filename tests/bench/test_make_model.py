@@ -9,7 +9,8 @@ import gguf
 import numpy as np
 import pytest
 
-from bench.make_model import PRESETS, SHAPES, Shape, tensor_shapes, tensor_type, vocabulary, write_model
+from bench.make_model import PRESETS, tensor_type, vocabulary, write_model
+from bench.model_shapes import SHAPES, Shape, tensor_shapes
 from ollama_engine.ml.gguf import GGUFFile
 
 SMALL = Shape(

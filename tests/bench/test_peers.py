@@ -24,10 +24,12 @@ n = len(rounds.read_text()) if rounds.exists() else 0
 rounds.write_text("x" * (n + 1))
 ballast = bytearray(b"x") * (64 << 20)
 assert sys.argv[1] == "bench" and "--json" in sys.argv, sys.argv
-print(json.dumps({{"prefill_tps": 100.0 + n, "decode_tps": 20.0, "load_seconds": 0.25}}))
+depth = [{{"depth": int(sys.argv[i + 1]), "prefill_tps": 7.0, "decode_tps": 3.0}}
+         for i, word in enumerate(sys.argv) if word == "--depth"]
+print(json.dumps({{"prefill_tps": 100.0 + n, "decode_tps": 20.0, "load_seconds": 0.25, "depth": depth}}))
 """
 PEER = """#!{python}
-import json
+import json, sys
 tests = [(16, 0, 50.0), (0, 4, 40.0)]
 print(json.dumps([{{"n_prompt": p, "n_gen": g, "avg_ts": s, "samples_ns": [1000]}} for p, g, s in tests]))
 """
@@ -66,6 +68,15 @@ def test_compare_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert table[2] == "| prefill, tokens/s | 101.0 | 50.0 | 2.02 |"
     assert table[3] == "| decode, tokens/s | 20.00 | 40.00 | 0.50 |"
     assert [line.split("|")[1].strip() for line in table[4:]] == ["load, s", "short run, s", "peak memory, MiB"]
+
+
+@pytest.mark.usefixtures("_programs")
+def test_compare_behind_a_context(capsys: pytest.CaptureFixture[str]) -> None:
+    peers.main(["compare", "model.gguf", "-r", "1", "-d", "4096", "--json"])
+    result = json.loads(capsys.readouterr().out)
+    assert (result["depth"], result["ours"]["prefill_tps"], result["ours"]["decode_tps"]) == (4096, 7.0, 3.0)
+    with pytest.raises(SystemExit, match="for one stream"):
+        peers.main(["compare", "model.gguf", "-d", "4096", "--parallel", "1,2"])
 
 
 # -- several callers ---------------------------------------------------------------------------------------------------

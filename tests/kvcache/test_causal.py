@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,17 @@ TOLERANCE = {"f32": 1e-5, "f16": 1e-2, "bf16": 2e-2, "q8_0": 5e-2, "q4_0": 0.5}
 """Of an average of normal numbers whose keys and values are rounded to the type."""
 
 LAYOUTS = [(dtype, True) for dtype in TOLERANCE] + [(dtype, False) for dtype in ("f32", "f16", "bf16")]
+MASKED: dict[str, Any] = {"listed_rows": 0}
+"""As graphs of more rows, and on other devices."""
+
+
+@pytest.fixture(autouse=True, params=["lists", "masks"])
+def _both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What rows see comes as lists, or as masks."""
+    if request.param == "masks":
+        monkeypatch.setattr("tests.kvcache.attending.CacheConfig", functools.partial(CacheConfig, **MASKED))
+
+
 both_layouts = pytest.mark.parametrize("flash", [True, False], ids=["flash", "permuted"])
 
 
@@ -35,7 +47,7 @@ def test_attention_over_what_was_stored(dtype: Any, flash: bool) -> None:
 
 @pytest.mark.parametrize(("dtype", "flash"), LAYOUTS)
 def test_attention_reads_from_the_lowest_cell_of_its_sequences(dtype: Any, flash: bool) -> None:
-    with attending(160, dtype=dtype, flash_attention=flash) as a:
+    with attending(160, dtype=dtype, flash_attention=flash, **MASKED) as a:
         a.run([0] * 70, range(70))
         for positions in (range(20), range(20, 50), [50]):
             found, expected = a.run([1] * len(positions), positions), a.expected([1] * len(positions), positions)
@@ -47,7 +59,7 @@ def test_attention_reads_from_the_lowest_cell_of_its_sequences(dtype: Any, flash
 
 
 def test_kept_histories_of_others_cost_nothing() -> None:
-    with attending(256) as a:
+    with attending(256, **MASKED) as a:
         for sequence in range(3):
             a.cache.begin(Batch.of([0] * 64, 0, sequence))
             assert a.cache.shape_key == (64, 64 * sequence, 64 * (sequence + 1))
@@ -141,7 +153,7 @@ def test_nonsense_does_not_leak_from_scrubbed_cells(dtype: Any, flash: bool, bad
 
 
 def test_graph_shape_changes_only_with_tokens_and_the_run_that_is_read() -> None:
-    with attending(128, padding=32) as a:
+    with attending(128, padding=32, **MASKED) as a:
         a.cache.begin(Batch.of([0] * 30, 0))
         keys = []
         for position in range(30, 66):
@@ -151,6 +163,21 @@ def test_graph_shape_changes_only_with_tokens_and_the_run_that_is_read() -> None
         assert keys == [(1, 0, 32)] * 2 + [(1, 0, 64)] * 32 + [(1, 0, 128)] * 2
         a.cache.begin_reserve(7)
         assert a.cache.shape_key == (7, 0, 128)
+
+
+def test_lists_last_until_they_double() -> None:
+    with attending(5000) as a:
+        a.cache.begin(Batch.of([0] * 1000, 0))
+        keys = []
+        for position in range(1000, 2100):
+            a.cache.begin(Batch.of([0], position))
+            keys.append(a.cache.shape_key)
+        if keys[0] == (1, 1024):
+            assert keys == [(1, 1024)] * 24 + [(1, 2048)] * 1024 + [(1, 4096)] * 52
+            a.cache.begin_reserve(7)
+            assert a.cache.shape_key == (7, 7 * 5024)
+        a.cache.begin_reserve(65)
+        assert a.cache.shape_key == (65, 0, 5024)
 
 
 @pytest.mark.parametrize(

@@ -212,8 +212,10 @@ def mul_mat(env: Env) -> Call:
 
 
 def mul_mat_few(env: Env) -> Call:
-    dtype = env.rng.choice(("q4_K", "q6_K", "q4_0", "q8_0"))
-    n, m, k = unit_of(dtype)[1] * env.rng.randint(1, 3), env.rng.randint(1, 40), env.rng.randint(1, 19)
+    dtype = env.rng.choice(("q4_K", "q6_K", "q4_0", "q8_0", "f16", "bf16"))
+    block = unit_of(dtype)[1]
+    n = block * env.rng.randint(1, 3) if block > 1 else 16 * env.rng.randint(1, 7)
+    m, k = env.rng.randint(1, 40), env.rng.randint(1, 19)
     a = env.operand(dtype, (n, m), odd=0.1)
     return Call("mul_mat_few", [a, env.operand("f32", (n, k), graph=a.where == "stored", odd=0.1)])
 
@@ -227,6 +229,21 @@ def mul_mat_id(env: Env) -> Call:
     ids = env.make("i32", (used, rows), limit=experts)
     b = env.make("f32", (n, env.rng.choice((1, used)), rows), graph=True)
     return Call("mul_mat_id", [env.make(dtype, (n, env.rng.randint(1, 18), experts)), b, ids])
+
+
+def mul_mat_id_few(env: Env) -> Call:
+    dtype = env.rng.choice(("q4_K", "q6_K", "q4_0", "q8_0", "mxfp4"))
+    n, m, experts = unit_of(dtype)[1] * env.rng.randint(1, 5), env.rng.randint(1, 40), env.rng.randint(1, 6)
+    used, rows = env.rng.randint(1, 8), env.rng.choice((1, 2, 5, 20))
+    ids = env.make("i32", (used, rows), limit=experts)
+    b = env.make("f32", (n, env.rng.choice((1, used)), rows), graph=True)
+    return Call("mul_mat_id_few", [env.make(dtype, (n, m, experts)), b, ids])
+
+
+def weighted_sum(env: Env) -> Call:
+    rows, n = env.rng.randint(1, 9), env.rng.choice((1, 2, 7))
+    x = env.operand("f32", (env.rng.choice((1, 5, 255, 257, 700)), rows, n), graph=True, odd=0.1)
+    return Call("weighted_sum", [x, env.make("f32", (1, rows, n))])
 
 
 def rope(env: Env) -> Call:
@@ -286,9 +303,28 @@ def flash_attention(env: Env) -> Call:
     return Call("flash_attention", [q, k, v], kwargs)
 
 
+def listed_attention(env: Env) -> Call:
+    kind = env.rng.choice(("f32", "f16", "bf16", "q8_0"))
+    d, dv = (32 * env.rng.randint(1, 2) if unit_of(kind)[1] > 1 else env.rng.randint(1, 40) for _ in range(2))
+    kv_heads, rows, keys = env.rng.randint(1, 3), env.rng.randint(1, 5), env.rng.choice((1, 9, 70, 600))
+    heads, room = kv_heads * env.rng.randint(1, 9), env.rng.randint(1, 700)
+    parts = np.sort(env.numbers.integers(0, room + 1, (rows, 2)), axis=1).astype(np.int32)
+    kwargs: dict[str, Any] = {"scale": 1 / math.sqrt(d)}
+    if env.rng.random() < 0.2:
+        kwargs["softcap"] = env.rng.choice((5.0, 30.0))
+    if env.rng.random() < 0.2:
+        kwargs["sinks"] = env.make("f32", (heads,))
+    return Call("listed_attention", [
+        env.operand("f32", (d, rows, heads), graph=True, odd=0.1), env.make(kind, (d, keys, kv_heads)),
+        env.make(kind, (dv, keys, kv_heads)), env.make("i32", (2, rows), data=parts.reshape(-1)),
+        env.make("i32", (room,), limit=keys),
+    ], kwargs)  # fmt: skip
+
+
 SOUND: tuple[Callable[[Env], Call], ...] = (
     arithmetic, arithmetic, arithmetic, glu, clamp, sort, view, reshape, permute, cont, cast, copy, concat, repeat,
-    get_rows, set_rows, mul_mat, mul_mat, mul_mat_few, mul_mat_id, rope, softmax, flash_attention,
+    get_rows, set_rows, mul_mat, mul_mat, mul_mat_few, mul_mat_id, mul_mat_id_few, weighted_sum, rope, softmax,
+    flash_attention, listed_attention,
     one_row_operand("unary", _activation), one_row_operand("unary", _activation),
     one_row_operand("scale", lambda e: e.rng.choice((0, 1, -0.5, 3)), lambda e: e.rng.choice((0.0, 0.7))),
     *(one_row_operand(name) for name in ("gelu_exact", "sqr", "sqrt", "log", "sin", "cos", "sum_rows", "mean")),

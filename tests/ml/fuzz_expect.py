@@ -147,7 +147,7 @@ def _moved(a: Value, array: NDArray) -> Expected:
 
 def view(t: Value, shape: Any, strides: Any = None, offset: int = 0, ctx: object = None) -> Expected:
     dims = (shape,) if isinstance(shape, int) else tuple(shape)
-    steps = (strides,) if isinstance(strides, int) else None if strides is None else tuple(strides)
+    steps = None if strides is None else tuple(np.atleast_1d(strides).tolist())  # one number is as good as a tuple
     unit, block = unit_of(t.dtype)
     return _moved(t, ref.view(t.array, dims, steps, int(offset), unit, block))
 
@@ -226,13 +226,19 @@ def mul_mat(a: Value, b: Value, precise: bool = False) -> Expected:
     return Expected(ref.mul_mat(x, y), tol=error + 1e-5 + (b.tol * top(x) + a.tol * top(y)) * x.shape[-1])
 
 
-def mul_mat_id(experts: Value, b: Value, ids: Value) -> Expected:
+def mul_mat_id(experts: Value, b: Value, ids: Value, instructions: str | None = None) -> Expected:
     x, y = f64(experts), f64(b)
     sizes = ref.mul_mat_id(
         np.linalg.norm(x, axis=-1, keepdims=True), np.linalg.norm(y, axis=-1, keepdims=True), ids.array
     )
     error = ROUNDING.get(experts.dtype, QUANTIZED_ROUNDING) * sizes
     return Expected(ref.mul_mat_id(x, y, ids.array), tol=error + 1e-5 + b.tol * top(x) * x.shape[-1])
+
+
+def weighted_sum(x: Value, weights: Value) -> Expected:
+    a, w = f64(x), f64(weights)
+    sizes = np.abs(a * w).sum(-2)[:, None]
+    return Expected((a * w).sum(-2)[:, None], tol=1e-5 * (sizes + 1) + x.tol * top(w) * a.shape[-2])
 
 
 def rope(x: Value, positions: Value, n_dims: int, *, factors: Value | None = None, **options: Any) -> Expected:
@@ -265,6 +271,16 @@ def flash_attention(q: Value, k: Value, v: Value, mask: Value | None = None, sca
     return Expected(out, tol=top(values) * (rounding + min(2.0, 4 * scores)) + 1e-5)
 
 
+def listed_attention(q: Value, k: Value, v: Value, parts: Value, cells: Value, scale: float = 1.0, *,
+                     softcap: float = 0.0, sinks: Value | None = None, **_: object) -> Expected:  # fmt: skip
+    queries, keys = f64(q), f64(k)
+    out = ref.listed_attention(queries, keys, f64(v), parts.array.reshape(-1, 2), cells.array.reshape(-1), float(scale),
+                               softcap=float(softcap), sinks=None if sinks is None else f64(sinks))  # fmt: skip
+    largest = np.linalg.norm(queries, axis=-1).max() * np.linalg.norm(keys, axis=-1).max() * abs(float(scale))
+    scores = 1e-6 * largest + q.tol * top(keys) * keys.shape[-1] + 1e-5
+    return Expected(out, tol=top(f64(v)) * (1e-5 + min(2.0, 4 * scores)) + 1e-5)
+
+
 EXPECT: dict[str, Callable[..., Expected]] = {
     "+": add, "-": sub, "*": mul, "/": div, "unary": unary, "gelu_exact": gelu_exact,
     "glu": glu, "scale": scale, "clamp": clamp,
@@ -272,6 +288,7 @@ EXPECT: dict[str, Callable[..., Expected]] = {
     "rms_norm": rms_norm, "layer_norm": layer_norm, "l2_norm": l2_norm, "sum_rows": sum_rows, "mean": mean,
     "argsort": argsort, "top_k": top_k, "view": view, "reshape": reshape, "permute": permute, "transpose": transpose,
     "cont": cont, "cast": cast, "copy": copy, "concat": concat, "repeat": repeat, "get_rows": get_rows,
-    "set_rows": set_rows, "mul_mat": mul_mat, "mul_mat_few": mul_mat, "mul_mat_id": mul_mat_id, "rope": rope,
-    "softmax": softmax, "flash_attention": flash_attention,
+    "set_rows": set_rows, "mul_mat": mul_mat, "mul_mat_few": mul_mat, "mul_mat_id": mul_mat_id,
+    "mul_mat_id_few": mul_mat_id, "weighted_sum": weighted_sum, "rope": rope,
+    "softmax": softmax, "flash_attention": flash_attention, "listed_attention": listed_attention,
 }  # fmt: skip

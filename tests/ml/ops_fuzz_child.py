@@ -368,6 +368,7 @@ class Fuzz:
                 lambda: ops.get_rows(table, flat),
                 lambda: ops.set_rows(table, x, flat),
                 lambda: ops.mul_mat_id(experts, ops.reshape(x, 32, 2, 2), ids),
+                lambda: ops.mul_mat_id_few(experts, ops.reshape(x, 32, 2, 2), ids),
             ))()  # fmt: skip
             ctx.forward(out, ops.sqr(x))
             ctx.alloc()

@@ -204,6 +204,21 @@ def flash_attention(
     return (weights @ np.repeat(v, group, axis=1)).swapaxes(1, 2)
 
 
+def listed_attention(
+    q: Array, k: Array, v: Array, parts: NDArray, cells: NDArray, scale: float = 1.0, *, softcap: float = 0.0,
+    sinks: Array | None = None,
+) -> Array:  # fmt: skip
+    """q [1, heads, rows, d], k, v [1, kv_heads, cells, d] -> [1, rows, heads, dv], over the cells of each row."""
+    out = np.zeros((1, q.shape[2], q.shape[1], v.shape[3]))
+    for row, (begin, end) in enumerate(parts):
+        listed = cells[begin:end]
+        if len(listed):
+            out[:, row : row + 1] = flash_attention(
+                q[:, :, row : row + 1], k[:, :, listed], v[:, :, listed], None, scale, softcap=softcap, sinks=sinks
+            )
+    return out
+
+
 # -- types -------------------------------------------------------------------------------------------------------------
 
 

@@ -95,6 +95,9 @@ PACKABLE = (
     _llama("q4_0", dtype="q4_0", n_embd=64, n_ff=96, seed=25),
     _llama("q4_K", dtype="q4_K", n_embd=256, n_ff=256, n_layer=1, seed=26),
     _llama("experts-q4_0", dtype="q4_0", n_expert=4, n_expert_used=2, seed=27),
+    # There are no kernels of our own for this type, so that every CPU with a packed layout packs it.
+    _llama("iq4_nl", dtype="iq4_nl", n_embd=64, n_ff=96, seed=28),
+    _llama("experts-iq4_nl", dtype="iq4_nl", n_expert=4, n_expert_used=2, seed=29),
 )
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
-from ollama_engine.ml.ops_few import few_rows_instructions
+from ollama_engine.ml.ops_few import few_rows_chosen, few_rows_fastest
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.storage import Storage
 from ollama_engine.nn import layers
@@ -31,17 +31,32 @@ def operations(backend: Backend, dtype: str, *shape: int) -> int:
         return ctx.n_nodes
 
 
-@pytest.mark.parametrize("dtype", layers.FEW_ROWS)
+TYPES = sorted(layers.FEW_ROWS["avx512"])
+
+
+@pytest.mark.parametrize("dtype", TYPES)
 def test_few_rows_go_to_our_kernels(backend: Backend, dtype: str) -> None:
-    if "avx512" not in few_rows_instructions(dtype):
-        pytest.skip("this CPU has no AVX-512; ggml's kernels are used throughout")
-    most = layers.FEW_ROWS[dtype]
-    chosen = {rows: operations(backend, dtype, rows) == 2 for rows in (1, 2, most, most + 1)}
-    assert chosen == {rows: rows <= most for rows in chosen}
+    if not few_rows_chosen(dtype):
+        pytest.skip("this CPU lacks the vectors; ggml's kernels are used throughout")
+    served = layers.FEW_ROWS[few_rows_fastest(dtype)][dtype]
+    for rows in (1, 2, served.start, served.stop - 1, served.stop):
+        assert (operations(backend, dtype, rows) == 2) == (rows in served), rows
+
+
+def test_the_borders_of_each_instruction_set() -> None:
+    assert layers.serves("avx2", "q6_K", 4096, 2)
+    assert not layers.serves("avx2", "q6_K", 4096, 1)
+    assert layers.serves("avxvnni", "q6_K", 4096, 512)
+    assert layers.serves("avx512", "f16", 8192, 6)
+    assert layers.serves("avx2", "bf16", 8192, 8)
+    assert [rows for rows in range(1, 9) if layers.serves("avx512", "bf16", layers.SHORT, rows)] == [1, 2, 3, 4]
+    assert [rows for rows in range(1, 9) if layers.serves("avx512", "bf16", layers.SHORT + 1, rows)] == [1]
+    assert not layers.serves("scalar", "q4_0", 256, 1)
+    assert not layers.serves("", "q5_K", 256, 1)
 
 
 def test_other_types_and_shapes_go_to_ggml(backend: Backend) -> None:
-    assert operations(backend, "f16", 4) == 1
+    assert operations(backend, "f32", 4) == 1
     assert operations(backend, "q5_K", 4) == 1
     assert operations(backend, "q8_0", 4, 3) == 1
 

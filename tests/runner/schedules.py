@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ollama_engine.errors import ContextOverflowError
 from ollama_engine.kvcache import CausalCache, CompositeCache
 from ollama_engine.kvcache.cells import Cells
-from ollama_engine.kvcache.span import Span, SpanPolicy
+from ollama_engine.kvcache.masked import MaskedHistory
 from ollama_engine.runner import loading
 from ollama_engine.runner.core import Core
 from ollama_engine.runner.histories import Histories
@@ -313,4 +313,4 @@ def _shrink(parts: Loaded, schedule: Schedule) -> None:
         kept = schedule.num_ctx if limit is None else min(schedule.num_ctx, limit + cache.visibility.memory)
         batch = parts.executor.batch_size if kept < schedule.num_ctx else 0
         cache.cells = Cells(int(contexts * kept) + batch)
-        cache._spans, cache._span = SpanPolicy(len(cache.cells), cache.config.history_padding), Span(0, 0)
+        cache._masked = MaskedHistory(len(cache.cells), cache.config.history_padding, cache._buffer)

@@ -1,0 +1,121 @@
+"""How long does attention take when requests decode? ggml's flash attention with a mask over the cells of all of them,
+and listed_attention with a list for each: alone, with the heads of Llama 3.2 1B and f16 keys and values, and in a step
+of the demo model; 2 threads.
+
+A stream alone has its cells one after the other; of several, each step took one cell for each in turn, as decoding
+does. Run: `python -m pytest bench/bench_attention.py --benchmark-enable --benchmark-group-by=group`.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+from ollama_engine import demo
+from ollama_engine.config import EngineConfig
+from ollama_engine.input import Batch
+from ollama_engine.kvcache import CacheConfig
+from ollama_engine.ml import ops
+from ollama_engine.ml.backend import Backend
+from ollama_engine.ml.context import Context
+from ollama_engine.ml.placement import BackendParams
+from ollama_engine.ml.storage import Storage
+from ollama_engine.ml.tensor import Tensor
+from ollama_engine.runner import loading
+from ollama_engine.runner.loading import Loaded
+
+if TYPE_CHECKING:
+    from pytest_benchmark.fixture import BenchmarkFixture
+
+HEADS, KV_HEADS, DIM = 32, 8, 64
+CASES = [(1, 512), (1, 4096), (1, 16384), (8, 512), (8, 2048), (32, 512), (32, 2048)]
+"""(streams, tokens of each)"""
+LAYERS = 16
+"""Of a model: keys and values of one layer would stay in the CPU's caches."""
+LARGEST = 256 << 20
+"""Bytes of keys and values; for the largest cases fewer layers are as good."""
+
+
+@pytest.fixture(scope="module")
+def backend() -> Iterator[Backend]:
+    with Backend(BackendParams(threads=min(2, os.cpu_count() or 1)), max_nodes=256) as two_threads:
+        yield two_threads
+
+
+def _layers(n_cells: int) -> int:
+    return int(max(1, min(LAYERS, LARGEST // (n_cells * KV_HEADS * DIM * 4))))
+
+
+def _masked(ctx: Context, streams: int, tokens: int) -> tuple[Tensor, ...]:
+    mask = np.full((streams, streams * tokens), -np.inf, dtype=np.float16)
+    for stream in range(streams):
+        mask[stream, stream::streams] = 0
+    return (ctx.from_floats(mask, dtype="f16"),)
+
+
+def _listed(ctx: Context, streams: int, tokens: int) -> tuple[Tensor, ...]:
+    begins = np.arange(streams) * tokens
+    cells = np.arange(streams * tokens).reshape(tokens, streams).T
+    return ctx.from_ints(np.stack([begins, begins + tokens], axis=1)), ctx.from_ints(cells.reshape(-1))
+
+
+@pytest.mark.waits
+@pytest.mark.parametrize("kernel", [pytest.param("ggml", marks=pytest.mark.twin), "listed"])
+@pytest.mark.parametrize(("streams", "tokens"), CASES)
+def test_decoding(benchmark: BenchmarkFixture, backend: Backend, streams: int, tokens: int, kernel: str) -> None:
+    n_cells = streams * tokens
+    layers = _layers(n_cells)
+    benchmark.group = f"attention of {layers} layers, {streams} streams of {tokens} tokens"
+    numbers = np.random.default_rng(0)
+    with Storage(backend, 2 * layers) as storage, Context(backend) as ctx:
+        stored = [storage.add(f"{i}", "f16", (KV_HEADS * DIM, n_cells)) for i in range(2 * layers)]
+        storage.allocate(0)
+        values = numbers.normal(0, 1, (n_cells, KV_HEADS * DIM)).astype(np.float16)
+        for tensor in stored:
+            tensor.set(values)
+        query = ctx.from_floats(numbers.normal(0, 1, (streams, HEADS, DIM)).astype(np.float32))
+        seen = (_masked if kernel == "ggml" else _listed)(ctx, streams, tokens)
+        attend = ops.flash_attention if kernel == "ggml" else ops.listed_attention
+        history = [ops.view(t, (DIM, n_cells, KV_HEADS), (t.stride(1), DIM * 2), ctx=ctx) for t in stored]
+        rows = ops.permute(query, 0, 2, 1, 3)
+        for keys, values_ in zip(history[::2], history[1::2], strict=True):
+            ctx.forward(attend(rows, keys, values_, *seen, scale=DIM**-0.5))
+        ctx.alloc()
+        benchmark.pedantic(ctx.compute, rounds=20, warmup_rounds=2)
+
+
+# -- a whole step ------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def loaded(streams: int, kernel: str) -> Iterator[Loaded]:
+    """The demo, with lists or without."""
+    config = functools.partial(CacheConfig, listed_rows=0) if kernel == "ggml" else CacheConfig
+    with patch.object(loading, "CacheConfig", config):
+        parts = loading.load(str(demo.path()), EngineConfig(num_ctx=512, parallel=streams, threads=2))
+    try:
+        yield parts
+    finally:
+        parts.close()
+
+
+@pytest.mark.waits
+@pytest.mark.parametrize("kernel", [pytest.param("ggml", marks=pytest.mark.twin), "listed"])
+@pytest.mark.parametrize("tokens", [50, 200, 400])
+@pytest.mark.parametrize("streams", [8, 32])
+def test_step(benchmark: BenchmarkFixture, streams: int, tokens: int, kernel: str) -> None:
+    """Of the executor: cells, inputs and computing, without sampling."""
+    benchmark.group = f"a step of the demo, {streams} streams of {tokens} tokens"
+    rows = np.arange(streams, dtype=np.int32)
+    batches = (Batch(np.full_like(rows, 7), np.full_like(rows, at), rows, rows) for at in range(512))
+    with loaded(streams, kernel) as parts:
+        for _ in range(tokens):
+            parts.cache.begin(next(batches))  # keys and values are zero; speed does not depend on them
+        benchmark.pedantic(lambda: parts.executor.run(next(batches)), rounds=40, warmup_rounds=2)

@@ -1,0 +1,112 @@
+"""Shapes of real models for `make_model.py`: sizes, and which tensors of which dimensions a file of them has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+Dims = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A llama-like decoder; sizes have the meaning of the GGUF keys."""
+
+    name: str
+    n_layer: int
+    n_embd: int
+    n_ff: int
+    n_head: int
+    n_head_kv: int
+    head_dim: int
+    n_vocab: int
+    n_ctx: int
+    rope_base: float
+    norm_eps: float
+    bos: int
+    eos: int
+    n_special: int
+    arch: str = "llama"
+    qkv_bias: bool = False
+    rope_factor: float | None = None
+    n_expert: int = 0
+    """0: one feed-forward block of size n_ff. Otherwise n_ff is the size of one expert."""
+    n_expert_used: int = 0
+    window: int = 0
+
+    @property
+    def n_text_tokens(self) -> int:
+        return self.n_vocab - self.n_special
+
+
+# Those with experts have few layers and a small vocabulary, so that experts weigh in a step about what they do in the
+# whole model: Qwen3-30B-A3B has 48 layers of 128 experts, gpt-oss-20b 24 layers.
+SHAPES = {
+    "llama-1b": Shape(
+        name="Llama-3.2-1B shape", n_layer=16, n_embd=2048, n_ff=8192, n_head=32, n_head_kv=8, head_dim=64,
+        n_vocab=128256, n_ctx=131072, rope_base=500000.0, norm_eps=1e-5, bos=128000, eos=128001, n_special=256,
+        rope_factor=32.0,
+    ),
+    "qwen-0.5b": Shape(
+        name="Qwen2.5-0.5B shape", n_layer=24, n_embd=896, n_ff=4864, n_head=14, n_head_kv=2, head_dim=64,
+        n_vocab=151936, n_ctx=32768, rope_base=1000000.0, norm_eps=1e-6, bos=151643, eos=151645, n_special=293,
+        qkv_bias=True,
+    ),
+    "qwen3-moe": Shape(
+        name="Qwen3-30B-A3B shape, 4 layers of 64 experts", n_layer=4, n_embd=2048, n_ff=768, n_head=32, n_head_kv=4,
+        head_dim=128, n_vocab=16384, n_ctx=40960, rope_base=1000000.0, norm_eps=1e-6, bos=16000, eos=16001,
+        n_special=384, arch="qwen3moe", n_expert=64, n_expert_used=8,
+    ),
+    "gpt-oss": Shape(
+        name="gpt-oss-20b shape, 2 layers", n_layer=2, n_embd=2880, n_ff=2880, n_head=64, n_head_kv=8, head_dim=64,
+        n_vocab=16384, n_ctx=131072, rope_base=150000.0, norm_eps=1e-5, bos=16000, eos=16001, n_special=384,
+        arch="gpt-oss", qkv_bias=True, n_expert=32, n_expert_used=4, window=128,
+    ),
+}  # fmt: skip
+
+
+def tensor_shapes(shape: Shape) -> Iterator[tuple[str, Dims]]:
+    """(name, numpy shape) in the order of the file; the output is tied to the embedding where the architecture may."""
+    yield "token_embd.weight", (shape.n_vocab, shape.n_embd)
+    if shape.rope_factor is not None:
+        yield "rope_freqs.weight", (shape.head_dim // 2,)
+    for i in range(shape.n_layer):
+        for name, dims in (*_attention(shape), *_feed_forward(shape)):
+            yield f"blk.{i}.{name}", dims
+    yield "output_norm.weight", (shape.n_embd,)
+    if shape.arch == "gpt-oss":
+        yield "output.weight", (shape.n_vocab, shape.n_embd)
+
+
+def _attention(shape: Shape) -> Iterator[tuple[str, Dims]]:
+    q, kv = shape.n_head * shape.head_dim, shape.n_head_kv * shape.head_dim
+    yield "attn_norm.weight", (shape.n_embd,)
+    for name, rows in (("attn_q", q), ("attn_k", kv), ("attn_v", kv)):
+        yield f"{name}.weight", (rows, shape.n_embd)
+        if shape.qkv_bias:
+            yield f"{name}.bias", (rows,)
+    yield "attn_output.weight", (shape.n_embd, q)
+    if shape.arch == "qwen3moe":
+        yield "attn_q_norm.weight", (shape.head_dim,)
+        yield "attn_k_norm.weight", (shape.head_dim,)
+    if shape.arch == "gpt-oss":
+        yield "attn_output.bias", (shape.n_embd,)
+        yield "attn_sinks.weight", (shape.n_head,)
+
+
+def _feed_forward(shape: Shape) -> Iterator[tuple[str, Dims]]:
+    matrices = (("gate", (shape.n_ff, shape.n_embd)), ("up", (shape.n_ff, shape.n_embd)),
+                ("down", (shape.n_embd, shape.n_ff)))  # fmt: skip
+    biased = shape.arch == "gpt-oss"
+    yield f"{'post_attention_norm' if biased else 'ffn_norm'}.weight", (shape.n_embd,)
+    if shape.n_expert:
+        yield "ffn_gate_inp.weight", (shape.n_expert, shape.n_embd)
+        if biased:
+            yield "ffn_gate_inp.bias", (shape.n_expert,)
+    for name, dims in matrices:
+        if not shape.n_expert:
+            yield f"ffn_{name}.weight", dims
+            continue
+        yield f"ffn_{name}_exps.weight", (shape.n_expert, *dims)
+        if biased:
+            yield f"ffn_{name}_exps.bias", (shape.n_expert, dims[0])

@@ -1,0 +1,42 @@
+#include "attention.h"
+
+#include <stdbool.h>
+
+#define LANES 16
+#define LEAST 256 /* cells of a piece: to begin and join one costs as much as some ten cells */
+
+int64_t oe_attention_partial(int64_t value_dim) { return 2 * LANES + (value_dim + LANES - 1) / LANES * LANES; }
+
+int64_t oe_attention_pieces(int64_t n) {
+    const int64_t pieces = (n + LEAST - 1) / LEAST;
+    return pieces < 1 ? 1 : pieces < OE_PIECES ? pieces : OE_PIECES;
+}
+
+int64_t oe_attention_piece_begin(int64_t n, int64_t i) {
+    const int64_t pieces = oe_attention_pieces(n);
+    return i == pieces ? n : n * i / pieces / LANES * LANES;
+}
+
+static bool cpu_has(oe_attention_isa isa) {
+#if defined(__x86_64__)
+    if (isa == OE_ATTENTION_AVX2) {
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    }
+    if (isa == OE_ATTENTION_AVX512) {
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512vl");
+    }
+#endif
+    return isa == OE_ATTENTION_SCALAR;
+}
+
+const oe_attention_kernel *oe_attention_kernel_find(oe_attention_type type, oe_attention_isa isa) {
+    static const oe_attention_kernel *const kernels[OE_ATTENTION_ISAS] = {
+        [OE_ATTENTION_SCALAR] = oe_attention_scalar,
+#if defined(__x86_64__)
+        [OE_ATTENTION_AVX2] = oe_attention_avx2,
+        [OE_ATTENTION_AVX512] = oe_attention_avx512,
+#endif
+    };
+    return cpu_has(isa) ? &kernels[isa][type] : NULL;
+}

@@ -1,0 +1,20 @@
+/* Half-precision numbers where no instruction converts them. */
+#ifndef OE_F16_H
+#define OE_F16_H
+
+#include <stdint.h>
+#include <string.h>
+
+static inline float oe_f16_to_f32(uint16_t half) {
+    const uint32_t sign = (uint32_t)(half & 0x8000u) << 16, exponent = (half >> 10) & 0x1fu, mantissa = half & 0x3ffu;
+    if (exponent == 0) {
+        const float small = (float)mantissa * 0x1p-24f;
+        return sign ? -small : small;
+    }
+    const uint32_t bits = sign | (exponent == 31 ? 0x7f800000u : (exponent + 112) << 23) | mantissa << 13;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+#endif

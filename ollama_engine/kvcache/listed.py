@@ -1,0 +1,85 @@
+"""What rows attend to as lists of cells: for graphs of few rows, where attention is `ops.listed_attention`.
+
+A mask has an entry for each row and each cell of all sequences, and attention looks at every one of them for every
+head. Lists name only what a row sees, and in the order of positions, so that what a row gives does not depend on where
+its cells lie. Keys and values are those of the whole cache: the graph does not change with the cells that are read.
+"""
+
+from __future__ import annotations
+
+from ollama_engine.input import Batch, Int32Array
+from ollama_engine.kvcache.base import CellLists
+from ollama_engine.kvcache.cells import Cells
+from ollama_engine.kvcache.mask import MaskBuffer
+from ollama_engine.kvcache.store import KeyValueStore
+from ollama_engine.ml.context import Context
+from ollama_engine.ml.tensor import Tensor
+
+LEAST_ROOM = 1024
+"""Cells that lists have room for at least."""
+
+
+def choose_room(needed: int, most: int, before: int) -> int:
+    """Room for lists of `needed` cells; one graph serves while it stays. `before` is that of the previous step.
+
+    What is too large costs memory and some copying, no attention: so it is a power of two, and shrinks to a quarter.
+    """
+    least = max(needed, LEAST_ROOM)
+    if needed <= before <= 4 * least:
+        return min(before, most)
+    return min(1 << (least - 1).bit_length(), most)
+
+
+class ListedHistory:
+    """For a cache of `n_cells` cells. Lists are made in `buffer`."""
+
+    def __init__(self, n_cells: int, buffer: MaskBuffer) -> None:
+        self._n_cells = n_cells
+        self._buffer = buffer
+        # -- current batch --
+        self._n_tokens = 0
+        self._room = 0
+        # -- current graph --
+        self._lists: CellLists | None = None
+
+    def begin(self, cells: Cells, batch: Batch) -> None:
+        """Choose how many cells the lists have room for."""
+        self._n_tokens = len(batch)
+        self._room = choose_room(cells.n_listed(batch.sequences), self._most(), self._room)
+
+    def _most(self) -> int:
+        """Rows of different sequences that share all cells."""
+        return self._n_tokens * self._n_cells
+
+    def begin_reserve(self, n_tokens: int) -> None:
+        """Choose the longest lists, and take the memory in which those of as many rows are made.
+
+        Only sequences that share their cells fill more of it than the cache has cells. Raises NoMemoryError.
+        """
+        self._n_tokens = n_tokens
+        self._room = self._most()
+        self._buffer.reserve_list(self._room)
+
+    @property
+    def shape_key(self) -> tuple[int, ...]:
+        """Number of tokens, and the room of the lists."""
+        return (self._n_tokens, self._room)
+
+    def build_inputs(self, ctx: Context) -> None:
+        """Make the inputs of a new graph: the lists i32 [room], and each row's part of them, i32 [2, tokens]."""
+        self._lists = CellLists(
+            parts=ctx.input("i32", (2, self._n_tokens), name="list_parts"),
+            cells=ctx.input("i32", (self._room,), name="listed_cells"),
+        )
+
+    def write_inputs(self, cells: Cells, sequences: Int32Array, first: Int32Array, last: Int32Array) -> None:
+        """Write the lists: each row sees its sequence's positions from `first` to `last`."""
+        assert self._lists is not None
+        parts, listed = self._buffer.fill_lists(cells, self._room, sequences, first, last)
+        self._lists.parts.set(parts)
+        self._lists.cells.set(listed)
+
+    def get(self, store: KeyValueStore, layer: int, ctx: Context) -> tuple[Tensor, Tensor, CellLists]:
+        """Keys and values of all cells, and the lists."""
+        assert self._lists is not None
+        return *store.history(layer, 0, self._n_cells, ctx), self._lists

@@ -1,0 +1,58 @@
+"""What rows attend to as a mask over a run of cells: for graphs of many rows, and wherever attention is ggml's."""
+
+from __future__ import annotations
+
+from ollama_engine.input import Batch, Int32Array
+from ollama_engine.kvcache.cells import Cells
+from ollama_engine.kvcache.mask import MaskBuffer
+from ollama_engine.kvcache.span import Span, SpanPolicy, is_decoding
+from ollama_engine.kvcache.store import KeyValueStore
+from ollama_engine.ml.context import Context
+from ollama_engine.ml.tensor import Tensor
+
+
+class MaskedHistory:
+    """For a cache of `n_cells` cells, of which attention reads a run that begins and ends at multiples of `padding`.
+
+    Masks are made in `buffer`.
+    """
+
+    def __init__(self, n_cells: int, padding: int, buffer: MaskBuffer) -> None:
+        self._spans = SpanPolicy(n_cells, padding)
+        self._masks = buffer
+        # -- current batch --
+        self._n_tokens = 0
+        self._span = Span(0, 0)
+        # -- current graph --
+        self._mask: Tensor | None = None
+
+    def begin(self, cells: Cells, batch: Batch) -> None:
+        """Choose the run that the batch's rows read."""
+        needed, decoding = Span(*cells.span(batch.sequences)), is_decoding(batch.sequences)
+        self._span = self._spans.choose(needed, len(batch), decoding=decoding, before=self._span)
+        self._n_tokens = len(batch)
+
+    def begin_reserve(self, n_tokens: int) -> None:
+        """Choose all cells, and take the memory for the mask of as many rows. Raises NoMemoryError."""
+        self._n_tokens = n_tokens
+        self._span = self._spans.whole()
+        self._masks.reserve(n_tokens, self._span.n)
+
+    @property
+    def shape_key(self) -> tuple[int, ...]:
+        """Number of tokens, and the cells that attention reads: from where, to before where."""
+        return (self._n_tokens, *self._span)
+
+    def build_inputs(self, ctx: Context) -> None:
+        """Make the mask f16 [history, tokens] of a new graph."""
+        self._mask = ctx.input("f16", (self._span.n, self._n_tokens), name="mask")
+
+    def write_inputs(self, cells: Cells, sequences: Int32Array, first: Int32Array, last: Int32Array) -> None:
+        """Write the mask: each row sees its sequence's positions from `first` to `last`."""
+        assert self._mask is not None
+        self._mask.set(self._masks.fill(cells, self._span, sequences, first, last))
+
+    def get(self, store: KeyValueStore, layer: int, ctx: Context) -> tuple[Tensor, Tensor, Tensor]:
+        """Keys, values and the mask."""
+        assert self._mask is not None
+        return *store.history(layer, *self._span, ctx), self._mask

@@ -1,0 +1,35 @@
+# csrc/attention.h and attention_op.h
+
+from libc.stdint cimport int64_t
+
+from ollama_engine.ml.libggml cimport ggml_tensor
+
+
+cdef extern from "attention.h" nogil:
+    enum oe_attention_type:
+        OE_ATTENTION_F32
+        OE_ATTENTION_F16
+        OE_ATTENTION_BF16
+        OE_ATTENTION_Q8_0
+
+    enum oe_attention_isa:
+        OE_ATTENTION_SCALAR
+        OE_ATTENTION_AVX2
+        OE_ATTENTION_AVX512
+
+    struct oe_attention_kernel:
+        pass
+
+    const oe_attention_kernel *oe_attention_kernel_find(oe_attention_type type, oe_attention_isa isa)
+
+
+cdef extern from "attention_op.h" nogil:
+    struct oe_attention_params:
+        const oe_attention_kernel *kernel
+        float scale
+        float cap
+
+    int64_t oe_attention_plan_size(int64_t rows, int64_t kv_heads)
+    void oe_attention_plan_op(ggml_tensor *dst, int ith, int nth, void *unused) noexcept
+    int64_t oe_attention_size(int64_t rows, int64_t heads, int64_t value_dim, int64_t n)
+    void oe_attention_op(ggml_tensor *dst, int ith, int nth, void *params) noexcept

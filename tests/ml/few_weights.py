@@ -1,0 +1,49 @@
+"""Random weights of the types that few-row kernels are for, and what products with them see."""
+
+from __future__ import annotations
+
+import gguf
+import numpy as np
+from numpy.typing import NDArray
+
+from ollama_engine.ml.ops_few import few_rows_instructions
+from ollama_engine.ml.quantize import quantize_rows
+
+QUANTIZED = ("q4_K", "q6_K", "q4_0", "q8_0", "mxfp4")
+FLOATS = ("f16", "bf16")
+TYPES = QUANTIZED + FLOATS
+KERNELS = [(dtype, name) for dtype in TYPES for name in few_rows_instructions(dtype)]
+QUANTIZED_KERNELS = [(dtype, name) for dtype, name in KERNELS if dtype in QUANTIZED]
+FLOAT_KERNELS = [(dtype, name) for dtype, name in KERNELS if dtype in FLOATS]
+RNG = np.random.default_rng(20_260_102)
+Floats = NDArray[np.float32]
+Bytes = NDArray[np.uint8]
+
+
+def raw_weights(dtype: str, m: int, k: int) -> Bytes:
+    """m rows of k random weights, as they lie in a file, some blocks being zero and some large."""
+    values = RNG.normal(0, 1, (m, k)).astype(np.float32)
+    values[:, :32] *= RNG.choice([0, 1e-6, 1, 1e3], (m, 1))
+    kind = gguf.GGMLQuantizationType[dtype.upper()]
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    raw = np.empty((m, k // block * size), np.uint8)
+    quantize_rows(dtype, values, raw.reshape(-1))
+    return raw
+
+
+def values_of(dtype: str, raw: Bytes) -> NDArray[np.float64]:
+    return gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[dtype.upper()]).astype(np.float64)
+
+
+def rounded(dtype: str, x: Floats) -> NDArray[np.float64]:
+    """Activations as both products see them: 8 bits in blocks of 256 (K-quants) or of 32 with an f16 step, or all."""
+    if dtype in FLOATS:
+        return x.astype(np.float64)
+    block = 256 if dtype.endswith("_K") else 32
+    parts = x.reshape(len(x), -1, block)
+    largest = np.abs(parts).max(-1, keepdims=True)
+    with np.errstate(all="ignore"):
+        inverse = np.where(largest > 0, np.float32(127) / largest, np.float32(0)).astype(np.float32)
+        codes = np.rint(inverse * parts)
+        step = 1 / inverse if block == 256 else (largest / np.float32(127)).astype(np.float16).astype(np.float32)
+        return np.where(largest > 0, codes * step.astype(np.float64), 0).reshape(x.shape)
