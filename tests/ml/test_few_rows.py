@@ -81,11 +81,11 @@ def test_against_numpy(backend: Backend, dtype: str, name: str, k: int, m: int) 
     assert (np.abs(product(backend, dtype, raw, x, name) - acts @ weights.T) <= 2e-6 * sizes + 1e-6).all()
 
 
-@pytest.mark.parametrize("k", [16, 32, 80, 96, 896])
-@pytest.mark.parametrize(("dtype", "name"), [(d, n) for d, n in KERNELS if not d.endswith("_K")])
+FEW_BLOCKS = [(d, n, k) for d, n in KERNELS if not d.endswith("_K") for k in (32, 96, 896)]
+
+
+@pytest.mark.parametrize(("dtype", "name", "k"), FEW_BLOCKS + [(d, n, k) for d, n in FLOAT_KERNELS for k in (16, 80)])
 def test_rows_of_few_blocks(backend: Backend, dtype: str, name: str, k: int) -> None:
-    if k % 32 and dtype in QUANTIZED:
-        pytest.skip("no such rows: blocks are of 32")
     raw = raw_weights(dtype, 18, k)
     x = RNG.normal(0, 3, (3, k)).astype(np.float32)
     weights, acts = values_of(dtype, raw), rounded(dtype, x)
