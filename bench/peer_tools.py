@@ -18,7 +18,9 @@ from pathlib import Path
 from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[1]
-TOOLS = ("llama-bench", "llama-batched-bench", "llama-quantize", "llama-perplexity", "llama-completion")
+TOOLS = (
+    "llama-bench", "llama-batched-bench", "llama-quantize", "llama-perplexity", "llama-completion", "llama-embedding",
+)  # fmt: skip
 OPTIONS = {
     "CMAKE_BUILD_TYPE": "Release",
     "LLAMA_BUILD_UI": "OFF",
@@ -124,6 +126,7 @@ def our_program() -> str:
 @dataclass(frozen=True)
 class Finished:
     stdout: str
+    stderr: str
     seconds: float
     peak_rss_bytes: int
 
@@ -143,7 +146,7 @@ def run(command: list[str]) -> Finished:
         child.returncode = os.waitstatus_to_exitcode(status)
         out.seek(0)
         err.seek(0)
+        told = err.read().decode(errors="replace")
         if child.returncode != 0:
-            tail = err.read().decode(errors="replace")[-2000:]
-            raise SystemExit(f"peers: {' '.join(command)} ended with {child.returncode}\n{tail}")
-        return Finished(out.read().decode(errors="replace"), seconds, usage.ru_maxrss * _MAXRSS_UNIT)
+            raise SystemExit(f"peers: {' '.join(command)} ended with {child.returncode}\n{told[-2000:]}")
+        return Finished(out.read().decode(errors="replace"), told, seconds, usage.ru_maxrss * _MAXRSS_UNIT)

@@ -79,8 +79,10 @@ def test_shapes(name: str, request: pytest.FixtureRequest) -> None:
     ids = engine.tokenize(TEXTS[1])
     np.testing.assert_allclose(engine.embed(ids), many[1], atol=SAME)
     np.testing.assert_allclose(engine.embed([ids, ids])[1], many[1], atol=SAME)
-    np.testing.assert_allclose(engine.embed((ids, ids)), engine.embed([ids, ids]), atol=SAME)
-    assert engine.embed(tuple(ids)).shape == (64,)
+    for one in (tuple(ids), np.array(ids)):
+        np.testing.assert_allclose(engine.embed(one), many[1], atol=SAME)
+    for several in (tuple(TEXTS[:3]), (ids, TEXTS[1])):
+        assert engine.embed(several).shape == (len(several), 64)
     assert engine.embed([]).shape == engine.embed(()).shape == (0, 64)
 
 
@@ -180,6 +182,20 @@ def test_short_contexts_fill_batches_too(name: str, request: pytest.FixtureReque
         np.testing.assert_allclose(engine.embed(ids), other.embed(ids), atol=SAME)
 
 
+@pytest.mark.parametrize("name", ["bert", "nomic-bert", "modern-bert", "llama"])
+@pytest.mark.parametrize("flash", ["on", "off"])
+def test_texts_that_share_parts_of_a_batch(name: str, flash: Any, folder: Path) -> None:
+    """Batches of 128 rows, in parts of 64 where texts fit into them, give what each text gives alone."""
+    if name == "llama":
+        path = write_tiny_llama(folder / "windows.gguf", n_ctx=256, sliding_window=24, seed=3).path
+    else:
+        path = str(encoders.converted(encoders.case(name), folder))
+    ids = [[5 + (i + k) % 50 for k in range(n)] for i, n in enumerate((40, 24, 60, 3, 64, 64, 16, 16, 32, 7, 50))]
+    with Engine(path, num_ctx=64, batch_size=128, kv_cache_type="f32", flash_attention=flash, **CPU) as engine:
+        alone = np.stack([engine.embed(text, normalize=False) for text in ids])
+        np.testing.assert_allclose(engine.embed(ids, normalize=False), alone, atol=SAME)
+
+
 WRONG: list[tuple[str, dict[str, Any], Any, type[Exception], str]] = [
     ("bert", {"dimensions": 0}, "a", ConfigError, "dimensions is a whole number from 1 to 64, got 0"),
     ("bert", {"dimensions": 65}, "a", ConfigError, "dimensions is a whole number from 1 to 64"),
@@ -191,6 +207,8 @@ WRONG: list[tuple[str, dict[str, Any], Any, type[Exception], str]] = [
     ("bert", {"on_overflow": "shift"}, "a", ConfigError, "on_overflow is one of error, truncate"),
     ("bert", {}, [1, 320], TokenizerError, "token 320 is not in the vocabulary"),
     ("bert", {}, [[1], []], ConfigError, r"texts\[1\]: a text has no tokens"),
+    ("bert", {"timeout": 0}, "a", ConfigError, "timeout is a number of seconds above 0, or None, got 0"),
+    ("bert", {"priority": 0.5}, "a", ConfigError, "priority is a whole number from -2147483648 to 2147483648"),
     ("bert", {}, b"a", ConfigError, "a str or a sequence of token ids"),
     ("bert", {}, ["a", None], ConfigError, "a str or a sequence of token ids"),
     ("llama", {"pooling": "cls"}, "a", ConfigError, "the first token of this model has seen nothing else"),

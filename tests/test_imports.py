@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -79,6 +80,33 @@ def test_a_model_answers_without_them_too() -> None:
     # demo.path() is a Path.
     assert not found & {*HEAVY, "regex"}
     assert not found & {f"ollama_engine.{name}" for name in FOR_SOME_MODELS}
+
+
+def test_the_thread_of_an_engine_imports_nothing(tmp_path: Path) -> None:
+    """An interrupt in an import may leave the interpreter's lock for imports taken: who imports then waits for ever.
+
+    That ends with the caller's thread, as long as the engine's has all that it needs.
+    """
+    file = str(tmp_path / "saved")
+    imported_after(f"""
+import sys, threading
+class OnThreads:
+    def find_spec(self, name, path=None, target=None):
+        if threading.current_thread() is not threading.main_thread():
+            raise ImportError(name)
+sys.meta_path.insert(0, OnThreads())
+from ollama_engine import Engine, SamplingParams, demo
+with Engine(demo.path(), num_ctx=64, parallel=2, threads=1) as engine:
+    engine.generate([[1, 2], [3]], SamplingParams(max_tokens=4, logprobs=2, seed=1, stop=["x"]), n=2)
+    engine.generate([1, 2, 3] * 16, SamplingParams(max_tokens=40), on_overflow="shift")
+    engine.logits([1, 2, 3])
+    with engine.session() as session:
+        session.append([1, 2, 3])
+        session.fork().close()
+        session.save({file!r})
+    engine.load_session({file!r}).close()
+    engine.embed([[1, 2, 3] * 20] * 8)
+""")
 
 
 @pytest.mark.parametrize("argument", ["--help", "--version"])

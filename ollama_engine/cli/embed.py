@@ -7,6 +7,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from itertools import islice
 from typing import TYPE_CHECKING, get_args
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, get_args
 import ollama_engine
 from ollama_engine.cli.errors import UsageError
 from ollama_engine.cli.options import add_model, add_options, build, model_path
-from ollama_engine.cli.progress import LoadingBar, StatusLine
+from ollama_engine.cli.progress import CountBar, LoadingBar, StatusLine
 from ollama_engine.cli.texts import argument, decoded
 from ollama_engine.config import EngineConfig, OneVector
 from ollama_engine.errors import EngineError
@@ -28,8 +29,8 @@ __all__ = ["add_arguments", "main"]
 NOT_ENGINE = ("parallel", "max_queue", "verify", "kv_cache_type")
 """One call at a time, and nothing of it is cached."""
 
-AT_ONCE = 1024
-"""Lines of standard input that one call embeds, so that long files are not held in memory."""
+AT_ONCE = 256
+"""Texts that one call embeds: long files are not held in memory, and progress is told now and then."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,18 +56,41 @@ def main(args: argparse.Namespace) -> None:
     given = [argument(text, f"text {number}") for number, text in enumerate(args.texts, 1)]
     if not given and (sys.stdin is None or sys.stdin.isatty()):
         raise UsageError("there is no TEXT; give some, or pipe lines into standard input")
-    with _load(model_path(args.model), config) as engine:
+    # The engine closes first: a call that an interrupt leaves behind ends with it, and its thread after that.
+    with StatusLine(sys.stderr) as line, ThreadPoolExecutor(1) as pool, _load(line, args.model, config) as engine:
+        bar = CountBar(line, "embedding", len(given) or None)
         done = 0
-        for texts in [given] if given else _piped():
-            with _naming("text" if given else "line", done + 1):
-                found = engine.embeddings(
-                    texts, normalize=not args.no_normalize, dimensions=args.dimensions, pooling=args.pooling,
-                    on_overflow=args.on_overflow,
-                )  # fmt: skip
-            done += len(texts)
+        for found in _embedded(engine, pool, given, args):
+            done += len(found)
+            line.clear()
             for embedding in found:
                 print(plain(embedding) if args.plain else as_json(embedding))
             _tell_dropped(found)
+            bar(done)
+
+
+def _embedded(
+    engine: Engine, pool: ThreadPoolExecutor, given: Sequence[str], args: argparse.Namespace
+) -> Iterator[list[Embedding]]:
+    """What became of the texts, some at a time: the next ones are computed while these are printed."""
+    kind, texts = ("text", iter(given)) if given else ("line", _piped())
+    first, ahead = 1, None
+    while some := list(islice(texts, AT_ONCE)):
+        coming = pool.submit(_embed, engine, some, kind, first, args)
+        first += len(some)
+        if ahead is not None:
+            yield ahead.result()
+        ahead = coming
+    if ahead is not None:
+        yield ahead.result()
+
+
+def _embed(engine: Engine, texts: list[str], kind: str, first: int, args: argparse.Namespace) -> list[Embedding]:
+    with _naming(kind, first):
+        return engine.embeddings(
+            texts, normalize=not args.no_normalize, dimensions=args.dimensions, pooling=args.pooling,
+            on_overflow=args.on_overflow,
+        )  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -97,11 +121,9 @@ def _number(value: float) -> str:
     return f"{value:.9g}"
 
 
-def _piped() -> Iterator[list[str]]:
-    """Lines of standard input, some at a time. Raises InputError for one that is not UTF-8."""
-    lines = (decoded(line, f"line {n}").rstrip("\r\n") for n, line in enumerate(sys.stdin.buffer, 1))
-    while texts := list(islice(lines, AT_ONCE)):
-        yield texts
+def _piped() -> Iterator[str]:
+    """Lines of standard input. Raises InputError for one that is not UTF-8."""
+    return (decoded(line, f"line {n}").rstrip("\r\n") for n, line in enumerate(sys.stdin.buffer, 1))
 
 
 def _tell_dropped(found: Sequence[Embedding]) -> None:
@@ -111,7 +133,6 @@ def _tell_dropped(found: Sequence[Embedding]) -> None:
         print(f"warning: {cut}, by {sum(dropped)} tokens in all", file=sys.stderr)
 
 
-def _load(path: str, config: EngineConfig) -> Engine:
+def _load(line: StatusLine, model: str, config: EngineConfig) -> Engine:
     options = {field.name: getattr(config, field.name) for field in fields(config)}
-    with StatusLine(sys.stderr) as line:
-        return ollama_engine.Engine(path, **options, progress=LoadingBar(line, "loading"))
+    return ollama_engine.Engine(model_path(model), **options, progress=LoadingBar(line, "loading"))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TextIO
 
-__all__ = ["LoadingBar", "StatusLine", "bar", "duration"]
+__all__ = ["CountBar", "LoadingBar", "StatusLine", "bar", "duration"]
 
 ERASE_LINE = "\r\x1b[K"
 
@@ -84,6 +84,33 @@ class LoadingBar:
             self._next = now + self._interval
             seconds = (now - self._start) * (total - done) / done if self._eta and done else None
             self._line.show(bar(self._title, done, total, self._line.width, seconds))
+
+
+class CountBar:
+    """Shows how many texts are done, of `total` where that is known, and how many a second."""
+
+    def __init__(
+        self, line: StatusLine, title: str, total: int | None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._line = line
+        self._title = title
+        self._total = total
+        self._clock = clock
+        self._start = clock()
+
+    def __call__(self, done: int) -> None:
+        """Draw; the line goes when all is done."""
+        if done == self._total:
+            self._line.clear()
+            return
+        rate = done / max(1e-9, self._clock() - self._start)
+        if self._total is None:
+            self._line.show(f"{self._title}  {done:,} texts  {rate:,.0f}/s")
+            return
+        numbers = f"{done:,}/{self._total:,} texts  {rate:,.0f}/s  ETA {duration((self._total - done) / rate)}"
+        cells = max(0, min(40, self._line.width - len(self._title) - len(numbers) - 6))
+        filled = cells * done // self._total
+        self._line.show(f"{self._title}  [{'#' * filled}{'.' * (cells - filled)}]  {numbers}")
 
 
 def bar(title: str, done: int, total: int, width: int, seconds: float | None = None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,9 @@ _CHECKED_FROM = 1 << 26
 _AT_ONCE = 1 << 20
 """Entries of a mask that are decided in one go: what that takes beside the mask is a few MiB."""
 
+PARTS = (64, 128, 256)
+"""Rows of parts that are looked for in a batch. A tile of ggml's flash attention is 64 rows, and fewer are slower."""
+
 Float16Array = npt.NDArray[np.float16]
 
 
@@ -37,13 +41,48 @@ def mask_of(batch: Batch, window: int | None, causal: Visibility | None) -> Floa
     n = len(batch)
     try:
         mask = np.full((n, n), -np.inf, dtype=np.float16)
-        for sequence in np.unique(batch.sequences):
+        if window is None and causal is None and n * n <= _AT_ONCE:
+            mask[batch.sequences[:, None] == batch.sequences] = 0
+            return mask
+        for sequence in np.flatnonzero(np.bincount(batch.sequences)):
             rows = np.flatnonzero(batch.sequences == sequence)
             for some in np.array_split(rows, -(-(len(rows) ** 2) // _AT_ONCE)):
                 _fill(mask, batch.positions, some, rows, window, causal)
     except MemoryError:
         raise _no_memory(n) from None
     return mask
+
+
+def part_of(batch: Batch) -> int:
+    """Rows of the shortest equal parts of a batch of which none sees anything of another; all rows if there are none.
+
+    So attention is computed for each part by itself, and costs their number times less.
+    """
+    n = len(batch)
+    n_sequences = None
+    for size in PARTS:
+        if size < n and n % size == 0:
+            n_sequences = _distinct(batch.sequences) if n_sequences is None else n_sequences
+            n_parts = n // size
+            if _distinct(batch.sequences * n_parts + np.arange(n) // size) == n_sequences:
+                return size
+    return n
+
+
+def _distinct(numbers: npt.NDArray[np.signedinteger[Any]]) -> int:
+    """How many there are that differ. `numpy.unique` would import, which the engine's thread never does."""
+    return int(np.count_nonzero(np.bincount(numbers)))
+
+
+def masks_of(batch: Batch, size: int, window: int | None, causal: Visibility | None) -> Float16Array:
+    """The masks of parts of `size` rows, [parts, 1, size, size]; as `mask_of`."""
+    if size == len(batch):
+        return mask_of(batch, window, causal)[None, None]
+    pieces = (slice(begin, begin + size) for begin in range(0, len(batch), size))
+    return np.stack([
+        mask_of(Batch(batch.tokens[one], batch.positions[one], batch.sequences[one], batch.outputs[:0]), window, causal)
+        for one in pieces
+    ])[:, None]  # fmt: skip
 
 
 def _fill(
@@ -102,6 +141,7 @@ class NullCache:
         # -- current batch --
         self._batch: Batch | None = None
         self._n_tokens = 0
+        self._part = 0
         # -- current graph --
         self._graph: _Graph | None = None
 
@@ -120,27 +160,32 @@ class NullCache:
         _require_memory(len(batch))
         self._batch = batch
         self._n_tokens = len(batch)
+        self._part = part_of(batch) if self._flash_attention else self._n_tokens
 
     def begin_reserve(self, n_tokens: int) -> None:
         """Prepare for building a graph of as many tokens. Raises NoMemoryError where its mask would not fit."""
         _require_memory(n_tokens)
         self._batch = None
-        self._n_tokens = n_tokens
+        self._n_tokens = self._part = n_tokens
 
     @property
     def shape_key(self) -> tuple[int, ...]:
-        """Number of tokens."""
-        return (self._n_tokens,)
+        """Number of tokens, and of those in a part."""
+        return (self._n_tokens, self._part)
 
     def build_inputs(self, ctx: Context) -> None:
-        """Make the mask f16 [tokens, tokens]."""
-        self._graph = _Graph(ctx.input("f16", (self._n_tokens, self._n_tokens), name="mask"))
+        """Make the mask f16 [part, part, 1, parts]."""
+        self._graph = _Graph(ctx.input("f16", (self._part, self._part, 1, self._parts), name="mask"))
 
     def write_inputs(self) -> None:
         """Write the current batch's mask."""
         assert self._batch is not None
         assert self._graph is not None
-        self._graph.mask.set(mask_of(self._batch, self._window, self._causal))
+        self._graph.mask.set(masks_of(self._batch, self._part, self._window, self._causal))
+
+    @property
+    def _parts(self) -> int:
+        return self._n_tokens // self._part
 
     def share(self, source: int, target: int, end: int) -> None:
         """Nothing to share."""
@@ -229,11 +274,17 @@ class NullCache:
         self._graph.key, self._graph.value = key, value
 
     def get(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Keys [key_dim, n, kv_heads], values, and the mask f16 [n, n]."""
+        """Keys [key_dim, part, kv_heads, parts], values, and the mask f16 [part, part, 1, parts]."""
         assert self._graph is not None
         key, value = self._graph.key, self._graph.value
         if key is None or value is None:
             raise ValueError("put keys and values of this layer first: nothing is stored from batch to batch")
+        if self._parts > 1:
+            key, value = self._in_parts(key), self._in_parts(value)
         keys = ops.permute(key, 0, 2, 1, 3)
         values = ops.permute(value, 0, 2, 1, 3) if self._flash_attention else ops.cont(ops.permute(value, 1, 2, 0, 3))
         return keys, values, self._graph.mask
+
+    def _in_parts(self, x: Tensor) -> Tensor:
+        """[dim, heads, n] -> [dim, heads, part, parts]."""
+        return ops.reshape(x, x.dim(0), x.dim(1), self._part, self._parts)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ollama_engine.ml.ops_experts import mul_mat_id_few, weighted_sum
 from ollama_engine.ml.ops_few import mul_mat_few
+from ollama_engine.ml.ops_gelu import gelu_exact
 from ollama_engine.ml.ops_listed import listed_attention
 from ollama_engine.ml.ops_math import (
     argsort,
@@ -51,6 +52,7 @@ __all__ = [
     "copy",
     "cos",
     "flash_attention",
+    "gelu_exact",
     "get_rows",
     "glu",
     "l2_norm",

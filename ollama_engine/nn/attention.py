@@ -14,10 +14,14 @@ def attention(
 
     `query` f32 [key_dim, heads, n] -> f32 [value_dim * heads, n]. Query heads share key heads in order (GQA).
     A `softcap` above 0 bounds the scores to softcap * tanh(scores / softcap) before the mask (Gemma 2). `sinks` f32
-    [heads] are scores that join the sum below the softmax and have no value (gpt-oss).
+    [heads] are scores that join the sum below the softmax and have no value (gpt-oss). A cache whose keys come in parts
+    has each part of the rows see its own.
     """
     keys, values, seen = cache.get()
     heads, n = query.dim(1), query.dim(2)
+    parts = keys.dim(3)
+    if parts > 1:
+        query = ops.reshape(ops.cont(query), query.dim(0), heads, n // parts, parts)
     rows = ops.permute(query, 0, 2, 1, 3)
     if isinstance(seen, CellLists):
         out = ops.listed_attention(rows, keys, values, seen.parts, seen.cells, scale, softcap=softcap, sinks=sinks)

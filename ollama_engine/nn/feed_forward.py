@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from ollama_engine.ml import ops
+from ollama_engine.ml.ops_gelu import lies_on_cpu
 from ollama_engine.ml.tensor import Tensor
 from ollama_engine.nn.layers import Linear
 from ollama_engine.nn.module import Module
@@ -49,7 +50,9 @@ class ErfMLP(PlainMLP):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [n_embd, n] -> [n_embd, n]."""
-        return self.down(ops.unary(self.up(x), "gelu_erf"))
+        x = self.up(x)
+        on_cpu = lies_on_cpu(self.up.tensor)
+        return self.down(ops.gelu_exact(x) if on_cpu else ops.unary(x, "gelu_erf"))
 
 
 def gelu(x: Tensor) -> Tensor:

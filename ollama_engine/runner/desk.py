@@ -71,7 +71,7 @@ class Desk:
             if self._embeddings is None:
                 from ollama_engine.runner.embedding import EmbedDesk  # noqa: PLC0415 (asyncio, for who embeds only)
 
-                self._embeddings = EmbedDesk(self.loaded, self.loop)
+                self._embeddings = EmbedDesk(self.loaded, self.loop, self.loop.monitor)
             return self._embeddings
 
     def ids(self, prompt: Prompt, *, add_special: bool = True, several: str = SEVERAL) -> list[int]:

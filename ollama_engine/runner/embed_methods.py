@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeGuard, cast
+from typing import TYPE_CHECKING, cast
 
 from ollama_engine.config import OneVector, Pooling
 from ollama_engine.runner.desk import Desk
 from ollama_engine.runner.prompts import Prompt, Prompts, is_many
+from ollama_engine.runner.terms import Terms
 
 if TYPE_CHECKING:
     # A program that embeds nothing starts sooner without them.
@@ -28,8 +29,11 @@ class EmbedMethods:
     def embed(
         self, texts: Prompt | Prompts, *, normalize: bool = True, dimensions: int | None = None,
         pooling: OneVector | None = None, on_overflow: TooLong = "error",
+        priority: int = 0, timeout: float | None = None,
     ) -> FloatArray:  # fmt: skip
-        """Embeddings of texts (or token ids): float32 [n, dim] for a list or tuple, [dim] for one text.
+        """Embeddings of texts: float32 [n, dim] for a list or tuple of them, [dim] for one.
+
+        A text is a str, or token ids that are taken as they are: a list, tuple or array of whole numbers.
 
         Args:
             texts: what to embed. Some models want a text to begin with its purpose ("query: "): see their description.
@@ -40,73 +44,85 @@ class EmbedMethods:
                 not say, "mean" for encoders and "last" for models that write.
             on_overflow: what happens to a text of more than num_ctx tokens: "error" raises ContextOverflowError,
                 "truncate" leaves its end out, and `embeddings` tells how much of it.
+            priority: higher is served first; nobody starves.
+            timeout: seconds from the call after which it ends with DeadlineError. None: never.
 
         Raises ContextOverflowError; TokenizerError for ids outside of the vocabulary and text that it cannot express;
         ConfigError for options out of range, a text without tokens, and a model that only ranks; ComputeError when
-        the model computes NaN; EngineBusyError when too many calls wait; ClosedError when the Engine is closed.
+        the model computes NaN; EngineBusyError when too many calls wait; DeadlineError when `timeout` is over;
+        ClosedError when the Engine is closed.
         """
-        listed = _are_many(texts)
+        many, listed = _listed(texts)
         pending = self._ready().embeddings.embed(
-            _listed(texts), pooling, on_overflow, dimensions, normalize=normalize, listed=listed
-        )
-        return pending.vectors(pending.wait(), one=not listed)
+            many, pooling, on_overflow, dimensions, Terms(priority=priority, timeout=timeout), normalize=normalize,
+            listed=listed,
+        )  # fmt: skip
+        return pending.wait()
 
     def embeddings(
         self, texts: Prompts, *, normalize: bool = True, dimensions: int | None = None,
         pooling: Pooling | None = None, on_overflow: TooLong = "error",
+        priority: int = 0, timeout: float | None = None,
     ) -> list[Embedding]:  # fmt: skip
         """`embed` for a list, with how many tokens each text has, and how many of them were dropped.
 
         With pooling "none" the vector of a text is an array [n_tokens, dim], one row for each token.
         """
-        listed = _listed(texts)
-        pending = self._ready().embeddings.embed(
-            listed, pooling, on_overflow, dimensions, normalize=normalize, rows=True
-        )
-        return pending.embeddings(pending.wait())
+        pending = self._ready().embeddings.embeddings(
+            _listed(texts)[0], pooling, on_overflow, dimensions, Terms(priority=priority, timeout=timeout),
+            normalize=normalize,
+        )  # fmt: skip
+        return pending.wait()
 
     async def aembed(
         self, texts: Prompt | Prompts, *, normalize: bool = True, dimensions: int | None = None,
         pooling: OneVector | None = None, on_overflow: TooLong = "error",
+        priority: int = 0, timeout: float | None = None,
     ) -> FloatArray:  # fmt: skip
         """`embed` for asyncio. Cancelling the task takes back what is not computed yet."""
-        listed = _are_many(texts)
+        many, listed = _listed(texts)
         pending = self._ready().embeddings.embed(
-            _listed(texts), pooling, on_overflow, dimensions, normalize=normalize, listed=listed
-        )
-        return pending.vectors(await pending.coming(), one=not listed)
+            many, pooling, on_overflow, dimensions, Terms(priority=priority, timeout=timeout), normalize=normalize,
+            listed=listed,
+        )  # fmt: skip
+        return await pending.coming()
 
     async def aembeddings(
         self, texts: Prompts, *, normalize: bool = True, dimensions: int | None = None,
         pooling: Pooling | None = None, on_overflow: TooLong = "error",
+        priority: int = 0, timeout: float | None = None,
     ) -> list[Embedding]:  # fmt: skip
         """`embeddings` for asyncio."""
-        listed = _listed(texts)
-        pending = self._ready().embeddings.embed(
-            listed, pooling, on_overflow, dimensions, normalize=normalize, rows=True
-        )
-        return pending.embeddings(await pending.coming())
+        pending = self._ready().embeddings.embeddings(
+            _listed(texts)[0], pooling, on_overflow, dimensions, Terms(priority=priority, timeout=timeout),
+            normalize=normalize,
+        )  # fmt: skip
+        return await pending.coming()
 
-    def rank(self, query: str, documents: Sequence[str], *, on_overflow: TooLong = "error") -> FloatArray:
+    def rank(
+        self, query: str, documents: Sequence[str], *, on_overflow: TooLong = "error", priority: int = 0,
+        timeout: float | None = None,
+    ) -> FloatArray:  # fmt: skip
         """How well each document answers a query: scores float32 [n], the higher the better, as the model gives them.
 
         For rerankers (cross-encoders): a query and a document are read as one text. "truncate" leaves the end of long
         documents out, and nothing of the query. Raises as `embed` does, and ConfigError for a model without a
         classification head of one score.
         """
-        pending = self._ready().embeddings.rank(query, documents, on_overflow)
-        return pending.scores(pending.wait())
+        terms = Terms(priority=priority, timeout=timeout)
+        return self._ready().embeddings.rank(query, documents, on_overflow, terms).wait()
 
-    async def arank(self, query: str, documents: Sequence[str], *, on_overflow: TooLong = "error") -> FloatArray:
+    async def arank(
+        self, query: str, documents: Sequence[str], *, on_overflow: TooLong = "error", priority: int = 0,
+        timeout: float | None = None,
+    ) -> FloatArray:  # fmt: skip
         """`rank` for asyncio."""
-        pending = self._ready().embeddings.rank(query, documents, on_overflow)
-        return pending.scores(await pending.coming())
+        terms = Terms(priority=priority, timeout=timeout)
+        return await self._ready().embeddings.rank(query, documents, on_overflow, terms).coming()
 
 
-def _are_many(texts: object) -> TypeGuard[Sequence[Prompt]]:
-    """As `is_many`; an empty list or tuple is no text."""
-    return is_many(cast(Prompt, texts)) or (isinstance(texts, (list, tuple)) and not texts)
-
-
-def _listed(texts: Prompt | Prompts) -> list[Prompt]:
-    return list(texts) if _are_many(texts) else [cast(Prompt, texts)]
+def _listed(texts: Prompt | Prompts) -> tuple[list[Prompt], bool]:
+    """A list of texts, and whether it was several; an empty list or tuple is no text."""
+    if is_many(texts) or (isinstance(texts, (list, tuple)) and not texts):
+        return list(texts), True
+    return [cast(Prompt, texts)], False

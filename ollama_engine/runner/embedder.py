@@ -7,36 +7,20 @@ one is made when it is first asked for: its texts take no cells, and see each ot
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from ollama_engine.config import Pooling
 from ollama_engine.errors import ComputeError
-from ollama_engine.input import Batch, Int32Array
 from ollama_engine.ml.context import Context
 from ollama_engine.models import TextEncoder
+from ollama_engine.runner.embed_batch import batch_of, places
+from ollama_engine.runner.embed_job import Text
+from ollama_engine.runner.executor import Executor
 from ollama_engine.runner.loading import Loaded
-from ollama_engine.runner.pooling import FloatArray, pool, rows_of
+from ollama_engine.runner.pooling import FloatArray, pool_all
 
-__all__ = ["Embedder", "Text"]
-
-
-class Text(NamedTuple):
-    """What is computed for one embedding, or one score."""
-
-    tokens: Int32Array
-    pooling: Pooling
-    second: int | None = None
-    """Of a pair: where its second text begins."""
-
-    @property
-    def types(self) -> Int32Array:
-        """Of each token, 1 for those of the second text."""
-        types = np.zeros(len(self.tokens), dtype=np.int32)
-        if self.second is not None:
-            types[self.second :] = 1
-        return types
+__all__ = ["Embedder"]
 
 
 class Embedder:
@@ -57,28 +41,29 @@ class Embedder:
         if executor is not shared:
             executor.moved()
         try:
-            rows = executor.run(_batch(texts, [self._read_by(text) for text in texts]))
-            vectors = self._pooled(texts, rows)
+            vectors = self._vectors(executor, texts)
             if ranked:
                 scores = self._scores(np.stack([vectors[i] for i in ranked]))
                 for i, row in zip(ranked, scores, strict=True):
                     vectors[i] = row
         finally:
+            # Where something failed a batch may be prepared, of which the next one knows nothing.
+            executor.scrap()
             if executor is not shared or ranked:
                 shared.moved()
         return [vector if np.isfinite(vector).all() else _unsound() for vector in vectors]
 
-    def _read_by(self, text: Text) -> Pooling:
-        return self._head_pooling if text.pooling == "rank" else text.pooling
-
-    def _pooled(self, texts: Sequence[Text], rows: FloatArray) -> list[FloatArray]:
-        vectors, at = [], 0
-        for text in texts:
-            pooling = self._read_by(text)
-            begin, end = rows_of(len(text.tokens), pooling)
-            vectors.append(pool(rows[at : at + end - begin], pooling))
-            at += end - begin
-        return vectors
+    def _vectors(self, executor: Executor, texts: Sequence[Text]) -> list[FloatArray]:
+        """What the texts are pooled to, before a classification head."""
+        poolings = [self._head_pooling if text.pooling == "rank" else text.pooling for text in texts]
+        where = places([len(text.tokens) for text in texts], executor.batch_size)
+        batch = batch_of(texts, poolings, where)
+        executor.prepare(batch)
+        executor.launch(batch.tokens)
+        lengths = [len(texts[number].tokens) for number in where.order]
+        with executor.landed() as rows:
+            pooled = pool_all(rows, lengths, [poolings[number] for number in where.order])
+        return [vector for _, vector in sorted(zip(where.order, pooled, strict=True), key=lambda found: found[0])]
 
     def _scores(self, pooled: FloatArray) -> FloatArray:
         """[n, n_embd] -> [n, n_scores], by the classification head."""
@@ -92,22 +77,6 @@ class Embedder:
             x.set(pooled)
             ctx.compute()
             return scores.numpy().reshape(len(pooled), model.n_scores).copy()
-
-
-def _batch(texts: Sequence[Text], poolings: Sequence[Pooling]) -> Batch:
-    lengths = [len(text.tokens) for text in texts]
-    begins = np.cumsum([0, *lengths[:-1]])
-    wanted = [np.arange(*rows_of(n, pooling)) + begin
-              for n, pooling, begin in zip(lengths, poolings, begins.tolist(), strict=True)]  # fmt: skip
-    return Batch(
-        tokens=np.concatenate([text.tokens for text in texts]),
-        positions=np.concatenate([np.arange(n, dtype=np.int32) for n in lengths]),
-        sequences=np.repeat(np.arange(len(texts), dtype=np.int32), lengths),
-        outputs=np.concatenate(wanted).astype(np.int32),
-        types=np.concatenate([text.types for text in texts])
-        if any(text.second is not None for text in texts)
-        else None,
-    )
 
 
 def _unsound() -> ComputeError:

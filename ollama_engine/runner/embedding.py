@@ -1,40 +1,38 @@
-"""From texts to what the embedder computes, and from that to what callers get; EmbedDesk hands it in."""
+"""EmbedDesk: where texts to embed are handed in, by threads and for asyncio, and what comes out of it."""
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Generic, TypeVar, get_args
 
 import numpy as np
 
 from ollama_engine.config import Pooling
-from ollama_engine.errors import (
-    ConfigError,
-    ContextOverflowError,
-    EngineBusyError,
-    Option,
-    TokenizerError,
-    UnsupportedModelError,
-)
+from ollama_engine.errors import ConfigError, EngineBusyError, Option, UnsupportedModelError
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.models import Embeds, TextEncoder, known_values
-from ollama_engine.runner.embed_queue import EmbedJob, EmbedQueue
-from ollama_engine.runner.embedder import Embedder, Text
+from ollama_engine.runner.embed_job import AsyncBell, Bell, EmbedJob, Found, Text
+from ollama_engine.runner.embed_queue import EmbedQueue, Piece
+from ollama_engine.runner.embed_texts import EmbedTexts, TooLong
+from ollama_engine.runner.embedder import Embedder
 from ollama_engine.runner.loading import Loaded
 from ollama_engine.runner.loop import Loop
+from ollama_engine.runner.monitor import Monitor
 from ollama_engine.runner.pooling import FloatArray, check_pooling, finish, model_pooling, read_pooling
-from ollama_engine.runner.prompts import Prompt, about_one, prompt_ids
-from ollama_engine.runner.terms import whole
+from ollama_engine.runner.prompts import Prompt
+from ollama_engine.runner.terms import Terms, whole
 
 __all__ = ["EmbedDesk", "Embedding", "Pending", "TooLong"]
 
-TooLong = Literal["error", "truncate"]
+Result = TypeVar("Result")
 
-NUM_CTX = Option("num_ctx")
+PIECES = (1, 16)
+"""Batches that the first piece of a call holds, and the others at most: it begins soon, and does not hand in often."""
+
+AT_ONCE = 4096
+"""Characters that are cut into tokens on an event loop; that takes less than a millisecond."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,117 +50,167 @@ class Embedding:
     dropped_tokens: int
 
 
+class Vectors(Found):
+    """All in one array float32 [n, dim], cut and normalized."""
+
+    def __init__(self, n: int, dim: int, *, normalize: bool) -> None:
+        self.rows = np.empty((n, dim), dtype=np.float32)
+        self._normalize = normalize
+
+    def put(self, numbers: Sequence[int], texts: Sequence[Text], vectors: Sequence[FloatArray]) -> None:
+        """See Found."""
+        self.rows[numbers] = finish(np.stack(vectors), self.rows.shape[1], normalize=self._normalize)
+
+
+class Embeddings(Found):
+    """An Embedding for each text."""
+
+    def __init__(self, n: int, dim: int, *, normalize: bool) -> None:
+        self.rows: list[Embedding | None] = [None] * n
+        self._dim = dim
+        self._normalize = normalize
+
+    def put(self, numbers: Sequence[int], texts: Sequence[Text], vectors: Sequence[FloatArray]) -> None:
+        """See Found."""
+        for number, text, vector in zip(numbers, texts, vectors, strict=True):
+            done = finish(vector, self._dim, normalize=self._normalize)
+            self.rows[number] = Embedding(done, text.length, text.length - len(text.tokens))
+
+    def all(self) -> list[Embedding]:
+        """Once all are there."""
+        return [found for found in self.rows if found is not None]
+
+
 @dataclass(frozen=True, eq=False)
-class Pending:
-    """A job that `wait` or `coming` hands in. `embeddings` makes what the caller gets of its vectors."""
+class Pending(Generic[Result]):
+    """A call that `wait` or `coming` hands in; it takes no place in the queue before."""
 
-    job: EmbedJob
-    lengths: tuple[int, ...]
-    """Of the texts as they came."""
-    normalize: bool
-    dimensions: int | None
-    n_embd: int
-    hand_in: Callable[[EmbedJob], None]
+    texts: Iterator[Text]
+    n_texts: int
+    found: Found
+    result: Callable[[], Result]
+    """What the caller gets, of what has been found."""
+    terms: Terms
+    name: str | None
+    """What the caller calls the texts; None for a single one."""
+    short: bool
+    """Whether an event loop may cut the texts into tokens."""
+    desk: EmbedDesk
 
-    @property
-    def future(self) -> Future[list[FloatArray]]:
-        """What `embeddings`, `vectors` and `scores` take."""
-        return self.job.future
-
-    def wait(self) -> list[FloatArray]:
-        """Hand the job in, and what comes of it; an interrupt takes it back. Raises what went wrong."""
+    def wait(self) -> Result:
+        """Hand it in, and what comes of it; an interrupt takes it back. Raises what went wrong."""
+        bell = Bell()
+        job = self._job(bell.ring)
         try:
-            self.hand_in(self.job)
-            return self.future.result()
-        except BaseException:
-            self.future.cancel()
-            raise
+            self.desk.register(job)
+            self.desk.feed(job, self.texts)
+            if self.n_texts:
+                bell.wait()
+                _raise(job.error)
+            return self.result()
+        finally:
+            job.cancelled = True
 
-    async def coming(self) -> list[FloatArray]:
-        """`wait` for asyncio."""
+    async def coming(self) -> Result:
+        """`wait` for asyncio; cancelling the task takes it back."""
+        bell = AsyncBell()
+        job = self._job(bell.ring)
         try:
-            self.hand_in(self.job)
-            return await asyncio.wrap_future(self.future)
-        except BaseException:
-            self.future.cancel()
-            raise
+            self.desk.register(job)
+            if self.short:
+                self.desk.feed(job, self.texts)
+            else:
+                threading.Thread(target=self._feed, args=(job,), name="ollama_engine texts", daemon=True).start()
+            if self.n_texts:
+                await bell.wait()
+                _raise(job.error)
+            return self.result()
+        finally:
+            job.cancelled = True
 
-    def embeddings(self, vectors: list[FloatArray]) -> list[Embedding]:
-        """Cut and normalized, with what is known of each text."""
-        return [
-            Embedding(finish(vector, self.dimensions, normalize=self.normalize), n, n - len(text.tokens))
-            for vector, n, text in zip(vectors, self.lengths, self.job.texts, strict=True)
-        ]
+    def _job(self, ring: Callable[[], None]) -> EmbedJob:
+        return EmbedJob(self.n_texts, self.found, self.terms, self.desk.clock(), ring, self.name)
 
-    def vectors(self, vectors: list[FloatArray], *, one: bool) -> FloatArray:
-        """All in one array [n, dim], or [dim] of the only one."""
-        found = np.stack(vectors) if vectors else np.empty((0, self.n_embd), dtype=np.float32)
-        done = finish(found, self.dimensions, normalize=self.normalize)
-        return done[0] if one else done
-
-    def scores(self, rows: list[FloatArray]) -> FloatArray:
-        """The only score of each text, [n]."""
-        return np.concatenate(rows) if rows else np.empty(0, dtype=np.float32)
+    def _feed(self, job: EmbedJob) -> None:
+        try:
+            self.desk.feed(job, self.texts)
+        except BaseException as error:
+            job.end(error)
 
 
 class EmbedDesk:
-    """Where texts are handed in, from any thread. Raises ConfigError, TokenizerError and the errors of `Loop.do`.
+    """Where texts are handed in, from any thread. Raises ConfigError, TokenizerError and the errors of `Loop.do`."""
 
-    What is made here takes no place in the queue before it is waited for.
-    """
-
-    def __init__(self, loaded: Loaded, loop: Loop) -> None:
+    def __init__(self, loaded: Loaded, loop: Loop, monitor: Monitor) -> None:
         metadata = known_values(loaded.gguf.metadata)
+        # -- collaborators --
         self._loaded = loaded
         self._loop = loop
+        self._monitor = monitor
+        self._texts = EmbedTexts(loaded)
+        self._queue = EmbedQueue(Embedder(loaded, _head_pooling(loaded, metadata)), loaded.config.batch_size, monitor)
+        # -- configuration --
+        self.clock = monitor.clock
         self._n_embd = loaded.model.n_embd if isinstance(loaded.model, Embeds) else None
+        # Asked here once: an interrupt in a look at a protocol's members would be lost.
+        encoder = loaded.model if isinstance(loaded.model, TextEncoder) else None
+        self._n_scores = encoder.n_scores if encoder else 0
+        self._knows_pairs = encoder is not None and encoder.n_token_types > 1
         self._default = model_pooling(metadata, encoder=loaded.is_encoder)
         self._pooling_key = metadata.key("pooling_type")
-        self._queue = EmbedQueue(Embedder(loaded, _head_pooling(loaded, metadata)), loaded.config.batch_size)
+        # -- state --
         # A finaliser that runs in the middle of it may ask for embeddings too.
         self._counting = threading.RLock()
-        self._waiting: list[Future[list[FloatArray]]] = []
-        """Of the calls under way; those that have ended go when the next one comes."""
+        self._waiting: list[EmbedJob] = []
+        """The calls under way; those that are over go when the next one comes."""
+
+    # -- calls ---------------------------------------------------------------------------------------------------------
 
     def embed(
-        self, texts: Sequence[Prompt], pooling: Pooling | None, too_long: TooLong, dimensions: int | None,
-        *, normalize: bool, rows: bool = False, listed: bool = True,
-    ) -> Pending:  # fmt: skip
-        """A job of texts. `rows`: a vector for each token will do. `listed`: errors tell the number of a text."""
-        self._loop.check_open()
-        how = self._chosen(pooling)
-        if how == "none" and not rows:
+        self, texts: Sequence[Prompt], pooling: Pooling | None, too_long: TooLong, dimensions: int | None, terms: Terms,
+        *, normalize: bool, listed: bool = True,
+    ) -> Pending[FloatArray]:  # fmt: skip
+        """A call for one vector of each text. `listed`: errors tell the number of a text."""
+        how, dim = self._checked(pooling, too_long, dimensions, normalize=normalize)
+        if how == "none":
             raise ConfigError("with pooling none each token has a vector; those come from Engine.embeddings")
-        _check_options(too_long, normalize)
-        dimensions = None if dimensions is None else whole("dimensions", dimensions, 1, self.n_embd)
+        found = Vectors(len(texts), dim, normalize=normalize)
         name = "texts" if listed else None
-        found = []
-        for number, text in enumerate(texts):
-            with about_one(name, number):
-                found.append(self._text(text, how, too_long))
-        return self._pending(found, dimensions, name, normalize=normalize)
+        cut = self._texts.alone(texts, how, too_long, name)
+        result = (lambda: found.rows) if listed else (lambda: found.rows[0])
+        return Pending(cut, len(texts), found, result, terms, name, _is_short(texts), self)
 
-    def rank(self, query: str, documents: Sequence[str], too_long: TooLong) -> Pending:
-        """A job of a query with each of the documents."""
+    def embeddings(
+        self, texts: Sequence[Prompt], pooling: Pooling | None, too_long: TooLong, dimensions: int | None, terms: Terms,
+        *, normalize: bool,
+    ) -> Pending[list[Embedding]]:  # fmt: skip
+        """A call for an Embedding of each text."""
+        how, dim = self._checked(pooling, too_long, dimensions, normalize=normalize)
+        found = Embeddings(len(texts), dim, normalize=normalize)
+        cut = self._texts.alone(texts, how, too_long, "texts")
+        return Pending(cut, len(texts), found, found.all, terms, "texts", _is_short(texts), self)
+
+    def rank(
+        self, query: str, documents: Sequence[str], too_long: TooLong, terms: Terms
+    ) -> Pending[FloatArray]:  # fmt: skip
+        """A call for the score of a query with each of the documents."""
         self._loop.check_open()
-        model = self._loaded.model
-        if not isinstance(model, TextEncoder) or model.n_scores != 1:
-            has = f"gives {model.n_scores} scores" if isinstance(model, TextEncoder) and model.n_scores else "has none"
+        if self._n_scores != 1:
+            has = f"gives {self._n_scores} scores" if self._n_scores else "has none"
             raise ConfigError(f"ranking takes an encoder with a classification head of one score; this model {has}")
         _check_options(too_long, True)
         if isinstance(documents, (str, bytes)) or not isinstance(documents, Iterable):
             raise ConfigError(f"documents are a list of texts, got {type(documents).__name__}")
-        first = self._query(query)
-        found = []
-        for number, document in enumerate(documents):
-            with about_one("documents", number):
-                found.append(self._pair(first, document, too_long, model))
-        return self._pending(found, None, "documents", normalize=False)
+        documents = list(documents)
+        found = Vectors(len(documents), 1, normalize=False)
+        cut = self._texts.pairs(query, documents, too_long, types=self._knows_pairs)
+        short = _is_short([query, *documents])
+        return Pending(cut, len(documents), found, lambda: found.rows[:, 0], terms, "documents", short, self)
 
     @property
     def under_way(self) -> int:
         """Calls whose texts wait or are computed."""
-        return sum(not future.done() for future in self._waiting)
+        return sum(not job.over for job in self._waiting)
 
     @property
     def n_embd(self) -> int:
@@ -171,6 +219,49 @@ class EmbedDesk:
             architecture = self._loaded.model.architecture
             raise UnsupportedModelError(f"architecture {architecture} gives no hidden states to embed texts by")
         return self._n_embd
+
+    # -- handing in ----------------------------------------------------------------------------------------------------
+
+    def register(self, job: EmbedJob) -> None:
+        """Take a place in the queue, which is free again as soon as the job is over. Raises EngineBusyError."""
+        limit = self._loaded.config.max_queue + 1
+        with self._counting:
+            self._waiting = [one for one in self._waiting if not one.over]
+            if len(self._waiting) >= limit:
+                self._monitor.metrics.embed_ended("rejected")
+                raise EngineBusyError(
+                    Option("max_queue"), f" is {limit - 1}, and as many calls for embeddings wait; try again later"
+                )
+            self._waiting.append(job)
+
+    def feed(self, job: EmbedJob, texts: Iterator[Text]) -> None:
+        """Hand in the texts in pieces, until nobody wants more. Raises what is wrong with one of them."""
+        first, batch_size = 0, self._loaded.config.batch_size
+        room, largest = (batches * batch_size for batches in PIECES)
+        piece: list[Text] = []
+        waiting = 0
+        for text in texts:
+            piece.append(text)
+            waiting += len(text.tokens)
+            if job.over:
+                break
+            if waiting >= room:
+                self._loop.do(Piece(self._queue, job, first, piece))
+                first, piece, waiting, room = first + len(piece), [], 0, min(2 * room, largest)
+        if piece:
+            self._loop.do(Piece(self._queue, job, first, piece))
+
+    # -- options -------------------------------------------------------------------------------------------------------
+
+    def _checked(
+        self, pooling: Pooling | None, too_long: TooLong, dimensions: int | None, *, normalize: bool
+    ) -> tuple[Pooling, int]:
+        """How texts are pooled, and how many numbers of their vectors are kept."""
+        self._loop.check_open()
+        how = self._chosen(pooling)
+        _check_options(too_long, normalize)
+        n_embd = self.n_embd
+        return how, n_embd if dimensions is None else whole("dimensions", dimensions, 1, n_embd)
 
     def _chosen(self, pooling: Pooling | None) -> Pooling:
         encoder = self._loaded.is_encoder
@@ -191,89 +282,18 @@ class EmbedDesk:
             )
         return how
 
-    def _pending(
-        self, found: list[tuple[Text, int]], dimensions: int | None, name: str | None, *, normalize: bool
-    ) -> Pending:
-        job = EmbedJob(self._queue, [text for text, _ in found], name)
-        return Pending(job, tuple(n for _, n in found), normalize, dimensions, self.n_embd, self._hand_in)
 
-    def _hand_in(self, job: EmbedJob) -> None:
-        """Interrupted anywhere, it leaves a place that is free again as soon as the future is cancelled."""
-        if not job.texts:
-            job.future.set_result([])
-            return
-        limit = self._loaded.config.max_queue + 1
-        with self._counting:
-            self._waiting = [future for future in self._waiting if not future.done()]
-            if len(self._waiting) >= limit:
-                raise EngineBusyError(
-                    Option("max_queue"), f" is {limit - 1}, and as many calls for embeddings wait; try again later"
-                )
-            self._waiting.append(job.future)
-        self._loop.do(job)
+def _raise(error: BaseException | None) -> None:
+    try:
+        if error is not None:
+            raise error
+    finally:
+        del error  # which would hold this frame, and by it what was found
 
-    # -- tokens --------------------------------------------------------------------------------------------------------
 
-    def _text(self, text: Prompt, pooling: Pooling, too_long: TooLong) -> tuple[Text, int]:
-        ids = prompt_ids(self._loaded.tokenizer, text)
-        self._check(ids)
-        fitted = self._fitted(ids, self._loaded.num_ctx, too_long)
-        return Text(np.array(fitted, dtype=np.int32), pooling), len(ids)
-
-    def _query(self, query: str) -> list[int]:
-        if not isinstance(query, str):
-            raise ConfigError(f"query and documents are texts (str), got {type(query).__name__}")
-        ids = self._loaded.tokenizer.encode(query)
-        if ids:
-            self._check(ids)
-        return ids
-
-    def _pair(self, first: list[int], document: str, too_long: TooLong, model: TextEncoder) -> tuple[Text, int]:
-        """Begin, query, end, document, end: as BERT joins two texts; `first` are the first three."""
-        tokenizer = self._loaded.tokenizer
-        if not isinstance(document, str):
-            raise ConfigError(f"query and documents are texts (str), got {type(document).__name__}")
-        second = tokenizer.encode(document)
-        # Both have the begin token; the second text keeps its end only.
-        second = second[1 if tokenizer.add_bos and tokenizer.bos_id is not None else 0 :]
-        self._check(first + second)
-        cut = self._fitted(second, self._loaded.num_ctx - len(first), too_long, f"after a query of {len(first)}, ")
-        tokens = np.array(first + cut, dtype=np.int32)
-        return Text(tokens, "rank", len(first) if model.n_token_types > 1 else None), len(first) + len(second)
-
-    def _check(self, ids: Sequence[int]) -> None:
-        n_vocab = self._loaded.model.n_vocab
-        if not ids:
-            raise ConfigError("a text has no tokens, and the model puts none before it; give at least one")
-        bad = [token for token in ids if not 0 <= token < n_vocab]
-        if bad:
-            raise TokenizerError(f"token {bad[0]} is not in the vocabulary (0 to {n_vocab - 1})")
-
-    def _fitted(self, ids: list[int], room: int, too_long: TooLong, after: str = "") -> list[int]:
-        """The first `room` tokens, of which an end token is the last."""
-        if len(ids) <= room:
-            return ids
-        limit = self._loaded.num_ctx
-        if too_long == "error":
-            raise ContextOverflowError(
-                f"{after}a text has {len(ids)} tokens, but ",
-                NUM_CTX,
-                f" is {limit}",
-                advice=[
-                    "shorten it",
-                    ("choose a larger ", NUM_CTX, " where the model can take it"),
-                    ("let it be cut with ", Option("on_overflow", "truncate")),
-                ],
-            )
-        end = ids[-1:] if self._loaded.tokenizer.add_eos and ids[-1] == self._loaded.tokenizer.eos_id else []
-        if room <= len(end):
-            raise ContextOverflowError(
-                f"{after}no token of a text has room, for ",
-                NUM_CTX,
-                f" is {limit}",
-                advice=["shorten what comes before it", ("choose a larger ", NUM_CTX)],
-            )
-        return [*ids[: room - len(end)], *end]
+def _is_short(texts: Sequence[Prompt]) -> bool:
+    """Whether they are cut into tokens within a moment."""
+    return len(texts) <= AT_ONCE >> 6 and sum(len(text) for text in texts if hasattr(text, "__len__")) <= AT_ONCE
 
 
 def _head_pooling(loaded: Loaded, metadata: Metadata) -> Pooling:

@@ -14,7 +14,7 @@ from typing import Any
 
 from ollama_engine.errors import ClosedError, ComputeError, EngineBusyError, Option
 from ollama_engine.runner.core import Core, Task
-from ollama_engine.runner.monitor import report
+from ollama_engine.runner.monitor import Monitor, report
 from ollama_engine.runner.sequence import Sequence
 
 __all__ = ["Loop"]
@@ -28,8 +28,10 @@ class _Owner(weakref.ref[object]):
     __slots__ = ()
 
 
-Work = tuple[Sequence, ...] | Task | _Owner | None
-"""Requests of one call, a task, or what wakes a loop that is to close."""
+Work = tuple[Sequence, ...] | Task
+"""Requests of one call, or a task."""
+Parcel = list[Work]
+"""What was handed in, until somebody takes it out (`list.pop` gives it to one only), who alone says how it ended."""
 
 
 class Loop:
@@ -49,7 +51,8 @@ class Loop:
         # -- configuration --
         self._max_queue = max_queue
         # -- state --
-        self._inbox: SimpleQueue[Work] = SimpleQueue()
+        self._inbox: SimpleQueue[Parcel | Task | _Owner | None] = SimpleQueue()
+        """Parcels, tasks that are weak references, and what wakes a loop that is to close."""
         # A finaliser that runs in the middle of `submit` may submit too.
         self._counting = threading.RLock()
         self._submissions = 0
@@ -112,6 +115,11 @@ class Loop:
         return roster.is_full(self._max_queue - wanted)
 
     @property
+    def monitor(self) -> Monitor:
+        """What reports of the engine; any thread may look into it."""
+        return self._core.monitor
+
+    @property
     def drop(self) -> Callable[[Any], None]:
         """What weak references to objects that are gone are handed to: the owner's, and those that are tasks."""
         return self._inbox.put
@@ -155,10 +163,12 @@ class Loop:
         if late:
             self._refuse(work)
             return
-        self._inbox.put(work)
-        # By now the thread may have served or refused it: only who takes it out may say how it ended.
+        parcel = [work]
+        self._inbox.put(parcel)
+        # The thread may have looked for the last time. A caller takes out nothing but its own: an interrupt now loses
+        # nobody else's.
         if self._ended:
-            self._refuse_rest()
+            self._refuse_parcel(parcel)
 
     def _reason(self, otherwise: str) -> ClosedError:
         if self._fault is None:
@@ -196,10 +206,12 @@ class Loop:
         """Hand what came to the core; waits for something while there is nothing to do."""
         try:
             while True:
-                work = self._inbox.get(block=not self._core.busy)
-                if work is None or isinstance(work, _Owner):
+                found = self._inbox.get(block=not self._core.busy)
+                if found is None or isinstance(found, _Owner):
                     self._closed = True
-                elif self._closed:
+                    return
+                work = found.pop() if isinstance(found, list) else found
+                if self._closed:
                     self._refuse(work)
                 elif isinstance(work, tuple):
                     for one in work:
@@ -217,13 +229,22 @@ class Loop:
     def _refuse_rest(self) -> None:
         while True:
             try:
-                self._refuse(self._inbox.get_nowait())
+                found = self._inbox.get_nowait()
             except Empty:
                 return
+            if isinstance(found, list):
+                self._refuse_parcel(found)
+            elif found is not None and not isinstance(found, _Owner):
+                self._refuse(found)
+
+    def _refuse_parcel(self, parcel: Parcel) -> None:
+        try:
+            work = parcel.pop()
+        except IndexError:  # somebody else has it
+            return
+        self._refuse(work)
 
     def _refuse(self, work: Work) -> None:
-        if work is None or isinstance(work, _Owner):
-            return
         error = self._reason("the Engine was closed before this request was served")
         if isinstance(work, tuple):
             for one in work:

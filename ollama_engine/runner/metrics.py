@@ -83,6 +83,14 @@ class MetricsSnapshot:
     queued: int = 0
     running: int = 0
     preemptions: int = 0
+    # -- embeddings --
+    embed_calls: Mapping[Outcome, int] = field(default_factory=lambda: MappingProxyType({}))
+    """Ended calls for embeddings and scores by outcome: those with "stop" got them."""
+    embedded_texts: int = 0
+    embedded_tokens: int = 0
+    embed_batches: int = 0
+    embed_seconds: float = 0.0
+    """In which they were computed; other steps wait meanwhile."""
     # -- cache --
     cells: Cells = field(default_factory=Cells)
     evictions: int = 0
@@ -143,7 +151,8 @@ class Metrics:
         self._lock = threading.RLock()
         # -- counters --
         self._counts = MetricsSnapshot()
-        self._requests = dict.fromkeys(get_args(Outcome), 0)
+        self._requests: dict[Outcome, int] = dict.fromkeys(get_args(Outcome), 0)
+        self._embed_calls: dict[Outcome, int] = dict.fromkeys(get_args(Outcome), 0)
         self._prompt_tokens = self._completion_tokens = 0
         self._built = self._reused = 0
         # -- gauges --
@@ -190,12 +199,31 @@ class Metrics:
                 shifts=old.shifts + shifts,
             )
 
+    def embedded(self, seconds: float, *, texts: int, tokens: int) -> None:
+        """A batch of texts was computed."""
+        with self._lock:
+            old = self._counts
+            self._counts = replace(
+                old,
+                embedded_texts=old.embedded_texts + texts,
+                embedded_tokens=old.embedded_tokens + tokens,
+                embed_batches=old.embed_batches + 1,
+                embed_seconds=old.embed_seconds + seconds,
+            )
+
     def ended(self, outcome: Outcome) -> None:
         """A request ended. Raises ValueError for an outcome that there is none of."""
+        self._end(self._requests, outcome)
+
+    def embed_ended(self, outcome: Outcome) -> None:
+        """A call for embeddings ended. Raises as `ended` does."""
+        self._end(self._embed_calls, outcome)
+
+    def _end(self, counts: dict[Outcome, int], outcome: Outcome) -> None:
         with self._lock:
-            if outcome not in self._requests:
-                raise ValueError(f"outcomes are {', '.join(self._requests)}, got {outcome!r}")
-            self._requests[outcome] += 1
+            if outcome not in counts:
+                raise ValueError(f"outcomes are {', '.join(counts)}, got {outcome!r}")
+            counts[outcome] += 1
 
     def snapshot(self, now: float) -> MetricsSnapshot:
         """All of it as of `now`; consistent within itself."""
@@ -207,6 +235,7 @@ class Metrics:
                 prompt_tokens_per_second=self._prompt_rate.per_second(now),
                 completion_tokens_per_second=self._completion_rate.per_second(now),
                 requests=MappingProxyType(dict(self._requests)),
+                embed_calls=MappingProxyType(dict(self._embed_calls)),
                 queued=self._queued,
                 running=self._running,
                 cells=self._cells,

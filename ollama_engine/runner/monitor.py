@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ollama_engine.errors import ClosedError, DeadlineError, TokenizerError
+from ollama_engine.input import Int32Array
 from ollama_engine.kvcache import CellUsage
 from ollama_engine.runner.batching import Step
 from ollama_engine.runner.metrics import Cells, Metrics, MetricsSnapshot, Outcome
@@ -198,6 +199,27 @@ class Monitor:
         self.metrics.ended(outcome)
         generated = one.n_generated if isinstance(one, Generation) else 0
         self.trace.end_request(one.key, now, outcome=outcome, completion_tokens=generated)
+
+    # -- embeddings ----------------------------------------------------------------------------------------------------
+
+    def embed_arrived(self, key: int, priority: int) -> None:
+        """A call for embeddings has texts that wait."""
+        self.trace.begin_request(f"embed {key}", self.clock(), priority=priority)
+
+    def embed_left(self, key: int, outcome: Outcome) -> None:
+        """It has ended."""
+        self.metrics.embed_ended(outcome)
+        self.trace.end_request(f"embed {key}", self.clock(), outcome=outcome)
+
+    def embedded(self, number: int, texts: list[Int32Array], begin: float) -> None:
+        """A batch of texts was computed from `begin` until now."""
+        now, tokens = self.clock(), sum(map(len, texts))
+        self.metrics.embedded(now - begin, texts=len(texts), tokens=tokens)
+        self.trace.step(StepRecord(number, (Span("embed", begin, now),), tokens, sequences=len(texts)))
+        if log.isEnabledFor(TRACE):
+            for ids in texts:
+                shown = " ".join(f"{one}={self._text(one)!r}" for one in ids.tolist())
+                report(log, TRACE, "batch %d of texts: %s", number, shown)
 
 
 def outcome_of(error: BaseException) -> Outcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast, get_args
 
 import numpy as np
@@ -11,7 +12,7 @@ from ollama_engine.config import OneVector, Pooling
 from ollama_engine.errors import ConfigError, ModelFormatError, Option, UnsupportedModelError
 from ollama_engine.ml.metadata import Metadata
 
-__all__ = ["check_pooling", "default_pooling", "finish", "model_pooling", "pool", "read_pooling", "rows_of"]
+__all__ = ["check_pooling", "default_pooling", "finish", "model_pooling", "pool", "pool_all", "read_pooling", "rows_of"]
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -78,6 +79,16 @@ def pool(rows: FloatArray, pooling: Pooling) -> FloatArray:
     # Of one row, itself; sums of thousands are made with more digits than they end with.
     mean: FloatArray = rows.mean(axis=0, dtype=np.float64).astype(np.float32)
     return mean
+
+
+def pool_all(rows: FloatArray, lengths: Sequence[int], poolings: Sequence[Pooling]) -> list[FloatArray]:
+    """The same for texts of so many tokens, whose `rows_of` follow each other in `rows`."""
+    vectors, at = [], 0
+    for n, pooling in zip(lengths, poolings, strict=True):
+        begin, end = rows_of(n, pooling)
+        vectors.append(pool(rows[at : at + end - begin], pooling))
+        at += end - begin
+    return vectors
 
 
 def finish(vectors: FloatArray, dimensions: int | None, *, normalize: bool) -> FloatArray:

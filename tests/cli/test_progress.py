@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from ollama_engine.cli.progress import ERASE_LINE, LoadingBar, StatusLine, bar
+from ollama_engine.cli.progress import ERASE_LINE, CountBar, LoadingBar, StatusLine, bar
 
 
 class FakeTerminal(io.StringIO):
@@ -104,3 +104,18 @@ def test_a_bar_says_how_long_the_rest_takes(elapsed: float, expected: str) -> No
     clock.now += elapsed
     progress(1 << 20, 4 << 20)
     assert stream.getvalue().endswith(f"25%  1.0/4.0 MiB  {expected}")
+
+
+def test_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    clock, stream = iter([0.0, 2.0, 4.0]).__next__, FakeTerminal()
+    progress = CountBar(StatusLine(stream), "embedding", 1000, clock=clock)
+    progress(500)
+    assert stream.getvalue().removeprefix(ERASE_LINE).startswith("embedding  [")
+    assert stream.getvalue().endswith("]  500/1,000 texts  250/s  ETA 0:02")
+    assert stream.getvalue().count("#") == stream.getvalue().count(".") > 10
+    progress(1000)
+    assert stream.getvalue().endswith(ERASE_LINE)
+    clock, stream = iter([0.0, 2.0]).__next__, FakeTerminal()
+    CountBar(StatusLine(stream), "embedding", None, clock=clock)(5000)
+    assert stream.getvalue() == f"{ERASE_LINE}embedding  5,000 texts  2,500/s"

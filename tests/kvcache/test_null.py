@@ -10,7 +10,7 @@ import pytest
 from ollama_engine.errors import ConfigError
 from ollama_engine.input import Batch
 from ollama_engine.kvcache import CompositeCache, LayerShape, Visibility, make_null_cache
-from ollama_engine.kvcache.null import NullCache, mask_of
+from ollama_engine.kvcache.null import NullCache, mask_of, masks_of, part_of
 
 
 class Case(NamedTuple):
@@ -57,3 +57,33 @@ def test_layers_of_one_kind_share_a_cache() -> None:
     assert len(mixed.caches) == 2
     with pytest.raises(ConfigError, match="images"):
         make_null_cache([layer(image_rows=3)], flash_attention=True, causal=True)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "part"),
+    [([64, 64], 64), ([16] * 8, 64), ([40, 24, 64], 64), ([40, 40, 48], 128), ([100, 28, 128], 128), ([60] * 4, 240),
+     ([64], 64), ([200, 56, 256], 256), ([300], 300)],
+)  # fmt: skip
+def test_parts_that_see_nothing_of_each_other(lengths: list[int], part: int) -> None:
+    batch = texts_of(lengths)
+    assert part_of(batch) == part
+    for window, causal in ((None, None), (6, None), (None, Visibility()), (None, Visibility(window=5))):
+        whole, parts = mask_of(batch, window, causal), masks_of(batch, part, window, causal)
+        assert parts.shape == (len(batch) // part, 1, part, part)
+        for i, mask in enumerate(parts[:, 0]):
+            here = slice(i * part, (i + 1) * part)
+            np.testing.assert_array_equal(mask, whole[here, here])
+            whole[here, here] = -np.inf
+        assert not (whole == 0).any()
+
+
+def test_texts_whose_rows_are_apart_are_one_part() -> None:
+    batch = texts_of([64, 64])
+    batch.sequences[[0, -1]] = batch.sequences[[-1, 0]]
+    assert part_of(batch) == 128
+
+
+def texts_of(lengths: list[int]) -> Batch:
+    positions = np.concatenate([np.arange(n, dtype=np.int32) for n in lengths])
+    sequences = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+    return Batch(np.zeros_like(positions), positions, sequences, positions[:0])

@@ -80,6 +80,10 @@ def _named(name: str) -> Callable[[Value], Expected]:
     return lambda a: unary(a, name)
 
 
+def gelu_exact(a: Value) -> Expected:
+    return unary(a, "gelu_erf")
+
+
 def glu(gate: Value, up: Value, name: str = "silu") -> Expected:
     active = unary(gate, name)
     error = float(np.max(active.tol))
@@ -278,7 +282,8 @@ def listed_attention(q: Value, k: Value, v: Value, parts: Value, cells: Value, s
 
 
 EXPECT: dict[str, Callable[..., Expected]] = {
-    "+": add, "-": sub, "*": mul, "/": div, "unary": unary, "glu": glu, "scale": scale, "clamp": clamp,
+    "+": add, "-": sub, "*": mul, "/": div, "unary": unary, "gelu_exact": gelu_exact,
+    "glu": glu, "scale": scale, "clamp": clamp,
     **{name: _named(name) for name in ("sqr", "sqrt", "log", "sin", "cos")},
     "rms_norm": rms_norm, "layer_norm": layer_norm, "l2_norm": l2_norm, "sum_rows": sum_rows, "mean": mean,
     "argsort": argsort, "top_k": top_k, "view": view, "reshape": reshape, "permute": permute, "transpose": transpose,

@@ -1,0 +1,148 @@
+"""How many texts become vectors in a second? Texts of one length, encoders of real shapes, two threads.
+
+Ours is `Engine.embed` of strings, tokens and pooling included. Twin: transformers with torch, of tokens, with the mean
+of the hidden states, in float32 and in bfloat16, of which the faster counts (a run's JSON has both); skipped where they
+are not installed. Peer: what llama-embedding reports of computing the same texts, without cutting them into tokens;
+skipped where it is not built. Seconds are for one text. Run:
+`python -m pytest bench/bench_embed.py --benchmark-enable --benchmark-group-by=group`.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from bench import peer_tools
+from bench.make_encoder import SHAPES, text_of, write_encoder
+from bench.reported import report
+from ollama_engine import Engine
+
+if TYPE_CHECKING:
+    from pytest_benchmark.fixture import BenchmarkFixture
+
+pytestmark = [pytest.mark.waits, pytest.mark.timeout(600)]
+
+THREADS = 2
+ROUNDS = 3
+LENGTHS = (16, 128, 512)
+MODELS = (("minilm", "f16"), ("minilm", "q8_0"), ("bert-base", "f16"), ("bert-base", "q8_0"))
+TOKENS = {"minilm": 4096, "bert-base": 1024}
+"""Of all texts of a measurement."""
+
+Case = tuple[str, str, int]
+
+
+CASES = [(*model, n) for model in MODELS for n in LENGTHS]
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: "-".join(map(str, case)))
+def case(request: pytest.FixtureRequest) -> Case:
+    """A shape, a type and the tokens of a text."""
+    found: Case = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("encoders")
+
+
+@pytest.fixture
+def path(case: Case, folder: Path) -> str:
+    shape, kind, _ = case
+    path = folder / f"{shape}-{kind}.gguf"
+    if not path.exists():
+        write_encoder(str(path), SHAPES[shape], kind)
+    return str(path)
+
+
+@pytest.fixture
+def measuring(request: pytest.FixtureRequest) -> bool:
+    return bool(request.config.getoption("--benchmark-enable"))
+
+
+def texts_of(case: Case, *, measuring: bool) -> list[str]:
+    shape, _, n = case
+    return [text_of(n, i) for i in range(TOKENS[shape] // n if measuring else 1)]
+
+
+def group(case: Case) -> str:
+    shape, kind, n = case
+    return f"embed a text of {n} tokens, {shape} {kind}"
+
+
+def shortest(work: Callable[[], object], rounds: int) -> float:
+    """Seconds of the fastest round, behind one that is not counted."""
+    work()
+    found = []
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - begin)
+    return min(found)
+
+
+def test_embed(benchmark: BenchmarkFixture, case: Case, path: str, measuring: bool) -> None:
+    benchmark.group = group(case)
+    texts = texts_of(case, measuring=measuring)
+    with Engine(path, threads=THREADS) as engine:
+        assert len(engine.tokenize(texts[0])) == case[2]
+        report(benchmark, shortest(lambda: engine.embed(texts), ROUNDS if measuring else 1) / len(texts))
+
+
+@pytest.fixture
+def two_threads() -> Iterator[Any]:
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    torch.set_num_threads(THREADS)
+    yield torch
+    torch.set_num_threads(before)
+
+
+@pytest.mark.twin
+def test_transformers(benchmark: BenchmarkFixture, case: Case, two_threads: Any, measuring: bool) -> None:
+    benchmark.group = group(case)
+    transformers = pytest.importorskip("transformers")
+    if not measuring:
+        pytest.skip("nothing to try where nothing is measured")
+    torch, shape, n = two_threads, SHAPES[case[0]], case[2]
+    config = transformers.BertConfig(
+        hidden_size=shape.n_embd, num_hidden_layers=shape.n_layer, num_attention_heads=shape.n_head,
+        intermediate_size=shape.n_ff, vocab_size=shape.n_vocab,
+    )  # fmt: skip
+    model = transformers.BertModel(config, add_pooling_layer=False).eval()
+    rows = 32 if n < 512 else 8
+    ids = torch.randint(5, shape.n_vocab, (rows, n))
+    with torch.inference_mode():
+        for dtype in ("float32", "bfloat16"):
+            model.to(getattr(torch, dtype))
+            found = shortest(lambda: model(ids).last_hidden_state.mean(1), ROUNDS)
+            benchmark.extra_info[dtype] = found / rows
+    report(benchmark, min(benchmark.extra_info[dtype] for dtype in ("float32", "bfloat16")))
+
+
+@pytest.mark.peer
+def test_llama_embedding(benchmark: BenchmarkFixture, case: Case, path: str, folder: Path, measuring: bool) -> None:
+    benchmark.group = group(case)
+    if not peer_tools.has_tool("llama-embedding"):
+        pytest.skip("llama-embedding is not built: python bench/peers.py build")
+    if not measuring:
+        pytest.skip("nothing to try where nothing is measured")
+    texts = texts_of(case, measuring=True)
+    given = folder / "texts.txt"
+    given.write_text("\n".join(texts), encoding="utf-8")
+    command = [peer_tools.tool("llama-embedding"), "-m", path, "-f", str(given), "-t", str(THREADS), "-b", "512",
+               "-ub", "512", "-v"]  # fmt: skip
+    report(benchmark, min(computing_seconds(peer_tools.run(command).stderr) for _ in range(ROUNDS)) / len(texts))
+
+
+def computing_seconds(told: str) -> float:
+    """What llama.cpp reports of all its batches."""
+    found = re.search(r"prompt eval time = +([0-9.]+) ms", told)
+    assert found is not None, f"llama-embedding reports no time:\n{told[-2000:]}"
+    return float(found[1]) / 1e3
