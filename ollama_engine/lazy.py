@@ -21,7 +21,9 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
         if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module = import_module(f"{package}.{home}")
-        return module if home == name else getattr(module, name)
+        found = module if home == name else getattr(module, name)
+        setattr(sys.modules[package], name, found)  # so that it is asked for once
+        return found
 
     def names() -> list[str]:
         return sorted(sys.modules[package].__all__)

@@ -21,8 +21,7 @@ ALIASES: Mapping[str, str] = {
     **dict.fromkeys(("n_gpu_layers", "num_gpu", "ngl", "gpu_layer"), "gpu_layers"),
     **dict.fromkeys(("flash_attn", "fa"), "flash_attention"),
     **dict.fromkeys(("type_k", "type_v", "cache_type_k", "cache_type_v", "kv_cache_dtype"), "kv_cache_type"),
-    **dict.fromkeys(("use_mmap", "no_mmap"), "mmap"),
-    "split_mode": "tensor_split",
+    "use_mmap": "mmap",
     **dict.fromkeys(("model_path", "path", "filename"), "model"),
     # Sampling: these, Hugging Face, OpenAI.
     **dict.fromkeys(("temp", "t"), "temperature"),

@@ -211,7 +211,7 @@ def test_masks_are_planned_and_reported(path: str) -> None:
 
 
 def test_lists_are_planned_for_batches_of_few_rows(path: str) -> None:
-    lists = 64 * 512 * 4  # int32, for sequences that share all cells
+    lists = 2 * 512 * 4  # int32, for two sequences that share all cells
     with Engine(path, num_ctx=256, parallel=2, batch_size=64, threads=1) as engine:
         taken = engine.memory.devices[-1]
         assert taken.work == lists + engine._loaded.backend.work_bytes()

@@ -68,7 +68,7 @@ class CausalCache:
         # -- what its rows see --
         self._buffer = MaskBuffer()
         self._masked = MaskedHistory(n_cells, config.history_padding, self._buffer)
-        self._listed = ListedHistory(n_cells, self._buffer)
+        self._listed = ListedHistory(n_cells, config.sequences, self._buffer)
         self._listed_rows = config.listed_rows if self._store.suits_lists else 0
         self._history: MaskedHistory | ListedHistory = self._masked
         # -- current graph --

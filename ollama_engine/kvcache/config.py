@@ -49,6 +49,8 @@ class CacheConfig:
     history_padding: int = HISTORY_PADDING
     listed_rows: int = LISTED_ROWS
     """Graphs of up to this many rows take lists in place of a mask, where the kernel for that is chosen. 0: none."""
+    sequences: int = LISTED_ROWS
+    """Sequences that one batch has at most: as many lists may name all cells, where these are shared."""
 
     @property
     def permuted_values(self) -> bool:

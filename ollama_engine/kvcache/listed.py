@@ -31,10 +31,11 @@ def choose_room(needed: int, most: int, before: int) -> int:
 
 
 class ListedHistory:
-    """For a cache of `n_cells` cells. Lists are made in `buffer`."""
+    """For a cache of `n_cells` cells and batches of up to `n_sequences` sequences. Lists are made in `buffer`."""
 
-    def __init__(self, n_cells: int, buffer: MaskBuffer) -> None:
+    def __init__(self, n_cells: int, n_sequences: int, buffer: MaskBuffer) -> None:
         self._n_cells = n_cells
+        self._n_sequences = n_sequences
         self._buffer = buffer
         # -- current batch --
         self._n_tokens = 0
@@ -45,11 +46,12 @@ class ListedHistory:
     def begin(self, cells: Cells, batch: Batch) -> None:
         """Choose how many cells the lists have room for."""
         self._n_tokens = len(batch)
-        self._room = choose_room(cells.n_listed(batch.sequences), self._most(), self._room)
+        needed = cells.n_listed(batch.sequences)
+        self._room = choose_room(needed, max(needed, self._most()), self._room)
 
     def _most(self) -> int:
-        """Rows of different sequences that share all cells."""
-        return self._n_tokens * self._n_cells
+        """All sequences of a batch share all cells; rows of one sequence share its list."""
+        return min(self._n_tokens, self._n_sequences) * self._n_cells
 
     def begin_reserve(self, n_tokens: int) -> None:
         """Choose the longest lists, and take the memory in which those of as many rows are made.

@@ -225,7 +225,7 @@ class _Start:
     def _take(size: int) -> memoryview:
         """Memory that is taken from the system page by page, as it is written."""
         try:
-            return memoryview(mmap.mmap(-1, max(1, size)))
+            return memoryview(mmap.mmap(-1, max(1, size), flags=mmap.MAP_PRIVATE))
         except OSError as error:
             raise NoMemoryError(f"no memory to read the GGUF header: {error}") from error
 

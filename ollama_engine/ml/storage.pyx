@@ -183,8 +183,9 @@ cdef class Storage(Owner):
     def populate(self, offset, size):
         """Bring `size` bytes of the mapped memory, from byte `offset` on, into memory now, and not in the first step.
 
-        All threads of the backend do it. False where the system has no such call, which Linux has since 5.14, or a
-        page cannot be read. Raises ShapeError for bytes that are not mapped.
+        All threads of the backend do it. The system is asked for some pages of each 64 KiB, and brings those around
+        them, as far as it reads ahead. False where it has no such call, which Linux has since 5.14, or one of the
+        pages that are asked for cannot be read. Raises ShapeError for bytes that are not mapped.
         """
         cdef int64_t first = whole(offset), length = whole(size)
         cdef int threads = self.backend.threads, status

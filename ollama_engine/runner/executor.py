@@ -17,6 +17,7 @@ from ollama_engine.errors import ConfigError
 from ollama_engine.input import Batch, Int32Array
 from ollama_engine.kvcache import Cache, LayerView, seen_inputs
 from ollama_engine.kvcache.cells import MAX_SEQUENCES
+from ollama_engine.kvcache.config import LISTED_ROWS
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.tensor import Tensor
@@ -83,7 +84,7 @@ class Executor:
 
         Raises NoMemoryError.
         """
-        few = min(MAX_SEQUENCES, self.batch_size)  # up to so many rows, attention may go other ways than with more
+        few = min(LISTED_ROWS, self.batch_size)  # up to so many rows, attention may go other ways than with more
         for n_tokens in dict.fromkeys((self.batch_size, few, min(n_decoding, self.batch_size), 1)):
             self._cache.begin_reserve(n_tokens)
             graph = self._build(self._key(n_tokens, min(n_tokens, self.max_outputs)))

@@ -28,7 +28,9 @@ def naming(path: str) -> Iterator[None]:
     except ShapeError as error:
         raise ModelFormatError(f"{path}: its tensors cannot be computed with: {error}") from error
     except ModelFormatError as error:
-        raise error if path in str(error) else error.behind(f"{path}: ") from error
+        if path in str(error):
+            raise
+        raise error.behind(f"{path}: ") from error
     except FileNotFoundError as error:
         if path == DEMO:
             raise _no_demo(error) from None

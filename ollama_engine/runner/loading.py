@@ -205,7 +205,7 @@ def _plan_masks(model: Model, config: EngineConfig) -> int:
         (layer.window, layer.chunk): _cells(layer, config) for layer in model.cache_layers if layer.image_rows is None
     }
     size = _batch_size(config)
-    return sum(max(mask_bytes(size, n), list_bytes(min(size, LISTED_ROWS), n)) for n in kinds.values())
+    return sum(max(mask_bytes(size, n), list_bytes(min(size, config.parallel, LISTED_ROWS), n)) for n in kinds.values())
 
 
 def _refuse_cache_if_too_large(backend: Backend, planned: dict[str, int], masks: int) -> None:
@@ -225,7 +225,9 @@ def _refuse_cache_if_too_large(backend: Backend, planned: dict[str, int], masks:
 def _make_cache(backend: Backend, weights: Weights, model: Model, config: EngineConfig) -> Cache:
     layers = model.cache_layers
     devices = [weights.device_of_layer(i) for i in range(len(layers))]
-    cache_config = CacheConfig(dtype=config.kv_cache_type, flash_attention=config.flash_attention != "off")
+    cache_config = CacheConfig(
+        dtype=config.kv_cache_type, flash_attention=config.flash_attention != "off", sequences=config.parallel
+    )
     for layer in layers:
         cache_config.check(layer)
     flash_attention = _decide_flash_attention(backend, config, layers, config.kv_cache_type)
