@@ -28,7 +28,7 @@ IMAGE_PARTS: Final = ("v.", "mm.")
 
 # A vocabulary of 128k tokens with merges makes a header of about 8 MB. The walk over 1 MB takes 0.2 ms, to have memory
 # for it 0.4: so rather half as much again, and again, than much too much.
-_FIRST_READ = 1 << 20
+_FIRST_READ = 1 << 17
 _ROOM = 64 << 20
 _KEPT = 4096
 """Arrays of more entries are decoded each time anew: the merges of a vocabulary of 128k are 19 MiB of strings."""

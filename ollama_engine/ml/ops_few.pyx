@@ -50,6 +50,15 @@ cdef dict _FASTEST = {
 }
 
 
+cdef bint _is_chosen(int kind, str fastest) except -1:
+    if kind == lib.GGML_TYPE_MXFP4:
+        return fastest == "avx512"
+    return oe_few_compared(<oe_few_isa><int>_INSTRUCTIONS[fastest])
+
+
+cdef frozenset _CHOSEN = frozenset([kind for kind, fastest in _FASTEST.items() if _is_chosen(kind, fastest)])
+
+
 def few_rows_fastest(str dtype not None):
     """The last of few_rows_instructions, or "" where there is none."""
     return _FASTEST.get(<int>type_of(dtype), "")
@@ -60,16 +69,13 @@ def few_rows_chosen(str dtype not None):
 
     How many rows are few, `nn.layers` knows. (MXFP4 has been compared with ggml's kernels on CPUs with AVX-512 only.)
     """
-    fastest = few_rows_fastest(dtype)
-    if type_of(dtype) == lib.GGML_TYPE_MXFP4:
-        return fastest == "avx512"
-    return fastest != "" and oe_few_compared(<oe_few_isa><int>_INSTRUCTIONS[fastest])
+    return <int>type_of(dtype) in _CHOSEN
 
 
 def suits_few_rows(Tensor weight not None):
     """Whether mul_mat_few is chosen here for products of this weight: it must lie in the CPU's memory as in a file."""
     alive(weight)
-    return (few_rows_chosen(weight.dtype) and weight.ptr.ne[2] == 1 and weight.ptr.ne[3] == 1
+    return (<int>weight.ptr.type in _CHOSEN and weight.ptr.ne[2] == 1 and weight.ptr.ne[3] == 1
             and lies_as_in_a_file(weight))
 
 

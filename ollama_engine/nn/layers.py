@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from ollama_engine.ml import ops
@@ -41,11 +42,17 @@ SHORT = 2048
 the first cache, ggml is ahead with AVX-512, which has an instruction for BF16."""
 
 
-def serves(instructions: str, dtype: str, length: int, rows: int) -> bool:
-    """Whether mul_mat_few is the faster one for `rows` rows of activations and weights with rows of that length."""
+def served(instructions: str, dtype: str, length: int) -> range:
+    """How many rows of activations mul_mat_few is the faster one for, with weights whose rows have that length."""
     if (instructions, dtype) == ("avx512", "bf16") and length > SHORT:
-        return rows == 1
-    return rows in FEW_ROWS.get(instructions, {}).get(dtype, range(0))
+        return range(1, 2)
+    return FEW_ROWS.get(instructions, {}).get(dtype, range(0))
+
+
+@cache
+def served_here(dtype: str, length: int) -> range:
+    """`served` by this CPU."""
+    return served(few_rows_fastest(dtype), dtype, length)
 
 
 def choose_copy(weight: Tensor, rows: int) -> Tensor:
@@ -58,8 +65,7 @@ def choose_copy(weight: Tensor, rows: int) -> Tensor:
 def product(weight: Tensor, x: Tensor) -> Tensor:
     """weight [n, m] times x [n, rows] -> f32 [m, rows], by whichever kernel and copy of the weight suit the rows."""
     rows = x.dim(1)
-    few = serves(few_rows_fastest(weight.dtype), weight.dtype, weight.dim(0), rows)
-    if few and x.dim(2) == x.dim(3) == 1 and suits_few_rows(weight):
+    if rows in served_here(weight.dtype, weight.dim(0)) and x.dim(2) == x.dim(3) == 1 and suits_few_rows(weight):
         return ops.mul_mat_few(weight, x)
     return ops.mul_mat(choose_copy(weight, rows), x)
 
