@@ -2,6 +2,8 @@
 
 #include <stdbool.h>
 
+#include "cpu.h"
+
 #define LANES 16
 #define LEAST 256 /* cells of a piece: to begin and join one costs as much as some ten cells */
 
@@ -18,16 +20,11 @@ int64_t oe_attention_piece_begin(int64_t n, int64_t i) {
 }
 
 static bool cpu_has(oe_attention_isa isa) {
-#if defined(__x86_64__)
-    if (isa == OE_ATTENTION_AVX2) {
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    switch (isa) {
+    case OE_ATTENTION_AVX2: return oe_cpu_has_avx2_fma_f16c();
+    case OE_ATTENTION_AVX512: return oe_cpu_has_avx512();
+    default: return isa == OE_ATTENTION_SCALAR;
     }
-    if (isa == OE_ATTENTION_AVX512) {
-        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-               __builtin_cpu_supports("avx512vl");
-    }
-#endif
-    return isa == OE_ATTENTION_SCALAR;
 }
 
 const oe_attention_kernel *oe_attention_kernel_find(oe_attention_type type, oe_attention_isa isa) {
