@@ -3,11 +3,13 @@
 #include <stdbool.h>
 
 #include "cpu.h"
+#include "lanes.h"
 
-#define LANES 16
 #define LEAST 256 /* cells of a piece: to begin and join one costs as much as some ten cells */
 
-int64_t oe_attention_partial(int64_t value_dim) { return 2 * LANES + (value_dim + LANES - 1) / LANES * LANES; }
+int64_t oe_attention_partial(int64_t value_dim) {
+    return 2 * OE_LANES + (value_dim + OE_LANES - 1) / OE_LANES * OE_LANES;
+}
 
 int64_t oe_attention_pieces(int64_t n) {
     const int64_t pieces = (n + LEAST - 1) / LEAST;
@@ -16,7 +18,7 @@ int64_t oe_attention_pieces(int64_t n) {
 
 int64_t oe_attention_piece_begin(int64_t n, int64_t i) {
     const int64_t pieces = oe_attention_pieces(n);
-    return i == pieces ? n : n * i / pieces / LANES * LANES;
+    return i == pieces ? n : n * i / pieces / OE_LANES * OE_LANES;
 }
 
 static bool cpu_has(oe_attention_isa isa) {

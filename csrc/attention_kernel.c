@@ -17,6 +17,10 @@
 #define SUMS 1
 #endif
 
+_Static_assert(TILE % OE_LANES == 0, "scores of a tile are whole vectors");
+_Static_assert(TILE % SUMS == 0, "cells that are taken together do not reach beyond a tile");
+_Static_assert(OE_PIECES == OE_LANES, "the pieces of a row are joined in one vector");
+
 #define Q8_0_BLOCK 32
 #define Q8_0_BYTES 34
 
