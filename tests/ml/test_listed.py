@@ -114,9 +114,12 @@ def twin(shape: Shape, dtype: str, given: Numbers, lists: Lists) -> NDArray[np.f
 
 def attend(
     backend: Backend, shape: Shape, dtype: str, given: Numbers, lists: Lists, name: str | None = None,
-    *, masked: bool = False, layers: int = 1,
+    *, masked: bool = False, layers: int = 1, parts: Lists | None = None,
 ) -> Floats:  # fmt: skip
-    """The result of listed_attention, or of ggml's flash attention with a mask that shows the same."""
+    """The result of listed_attention, or of ggml's flash attention with a mask that shows the same.
+
+    `parts`: where each row begins and ends in all lists joined, unless each has its own.
+    """
     with Storage(backend, 2) as storage, Context(backend) as ctx:
         stored = []
         for what, values in (("k", given.keys), ("v", given.values)):
@@ -132,9 +135,10 @@ def attend(
         if masked:
             out = [ops.flash_attention(query, keys, values_, _mask(ctx, shape, lists), scale, **options)]
         else:
-            parts, cells = _lists(ctx, lists)
+            bounds, cells = _lists(ctx, lists)
+            bounds = ctx.from_ints(parts) if parts else bounds
             out = [
-                ops.listed_attention(query, keys, values_, parts, cells, scale, **options, instructions=name)
+                ops.listed_attention(query, keys, values_, bounds, cells, scale, **options, instructions=name)
                 for _ in range(layers)
             ]
         ctx.forward(*out)
@@ -388,5 +392,7 @@ def test_numbers_out_of_range(backend: Backend, parts: Any, cells: Any) -> None:
 def test_a_part_that_ends_before_it_begins_is_empty(backend: Backend) -> None:
     shape = Shape(n_cells=9)
     given = numbers(shape, 2)
-    call(backend, [[5, 2], [0, 5]], [0, 1, 2, 3, 4])
-    assert not attend(backend, shape, "f16", given, [[], [1, 2]])[0].any()
+    got = attend(backend, shape, "f16", given, [[4, 3], [2, 1, 0]], parts=[[5, 2], [1, 4]])
+    assert got.tobytes() == attend(backend, shape, "f16", given, [[], [3, 2, 1]]).tobytes()
+    assert not got[0].any()
+    assert got[1].any()
