@@ -2,10 +2,14 @@
 
 #include <stdbool.h>
 
-#define LANES 16
+#include "cpu.h"
+#include "lanes.h"
+
 #define LEAST 256 /* cells of a piece: to begin and join one costs as much as some ten cells */
 
-int64_t oe_attention_partial(int64_t value_dim) { return 2 * LANES + (value_dim + LANES - 1) / LANES * LANES; }
+int64_t oe_attention_partial(int64_t value_dim) {
+    return 2 * OE_LANES + (value_dim + OE_LANES - 1) / OE_LANES * OE_LANES;
+}
 
 int64_t oe_attention_pieces(int64_t n) {
     const int64_t pieces = (n + LEAST - 1) / LEAST;
@@ -14,20 +18,15 @@ int64_t oe_attention_pieces(int64_t n) {
 
 int64_t oe_attention_piece_begin(int64_t n, int64_t i) {
     const int64_t pieces = oe_attention_pieces(n);
-    return i == pieces ? n : n * i / pieces / LANES * LANES;
+    return i == pieces ? n : n * i / pieces / OE_LANES * OE_LANES;
 }
 
 static bool cpu_has(oe_attention_isa isa) {
-#if defined(__x86_64__)
-    if (isa == OE_ATTENTION_AVX2) {
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    switch (isa) {
+    case OE_ATTENTION_AVX2: return oe_cpu_has_avx2_fma_f16c();
+    case OE_ATTENTION_AVX512: return oe_cpu_has_avx512();
+    default: return isa == OE_ATTENTION_SCALAR;
     }
-    if (isa == OE_ATTENTION_AVX512) {
-        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-               __builtin_cpu_supports("avx512vl");
-    }
-#endif
-    return isa == OE_ATTENTION_SCALAR;
 }
 
 const oe_attention_kernel *oe_attention_kernel_find(oe_attention_type type, oe_attention_isa isa) {

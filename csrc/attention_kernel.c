@@ -17,6 +17,10 @@
 #define SUMS 1
 #endif
 
+_Static_assert(TILE % OE_LANES == 0, "scores of a tile are whole vectors");
+_Static_assert(TILE % SUMS == 0, "cells that are taken together do not reach beyond a tile");
+_Static_assert(OE_PIECES == OE_LANES, "the pieces of a row are joined in one vector");
+
 #define Q8_0_BLOCK 32
 #define Q8_0_BYTES 34
 
@@ -141,17 +145,22 @@ INLINE lanes scaled(const oe_attention_piece *p, lanes score) {
     return lanes_mul(lanes_tanh(lanes_mul(score, lanes_set(p->scale / p->cap))), lanes_set(p->cap));
 }
 
+INLINE void fill(float *to, int64_t from, int64_t end, float value) {
+    for (int64_t i = from; i < end; i++) {
+        to[i] = value;
+    }
+}
+
 /* Scores become exp(score - max), with those of the tile counted in. Returns exp(max before - max). */
 INLINE float weigh(const oe_attention_piece *p, float *score, int64_t n, float *partial) {
     const int64_t whole = (n + OE_LANES - 1) / OE_LANES * OE_LANES;
     const lanes before = lanes_load(partial + MAX_AT);
     lanes most = before, sum = lanes_load(partial + SUM_AT);
+    fill(score, n, whole, 0.0f);
     for (int64_t i = 0; i < whole; i += OE_LANES) {
         lanes_store(score + i, scaled(p, lanes_load(score + i)));
     }
-    for (int64_t i = n; i < whole; i++) {
-        score[i] = -INFINITY;
-    }
+    fill(score, n, whole, -INFINITY); /* now: a cap or a negative scale would make another number of it */
     for (int64_t i = 0; i < whole; i += OE_LANES) {
         most = lanes_max(most, lanes_load(score + i));
     }

@@ -110,7 +110,8 @@ static int put_joints(oe_bpe *bpe, joint *joints, int n, uint32_t rank) {
         oe_pair_map_prefetch(&bpe->merges, joints[i].left, joints[i].right);
     }
     for (int i = 0; i < n; ++i) {
-        oe_pair_map_put(&bpe->merges, joints[i].left, joints[i].right, (oe_merge){rank + (uint32_t)i, joints[i].result});
+        const oe_merge merge = {rank + (uint32_t)i, joints[i].result};
+        oe_pair_map_put(&bpe->merges, joints[i].left, joints[i].right, merge);
     }
     return 0;
 }
@@ -172,7 +173,8 @@ static int add_symbols(const oe_bpe *bpe, oe_scratch *scratch, const char *piece
     scratch->symbols_size = 0;
     for (size_t i = 0; i < size;) {
         uint32_t length = bpe->byte_level ? 1 : oe_utf8_length(piece + i, size - i);
-        int32_t id = bpe->byte_level ? bpe->symbols[(uint8_t)piece[i]] : oe_text_map_find(&bpe->texts, piece + i, length);
+        int32_t id = bpe->byte_level ? bpe->symbols[(uint8_t)piece[i]]
+                                     : oe_text_map_find(&bpe->texts, piece + i, length);
         if (oe_scratch_add(scratch, (uint32_t)i, length, id) < 0) {
             return -1;
         }

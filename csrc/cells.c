@@ -94,9 +94,36 @@ static bool claim(oe_cells *cells, const int32_t *where, int64_t n) {
     return true;
 }
 
+static bool is_among(const int32_t *position, const int32_t *sequence, int64_t n, int64_t i) {
+    for (int64_t k = 0; k < n; k++) {
+        if (position[k] == position[i] && sequence[k] == sequence[i]) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Whether no sequence gets a position twice. Positions mostly go on behind the last one, and are new then. */
+static bool are_new(const oe_cells *cells, const int32_t *position, const int32_t *sequence, int64_t n) {
+    int64_t last[OE_SEQUENCES];
+    for (int s = 0; s < OE_SEQUENCES; s++) {
+        last[s] = cells->sequence[s].count ? cells->sequence[s].last : -1;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        const int32_t s = sequence[i];
+        if (position[i] > last[s]) {
+            last[s] = position[i];
+        } else if (oe_cells_has_all(cells, s, position[i], (int64_t)position[i] + 1) ||
+                   is_among(position, sequence, i, i)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 bool oe_cells_place(oe_cells *cells, const int32_t *where, const int32_t *position, const int32_t *sequence,
                     int64_t n) {
-    if (!claim(cells, where, n)) {
+    if (!are_new(cells, position, sequence, n) || !claim(cells, where, n)) {
         return false;
     }
     for (int64_t i = 0; i < n; i++) {

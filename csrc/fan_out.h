@@ -12,7 +12,8 @@ extern "C" {
 typedef int (*oe_piece)(void *context, size_t i);
 
 // Does pieces 0 ... n - 1 on the calling thread and up to `threads` - 1 more, each piece once and in no order. Where
-// threads cannot be started, those that there are do it all. 0, or -1 when a piece failed; the others are done then, too.
+// threads cannot be started, those that there are do it all. 0, or -1 when a piece failed; the others are done then,
+// too.
 int oe_fan_out(size_t n, int threads, oe_piece piece, void *context);
 
 #ifdef __cplusplus

@@ -124,6 +124,12 @@ INLINE void multiply_single(const oe_few_type type, const oe_few_product *p, int
 #ifdef SINGLE
     SINGLE[type - OE_FEW_F16].multiply(p, first, last);
 #else
+    if (p->m < ONE_WEIGHTS) {
+        for (; first < last; first++) {
+            float_tile(type, 1, 1, p, (place){0, first, 0, 0});
+        }
+        return;
+    }
     const size_t step = ONE_WEIGHTS * p->row_bytes, ahead = (NEAR_ENOUGH + step - 1) / step * step;
     for (; first < last; first += ONE_WEIGHTS) {
         const int64_t from = first + ONE_WEIGHTS <= p->m ? first : p->m - ONE_WEIGHTS;

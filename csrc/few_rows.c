@@ -3,11 +3,9 @@
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
 
 #include "clones.h"
+#include "cpu.h"
 #include "f16.h"
 
 /* -- f16 ----------------------------------------------------------------------------------------------------------- */
@@ -282,28 +280,13 @@ static void mxfp4_multiply(const oe_few_product *p, int64_t first, int64_t last)
 
 const oe_few_kernel oe_few_scalar[OE_FEW_TYPES] = OE_FEW_KERNELS(OE_FEW_NONE);
 
-#if defined(__x86_64__)
-/* (Not every compiler that has the instructions knows the word for __builtin_cpu_supports.) */
-static bool has_avx_vnni(void) {
-    unsigned a, b, c, d;
-    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);
-}
-#endif
-
 static bool cpu_has(oe_few_isa isa) {
-#if defined(__x86_64__)
-    if (isa == OE_FEW_AVX2) {
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    switch (isa) {
+    case OE_FEW_AVX2: return oe_cpu_has_avx2_fma_f16c();
+    case OE_FEW_AVX_VNNI: return oe_cpu_has_avx_vnni();
+    case OE_FEW_AVX512: return oe_cpu_has_avx512_vnni();
+    default: return isa == OE_FEW_SCALAR;
     }
-    if (isa == OE_FEW_AVX_VNNI) {
-        return cpu_has(OE_FEW_AVX2) && has_avx_vnni();
-    }
-    if (isa == OE_FEW_AVX512) {
-        return cpu_has(OE_FEW_AVX2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
-    }
-#endif
-    return isa == OE_FEW_SCALAR;
 }
 
 bool oe_few_compared(oe_few_isa isa) {

@@ -65,8 +65,8 @@ typedef struct oe_act32 {
 typedef struct oe_few_product {
     const uint8_t *weights; /* [m] rows of `blocks` blocks */
     size_t row_bytes;
-    const void *acts;       /* [blocks / OE_QUAD][rows][OE_QUAD] oe_act256, oe_act32 or 16 floats. For multiply_one the words of
-                               each four are interleaved: the first word of each, the second of each, .. */
+    const void *acts;       /* [blocks / OE_QUAD][rows][OE_QUAD] oe_act256, oe_act32 or 16 floats. For multiply_one the
+                             * words of each four are interleaved: the first of each, the second of each, .. */
     int64_t blocks;
     int64_t m;
     int64_t rows;
@@ -101,7 +101,7 @@ void oe_few_quantize256(const float *x, void *act);
 void oe_few_quantize32(const float *x, void *act);
 void oe_few_copy16(const float *x, void *act);
 
-/* What an array of the kernels of one instruction set holds, given the functions name_multiply and name_multiply_one. */
+/* What an array of the kernels of one instruction set holds, given functions name_multiply and name_multiply_one. */
 #define OE_FEW_KERNELS(one)                                                                                           \
     {                                                                                                                 \
         [OE_FEW_Q4_K] = {256, sizeof(oe_act256), oe_few_quantize256, q4k_multiply, one(q4k)},                         \

@@ -1,5 +1,5 @@
-/* 8 blocks of weights at a time, one in each 32-bit lane: those of 8 rows at one place, with the same activations in all
- * lanes, or, for a single row of activations ("one"), 4 blocks each of 2 rows, with the same activations for both.
+/* 8 blocks of weights at a time, one in each 32-bit lane: those of 8 rows at one place, with the same activations in
+ * all lanes, or, for a single row of activations ("one"), 4 blocks each of 2 rows, with the same activations for both.
  * VPMADDUBSW multiplies codes (unsigned) with activations (signed) and adds neighbours in 16 bits. Compiled with AVX2
  * switched on; called where the CPU has it. few_rows_avxvnni.c is the same with VPDPBUSD, which adds 4 products in 32
  * bits. */
@@ -343,7 +343,9 @@ INLINE __m256 half_power(__m256i exponent) {
     return _mm256_castsi256_ps(_mm256_blendv_epi8(usual, below, tiny));
 }
 
-INLINE __m256i pick(__m128i of16, __m256i codes) { return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(of16), codes); }
+INLINE __m256i pick(__m128i of16, __m256i codes) {
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(of16), codes);
+}
 
 INLINE void mxfp4_block(const bool one, const int n_tile, window w, const oe_act32 *act, __m256 *out) {
     __m256i head[4], words[4], codes[8];
@@ -496,7 +498,7 @@ INLINE void copy_rest(const oe_few_product *p, size_t group, size_t block_bytes,
         for (; first < last; first += FEW) {                                                                          \
             const int64_t from = first + FEW <= p->m ? first : p->m - FEW;                                            \
             const __m256 out = name##_rows(p, (size_t)from * p->row_bytes, ahead);                                    \
-            store_one(out, (int)(first - from), oe_few_out(p, 0) + from);                                                   \
+            store_one(out, (int)(first - from), oe_few_out(p, 0) + from);                                             \
         }                                                                                                             \
     }
 

@@ -155,7 +155,8 @@ static int read_type(oe_gguf_walk *w, const struct oe_gguf_types *types, struct 
     if ((uint64_t)tensor->ne[0] % block) {
         return oe_walk_fail(w, OE_GGUF_BLOCK, at, (uint64_t)tensor->ne[0], block);
     }
-    blocks = (uint64_t)tensor->ne[0] / block * (uint64_t)tensor->ne[1] * (uint64_t)tensor->ne[2] * (uint64_t)tensor->ne[3];
+    blocks = (uint64_t)tensor->ne[0] / block * (uint64_t)tensor->ne[1] * (uint64_t)tensor->ne[2] *
+             (uint64_t)tensor->ne[3];
     if (blocks > MAX_BYTES / bytes) {
         return oe_walk_fail(w, OE_GGUF_ELEMENTS, at, 0, 0);
     }
@@ -272,8 +273,9 @@ static int read_preamble(oe_gguf_walk *w, struct oe_gguf_layout *layout, int64_t
            read_count(w, "the number of metadata keys", MIN_KV_BYTES, n_kv);
 }
 
-enum oe_gguf_status oe_gguf_check(const uint8_t *data, size_t have, uint64_t file_size, const struct oe_gguf_types *types,
-                                  struct oe_gguf_layout *layout, struct oe_gguf_fault *fault) {
+enum oe_gguf_status oe_gguf_check(const uint8_t *data, size_t have, uint64_t file_size,
+                                  const struct oe_gguf_types *types, struct oe_gguf_layout *layout,
+                                  struct oe_gguf_fault *fault) {
     oe_gguf_walk w = {data, have, file_size, 0, fault};
     int64_t n_kv = 0, n_tensors = 0;
     memset(layout, 0, sizeof(*layout));

@@ -95,10 +95,12 @@ struct oe_gguf_types {
 };
 
 /* Walk the header in the first `have` bytes of a file of `file_size` bytes.
- * Fills `layout` (to be freed with oe_gguf_layout_free, whatever is returned) and, unless it returns OE_GGUF_OK, `fault`.
+ * Fills `layout` (to be freed with oe_gguf_layout_free, whatever is returned) and, unless it returns OE_GGUF_OK,
+ * `fault`.
  */
-enum oe_gguf_status oe_gguf_check(const uint8_t *data, size_t have, uint64_t file_size, const struct oe_gguf_types *types,
-                                  struct oe_gguf_layout *layout, struct oe_gguf_fault *fault);
+enum oe_gguf_status oe_gguf_check(const uint8_t *data, size_t have, uint64_t file_size,
+                                  const struct oe_gguf_types *types, struct oe_gguf_layout *layout,
+                                  struct oe_gguf_fault *fault);
 
 void oe_gguf_layout_free(struct oe_gguf_layout *layout);
 

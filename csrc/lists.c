@@ -52,16 +52,16 @@ static bool extend(const oe_cells *cells, int32_t s, oe_order *order) {
     return true;
 }
 
-/* The end of the run from `at` on in which positions ascend. */
+/* The end of the run from `at` on in which positions do not descend. */
 static int32_t run_end(const int32_t *position, const int32_t *cell, int32_t at, int32_t n) {
-    while (++at < n && position[cell[at]] > position[cell[at - 1]]) {
+    while (++at < n && position[cell[at]] >= position[cell[at - 1]]) {
     }
     return at;
 }
 
 static void merge(const int32_t *position, const int32_t *from, int32_t middle, int32_t end, int32_t *to) {
     for (int32_t left = 0, right = middle; left < middle || right < end;) {
-        const bool take_left = right == end || (left < middle && position[from[left]] < position[from[right]]);
+        const bool take_left = right == end || (left < middle && position[from[left]] <= position[from[right]]);
         *to++ = from[take_left ? left++ : right++];
     }
 }

@@ -1,6 +1,7 @@
 /* A sampler: parameters, random stream and token history of one sequence, and the working memory for one step.
  *
- * One step, in this order (Ollama's): penalties and biases -> top-k -> temperature -> softmax -> top-p -> min-p -> draw.
+ * One step, in this order (Ollama's): penalties and biases -> top-k -> temperature -> softmax -> top-p -> min-p ->
+ * draw.
  * Everything is exact: see select.h for ties, dist.h for the softmax; the instruction set does not
  * matter. A sampler may be used by one thread at a time; different samplers share nothing. */
 #ifndef OE_SAMPLE_H

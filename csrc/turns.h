@@ -18,8 +18,8 @@ typedef struct oe_turn {
     void *pool;
 } oe_turn;
 
-/* task(argument), when its turn has come; the pool that computed last, if that is another one, is sent to sleep. Returns
- * what the task returns; it must not throw. */
+/* task(argument), when its turn has come; the pool that computed last, if that is another one, is sent to sleep.
+ * Returns what the task returns; it must not throw. */
 int oe_in_turn(const oe_turn *turn, int (*task)(void *), void *argument);
 
 /* oe_in_turn as a value, for libraries that this one is not linked to: there must be one of it in a process. */

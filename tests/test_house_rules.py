@@ -20,6 +20,7 @@ C_SOURCES = sorted((ROOT / "csrc").glob("*.[ch]"))
 MAX_PYTHON_LINES = 330
 MAX_CYTHON_LINES = 420
 MAX_FUNCTION_LINES = 70
+MAX_COLUMNS = 120
 # One row for each name: a table is read, not understood.
 TABLES = {"pretokenizer_table.py"}
 # The public constructor lists its options once in its signature, once for readers, once for EngineConfig.
@@ -111,6 +112,12 @@ def test_c_has_no_python_and_our_prefix(path: Path) -> None:
     if path.suffix == ".h":
         names = re.findall(r"^(?:[a-z_0-9]+[ *]+)+([a-z_0-9]+)\(", text, flags=re.MULTILINE)
         assert all(name.startswith("oe_") for name in names), f"{relative(path)}: {names}"
+
+
+@pytest.mark.parametrize("path", [*C_SOURCES], ids=ids([*C_SOURCES]))
+def test_c_lines_fit(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert not [line for line in text.splitlines() if len(line) > MAX_COLUMNS]
 
 
 def test_build_requirements_agree() -> None:

@@ -212,13 +212,17 @@ cdef class Cells:
         return out
 
     def place(self, cells, positions, sequences):
-        """Give free cells a position and one sequence each."""
+        """Give free cells a position and one sequence each.
+
+        Raises ValueError, and changes nothing, where a cell is not free or a sequence would have a position twice.
+        """
         cdef const int32_t[::1] where = _ints(cells, "cells")
         cdef const int32_t[::1] places = _positions(positions, where.shape[0])
         cdef const int32_t[::1] given = _sequences(sequences, where.shape[0])
         _check_range(where, self._cells.n, "cells")
         if not lib.oe_cells_place(self._cells, &where[0], &places[0], &given[0], where.shape[0]):
-            raise ValueError("tokens go into free cells, one each; some of these are used, or named twice")
+            raise ValueError("tokens go into free cells, one each, and a sequence has each position once; some of "
+                             "these cells are used or named twice, or positions are there already")
 
     def share(self, source, target, end):
         """Let `target`, which has no cells, share those of `source` with positions below `end`; returns how many."""

@@ -17,7 +17,7 @@ from ollama_engine.ml.libfewrows cimport (
 from ollama_engine.ml.ops_few cimport custom, kernel_of, lies_as_in_a_file
 from ollama_engine.ml.tensor cimport Graph, Tensor, alive, describe, graph_of, wrap
 
-from ollama_engine.ml.ops_few import few_rows_fastest
+from ollama_engine.ml.ops_few import FEW_QUANTIZED, few_rows_fastest
 
 # One thread sorts them, by numbers of 32 bits.
 cdef int64_t MAX_ROUTES = 1 << 22
@@ -28,7 +28,7 @@ def few_experts_chosen(str dtype not None):
 
     They have been compared with ggml's on CPUs with AVX-512 only.
     """
-    return few_rows_fastest(dtype) == "avx512" and dtype not in ("f16", "bf16")
+    return dtype in FEW_QUANTIZED and few_rows_fastest(dtype) == "avx512"
 
 
 def suits_few_experts(Tensor experts not None):
@@ -96,7 +96,7 @@ def mul_mat_id_few(Tensor experts not None, Tensor b not None, Tensor ids not No
     cdef Graph graph = graph_of(experts, b, ids)
     cdef lib.ggml_tensor *operands[3]
     cdef int64_t[4] ne
-    kernel = kernel_of("mul_mat_id_few", experts, instructions)
+    kernel = kernel_of("mul_mat_id_few", FEW_QUANTIZED, experts, instructions)
     _check(experts, b, ids)
     plan = _plan(graph, ids, experts.ptr.ne[2])
     acts = _rounded(graph, b, ids, plan, kernel)

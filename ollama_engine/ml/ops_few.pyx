@@ -27,6 +27,9 @@ cdef dict _KINDS = {
 cdef dict _INSTRUCTIONS = {
     "scalar": OE_FEW_SCALAR, "avx2": OE_FEW_AVX2, "avxvnni": OE_FEW_AVX_VNNI, "avx512": OE_FEW_AVX512,
 }  # fmt: skip
+# Types of weights that have kernels. Those of the others are for mul_mat_few alone.
+FEW_QUANTIZED = ("q4_K", "q6_K", "q4_0", "q8_0", "mxfp4")
+cdef tuple _FLOATS = ("f16", "bf16")
 cdef int64_t MANY = 1 << 20
 cdef int64_t SHORTEST = 16  # f16 and bf16: rows must be multiples of it; the blocks of other types are
 
@@ -46,7 +49,7 @@ def few_rows_instructions(str dtype not None):
 
 cdef dict _FASTEST = {
     <int>type_of(dtype): few_rows_instructions(dtype)[-1]
-    for dtype in ("q4_K", "q6_K", "q4_0", "q8_0", "mxfp4", "f16", "bf16")
+    for dtype in (*FEW_QUANTIZED, *_FLOATS)
 }
 
 
@@ -94,9 +97,6 @@ cdef bint lies_as_in_a_file(Tensor weight) except -1:
 cdef int _check(Tensor a, Tensor b) except -1:
     cdef lib.ggml_tensor *x = a.ptr
     cdef lib.ggml_tensor *y = b.ptr
-    if <int>x.type not in _KINDS:
-        raise ShapeError(f"mul_mat_few: the weight must be q4_K, q6_K, q4_0, q8_0, mxfp4, f16 or bf16, "
-                         f"got {describe(a)}; use mul_mat")
     if x.ne[0] % SHORTEST:
         raise ShapeError(f"mul_mat_few: rows of {describe(a)} must be a multiple of {SHORTEST} long; use mul_mat")
     if x.nb[0] != lib.ggml_type_size(x.type) or x.nb[0] > x.nb[1]:
@@ -115,15 +115,15 @@ cdef lib.ggml_tensor *custom(Graph graph, const int64_t *ne, lib.ggml_type type,
     return lib.ggml_custom_4d(graph.ctx, type, ne[0], ne[1], ne[2], ne[3], operands, n, run, n_tasks, userdata)
 
 
-cdef const oe_few_kernel *kernel_of(str op, Tensor weight, str instructions) except NULL:
-    """The kernel of these instructions, or the fastest, for a weight of a type that has some."""
+cdef const oe_few_kernel *kernel_of(str op, tuple types, Tensor weight, str instructions) except NULL:
+    """The kernel of these instructions, or the fastest, for a weight of one of these types, which have some."""
+    if weight.dtype not in types:
+        raise ShapeError(f"{op}: the weight must be {', '.join(types[:-1])} or {types[-1]}, got {describe(weight)}; "
+                         f"use {op.removesuffix('_few')}")
     if instructions is not None and instructions not in few_rows_instructions(weight.dtype):
         raise ShapeError(f"{op}: no {instructions!r} kernel for {weight.dtype} weights here; "
                          f"there are {few_rows_instructions(weight.dtype)}")
-    fastest = _FASTEST.get(<int>weight.ptr.type)
-    if fastest is None:
-        raise ShapeError(f"{op}: the weight must be q4_K, q6_K, q4_0, q8_0 or mxfp4, got {describe(weight)}")
-    return _kernel(weight.ptr.type, instructions or fastest, weight.ptr.ne[1])
+    return _kernel(weight.ptr.type, instructions or few_rows_fastest(weight.dtype), weight.ptr.ne[1])
 
 
 cdef Tensor _rounded(Graph graph, Tensor b, const oe_few_kernel *kernel):
@@ -150,8 +150,8 @@ def mul_mat_few(Tensor a not None, Tensor b not None, str instructions=None):
     cdef Graph graph = graph_of(a, b)
     cdef lib.ggml_tensor *operands[2]
     cdef int64_t ne[4]
+    kernel = kernel_of("mul_mat_few", FEW_QUANTIZED + _FLOATS, a, instructions)
     _check(a, b)
-    kernel = kernel_of("mul_mat_few", a, instructions)
     operands[0], operands[1] = a.ptr, _rounded(graph, b, kernel).ptr
     ne[0], ne[1], ne[2], ne[3] = a.ptr.ne[1], b.ptr.ne[1], 1, 1
     return wrap(graph, custom(graph, ne, lib.GGML_TYPE_F32, operands, 2, oe_few_multiply_op, lib.GGML_N_TASKS_MAX,

@@ -110,6 +110,16 @@ def test_a_sequence_goes_on_where_it_did_after_all_of_it_was_dropped() -> None:
     assert cells.next_positions()[:3].tolist() == [0, 1, 0]
 
 
+def test_positions_in_a_gap_are_new() -> None:
+    cells = table("a2 . a7 . b2 .")
+    for twice in ([4, 7], [4, 4], [9, 9], [2, 1]):
+        with pytest.raises(ValueError, match="each position once"):
+            cells.place(ints([1, 3]), ints(twice), ints([0, 0]))
+    cells.place(ints([1, 3, 5]), ints([4, 1, 4]), ints([0, 0, 1]))
+    assert draw(cells) == "a2 a4 a7 a1 b2 b4"
+    cells.check()
+
+
 def test_a_table_has_cells_and_64_sequences() -> None:
     for n in (0, -1, MAX_CELLS + 1):
         with pytest.raises(ValueError, match="at least one cell and at most 16777216"):
@@ -172,6 +182,8 @@ REFUSED = [
     ("negative cells", lambda c: c.place(ints([-1]), ints([5]), ints([0])), "cells are 0 to 3, got -1"),
     ("used cells", lambda c: c.place(ints([1, 0]), ints([5, 6]), ints([0, 0])), "tokens go into free cells"),
     ("a cell twice", lambda c: c.place(ints([1, 1]), ints([5, 6]), ints([0, 1])), "tokens go into free cells"),
+    ("a position twice", lambda c: c.place(ints([1, 3]), ints([5, 5]), ints([0, 0])), "has each position once"),
+    ("a position that is there", lambda c: c.place(ints([1]), ints([0]), ints([0])), "has each position once"),
     (
         "few ends",
         lambda c: c.remove_below(np.zeros(63, dtype=np.int64)),

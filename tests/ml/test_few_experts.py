@@ -253,6 +253,10 @@ def i32(c: Context, *shape: int) -> Tensor:
 REFUSALS: list[tuple[str, Any, str]] = [
     ("no such kernel", lambda c, w: ops.mul_mat_id_few(c.zeros("q5_K", (256, 4, 3)), f32(c, 256, 1, 2), i32(c, 2, 2)),
      "must be q4_K"),
+    *((f"experts of {dtype}", lambda c, w, dtype=dtype: ops.mul_mat_id_few(
+        c.zeros(dtype, (40, 4, 3)), f32(c, 40, 1, 2), i32(c, 2, 2)),
+       f"mul_mat_id_few: the weight must be q4_K, q6_K, q4_0, q8_0 or mxfp4, got .*{dtype}.*; use mul_mat_id")
+      for dtype in ("f16", "bf16", "f32")),
     ("unknown set", lambda c, w: ops.mul_mat_id_few(w, f32(c, 256, 1, 2), i32(c, 2, 2), "mmx"), "no 'mmx' kernel"),
     ("other length", lambda c, w: ops.mul_mat_id_few(w, f32(c, 512, 1, 2), i32(c, 2, 2)), "do not fit"),
     ("other tokens", lambda c, w: ops.mul_mat_id_few(w, f32(c, 256, 1, 3), i32(c, 2, 2)), r"expected values \[256, 2"),

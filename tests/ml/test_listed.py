@@ -114,9 +114,12 @@ def twin(shape: Shape, dtype: str, given: Numbers, lists: Lists) -> NDArray[np.f
 
 def attend(
     backend: Backend, shape: Shape, dtype: str, given: Numbers, lists: Lists, name: str | None = None,
-    *, masked: bool = False, layers: int = 1,
+    *, masked: bool = False, layers: int = 1, parts: Lists | None = None,
 ) -> Floats:  # fmt: skip
-    """The result of listed_attention, or of ggml's flash attention with a mask that shows the same."""
+    """The result of listed_attention, or of ggml's flash attention with a mask that shows the same.
+
+    `parts`: where each row begins and ends in all lists joined, unless each has its own.
+    """
     with Storage(backend, 2) as storage, Context(backend) as ctx:
         stored = []
         for what, values in (("k", given.keys), ("v", given.values)):
@@ -132,9 +135,10 @@ def attend(
         if masked:
             out = [ops.flash_attention(query, keys, values_, _mask(ctx, shape, lists), scale, **options)]
         else:
-            parts, cells = _lists(ctx, lists)
+            bounds, cells = _lists(ctx, lists)
+            bounds = ctx.from_ints(parts) if parts else bounds
             out = [
-                ops.listed_attention(query, keys, values_, parts, cells, scale, **options, instructions=name)
+                ops.listed_attention(query, keys, values_, bounds, cells, scale, **options, instructions=name)
                 for _ in range(layers)
             ]
         ctx.forward(*out)
@@ -228,17 +232,36 @@ def test_lists_of_every_length(backend: Backend, n: int) -> None:
     assert np.abs(got - twin(shape, "f16", given, lists)).max() < TOLERANCE
 
 
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("shape", [*SHAPES.values(), ODD["72"]], ids=[*SHAPES, "72"])
-def test_every_instruction_set_gives_the_same_bits(backend: Backend, dtype: str, shape: Shape) -> None:
-    if dtype == "q8_0" and shape.dim % 32:
-        return
-    shape = replace(shape, n_cells=70)
-    lists = [*some_lists(shape.n_cells)[1:], list(range(70))]
+STORABLE = [
+    pytest.param(dtype, shape, id=f"{dtype} {name}")
+    for dtype in TYPES
+    for name, shape in {**SHAPES, "72": ODD["72"]}.items()
+    if dtype != "q8_0" or shape.dim % 32 == shape.value_dim % 32 == 0
+]
+
+
+def same_bits(backends: tuple[Backend, ...], dtype: str, shape: Shape, lists: Lists) -> None:
+    """With every instruction set and on all of these."""
     given = numbers(shape, len(lists))
-    expected = attend(backend, shape, dtype, given, lists, "scalar").tobytes()
+    expected = attend(backends[0], shape, dtype, given, lists, "scalar").tobytes()
     for name in listed_attention_instructions(dtype):
-        assert attend(backend, shape, dtype, given, lists, name).tobytes() == expected, name
+        for some in backends:
+            assert attend(some, shape, dtype, given, lists, name).tobytes() == expected, (name, some.threads)
+
+
+@pytest.mark.parametrize(("dtype", "shape"), STORABLE)
+def test_every_instruction_set_gives_the_same_bits(backend: Backend, dtype: str, shape: Shape) -> None:
+    shape = replace(shape, n_cells=70)
+    same_bits((backend,), dtype, shape, [*some_lists(shape.n_cells)[1:], list(range(70))])
+
+
+@pytest.mark.parametrize("shape", [SHAPES["groups of 3"], SHAPES["softcap and sinks"]], ids=["plain", "softcap, sinks"])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_joined_pieces_have_the_same_bits(backend: Backend, one_thread: Backend, dtype: str, shape: Shape) -> None:
+    """Of 1500 cells there are several, of 6000 as many as there can be."""
+    shape = replace(shape, n_cells=6000)
+    lists = [list(range(1500)), list(range(5999, -1, -1)), [7]]
+    same_bits((backend, one_thread), dtype, shape, lists)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -369,5 +392,7 @@ def test_numbers_out_of_range(backend: Backend, parts: Any, cells: Any) -> None:
 def test_a_part_that_ends_before_it_begins_is_empty(backend: Backend) -> None:
     shape = Shape(n_cells=9)
     given = numbers(shape, 2)
-    call(backend, [[5, 2], [0, 5]], [0, 1, 2, 3, 4])
-    assert not attend(backend, shape, "f16", given, [[], [1, 2]])[0].any()
+    got = attend(backend, shape, "f16", given, [[4, 3], [2, 1, 0]], parts=[[5, 2], [1, 4]])
+    assert got.tobytes() == attend(backend, shape, "f16", given, [[], [3, 2, 1]]).tobytes()
+    assert not got[0].any()
+    assert got[1].any()

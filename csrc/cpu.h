@@ -1,0 +1,40 @@
+/* Instruction sets that kernels are compiled for and this CPU may have, each named by what its files are compiled with:
+ * a compiler may use any of that anywhere in them. */
+#ifndef OE_CPU_H
+#define OE_CPU_H
+
+#include <stdbool.h>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+
+static inline bool oe_cpu_has_avx2_fma_f16c(void) {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+}
+
+/* (Not every compiler that has the instructions knows the word for __builtin_cpu_supports.) */
+static inline bool oe_cpu_has_avx_vnni(void) {
+    unsigned a, b, c, d;
+    return oe_cpu_has_avx2_fma_f16c() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);
+}
+
+/* F, BW and VL, beside all that comes before. */
+static inline bool oe_cpu_has_avx512(void) {
+    return oe_cpu_has_avx2_fma_f16c() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl");
+}
+
+static inline bool oe_cpu_has_avx512_vnni(void) {
+    return oe_cpu_has_avx512() && __builtin_cpu_supports("avx512vnni");
+}
+
+#else
+
+static inline bool oe_cpu_has_avx2_fma_f16c(void) { return false; }
+static inline bool oe_cpu_has_avx_vnni(void) { return false; }
+static inline bool oe_cpu_has_avx512(void) { return false; }
+static inline bool oe_cpu_has_avx512_vnni(void) { return false; }
+
+#endif
+
+#endif
