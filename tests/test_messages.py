@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ollama_engine import Engine, SamplingParams
@@ -135,3 +136,14 @@ def test_signatures_show_no_defaults_of_defaults() -> None:
     params = SamplingParams(temperature=0, stop="x", logit_bias={3: 1.0})
     assert repr(params) == "SamplingParams(temperature=0.0, stop=('x',), logit_bias={3: 1.0})"
     assert eval(repr(params), {"SamplingParams": SamplingParams}) == params
+
+
+@pytest.mark.parametrize("prompt", [np.array(5), np.int64(5), 5])
+def test_a_number_is_no_prompt(engine: Engine, prompt: Any) -> None:
+    with pytest.raises(ConfigError, match="a prompt is a str or a sequence of token ids, got "):
+        engine.generate(prompt, THREE)
+
+
+def test_who_embeds_is_not_sent_to_generate(engine: Engine) -> None:
+    with pytest.raises(ConfigError, match=r"several texts go into a list$"):
+        engine.embed([1, "a"])  # type: ignore[list-item]

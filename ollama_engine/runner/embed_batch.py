@@ -31,6 +31,8 @@ class Places(NamedTuple):
     begins: list[int]
     """The first row of each, in this order."""
     n_rows: int
+    part: int
+    """Rows of the parts; all where there is one."""
 
 
 def places(lengths: Sequence[int], limit: int) -> Places:
@@ -42,7 +44,7 @@ def places(lengths: Sequence[int], limit: int) -> Places:
             if found.n_rows <= min(limit, total + total // SPARE):
                 return found
     begins = np.cumsum([0, *lengths[:-1]]).tolist()
-    return Places(list(range(len(lengths))), begins, total)
+    return Places(list(range(len(lengths))), begins, total, total)
 
 
 def _in_parts(lengths: Sequence[int], size: int) -> Places:
@@ -56,14 +58,17 @@ def _in_parts(lengths: Sequence[int], size: int) -> Places:
         begins[number] = part * size + used[part]
         used[part] += lengths[number]
     order = sorted(begins, key=lambda number: begins[number])
-    return Places(order, [begins[number] for number in order], size * len(used))
+    return Places(order, [begins[number] for number in order], size * len(used), size)
 
 
 def batch_of(texts: Sequence[Text], poolings: Sequence[Pooling], where: Places) -> Batch:
-    """The batch; its outputs are the rows that the poolings read, by place. Rows left over are of nobody."""
+    """The batch; its outputs are the rows that the poolings read, by place.
+
+    Rows left over are of nobody: of a sequence more for each part, so that parts see nothing of each other.
+    """
     n = where.n_rows
     tokens, positions, types = (np.zeros(n, dtype=np.int32) for _ in range(3))
-    sequences = np.full(n, len(texts), dtype=np.int32)
+    sequences = (len(texts) + np.arange(n) // where.part).astype(np.int32)
     outputs: list[Int32Array] = []
     for number, begin in zip(where.order, where.begins, strict=True):
         text = texts[number]

@@ -126,5 +126,5 @@ class EmbedJob:
         self.ended = True
         try:
             self._ring()
-        except RuntimeError as closed:
+        except Exception as closed:  # of an event loop, which may be any program's own
             log.debug("nobody waits for embeddings any more: %r", closed)

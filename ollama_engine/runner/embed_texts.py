@@ -42,7 +42,7 @@ class EmbedTexts:
             yield found
 
     def _text(self, text: Prompt, pooling: Pooling, too_long: TooLong) -> Text:
-        ids = prompt_ids(self._loaded.tokenizer, text)
+        ids = prompt_ids(self._loaded.tokenizer, text, several="several texts go into a list")
         self._check(ids)
         fitted = self._fitted(ids, self._loaded.num_ctx, too_long)
         return Text(np.array(fitted, dtype=np.int32), pooling, len(ids))

@@ -56,12 +56,12 @@ class Executor:
 
     `run` is a step as a whole. In parts: `prepare` finds cells and builds the graph, also while the step before
     computes; `launch` writes the inputs, the tokens last, and starts it; `landed` waits and shows its logits. With
-    `forward`, such as the model's `hidden`, rows are what that gives.
+    `forward`, such as the model's `hidden`, rows are what that gives. Sequences have numbers below `max_sequences`.
     """
 
     def __init__(
         self, backend: Backend, model: Model, cache: Cache, batch_size: int, max_outputs: int, *,
-        forward: Callable[[ModelInputs, LayerView], Tensor] | None = None,
+        forward: Callable[[ModelInputs, LayerView], Tensor] | None = None, max_sequences: int = MAX_SEQUENCES,
     ) -> None:  # fmt: skip
         # -- collaborators --
         self._backend = backend
@@ -72,6 +72,7 @@ class Executor:
         self._n_types = model.n_token_types if isinstance(model, TextEncoder) else 0
         self.batch_size = batch_size
         self.max_outputs = min(max_outputs, batch_size)
+        self.max_sequences = max_sequences
         # -- steps --
         self._prepared: tuple[Batch, Graph] | None = None
         self._flying: tuple[Batch, Graph] | None = None
@@ -220,7 +221,7 @@ class Executor:
             raise ConfigError(f"a batch asks for at most {self.max_outputs} rows of logits, got {len(batch.outputs)}")
         _check_range("tokens", batch.tokens, self._model.n_vocab)
         _check_range("positions", batch.positions, 1 << 31)
-        _check_range("sequences", batch.sequences, MAX_SEQUENCES)
+        _check_range("sequences", batch.sequences, self.max_sequences)
         if len(batch.outputs):
             _check_range("outputs", batch.outputs, len(batch))
         if batch.types is not None:

@@ -28,7 +28,7 @@ def naming(path: str) -> Iterator[None]:
     except ShapeError as error:
         raise ModelFormatError(f"{path}: its tensors cannot be computed with: {error}") from error
     except ModelFormatError as error:
-        if path in str(error):
+        if str(error).startswith(path):
             raise
         raise error.behind(f"{path}: ") from error
     except FileNotFoundError as error:

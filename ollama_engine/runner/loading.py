@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ollama_engine.config import EngineConfig
 from ollama_engine.errors import ConfigError, ModelFormatError, NoMemoryError, Option
-from ollama_engine.kvcache import Cache, CacheConfig, LayerShape, make_cache, make_null_cache
+from ollama_engine.kvcache import MAX_SEQUENCES, Cache, CacheConfig, LayerShape, make_cache, make_null_cache
 from ollama_engine.kvcache.config import LISTED_ROWS
 from ollama_engine.kvcache.mask import list_bytes, mask_bytes
 from ollama_engine.ml.backend import MAX_NODES_LIMIT, Backend
@@ -244,7 +244,12 @@ def _make_encoder(backend: Backend, model: Model, config: EngineConfig) -> tuple
     flash_attention = _decide_flash_attention(backend, config, layers, "f32")
     cache = make_null_cache(layers, flash_attention=flash_attention, causal=False)
     size = max(config.batch_size, _num_ctx(config))
-    return cache, Executor(backend, model, cache, size, size)
+    return cache, Executor(backend, model, cache, size, size, max_sequences=_of_rows(size))
+
+
+def _of_rows(n: int) -> int:
+    """Sequences of a batch whose cache keeps nothing: the texts, and who has the rows left over in each part."""
+    return MAX_SEQUENCES + n
 
 
 def _make_hidden(backend: Backend, model: Model, config: EngineConfig) -> Executor:
@@ -254,7 +259,7 @@ def _make_hidden(backend: Backend, model: Model, config: EngineConfig) -> Execut
     flash_attention = _decide_flash_attention(backend, config, layers, "f32")
     cache = make_null_cache(layers, flash_attention=flash_attention, causal=True)
     size = max(config.batch_size, _num_ctx(config))
-    return Executor(backend, model, cache, size, size, forward=model.hidden)
+    return Executor(backend, model, cache, size, size, forward=model.hidden, max_sequences=_of_rows(size))
 
 
 def _warn_of_long_contexts(model: Model, config: EngineConfig) -> None:

@@ -31,6 +31,11 @@ SEVERAL = "several prompts go into a list, to generate or agenerate"
 _SEEDS = 1 << 64
 
 
+def _is_number(prompt: object) -> bool:
+    """Whether it is an array of no dimensions, which has no length."""
+    return isinstance(prompt, np.ndarray) and not prompt.ndim
+
+
 def prompt_ids(tokenizer: Tokenizer, prompt: Prompt, *, add_special: bool = True, several: str = SEVERAL) -> list[int]:
     """The token ids of a prompt. Raises ConfigError for one of another type, TokenizerError for text beyond it.
 
@@ -38,7 +43,7 @@ def prompt_ids(tokenizer: Tokenizer, prompt: Prompt, *, add_special: bool = True
     """
     if isinstance(prompt, str):
         return tokenizer.encode(prompt, add_special=add_special)
-    if isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, (Sequence, np.ndarray)):
+    if isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, (Sequence, np.ndarray)) or _is_number(prompt):
         hint = "; decode it, or give what tokenize makes of it" if isinstance(prompt, (bytes, bytearray)) else ""
         raise ConfigError(f"a prompt is a str or a sequence of token ids, got {type(prompt).__name__}{hint}")
     for number, value in enumerate(prompt):

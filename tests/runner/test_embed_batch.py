@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 
+from ollama_engine.kvcache.null import part_of
 from ollama_engine.runner.embed_batch import SPARE, batch_of, places
 from ollama_engine.runner.embed_job import Text
 
@@ -35,6 +36,19 @@ def test_every_text_has_its_rows_and_few_are_left_over() -> None:
         ends = [begin + lengths[number] for number, begin in zip(where.order, where.begins, strict=True)]
         assert all(end <= begin for end, begin in zip(ends, where.begins[1:], strict=False))
         assert ends[-1] <= where.n_rows
+
+
+def test_parts_that_have_rows_left_over_see_nothing_of_each_other() -> None:
+    dice = random.Random(6)
+    in_parts = 0
+    for low, high, limit in [(60, 64, 512), (30, 32, 512), (8, 40, 512), (60, 64, 4096), (120, 128, 4096)]:
+        for _ in range(20):
+            lengths = [dice.randint(low, high) for _ in range(min(64, limit // high))]
+            texts = [Text(np.arange(n, dtype=np.int32), "mean", n) for n in lengths]
+            where = places(lengths, limit)
+            assert part_of(batch_of(texts, ["mean"] * len(texts), where)) == where.part
+            in_parts += where.part < where.n_rows
+    assert in_parts > 70
 
 
 def test_batch() -> None:
