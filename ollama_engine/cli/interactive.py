@@ -9,8 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 from ollama_engine.cli.answer import Answerer
-from ollama_engine.cli.errors import Flags, describe
+from ollama_engine.cli.errors import Flags, UsageError, describe
 from ollama_engine.cli.options import Option, options_of
+from ollama_engine.cli.texts import argument
 from ollama_engine.errors import EngineError
 from ollama_engine.errors import Option as Named
 from ollama_engine.runner.terms import Terms
@@ -64,12 +65,15 @@ class Conversation:
         print(HINT, file=sys.stderr)
         while True:
             try:
-                line = _read_line().strip()
+                line = argument(_read_line(), "the line").strip()  # terminals hand over what is not UTF-8
             except EOFError:
                 print(file=sys.stderr)
                 return
             except UnicodeDecodeError as error:
                 _say(f"error: byte {error.start + 1} of the line is not {error.encoding.upper()}")
+                continue
+            except UsageError as error:
+                _say(f"error: {error}")
                 continue
             if line == "/bye":
                 return

@@ -82,6 +82,9 @@ def test_a_line_that_is_not_utf_8_is_told(talk) -> None:
     asked, said = talk([UnicodeDecodeError("utf-8", b"a\xff", 1, 2, "invalid start byte"), "on"])
     assert [prompt for prompt, _ in asked] == ["on"]
     assert "error: byte 2 of the line is not UTF-8\n" in said
+    asked, said = talk(["hi \udcff", "on"])  # as a terminal gives it
+    assert [prompt for prompt, _ in asked] == ["on"]
+    assert "error: the line: byte 4 (0xff) is not UTF-8; convert the text" in said
 
 
 def test_set_changes_how_a_request_is_served_too(talk) -> None:
