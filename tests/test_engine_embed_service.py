@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -275,6 +277,60 @@ def test_an_event_loop_that_is_gone(bert: Engine) -> None:
         held.go.set()
         assert bert.embed("a").shape == (64,)
     del task
+
+
+# -- what is kept ------------------------------------------------------------------------------------------------------
+
+
+def array_of(vectors: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The array that owns the memory of a view."""
+    return vectors if vectors.base is None else array_of(vectors.base)
+
+
+@pytest.mark.parametrize("closed", [False, True])
+@pytest.mark.parametrize("way", ["embed", "aembed", "one", "embeddings"])
+def test_results_are_the_callers_alone(bert: Engine, way: str, closed: bool) -> None:
+    calls: dict[str, Callable[[], Any]] = {
+        "embed": lambda: bert.embed(["x"] * 100),
+        "aembed": lambda: asyncio.run(bert.aembed(["x"] * 100)),
+        "one": lambda: bert.embed("x"),
+        "embeddings": lambda: bert.embeddings(["x"])[0].vector,
+    }
+    found = weakref.ref(array_of(calls[way]()))
+    if closed:
+        bert.close()
+    gone(found)
+
+
+@pytest.mark.parametrize("wrong", [[5] * 1000, None])
+def test_nothing_is_kept_of_calls_that_failed(bert: Engine, wrong: Any) -> None:
+    made: list[weakref.ref[Any]] = []
+    desk = bert._desk.embeddings
+    register = desk.register
+
+    def spy(job: Any) -> None:
+        made.append(weakref.ref(job._found))
+        register(job)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(desk, "register", spy)
+        with pytest.raises(EngineError):
+            bert.embed([wrong])
+        with pytest.raises(EngineError):
+            asyncio.run(bert.aembed([wrong]))
+    assert len(made) == 2
+    for found in made:
+        gone(found)
+
+
+def gone(found: weakref.ref[Any]) -> None:
+    """Soon: the engine's thread may be on its way out of the call."""
+
+    def collected() -> bool:
+        gc.collect()
+        return found() is None
+
+    wait_for(collected)
 
 
 # -- what is told ------------------------------------------------------------------------------------------------------

@@ -110,6 +110,8 @@ class Pending(Generic[Result]):
             return self.result()
         finally:
             job.cancelled = True
+            self.desk.drop_over()
+            del job  # which has the error, whose traceback has this frame
 
     async def coming(self) -> Result:
         """`wait` for asyncio; cancelling the task takes it back."""
@@ -127,6 +129,8 @@ class Pending(Generic[Result]):
             return self.result()
         finally:
             job.cancelled = True
+            self.desk.drop_over()
+            del job  # which has the error, whose traceback has this frame
 
     def _job(self, ring: Callable[[], None]) -> EmbedJob:
         return EmbedJob(self.n_texts, self.found, self.terms, self.desk.clock(), ring, self.name)
@@ -162,7 +166,7 @@ class EmbedDesk:
         # A finaliser that runs in the middle of it may ask for embeddings too.
         self._counting = threading.RLock()
         self._waiting: list[EmbedJob] = []
-        """The calls under way; those that are over go when the next one comes."""
+        """The calls under way; one that was interrupted as it ended goes when the next one comes."""
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
@@ -226,13 +230,18 @@ class EmbedDesk:
         """Take a place in the queue, which is free again as soon as the job is over. Raises EngineBusyError."""
         limit = self._loaded.config.max_queue + 1
         with self._counting:
-            self._waiting = [one for one in self._waiting if not one.over]
+            self.drop_over()
             if len(self._waiting) >= limit:
                 self._monitor.metrics.embed_ended("rejected")
                 raise EngineBusyError(
                     Option("max_queue"), f" is {limit - 1}, and as many calls for embeddings wait; try again later"
                 )
             self._waiting.append(job)
+
+    def drop_over(self) -> None:
+        """Hold calls that are over no longer: what they found is their callers'."""
+        with self._counting:
+            self._waiting = [one for one in self._waiting if not one.over]
 
     def feed(self, job: EmbedJob, texts: Iterator[Text]) -> None:
         """Hand in the texts in pieces, until nobody wants more. Raises what is wrong with one of them."""
