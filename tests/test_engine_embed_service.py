@@ -364,6 +364,33 @@ def test_calls_that_are_refused_are_counted(folder: Path) -> None:
         assert engine.metrics.embed_calls["rejected"] == 1
 
 
+@pytest.mark.parametrize("good", [0, 1, 1000])
+def test_a_call_that_fails_as_its_texts_are_cut_is_one_error(bert: Engine, good: int) -> None:
+    texts: list[Any] = [[5] * 20] * good + [[5] * 1000]
+    for n, call in enumerate((lambda: bert.embed(texts), lambda: asyncio.run(bert.aembed(texts))), 1):
+        with pytest.raises(EngineError, match=rf"texts\[{good}\]: a text has 1000 tokens"):
+            call()
+        assert not bert._desk.embeddings._queue._jobs
+        assert {how: count for how, count in bert.metrics.embed_calls.items() if count} == {"error": n}
+
+
+def test_a_call_that_is_taken_back_leaves_the_queue(bert: Engine) -> None:
+    """Though nobody else asks for embeddings."""
+
+    async def work() -> None:
+        with Held(bert).hold() as held:
+            task = asyncio.create_task(bert.aembed([[5] * 60] * 20))
+            while not held.waits.is_set():
+                await asyncio.sleep(0.001)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(work())
+    wait_for(lambda: bert.metrics.embed_calls["cancelled"] == 1)
+    assert not bert._desk.embeddings._queue._jobs
+
+
 def test_the_timeline_and_the_log(bert: Engine, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(5, "ollama_engine.trace"):
         bert.embed(["a thing"], priority=3)
