@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -277,6 +279,60 @@ def test_an_event_loop_that_is_gone(bert: Engine) -> None:
     del task
 
 
+# -- what is kept ------------------------------------------------------------------------------------------------------
+
+
+def array_of(vectors: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The array that owns the memory of a view."""
+    return vectors if vectors.base is None else array_of(vectors.base)
+
+
+@pytest.mark.parametrize("closed", [False, True])
+@pytest.mark.parametrize("way", ["embed", "aembed", "one", "embeddings"])
+def test_results_are_the_callers_alone(bert: Engine, way: str, closed: bool) -> None:
+    calls: dict[str, Callable[[], Any]] = {
+        "embed": lambda: bert.embed(["x"] * 100),
+        "aembed": lambda: asyncio.run(bert.aembed(["x"] * 100)),
+        "one": lambda: bert.embed("x"),
+        "embeddings": lambda: bert.embeddings(["x"])[0].vector,
+    }
+    found = weakref.ref(array_of(calls[way]()))
+    if closed:
+        bert.close()
+    gone(found)
+
+
+@pytest.mark.parametrize("wrong", [[5] * 1000, None])
+def test_nothing_is_kept_of_calls_that_failed(bert: Engine, wrong: Any) -> None:
+    made: list[weakref.ref[Any]] = []
+    desk = bert._desk.embeddings
+    register = desk.register
+
+    def spy(job: Any) -> None:
+        made.append(weakref.ref(job._found))
+        register(job)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(desk, "register", spy)
+        with pytest.raises(EngineError):
+            bert.embed([wrong])
+        with pytest.raises(EngineError):
+            asyncio.run(bert.aembed([wrong]))
+    assert len(made) == 2
+    for found in made:
+        gone(found)
+
+
+def gone(found: weakref.ref[Any]) -> None:
+    """Soon: the engine's thread may be on its way out of the call."""
+
+    def collected() -> bool:
+        gc.collect()
+        return found() is None
+
+    wait_for(collected)
+
+
 # -- what is told ------------------------------------------------------------------------------------------------------
 
 
@@ -306,6 +362,33 @@ def test_calls_that_are_refused_are_counted(folder: Path) -> None:
                 engine.embed("a")
             held.go.set()
         assert engine.metrics.embed_calls["rejected"] == 1
+
+
+@pytest.mark.parametrize("good", [0, 1, 1000])
+def test_a_call_that_fails_as_its_texts_are_cut_is_one_error(bert: Engine, good: int) -> None:
+    texts: list[Any] = [[5] * 20] * good + [[5] * 1000]
+    for n, call in enumerate((lambda: bert.embed(texts), lambda: asyncio.run(bert.aembed(texts))), 1):
+        with pytest.raises(EngineError, match=rf"texts\[{good}\]: a text has 1000 tokens"):
+            call()
+        assert not bert._desk.embeddings._queue._jobs
+        assert {how: count for how, count in bert.metrics.embed_calls.items() if count} == {"error": n}
+
+
+def test_a_call_that_is_taken_back_leaves_the_queue(bert: Engine) -> None:
+    """Though nobody else asks for embeddings."""
+
+    async def work() -> None:
+        with Held(bert).hold() as held:
+            task = asyncio.create_task(bert.aembed([[5] * 60] * 20))
+            while not held.waits.is_set():
+                await asyncio.sleep(0.001)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(work())
+    wait_for(lambda: bert.metrics.embed_calls["cancelled"] == 1)
+    assert not bert._desk.embeddings._queue._jobs
 
 
 def test_the_timeline_and_the_log(bert: Engine, caplog: pytest.LogCaptureFixture) -> None:

@@ -6,14 +6,13 @@ import argparse
 import contextlib
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
-from itertools import islice
 from typing import TYPE_CHECKING, get_args
 
 import ollama_engine
-from ollama_engine.cli.errors import UsageError
+from ollama_engine.cli.errors import InputError, UsageError
 from ollama_engine.cli.options import add_model, add_options, build, model_path
 from ollama_engine.cli.progress import CountBar, LoadingBar, StatusLine
 from ollama_engine.cli.texts import argument, decoded
@@ -72,17 +71,42 @@ def main(args: argparse.Namespace) -> None:
 def _embedded(
     engine: Engine, pool: ThreadPoolExecutor, given: Sequence[str], args: argparse.Namespace
 ) -> Iterator[list[Embedding]]:
-    """What became of the texts, some at a time: the next ones are computed while these are printed."""
-    kind, texts = ("text", iter(given)) if given else ("line", _piped())
+    """What became of the texts, some at a time: the next ones are computed while these are printed.
+
+    Raises InputError for a line that is not UTF-8, once all before it are told.
+    """
+    kind, texts = ("text", given) if given else ("line", _piped())
     first, ahead = 1, None
-    while some := list(islice(texts, AT_ONCE)):
-        coming = pool.submit(_embed, engine, some, kind, first, args)
-        first += len(some)
+    try:
+        for some in _batches(texts):
+            coming = pool.submit(_embed, engine, some, kind, first, args)
+            first += len(some)
+            if ahead is not None:
+                yield ahead.result()
+            ahead = coming
+    except InputError:
         if ahead is not None:
             yield ahead.result()
-        ahead = coming
+        raise
     if ahead is not None:
         yield ahead.result()
+
+
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    """`AT_ONCE` texts each; the last ones before an InputError come before it."""
+    some: list[str] = []
+    try:
+        for text in texts:
+            some.append(text)
+            if len(some) == AT_ONCE:
+                yield some
+                some = []
+    except InputError:
+        if some:
+            yield some
+        raise
+    if some:
+        yield some
 
 
 def _embed(engine: Engine, texts: list[str], kind: str, first: int, args: argparse.Namespace) -> list[Embedding]:

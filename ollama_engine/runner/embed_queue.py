@@ -19,7 +19,7 @@ from ollama_engine.runner.monitor import Monitor, outcome_of, report
 from ollama_engine.runner.pooling import FloatArray
 from ollama_engine.runner.roster import FAIR_EVERY
 
-__all__ = ["EmbedQueue", "Piece"]
+__all__ = ["EmbedQueue", "Ending", "Piece"]
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +43,23 @@ class Piece:
         self._job.end(error)
 
 
+class Ending:
+    """A job that its caller's side ends, for `error` or for having no texts, as a task of the loop."""
+
+    def __init__(self, queue: EmbedQueue, job: EmbedJob, error: BaseException | None) -> None:
+        self._queue = queue
+        self._job = job
+        self._error = error
+
+    def run(self, core: Core) -> None:
+        """Called by the loop: it is counted, and its texts wait no longer."""
+        self._queue.end(self._job, self._error)
+
+    def fail(self, error: BaseException) -> None:
+        """Called by the loop when it ends first; what went wrong before says more."""
+        self._job.end(self._error)
+
+
 class EmbedQueue:
     """Itself a task: each run computes one batch of up to `batch_size` tokens, or one text that is longer.
 
@@ -61,13 +78,22 @@ class EmbedQueue:
 
     def add(self, job: EmbedJob, core: Core) -> None:
         """Called by the loop, for a job of which something came."""
+        self._arrive(job)
+        if not self._scheduled:
+            self._schedule(core)
+
+    def end(self, job: EmbedJob, error: BaseException | None) -> None:
+        """Called by the loop, for a job that ends unless it has; perhaps before anything of it came."""
+        self._arrive(job)
+        if job in self._jobs:
+            self._leave(job, error)
+
+    def _arrive(self, job: EmbedJob) -> None:
         if job.key is None:
             job.key = self._arrivals
             self._arrivals += 1
             self._monitor.embed_arrived(job.key, job.terms.priority)
             self._jobs.append(job)
-        if not self._scheduled:
-            self._schedule(core)
 
     def run(self, core: Core) -> None:
         """Called by the loop while nothing else computes."""
@@ -95,7 +121,7 @@ class EmbedQueue:
         now = self._monitor.clock()
         for job in self._jobs[:]:
             timeout = job.terms.timeout
-            if job.ended:  # by who cuts its texts into tokens
+            if job.ended:  # by a piece that the loop refused
                 self._leave(job, job.error)
             elif job.cancelled:
                 self._leave(job, ClosedError("the call for embeddings was cancelled"))

@@ -10,11 +10,11 @@ from typing import Generic, TypeVar, get_args
 import numpy as np
 
 from ollama_engine.config import Pooling
-from ollama_engine.errors import ConfigError, EngineBusyError, Option, UnsupportedModelError
+from ollama_engine.errors import ClosedError, ConfigError, EngineBusyError, Option, UnsupportedModelError
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.models import Embeds, TextEncoder, known_values
 from ollama_engine.runner.embed_job import AsyncBell, Bell, EmbedJob, Found, Text
-from ollama_engine.runner.embed_queue import EmbedQueue, Piece
+from ollama_engine.runner.embed_queue import EmbedQueue, Ending, Piece
 from ollama_engine.runner.embed_texts import EmbedTexts, TooLong
 from ollama_engine.runner.embedder import Embedder
 from ollama_engine.runner.loading import Loaded
@@ -103,13 +103,14 @@ class Pending(Generic[Result]):
         job = self._job(bell.ring)
         try:
             self.desk.register(job)
-            self.desk.feed(job, self.texts)
-            if self.n_texts:
-                bell.wait()
-                _raise(job.error)
+            self._feed(job, Exception)
+            bell.wait()
+            _raise(job.error)
             return self.result()
         finally:
             job.cancelled = True
+            self.desk.leave(job)
+            del job  # which has the error, whose traceback has this frame
 
     async def coming(self) -> Result:
         """`wait` for asyncio; cancelling the task takes it back."""
@@ -118,24 +119,28 @@ class Pending(Generic[Result]):
         try:
             self.desk.register(job)
             if self.short:
-                self.desk.feed(job, self.texts)
+                self._feed(job, Exception)
             else:
                 threading.Thread(target=self._feed, args=(job,), name="ollama_engine texts", daemon=True).start()
-            if self.n_texts:
-                await bell.wait()
-                _raise(job.error)
+            await bell.wait()
+            _raise(job.error)
             return self.result()
         finally:
             job.cancelled = True
+            self.desk.leave(job)
+            del job  # which has the error, whose traceback has this frame
 
     def _job(self, ring: Callable[[], None]) -> EmbedJob:
         return EmbedJob(self.n_texts, self.found, self.terms, self.desk.clock(), ring, self.name)
 
-    def _feed(self, job: EmbedJob) -> None:
+    def _feed(self, job: EmbedJob, kind: type[BaseException] = BaseException) -> None:
+        """Hand in the texts; an error of this kind is what the job ends with."""
         try:
             self.desk.feed(job, self.texts)
-        except BaseException as error:
-            job.end(error)
+            if not self.n_texts:
+                self.desk.end(job, None)
+        except kind as error:
+            self.desk.end(job, error)
 
 
 class EmbedDesk:
@@ -162,7 +167,7 @@ class EmbedDesk:
         # A finaliser that runs in the middle of it may ask for embeddings too.
         self._counting = threading.RLock()
         self._waiting: list[EmbedJob] = []
-        """The calls under way; those that are over go when the next one comes."""
+        """The calls under way; one that was interrupted as it ended goes when the next one comes."""
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
@@ -190,9 +195,7 @@ class EmbedDesk:
         cut = self._texts.alone(texts, how, too_long, "texts")
         return Pending(cut, len(texts), found, found.all, terms, "texts", _is_short(texts), self)
 
-    def rank(
-        self, query: str, documents: Sequence[str], too_long: TooLong, terms: Terms
-    ) -> Pending[FloatArray]:  # fmt: skip
+    def rank(self, query: str, documents: Sequence[str], too_long: TooLong, terms: Terms) -> Pending[FloatArray]:
         """A call for the score of a query with each of the documents."""
         self._loop.check_open()
         if self._n_scores != 1:
@@ -229,10 +232,21 @@ class EmbedDesk:
             self._waiting = [one for one in self._waiting if not one.over]
             if len(self._waiting) >= limit:
                 self._monitor.metrics.embed_ended("rejected")
-                raise EngineBusyError(
-                    Option("max_queue"), f" is {limit - 1}, and as many calls for embeddings wait; try again later"
-                )
+                told = f" is {limit - 1}, and as many calls for embeddings wait; try again later"
+                raise EngineBusyError(Option("max_queue"), told)
             self._waiting.append(job)
+
+    def leave(self, job: EmbedJob) -> None:
+        """Its caller goes. What it found is held no longer, and what is not computed yet is taken back."""
+        with self._counting:
+            taken = job in self._waiting
+            self._waiting = [one for one in self._waiting if not (one is job or one.over)]
+        if taken and not job.ended:
+            self.end(job, ClosedError("the call for embeddings was cancelled"))
+
+    def end(self, job: EmbedJob, error: BaseException | None) -> None:
+        """It ends with this as soon as the loop comes to it, unless it has ended."""
+        self._loop.post(Ending(self._queue, job, error))
 
     def feed(self, job: EmbedJob, texts: Iterator[Text]) -> None:
         """Hand in the texts in pieces, until nobody wants more. Raises what is wrong with one of them."""
@@ -310,8 +324,7 @@ def _head_pooling(loaded: Loaded, metadata: Metadata) -> Pooling:
 
 def _check_options(too_long: object, normalize: object) -> None:
     if too_long not in get_args(TooLong):
-        raise ConfigError(
-            Option("on_overflow"), f" is one of {', '.join(get_args(TooLong))} for embeddings, got {too_long!r}"
-        )
+        known = ", ".join(get_args(TooLong))
+        raise ConfigError(Option("on_overflow"), f" is one of {known} for embeddings, got {too_long!r}")
     if not isinstance(normalize, bool):
         raise ConfigError(Option("normalize"), f" is True or False, got {normalize!r}")

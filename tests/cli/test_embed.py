@@ -57,6 +57,13 @@ def test_lines_of_standard_input(bert: str, engine: Engine) -> None:
     assert (done.code, done.err.partition(";")[0]) == (1, "error: line 2: byte 3 (0xff) is not UTF-8")
 
 
+@pytest.mark.parametrize("good", [1, 256, 299])
+def test_lines_before_one_that_is_not_text(bert: str, good: int) -> None:
+    done = program("embed", bert, *QUIET, "--plain", given=b"it\n" * good + b"it\xff\n" + b"it\n")
+    assert (done.code, done.err.partition(";")[0]) == (1, f"error: line {good + 1}: byte 3 (0xff) is not UTF-8")
+    assert len(done.out.splitlines()) == good
+
+
 def test_long_texts(cli, bert: str) -> None:
     args = ("embed", bert, "--num-ctx", "8", *QUIET, "a thing " * 9, "it")
     result = cli(*args)
