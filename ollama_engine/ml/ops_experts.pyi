@@ -1,3 +1,4 @@
+from ollama_engine.ml.ops_few import FEW_QUANTIZED as FEW_QUANTIZED
 from ollama_engine.ml.tensor import Tensor
 
 def few_experts_chosen(dtype: str) -> bool: ...
