@@ -28,8 +28,8 @@ from ollama_engine.ml.context import Context
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.storage import Storage
 from ollama_engine.ml.tensor import Tensor
-from ollama_engine.runner import loading
-from ollama_engine.runner.loading import Loaded
+from ollama_engine.runner.load import loading
+from ollama_engine.runner.load.loading import Loaded
 
 if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture

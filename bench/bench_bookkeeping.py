@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from ollama_engine.runner.histories import Histories
-from ollama_engine.runner.inputs import Inputs
-from ollama_engine.runner.metrics import Cells, Metrics
-from ollama_engine.runner.scheduler import Candidate, Limits, plan
-from ollama_engine.runner.trace import Span, StepRecord, Trace
+from ollama_engine.runner.observe.metrics import Cells, Metrics
+from ollama_engine.runner.observe.trace import Span, StepRecord, Trace
+from ollama_engine.runner.prefix.prefix_cache import Histories
+from ollama_engine.runner.schedule.inputs import Inputs
+from ollama_engine.runner.schedule.scheduler import Candidate, Limits, plan
 
 if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture

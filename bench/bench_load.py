@@ -19,7 +19,7 @@ from bench.peer_llama import Llama
 from ollama_engine import demo
 from ollama_engine.config import EngineConfig
 from ollama_engine.ml.gguf import GGUFFile
-from ollama_engine.runner.loading import load
+from ollama_engine.runner.load.loading import load
 from ollama_engine.tokenizer import from_metadata
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import pytest
 from ollama_engine import Engine, SamplingParams
 from ollama_engine.config import EngineConfig
 from ollama_engine.input import Batch
-from ollama_engine.runner.loading import load
+from ollama_engine.runner.load.loading import load
 
 if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture

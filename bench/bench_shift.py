@@ -23,7 +23,7 @@ from bench.shapes import THIN_1B
 from ollama_engine.config import EngineConfig
 from ollama_engine.input import Batch
 from ollama_engine.kvcache import Cache
-from ollama_engine.runner.loading import load
+from ollama_engine.runner.load.loading import load
 
 if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture

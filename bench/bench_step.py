@@ -16,13 +16,13 @@ import pytest
 
 from ollama_engine import SamplingParams, demo
 from ollama_engine.config import EngineConfig
-from ollama_engine.runner.core import Core
-from ollama_engine.runner.executor import Executor, FloatArray, Graph
-from ollama_engine.runner.intake import new_generation
-from ollama_engine.runner.loading import Loaded, load
-from ollama_engine.runner.monitor import Monitor
-from ollama_engine.runner.request import Request
-from ollama_engine.runner.terms import Terms
+from ollama_engine.runner.core.engine_core import Core
+from ollama_engine.runner.core.input_processor import new_generation
+from ollama_engine.runner.load.executor import Executor, FloatArray, Graph
+from ollama_engine.runner.load.loading import Loaded, load
+from ollama_engine.runner.observe.monitor import Monitor
+from ollama_engine.runner.request.options import Terms
+from ollama_engine.runner.request.request import Request
 
 if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from ollama_engine.errors import EngineError
     from ollama_engine.ml.device_info import Device
     from ollama_engine.ml.memory import MemoryReport
-    from ollama_engine.runner.astream import AsyncStream
-    from ollama_engine.runner.embedding import Embedding
-    from ollama_engine.runner.metrics import MetricsSnapshot
-    from ollama_engine.runner.model_info import ModelInfo
-    from ollama_engine.runner.monitor import SlotInfo
-    from ollama_engine.runner.request import Chunk, Completion, Request, Usage
-    from ollama_engine.runner.session import Session
-    from ollama_engine.runner.stream import Stream
-    from ollama_engine.runner.terms import RequestOptions
+    from ollama_engine.runner.embed.submission import Embedding
+    from ollama_engine.runner.load.model_info import ModelInfo
+    from ollama_engine.runner.observe.metrics import MetricsSnapshot
+    from ollama_engine.runner.observe.monitor import SlotInfo
+    from ollama_engine.runner.request.astream import AsyncStream
+    from ollama_engine.runner.request.options import RequestOptions
+    from ollama_engine.runner.request.request import Chunk, Completion, Request, Usage
+    from ollama_engine.runner.request.stream import Stream
+    from ollama_engine.runner.session.session import Session
     from ollama_engine.sample import SamplingParams, TokenLogprobs
 
 __version__ = "0.1.0"
@@ -57,25 +57,25 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AsyncStream": "runner.astream",
-    "Chunk": "runner.request",
-    "Completion": "runner.request",
+    "AsyncStream": "runner.request.astream",
+    "Chunk": "runner.request.request",
+    "Completion": "runner.request.request",
     "Device": "ml.device_info",
-    "Embedding": "runner.embedding",
+    "Embedding": "runner.embed.submission",
     "Engine": "engine",
     "EngineConfig": "config",
     "EngineError": "errors",
     "MemoryReport": "ml.memory",
-    "MetricsSnapshot": "runner.metrics",
-    "ModelInfo": "runner.model_info",
-    "Request": "runner.request",
-    "RequestOptions": "runner.terms",
+    "MetricsSnapshot": "runner.observe.metrics",
+    "ModelInfo": "runner.load.model_info",
+    "Request": "runner.request.request",
+    "RequestOptions": "runner.request.options",
     "SamplingParams": "sample",
-    "Session": "runner.session",
-    "SlotInfo": "runner.monitor",
-    "Stream": "runner.stream",
+    "Session": "runner.session.session",
+    "SlotInfo": "runner.observe.monitor",
+    "Stream": "runner.request.stream",
     "TokenLogprobs": "sample",
-    "Usage": "runner.request",
+    "Usage": "runner.request.request",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

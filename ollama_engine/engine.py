@@ -16,25 +16,25 @@ from ollama_engine.errors import ClosedError
 from ollama_engine.ml.device import devices as all_devices
 from ollama_engine.ml.device_info import Device
 from ollama_engine.option_names import refuses_unknown
-from ollama_engine.runner.core import Core
-from ollama_engine.runner.desk import Desk, check_forkable
-from ollama_engine.runner.embed_methods import EmbedMethods
-from ollama_engine.runner.loading import Loaded, load
-from ollama_engine.runner.loop import Loop
-from ollama_engine.runner.metrics import MetricsSnapshot
-from ollama_engine.runner.monitor import Monitor, SlotInfo
-from ollama_engine.runner.prompts import Prompt, Prompts, is_many
-from ollama_engine.runner.request import Completion, Request
-from ollama_engine.runner.stream import Stream
-from ollama_engine.runner.terms import RequestOptions, Terms, options_elsewhere
-from ollama_engine.runner.together import Together
+from ollama_engine.runner.core.engine_core import Core
+from ollama_engine.runner.core.engine_thread import Loop
+from ollama_engine.runner.core.submission import Desk, check_forkable
+from ollama_engine.runner.embed.methods import EmbedMethods
+from ollama_engine.runner.load.loading import Loaded, load
+from ollama_engine.runner.observe.metrics import MetricsSnapshot
+from ollama_engine.runner.observe.monitor import Monitor, SlotInfo
+from ollama_engine.runner.request.group import Together
+from ollama_engine.runner.request.options import RequestOptions, Terms, options_elsewhere
+from ollama_engine.runner.request.prompts import Prompt, Prompts, is_many
+from ollama_engine.runner.request.request import Completion, Request
+from ollama_engine.runner.request.stream import Stream
 from ollama_engine.sample import SamplingParams
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ollama_engine.ml.memory import MemoryReport
-    from ollama_engine.runner.model_info import ModelInfo
+    from ollama_engine.runner.load.model_info import ModelInfo
 
 _DEFAULT_PARAMS = SamplingParams()
 
@@ -208,7 +208,7 @@ class Engine(EmbedMethods):
     ) -> Completion | list[Completion]:  # fmt: skip
         """`generate` for asyncio. Cancelling the task cancels the request."""
         if n is not None or is_many(prompt):
-            from ollama_engine.runner.astream import AsyncStream, completions  # noqa: PLC0415
+            from ollama_engine.runner.request.astream import AsyncStream, completions  # noqa: PLC0415
 
             streams = self._ready().start_all(lambda: AsyncStream(self), prompt, params, n, options)
             return await completions(streams)
@@ -234,7 +234,7 @@ class Engine(EmbedMethods):
         Raises OSError; SessionFormatError for a file that is damaged, or of another model or version;
         ContextOverflowError when its tokens are more than num_ctx, or sessions and requests hold the cells.
         """
-        from ollama_engine.runner.session_loading import load_session  # noqa: PLC0415
+        from ollama_engine.runner.session.opening import load_session  # noqa: PLC0415
 
         return load_session(self, self._ready(), path)
 
@@ -286,7 +286,7 @@ class Engine(EmbedMethods):
     @property
     def info(self) -> ModelInfo:
         """What the model file says of itself."""
-        from ollama_engine.runner.model_info import model_info  # noqa: PLC0415 (nothing but this needs it)
+        from ollama_engine.runner.load.model_info import model_info  # noqa: PLC0415 (nothing but this needs it)
 
         return model_info(self._open())
 

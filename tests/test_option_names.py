@@ -13,7 +13,7 @@ import ollama_engine
 from ollama_engine import Engine, EngineConfig, SamplingParams
 from ollama_engine.errors import ConfigError, UnknownOptionError
 from ollama_engine.option_names import ALIASES, unknown_option
-from ollama_engine.runner.terms import Terms
+from ollama_engine.runner.request.options import Terms
 from tests.tiny import write_tiny_llama
 
 SAID: list[tuple[Callable[..., object], dict[str, Any], str]] = [

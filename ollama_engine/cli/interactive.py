@@ -14,7 +14,7 @@ from ollama_engine.cli.options import Option, options_of
 from ollama_engine.cli.texts import argument
 from ollama_engine.errors import EngineError
 from ollama_engine.errors import Option as Named
-from ollama_engine.runner.terms import Terms
+from ollama_engine.runner.request.options import Terms
 from ollama_engine.sample import SamplingParams
 
 __all__ = ["Conversation", "Write", "set_here"]

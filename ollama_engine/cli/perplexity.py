@@ -17,9 +17,9 @@ from ollama_engine.cli.progress import LoadingBar, StatusLine, duration
 from ollama_engine.cli.tables import pairs
 from ollama_engine.cli.texts import decoded
 from ollama_engine.config import EngineConfig
-from ollama_engine.runner.intake import refuse_encoder
-from ollama_engine.runner.loading import Loaded, load
-from ollama_engine.runner.perplexity import MIN_CONTEXT, Perplexity, chunk_logprobs, chunks, scored_from
+from ollama_engine.evaluate.perplexity import MIN_CONTEXT, Perplexity, chunk_logprobs, chunks, scored_from
+from ollama_engine.runner.core.input_processor import refuse_encoder
+from ollama_engine.runner.load.loading import Loaded, load
 
 __all__ = ["add_arguments", "main"]
 

@@ -16,7 +16,7 @@ from ollama_engine.cli.options import add_model, add_options, build, model_path
 from ollama_engine.cli.progress import LoadingBar, StatusLine
 from ollama_engine.cli.texts import argument, decoded
 from ollama_engine.config import EngineConfig
-from ollama_engine.runner.terms import Terms
+from ollama_engine.runner.request.options import Terms
 from ollama_engine.sample import SamplingParams
 
 if TYPE_CHECKING:

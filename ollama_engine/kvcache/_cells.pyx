@@ -1,4 +1,4 @@
-"""Cells: owns a cell table of csrc/cells.c, and the border where Python's arguments are checked."""
+"""Cells: owns a cell table of csrc/kvcache/cells.c, and the border where Python's arguments are checked."""
 
 import numpy as np
 

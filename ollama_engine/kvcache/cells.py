@@ -1,6 +1,6 @@
 """The cell table: which token's keys and values lie in which row of the cache. Numbers only, no tensor in sight.
 
-A cell knows its position and the set of sequences that share it. The table is in C (csrc/cells.h, csrc/mask.h); its
+A cell knows its position and the set of sequences that share it. The table is in C (csrc/kvcache/cells.h, csrc/kvcache/mask.h); its
 numpy twin is in the tests.
 """
 

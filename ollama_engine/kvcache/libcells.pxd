@@ -1,8 +1,8 @@
-# csrc/cells.h, csrc/lists.h and csrc/mask.h, in header order.
+# csrc/kvcache/cells.h, csrc/kvcache/kv_indices.h and csrc/kvcache/mask.h, in header order.
 from libc.stdint cimport int32_t, int64_t, uint16_t, uint64_t
 
 
-cdef extern from "cells.h" nogil:
+cdef extern from "kvcache/cells.h" nogil:
     const int32_t OE_CELLS_MAX
     const int32_t OE_SEQUENCES
 
@@ -48,7 +48,7 @@ cdef extern from "cells.h" nogil:
     const char *oe_cells_fault(const oe_cells *cells, int32_t *sequence) noexcept
 
 
-cdef extern from "lists.h" nogil:
+cdef extern from "kvcache/kv_indices.h" nogil:
     const int64_t OE_LISTS_NO_MEMORY
 
     int64_t oe_lists_length(const oe_cells *cells, const int32_t *sequence, int64_t n) noexcept
@@ -56,6 +56,6 @@ cdef extern from "lists.h" nogil:
                           int64_t n, int32_t *part, int32_t *list) noexcept
 
 
-cdef extern from "mask.h" nogil:
+cdef extern from "kvcache/mask.h" nogil:
     void oe_mask_fill(const oe_cells *cells, int32_t begin, int32_t end, const int32_t *sequence, const int32_t *first,
                       const int32_t *last, int64_t n, uint16_t *mask) noexcept

@@ -1,4 +1,4 @@
-"""The header of one GGUF file: checked by csrc/gguf_check.c, then read through ggml's gguf functions.
+"""The header of one GGUF file: checked by csrc/gguf/gguf_check.c, then read through ggml's gguf functions.
 
 Owns the only gguf_context pointers of the package. Files, split models and the public classes are in gguf.py.
 """

@@ -2,7 +2,7 @@
 
 Everything that lives on it (contexts, weights, caches) is closed before it. Two backends in one process share
 nothing but the CPUs: each has a thread pool of its own, and they compute in turns where both together would have more
-threads than there are CPUs (csrc/turns.h). A backend does not survive a fork: the child has none of its threads.
+threads than there are CPUs (csrc/threads/cpu_gate.h). A backend does not survive a fork: the child has none of its threads.
 
 `lock` is held while the scheduler works; it is reentrant, and `busy` tells a call from inside ggml (out of a log
 handler, say) from one that waited its turn.

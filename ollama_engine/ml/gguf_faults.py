@@ -1,4 +1,4 @@
-"""What is wrong with a GGUF file, in words: owns every message about a header that csrc/gguf_check.c refuses."""
+"""What is wrong with a GGUF file, in words: owns every message about a header that csrc/gguf/gguf_check.c refuses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OTHER_FORMATS = (
 
 @dataclass(frozen=True)
 class Fault:
-    """One refusal of the header walk, with the meaning of `got` and `want` as csrc/gguf_check.h lists them."""
+    """One refusal of the header walk, with the meaning of `got` and `want` as csrc/gguf/gguf_check.h lists them."""
 
     status: str
     offset: int

@@ -1,11 +1,11 @@
-# csrc/attention.h and attention_op.h
+# csrc/kernels/attention.h and attention_op.h
 
 from libc.stdint cimport int64_t
 
 from ollama_engine.ml.libggml cimport ggml_tensor
 
 
-cdef extern from "attention.h" nogil:
+cdef extern from "kernels/attention.h" nogil:
     enum oe_attention_type:
         OE_ATTENTION_F32
         OE_ATTENTION_F16
@@ -23,7 +23,7 @@ cdef extern from "attention.h" nogil:
     const oe_attention_kernel *oe_attention_kernel_find(oe_attention_type type, oe_attention_isa isa)
 
 
-cdef extern from "attention_op.h" nogil:
+cdef extern from "kernels/attention_op.h" nogil:
     struct oe_attention_params:
         const oe_attention_kernel *kernel
         float scale

@@ -1,9 +1,9 @@
-# csrc/turns.h and compute_job.hpp
+# csrc/threads/cpu_gate.h and compute_job.hpp
 
 from ollama_engine.ml cimport libggml as lib
 
 
-cdef extern from "turns.h" nogil:
+cdef extern from "threads/cpu_gate.h" nogil:
     struct oe_turn:
         int threads
         int cpus
@@ -16,7 +16,7 @@ cdef extern from "turns.h" nogil:
     void oe_turns_forget(const oe_turn *turn)
 
 
-cdef extern from "compute_job.hpp" nogil:
+cdef extern from "threads/compute_job.hpp" nogil:
     int OE_THREW
 
     struct oe_compute_job:

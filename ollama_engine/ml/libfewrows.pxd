@@ -1,4 +1,4 @@
-# csrc/few_rows.h, few_rows_op.h, few_experts_op.h and weighted_sum_op.h
+# csrc/kernels/small_batch.h, few_rows_op.h, few_experts_op.h and weighted_sum_op.h
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t
@@ -6,7 +6,7 @@ from libc.stdint cimport int64_t
 from ollama_engine.ml.libggml cimport ggml_tensor
 
 
-cdef extern from "few_rows.h" nogil:
+cdef extern from "kernels/small_batch.h" nogil:
     enum oe_few_type:
         OE_FEW_Q4_K
         OE_FEW_Q6_K
@@ -34,13 +34,13 @@ cdef extern from "few_rows.h" nogil:
     bint oe_few_compared(oe_few_isa isa)
 
 
-cdef extern from "few_rows_op.h" nogil:
+cdef extern from "kernels/small_batch_op.h" nogil:
     int64_t oe_few_acts_size(const oe_few_kernel *kernel, int64_t k, int64_t rows)
     void oe_few_quantize_op(ggml_tensor *dst, int ith, int nth, void *kernel) noexcept
     void oe_few_multiply_op(ggml_tensor *dst, int ith, int nth, void *kernel) noexcept
 
 
-cdef extern from "few_experts_op.h" nogil:
+cdef extern from "kernels/small_batch_experts_op.h" nogil:
     int64_t oe_experts_plan_size(int64_t routes, int64_t experts)
     int64_t oe_experts_acts_size(const oe_few_kernel *kernel, int64_t k, int64_t routes)
     void oe_experts_plan_op(ggml_tensor *dst, int ith, int nth, void *experts) noexcept
@@ -48,5 +48,5 @@ cdef extern from "few_experts_op.h" nogil:
     void oe_experts_multiply_op(ggml_tensor *dst, int ith, int nth, void *kernel) noexcept
 
 
-cdef extern from "weighted_sum_op.h" nogil:
+cdef extern from "kernels/weighted_sum_op.h" nogil:
     void oe_weighted_sum_op(ggml_tensor *dst, int ith, int nth, void *unused) noexcept

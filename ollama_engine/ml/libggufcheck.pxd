@@ -1,9 +1,9 @@
-# csrc/gguf_check.h, in header order.
+# csrc/gguf/gguf_check.h, in header order.
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 
-cdef extern from "gguf_check.h" nogil:
+cdef extern from "gguf/gguf_check.h" nogil:
     enum: OE_GGUF_MAX_HEADER
 
     enum oe_gguf_status:

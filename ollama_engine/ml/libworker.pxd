@@ -1,6 +1,6 @@
-# csrc/worker.h
+# csrc/threads/worker.h
 
-cdef extern from "worker.h" nogil:
+cdef extern from "threads/worker.h" nogil:
     struct oe_worker:
         pass
     ctypedef int (*oe_worker_task)(void *argument) noexcept

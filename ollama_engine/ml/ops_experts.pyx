@@ -1,7 +1,7 @@
 """Operations of our own for mixtures of experts, as custom operations of ggml's, which only its CPU backend runs.
 
-Products (csrc/few_experts_op.h) enter a graph as three of them: the first sorts the rows by their experts, the second
-quantizes the activations in that order, the third multiplies. Weighted sums of rows (csrc/weighted_sum_op.h) are one.
+Products (csrc/kernels/small_batch_experts_op.h) enter a graph as three of them: the first sorts the rows by their experts, the second
+quantizes the activations in that order, the third multiplies. Weighted sums of rows (csrc/kernels/weighted_sum_op.h) are one.
 """
 
 from libc.stdint cimport int64_t

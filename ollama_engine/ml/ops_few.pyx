@@ -1,4 +1,4 @@
-"""Products of weights with few rows of activations, by kernels of our own (csrc/few_rows.h).
+"""Products of weights with few rows of activations, by kernels of our own (csrc/kernels/small_batch.h).
 
 They enter a graph as two custom operations of ggml's, which only its CPU backend runs: the first brings the
 activations into the form that kernels take (for quantized weights it quantizes them), the second multiplies.

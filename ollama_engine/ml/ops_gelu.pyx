@@ -1,4 +1,4 @@
-"""The exact form of GELU by a kernel of our own (csrc/gelu.h), where it is computed on the CPU.
+"""The exact form of GELU by a kernel of our own (csrc/kernels/gelu.h), where it is computed on the CPU.
 
 It enters a graph as a custom operation of ggml's, which only its CPU backend runs.
 """
@@ -8,7 +8,7 @@ from ollama_engine.ml.operands cimport dense_f32
 from ollama_engine.ml.tensor cimport Graph, Tensor, alive, graph_of, wrap
 
 
-cdef extern from "gelu.h" nogil:
+cdef extern from "kernels/gelu.h" nogil:
     void oe_gelu_op(lib.ggml_tensor *dst, int ith, int nth, void *unused) noexcept
 
 

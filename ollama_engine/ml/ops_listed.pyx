@@ -1,4 +1,4 @@
-"""Attention of few rows over the cells listed for each, by kernels of our own (csrc/attention.h).
+"""Attention of few rows over the cells listed for each, by kernels of our own (csrc/kernels/attention.h).
 
 It enters a graph as custom operations of ggml's, which only its CPU backend runs: one cuts the lists into pieces, for
 all layers that read them, and one for each layer attends.

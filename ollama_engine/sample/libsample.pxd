@@ -1,8 +1,8 @@
-# csrc/row_kernels.h and sample.h, in header order.
+# csrc/sample/logit_kernels.h and sample.h, in header order.
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
 
-cdef extern from "row_kernels.h" nogil:
+cdef extern from "sample/logit_kernels.h" nogil:
     ctypedef enum oe_row_set:
         OE_ROWS_SCALAR
         OE_ROW_SETS
@@ -14,7 +14,7 @@ cdef extern from "row_kernels.h" nogil:
     const char *oe_row_set_name(oe_row_set set) noexcept
 
 
-cdef extern from "sample.h" nogil:
+cdef extern from "sample/sample.h" nogil:
     const int32_t OE_SAMPLE_MAX_VOCAB
 
     ctypedef enum oe_sample_status:

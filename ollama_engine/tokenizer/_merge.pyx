@@ -17,19 +17,19 @@ logger = logging.getLogger(__name__)
 cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
 
-cdef extern from "id_list.h" nogil:
+cdef extern from "tokenizer/id_list.h" nogil:
     ctypedef struct oe_id_list:
         int32_t *ids
         size_t size
         size_t dropped
         uint8_t dropped_byte
 
-cdef extern from "pair_merge.h" nogil:
+cdef extern from "tokenizer/pair_merge.h" nogil:
     ctypedef struct oe_scratch:
         pass
     void oe_scratch_free(oe_scratch *scratch)
 
-cdef extern from "bpe.h" nogil:
+cdef extern from "tokenizer/bpe.h" nogil:
     ctypedef struct oe_bpe:
         int32_t unknown
     int oe_bpe_init(oe_bpe *bpe, int32_t n_vocab, uint32_t n_merges, int byte_level)
@@ -45,7 +45,7 @@ cdef extern from "bpe.h" nogil:
     int oe_bpe_encode(const oe_bpe *bpe, oe_scratch *scratch, const char *piece, size_t size, int whole,
                       oe_id_list *ids)
 
-cdef extern from "charsmap.h" nogil:
+cdef extern from "tokenizer/charsmap.h" nogil:
     ctypedef struct oe_charsmap:
         const uint32_t *units
         size_t n_units
@@ -56,7 +56,7 @@ cdef extern from "charsmap.h" nogil:
         size_t size
     int oe_charsmap_apply(const oe_charsmap *table, const char *text, size_t size, oe_buffer *out)
 
-cdef extern from "spm.h" nogil:
+cdef extern from "tokenizer/spm.h" nogil:
     ctypedef struct oe_spm:
         int32_t bytes[256]
         int32_t unknown
@@ -65,7 +65,7 @@ cdef extern from "spm.h" nogil:
     int oe_spm_put_piece(oe_spm *spm, const char *text, uint32_t length, int32_t id, uint32_t rank, int unused)
     int oe_spm_encode(const oe_spm *spm, oe_scratch *scratch, const char *text, size_t size, oe_id_list *ids)
 
-cdef extern from "text_trie.h" nogil:
+cdef extern from "tokenizer/text_trie.h" nogil:
     ctypedef struct oe_text_trie:
         pass
     ctypedef struct oe_trie_match:
@@ -77,7 +77,7 @@ cdef extern from "text_trie.h" nogil:
     int oe_text_trie_put(oe_text_trie *trie, const char *key, size_t length, int32_t id)
     int oe_text_trie_next(const oe_text_trie *trie, const char *text, size_t size, size_t start, oe_trie_match *match)
 
-cdef extern from "unigram.h" nogil:
+cdef extern from "tokenizer/unigram.h" nogil:
     ctypedef struct oe_unigram:
         double unknown_score
         int32_t bytes[256]
@@ -176,7 +176,7 @@ cdef int take(list texts, Py_ssize_t first, oe_bpe_text *batch, list kept) excep
 cdef class BpeMerger:
     """Byte-pair encoding over `tokens` (id order) and `merges` (rank order, "left right").
 
-    `plain[id]` is nonzero for tokens that text may become without merging. See csrc/bpe.h for the two flavours.
+    `plain[id]` is nonzero for tokens that text may become without merging. See csrc/tokenizer/bpe.h for the two flavours.
     `unknown` (an id or -1) stands for a character that the raw flavour can spell neither as a token nor in bytes.
     Raises ModelFormatError for a merge without two parts, MemoryError.
     """
@@ -329,7 +329,7 @@ cdef class UnigramSearch:
 
 
 cdef class CharsMapper:
-    """Replaces the keys of a double array `units` by `texts`, which a zero byte ends. See csrc/charsmap.h."""
+    """Replaces the keys of a double array `units` by `texts`, which a zero byte ends. See csrc/tokenizer/charsmap.h."""
 
     cdef oe_charsmap table
     cdef const uint32_t[::1] units

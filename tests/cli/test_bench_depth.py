@@ -12,7 +12,7 @@ from ollama_engine.cli.bench.parts import measure_depths
 from ollama_engine.cli.bench.plan import Plan
 from ollama_engine.config import EngineConfig
 from ollama_engine.input import Batch
-from ollama_engine.runner.loading import Loaded, load
+from ollama_engine.runner.load.loading import Loaded, load
 from tests.tiny import write_tiny_llama
 
 
@@ -80,7 +80,7 @@ def test_a_window_that_has_moved_on_is_computed_again(tmp_path, monkeypatch: pyt
     with closing(load(path, config)) as loaded:
         run = loaded.executor.run
         monkeypatch.setattr(
-            "ollama_engine.runner.executor.Executor.run",
+            "ollama_engine.runner.load.executor.Executor.run",
             lambda _, batch: (begun.append(int(batch.positions[0])), run(batch)),
         )
         measure_depths(loaded, Plan(1900, 1, 2, warmup=False, depths=(100,)), lambda text: None)

@@ -11,7 +11,7 @@ from ollama_engine.cli.answer import Answerer
 from ollama_engine.cli.errors import Flags
 from ollama_engine.cli.interactive import HINT, Conversation, set_here
 from ollama_engine.errors import ContextOverflowError, Option
-from ollama_engine.runner.terms import Terms
+from ollama_engine.runner.request.options import Terms
 from ollama_engine.sample import SamplingParams
 from tests.cli.program import LETTERS, Terminal
 

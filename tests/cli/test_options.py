@@ -14,7 +14,7 @@ from ollama_engine import demo
 from ollama_engine.cli.options import add_options, build, model_path, options_of
 from ollama_engine.config import EngineConfig
 from ollama_engine.errors import ConfigError
-from ollama_engine.runner.terms import Terms
+from ollama_engine.runner.request.options import Terms
 from ollama_engine.sample import SamplingParams
 
 CASES: list[tuple[type, list[str], dict[str, Any]]] = [

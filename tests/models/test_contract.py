@@ -12,7 +12,7 @@ from ollama_engine import Engine, SamplingParams
 from ollama_engine.input import Batch
 from ollama_engine.kvcache import make_null_cache
 from ollama_engine.models import Embeds
-from ollama_engine.runner.executor import Executor
+from ollama_engine.runner.load.executor import Executor
 from tests.models.cases import difference
 from tests.models.variants import (
     CPU,

@@ -13,8 +13,8 @@ import pytest
 
 from bench.peer_tools import has_tool, tool
 from ollama_engine.config import EngineConfig
-from ollama_engine.runner.loading import load as load_model
-from ollama_engine.runner.perplexity import Perplexity, chunk_logprobs, chunks, scored_from
+from ollama_engine.evaluate.perplexity import Perplexity, chunk_logprobs, chunks, scored_from
+from ollama_engine.runner.load.loading import load as load_model
 from tests.convert.quant.golden import tensor_hash
 from tests.convert.quant.make_goldens import quantize
 from tests.models import peer_cases

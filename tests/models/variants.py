@@ -23,8 +23,8 @@ from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.weights import Weights
 from ollama_engine.models import architectures, model_class
-from ollama_engine.runner.executor import Executor
-from ollama_engine.runner.loading import Loaded, load
+from ollama_engine.runner.load.executor import Executor
+from ollama_engine.runner.load.loading import Loaded, load
 from tests.models import families
 from tests.tiny import write_tiny_llama
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ollama_engine.input import Batch
-from ollama_engine.runner.loading import Loaded
-from ollama_engine.runner.overflow import plan_shift
+from ollama_engine.runner.load.loading import Loaded
+from ollama_engine.runner.schedule.overflow import plan_shift
 
 
 @dataclass(frozen=True)

@@ -15,15 +15,15 @@ from ollama_engine.errors import ContextOverflowError
 from ollama_engine.kvcache import CausalCache, CompositeCache
 from ollama_engine.kvcache.cells import Cells
 from ollama_engine.kvcache.masked import MaskedHistory
-from ollama_engine.runner import loading
-from ollama_engine.runner.core import Core
-from ollama_engine.runner.histories import Histories
-from ollama_engine.runner.intake import new_generation, new_scoring
-from ollama_engine.runner.loading import Loaded
-from ollama_engine.runner.monitor import Monitor
-from ollama_engine.runner.request import Chunk, Event, Ticket
-from ollama_engine.runner.sequence import Generation, Scoring, Sequence
-from ollama_engine.runner.terms import OnOverflow, Terms
+from ollama_engine.runner.core.engine_core import Core
+from ollama_engine.runner.core.input_processor import new_generation, new_scoring
+from ollama_engine.runner.load import loading
+from ollama_engine.runner.load.loading import Loaded
+from ollama_engine.runner.observe.monitor import Monitor
+from ollama_engine.runner.prefix.prefix_cache import Histories
+from ollama_engine.runner.request.options import OnOverflow, Terms
+from ollama_engine.runner.request.request import Chunk, Event, Ticket
+from ollama_engine.runner.schedule.sequence import Generation, Scoring, Sequence
 from ollama_engine.sample import SamplingParams
 
 MOST_STEPS = 3000

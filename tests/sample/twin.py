@@ -1,4 +1,4 @@
-"""The sampler once more, in plain numpy and whole sorts: what csrc/sample.c has to agree with, token for token."""
+"""The sampler once more, in plain numpy and whole sorts: what csrc/sample/sample.c has to agree with, token for token."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def adjusted(logits: FloatRow, params: SamplingParams, history: Sequence[int]) -
 def weights(
     x: FloatRow, best: np.float32, inv_temperature: np.float32
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
-    """The ranks and fixed-point weights that csrc/dist.h defines."""
+    """The ranks and fixed-point weights that csrc/sample/dist.h defines."""
     with np.errstate(over="ignore"):
         d = np.clip((best - x) * inv_temperature, F32(0), F32(31.99))
     magic = F32(12582912.0)

@@ -25,7 +25,7 @@ from ollama_engine.config import DEFAULT_NUM_CTX, EngineConfig
 from ollama_engine.errors import ConfigError
 from ollama_engine.ml.gguf import GGUFFile
 from ollama_engine.ml.metadata import Metadata
-from ollama_engine.runner.loading import load
+from ollama_engine.runner.load.loading import load
 
 __all__ = ["add_arguments", "main"]
 

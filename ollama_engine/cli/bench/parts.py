@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable
 
 from ollama_engine.cli.bench.plan import Plan
+from ollama_engine.evaluate.measure import decode_seconds, prefill_seconds, random_tokens
 from ollama_engine.input import Batch
 from ollama_engine.kvcache import Cache
-from ollama_engine.runner.executor import Executor
-from ollama_engine.runner.loading import Loaded
-from ollama_engine.runner.measure import decode_seconds, prefill_seconds, random_tokens
+from ollama_engine.runner.load.executor import Executor
+from ollama_engine.runner.load.loading import Loaded
 
 __all__ = ["Samples", "Show", "measure_depths", "measure_parts"]
 

@@ -14,7 +14,7 @@ from ollama_engine import __version__
 from ollama_engine.cli.bench.parts import Samples
 from ollama_engine.cli.bench.plan import Plan
 from ollama_engine.ml.device import ggml_version
-from ollama_engine.runner.loading import Loaded
+from ollama_engine.runner.load.loading import Loaded
 
 __all__ = ["conditions", "medians", "peak_rss_bytes", "rows"]
 

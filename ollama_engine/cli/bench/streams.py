@@ -18,8 +18,8 @@ from ollama_engine.cli.bench.parts import Samples, Show
 from ollama_engine.cli.bench.plan import Plan
 from ollama_engine.engine import Engine
 from ollama_engine.errors import ComputeError
-from ollama_engine.runner.measure import random_tokens
-from ollama_engine.runner.stream import Stream
+from ollama_engine.evaluate.measure import random_tokens
+from ollama_engine.runner.request.stream import Stream
 from ollama_engine.sample import SamplingParams
 
 __all__ = ["Arrival", "Speeds", "measure_streams", "speeds_of"]

@@ -1,4 +1,0 @@
-/* The kernels of few_rows_avx2.c with VPDPBUSD. Compiled with AVX2 and AVX-VNNI switched on; called where the CPU has
- * them, as Intel's without AVX-512 do since 2021. */
-#define OE_FEW_VNNI
-#include "few_rows_avx2.c"

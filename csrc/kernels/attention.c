@@ -1,0 +1,41 @@
+#include "kernels/attention.h"
+
+#include <stdbool.h>
+
+#include "base/cpu.h"
+#include "base/simd16.h"
+
+#define LEAST 256 /* cells of a piece: to begin and join one costs as much as some ten cells */
+
+int64_t oe_attention_partial(int64_t value_dim) {
+    return 2 * OE_LANES + (value_dim + OE_LANES - 1) / OE_LANES * OE_LANES;
+}
+
+int64_t oe_attention_pieces(int64_t n) {
+    const int64_t pieces = (n + LEAST - 1) / LEAST;
+    return pieces < 1 ? 1 : pieces < OE_PIECES ? pieces : OE_PIECES;
+}
+
+int64_t oe_attention_piece_begin(int64_t n, int64_t i) {
+    const int64_t pieces = oe_attention_pieces(n);
+    return i == pieces ? n : n * i / pieces / OE_LANES * OE_LANES;
+}
+
+static bool cpu_has(oe_attention_isa isa) {
+    switch (isa) {
+    case OE_ATTENTION_AVX2: return oe_cpu_has_avx2_fma_f16c();
+    case OE_ATTENTION_AVX512: return oe_cpu_has_avx512();
+    default: return isa == OE_ATTENTION_SCALAR;
+    }
+}
+
+const oe_attention_kernel *oe_attention_kernel_find(oe_attention_type type, oe_attention_isa isa) {
+    static const oe_attention_kernel *const kernels[OE_ATTENTION_ISAS] = {
+        [OE_ATTENTION_SCALAR] = oe_attention_scalar,
+#if defined(__x86_64__)
+        [OE_ATTENTION_AVX2] = oe_attention_avx2,
+        [OE_ATTENTION_AVX512] = oe_attention_avx512,
+#endif
+    };
+    return cpu_has(isa) ? &kernels[isa][type] : NULL;
+}

@@ -1,0 +1,321 @@
+/* Compiled once for each instruction set; OE_ATTENTION_KERNELS is the name of its table. */
+#include "kernels/attention.h"
+
+#include <stdbool.h>
+
+#include "base/simd16.h"
+
+#define TILE 64 /* cells whose scores are kept: their keys and values of one head fit the first cache */
+#define HEADS 8 /* query heads that are taken together, at most */
+
+/* Sums that are held in registers. */
+#if defined(__AVX512F__)
+#define SUMS 16
+#elif defined(__AVX2__)
+#define SUMS 4
+#else
+#define SUMS 1
+#endif
+
+_Static_assert(TILE % OE_LANES == 0, "scores of a tile are whole vectors");
+_Static_assert(TILE % SUMS == 0, "cells that are taken together do not reach beyond a tile");
+_Static_assert(OE_PIECES == OE_LANES, "the pieces of a row are joined in one vector");
+
+#define Q8_0_BLOCK 32
+#define Q8_0_BYTES 34
+
+/* A partial result: what has been subtracted from the scores, in all lanes; sums of exp(score - max), to be added up;
+ * sums of exp(score - max) * value. */
+#define MAX_AT 0
+#define SUM_AT OE_LANES
+#define VALUES_AT (2 * OE_LANES)
+
+/* -- reading cells ------------------------------------------------------------------------------------------------- */
+
+INLINE size_t bytes_of(const int type) { return type == OE_ATTENTION_F32 ? 4 : 2; }
+
+/* The 16 numbers from i on, which is a multiple of 16. */
+INLINE lanes load_whole(const int type, const char *cell, int64_t i) {
+    if (type == OE_ATTENTION_F32) {
+        return lanes_load((const float *)(const void *)cell + i);
+    }
+    if (type == OE_ATTENTION_F16) {
+        return lanes_from_f16(cell + 2 * i);
+    }
+    if (type == OE_ATTENTION_BF16) {
+        return lanes_from_bf16(cell + 2 * i);
+    }
+    const char *block = cell + i / Q8_0_BLOCK * Q8_0_BYTES;
+    uint16_t scale;
+    memcpy(&scale, block, sizeof scale);
+    return lanes_mul(lanes_set(oe_f16_to_f32(scale)), lanes_from_i8(block + 2 + i % Q8_0_BLOCK));
+}
+
+/* The same where only `count` are left, unless that is 0 and all are there; those that are not are 0. */
+INLINE lanes load(const int type, const char *cell, int64_t i, int64_t count) {
+    if (count == 0) {
+        return load_whole(type, cell, i);
+    }
+    char rest[OE_LANES * sizeof(float)] = {0};
+    memcpy(rest, cell + (size_t)i * bytes_of(type), (size_t)count * bytes_of(type));
+    return load_whole(type, rest, 0);
+}
+
+INLINE const char *cell_of(const oe_attention_side *side, int32_t cell) {
+    return side->data + side->cell * (size_t)cell;
+}
+
+INLINE void prefetch(const oe_attention_side *side, int32_t cell) {
+    const char *at = cell_of(side, cell);
+    for (int64_t i = 0; i < side->dim; i += 32) { /* a cache line of 16-bit numbers */
+        __builtin_prefetch(at + 2 * i);
+    }
+}
+
+/* -- scores -------------------------------------------------------------------------------------------------------- */
+
+/* 16 of the numbers of some cells with those of some heads. */
+INLINE void add_products(const int type, const int heads, const int cells, const float *const *query,
+                         const char *const *key, int64_t i, int64_t count, lanes *sum) {
+    lanes q[HEADS];
+#pragma GCC unroll 8
+    for (int h = 0; h < heads; h++) {
+        q[h] = load(OE_ATTENTION_F32, (const char *)query[h], i, count);
+    }
+#pragma GCC unroll 16
+    for (int c = 0; c < cells; c++) {
+        const lanes k = load(type, key[c], i, count);
+#pragma GCC unroll 8
+        for (int h = 0; h < heads; h++) {
+            sum[h * cells + c] = lanes_fma(q[h], k, sum[h * cells + c]);
+        }
+    }
+}
+
+INLINE void sum_up(const lanes *sum, float *to) {
+#if defined(__AVX512F__)
+    lanes_sums(sum, to);
+#else
+    for (int i = 0; i < SUMS; i++) {
+        to[i] = lanes_sum(sum[i]);
+    }
+#endif
+}
+
+/* score[h][c] = query h times the key of cell c; `heads` times the cells that are taken together is SUMS. */
+INLINE void score_cells(const int type, const int heads, const oe_attention_piece *p, const float *const *query,
+                        const int32_t *cell, int64_t n, float (*score)[TILE]) {
+    enum { MOST = SUMS };
+    const int cells = SUMS / heads;
+    for (int64_t first = 0; first < n; first += cells) {
+        const char *key[MOST];
+        lanes sum[MOST];
+        float got[MOST];
+#pragma GCC unroll 16
+        for (int c = 0; c < cells; c++) {
+            const int32_t at = cell[first + c < n ? first + c : n - 1]; /* beyond the last one: nobody looks at it */
+            key[c] = cell_of(&p->keys, at);
+            prefetch(&p->values, at);
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < SUMS; i++) {
+            sum[i] = lanes_set(0.0f);
+        }
+        const int64_t whole = p->keys.dim / OE_LANES * OE_LANES;
+        for (int64_t i = 0; i < whole; i += OE_LANES) {
+            add_products(type, heads, cells, query, key, i, 0, sum);
+        }
+        if (whole < p->keys.dim) {
+            add_products(type, heads, cells, query, key, whole, p->keys.dim - whole, sum);
+        }
+        sum_up(sum, got);
+#pragma GCC unroll 8
+        for (int h = 0; h < heads; h++) {
+            memcpy(&score[h][first], got + h * cells, (size_t)cells * sizeof *got);
+        }
+    }
+}
+
+/* -- softmax ------------------------------------------------------------------------------------------------------- */
+
+INLINE lanes scaled(const oe_attention_piece *p, lanes score) {
+    if (p->cap == 0.0f) {
+        return lanes_mul(score, lanes_set(p->scale));
+    }
+    return lanes_mul(lanes_tanh(lanes_mul(score, lanes_set(p->scale / p->cap))), lanes_set(p->cap));
+}
+
+INLINE void fill(float *to, int64_t from, int64_t end, float value) {
+    for (int64_t i = from; i < end; i++) {
+        to[i] = value;
+    }
+}
+
+/* Scores become exp(score - max), with those of the tile counted in. Returns exp(max before - max). */
+INLINE float weigh(const oe_attention_piece *p, float *score, int64_t n, float *partial) {
+    const int64_t whole = (n + OE_LANES - 1) / OE_LANES * OE_LANES;
+    const lanes before = lanes_load(partial + MAX_AT);
+    lanes most = before, sum = lanes_load(partial + SUM_AT);
+    fill(score, n, whole, 0.0f);
+    for (int64_t i = 0; i < whole; i += OE_LANES) {
+        lanes_store(score + i, scaled(p, lanes_load(score + i)));
+    }
+    fill(score, n, whole, -INFINITY); /* now: a cap or a negative scale would make another number of it */
+    for (int64_t i = 0; i < whole; i += OE_LANES) {
+        most = lanes_max(most, lanes_load(score + i));
+    }
+    most = lanes_set(lanes_largest(most));
+    const lanes shrink = lanes_exp(lanes_sub(before, most));
+    sum = lanes_mul(sum, shrink);
+    for (int64_t i = 0; i < whole; i += OE_LANES) {
+        const lanes weight = lanes_exp(lanes_sub(lanes_load(score + i), most));
+        lanes_store(score + i, weight);
+        sum = lanes_add(sum, weight);
+    }
+    float factor[OE_LANES];
+    lanes_store(factor, shrink);
+    lanes_store(partial + MAX_AT, most);
+    lanes_store(partial + SUM_AT, sum);
+    return factor[0];
+}
+
+/* -- values -------------------------------------------------------------------------------------------------------- */
+
+/* The numbers from `from` on of the values, `vectors` times 16 of them, or, unless `count` is 0, only as many. */
+INLINE void add_values(const int type, const int heads, const int vectors, const oe_attention_piece *p,
+                       const int32_t *cell, int64_t n, float (*weight)[TILE], const float *shrink, int64_t from,
+                       int64_t count, float *partial, int64_t stride) {
+    enum { MOST = SUMS };
+    lanes sum[MOST];
+#pragma GCC unroll 16
+    for (int i = 0; i < heads * vectors; i++) {
+        const float *at = partial + i / vectors * stride + VALUES_AT + from + i % vectors * OE_LANES;
+        sum[i] = lanes_mul(lanes_load(at), lanes_set(shrink[i / vectors]));
+    }
+    for (int64_t c = 0; c < n; c++) {
+        const char *value = cell_of(&p->values, cell[c]);
+#pragma GCC unroll 16
+        for (int j = 0; j < vectors; j++) {
+            const lanes v = load(type, value, from + j * OE_LANES, count);
+#pragma GCC unroll 8
+            for (int h = 0; h < heads; h++) {
+                sum[h * vectors + j] = lanes_fma(lanes_set(weight[h][c]), v, sum[h * vectors + j]);
+            }
+        }
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < heads * vectors; i++) {
+        lanes_store(partial + i / vectors * stride + VALUES_AT + from + i % vectors * OE_LANES, sum[i]);
+    }
+}
+
+INLINE void mix_values(const int type, const int heads, const oe_attention_piece *p, const int32_t *cell, int64_t n,
+                       float (*weight)[TILE], const float *shrink, float *partial, int64_t stride) {
+    const int most = SUMS / heads < 4 ? SUMS / heads : 4;
+    int64_t from = 0;
+    for (; from + most * OE_LANES <= p->values.dim; from += most * OE_LANES) {
+        add_values(type, heads, most, p, cell, n, weight, shrink, from, 0, partial, stride);
+    }
+    for (; from + OE_LANES <= p->values.dim; from += OE_LANES) {
+        add_values(type, heads, 1, p, cell, n, weight, shrink, from, 0, partial, stride);
+    }
+    if (from < p->values.dim) {
+        add_values(type, heads, 1, p, cell, n, weight, shrink, from, p->values.dim - from, partial, stride);
+    }
+}
+
+/* -- a piece ------------------------------------------------------------------------------------------------------- */
+
+INLINE void attend_tile(const int type, const int heads, const oe_attention_piece *p, int64_t head, int64_t first) {
+    const int64_t n = p->n - first < TILE ? p->n - first : TILE, stride = oe_attention_partial(p->values.dim);
+    const int32_t *cell = p->cells + first;
+    float *partial = p->partial + head * stride;
+    float score[HEADS][TILE], shrink[HEADS];
+    const float *query[HEADS];
+    for (int h = 0; h < heads; h++) {
+        query[h] = (const float *)(const void *)(p->query + (size_t)(head + h) * p->query_head);
+    }
+    score_cells(type, heads, p, query, cell, n, score);
+    for (int h = 0; h < heads; h++) {
+        shrink[h] = weigh(p, score[h], n, partial + h * stride);
+    }
+    for (int64_t c = first + TILE; c < p->n && c < first + 2 * TILE; c++) {
+        prefetch(&p->keys, p->cells[c]);
+    }
+    mix_values(type, heads, p, cell, n, score, shrink, partial, stride);
+}
+
+INLINE void attend(const int type, const oe_attention_piece *p) {
+    const int64_t stride = oe_attention_partial(p->values.dim);
+    for (int64_t h = 0; h < p->group; h++) {
+        float *partial = p->partial + h * stride;
+        memset(partial, 0, (size_t)stride * sizeof *partial);
+        lanes_store(partial + MAX_AT, lanes_set(-INFINITY));
+    }
+    for (int64_t first = 0; first < p->n; first += TILE) {
+        int64_t head = 0;
+#if SUMS >= 8
+        for (; head + 8 <= p->group; head += 8) {
+            attend_tile(type, 8, p, head, first);
+        }
+#endif
+#if SUMS >= 4
+        for (; head + 4 <= p->group; head += 4) {
+            attend_tile(type, 4, p, head, first);
+        }
+        for (; head + 2 <= p->group; head += 2) {
+            attend_tile(type, 2, p, head, first);
+        }
+#endif
+        for (; head < p->group; head++) {
+            attend_tile(type, 1, p, head, first);
+        }
+    }
+}
+
+static void attend_f32(const oe_attention_piece *piece) { attend(OE_ATTENTION_F32, piece); }
+
+static void attend_f16(const oe_attention_piece *piece) { attend(OE_ATTENTION_F16, piece); }
+
+static void attend_bf16(const oe_attention_piece *piece) { attend(OE_ATTENTION_BF16, piece); }
+
+static void attend_q8_0(const oe_attention_piece *piece) { attend(OE_ATTENTION_Q8_0, piece); }
+
+/* -- the pieces of a row ------------------------------------------------------------------------------------------- */
+
+static void join(const float *partial, int64_t stride, int64_t n, const float *sink, int64_t dim, float *out) {
+    float factor[OE_PIECES], most = sink ? *sink : -INFINITY, total = 0.0f;
+    for (int64_t i = 0; i < n; i++) {
+        const float max = partial[i * stride + MAX_AT];
+        most = most > max ? most : max;
+        factor[i] = max;
+    }
+    for (int64_t i = n; i < OE_PIECES; i++) {
+        factor[i] = most;
+    }
+    lanes_store(factor, lanes_exp(lanes_sub(lanes_load(factor), lanes_set(most))));
+    for (int64_t i = 0; i < n; i++) {
+        total += factor[i] * lanes_sum(lanes_load(partial + i * stride + SUM_AT));
+    }
+    if (sink) {
+        float weight[OE_LANES];
+        lanes_store(weight, lanes_exp(lanes_set(*sink - most)));
+        total += weight[0];
+    }
+    for (int64_t from = 0; from < dim; from += OE_LANES) {
+        float last[OE_LANES];
+        lanes sum = lanes_set(0.0f);
+        for (int64_t i = 0; i < n; i++) {
+            sum = lanes_fma(lanes_set(factor[i]), lanes_load(partial + i * stride + VALUES_AT + from), sum);
+        }
+        lanes_store(last, lanes_div(sum, lanes_set(total)));
+        memcpy(out + from, last, (size_t)(dim - from < OE_LANES ? dim - from : OE_LANES) * sizeof *out);
+    }
+}
+
+const oe_attention_kernel OE_ATTENTION_KERNELS[OE_ATTENTION_TYPES] = {
+    [OE_ATTENTION_F32] = {attend_f32, join},
+    [OE_ATTENTION_F16] = {attend_f16, join},
+    [OE_ATTENTION_BF16] = {attend_bf16, join},
+    [OE_ATTENTION_Q8_0] = {attend_q8_0, join},
+};

@@ -1,0 +1,165 @@
+#include "kernels/small_batch_experts_op.h"
+
+#include <stdbool.h>
+
+#include "kernels/small_batch_quads.h"
+#include "ggml.h"
+#include "threads/chunk_counter.h"
+
+/* -- the plan: which routes go to which expert --------------------------------------------------------------------- */
+
+typedef struct run { /* places first .. first + routes - 1 of the sorted routes go to one expert */
+    int32_t expert, first, routes;
+} run;
+
+typedef struct plan { /* where its parts lie in a tensor for so many routes */
+    int32_t *n_runs;
+    run *runs;
+    int32_t *run_of;  /* by route */
+    int32_t *place;   /* by route: where it is among the sorted ones */
+    int32_t *sorted;  /* by place: the route */
+    int32_t *counted; /* by expert: its routes, while the plan is made */
+} plan;
+
+int64_t oe_experts_plan_size(int64_t routes, int64_t experts) { return 1 + 6 * routes + experts; }
+
+static plan plan_in(const struct ggml_tensor *t, int64_t routes) {
+    int32_t *numbers = t->data;
+    return (plan){
+        .n_runs = numbers,
+        .runs = (run *)(numbers + 1),
+        .run_of = numbers + 1 + 3 * routes,
+        .place = numbers + 1 + 4 * routes,
+        .sorted = numbers + 1 + 5 * routes,
+        .counted = numbers + 1 + 6 * routes,
+    };
+}
+
+/* Ids are checked before a graph is computed; who changes them after that gets a wrong expert, and no other memory. */
+static int32_t expert_of(const struct ggml_tensor *ids, int64_t route, int64_t experts) {
+    const int64_t slot = route % ids->ne[0], token = route / ids->ne[0];
+    const int32_t id = *(const int32_t *)((const char *)ids->data + slot * (int64_t)sizeof id +
+                                          (size_t)token * ids->nb[1]);
+    return id < 0 ? 0 : id < experts ? id : (int32_t)experts - 1;
+}
+
+/* Turns the counts of all experts into runs, and each count into the number of its run. */
+static void make_runs(plan p, int64_t experts) {
+    int32_t first = 0;
+    *p.n_runs = 0;
+    for (int64_t e = 0; e < experts; e++) {
+        if (p.counted[e]) {
+            p.runs[*p.n_runs] = (run){(int32_t)e, first, 0};
+            first += p.counted[e];
+            p.counted[e] = (*p.n_runs)++;
+        }
+    }
+}
+
+void oe_experts_plan_op(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+    const struct ggml_tensor *ids = dst->src[0];
+    const int64_t routes = ids->ne[0] * ids->ne[1], experts = (int64_t)(intptr_t)userdata;
+    const plan p = plan_in(dst, routes);
+    (void)nth;
+    if (ith != 0) {
+        return;
+    }
+    memset(p.counted, 0, (size_t)experts * sizeof *p.counted);
+    for (int64_t r = 0; r < routes; r++) {
+        p.run_of[r] = expert_of(ids, r, experts);
+        p.counted[p.run_of[r]]++;
+    }
+    make_runs(p, experts);
+    for (int64_t r = 0; r < routes; r++) {
+        p.run_of[r] = p.counted[p.run_of[r]];
+        run *mine = &p.runs[p.run_of[r]];
+        p.place[r] = mine->first + mine->routes++;
+        p.sorted[p.place[r]] = (int32_t)r;
+    }
+}
+
+/* -- activations: those of a run lie together, as kernels take the rows of one product ----------------------------- */
+
+static int64_t acts_bytes(const oe_few_kernel *kernel, int64_t k, int64_t routes) {
+    return oe_quads_of(kernel, k) * routes * (int64_t)oe_quad_bytes(kernel);
+}
+
+int64_t oe_experts_acts_size(const oe_few_kernel *kernel, int64_t k, int64_t routes) {
+    return acts_bytes(kernel, k, routes) + 2 * OE_CACHE_LINE;
+}
+
+static oe_taken *taken_groups(const oe_few_kernel *kernel, const struct ggml_tensor *acts, int64_t k, int64_t routes) {
+    return oe_taken_behind(acts->data, acts_bytes(kernel, k, routes));
+}
+
+static size_t acts_of(const oe_few_kernel *kernel, int64_t k, run of) {
+    return (size_t)(of.first * oe_quads_of(kernel, k)) * oe_quad_bytes(kernel);
+}
+
+/* Whether a run is for multiply_one, which takes blocks by fours: the rest of a four costs as much as several. */
+static bool is_alone(const oe_few_kernel *kernel, int64_t k, run of) {
+    const int64_t blocks = k / kernel->block;
+    return of.routes == 1 && kernel->multiply_one && blocks % OE_QUAD == 0;
+}
+
+void oe_experts_quantize_op(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+    const oe_few_kernel *kernel = userdata;
+    const struct ggml_tensor *x = dst->src[0], *ids = dst->src[1];
+    const int64_t k = x->ne[0], used = ids->ne[0], quads = oe_quads_of(kernel, k), all = quads * x->ne[1] * x->ne[2];
+    const plan p = plan_in(dst->src[2], used * ids->ne[1]);
+    if (ith == 0) {
+        atomic_init(taken_groups(kernel, dst, k, used * ids->ne[1]), 0);
+    }
+    for (int64_t i = all * ith / nth; i < all * (ith + 1) / nth; i++) {
+        const int64_t quad = i % quads, row = i / quads % x->ne[1], token = i / quads / x->ne[1];
+        const char *values = (const char *)x->data + (size_t)row * x->nb[1] + (size_t)token * x->nb[2];
+        const int64_t block = quad * OE_QUAD;
+        oe_quad rounded;
+        oe_quad_quantize(kernel, (const float *)values + block * kernel->block, k / kernel->block - block, &rounded);
+        for (int64_t route = token * used + row; route < (token + 1) * used; route += x->ne[1]) {
+            const run mine = p.runs[p.run_of[route]];
+            const int64_t at = quad * mine.routes + p.place[route] - mine.first;
+            char *to = (char *)dst->data + acts_of(kernel, k, mine) + (size_t)at * oe_quad_bytes(kernel);
+            oe_quad_store(kernel, &rounded, is_alone(kernel, k, mine), to);
+        }
+    }
+}
+
+/* -- products ------------------------------------------------------------------------------------------------------ */
+
+/* The product of one run; `out` has a row for each route. */
+static oe_few_product product_of(const oe_few_kernel *kernel, const struct ggml_tensor *dst, plan p, run of) {
+    const struct ggml_tensor *weights = dst->src[0], *acts = dst->src[1];
+    return (oe_few_product){
+        .weights = (const uint8_t *)weights->data + (size_t)of.expert * weights->nb[2],
+        .row_bytes = weights->nb[1],
+        .acts = (const char *)acts->data + acts_of(kernel, weights->ne[0], of),
+        .blocks = weights->ne[0] / kernel->block,
+        .m = dst->ne[0],
+        .rows = of.routes,
+        .out = dst->data,
+        .places = p.sorted + of.first,
+    };
+}
+
+void oe_experts_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+    const oe_few_kernel *kernel = userdata;
+    const int64_t k = dst->src[0]->ne[0], m = dst->ne[0], routes = dst->ne[1] * dst->ne[2];
+    const plan p = plan_in(dst->src[2], routes);
+    const int64_t groups = (m + OE_FEW_GROUP - 1) / OE_FEW_GROUP, parts = *p.n_runs * groups;
+    oe_taken *taken = taken_groups(kernel, dst->src[1], k, routes);
+    int64_t first, last;
+    (void)ith;
+    while (oe_take_share(taken, parts, nth, &first, &last)) {
+        for (int64_t end; first < last; first = end) { /* piece by piece, of one run each */
+            const int64_t begin = first / groups * groups;
+            end = last < begin + groups ? last : begin + groups;
+            const run mine = p.runs[first / groups];
+            const oe_few_product product = product_of(kernel, dst, p, mine);
+            const int64_t stop = (end - begin) * OE_FEW_GROUP;
+            (is_alone(kernel, k, mine) ? kernel->multiply_one : kernel->multiply)(
+                &product, (first - begin) * OE_FEW_GROUP, stop < m ? stop : m);
+        }
+    }
+    oe_leave_shares(taken, parts, nth);
+}

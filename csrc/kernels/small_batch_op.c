@@ -1,0 +1,68 @@
+#include "kernels/small_batch_op.h"
+
+#include <stdbool.h>
+
+#include "kernels/small_batch_quads.h"
+#include "ggml.h"
+#include "threads/chunk_counter.h"
+
+static int64_t acts_bytes(const oe_few_kernel *kernel, int64_t k, int64_t rows) {
+    return oe_quads_of(kernel, k) * rows * (int64_t)oe_quad_bytes(kernel);
+}
+
+/* Room to start with a cache line, and for the counter. */
+int64_t oe_few_acts_size(const oe_few_kernel *kernel, int64_t k, int64_t rows) {
+    return acts_bytes(kernel, k, rows) + 3 * OE_CACHE_LINE;
+}
+
+/* ggml aligns to 32 bytes. Vectors of 64 should not lie in two lines of the cache. */
+static char *acts_of(const struct ggml_tensor *acts) {
+    return (char *)(((uintptr_t)acts->data + OE_CACHE_LINE - 1) / OE_CACHE_LINE * OE_CACHE_LINE);
+}
+
+/* Groups of weight rows that are taken. */
+static oe_taken *taken_groups(const oe_few_kernel *kernel, const struct ggml_tensor *acts, int64_t k, int64_t rows) {
+    return oe_taken_behind(acts_of(acts), acts_bytes(kernel, k, rows));
+}
+
+void oe_few_quantize_op(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+    const oe_few_kernel *kernel = userdata;
+    const struct ggml_tensor *x = dst->src[0];
+    const int64_t k = x->ne[0], rows = x->ne[1], all = oe_quads_of(kernel, k) * rows;
+    const bool alone = rows == 1 && kernel->multiply_one;
+    if (ith == 0) {
+        atomic_init(taken_groups(kernel, dst, k, rows), 0);
+    }
+    for (int64_t i = all * ith / nth; i < all * (ith + 1) / nth; i++) {
+        const char *row = (const char *)x->data + (size_t)(i % rows) * x->nb[1];
+        const int64_t block = i / rows * OE_QUAD;
+        oe_quad quad;
+        oe_quad_quantize(kernel, (const float *)row + block * kernel->block, k / kernel->block - block, &quad);
+        oe_quad_store(kernel, &quad, alone, acts_of(dst) + (size_t)i * oe_quad_bytes(kernel));
+    }
+}
+
+void oe_few_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+    const oe_few_kernel *kernel = userdata;
+    const struct ggml_tensor *weights = dst->src[0], *acts = dst->src[1];
+    const oe_few_product product = {
+        .weights = weights->data,
+        .row_bytes = weights->nb[1],
+        .acts = acts_of(acts),
+        .blocks = weights->ne[0] / kernel->block,
+        .m = dst->ne[0],
+        .rows = dst->ne[1],
+        .out = dst->data,
+    };
+    void (*const multiply)(const oe_few_product *p, int64_t first, int64_t last) =
+        product.rows == 1 && kernel->multiply_one ? kernel->multiply_one : kernel->multiply;
+    const int64_t groups = (product.m + OE_FEW_GROUP - 1) / OE_FEW_GROUP;
+    oe_taken *taken = taken_groups(kernel, acts, weights->ne[0], product.rows);
+    int64_t first, last;
+    (void)ith;
+    while (oe_take_share(taken, groups, nth, &first, &last)) {
+        const int64_t end = last * OE_FEW_GROUP;
+        multiply(&product, first * OE_FEW_GROUP, end < product.m ? end : product.m);
+    }
+    oe_leave_shares(taken, groups, nth);
+}

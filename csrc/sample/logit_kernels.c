@@ -1,0 +1,317 @@
+/* Compiled once for each instruction set; OE_ROW_KERNELS is the name of its table. */
+#include "sample/logit_kernels.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
+#define LANES 16 /* independent maxima, so that the compiler needs no leave to reorder float operations */
+
+static inline uint32_t float_bits(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+/* exp(-d) = 2^n * exp(r), |r| <= ln(2)/2, by the Taylor series to r^7 (remainder 6e-9). No branch, no library. */
+static inline float exp_minus(float d) {
+    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer in the low bits */
+    const float shifted = -d * 1.44269504f + magic;
+    const float n = shifted - magic;
+    const float r = (-d - n * 0.693359375f) - n * -2.12194440e-4f; /* ln 2 in two parts; the first times n is exact */
+    float p = 1.0f / 5040.0f;
+    p = p * r + 1.0f / 720.0f;
+    p = p * r + 1.0f / 120.0f;
+    p = p * r + 1.0f / 24.0f;
+    p = p * r + 1.0f / 6.0f;
+    p = p * r + 0.5f;
+    p = p * r + 1.0f;
+    p = p * r + 1.0f;
+    const uint32_t scale_bits = (float_bits(shifted) - float_bits(magic) + 127u) << 23;
+    float scale;
+    memcpy(&scale, &scale_bits, sizeof scale);
+    return p * scale;
+}
+
+/* round(e * 2^40) for 0 <= e <= 1: with 2^12 added, the last bit of the double is 2^-40. */
+static inline uint64_t fixed_point(float e) {
+    const double shifted = (double)e + 4096.0;
+    uint64_t bits;
+    memcpy(&bits, &shifted, sizeof bits);
+    return bits & (((uint64_t)1 << 52) - 1);
+}
+
+/* Block `b` of the row; a last one that is not full is padded with -inf, which has weight 0. */
+static inline const float *block_of(const float *x, int32_t n, int32_t b, float *padded) {
+    const int32_t start = b * OE_BLOCK;
+    if (n - start >= OE_BLOCK) {
+        return x + start;
+    }
+    for (int32_t j = 0; j < OE_BLOCK; j++) {
+        padded[j] = start + j < n ? x[start + j] : -INFINITY;
+    }
+    return padded;
+}
+
+/* Bit j is flag[j], each 0 or 1. */
+static inline uint64_t bits_of(const uint8_t *flag) {
+#if defined(__AVX512BW__)
+    const __m512i flags = _mm512_loadu_si512(flag);
+    return _mm512_test_epi8_mask(flags, flags);
+#else
+    uint64_t bits = 0;
+#if defined(__SSE2__)
+    for (int j = 0; j < OE_BLOCK; j += 16) {
+        const __m128i flags = _mm_loadu_si128((const __m128i *)(const void *)(flag + j));
+        bits |= (uint64_t)(uint32_t)_mm_movemask_epi8(_mm_slli_epi16(flags, 7)) << j;
+    }
+#elif __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    for (int j = 0; j < OE_BLOCK; j += 8) { /* byte i times 2^(56 - 7i) is bit 56 + i; no other product is there */
+        uint64_t flags;
+        memcpy(&flags, flag + j, sizeof flags);
+        bits |= (flags * 0x0102040810204080u >> 56) << j;
+    }
+#else
+    for (int j = 0; j < OE_BLOCK; j++) {
+        bits |= (uint64_t)flag[j] << j;
+    }
+#endif
+    return bits;
+#endif
+}
+
+/* -- one block ----------------------------------------------------------------------------------------------------- */
+
+/* The largest of a block; *bad is not 0 where any entry is NaN or +inf, for which alone !(x <= FLT_MAX) holds. */
+static inline float block_scan(const float *restrict x, int *bad) {
+    float max[LANES];
+    int wrong = 0;
+    for (int j = 0; j < LANES; j++) {
+        const float p = x[j], q = x[j + LANES], r = x[j + 2 * LANES], s = x[j + 3 * LANES];
+        wrong |= !(p <= FLT_MAX) | !(q <= FLT_MAX) | !(r <= FLT_MAX) | !(s <= FLT_MAX);
+        const float pq = p > q ? p : q, rs = r > s ? r : s;
+        max[j] = pq > rs ? pq : rs;
+    }
+    for (int width = LANES / 2; width; width /= 2) {
+        for (int j = 0; j < width; j++) {
+            max[j] = max[j + width] > max[j] ? max[j + width] : max[j];
+        }
+    }
+    *bad |= wrong;
+    return max[0];
+}
+
+/* Two loops, because the first is about 32-bit and the second about 64-bit lanes. */
+static inline void block_weigh(const float *restrict x, oe_scale scale, uint32_t *restrict rank,
+                               uint64_t *restrict weight) {
+    float e[OE_BLOCK];
+    for (int j = 0; j < OE_BLOCK; j++) {
+        const float d = oe_distance(x[j], scale);
+        rank[j] = oe_rank_of_distance(d);
+        e[j] = exp_minus(d);
+    }
+    for (int j = 0; j < OE_BLOCK; j++) {
+        weight[j] = fixed_point(e[j]);
+    }
+}
+
+static inline bool is_member(uint32_t rank, oe_window window) { return rank - window.first <= window.span; }
+
+/* Bit j: whether entry j is in the window. */
+static inline uint64_t block_members(const float *restrict x, oe_scale scale, oe_window window) {
+    uint8_t flag[OE_BLOCK];
+    for (int j = 0; j < OE_BLOCK; j++) {
+        flag[j] = is_member(oe_rank(x[j], scale), window);
+    }
+    return bits_of(flag);
+}
+
+static inline uint64_t ranks_members(const uint32_t *restrict rank, oe_window window) {
+    uint8_t flag[OE_BLOCK];
+    for (int j = 0; j < OE_BLOCK; j++) {
+        flag[j] = is_member(rank[j], window);
+    }
+    return bits_of(flag);
+}
+
+static inline void block_bin(const uint32_t *rank, const uint64_t *weight, uint64_t members, oe_window window,
+                             int shift, uint64_t (*bins)[OE_BIN_COPIES]) {
+    if (members == ~(uint64_t)0) {
+        for (int j = 0; j < OE_BLOCK; j += OE_BIN_COPIES) {
+            for (int c = 0; c < OE_BIN_COPIES; c++) {
+                bins[(rank[j + c] - window.first) >> shift][c] += weight[j + c];
+            }
+        }
+        return;
+    }
+    for (; members; members &= members - 1) {
+        const int j = __builtin_ctzll(members);
+        bins[(rank[j] - window.first) >> shift][j % OE_BIN_COPIES] += weight[j];
+    }
+}
+
+/* Whether all of block `b` is less probable than what the window holds. */
+static inline bool is_behind(const oe_logits *row, int32_t b, oe_scale scale, oe_window window) {
+    return oe_rank(row->block_max[b], scale) > window.first + window.span;
+}
+
+/* -- rows ---------------------------------------------------------------------------------------------------------- */
+
+static bool scan(const float *x, int32_t n, float *block_max) {
+    float padded[OE_BLOCK];
+    const int32_t whole = n / OE_BLOCK;
+    int bad = 0;
+    for (int32_t b = 0; b < whole; b++) {
+        block_max[b] = block_scan(x + b * OE_BLOCK, &bad);
+    }
+    if (n % OE_BLOCK) {
+        block_max[whole] = block_scan(block_of(x, n, whole, padded), &bad);
+    }
+    return !bad;
+}
+
+static void column_maxima(const float *restrict x, int32_t n, int32_t stride, float *restrict max) {
+    int32_t i = stride;
+    memcpy(max, x, OE_BLOCK * sizeof *max);
+    for (; i + OE_BLOCK <= n; i += stride) {
+        for (int32_t j = 0; j < OE_BLOCK; j++) {
+            max[j] = x[i + j] > max[j] ? x[i + j] : max[j];
+        }
+    }
+    for (int32_t j = 0; i + j < n; j++) {
+        max[j] = x[i + j] > max[j] ? x[i + j] : max[j];
+    }
+}
+
+static uint64_t above(const oe_logits *row, int32_t block, float least) {
+    float padded[OE_BLOCK];
+    uint8_t flag[OE_BLOCK];
+    const float *x = block_of(row->x, row->n, block, padded);
+    for (int j = 0; j < OE_BLOCK; j++) {
+        flag[j] = x[j] > least;
+    }
+    return bits_of(flag);
+}
+
+static void weigh(const float *x, oe_scale scale, uint32_t *rank, uint64_t *weight) {
+    block_weigh(x, scale, rank, weight);
+}
+
+static oe_weights sum(const oe_logits *row, oe_scale scale, uint32_t keep, oe_window window, int shift,
+                      uint64_t (*bins)[OE_BIN_COPIES]) {
+    const oe_window weighty = {0, 29 * OE_RANK_ONE}; /* exp(-29) * 2^40 = 0.28 rounds to 0, and so does all beyond */
+    float padded[OE_BLOCK];
+    uint32_t rank[OE_BLOCK];
+    uint64_t weight[OE_BLOCK];
+    oe_weights sums = {0, 0};
+    for (int32_t b = 0; b < oe_block_count(row->n); b++) {
+        if (is_behind(row, b, scale, weighty)) {
+            continue;
+        }
+        block_weigh(block_of(row->x, row->n, b, padded), scale, rank, weight);
+        uint64_t total = 0, kept = 0;
+        for (int j = 0; j < OE_BLOCK; j++) {
+            total += weight[j];
+            kept += rank[j] <= keep ? weight[j] : 0;
+        }
+        sums.total += total;
+        sums.kept += kept;
+        if (bins && !is_behind(row, b, scale, window)) {
+            block_bin(rank, weight, ranks_members(rank, window), window, shift, bins);
+        }
+    }
+    return sums;
+}
+
+static void bin(const oe_logits *row, oe_scale scale, oe_window window, int shift, uint64_t (*bins)[OE_BIN_COPIES]) {
+    float padded[OE_BLOCK];
+    uint32_t rank[OE_BLOCK];
+    uint64_t weight[OE_BLOCK];
+    for (int32_t b = 0; b < oe_block_count(row->n); b++) {
+        if (is_behind(row, b, scale, window)) {
+            continue;
+        }
+        const float *x = block_of(row->x, row->n, b, padded);
+        const uint64_t members = block_members(x, scale, window);
+        if (members) {
+            block_weigh(x, scale, rank, weight);
+            block_bin(rank, weight, members, window, shift, bins);
+        }
+    }
+}
+
+static oe_extent extent(const oe_logits *row, oe_scale scale, oe_window window) {
+    float padded[OE_BLOCK], low[LANES], high[LANES];
+    oe_extent found = {0, INFINITY, -INFINITY};
+    for (int j = 0; j < LANES; j++) {
+        low[j] = INFINITY;
+        high[j] = -INFINITY;
+    }
+    for (int32_t b = 0; b < oe_block_count(row->n); b++) {
+        if (is_behind(row, b, scale, window)) {
+            continue;
+        }
+        const float *x = block_of(row->x, row->n, b, padded);
+        for (int i = 0; i < OE_BLOCK; i += LANES) {
+            for (int j = 0; j < LANES; j++) {
+                const bool is = is_member(oe_rank(x[i + j], scale), window);
+                const float least = is ? x[i + j] : INFINITY, most = is ? x[i + j] : -INFINITY;
+                low[j] = least < low[j] ? least : low[j];
+                high[j] = most > high[j] ? most : high[j];
+                found.count += is;
+            }
+        }
+    }
+    for (int j = 0; j < LANES; j++) {
+        found.low = low[j] < found.low ? low[j] : found.low;
+        found.high = high[j] > found.high ? high[j] : found.high;
+    }
+    return found;
+}
+
+static int32_t pick(const oe_logits *row, oe_scale scale, oe_window window, int32_t *block, int32_t *at, int32_t room) {
+    float padded[OE_BLOCK];
+    int32_t found = 0, b = *block;
+    for (; b < oe_block_count(row->n) && found <= room - OE_BLOCK; b++) {
+        if (is_behind(row, b, scale, window)) {
+            continue;
+        }
+        uint64_t members = block_members(block_of(row->x, row->n, b, padded), scale, window);
+        for (; members; members &= members - 1) {
+            const int32_t i = b * OE_BLOCK + __builtin_ctzll(members);
+            if (i < row->n) {
+                at[found++] = i;
+            }
+        }
+    }
+    *block = b;
+    return found;
+}
+
+static int32_t nth(const oe_logits *row, oe_scale scale, oe_window window, int32_t n) {
+    float padded[OE_BLOCK];
+    for (int32_t b = 0; b < oe_block_count(row->n); b++) {
+        if (is_behind(row, b, scale, window)) {
+            continue;
+        }
+        uint64_t members = block_members(block_of(row->x, row->n, b, padded), scale, window);
+        const int32_t count = __builtin_popcountll(members);
+        if (n >= count) {
+            n -= count;
+            continue;
+        }
+        for (; n > 0; n--) {
+            members &= members - 1;
+        }
+        const int32_t i = b * OE_BLOCK + __builtin_ctzll(members);
+        return i < row->n ? i : -1;
+    }
+    return -1;
+}
+
+extern const oe_row_kernels OE_ROW_KERNELS;
+const oe_row_kernels OE_ROW_KERNELS = {scan, column_maxima, above, weigh, sum, bin, extent, pick, nth};

@@ -1,0 +1,34 @@
+/* SentencePiece unigram: of all ways to cut a text into pieces, the one with the highest sum of scores (Viterbi). */
+#ifndef OE_UNIGRAM_H
+#define OE_UNIGRAM_H
+
+#include "tokenizer/id_list.h"
+#include "tokenizer/text_trie.h"
+#include "tokenizer/spm_boundaries.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct {
+    oe_text_trie pieces;        /* that text can become: not control, unknown, unused and byte pieces */
+    double      *scores;        /* per piece; sums of float32 as doubles are exact in any order, or nearly */
+    oe_words     words;
+    double       unknown_score; /* of a character that is no piece */
+    int32_t      bytes[256];    /* piece <0xHH>, or -1 */
+    int32_t      unknown;       /* or -1 */
+} oe_unigram;
+
+/* Functions that allocate return 0, or -1 when memory is short. */
+int  oe_unigram_init(oe_unigram *model, int32_t n_vocab);
+void oe_unigram_free(oe_unigram *model);
+int  oe_unigram_put_piece(oe_unigram *model, const char *text, size_t length, int32_t id, double score);
+
+/* Appends the ids of a normalized text whose spaces are U+2581 already.
+ * Returns 0; -1 when memory is short; or 1 + b when byte b has neither a byte piece nor an unknown piece. */
+int oe_unigram_encode(const oe_unigram *model, const char *text, size_t size, oe_id_list *ids);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

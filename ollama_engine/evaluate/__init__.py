@@ -1,0 +1,1 @@
+"""Measuring a loaded model: perplexity, and how long prompts and answers take."""

@@ -1,0 +1,73 @@
+"""How long prompts and answers take: random tokens straight through the executor, without tokenizer and sampler.
+
+Streams are sequences that are computed together. Every measurement starts from an empty cache and leaves it empty.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+from ollama_engine.input import Batch, Int32Array
+from ollama_engine.kvcache import Cache
+from ollama_engine.runner.load.executor import Executor
+
+__all__ = ["decode_seconds", "prefill_seconds", "random_tokens"]
+
+
+def random_tokens(n_vocab: int, streams: int, n_tokens: int, seed: int = 0) -> Int32Array:
+    """Token ids, int32 [streams, n_tokens]; the same for the same arguments.
+
+    By SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators"): numpy's own generators
+    take 10 ms to import, most of it for the entropy of a seed that nobody asks for here.
+    """
+    x = np.uint64(seed) + np.arange(1, streams * n_tokens + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return ((x ^ (x >> np.uint64(31))) % np.uint64(n_vocab)).astype(np.int32).reshape(streams, n_tokens)
+
+
+def prefill_seconds(executor: Executor, cache: Cache, tokens: Int32Array) -> float:
+    """Seconds for prompts int32 [streams, n_tokens], computed in full batches, one stream after the other.
+
+    Logits are computed for the last token of each prompt, and of each batch as an executor wants some. Raises
+    ContextOverflowError when the prompts do not fit.
+    """
+    return _seconds(executor, cache, tokens, _prompt_batches(tokens, executor.batch_size))
+
+
+def decode_seconds(executor: Executor, cache: Cache, tokens: Int32Array) -> float:
+    """Seconds for int32 [streams, n_tokens] one token of each stream at a time, with logits for all of them."""
+    return _seconds(executor, cache, tokens, _answer_batches(tokens))
+
+
+def _seconds(executor: Executor, cache: Cache, tokens: Int32Array, batches: Iterator[Batch]) -> float:
+    started = time.perf_counter()
+    try:
+        for batch in batches:
+            executor.run(batch)
+        return time.perf_counter() - started
+    finally:
+        for stream in range(len(tokens)):
+            cache.remove(stream)
+
+
+def _prompt_batches(tokens: Int32Array, batch_size: int) -> Iterator[Batch]:
+    streams, n_tokens = tokens.shape
+    flat = tokens.reshape(-1)
+    positions = np.tile(np.arange(n_tokens, dtype=np.int32), streams)
+    sequences = np.repeat(np.arange(streams, dtype=np.int32), n_tokens)
+    for begin in range(0, flat.size, batch_size):
+        piece = slice(begin, begin + batch_size)
+        last = positions[piece] == n_tokens - 1
+        last[-1] = True
+        yield Batch(flat[piece], positions[piece], sequences[piece], np.flatnonzero(last).astype(np.int32))
+
+
+def _answer_batches(tokens: Int32Array) -> Iterator[Batch]:
+    streams, n_tokens = tokens.shape
+    rows = np.arange(streams, dtype=np.int32)
+    for position in range(n_tokens):
+        yield Batch(np.ascontiguousarray(tokens[:, position]), np.full(streams, position, np.int32), rows, rows)

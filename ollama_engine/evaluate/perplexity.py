@@ -1,0 +1,134 @@
+"""Perplexity: how surprised a model is by a text, straight through the executor.
+
+The rule is that of llama-perplexity, so that figures compare. The tokens are cut into chunks of one context each; what
+is left at the end is not looked at. A chunk starts from an empty cache, with BOS in the place of its first token where
+the vocabulary wants BOS, and the tokens behind its middle are scored, each after all tokens before it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ollama_engine.errors import ComputeError, ConfigError, Option
+from ollama_engine.input import Batch
+from ollama_engine.kvcache import Cache
+from ollama_engine.runner.load.executor import Executor, FloatArray
+
+__all__ = ["MIN_CONTEXT", "Perplexity", "chunk_logprobs", "chunks", "scored_from", "token_logprobs"]
+
+MIN_CONTEXT = 8
+"""Tokens of a chunk, at least: fewer leave next to nothing to score."""
+SEQUENCE = 0
+BLOCK = 1 << 16
+"""Logits that are looked at together: they stay in a core's cache."""
+
+Float64Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Perplexity:
+    """The scores of some tokens, added up. `plus` gives the sum with more of them."""
+
+    n_scored: int = 0
+    total: float = 0.0
+    """Of the negative log-probabilities."""
+    total_of_squares: float = 0.0
+
+    def plus(self, logprobs: Float64Array) -> Perplexity:
+        """With these log-probabilities too."""
+        return Perplexity(
+            self.n_scored + len(logprobs),
+            self.total - float(logprobs.sum()),
+            self.total_of_squares + float((logprobs * logprobs).sum()),
+        )
+
+    @property
+    def value(self) -> float:
+        """e to the mean of the negative log-probabilities; infinite where one is, or it is too large for a float."""
+        mean = self.total / self.n_scored
+        return math.exp(mean) if mean < 700 else math.inf
+
+    @property
+    def error(self) -> float:
+        """The standard error of `value`, as if the tokens were independent of each other."""
+        if not math.isfinite(self.value):
+            return math.inf
+        mean = self.total / self.n_scored
+        variance = max(0.0, self.total_of_squares / self.n_scored - mean * mean)
+        return self.value * math.sqrt(variance / max(1, self.n_scored - 1))
+
+
+def scored_from(num_ctx: int) -> int:
+    """The first token of a chunk that is scored; those before it are its context, at least."""
+    return num_ctx // 2 + 1
+
+
+def chunks(ids: Sequence[int], num_ctx: int, bos: int | None) -> list[list[int]]:
+    """The chunks of a text. Raises ConfigError for a text shorter than one."""
+    if num_ctx < MIN_CONTEXT:
+        raise ConfigError(f"a chunk has at least {MIN_CONTEXT} tokens, got a context of {num_ctx}")
+    if len(ids) < num_ctx:
+        raise ConfigError(
+            f"the text has {len(ids)} tokens, and a chunk takes {num_ctx}",
+            advice=["give a longer text", ("choose a smaller ", Option("num_ctx"))],
+        )
+    starts = range(0, len(ids) - num_ctx + 1, num_ctx)
+    found = [list(ids[start : start + num_ctx]) for start in starts]
+    if bos is not None:
+        for chunk in found:
+            chunk[0] = bos
+    return found
+
+
+def chunk_logprobs(executor: Executor, cache: Cache, chunk: Sequence[int]) -> Float64Array:
+    """Log-probabilities of the tokens that are scored, float64 [len(chunk) - scored_from(len(chunk))].
+
+    The cache is empty before and afterwards. Raises ComputeError when the model computes no numbers.
+    """
+    scored = np.asarray(chunk[scored_from(len(chunk)) :], np.int32)
+    logprobs = np.empty(len(scored), np.float64)
+    done = 0
+    try:
+        for batch in _batches(chunk, executor.batch_size):
+            executor.prepare(batch)
+            executor.launch(batch.tokens)
+            with executor.landed() as logits:
+                end = done + len(logits)
+                logprobs[done:end] = token_logprobs(logits, scored[done:end])
+                done = end
+    finally:
+        cache.remove(SEQUENCE)
+    if np.isnan(logprobs).any():
+        raise ComputeError("the model computes NaN for this text; its weights are damaged")
+    return logprobs
+
+
+def _batches(chunk: Sequence[int], batch_size: int) -> Iterator[Batch]:
+    """With the logits that score the tokens one place behind them; the last token predicts nothing that is known."""
+    known = len(chunk) - 1
+    for begin in range(0, known, batch_size):
+        end = min(begin + batch_size, known)
+        wanted = range(max(begin, scored_from(len(chunk)) - 1), end)
+        yield Batch.of(chunk[begin:end], begin, SEQUENCE, [position - begin for position in wanted])
+
+
+def token_logprobs(logits: FloatArray, tokens: npt.NDArray[np.int32]) -> Float64Array:
+    """Natural log-probability of one token for each row of logits [n, n_vocab], float64 [n].
+
+    Sums are float64. NaN or +infinity in a row makes its result NaN.
+    """
+    found = np.empty(len(tokens), np.float64)
+    step = max(1, BLOCK // logits.shape[1])
+    with np.errstate(invalid="ignore"):  # an infinity, which becomes the NaN that is promised
+        for start in range(0, len(tokens), step):
+            rows = logits[start : start + step]
+            top = rows.max(axis=1, keepdims=True)
+            chosen = np.take_along_axis(rows, tokens[start : start + step, None], axis=1) - top
+            sums = np.exp(rows - top).sum(axis=1, dtype=np.float64)
+            found[start : start + step] = chosen[:, 0] - np.log(sums)
+    return found

@@ -1,0 +1,1 @@
+"""The engine core: requests handed in, queued, stepped, and answered, on one thread."""

@@ -1,0 +1,150 @@
+"""Landing: what a computed step gives its sequences. Sampling comes before the next step starts, delivery after."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ollama_engine.runner.load.executor import FloatArray
+from ollama_engine.runner.observe.metrics import Outcome
+from ollama_engine.runner.request.request import Chunk, Event, FinishReason
+from ollama_engine.runner.schedule.batching import Step
+from ollama_engine.runner.schedule.sequence import Generation, Scoring, Sequence
+from ollama_engine.sample import Sampler, TokenLogprobs, sample_rows
+
+__all__ = ["Landed", "land", "outcome"]
+
+
+class Landed(NamedTuple):
+    """What one sequence got."""
+
+    sequence: Sequence
+    token: int | None = None
+    """None where it ended without one."""
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    reason: FinishReason | None = None
+    """Why it has ended; a stop text is found in delivery only."""
+    error: BaseException | None = None
+    sound: bool = True
+    """Whether the logits were numbers; if not, what led to them lies in the cache. Known of those that end here."""
+
+
+def land(step: Step, logits: FloatArray, now: float) -> list[Landed]:
+    """Sample for all rows that somebody still wants, and let their sequences take the tokens."""
+    landed: list[Landed] = []
+    drawn: list[Generation] = []
+    rows: list[int] = []
+    row = at = 0
+    for part in step.parts:
+        sequence = part.sequence
+        if not part.outputs or not part.alive:
+            pass
+        elif isinstance(sequence, Generation):
+            # A prompt may leave no place for an answer, or none be wanted.
+            if not part.decoding and sequence.complete:
+                landed.append(_ended(sequence, "length", logits[row]))
+            else:
+                drawn.append(sequence)
+                rows.append(row)
+        elif isinstance(sequence, Scoring):
+            begin = int(step.batch.positions[at + part.n - part.outputs])
+            landed.extend(_score(sequence, begin, logits[row : row + part.outputs]))
+        row += part.outputs
+        at += part.n
+    return landed + _draw(drawn, rows, logits, now)
+
+
+def _score(sequence: Scoring, begin: int, logits: FloatArray) -> list[Landed]:
+    end = begin + len(logits)
+    sequence.rows[begin:end] = logits
+    sequence.sound &= _sound(logits)
+    if end < len(sequence.rows):
+        return []
+    sequence.epoch += 1
+    return [Landed(sequence, reason="stop", sound=sequence.sound)]
+
+
+def _ended(sequence: Sequence, reason: FinishReason, logits: FloatArray) -> Landed:
+    sequence.epoch += 1
+    return Landed(sequence, reason=reason, sound=_sound(logits))
+
+
+def _sound(logits: FloatArray) -> bool:
+    """No NaN, no +infinity."""
+    return bool((logits < np.inf).all())
+
+
+def _draw(drawn: list[Generation], rows: list[int], logits: FloatArray, now: float) -> list[Landed]:
+    if not drawn:
+        return []
+    wanted = logits if len(rows) == len(logits) else logits[rows]
+    tokens = _sample([one.sampler for one in drawn], wanted)
+    return [_take(one, token, wanted, i, now) for i, (one, token) in enumerate(zip(drawn, tokens, strict=True))]
+
+
+def _sample(samplers: list[Sampler], rows: FloatArray) -> list[int | Exception]:
+    try:
+        return list(sample_rows(samplers, rows))
+    except Exception:
+        # One after the other, so that only those end that cannot go on.
+        return [_sample_one(sampler, row) for sampler, row in zip(samplers, rows, strict=True)]
+
+
+def _sample_one(sampler: Sampler, row: FloatArray) -> int | Exception:
+    try:
+        return sampler.sample(row[: sampler.n_vocab])
+    except Exception as error:
+        return error
+
+
+def _take(one: Generation, token: int | Exception, logits: FloatArray, row: int, now: float) -> Landed:
+    one.awaited -= 1
+    one.first_token_at = one.first_token_at or now
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    try:
+        if isinstance(token, BaseException):
+            raise token
+        if token in one.eog_ids:
+            one.epoch += 1
+            return Landed(one, reason="stop")
+        if (wanted := one.params.logprobs) is not None:
+            logprobs = (one.sampler.logprobs(logits[row, : one.sampler.n_vocab], token, wanted),)
+        one.sampler.accept(token)
+    except Exception as error:
+        one.epoch += 1
+        return Landed(one, error=error, sound=_sound(logits[row]))
+    one.sampled.append(token)
+    one.n_generated += 1
+    if not one.complete:
+        return Landed(one, token, logprobs)
+    one.epoch += 1
+    return Landed(one, token, logprobs, "length")
+
+
+def outcome(landed: Landed, now: float) -> tuple[Event, Outcome | None]:
+    """What goes into the sequence's mailbox, and how it has ended with it; None when it goes on."""
+    one = landed.sequence
+    try:
+        if landed.error is not None:
+            return landed.error, "error"
+        if isinstance(one, Generation):
+            chunk = _chunk(one, landed, now)
+            return chunk, chunk.finish_reason
+        return Chunk("", finish_reason=landed.reason), landed.reason
+    except Exception as error:
+        # What ends this request must not end others.
+        return error, "error"
+
+
+def _chunk(one: Generation, landed: Landed, now: float) -> Chunk:
+    if landed.token is None:
+        logprobs = None if one.params.logprobs is None else ()
+        return Chunk(one.emitter.flush(), (), logprobs, landed.reason, one.usage(now))
+    text, reason = one.emitter.push(landed.token), landed.reason
+    if reason is not None and not one.emitter.stopped:
+        text += one.emitter.flush()
+    if one.emitter.stopped:
+        reason = "stop"
+    usage = None if reason is None else one.usage(now)
+    return Chunk(text, (landed.token,), landed.logprobs, reason, usage)

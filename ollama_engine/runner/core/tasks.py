@@ -1,0 +1,90 @@
+"""Errands: what callers have the loop do for them while nothing computes, and wait for."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Generic, TypeVar
+
+from ollama_engine.runner.core.engine_core import Core
+from ollama_engine.runner.prefix.pinned_prefix import Hold
+from ollama_engine.runner.schedule.sequence import Sequence
+
+__all__ = ["End", "Errand", "Release"]
+
+Result = TypeVar("Result")
+
+
+class Errand(Generic[Result]):
+    """Does `work`; `result` waits for what it returns, or raises what it raised."""
+
+    def __init__(self, work: Callable[[Core], Result]) -> None:
+        self._work: Callable[[Core], Result] | None = work
+        self._results: SimpleQueue[Result] = SimpleQueue()
+        self._errors: SimpleQueue[BaseException | None] = SimpleQueue()
+
+    def run(self, core: Core) -> None:
+        """Called by the loop."""
+        # The loop remembers what it did last; it must not keep a session alive by it.
+        work, self._work = self._work, None
+        assert work is not None
+        try:
+            self._results.put(work(core))
+        except BaseException as error:
+            self._errors.put(error)
+        else:
+            self._errors.put(None)
+
+    def fail(self, error: BaseException) -> None:
+        """Called by the loop when it ends first."""
+        self._work = None
+        self._errors.put(error)
+
+    def result(self) -> Result:
+        """Wait for it."""
+        error = self._errors.get()
+        if error is not None:
+            raise error
+        return self._results.get()
+
+
+class End(Errand[None]):
+    """Waits until a request that was handed in before is gone; cancels it."""
+
+    def __init__(self, sequence: Sequence) -> None:
+        super().__init__(lambda core: None)
+        self._sequence = sequence
+        sequence.ticket.cancelled = True
+
+    def run(self, core: Core) -> None:
+        """The step in which this runs ends it; the next time it is gone."""
+        # One without a key was never handed in.
+        if self._sequence.ended or self._sequence.key < 0:
+            super().run(core)
+        else:
+            core.add_task(self)
+
+
+class Release(weakref.ref[object]):
+    """A session lets go of the cache: it is closed, or nobody has it any more. Nobody waits.
+
+    When `session` goes, `ask`, which is no Python code, is called with this. An interrupt in a finaliser would be
+    swallowed, and what the session holds would stay.
+    """
+
+    _hold: Hold
+
+    @classmethod
+    def of(cls, session: object, hold: Hold, ask: Callable[[Release], None]) -> Release:
+        """What lets go of `hold` for `session`."""
+        made = cls(session, ask)
+        made._hold = hold
+        return made
+
+    def run(self, core: Core) -> None:
+        """Called by the loop; once more does no harm."""
+        core.space.release(self._hold)
+
+    def fail(self, error: BaseException) -> None:
+        """The cache is gone, and all that was held with it."""

@@ -1,0 +1,84 @@
+"""From texts to one batch: where each lies in it, and which rows its pooling reads. Numbers only.
+
+Attention costs what the parts of a batch cost that see nothing of each other (`kvcache.null`), so short texts are put
+together to parts of one size where that leaves few rows over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ollama_engine.config import Pooling
+from ollama_engine.input import Batch, Int32Array
+from ollama_engine.kvcache.null import PARTS
+from ollama_engine.runner.embed.job import Text
+from ollama_engine.runner.embed.pooling import rows_of
+
+__all__ = ["Places", "batch_of", "places"]
+
+SPARE = 16
+"""Of as many rows, one may be left over: more cost more than attention gains."""
+
+
+class Places(NamedTuple):
+    """Where texts lie."""
+
+    order: list[int]
+    """Their numbers, by place."""
+    begins: list[int]
+    """The first row of each, in this order."""
+    n_rows: int
+    part: int
+    """Rows of the parts; all where there is one."""
+
+
+def places(lengths: Sequence[int], limit: int) -> Places:
+    """Places in up to `limit` rows, in parts of one size if they suit, else one after the other."""
+    total = sum(lengths)
+    for size in PARTS:
+        if max(lengths) <= size < total:
+            found = _in_parts(lengths, size)
+            if found.n_rows <= min(limit, total + total // SPARE):
+                return found
+    begins = np.cumsum([0, *lengths[:-1]]).tolist()
+    return Places(list(range(len(lengths))), begins, total, total)
+
+
+def _in_parts(lengths: Sequence[int], size: int) -> Places:
+    """Each in the first part that has room, the longest first."""
+    used: list[int] = []
+    begins = {}
+    for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
+        part = next((i for i, n in enumerate(used) if n + lengths[number] <= size), len(used))
+        if part == len(used):
+            used.append(0)
+        begins[number] = part * size + used[part]
+        used[part] += lengths[number]
+    order = sorted(begins, key=lambda number: begins[number])
+    return Places(order, [begins[number] for number in order], size * len(used), size)
+
+
+def batch_of(texts: Sequence[Text], poolings: Sequence[Pooling], where: Places) -> Batch:
+    """The batch; its outputs are the rows that the poolings read, by place.
+
+    Rows left over are of nobody: of a sequence more for each part, so that parts see nothing of each other.
+    """
+    n = where.n_rows
+    tokens, positions, types = (np.zeros(n, dtype=np.int32) for _ in range(3))
+    sequences = (len(texts) + np.arange(n) // where.part).astype(np.int32)
+    outputs: list[Int32Array] = []
+    for number, begin in zip(where.order, where.begins, strict=True):
+        text = texts[number]
+        end = begin + len(text.tokens)
+        tokens[begin:end] = text.tokens
+        positions[begin:end] = np.arange(end - begin)
+        sequences[begin:end] = number
+        if text.second is not None:
+            types[begin + text.second : end] = 1
+        first, last = rows_of(end - begin, poolings[number])
+        outputs.append(np.arange(begin + first, begin + last, dtype=np.int32))
+    pairs = any(text.second is not None for text in texts)
+    return Batch(tokens, positions, sequences, np.concatenate(outputs), types=types if pairs else None)

@@ -1,0 +1,128 @@
+"""EmbedMethods: what an Engine offers of embeddings and ranking, for threads and for asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+from ollama_engine.config import OneVector, Pooling
+from ollama_engine.runner.core.submission import Desk
+from ollama_engine.runner.request.options import Terms
+from ollama_engine.runner.request.prompts import Prompt, Prompts, is_many
+
+if TYPE_CHECKING:
+    # A program that embeds nothing starts sooner without them.
+    from ollama_engine.runner.embed.pooling import FloatArray
+    from ollama_engine.runner.embed.submission import Embedding, TooLong
+
+__all__ = ["EmbedMethods"]
+
+
+class EmbedMethods:
+    """Texts of all callers are computed together, several in one graph; an Engine has all of this."""
+
+    if TYPE_CHECKING:
+
+        def _ready(self) -> Desk:
+            """The desk of an Engine that is open."""
+
+    def embed(
+        self, texts: Prompt | Prompts, *, normalize: bool = True, dimensions: int | None = None,
+        pooling: OneVector | None = None, on_overflow: TooLong = "error",
+        priority: int = 0, timeout: float | None = None,
+    ) -> FloatArray:  # fmt: skip
+        """Embeddings of texts: float32 [n, dim] for a list or tuple of them, [dim] for one.
+
+        A text is a str, or token ids that are taken as they are: a list, tuple or array of whole numbers.
+
+        Args:
+            texts: what to embed. Some models want a text to begin with its purpose ("query: "): see their description.
+            normalize: whether vectors get length 1, so that their products are cosines.
+            dimensions: how many numbers of each vector to keep, before it is normalized; for models that were trained
+                to have their vectors cut (Matryoshka).
+            pooling: "mean", "cls" (the first token's) or "last". None takes what the model's file says; where it does
+                not say, "mean" for encoders and "last" for models that write.
+            on_overflow: what happens to a text of more than num_ctx tokens: "error" raises ContextOverflowError,
+                "truncate" leaves its end out, and `embeddings` tells how much of it.
+            priority: higher is served first; nobody starves.
+            timeout: seconds from the call after which it ends with DeadlineError. None: never.
+
+        Raises ContextOverflowError; TokenizerError for ids outside of the vocabulary and text that it cannot express;
+        ConfigError for options out of range, a text without tokens, and a model that only ranks; ComputeError when
+        the model computes NaN; EngineBusyError when too many calls wait; DeadlineError when `timeout` is over;
+        ClosedError when the Engine is closed.
+        """
+        many, listed = _listed(texts)
+        pending = self._ready().embeddings.embed(
+            many, pooling, on_overflow, dimensions, Terms(priority=priority, timeout=timeout), normalize=normalize,
+            listed=listed,
+        )  # fmt: skip
+        return pending.wait()
+
+    def embeddings(
+        self, texts: Prompts, *, normalize: bool = True, dimensions: int | None = None,
+        pooling: Pooling | None = None, on_overflow: TooLong = "error",
+        priority: int = 0, timeout: float | None = None,
+    ) -> list[Embedding]:  # fmt: skip
+        """`embed` for a list, with how many tokens each text has, and how many of them were dropped.
+
+        With pooling "none" the vector of a text is an array [n_tokens, dim], one row for each token.
+        """
+        pending = self._ready().embeddings.embeddings(
+            _listed(texts)[0], pooling, on_overflow, dimensions, Terms(priority=priority, timeout=timeout),
+            normalize=normalize,
+        )  # fmt: skip
+        return pending.wait()
+
+    async def aembed(
+        self, texts: Prompt | Prompts, *, normalize: bool = True, dimensions: int | None = None,
+        pooling: OneVector | None = None, on_overflow: TooLong = "error",
+        priority: int = 0, timeout: float | None = None,
+    ) -> FloatArray:  # fmt: skip
+        """`embed` for asyncio. Cancelling the task takes back what is not computed yet."""
+        many, listed = _listed(texts)
+        pending = self._ready().embeddings.embed(
+            many, pooling, on_overflow, dimensions, Terms(priority=priority, timeout=timeout), normalize=normalize,
+            listed=listed,
+        )  # fmt: skip
+        return await pending.coming()
+
+    async def aembeddings(
+        self, texts: Prompts, *, normalize: bool = True, dimensions: int | None = None,
+        pooling: Pooling | None = None, on_overflow: TooLong = "error",
+        priority: int = 0, timeout: float | None = None,
+    ) -> list[Embedding]:  # fmt: skip
+        """`embeddings` for asyncio."""
+        pending = self._ready().embeddings.embeddings(
+            _listed(texts)[0], pooling, on_overflow, dimensions, Terms(priority=priority, timeout=timeout),
+            normalize=normalize,
+        )  # fmt: skip
+        return await pending.coming()
+
+    def rank(
+        self, query: str, documents: Sequence[str], *, on_overflow: TooLong = "error", priority: int = 0,
+        timeout: float | None = None,
+    ) -> FloatArray:  # fmt: skip
+        """How well each document answers a query: scores float32 [n], the higher the better, as the model gives them.
+
+        For rerankers (cross-encoders): a query and a document are read as one text. "truncate" leaves the end of long
+        documents out, and nothing of the query. Raises as `embed` does, and ConfigError for a model without a
+        classification head of one score.
+        """
+        terms = Terms(priority=priority, timeout=timeout)
+        return self._ready().embeddings.rank(query, documents, on_overflow, terms).wait()
+
+    async def arank(
+        self, query: str, documents: Sequence[str], *, on_overflow: TooLong = "error", priority: int = 0,
+        timeout: float | None = None,
+    ) -> FloatArray:  # fmt: skip
+        """`rank` for asyncio."""
+        terms = Terms(priority=priority, timeout=timeout)
+        return await self._ready().embeddings.rank(query, documents, on_overflow, terms).coming()
+
+
+def _listed(texts: Prompt | Prompts) -> tuple[list[Prompt], bool]:
+    """A list of texts, and whether it was several; an empty list or tuple is no text."""
+    if is_many(texts) or (isinstance(texts, (list, tuple)) and not texts):
+        return list(texts), True
+    return [cast(Prompt, texts)], False

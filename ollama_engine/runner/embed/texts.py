@@ -1,0 +1,103 @@
+"""EmbedTexts: from what callers give to the tokens that are computed for it, or the error that says why not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
+
+import numpy as np
+
+from ollama_engine.config import Pooling
+from ollama_engine.errors import ConfigError, ContextOverflowError, Option, TokenizerError
+from ollama_engine.runner.embed.job import Text
+from ollama_engine.runner.load.loading import Loaded
+from ollama_engine.runner.request.prompts import Prompt, about_one, prompt_ids
+
+__all__ = ["EmbedTexts", "TooLong"]
+
+TooLong = Literal["error", "truncate"]
+
+NUM_CTX = Option("num_ctx")
+
+
+class EmbedTexts:
+    """Cuts texts into tokens, one after the other as they are asked for. Knows no thread."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self._loaded = loaded
+
+    def alone(self, texts: Iterable[Prompt], pooling: Pooling, too_long: TooLong, name: str | None) -> Iterator[Text]:
+        """Each by itself. Errors say which it is of what the caller calls `name`, where it has one."""
+        for number, text in enumerate(texts):
+            with about_one(name, number):
+                found = self._text(text, pooling, too_long)
+            yield found
+
+    def pairs(self, query: str, documents: Iterable[str], too_long: TooLong, *, types: bool) -> Iterator[Text]:
+        """A query with each of the documents; `types`: the model knows which of the two a token is of."""
+        first = self._query(query)
+        for number, document in enumerate(documents):
+            with about_one("documents", number):
+                found = self._pair(first, document, too_long, types=types)
+            yield found
+
+    def _text(self, text: Prompt, pooling: Pooling, too_long: TooLong) -> Text:
+        ids = prompt_ids(self._loaded.tokenizer, text, several="several texts go into a list")
+        self._check(ids)
+        fitted = self._fitted(ids, self._loaded.num_ctx, too_long)
+        return Text(np.array(fitted, dtype=np.int32), pooling, len(ids))
+
+    def _query(self, query: str) -> list[int]:
+        if not isinstance(query, str):
+            raise ConfigError(f"query and documents are texts (str), got {type(query).__name__}")
+        ids = self._loaded.tokenizer.encode(query)
+        if ids:
+            self._check(ids)
+        return ids
+
+    def _pair(self, first: list[int], document: str, too_long: TooLong, *, types: bool) -> Text:
+        """Begin, query, end, document, end: as BERT joins two texts; `first` are the first three."""
+        tokenizer = self._loaded.tokenizer
+        if not isinstance(document, str):
+            raise ConfigError(f"query and documents are texts (str), got {type(document).__name__}")
+        second = tokenizer.encode(document)
+        # Both have the begin token; the second text keeps its end only.
+        second = second[1 if tokenizer.add_bos and tokenizer.bos_id is not None else 0 :]
+        self._check(first + second)
+        cut = self._fitted(second, self._loaded.num_ctx - len(first), too_long, f"after a query of {len(first)}, ")
+        tokens = np.array(first + cut, dtype=np.int32)
+        return Text(tokens, "rank", len(first) + len(second), len(first) if types else None)
+
+    def _check(self, ids: Sequence[int]) -> None:
+        n_vocab = self._loaded.model.n_vocab
+        if not ids:
+            raise ConfigError("a text has no tokens, and the model puts none before it; give at least one")
+        bad = [token for token in ids if not 0 <= token < n_vocab]
+        if bad:
+            raise TokenizerError(f"token {bad[0]} is not in the vocabulary (0 to {n_vocab - 1})")
+
+    def _fitted(self, ids: list[int], room: int, too_long: TooLong, after: str = "") -> list[int]:
+        """The first `room` tokens, of which an end token is the last."""
+        if len(ids) <= room:
+            return ids
+        limit = self._loaded.num_ctx
+        if too_long == "error":
+            raise ContextOverflowError(
+                f"{after}a text has {len(ids)} tokens, but ",
+                NUM_CTX,
+                f" is {limit}",
+                advice=[
+                    "shorten it",
+                    ("choose a larger ", NUM_CTX, " where the model can take it"),
+                    ("let it be cut with ", Option("on_overflow", "truncate")),
+                ],
+            )
+        end = ids[-1:] if self._loaded.tokenizer.add_eos and ids[-1] == self._loaded.tokenizer.eos_id else []
+        if room <= len(end):
+            raise ContextOverflowError(
+                f"{after}no token of a text has room, for ",
+                NUM_CTX,
+                f" is {limit}",
+                advice=["shorten what comes before it", ("choose a larger ", NUM_CTX)],
+            )
+        return [*ids[: room - len(end)], *end]

@@ -1,0 +1,329 @@
+"""From a path and a configuration to everything that runs: plan the memory, take it, load the weights.
+
+Fails as a whole: when any step raises, what was taken before it is given back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
+
+from ollama_engine.config import EngineConfig
+from ollama_engine.errors import ConfigError, ModelFormatError, NoMemoryError, Option
+from ollama_engine.kvcache import MAX_SEQUENCES, Cache, CacheConfig, LayerShape, make_cache, make_null_cache
+from ollama_engine.kvcache.config import LISTED_ROWS
+from ollama_engine.kvcache.mask import list_bytes, mask_bytes
+from ollama_engine.ml.backend import MAX_NODES_LIMIT, Backend
+from ollama_engine.ml.gguf import IMAGE_PARTS, GGUFFile
+from ollama_engine.ml.hostmem import available_bytes
+from ollama_engine.ml.placement import BackendParams
+from ollama_engine.ml.types import block_of
+from ollama_engine.ml.weights import Weights
+from ollama_engine.models import (
+    Embeds,
+    FitsContext,
+    Model,
+    ShiftsKeys,
+    TextEncoder,
+    known_names,
+    known_values,
+    model_class,
+)
+from ollama_engine.runner.embed.pooling import read_pooling
+from ollama_engine.runner.load.errors import SMALLER, does_not_fit, naming
+from ollama_engine.runner.load.executor import Executor
+from ollama_engine.tokenizer import Tokenizer, from_metadata
+
+if TYPE_CHECKING:
+    from ollama_engine.ml.memory import MemoryReport
+
+log = logging.getLogger(__name__)
+
+Progress = Callable[[int, int], None]
+
+NODES_PER_WEIGHT = 32
+"""A graph is allowed this many tensors for each tensor of the file; llama needs about 4."""
+
+RESUME_TOKENS = 1024
+"""How far back a sequence can be resumed where layers see a window or chunk only."""
+
+LOGIT_ROWS = 32
+"""Rows of logits that one step may ask for; more (all rows of a prompt) are computed in several steps."""
+
+
+@dataclass(slots=True)
+class Loaded:
+    """The parts of a loaded model. `close` frees them in the right order."""
+
+    path: str
+    config: EngineConfig
+    gguf: GGUFFile
+    tokenizer: Tokenizer
+    backend: Backend
+    weights: Weights
+    model: Model
+    cache: Cache
+    executor: Executor
+    is_encoder: bool
+    """Whether the model only reads. Asked here once: an interrupt in a look at a protocol's members would be lost."""
+    _hidden: Executor | None = None
+    """See `embedding_executor`."""
+
+    @property
+    def num_ctx(self) -> int:
+        """Tokens that one request may hold."""
+        return _num_ctx(self.config)
+
+    def embedding_executor(self) -> Executor:
+        """What gives hidden states; for a model that writes it is made when it is first asked for.
+
+        To be called by the thread that closes. Raises ConfigError where `flash_attention` cannot be as it was set.
+        """
+        if self.is_encoder:
+            return self.executor
+        if self._hidden is None:
+            self._hidden = _make_hidden(self.backend, self.model, self.config)
+        return self._hidden
+
+    def memory(self) -> MemoryReport:
+        """What was taken, by device and layer."""
+        return _report(self.backend, self.weights, self.cache.nbytes, self.cache.mask_bytes)
+
+    def close(self) -> None:
+        """Free everything."""
+        if self._hidden is not None:
+            self._hidden.close()
+        self.executor.close()
+        self.backend.close()
+        self.gguf.close()
+
+
+def load(
+    source: str | os.PathLike[str] | GGUFFile,
+    config: EngineConfig,
+    progress: Progress | None = None,
+    *,
+    logit_rows: int = LOGIT_ROWS,
+) -> Loaded:
+    """Load a model from a path, or from its open file, which is closed with it or when this fails.
+
+    `progress` is called with (bytes done, bytes in all) while weights are read.
+
+    A step computes up to `logit_rows` rows of logits, or one for each of `config.parallel` sequences if that is more.
+
+    Raises OSError, ModelFormatError, UnsupportedModelError, ConfigError, NoMemoryError with the report.
+    """
+    path = source.path if isinstance(source, GGUFFile) else os.fsdecode(source)
+    with naming(path), contextlib.ExitStack() as undo:
+        gguf = undo.enter_context(source if isinstance(source, GGUFFile) else GGUFFile(path))
+        metadata = known_values(gguf.metadata)
+        factory = model_class(metadata.architecture)
+        tokenizer = from_metadata(gguf.metadata)
+        backend = undo.enter_context(Backend(_backend_params(config), max_nodes=_max_nodes(gguf)))
+        weights = undo.enter_context(Weights(backend, gguf))
+        planned_cache: dict[str, int] = {}
+        planned_masks = 0
+        try:
+            _refuse_if_too_large(backend, weights)
+            weights.load(progress)
+            model = factory(metadata, known_names(gguf.architecture, weights))
+            _check_model(model, gguf)
+            config = config.for_model(model.context_length)
+            if isinstance(model, FitsContext):
+                model.fit_context(_num_ctx(config))
+            _warn_of_long_contexts(model, config)
+            if isinstance(model, TextEncoder):
+                read_pooling(metadata)  # raises for one that nobody knows
+                cache, executor = _make_encoder(backend, model, config)
+            else:
+                planned_cache = _plan_cache(backend, weights, model, config)
+                planned_masks = _plan_masks(model, config)
+                _refuse_cache_if_too_large(backend, planned_cache, planned_masks)
+                cache = _make_cache(backend, weights, model, config)
+                executor = Executor(backend, model, cache, _batch_size(config), max(logit_rows, config.parallel))
+            executor.reserve(config.parallel)
+            cache.reserve_moves()
+            # Last, because decoding can do without: what the model needs comes first.
+            weights.pack()
+        except NoMemoryError as error:
+            report = error.report or _report(backend, weights, planned_cache, planned_masks)
+            raise does_not_fit(gguf.path, error, report) from error
+        undo.pop_all()
+    return Loaded(
+        path, config, gguf, tokenizer, backend, weights, model, cache, executor,
+        isinstance(model, TextEncoder),
+    )  # fmt: skip
+
+
+def _batch_size(config: EngineConfig) -> int:
+    """No larger than all contexts together; all that can be decoded at once has a place in a batch."""
+    return max(min(config.batch_size, _num_ctx(config) * config.parallel), config.parallel)
+
+
+def _max_nodes(gguf: GGUFFile) -> int:
+    return int(min(MAX_NODES_LIMIT, max(2048, NODES_PER_WEIGHT * len(gguf.tensors))))
+
+
+def _backend_params(config: EngineConfig) -> BackendParams:
+    return BackendParams(**{option.name: getattr(config, option.name) for option in fields(BackendParams)})
+
+
+def _num_ctx(config: EngineConfig) -> int:
+    assert config.num_ctx is not None, "decided once the model is known"
+    return config.num_ctx
+
+
+def _refuse_if_too_large(backend: Backend, weights: Weights) -> None:
+    plan = weights.planned()
+    for device in backend.devices[:-1]:
+        if plan[device.name]["weights"] > device.memory_free:
+            raise NoMemoryError(
+                f"weights of {plan[device.name]['weights'] >> 20} MiB on {device.name}, which has "
+                f"{device.memory_free >> 20} MiB free",
+                advice=[("lower ", Option("gpu_layers"))],
+            )
+
+
+def _plan_cache(backend: Backend, weights: Weights, model: Model, config: EngineConfig) -> dict[str, int]:
+    """Bytes that keys and values will take, {device name: bytes}."""
+    elements, nbytes = block_of(config.kv_cache_type)
+    planned: dict[str, int] = {}
+    for number, layer in enumerate(model.cache_layers):
+        device = backend.devices[weights.device_of_layer(number)].name
+        rows = _cells(layer, config) * (layer.image_rows or 1)
+        planned[device] = planned.get(device, 0) + rows * (layer.n_keys + layer.n_values) // elements * nbytes
+    return planned
+
+
+def _plan_masks(model: Model, config: EngineConfig) -> int:
+    """Bytes of this process for the masks of a full batch, or the lists of a short one, for each kind of layers."""
+    kinds = {
+        (layer.window, layer.chunk): _cells(layer, config) for layer in model.cache_layers if layer.image_rows is None
+    }
+    size = _batch_size(config)
+    return sum(max(mask_bytes(size, n), list_bytes(min(size, config.parallel, LISTED_ROWS), n)) for n in kinds.values())
+
+
+def _refuse_cache_if_too_large(backend: Backend, planned: dict[str, int], masks: int) -> None:
+    host = backend.devices[-1]
+    for device in backend.devices:
+        cache, beside, free = planned.get(device.name, 0), 0, device.memory_free
+        if device is host:
+            beside, free = masks, available_bytes()
+        if cache + beside > free:
+            also = f" and {beside >> 20} MiB for masks" if beside else ""
+            raise NoMemoryError(
+                f"the cache takes {cache >> 20} MiB{also} on {device.name}, which has {free >> 20} MiB free",
+                advice=SMALLER,
+            )
+
+
+def _make_cache(backend: Backend, weights: Weights, model: Model, config: EngineConfig) -> Cache:
+    layers = model.cache_layers
+    devices = [weights.device_of_layer(i) for i in range(len(layers))]
+    cache_config = CacheConfig(
+        dtype=config.kv_cache_type, flash_attention=config.flash_attention != "off", sequences=config.parallel
+    )
+    for layer in layers:
+        cache_config.check(layer)
+    flash_attention = _decide_flash_attention(backend, config, layers, config.kv_cache_type)
+    cache_config = replace(cache_config, flash_attention=flash_attention)
+    return make_cache(
+        backend, layers, devices, cache_config, lambda layer: _cells(layer, config), memory=RESUME_TOKENS,
+        shift_keys=model.shift_keys if isinstance(model, ShiftsKeys) else None,
+    )  # fmt: skip
+
+
+def _make_encoder(backend: Backend, model: Model, config: EngineConfig) -> tuple[Cache, Executor]:
+    """Nothing is cached, so `kv_cache_type` means nothing; a text is one batch, so batches may be as long as one."""
+    layers = model.cache_layers
+    flash_attention = _decide_flash_attention(backend, config, layers, "f32")
+    cache = make_null_cache(layers, flash_attention=flash_attention, causal=False)
+    size = max(config.batch_size, _num_ctx(config))
+    return cache, Executor(backend, model, cache, size, size, max_sequences=_of_rows(size))
+
+
+def _of_rows(n: int) -> int:
+    """Sequences of a batch whose cache keeps nothing: the texts, and who has the rows left over in each part."""
+    return MAX_SEQUENCES + n
+
+
+def _make_hidden(backend: Backend, model: Model, config: EngineConfig) -> Executor:
+    """As of an encoder, but tokens see what they see when the model writes."""
+    assert isinstance(model, Embeds), "the desk takes no texts for others"
+    layers = model.cache_layers
+    flash_attention = _decide_flash_attention(backend, config, layers, "f32")
+    cache = make_null_cache(layers, flash_attention=flash_attention, causal=True)
+    size = max(config.batch_size, _num_ctx(config))
+    return Executor(backend, model, cache, size, size, forward=model.hidden, max_sequences=_of_rows(size))
+
+
+def _warn_of_long_contexts(model: Model, config: EngineConfig) -> None:
+    if _num_ctx(config) > model.context_length:
+        log.warning("num_ctx %d is more than the %d tokens the model was trained for; answers get worse beyond them",
+                    _num_ctx(config), model.context_length)  # fmt: skip
+
+
+def _cells(layer: LayerShape, config: EngineConfig) -> int:
+    """Cells for all requests together; a window or chunk keeps what can be seen or resumed, and the batch.
+
+    For layers that store images: as many images as requests, and one more to replace another.
+    """
+    if layer.image_rows is not None:
+        return config.parallel + 1
+    num_ctx = _num_ctx(config)
+    limit = layer.window or layer.chunk or num_ctx
+    kept = min(num_ctx, limit + RESUME_TOKENS)
+    return config.parallel * kept + (config.batch_size if kept < num_ctx else 0)
+
+
+def _decide_flash_attention(backend: Backend, config: EngineConfig, layers: tuple[LayerShape, ...], dtype: str) -> bool:
+    if config.flash_attention == "off":
+        return False
+    unsupported = [
+        device.name
+        for number, device in enumerate(backend.devices)
+        for layer in sorted({(s.key_dim, s.value_dim) for s in layers})
+        if not backend.supports_flash_attention(number, *layer, dtype)
+    ]
+    if unsupported and config.flash_attention == "on":
+        raise ConfigError(
+            Option("flash_attention"), f" is on, but {', '.join(unsupported)} has no kernel for this model's heads"
+        )
+    if unsupported:
+        log.info("flash attention is off: %s has no kernel for this model's heads", ", ".join(unsupported))
+    return not unsupported
+
+
+def _check_model(model: Model, gguf: GGUFFile) -> None:
+    if model.n_vocab < 1:
+        raise ModelFormatError("the model has no vocabulary")
+    images = [name for name in model.unused_weights if name.startswith(IMAGE_PARTS)]
+    if images:
+        log.warning("the file has a part that reads images, which is not supported yet: it answers text only")
+    unused = [name for name in model.unused_weights if name not in images]
+    if unused:
+        shown = ", ".join(unused[:8])
+        log.warning("%d tensors of the file are not used by architecture %s: %s%s", len(unused),
+                    gguf.architecture, shown, " ..." if len(unused) > 8 else "")  # fmt: skip
+
+
+def _report(backend: Backend, weights: Weights, cache: dict[str, int], masks: int) -> MemoryReport:
+    from ollama_engine.ml.memory import DeviceMemory, MemoryReport  # noqa: PLC0415 (for who asks, and for refusals)
+
+    plan, graph = weights.planned(), backend.graph_bytes()
+    devices = tuple(
+        DeviceMemory(
+            device=d.name,
+            cache=cache.get(d.name, 0),
+            graph=graph[d.name],
+            work=backend.work_bytes() + masks if d is backend.devices[-1] else 0,
+            **plan[d.name],
+        )
+        for d in backend.devices
+    )
+    return MemoryReport(devices, weights.by_layer())

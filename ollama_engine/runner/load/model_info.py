@@ -1,0 +1,74 @@
+"""ModelInfo: what a model file says of itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ollama_engine.config import Pooling
+from ollama_engine.ml.metadata import MetadataValue
+from ollama_engine.models import Embeds, known_values
+from ollama_engine.runner.embed.pooling import model_pooling
+from ollama_engine.runner.load.loading import Loaded
+
+__all__ = ["ModelInfo", "model_info"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What a model file says of itself, and what was decided for it.
+
+    Attributes:
+        path: of the file, or of the part that was named.
+        architecture: which of the registered models it is.
+        name: the model's own, None where the file has none.
+        n_vocab: length of a row of logits.
+        n_embd: length of an embedding; None for a model that gives none.
+        pooling: how `Engine.embed` makes one of a text unless told otherwise; None for a
+            model that only ranks, or whose file names a way that is unknown.
+        context_length: tokens that the model was trained for.
+        n_parameters: numbers in all of its tensors.
+        file_bytes: size of the file, all parts together.
+        num_ctx: tokens that one request may hold.
+        flash_attention: whether it is in use.
+        threads: CPU threads in use.
+        metadata: all GGUF keys and values; left out of the repr, for a vocabulary takes megabytes.
+    """
+
+    path: str
+    architecture: str
+    name: str | None
+    n_vocab: int
+    n_embd: int | None
+    pooling: Pooling | None
+    context_length: int
+    n_parameters: int
+    file_bytes: int
+    num_ctx: int
+    flash_attention: bool
+    threads: int
+    metadata: Mapping[str, MetadataValue] = field(repr=False)
+
+
+def model_info(loaded: Loaded) -> ModelInfo:
+    """Read it from a loaded model."""
+    name, model = loaded.gguf.metadata.get("general.name"), loaded.model
+    metadata = known_values(loaded.gguf.metadata)
+    return ModelInfo(
+        path=loaded.path,
+        architecture=loaded.gguf.architecture,
+        name=name if isinstance(name, str) else None,
+        n_vocab=model.n_vocab,
+        n_embd=model.n_embd if isinstance(model, Embeds) else None,
+        pooling=model_pooling(metadata, encoder=loaded.is_encoder) if isinstance(model, Embeds) else None,
+        context_length=model.context_length,
+        n_parameters=sum(int(np.prod(t.shape, dtype=np.int64)) for t in loaded.gguf.tensors.values()),
+        file_bytes=sum(os.path.getsize(f) for f in loaded.gguf.files),
+        num_ctx=loaded.num_ctx,
+        flash_attention=loaded.cache.flash_attention,
+        threads=loaded.backend.threads,
+        metadata=loaded.gguf.metadata,
+    )

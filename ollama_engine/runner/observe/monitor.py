@@ -1,0 +1,229 @@
+"""Monitor: what the core reports of its steps and requests, as metrics, timeline and log. Decides nothing."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Literal
+
+from ollama_engine.errors import ClosedError, DeadlineError, TokenizerError
+from ollama_engine.input import Int32Array
+from ollama_engine.kvcache import CellUsage
+from ollama_engine.runner.observe.metrics import Cells, Metrics, MetricsSnapshot, Outcome
+from ollama_engine.runner.observe.trace import Phase, Span, StepRecord, Trace
+from ollama_engine.runner.schedule.batching import Step
+from ollama_engine.runner.schedule.sequence import Generation, Sequence
+
+__all__ = ["TRACE", "Monitor", "Record", "SlotInfo", "report"]
+
+log = logging.getLogger("ollama_engine.trace")
+
+TRACE = 5
+"""Level of the log that shows every batch with its token ids and texts; below logging.DEBUG."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotInfo:
+    """One request that is in the engine."""
+
+    id: int
+    """Rises with arrival."""
+    state: Literal["waiting", "prompt", "answer"]
+    prompt_tokens: int
+    computed_tokens: int
+    """Of prompt and answer, those whose keys and values are in the cache or under way."""
+    cached_tokens: int
+    """Prompt tokens that were reused."""
+    completion_tokens: int
+    priority: int
+    preemptions: int
+    seconds: float
+    """Since it was submitted."""
+    sequence: int | None
+    """The cache sequence it has; None while it waits."""
+
+
+def slot_info(one: Sequence, now: float) -> SlotInfo:
+    """How a request stands. Any thread may ask; the numbers may be of two neighbouring moments."""
+    slot = one.slot
+    return SlotInfo(
+        id=one.key,
+        state="waiting" if slot is None else "answer" if one.decoding else "prompt",
+        prompt_tokens=one.n_prompt if isinstance(one, Generation) else len(one.inputs),
+        computed_tokens=one.submitted,
+        cached_tokens=one.cached or 0,
+        completion_tokens=one.n_generated if isinstance(one, Generation) else 0,
+        priority=one.terms.priority,
+        preemptions=one.preemptions,
+        seconds=now - one.submitted_at,
+        sequence=slot,
+    )
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A step under way."""
+
+    at: float
+    step: Step
+    reused: bool
+
+
+def report(logger: logging.Logger, level: int, text: str, *args: object, exc_info: bool = False) -> None:
+    """Log. A handler that raises, or asks the engine for something, must not be the end of the engine."""
+    with suppress(Exception):
+        logger.log(level, text, *args, exc_info=exc_info)
+
+
+class Record:
+    """One turn of the core: where its time went."""
+
+    def __init__(self, monitor: Monitor, now: float) -> None:
+        self._monitor = monitor
+        self._at = now
+        self.spans: list[Span] = []
+        self.generated = 0
+        """Tokens that the step which landed gave to answers."""
+
+    def mark(self, phase: Phase) -> float:
+        """What was done since the last mark was this; returns the time."""
+        now = self._monitor.clock()
+        self.spans.append(Span(phase, self._at, now))
+        self._at = now
+        return now
+
+    def launched(self, step: Step, *, reused: bool) -> None:
+        """The prepared step has been started."""
+        self._monitor.launched(step, self.mark("build"), reused=reused)
+
+
+class Monitor:
+    """Reports of one engine. `piece` gives a token's text, for the log."""
+
+    def __init__(self, piece: Callable[[int], str], clock: Callable[[], float] = time.perf_counter) -> None:
+        self.clock = clock
+        self.metrics = Metrics()
+        self.trace = Trace()
+        self._piece = piece
+        self._flight: _Flight | None = None
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def step(self) -> Iterator[Record]:
+        """One turn of the core."""
+        record = Record(self, self.clock())
+        before, self._flight = self._flight, None
+        yield record
+        landed = next((span.end for span in record.spans if span.phase == "wait"), None)
+        if before is not None and landed is not None:
+            self._computed(before, landed, record)
+
+    def _computed(self, flight: _Flight, now: float, record: Record) -> None:
+        step = flight.step
+        self.metrics.step(
+            now,
+            now - flight.at,
+            prompt_tokens=step.prompt_tokens,
+            completion_tokens=record.generated,
+            graph_reused=flight.reused,
+        )
+        self.trace.step(
+            StepRecord(
+                step.number,
+                tuple(record.spans),
+                step.prompt_tokens,
+                record.generated,
+                len(step.parts),
+                flight.reused,
+            )
+        )
+
+    def launched(self, step: Step, now: float, *, reused: bool) -> None:
+        """A step computes from now on."""
+        self._flight = _Flight(now, step, reused)
+        if log.isEnabledFor(TRACE):
+            self._log(step)
+
+    def _log(self, step: Step) -> None:
+        tokens, positions, row = step.tokens().tolist(), step.batch.positions.tolist(), 0
+        for part in step.parts:
+            ids = tokens[row : row + part.n]
+            report(
+                log, TRACE, "step %d request %d sequence %d position %d logits %d: %s", step.number, part.sequence.key,
+                part.slot, positions[row], part.outputs, " ".join(f"{one}={self._text(one)!r}" for one in ids),
+            )  # fmt: skip
+            row += part.n
+
+    def snapshot(self, usage: CellUsage, waiting: int, running: int) -> MetricsSnapshot:
+        """The metrics until now, with how things stand."""
+        self.metrics.gauges(queued=waiting, running=running, cells=Cells(usage.used, usage.free, usage.shared))
+        return self.metrics.snapshot(self.clock())
+
+    def _text(self, token: int) -> str:
+        try:
+            return self._piece(token)
+        except TokenizerError:
+            return "?"  # a model may have more tokens than its vocabulary has texts
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def arrived(self, one: Sequence) -> None:
+        """A request is queued."""
+        self.trace.begin_request(one.key, self.clock(), inputs=len(one.inputs), priority=one.terms.priority)
+
+    def started(self, one: Sequence, now: float) -> None:
+        """It has a sequence."""
+        if not one.preemptions:
+            self.metrics.count(cached_tokens=one.cached or 0)
+        self.trace.mark_request(one.key, "started", now)
+
+    def preempted(self, one: Sequence) -> None:
+        """It gave its cells up."""
+        self.metrics.count(preemptions=1)
+        self.trace.mark_request(one.key, "preempted", self.clock())
+
+    def evicted(self) -> None:
+        """A finished history was given up."""
+        self.metrics.count(evictions=1)
+
+    def shifted(self) -> None:
+        """A full context was shifted."""
+        self.metrics.count(shifts=1)
+
+    def left(self, one: Sequence, outcome: Outcome, now: float) -> None:
+        """It has ended."""
+        self.metrics.ended(outcome)
+        generated = one.n_generated if isinstance(one, Generation) else 0
+        self.trace.end_request(one.key, now, outcome=outcome, completion_tokens=generated)
+
+    # -- embeddings ----------------------------------------------------------------------------------------------------
+
+    def embed_arrived(self, key: int, priority: int) -> None:
+        """A call for embeddings has texts that wait."""
+        self.trace.begin_request(f"embed {key}", self.clock(), priority=priority)
+
+    def embed_left(self, key: int, outcome: Outcome) -> None:
+        """It has ended."""
+        self.metrics.embed_ended(outcome)
+        self.trace.end_request(f"embed {key}", self.clock(), outcome=outcome)
+
+    def embedded(self, number: int, texts: list[Int32Array], begin: float) -> None:
+        """A batch of texts was computed from `begin` until now."""
+        now, tokens = self.clock(), sum(map(len, texts))
+        self.metrics.embedded(now - begin, texts=len(texts), tokens=tokens)
+        self.trace.step(StepRecord(number, (Span("embed", begin, now),), tokens, sequences=len(texts)))
+        if log.isEnabledFor(TRACE):
+            for ids in texts:
+                shown = " ".join(f"{one}={self._text(one)!r}" for one in ids.tolist())
+                report(log, TRACE, "batch %d of texts: %s", number, shown)
+
+
+def outcome_of(error: BaseException) -> Outcome:
+    """What a request that ended early counts as."""
+    if isinstance(error, DeadlineError):
+        return "deadline"
+    return "cancelled" if isinstance(error, ClosedError) else "error"

@@ -1,0 +1,114 @@
+"""AsyncStream: chunks of one request for asyncio. The event loop never waits for the engine, nor the engine for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from types import TracebackType
+
+from ollama_engine.errors import ClosedError
+from ollama_engine.runner.request.request import Chunk, Completion, Event, Ticket, collect
+
+__all__ = ["AsyncStream", "completions"]
+
+
+class _Mailbox:
+    """Events cross from the engine's thread to the event loop; many at once cost one wake-up."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.events: deque[Event] = deque()
+        self.arrived = asyncio.Event()
+        self._called = False
+
+    def put(self, event: Event) -> None:
+        """Called from the engine's thread. Raises RuntimeError when the event loop is closed: nobody will ever look."""
+        self.events.append(event)
+        if self._called and not self.loop.is_closed():
+            return
+        self._called = True
+        self.loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        # Before anybody looks, so that what comes meanwhile calls again.
+        self._called = False
+        self.arrived.set()
+
+
+class AsyncStream(AsyncIterator[Chunk]):
+    """The chunks of one request, as they come: `async for`. For the event loop that was running when it was made.
+
+    `aclose`, leaving `async with`, or dropping the iterator cancels the request at its next step; so does cancelling
+    the task that waits for a chunk. `anext` raises what ended the request early.
+    """
+
+    def __init__(self, engine: object) -> None:
+        try:
+            self._mailbox = _Mailbox(asyncio.get_running_loop())
+        except RuntimeError:
+            raise RuntimeError("no running event loop: call astream in an async function, or use stream") from None
+        self.ticket = Ticket(self._mailbox)
+        self.ticket.watch(self)
+        self._engine = engine
+        self._ended = False
+
+    async def __anext__(self) -> Chunk:
+        event = await self._take()
+        if event is None:
+            raise StopAsyncIteration
+        self._ended = self.ticket.note(event)
+        if isinstance(event, Chunk):
+            return event
+        try:
+            raise event
+        finally:
+            del event  # which would hold this frame, and by it the engine
+
+    async def _take(self) -> Event | None:
+        """The next event; None when the stream has ended, here or in another task."""
+        events, arrived = self._mailbox.events, self._mailbox.arrived
+        try:
+            while not self._ended and not events:
+                arrived.clear()
+                await arrived.wait()
+        except asyncio.CancelledError:
+            await self.aclose()
+            raise
+        if self._ended:
+            return None
+        return events.popleft()
+
+    async def aclose(self) -> None:
+        """Cancel the request if it has not ended; there are no further chunks. Safe to call twice."""
+        self._ended = True
+        self.ticket.cancelled = True
+        self._mailbox.arrived.set()  # others that wait for a chunk
+
+    async def completion(self) -> Completion:
+        """All that is left to come, as one completion."""
+        async with self:
+            chunks = [chunk async for chunk in self]
+        if not chunks or chunks[-1].finish_reason is None:
+            raise ClosedError("the stream has ended, or was closed, before its completion was asked for")
+        return collect(chunks)
+
+    def __repr__(self) -> str:
+        return f"AsyncStream({'ended' if self._ended else 'open'})"
+
+    async def __aenter__(self) -> AsyncStream:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+async def completions(streams: list[AsyncStream]) -> list[Completion]:
+    """All completions, in this order. When one raises, the others are cancelled."""
+    try:
+        return list(await asyncio.gather(*(stream.completion() for stream in streams)))
+    finally:
+        for stream in streams:
+            await stream.aclose()

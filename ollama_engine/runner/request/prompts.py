@@ -1,0 +1,97 @@
+"""Prompts: what callers may give as one, or as several, and how many answers they want to it.
+
+A text is one prompt, and so is a list, tuple or array of whole numbers, which are token ids. A list or tuple of prompts
+is several.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TypeGuard, cast
+
+import numpy as np
+
+from ollama_engine.errors import ConfigError, EngineError
+from ollama_engine.runner.request.options import whole
+from ollama_engine.sample import SamplingParams
+from ollama_engine.tokenizer import Tokenizer
+
+__all__ = ["SEVERAL", "Prompt", "Prompts", "about_one", "check_params", "is_many", "many", "numbered", "prompt_ids",
+           "several"]  # fmt: skip
+
+Prompt = str | Sequence[int]
+"""Text, or token ids that are taken as they are."""
+Prompts = list[str] | tuple[str, ...] | list[list[int]] | tuple[Sequence[int], ...]
+
+SEVERAL = "several prompts go into a list, to generate or agenerate"
+"""What callers of a method for one prompt are told who give more."""
+
+_SEEDS = 1 << 64
+
+
+def _is_number(prompt: object) -> bool:
+    """Whether it is an array of no dimensions, which has no length."""
+    return isinstance(prompt, np.ndarray) and not prompt.ndim
+
+
+def prompt_ids(tokenizer: Tokenizer, prompt: Prompt, *, add_special: bool = True, several: str = SEVERAL) -> list[int]:
+    """The token ids of a prompt. Raises ConfigError for one of another type, TokenizerError for text beyond it.
+
+    `several` is what who gives more than one is told.
+    """
+    if isinstance(prompt, str):
+        return tokenizer.encode(prompt, add_special=add_special)
+    if isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, (Sequence, np.ndarray)) or _is_number(prompt):
+        hint = "; decode it, or give what tokenize makes of it" if isinstance(prompt, (bytes, bytearray)) else ""
+        raise ConfigError(f"a prompt is a str or a sequence of token ids, got {type(prompt).__name__}{hint}")
+    for number, value in enumerate(prompt):
+        if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+            raise ConfigError(
+                f"a prompt of token ids holds whole numbers only, but [{number}] of this {type(prompt).__name__} is a "
+                f"{type(value).__name__}; {several}"
+            )
+    return [int(value) for value in prompt]
+
+
+def is_many(prompt: Prompt | Prompts) -> TypeGuard[Sequence[Prompt]]:
+    """Whether it is a list or tuple of prompts; one of whole numbers is one prompt."""
+    return isinstance(prompt, (list, tuple)) and bool(prompt) and isinstance(prompt[0], (str, Sequence, np.ndarray))
+
+
+def many(prompt: Prompt | Prompts) -> Sequence[Prompt]:
+    """A list of prompts, of one where it is one."""
+    return prompt if is_many(prompt) else [cast(Prompt, prompt)]
+
+
+@contextlib.contextmanager
+def about_one(name: str | None, number: int) -> Iterator[None]:
+    """Errors about one of several texts say which, where the caller gave several and calls them `name`."""
+    try:
+        yield
+    except EngineError as error:
+        raise (error if name is None else numbered(error, name, number)) from None
+
+
+def numbered(error: EngineError, name: str, number: int) -> EngineError:
+    """The same error, about text `number` of a list that the caller calls `name`."""
+    told = error.behind(f"{name}[{number}]: ")
+    told.text_number = number
+    return told
+
+
+def check_params(params: object, hint: str = "") -> None:
+    """Raise TypeError for what are no SamplingParams, such as a text where none is taken."""
+    if not isinstance(params, SamplingParams):
+        raise TypeError(f"params are SamplingParams, got {type(params).__name__}: {params!r:.40}{hint}")
+
+
+def several(params: SamplingParams, n: int | None) -> Iterator[SamplingParams]:
+    """Parameters for each of `n` answers to one prompt: those given, with a seed of its own where one was given.
+
+    The seed of answer i is `seed + i` (modulo 2^64). Raises ConfigError for n below 1.
+    """
+    n = 1 if n is None else whole("n", n, 1, 1 << 16)
+    for i in range(n):
+        yield params if params.seed is None else replace(params, seed=(params.seed + i) % _SEEDS)

@@ -1,0 +1,1 @@
+"""Who computes what in the next step, in plain values: sequences, inputs, scheduler, batches, text."""

@@ -1,0 +1,266 @@
+"""The scheduler: which inputs of which sequences are computed in the next step. Pure: numbers in, a plan out.
+
+Room (the batch's tokens and its rows of logits) is given in turn. Sequences stand in a line; who is served goes to
+its end, newcomers join there, and who did not fit stays in front.
+- Decoding sequences come first with their one token each; prompts share what is left, the first in line as much of it
+  as it can use. So a step is never longer than `batch_size` tokens, however long the prompts are, and
+  `prompt_tokens` bounds it further while somebody waits for the next token.
+- A prompt at the front of the line whose next group did not fit beside the decoding sequences is owed: the next step
+  sets that much aside before it serves them.
+- A group larger than `batch_size` gets a batch to itself, which is the only case of a larger batch.
+- Higher priority is served first, but at least every ninth step goes by the line alone. So with N sequences, each is
+  served at least once in 10 * (N + 1) steps, whatever the others' priorities, as long as cells suffice.
+
+Cells are given by seniority, higher priority first and then the older, because they come back only when a sequence
+ends: taking turns would have all of them wait for each other. Decoding sequences come before prompts, and a prompt
+takes no cell that a senior one still needs. What a plan lacked is in it (`short`, `starved`): the loop evicts finished
+histories or preempts `choose_victim`, and plans again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ollama_engine.runner.schedule.inputs import Group, ceil_cut, floor_cut
+
+__all__ = ["Candidate", "Limits", "Piece", "Plan", "Turns", "choose_victim", "plan"]
+
+FAIR_EVERY = 8
+"""Of as many steps, one leaves priorities aside."""
+
+
+class Candidate(NamedTuple):
+    """What the scheduler must know of one sequence."""
+
+    key: int
+    """Names the sequence; keys grow with arrival, and a preempted sequence keeps its own."""
+    begin: int
+    end: int
+    """Inputs [begin, end) are known but not computed; at least one."""
+    decoding: bool = False
+    """Whether that is the one token sampled last."""
+    all_rows: bool = False
+    """Whether logits are wanted for every row, not for the last one only."""
+    priority: int = 0
+    groups: Sequence[Group] = ()
+    """Groups among its inputs, counted as `begin` and `end` are."""
+
+
+class Limits(NamedTuple):
+    """What one step may take."""
+
+    batch_size: int
+    """Tokens."""
+    max_outputs: int
+    """Rows of logits."""
+    free_cells: int
+    """Cells that a token can be put in."""
+    prompt_tokens: int | None = None
+    """Tokens of prompts in a step that also decodes, or the first group when that is larger; None: no such limit."""
+    headroom: int = 0
+    """Cells that prompts leave free while something decodes, so that it can go on for a while."""
+
+
+class Piece(NamedTuple):
+    """The next `n` inputs of one sequence."""
+
+    key: int
+    n: int
+    outputs: int
+    """Rows with logits, counted from the piece's end: 0 where the prompt goes on, 1 at its end, n for all."""
+
+
+class Turns(NamedTuple):
+    """Who is next: what one plan hands to the next."""
+
+    line: tuple[int, ...] = ()
+    """Keys, the one that waits longest first."""
+    owed: int | None = None
+    """The prompt that did not fit though it was first."""
+    since_fair: int = 0
+    """Steps since priorities were last left aside."""
+
+
+class Plan(NamedTuple):
+    """One step."""
+
+    pieces: tuple[Piece, ...]
+    """Decoding sequences first, then prompts; each key once."""
+    turns: Turns
+    starved: tuple[int, ...] = ()
+    """Decoding sequences that had a place in the batch but no cell."""
+    short: int = 0
+    """Cells that were missing, at least: with more of them this step had more tokens, or the next one could serve who
+    is first. 0 when cells limit nothing."""
+
+
+_START = Turns()
+
+
+def plan(candidates: Iterable[Candidate], limits: Limits, turns: Turns = _START) -> Plan:
+    """The next step. The order of `candidates` does not matter.
+
+    Raises ValueError for limits out of range, candidates without pending inputs, two of one key, and a group that no
+    step can hold.
+    """
+    _check(limits)
+    line = _line(candidates, turns.line)
+    ranked = any(one.priority != line[0].priority for one in line)
+    fair = not ranked or (turns.since_fair >= FAIR_EVERY - 1 and turns.owed is None)
+    order = line if fair else sorted(line, key=lambda one: -one.priority)
+    decoding = [one for one in order if one.decoding]
+    prompts = [one for one in order if not one.decoding]
+    if turns.owed is not None:
+        prompts.sort(key=lambda one: one.key != turns.owed)
+    step = _Step(limits, limits.batch_size, limits.max_outputs, limits.free_cells)
+    step.decode(decoding, _set_aside(prompts, len(decoding), limits, turns))
+    owed = step.prefill(prompts) if prompts else None
+    served = {piece.key for piece in step.pieces}
+    waiting = [one.key for one in line if one.key not in served]
+    after = (*waiting, *(one.key for one in line if one.key in served))
+    return Plan(
+        tuple(step.pieces), Turns(after, owed, 0 if fair else turns.since_fair + 1), tuple(step.starved), step.short
+    )
+
+
+def choose_victim(candidates: Iterable[Candidate], freed: Mapping[int, int]) -> int | None:
+    """The sequence to preempt when cells are short: the youngest of the lowest priority that frees any.
+
+    `freed` says how many cells each key would give back. The most senior sequence is never chosen, so that it comes to
+    an end; None when nothing but that would help.
+    """
+    juniors = sorted(candidates, key=_seniority)[1:]
+    return next((one.key for one in reversed(juniors) if freed.get(one.key, 0) > 0), None)
+
+
+def _seniority(one: Candidate) -> tuple[int, int]:
+    return (-one.priority, one.key)
+
+
+def _check(limits: Limits) -> None:
+    prompt_tokens = 1 if limits.prompt_tokens is None else limits.prompt_tokens
+    if min(limits.batch_size, limits.max_outputs, prompt_tokens) < 1 or min(limits.free_cells, limits.headroom) < 0:
+        raise ValueError(f"tokens and rows are at least 1, cells and headroom at least 0; got {limits}")
+
+
+def _line(candidates: Iterable[Candidate], known: Sequence[int]) -> list[Candidate]:
+    """Candidates in the order of the line; newcomers stand at its end, the oldest first."""
+    by_key: dict[int, Candidate] = {}
+    for one in candidates:
+        if one.begin >= one.end or (one.decoding and one.end - one.begin != 1):
+            raise ValueError(f"a candidate has pending inputs, one when it decodes; got {one}")
+        if one.key in by_key:
+            raise ValueError(f"each candidate has its own key, two have {one.key}")
+        by_key[one.key] = one
+    line = [by_key.pop(key) for key in known if key in by_key]
+    return line + [by_key[key] for key in sorted(by_key)]
+
+
+class _Demand(NamedTuple):
+    tokens: int = 0
+    rows: int = 0
+
+
+def _least(one: Candidate, limits: Limits) -> _Demand:
+    """What the smallest next piece of a prompt takes."""
+    n = ceil_cut(one.begin + 1, one.groups) - one.begin
+    rows = n if one.all_rows else int(one.begin + n == one.end)
+    if one.begin + n > one.end or rows > limits.max_outputs:
+        raise ValueError(
+            f"the next group of {one} has {n} inputs and wants {rows} rows of logits; "
+            f"a step computes whole groups and has {limits.max_outputs} rows"
+        )
+    return _Demand(n, rows)
+
+
+def _set_aside(prompts: Sequence[Candidate], n_decoding: int, limits: Limits, turns: Turns) -> _Demand:
+    """What decoding sequences must leave to the prompt that is owed, if there are cells for it beside them."""
+    if not prompts or prompts[0].key != turns.owed:
+        return _Demand()
+    least = _least(prompts[0], limits)
+    spare = limits.free_cells - n_decoding - (limits.headroom if n_decoding else 0)
+    return least if least.tokens <= _shares(prompts, spare)[turns.owed] else _Demand()
+
+
+def _shares(prompts: Sequence[Candidate], spare: int) -> dict[int, int]:
+    """How many of the spare cells each prompt may take: all it needs, after its seniors."""
+    shares = {}
+    for one in sorted(prompts, key=_seniority):
+        shares[one.key] = max(0, min(spare, one.end - one.begin))
+        spare -= one.end - one.begin
+    return shares
+
+
+@dataclass(slots=True)
+class _Step:
+    """A step being filled. The counts are what is left."""
+
+    limits: Limits
+    room: int
+    rows: int
+    cells: int
+    pieces: list[Piece] = field(default_factory=list)
+    starved: list[int] = field(default_factory=list)
+    short: int = 0
+
+    def decode(self, decoding: Sequence[Candidate], aside: _Demand) -> None:
+        """One token each, as far as places go; where cells are fewer, to the most senior of those."""
+        places = max(0, min(self.room - aside.tokens, self.rows - aside.rows))
+        seated = decoding[:places]
+        if len(seated) > self.cells:
+            chosen = {one.key for one in sorted(seated, key=_seniority)[: self.cells]}
+            self.starved = [one.key for one in seated if one.key not in chosen]
+            self.short = len(self.starved)
+            seated = [one for one in seated if one.key in chosen]
+        self.pieces = [Piece(one.key, 1, 1) for one in seated]
+        self.room -= len(seated)
+        self.rows -= len(seated)
+        # Those without a place will want a cell in the next step.
+        self.cells -= len(decoding) + (self.limits.headroom if decoding else 0)
+
+    def prefill(self, prompts: Sequence[Candidate]) -> int | None:
+        """Fill what is left; returns the first prompt's key when there was no room for it."""
+        shares = _shares(prompts, self.cells)
+        if self.pieces and self.limits.prompt_tokens is not None:
+            usual = min(self.room, self.limits.prompt_tokens)
+        else:
+            usual = self.room
+        owed = None
+        n_prefilled = 0
+        for one in prompts:
+            least = _least(one, self.limits)
+            n = self._fitting(one, least, usual - n_prefilled, first=n_prefilled == 0)
+            if n == 0 and one is prompts[0]:
+                missing = max(0, least.tokens - shares[one.key])
+                owed = None if missing else one.key
+                self.short += missing
+            allowed = n if n <= shares[one.key] else _cut(one, shares[one.key])
+            self.short += max(0, n - shares[one.key])
+            if allowed == 0:
+                continue
+            outputs = allowed if one.all_rows else int(one.begin + allowed == one.end)
+            self.pieces.append(Piece(one.key, allowed, outputs))
+            n_prefilled += allowed
+            self.room -= allowed
+            self.rows -= outputs
+        return owed
+
+    def _fitting(self, one: Candidate, least: _Demand, usual: int, *, first: bool) -> int:
+        """How many inputs the batch has room for, 0 when not even the next group fits."""
+        if least.tokens > usual and first:
+            alone = not self.pieces
+            fits = (alone or least.tokens <= self.room) and least.rows <= self.rows
+            return least.tokens if fits else 0
+        n = _cut(one, min(usual, self.rows) if one.all_rows else usual)
+        if not one.all_rows and self.rows == 0 and one.begin + n == one.end:
+            n = _cut(one, n - 1)
+        return n
+
+
+def _cut(one: Candidate, limit: int) -> int:
+    """The most inputs up to `limit` that split no group."""
+    if limit >= one.end - one.begin:
+        return one.end - one.begin
+    return max(0, floor_cut(one.begin + max(0, limit), one.groups) - one.begin)

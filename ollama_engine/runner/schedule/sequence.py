@@ -1,0 +1,222 @@
+"""Sequence: one request inside the engine, as a state machine over plain values. The loop's thread owns it.
+
+Its inputs are the prompt, then the tokens sampled. `submitted` of them are computed or being computed. While the step
+that will give the next token computes, that token is `awaited`: it has a place already, but no value.
+Whoever takes the sequence out of a step under way raises its `epoch`, and what that step gives it is dropped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ollama_engine.input import Int32Array
+from ollama_engine.runner.prefix.pinned_prefix import Hold
+from ollama_engine.runner.request.options import Terms
+from ollama_engine.runner.request.request import Ticket, Usage
+from ollama_engine.runner.schedule.inputs import Inputs
+from ollama_engine.runner.schedule.scheduler import Candidate
+from ollama_engine.runner.schedule.text_emitter import TextEmitter
+from ollama_engine.sample import Sampler, SamplingParams
+
+__all__ = ["Generation", "Scoring", "Sequence"]
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Sequence:
+    """What all requests have in common."""
+
+    wants_all_rows: ClassVar[bool] = False
+
+    ticket: Ticket
+    inputs: Inputs
+    """What is computed as a prompt: the prompt, and after a preemption the answer so far too."""
+    num_ctx: int
+    terms: Terms = field(default_factory=Terms)
+    submitted_at: float = 0.0
+    hold: Hold | None = None
+    """The session that it belongs to, whose cache sequence it takes."""
+    # -- place --
+    submission: int = 0
+    """Which call handed it in; one call may hand in many."""
+    key: int = -1
+    """Rises with arrival."""
+    slot: int | None = None
+    """The cache sequence, while it runs."""
+    # -- progress --
+    submitted: int = 0
+    sampled: list[int] = field(default_factory=list)
+    """Tokens that follow `inputs`."""
+    awaited: int = 0
+    """Tokens that steps under way, or prepared, will give."""
+    epoch: int = 0
+    preemptions: int = 0
+    preempted_at: int = -1
+    """How many requests had ended then."""
+    follows: Sequence | None = None
+    """It waits until this one's prompt is computed, to share it."""
+    cached: int | None = None
+    """Inputs reused when it first began."""
+    # -- clock --
+    started_at: float = 0.0
+    ended: bool = False
+
+    n_inputs: int = field(init=False)
+    """Length of `inputs`, which is asked for several times in each step."""
+
+    def __post_init__(self) -> None:
+        self.n_inputs = len(self.inputs)
+
+    @property
+    def known(self) -> int:
+        """Inputs whose tokens are known."""
+        return self.n_inputs + len(self.sampled)
+
+    @property
+    def decoding(self) -> bool:
+        """Whether the prompt is behind it, or under way to the end."""
+        return self.submitted >= self.n_inputs
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is more to compute after the step under way, as far as can be told before it ends."""
+        return self.submitted < self.n_inputs
+
+    @property
+    def full(self) -> bool:
+        """Whether its next input has no place in the context."""
+        return self.submitted >= self.num_ctx and self.goes_on
+
+    @property
+    def ready(self) -> bool:
+        """Whether it need not wait for another request."""
+        return True
+
+    def candidate(self) -> Candidate | None:
+        """What the scheduler must know, None when nothing of it can be computed next."""
+        if self.submitted >= self.num_ctx or not self.goes_on:
+            return None
+        begin, priority = self.submitted, self.terms.priority
+        if begin >= self.n_inputs:
+            return Candidate(self.key, begin, begin + 1, True, False, priority)
+        return Candidate(self.key, begin, self.n_inputs, False, self.wants_all_rows, priority, self.inputs.groups)
+
+    def token(self, at: int) -> int:
+        """The token of one input; 0 where it is not known yet."""
+        if at < self.n_inputs:
+            return int(self.inputs.tokens[at])
+        at -= self.n_inputs
+        return self.sampled[at] if at < len(self.sampled) else 0
+
+    def tokens(self, begin: int, n: int) -> Int32Array:
+        """The tokens of `n` inputs, int32 [n]: of the prompt, or one of the answer."""
+        if begin + n <= self.n_inputs:
+            return self.inputs.tokens[begin : begin + n]
+        assert n == 1, "sampled tokens are computed one by one"
+        return np.array([self.token(begin)], dtype=np.int32)
+
+    @property
+    def context(self) -> list[int]:
+        """All tokens it consists of now: what is left of the prompt, and the tokens sampled."""
+        return [*self.inputs.tokens.tolist(), *self.sampled]
+
+    def withdraw(self) -> None:
+        """Take it out of steps under way; all it knows is to be computed as a prompt, from the beginning."""
+        self.epoch += 1
+        self.awaited = 0
+        self.inputs = self.inputs.join(Inputs.text(self.sampled)) if self.sampled else self.inputs
+        self.sampled = []
+        self.n_inputs = len(self.inputs)
+        self.submitted = 0
+        self.slot = None
+
+    def discard(self, keep: int, n: int) -> None:
+        """Inputs [keep, keep + n) leave. It decodes, all but its last token is computed, and no step is under way."""
+        whole = self.inputs.join(Inputs.text(self.sampled)).without(keep, keep + n)
+        self.submitted -= n
+        self.inputs, self.sampled = whole.part(0, self.submitted), whole.tokens[self.submitted :].tolist()
+        self.n_inputs = self.submitted
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Generation(Sequence):
+    """A request for an answer."""
+
+    params: SamplingParams
+    sampler: Sampler
+    emitter: TextEmitter
+    eog_ids: frozenset[int]
+    n_prompt: int
+    """Tokens of the prompt as it was given."""
+    dropped: int = 0
+    """Of these, left out before it began."""
+    keep: int = 0
+    """Inputs at the beginning that a shift leaves in place."""
+    shifted: int = 0
+    n_generated: int = 0
+    first_token_at: float = 0.0
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is more to compute, as far as can be told before the step under way ends."""
+        if self.submitted < self.n_inputs:
+            return True
+        coming = self.n_inputs + len(self.sampled) + self.awaited
+        return self.submitted < coming and not self.at_limit(self.n_generated + self.awaited, coming)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the prompt that it shares is computed, or never will be."""
+        leader = self.follows
+        if leader is None or leader.ended:
+            return True
+        assert isinstance(leader, Generation)
+        return leader.submitted >= leader.n_prompt - leader.dropped
+
+    def at_limit(self, n_generated: int, n_inputs: int) -> bool:
+        """Whether an answer of that length is complete, in a context that holds that many."""
+        return n_generated == self.params.max_tokens or (n_inputs >= self.num_ctx and self.terms.on_overflow != "shift")
+
+    @property
+    def complete(self) -> bool:
+        """Whether the answer ends with what it has."""
+        return self.at_limit(self.n_generated, self.n_inputs + len(self.sampled))
+
+    @property
+    def places(self) -> int:
+        """How many tokens, after those under way, can be computed before it comes to a limit or its context is full."""
+        places = self.num_ctx - self.known - self.awaited
+        if self.params.max_tokens is None:
+            return places
+        return min(places, self.params.max_tokens - self.n_generated - self.awaited)
+
+    def usage(self, now: float) -> Usage:
+        """Counts and times until now."""
+        first = self.first_token_at or now
+        started = self.started_at or now
+        return Usage(
+            prompt_tokens=self.n_prompt,
+            completion_tokens=self.n_generated,
+            cached_tokens=self.cached or 0,
+            queue_seconds=round(started - self.submitted_at, 6),
+            prompt_seconds=round(first - started, 6),
+            completion_seconds=round(now - first, 6),
+            dropped_prompt_tokens=self.dropped,
+            shifted_tokens=self.shifted,
+            preemptions=self.preemptions,
+        )
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Scoring(Sequence):
+    """A request for the logits of every row of a prompt."""
+
+    wants_all_rows: ClassVar[bool] = True
+
+    rows: npt.NDArray[np.float32]
+    """[len(inputs), n_vocab]; filled as they come."""
+    sound: bool = True
+    """Whether all rows so far are numbers."""

@@ -1,0 +1,1 @@
+"""Sessions: texts that stay in the cache, and their files."""

@@ -1,0 +1,32 @@
+"""Answer: a request of a session, and which tokens the session has after it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ollama_engine.runner.schedule.sequence import Generation
+
+__all__ = ["Answer"]
+
+
+@dataclass(slots=True)
+class Answer:
+    """A request whose tokens the session has not taken in yet."""
+
+    generation: Generation
+    before: list[int] | None = None
+    """What the session goes back to. None from when the answer is known to be good: one cut off anywhere has failed."""
+
+    @property
+    def coming(self) -> bool:
+        """Whether somebody may still take chunks from it."""
+        ticket = self.generation.ticket
+        return self.before is None and not (ticket.done or ticket.unwanted)
+
+    def tokens(self) -> list[int]:
+        """What the session holds after it, which has ended: its context, without what nobody has taken."""
+        if self.before is not None:
+            return self.before
+        context = self.generation.context
+        untaken = self.generation.n_generated - self.generation.ticket.taken
+        return context[: max(0, len(context) - untaken)]

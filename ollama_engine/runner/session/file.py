@@ -1,0 +1,266 @@
+"""Session files: tokens with their keys and values, whole and of one model, or refused.
+
+    8 bytes   magic
+    u32       version
+    u32       length of the header
+    header    JSON: what follows, and of which model
+    i32 ...   tokens
+    for each kind of layers: i32 positions, then the rows of keys and of values, layer by layer
+    32 bytes  SHA-256 of all before
+
+Numbers are little-endian. Sizes are checked against the file's before memory is taken for them. The checksum finds
+damage, not malice: a file that somebody made up can hold keys and values that spoil answers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from io import BufferedReader, BufferedWriter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ollama_engine.errors import SessionFormatError
+from ollama_engine.input import Int32Array
+from ollama_engine.kvcache import SavedRows
+from ollama_engine.runner.load.loading import Loaded
+from ollama_engine.runner.prefix.pinned_prefix import Saved
+
+__all__ = ["Layout", "SessionFile", "layout_of", "read_session", "write_session"]
+
+MAGIC = b"\x93oesess\n"
+VERSION = 1
+_PREFIX = struct.Struct("<8sII")
+_MAX_HEADER = 1 << 20
+_DIGEST = hashlib.sha256().digest_size
+_MAX_TOKENS = 1 << 24
+_MAX_ROW = 1 << 32
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a cache stores tokens. Whether it does so for flash attention does not matter: rows are the same."""
+
+    dtype: str
+    row_bytes: tuple[tuple[int, ...], ...]
+    """As `Cache.row_bytes`."""
+    byteorder: str = sys.byteorder
+
+
+def layout_of(loaded: Loaded) -> Layout:
+    """Of the cache of a loaded model."""
+    return Layout(loaded.config.kv_cache_type, loaded.cache.row_bytes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SessionFile:
+    """What a file holds."""
+
+    fingerprint: str
+    layout: Layout
+    tokens: Int32Array
+    saved: Saved
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    fingerprint: str
+    layout: Layout
+    n_tokens: int
+    length: int
+    exact: int | None
+    cells: tuple[int, ...]
+    """Of each kind of layers."""
+
+    @property
+    def nbytes(self) -> int:
+        """Of tokens, positions and rows."""
+        rows = zip(self.cells, self.layout.row_bytes, strict=True)
+        return 4 * self.n_tokens + sum(n * (4 + sum(sizes)) for n, sizes in rows)
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def write_session(path: str | os.PathLike[str], session: SessionFile) -> None:
+    """Write a file that is whole when it appears under its name; only its owner may read it. Raises OSError."""
+    target = os.path.realpath(os.fsdecode(path))
+    # Named before it is made: an interrupt anywhere leaves no file behind.
+    temporary = os.path.join(os.path.dirname(target), f".session-{os.urandom(8).hex()}")
+    try:
+        with open(temporary, "xb", opener=_private) as file:
+            _write(file, session)
+        os.replace(temporary, target)
+    except BaseException as error:
+        with suppress(OSError):  # such as one that has its name already
+            os.unlink(temporary)
+        if isinstance(error, OSError) and error.filename is not None:
+            raise OSError(error.errno, error.strerror, path) from None
+        raise
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _write(file: BufferedWriter, session: SessionFile) -> None:
+    digest = hashlib.sha256()
+    for piece in _pieces(session):
+        digest.update(piece)
+        file.write(piece)
+    file.write(digest.digest())
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _pieces(session: SessionFile) -> Iterator[bytes | memoryview]:
+    saved, layout = session.saved, session.layout
+    header = json.dumps({
+        "fingerprint": session.fingerprint,
+        "dtype": layout.dtype,
+        "row_bytes": layout.row_bytes,
+        "byteorder": layout.byteorder,
+        "n_tokens": len(session.tokens),
+        "length": saved.length,
+        "exact": saved.exact,
+        "cells": [len(part.positions) for part in saved.parts] or [0] * len(layout.row_bytes),
+    }).encode()  # fmt: skip
+    yield _PREFIX.pack(MAGIC, VERSION, len(header))
+    yield header
+    yield _little(session.tokens)
+    for part in saved.parts:
+        yield _little(part.positions)
+        for rows in part.rows:
+            yield np.ascontiguousarray(rows).reshape(-1).data
+
+
+def _little(numbers: Int32Array) -> bytes:
+    return numbers.astype("<i4").tobytes()
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def read_session(path: str | os.PathLike[str], fingerprint: str, n_vocab: int) -> SessionFile:
+    """What `write_session` wrote for the model of this fingerprint.
+
+    Raises OSError, and SessionFormatError for a file that is damaged, or of another version or model.
+    """
+    path = os.fsdecode(path)
+    try:
+        with open(path, "rb") as file:
+            return _read(file, os.fstat(file.fileno()).st_size, fingerprint, n_vocab)
+    except SessionFormatError as error:
+        raise SessionFormatError(f"{path}: {error}") from None
+
+
+class _Reader:
+    """Reads on, and knows the digest of what was read."""
+
+    def __init__(self, file: BufferedReader) -> None:
+        self._file = file
+        self._digest = hashlib.sha256()
+
+    def bytes(self, n: int) -> npt.NDArray[np.uint8]:
+        """The next `n` bytes."""
+        data = np.empty(n, dtype=np.uint8)
+        if self._file.readinto(data.data) != n:
+            raise SessionFormatError("the file became shorter while it was read")
+        self._digest.update(data.data)
+        return data
+
+    def numbers(self, n: int) -> Int32Array:
+        """The next `n` numbers."""
+        return self.bytes(4 * n).view("<i4").astype(np.int32)
+
+    def check(self) -> None:
+        """Raise SessionFormatError unless what follows is the digest."""
+        if self._file.read(_DIGEST) != self._digest.digest():
+            raise SessionFormatError("the file is damaged: its checksum does not fit")
+
+
+def _read(file: BufferedReader, size: int, fingerprint: str, n_vocab: int) -> SessionFile:
+    reader = _Reader(file)
+    if size < _PREFIX.size + _DIGEST:
+        raise SessionFormatError(f"a file of {size} bytes is no session, or was cut short")
+    magic, version, n_header = _PREFIX.unpack(reader.bytes(_PREFIX.size).tobytes())
+    if magic != MAGIC:
+        raise SessionFormatError("the file is no session that Session.save wrote")
+    if version != VERSION:
+        raise SessionFormatError(f"session files of version {VERSION} can be read, this is version {version}")
+    rest = size - _PREFIX.size - _DIGEST
+    if n_header > min(_MAX_HEADER, rest):
+        raise SessionFormatError(f"the file is damaged or was cut short: a header of {n_header} bytes in one of {size}")
+    header = _parse(reader.bytes(n_header).tobytes())
+    if header.fingerprint != fingerprint:
+        raise SessionFormatError("the session is of another model: load the one that it was saved with")
+    if header.nbytes != rest - n_header:
+        raise SessionFormatError(
+            f"the file is damaged or was cut short: {size} bytes, "
+            f"its header announces {size - rest + n_header + header.nbytes}"
+        )
+    tokens = reader.numbers(header.n_tokens)
+    parts = tuple(
+        SavedRows(reader.numbers(n), tuple(reader.bytes(n * row).reshape(n, row) for row in sizes))
+        for n, sizes in zip(header.cells, header.layout.row_bytes, strict=True)
+    )
+    reader.check()
+    session = SessionFile(header.fingerprint, header.layout, tokens, Saved(header.length, header.exact, parts))
+    _check(session, n_vocab)
+    return session
+
+
+def _parse(text: bytes) -> _Header:
+    try:
+        fields = json.loads(text)
+        layout = Layout(
+            _text(fields["dtype"]),
+            tuple(tuple(_number(n, 1, _MAX_ROW) for n in _list(sizes)) for sizes in _list(fields["row_bytes"])),
+            _text(fields["byteorder"]),
+        )
+        n_tokens = _number(fields["n_tokens"], 0, _MAX_TOKENS)
+        length = _number(fields["length"], 0, n_tokens)
+        exact = None if fields["exact"] is None else _number(fields["exact"], 0, length - 1)
+        cells = tuple(_number(n, 0, length) for n in _list(fields["cells"]))
+        if len(cells) != len(layout.row_bytes):
+            raise ValueError
+        return _Header(_text(fields["fingerprint"]), layout, n_tokens, length, exact, cells)
+    except (KeyError, TypeError, ValueError, RecursionError):
+        raise SessionFormatError("the file is damaged: its header makes no sense") from None
+
+
+def _number(value: Any, low: int, high: int) -> int:
+    if type(value) is not int or not low <= value <= high:
+        raise ValueError
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError
+    return value
+
+
+def _check(session: SessionFile, n_vocab: int) -> None:
+    """What a checksum does not tell: whether it can be used."""
+    tokens, saved = session.tokens, session.saved
+    if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < n_vocab:
+        raise SessionFormatError("the session has tokens that the model does not know")
+    for part in saved.parts:
+        at = part.positions
+        if len(at) and not (at[0] >= 0 and at[-1] < saved.length and (np.diff(at) > 0).all()):
+            raise SessionFormatError("the session has keys and values of tokens that it does not have")

@@ -1,0 +1,328 @@
+"""Session: a text that grows by what is appended and answered, and stays in the cache meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from threading import Lock, RLock
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeVar
+
+from ollama_engine.errors import ClosedError, ConfigError, EngineBusyError
+from ollama_engine.runner.core.engine_core import Core
+from ollama_engine.runner.core.submission import Desk
+from ollama_engine.runner.core.tasks import End, Errand, Release
+from ollama_engine.runner.prefix.pinned_prefix import Hold, Saved
+from ollama_engine.runner.request.astream import AsyncStream
+from ollama_engine.runner.request.options import RequestOptions, Terms, whole
+from ollama_engine.runner.request.prompts import Prompt, check_params
+from ollama_engine.runner.request.request import Completion, Request, Ticket
+from ollama_engine.runner.request.stream import Stream
+from ollama_engine.runner.schedule.inputs import Inputs
+from ollama_engine.runner.session.answer import Answer
+from ollama_engine.runner.session.file import SessionFile, layout_of, write_session
+from ollama_engine.sample import SamplingParams
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["Session"]
+
+log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+_DEFAULT_PARAMS = SamplingParams()
+_NOTHING = SamplingParams(max_tokens=0)
+ONE_BY_ONE = "a session takes texts one by one"
+
+
+class Session:
+    """Tokens whose keys and values stay in the cache until the session is closed: only what is new is computed.
+
+    A session does one thing at a time: another thread's call meanwhile, or one while a stream is open, raises
+    EngineBusyError. All methods raise ClosedError when the session or its Engine is closed. Dropping a session closes
+    it; what it held can be reused by others until its cells are needed.
+
+    Open sessions take cells from the Engine's pool of num_ctx * parallel, and one of its 64 cache sequences each. A
+    request that finds no room because of them raises ContextOverflowError.
+    """
+
+    def __init__(self, engine: object, desk: Desk) -> None:
+        self._engine = engine  # kept alive
+        self._desk = desk
+        self._hold = Hold()
+        self._tokens: list[int] = []
+        self._answer: Answer | None = None
+        # A call holds a lock of its own: `with` lets go of that whatever a signal handler raises, and wherever.
+        self._turn = Lock()
+        self._choosing = RLock()
+        self._closed = False
+        self._release = self._hold.release = Release.of(self, self._hold, desk.loop.drop)
+
+    # -- what it holds -------------------------------------------------------------------------------------------------
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """All tokens: those appended, and those of answers as far as their chunks were taken."""
+        with (turn := Lock()):
+            self._begin(turn)
+            return tuple(self._tokens)
+
+    @property
+    def text(self) -> str:
+        """Their text, without control tokens."""
+        return self._desk.loaded.tokenizer.decode(self.tokens)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __bool__(self) -> bool:
+        # An empty session is one all the same.
+        return True
+
+    # -- growing -------------------------------------------------------------------------------------------------------
+
+    def append(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> None:
+        """Add text, or token ids, and compute its keys and values now.
+
+        The first text gets the begin token, an empty one too, as an empty prompt does; later ones do not. Texts are
+        tokenized one by one. With on_overflow "truncate" or "shift" tokens leave where there are more than num_ctx, as
+        they leave a prompt. Raises as `Engine.generate` does; the session is as it was then.
+        """
+        with (turn := Lock()):
+            self._begin(turn)
+            added = self._added(prompt)
+            if added:
+                self._complete([*self._tokens, *added], _NOTHING, options)
+
+    def generate(self, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestOptions]) -> Completion:
+        """The answer to what the session holds, which it holds too from then on.
+
+        The token that ended the answer is not part of it: append it where a template wants it. With on_overflow
+        "shift" tokens that leave the context leave the session. Raises as `Engine.generate` does, and ConfigError
+        for an empty session; the session is as it was then.
+        """
+        with (turn := Lock()):
+            self._begin(turn)
+            return self._complete(self._tokens, params, options)
+
+    def stream(self, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestOptions]) -> Stream:
+        """`generate`, piece by piece. Where the stream is closed early, the session keeps the chunks taken from it."""
+        request = Request(self._engine)
+        stream = Stream(request)
+        try:
+            with (turn := Lock()):
+                self._begin(turn)
+                self._start(self._tokens, params, options, request.ticket).before = None
+            return stream
+        except BaseException:
+            request.ticket.cancelled = True
+            raise
+
+    async def aappend(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> None:
+        """`append` for asyncio."""
+        await self._settled()
+        with (turn := Lock()):
+            self._begin(turn)
+            added = self._added(prompt)
+            if added:
+                await self._acomplete([*self._tokens, *added], _NOTHING, options)
+
+    async def agenerate(
+        self, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestOptions]
+    ) -> Completion:
+        """`generate` for asyncio. Cancelling the task cancels the answer."""
+        await self._settled()
+        with (turn := Lock()):
+            self._begin(turn)
+            return await self._acomplete(self._tokens, params, options)
+
+    def astream(self, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestOptions]) -> AsyncStream:
+        """`stream` for asyncio. Call it where an event loop runs.
+
+        Right after an answer that was cut off, it waits for the step that ends that one.
+        """
+        stream = AsyncStream(self._engine)
+        try:
+            with (turn := Lock()):
+                self._begin(turn)
+                self._start(self._tokens, params, options, stream.ticket).before = None
+            return stream
+        except BaseException:
+            stream.ticket.cancelled = True
+            raise
+
+    def _added(self, prompt: Prompt) -> list[int]:
+        return self._desk.ids(prompt, add_special=not self._tokens, several=ONE_BY_ONE)
+
+    def _complete(self, ids: list[int], params: SamplingParams, options: RequestOptions) -> Completion:
+        request = Request(self._engine, watched=True)
+        try:
+            answer = self._start(ids, params, options, request.ticket)
+            completion = request.result()
+            answer.before = None
+        except BaseException:
+            request.ticket.cancelled = True
+            raise
+        self._settle()
+        return completion
+
+    async def _acomplete(self, ids: list[int], params: SamplingParams, options: RequestOptions) -> Completion:
+        stream = AsyncStream(self._engine)
+        try:
+            answer = self._start(ids, params, options, stream.ticket)
+            completion = await stream.completion()
+            answer.before = None
+        except BaseException:
+            stream.ticket.cancelled = True
+            raise
+        self._settle()
+        return completion
+
+    async def _settled(self) -> None:
+        """What an answer that was cut off waits for does not hold up the event loop."""
+        answer = self._answer
+        if answer is not None and not answer.coming and not answer.generation.ended:
+            await asyncio.to_thread(len, self)
+
+    def _start(self, ids: list[int], params: SamplingParams, options: RequestOptions, ticket: Ticket) -> Answer:
+        terms = Terms.of(options)
+        if not terms.cache:
+            raise ConfigError("a session lives in the cache: it takes no cache=False")
+        check_params(params, "; append a text, then generate")
+        if not ids:
+            raise ConfigError("the session holds no tokens; append some first")
+        made = self._desk.make(ids, params, terms, ticket, hold=self._hold)
+        # Before it is handed in: an interrupt must not leave a request that the session knows nothing of.
+        self._answer = answer = Answer(made, self._tokens)
+        self._desk.loop.submit(made)
+        return answer
+
+    # -- going back, and apart -----------------------------------------------------------------------------------------
+
+    def rewind(self, n: int) -> None:
+        """Drop the last `n` tokens; their cells are free at once. Raises ConfigError for more than there are."""
+        with (turn := Lock()):
+            self._begin(turn)
+            had = len(self._tokens)
+            if isinstance(n, int) and n > had:
+                raise ConfigError(f"the session has only {_counted(had)}, {n} cannot be dropped")
+            tokens = self._tokens[: had - whole("n", n, 0, had)]
+            self._do(lambda core: core.space.trim(self._hold, Inputs.text(tokens)))
+            self._tokens = tokens
+
+    def fork(self) -> Session:
+        """Another session of the same tokens, which share their cells. Raises ContextOverflowError: see above."""
+        fork = Session(self._engine, self._desk)
+        try:
+            with (turn := Lock()):
+                self._begin(turn)
+                fork._tokens, inputs = list(self._tokens), Inputs.text(self._tokens)
+
+                def share(core: Core) -> None:
+                    core.space.trim(self._hold, inputs)
+                    core.space.fork(self._hold, fork._hold, core.monitor.clock())
+
+                self._do(share)
+            return fork
+        except BaseException:
+            fork.close()
+            raise
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the tokens with their keys and values to a file, whole or not at all. `Engine.load_session` reads it.
+
+        Requests wait while keys and values are copied, not while they are written. Raises OSError.
+        """
+        with (turn := Lock()):
+            self._begin(turn)
+            inputs = Inputs.text(self._tokens)
+
+            def copy(core: Core) -> Saved:
+                core.space.trim(self._hold, inputs)
+                return core.space.save(self._hold)
+
+            saved = self._do(copy)
+        write_session(path, SessionFile(self._desk.fingerprint, layout_of(self._desk.loaded), inputs.tokens, saved))
+
+    def _restore(self, found: SessionFile) -> None:
+        """Have what a file holds; where this Engine stores keys and values otherwise, compute them."""
+        with (turn := Lock()):
+            self._begin(turn)
+            tokens = found.tokens.tolist()
+            if not tokens:
+                return
+            if found.layout != layout_of(self._desk.loaded):
+                log.info("a session was saved with another kv_cache_type; its %d tokens are computed", len(tokens))
+                self._complete(tokens, _NOTHING, {})
+                return
+            self._tokens, inputs = tokens, Inputs.text(tokens)
+
+            def restore(core: Core) -> None:
+                core.scrap()
+                core.space.restore(self._hold, inputs, found.saved, core.monitor.clock())
+
+            if found.saved.length:
+                self._do(restore)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _begin(self, turn: Lock) -> None:
+        """Nobody else works with the session while `turn` is locked; it has taken in its last answer."""
+        if self._closed:
+            raise ClosedError("this Session is closed")
+        self._desk.loop.check_open()
+        with self._choosing:
+            if self._turn.locked():
+                raise EngineBusyError("this session is in use by another call; fork it to do two things at once")
+            self._turn = turn
+        self._settle()
+
+    def _settle(self) -> None:
+        answer = self._answer
+        if answer is None:
+            return
+        if answer.coming:
+            raise EngineBusyError("an answer of this session is still coming; take all of it or close its stream")
+        if not answer.generation.ended:
+            end = End(answer.generation)
+            self._desk.loop.do(end)
+            end.result()
+        self._tokens, self._answer = answer.tokens(), None
+
+    def _do(self, work: Callable[[Core], Result]) -> Result:
+        errand = Errand(work)
+        self._desk.loop.do(errand)
+        return errand.result()
+
+    # -- lifetime ------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Cancel an answer that is still coming, and let go of the cache. Any thread may; safe to call twice."""
+        self._closed = True
+        answer = self._answer
+        if answer is not None:
+            answer.generation.ticket.cancelled = True
+        self._desk.loop.post(self._release)
+
+    def __enter__(self) -> Session:
+        if self._closed:
+            raise ClosedError("this Session is closed")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Session({'closed' if self._closed else _counted(len(self._tokens))})"
+
+
+def _counted(n: int) -> str:
+    return f"{n} token{'' if n == 1 else 's'}"

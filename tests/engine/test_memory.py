@@ -1,0 +1,86 @@
+"""Memory is taken when the engine opens: whatever is asked for then finds it there."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+from ollama_engine import Engine, SamplingParams
+from ollama_engine.runner.load.executor import Executor
+from ollama_engine.runner.observe.trace import Trace
+from tests.tiny import write_tiny_llama
+
+PARALLEL, BATCH = 8, 64
+STATUS = Path("/proc/self/statm")
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_tiny_llama(tmp_path_factory.mktemp("tiny") / "tiny.gguf", n_layer=2).path
+
+
+@pytest.fixture
+def engine(path: str) -> Iterator[Engine]:
+    with Engine(path, num_ctx=128, parallel=PARALLEL, batch_size=BATCH, threads=1) as made:
+        yield made
+
+
+def graph_bytes(engine: Engine) -> int:
+    return sum(device.graph for device in engine.memory.devices)
+
+
+def test_the_largest_graphs_are_reserved_before_the_first_request(path: str) -> None:
+    """A full prompt batch, the largest of few rows, one token for each sequence, and a single one, over all history."""
+    reserved: list[tuple[int, int]] = []
+    build = Executor._build
+
+    def noting(self: Executor, key: tuple[int, int, tuple[int, ...]]) -> object:
+        reserved.append(key[:2])
+        lists = min(key[0], PARALLEL) * PARALLEL * 128  # where all sequences share all cells
+        assert key[2] in ((key[0], 0, PARALLEL * 128), (key[0], lists)), "the whole history"
+        return build(self, key)
+
+    with patch.object(Executor, "_build", noting), patch.object(Executor, "_compute", side_effect=AssertionError):
+        engine = Engine(path, num_ctx=128, parallel=PARALLEL, batch_size=BATCH, threads=1)
+    with engine:
+        assert reserved == list(dict.fromkeys([(BATCH, 32), (min(BATCH, 64), 32), (PARALLEL, PARALLEL), (1, 1)]))
+        assert graph_bytes(engine) > 0
+
+
+def rss() -> int:
+    return int(STATUS.read_text().split()[1]) * 4096
+
+
+@pytest.mark.skipif(not STATUS.exists(), reason="needs Linux's /proc")
+@pytest.mark.timeout(120)
+def test_two_thousand_requests_allocate_nothing_new(engine: Engine) -> None:
+    """Requests of all shapes, full batches and full contexts among them, beside a ballast that leaves no holes."""
+    rng = np.random.default_rng(0)
+    before = graph_bytes(engine)
+
+    def ask(n: int) -> None:
+        for begin in range(0, n, 100):
+            prompts = [rng.integers(0, 300, int(size)).tolist() for size in rng.integers(1, 100, 100)]
+            options = SamplingParams(max_tokens=4, seed=begin)
+            requests = [engine.submit(prompt, options) for prompt in prompts]
+            assert all(len(request.result(60).tokens) <= 4 for request in requests)
+
+    # The timeline grows to its 4096 steps; a short one is full when the ballast is taken.
+    engine._monitor.trace = Trace(50)
+    full = SamplingParams(max_tokens=None, logit_bias={318: float("-inf"), 319: float("-inf")})
+    engine.generate([[i] * 60 for i in range(PARALLEL)], full, on_overflow="error")
+    ask(300)
+    gc.collect()
+    ballast = np.ones(16 << 20, dtype=np.uint8)
+    held = rss()
+    ask(2000)
+    gc.collect()
+    assert graph_bytes(engine) == before
+    assert rss() - held < 4 << 20
+    assert ballast.all()
+    assert engine.metrics.graphs_reused > 0

@@ -1,0 +1,37 @@
+"""The Python in the guides runs as it stands, on the demo model."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ollama_engine import demo
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+BLOCKS = [
+    pytest.param(block, id=f"{guide}-{i}")
+    for guide in ("sessions.md", "embeddings.md")
+    for i, block in enumerate(
+        re.findall(r"```python\n(.*?)```", (DOCS / guide).read_text(encoding="utf-8"), flags=re.DOTALL)
+    )
+]
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_python_block_runs(block: str, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(block.replace('"model.gguf"', repr(str(demo.path()))), "docs", "exec"), {})
+    assert capsys.readouterr().out.strip()
+
+
+def test_requests_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its blocks follow each other; one writes a file."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for block in re.findall(
+        r"```python\n(.*?)```", (DOCS / "requests.md").read_text(encoding="utf-8"), flags=re.DOTALL
+    ):
+        exec(compile(block, "docs", "exec"), names)
+        assert capsys.readouterr().out.strip()
+    assert (tmp_path / "trace.json").stat().st_size > 1000

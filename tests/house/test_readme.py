@@ -1,0 +1,27 @@
+"""The README's Python runs as it stands, on the demo model."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ollama_engine import demo
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=[f"block {i}" for i in range(len(BLOCKS))])
+def test_python_block_runs(block: str, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(block.replace('"model.gguf"', repr(str(demo.path()))), "README.md", "exec"), {})
+    assert capsys.readouterr().out.strip()
+
+
+def test_readme_has_the_two_commands_and_its_files() -> None:
+    assert "make run" in README
+    assert "make test" in README
+    for target in re.findall(r"\]\(([\w/.]+)\)", README):
+        assert (ROOT / target).exists(), f"README links to {target}"

@@ -1,0 +1,254 @@
+"""Interrupts: what a signal handler raises, anywhere in a call, ends that call and nothing else."""
+
+from __future__ import annotations
+
+import _imp
+import gc
+import itertools
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from ollama_engine import Engine, SamplingParams, Session
+from tests.robustness.test_faults import check_nothing_left
+from tests.tiny import write_tiny_llama
+
+pytestmark = pytest.mark.timeout(60)
+
+PATIENCE = 20
+"""Seconds after which something is taken to go on."""
+NO_END = {318: float("-inf"), 319: float("-inf")}
+PROMPT = [5, 77, 200, 31, 8]
+NEW = [1, 2, 3]
+ENDLESS = SamplingParams(temperature=0, logit_bias=NO_END)
+SHIFT: Any = {"on_overflow": "shift"}
+POINTS = 250
+"""Where an answer without end is interrupted: before so many calls have returned."""
+ROUNDS = 150
+
+
+def greedy(n: int) -> SamplingParams:
+    return SamplingParams(temperature=0, max_tokens=n, logit_bias=NO_END)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_tiny_llama(tmp_path_factory.mktemp("tiny") / "tiny.gguf", n_layer=1, seed=4).path
+
+
+@pytest.fixture(autouse=True)
+def no_callbacks_of_others() -> Iterator[None]:
+    """Test tools time the collector in a callback; an interrupt in there would be lost, and reported."""
+    theirs = gc.callbacks[:]
+    gc.callbacks.clear()
+    yield
+    gc.callbacks.extend(theirs)
+    # An interrupt in an import may leave it taken, and nobody else in this process imports any more.
+    assert not _imp.lock_held()
+
+
+@pytest.fixture
+def engine(path: str) -> Iterator[Engine]:
+    with Engine(path, num_ctx=256, parallel=2, threads=1, kv_cache_type="f32", verify=True) as made:
+        expected = made.generate(PROMPT, greedy(6), cache=False).tokens
+        yield made
+        check_no_session_left(made)
+        check_nothing_left(made)
+        assert made.generate(PROMPT, greedy(6), cache=False).tokens == expected
+
+
+def check_no_session_left(engine: Engine) -> None:
+    engine.generate([1], greedy(0))  # after all that was asked for before
+    histories = engine._core.space.histories
+    assert not any(histories.pinned(sequence) for sequence in range(len(histories)))
+
+
+def wait_until_idle(engine: Engine) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while engine.slots() or engine._loop.coming:
+        assert time.monotonic() < deadline, engine.slots()
+        time.sleep(0)
+
+
+# -- at every point of a call ------------------------------------------------------------------------------------------
+
+
+def interrupted_at(call: Callable[[], object], point: int) -> KeyboardInterrupt | None:
+    """What ended the call where signals are looked at for that time: as a function begins, or one in C has returned.
+
+    None where the call ended before. The traceback holds the frames that it went through, as the prompt of the
+    interpreter does.
+    """
+    left = point
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal left
+        if event in ("call", "c_return") and frame.f_code.co_filename != __file__:
+            left -= 1
+            if left < 0:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+    try:
+        sys.setprofile(count)
+        call()
+        sys.setprofile(None)
+    except KeyboardInterrupt as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("way", ["generate", "list", "stream", "submit", "fork", "logits"])
+def test_an_interrupt_anywhere_cancels_a_request(engine: Engine, way: str) -> None:
+    other = engine.submit(PROMPT, greedy(3))
+    other.result()
+    made: list[Any] = []
+    calls: dict[str, Callable[[], object]] = {
+        "generate": lambda: engine.generate(PROMPT, ENDLESS, **SHIFT),
+        "list": lambda: engine.generate([PROMPT, NEW], ENDLESS, n=2, **SHIFT),
+        "stream": lambda: engine.stream(PROMPT, ENDLESS, **SHIFT),
+        "submit": lambda: made.append(engine.submit(PROMPT, ENDLESS, **SHIFT)),
+        "fork": lambda: made.append(engine.fork(other, ENDLESS, **SHIFT)),
+        "logits": lambda: engine.logits(PROMPT * 4),
+    }
+    for point in range(POINTS):
+        error = interrupted_at(calls[way], point)
+        if error is None:
+            break
+        wait_until_idle(engine)
+    assert point > 20
+    assert (error is None) == (way not in ("generate", "list"))
+    for request in made:
+        request.cancel()
+
+
+def test_an_interrupted_result_hangs_nobody(engine: Engine) -> None:
+    """It cancels the request, and whoever asks again gets all of it, or hears that it was cancelled."""
+    for point in range(POINTS):
+        request = engine.submit(PROMPT, greedy(6))
+        error = interrupted_at(request.result, point)
+        outcomes = []
+        for _ in range(2):
+            try:
+                outcomes.append(request.result(PATIENCE).tokens)
+            except RuntimeError as ended:
+                outcomes.append(str(ended))
+        assert outcomes[0] == outcomes[1]
+        assert len(outcomes[0]) == 6 or "cancelled" in outcomes[0]
+        assert next(request, None) is None
+        if error is None:
+            break
+
+
+# Of a file that `open` has returned and nobody has got.
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+@pytest.mark.parametrize("way", ["append", "generate", "stream", "rewind", "fork", "save", "close"])
+def test_an_interrupt_anywhere_leaves_a_session_before_or_after_the_call(
+    engine: Engine, tmp_path: Any, way: str
+) -> None:
+    session = engine.session()
+    session.append(PROMPT)
+    session.save(tmp_path / "saved")  # which looks at the model's file once
+    answer = session.fork().generate(greedy(4)).tokens
+    after = {"append": (*PROMPT, *NEW), "generate": (*PROMPT, *answer), "rewind": tuple(PROMPT[:-2])}
+    calls: dict[str, Callable[[Session], object]] = {
+        "append": lambda one: one.append(NEW),
+        "generate": lambda one: one.generate(greedy(4)),
+        "stream": lambda one: one.stream(greedy(4)),
+        "rewind": lambda one: one.rewind(2),
+        "fork": lambda one: one.fork(),
+        "save": lambda one: one.save(tmp_path / "saved"),
+        "close": lambda one: one.close(),
+    }
+    for point in itertools.count():
+        with session.fork() as one:
+            error = interrupted_at(lambda: calls[way](one), point)
+            if way != "close":
+                found = one.tokens
+                assert found in (tuple(PROMPT), after.get(way))
+                one.append(NEW)
+                assert one.tokens == (*found, *NEW)
+        if error is None:
+            break
+        del error
+    assert point > 3
+    session.close()
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+def test_an_interrupted_load_leaves_nothing(engine: Engine, tmp_path: Any) -> None:
+    with engine.session() as session:
+        session.append(PROMPT)
+        session.save(tmp_path / "saved")
+    engine.load_session(tmp_path / "saved").close()  # which imports
+    for point in itertools.count():
+        error = interrupted_at(lambda: engine.load_session(tmp_path / "saved"), point)
+        check_no_session_left(engine)
+        if error is None:
+            break
+    assert point > 100
+
+
+# -- at any moment -----------------------------------------------------------------------------------------------------
+
+
+def _raise(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def interrupted_after(call: Callable[[], object], seconds: float) -> KeyboardInterrupt | None:
+    """What came while it ran, or right after."""
+    before = signal.signal(signal.SIGALRM, _raise)
+    try:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+            call()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except KeyboardInterrupt as error:
+        return error
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    return None
+
+
+def use(session: Session, what: int) -> None:
+    if what == 0:
+        session.append(NEW)
+    elif what == 1:
+        session.generate(greedy(6))
+    elif what == 2:
+        session.rewind(max(0, min(5, len(session) - 5)))
+    elif what == 3:
+        session.fork()
+    elif what == 4:
+        with session.fork() as other:
+            other.append([9, 9])
+            other.generate(greedy(2))
+    else:
+        for _, _ in zip(range(3), session.stream(greedy(20)), strict=False):
+            pass
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no interval timers")
+def test_a_storm_of_interrupts_into_sessions(engine: Engine) -> None:
+    dice, hits, session = random.Random(11), 0, engine.session()
+    session.append(PROMPT)
+    for _ in range(ROUNDS):
+        delay = dice.choice([1e-5, 1e-4, 1e-3, 4e-3]) * dice.uniform(0.02, 1)
+        what = dice.randrange(6)
+        hits += interrupted_after(lambda: use(session, what), delay) is not None  # noqa: B023 (called at once)
+        if len(session) > 200:
+            session.close()
+            session = engine.session()
+            session.append(PROMPT)
+    assert hits > ROUNDS / 10
+    tokens = session.tokens
+    assert session.generate(greedy(6)).tokens == engine.generate(list(tokens), greedy(6), cache=False).tokens
+    session.close()

@@ -1,0 +1,186 @@
+"""What interrupts, loggers, forks, long lists and long prompts must not do to an engine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ollama_engine import Engine, SamplingParams
+from ollama_engine.errors import ClosedError, EngineBusyError
+from ollama_engine.runner.core.engine_core import PROMPT_TOKENS
+from ollama_engine.runner.observe.monitor import TRACE
+from tests.tiny import write_tiny_llama
+
+N_VOCAB = 320
+NO_END = {318: float("-inf"), 319: float("-inf")}
+PATIENCE = 30
+
+
+def greedy(n: int) -> SamplingParams:
+    return SamplingParams(temperature=0, max_tokens=n, logit_bias=NO_END)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_tiny_llama(tmp_path_factory.mktemp("tiny") / "tiny.gguf", n_layer=1, n_ctx=4096).path
+
+
+@pytest.fixture
+def engine(path: str) -> Iterator[Engine]:
+    with Engine(path, num_ctx=2048, parallel=2, max_queue=4, threads=1) as made:
+        yield made
+
+
+def test_a_signal_handler_may_ask_for_metrics(engine: Engine) -> None:
+    def handle(*_: object) -> None:
+        assert engine.metrics.queued >= 0
+        engine.trace()
+
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.001, 0.0007)
+        end = time.monotonic() + 0.5
+        while time.monotonic() < end:
+            engine.metrics.requests  # noqa: B018
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("bad", ["raises", "asks the engine"])
+def test_a_log_handler_that_misbehaves_ends_nothing(engine: Engine, bad: str) -> None:
+    class Handler(logging.Handler):
+        seen = 0
+
+        def emit(self, record: logging.LogRecord) -> None:
+            self.seen += 1
+            if bad == "raises":
+                raise ZeroDivisionError
+            engine.generate([1], greedy(1))
+
+    logger, handler = logging.getLogger("ollama_engine.trace"), Handler()
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(TRACE)
+    try:
+        assert len(engine.generate([1, 2], greedy(5)).tokens) == 5
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(handler)
+    assert handler.seen
+    assert len(engine.generate([1, 2], greedy(5)).tokens) == 5
+
+
+def test_tokens_without_a_text_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    table = np.random.default_rng(0).standard_normal((N_VOCAB + 32, 64)).astype(np.float32)
+    tensors = {"token_embd.weight": table, "output.weight": table}
+    path = write_tiny_llama(tmp_path / "padded.gguf", n_layer=1, tensors=tensors).path
+    with caplog.at_level(TRACE, logger="ollama_engine.trace"), Engine(path, num_ctx=64, threads=1) as engine:
+        assert engine.logits([N_VOCAB + 3, 5]).shape == (2, N_VOCAB + 32)
+    assert "323='?'" in caplog.text
+
+
+def test_low_priority_is_served_beside_a_flood_of_high(engine: Engine) -> None:
+    stop = threading.Event()
+
+    def flood(number: int) -> None:
+        while not stop.is_set():
+            try:
+                engine.generate([number], greedy(2), priority=1)
+            except EngineBusyError:
+                time.sleep(0.001)
+
+    threads = [threading.Thread(target=flood, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        assert engine.submit([200], greedy(2)).result(PATIENCE).finish_reason == "length"
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_does_not_wait_for_its_parents_request(engine: Engine) -> None:
+    request = engine.submit([1], greedy(500))
+    child = os.fork()
+    if child == 0:
+        try:
+            request.result()
+        except ClosedError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(request.result(PATIENCE).tokens) == 500
+
+
+def test_a_running_list_counts_as_one_in_the_queue(engine: Engine) -> None:
+    prompts = [[i] for i in range(60)]
+    with_list = threading.Thread(target=lambda: engine.generate(prompts, greedy(60)))
+    with_list.start()
+    while not engine.slots():
+        time.sleep(0.001)
+    late = engine.submit([100], greedy(1))
+    with_list.join()
+    assert late.result(PATIENCE).tokens
+
+
+def test_sessions_that_close_take_no_place_in_the_queue(path: str) -> None:
+    with Engine(path, num_ctx=64, parallel=1, max_queue=0, threads=1) as engine:
+        for _ in range(50):
+            with engine.session() as session:
+                session.append([1, 2, 3])
+
+
+def test_a_long_prompt_leaves_others_their_pace(engine: Engine) -> None:
+    """Beside an answer under way, no step takes more of a prompt than PROMPT_TOKENS."""
+    answer = engine.submit([1], greedy(400))
+    next(answer)
+    engine.generate([7] * 1500, greedy(1))
+    answer.cancel()
+    steps = [step for step in engine._monitor.trace.steps() if step.completion_tokens and step.prompt_tokens > 1]
+    assert steps
+    assert max(step.prompt_tokens for step in steps if step.sequences > 1) <= PROMPT_TOKENS
+
+
+def test_logprobs_that_were_asked_for_are_there_without_tokens(engine: Engine) -> None:
+    params = SamplingParams(max_tokens=0, logprobs=2)
+    assert engine.generate([5], params).logprobs == ()
+
+
+def test_a_stream_that_has_ended_has_no_completion(engine: Engine) -> None:
+    async def work() -> None:
+        stream = engine.astream([1], greedy(3))
+        assert len([chunk async for chunk in stream]) == 3
+        with pytest.raises(ClosedError, match="has ended"):
+            await stream.completion()
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("timeout", [float("inf"), 1e12])
+def test_waiting_for_ever_is_a_timeout_too(engine: Engine, timeout: float) -> None:
+    request = engine.submit([1], greedy(3))
+    assert len(request.result(timeout).tokens) == 3
+    assert request.done
+
+
+def test_a_request_is_done_before_anybody_takes_its_chunks(engine: Engine) -> None:
+    request: Any = engine.submit([1], greedy(3))
+    end = time.monotonic() + PATIENCE
+    while not request.done:
+        assert time.monotonic() < end
+        time.sleep(0.001)
+    assert len(request.result(0).tokens) == 3

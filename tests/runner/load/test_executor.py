@@ -1,0 +1,89 @@
+"""The executor's own duties: limits, graph reuse, and that a failure leaves no trace. The numbers: tests/models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ollama_engine.errors import ComputeError, ConfigError, ContextOverflowError
+from ollama_engine.input import Batch
+from ollama_engine.runner.load.loading import Loaded
+from tests.models.variants import VARIANTS, loaded
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Iterator[Loaded]:
+    with loaded(VARIANTS[0].file(tmp_path), num_ctx=256, parallel=1, batch_size=64) as made:
+        yield made
+
+
+def batch(tokens: Any = (1,), positions: Any = None, sequences: Any = None, outputs: Any = (0,)) -> Batch:
+    n = len(tokens)
+    columns = (tokens, range(n) if positions is None else positions, sequences or [0] * n, outputs)
+    return Batch(*(np.array(column, dtype=np.int32) for column in columns))
+
+
+@pytest.mark.parametrize(
+    ("bad", "told"),
+    [
+        (batch([]), "1 to 64 tokens, got 0"),
+        (batch([1] * 65), "1 to 64 tokens, got 65"),
+        (batch([1] * 40, outputs=range(33)), "at most 32 rows of logits, got 33"),
+        (batch([320]), "tokens are 0 to 319, got 320 to 320"),
+        (batch([-1, 5]), "tokens are 0 to 319, got -1 to 5"),
+        (batch(positions=[-1]), "positions are 0"),
+        (batch(sequences=[64]), "sequences are 0 to 63"),
+        (batch(sequences=[-1]), "sequences are 0 to 63"),
+        (batch(outputs=[1]), "outputs are 0 to 0"),
+    ],
+)
+def test_batches_that_are_refused(parts: Loaded, bad: Batch, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        parts.executor.run(bad)
+    assert parts.cache.cells.n_used == 0
+
+
+def test_a_full_cache_is_refused_with_nothing_changed(parts: Loaded) -> None:
+    for begin in range(0, 256, 64):
+        parts.executor.run(Batch.of([1] * 64, begin))
+    with pytest.raises(ContextOverflowError, match="1 tokens do not fit: 0 of 256"):
+        parts.executor.run(Batch.of([1], 256))
+    assert parts.cache.cells.n_used == 256
+    parts.cache.remove(0, 255)
+    parts.executor.run(Batch.of([1], 255))
+
+
+@pytest.mark.parametrize("step", ["build_inputs", "write_inputs"])
+def test_a_failed_step_leaves_the_sequence_as_it_was(parts: Loaded, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    prompt = list(range(10))
+    expected = parts.executor.run(Batch.of(prompt, 0)).copy()
+    parts.cache.remove(0)
+    parts.executor.run(Batch.of(prompt[:6], 0))
+
+    def fail(*_: object) -> None:
+        raise ComputeError("told to")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(parts.cache, step, fail)
+        for _ in range(2):
+            with pytest.raises(ComputeError, match="told to"):
+                parts.executor.run(Batch.of(prompt[6:], 6))
+            assert parts.cache.cells.last_position(0) == 5
+            parts.cache.cells.check()
+    np.testing.assert_allclose(parts.executor.run(Batch.of(prompt[6:], 6)), expected, atol=1e-4)
+
+
+def test_graphs_are_reused_while_the_shape_holds(parts: Loaded) -> None:
+    parts.executor.run(Batch.of([1] * 20, 0))
+    for position in range(20, 30):
+        parts.executor.run(Batch.of([2], position))
+    counts = parts.executor.counts
+    assert (counts.built, counts.reused) == (2, 9)
+    parts.executor.run(Batch.of([1] * 20, 30))
+    assert (counts.built, counts.reused) == (3, 9)
+    parts.executor.run(Batch.of([1] * 20, 50, outputs=[3, 4]))
+    assert (counts.built, counts.reused) == (4, 9)

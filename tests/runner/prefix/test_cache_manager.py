@@ -1,0 +1,293 @@
+"""Space: cells and histories change together."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from ollama_engine.errors import ContextOverflowError
+from ollama_engine.kvcache import SavedRows
+from ollama_engine.runner.prefix.cache_manager import Space
+from ollama_engine.runner.prefix.pinned_prefix import Hold, Saved
+from ollama_engine.runner.prefix.prefix_cache import Histories
+from ollama_engine.runner.request.options import Terms
+from ollama_engine.runner.request.request import Ticket
+from ollama_engine.runner.schedule.batching import assemble
+from ollama_engine.runner.schedule.inputs import Inputs
+from ollama_engine.runner.schedule.scheduler import Piece
+from ollama_engine.runner.schedule.sequence import Generation, Scoring, Sequence
+from ollama_engine.runner.schedule.text_emitter import TextEmitter
+from ollama_engine.sample import Sampler, SamplingParams
+from tests.runner.fakes import Events, FakeCache, FakeExecutor
+
+
+class Rig:
+    """A space with four sequences over a cache of 100 cells."""
+
+    def __init__(self) -> None:
+        self.cache = FakeCache(100)
+        self.executor = FakeExecutor()
+        self.space = Space(cast(Any, self.cache), cast(Any, self.executor))
+        self.space.histories = Histories(4)
+        self.now = 0.0
+
+    def request(self, tokens: list[int], **terms: Any) -> Generation:
+        params = SamplingParams(temperature=0)
+        return Generation(
+            ticket=Ticket(Events()), inputs=Inputs.text(tokens), num_ctx=8, terms=Terms(**terms), params=params,
+            sampler=Sampler(params, 8), emitter=cast(TextEmitter, None), eog_ids=frozenset(), n_prompt=len(tokens),
+        )  # fmt: skip
+
+    def begin(self, one: Sequence) -> bool:
+        self.now += 1
+        return self.space.begin(one, self.now)
+
+    def compute(self, one: Sequence, n: int | None = None) -> None:
+        """As a step of this sequence alone."""
+        n = one.n_inputs - one.submitted if n is None else n
+        step = assemble(0, (Piece(one.key, n, 1),), {one.key: one})
+        assert one.slot is not None
+        self.cache.lengths[one.slot] += n
+        one.submitted += n
+        self.space.note(step, step.tokens())
+
+    def leave(self, one: Sequence, *, keep: bool = True) -> None:
+        self.now += 1
+        self.space.leave(one, self.now, keep=keep)
+        self.space.histories.check()
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+def test_who_begins_alike_shares_what_is_there(rig: Rig) -> None:
+    first, other = rig.request([1, 2, 3, 4]), rig.request([1, 2, 3, 9])
+    assert rig.begin(first)
+    assert (first.slot, first.submitted) == (0, 0)
+    rig.compute(first)
+    assert rig.begin(other)
+    assert (other.slot, other.submitted) == (1, 3)
+    assert rig.cache.calls == [("share", 0, 1, 3)]
+
+
+def test_an_ended_history_is_taken_over_and_cut(rig: Rig) -> None:
+    first, other = rig.request([1, 2, 3, 4]), rig.request([1, 2, 9])
+    rig.begin(first)
+    rig.compute(first)
+    rig.leave(first)
+    assert rig.begin(other)
+    assert other.submitted == 2
+    assert rig.cache.lengths[other.slot or 0] == 2
+
+
+@pytest.mark.parametrize("terms", [{"cache": False}, {}])
+def test_who_keeps_to_itself_neither_takes_nor_leaves_anything(rig: Rig, terms: Any) -> None:
+    first = rig.request([1, 2, 3, 4], **terms)
+    rig.begin(first)
+    rig.compute(first)
+    rig.leave(first, keep=bool(terms))
+    assert rig.cache.room == 100
+    assert rig.space.histories.state(0) == "free"
+    other = rig.request([1, 2, 3, 4], cache=False)
+    rig.begin(other)
+    assert other.submitted == 0
+
+
+def test_scoring_takes_nothing_over_for_every_row_is_wanted(rig: Rig) -> None:
+    first = rig.request([1, 2, 3, 4])
+    rig.begin(first)
+    rig.compute(first)
+    scoring = Scoring(ticket=Ticket(Events()), inputs=first.inputs, num_ctx=8, rows=cast(Any, None))
+    rig.begin(scoring)
+    assert scoring.submitted == 0
+
+
+def test_a_window_that_has_dropped_too_much_is_not_resumed(rig: Rig) -> None:
+    rig.cache.can_resume = lambda sequence, position: position >= 4  # type: ignore[method-assign]
+    first = rig.request([1, 2, 3, 4, 5])
+    rig.begin(first)
+    rig.compute(first)
+    for tokens, length in (([1, 2, 3, 4, 9], 4), ([1, 2, 3, 9], 0)):
+        other = rig.request(tokens)
+        rig.begin(other)
+        assert other.submitted == length
+
+
+def test_when_all_sequences_are_in_use_nobody_begins(rig: Rig) -> None:
+    running = [rig.request([i, 2, 3]) for i in range(4)]
+    assert [rig.begin(one) for one in running] == [True] * 4
+    late = rig.request([7])
+    assert not rig.begin(late)
+    assert late.slot is None
+    rig.compute(running[2])
+    rig.leave(running[2])
+    assert rig.begin(late)
+    assert late.slot == 2
+    assert rig.cache.lengths[2] == 0
+
+
+def test_who_has_left_a_step_leaves_its_cells(rig: Rig) -> None:
+    one = rig.request([1, 2, 3])
+    rig.begin(one)
+    rig.compute(one)
+    one.sampled, one.awaited = [5], 1
+    step = assemble(0, (Piece(one.key, 1, 1),), {one.key: one})
+    rig.cache.lengths[0] += 1
+    one.epoch += 1
+    rig.space.note(step, step.tokens())
+    assert rig.cache.lengths[0] == rig.space.histories.length(0) == 3
+
+
+def test_eviction_takes_the_one_that_was_not_used_for_longest(rig: Rig) -> None:
+    ended = [rig.request([i, 2, 3]) for i in range(3)]
+    for one in ended:
+        rig.begin(one)
+        rig.compute(one)
+    for one in (ended[1], ended[0]):
+        rig.leave(one)
+    assert rig.space.evict()
+    assert [rig.space.histories.state(i) for i in range(4)] == ["finished", "free", "live", "free"]
+    assert rig.space.evict()
+    assert not rig.space.evict()
+    assert rig.cache.room == 97
+
+
+def test_a_shift_moves_cells_history_and_sequence_alike(rig: Rig) -> None:
+    one = rig.request([1, 2, 3, 4], on_overflow="shift")
+    one.keep = 2
+    rig.begin(one)
+    rig.compute(one)
+    for token in (5, 6, 7, 8):
+        one.sampled.append(token)
+        rig.compute(one, 1)
+    one.sampled.append(9)
+    assert one.full
+    rig.space.shift(one)
+    assert ("shift", 0, 2, 3) in rig.cache.calls
+    assert rig.space.histories.tokens(0).tolist() == [1, 2, 6, 7, 8]
+    assert (one.submitted, one.shifted, one.known, one.token(5)) == (5, 3, 6, 9)
+    candidate = one.candidate()
+    assert candidate is not None
+    assert candidate.decoding
+    # What a shift left has seen what is gone: nobody else may have it.
+    rig.leave(one)
+    other = rig.request([1, 2, 6, 7, 8])
+    rig.begin(other)
+    assert other.submitted == 2
+
+
+@pytest.mark.parametrize("how", ["cannot shift", "no room to copy", "cannot resume"])
+def test_what_cannot_be_moved_is_computed_again(rig: Rig, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise ContextOverflowError("shares cells")
+
+    one = rig.request([1, 2, 3, 4], on_overflow="shift")
+    one.keep = 2
+    rig.begin(one)
+    rig.compute(one)
+    for token in (5, 6, 7, 8):
+        one.sampled.append(token)
+        rig.compute(one, 1)
+    one.sampled.append(9)
+    if how == "cannot shift":
+        monkeypatch.setattr(FakeCache, "can_shift", False)
+    elif how == "no room to copy":
+        monkeypatch.setattr(rig.cache, "require_shift", refuse)
+    else:
+        monkeypatch.setattr(rig.cache, "can_resume", lambda sequence, position: position <= 2)
+    epoch = one.epoch
+    rig.space.shift(one)
+    assert one.inputs.tokens.tolist() == [1, 2, 6, 7, 8, 9]
+    assert (one.submitted, one.slot, one.sampled, one.epoch) == (2, 0, [], epoch + 1)
+    assert rig.cache.lengths[0] == rig.space.histories.length(0) == 2
+
+
+@pytest.mark.parametrize(("helps", "left"), [
+    ([], [1, 2, 3]),  # already fits
+    ([2], [1, 3]), ([1, 3], [2]), ([1, 2, 3], []),
+    ([9], [1, 2, 3]),  # nobody does: computed again, and all stay
+])  # fmt: skip
+def test_a_shift_gives_up_those_only_that_make_it_fit(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, helps: list[int], left: list[int]
+) -> None:
+    def require(sequence: int, begin: int, discard: int, without: Collection[int] = ()) -> None:
+        if not set(helps) <= set(without):
+            raise ContextOverflowError("shares cells")
+
+    one = rig.request([1, 2, 3, 4, 5, 6, 7, 8], on_overflow="shift")
+    rig.begin(one)
+    for first in (11, 12, 13):
+        kept = rig.request([first, 2, 3])
+        rig.begin(kept)
+        rig.compute(kept)
+        rig.leave(kept)
+    assert rig.space.histories.evict_candidates() == [1, 2, 3]
+    rig.compute(one)
+    one.sampled.append(9)
+    monkeypatch.setattr(rig.cache, "require_shift", require)
+    rig.space.shift(one)
+    assert rig.space.histories.evict_candidates() == left
+    assert ("shift" in [call[0] for call in rig.cache.calls]) == (helps != [9])
+
+
+def saved(n: int) -> Saved:
+    return Saved(n, None, (SavedRows(np.arange(n, dtype=np.int32), ()),))
+
+
+@pytest.mark.parametrize(("n_sequences", "n", "left"), [
+    (5, 40, [0, 1, 2]),  # fits
+    (5, 41, [1, 2]), (5, 71, [2]), (5, 100, []),
+    (3, 10, [1, 2]),  # cells enough, but no sequence
+    (3, 50, [1, 2]),
+])  # fmt: skip
+def test_what_is_put_back_displaces_no_more_than_it_must(rig: Rig, n_sequences: int, n: int, left: list[int]) -> None:
+    rig.space.histories = Histories(n_sequences)
+    for length in (30, 20, 10):
+        keep(rig, length)
+    rig.space.restore(Hold(), Inputs.text(list(range(n))), saved(n), 9.0)
+    assert rig.space.histories.evict_candidates() == left
+    assert rig.cache.calls[-1][0] == "restore"
+    rig.space.histories.check()
+
+
+@pytest.mark.parametrize(("n_sequences", "n", "why"), [
+    (5, 91, "90 cells are free; sessions and requests hold the others"),
+    (2, 1, "hold all sequences of the cache"),
+])  # fmt: skip
+def test_what_does_not_fit_at_all_displaces_nobody(rig: Rig, n_sequences: int, n: int, why: str) -> None:
+    rig.space.histories = Histories(n_sequences)
+    rig.space.restore(Hold(), Inputs.text(list(range(10))), saved(10), 1.0)
+    if n_sequences == 2:
+        rig.space.restore(Hold(), Inputs.text([]), saved(0), 1.0)
+    else:
+        keep(rig, 30)
+        keep(rig, 20)
+    candidates, calls = rig.space.histories.evict_candidates(), list(rig.cache.calls)
+    with pytest.raises(ContextOverflowError, match=why):
+        rig.space.restore(Hold(), Inputs.text(list(range(n))), saved(n), 9.0)
+    assert (rig.space.histories.evict_candidates(), rig.cache.calls) == (candidates, calls)
+    rig.space.histories.check()
+
+
+def keep(rig: Rig, length: int) -> None:
+    """A request of as many tokens that ends, and stays in the cache."""
+    one = rig.request([1000 * length + i for i in range(length)])
+    rig.begin(one)
+    rig.compute(one)
+    rig.leave(one)
+
+
+def test_after_a_fault_no_history_is_trusted(rig: Rig) -> None:
+    ended, live = rig.request([1, 2, 3]), rig.request([4, 5, 6])
+    for one in (ended, live):
+        rig.begin(one)
+        rig.compute(one)
+    rig.leave(ended)
+    rig.space.forget()
+    assert [rig.space.histories.state(i) for i in range(2)] == ["free", "live"]
+    assert rig.cache.room == 97
