@@ -1,5 +1,5 @@
 """How long does attention take when requests decode? ggml's flash attention with a mask over the cells of all of them,
-and listed_attention with a list for each: alone, with the heads of Llama 3.2 1B and f16 keys and values, and in a step
+and paged_attention with a list for each: alone, with the heads of Llama 3.2 1B and f16 keys and values, and in a step
 of the demo model; 2 threads.
 
 A stream alone has its cells one after the other; of several, each step took one cell for each in turn, as decoding
@@ -60,7 +60,7 @@ def _masked(ctx: Context, streams: int, tokens: int) -> tuple[Tensor, ...]:
     return (ctx.from_floats(mask, dtype="f16"),)
 
 
-def _listed(ctx: Context, streams: int, tokens: int) -> tuple[Tensor, ...]:
+def _paged(ctx: Context, streams: int, tokens: int) -> tuple[Tensor, ...]:
     begins = np.arange(streams) * tokens
     cells = np.arange(streams * tokens).reshape(tokens, streams).T
     return ctx.from_ints(np.stack([begins, begins + tokens], axis=1)), ctx.from_ints(cells.reshape(-1))
@@ -81,8 +81,8 @@ def test_decoding(benchmark: BenchmarkFixture, backend: Backend, streams: int, t
         for tensor in stored:
             tensor.set(values)
         query = ctx.from_floats(numbers.normal(0, 1, (streams, HEADS, DIM)).astype(np.float32))
-        seen = (_masked if kernel == "ggml" else _listed)(ctx, streams, tokens)
-        attend = ops.flash_attention if kernel == "ggml" else ops.listed_attention
+        seen = (_masked if kernel == "ggml" else _paged)(ctx, streams, tokens)
+        attend = ops.flash_attention if kernel == "ggml" else ops.paged_attention
         history = [ops.view(t, (DIM, n_cells, KV_HEADS), (t.stride(1), DIM * 2), ctx=ctx) for t in stored]
         rows = ops.permute(query, 0, 2, 1, 3)
         for keys, values_ in zip(history[::2], history[1::2], strict=True):
@@ -97,7 +97,7 @@ def test_decoding(benchmark: BenchmarkFixture, backend: Backend, streams: int, t
 @contextmanager
 def loaded(streams: int, kernel: str) -> Iterator[Loaded]:
     """The demo, with lists or without."""
-    config = functools.partial(CacheConfig, listed_rows=0) if kernel == "ggml" else CacheConfig
+    config = functools.partial(CacheConfig, paged_rows=0) if kernel == "ggml" else CacheConfig
     with patch.object(loading, "CacheConfig", config):
         parts = loading.load(str(demo.path()), EngineConfig(num_ctx=512, parallel=streams, threads=2))
     try:

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from ollama_engine.runner.observe.metrics import Cells, Metrics
-from ollama_engine.runner.observe.trace import Span, StepRecord, Trace
-from ollama_engine.runner.prefix.prefix_cache import Histories
+from ollama_engine.runner.observe.trace import PhaseSpan, StepRecord, Trace
+from ollama_engine.runner.prefix.prefix_cache import PrefixCache
 from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.scheduler import Candidate, Limits, plan
 
@@ -58,21 +58,21 @@ def test_longest_prefix(benchmark: BenchmarkFixture, name: str) -> None:
     benchmark.group = f"longest prefix among {N_SEQUENCES} histories of {CONTEXT}"
     rng = np.random.default_rng(0)
     prompt = rng.integers(0, 128_000, CONTEXT, dtype=np.int32)
-    histories = Histories(N_SEQUENCES)
+    prefix_cache = PrefixCache(N_SEQUENCES)
     for sequence in range(N_SEQUENCES):
         same = HISTORIES[name](sequence)
-        taken = histories.take(sequence)
+        taken = prefix_cache.take(sequence)
         assert taken is not None
         rest = rng.integers(0, 128_000, CONTEXT - same, dtype=np.int32)
-        histories.extend(taken.sequence, Inputs.text(np.concatenate((prompt[:same], rest))))
-    benchmark(histories.longest_prefix, Inputs.text(prompt))
+        prefix_cache.extend(taken.sequence, Inputs.text(np.concatenate((prompt[:same], rest))))
+    benchmark(prefix_cache.longest_prefix, Inputs.text(prompt))
 
 
 def test_append(benchmark: BenchmarkFixture) -> None:
     benchmark.group = "one token more"
-    histories = Histories(1)
-    histories.take(0)
-    benchmark(histories.append, 0, 7)
+    prefix_cache = PrefixCache(1)
+    prefix_cache.take(0)
+    benchmark(prefix_cache.append, 0, 7)
 
 
 def test_metrics_and_trace(benchmark: BenchmarkFixture) -> None:
@@ -83,11 +83,11 @@ def test_metrics_and_trace(benchmark: BenchmarkFixture) -> None:
         metrics.step(1.0, 0.01, prompt_tokens=0, completion_tokens=4, graph_reused=True)
         metrics.gauges(queued=0, running=4, cells=cells)
         spans = (
-            Span("plan", 1.0, 1.1),
-            Span("build", 1.1, 1.2),
-            Span("wait", 1.2, 1.3),
-            Span("sample", 1.3, 1.4),
-            Span("emit", 1.4, 1.5),
+            PhaseSpan("plan", 1.0, 1.1),
+            PhaseSpan("build", 1.1, 1.2),
+            PhaseSpan("wait", 1.2, 1.3),
+            PhaseSpan("sample", 1.3, 1.4),
+            PhaseSpan("emit", 1.4, 1.5),
         )
         trace.step(StepRecord(1, spans, 0, 4, 4, True))
 

@@ -39,7 +39,7 @@ def filled(table: Callable[[int], Any], sequences: int = N_SEQUENCES, length: in
 
 
 def step(cells: Any, position: int) -> None:
-    """Places for one token of each sequence, and what their masks extend over."""
+    """CellIndices for one token of each sequence, and what their masks extend over."""
     positions = np.full(N_SEQUENCES, position, dtype=np.int32)
     places = cells.find_places(positions, SEQUENCES)
     cells.place(places, positions, SEQUENCES)

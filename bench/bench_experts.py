@@ -1,5 +1,5 @@
 """Which kernel is the fastest for a product of quantized experts with few tokens? ggml's mul_mat_id on the weights as
-they lie in the file, the same on their packed copy, and mul_mat_id_few; one thread, random values and routes.
+they lie in the file, the same on their packed copy, and mul_mat_id_small_batch; one thread, random values and routes.
 
 The borders in `nn/moe.py` come from here. Groups are one type, model and number of tokens; within one the kernels
 compare. Run: `python -m pytest bench/bench_experts.py --benchmark-enable --benchmark-group-by=group`.
@@ -75,7 +75,7 @@ def experts(request: pytest.FixtureRequest, backend: Backend) -> Iterator[tuple[
         yield shape, found
 
 
-@pytest.mark.parametrize("kernel", ["ggml", "ggml packed", "mul_mat_id_few"])
+@pytest.mark.parametrize("kernel", ["ggml", "ggml packed", "mul_mat_id_small_batch"])
 @pytest.mark.parametrize("tokens", TOKENS)
 def test_experts(
     benchmark: BenchmarkFixture,
@@ -85,14 +85,14 @@ def test_experts(
     kernel: str,
 ) -> None:
     shape, weights = experts
-    weight = weights.get("ggml" if kernel == "mul_mat_id_few" else kernel)
+    weight = weights.get("ggml" if kernel == "mul_mat_id_small_batch" else kernel)
     if weight is None:
         pytest.skip("this CPU has no packed layout for the type")
     benchmark.group = f"{weights['ggml'].dtype} {shape.name}, {tokens:3} tokens"
     rng = np.random.default_rng(1)
     values = rng.normal(0, 1, (tokens, 1 if shape.shared else shape.used, shape.k)).astype(np.float32)
     scores = rng.normal(0, 1, (tokens, shape.n_expert)).astype(np.float32)
-    product = ops.mul_mat_id_few if kernel == "mul_mat_id_few" else ops.mul_mat_id
+    product = ops.mul_mat_id_small_batch if kernel == "mul_mat_id_small_batch" else ops.mul_mat_id
     with Context(backend) as ctx:
         x = ctx.input("f32", values.shape[::-1])
         ctx.forward(product(weight, x, ops.top_k(ctx.from_floats(scores), shape.used)))

@@ -1,5 +1,5 @@
 """Which kernel is the fastest for a product with few rows of activations? ggml's mul_mat on the weights as they lie in
-the file, the same on its packed copy, and mul_mat_few; one thread, random values.
+the file, the same on its packed copy, and mul_mat_small_batch; one thread, random values.
 
 The borders in `nn/layers.py` come from here. Groups are one shape, type and number of rows; within one the kernels
 compare. Run: `python -m pytest bench/bench_products.py --benchmark-enable --benchmark-group-by=group`.
@@ -59,12 +59,12 @@ def weights(request: pytest.FixtureRequest, backend: Backend) -> Iterator[dict[s
         yield found
 
 
-@pytest.mark.parametrize("kernel", ["ggml", "ggml packed", "mul_mat_few"])
+@pytest.mark.parametrize("kernel", ["ggml", "ggml packed", "mul_mat_small_batch"])
 @pytest.mark.parametrize("rows", ROWS)
 def test_product(
     benchmark: BenchmarkFixture, backend: Backend, weights: dict[str, Tensor], rows: int, kernel: str
 ) -> None:
-    weight = weights["ggml"] if kernel == "mul_mat_few" else weights.get(kernel)
+    weight = weights["ggml"] if kernel == "mul_mat_small_batch" else weights.get(kernel)
     if weight is None:
         pytest.skip("this CPU has no packed layout for the type")
     k, m = weights["ggml"].shape
@@ -72,6 +72,6 @@ def test_product(
     values = np.random.default_rng(1).normal(0, 1, (rows, k)).astype(np.float32)
     with Context(backend) as ctx:
         x = ctx.input("f32", (k, rows))
-        ctx.forward(ops.mul_mat_few(weight, x) if kernel == "mul_mat_few" else ops.mul_mat(weight, x))
+        ctx.forward(ops.mul_mat_small_batch(weight, x) if kernel == "mul_mat_small_batch" else ops.mul_mat(weight, x))
         ctx.alloc()
         benchmark.pedantic(ctx.compute, setup=lambda: x.set(values), rounds=max(3, 160 // rows), warmup_rounds=1)

@@ -16,12 +16,12 @@ import pytest
 
 from ollama_engine import SamplingParams, demo
 from ollama_engine.config import EngineConfig
-from ollama_engine.runner.core.engine_core import Core
+from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.core.input_processor import new_generation
 from ollama_engine.runner.load.executor import Executor, FloatArray, Graph
 from ollama_engine.runner.load.loading import Loaded, load
 from ollama_engine.runner.observe.monitor import Monitor
-from ollama_engine.runner.request.options import Terms
+from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.runner.request.request import Request
 
 if TYPE_CHECKING:
@@ -47,13 +47,13 @@ class IdleExecutor(Executor):
 
 
 @contextmanager
-def decoding(streams: int, executor: type[Executor]) -> Iterator[tuple[Loaded, Core]]:
+def decoding(streams: int, executor: type[Executor]) -> Iterator[tuple[Loaded, EngineCore]]:
     """A core whose `streams` requests have all begun to answer, with more to say than anybody will ask for."""
     config = EngineConfig(num_ctx=ROUNDS + 100, parallel=streams, threads=1)
     with closing(load(demo.path(), config)) as loaded:
         made = executor(loaded.backend, loaded.model, loaded.cache, loaded.executor.batch_size, streams)
         with closing(made):
-            core = Core(made, loaded.cache, streams, Monitor(loaded.tokenizer.token_text))
+            core = EngineCore(made, loaded.cache, streams, Monitor(loaded.tokenizer.token_text))
             for number in range(streams):
                 core.add(request(loaded, number))
             for _ in range(8):
@@ -65,7 +65,7 @@ def request(loaded: Loaded, number: int):  # type: ignore[no-untyped-def]
     """One that never ends by itself."""
     never = dict.fromkeys(loaded.tokenizer.eog_ids, float("-inf"))
     params = SamplingParams(top_k=40, logit_bias=never, seed=number)
-    return new_generation(loaded, [number, *PROMPT], params, Terms(), Request().ticket)
+    return new_generation(loaded, [number, *PROMPT], params, RequestOptions(), Request().channel)
 
 
 @pytest.mark.parametrize("streams", [1, 8, 32])

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ollama_engine.runner.observe.metrics import MetricsSnapshot
     from ollama_engine.runner.observe.monitor import SlotInfo
     from ollama_engine.runner.request.astream import AsyncStream
-    from ollama_engine.runner.request.options import RequestOptions
+    from ollama_engine.runner.request.options import RequestKeywords
     from ollama_engine.runner.request.request import Chunk, Completion, Request, Usage
     from ollama_engine.runner.request.stream import Stream
     from ollama_engine.runner.session.session import Session
@@ -46,7 +46,7 @@ __all__ = [
     "MetricsSnapshot",
     "ModelInfo",
     "Request",
-    "RequestOptions",
+    "RequestKeywords",
     "SamplingParams",
     "Session",
     "SlotInfo",
@@ -69,7 +69,7 @@ _HOMES = {
     "MetricsSnapshot": "runner.observe.metrics",
     "ModelInfo": "runner.load.model_info",
     "Request": "runner.request.request",
-    "RequestOptions": "runner.request.options",
+    "RequestKeywords": "runner.request.options",
     "SamplingParams": "sample",
     "Session": "runner.session.session",
     "SlotInfo": "runner.observe.monitor",

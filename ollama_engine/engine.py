@@ -16,15 +16,15 @@ from ollama_engine.errors import ClosedError
 from ollama_engine.ml.device import devices as all_devices
 from ollama_engine.ml.device_info import Device
 from ollama_engine.option_names import refuses_unknown
-from ollama_engine.runner.core.engine_core import Core
-from ollama_engine.runner.core.engine_thread import Loop
-from ollama_engine.runner.core.submission import Desk, check_forkable
+from ollama_engine.runner.core.engine_core import EngineCore
+from ollama_engine.runner.core.engine_thread import EngineThread
+from ollama_engine.runner.core.submission import Submission, check_forkable
 from ollama_engine.runner.embed.methods import EmbedMethods
 from ollama_engine.runner.load.loading import Loaded, load
 from ollama_engine.runner.observe.metrics import MetricsSnapshot
 from ollama_engine.runner.observe.monitor import Monitor, SlotInfo
-from ollama_engine.runner.request.group import Together
-from ollama_engine.runner.request.options import RequestOptions, Terms, options_elsewhere
+from ollama_engine.runner.request.group import RequestGroup
+from ollama_engine.runner.request.options import RequestKeywords, RequestOptions, options_elsewhere
 from ollama_engine.runner.request.prompts import Prompt, Prompts, is_many
 from ollama_engine.runner.request.request import Completion, Request
 from ollama_engine.runner.request.stream import Stream
@@ -107,40 +107,42 @@ class Engine(EmbedMethods):
         self._loaded = loaded = load(model, config, progress)
         try:
             self._monitor = Monitor(loaded.tokenizer.token_text)
-            core = Core(loaded.executor, loaded.cache, config.parallel, self._monitor, verify=config.verify)
+            core = EngineCore(loaded.executor, loaded.cache, config.parallel, self._monitor, verify=config.verify)
             self._core = core
             # The loop's thread frees the model, when nothing can be computing with it any more.
-            self._loop = Loop(core, config.max_queue, os.path.basename(loaded.path), on_exit=loaded.close, owner=self)
-            self._desk = Desk(loaded, self._loop)
+            self._engine_thread = EngineThread(
+                core, config.max_queue, os.path.basename(loaded.path), on_exit=loaded.close, owner=self
+            )
+            self._submission = Submission(loaded, self._engine_thread)
         except BaseException:
             loaded.close()
             raise
-        self._loop.start()
+        self._engine_thread.start()
 
     # -- generating ----------------------------------------------------------------------------------------------------
 
     @overload
     def generate(
-        self, prompt: Prompt, params: SamplingParams = ..., *, n: None = None, **options: Unpack[RequestOptions]
+        self, prompt: Prompt, params: SamplingParams = ..., *, n: None = None, **options: Unpack[RequestKeywords]
     ) -> Completion: ...
     @overload
     def generate(
-        self, prompt: Prompt, params: SamplingParams = ..., *, n: int, **options: Unpack[RequestOptions]
+        self, prompt: Prompt, params: SamplingParams = ..., *, n: int, **options: Unpack[RequestKeywords]
     ) -> list[Completion]: ...
     @overload
     def generate(
-        self, prompt: Prompts, params: SamplingParams = ..., *, n: int | None = None, **options: Unpack[RequestOptions]
+        self, prompt: Prompts, params: SamplingParams = ..., *, n: int | None = None, **options: Unpack[RequestKeywords]
     ) -> list[Completion]: ...
     def generate(
         self, prompt: Prompt | Prompts, params: SamplingParams = _DEFAULT_PARAMS, *, n: int | None = None,
-        **options: Unpack[RequestOptions],
+        **options: Unpack[RequestKeywords],
     ) -> Completion | list[Completion]:  # fmt: skip
         """The whole answer to a prompt (text, or token ids as they are); a list or tuple of prompts gives a list.
 
         `n` asks for as many answers to each prompt, which share what is computed of it, and gives one flat list: those
         to the first prompt first. Where `params` have a seed, answer i of a prompt has `seed + i`.
 
-        Keyword arguments: see `RequestOptions`. Raises ContextOverflowError for a prompt that leaves no place for an
+        Keyword arguments: see `RequestKeywords`. Raises ContextOverflowError for a prompt that leaves no place for an
         answer unless `on_overflow` says otherwise; TokenizerError for ids outside of the vocabulary and text that it
         cannot express; ConfigError for an empty prompt or one of another type; SamplingError when the model computes
         NaN or every token is banned; EngineBusyError when too many requests wait; DeadlineError when `timeout` is over;
@@ -148,17 +150,17 @@ class Engine(EmbedMethods):
         call, and the others.
         """
         if n is not None or is_many(prompt):
-            together = Together()
-            self._ready().start_all(together.member, prompt, params, n, options)
-            return together.completions()
+            group = RequestGroup()
+            self._ready().start_all(group.member, prompt, params, n, options)
+            return group.completions()
         request = Request(self, watched=True)
         try:
             return self._ready().hand_in(request, cast(Prompt, prompt), params, options).result()
         finally:
-            request.ticket.cancelled = True
+            request.channel.cancelled = True
 
     def stream(
-        self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestOptions]
+        self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestKeywords]
     ) -> Stream:
         """The answer piece by piece; closing or dropping the iterator cancels the request at its next step.
 
@@ -171,13 +173,13 @@ class Engine(EmbedMethods):
         return stream
 
     def submit(
-        self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestOptions]
+        self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestKeywords]
     ) -> Request:
         """Start a request and return at once; its `result()` waits. Raises as `stream` does."""
         return self._ready().hand_in(Request(self), prompt, params, options)
 
     def fork(
-        self, request: Request, params: SamplingParams | None = None, **options: Unpack[RequestOptions]
+        self, request: Request, params: SamplingParams | None = None, **options: Unpack[RequestKeywords]
     ) -> Request:
         """A request that goes on from where another one is, which goes on too, or has ended.
 
@@ -192,19 +194,19 @@ class Engine(EmbedMethods):
 
     @overload
     async def agenerate(
-        self, prompt: Prompt, params: SamplingParams = ..., *, n: None = None, **options: Unpack[RequestOptions]
+        self, prompt: Prompt, params: SamplingParams = ..., *, n: None = None, **options: Unpack[RequestKeywords]
     ) -> Completion: ...
     @overload
     async def agenerate(
-        self, prompt: Prompt, params: SamplingParams = ..., *, n: int, **options: Unpack[RequestOptions]
+        self, prompt: Prompt, params: SamplingParams = ..., *, n: int, **options: Unpack[RequestKeywords]
     ) -> list[Completion]: ...
     @overload
     async def agenerate(
-        self, prompt: Prompts, params: SamplingParams = ..., *, n: int | None = None, **options: Unpack[RequestOptions]
+        self, prompt: Prompts, params: SamplingParams = ..., *, n: int | None = None, **options: Unpack[RequestKeywords]
     ) -> list[Completion]: ...
     async def agenerate(
         self, prompt: Prompt | Prompts, params: SamplingParams = _DEFAULT_PARAMS, *, n: int | None = None,
-        **options: Unpack[RequestOptions],
+        **options: Unpack[RequestKeywords],
     ) -> Completion | list[Completion]:  # fmt: skip
         """`generate` for asyncio. Cancelling the task cancels the request."""
         if n is not None or is_many(prompt):
@@ -215,11 +217,11 @@ class Engine(EmbedMethods):
         return await self.astream(cast(Prompt, prompt), params, **options).completion()
 
     def astream(
-        self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestOptions]
+        self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestKeywords]
     ) -> ollama_engine.AsyncStream:
         """`stream` for asyncio: `async for chunk in engine.astream(...)`. Call it where an event loop runs."""
-        desk, stream = self._ready(), ollama_engine.AsyncStream(self)
-        desk.start(desk.ids(prompt), params, Terms.of(options), stream.ticket)
+        submission, stream = self._ready(), ollama_engine.AsyncStream(self)
+        submission.start(submission.ids(prompt), params, RequestOptions.of(options), stream.channel)
         return stream
 
     # -- sessions ------------------------------------------------------------------------------------------------------
@@ -238,9 +240,9 @@ class Engine(EmbedMethods):
 
         return load_session(self, self._ready(), path)
 
-    def _ready(self) -> Desk:
+    def _ready(self) -> Submission:
         self._open()
-        return self._desk
+        return self._submission
 
     def logits(self, prompt: Prompt) -> npt.NDArray[np.float32]:
         """The model's raw output at every token of a prompt, float32 [n_tokens, n_vocab].
@@ -255,12 +257,12 @@ class Engine(EmbedMethods):
     def metrics(self) -> MetricsSnapshot:
         """Counters, tokens/s, queue, cells and times of steps until now."""
         self._open()
-        return self._core.metrics(self._loop.coming)
+        return self._core.metrics(self._engine_thread.coming)
 
     def slots(self) -> list[SlotInfo]:
         """The requests that are in the engine now, the oldest first."""
         self._open()
-        return self._core.roster.slots()
+        return self._core.queue.slots()
 
     def trace(self) -> str:
         """Timeline of the latest steps and requests: JSON that a trace viewer (Perfetto, Chrome's) opens."""
@@ -315,7 +317,7 @@ class Engine(EmbedMethods):
     def close(self) -> None:
         """End the running request, fail the waiting ones with ClosedError, and free all memory. Safe to call twice."""
         self._closed = True
-        self._loop.close()
+        self._engine_thread.close()
 
     def __enter__(self) -> Engine:
         self._open()

@@ -1,24 +1,24 @@
 /* Sets of small numbers as words of 64 bits: finding members, and a set that finds the next one over wide gaps. */
-#ifndef OE_BITS_H
-#define OE_BITS_H
+#ifndef OE_BITSET_H
+#define OE_BITSET_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-static inline int32_t oe_bits_words(int32_t n) { return (n + 63) / 64; }
+static inline int32_t oe_bitset_words(int32_t n) { return (n + 63) / 64; }
 
-static inline bool oe_bits_has(const uint64_t *words, int32_t i) { return words[i >> 6] >> (i & 63) & 1; }
+static inline bool oe_bitset_has(const uint64_t *words, int32_t i) { return words[i >> 6] >> (i & 63) & 1; }
 
-static inline void oe_bits_add(uint64_t *words, int32_t i) { words[i >> 6] |= (uint64_t)1 << (i & 63); }
+static inline void oe_bitset_add(uint64_t *words, int32_t i) { words[i >> 6] |= (uint64_t)1 << (i & 63); }
 
-static inline void oe_bits_drop(uint64_t *words, int32_t i) { words[i >> 6] &= ~((uint64_t)1 << (i & 63)); }
+static inline void oe_bitset_drop(uint64_t *words, int32_t i) { words[i >> 6] &= ~((uint64_t)1 << (i & 63)); }
 
-static inline int32_t oe_bits_lowest(uint64_t word) { return __builtin_ctzll(word); }
+static inline int32_t oe_bitset_lowest(uint64_t word) { return __builtin_ctzll(word); }
 
-static inline int32_t oe_bits_highest(uint64_t word) { return 63 - __builtin_clzll(word); }
+static inline int32_t oe_bitset_highest(uint64_t word) { return 63 - __builtin_clzll(word); }
 
 /* The lowest member from `i` on, -1 when there is none; `i` may lie behind the end. */
-static inline int32_t oe_bits_next(const uint64_t *words, int32_t n_words, int32_t i) {
+static inline int32_t oe_bitset_next(const uint64_t *words, int32_t n_words, int32_t i) {
     int32_t w = i >> 6;
     if (w >= n_words) {
         return -1;
@@ -30,11 +30,11 @@ static inline int32_t oe_bits_next(const uint64_t *words, int32_t n_words, int32
         }
         word = words[w];
     }
-    return (w << 6) + oe_bits_lowest(word);
+    return (w << 6) + oe_bitset_lowest(word);
 }
 
 /* The highest member up to `i`, which is one that the words have; -1 when there is none. */
-static inline int32_t oe_bits_previous(const uint64_t *words, int32_t i) {
+static inline int32_t oe_bitset_previous(const uint64_t *words, int32_t i) {
     int32_t w = i >> 6;
     uint64_t word = words[w] & ~(uint64_t)0 >> (63 - (i & 63));
     while (!word) {
@@ -43,7 +43,7 @@ static inline int32_t oe_bits_previous(const uint64_t *words, int32_t i) {
         }
         word = words[w];
     }
-    return (w << 6) + oe_bits_highest(word);
+    return (w << 6) + oe_bitset_highest(word);
 }
 
 /* Two more levels say which words below have any member: of 2^24 numbers the top one has 64 words. */
@@ -56,20 +56,20 @@ typedef struct oe_bit_tree {
 
 static inline void oe_tree_add(oe_bit_tree *tree, int32_t i) {
     for (int k = 0; k < OE_TREE_LEVELS; k++, i >>= 6) {
-        oe_bits_add(tree->level[k], i);
+        oe_bitset_add(tree->level[k], i);
     }
 }
 
 static inline void oe_tree_drop(oe_bit_tree *tree, int32_t i) {
     for (int k = 0; k < OE_TREE_LEVELS; k++, i >>= 6) {
-        oe_bits_drop(tree->level[k], i);
+        oe_bitset_drop(tree->level[k], i);
         if (tree->level[k][i >> 6]) {
             return;
         }
     }
 }
 
-/* As oe_bits_next. */
+/* As oe_bitset_next. */
 static inline int32_t oe_tree_next(const oe_bit_tree *tree, int32_t i) {
     int k = 0;
     for (; k < OE_TREE_LEVELS - 1; k++, i = (i >> 6) + 1) {
@@ -79,18 +79,18 @@ static inline int32_t oe_tree_next(const oe_bit_tree *tree, int32_t i) {
         }
         const uint64_t word = tree->level[k][w] & ~(uint64_t)0 << (i & 63);
         if (word) {
-            i = (w << 6) + oe_bits_lowest(word);
+            i = (w << 6) + oe_bitset_lowest(word);
             break;
         }
     }
     if (k == OE_TREE_LEVELS - 1) {
-        i = oe_bits_next(tree->level[k], tree->words[k], i);
+        i = oe_bitset_next(tree->level[k], tree->words[k], i);
         if (i < 0) {
             return -1;
         }
     }
     while (k-- > 0) {
-        i = (i << 6) + oe_bits_lowest(tree->level[k][i]);
+        i = (i << 6) + oe_bitset_lowest(tree->level[k][i]);
     }
     return i;
 }

@@ -1,7 +1,7 @@
 /* 16 floats side by side: an AVX-512 register, two of AVX2, or an array, as the file that includes this is compiled.
  * Every operation has the same bits in all three. Products are added with one rounding (FMA) everywhere. */
-#ifndef OE_LANES_H
-#define OE_LANES_H
+#ifndef OE_SIMD16_H
+#define OE_SIMD16_H
 
 #include <math.h>
 #include <stdint.h>

@@ -2,7 +2,7 @@
  * list, and no others. (The other way is a mask over all cells, which every row and head goes through.)
  *
  * A row's list is cut into pieces, whose results are joined in order. How, is decided by the length of the list alone,
- * and sums are made in a fixed order with one rounding for each product and sum (lanes.h): what a row gives depends on
+ * and sums are made in a fixed order with one rounding for each product and sum (simd16.h): what a row gives depends on
  * its query and on what its cells hold, bit by bit, and not on where they lie, on other rows, on the number of threads
  * or on the instruction set.
  *

@@ -8,7 +8,7 @@
 
 /* Rows are cut into pieces; a thing to be done is a piece of one row for one key head. */
 typedef struct plan {
-    oe_taken *taken;      /* of all things */
+    oe_chunk_counter *taken;      /* of all things */
     int32_t *first_piece; /* [rows + 1] those of all rows are counted on */
     int32_t *begin;       /* [rows] in the list */
     int32_t *length;      /* [rows] */
@@ -23,7 +23,7 @@ static plan plan_in(const struct ggml_tensor *t, int64_t rows) {
     char *line = (char *)(((uintptr_t)t->data + OE_CACHE_LINE - 1) / OE_CACHE_LINE * OE_CACHE_LINE);
     int32_t *numbers = (int32_t *)(void *)(line + OE_CACHE_LINE);
     return (plan){
-        .taken = (oe_taken *)(void *)line,
+        .taken = (oe_chunk_counter *)(void *)line,
         .first_piece = numbers,
         .begin = numbers + rows + 1,
         .length = numbers + 2 * rows + 1,
@@ -165,7 +165,7 @@ void oe_attention_op(struct ggml_tensor *dst, int ith, int nth, void *params) {
     const int64_t things = op.plan.first_piece[op.rows] * op.kv_heads;
     int64_t first, last;
     (void)ith;
-    while (oe_take_share(op.plan.taken, things, nth, &first, &last)) {
+    while (oe_take_chunk(op.plan.taken, things, nth, &first, &last)) {
         int64_t row = row_of(&op.plan, op.rows, first / op.kv_heads);
         for (int64_t i = first; i < last; i++) {
             const int64_t piece = i / op.kv_heads;
@@ -173,5 +173,5 @@ void oe_attention_op(struct ggml_tensor *dst, int ith, int nth, void *params) {
             do_one(&op, row, piece - op.plan.first_piece[row], i % op.kv_heads);
         }
     }
-    oe_leave_shares(op.plan.taken, things, nth);
+    oe_leave_chunks(op.plan.taken, things, nth);
 }

@@ -42,7 +42,7 @@ static inline float erf_of(float x) {
     return copysignf(1.0f - p * k * exp_of_negative(-t * t), x);
 }
 
-OE_CLONES void oe_gelu(const float *x, float *y, int64_t n) {
+OE_TARGET_CLONES void oe_gelu(const float *x, float *y, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         const float v = x[i];
         y[i] = 0.5f * v * (1.0f + erf_of(v * 0.70710678f));

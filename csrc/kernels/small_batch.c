@@ -65,8 +65,8 @@ static inline int8_t nearest(float x) {
     return (int8_t)(uint8_t)(whole < 127 ? whole : 127);
 }
 
-OE_CLONES
-void oe_few_quantize256(const float *x, void *to) {
+OE_TARGET_CLONES
+void oe_sb_quantize256(const float *x, void *to) {
     oe_act256 *act = to;
     const float max = largest(x, 256);
     const float inverse = 127.0f / max;
@@ -86,8 +86,8 @@ void oe_few_quantize256(const float *x, void *to) {
     }
 }
 
-OE_CLONES
-void oe_few_quantize32(const float *x, void *to) {
+OE_TARGET_CLONES
+void oe_sb_quantize32(const float *x, void *to) {
     oe_act32 *act = to;
     const float max = largest(x, 32);
     const float inverse = max > 0 ? 127.0f / max : 0.0f;
@@ -224,7 +224,7 @@ static float simple_product(const void *unpacked, const void *to) {
 
 #define TILE 8 /* rows of activations whose sums are kept while a weight row is unpacked, block after block */
 
-static inline void multiply_tile(const oe_few_product *p, int64_t i, int64_t row, int64_t n_tile, size_t block_bytes,
+static inline void multiply_tile(const oe_sb_product *p, int64_t i, int64_t row, int64_t n_tile, size_t block_bytes,
                                  size_t act_bytes, unpack_block unpack, block_product product) {
     union {
         q4k_block q4k;
@@ -242,11 +242,11 @@ static inline void multiply_tile(const oe_few_product *p, int64_t i, int64_t row
         }
     }
     for (int64_t n = 0; n < n_tile; n++) {
-        oe_few_out(p, row + n)[i] = (sum[n][0] + sum[n][1]) + (sum[n][2] + sum[n][3]);
+        oe_sb_out(p, row + n)[i] = (sum[n][0] + sum[n][1]) + (sum[n][2] + sum[n][3]);
     }
 }
 
-static inline void multiply(const oe_few_product *p, int64_t first, int64_t last, size_t block_bytes, size_t act_bytes,
+static inline void multiply(const oe_sb_product *p, int64_t first, int64_t last, size_t block_bytes, size_t act_bytes,
                             unpack_block unpack, block_product product) {
     for (int64_t i = first; i < last; i++) {
         for (int64_t row = 0; row < p->rows; row += TILE) {
@@ -256,61 +256,61 @@ static inline void multiply(const oe_few_product *p, int64_t first, int64_t last
     }
 }
 
-static void q4k_multiply(const oe_few_product *p, int64_t first, int64_t last) {
+static void q4k_multiply(const oe_sb_product *p, int64_t first, int64_t last) {
     multiply(p, first, last, OE_Q4_K_BYTES, sizeof(oe_act256), q4k_unpack, q4k_product);
 }
 
-static void q6k_multiply(const oe_few_product *p, int64_t first, int64_t last) {
+static void q6k_multiply(const oe_sb_product *p, int64_t first, int64_t last) {
     multiply(p, first, last, OE_Q6_K_BYTES, sizeof(oe_act256), q6k_unpack, q6k_product);
 }
 
-static void q40_multiply(const oe_few_product *p, int64_t first, int64_t last) {
+static void q40_multiply(const oe_sb_product *p, int64_t first, int64_t last) {
     multiply(p, first, last, OE_Q4_0_BYTES, sizeof(oe_act32), q40_unpack, simple_product);
 }
 
-static void q80_multiply(const oe_few_product *p, int64_t first, int64_t last) {
+static void q80_multiply(const oe_sb_product *p, int64_t first, int64_t last) {
     multiply(p, first, last, OE_Q8_0_BYTES, sizeof(oe_act32), q80_unpack, simple_product);
 }
 
-static void mxfp4_multiply(const oe_few_product *p, int64_t first, int64_t last) {
+static void mxfp4_multiply(const oe_sb_product *p, int64_t first, int64_t last) {
     multiply(p, first, last, OE_MXFP4_BYTES, sizeof(oe_act32), mxfp4_unpack, simple_product);
 }
 
 /* -- the kernels of this build ------------------------------------------------------------------------------------- */
 
-const oe_few_kernel oe_few_scalar[OE_FEW_TYPES] = OE_FEW_KERNELS(OE_FEW_NONE);
+const oe_sb_kernel oe_sb_scalar[OE_SB_TYPES] = OE_SB_KERNELS(OE_SB_NONE);
 
-static bool cpu_has(oe_few_isa isa) {
+static bool cpu_has(oe_sb_isa isa) {
     switch (isa) {
-    case OE_FEW_AVX2: return oe_cpu_has_avx2_fma_f16c();
-    case OE_FEW_AVX_VNNI: return oe_cpu_has_avx_vnni();
-    case OE_FEW_AVX512: return oe_cpu_has_avx512_vnni();
-    default: return isa == OE_FEW_SCALAR;
+    case OE_SB_AVX2: return oe_cpu_has_avx2_fma_f16c();
+    case OE_SB_AVX_VNNI: return oe_cpu_has_avx_vnni();
+    case OE_SB_AVX512: return oe_cpu_has_avx512_vnni();
+    default: return isa == OE_SB_SCALAR;
     }
 }
 
-bool oe_few_compared(oe_few_isa isa) {
+bool oe_sb_compared(oe_sb_isa isa) {
 #if defined(__x86_64__)
-    return isa == OE_FEW_AVX_VNNI || isa == OE_FEW_AVX512 || (isa == OE_FEW_AVX2 && !__builtin_cpu_supports("avx512f"));
+    return isa == OE_SB_AVX_VNNI || isa == OE_SB_AVX512 || (isa == OE_SB_AVX2 && !__builtin_cpu_supports("avx512f"));
 #else
     (void)isa;
     return false;
 #endif
 }
 
-const oe_few_kernel *oe_few_kernel_find(oe_few_type type, oe_few_isa isa, int64_t m) {
-    static const oe_few_kernel *const kernels[OE_FEW_ISAS] = {oe_few_scalar, oe_few_avx2, oe_few_avxvnni,
-                                                              oe_few_avx512};
-    static const oe_few_kernel *const floats[OE_FEW_ISAS] = {
-        [OE_FEW_SCALAR] = oe_few_floats_scalar,
-        [OE_FEW_AVX2] = oe_few_floats_avx2,
-        [OE_FEW_AVX512] = oe_few_floats_avx512,
+const oe_sb_kernel *oe_sb_kernel_find(oe_sb_type type, oe_sb_isa isa, int64_t m) {
+    static const oe_sb_kernel *const kernels[OE_SB_ISAS] = {oe_sb_scalar, oe_sb_avx2, oe_sb_avxvnni,
+                                                              oe_sb_avx512};
+    static const oe_sb_kernel *const floats[OE_SB_ISAS] = {
+        [OE_SB_SCALAR] = oe_sb_floats_scalar,
+        [OE_SB_AVX2] = oe_sb_floats_avx2,
+        [OE_SB_AVX512] = oe_sb_floats_avx512,
     };
-    const bool quantized = type < OE_FEW_TYPES;
-    const oe_few_kernel *const *all = quantized ? kernels : floats;
-    const int at = quantized ? (int)type : (int)type - OE_FEW_F16;
+    const bool quantized = type < OE_SB_TYPES;
+    const oe_sb_kernel *const *all = quantized ? kernels : floats;
+    const int at = quantized ? (int)type : (int)type - OE_SB_F16;
     if (!cpu_has(isa) || !all[isa] || !all[isa][at].multiply) {
         return NULL;
     }
-    return &all[m < OE_FEW_GROUP ? OE_FEW_SCALAR : isa][at];
+    return &all[m < OE_SB_GROUP ? OE_SB_SCALAR : isa][at];
 }

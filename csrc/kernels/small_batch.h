@@ -1,5 +1,5 @@
 /* Products of weights with few rows of activations (1 to about 30: one caller or several decoding together). What
- * follows is about quantized weights; few_floats.h has those of 16 bits.
+ * follows is about quantized weights; small_batch_floats.h has those of 16 bits.
  *
  * Weights are read as they lie in GGUF files. Activations are quantized first, to 8 bits, as ggml does it for the same
  * products. Kernels take 16 (AVX-512) or 8 (AVX2) weight rows at a time, one in each 32-bit lane, unpack a block of
@@ -10,8 +10,8 @@
  * contraction: the build says -ffp-contract=off), every fourth block to one of four sums s0 to s3, and the result is
  * (s0 + s1) + (s2 + s3). So it is the same bits on every instruction set, and does not depend on how many rows share
  * the product nor on the number of threads. */
-#ifndef OE_FEW_ROWS_H
-#define OE_FEW_ROWS_H
+#ifndef OE_SB_H
+#define OE_SB_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -21,18 +21,18 @@
 extern "C" {
 #endif
 
-typedef enum oe_few_type {
-    OE_FEW_Q4_K,
-    OE_FEW_Q6_K,
-    OE_FEW_Q4_0,
-    OE_FEW_Q8_0,
-    OE_FEW_MXFP4,
-    OE_FEW_TYPES, /* quantized; those that follow have arrays of their own */
-    OE_FEW_F16 = OE_FEW_TYPES,
-    OE_FEW_BF16,
-} oe_few_type;
+typedef enum oe_sb_type {
+    OE_SB_Q4_K,
+    OE_SB_Q6_K,
+    OE_SB_Q4_0,
+    OE_SB_Q8_0,
+    OE_SB_MXFP4,
+    OE_SB_TYPES, /* quantized; those that follow have arrays of their own */
+    OE_SB_F16 = OE_SB_TYPES,
+    OE_SB_BF16,
+} oe_sb_type;
 
-#define OE_FEW_FLOATS 2
+#define OE_SB_FLOATS 2
 
 /* Bytes of a block of weights, as GGUF has them. */
 #define OE_Q4_K_BYTES 144
@@ -41,9 +41,9 @@ typedef enum oe_few_type {
 #define OE_Q8_0_BYTES 34
 #define OE_MXFP4_BYTES 17
 
-typedef enum oe_few_isa { OE_FEW_SCALAR, OE_FEW_AVX2, OE_FEW_AVX_VNNI, OE_FEW_AVX512, OE_FEW_ISAS } oe_few_isa;
+typedef enum oe_sb_isa { OE_SB_SCALAR, OE_SB_AVX2, OE_SB_AVX_VNNI, OE_SB_AVX512, OE_SB_ISAS } oe_sb_isa;
 
-#define OE_FEW_GROUP 16 /* results along m are shared out between threads in multiples of this */
+#define OE_SB_GROUP 16 /* results along m are shared out between threads in multiples of this */
 #define OE_QUAD 4       /* blocks of activations lie in fours; those that a row lacks in its last four are 0 */
 
 /* 256 activations x[i] = d * q[i], ggml's Q8_K with positive d. Every 4 bytes of it are a word that kernels load. */
@@ -62,7 +62,7 @@ typedef struct oe_act32 {
     int8_t q[32];
 } oe_act32;
 
-typedef struct oe_few_product {
+typedef struct oe_sb_product {
     const uint8_t *weights; /* [m] rows of `blocks` blocks */
     size_t row_bytes;
     const void *acts;       /* [blocks / OE_QUAD][rows][OE_QUAD] oe_act256, oe_act32 or 16 floats. For multiply_one the
@@ -72,54 +72,54 @@ typedef struct oe_few_product {
     int64_t rows;
     float *out;             /* rows of m */
     const int32_t *places;  /* [rows] which row of `out` each row's results go to; NULL: in order */
-} oe_few_product;
+} oe_sb_product;
 
-static inline float *oe_few_out(const oe_few_product *p, int64_t row) {
+static inline float *oe_sb_out(const oe_sb_product *p, int64_t row) {
     return p->out + (p->places ? p->places[row] : row) * p->m;
 }
 
-typedef struct oe_few_kernel {
+typedef struct oe_sb_kernel {
     int64_t block;      /* weights in one block, activations in one of theirs */
     size_t act_bytes;   /* of activations */
     void (*quantize)(const float *x, void *act);
-    void (*multiply)(const oe_few_product *p, int64_t first, int64_t last); /* results first .. last - 1 along m */
-    void (*multiply_one)(const oe_few_product *p, int64_t first, int64_t last); /* of a single row, or NULL */
-} oe_few_kernel;
+    void (*multiply)(const oe_sb_product *p, int64_t first, int64_t last); /* results first .. last - 1 along m */
+    void (*multiply_one)(const oe_sb_product *p, int64_t first, int64_t last); /* of a single row, or NULL */
+} oe_sb_kernel;
 
-/* NULL where this build or this CPU lacks the instructions. For fewer than OE_FEW_GROUP results the scalar one. */
-const oe_few_kernel *oe_few_kernel_find(oe_few_type type, oe_few_isa isa, int64_t m);
+/* NULL where this build or this CPU lacks the instructions. For fewer than OE_SB_GROUP results the scalar one. */
+const oe_sb_kernel *oe_sb_kernel_find(oe_sb_type type, oe_sb_isa isa, int64_t m);
 
 /* Whether these kernels have been compared with ggml's on CPUs like this one: for those with AVX-512 but without VNNI,
  * which are served by AVX2 here and by their wider vectors in ggml, nobody has. */
-bool oe_few_compared(oe_few_isa isa);
+bool oe_sb_compared(oe_sb_isa isa);
 
 /* -- shared by the kernels' files ---------------------------------------------------------------------------------- */
 
 uint16_t oe_f32_to_f16(float x);
 
-void oe_few_quantize256(const float *x, void *act);
-void oe_few_quantize32(const float *x, void *act);
-void oe_few_copy16(const float *x, void *act);
+void oe_sb_quantize256(const float *x, void *act);
+void oe_sb_quantize32(const float *x, void *act);
+void oe_sb_copy16(const float *x, void *act);
 
 /* What an array of the kernels of one instruction set holds, given functions name_multiply and name_multiply_one. */
-#define OE_FEW_KERNELS(one)                                                                                           \
-    {                                                                                                                 \
-        [OE_FEW_Q4_K] = {256, sizeof(oe_act256), oe_few_quantize256, q4k_multiply, one(q4k)},                         \
-        [OE_FEW_Q6_K] = {256, sizeof(oe_act256), oe_few_quantize256, q6k_multiply, one(q6k)},                         \
-        [OE_FEW_Q4_0] = {32, sizeof(oe_act32), oe_few_quantize32, q40_multiply, one(q40)},                            \
-        [OE_FEW_Q8_0] = {32, sizeof(oe_act32), oe_few_quantize32, q80_multiply, one(q80)},                            \
-        [OE_FEW_MXFP4] = {32, sizeof(oe_act32), oe_few_quantize32, mxfp4_multiply, one(mxfp4)},                       \
+#define OE_SB_KERNELS(one)                                                                                             \
+    {                                                                                                                  \
+        [OE_SB_Q4_K] = {256, sizeof(oe_act256), oe_sb_quantize256, q4k_multiply, one(q4k)},                            \
+        [OE_SB_Q6_K] = {256, sizeof(oe_act256), oe_sb_quantize256, q6k_multiply, one(q6k)},                            \
+        [OE_SB_Q4_0] = {32, sizeof(oe_act32), oe_sb_quantize32, q40_multiply, one(q40)},                               \
+        [OE_SB_Q8_0] = {32, sizeof(oe_act32), oe_sb_quantize32, q80_multiply, one(q80)},                               \
+        [OE_SB_MXFP4] = {32, sizeof(oe_act32), oe_sb_quantize32, mxfp4_multiply, one(mxfp4)},                          \
     }
-#define OE_FEW_NONE(name) NULL
+#define OE_SB_NONE(name) NULL
 
 /* All zero where they are not compiled. */
-extern const oe_few_kernel oe_few_scalar[OE_FEW_TYPES];
-extern const oe_few_kernel oe_few_avx2[OE_FEW_TYPES];
-extern const oe_few_kernel oe_few_avxvnni[OE_FEW_TYPES];
-extern const oe_few_kernel oe_few_avx512[OE_FEW_TYPES];
-extern const oe_few_kernel oe_few_floats_scalar[OE_FEW_FLOATS];
-extern const oe_few_kernel oe_few_floats_avx2[OE_FEW_FLOATS];
-extern const oe_few_kernel oe_few_floats_avx512[OE_FEW_FLOATS];
+extern const oe_sb_kernel oe_sb_scalar[OE_SB_TYPES];
+extern const oe_sb_kernel oe_sb_avx2[OE_SB_TYPES];
+extern const oe_sb_kernel oe_sb_avxvnni[OE_SB_TYPES];
+extern const oe_sb_kernel oe_sb_avx512[OE_SB_TYPES];
+extern const oe_sb_kernel oe_sb_floats_scalar[OE_SB_FLOATS];
+extern const oe_sb_kernel oe_sb_floats_avx2[OE_SB_FLOATS];
+extern const oe_sb_kernel oe_sb_floats_avx512[OE_SB_FLOATS];
 
 #ifdef __cplusplus
 }

@@ -1,24 +1,24 @@
 /* 8 blocks of weights at a time, one in each 32-bit lane: those of 8 rows at one place, with the same activations in
  * all lanes, or, for a single row of activations ("one"), 4 blocks each of 2 rows, with the same activations for both.
  * VPMADDUBSW multiplies codes (unsigned) with activations (signed) and adds neighbours in 16 bits. Compiled with AVX2
- * switched on; called where the CPU has it. few_rows_avxvnni.c is the same with VPDPBUSD, which adds 4 products in 32
- * bits. */
+ * switched on; called where the CPU has it. small_batch_avxvnni.c is the same with VPDPBUSD, which adds 4 products in
+ * 32 bits. */
 #include "kernels/small_batch.h"
 
-#ifdef OE_FEW_VNNI
-#define KERNELS oe_few_avxvnni
+#ifdef OE_SB_VNNI
+#define KERNELS oe_sb_avxvnni
 #else
-#define KERNELS oe_few_avx2
+#define KERNELS oe_sb_avx2
 #endif
 
-#if defined(__AVX2__) && defined(__F16C__) && (defined(__AVXVNNI__) || !defined(OE_FEW_VNNI))
+#if defined(__AVX2__) && defined(__F16C__) && (defined(__AVXVNNI__) || !defined(OE_SB_VNNI))
 #include <immintrin.h>
 #include <stdbool.h>
 #include <string.h>
 
 #define LANES 8
 #define TILE 8 /* rows of activations at a time; their sums lie in the first cache, and 8 registers hold codes */
-#ifdef OE_FEW_VNNI
+#ifdef OE_SB_VNNI
 #define Q6_WORDS 4
 #else
 #define Q6_WORDS 2 /* whose sums of products fit 16 bits */
@@ -96,7 +96,7 @@ INLINE __m256i byte_pair(__m256i words, int j) {
 
 /* Fetch what lies `ahead` bytes behind these 8 blocks, of rows from `group` on. Rows lie one after the other, so that
  * each step through a group of rows fetches its share of later ones in order, as memory likes it best. */
-INLINE void prefetch(const oe_few_product *p, size_t group, int64_t step, size_t share, size_t ahead) {
+INLINE void prefetch(const oe_sb_product *p, size_t group, int64_t step, size_t share, size_t ahead) {
     const size_t from = group + (size_t)step * share + ahead;
     if (from + share <= (size_t)p->m * p->row_bytes) {
         for (size_t i = 0; i < share; i += 64) {
@@ -109,13 +109,13 @@ INLINE void prefetch(const oe_few_product *p, size_t group, int64_t step, size_t
  * Without VNNI, `words` sums of products of neighbours must fit 16 bits: 8 * 2 * 15 * 127 do, and 2 * 2 * 63 * 127. */
 INLINE void add_scaled(const bool one, const int n_tile, const int words, const __m256i *codes, __m256i scale,
                        const oe_act256 *act, int from, __m256i *sum) {
-#ifdef OE_FEW_VNNI
+#ifdef OE_SB_VNNI
     scale = _mm256_srai_epi32(scale, 16);
 #endif
 #pragma GCC unroll 8
     for (int n = 0; n < n_tile; n++) {
         const oe_act256 *a = act + OE_QUAD * n;
-#ifdef OE_FEW_VNNI
+#ifdef OE_SB_VNNI
         __m256i dot = _mm256_setzero_si256();
 #pragma GCC unroll 8
         for (int i = 0; i < words; i++) {
@@ -267,7 +267,7 @@ INLINE void add_simple(const bool one, const oe_act32 *act, __m256i dot, __m256 
     *out = _mm256_add_ps(*out, _mm256_mul_ps(x, act_float(one, &act->d, act)));
 }
 
-#ifdef OE_FEW_VNNI
+#ifdef OE_SB_VNNI
 /* start + codes times activations. */
 INLINE __m256i dot_of(const bool one, const __m256i *codes, const void *start, const oe_act32 *act) {
     __m256i dot = act_word(one, start, act);
@@ -290,7 +290,7 @@ INLINE void q40_block(const bool one, const int n_tile, window w, const oe_act32
 #pragma GCC unroll 8
     for (int n = 0; n < n_tile; n++) {
         const oe_act32 *a = act + OE_QUAD * n;
-#ifdef OE_FEW_VNNI
+#ifdef OE_SB_VNNI
         const __m256i dot = dot_of(one, codes, &a->minus8, a);
 #else
         __m256i dot = _mm256_setzero_si256();
@@ -310,7 +310,7 @@ INLINE void q80_block(const bool one, const int n_tile, window w, const oe_act32
     const __m256 d = read_half(w);
     load_words(w, 2, codes);
     load_words(w, 18, codes + 4);
-#ifdef OE_FEW_VNNI
+#ifdef OE_SB_VNNI
     for (int i = 0; i < 8; i++) {
         codes[i] = _mm256_xor_si256(codes[i], _mm256_set1_epi8((char)0x80)); /* code + 128, unsigned */
     }
@@ -318,7 +318,7 @@ INLINE void q80_block(const bool one, const int n_tile, window w, const oe_act32
 #pragma GCC unroll 8
     for (int n = 0; n < n_tile; n++) {
         const oe_act32 *a = act + OE_QUAD * n;
-#ifdef OE_FEW_VNNI
+#ifdef OE_SB_VNNI
         const __m256i dot = dot_of(one, codes, &a->minus128, a);
 #else
         __m256i dot = _mm256_setzero_si256();
@@ -356,7 +356,7 @@ INLINE void mxfp4_block(const bool one, const int n_tile, window w, const oe_act
         codes[i] = low_bits(words[i], 0, 0x0f);
         codes[4 + i] = low_bits(words[i], 4, 0x0f);
     }
-#ifdef OE_FEW_VNNI
+#ifdef OE_SB_VNNI
     const __m128i twice = _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
     for (int i = 0; i < 8; i++) {
         codes[i] = pick(_mm_xor_si128(twice, _mm_set1_epi8((char)0x80)), codes[i]); /* + 128, unsigned */
@@ -368,7 +368,7 @@ INLINE void mxfp4_block(const bool one, const int n_tile, window w, const oe_act
 #pragma GCC unroll 8
     for (int n = 0; n < n_tile; n++) {
         const oe_act32 *a = act + OE_QUAD * n;
-#ifdef OE_FEW_VNNI
+#ifdef OE_SB_VNNI
         const __m256i dot = dot_of(one, codes, &a->minus128, a);
 #else
         __m256i dot = _mm256_setzero_si256();
@@ -389,51 +389,51 @@ INLINE __m256 total(__m256 s0, __m256 s1, __m256 s2, __m256 s3) {
     return _mm256_add_ps(_mm256_add_ps(s0, s1), _mm256_add_ps(s2, s3));
 }
 
-INLINE void store(const int n_tile, const __m256 (*out)[TILE], int skip, const oe_few_product *p, int64_t row,
+INLINE void store(const int n_tile, const __m256 (*out)[TILE], int skip, const oe_sb_product *p, int64_t row,
                   int64_t from) {
     for (int n = 0; n < n_tile; n++) {
         float lane[LANES];
         _mm256_storeu_ps(lane, total(out[0][n], out[1][n], out[2][n], out[3][n]));
-        memcpy(oe_few_out(p, row + n) + from + skip, lane + skip, (size_t)(LANES - skip) * sizeof *lane);
+        memcpy(oe_sb_out(p, row + n) + from + skip, lane + skip, (size_t)(LANES - skip) * sizeof *lane);
     }
 }
 
 /* Defines name_multiply(p, first, last) from name_block, which adds the products of 8 blocks to out[n]. The last 8 rows
  * may overlap those before them: only results from `first` on are stored. */
-#define DEFINE_MULTIPLY(name, act_t, block_bytes)                                                                     \
-    INLINE void name##_tile(const int n_tile, const oe_few_product *p, int64_t row, int64_t from, int skip) {         \
-        const size_t group = (size_t)from * p->row_bytes;                                                             \
-        const act_t *act = (const act_t *)p->acts + row * OE_QUAD;                                                    \
-        window w = {p->weights + group, p->row_bytes, 4 * p->row_bytes};                                              \
-        __m256 out[OE_QUAD][TILE];                                                                                    \
-        memset(out, 0, sizeof out);                                                                                   \
-        for (int64_t b = 0; b < p->blocks; b++, w.at += block_bytes) {                                                \
-            if (row == 0) {                                                                                           \
-                prefetch(p, group, b, LANES * block_bytes, LANES * p->row_bytes);                                     \
-            }                                                                                                         \
-            name##_block(false, n_tile, w, act + b / OE_QUAD * p->rows * OE_QUAD + b % OE_QUAD, out[b % OE_QUAD]);    \
-        }                                                                                                             \
-        store(n_tile, out, skip, p, row, from);                                                                       \
-    }                                                                                                                 \
-    static void name##_any_tile(int n, const oe_few_product *p, int64_t row, int64_t from, int skip) {                \
-        switch (n) {                                                                                                  \
-        case 1: name##_tile(1, p, row, from, skip); break;                                                            \
-        case 2: name##_tile(2, p, row, from, skip); break;                                                            \
-        case 3: name##_tile(3, p, row, from, skip); break;                                                            \
-        case 4: name##_tile(4, p, row, from, skip); break;                                                            \
-        case 5: name##_tile(5, p, row, from, skip); break;                                                            \
-        case 6: name##_tile(6, p, row, from, skip); break;                                                            \
-        case 7: name##_tile(7, p, row, from, skip); break;                                                            \
-        default: name##_tile(8, p, row, from, skip); break;                                                           \
-        }                                                                                                             \
-    }                                                                                                                 \
-    static void name##_multiply(const oe_few_product *p, int64_t first, int64_t last) {                               \
-        multiply(p, first, last, name##_any_tile);                                                                    \
+#define DEFINE_MULTIPLY(name, act_t, block_bytes)                                                                      \
+    INLINE void name##_tile(const int n_tile, const oe_sb_product *p, int64_t row, int64_t from, int skip) {           \
+        const size_t group = (size_t)from * p->row_bytes;                                                              \
+        const act_t *act = (const act_t *)p->acts + row * OE_QUAD;                                                     \
+        window w = {p->weights + group, p->row_bytes, 4 * p->row_bytes};                                               \
+        __m256 out[OE_QUAD][TILE];                                                                                     \
+        memset(out, 0, sizeof out);                                                                                    \
+        for (int64_t b = 0; b < p->blocks; b++, w.at += block_bytes) {                                                 \
+            if (row == 0) {                                                                                            \
+                prefetch(p, group, b, LANES * block_bytes, LANES * p->row_bytes);                                      \
+            }                                                                                                          \
+            name##_block(false, n_tile, w, act + b / OE_QUAD * p->rows * OE_QUAD + b % OE_QUAD, out[b % OE_QUAD]);     \
+        }                                                                                                              \
+        store(n_tile, out, skip, p, row, from);                                                                        \
+    }                                                                                                                  \
+    static void name##_any_tile(int n, const oe_sb_product *p, int64_t row, int64_t from, int skip) {                  \
+        switch (n) {                                                                                                   \
+        case 1: name##_tile(1, p, row, from, skip); break;                                                             \
+        case 2: name##_tile(2, p, row, from, skip); break;                                                             \
+        case 3: name##_tile(3, p, row, from, skip); break;                                                             \
+        case 4: name##_tile(4, p, row, from, skip); break;                                                             \
+        case 5: name##_tile(5, p, row, from, skip); break;                                                             \
+        case 6: name##_tile(6, p, row, from, skip); break;                                                             \
+        case 7: name##_tile(7, p, row, from, skip); break;                                                             \
+        default: name##_tile(8, p, row, from, skip); break;                                                            \
+        }                                                                                                              \
+    }                                                                                                                  \
+    static void name##_multiply(const oe_sb_product *p, int64_t first, int64_t last) {                                 \
+        multiply(p, first, last, name##_any_tile);                                                                     \
     }
 
-typedef void (*any_tile)(int n, const oe_few_product *p, int64_t row, int64_t from, int skip);
+typedef void (*any_tile)(int n, const oe_sb_product *p, int64_t row, int64_t from, int skip);
 
-INLINE void multiply(const oe_few_product *p, int64_t first, int64_t last, any_tile tile) {
+INLINE void multiply(const oe_sb_product *p, int64_t first, int64_t last, any_tile tile) {
     for (; first < last; first += LANES) {
         const int64_t from = first + LANES <= p->m ? first : p->m - LANES;
         for (int64_t row = 0, left = p->rows; left > 0;) {
@@ -468,7 +468,7 @@ INLINE void store_one(__m256 out, int skip, float *to) {
 }
 
 /* The blocks that 2 rows have after their last whole four, and zeros for the others. */
-INLINE void copy_rest(const oe_few_product *p, size_t group, size_t block_bytes, uint8_t *rest) {
+INLINE void copy_rest(const oe_sb_product *p, size_t group, size_t block_bytes, uint8_t *rest) {
     const size_t whole = (size_t)(p->blocks / OE_QUAD * OE_QUAD), left = (size_t)p->blocks - whole;
     memset(rest, 0, FEW * OE_QUAD * block_bytes);
     for (size_t i = 0; i < FEW; i++) {
@@ -477,29 +477,29 @@ INLINE void copy_rest(const oe_few_product *p, size_t group, size_t block_bytes,
     }
 }
 
-#define DEFINE_MULTIPLY_ONE(name, act_t, block_bytes)                                                                 \
-    INLINE __m256 name##_rows(const oe_few_product *p, size_t group, size_t ahead) {                                  \
-        const act_t *act = p->acts;                                                                                   \
-        window w = {p->weights + group, block_bytes, p->row_bytes};                                                   \
-        __m256 out = _mm256_setzero_ps();                                                                             \
-        for (int64_t quad = 0; quad < p->blocks / OE_QUAD; quad++, act += OE_QUAD, w.at += OE_QUAD * block_bytes) {   \
-            prefetch(p, group, quad, LANES * block_bytes, ahead);                                                     \
-            name##_block(true, 1, w, act, &out);                                                                      \
-        }                                                                                                             \
-        if (p->blocks % OE_QUAD) {                                                                                    \
-            uint8_t rest[LANES * block_bytes];                                                                        \
-            copy_rest(p, group, block_bytes, rest);                                                                   \
-            name##_block(true, 1, (window){rest, block_bytes, OE_QUAD * block_bytes}, act, &out);                     \
-        }                                                                                                             \
-        return out;                                                                                                   \
-    }                                                                                                                 \
-    static void name##_multiply_one(const oe_few_product *p, int64_t first, int64_t last) {                           \
-        const size_t step = FEW * p->row_bytes, ahead = (NEAR_ENOUGH + step - 1) / step * step;                       \
-        for (; first < last; first += FEW) {                                                                          \
-            const int64_t from = first + FEW <= p->m ? first : p->m - FEW;                                            \
-            const __m256 out = name##_rows(p, (size_t)from * p->row_bytes, ahead);                                    \
-            store_one(out, (int)(first - from), oe_few_out(p, 0) + from);                                             \
-        }                                                                                                             \
+#define DEFINE_MULTIPLY_ONE(name, act_t, block_bytes)                                                                  \
+    INLINE __m256 name##_rows(const oe_sb_product *p, size_t group, size_t ahead) {                                    \
+        const act_t *act = p->acts;                                                                                    \
+        window w = {p->weights + group, block_bytes, p->row_bytes};                                                    \
+        __m256 out = _mm256_setzero_ps();                                                                              \
+        for (int64_t quad = 0; quad < p->blocks / OE_QUAD; quad++, act += OE_QUAD, w.at += OE_QUAD * block_bytes) {    \
+            prefetch(p, group, quad, LANES * block_bytes, ahead);                                                      \
+            name##_block(true, 1, w, act, &out);                                                                       \
+        }                                                                                                              \
+        if (p->blocks % OE_QUAD) {                                                                                     \
+            uint8_t rest[LANES * block_bytes];                                                                         \
+            copy_rest(p, group, block_bytes, rest);                                                                    \
+            name##_block(true, 1, (window){rest, block_bytes, OE_QUAD * block_bytes}, act, &out);                      \
+        }                                                                                                              \
+        return out;                                                                                                    \
+    }                                                                                                                  \
+    static void name##_multiply_one(const oe_sb_product *p, int64_t first, int64_t last) {                             \
+        const size_t step = FEW * p->row_bytes, ahead = (NEAR_ENOUGH + step - 1) / step * step;                        \
+        for (; first < last; first += FEW) {                                                                           \
+            const int64_t from = first + FEW <= p->m ? first : p->m - FEW;                                             \
+            const __m256 out = name##_rows(p, (size_t)from * p->row_bytes, ahead);                                     \
+            store_one(out, (int)(first - from), oe_sb_out(p, 0) + from);                                               \
+        }                                                                                                              \
     }
 
 DEFINE_MULTIPLY_ONE(q4k, oe_act256, OE_Q4_K_BYTES)
@@ -509,8 +509,8 @@ DEFINE_MULTIPLY_ONE(q80, oe_act32, OE_Q8_0_BYTES)
 DEFINE_MULTIPLY_ONE(mxfp4, oe_act32, OE_MXFP4_BYTES)
 
 #define ONE(name) name##_multiply_one
-const oe_few_kernel KERNELS[OE_FEW_TYPES] = OE_FEW_KERNELS(ONE);
+const oe_sb_kernel KERNELS[OE_SB_TYPES] = OE_SB_KERNELS(ONE);
 
 #else
-const oe_few_kernel KERNELS[OE_FEW_TYPES];
+const oe_sb_kernel KERNELS[OE_SB_TYPES];
 #endif

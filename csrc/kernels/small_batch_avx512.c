@@ -66,7 +66,7 @@ INLINE __m512i low_bits(__m512i x, int shift, int mask) {
 
 /* Fetch what lies `ahead` bytes behind these 16 blocks, of rows from `group` on. Rows lie one after the other, so that
  * each step through a group of rows fetches its share of later ones in order, as memory likes it best. */
-INLINE void prefetch(const oe_few_product *p, size_t group, int64_t step, size_t share, size_t ahead) {
+INLINE void prefetch(const oe_sb_product *p, size_t group, int64_t step, size_t share, size_t ahead) {
     const size_t from = group + (size_t)step * share + ahead;
     if (from + share <= (size_t)p->m * p->row_bytes) {
         for (size_t i = 0; i < share; i += 64) {
@@ -301,49 +301,49 @@ INLINE __m512 total(__m512 s0, __m512 s1, __m512 s2, __m512 s3) {
     return _mm512_add_ps(_mm512_add_ps(s0, s1), _mm512_add_ps(s2, s3));
 }
 
-INLINE void store(const int n_tile, const __m512 (*out)[TILE], __mmask16 lanes, const oe_few_product *p, int64_t row,
+INLINE void store(const int n_tile, const __m512 (*out)[TILE], __mmask16 lanes, const oe_sb_product *p, int64_t row,
                   int64_t from) {
     for (int n = 0; n < n_tile; n++) {
-        _mm512_mask_storeu_ps(oe_few_out(p, row + n) + from, lanes, total(out[0][n], out[1][n], out[2][n], out[3][n]));
+        _mm512_mask_storeu_ps(oe_sb_out(p, row + n) + from, lanes, total(out[0][n], out[1][n], out[2][n], out[3][n]));
     }
 }
 
 /* Defines name_multiply(p, first, last) from name_block, which adds the products of 16 blocks to out[n]. The last 16
  * rows may overlap those before them: only results from `first` on are stored. */
-#define DEFINE_MULTIPLY(name, act_t, block_bytes)                                                                     \
-    INLINE void name##_tile(const int n_tile, const oe_few_product *p, int64_t row, int64_t from, __mmask16 lanes) {  \
-        const size_t group = (size_t)from * p->row_bytes;                                                             \
-        const act_t *act = (const act_t *)p->acts + row * OE_QUAD;                                                    \
-        window w = {p->weights + group, p->row_bytes, 4 * p->row_bytes};                                              \
-        __m512 out[OE_QUAD][TILE];                                                                                    \
-        memset(out, 0, sizeof out);                                                                                   \
-        for (int64_t b = 0; b < p->blocks; b++, w.at += block_bytes) {                                                \
-            if (row == 0) {                                                                                           \
-                prefetch(p, group, b, LANES * block_bytes, LANES * p->row_bytes);                                     \
-            }                                                                                                         \
-            name##_block(0, n_tile, w, act + b / OE_QUAD * p->rows * OE_QUAD + b % OE_QUAD, out[b % OE_QUAD]);        \
-        }                                                                                                             \
-        store(n_tile, out, lanes, p, row, from);                                                                      \
-    }                                                                                                                 \
-    static void name##_any_tile(int n, const oe_few_product *p, int64_t row, int64_t from, __mmask16 lanes) {         \
-        switch (n) {                                                                                                  \
-        case 1: name##_tile(1, p, row, from, lanes); break;                                                           \
-        case 2: name##_tile(2, p, row, from, lanes); break;                                                           \
-        case 3: name##_tile(3, p, row, from, lanes); break;                                                           \
-        case 4: name##_tile(4, p, row, from, lanes); break;                                                           \
-        case 5: name##_tile(5, p, row, from, lanes); break;                                                           \
-        case 6: name##_tile(6, p, row, from, lanes); break;                                                           \
-        case 7: name##_tile(7, p, row, from, lanes); break;                                                           \
-        default: name##_tile(8, p, row, from, lanes); break;                                                          \
-        }                                                                                                             \
-    }                                                                                                                 \
-    static void name##_multiply(const oe_few_product *p, int64_t first, int64_t last) {                               \
-        multiply(p, first, last, name##_any_tile);                                                                    \
+#define DEFINE_MULTIPLY(name, act_t, block_bytes)                                                                      \
+    INLINE void name##_tile(const int n_tile, const oe_sb_product *p, int64_t row, int64_t from, __mmask16 lanes) {    \
+        const size_t group = (size_t)from * p->row_bytes;                                                              \
+        const act_t *act = (const act_t *)p->acts + row * OE_QUAD;                                                     \
+        window w = {p->weights + group, p->row_bytes, 4 * p->row_bytes};                                               \
+        __m512 out[OE_QUAD][TILE];                                                                                     \
+        memset(out, 0, sizeof out);                                                                                    \
+        for (int64_t b = 0; b < p->blocks; b++, w.at += block_bytes) {                                                 \
+            if (row == 0) {                                                                                            \
+                prefetch(p, group, b, LANES * block_bytes, LANES * p->row_bytes);                                      \
+            }                                                                                                          \
+            name##_block(0, n_tile, w, act + b / OE_QUAD * p->rows * OE_QUAD + b % OE_QUAD, out[b % OE_QUAD]);         \
+        }                                                                                                              \
+        store(n_tile, out, lanes, p, row, from);                                                                       \
+    }                                                                                                                  \
+    static void name##_any_tile(int n, const oe_sb_product *p, int64_t row, int64_t from, __mmask16 lanes) {           \
+        switch (n) {                                                                                                   \
+        case 1: name##_tile(1, p, row, from, lanes); break;                                                            \
+        case 2: name##_tile(2, p, row, from, lanes); break;                                                            \
+        case 3: name##_tile(3, p, row, from, lanes); break;                                                            \
+        case 4: name##_tile(4, p, row, from, lanes); break;                                                            \
+        case 5: name##_tile(5, p, row, from, lanes); break;                                                            \
+        case 6: name##_tile(6, p, row, from, lanes); break;                                                            \
+        case 7: name##_tile(7, p, row, from, lanes); break;                                                            \
+        default: name##_tile(8, p, row, from, lanes); break;                                                           \
+        }                                                                                                              \
+    }                                                                                                                  \
+    static void name##_multiply(const oe_sb_product *p, int64_t first, int64_t last) {                                 \
+        multiply(p, first, last, name##_any_tile);                                                                     \
     }
 
-typedef void (*any_tile)(int n, const oe_few_product *p, int64_t row, int64_t from, __mmask16 lanes);
+typedef void (*any_tile)(int n, const oe_sb_product *p, int64_t row, int64_t from, __mmask16 lanes);
 
-INLINE void multiply(const oe_few_product *p, int64_t first, int64_t last, any_tile tile) {
+INLINE void multiply(const oe_sb_product *p, int64_t first, int64_t last, any_tile tile) {
     for (; first < last; first += LANES) {
         const int64_t from = first + LANES <= p->m ? first : p->m - LANES;
         const __mmask16 lanes = (__mmask16)(0xffffu << (first - from));
@@ -377,7 +377,7 @@ INLINE void store_one(__m512 out, int skip, float *to) {
 }
 
 /* The blocks that 4 rows have after their last whole four, and zeros for the others. */
-INLINE void copy_rest(const oe_few_product *p, size_t group, size_t block_bytes, uint8_t *rest) {
+INLINE void copy_rest(const oe_sb_product *p, size_t group, size_t block_bytes, uint8_t *rest) {
     const size_t whole = (size_t)(p->blocks / OE_QUAD * OE_QUAD), left = (size_t)p->blocks - whole;
     memset(rest, 0, FEW * OE_QUAD * block_bytes);
     for (size_t i = 0; i < FEW; i++) {
@@ -386,29 +386,29 @@ INLINE void copy_rest(const oe_few_product *p, size_t group, size_t block_bytes,
     }
 }
 
-#define DEFINE_MULTIPLY_ONE(name, act_t, block_bytes)                                                                 \
-    INLINE __m512 name##_rows(const oe_few_product *p, size_t group, size_t ahead) {                                  \
-        const act_t *act = p->acts;                                                                                   \
-        window w = {p->weights + group, block_bytes, p->row_bytes};                                                   \
-        __m512 out = _mm512_setzero_ps();                                                                             \
-        for (int64_t quad = 0; quad < p->blocks / OE_QUAD; quad++, act += OE_QUAD, w.at += OE_QUAD * block_bytes) {   \
-            prefetch(p, group, quad, LANES * block_bytes, ahead);                                                     \
-            name##_block(1, 1, w, act, &out);                                                                         \
-        }                                                                                                             \
-        if (p->blocks % OE_QUAD) {                                                                                    \
-            uint8_t rest[LANES * block_bytes];                                                                        \
-            copy_rest(p, group, block_bytes, rest);                                                                   \
-            name##_block(1, 1, (window){rest, block_bytes, OE_QUAD * block_bytes}, act, &out);                        \
-        }                                                                                                             \
-        return out;                                                                                                   \
-    }                                                                                                                 \
-    static void name##_multiply_one(const oe_few_product *p, int64_t first, int64_t last) {                           \
-        const size_t step = FEW * p->row_bytes, ahead = (NEAR_ENOUGH + step - 1) / step * step;                       \
-        for (; first < last; first += FEW) {                                                                          \
-            const int64_t from = first + FEW <= p->m ? first : p->m - FEW;                                            \
-            const __m512 out = name##_rows(p, (size_t)from * p->row_bytes, ahead);                                    \
-            store_one(out, (int)(first - from), oe_few_out(p, 0) + from);                                             \
-        }                                                                                                             \
+#define DEFINE_MULTIPLY_ONE(name, act_t, block_bytes)                                                                  \
+    INLINE __m512 name##_rows(const oe_sb_product *p, size_t group, size_t ahead) {                                    \
+        const act_t *act = p->acts;                                                                                    \
+        window w = {p->weights + group, block_bytes, p->row_bytes};                                                    \
+        __m512 out = _mm512_setzero_ps();                                                                              \
+        for (int64_t quad = 0; quad < p->blocks / OE_QUAD; quad++, act += OE_QUAD, w.at += OE_QUAD * block_bytes) {    \
+            prefetch(p, group, quad, LANES * block_bytes, ahead);                                                      \
+            name##_block(1, 1, w, act, &out);                                                                          \
+        }                                                                                                              \
+        if (p->blocks % OE_QUAD) {                                                                                     \
+            uint8_t rest[LANES * block_bytes];                                                                         \
+            copy_rest(p, group, block_bytes, rest);                                                                    \
+            name##_block(1, 1, (window){rest, block_bytes, OE_QUAD * block_bytes}, act, &out);                         \
+        }                                                                                                              \
+        return out;                                                                                                    \
+    }                                                                                                                  \
+    static void name##_multiply_one(const oe_sb_product *p, int64_t first, int64_t last) {                             \
+        const size_t step = FEW * p->row_bytes, ahead = (NEAR_ENOUGH + step - 1) / step * step;                        \
+        for (; first < last; first += FEW) {                                                                           \
+            const int64_t from = first + FEW <= p->m ? first : p->m - FEW;                                             \
+            const __m512 out = name##_rows(p, (size_t)from * p->row_bytes, ahead);                                     \
+            store_one(out, (int)(first - from), oe_sb_out(p, 0) + from);                                               \
+        }                                                                                                              \
     }
 
 DEFINE_MULTIPLY_ONE(q4k, oe_act256, OE_Q4_K_BYTES)
@@ -418,8 +418,8 @@ DEFINE_MULTIPLY_ONE(q80, oe_act32, OE_Q8_0_BYTES)
 DEFINE_MULTIPLY_ONE(mxfp4, oe_act32, OE_MXFP4_BYTES)
 
 #define ONE(name) name##_multiply_one
-const oe_few_kernel oe_few_avx512[OE_FEW_TYPES] = OE_FEW_KERNELS(ONE);
+const oe_sb_kernel oe_sb_avx512[OE_SB_TYPES] = OE_SB_KERNELS(ONE);
 
 #else
-const oe_few_kernel oe_few_avx512[OE_FEW_TYPES];
+const oe_sb_kernel oe_sb_avx512[OE_SB_TYPES];
 #endif

@@ -80,30 +80,31 @@ void oe_experts_plan_op(struct ggml_tensor *dst, int ith, int nth, void *userdat
 
 /* -- activations: those of a run lie together, as kernels take the rows of one product ----------------------------- */
 
-static int64_t acts_bytes(const oe_few_kernel *kernel, int64_t k, int64_t routes) {
+static int64_t acts_bytes(const oe_sb_kernel *kernel, int64_t k, int64_t routes) {
     return oe_quads_of(kernel, k) * routes * (int64_t)oe_quad_bytes(kernel);
 }
 
-int64_t oe_experts_acts_size(const oe_few_kernel *kernel, int64_t k, int64_t routes) {
+int64_t oe_experts_acts_size(const oe_sb_kernel *kernel, int64_t k, int64_t routes) {
     return acts_bytes(kernel, k, routes) + 2 * OE_CACHE_LINE;
 }
 
-static oe_taken *taken_groups(const oe_few_kernel *kernel, const struct ggml_tensor *acts, int64_t k, int64_t routes) {
-    return oe_taken_behind(acts->data, acts_bytes(kernel, k, routes));
+static oe_chunk_counter *taken_groups(const oe_sb_kernel *by, const struct ggml_tensor *acts, int64_t k,
+                                      int64_t routes) {
+    return oe_chunk_counter_behind(acts->data, acts_bytes(by, k, routes));
 }
 
-static size_t acts_of(const oe_few_kernel *kernel, int64_t k, run of) {
+static size_t acts_of(const oe_sb_kernel *kernel, int64_t k, run of) {
     return (size_t)(of.first * oe_quads_of(kernel, k)) * oe_quad_bytes(kernel);
 }
 
 /* Whether a run is for multiply_one, which takes blocks by fours: the rest of a four costs as much as several. */
-static bool is_alone(const oe_few_kernel *kernel, int64_t k, run of) {
+static bool is_alone(const oe_sb_kernel *kernel, int64_t k, run of) {
     const int64_t blocks = k / kernel->block;
     return of.routes == 1 && kernel->multiply_one && blocks % OE_QUAD == 0;
 }
 
 void oe_experts_quantize_op(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
-    const oe_few_kernel *kernel = userdata;
+    const oe_sb_kernel *kernel = userdata;
     const struct ggml_tensor *x = dst->src[0], *ids = dst->src[1];
     const int64_t k = x->ne[0], used = ids->ne[0], quads = oe_quads_of(kernel, k), all = quads * x->ne[1] * x->ne[2];
     const plan p = plan_in(dst->src[2], used * ids->ne[1]);
@@ -128,9 +129,9 @@ void oe_experts_quantize_op(struct ggml_tensor *dst, int ith, int nth, void *use
 /* -- products ------------------------------------------------------------------------------------------------------ */
 
 /* The product of one run; `out` has a row for each route. */
-static oe_few_product product_of(const oe_few_kernel *kernel, const struct ggml_tensor *dst, plan p, run of) {
+static oe_sb_product product_of(const oe_sb_kernel *kernel, const struct ggml_tensor *dst, plan p, run of) {
     const struct ggml_tensor *weights = dst->src[0], *acts = dst->src[1];
-    return (oe_few_product){
+    return (oe_sb_product){
         .weights = (const uint8_t *)weights->data + (size_t)of.expert * weights->nb[2],
         .row_bytes = weights->nb[1],
         .acts = (const char *)acts->data + acts_of(kernel, weights->ne[0], of),
@@ -143,23 +144,23 @@ static oe_few_product product_of(const oe_few_kernel *kernel, const struct ggml_
 }
 
 void oe_experts_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
-    const oe_few_kernel *kernel = userdata;
+    const oe_sb_kernel *kernel = userdata;
     const int64_t k = dst->src[0]->ne[0], m = dst->ne[0], routes = dst->ne[1] * dst->ne[2];
     const plan p = plan_in(dst->src[2], routes);
-    const int64_t groups = (m + OE_FEW_GROUP - 1) / OE_FEW_GROUP, parts = *p.n_runs * groups;
-    oe_taken *taken = taken_groups(kernel, dst->src[1], k, routes);
+    const int64_t groups = (m + OE_SB_GROUP - 1) / OE_SB_GROUP, parts = *p.n_runs * groups;
+    oe_chunk_counter *taken = taken_groups(kernel, dst->src[1], k, routes);
     int64_t first, last;
     (void)ith;
-    while (oe_take_share(taken, parts, nth, &first, &last)) {
+    while (oe_take_chunk(taken, parts, nth, &first, &last)) {
         for (int64_t end; first < last; first = end) { /* piece by piece, of one run each */
             const int64_t begin = first / groups * groups;
             end = last < begin + groups ? last : begin + groups;
             const run mine = p.runs[first / groups];
-            const oe_few_product product = product_of(kernel, dst, p, mine);
-            const int64_t stop = (end - begin) * OE_FEW_GROUP;
+            const oe_sb_product product = product_of(kernel, dst, p, mine);
+            const int64_t stop = (end - begin) * OE_SB_GROUP;
             (is_alone(kernel, k, mine) ? kernel->multiply_one : kernel->multiply)(
-                &product, (first - begin) * OE_FEW_GROUP, stop < m ? stop : m);
+                &product, (first - begin) * OE_SB_GROUP, stop < m ? stop : m);
         }
     }
-    oe_leave_shares(taken, parts, nth);
+    oe_leave_chunks(taken, parts, nth);
 }

@@ -1,4 +1,4 @@
-/* few_floats.h in plain C, which the kernels with vectors must equal bit by bit. */
+/* small_batch_floats.h in plain C, which the kernels with vectors must equal bit by bit. */
 #include "kernels/small_batch.h"
 
 #include <math.h>
@@ -6,7 +6,7 @@
 
 #include "base/f16.h"
 
-void oe_few_copy16(const float *x, void *act) { memcpy(act, x, 16 * sizeof *x); }
+void oe_sb_copy16(const float *x, void *act) { memcpy(act, x, 16 * sizeof *x); }
 
 typedef struct vec16 {
     float at[16];
@@ -59,5 +59,5 @@ static float total16(vec16 x) {
 
 #define TILE 3
 #define TILE_WEIGHTS 1
-#define KERNELS oe_few_floats_scalar
+#define KERNELS oe_sb_floats_scalar
 #include "kernels/small_batch_floats.h"

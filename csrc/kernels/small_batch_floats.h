@@ -1,4 +1,4 @@
-/* Products of F16 and BF16 weights with few rows, for the kernels of few_rows.h: the loops, which each instruction
+/* Products of F16 and BF16 weights with few rows, for the kernels of small_batch.h: the loops, which each instruction
  * set compiles with vectors of its own. Before including this, a file defines
  *
  *     vec16                          16 floats
@@ -19,8 +19,8 @@
 #define ONE_WEIGHTS 4    /* rows of weights at a time for a single row of activations */
 #define NEAR_ENOUGH 4096 /* bytes that are fetched ahead at least, or they would come too late */
 
-INLINE vec16 weights16(const oe_few_type type, const uint8_t *x) {
-    return type == OE_FEW_F16 ? halves16(x) : bfloats16(x);
+INLINE vec16 weights16(const oe_sb_type type, const uint8_t *x) {
+    return type == OE_SB_F16 ? halves16(x) : bfloats16(x);
 }
 
 typedef struct place { /* of a tile */
@@ -31,7 +31,7 @@ typedef struct place { /* of a tile */
 } place;
 
 /* As in the other kernels: each step fetches its share of the rows behind these, in order. */
-INLINE void prefetch(const oe_few_product *p, size_t group, size_t done, size_t share, size_t ahead) {
+INLINE void prefetch(const oe_sb_product *p, size_t group, size_t done, size_t share, size_t ahead) {
     const size_t at = group + done + ahead;
     if (ahead && at + share <= (size_t)p->m * p->row_bytes) {
         for (size_t i = 0; i < share; i += 64) {
@@ -40,7 +40,7 @@ INLINE void prefetch(const oe_few_product *p, size_t group, size_t done, size_t 
     }
 }
 
-INLINE void add_block(const oe_few_type type, const int n_weights, const int n, const uint8_t *w, size_t row_bytes,
+INLINE void add_block(const oe_sb_type type, const int n_weights, const int n, const uint8_t *w, size_t row_bytes,
                       const float *act, vec16 (*sum)[TILE]) {
     vec16 x[4];
 #pragma GCC unroll 4
@@ -57,7 +57,7 @@ INLINE void add_block(const oe_few_type type, const int n_weights, const int n, 
     }
 }
 
-INLINE void float_tile(const oe_few_type type, const int n_weights, const int n, const oe_few_product *p, place at) {
+INLINE void float_tile(const oe_sb_type type, const int n_weights, const int n, const oe_sb_product *p, place at) {
     const size_t group = (size_t)at.from * p->row_bytes, share = (size_t)n_weights * BYTES;
     const float *act = (const float *)p->acts + at.row * OE_QUAD * LANES;
     const uint8_t *w = p->weights + group;
@@ -86,13 +86,13 @@ INLINE void float_tile(const oe_few_type type, const int n_weights, const int n,
         for (int j = 0; j < n; j++) {
             const float total = total16(sum[i][j]);
             if (i >= at.skip) {
-                oe_few_out(p, at.row + j)[at.from + i] = total;
+                oe_sb_out(p, at.row + j)[at.from + i] = total;
             }
         }
     }
 }
 
-INLINE void any_tile(const oe_few_type type, const int64_t n, const oe_few_product *p, place at) {
+INLINE void any_tile(const oe_sb_type type, const int64_t n, const oe_sb_product *p, place at) {
     switch (n) {
     case 1: float_tile(type, TILE_WEIGHTS, 1, p, at); break;
     case 2: float_tile(type, TILE_WEIGHTS, 2, p, at); break;
@@ -106,7 +106,7 @@ INLINE void any_tile(const oe_few_type type, const int64_t n, const oe_few_produ
 }
 
 /* All rows of activations in tiles of equal size. */
-INLINE void multiply_many(const oe_few_type type, const oe_few_product *p, int64_t first, int64_t last) {
+INLINE void multiply_many(const oe_sb_type type, const oe_sb_product *p, int64_t first, int64_t last) {
     for (; first < last; first += TILE_WEIGHTS) {
         const int64_t from = first + TILE_WEIGHTS <= p->m ? first : p->m - TILE_WEIGHTS;
         place at = {0, from, first - from, TILE_WEIGHTS * p->row_bytes};
@@ -120,9 +120,9 @@ INLINE void multiply_many(const oe_few_type type, const oe_few_product *p, int64
     }
 }
 
-INLINE void multiply_single(const oe_few_type type, const oe_few_product *p, int64_t first, int64_t last) {
+INLINE void multiply_single(const oe_sb_type type, const oe_sb_product *p, int64_t first, int64_t last) {
 #ifdef SINGLE
-    SINGLE[type - OE_FEW_F16].multiply(p, first, last);
+    SINGLE[type - OE_SB_F16].multiply(p, first, last);
 #else
     if (p->m < ONE_WEIGHTS) {
         for (; first < last; first++) {
@@ -138,7 +138,7 @@ INLINE void multiply_single(const oe_few_type type, const oe_few_product *p, int
 #endif
 }
 
-INLINE void multiply(const oe_few_type type, const oe_few_product *p, int64_t first, int64_t last) {
+INLINE void multiply(const oe_sb_type type, const oe_sb_product *p, int64_t first, int64_t last) {
     if (p->rows == 1) {
         multiply_single(type, p, first, last);
     } else {
@@ -146,15 +146,15 @@ INLINE void multiply(const oe_few_type type, const oe_few_product *p, int64_t fi
     }
 }
 
-static void oe_f16_multiply(const oe_few_product *p, int64_t first, int64_t last) {
-    multiply(OE_FEW_F16, p, first, last);
+static void oe_f16_multiply(const oe_sb_product *p, int64_t first, int64_t last) {
+    multiply(OE_SB_F16, p, first, last);
 }
 
-static void oe_bf16_multiply(const oe_few_product *p, int64_t first, int64_t last) {
-    multiply(OE_FEW_BF16, p, first, last);
+static void oe_bf16_multiply(const oe_sb_product *p, int64_t first, int64_t last) {
+    multiply(OE_SB_BF16, p, first, last);
 }
 
-const oe_few_kernel KERNELS[OE_FEW_FLOATS] = {
-    [OE_FEW_F16 - OE_FEW_F16] = {LANES, LANES * sizeof(float), oe_few_copy16, oe_f16_multiply, NULL},
-    [OE_FEW_BF16 - OE_FEW_F16] = {LANES, LANES * sizeof(float), oe_few_copy16, oe_bf16_multiply, NULL},
+const oe_sb_kernel KERNELS[OE_SB_FLOATS] = {
+    [OE_SB_F16 - OE_SB_F16] = {LANES, LANES * sizeof(float), oe_sb_copy16, oe_f16_multiply, NULL},
+    [OE_SB_BF16 - OE_SB_F16] = {LANES, LANES * sizeof(float), oe_sb_copy16, oe_bf16_multiply, NULL},
 };

@@ -1,5 +1,5 @@
-/* few_floats.h with two vectors of 256 bits. Compiled with AVX2, FMA and F16C switched on; called where the CPU has
- * them. */
+/* small_batch_floats.h with two vectors of 256 bits. Compiled with AVX2, FMA and F16C switched on; called where the CPU
+ * has them. */
 #include "kernels/small_batch.h"
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
@@ -40,9 +40,9 @@ static inline float total16(vec16 x) {
 
 #define TILE 3
 #define TILE_WEIGHTS 2
-#define KERNELS oe_few_floats_avx2
+#define KERNELS oe_sb_floats_avx2
 #include "kernels/small_batch_floats.h"
 
 #else
-const oe_few_kernel oe_few_floats_avx2[OE_FEW_FLOATS];
+const oe_sb_kernel oe_sb_floats_avx2[OE_SB_FLOATS];
 #endif

@@ -1,4 +1,4 @@
-/* few_floats.h with vectors of 512 bits. Compiled with AVX-512 switched on; called where the CPU has it. */
+/* small_batch_floats.h with vectors of 512 bits. Compiled with AVX-512 switched on; called where the CPU has it. */
 #include "kernels/small_batch.h"
 
 #if defined(__AVX512F__)
@@ -29,10 +29,10 @@ static inline float total16(vec16 x) {
 
 #define TILE 6
 #define TILE_WEIGHTS 4
-#define SINGLE oe_few_floats_avx2 /* faster by up to a quarter where rows are long */
-#define KERNELS oe_few_floats_avx512
+#define SINGLE oe_sb_floats_avx2 /* faster by up to a quarter where rows are long */
+#define KERNELS oe_sb_floats_avx512
 #include "kernels/small_batch_floats.h"
 
 #else
-const oe_few_kernel oe_few_floats_avx512[OE_FEW_FLOATS];
+const oe_sb_kernel oe_sb_floats_avx512[OE_SB_FLOATS];
 #endif

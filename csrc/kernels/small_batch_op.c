@@ -6,12 +6,12 @@
 #include "ggml.h"
 #include "threads/chunk_counter.h"
 
-static int64_t acts_bytes(const oe_few_kernel *kernel, int64_t k, int64_t rows) {
+static int64_t acts_bytes(const oe_sb_kernel *kernel, int64_t k, int64_t rows) {
     return oe_quads_of(kernel, k) * rows * (int64_t)oe_quad_bytes(kernel);
 }
 
 /* Room to start with a cache line, and for the counter. */
-int64_t oe_few_acts_size(const oe_few_kernel *kernel, int64_t k, int64_t rows) {
+int64_t oe_sb_acts_size(const oe_sb_kernel *kernel, int64_t k, int64_t rows) {
     return acts_bytes(kernel, k, rows) + 3 * OE_CACHE_LINE;
 }
 
@@ -21,12 +21,12 @@ static char *acts_of(const struct ggml_tensor *acts) {
 }
 
 /* Groups of weight rows that are taken. */
-static oe_taken *taken_groups(const oe_few_kernel *kernel, const struct ggml_tensor *acts, int64_t k, int64_t rows) {
-    return oe_taken_behind(acts_of(acts), acts_bytes(kernel, k, rows));
+static oe_chunk_counter *taken_groups(const oe_sb_kernel *by, const struct ggml_tensor *acts, int64_t k, int64_t rows) {
+    return oe_chunk_counter_behind(acts_of(acts), acts_bytes(by, k, rows));
 }
 
-void oe_few_quantize_op(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
-    const oe_few_kernel *kernel = userdata;
+void oe_sb_quantize_op(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+    const oe_sb_kernel *kernel = userdata;
     const struct ggml_tensor *x = dst->src[0];
     const int64_t k = x->ne[0], rows = x->ne[1], all = oe_quads_of(kernel, k) * rows;
     const bool alone = rows == 1 && kernel->multiply_one;
@@ -42,10 +42,10 @@ void oe_few_quantize_op(struct ggml_tensor *dst, int ith, int nth, void *userdat
     }
 }
 
-void oe_few_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
-    const oe_few_kernel *kernel = userdata;
+void oe_sb_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
+    const oe_sb_kernel *kernel = userdata;
     const struct ggml_tensor *weights = dst->src[0], *acts = dst->src[1];
-    const oe_few_product product = {
+    const oe_sb_product product = {
         .weights = weights->data,
         .row_bytes = weights->nb[1],
         .acts = acts_of(acts),
@@ -54,15 +54,15 @@ void oe_few_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *userdat
         .rows = dst->ne[1],
         .out = dst->data,
     };
-    void (*const multiply)(const oe_few_product *p, int64_t first, int64_t last) =
+    void (*const multiply)(const oe_sb_product *p, int64_t first, int64_t last) =
         product.rows == 1 && kernel->multiply_one ? kernel->multiply_one : kernel->multiply;
-    const int64_t groups = (product.m + OE_FEW_GROUP - 1) / OE_FEW_GROUP;
-    oe_taken *taken = taken_groups(kernel, acts, weights->ne[0], product.rows);
+    const int64_t groups = (product.m + OE_SB_GROUP - 1) / OE_SB_GROUP;
+    oe_chunk_counter *taken = taken_groups(kernel, acts, weights->ne[0], product.rows);
     int64_t first, last;
     (void)ith;
-    while (oe_take_share(taken, groups, nth, &first, &last)) {
-        const int64_t end = last * OE_FEW_GROUP;
-        multiply(&product, first * OE_FEW_GROUP, end < product.m ? end : product.m);
+    while (oe_take_chunk(taken, groups, nth, &first, &last)) {
+        const int64_t end = last * OE_SB_GROUP;
+        multiply(&product, first * OE_SB_GROUP, end < product.m ? end : product.m);
     }
-    oe_leave_shares(taken, groups, nth);
+    oe_leave_chunks(taken, groups, nth);
 }

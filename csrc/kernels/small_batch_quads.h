@@ -1,6 +1,6 @@
-/* Activations as the kernels of few_rows.h take them: quantized blocks, four at a time. */
-#ifndef OE_FEW_QUADS_H
-#define OE_FEW_QUADS_H
+/* Activations as the kernels of small_batch.h take them: quantized blocks, four at a time. */
+#ifndef OE_SB_QUADS_H
+#define OE_SB_QUADS_H
 
 #include <stdbool.h>
 #include <string.h>
@@ -13,14 +13,14 @@ typedef union oe_quad {
     char bytes[OE_QUAD * sizeof(oe_act256)];
 } oe_quad;
 
-static inline int64_t oe_quads_of(const oe_few_kernel *kernel, int64_t k) {
+static inline int64_t oe_quads_of(const oe_sb_kernel *kernel, int64_t k) {
     return (k / kernel->block + OE_QUAD - 1) / OE_QUAD;
 }
 
-static inline size_t oe_quad_bytes(const oe_few_kernel *kernel) { return OE_QUAD * kernel->act_bytes; }
+static inline size_t oe_quad_bytes(const oe_sb_kernel *kernel) { return OE_QUAD * kernel->act_bytes; }
 
 /* The first four blocks of x, or as many as there are. */
-static inline void oe_quad_quantize(const oe_few_kernel *kernel, const float *x, int64_t blocks, oe_quad *quad) {
+static inline void oe_quad_quantize(const oe_sb_kernel *kernel, const float *x, int64_t blocks, oe_quad *quad) {
     memset(quad, 0, sizeof *quad);
     for (int64_t b = 0; b < OE_QUAD && b < blocks; b++) {
         kernel->quantize(x + b * kernel->block, quad->bytes + (size_t)b * kernel->act_bytes);
@@ -29,7 +29,7 @@ static inline void oe_quad_quantize(const oe_few_kernel *kernel, const float *x,
 
 /* Where the kernel wants it. For multiply_one (`alone`), words that are in the same place of their blocks lie side by
  * side. */
-static inline void oe_quad_store(const oe_few_kernel *kernel, const oe_quad *quad, bool alone, char *to) {
+static inline void oe_quad_store(const oe_sb_kernel *kernel, const oe_quad *quad, bool alone, char *to) {
     if (!alone) {
         memcpy(to, quad->bytes, oe_quad_bytes(kernel));
         return;

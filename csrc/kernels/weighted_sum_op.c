@@ -9,7 +9,7 @@
 #define PIECE 256 /* results at a time: the sums stay in the first cache */
 
 /* to[0 .. count - 1] from rows of `stride` bytes and weights of `step` bytes. */
-OE_CLONES
+OE_TARGET_CLONES
 static void add_rows(const char *rows, size_t stride, const char *weights, size_t step, int64_t n_rows, int64_t count,
                      float *to) {
     for (int64_t r = 0; r < n_rows; r++) {

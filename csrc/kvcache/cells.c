@@ -6,7 +6,7 @@
 static bool create_tree(oe_bit_tree *tree, int32_t n) {
     bool made = true;
     for (int k = 0; k < OE_TREE_LEVELS; k++) {
-        tree->words[k] = n = oe_bits_words(n);
+        tree->words[k] = n = oe_bitset_words(n);
         tree->level[k] = calloc((size_t)n, sizeof(uint64_t));
         made = made && tree->level[k];
     }
@@ -19,7 +19,7 @@ oe_cells *oe_cells_create(int32_t n) {
         return NULL;
     }
     cells->n = n;
-    cells->words = oe_bits_words(n);
+    cells->words = oe_bitset_words(n);
     const size_t whole = (size_t)cells->words * 64; /* masks read and write whole words of cells */
     cells->position = malloc(whole * sizeof *cells->position);
     cells->owners = calloc((size_t)n, sizeof *cells->owners);
@@ -83,7 +83,7 @@ bool oe_cells_find(oe_cells *cells, const int32_t *sequence, int64_t n, int32_t 
 /* Takes cells out of the free ones; none when one of them is not free or named twice. */
 static bool claim(oe_cells *cells, const int32_t *where, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
-        if (!oe_bits_has(cells->free.level[0], where[i])) {
+        if (!oe_bitset_has(cells->free.level[0], where[i])) {
             while (i-- > 0) {
                 oe_tree_add(&cells->free, where[i]);
             }
@@ -180,7 +180,7 @@ static int32_t visit_below(oe_cells *cells, int32_t s, int64_t end, visitor *vis
         }
         cell = next;
     }
-    if (position >= end && cells->position[cell] == position && oe_bits_has(oe_cells_mine(cells, s), cell)) {
+    if (position >= end && cells->position[cell] == position && oe_bitset_has(oe_cells_mine(cells, s), cell)) {
         return cell;
     }
     for (cell = oe_next_mine(cells, s, before.lowest); cell >= 0 && position < end;
@@ -225,7 +225,7 @@ typedef struct losses {
 static uint64_t owners_left(const oe_cells *cells, int32_t cell, const losses *lost) {
     uint64_t left = cells->owners[cell];
     for (uint64_t among = left & lost->droppers; among; among &= among - 1) {
-        const int32_t s = oe_bits_lowest(among);
+        const int32_t s = oe_bitset_lowest(among);
         if (cells->position[cell] < lost->ends[s]) {
             left &= ~((uint64_t)1 << s);
         }
@@ -236,7 +236,7 @@ static uint64_t owners_left(const oe_cells *cells, int32_t cell, const losses *l
 static void count_one(oe_cells *cells, int32_t s, int32_t cell, void *context) {
     losses *lost = context;
     const uint64_t before = cells->owners[cell], left = owners_left(cells, cell, lost);
-    if (oe_bits_lowest(before & ~left) == s) {
+    if (oe_bitset_lowest(before & ~left) == s) {
         lost->freed += left == 0;
         lost->unshared += oe_is_shared(before) && !oe_is_shared(left);
     }
@@ -250,7 +250,7 @@ static losses losses_of(const oe_cells *cells, const int64_t *ends) {
         }
     }
     for (uint64_t among = lost.droppers; among; among &= among - 1) {
-        const int32_t s = oe_bits_lowest(among);
+        const int32_t s = oe_bitset_lowest(among);
         visit_below((oe_cells *)cells, s, ends[s], count_one, &lost); /* count_one changes nothing */
     }
     return lost;
@@ -321,7 +321,7 @@ int32_t oe_cells_remove(oe_cells *cells, int32_t sequence, int64_t begin, int64_
 void oe_cells_put(oe_cells *cells, int32_t cell, int32_t position, uint64_t owners) {
     oe_occupy(cells, cell, position);
     for (; owners; owners &= owners - 1) {
-        const int32_t s = oe_bits_lowest(owners);
+        const int32_t s = oe_bitset_lowest(owners);
         oe_attach(cells, s, cell);
         oe_settle_next(cells, s);
     }

@@ -32,8 +32,8 @@ typedef struct oe_sequence {
     int64_t next;       /* where it goes on: last + 1, also after `oe_cells_drop_below` has taken all; 0 at first */
 } oe_sequence;
 
-/* Cells of a sequence in the order of positions, as far as lists.c has found it. What is known is right, and follows
- * without a gap; cells that are gained come to it when the order is asked for. */
+/* Cells of a sequence in the order of positions, as far as kv_indices.c has found it. What is known is right, and
+ * follows without a gap; cells that are gained come to it when the order is asked for. */
 typedef struct oe_order {
     int32_t *cell;      /* [room] */
     int32_t room;
@@ -42,7 +42,7 @@ typedef struct oe_order {
 
 typedef struct oe_cells {
     int32_t n;
-    int32_t words;       /* oe_bits_words(n) */
+    int32_t words;       /* oe_bitset_words(n) */
     int32_t *position;   /* [64 * words] OE_FREE where no sequence has the cell */
     uint64_t *owners;    /* [n] one bit for each sequence */
     uint64_t *mine;      /* [OE_SEQUENCES * words] the same from the other side: one bit for each cell */
@@ -50,7 +50,7 @@ typedef struct oe_cells {
     int32_t n_used;      /* cells with owners */
     int32_t n_shared;    /* cells with two or more */
     int32_t extent;      /* one more than the highest used cell */
-    int32_t *scratch;    /* [64 * words] for one call, of oe_mask_fill or oe_lists_fill */
+    int32_t *scratch;    /* [64 * words] for one call, of oe_mask_fill or oe_kv_indices_fill */
     oe_order order[OE_SEQUENCES];
     oe_sequence sequence[OE_SEQUENCES];
 } oe_cells;

@@ -9,7 +9,7 @@ static const char *fault_of_cells(const oe_cells *cells) {
         if ((cells->position[c] >= 0) != (owners != 0) || cells->position[c] < OE_FREE) {
             return "used cells have positions, free cells have none";
         }
-        if (oe_bits_has(cells->free.level[0], c) != !owners) {
+        if (oe_bitset_has(cells->free.level[0], c) != !owners) {
             return "the free set has the free cells";
         }
         used += owners != 0;
@@ -18,7 +18,7 @@ static const char *fault_of_cells(const oe_cells *cells) {
     }
     for (int k = 1; k < OE_TREE_LEVELS; k++) {
         for (int32_t i = 0; i < cells->free.words[k - 1]; i++) {
-            if (oe_bits_has(cells->free.level[k], i) != (cells->free.level[k - 1][i] != 0)) {
+            if (oe_bitset_has(cells->free.level[k], i) != (cells->free.level[k - 1][i] != 0)) {
                 return "levels of the free set agree";
             }
         }
@@ -39,7 +39,7 @@ static bool order_is_right(const oe_cells *cells, int32_t s) {
     const oe_order *order = &cells->order[s];
     for (int32_t i = order->begin; i < order->end; i++) {
         const int32_t cell = order->cell[i];
-        if (!oe_bits_has(oe_cells_mine(cells, s), cell) ||
+        if (!oe_bitset_has(oe_cells_mine(cells, s), cell) ||
             (i > order->begin && cells->position[order->cell[i - 1]] >= cells->position[cell])) {
             return false;
         }
@@ -53,10 +53,10 @@ static const char *fault_of_sequence(const oe_cells *cells, int32_t s, int32_t *
     const uint64_t *mine = oe_cells_mine(cells, s);
     int32_t n = 0, lowest = -1, highest = -1;
     for (int32_t c = 0; c < cells->n; c++) {
-        if (oe_bits_has(mine, c) != (cells->owners[c] >> s & 1)) {
+        if (oe_bitset_has(mine, c) != (cells->owners[c] >> s & 1)) {
             return "both sides of the table agree";
         }
-        if (oe_bits_has(mine, c)) {
+        if (oe_bitset_has(mine, c)) {
             lowest = n ? lowest : c;
             highest = c;
             sorted[n++] = cells->position[c];
@@ -75,7 +75,7 @@ static const char *fault_of_sequence(const oe_cells *cells, int32_t s, int32_t *
         }
     }
     if (lowest != one->lowest || highest != one->highest || sorted[0] != one->first || sorted[n - 1] != one->last ||
-        !oe_bits_has(mine, one->first_cell) || cells->position[one->first_cell] != one->first) {
+        !oe_bitset_has(mine, one->first_cell) || cells->position[one->first_cell] != one->first) {
         return "bounds";
     }
     if (!order_is_right(cells, s)) {
@@ -88,7 +88,7 @@ const char *oe_cells_fault(const oe_cells *cells, int32_t *sequence) {
     const char *fault = fault_of_cells(cells);
     *sequence = -1;
     for (int32_t s = 0; !fault && s < OE_SEQUENCES; s++) {
-        if (cells->sequence[s].count || oe_bits_next(oe_cells_mine(cells, s), cells->words, 0) >= 0) {
+        if (cells->sequence[s].count || oe_bitset_next(oe_cells_mine(cells, s), cells->words, 0) >= 0) {
             *sequence = s;
             fault = fault_of_sequence(cells, s, cells->scratch);
         }

@@ -4,7 +4,7 @@
 static uint64_t free_by_then(const oe_cells *cells, int32_t w, int32_t sequence, int64_t begin, int64_t end) {
     uint64_t found = cells->free.level[0][w];
     for (uint64_t mine = oe_cells_mine(cells, sequence)[w]; mine; mine &= mine - 1) {
-        const int32_t cell = (w << 6) + oe_bits_lowest(mine);
+        const int32_t cell = (w << 6) + oe_bitset_lowest(mine);
         if (cells->position[cell] >= begin && cells->position[cell] < end && !oe_is_shared(cells->owners[cell])) {
             found |= mine & -mine;
         }
@@ -30,7 +30,7 @@ int32_t oe_cells_shift_plan(const oe_cells *cells, int32_t sequence, int64_t beg
     for (int32_t w = 0; w < cells->words && filled < n; w++) {
         uint64_t found = free_by_then(cells, w, sequence, begin, begin + discard);
         for (; found && filled < n; found &= found - 1) {
-            target[filled++] = (w << 6) + oe_bits_lowest(found);
+            target[filled++] = (w << 6) + oe_bitset_lowest(found);
         }
     }
     return filled < n ? -1 : n;
@@ -70,7 +70,7 @@ static void move_one(oe_cells *cells, int32_t source, int32_t target) {
     const uint64_t owners = cells->owners[source];
     oe_occupy(cells, target, cells->position[source]);
     for (uint64_t left = owners; left; left &= left - 1) {
-        const int32_t s = oe_bits_lowest(left);
+        const int32_t s = oe_bitset_lowest(left);
         oe_sequence *one = &cells->sequence[s];
         const bool first = one->first_cell == source;
         oe_attach(cells, s, target); /* so that the sequence is never empty, and its positions stay right */

@@ -7,7 +7,7 @@
 static inline bool oe_is_shared(uint64_t owners) { return (owners & (owners - 1)) != 0; }
 
 static inline int32_t oe_next_mine(const oe_cells *cells, int32_t s, int32_t cell) {
-    return oe_bits_next(oe_cells_mine(cells, s), cells->words, cell);
+    return oe_bitset_next(oe_cells_mine(cells, s), cells->words, cell);
 }
 
 /* for (each cell of sequence s, ascending); the body may take s out of `cell`. */
@@ -23,7 +23,7 @@ static inline void oe_attach(oe_cells *cells, int32_t s, int32_t cell) {
     const uint64_t before = cells->owners[cell];
     cells->owners[cell] |= (uint64_t)1 << s;
     cells->n_shared += before && !oe_is_shared(before);
-    oe_bits_add(cells->mine + (int64_t)s * cells->words, cell);
+    oe_bitset_add(cells->mine + (int64_t)s * cells->words, cell);
     if (one->count++ == 0) {
         one->lowest = one->highest = one->first_cell = cell;
         one->first = one->last = position;
@@ -66,7 +66,7 @@ static inline void oe_detach(oe_cells *cells, int32_t s, int32_t cell) {
     const uint64_t before = cells->owners[cell], after = before & ~((uint64_t)1 << s);
     cells->owners[cell] = after;
     cells->n_shared -= oe_is_shared(before) && !oe_is_shared(after);
-    oe_bits_drop(cells->mine + (int64_t)s * cells->words, cell);
+    oe_bitset_drop(cells->mine + (int64_t)s * cells->words, cell);
     oe_order_drop(&cells->order[s], cell);
     cells->sequence[s].count--;
     if (!after) {
@@ -80,7 +80,7 @@ static inline void oe_settle_cells(oe_cells *cells, int32_t s) {
     oe_sequence *one = &cells->sequence[s];
     if (one->count) {
         one->lowest = oe_next_mine(cells, s, one->lowest);
-        one->highest = oe_bits_previous(oe_cells_mine(cells, s), one->highest);
+        one->highest = oe_bitset_previous(oe_cells_mine(cells, s), one->highest);
     }
 }
 
@@ -104,7 +104,7 @@ static inline int32_t oe_previous_used(const oe_cells *cells, int32_t cell) {
         const int32_t w = cell >> 6;
         /* Bits behind the last cell are not set: they count as used, and lie above `cell`. */
         const uint64_t used = ~cells->free.level[0][w] & ~(uint64_t)0 >> (63 - (cell & 63));
-        cell = used ? (w << 6) + oe_bits_highest(used) : (w << 6) - 1;
+        cell = used ? (w << 6) + oe_bitset_highest(used) : (w << 6) - 1;
     }
     return cell;
 }

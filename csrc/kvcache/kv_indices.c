@@ -115,7 +115,7 @@ static int32_t n_below(const int32_t *positions, const int32_t *cell, int32_t n,
 
 /* -- rows ---------------------------------------------------------------------------------------------------------- */
 
-int64_t oe_lists_length(const oe_cells *cells, const int32_t *sequence, int64_t n) {
+int64_t oe_kv_indices_length(const oe_cells *cells, const int32_t *sequence, int64_t n) {
     uint64_t seen = 0;
     int64_t length = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -134,7 +134,8 @@ static void cut(const oe_cells *cells, int32_t s, const int32_t *list, int32_t a
     part[1] = at + (last >= one->last ? one->count : n_below(cells->position, mine, one->count, (int64_t)last + 1));
 }
 
-int64_t oe_lists_fill(oe_cells *cells, const int32_t *sequence, const int32_t *first, const int32_t *last, int64_t n,
+int64_t oe_kv_indices_fill(oe_cells *cells, const int32_t *sequence, const int32_t *first, const int32_t *last,
+                           int64_t n,
                       int32_t *part, int32_t *list) {
     int32_t at[OE_SEQUENCES], length = 0;
     uint64_t seen = 0;
@@ -143,7 +144,7 @@ int64_t oe_lists_fill(oe_cells *cells, const int32_t *sequence, const int32_t *f
         if (!(seen >> s & 1)) {
             const oe_order *order = order_of(cells, s);
             if (!order) {
-                return OE_LISTS_NO_MEMORY;
+                return OE_KV_INDICES_NO_MEMORY;
             }
             if (count) {
                 memcpy(list + length, order->cell + order->begin, (size_t)count * sizeof *list);

@@ -8,7 +8,7 @@
 #define HIDDEN ((uint16_t)0xfc00) /* f16 minus infinity */
 #define HALF 32                   /* shifts by 32-bit lanes are what every instruction set has */
 
-OE_CLONES
+OE_TARGET_CLONES
 static void hide(uint16_t *restrict mask, int32_t n) {
     for (int32_t i = 0; i < n; i++) {
         mask[i] = HIDDEN;
@@ -26,7 +26,7 @@ static inline void show_word(uint64_t bits, uint16_t *restrict mask) {
 }
 
 /* The row of a token that sees all of its sequence: cells low..high-1, mask[0] is that of `low`. */
-OE_CLONES
+OE_TARGET_CLONES
 static void show_all(const uint64_t *restrict mine, int32_t low, int32_t high, uint16_t *restrict mask) {
     uint16_t part[64];
     int32_t cell = low;
@@ -46,7 +46,7 @@ static void show_all(const uint64_t *restrict mine, int32_t low, int32_t high, u
 }
 
 /* own[cell]: the position of a cell of the sequence, -1 of another; for whole words of cells, from low's to high's. */
-OE_CLONES
+OE_TARGET_CLONES
 static void own_positions(const uint64_t *restrict mine, const int32_t *restrict position, int32_t low, int32_t high,
                           int32_t *restrict own) {
     for (int32_t w = low >> 6; w <= (high - 1) >> 6; w++) {
@@ -62,7 +62,7 @@ static void own_positions(const uint64_t *restrict mine, const int32_t *restrict
 }
 
 /* 0 <= first <= last: -1 is farther from `first` than any position. */
-OE_CLONES
+OE_TARGET_CLONES
 static void show_between(const int32_t *restrict own, int32_t n, int32_t first, int32_t last, uint16_t *restrict mask) {
     const uint32_t span = (uint32_t)last - (uint32_t)first;
     for (int32_t i = 0; i < n; i++) {

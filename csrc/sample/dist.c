@@ -11,7 +11,7 @@
 /* -- lists ------------------------------------------------------------------------------------------------------- */
 
 /* Ranks and weights of scratch->x[n], as candidates in the same order. */
-static void weigh_list(const oe_row_kernels *kernels, int32_t n, oe_scale scale, const oe_dist_scratch *scratch) {
+static void weigh_list(const oe_logit_kernels *kernels, int32_t n, oe_scale scale, const oe_dist_scratch *scratch) {
     float padded[OE_BLOCK];
     uint32_t rank[OE_BLOCK];
     uint64_t weight[OE_BLOCK];
@@ -38,7 +38,7 @@ static oe_candidate select_from_list(oe_candidate *list, int32_t n, uint64_t tar
             all &= list[i].order;
             any |= list[i].order;
         }
-        const uint64_t bit = (uint64_t)1 << oe_bits_highest(all ^ any);
+        const uint64_t bit = (uint64_t)1 << oe_bitset_highest(all ^ any);
         int32_t split = 0;
         uint64_t weight = 0;
         for (int32_t i = 0; i < n; i++) {
@@ -67,7 +67,7 @@ static oe_candidate select_from_list(oe_candidate *list, int32_t n, uint64_t tar
  * Another thread may change the row meanwhile. Then sums do not match what is found later: all below ends, and gives
  * some token, whatever the numbers are. */
 typedef struct row_search {
-    const oe_row_kernels *kernels;
+    const oe_logit_kernels *kernels;
     const oe_logits *row;
     oe_scale scale;
     const oe_dist_scratch *scratch;
@@ -271,7 +271,7 @@ static uint64_t lighter(uint64_t kept, uint64_t before, oe_candidate last) {
     return before + last.weight < kept ? before + last.weight : kept;
 }
 
-int32_t oe_dist_draw_list(const oe_row_kernels *kernels, int32_t n, const oe_dist_spec *spec, uint64_t random,
+int32_t oe_dist_draw_list(const oe_logit_kernels *kernels, int32_t n, const oe_dist_spec *spec, uint64_t random,
                           const oe_dist_scratch *scratch) {
     oe_candidate *list = scratch->candidates;
     oe_weights weights = {0, 0};
@@ -288,7 +288,8 @@ int32_t oe_dist_draw_list(const oe_row_kernels *kernels, int32_t n, const oe_dis
     return (int32_t)(uint32_t)select_from_list(list, n, multiply_high(random, weights.kept) + 1, &before).order;
 }
 
-int32_t oe_dist_draw_row(const oe_row_kernels *kernels, const oe_logits *row, const oe_dist_spec *spec, uint64_t random,
+int32_t oe_dist_draw_row(const oe_logit_kernels *kernels, const oe_logits *row, const oe_dist_spec *spec,
+                         uint64_t random,
                          const oe_dist_scratch *scratch) {
     row_search s = {.kernels = kernels, .row = row, .scale = spec->scale, .scratch = scratch};
     uint64_t before;

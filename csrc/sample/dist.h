@@ -1,9 +1,9 @@
 /* A draw from the softmax of some logits, cut to its most probable prefix.
  *
- * row_kernels.h defines rank and weight. The order of probability is (rank, token), so ties go to the lower id. Weights
- * are integers: their sums do not depend on the order of summing, so every path (each instruction set, few candidates,
- * the whole vocabulary) and the numpy twin of the tests agree to the last bit. An entry less than 2^-41 times as
- * probable as the best has weight 0 and is never drawn. */
+ * logit_kernels.h defines rank and weight. The order of probability is (rank, token), so ties go to the lower id.
+ * Weights are integers: their sums do not depend on the order of summing, so every path (each instruction set, few
+ * candidates, the whole vocabulary) and the numpy twin of the tests agree to the last bit. An entry less than 2^-41
+ * times as probable as the best has weight 0 and is never drawn. */
 #ifndef OE_DIST_H
 #define OE_DIST_H
 
@@ -40,11 +40,12 @@ typedef struct oe_dist_spec {
 
 /* Draws from the entries scratch->x[n] of the tokens scratch->id[n], in any order; 1 <= n <= OE_DIST_LIST.
  * `random` are 64 uniform bits. Cannot fail: the entry `max` is kept. */
-int32_t oe_dist_draw_list(const oe_row_kernels *kernels, int32_t n, const oe_dist_spec *spec, uint64_t random,
+int32_t oe_dist_draw_list(const oe_logit_kernels *kernels, int32_t n, const oe_dist_spec *spec, uint64_t random,
                           const oe_dist_scratch *scratch);
 
 /* The same from a row of any length, where entry i is token i. */
-int32_t oe_dist_draw_row(const oe_row_kernels *kernels, const oe_logits *row, const oe_dist_spec *spec, uint64_t random,
+int32_t oe_dist_draw_row(const oe_logit_kernels *kernels, const oe_logits *row, const oe_dist_spec *spec,
+                         uint64_t random,
                          const oe_dist_scratch *scratch);
 
 #ifdef __cplusplus

@@ -1,14 +1,14 @@
-/* The sets of kernels in this build; CMakeLists.txt compiles row_kernels.c once for each. */
+/* The sets of kernels in this build; CMakeLists.txt compiles logit_kernels.c once for each. */
 #include <stddef.h>
 
 #include "sample/logit_kernels.h"
 
-extern const oe_row_kernels oe_rows_scalar, oe_rows_baseline;
+extern const oe_logit_kernels oe_rows_scalar, oe_rows_baseline;
 #if defined(__x86_64__)
-extern const oe_row_kernels oe_rows_avx2, oe_rows_avx512;
+extern const oe_logit_kernels oe_rows_avx2, oe_rows_avx512;
 #endif
 
-static bool cpu_has(oe_row_set set) {
+static bool cpu_has(oe_logit_kernel_set set) {
 #if defined(__x86_64__)
     if (set == OE_ROWS_AVX2) {
         return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
@@ -22,8 +22,8 @@ static bool cpu_has(oe_row_set set) {
     return set == OE_ROWS_SCALAR || set == OE_ROWS_BASELINE;
 }
 
-const oe_row_kernels *oe_row_kernels_find(oe_row_set set) {
-    static const oe_row_kernels *const sets[OE_ROW_SETS] = {
+const oe_logit_kernels *oe_logit_kernels_find(oe_logit_kernel_set set) {
+    static const oe_logit_kernels *const sets[OE_LOGIT_KERNEL_SETS] = {
         [OE_ROWS_SCALAR] = &oe_rows_scalar,
         [OE_ROWS_BASELINE] = &oe_rows_baseline,
 #if defined(__x86_64__)
@@ -34,8 +34,8 @@ const oe_row_kernels *oe_row_kernels_find(oe_row_set set) {
     return cpu_has(set) ? sets[set] : NULL;
 }
 
-const char *oe_row_set_name(oe_row_set set) {
-    static const char *const names[OE_ROW_SETS] = {
+const char *oe_logit_kernels_name(oe_logit_kernel_set set) {
+    static const char *const names[OE_LOGIT_KERNEL_SETS] = {
         [OE_ROWS_SCALAR] = "scalar",
 #if defined(__x86_64__)
         [OE_ROWS_BASELINE] = "sse2",

@@ -1,4 +1,4 @@
-/* Compiled once for each instruction set; OE_ROW_KERNELS is the name of its table. */
+/* Compiled once for each instruction set; OE_LOGIT_KERNELS is the name of its table. */
 #include "sample/logit_kernels.h"
 
 #include <float.h>
@@ -313,5 +313,5 @@ static int32_t nth(const oe_logits *row, oe_scale scale, oe_window window, int32
     return -1;
 }
 
-extern const oe_row_kernels OE_ROW_KERNELS;
-const oe_row_kernels OE_ROW_KERNELS = {scan, column_maxima, above, weigh, sum, bin, extent, pick, nth};
+extern const oe_logit_kernels OE_LOGIT_KERNELS;
+const oe_logit_kernels OE_LOGIT_KERNELS = {scan, column_maxima, above, weigh, sum, bin, extent, pick, nth};

@@ -7,8 +7,8 @@
  * Definition. With d = (max - x) * inverse in float (0 <= d, capped below 32), an entry x has
  *   rank   q = floor(d * 2^24)             order of probability
  *   weight w = round(exp(-d) * 2^40)       2^40 for the most probable entry */
-#ifndef OE_ROW_KERNELS_H
-#define OE_ROW_KERNELS_H
+#ifndef OE_LOGIT_KERNELS_H
+#define OE_LOGIT_KERNELS_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -24,7 +24,8 @@ extern "C" {
 #define OE_BIN_COPIES 4 /* neighbours go into different copies: where most share a bin, additions would wait in line */
 
 /* OE_ROWS_BASELINE: what every CPU of the architecture has; SSE2, NEON. */
-typedef enum oe_row_set { OE_ROWS_SCALAR, OE_ROWS_BASELINE, OE_ROWS_AVX2, OE_ROWS_AVX512, OE_ROW_SETS } oe_row_set;
+typedef enum oe_logit_kernel_set { OE_ROWS_SCALAR, OE_ROWS_BASELINE, OE_ROWS_AVX2, OE_ROWS_AVX512,
+        OE_LOGIT_KERNEL_SETS } oe_logit_kernel_set;
 
 typedef struct oe_logits {
     const float *x;         /* [n] */
@@ -65,7 +66,7 @@ typedef struct oe_extent {
     float low, high; /* smallest and largest entry; of no meaning when there are none */
 } oe_extent;
 
-typedef struct oe_row_kernels {
+typedef struct oe_logit_kernels {
     /* Fills block_max[oe_block_count(n)]. False when x[n] holds a NaN or +inf; block_max is then of no use. */
     bool (*scan)(const float *x, int32_t n, float *block_max);
 
@@ -94,13 +95,13 @@ typedef struct oe_row_kernels {
 
     /* The entry of the window that has n before it, or -1. */
     int32_t (*nth)(const oe_logits *row, oe_scale scale, oe_window window, int32_t n);
-} oe_row_kernels;
+} oe_logit_kernels;
 
 /* NULL where this build or this CPU lacks the instructions. OE_ROWS_SCALAR and OE_ROWS_BASELINE are always there. */
-const oe_row_kernels *oe_row_kernels_find(oe_row_set set);
+const oe_logit_kernels *oe_logit_kernels_find(oe_logit_kernel_set set);
 
 /* Its name: "scalar", "sse2" or "neon" or "baseline", "avx2", "avx512". */
-const char *oe_row_set_name(oe_row_set set);
+const char *oe_logit_kernels_name(oe_logit_kernel_set set);
 
 #ifdef __cplusplus
 }

@@ -5,7 +5,7 @@
 
 /* -- memory ------------------------------------------------------------------------------------------------------ */
 
-static bool reserve_touched(oe_history *h, int32_t more) {
+static bool reserve_touched(oe_penalties *h, int32_t more) {
     if (!h->slot && !(h->slot = calloc((size_t)h->n_vocab, sizeof *h->slot))) {
         return false;
     }
@@ -27,7 +27,7 @@ static bool reserve_touched(oe_history *h, int32_t more) {
     return done;
 }
 
-static bool reserve_recent(oe_history *h, int64_t more) {
+static bool reserve_recent(oe_penalties *h, int64_t more) {
     int64_t needed = h->n_recent + more;
     needed = needed < h->window ? needed : h->window;
     if (needed <= h->recent_capacity) {
@@ -45,7 +45,7 @@ static bool reserve_recent(oe_history *h, int64_t more) {
 
 /* -- one token --------------------------------------------------------------------------------------------------- */
 
-static int32_t touch(oe_history *h, int32_t token) {
+static int32_t touch(oe_penalties *h, int32_t token) {
     if (!h->slot[token]) {
         h->touched[h->n_touched] = token;
         h->count[h->n_touched] = 0;
@@ -55,7 +55,7 @@ static int32_t touch(oe_history *h, int32_t token) {
     return h->slot[token] - 1;
 }
 
-static void forget(oe_history *h, int32_t token) {
+static void forget(oe_penalties *h, int32_t token) {
     const int32_t i = h->slot[token] - 1;
     if (--h->count[i] > 0 || i < h->n_bias) {
         return;
@@ -68,7 +68,7 @@ static void forget(oe_history *h, int32_t token) {
     h->slot[token] = 0;
 }
 
-static void remember(oe_history *h, int32_t token) {
+static void remember(oe_penalties *h, int32_t token) {
     if (h->window > 0 && h->n_recent == h->window) {
         const int32_t oldest = h->recent[h->recent_start];
         h->recent[h->recent_start] = token;
@@ -85,7 +85,7 @@ static void remember(oe_history *h, int32_t token) {
 
 /* -- the whole --------------------------------------------------------------------------------------------------- */
 
-bool oe_history_init(oe_history *h, int32_t n_vocab, int32_t window, const int32_t *bias_id, const float *bias,
+bool oe_penalties_init(oe_penalties *h, int32_t n_vocab, int32_t window, const int32_t *bias_id, const float *bias,
                      int32_t n_bias) {
     memset(h, 0, sizeof *h);
     h->n_vocab = n_vocab;
@@ -100,7 +100,7 @@ bool oe_history_init(oe_history *h, int32_t n_vocab, int32_t window, const int32
     return true;
 }
 
-bool oe_history_follow(oe_history *h, const oe_history *from) {
+bool oe_penalties_follow(oe_penalties *h, const oe_penalties *from) {
     const int32_t more = from->n_touched - from->n_bias;
     if (more && !reserve_touched(h, more)) {
         return false;
@@ -121,7 +121,7 @@ bool oe_history_follow(oe_history *h, const oe_history *from) {
     return true;
 }
 
-void oe_history_free(oe_history *h) {
+void oe_penalties_free(oe_penalties *h) {
     void *owned[] = {h->slot, h->touched, h->count, h->bias, h->value, h->recent};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) {
         free(owned[i]);
@@ -129,7 +129,7 @@ void oe_history_free(oe_history *h) {
     memset(h, 0, sizeof *h);
 }
 
-void oe_history_reset(oe_history *h) {
+void oe_penalties_reset(oe_penalties *h) {
     for (int32_t i = h->n_bias; i < h->n_touched; i++) {
         h->slot[h->touched[i]] = 0;
     }
@@ -140,7 +140,7 @@ void oe_history_reset(oe_history *h) {
     h->n_recent = h->recent_start = 0;
 }
 
-bool oe_history_accept(oe_history *h, const int32_t *tokens, int64_t n) {
+bool oe_penalties_accept(oe_penalties *h, const int32_t *tokens, int64_t n) {
     if (h->window > 0 && n > h->window) { /* the others would be forgotten before the call ends */
         tokens += n - h->window;
         n = h->window;

@@ -2,8 +2,8 @@
  *
  * Tokens with a bias or in the history are *touched*: the biased ones come first, for good, then those in the history,
  * in no order. Everything costs what is touched, not the vocabulary. */
-#ifndef OE_HISTORY_H
-#define OE_HISTORY_H
+#ifndef OE_PENALTIES_H
+#define OE_PENALTIES_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-typedef struct oe_history {
+typedef struct oe_penalties {
     int32_t n_vocab;
     int32_t window;  /* how many tokens the history holds; -1 all */
     int32_t n_bias;
@@ -25,20 +25,21 @@ typedef struct oe_history {
     /* -- the last n_recent accepted tokens, oldest at recent[recent_start]; unused without a window -- */
     int32_t *recent; /* [recent_capacity], a ring once it holds `window` */
     int32_t recent_capacity, n_recent, recent_start;
-} oe_history;
+} oe_penalties;
 
 /* bias_id[n_bias] distinct, in 0..n_vocab-1. False when there is no memory; to be freed whatever is answered. */
-bool oe_history_init(oe_history *history, int32_t n_vocab, int32_t window, const int32_t *bias_id, const float *bias,
+bool oe_penalties_init(oe_penalties *history, int32_t n_vocab, int32_t window, const int32_t *bias_id,
+                       const float *bias,
                      int32_t n_bias);
 
 /* The tokens of `from` into a new history with the same biases. False when there is no memory. */
-bool oe_history_follow(oe_history *history, const oe_history *from);
+bool oe_penalties_follow(oe_penalties *history, const oe_penalties *from);
 
-void oe_history_free(oe_history *history);
-void oe_history_reset(oe_history *history); /* no token accepted; the biases stay */
+void oe_penalties_free(oe_penalties *history);
+void oe_penalties_reset(oe_penalties *history); /* no token accepted; the biases stay */
 
 /* Adds tokens (0..n_vocab-1). False when there is no memory: then nothing has changed. */
-bool oe_history_accept(oe_history *history, const int32_t *tokens, int64_t n);
+bool oe_penalties_accept(oe_penalties *history, const int32_t *tokens, int64_t n);
 
 #ifdef __cplusplus
 }

@@ -12,14 +12,14 @@
 
 struct oe_sampler {
     /* -- parameters -- */
-    const oe_row_kernels *kernels;
+    const oe_logit_kernels *kernels;
     oe_sample_params params;
     int32_t n_vocab;
     bool has_penalties;
     /* -- random stream -- */
     uint64_t draws;
     /* -- what penalties and biases touch; history.value: the logit of the current step after both -- */
-    oe_history history;
+    oe_penalties history;
     /* -- working memory of a step -- */
     float *block_max;
     uint64_t *keys;
@@ -72,7 +72,7 @@ static bool allocate(oe_sampler *s) {
            (s->params.temperature == 0 || allocate_dist(s));
 }
 
-oe_sampler *oe_sampler_create(const oe_sample_params *params, int32_t n_vocab, const oe_row_kernels *kernels,
+oe_sampler *oe_sampler_create(const oe_sample_params *params, int32_t n_vocab, const oe_logit_kernels *kernels,
                               const int32_t *bias_id, const float *bias, int32_t n_bias) {
     oe_sampler *s = calloc(1, sizeof *s);
     if (!s) {
@@ -83,7 +83,7 @@ oe_sampler *oe_sampler_create(const oe_sample_params *params, int32_t n_vocab, c
     s->n_vocab = n_vocab;
     s->has_penalties = params->repeat_last_n != 0 && (params->repeat_penalty != 1.0f ||
                        params->presence_penalty != 0.0f || params->frequency_penalty != 0.0f);
-    if (!oe_history_init(&s->history, n_vocab, params->repeat_last_n, bias_id, bias, n_bias) || !allocate(s)) {
+    if (!oe_penalties_init(&s->history, n_vocab, params->repeat_last_n, bias_id, bias, n_bias) || !allocate(s)) {
         oe_sampler_destroy(s);
         return NULL;
     }
@@ -91,10 +91,10 @@ oe_sampler *oe_sampler_create(const oe_sample_params *params, int32_t n_vocab, c
 }
 
 oe_sampler *oe_sampler_copy(const oe_sampler *from) {
-    const oe_history *history = &from->history;
+    const oe_penalties *history = &from->history;
     oe_sampler *s = oe_sampler_create(&from->params, from->n_vocab, from->kernels, history->touched, history->bias,
                                       history->n_bias);
-    if (s && !oe_history_follow(&s->history, history)) {
+    if (s && !oe_penalties_follow(&s->history, history)) {
         oe_sampler_destroy(s);
         return NULL;
     }
@@ -113,19 +113,19 @@ void oe_sampler_destroy(oe_sampler *s) {
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) {
         free(owned[i]);
     }
-    oe_history_free(&s->history);
+    oe_penalties_free(&s->history);
     free(s);
 }
 
 void oe_sampler_reset(oe_sampler *s) {
-    oe_history_reset(&s->history);
+    oe_penalties_reset(&s->history);
     s->draws = 0;
 }
 
 uint64_t oe_sampler_draws(const oe_sampler *s) { return s->draws; }
 
 oe_sample_status oe_sampler_accept(oe_sampler *s, const int32_t *tokens, int64_t n) {
-    const bool kept = !s->has_penalties || n <= 0 || oe_history_accept(&s->history, tokens, n);
+    const bool kept = !s->has_penalties || n <= 0 || oe_penalties_accept(&s->history, tokens, n);
     return kept ? OE_SAMPLE_OK : OE_SAMPLE_NO_MEMORY;
 }
 
@@ -145,7 +145,7 @@ static float touched_logit(const oe_sampler *s, int32_t i, float x) {
 
 static oe_row make_row(const oe_sampler *s, const float *logits) {
     oe_row row = {.logits = {logits, s->block_max, s->n_vocab}};
-    const oe_history *h = &s->history;
+    const oe_penalties *h = &s->history;
     if (h->n_touched) {
         for (int32_t i = 0; i < h->n_touched; i++) {
             h->value[i] = touched_logit(s, i, logits[h->touched[i]]);

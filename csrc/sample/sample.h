@@ -39,7 +39,7 @@ typedef struct oe_sample_params {
 typedef struct oe_sampler oe_sampler;
 
 /* bias_id[n_bias] distinct, in 0..n_vocab-1; bias[n_bias] finite or -inf. NULL when there is no memory. */
-oe_sampler *oe_sampler_create(const oe_sample_params *params, int32_t n_vocab, const oe_row_kernels *kernels,
+oe_sampler *oe_sampler_create(const oe_sample_params *params, int32_t n_vocab, const oe_logit_kernels *kernels,
                               const int32_t *bias_id, const float *bias, int32_t n_bias);
 oe_sampler *oe_sampler_copy(const oe_sampler *from); /* same seed, draws and history; NULL when there is no memory */
 void oe_sampler_destroy(oe_sampler *sampler);

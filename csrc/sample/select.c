@@ -43,7 +43,7 @@ void oe_keys_select(uint64_t *keys, size_t n, size_t k) {
             all &= keys[i];
             any |= keys[i];
         }
-        const uint64_t bit = (uint64_t)1 << oe_bits_highest(all ^ any);
+        const uint64_t bit = (uint64_t)1 << oe_bitset_highest(all ^ any);
         size_t split = low;
         for (size_t i = low; i < high; i++) {
             const uint64_t key = keys[i];
@@ -77,7 +77,7 @@ static size_t group_maxima(const oe_logits *logits, size_t most, uint64_t *keys)
 
 /* The same for a row of few blocks: groups are the columns of the row when it is laid out so many entries wide. There
  * are `most` of them or somewhat fewer, but at least OE_BLOCK, which `keys` always has room for; 0 in a shorter row. */
-static size_t strided_maxima(const oe_row_kernels *kernels, const oe_logits *logits, size_t most, uint64_t *keys) {
+static size_t strided_maxima(const oe_logit_kernels *kernels, const oe_logits *logits, size_t most, uint64_t *keys) {
     const int32_t groups = most < OE_BLOCK ? OE_BLOCK : (int32_t)most / OE_BLOCK * OE_BLOCK;
     if (logits->n < groups) {
         return 0;
@@ -94,7 +94,7 @@ static size_t strided_maxima(const oe_row_kernels *kernels, const oe_logits *log
 
 /* A value that at least k entries reach, or -inf. The maxima of disjoint groups are entries; a touched entry may stand
  * behind one of them, so that many more groups have to reach it. */
-static float lower_bound(const oe_row_kernels *kernels, const oe_row *row, int32_t k, uint64_t *keys) {
+static float lower_bound(const oe_logit_kernels *kernels, const oe_row *row, int32_t k, uint64_t *keys) {
     const oe_logits *logits = &row->logits;
     const size_t want = (size_t)k + (size_t)row->n_touched;
     const size_t room = oe_top_capacity(k);
@@ -109,7 +109,7 @@ static float lower_bound(const oe_row_kernels *kernels, const oe_row *row, int32
     return oe_key_logit(keys[want - 1]);
 }
 
-int32_t oe_row_top(const oe_row_kernels *kernels, const oe_row *row, int32_t k, uint64_t *keys) {
+int32_t oe_row_top(const oe_logit_kernels *kernels, const oe_row *row, int32_t k, uint64_t *keys) {
     const size_t keep = (size_t)k;
     const size_t full = oe_top_capacity(k) - OE_BLOCK;
     size_t count = 0;
@@ -120,7 +120,7 @@ int32_t oe_row_top(const oe_row_kernels *kernels, const oe_row *row, int32_t k, 
             continue;
         }
         for (uint64_t bits = kernels->above(&row->logits, b, above); bits; bits &= bits - 1) {
-            const int32_t i = b * OE_BLOCK + oe_bits_lowest(bits);
+            const int32_t i = b * OE_BLOCK + oe_bitset_lowest(bits);
             if (!oe_row_is_touched(row, i)) {
                 keys[count++] = oe_key_make(row->logits.x[i], i);
             }

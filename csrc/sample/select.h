@@ -59,7 +59,7 @@ void oe_keys_select(uint64_t *keys, size_t n, size_t k);
 static inline size_t oe_top_capacity(int32_t k) { return 2 * (size_t)k + 2 * OE_BLOCK; }
 
 /* Puts the k largest entries above -inf into keys (any order) and returns how many there are, at most k; k >= 1. */
-int32_t oe_row_top(const oe_row_kernels *kernels, const oe_row *row, int32_t k, uint64_t *keys);
+int32_t oe_row_top(const oe_logit_kernels *kernels, const oe_row *row, int32_t k, uint64_t *keys);
 
 #ifdef __cplusplus
 }

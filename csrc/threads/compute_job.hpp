@@ -1,4 +1,4 @@
-/* One computation of a graph, as a task for oe_worker and oe_in_turn. */
+/* One computation of a graph, as a task for oe_worker and oe_cpu_gate_run. */
 #ifndef OE_COMPUTE_JOB_HPP
 #define OE_COMPUTE_JOB_HPP
 
@@ -12,8 +12,8 @@
 struct oe_compute_job {
     ggml_backend_sched_t sched;
     ggml_cgraph *graph;
-    const oe_turn *turn;
-    oe_turn_runner in_turn;
+    const oe_cpu_gate *turn;
+    oe_cpu_gate_runner in_turn;
 };
 
 /* ggml's C++ parts allocate with `new`, and nothing may be thrown through a thread's first function. */

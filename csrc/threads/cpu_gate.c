@@ -9,7 +9,7 @@ static struct {
     unsigned long next;    /* the number that the next one to come draws */
     unsigned long serving; /* the number that may start when its threads fit */
     int running;           /* threads */
-    const oe_turn *last;   /* the one that finished last, as long as its threads may spin; or NULL */
+    const oe_cpu_gate *last;   /* the one that finished last, as long as its threads may spin; or NULL */
 } turns = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0, 0, NULL};
 
 static pthread_once_t prepared = PTHREAD_ONCE_INIT;
@@ -25,7 +25,7 @@ static void start_afresh(void) {
 
 static void prepare(void) { pthread_atfork(NULL, NULL, start_afresh); }
 
-static void take(const oe_turn *turn) {
+static void take(const oe_cpu_gate *turn) {
     pthread_once(&prepared, prepare);
     pthread_mutex_lock(&turns.lock);
     const unsigned long number = turns.next++;
@@ -42,7 +42,7 @@ static void take(const oe_turn *turn) {
     pthread_mutex_unlock(&turns.lock);
 }
 
-static void give(const oe_turn *turn) {
+static void give(const oe_cpu_gate *turn) {
     pthread_mutex_lock(&turns.lock);
     turns.running -= turn->threads;
     turns.last = turn;
@@ -50,7 +50,7 @@ static void give(const oe_turn *turn) {
     pthread_mutex_unlock(&turns.lock);
 }
 
-int oe_in_turn(const oe_turn *turn, int (*task)(void *), void *argument) {
+int oe_cpu_gate_run(const oe_cpu_gate *turn, int (*task)(void *), void *argument) {
     if (turn->threads == 0) {
         return task(argument);
     }
@@ -60,7 +60,7 @@ int oe_in_turn(const oe_turn *turn, int (*task)(void *), void *argument) {
     return result;
 }
 
-void oe_turns_forget(const oe_turn *turn) {
+void oe_cpu_gate_forget(const oe_cpu_gate *turn) {
     pthread_mutex_lock(&turns.lock);
     if (turns.last == turn) {
         turns.last = NULL;

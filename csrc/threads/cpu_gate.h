@@ -4,29 +4,29 @@
  * ggml's threads wait for each other by spinning. Two pools of as many threads as there are CPUs keep each other from
  * getting on: both engines together then make a fraction of what one makes alone. Turns are taken in the order of
  * arrival, one graph each. */
-#ifndef OE_TURNS_H
-#define OE_TURNS_H
+#ifndef OE_CPU_GATE_H
+#define OE_CPU_GATE_H
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-typedef struct oe_turn {
+typedef struct oe_cpu_gate {
     int threads;          /* that a computation runs; 0 takes no turn */
     int cpus;             /* that there are */
     void (*rest)(void *); /* sends the threads of `pool`, which spin for a while after a computation, to sleep */
     void *pool;
-} oe_turn;
+} oe_cpu_gate;
 
 /* task(argument), when its turn has come; the pool that computed last, if that is another one, is sent to sleep.
  * Returns what the task returns; it must not throw. */
-int oe_in_turn(const oe_turn *turn, int (*task)(void *), void *argument);
+int oe_cpu_gate_run(const oe_cpu_gate *turn, int (*task)(void *), void *argument);
 
-/* oe_in_turn as a value, for libraries that this one is not linked to: there must be one of it in a process. */
-typedef int (*oe_turn_runner)(const oe_turn *turn, int (*task)(void *), void *argument);
+/* oe_cpu_gate_run as a value, for libraries that this one is not linked to: there must be one of it in a process. */
+typedef int (*oe_cpu_gate_runner)(const oe_cpu_gate *turn, int (*task)(void *), void *argument);
 
 /* To be called before the turn's pool is freed. */
-void oe_turns_forget(const oe_turn *turn);
+void oe_cpu_gate_forget(const oe_cpu_gate *turn);
 
 #ifdef __cplusplus
 }

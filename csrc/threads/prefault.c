@@ -61,12 +61,12 @@ static int populate(void *all, size_t i) {
 #endif
 }
 
-void oe_stretches_zero(void *start, size_t size, int threads) {
+void oe_prefault_zero(void *start, size_t size, int threads) {
     memory all = {start, size};
     oe_fan_out(count(size), threads, zero, &all);
 }
 
-int oe_stretches_populate(void *start, size_t size, int threads) {
+int oe_prefault_populate(void *start, size_t size, int threads) {
     memory all = {start, size};
     return oe_fan_out(count(size), threads, populate, &all);
 }

@@ -1,6 +1,6 @@
 // Long memory, stretch by stretch, on several threads at once.
-#ifndef OE_STRETCHES_H
-#define OE_STRETCHES_H
+#ifndef OE_PREFAULT_H
+#define OE_PREFAULT_H
 
 #include <stddef.h>
 
@@ -9,11 +9,11 @@ extern "C" {
 #endif
 
 // Sets all bytes to zero, and so takes the memory from the system.
-void oe_stretches_zero(void *start, size_t size, int threads);
+void oe_prefault_zero(void *start, size_t size, int threads);
 
 // Brings pages of a mapped file into memory and into this process's page tables. 0, or -1 where the system has no such
 // call (Linux has since 5.14) or a page cannot be read; pages come one by one then, when they are used.
-int oe_stretches_populate(void *start, size_t size, int threads);
+int oe_prefault_populate(void *start, size_t size, int threads);
 
 #ifdef __cplusplus
 }

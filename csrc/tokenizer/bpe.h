@@ -22,7 +22,7 @@ typedef struct {
     int32_t     n_vocab, n_texts;
     uint8_t    *whole;   /* per token: 1 when it may stand for a whole piece without merging */
     int         byte_level;
-    oe_words    words;        /* raw: of the results of merges */
+    oe_spm_boundaries    words;        /* raw: of the results of merges */
     char        spelling[256][2];
     uint8_t     spelling_length[256];
     int32_t     symbols[256]; /* byte-level: id of each byte's spelling */

@@ -17,7 +17,7 @@ typedef struct {
     uint32_t   *ranks;      /* per piece: 0 for the highest score; equal scores have equal ranks */
     uint8_t    *unused;     /* per piece: 1 when it may be built on the way but not be a result */
     int         any_unused;
-    oe_words    words;
+    oe_spm_boundaries    words;
     int32_t     bytes[256]; /* piece <0xHH>, or -1 */
     int32_t     unknown;    /* or -1 */
 } oe_spm;

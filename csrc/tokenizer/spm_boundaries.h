@@ -4,8 +4,8 @@
  * if some token has a space after the byte that stands before that border. Elsewhere the text is cut, which changes
  * nothing in the result and keeps the heap of the merge loop small.
  */
-#ifndef OE_WORDS_H
-#define OE_WORDS_H
+#ifndef OE_SPM_BOUNDARIES_H
+#define OE_SPM_BOUNDARIES_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -13,14 +13,14 @@
 
 typedef struct {
     uint8_t joins[256]; /* 1 for bytes after which some token has a space; the space's own last byte never counts */
-} oe_words;
+} oe_spm_boundaries;
 
 static inline int oe_is_space(const char *text, size_t size) {
     return size >= 3 && memcmp(text, "\xe2\x96\x81", 3) == 0;
 }
 
 /* Learns from the text of one token. */
-static inline void oe_words_add(oe_words *words, const char *text, size_t size) {
+static inline void oe_spm_boundaries_add(oe_spm_boundaries *words, const char *text, size_t size) {
     for (size_t i = 1; i + 3 <= size; ++i) {
         if (oe_is_space(text + i, size - i) && !(i >= 3 && oe_is_space(text + i - 3, 3))) {
             words->joins[(uint8_t)text[i - 1]] = 1;
@@ -29,7 +29,7 @@ static inline void oe_words_add(oe_words *words, const char *text, size_t size) 
 }
 
 /* Where the word that starts at `from` ends. */
-static inline size_t oe_words_end(const oe_words *words, const char *text, size_t size, size_t from) {
+static inline size_t oe_spm_boundaries_end(const oe_spm_boundaries *words, const char *text, size_t size, size_t from) {
     for (size_t i = from; i < size; ++i) {
         const char *space = (const char *)memchr(text + i, '\xe2', size - i);
         if (!space) {

@@ -11,7 +11,7 @@ from ollama_engine.errors import Option
 
 if TYPE_CHECKING:
     from ollama_engine.engine import Engine
-    from ollama_engine.runner.request.options import Terms
+    from ollama_engine.runner.request.options import RequestOptions
     from ollama_engine.runner.request.request import Chunk, Usage
     from ollama_engine.sample import SamplingParams
 
@@ -31,13 +31,13 @@ class Answerer:
         self._verbose = verbose
         self._echo = echo
 
-    def answer(self, prompt: str, params: SamplingParams, terms: Terms) -> None:
+    def answer(self, prompt: str, params: SamplingParams, request_options: RequestOptions) -> None:
         """Stream the answer to standard output, with a line break at its end.
 
         KeyboardInterrupt cancels the request and goes on to the caller. Raises as `Engine.stream` does.
         """
         last = prompt[-1:] if self._echo else ""
-        options = {field.name: getattr(terms, field.name) for field in dataclasses.fields(terms)}
+        options = {field.name: getattr(request_options, field.name) for field in dataclasses.fields(request_options)}
         with self._engine.stream(prompt, params, **options) as chunks:
             try:
                 if self._echo:

@@ -14,7 +14,7 @@ from ollama_engine.cli.options import Option, options_of
 from ollama_engine.cli.texts import argument
 from ollama_engine.errors import EngineError
 from ollama_engine.errors import Option as Named
-from ollama_engine.runner.request.options import Terms
+from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.sample import SamplingParams
 
 __all__ = ["Conversation", "Write", "set_here"]
@@ -35,7 +35,7 @@ HELP = """\
 
 def set_here(flags: Flags, skip: Collection[str] = ()) -> Write:
     """How options are typed in a conversation: /set changes them, all but those of `skip` and the engine's."""
-    names = {option.name for cls in (SamplingParams, Terms) for option in options_of(cls, skip)}
+    names = {option.name for cls in (SamplingParams, RequestOptions) for option in options_of(cls, skip)}
 
     def write(option: Named) -> str | None:
         if option.name not in names:
@@ -49,14 +49,19 @@ class Conversation:
     """Reads prompts until the user leaves. `skip` names options that cannot be set here; `write` is by `set_here`."""
 
     def __init__(
-        self, answerer: Answerer, params: SamplingParams, terms: Terms, write: Write, skip: Collection[str] = ()
+        self,
+        answerer: Answerer,
+        params: SamplingParams,
+        request_options: RequestOptions,
+        write: Write,
+        skip: Collection[str] = (),
     ) -> None:
         self._answerer = answerer
         self._params = params
-        self._terms = terms
+        self._request_options = request_options
         self._write = write
         self._sampling = {option.name: option for option in options_of(SamplingParams, skip)}
-        self._options = {**self._sampling, **{option.name: option for option in options_of(Terms, skip)}}
+        self._options = {**self._sampling, **{option.name: option for option in options_of(RequestOptions, skip)}}
 
     def run(self) -> None:
         """Serve until /bye or the end of input. KeyboardInterrupt at the prompt goes on to the caller."""
@@ -84,7 +89,7 @@ class Conversation:
 
     def _answer(self, line: str) -> None:
         try:
-            self._answerer.answer(line, self._params, self._terms)
+            self._answerer.answer(line, self._params, self._request_options)
         except KeyboardInterrupt:
             return
         except EngineError as error:
@@ -116,14 +121,14 @@ class Conversation:
         except ValueError:
             _say(f"error: {option.name} takes {option.metavar}, got {text.strip()!r}")
 
-    def _holder(self, name: str) -> SamplingParams | Terms:
-        return self._params if name in self._sampling else self._terms
+    def _holder(self, name: str) -> SamplingParams | RequestOptions:
+        return self._params if name in self._sampling else self._request_options
 
     def _change(self, name: str, value: Any) -> None:
         if name in self._sampling:
             self._params = replace(self._params, **{name: value})
         else:
-            self._terms = replace(self._terms, **{name: value})
+            self._request_options = replace(self._request_options, **{name: value})
 
 
 def _value(option: Option, text: str) -> Any:

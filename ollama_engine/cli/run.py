@@ -16,7 +16,7 @@ from ollama_engine.cli.options import add_model, add_options, build, model_path
 from ollama_engine.cli.progress import LoadingBar, StatusLine
 from ollama_engine.cli.texts import argument, decoded
 from ollama_engine.config import EngineConfig
-from ollama_engine.runner.request.options import Terms
+from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.sample import SamplingParams
 
 if TYPE_CHECKING:
@@ -41,14 +41,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--echo", action="store_true", help="print the prompt before its answer")
     parser.add_argument("--verbose", action="store_true", help="print times, tokens/s and memory on standard error")
     add_options(parser, "sampling", SamplingParams, skip=NOT_SAMPLING)
-    add_options(parser, "request", Terms, skip=NOT_REQUEST)
+    add_options(parser, "request", RequestOptions, skip=NOT_REQUEST)
     add_options(parser, "engine", EngineConfig, skip=NOT_ENGINE)
 
 
 def main(args: argparse.Namespace) -> None:
     """Load and answer."""
     params = build(SamplingParams, args, skip=NOT_SAMPLING)
-    terms = build(Terms, args, skip=NOT_REQUEST)
+    request_options = build(RequestOptions, args, skip=NOT_REQUEST)
     config = build(EngineConfig, args, skip=NOT_ENGINE, parallel=1)
     path = model_path(args.model)
     interactive = args.prompt is None and _is_terminal()
@@ -57,9 +57,9 @@ def main(args: argparse.Namespace) -> None:
         write = set_here(args.flags, NOT_SET) if interactive else args.flags
         answerer = Answerer(engine, write, verbose=args.verbose, echo=args.echo and not interactive)
         if interactive:
-            Conversation(answerer, params, terms, write, NOT_SET).run()
+            Conversation(answerer, params, request_options, write, NOT_SET).run()
         else:
-            answerer.answer(prompt, params, terms)
+            answerer.answer(prompt, params, request_options)
 
 
 def _is_terminal() -> bool:

@@ -97,7 +97,7 @@ def chunk_logprobs(executor: Executor, cache: Cache, chunk: Sequence[int]) -> Fl
         for batch in _batches(chunk, executor.batch_size):
             executor.prepare(batch)
             executor.launch(batch.tokens)
-            with executor.landed() as logits:
+            with executor.results() as logits:
                 end = done + len(logits)
                 logprobs[done:end] = token_logprobs(logits, scored[done:end])
                 done = end

@@ -10,7 +10,7 @@ CacheConfig     element type, flash attention, padding
 Visibility      which earlier positions a token attends to (pure)
 Cells           which token lies in which row (in C), ImageSlots which image in which slot (pure)
 MaskedHistory   what rows see as a mask over a run of cells; SpanPolicy: which run (pure); MaskBuffer: its memory
-ListedHistory   what few rows see as lists of cells
+PagedHistory   what few rows see as lists of cells
 KeyValueStore   the rows; Mover moves them and turns keys to other positions; SavedRows are a sequence's, as bytes
 
 CrossAttentionCache, with its ImageSlots, and NullCache are imported when a model asks for one.
@@ -18,7 +18,7 @@ CrossAttentionCache, with its ImageSlots, and NullCache are imported when a mode
 
 from __future__ import annotations
 
-from ollama_engine.kvcache.base import Cache, CellLists, CellUsage, LayerView, seen_inputs
+from ollama_engine.kvcache.base import Cache, CellUsage, KVIndices, LayerView, seen_inputs
 from ollama_engine.kvcache.causal import CausalCache
 from ollama_engine.kvcache.cells import MAX_SEQUENCES, Cells
 from ollama_engine.kvcache.composite import CompositeCache, make_cache, make_null_cache
@@ -32,10 +32,10 @@ __all__ = [
     "Cache",
     "CacheConfig",
     "CausalCache",
-    "CellLists",
     "CellUsage",
     "Cells",
     "CompositeCache",
+    "KVIndices",
     "LayerShape",
     "LayerView",
     "SavedRows",

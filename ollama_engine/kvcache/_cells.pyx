@@ -156,7 +156,7 @@ cdef class Cells:
     def n_listed(self, sequences):
         """Cells of these sequences, each of which counts once: what `fill_lists` lists."""
         cdef const int32_t[::1] given = _sequences(sequences)
-        return lib.oe_lists_length(self._cells, &given[0], given.shape[0])
+        return lib.oe_kv_indices_length(self._cells, &given[0], given.shape[0])
 
     def fill_lists(self, sequences, first, last, parts, cells):
         """Write what each row attends to as a list, in the order of positions; returns how many cells it names.
@@ -171,14 +171,14 @@ cdef class Cells:
         cdef const int32_t[::1] high = _ints(last, "last", n)
         cdef int32_t[:, ::1] rows = _writable(parts, "parts", 2)
         cdef int32_t[:, ::1] list = _writable(cells, "cells", 1)
-        cdef int64_t needed = lib.oe_lists_length(self._cells, &given[0], n), length
+        cdef int64_t needed = lib.oe_kv_indices_length(self._cells, &given[0], n), length
         if rows.shape[0] != n or rows.shape[1] != 2:
             raise ShapeError(f"parts are a contiguous, writable int32 [{n}, 2], got {_describe(parts)}")
         if list.shape[1] < needed:
             raise ShapeError(f"the list takes {needed} cells, got {_describe(cells)}")
         with nogil:
-            length = lib.oe_lists_fill(self._cells, &given[0], &low[0], &high[0], n, &rows[0, 0], &list[0, 0])
-        if length == lib.OE_LISTS_NO_MEMORY:
+            length = lib.oe_kv_indices_fill(self._cells, &given[0], &low[0], &high[0], n, &rows[0, 0], &list[0, 0])
+        if length == lib.OE_KV_INDICES_NO_MEMORY:
             raise NoMemoryError(f"no memory to put the cells of {n} rows in order")
         return length
 

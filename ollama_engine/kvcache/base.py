@@ -13,8 +13,8 @@ from ollama_engine.ml.tensor import Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class CellLists:
-    """What each row attends to, in place of a mask: for `ops.listed_attention`."""
+class KVIndices:
+    """What each row attends to, in place of a mask: for `ops.paged_attention`."""
 
     parts: Tensor
     """i32 [2, n]: where in `cells` those of each row begin, and before what they end."""
@@ -22,9 +22,9 @@ class CellLists:
     """i32 [room]: numbers of cells of the history, in the order of positions."""
 
 
-def seen_inputs(seen: Tensor | CellLists) -> tuple[Tensor, ...]:
+def seen_inputs(seen: Tensor | KVIndices) -> tuple[Tensor, ...]:
     """The inputs of a graph that say what its rows see."""
-    return (seen.parts, seen.cells) if isinstance(seen, CellLists) else (seen,)
+    return (seen.parts, seen.cells) if isinstance(seen, KVIndices) else (seen,)
 
 
 class LayerView(Protocol):
@@ -40,7 +40,7 @@ class LayerView(Protocol):
     def put(self, key: Tensor, value: Tensor) -> None:
         """Store keys [key_dim, kv_heads, n] and values [value_dim, kv_heads, n] of this batch's tokens."""
 
-    def get(self) -> tuple[Tensor, Tensor, Tensor | CellLists]:
+    def get(self) -> tuple[Tensor, Tensor, Tensor | KVIndices]:
         """Keys [key_dim, history, kv_heads], values, and what the rows see: a mask f16 [history, n], or lists.
 
         Values are [value_dim, history, kv_heads] with flash attention and [history, value_dim, kv_heads] without. Lists

@@ -13,15 +13,15 @@ import numpy as np
 
 from ollama_engine.errors import ContextOverflowError
 from ollama_engine.input import Batch, Int32Array
-from ollama_engine.kvcache.base import CellLists, CellUsage
+from ollama_engine.kvcache.base import CellUsage, KVIndices
 from ollama_engine.kvcache.cells import Cells, Moves
 from ollama_engine.kvcache.config import CacheConfig, LayerShape
-from ollama_engine.kvcache.listed import ListedHistory
 from ollama_engine.kvcache.mask import MaskBuffer
 from ollama_engine.kvcache.masked import MaskedHistory
 from ollama_engine.kvcache.move import Mover, ShiftKeys
+from ollama_engine.kvcache.paged import PagedHistory
 from ollama_engine.kvcache.rows import SavedRows, read_rows, reserve_rows, row_bytes, write_rows
-from ollama_engine.kvcache.store import KeyValueStore, Places
+from ollama_engine.kvcache.store import CellIndices, KeyValueStore
 from ollama_engine.kvcache.visibility import Int64Array, Visibility, last_seen
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
@@ -68,12 +68,12 @@ class CausalCache:
         # -- what its rows see --
         self._buffer = MaskBuffer()
         self._masked = MaskedHistory(n_cells, config.history_padding, self._buffer)
-        self._listed = ListedHistory(n_cells, config.sequences, self._buffer)
-        self._listed_rows = config.listed_rows if self._store.suits_lists else 0
-        self._history: MaskedHistory | ListedHistory = self._masked
+        self._paged = PagedHistory(n_cells, config.sequences, self._buffer)
+        self._paged_rows = config.paged_rows if self._store.suits_lists else 0
+        self._history: MaskedHistory | PagedHistory = self._masked
         # -- current graph --
         self._layer = 0
-        self._targets: Places | None = None
+        self._targets: CellIndices | None = None
 
     # ** used by the runner ********************************************************************************************
 
@@ -108,8 +108,8 @@ class CausalCache:
         self._history = self._history_for(len(batch))
         self._history.begin(self.cells, batch)
 
-    def _history_for(self, n_tokens: int) -> MaskedHistory | ListedHistory:
-        return self._listed if n_tokens <= self._listed_rows else self._masked
+    def _history_for(self, n_tokens: int) -> MaskedHistory | PagedHistory:
+        return self._paged if n_tokens <= self._paged_rows else self._masked
 
     def _unseen(self, batch: Batch | None = None) -> Int64Array:
         """int64 [64]: what of each sequence lies before is seen by no row of this batch, nor by any later one."""
@@ -131,7 +131,7 @@ class CausalCache:
 
     def build_inputs(self, ctx: Context) -> None:
         """Make the input tensors of a new graph: cells for the tokens, and what they see."""
-        self._targets = Places(ctx, self._store, self._n_tokens, "i64", "cache_rows")
+        self._targets = CellIndices(ctx, self._store, self._n_tokens, "i64", "cache_rows")
         self._history.build_inputs(ctx)
 
     def write_inputs(self) -> None:
@@ -291,7 +291,7 @@ class CausalCache:
         ctx.expand(self._store.write_keys(self._layer, key, self._targets))
         ctx.expand(self._store.write_values(self._layer, value, self._targets))
 
-    def get(self) -> tuple[Tensor, Tensor, Tensor | CellLists]:
+    def get(self) -> tuple[Tensor, Tensor, Tensor | KVIndices]:
         """Keys [key_dim, history, kv_heads], values, and what the rows see of this layer: a mask, or lists."""
         assert self._targets is not None
         return self._history.get(self._store, self._layer, self._targets.ctx)

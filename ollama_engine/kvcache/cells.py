@@ -1,7 +1,7 @@
 """The cell table: which token's keys and values lie in which row of the cache. Numbers only, no tensor in sight.
 
-A cell knows its position and the set of sequences that share it. The table is in C (csrc/kvcache/cells.h, csrc/kvcache/mask.h); its
-numpy twin is in the tests.
+A cell knows its position and the set of sequences that share it. The table is in C (csrc/kvcache/cells.h,
+csrc/kvcache/mask.h); its numpy twin is in the tests.
 """
 
 from __future__ import annotations

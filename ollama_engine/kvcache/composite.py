@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from ollama_engine.errors import ConfigError
 from ollama_engine.input import Batch
-from ollama_engine.kvcache.base import Cache, CellLists, CellUsage
+from ollama_engine.kvcache.base import Cache, CellUsage, KVIndices
 from ollama_engine.kvcache.causal import CausalCache
 from ollama_engine.kvcache.config import CacheConfig, LayerShape
 from ollama_engine.kvcache.move import ShiftKeys
@@ -194,7 +194,7 @@ class CompositeCache:
         """Store keys and values of the current layer."""
         self._current.put(key, value)
 
-    def get(self) -> tuple[Tensor, Tensor, Tensor | CellLists]:
+    def get(self) -> tuple[Tensor, Tensor, Tensor | KVIndices]:
         """Keys and values of the current layer, and its mask or lists."""
         return self._current.get()
 

@@ -11,7 +11,7 @@ from ollama_engine.errors import ConfigError, Option
 HISTORY_PADDING = 256
 """Cells that attention reads come in multiples of this, so that a graph lasts for as many tokens."""
 
-LISTED_ROWS = 64
+PAGED_ROWS = 64
 """All sequences that there can be, decoding together. With more rows than this ggml's tiled kernel is faster."""
 
 
@@ -47,9 +47,9 @@ class CacheConfig:
     dtype: CacheType
     flash_attention: bool
     history_padding: int = HISTORY_PADDING
-    listed_rows: int = LISTED_ROWS
+    paged_rows: int = PAGED_ROWS
     """Graphs of up to this many rows take lists in place of a mask, where the kernel for that is chosen. 0: none."""
-    sequences: int = LISTED_ROWS
+    sequences: int = PAGED_ROWS
     """Sequences that one batch has at most: as many lists may name all cells, where these are shared."""
 
     @property

@@ -18,7 +18,7 @@ from ollama_engine.kvcache.base import CellUsage
 from ollama_engine.kvcache.config import CacheConfig, LayerShape
 from ollama_engine.kvcache.images import ImageSlots, Place
 from ollama_engine.kvcache.rows import SavedRows
-from ollama_engine.kvcache.store import KeyValueStore, Places
+from ollama_engine.kvcache.store import CellIndices, KeyValueStore
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.tensor import Tensor
@@ -29,7 +29,7 @@ _MINUS_INFINITY = np.float16(-np.inf)
 @dataclass(slots=True)
 class _Graph:
     ctx: Context
-    targets: Places | None
+    targets: CellIndices | None
     mask: Tensor | None
     gate: Tensor | None
 
@@ -114,7 +114,7 @@ class CrossAttentionCache:
         n, rows = len(self._seen), len(self._new) * self._rows
         self._graph = _Graph(
             ctx,
-            Places(ctx, self._store, rows, "i64", "image_rows") if self._new else None,
+            CellIndices(ctx, self._store, rows, "i64", "image_rows") if self._new else None,
             ctx.input("f16", (self._history, n), name="image_mask") if self.sees_images else None,
             ctx.input("f32", (1, n), name="image_gate") if self.sees_images else None,
         )

@@ -49,10 +49,10 @@ cdef extern from "kvcache/cells.h" nogil:
 
 
 cdef extern from "kvcache/kv_indices.h" nogil:
-    const int64_t OE_LISTS_NO_MEMORY
+    const int64_t OE_KV_INDICES_NO_MEMORY
 
-    int64_t oe_lists_length(const oe_cells *cells, const int32_t *sequence, int64_t n) noexcept
-    int64_t oe_lists_fill(oe_cells *cells, const int32_t *sequence, const int32_t *first, const int32_t *last,
+    int64_t oe_kv_indices_length(const oe_cells *cells, const int32_t *sequence, int64_t n) noexcept
+    int64_t oe_kv_indices_fill(oe_cells *cells, const int32_t *sequence, const int32_t *first, const int32_t *last,
                           int64_t n, int32_t *part, int32_t *list) noexcept
 
 

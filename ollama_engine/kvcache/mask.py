@@ -8,7 +8,7 @@ import numpy.typing as npt
 from ollama_engine.errors import NoMemoryError, Option
 from ollama_engine.input import Int32Array
 from ollama_engine.kvcache.cells import Cells
-from ollama_engine.kvcache.span import Span
+from ollama_engine.kvcache.span import CellSpan
 
 Float16Array = npt.NDArray[np.float16]
 
@@ -55,7 +55,7 @@ class MaskBuffer:
             ) from None
 
     def fill(
-        self, cells: Cells, span: Span, sequences: Int32Array, first: Int32Array, last: Int32Array
+        self, cells: Cells, span: CellSpan, sequences: Int32Array, first: Int32Array, last: Int32Array
     ) -> Float16Array:
         """The mask of these rows over the cells of `span`, [rows, span.n]; overwritten by the next. See `Cells`."""
         self.reserve(len(sequences), span.n)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ollama_engine.input import Batch, Int32Array
 from ollama_engine.kvcache.cells import Cells
 from ollama_engine.kvcache.mask import MaskBuffer
-from ollama_engine.kvcache.span import Span, SpanPolicy, is_decoding
+from ollama_engine.kvcache.span import CellSpan, SpanPolicy, is_decoding
 from ollama_engine.kvcache.store import KeyValueStore
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.tensor import Tensor
@@ -22,13 +22,13 @@ class MaskedHistory:
         self._masks = buffer
         # -- current batch --
         self._n_tokens = 0
-        self._span = Span(0, 0)
+        self._span = CellSpan(0, 0)
         # -- current graph --
         self._mask: Tensor | None = None
 
     def begin(self, cells: Cells, batch: Batch) -> None:
         """Choose the run that the batch's rows read."""
-        needed, decoding = Span(*cells.span(batch.sequences)), is_decoding(batch.sequences)
+        needed, decoding = CellSpan(*cells.span(batch.sequences)), is_decoding(batch.sequences)
         self._span = self._spans.choose(needed, len(batch), decoding=decoding, before=self._span)
         self._n_tokens = len(batch)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ollama_engine.kvcache.moves import Moves
-from ollama_engine.kvcache.store import KeyValueStore, Places
+from ollama_engine.kvcache.store import CellIndices, KeyValueStore
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.tensor import Tensor
 
@@ -28,8 +28,8 @@ ShiftKeys = Callable[[int, Tensor, Tensor], Tensor]
 @dataclass(slots=True)
 class _Graph:
     ctx: Context
-    sources: Places
-    targets: Places
+    sources: CellIndices
+    targets: CellIndices
     deltas: Tensor | None
     values: bool
     turns: bool = False
@@ -100,8 +100,8 @@ class Mover:
         try:
             graph = _Graph(
                 ctx,
-                Places(ctx, store, n, "i32", "sources"),
-                Places(ctx, store, n, "i64", "targets"),
+                CellIndices(ctx, store, n, "i32", "sources"),
+                CellIndices(ctx, store, n, "i64", "targets"),
                 ctx.input("i32", (n,), name="deltas") if rotate else None,
                 values,
             )

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ollama_engine.input import Int32Array
-from ollama_engine.kvcache.span import Span
+from ollama_engine.kvcache.span import CellSpan
 from ollama_engine.kvcache.store import KeyValueStore
 from ollama_engine.ml import ops
 from ollama_engine.ml.context import Context
@@ -75,14 +75,14 @@ def reserve_rows(store: KeyValueStore) -> None:
         return  # others only show what is there
     for build in (_reading, _writing):
         with Context(store.backend) as ctx:
-            build(store, Span(0, min(PIECE, store.n_cells)), ctx)
+            build(store, CellSpan(0, min(PIECE, store.n_cells)), ctx)
             ctx.reserve()
 
 
 # -- which cells -------------------------------------------------------------------------------------------------------
 
 
-def pieces(cells: Int32Array) -> Iterator[Span]:
+def pieces(cells: Int32Array) -> Iterator[CellSpan]:
     """Spans that hold all of these cells, and few others: none larger than `PIECE`, in at most `RUNS` runs."""
     if not len(cells):
         return
@@ -94,10 +94,10 @@ def pieces(cells: Int32Array) -> Iterator[Span]:
     for run in np.split(ordered, apart + 1):
         end = int(run[-1]) + 1
         for begin in range(int(run[0]), end, PIECE):
-            yield Span(begin, min(begin + PIECE, end))
+            yield CellSpan(begin, min(begin + PIECE, end))
 
 
-def _within(span: Span, cells: Int32Array) -> tuple[Indices, Indices]:
+def _within(span: CellSpan, cells: Int32Array) -> tuple[Indices, Indices]:
     """Which of the cells lie in a span, and where in it."""
     chosen = np.flatnonzero((cells >= span.begin) & (cells < span.end))
     return chosen, cells[chosen] - span.begin
@@ -106,7 +106,7 @@ def _within(span: Span, cells: Int32Array) -> tuple[Indices, Indices]:
 # -- a span of all layers ----------------------------------------------------------------------------------------------
 
 
-def _read(store: KeyValueStore, span: Span) -> list[Bytes]:
+def _read(store: KeyValueStore, span: CellSpan) -> list[Bytes]:
     """Keys and values of each layer in turn, uint8 [span.n, bytes of a row]."""
     with Context(store.backend) as ctx:
         found = _reading(store, span, ctx)
@@ -116,7 +116,7 @@ def _read(store: KeyValueStore, span: Span) -> list[Bytes]:
         return [_bytes_of(store, i, tensor, span) for i, tensor in enumerate(found)]
 
 
-def _reading(store: KeyValueStore, span: Span, ctx: Context) -> list[Tensor]:
+def _reading(store: KeyValueStore, span: CellSpan, ctx: Context) -> list[Tensor]:
     """The graph that shows the span: permuted values are gathered."""
     found = [_rows_of(store, i, tensor, span, ctx) for i, tensor in enumerate(store.tensors())]
     if store.config.permuted_values:
@@ -126,7 +126,7 @@ def _reading(store: KeyValueStore, span: Span, ctx: Context) -> list[Tensor]:
     return found
 
 
-def _bytes_of(store: KeyValueStore, i: int, tensor: Tensor, span: Span) -> Bytes:
+def _bytes_of(store: KeyValueStore, i: int, tensor: Tensor, span: CellSpan) -> Bytes:
     raw = np.empty(tensor.nbytes, dtype=np.uint8)
     tensor.read_into(raw)
     if not _is_permuted(store, i):
@@ -134,7 +134,7 @@ def _bytes_of(store: KeyValueStore, i: int, tensor: Tensor, span: Span) -> Bytes
     return np.ascontiguousarray(raw.reshape(tensor.dim(1), span.n, -1).swapaxes(0, 1)).reshape(span.n, -1)
 
 
-def _write(store: KeyValueStore, span: Span, blocks: Sequence[Bytes]) -> None:
+def _write(store: KeyValueStore, span: CellSpan, blocks: Sequence[Bytes]) -> None:
     """Write what `_read` gave, changed."""
     with Context(store.backend) as ctx:
         into = _writing(store, span, ctx)
@@ -148,7 +148,7 @@ def _write(store: KeyValueStore, span: Span, blocks: Sequence[Bytes]) -> None:
             ctx.compute()
 
 
-def _writing(store: KeyValueStore, span: Span, ctx: Context) -> list[Tensor]:
+def _writing(store: KeyValueStore, span: CellSpan, ctx: Context) -> list[Tensor]:
     """The graph that takes the span: permuted values are inputs, which it scatters."""
     into = [_rows_of(store, i, tensor, span, ctx) for i, tensor in enumerate(store.tensors())]
     if store.config.permuted_values:
@@ -166,7 +166,7 @@ def _is_permuted(store: KeyValueStore, i: int) -> bool:
     return store.config.permuted_values and i % 2 == 1
 
 
-def _rows_of(store: KeyValueStore, i: int, tensor: Tensor, span: Span, ctx: Context) -> Tensor:
+def _rows_of(store: KeyValueStore, i: int, tensor: Tensor, span: CellSpan, ctx: Context) -> Tensor:
     """Its part for a span: [row, cells], or [cells, row] where it is permuted."""
     step = tensor.stride(1)
     if _is_permuted(store, i):

@@ -15,7 +15,7 @@ STEPS = 64
 then find their graph: more than 95 %."""
 
 
-class Span(NamedTuple):
+class CellSpan(NamedTuple):
     """Cells `begin` to before `end`."""
 
     begin: int
@@ -39,11 +39,11 @@ class SpanPolicy:
         self._n_cells = n_cells
         self._padding = padding
 
-    def whole(self) -> Span:
+    def whole(self) -> CellSpan:
         """All cells: the worst case."""
-        return Span(0, self._n_cells)
+        return CellSpan(0, self._n_cells)
 
-    def choose(self, needed: Span, n_rows: int, *, decoding: bool, before: Span) -> Span:
+    def choose(self, needed: CellSpan, n_rows: int, *, decoding: bool, before: CellSpan) -> CellSpan:
         """The run to read where `needed` must be; `before` is that of the previous step.
 
         When decoding, the previous one stays as long as it serves and is not half as long again as a new one would be:
@@ -51,7 +51,7 @@ class SpanPolicy:
         turns.
         """
         step = self._step(n_rows) if decoding else self._padding
-        fresh = Span(needed.begin // step * step, min(-(-needed.end // step) * step, self._n_cells))
+        fresh = CellSpan(needed.begin // step * step, min(-(-needed.end // step) * step, self._n_cells))
         serves = before.begin <= needed.begin and needed.end <= before.end
         if decoding and serves and 2 * before.n <= 3 * fresh.n:
             return before

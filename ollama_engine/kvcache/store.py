@@ -17,7 +17,7 @@ from ollama_engine.kvcache.moves import Moves
 from ollama_engine.ml import ops
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
-from ollama_engine.ml.ops_listed import listed_attention_chosen
+from ollama_engine.ml.ops_paged import paged_attention_chosen
 from ollama_engine.ml.storage import Storage
 from ollama_engine.ml.tensor import Tensor
 
@@ -67,12 +67,12 @@ class KeyValueStore:
 
     # -- in graphs -----------------------------------------------------------------------------------------------------
 
-    def write_keys(self, layer: int, keys: Tensor, places: Places) -> Tensor:
+    def write_keys(self, layer: int, keys: Tensor, places: CellIndices) -> Tensor:
         """Keys of n tokens, f32 of n_keys * n elements, into `places`; to be given to `ctx.expand`."""
         rows = ops.reshape(keys, self.layers[layer].n_keys, places.n)
         return ops.set_rows(self._keys[layer], rows, places.rows)
 
-    def write_values(self, layer: int, values: Tensor, places: Places) -> Tensor:
+    def write_values(self, layer: int, values: Tensor, places: CellIndices) -> Tensor:
         """Values of n tokens, f32 of n_values * n elements, into `places`; to be given to `ctx.expand`."""
         n_values = self.layers[layer].n_values
         if not self._permuted:
@@ -80,13 +80,13 @@ class KeyValueStore:
         elements = ops.reshape(values, 1, n_values * places.n)
         return ops.set_rows(self._elements(layer, places.ctx), elements, places.elements[n_values])
 
-    def read_keys(self, layer: int, places: Places) -> Tensor:
+    def read_keys(self, layer: int, places: CellIndices) -> Tensor:
         """Keys of the cells named by `places` (of type i32), f32 [key_dim, kv_heads, n]."""
         shape = self.layers[layer]
         rows = ops.get_rows(self._keys[layer], places.rows)
         return ops.reshape(rows, shape.key_dim, shape.kv_heads, places.n)
 
-    def read_values(self, layer: int, places: Places) -> Tensor:
+    def read_values(self, layer: int, places: CellIndices) -> Tensor:
         """Values of the cells named by `places` (of type i32), f32 of n_values * n elements."""
         if not self._permuted:
             return ops.get_rows(self._values[layer], places.rows)
@@ -121,9 +121,9 @@ class KeyValueStore:
 
     @property
     def suits_lists(self) -> bool:
-        """Whether attention of few rows over these keys and values goes to `ops.listed_attention`."""
+        """Whether attention of few rows over these keys and values goes to `ops.paged_attention`."""
         on_cpu = all(self.backend.devices[device].kind == "cpu" for device in self._storages)
-        return on_cpu and not self._permuted and listed_attention_chosen(self.config.dtype)
+        return on_cpu and not self._permuted and paged_attention_chosen(self.config.dtype)
 
     @property
     def can_move_rows(self) -> bool:
@@ -155,7 +155,7 @@ class KeyValueStore:
             storage.close()
 
 
-class Places:
+class CellIndices:
     """Inputs of one graph that name the cells of `n` tokens: as rows, and value by value where those are permuted.
 
     Reading takes type "i32", writing "i64".

@@ -1,7 +1,7 @@
 from libc.stdint cimport uint64_t
 
 from ollama_engine.ml cimport libggml as lib
-from ollama_engine.ml.libcompute cimport oe_turn, oe_turn_runner
+from ollama_engine.ml.libcompute cimport oe_cpu_gate, oe_cpu_gate_runner
 from ollama_engine.ml.libworker cimport oe_worker, oe_worker_task
 from ollama_engine.ml.window cimport Memory
 
@@ -36,8 +36,8 @@ cdef class Backend:
     cdef lib.graph_plan_t plan_graph
     cdef oe_worker *worker
     # How its computations wait for those of other backends.
-    cdef oe_turn turn
-    cdef oe_turn_runner in_turn
+    cdef oe_cpu_gate turn
+    cdef oe_cpu_gate_runner in_turn
     cdef int pid
     # -- configuration --
     cdef readonly object params

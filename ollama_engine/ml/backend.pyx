@@ -24,7 +24,7 @@ from ollama_engine.ml.threads import check_threads
 
 from ollama_engine.ml cimport libggml as lib
 from ollama_engine.ml.device cimport cpu_function, cpu_library_function, device_handle
-from ollama_engine.ml.libcompute cimport oe_in_turn, oe_turns_forget
+from ollama_engine.ml.libcompute cimport oe_cpu_gate_run, oe_cpu_gate_forget
 from ollama_engine.ml.libworker cimport (
     oe_worker, oe_worker_free, oe_worker_new, oe_worker_start, oe_worker_task, oe_worker_wait,
 )
@@ -137,7 +137,7 @@ cdef class Backend:
         self.turn.cpus = placement.usable_cpus()
         self.turn.rest = <void (*)(void *) noexcept nogil>cpu_library_function("ggml_threadpool_pause")
         self.turn.pool = self.threadpool
-        self.in_turn = oe_in_turn
+        self.in_turn = oe_cpu_gate_run
         return 0
 
     cdef lib.ggml_backend_sched_t _new_scheduler(self) except NULL:
@@ -335,7 +335,7 @@ cdef class Backend:
         for i in range(self.n_handles):
             lib.ggml_backend_free(self.handles[i])
         self.n_handles = 0
-        oe_turns_forget(&self.turn)
+        oe_cpu_gate_forget(&self.turn)
         if self.threadpool != NULL:
             (<lib.threadpool_free_t>cpu_function("ggml_threadpool_free"))(self.threadpool)
             self.threadpool = NULL

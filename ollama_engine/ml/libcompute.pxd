@@ -4,16 +4,16 @@ from ollama_engine.ml cimport libggml as lib
 
 
 cdef extern from "threads/cpu_gate.h" nogil:
-    struct oe_turn:
+    struct oe_cpu_gate:
         int threads
         int cpus
         void (*rest)(void *) noexcept
         void *pool
 
-    ctypedef int (*oe_turn_runner)(const oe_turn *turn, int (*task)(void *) noexcept, void *argument) noexcept
+    ctypedef int (*oe_cpu_gate_runner)(const oe_cpu_gate *turn, int (*task)(void *) noexcept, void *argument) noexcept
 
-    int oe_in_turn(const oe_turn *turn, int (*task)(void *) noexcept, void *argument) noexcept
-    void oe_turns_forget(const oe_turn *turn)
+    int oe_cpu_gate_run(const oe_cpu_gate *turn, int (*task)(void *) noexcept, void *argument) noexcept
+    void oe_cpu_gate_forget(const oe_cpu_gate *turn)
 
 
 cdef extern from "threads/compute_job.hpp" nogil:
@@ -22,7 +22,7 @@ cdef extern from "threads/compute_job.hpp" nogil:
     struct oe_compute_job:
         lib.ggml_backend_sched_t sched
         lib.ggml_cgraph *graph
-        const oe_turn *turn
-        oe_turn_runner in_turn
+        const oe_cpu_gate *turn
+        oe_cpu_gate_runner in_turn
 
     int oe_compute(void *job) noexcept

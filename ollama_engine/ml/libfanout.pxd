@@ -1,4 +1,4 @@
-# csrc/threads/fan_out.h and stretches.h
+# csrc/threads/fan_out.h and prefault.h
 
 from libc.stddef cimport size_t
 
@@ -8,5 +8,5 @@ cdef extern from "threads/fan_out.h" nogil:
     int oe_fan_out(size_t n, int threads, oe_piece piece, void *context)
 
 cdef extern from "threads/prefault.h" nogil:
-    void oe_stretches_zero(void *start, size_t size, int threads)
-    int oe_stretches_populate(void *start, size_t size, int threads)
+    void oe_prefault_zero(void *start, size_t size, int threads)
+    int oe_prefault_populate(void *start, size_t size, int threads)

@@ -6,10 +6,8 @@ itself: that happens in `Context.compute()`.
 
 from __future__ import annotations
 
-from ollama_engine.ml.ops_experts import mul_mat_id_few, weighted_sum
-from ollama_engine.ml.ops_few import mul_mat_few
+from ollama_engine.ml.ops_experts import mul_mat_id_small_batch, weighted_sum
 from ollama_engine.ml.ops_gelu import gelu_exact
-from ollama_engine.ml.ops_listed import listed_attention
 from ollama_engine.ml.ops_math import (
     argsort,
     clamp,
@@ -29,6 +27,7 @@ from ollama_engine.ml.ops_math import (
     unary,
 )
 from ollama_engine.ml.ops_nn import flash_attention, mul_mat, mul_mat_id, rope, softmax
+from ollama_engine.ml.ops_paged import paged_attention
 from ollama_engine.ml.ops_shape import (
     cast,
     concat,
@@ -42,6 +41,7 @@ from ollama_engine.ml.ops_shape import (
     transpose,
     view,
 )
+from ollama_engine.ml.ops_small_batch import mul_mat_small_batch
 
 __all__ = [
     "argsort",
@@ -57,13 +57,13 @@ __all__ = [
     "glu",
     "l2_norm",
     "layer_norm",
-    "listed_attention",
     "log",
     "mean",
     "mul_mat",
-    "mul_mat_few",
     "mul_mat_id",
-    "mul_mat_id_few",
+    "mul_mat_id_small_batch",
+    "mul_mat_small_batch",
+    "paged_attention",
     "permute",
     "repeat",
     "reshape",

@@ -10,31 +10,31 @@ from ollama_engine.errors import ShapeError
 
 from ollama_engine.ml cimport libggml as lib
 from ollama_engine.ml.computation cimport Computation
-from ollama_engine.ml.libfewrows cimport (
+from ollama_engine.ml.libsmallbatch cimport (
     oe_experts_acts_size, oe_experts_multiply_op, oe_experts_plan_op, oe_experts_plan_size, oe_experts_quantize_op,
-    oe_few_kernel, oe_weighted_sum_op,
+    oe_sb_kernel, oe_weighted_sum_op,
 )
-from ollama_engine.ml.ops_few cimport custom, kernel_of, lies_as_in_a_file
+from ollama_engine.ml.ops_small_batch cimport custom, kernel_of, lies_as_in_a_file
 from ollama_engine.ml.tensor cimport Graph, Tensor, alive, describe, graph_of, wrap
 
-from ollama_engine.ml.ops_few import FEW_QUANTIZED, few_rows_fastest
+from ollama_engine.ml.ops_small_batch import FEW_QUANTIZED, small_batch_fastest
 
 # One thread sorts them, by numbers of 32 bits.
 cdef int64_t MAX_ROUTES = 1 << 22
 
 
-def few_experts_chosen(str dtype not None):
-    """Whether products of experts of this type go to mul_mat_id_few on this CPU, if there are few rows for each.
+def small_batch_experts_chosen(str dtype not None):
+    """Whether products of experts of this type go to mul_mat_id_small_batch on this CPU, if there are few rows for each.
 
     They have been compared with ggml's on CPUs with AVX-512 only.
     """
-    return dtype in FEW_QUANTIZED and few_rows_fastest(dtype) == "avx512"
+    return dtype in FEW_QUANTIZED and small_batch_fastest(dtype) == "avx512"
 
 
-def suits_few_experts(Tensor experts not None):
-    """Whether mul_mat_id_few is chosen here for these experts: they must lie in the CPU's memory as in a file."""
+def suits_small_batch_experts(Tensor experts not None):
+    """Whether mul_mat_id_small_batch is chosen here for these experts: they must lie in the CPU's memory as in a file."""
     alive(experts)
-    return few_experts_chosen(experts.dtype) and experts.ptr.ne[3] == 1 and lies_as_in_a_file(experts)
+    return small_batch_experts_chosen(experts.dtype) and experts.ptr.ne[3] == 1 and lies_as_in_a_file(experts)
 
 
 cdef int _check(Tensor experts, Tensor b, Tensor ids) except -1:
@@ -42,19 +42,19 @@ cdef int _check(Tensor experts, Tensor b, Tensor ids) except -1:
     cdef lib.ggml_tensor *y = b.ptr
     cdef lib.ggml_tensor *i = ids.ptr
     if not lib.ggml_is_contiguous(x):
-        raise ShapeError(f"mul_mat_id_few: the experts {describe(experts)} must be contiguous")
+        raise ShapeError(f"mul_mat_id_small_batch: the experts {describe(experts)} must be contiguous")
     if y.type != lib.GGML_TYPE_F32 or y.nb[0] != sizeof(float):
-        raise ShapeError(f"mul_mat_id_few: the values must be f32 with contiguous rows, got {describe(b)}")
+        raise ShapeError(f"mul_mat_id_small_batch: the values must be f32 with contiguous rows, got {describe(b)}")
     if i.type != lib.GGML_TYPE_I32 or i.nb[0] != sizeof(int):
-        raise ShapeError(f"mul_mat_id_few: the ids must be i32 with contiguous rows, got {describe(ids)}")
+        raise ShapeError(f"mul_mat_id_small_batch: the ids must be i32 with contiguous rows, got {describe(ids)}")
     if x.ne[3] != 1 or y.ne[3] != 1 or i.ne[2] != 1 or i.ne[3] != 1:
-        raise ShapeError("mul_mat_id_few: experts and values have up to 3 dimensions, ids 2; "
+        raise ShapeError("mul_mat_id_small_batch: experts and values have up to 3 dimensions, ids 2; "
                          f"got {describe(experts)}, {describe(b)}, {describe(ids)}")
     if x.ne[0] != y.ne[0] or i.ne[1] != y.ne[2] or i.ne[0] % y.ne[1]:
-        raise ShapeError(f"mul_mat_id_few: {describe(experts)}, {describe(b)} and ids {describe(ids)} do not fit: "
+        raise ShapeError(f"mul_mat_id_small_batch: {describe(experts)}, {describe(b)} and ids {describe(ids)} do not fit: "
                          f"expected values [{x.ne[0]}, {i.ne[0]} or 1, {i.ne[1]}]")
     if i.ne[0] > MAX_ROUTES // i.ne[1]:
-        raise ShapeError(f"mul_mat_id_few: {describe(ids)} is more than {MAX_ROUTES} ids; use mul_mat_id")
+        raise ShapeError(f"mul_mat_id_small_batch: {describe(ids)} is more than {MAX_ROUTES} ids; use mul_mat_id")
     return 0
 
 
@@ -71,7 +71,7 @@ cdef Tensor _plan(Graph graph, Tensor ids, int64_t experts):
     return plan
 
 
-cdef Tensor _rounded(Graph graph, Tensor b, Tensor ids, Tensor plan, const oe_few_kernel *kernel):
+cdef Tensor _rounded(Graph graph, Tensor b, Tensor ids, Tensor plan, const oe_sb_kernel *kernel):
     """The activations as the kernel takes them. Products of the same values and ids share them: gate and up do."""
     cdef int64_t[4] ne = [oe_experts_acts_size(kernel, b.ptr.ne[0], ids.ptr.ne[0] * ids.ptr.ne[1]), 1, 1, 1]
     cdef lib.ggml_tensor *operands[3]
@@ -85,18 +85,18 @@ cdef Tensor _rounded(Graph graph, Tensor b, Tensor ids, Tensor plan, const oe_fe
     return acts
 
 
-def mul_mat_id_few(Tensor experts not None, Tensor b not None, Tensor ids not None, str instructions=None):
+def mul_mat_id_small_batch(Tensor experts not None, Tensor b not None, Tensor ids not None, str instructions=None):
     """One matrix for each row, as mul_mat_id: experts [n, m, e] of type q4_K, q6_K, q4_0, q8_0 or mxfp4, b f32
     [n, used or 1, k], ids i32 [used, k] -> f32 [m, used, k].
 
     Up to 2**22 ids are right, few for each expert are fast. Rows may name the same expert, also those of one token. `b`
     is rounded to 8 bits as by mul_mat_id. A row of the result has the same bits whatever the others are, and on every
-    CPU. `instructions`: one of `few_rows_instructions(experts.dtype)`; None takes the last.
+    CPU. `instructions`: one of `small_batch_instructions(experts.dtype)`; None takes the last.
     """
     cdef Graph graph = graph_of(experts, b, ids)
     cdef lib.ggml_tensor *operands[3]
     cdef int64_t[4] ne
-    kernel = kernel_of("mul_mat_id_few", FEW_QUANTIZED, experts, instructions)
+    kernel = kernel_of("mul_mat_id_small_batch", FEW_QUANTIZED, experts, instructions)
     _check(experts, b, ids)
     plan = _plan(graph, ids, experts.ptr.ne[2])
     acts = _rounded(graph, b, ids, plan, kernel)

@@ -201,7 +201,7 @@ cdef class Storage(Owner):
                 raise ShapeError(f"{length} bytes from byte {first} are not all within the {room} mapped ones")
             start = <char *>lib.ggml_backend_buffer_get_base(buffer) + first
             with nogil:
-                status = fan.oe_stretches_populate(start, length, threads)
+                status = fan.oe_prefault_populate(start, length, threads)
         return status == 0
 
     def fill(self, contents):
@@ -344,7 +344,7 @@ cdef int _zero(lib.ggml_backend_buffer_t buffer, int threads) except -1:
     cdef void *start = lib.ggml_backend_buffer_get_base(buffer)
     with nogil:
         if on_host:
-            fan.oe_stretches_zero(start, lib.ggml_backend_buffer_get_size(buffer), threads)
+            fan.oe_prefault_zero(start, lib.ggml_backend_buffer_get_size(buffer), threads)
         else:
             lib.ggml_backend_buffer_clear(buffer, 0)
     return 0

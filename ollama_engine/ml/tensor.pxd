@@ -34,9 +34,9 @@ cdef class Graph(Owner):
     # -- weights and cache tensors that the graph reads, {address: Tensor}, and their owners, {address: Owner} --
     cdef dict stored
     cdef dict sources
-    # -- activations that ops_few has rounded for a product, {(address, kind of rounding): Tensor}; none of them written
+    # -- activations that ops_small_batch has rounded for a product, {(address, kind of rounding): Tensor}; none of them written
     cdef dict rounded
-    # -- what ops_listed shares between layers, and what its operations are told; until the graph is gone
+    # -- what ops_paged shares between layers, and what its operations are told; until the graph is gone
     cdef dict kept
 
     cdef bint owns(self, lib.ggml_tensor *ptr) noexcept

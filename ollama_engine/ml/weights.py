@@ -1,8 +1,8 @@
 """Weights: the tensors of a GGUF file, planned for each device, then mapped or read.
 
 On the CPU they stay in the mapped file. Matrices whose type has a packed layout get a second, packed copy there
-(`Tensor.packed`), which few-row products read faster, unless our own kernels for few rows take the original (ops_few);
-where memory is short they go without, and the log says so.
+(`Tensor.packed`), which few-row products read faster, unless our own kernels for few rows take the original
+(ops_small_batch); where memory is short they go without, and the log says so.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from ollama_engine.errors import ClosedError, ModelFormatError
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.gguf import GGUFFile, TensorInfo
 from ollama_engine.ml.hostmem import available_bytes
-from ollama_engine.ml.ops_experts import few_experts_chosen
-from ollama_engine.ml.ops_few import few_rows_chosen
+from ollama_engine.ml.ops_experts import small_batch_experts_chosen
+from ollama_engine.ml.ops_small_batch import small_batch_chosen
 from ollama_engine.ml.placement import assign_layers
 from ollama_engine.ml.storage import ALIGNMENT, Storage, can_pack
 from ollama_engine.ml.tensor import Tensor
@@ -245,7 +245,7 @@ def _plan_packing(backend: Backend, gguf: GGUFFile, devices: Mapping[str, int]) 
 
 def _stays(info: TensorInfo) -> bool:
     """Whether kernels of our own read it as it lies in the file."""
-    return few_experts_chosen(info.dtype) if len(info.shape) == 3 else few_rows_chosen(info.dtype)
+    return small_batch_experts_chosen(info.dtype) if len(info.shape) == 3 else small_batch_chosen(info.dtype)
 
 
 def _groups(infos: list[TensorInfo]) -> Iterator[list[TensorInfo]]:

@@ -1,4 +1,5 @@
-"""Attention of models whose blocks are equal, and the `Step` by which a block is told what changes from layer to layer.
+"""Attention of models whose blocks are equal, and the `LayerStep` by which a block is told what changes from layer to
+layer.
 
 A model's file replaces what makes queries, keys and values; see `fused` for those that are rows of one matrix.
 """
@@ -15,7 +16,7 @@ from ollama_engine.models.options import Options
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LayerStep:
     """What a block computes with besides its input: positions, rotation and cache of its layer."""
 
     positions: Tensor
@@ -45,7 +46,7 @@ class Attention(nn.Module):
         """x [n_embd, n] -> queries [head_dim, n_head, n], keys and values [head_dim, n_head_kv, n]."""
         raise NotImplementedError
 
-    def forward(self, x: Tensor, step: Step, o: Options) -> Tensor:
+    def forward(self, x: Tensor, step: LayerStep, o: Options) -> Tensor:
         """x [n_embd, n] -> [n_embd, n]."""
         q, k, v = self.project(x, o)
         q, k = step.rotate(q), step.rotate(k)

@@ -13,7 +13,7 @@ from ollama_engine import nn
 from ollama_engine.errors import ConfigError, Option
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.tensor import Tensor
-from ollama_engine.models.attention import SelfAttention, Step
+from ollama_engine.models.attention import LayerStep, SelfAttention
 from ollama_engine.models.base import ModelInputs
 from ollama_engine.models.bidirectional import BidirectionalOptions, BidirectionalTransformer, read_bidirectional
 from ollama_engine.models.fused import FusedAttention
@@ -36,7 +36,7 @@ class PostNormLayer(nn.Module):
     mlp: nn.Part[Any] = nn.Part(nn.ErfMLP)
     output_norm = nn.LayerNorm("layer_output_norm", "n_embd", bias=True)
 
-    def forward(self, x: Tensor, step: Step, o: BidirectionalOptions) -> Tensor:
+    def forward(self, x: Tensor, step: LayerStep, o: BidirectionalOptions) -> Tensor:
         """x [n_embd, n] -> [n_embd, n], or fewer rows in the last layer."""
         a = self.attention.forward(x, step, o)
         x = self.attention_norm(step.wanted(a) + step.wanted(x), o.norm_eps)

@@ -13,7 +13,7 @@ from ollama_engine import nn
 from ollama_engine.ml import ops
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.tensor import Tensor
-from ollama_engine.models.attention import SelfAttention, Step
+from ollama_engine.models.attention import LayerStep, SelfAttention
 from ollama_engine.models.decoder import Decoder
 from ollama_engine.models.options import LAYER_EPS, Options, read_common, read_windows
 
@@ -39,7 +39,7 @@ class Layer(nn.Module):
     attention = nn.Part(NormedAttention)
     mlp = nn.Part(nn.GatedMLP)
 
-    def forward(self, x: Tensor, step: Step, o: Options) -> Tensor:
+    def forward(self, x: Tensor, step: LayerStep, o: Options) -> Tensor:
         """x [n_embd, n] -> [n_embd, n], or fewer rows in the last layer."""
         h = self.attn_norm(x, o.norm_eps)
         a = self.attention.forward(h, step, o)

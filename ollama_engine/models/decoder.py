@@ -7,7 +7,7 @@ from typing import Any
 from ollama_engine import nn
 from ollama_engine.kvcache import LayerView
 from ollama_engine.ml.tensor import Tensor
-from ollama_engine.models.attention import SelfAttention, Step
+from ollama_engine.models.attention import LayerStep, SelfAttention
 from ollama_engine.models.base import ModelInputs
 from ollama_engine.models.options import Options
 from ollama_engine.models.transformer import Transformer
@@ -21,7 +21,7 @@ class PreNormLayer(nn.Module):
     ffn_norm: nn.Norm = nn.RMSNorm("ffn_norm", "n_embd")
     mlp: nn.Part[Any] = nn.Part(nn.GatedMLP)
 
-    def forward(self, x: Tensor, step: Step, o: Options) -> Tensor:
+    def forward(self, x: Tensor, step: LayerStep, o: Options) -> Tensor:
         """x [n_embd, n] -> [n_embd, n], or fewer rows in the last layer."""
         a = self.attention.forward(self.attn_norm(x, o.norm_eps), step, o)
         x = step.wanted(a) + step.wanted(x)

@@ -16,7 +16,7 @@ from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml import ops
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.tensor import Tensor
-from ollama_engine.models.attention import SelfAttention, Step
+from ollama_engine.models.attention import LayerStep, SelfAttention
 from ollama_engine.models.decoder import Decoder
 from ollama_engine.models.options import Options, read_common, read_windows
 
@@ -34,7 +34,7 @@ class Layer(nn.Module):
     mlp = nn.Part(nn.GeluMLP)
     post_ffw_norm = nn.RMSNorm("post_ffw_norm", "n_embd")
 
-    def forward(self, x: Tensor, step: Step, o: Options) -> Tensor:
+    def forward(self, x: Tensor, step: LayerStep, o: Options) -> Tensor:
         """x [n_embd, n] -> [n_embd, n], or fewer rows in the last layer."""
         a = step.wanted(self.attention.forward(self.attn_norm(x, o.norm_eps), step, o))
         x = self.post_attention_norm(a, o.norm_eps) + step.wanted(x)

@@ -12,7 +12,7 @@ from ollama_engine import nn
 from ollama_engine.errors import UnsupportedModelError
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.tensor import Tensor
-from ollama_engine.models.attention import Step
+from ollama_engine.models.attention import LayerStep
 from ollama_engine.models.bidirectional import BidirectionalOptions, BidirectionalTransformer, read_bidirectional
 from ollama_engine.models.fused import FusedAttention, FusedMLP
 from ollama_engine.models.options import read_local_ropes, read_windows
@@ -57,7 +57,7 @@ class Layer(nn.Module):
         if scope.prefix != "blk.0.":
             scope.require(["attn_norm.weight"], ("n_embd",))
 
-    def forward(self, x: Tensor, step: Step, o: ModernBertOptions) -> Tensor:
+    def forward(self, x: Tensor, step: LayerStep, o: ModernBertOptions) -> Tensor:
         """x [n_embd, n] -> [n_embd, n], or fewer rows in the last layer."""
         a = self.attention.forward(self.attn_norm(x, o.norm_eps) if self.attn_norm else x, step, o)
         x = step.wanted(a) + step.wanted(x)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from ollama_engine import nn
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.tensor import Tensor
-from ollama_engine.models.attention import SelfAttention, Step, heads
+from ollama_engine.models.attention import LayerStep, SelfAttention, heads
 from ollama_engine.models.decoder import Decoder
 from ollama_engine.models.options import Options, read_common, read_local_ropes, read_windows
 
@@ -37,7 +37,7 @@ class Layer(nn.Module):
     mlp = nn.Part(nn.GatedMLP)
     post_ffw_norm = nn.RMSNorm("post_ffw_norm", "n_embd")
 
-    def forward(self, x: Tensor, step: Step, o: Options) -> Tensor:
+    def forward(self, x: Tensor, step: LayerStep, o: Options) -> Tensor:
         """x [n_embd, n] -> [n_embd, n], or fewer rows in the last layer."""
         a = step.wanted(self.attention.forward(x, step, o))
         x = self.post_attention_norm(a, o.norm_eps) + step.wanted(x)

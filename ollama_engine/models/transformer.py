@@ -13,7 +13,7 @@ from ollama_engine.errors import ModelFormatError
 from ollama_engine.kvcache import LayerShape, LayerView
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.tensor import Tensor
-from ollama_engine.models.attention import Step
+from ollama_engine.models.attention import LayerStep
 from ollama_engine.models.base import ModelInputs
 from ollama_engine.models.options import Options, read_common
 
@@ -73,5 +73,5 @@ class Transformer(nn.Module):
         for i, layer in enumerate(self.layers):
             cache.set_layer(i)
             outputs = inputs.outputs if i == o.n_layer - 1 else None
-            x = layer.forward(x, Step(inputs.positions, o.ropes[i], factors, cache, outputs), o)
+            x = layer.forward(x, LayerStep(inputs.positions, o.ropes[i], factors, cache, outputs), o)
         return x

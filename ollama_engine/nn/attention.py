@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ollama_engine.kvcache.base import CellLists, LayerView
+from ollama_engine.kvcache.base import KVIndices, LayerView
 from ollama_engine.ml import ops
 from ollama_engine.ml.tensor import Tensor
 
@@ -23,8 +23,8 @@ def attention(
     if parts > 1:
         query = ops.reshape(ops.cont(query), query.dim(0), heads, n // parts, parts)
     rows = ops.permute(query, 0, 2, 1, 3)
-    if isinstance(seen, CellLists):
-        out = ops.listed_attention(rows, keys, values, seen.parts, seen.cells, scale, softcap=softcap, sinks=sinks)
+    if isinstance(seen, KVIndices):
+        out = ops.paged_attention(rows, keys, values, seen.parts, seen.cells, scale, softcap=softcap, sinks=sinks)
         return ops.reshape(out, out.dim(0) * heads, n)
     if cache.flash_attention:
         out = ops.flash_attention(rows, keys, values, seen, scale, softcap=softcap, sinks=sinks)

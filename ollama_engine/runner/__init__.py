@@ -6,8 +6,8 @@ request    one generation as a state machine over plain values
 stream     the caller's end of a request
 emit       token ids -> text that never has to be taken back
 loop       the thread that owns the executor and serves requests
-desk       where requests are handed in (prompts: what may be one)
-session    a text that stays in the cache: answer, errand and hold are its parts, session_file and fingerprint its files
+submission       where requests are handed in (prompts: what may be one)
+session    a text that stays in the cache: answer, task and hold are its parts, session_file and fingerprint its files
 
 Bookkeeping without a tensor, a thread or a clock:
 

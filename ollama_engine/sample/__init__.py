@@ -7,9 +7,9 @@
     sampler_instructions  _sample.pyx  what the kernels were compiled for; all give the same tokens
     TokenLogprobs    logprobs.py    what `Sampler.logprobs` returns
 
-The work is done in csrc: sample.c (penalties, order of operations), history.c (what penalties look back on), select.c
-(top-k), dist.c (top-p, min-p, draw), row_kernels.c (softmax and other loops over whole rows, for each instruction set),
-philox.h (random numbers).
+The work is done in csrc: sample.c (penalties, order of operations), penalties.c (what penalties look back on), select.c
+(top-k), dist.c (top-p, min-p, draw), logit_kernels.c (softmax and other loops over whole rows, for each instruction
+set), philox.h (random numbers).
 
 The names below are imported when they are first used: parameters are wanted where no sampler, and no numpy, is.
 """

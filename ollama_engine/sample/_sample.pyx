@@ -25,21 +25,21 @@ def sampler_instructions():
 
 cdef dict _find_kernels():
     cdef dict found = {}
-    for number in range(lib.OE_ROW_SETS):
-        if lib.oe_row_kernels_find(<lib.oe_row_set><int>number) != NULL:
-            found[lib.oe_row_set_name(<lib.oe_row_set><int>number).decode()] = number
+    for number in range(lib.OE_LOGIT_KERNEL_SETS):
+        if lib.oe_logit_kernels_find(<lib.oe_logit_kernel_set><int>number) != NULL:
+            found[lib.oe_logit_kernels_name(<lib.oe_logit_kernel_set><int>number).decode()] = number
     return found
 
 
 cdef dict _kernels = _find_kernels()
 
 
-cdef const lib.oe_row_kernels *_kernels_of(object instructions) except NULL:
+cdef const lib.oe_logit_kernels *_kernels_of(object instructions) except NULL:
     if instructions is None:
-        return lib.oe_row_kernels_find(<lib.oe_row_set><int>max(_kernels.values()))
+        return lib.oe_logit_kernels_find(<lib.oe_logit_kernel_set><int>max(_kernels.values()))
     if instructions not in _kernels:
         raise ConfigError(f"no {instructions!r} kernels of the sampler here; there are {tuple(_kernels)}")
-    return lib.oe_row_kernels_find(<lib.oe_row_set><int>_kernels[instructions])
+    return lib.oe_logit_kernels_find(<lib.oe_logit_kernel_set><int>_kernels[instructions])
 
 
 @final  # sample_rows goes past Python: an override would be ignored there

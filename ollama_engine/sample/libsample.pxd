@@ -3,15 +3,15 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 
 
 cdef extern from "sample/logit_kernels.h" nogil:
-    ctypedef enum oe_row_set:
+    ctypedef enum oe_logit_kernel_set:
         OE_ROWS_SCALAR
-        OE_ROW_SETS
+        OE_LOGIT_KERNEL_SETS
 
-    ctypedef struct oe_row_kernels:
+    ctypedef struct oe_logit_kernels:
         pass
 
-    const oe_row_kernels *oe_row_kernels_find(oe_row_set set) noexcept
-    const char *oe_row_set_name(oe_row_set set) noexcept
+    const oe_logit_kernels *oe_logit_kernels_find(oe_logit_kernel_set set) noexcept
+    const char *oe_logit_kernels_name(oe_logit_kernel_set set) noexcept
 
 
 cdef extern from "sample/sample.h" nogil:
@@ -37,7 +37,7 @@ cdef extern from "sample/sample.h" nogil:
     ctypedef struct oe_sampler:
         pass
 
-    oe_sampler *oe_sampler_create(const oe_sample_params *params, int32_t n_vocab, const oe_row_kernels *kernels,
+    oe_sampler *oe_sampler_create(const oe_sample_params *params, int32_t n_vocab, const oe_logit_kernels *kernels,
                                   const int32_t *bias_id, const float *bias, int32_t n_bias) noexcept
     oe_sampler *oe_sampler_copy(const oe_sampler *source) noexcept
     void oe_sampler_destroy(oe_sampler *sampler) noexcept

@@ -11,7 +11,7 @@ from ollama_engine.cli.answer import Answerer
 from ollama_engine.cli.errors import Flags
 from ollama_engine.cli.interactive import HINT, Conversation, set_here
 from ollama_engine.errors import ContextOverflowError, Option
-from ollama_engine.runner.request.options import Terms
+from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.sample import SamplingParams
 from tests.cli.program import LETTERS, Terminal
 
@@ -21,11 +21,11 @@ class FakeAnswerer(Answerer):
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, SamplingParams]] = []
-        self.terms: list[Terms] = []
+        self.request_options: list[RequestOptions] = []
 
-    def answer(self, prompt: str, params: SamplingParams, terms: Terms) -> None:
+    def answer(self, prompt: str, params: SamplingParams, request_options: RequestOptions) -> None:
         self.asked.append((prompt, params))
-        self.terms.append(terms)
+        self.request_options.append(request_options)
         if prompt == "stop me":
             raise KeyboardInterrupt
         if prompt == "too long":
@@ -55,7 +55,7 @@ def talk(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
         monkeypatch.setattr("builtins.input", read)
         run.answerer = answerer = FakeAnswerer()
         skip = ("logprobs", "priority", "cache")
-        Conversation(answerer, SamplingParams(seed=1), Terms(num_keep=2), set_here(Flags(), skip), skip).run()
+        Conversation(answerer, SamplingParams(seed=1), RequestOptions(num_keep=2), set_here(Flags(), skip), skip).run()
         assert next(waiting, None) is None, "the loop ended early"
         return answerer.asked, capsys.readouterr().err.replace(">>> ", "")
 
@@ -91,7 +91,7 @@ def test_set_changes_how_a_request_is_served_too(talk) -> None:
     _, said = talk(
         ["one", "/set on_overflow shift", "/set num-keep 3", "/set timeout 0", "two", "/set num_keep", "/set"]
     )
-    assert talk.answerer.terms == [Terms(num_keep=2), Terms("shift", 3)]
+    assert talk.answerer.request_options == [RequestOptions(num_keep=2), RequestOptions("shift", 3)]
     assert "error: timeout is a number of seconds above 0" in said
     assert "  on_overflow        'shift'\n  num_keep           0\n" in said
 

@@ -14,7 +14,7 @@ from ollama_engine import demo
 from ollama_engine.cli.options import add_options, build, model_path, options_of
 from ollama_engine.config import EngineConfig
 from ollama_engine.errors import ConfigError
-from ollama_engine.runner.request.options import Terms
+from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.sample import SamplingParams
 
 CASES: list[tuple[type, list[str], dict[str, Any]]] = [
@@ -45,8 +45,9 @@ CASES: list[tuple[type, list[str], dict[str, Any]]] = [
     (EngineConfig, ["--parallel", "2"], {"parallel": 2}),
     (EngineConfig, ["--max-queue", "0"], {"max_queue": 0}),
     (EngineConfig, ["--verify"], {"verify": True}),
-    (Terms, ["--on-overflow", "shift", "--num-keep", "4"], {"on_overflow": "shift", "num_keep": 4}),
-    (Terms, ["--timeout", "2.5", "--priority", "-3", "--no-cache"], {"timeout": 2.5, "priority": -3, "cache": False}),
+    (RequestOptions, ["--on-overflow", "shift", "--num-keep", "4"], {"on_overflow": "shift", "num_keep": 4}),
+    (RequestOptions, ["--timeout", "2.5", "--priority", "-3", "--no-cache"], {"timeout": 2.5, "priority": -3,
+    "cache": False}),
 ]  # fmt: skip
 
 
@@ -62,7 +63,7 @@ def test_options_become_the_dataclass(cls: type, argv: list[str], expected: dict
 
 
 def test_every_field_has_a_case() -> None:
-    for cls in (SamplingParams, EngineConfig, Terms):
+    for cls in (SamplingParams, EngineConfig, RequestOptions):
         tried = {name for case_cls, _, expected in CASES if case_cls is cls for name in expected}
         assert tried == {field.name for field in dataclasses.fields(cls)}
 

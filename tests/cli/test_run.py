@@ -10,7 +10,7 @@ import pytest
 
 from ollama_engine.cli.answer import Answerer, usage_text
 from ollama_engine.engine import Engine
-from ollama_engine.runner.request.options import Terms
+from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.runner.request.request import Usage
 from ollama_engine.sample import SamplingParams
 from tests.cli.program import LETTERS, LETTERS_BIAS, program
@@ -207,6 +207,6 @@ def test_an_interrupted_answer_ends_its_line(engine: Engine, monkeypatch: pytest
     monkeypatch.setattr(sys, "stdout", out)
     params = SamplingParams(logit_bias=LETTERS_BIAS)
     with pytest.raises(KeyboardInterrupt):
-        Answerer(engine).answer("hello", params, Terms())
+        Answerer(engine).answer("hello", params, RequestOptions())
     assert out.getvalue().endswith("\n")
     assert engine.generate("hello", SamplingParams(max_tokens=1)).tokens, "the engine serves the next request"

@@ -350,7 +350,7 @@ def test_many_threads(name: str, request: pytest.FixtureRequest) -> None:
 
 def test_calls_are_computed_together(bert: Engine) -> None:
     batches: list[int] = []
-    embedder = bert._desk.embeddings._queue._embedder
+    embedder = bert._submission.embeddings._queue._embedder
     compute, go = embedder.compute, threading.Event()
 
     def spy(texts: Any) -> Any:
@@ -362,9 +362,9 @@ def test_calls_are_computed_together(bert: Engine) -> None:
     try:
         with ThreadPoolExecutor(9) as pool:
             first = pool.submit(bert.embed, "a")
-            wait_for(lambda: bert._desk.embeddings.under_way == 1)
+            wait_for(lambda: bert._submission.embeddings.under_way == 1)
             others = [pool.submit(bert.embed, "b") for _ in range(8)]
-            wait_for(lambda: bert._desk.embeddings.under_way == 9)
+            wait_for(lambda: bert._submission.embeddings.under_way == 9)
             go.set()
             for job in (first, *others):
                 assert job.result().shape == (64,)
@@ -377,7 +377,7 @@ def test_calls_are_computed_together(bert: Engine) -> None:
 def test_a_short_call_does_not_wait_for_a_long_one(bert: Engine) -> None:
     with ThreadPoolExecutor(1) as pool:
         long = pool.submit(bert.embed, [[5, 6, 7]] * 20_000)
-        wait_for(lambda: bert._desk.embeddings.under_way == 1)
+        wait_for(lambda: bert._submission.embeddings.under_way == 1)
         for _ in range(5):
             assert bert.embed(TEXTS[:3]).shape == (3, 64)
             assert not long.done()
@@ -402,7 +402,7 @@ def test_too_many_calls(bert_path: Path) -> None:
     with Engine(bert_path, max_queue=1, **CPU) as engine, ThreadPoolExecutor(2) as pool:
         engine.embed("a")
         long = [pool.submit(engine.embed, [[5, 6, 7]] * 20_000) for _ in range(2)]
-        wait_for(lambda: engine._desk.embeddings.under_way == 2)
+        wait_for(lambda: engine._submission.embeddings.under_way == 2)
         with pytest.raises(EngineBusyError, match="max_queue is 1"):
             engine.embed("a")
         assert all(job.result().shape == (20_000, 64) for job in long)
@@ -411,7 +411,7 @@ def test_too_many_calls(bert_path: Path) -> None:
 
 def test_wrong_calls_among_right_ones(ranker: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """What one caller gives wrong is no matter of those whose texts are in the same batch."""
-    loaded = ranker._desk.loaded
+    loaded = ranker._submission.loaded
     tokenizer = loaded.tokenizer
 
     class Odd:
@@ -467,13 +467,13 @@ def test_a_cancelled_task_takes_its_texts_back(bert: Engine) -> None:
         assert (await bert.aembed("a")).shape == (64,)
 
     asyncio.run(work())
-    assert bert._desk.embeddings.under_way == 0
+    assert bert._submission.embeddings.under_way == 0
 
 
 @pytest.mark.parametrize("queued", [False, True])
 def test_an_interrupt_as_texts_are_handed_in(bert: Engine, monkeypatch: pytest.MonkeyPatch, queued: bool) -> None:
     """Before or after they came to the loop: they are taken back, and with them their place in the queue."""
-    alone, do = bert.embed("a"), bert._loop.do
+    alone, do = bert.embed("a"), bert._engine_thread.do
 
     def interrupted(job: Any) -> None:
         if queued:
@@ -481,18 +481,18 @@ def test_an_interrupt_as_texts_are_handed_in(bert: Engine, monkeypatch: pytest.M
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(bert._loop, "do", interrupted)
+        patch.setattr(bert._engine_thread, "do", interrupted)
         for _ in range(3):
             with pytest.raises(KeyboardInterrupt):
                 bert.embed([[5, 6, 7]] * 2_000)
-            assert bert._desk.embeddings.under_way == 0
+            assert bert._submission.embeddings.under_way == 0
     np.testing.assert_allclose(bert.embed("a"), alone, atol=SAME)
 
 
 def test_closing_frees_the_graphs(llama: Engine) -> None:
     with Engine(llama.info.path, num_ctx=256, **CPU) as engine:
         engine.embed(TEXTS)
-        loaded = engine._desk.loaded
+        loaded = engine._submission.loaded
         graph = loaded.embedding_executor()._graph
         assert graph is not None
     assert loaded.embedding_executor()._graph is None
@@ -504,7 +504,7 @@ def test_closing_ends_what_waits(bert_path: Path) -> None:
     engine = Engine(bert_path, **CPU)
     with ThreadPoolExecutor(4) as pool:
         jobs = [pool.submit(engine.embed, [[5, 6, 7]] * 20_000) for _ in range(4)]
-        wait_for(lambda: engine._desk.embeddings.under_way == 4)
+        wait_for(lambda: engine._submission.embeddings.under_way == 4)
         engine.close()
         assert all(isinstance(job.exception(), ClosedError) for job in jobs)
     with pytest.raises(ClosedError):

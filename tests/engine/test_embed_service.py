@@ -52,8 +52,8 @@ class Held:
     """What the embedder computes waits until `go`; each batch is remembered by the first tokens of its texts."""
 
     def __init__(self, engine: Engine) -> None:
-        self.desk = engine._desk.embeddings
-        self.embedder = self.desk._queue._embedder
+        self.submission = engine._submission.embeddings
+        self.embedder = self.submission._queue._embedder
         self.go = threading.Event()
         self.waits = threading.Event()
         self.batches: list[list[int]] = []
@@ -81,9 +81,9 @@ class Held:
 
     def submit(self, pool: ThreadPoolExecutor, call: Callable[[], Any]) -> Future[Any]:
         """In a thread, and it has come to the engine when this returns."""
-        before = self.desk._queue._arrivals + self.desk._loop._inbox.qsize()
+        before = self.submission._queue._arrivals + self.submission._engine_thread._inbox.qsize()
         made = pool.submit(call)
-        wait_for(lambda: self.desk._queue._arrivals + self.desk._loop._inbox.qsize() > before)
+        wait_for(lambda: self.submission._queue._arrivals + self.submission._engine_thread._inbox.qsize() > before)
         return made
 
 
@@ -154,7 +154,7 @@ def test_a_fault_anywhere_in_computing_leaves_an_engine_that_works(
     with Engine(path, num_ctx=64, **CPU) as engine:
         alone = engine.embed("a thing")
         answer = engine.generate([5, 6], params).tokens if model == "llama" else ()
-        executor = engine._desk.loaded.embedding_executor()
+        executor = engine._submission.loaded.embedding_executor()
 
         def fail(*_: object) -> None:
             raise ZeroDivisionError("a fault of ours")
@@ -202,13 +202,13 @@ def test_many_texts_do_not_hold_up_the_event_loop(folder: Path) -> None:
 
 def test_tokens_are_cut_in_another_thread_where_they_are_many(bert: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     where: set[threading.Thread] = set()
-    encode = bert._desk.loaded.tokenizer.encode
+    encode = bert._submission.loaded.tokenizer.encode
 
     def spy(text: str, **options: Any) -> list[int]:
         where.add(threading.current_thread())
         return encode(text, **options)
 
-    monkeypatch.setattr(bert._desk.loaded.tokenizer, "encode", spy)
+    monkeypatch.setattr(bert._submission.loaded.tokenizer, "encode", spy)
     for texts, here in (("a", True), (["a"] * 20, True), (["a"] * 5_000, False), ("a " * 9_000, False)):
         where.clear()
         asyncio.run(bert.aembeddings(texts if isinstance(texts, list) else [texts], on_overflow="truncate"))
@@ -218,7 +218,7 @@ def test_tokens_are_cut_in_another_thread_where_they_are_many(bert: Engine, monk
 
 def test_cancelling_stops_all_of_it(bert: Engine) -> None:
     cut = 0
-    tokenizer = bert._desk.loaded.tokenizer
+    tokenizer = bert._submission.loaded.tokenizer
     encode = tokenizer.encode
 
     def slow(text: str, **options: Any) -> list[int]:
@@ -233,7 +233,7 @@ def test_cancelling_stops_all_of_it(bert: Engine) -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert bert._desk.embeddings.under_way == 0
+        assert bert._submission.embeddings.under_way == 0
         await asyncio.sleep(0.05)
         before = cut
         await asyncio.sleep(0.05)
@@ -251,7 +251,7 @@ def test_what_is_wrong_with_one_of_many_texts(bert: Engine) -> None:
         asyncio.run(bert.aembed(texts))
     with pytest.raises(EngineError, match=r"texts\[3000\]: a prompt is a str"):
         bert.embed(texts)
-    assert bert._desk.embeddings.under_way == 0
+    assert bert._submission.embeddings.under_way == 0
     assert bert.embed("a").shape == (64,)
 
 
@@ -305,15 +305,15 @@ def test_results_are_the_callers_alone(bert: Engine, way: str, closed: bool) -> 
 @pytest.mark.parametrize("wrong", [[5] * 1000, None])
 def test_nothing_is_kept_of_calls_that_failed(bert: Engine, wrong: Any) -> None:
     made: list[weakref.ref[Any]] = []
-    desk = bert._desk.embeddings
-    register = desk.register
+    submission = bert._submission.embeddings
+    register = submission.register
 
     def spy(job: Any) -> None:
         made.append(weakref.ref(job._found))
         register(job)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(desk, "register", spy)
+        patch.setattr(submission, "register", spy)
         with pytest.raises(EngineError):
             bert.embed([wrong])
         with pytest.raises(EngineError):
@@ -370,7 +370,7 @@ def test_a_call_that_fails_as_its_texts_are_cut_is_one_error(bert: Engine, good:
     for n, call in enumerate((lambda: bert.embed(texts), lambda: asyncio.run(bert.aembed(texts))), 1):
         with pytest.raises(EngineError, match=rf"texts\[{good}\]: a text has 1000 tokens"):
             call()
-        assert not bert._desk.embeddings._queue._jobs
+        assert not bert._submission.embeddings._queue._jobs
         assert {how: count for how, count in bert.metrics.embed_calls.items() if count} == {"error": n}
 
 
@@ -388,7 +388,7 @@ def test_a_call_that_is_taken_back_leaves_the_queue(bert: Engine) -> None:
 
     asyncio.run(work())
     wait_for(lambda: bert.metrics.embed_calls["cancelled"] == 1)
-    assert not bert._desk.embeddings._queue._jobs
+    assert not bert._submission.embeddings._queue._jobs
 
 
 def test_the_timeline_and_the_log(bert: Engine, caplog: pytest.LogCaptureFixture) -> None:

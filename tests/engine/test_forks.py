@@ -136,7 +136,7 @@ def test_a_fork_has_the_parameters_and_options_of_its_source(engine: Engine) -> 
     request.result(PATIENCE)
     fork = engine.fork(request, num_keep=4)
     assert fork.generation is not None
-    assert (fork.generation.terms.on_overflow, fork.generation.terms.num_keep) == ("shift", 4)
+    assert (fork.generation.options.on_overflow, fork.generation.options.num_keep) == ("shift", 4)
     again = engine.fork(fork)
     assert again.result(PATIENCE).tokens == lone(engine, list(fork.prompt), drawn(5, temperature=0))
 

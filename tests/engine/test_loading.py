@@ -210,7 +210,7 @@ def test_masks_are_planned_and_reported(path: str) -> None:
     assert told.value.report.devices[-1].work >= masks
 
 
-def test_lists_are_planned_for_batches_of_few_rows(path: str) -> None:
+def test_lists_are_planned_for_batches_of_small_batch(path: str) -> None:
     lists = 2 * 512 * 4  # int32, for two sequences that share all cells
     with Engine(path, num_ctx=256, parallel=2, batch_size=64, threads=1) as engine:
         taken = engine.memory.devices[-1]

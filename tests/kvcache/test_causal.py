@@ -12,7 +12,7 @@ from ollama_engine.errors import ConfigError, ContextOverflowError, NoMemoryErro
 from ollama_engine.input import Batch
 from ollama_engine.kvcache import CacheConfig, CausalCache, LayerShape
 from ollama_engine.ml.backend import Backend
-from ollama_engine.ml.ops_listed import listed_attention_chosen
+from ollama_engine.ml.ops_paged import paged_attention_chosen
 from ollama_engine.ml.placement import BackendParams
 from tests.kvcache.attending import Attending, attending
 from tests.kvcache.drawing import draw, table
@@ -21,7 +21,7 @@ TOLERANCE = {"f32": 1e-5, "f16": 1e-2, "bf16": 2e-2, "q8_0": 5e-2, "q4_0": 0.5}
 """Of an average of normal numbers whose keys and values are rounded to the type."""
 
 LAYOUTS = [(dtype, True) for dtype in TOLERANCE] + [(dtype, False) for dtype in ("f32", "f16", "bf16")]
-MASKED: dict[str, Any] = {"listed_rows": 0}
+MASKED: dict[str, Any] = {"paged_rows": 0}
 """As graphs of more rows, and on other devices."""
 
 
@@ -175,7 +175,7 @@ def test_lists_last_until_they_double(way: str) -> None:
             a.cache.begin(Batch.of([0], position))
             keys.append(a.cache.shape_key)
         a.cache.begin_reserve(7)
-        if way == "lists" and listed_attention_chosen("f16"):
+        if way == "lists" and paged_attention_chosen("f16"):
             assert keys == [(1, 1024)] * 24 + [(1, 2048)] * 1024 + [(1, 4096)] * 52
             assert a.cache.shape_key == (7, 7 * 5024)
         else:

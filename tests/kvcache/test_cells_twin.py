@@ -1,4 +1,4 @@
-"""The cell table in C beside its numpy twin: every operation, results and tables, over random histories."""
+"""The cell table in C beside its numpy twin: every operation, results and tables, over random prefix_cache."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from ollama_engine.kvcache.cells import MAX_SEQUENCES, Cells, Moves
 from ollama_engine.kvcache.mask import MaskBuffer
-from ollama_engine.kvcache.span import Span
+from ollama_engine.kvcache.span import CellSpan
 from ollama_engine.kvcache.visibility import Visibility
 from tests.kvcache.cells_twin import CellsTwin
 from tests.kvcache.drawing import ends, ints
@@ -107,7 +107,7 @@ class CellsBesideTwin(RuleBasedStateMachine):
         begin, end = sorted(min(edge, len(self.twin)) for edge in edges)
         last, given = ints(p for p, _ in rows), ints(s for _, s in rows)
         first = Visibility(**limits).first(last)
-        mask = MaskBuffer().fill(self.cells, Span(begin, end), given, first, last)
+        mask = MaskBuffer().fill(self.cells, CellSpan(begin, end), given, first, last)
         expected = np.where(self.twin.visible(begin, end, given, first, last), 0, -np.inf)
         assert mask.tolist() == expected.tolist()
 

@@ -10,7 +10,7 @@ import pytest
 from ollama_engine.input import Batch
 from ollama_engine.kvcache.cells import Cells
 from ollama_engine.kvcache.mask import MaskBuffer
-from ollama_engine.kvcache.span import Span
+from ollama_engine.kvcache.span import CellSpan
 from ollama_engine.kvcache.visibility import Visibility, last_seen
 from tests.kvcache.cells_twin import CellsTwin
 from tests.kvcache.drawing import ints, place, table
@@ -53,7 +53,7 @@ CASES = [
 
 
 def shown(cells: Cells, sequences: Any, first: Any, last: Any, begin: int = 0, end: int | None = None) -> str:
-    span = Span(begin, len(cells) if end is None else end)
+    span = CellSpan(begin, len(cells) if end is None else end)
     mask = MaskBuffer().fill(cells, span, sequences, first, last)
     assert set(mask.ravel().tolist()) <= {0.0, -np.inf}
     return "/".join("".join("0" if cell == 0 else "x" for cell in row) for row in mask)
@@ -112,7 +112,7 @@ def test_a_long_table_of_two_sequences_beside_the_twin(limits: dict[str, int]) -
     first = Visibility(**limits).first(last)
     sequences = ints([0, 1, 1, 1, 0, 0, 1, 5])
     for begin, end in ((0, n), (64, 640), (1, 2), (63, 65), (299, 700), (130, 131), (200, 200)):
-        mask = MaskBuffer().fill(cells, Span(begin, end), sequences, first, last)
+        mask = MaskBuffer().fill(cells, CellSpan(begin, end), sequences, first, last)
         assert ((mask == 0) == twin.visible(begin, end, sequences, first, last)).all()
 
 
@@ -120,8 +120,8 @@ def test_a_buffer_is_taken_once() -> None:
     masks, cells = MaskBuffer(), table("a0 a1 . .")
     masks.reserve(2, 4)
     rows = ints([0, 0]), ints([0, 0]), ints([0, 1])
-    large = masks.fill(cells, Span(0, 4), *rows)
-    small = masks.fill(cells, Span(0, 2), *rows)
+    large = masks.fill(cells, CellSpan(0, 4), *rows)
+    small = masks.fill(cells, CellSpan(0, 2), *rows)
     assert np.shares_memory(large, small)
     assert small.flags.c_contiguous
 

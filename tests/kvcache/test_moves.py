@@ -217,7 +217,7 @@ class MovesAgainstDictionaries(RuleBasedStateMachine):
 
     @rule(sequence=which, n=st.integers(1, 12))
     def append(self, sequence: int, n: int) -> None:
-        begin = max(self.w.histories.get(sequence, {}), default=-1) + 1
+        begin = max(self.w.prefix_cache.get(sequence, {}), default=-1) + 1
         rows = run(sequence, begin, begin + n)
         try:
             self.w.append(rows)
@@ -226,7 +226,7 @@ class MovesAgainstDictionaries(RuleBasedStateMachine):
 
     @rule(source=which, into=which, end=st.integers(0, 30))
     def share(self, source: int, into: int, end: int) -> None:
-        if not self.w.histories.get(into):
+        if not self.w.prefix_cache.get(into):
             self.w.share(source, into, end)
 
     @rule(sequence=which, begin=st.integers(0, 30), end=st.none() | st.integers(0, 40))
@@ -258,7 +258,7 @@ class MovesAgainstDictionaries(RuleBasedStateMachine):
     @rule(sequence=which, position=st.integers(0, 40))
     def resume(self, sequence: int, position: int) -> None:
         first = self.w.cache.visibility.first_of(position)
-        there = all(p in self.w.histories.get(sequence, {}) for p in range(first, position))
+        there = all(p in self.w.prefix_cache.get(sequence, {}) for p in range(first, position))
         assert self.w.cache.can_resume(sequence, position) == there
 
     @invariant()

@@ -173,7 +173,7 @@ def test_a_short_sequence_in_a_large_cache_is_copied_alone(flash: bool) -> None:
     config = CacheConfig(dtype="f16", flash_attention=flash)
     read, copied = rows._read, list[int]()
 
-    def note_read(store: object, span: rows.Span) -> object:
+    def note_read(store: object, span: rows.CellSpan) -> object:
         copied.append(span.n)
         return read(store, span)  # type: ignore[arg-type]
 

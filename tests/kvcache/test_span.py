@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ollama_engine.kvcache.cells import Cells
-from ollama_engine.kvcache.span import Span, SpanPolicy, is_decoding
+from ollama_engine.kvcache.span import CellSpan, SpanPolicy, is_decoding
 from ollama_engine.kvcache.visibility import Visibility
 from tests.kvcache.drawing import ints
 
-NOTHING = Span(0, 0)
+NOTHING = CellSpan(0, 0)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_choice(
     needed: tuple[int, int], n_rows: int, decoding: bool, before: tuple[int, int], chosen: tuple[int, int]
 ) -> None:
     policy = SpanPolicy(10_000, 256)
-    assert policy.choose(Span(*needed), n_rows, decoding=decoding, before=Span(*before)) == chosen
+    assert policy.choose(CellSpan(*needed), n_rows, decoding=decoding, before=CellSpan(*before)) == chosen
 
 
 @settings(deadline=None)
@@ -56,7 +56,7 @@ def test_choice(
 def test_what_is_needed_is_read(edges: list[tuple[int, int]], n_rows: int, decoding: bool, padding: int) -> None:
     policy, before = SpanPolicy(4096, padding), NOTHING
     for pair in edges:
-        needed = Span(*sorted(pair))
+        needed = CellSpan(*sorted(pair))
         before = policy.choose(needed, n_rows, decoding=decoding, before=before)
         assert 0 <= before.begin <= needed.begin <= needed.end <= before.end <= 4096
         assert before.begin % padding == before.end % padding == 0
@@ -72,7 +72,7 @@ def decode(cells: Cells, sequences: list[int], visibility: Visibility | None) ->
     cells.place(found, positions, rows)
 
 
-def spans(n_streams: int, visibility: Visibility | None, turns: int = 1) -> Iterator[Span]:
+def spans(n_streams: int, visibility: Visibility | None, turns: int = 1) -> Iterator[CellSpan]:
     """A prompt of 100 tokens each, then steps in which all of a turn decode."""
     kept = 600 if visibility is not None else 2000
     n_cells = -(-n_streams * kept // 256) * 256
@@ -85,12 +85,12 @@ def spans(n_streams: int, visibility: Visibility | None, turns: int = 1) -> Iter
     for step in range(1500 * turns):
         sequences = list(range(step % turns, n_streams, turns))
         decode(cells, sequences, visibility)
-        needed = Span(*cells.span(ints(sequences)))
+        needed = CellSpan(*cells.span(ints(sequences)))
         span = policy.choose(needed, len(sequences), decoding=True, before=span)
         yield span
 
 
-def kept_share(steps: Callable[[], Iterator[tuple[Span, ...]]]) -> float:
+def kept_share(steps: Callable[[], Iterator[tuple[CellSpan, ...]]]) -> float:
     """Of the steps, how many found the run of the one before."""
     runs = list(steps())
     return sum(a == b for a, b in pairwise(runs)) / (len(runs) - 1)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ollama_engine import nn
 from ollama_engine.input import Batch
 from ollama_engine.kvcache import CacheConfig, CausalCache, CellUsage, LayerShape, Visibility
-from ollama_engine.kvcache.store import Places
+from ollama_engine.kvcache.store import CellIndices
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.placement import BackendParams
@@ -48,11 +48,11 @@ class Kept:
 
 
 class World:
-    """`histories[sequence][position]` is what must be found there."""
+    """`prefix_cache[sequence][position]` is what must be found there."""
 
     def __init__(self, cache: CausalCache, backend: Backend, rope: str) -> None:
         self.cache = cache
-        self.histories: dict[int, dict[int, Kept]] = {}
+        self.prefix_cache: dict[int, dict[int, Kept]] = {}
         self._backend = backend
         self._rope = ROPES[rope]
         self._factors = _stored(backend, FACTORS) if rope == "factors" else None
@@ -84,16 +84,16 @@ class World:
             self.cache._targets.set(self.cache._places)  # type: ignore[union-attr]
             ctx.compute()
         for (sequence, position), token in zip(rows, tokens, strict=True):
-            self.histories.setdefault(sequence, {})[position] = Kept(token, 0, {sequence})
-        for sequence, history in self.histories.items():
+            self.prefix_cache.setdefault(sequence, {})[position] = Kept(token, 0, {sequence})
+        for sequence, history in self.prefix_cache.items():
             first = min((p for s, p in rows if s == sequence), default=max(history, default=0) + 1)
             policy = self.cache.visibility
             self._forget(sequence, range(policy.first_of(max(0, first - policy.memory))).__contains__)
 
     def share(self, source: int, target: int, end: int) -> None:
         self.cache.share(source, target, end)
-        self.histories[target] = {p: kept for p, kept in self.histories.get(source, {}).items() if p < end}
-        for kept in self.histories[target].values():
+        self.prefix_cache[target] = {p: kept for p, kept in self.prefix_cache.get(source, {}).items() if p < end}
+        for kept in self.prefix_cache[target].values():
             kept.owners.add(target)
 
     def remove(self, sequence: int, begin: int, end: int | None) -> None:
@@ -101,7 +101,7 @@ class World:
         self._forget(sequence, lambda p: p >= begin and (end is None or p < end))
 
     def _forget(self, sequence: int, chosen: Any) -> None:
-        history = self.histories.get(sequence, {})
+        history = self.prefix_cache.get(sequence, {})
         for position in [p for p in history if chosen(p)]:
             history.pop(position).owners.discard(sequence)
 
@@ -109,7 +109,7 @@ class World:
         self.cache.shift(sequence, begin, discard)
         self._forget(sequence, lambda p: begin <= p < begin + discard)
         moved = {}
-        for position, kept in self.histories.get(sequence, {}).items():
+        for position, kept in self.prefix_cache.get(sequence, {}).items():
             if position < begin:
                 moved[position] = kept
                 continue
@@ -119,13 +119,13 @@ class World:
                 own = Kept(kept.token, kept.shifts, {sequence})
             own.shifts += 1
             moved[position - discard] = own
-        self.histories[sequence] = moved
+        self.prefix_cache[sequence] = moved
 
     def copies_for_shift(
         self, sequence: int, begin: int, discard: int, without: Collection[int] = ()
     ) -> tuple[int, int]:
         """(cells needed, cells free by then), had others been removed before."""
-        history = self.histories.get(sequence, {})
+        history = self.prefix_cache.get(sequence, {})
 
         def shared(kept: Kept) -> bool:
             return len(kept.owners - set(without)) > 1
@@ -139,7 +139,7 @@ class World:
 
     @property
     def distinct(self) -> list[Kept]:
-        return list({id(kept): kept for history in self.histories.values() for kept in history.values()}.values())
+        return list({id(kept): kept for history in self.prefix_cache.values() for kept in history.values()}.values())
 
     def check(self) -> None:
         self.cache.check()
@@ -148,7 +148,7 @@ class World:
             shared = sum(len(kept.owners) > 1 for kept in self.distinct)
             extent = self.cache.cells.extent()
             assert self.cache.usage == CellUsage(len(self.distinct), self.cache.room, shared, extent)
-        wanted = [(s, p, kept) for s, history in self.histories.items() for p, kept in history.items()]
+        wanted = [(s, p, kept) for s, history in self.prefix_cache.items() for p, kept in history.items()]
         cells = [self._cell(s, p) for s, p, _ in wanted]
         if wanted:
             self._compare(wanted, cells)
@@ -173,7 +173,7 @@ class World:
         """Keys and values of these cells in each layer."""
         store = self.cache._store
         with Context(self._backend) as ctx:
-            places = Places(ctx, store, len(cells), "i32", "cells")
+            places = CellIndices(ctx, store, len(cells), "i32", "cells")
             pairs = [(store.read_keys(i, places), store.read_values(i, places)) for i in range(len(LAYERS))]
             ctx.forward(*(tensor for pair in pairs for tensor in pair))
             ctx.alloc()

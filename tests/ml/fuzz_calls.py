@@ -212,13 +212,13 @@ def mul_mat(env: Env) -> Call:
                 {"precise": True} if env.rng.random() < 0.2 else {})  # fmt: skip
 
 
-def mul_mat_few(env: Env) -> Call:
+def mul_mat_small_batch(env: Env) -> Call:
     dtype = env.rng.choice((*FEW_QUANTIZED, "f16", "bf16"))
     block = unit_of(dtype)[1]
     n = block * env.rng.randint(1, 3) if block > 1 else 16 * env.rng.randint(1, 7)
     m, k = env.rng.randint(1, 40), env.rng.randint(1, 19)
     a = env.operand(dtype, (n, m), odd=0.1)
-    return Call("mul_mat_few", [a, env.operand("f32", (n, k), graph=a.where == "stored", odd=0.1)])
+    return Call("mul_mat_small_batch", [a, env.operand("f32", (n, k), graph=a.where == "stored", odd=0.1)])
 
 
 def mul_mat_id(env: Env) -> Call:
@@ -232,7 +232,7 @@ def mul_mat_id(env: Env) -> Call:
     return Call("mul_mat_id", [env.make(dtype, (n, env.rng.randint(1, 18), experts)), b, ids])
 
 
-def mul_mat_id_few(env: Env) -> Call:
+def mul_mat_id_small_batch(env: Env) -> Call:
     """Also of types that it refuses."""
     dtype = env.rng.choice(FEW_QUANTIZED) if env.rng.random() < 0.8 else _weight_type(env)
     block = unit_of(dtype)[1]
@@ -241,7 +241,7 @@ def mul_mat_id_few(env: Env) -> Call:
     used, rows = env.rng.randint(1, 8), env.rng.choice((1, 2, 5, 20))
     ids = env.make("i32", (used, rows), limit=experts)
     b = env.make("f32", (n, env.rng.choice((1, used)), rows), graph=True)
-    return Call("mul_mat_id_few", [env.make(dtype, (n, m, experts)), b, ids])
+    return Call("mul_mat_id_small_batch", [env.make(dtype, (n, m, experts)), b, ids])
 
 
 def weighted_sum(env: Env) -> Call:
@@ -307,7 +307,7 @@ def flash_attention(env: Env) -> Call:
     return Call("flash_attention", [q, k, v], kwargs)
 
 
-def listed_attention(env: Env) -> Call:
+def paged_attention(env: Env) -> Call:
     kind = env.rng.choice(("f32", "f16", "bf16", "q8_0"))
     d, dv = (32 * env.rng.randint(1, 2) if unit_of(kind)[1] > 1 else env.rng.randint(1, 40) for _ in range(2))
     kv_heads, rows, keys = env.rng.randint(1, 3), env.rng.randint(1, 5), env.rng.choice((1, 9, 70, 600))
@@ -318,7 +318,7 @@ def listed_attention(env: Env) -> Call:
         kwargs["softcap"] = env.rng.choice((5.0, 30.0))
     if env.rng.random() < 0.2:
         kwargs["sinks"] = env.make("f32", (heads,))
-    return Call("listed_attention", [
+    return Call("paged_attention", [
         env.operand("f32", (d, rows, heads), graph=True, odd=0.1), env.make(kind, (d, keys, kv_heads)),
         env.make(kind, (dv, keys, kv_heads)), env.make("i32", (2, rows), data=parts.reshape(-1)),
         env.make("i32", (room,), limit=keys),
@@ -327,8 +327,8 @@ def listed_attention(env: Env) -> Call:
 
 SOUND: tuple[Callable[[Env], Call], ...] = (
     arithmetic, arithmetic, arithmetic, glu, clamp, sort, view, reshape, permute, cont, cast, copy, concat, repeat,
-    get_rows, set_rows, mul_mat, mul_mat, mul_mat_few, mul_mat_id, mul_mat_id_few, weighted_sum, rope, softmax,
-    flash_attention, listed_attention,
+    get_rows, set_rows, mul_mat, mul_mat, mul_mat_small_batch, mul_mat_id, mul_mat_id_small_batch, weighted_sum, rope,
+    softmax, flash_attention, paged_attention,
     one_row_operand("unary", _activation), one_row_operand("unary", _activation),
     one_row_operand("scale", lambda e: e.rng.choice((0, 1, -0.5, 3)), lambda e: e.rng.choice((0.0, 0.7))),
     *(one_row_operand(name) for name in ("gelu_exact", "sqr", "sqrt", "log", "sin", "cos", "sum_rows", "mean")),

@@ -271,10 +271,10 @@ def flash_attention(q: Value, k: Value, v: Value, mask: Value | None = None, sca
     return Expected(out, tol=top(values) * (rounding + min(2.0, 4 * scores)) + 1e-5)
 
 
-def listed_attention(q: Value, k: Value, v: Value, parts: Value, cells: Value, scale: float = 1.0, *,
+def paged_attention(q: Value, k: Value, v: Value, parts: Value, cells: Value, scale: float = 1.0, *,
                      softcap: float = 0.0, sinks: Value | None = None, **_: object) -> Expected:  # fmt: skip
     queries, keys = f64(q), f64(k)
-    out = ref.listed_attention(queries, keys, f64(v), parts.array.reshape(-1, 2), cells.array.reshape(-1), float(scale),
+    out = ref.paged_attention(queries, keys, f64(v), parts.array.reshape(-1, 2), cells.array.reshape(-1), float(scale),
                                softcap=float(softcap), sinks=None if sinks is None else f64(sinks))  # fmt: skip
     largest = np.linalg.norm(queries, axis=-1).max() * np.linalg.norm(keys, axis=-1).max() * abs(float(scale))
     scores = 1e-6 * largest + q.tol * top(keys) * keys.shape[-1] + 1e-5
@@ -288,7 +288,7 @@ EXPECT: dict[str, Callable[..., Expected]] = {
     "rms_norm": rms_norm, "layer_norm": layer_norm, "l2_norm": l2_norm, "sum_rows": sum_rows, "mean": mean,
     "argsort": argsort, "top_k": top_k, "view": view, "reshape": reshape, "permute": permute, "transpose": transpose,
     "cont": cont, "cast": cast, "copy": copy, "concat": concat, "repeat": repeat, "get_rows": get_rows,
-    "set_rows": set_rows, "mul_mat": mul_mat, "mul_mat_few": mul_mat, "mul_mat_id": mul_mat_id,
-    "mul_mat_id_few": mul_mat_id, "weighted_sum": weighted_sum, "rope": rope,
-    "softmax": softmax, "flash_attention": flash_attention, "listed_attention": listed_attention,
+    "set_rows": set_rows, "mul_mat": mul_mat, "mul_mat_small_batch": mul_mat, "mul_mat_id": mul_mat_id,
+    "mul_mat_id_small_batch": mul_mat_id, "weighted_sum": weighted_sum, "rope": rope,
+    "softmax": softmax, "flash_attention": flash_attention, "paged_attention": paged_attention,
 }  # fmt: skip

@@ -8,10 +8,10 @@ from __future__ import annotations
 import faulthandler
 import sys
 
-from tests.ml import scenes_few_rows, scenes_owners, scenes_system, scenes_threads
+from tests.ml import scenes_owners, scenes_small_batch, scenes_system, scenes_threads
 from tests.ml.scenes import SCENES
 
-__all__ = ["SCENES", "scenes_few_rows", "scenes_owners", "scenes_system", "scenes_threads"]
+__all__ = ["SCENES", "scenes_owners", "scenes_small_batch", "scenes_system", "scenes_threads"]
 
 if __name__ == "__main__":
     faulthandler.enable()

@@ -145,7 +145,7 @@ class Fuzz:
     def may_refuse(call: calls.Call, message: str) -> bool:
         """Sound calls may be refused for strided operands, full contexts, and products of stored tensors alone; also
         experts of a type that has no kernel."""
-        if call.name == "mul_mat_id_few" and call.args[0].dtype not in calls.FEW_QUANTIZED:
+        if call.name == "mul_mat_id_small_batch" and call.args[0].dtype not in calls.FEW_QUANTIZED:
             return any(part in message for part in ("the weight must be", "max_nodes", "no operand belongs"))
         return any(part in message for part in ("contiguous", "max_nodes", "transposed", "no operand belongs"))
 
@@ -371,7 +371,7 @@ class Fuzz:
                 lambda: ops.get_rows(table, flat),
                 lambda: ops.set_rows(table, x, flat),
                 lambda: ops.mul_mat_id(experts, ops.reshape(x, 32, 2, 2), ids),
-                lambda: ops.mul_mat_id_few(experts, ops.reshape(x, 32, 2, 2), ids),
+                lambda: ops.mul_mat_id_small_batch(experts, ops.reshape(x, 32, 2, 2), ids),
             ))()  # fmt: skip
             ctx.forward(out, ops.sqr(x))
             ctx.alloc()

@@ -204,7 +204,7 @@ def flash_attention(
     return (weights @ np.repeat(v, group, axis=1)).swapaxes(1, 2)
 
 
-def listed_attention(
+def paged_attention(
     q: Array, k: Array, v: Array, parts: NDArray, cells: NDArray, scale: float = 1.0, *, softcap: float = 0.0,
     sinks: Array | None = None,
 ) -> Array:  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
-from ollama_engine.ml.ops_few import few_rows_chosen, few_rows_fastest
+from ollama_engine.ml.ops_small_batch import small_batch_chosen, small_batch_fastest
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.storage import Storage
 from ollama_engine.nn import layers
@@ -21,7 +21,7 @@ def backend() -> Iterator[Backend]:
 
 
 def operations(backend: Backend, dtype: str, *shape: int) -> int:
-    """Operations of a product with values of this shape: mul_mat is one, mul_mat_few two."""
+    """Operations of a product with values of this shape: mul_mat is one, mul_mat_small_batch two."""
     with Storage(backend, 1) as storage, Context(backend) as ctx:
         weight = storage.add("w", dtype, (256, 32))
         storage.allocate(0)
@@ -31,14 +31,14 @@ def operations(backend: Backend, dtype: str, *shape: int) -> int:
         return ctx.n_nodes
 
 
-TYPES = sorted(layers.FEW_ROWS["avx512"])
+TYPES = sorted(layers.SMALL_BATCH["avx512"])
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_few_rows_go_to_our_kernels(backend: Backend, dtype: str) -> None:
-    if not few_rows_chosen(dtype):
+def test_small_batch_go_to_our_kernels(backend: Backend, dtype: str) -> None:
+    if not small_batch_chosen(dtype):
         pytest.skip("this CPU lacks the vectors; ggml's kernels are used throughout")
-    served = layers.FEW_ROWS[few_rows_fastest(dtype)][dtype]
+    served = layers.SMALL_BATCH[small_batch_fastest(dtype)][dtype]
     for rows in (1, 2, served.start, served.stop - 1, served.stop):
         assert (operations(backend, dtype, rows) == 2) == (rows in served), rows
 

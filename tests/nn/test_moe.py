@@ -8,7 +8,7 @@ import pytest
 
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
-from ollama_engine.ml.ops_few import few_rows_instructions
+from ollama_engine.ml.ops_small_batch import small_batch_instructions
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.storage import Storage
 from ollama_engine.nn import moe
@@ -21,7 +21,9 @@ def backend() -> Iterator[Backend]:
 
 
 def operations(backend: Backend, dtype: str, tokens: int) -> int:
-    """Operations of a product of 2 experts, both of which each token uses: mul_mat_id is one, mul_mat_id_few three."""
+    """Operations of a product of 2 experts, both of which each token uses: mul_mat_id is one, mul_mat_id_small_batch
+    three.
+    """
     with Storage(backend, 1) as storage, Context(backend) as ctx:
         experts = storage.add("w", dtype, (256, 32, 2))
         storage.allocate(0)
@@ -32,11 +34,11 @@ def operations(backend: Backend, dtype: str, tokens: int) -> int:
         return ctx.n_nodes
 
 
-@pytest.mark.parametrize("dtype", moe.FEW_PER_EXPERT)
-def test_few_rows_go_to_our_kernels(backend: Backend, dtype: str) -> None:
-    if "avx512" not in few_rows_instructions(dtype):
+@pytest.mark.parametrize("dtype", moe.SMALL_BATCH_PER_EXPERT)
+def test_small_batch_go_to_our_kernels(backend: Backend, dtype: str) -> None:
+    if "avx512" not in small_batch_instructions(dtype):
         pytest.skip("this CPU has no AVX-512; ggml's kernels are used throughout")
-    most = moe.FEW_PER_EXPERT[dtype]
+    most = moe.SMALL_BATCH_PER_EXPERT[dtype]
     chosen = {tokens: operations(backend, dtype, tokens) == 3 for tokens in (1, 2, most, most + 1)}
     assert chosen == {tokens: tokens <= most for tokens in chosen}
 

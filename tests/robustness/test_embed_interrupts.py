@@ -38,9 +38,9 @@ def engine(path: Path) -> Iterator[Engine]:
     with Engine(path, threads=1, batch_size=16, max_queue=1) as made:
         expected = made.embed(TEXTS, pooling="mean")
         yield made
-        assert made._desk.embeddings.under_way == 0
+        assert made._submission.embeddings.under_way == 0
         np.testing.assert_allclose(made.embed(TEXTS, pooling="mean"), expected, atol=SAME)
-        assert not made._desk.embeddings._queue._jobs
+        assert not made._submission.embeddings._queue._jobs
 
 
 def calls(engine: Engine) -> dict[str, Callable[[], object]]:
@@ -67,7 +67,7 @@ def test_an_interrupt_anywhere_gives_the_place_back(engine: Engine, way: str) ->
     call()  # made once, and then there: what a first call makes
     for point in itertools.count():
         error = interrupted_at(call, point)
-        assert engine._desk.embeddings.under_way == 0
+        assert engine._submission.embeddings.under_way == 0
         if error is None:
             break
         del error
@@ -87,7 +87,7 @@ def test_an_interrupt_as_the_engine_closes_loses_nobody(path: Path) -> None:
         with ThreadPoolExecutor(2) as pool:
             engine = Engine(path, threads=1)
             others = [pool.submit(engine.embed, [[5, 6, 7]] * 3_000, pooling="mean") for _ in range(2)]
-            engine._loop.close(wait=False)
+            engine._engine_thread.close(wait=False)
             interrupted_at(unless_closed(calls(engine)["embed"]), point)
             for other in others:
                 other.exception(PATIENCE)
@@ -103,6 +103,6 @@ def test_a_storm_of_interrupts(engine: Engine) -> None:
         hits += interrupted_after(dice.choice(ways), delay) is not None
     assert hits > STORM / 10
     deadline = time.monotonic() + PATIENCE
-    while engine._desk.embeddings.under_way:
+    while engine._submission.embeddings.under_way:
         assert time.monotonic() < deadline
         time.sleep(0.001)

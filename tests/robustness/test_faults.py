@@ -18,7 +18,7 @@ from ollama_engine import Completion, Engine, SamplingParams
 from ollama_engine.errors import ClosedError, ComputeError, EngineBusyError, SamplingError
 from ollama_engine.runner.core import step_output as landing
 from ollama_engine.runner.load.executor import Executor
-from ollama_engine.runner.request.request import Event, Request, Ticket
+from ollama_engine.runner.request.request import Event, Request, RequestChannel
 from ollama_engine.runner.schedule.sequence import Generation
 from tests.tiny import write_tiny_llama
 
@@ -67,7 +67,7 @@ def check_nothing_left(engine: Engine) -> None:
 
     class Evict:
         def run(self, core: Any) -> None:
-            while core.space.evict():
+            while core.cache_manager.evict():
                 pass
             core.check()
             left.append(core.cache.usage.used)
@@ -76,7 +76,7 @@ def check_nothing_left(engine: Engine) -> None:
         def fail(self, error: BaseException) -> None:
             done.set()
 
-    engine._loop.do(Evict())
+    engine._engine_thread.do(Evict())
     assert done.wait(PATIENCE)
     assert left == [0]
 
@@ -213,14 +213,14 @@ class BrokenMailbox:
 
 def tamper(engine: Engine, change: Callable[[Generation], None]) -> None:
     """Change the next generation before the loop sees it."""
-    submit = engine._loop.submit
+    submit = engine._engine_thread.submit
 
     def changed(sequence: Any) -> None:
-        del engine._loop.submit  # type: ignore[method-assign]  # the instance's own, below
+        del engine._engine_thread.submit  # type: ignore[method-assign]  # the instance's own, below
         change(sequence)
         submit(sequence)
 
-    engine._loop.submit = changed  # type: ignore[method-assign]
+    engine._engine_thread.submit = changed  # type: ignore[method-assign]
 
 
 def test_an_exception_in_an_emitter(engine: Engine, alone: list[tuple[int, ...]]) -> None:
@@ -234,7 +234,7 @@ def test_an_exception_in_an_emitter(engine: Engine, alone: list[tuple[int, ...]]
 
 def test_an_exception_in_a_mailbox(engine: Engine, alone: list[tuple[int, ...]]) -> None:
     box = BrokenMailbox()
-    tamper(engine, lambda one: setattr(one, "ticket", Ticket(box)))
+    tamper(engine, lambda one: setattr(one, "channel", RequestChannel(box)))
     engine.submit([9, 9], LONG)
     check_all(ask_all(engine), alone)
     check_nothing_left(engine)
@@ -276,7 +276,7 @@ def test_when_every_token_of_one_request_is_banned(engine: Engine, alone: list[t
 
 
 def test_what_a_cancelled_prompt_left_of_nan_harms_one_request_at_most(tmp_path: Any) -> None:
-    """Histories of requests that were given up stay; one that holds NaN must not spoil all that come after."""
+    """PrefixCache of requests that were given up stay; one that holds NaN must not spoil all that come after."""
     table = np.random.default_rng(1).standard_normal((320, 64)).astype(np.float32)
     table[9] = np.nan
     tensors = {"token_embd.weight": table, "output.weight": np.nan_to_num(table)}
@@ -378,8 +378,8 @@ def test_a_fault_of_the_engine_itself_is_told_to_everybody(
     def fail() -> None:
         raise AssertionError("the books are wrong")
 
-    monkeypatch.setattr(engine._core.roster, "admit", fail)
-    monkeypatch.setattr(engine._core.space, "leave", fail)
+    monkeypatch.setattr(engine._core.queue, "admit", fail)
+    monkeypatch.setattr(engine._core.cache_manager, "leave", fail)
     for request in requests:
         with pytest.raises(ClosedError, match="books are wrong") as caught:
             request.result(PATIENCE)
@@ -408,12 +408,12 @@ def test_closing_under_load(path: str, alone: list[tuple[int, ...]]) -> None:
         time.sleep(0.1)
         engine.close()
         assert all(future.result(PATIENCE) for future in asked)
-    assert not engine._loop._thread.is_alive()
+    assert not engine._engine_thread._thread.is_alive()
 
 
 def test_dropping_under_load(path: str) -> None:
     engine = open_engine(path)
-    thread = engine._loop._thread
+    thread = engine._engine_thread._thread
     requests = [engine.submit(prompt, LONG) for prompt in PROMPTS]
     next(requests[0])
     del engine, requests

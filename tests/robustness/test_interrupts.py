@@ -65,13 +65,13 @@ def engine(path: str) -> Iterator[Engine]:
 
 def check_no_session_left(engine: Engine) -> None:
     engine.generate([1], greedy(0))  # after all that was asked for before
-    histories = engine._core.space.histories
-    assert not any(histories.pinned(sequence) for sequence in range(len(histories)))
+    prefix_cache = engine._core.cache_manager.prefix_cache
+    assert not any(prefix_cache.pinned(sequence) for sequence in range(len(prefix_cache)))
 
 
 def wait_until_idle(engine: Engine) -> None:
     deadline = time.monotonic() + PATIENCE
-    while engine.slots() or engine._loop.coming:
+    while engine.slots() or engine._engine_thread.coming:
         assert time.monotonic() < deadline, engine.slots()
         time.sleep(0)
 

@@ -141,7 +141,7 @@ def test_closing_ends_the_running_and_the_waiting_requests(path: str, call: str)
         for _ in first:
             pass
     assert list(first) == []
-    assert not engine._loop._thread.is_alive()
+    assert not engine._engine_thread._thread.is_alive()
 
 
 def test_closing_while_logits_are_computed(path: str) -> None:
@@ -195,7 +195,7 @@ def test_closing_from_several_threads(path: str) -> None:
     with ThreadPoolExecutor(4) as pool:
         for future in [pool.submit(engine.close) for _ in range(4)]:
             future.result(PATIENCE)
-    assert not engine._loop._thread.is_alive()
+    assert not engine._engine_thread._thread.is_alive()
 
 
 def test_an_error_inside_with_closes(path: str) -> None:
@@ -214,7 +214,7 @@ def test_an_error_inside_with_closes(path: str) -> None:
 def test_a_dropped_engine_frees_its_model(path: str) -> None:
     engine = open_engine(path)
     engine.generate([1], SHORT)
-    gone, thread = weakref.ref(engine), engine._loop._thread
+    gone, thread = weakref.ref(engine), engine._engine_thread._thread
     del engine
     assert gone() is None
     wait_for_end(thread)
@@ -230,7 +230,7 @@ def test_an_engine_is_dropped_after_an_error(path: str) -> None:
     stream = engine.stream([1], SamplingParams(logit_bias=dict.fromkeys(range(320), float("-inf"))))
     with pytest.raises(ValueError, match="every token is at -inf"):
         next(stream)
-    gone, thread = weakref.ref(engine), engine._loop._thread
+    gone, thread = weakref.ref(engine), engine._engine_thread._thread
     del engine, stream
     # The step that gave the error may not be over; it holds the error, and that the frames that it went through.
     deadline = time.monotonic() + PATIENCE
@@ -246,7 +246,7 @@ def test_engine_and_stream_in_a_cycle_are_collected_while_running(path: str) -> 
 
     holder: Any = Holder()
     holder.me, holder.stream = holder, open_engine(path).stream([1], LONG)
-    thread = holder.stream._request.engine._loop._thread
+    thread = holder.stream._request.engine._engine_thread._thread
     next(holder.stream)
     del holder
     gc.collect()

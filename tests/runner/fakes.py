@@ -88,11 +88,11 @@ class FakeExecutor:
         self.served: list[int] = []
         self.closed = False
         self._prepared: Batch | None = None
-        self._flying: Batch | None = None
+        self._in_flight: Batch | None = None
 
     @property
     def computing(self) -> bool:
-        return self._flying is not None
+        return self._in_flight is not None
 
     def prepare(self, batch: Batch) -> None:
         assert self._prepared is None
@@ -100,15 +100,15 @@ class FakeExecutor:
 
     def launch(self, tokens: Int32Array) -> None:
         assert self._prepared is not None
-        assert self._flying is None
-        self._flying, self._prepared = self._prepared, None
+        assert self._in_flight is None
+        self._in_flight, self._prepared = self._prepared, None
         self.counts.built += 1
-        self.served += self._flying.first_positions()
+        self.served += self._in_flight.first_positions()
         self.begun.set()
 
     @contextmanager
-    def landed(self) -> Iterator[FloatArray]:
-        batch, self._flying = self._flying, None
+    def results(self) -> Iterator[FloatArray]:
+        batch, self._in_flight = self._in_flight, None
         assert batch is not None
         assert self.go.wait(20)
         self.steps += 1
@@ -120,11 +120,11 @@ class FakeExecutor:
         self._prepared = None
 
     def moved(self) -> None:
-        assert self._flying is None
+        assert self._in_flight is None
 
     def close(self) -> None:
         self.closed = True
-        self._flying = self._prepared = None
+        self._in_flight = self._prepared = None
 
 
 class Events:

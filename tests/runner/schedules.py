@@ -15,14 +15,14 @@ from ollama_engine.errors import ContextOverflowError
 from ollama_engine.kvcache import CausalCache, CompositeCache
 from ollama_engine.kvcache.cells import Cells
 from ollama_engine.kvcache.masked import MaskedHistory
-from ollama_engine.runner.core.engine_core import Core
+from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.core.input_processor import new_generation, new_scoring
 from ollama_engine.runner.load import loading
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.observe.monitor import Monitor
-from ollama_engine.runner.prefix.prefix_cache import Histories
-from ollama_engine.runner.request.options import OnOverflow, Terms
-from ollama_engine.runner.request.request import Chunk, Event, Ticket
+from ollama_engine.runner.prefix.prefix_cache import PrefixCache
+from ollama_engine.runner.request.options import OnOverflow, RequestOptions
+from ollama_engine.runner.request.request import Chunk, Event, RequestChannel
 from ollama_engine.runner.schedule.sequence import Generation, Scoring, Sequence
 from ollama_engine.sample import SamplingParams
 
@@ -164,8 +164,8 @@ class Run:
         self._parts = replace(parts, config=replace(parts.config, num_ctx=schedule.num_ctx))
         self.now = 0
         monitor = Monitor(parts.tokenizer.token_text, lambda: float(self.now))
-        self.core = Core(parts.executor, parts.cache, schedule.parallel, monitor, verify=True)
-        self.core.space.histories = Histories(schedule.n_sequences)
+        self.core = EngineCore(parts.executor, parts.cache, schedule.parallel, monitor, verify=True)
+        self.core.cache_manager.prefix_cache = PrefixCache(schedule.n_sequences)
         parts.executor.batch_size = max(schedule.batch_size, schedule.parallel)
         parts.executor.max_outputs = min(loading.LOGIT_ROWS, parts.executor.batch_size)
         _shrink(parts, schedule)
@@ -202,10 +202,10 @@ class Run:
 
     def _submit(self, wish: Wish, prompt: list[int], follows: Generation | None) -> Sequence | None:
         events: list[Event] = []
-        ticket = Ticket(_List(events))
+        channel = RequestChannel(_List(events))
         try:
             sequence = (
-                self._scoring(prompt, ticket) if wish.scoring else self._generation(wish, prompt, ticket, follows)
+                self._scoring(prompt, channel) if wish.scoring else self._generation(wish, prompt, channel, follows)
             )
         except ContextOverflowError:
             num_ctx = self._schedule.num_ctx
@@ -223,19 +223,21 @@ class Run:
         self.core.add(sequence)
         return sequence
 
-    def _scoring(self, prompt: list[int], ticket: Ticket) -> Scoring:
-        return new_scoring(self._parts, prompt, ticket)
+    def _scoring(self, prompt: list[int], channel: RequestChannel) -> Scoring:
+        return new_scoring(self._parts, prompt, channel)
 
-    def _generation(self, wish: Wish, prompt: list[int], ticket: Ticket, follows: Generation | None) -> Generation:
+    def _generation(
+        self, wish: Wish, prompt: list[int], channel: RequestChannel, follows: Generation | None
+    ) -> Generation:
         most = 3 * self._schedule.num_ctx if wish.max_tokens is None and wish.overflow == "shift" else wish.max_tokens
-        terms = Terms(wish.overflow, wish.num_keep, wish.priority, wish.timeout, wish.cache)
+        options = RequestOptions(wish.overflow, wish.num_keep, wish.priority, wish.timeout, wish.cache)
         stop = ()
         if wish.stop_after is not None:
             tokens = self._answer(tuple(prompt[-self._schedule.num_ctx :]), wish.stop_after + 1)
             text = self._parts.tokenizer.decode(tokens[-2:])
             stop = (text,) if text else ()
         params = SamplingParams(temperature=0, max_tokens=most, stop=stop)
-        return new_generation(self._parts, prompt, params, terms, ticket, follows=follows if wish.cache else None)
+        return new_generation(self._parts, prompt, params, options, channel, follows=follows if wish.cache else None)
 
     def _arrange_end(self, asked: Asked, sequence: Generation) -> None:
         sequence.eog_ids = frozenset()
@@ -255,7 +257,7 @@ class Run:
                     self.submit(replace(alone, end_after=None, stop_after=None), prompt, asked.sequence)
                     self.forks += 1
             if wish.cancel_after is not None and self.now - asked.since >= wish.cancel_after:
-                asked.sequence.ticket.cancelled = True
+                asked.sequence.channel.cancelled = True
             if wish.follow_up and asked.sequence.ended and isinstance(asked.end, Chunk) and not wish.scoring:
                 asked.wish = replace(wish, follow_up=False)
                 prompt = [*asked.prompt, *asked.tokens, 7, 9][: self._schedule.num_ctx - 1]
@@ -291,12 +293,12 @@ class _List:
 class _Alone:
     """A task that finds nothing computing."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: EngineCore) -> None:
         self._core = core
 
-    def run(self, core: Core) -> None:
+    def run(self, core: EngineCore) -> None:
         assert core is self._core
-        assert core._flying is None
+        assert core._in_flight is None
         core.check()
 
     def fail(self, error: BaseException) -> None:

@@ -36,7 +36,9 @@ def holes(n: int, seed: int = 0) -> FloatRow:
 
 
 def hidden_spread(n: int) -> FloatRow:
-    """The blocks that csrc/sample/dist.c samples to see how far a row spreads are level; most of the weight is in others."""
+    """The blocks that csrc/sample/dist.c samples to see how far a row spreads are level; most of the weight is in
+    others.
+    """
     x = gaussian(n, 0.3) - 1
     blocks = n // 64
     for block in range(0, blocks, blocks // 16 + 1):

@@ -1,4 +1,6 @@
-"""The sampler once more, in plain numpy and whole sorts: what csrc/sample/sample.c has to agree with, token for token."""
+"""The sampler once more, in plain numpy and whole sorts: what csrc/sample/sample.c has to agree with, token for
+token.
+"""
 
 from __future__ import annotations
 

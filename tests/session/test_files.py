@@ -197,7 +197,7 @@ def test_an_empty_session_comes_back_empty(engine: Engine, tmp_path: Path) -> No
 
 def test_what_the_cache_has_lost_is_computed_anew(engine: Engine, tmp_path: Path) -> None:
     session = answered(engine)
-    engine._core.space.forget()  # as after a step that failed; nothing computes now
+    engine._core.cache_manager.forget()  # as after a step that failed; nothing computes now
     session.save(tmp_path / "saved")
     loaded = engine.load_session(tmp_path / "saved")
     assert loaded.tokens == session.tokens

@@ -60,8 +60,8 @@ def lone(engine: Engine, ids: tuple[int, ...] | list[int], n: int = 8) -> tuple[
 def pinned(engine: Engine) -> int:
     """Cache sequences that sessions hold, after all that was queued before is done."""
     engine.generate([1], greedy(0))
-    histories = engine._core.space.histories
-    return sum(histories.pinned(sequence) for sequence in range(len(histories)))
+    prefix_cache = engine._core.cache_manager.prefix_cache
+    return sum(prefix_cache.pinned(sequence) for sequence in range(len(prefix_cache)))
 
 
 # -- growing -----------------------------------------------------------------------------------------------------------

@@ -134,8 +134,8 @@ def test_sessions_hold_what_lists_hold(engines: tuple[Engine, Engine], tmp_path:
     for session, _ in walk.sessions:
         session.close()
     engines[0].generate([1], greedy(0))
-    histories = engines[0]._core.space.histories
-    assert not any(histories.pinned(sequence) for sequence in range(len(histories)))
+    prefix_cache = engines[0]._core.cache_manager.prefix_cache
+    assert not any(prefix_cache.pinned(sequence) for sequence in range(len(prefix_cache)))
     assert len(walk.refused) < STEPS / 2
     assert all("sessions" in told or "num_ctx" in told for told in walk.refused)
 
@@ -159,8 +159,8 @@ def test_threads_in_a_small_pool_end_or_say_why(engines: tuple[Engine, Engine], 
         assert sum(pool.map(wander, range(8), timeout=PATIENCE)) > 0
     engine.generate([1], greedy(0))
     engine._core.check()
-    histories = engine._core.space.histories
-    assert not any(histories.pinned(sequence) for sequence in range(len(histories)))
+    prefix_cache = engine._core.cache_manager.prefix_cache
+    assert not any(prefix_cache.pinned(sequence) for sequence in range(len(prefix_cache)))
 
 
 def wander_on(engine: Engine, session: Session, chance: random.Random, file: Path) -> None:

@@ -1,4 +1,4 @@
-"""Core: all requests of an engine, and one step of it after the other. Single-threaded; knows no caller's thread.
+"""EngineCore: all requests of an engine, and one step of it after the other. Single-threaded; knows no caller's thread.
 
 A step is pipelined: while the device computes it, the one before is delivered and the next one is prepared.
 
@@ -20,17 +20,17 @@ from typing import Protocol
 
 from ollama_engine.errors import ContextOverflowError
 from ollama_engine.kvcache import Cache
-from ollama_engine.runner.core.request_queue import Roster
-from ollama_engine.runner.core.step_output import Landed, land, outcome
+from ollama_engine.runner.core.request_queue import RequestQueue
+from ollama_engine.runner.core.step_output import StepOutput, outcome, step_outputs
 from ollama_engine.runner.load.executor import Executor
 from ollama_engine.runner.observe.metrics import MetricsSnapshot
 from ollama_engine.runner.observe.monitor import Monitor, Record, report
-from ollama_engine.runner.prefix.cache_manager import Space
+from ollama_engine.runner.prefix.cache_manager import CacheManager
 from ollama_engine.runner.schedule.batching import Step, assemble, follow
-from ollama_engine.runner.schedule.scheduler import Limits, Plan, Turns, plan
+from ollama_engine.runner.schedule.scheduler import Limits, Plan, SchedulerState, plan
 from ollama_engine.runner.schedule.sequence import Generation, Sequence
 
-__all__ = ["Core", "Task"]
+__all__ = ["EngineCore", "Task"]
 
 log = logging.getLogger(__name__)
 
@@ -48,14 +48,14 @@ CHECK_SECONDS = 1.0
 class Task(Protocol):
     """Something that needs the cache while nothing computes; raises nothing, but tells whoever waits for it."""
 
-    def run(self, core: Core) -> None:
+    def run(self, core: EngineCore) -> None:
         """Do it."""
 
     def fail(self, error: BaseException) -> None:
         """It will not be done."""
 
 
-class Core:
+class EngineCore:
     """Serves sequences, up to `parallel` at once. `verify` checks the bookkeeping after every step."""
 
     def __init__(
@@ -64,17 +64,17 @@ class Core:
         # -- collaborators --
         self.executor = executor
         self.cache = cache
-        self.space = Space(cache, executor)
+        self.cache_manager = CacheManager(cache, executor)
         self.monitor = monitor
         # -- configuration --
         self._verify = verify
         # -- work --
-        self.roster = Roster(self.space, parallel, monitor)
+        self.queue = RequestQueue(self.cache_manager, parallel, monitor)
         self._tasks: list[Task] = []
         # -- steps --
-        self._turns = Turns()
+        self._scheduler_state = SchedulerState()
         self._next: Step | None = None
-        self._flying: Step | None = None
+        self._in_flight: Step | None = None
         self._steps = 0
         # -- checks --
         self._changed = False
@@ -85,11 +85,11 @@ class Core:
     @property
     def busy(self) -> bool:
         """Whether there is anything to do."""
-        return bool(self.roster or self._tasks or self._flying or self._next)
+        return bool(self.queue or self._tasks or self._in_flight or self._next)
 
     def add(self, one: Sequence) -> None:
         """Queue a request."""
-        self.roster.add(one)
+        self.queue.add(one)
 
     def add_task(self, task: Task) -> None:
         """Run it as soon as nothing computes."""
@@ -98,13 +98,13 @@ class Core:
     def step(self) -> None:
         """Do one step. Raises what is a fault of the engine itself; nothing can be served after that."""
         with self.monitor.step() as record:
-            landed = self._land(record)
-            self._quiet()
-            self._take_off(record)
-            self._deliver(landed)
+            outputs = self._collect(record)
+            self._exclusive()
+            self._launch(record)
+            self._deliver(outputs)
             record.mark("emit")
-            self.roster.sweep()
-            self.roster.admit()
+            self.queue.sweep()
+            self.queue.admit()
             self._prepare()
             record.mark("plan")
         if self._verify or self._check_is_due():
@@ -121,59 +121,59 @@ class Core:
         try:
             self.executor.close()
         finally:
-            self._flying = self._next = None
-            self.roster.give_up(error)
+            self._in_flight = self._next = None
+            self.queue.give_up(error)
             for task in self._tasks:
                 task.fail(error)
             self._tasks.clear()
 
     def metrics(self, coming: int = 0) -> MetricsSnapshot:
         """What was done, and how things stand; `coming` more are on their way here. Any thread may ask."""
-        return self.monitor.snapshot(self.cache.usage, len(self.roster.waiting) + coming, len(self.roster.running))
+        return self.monitor.snapshot(self.cache.usage, len(self.queue.waiting) + coming, len(self.queue.running))
 
     def check(self) -> None:
         """Raise AssertionError unless all bookkeeping is consistent."""
         self.cache.check()
-        self.roster.check()
+        self.queue.check()
         if self._next is not None:
             self._next.check()
 
     # -- the parts of a step -------------------------------------------------------------------------------------------
 
-    def _land(self, record: Record) -> list[Landed]:
-        step, self._flying = self._flying, None
+    def _collect(self, record: Record) -> list[StepOutput]:
+        step, self._in_flight = self._in_flight, None
         if step is None:
             return []
         try:
-            with self.executor.landed() as logits:
-                landed = land(step, logits, record.mark("wait"))
+            with self.executor.results() as logits:
+                outputs = step_outputs(step, logits, record.mark("wait"))
         except Exception as error:
             self._fail(step, error)
             return []
-        bad = [one.sequence for one in landed if not one.sound]
+        bad = [one.sequence for one in outputs if not one.sound]
         if bad:
             self.scrap()
             # What else came of it may wait in a history that was left early.
-            self.space.forget()
-            self.space.clean(bad)
-        record.generated = sum(one.token is not None for one in landed)
+            self.cache_manager.forget()
+            self.cache_manager.clean(bad)
+        record.generated = sum(one.token is not None for one in outputs)
         record.mark("sample")
-        return landed
+        return outputs
 
-    def _quiet(self) -> None:
+    def _exclusive(self) -> None:
         for _ in range(len(self._tasks)):
             self._changed = True
             self._tasks[0].run(self)
             del self._tasks[0]  # not before, so that a fault is told to whoever waits for it
-        for one in [one for one in self.roster.running.values() if one.full and not one.awaited]:
+        for one in [one for one in self.queue.running.values() if one.full and not one.awaited]:
             try:
                 assert isinstance(one, Generation)
-                self.space.shift(one)
+                self.cache_manager.shift(one)
                 self.monitor.shifted()
             except Exception as error:
-                self.roster.end(one, error)
+                self.queue.end(one, error)
 
-    def _take_off(self, record: Record) -> None:
+    def _launch(self, record: Record) -> None:
         step, self._next = self._next, None
         if step is None:
             return
@@ -187,42 +187,42 @@ class Core:
         except Exception as error:
             self._fail(step, error)
             return
-        self._flying, self._changed = step, True
-        self.space.note(step, tokens)
+        self._in_flight, self._changed = step, True
+        self.cache_manager.note(step, tokens)
         record.launched(step, reused=self.executor.counts.reused > reused)
 
-    def _deliver(self, landed: list[Landed]) -> None:
+    def _deliver(self, outputs: list[StepOutput]) -> None:
         now = self.monitor.clock()
-        for one in landed:
+        for one in outputs:
             sequence = one.sequence
             if sequence.ended:
                 continue  # by an error since it landed
             event, ended = outcome(one, now)
             if ended is not None:
                 # Before the caller knows, so that it finds what it expects.
-                self.roster.leave(sequence, ended, keep=not isinstance(event, BaseException) and one.sound)
-            sequence.ticket.send(event)
+                self.queue.leave(sequence, ended, keep=not isinstance(event, BaseException) and one.sound)
+            sequence.channel.send(event)
 
     def _prepare(self) -> None:
-        computing = self._flying is not None
+        computing = self._in_flight is not None
         if self._follow():
             return
         while (planned := self._plan()) is not None:
-            if planned.short and self.roster.make_room(planned, computing=computing):
+            if planned.short and self.queue.make_room(planned, computing=computing):
                 continue
-            if not planned.pieces:
+            if not planned.scheduled:
                 return
-            if self._place(assemble(self._steps, planned.pieces, self.roster.running)):
-                self._turns = planned.turns
+            if self._place(assemble(self._steps, planned.scheduled, self.queue.running)):
+                self._scheduler_state = planned.state
                 return
             # Layers of several kinds fill up at different speeds, which `room` cannot express.
-            if not self.roster.make_room(planned._replace(pieces=()), computing=computing):
+            if not self.queue.make_room(planned._replace(scheduled=()), computing=computing):
                 return
 
     def _follow(self) -> bool:
         """Prepare the next token of each that the step under way serves; False where there is more to think about."""
-        step = self._flying
-        if step is None or len(step.parts) != len(self.roster.running) or len(step.parts) > self.space.room:
+        step = self._in_flight
+        if step is None or len(step.entries) != len(self.queue.running) or len(step.entries) > self.cache_manager.room:
             return False
         following = follow(self._steps, step)
         return following is not None and self._place(following)
@@ -235,24 +235,24 @@ class Core:
             return False
         self._next = step
         self._steps += 1
-        for part in step.parts:
-            one = part.sequence
-            one.submitted += part.n
-            one.awaited += part.outputs > 0
+        for entry in step.entries:
+            one = entry.sequence
+            one.submitted += entry.n
+            one.awaited += entry.outputs > 0
         return True
 
     def _plan(self) -> Plan | None:
-        candidates = self.roster.candidates()
+        candidates = self.queue.candidates()
         if not candidates:
             return None
         limits = Limits(
             batch_size=self.executor.batch_size,
             max_outputs=self.executor.max_outputs,
-            free_cells=self.space.room,
+            free_cells=self.cache_manager.room,
             prompt_tokens=PROMPT_TOKENS,
             headroom=HEADROOM * sum(one.decoding for one in candidates),
         )
-        return plan(candidates, limits, self._turns)
+        return plan(candidates, limits, self._scheduler_state)
 
     # -- giving up -----------------------------------------------------------------------------------------------------
 
@@ -260,12 +260,12 @@ class Core:
         """A step could not be computed: its requests end, the others are computed anew."""
         report(log, logging.ERROR, "a step failed: %s", error, exc_info=log.isEnabledFor(logging.DEBUG))
         self.scrap()
-        for part in step.parts:
-            if part.alive:
-                self.roster.end(part.sequence, error)
-        for one in list(self.roster.running.values()):
-            self.roster.preempt(one)
-        self.space.forget()
+        for entry in step.entries:
+            if entry.alive:
+                self.queue.end(entry.sequence, error)
+        for one in list(self.queue.running.values()):
+            self.queue.preempt(one)
+        self.cache_manager.forget()
 
     def scrap(self) -> None:
         """Give up the prepared step; its sequences are where they were."""
@@ -273,7 +273,7 @@ class Core:
         if step is None:
             return
         self.executor.scrap()
-        for part in step.parts:
-            if part.alive:
-                part.sequence.submitted -= part.n
-                part.sequence.awaited -= part.outputs > 0
+        for entry in step.entries:
+            if entry.alive:
+                entry.sequence.submitted -= entry.n
+                entry.sequence.awaited -= entry.outputs > 0

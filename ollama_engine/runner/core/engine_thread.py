@@ -13,11 +13,11 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from ollama_engine.errors import ClosedError, ComputeError, EngineBusyError, Option
-from ollama_engine.runner.core.engine_core import Core, Task
+from ollama_engine.runner.core.engine_core import EngineCore, Task
 from ollama_engine.runner.observe.monitor import Monitor, report
 from ollama_engine.runner.schedule.sequence import Sequence
 
-__all__ = ["Loop"]
+__all__ = ["EngineThread"]
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ Parcel = list[Work]
 """What was handed in, until somebody takes it out (`list.pop` gives it to one only), who alone says how it ended."""
 
 
-class Loop:
+class EngineThread:
     """Steps the core on a thread of its own while there is work, until closed; `on_exit` runs there, as the last thing.
 
     It closes by itself when `owner` is gone. Objects go in any thread and at any place, so what follows from it waits
@@ -43,7 +43,7 @@ class Loop:
     """
 
     def __init__(
-        self, core: Core, max_queue: int, name: str, on_exit: Callable[[], None], owner: object = None
+        self, core: EngineCore, max_queue: int, name: str, on_exit: Callable[[], None], owner: object = None
     ) -> None:
         # -- collaborators --
         self._core = core
@@ -55,7 +55,7 @@ class Loop:
         """Parcels, tasks that are weak references, and what wakes a loop that is to close."""
         # A finaliser that runs in the middle of `submit` may submit too.
         self._counting = threading.RLock()
-        self._submissions = 0
+        self._calls = 0
         self._handed_in: deque[tuple[Sequence, ...]] = deque()
         """Calls that the core has not taken in yet. Of one that was interrupted nothing comes; it is cancelled."""
         self._taken_in = 0
@@ -93,26 +93,26 @@ class Loop:
                 raise EngineBusyError(
                     Option("max_queue"), f" is {self._max_queue}, and as many requests wait; try again later"
                 )
-            number = max(self._submissions, self._taken_in) + 1
+            number = max(self._calls, self._taken_in) + 1
             for one in sequences:
-                one.submission = number
+                one.call = number
             self._handed_in.append(sequences)
             self._put(sequences)
             # Last: for a submission that is counted and never comes, a place in the queue would stay taken.
-            self._submissions = number
+            self._calls = number
 
     @property
     def coming(self) -> int:
         """Submissions that the core has not taken in yet."""
-        return max(0, self._submissions - self._taken_in)
+        return max(0, self._calls - self._taken_in)
 
     def _is_full(self) -> bool:
         """Whether as many calls wait as may. Those that were cancelled on their way to the core take no place."""
-        roster = self._core.roster
-        if not roster.is_full(self._max_queue - self.coming):
+        queue = self._core.queue
+        if not queue.is_full(self._max_queue - self.coming):
             return False
-        wanted = sum(any(not one.ticket.unwanted for one in call) for call in list(self._handed_in))
-        return roster.is_full(self._max_queue - wanted)
+        wanted = sum(any(not one.channel.unwanted for one in call) for call in list(self._handed_in))
+        return queue.is_full(self._max_queue - wanted)
 
     @property
     def monitor(self) -> Monitor:
@@ -216,8 +216,8 @@ class Loop:
                 elif isinstance(work, tuple):
                     for one in work:
                         self._core.add(one)
-                    self._taken_in = max(self._taken_in, work[0].submission)
-                    while self._handed_in and self._handed_in[0][0].submission <= self._taken_in:
+                    self._taken_in = max(self._taken_in, work[0].call)
+                    while self._handed_in and self._handed_in[0][0].call <= self._taken_in:
                         self._handed_in.popleft()
                 else:
                     self._core.add_task(work)
@@ -248,6 +248,6 @@ class Loop:
         error = self._reason("the Engine was closed before this request was served")
         if isinstance(work, tuple):
             for one in work:
-                one.ticket.send(error)
+                one.channel.send(error)
         else:
             work.fail(error)

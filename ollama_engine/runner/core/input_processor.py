@@ -9,10 +9,10 @@ import numpy as np
 
 from ollama_engine.errors import ConfigError, ContextOverflowError, Option, TokenizerError
 from ollama_engine.runner.load.loading import Loaded
-from ollama_engine.runner.prefix.pinned_prefix import Hold
-from ollama_engine.runner.request.options import Terms
+from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix
+from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.runner.request.prompts import check_params
-from ollama_engine.runner.request.request import Ticket
+from ollama_engine.runner.request.request import RequestChannel
 from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.overflow import plan_truncation
 from ollama_engine.runner.schedule.sequence import Generation, Scoring
@@ -31,11 +31,11 @@ def new_generation(
     loaded: Loaded,
     prompt: Sequence[int],
     params: SamplingParams,
-    terms: Terms,
-    ticket: Ticket,
+    options: RequestOptions,
+    channel: RequestChannel,
     *,
     follows: Generation | None = None,
-    hold: Hold | None = None,
+    pinned: PinnedPrefix | None = None,
 ) -> Generation:
     """A request for an answer; one that `follows` another begins when that one's prompt is there to share.
 
@@ -47,23 +47,23 @@ def new_generation(
     _check(prompt, loaded.model.n_vocab)
     inputs = Inputs.text(prompt)
     keep = dropped = 0
-    if terms.on_overflow == "error":
-        _check_room(len(prompt), loaded.num_ctx, params, in_session=hold is not None)
-    elif len(inputs) > loaded.num_ctx - _first_token(params, terms):
-        limit = loaded.num_ctx - _answer_room(loaded.num_ctx, params, terms)
-        plan = plan_truncation(len(inputs), limit, terms.num_keep)
+    if options.on_overflow == "error":
+        _check_room(len(prompt), loaded.num_ctx, params, in_session=pinned is not None)
+    elif len(inputs) > loaded.num_ctx - _first_token(params, options):
+        limit = loaded.num_ctx - _answer_room(loaded.num_ctx, params, options)
+        plan = plan_truncation(len(inputs), limit, options.num_keep)
         keep, dropped = plan.keep, len(plan.dropped)
         inputs = inputs.without(plan.dropped.start, plan.dropped.stop)
     else:
-        keep = plan_truncation(len(inputs), loaded.num_ctx, terms.num_keep).keep
+        keep = plan_truncation(len(inputs), loaded.num_ctx, options.num_keep).keep
     # A model may have more rows of output than tokens, for padding; those are not drawn.
     sampler = Sampler(params, min(loaded.model.n_vocab, loaded.tokenizer.n_vocab))
     sampler.accept_many(inputs.tokens.tolist())
     return Generation(
-        ticket=ticket,
+        channel=channel,
         inputs=inputs,
         num_ctx=loaded.num_ctx,
-        terms=terms,
+        options=options,
         submitted_at=time.perf_counter(),
         params=params,
         sampler=sampler,
@@ -73,36 +73,36 @@ def new_generation(
         dropped=dropped,
         keep=keep,
         # Who shares nothing need not wait for anybody.
-        follows=follows if terms.cache else None,
-        hold=hold,
+        follows=follows if options.cache else None,
+        pinned=pinned,
     )
 
 
-def _answer_room(num_ctx: int, params: SamplingParams, terms: Terms) -> int:
+def _answer_room(num_ctx: int, params: SamplingParams, options: RequestOptions) -> int:
     """Tokens that a prompt which is cut leaves to its answer; one that is shifted makes its own room.
 
     All that are asked for, up to half of the context, or a quarter of it where no number is asked for; fewer where
     `num_keep` needs the place, but one.
     """
-    if terms.on_overflow == "shift":
+    if options.on_overflow == "shift":
         return 0
     room = num_ctx // 4 if params.max_tokens is None else min(params.max_tokens, num_ctx // 2)
-    return max(_first_token(params, terms), min(room, num_ctx - terms.num_keep - 1))
+    return max(_first_token(params, options), min(room, num_ctx - options.num_keep - 1))
 
 
-def _first_token(params: SamplingParams, terms: Terms) -> int:
+def _first_token(params: SamplingParams, options: RequestOptions) -> int:
     """Places behind the prompt that an answer needs, at least; one that is shifted makes its own."""
-    return 0 if params.max_tokens == 0 or terms.on_overflow == "shift" else 1
+    return 0 if params.max_tokens == 0 or options.on_overflow == "shift" else 1
 
 
-def new_scoring(loaded: Loaded, prompt: Sequence[int], ticket: Ticket) -> Scoring:
+def new_scoring(loaded: Loaded, prompt: Sequence[int], channel: RequestChannel) -> Scoring:
     """A request for the logits of every token of a prompt. Raises as `new_generation` does."""
     refuse_encoder(loaded)
     _check(prompt, loaded.model.n_vocab)
     _check_length(len(prompt), loaded.num_ctx)
     rows = np.empty((len(prompt), loaded.model.n_vocab), dtype=np.float32)
     return Scoring(
-        ticket=ticket,
+        channel=channel,
         inputs=Inputs.text(prompt),
         num_ctx=loaded.num_ctx,
         submitted_at=time.perf_counter(),

@@ -1,4 +1,6 @@
-"""Roster: the requests of an engine, those that run and those that wait, and how they come, leave and give way."""
+"""RequestQueue: the requests of an engine, those that run and those that wait, and how they come, leave and give
+way.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,11 @@ from collections.abc import Iterator
 from ollama_engine.errors import ClosedError, ContextOverflowError, DeadlineError, Option
 from ollama_engine.runner.observe.metrics import Outcome
 from ollama_engine.runner.observe.monitor import Monitor, SlotInfo, outcome_of, slot_info
-from ollama_engine.runner.prefix.cache_manager import Space
+from ollama_engine.runner.prefix.cache_manager import CacheManager
 from ollama_engine.runner.schedule.scheduler import Candidate, Plan, choose_victim
 from ollama_engine.runner.schedule.sequence import Sequence
 
-__all__ = ["Roster"]
+__all__ = ["RequestQueue"]
 
 FAIR_EVERY = 9
 """Of as many requests that begin, one is the oldest, whatever its priority."""
@@ -21,11 +23,11 @@ SWEEP_SECONDS = 0.02
 """How often those that wait are looked through for cancelled and late ones."""
 
 
-class Roster:
+class RequestQueue:
     """Up to `parallel` requests run; they have a cache sequence each. The others wait, in the order of their turn."""
 
-    def __init__(self, space: Space, parallel: int, monitor: Monitor) -> None:
-        self._space = space
+    def __init__(self, space: CacheManager, parallel: int, monitor: Monitor) -> None:
+        self._cache_manager = space
         self._parallel = parallel
         self._monitor = monitor
         self.waiting: list[Sequence] = []
@@ -57,10 +59,10 @@ class Roster:
         return [found for one in self.running.values() if (found := one.candidate()) is not None]
 
     def check(self) -> None:
-        """Raise AssertionError unless it agrees with the histories."""
-        self._space.check()
-        histories = self._space.histories
-        live = [slot for slot in range(len(histories)) if histories.state(slot) == "live"]
+        """Raise AssertionError unless it agrees with the prefix_cache."""
+        self._cache_manager.check()
+        prefix_cache = self._cache_manager.prefix_cache
+        live = [slot for slot in range(len(prefix_cache)) if prefix_cache.state(slot) == "live"]
         held = [one.slot for one in self.running.values()]
         assert sorted(slot for slot in held if slot is not None) == live, "running sequences and live histories"
         assert len(self.running) <= self._parallel, "sequences that run"
@@ -84,7 +86,7 @@ class Roster:
             if one is None:
                 return
             now = self._monitor.clock()
-            if not self._space.begin(one, now):
+            if not self._cache_manager.begin(one, now):
                 if not self.running:
                     # None will ever come back by itself.
                     self.end(one, ContextOverflowError("sessions hold all sequences of the cache; close some"))
@@ -108,14 +110,14 @@ class Roster:
         """Whether it was preempted, nobody has ended since, and there are still too few cells for it."""
         if not self.running or one.preempted_at != self._n_ended:
             return False
-        return self._space.room < one.known
+        return self._cache_manager.room < one.known
 
     def is_full(self, places: int) -> bool:
         """Whether as many calls wait, beyond those that will run at once. Who was cancelled counts nowhere."""
         if len(self.waiting) < places + self.vacant:
             return False
-        running = sum(not one.ticket.unwanted for one in list(self.running.values()))
-        waiting = {one.submission for one in list(self.waiting) if not one.ticket.unwanted}
+        running = sum(not one.channel.unwanted for one in list(self.running.values()))
+        waiting = {one.call for one in list(self.waiting) if not one.channel.unwanted}
         return len(waiting) >= places + self._parallel - running
 
     # -- leaving -------------------------------------------------------------------------------------------------------
@@ -130,8 +132,8 @@ class Roster:
         else:
             chosen = list(self.running.values())
         for one in chosen:
-            timeout = one.terms.timeout
-            if one.ticket.unwanted:
+            timeout = one.options.timeout
+            if one.channel.unwanted:
                 self.end(one, ClosedError("the request was cancelled, or its stream was closed, before it ended"))
             elif timeout is not None and now - one.submitted_at > timeout:
                 self.end(one, DeadlineError(f"the request has not ended within its timeout of {timeout} s"))
@@ -141,7 +143,7 @@ class Roster:
         if one.ended:
             return
         self.leave(one, outcome_of(error), keep=isinstance(error, (ClosedError, DeadlineError)))
-        one.ticket.send(error)
+        one.channel.send(error)
 
     def leave(self, one: Sequence, outcome: Outcome, *, keep: bool) -> None:
         """It has ended; `keep` leaves its history to those that begin alike."""
@@ -150,7 +152,7 @@ class Roster:
         self._n_ended += 1
         one.follows = None  # or a chain of forks would never be freed
         now = self._monitor.clock()
-        self._space.leave(one, now, keep=keep)
+        self._cache_manager.leave(one, now, keep=keep)
         self._monitor.left(one, outcome, now)
         # Last, so that a fault is told to it too.
         if self.running.pop(one.key, None) is None:
@@ -163,7 +165,7 @@ class Roster:
             one.ended = True
             one.epoch += 1
             self._monitor.left(one, outcome_of(error), now)
-            one.ticket.send(error)
+            one.channel.send(error)
         self.running.clear()
         self.waiting.clear()
 
@@ -171,17 +173,17 @@ class Roster:
 
     def make_room(self, planned: Plan, *, computing: bool) -> bool:
         """Cells are short: evict a history, else preempt somebody where nobody else can go on. False: wait."""
-        if self._space.evict():
+        if self._cache_manager.evict():
             self._monitor.evicted()
             return True
-        if (planned.pieces and not planned.starved) or (not planned.pieces and computing):
+        if (planned.scheduled and not planned.starved) or (not planned.scheduled and computing):
             return False
         candidates = self.candidates()
         victim = choose_victim(candidates, {one.key: self.running[one.key].submitted for one in candidates})
         if victim is not None:
             self.preempt(self.running[victim])
             return True
-        if planned.pieces:
+        if planned.scheduled:
             return False
         # Of those that run, at most the most senior one has cells: with them another one may go on.
         last = max((self.running[one.key] for one in candidates), key=lambda one: one.submitted)
@@ -192,7 +194,7 @@ class Roster:
 
     def preempt(self, one: Sequence) -> None:
         """Take a running sequence's cells; it waits again, and is computed anew."""
-        self._space.leave(one, self._monitor.clock(), keep=False)
+        self._cache_manager.leave(one, self._monitor.clock(), keep=False)
         del self.running[one.key]
         one.withdraw()
         one.preemptions += 1
@@ -206,4 +208,4 @@ def _arrival(one: Sequence) -> int:
 
 
 def _turn(one: Sequence) -> tuple[int, int]:
-    return (-one.terms.priority, one.key)
+    return (-one.options.priority, one.key)

@@ -13,10 +13,10 @@ from ollama_engine.runner.schedule.batching import Step
 from ollama_engine.runner.schedule.sequence import Generation, Scoring, Sequence
 from ollama_engine.sample import Sampler, TokenLogprobs, sample_rows
 
-__all__ = ["Landed", "land", "outcome"]
+__all__ = ["StepOutput", "outcome", "step_outputs"]
 
 
-class Landed(NamedTuple):
+class StepOutput(NamedTuple):
     """What one sequence got."""
 
     sequence: Sequence
@@ -30,44 +30,44 @@ class Landed(NamedTuple):
     """Whether the logits were numbers; if not, what led to them lies in the cache. Known of those that end here."""
 
 
-def land(step: Step, logits: FloatArray, now: float) -> list[Landed]:
+def step_outputs(step: Step, logits: FloatArray, now: float) -> list[StepOutput]:
     """Sample for all rows that somebody still wants, and let their sequences take the tokens."""
-    landed: list[Landed] = []
+    outputs: list[StepOutput] = []
     drawn: list[Generation] = []
     rows: list[int] = []
     row = at = 0
-    for part in step.parts:
-        sequence = part.sequence
-        if not part.outputs or not part.alive:
+    for entry in step.entries:
+        sequence = entry.sequence
+        if not entry.outputs or not entry.alive:
             pass
         elif isinstance(sequence, Generation):
             # A prompt may leave no place for an answer, or none be wanted.
-            if not part.decoding and sequence.complete:
-                landed.append(_ended(sequence, "length", logits[row]))
+            if not entry.decoding and sequence.complete:
+                outputs.append(_ended(sequence, "length", logits[row]))
             else:
                 drawn.append(sequence)
                 rows.append(row)
         elif isinstance(sequence, Scoring):
-            begin = int(step.batch.positions[at + part.n - part.outputs])
-            landed.extend(_score(sequence, begin, logits[row : row + part.outputs]))
-        row += part.outputs
-        at += part.n
-    return landed + _draw(drawn, rows, logits, now)
+            begin = int(step.batch.positions[at + entry.n - entry.outputs])
+            outputs.extend(_score(sequence, begin, logits[row : row + entry.outputs]))
+        row += entry.outputs
+        at += entry.n
+    return outputs + _draw(drawn, rows, logits, now)
 
 
-def _score(sequence: Scoring, begin: int, logits: FloatArray) -> list[Landed]:
+def _score(sequence: Scoring, begin: int, logits: FloatArray) -> list[StepOutput]:
     end = begin + len(logits)
     sequence.rows[begin:end] = logits
     sequence.sound &= _sound(logits)
     if end < len(sequence.rows):
         return []
     sequence.epoch += 1
-    return [Landed(sequence, reason="stop", sound=sequence.sound)]
+    return [StepOutput(sequence, reason="stop", sound=sequence.sound)]
 
 
-def _ended(sequence: Sequence, reason: FinishReason, logits: FloatArray) -> Landed:
+def _ended(sequence: Sequence, reason: FinishReason, logits: FloatArray) -> StepOutput:
     sequence.epoch += 1
-    return Landed(sequence, reason=reason, sound=_sound(logits))
+    return StepOutput(sequence, reason=reason, sound=_sound(logits))
 
 
 def _sound(logits: FloatArray) -> bool:
@@ -75,7 +75,7 @@ def _sound(logits: FloatArray) -> bool:
     return bool((logits < np.inf).all())
 
 
-def _draw(drawn: list[Generation], rows: list[int], logits: FloatArray, now: float) -> list[Landed]:
+def _draw(drawn: list[Generation], rows: list[int], logits: FloatArray, now: float) -> list[StepOutput]:
     if not drawn:
         return []
     wanted = logits if len(rows) == len(logits) else logits[rows]
@@ -98,7 +98,7 @@ def _sample_one(sampler: Sampler, row: FloatArray) -> int | Exception:
         return error
 
 
-def _take(one: Generation, token: int | Exception, logits: FloatArray, row: int, now: float) -> Landed:
+def _take(one: Generation, token: int | Exception, logits: FloatArray, row: int, now: float) -> StepOutput:
     one.awaited -= 1
     one.first_token_at = one.first_token_at or now
     logprobs: tuple[TokenLogprobs, ...] | None = None
@@ -107,44 +107,44 @@ def _take(one: Generation, token: int | Exception, logits: FloatArray, row: int,
             raise token
         if token in one.eog_ids:
             one.epoch += 1
-            return Landed(one, reason="stop")
+            return StepOutput(one, reason="stop")
         if (wanted := one.params.logprobs) is not None:
             logprobs = (one.sampler.logprobs(logits[row, : one.sampler.n_vocab], token, wanted),)
         one.sampler.accept(token)
     except Exception as error:
         one.epoch += 1
-        return Landed(one, error=error, sound=_sound(logits[row]))
+        return StepOutput(one, error=error, sound=_sound(logits[row]))
     one.sampled.append(token)
     one.n_generated += 1
     if not one.complete:
-        return Landed(one, token, logprobs)
+        return StepOutput(one, token, logprobs)
     one.epoch += 1
-    return Landed(one, token, logprobs, "length")
+    return StepOutput(one, token, logprobs, "length")
 
 
-def outcome(landed: Landed, now: float) -> tuple[Event, Outcome | None]:
+def outcome(outputs: StepOutput, now: float) -> tuple[Event, Outcome | None]:
     """What goes into the sequence's mailbox, and how it has ended with it; None when it goes on."""
-    one = landed.sequence
+    one = outputs.sequence
     try:
-        if landed.error is not None:
-            return landed.error, "error"
+        if outputs.error is not None:
+            return outputs.error, "error"
         if isinstance(one, Generation):
-            chunk = _chunk(one, landed, now)
+            chunk = _chunk(one, outputs, now)
             return chunk, chunk.finish_reason
-        return Chunk("", finish_reason=landed.reason), landed.reason
+        return Chunk("", finish_reason=outputs.reason), outputs.reason
     except Exception as error:
         # What ends this request must not end others.
         return error, "error"
 
 
-def _chunk(one: Generation, landed: Landed, now: float) -> Chunk:
-    if landed.token is None:
+def _chunk(one: Generation, outputs: StepOutput, now: float) -> Chunk:
+    if outputs.token is None:
         logprobs = None if one.params.logprobs is None else ()
-        return Chunk(one.emitter.flush(), (), logprobs, landed.reason, one.usage(now))
-    text, reason = one.emitter.push(landed.token), landed.reason
+        return Chunk(one.emitter.flush(), (), logprobs, outputs.reason, one.usage(now))
+    text, reason = one.emitter.push(outputs.token), outputs.reason
     if reason is not None and not one.emitter.stopped:
         text += one.emitter.flush()
     if one.emitter.stopped:
         reason = "stop"
     usage = None if reason is None else one.usage(now)
-    return Chunk(text, (landed.token,), landed.logprobs, reason, usage)
+    return Chunk(text, (outputs.token,), outputs.logprobs, reason, usage)

@@ -1,4 +1,4 @@
-"""Desk: where requests of an engine are handed in, alone or several at once; sessions hand in theirs here too."""
+"""Submission: where requests of an engine are handed in, alone or several at once; sessions hand in theirs here too."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ollama_engine.errors import ConfigError
-from ollama_engine.runner.core.engine_thread import Loop
+from ollama_engine.runner.core.engine_thread import EngineThread
 from ollama_engine.runner.core.input_processor import new_generation, new_scoring
 from ollama_engine.runner.load.executor import FloatArray
 from ollama_engine.runner.load.loading import Loaded
-from ollama_engine.runner.prefix.pinned_prefix import Hold
-from ollama_engine.runner.request.options import RequestOptions, Terms
+from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix
+from ollama_engine.runner.request.options import RequestKeywords, RequestOptions
 from ollama_engine.runner.request.prompts import (
     SEVERAL,
     Prompt,
@@ -26,36 +26,36 @@ from ollama_engine.runner.request.prompts import (
     prompt_ids,
     several,
 )
-from ollama_engine.runner.request.request import Request, Ticket
+from ollama_engine.runner.request.request import Request, RequestChannel
 from ollama_engine.runner.schedule.sequence import Generation
 from ollama_engine.sample import SamplingParams
 
 if TYPE_CHECKING:
-    from ollama_engine.runner.embed.submission import EmbedDesk
+    from ollama_engine.runner.embed.submission import EmbedSubmission
 
-__all__ = ["Desk"]
+__all__ = ["Submission"]
 
 
 class Handle(Protocol):
     """A caller's end of a request."""
 
-    ticket: Ticket
+    channel: RequestChannel
 
 
 AnyHandle = TypeVar("AnyHandle", bound=Handle)
 
 
-class Desk:
+class Submission:
     """A loaded model and the loop that serves it. Knows no Engine, so that each can go before the other."""
 
-    def __init__(self, loaded: Loaded, loop: Loop) -> None:
+    def __init__(self, loaded: Loaded, thread: EngineThread) -> None:
         self.loaded = loaded
-        self.loop = loop
+        self.thread = thread
         # Before anybody changes the working directory.
         self._files = tuple(map(os.path.abspath, loaded.gguf.files))
         # A finaliser that runs in the middle of it may ask for embeddings too.
         self._making = threading.RLock()
-        self._embeddings: EmbedDesk | None = None
+        self._embeddings: EmbedSubmission | None = None
 
     @cached_property
     def fingerprint(self) -> str:
@@ -65,13 +65,13 @@ class Desk:
         return fingerprint(self.loaded.gguf, self._files)
 
     @property
-    def embeddings(self) -> EmbedDesk:
+    def embeddings(self) -> EmbedSubmission:
         """Where texts to embed are handed in, made when it is first asked for."""
         with self._making:
             if self._embeddings is None:
-                from ollama_engine.runner.embed.submission import EmbedDesk  # noqa: PLC0415 (asyncio, for who embeds only)
+                from ollama_engine.runner.embed.submission import EmbedSubmission  # noqa: PLC0415 (asyncio, for who embeds only)
 
-                self._embeddings = EmbedDesk(self.loaded, self.loop, self.loop.monitor)
+                self._embeddings = EmbedSubmission(self.loaded, self.thread, self.thread.monitor)
             return self._embeddings
 
     def ids(self, prompt: Prompt, *, add_special: bool = True, several: str = SEVERAL) -> list[int]:
@@ -79,49 +79,49 @@ class Desk:
         return prompt_ids(self.loaded.tokenizer, prompt, add_special=add_special, several=several)
 
     def start(
-        self, ids: Sequence[int], params: SamplingParams, terms: Terms, ticket: Ticket, *,
+        self, ids: Sequence[int], params: SamplingParams, options: RequestOptions, channel: RequestChannel, *,
         follows: Generation | None = None,
     ) -> Generation:  # fmt: skip
-        """Hand in one request. Raises what is wrong with it, and as `Loop.submit` does."""
-        made = self.make(ids, params, terms, ticket, follows=follows)
-        self.loop.submit(made)
+        """Hand in one request. Raises what is wrong with it, and as `EngineThread.submit` does."""
+        made = self.make(ids, params, options, channel, follows=follows)
+        self.thread.submit(made)
         return made
 
     def make(
-        self, ids: Sequence[int], params: SamplingParams, terms: Terms, ticket: Ticket, *,
-        follows: Generation | None = None, hold: Hold | None = None,
+        self, ids: Sequence[int], params: SamplingParams, options: RequestOptions, channel: RequestChannel, *,
+        follows: Generation | None = None, pinned: PinnedPrefix | None = None,
     ) -> Generation:  # fmt: skip
         """A request, to be handed to the loop. Raises what is wrong with it."""
-        return new_generation(self.loaded, ids, params, terms, ticket, follows=follows, hold=hold)
+        return new_generation(self.loaded, ids, params, options, channel, follows=follows, pinned=pinned)
 
-    def hand_in(self, request: Request, prompt: Prompt, params: SamplingParams, options: RequestOptions) -> Request:
+    def hand_in(self, request: Request, prompt: Prompt, params: SamplingParams, keywords: RequestKeywords) -> Request:
         """Start a request and give it back. Raises as `start` does."""
         try:
             ids = self.ids(prompt)
             request.prompt = tuple(ids)
-            request.generation = self.start(ids, params, Terms.of(options), request.ticket)
+            request.generation = self.start(ids, params, RequestOptions.of(keywords), request.channel)
             return request
         except BaseException:  # an interrupt may come when it is handed in
-            request.ticket.cancelled = True
+            request.channel.cancelled = True
             raise
 
     def logits(self, request: Request, prompt: Prompt) -> FloatArray:
         """See `Engine.logits`; by a request that is watched."""
         try:
             ids = self.ids(prompt, several="logits takes one prompt at a time")
-            scoring = new_scoring(self.loaded, ids, request.ticket)
-            self.loop.submit(scoring)
+            scoring = new_scoring(self.loaded, ids, request.channel)
+            self.thread.submit(scoring)
             next(request)
             return scoring.rows
         finally:
-            request.ticket.cancelled = True
+            request.channel.cancelled = True
 
     def start_all(
         self, handle: Callable[[], AnyHandle], prompt: Prompt | Prompts, params: SamplingParams, n: int | None,
-        options: RequestOptions,
+        keywords: RequestKeywords,
     ) -> list[AnyHandle]:  # fmt: skip
         """`n` requests for each prompt, which share its cells: all of them, or none where one is refused."""
-        terms = Terms.of(options)
+        options = RequestOptions.of(keywords)
         check_params(params)
         name = "prompts" if is_many(prompt) else None
         handles: list[AnyHandle] = []
@@ -131,28 +131,28 @@ class Desk:
                 ids, first = self.ids(each), None
                 for variant in several(params, n):
                     handles.append(handle())
-                    made.append(self.make(ids, variant, terms, handles[-1].ticket, follows=first))
+                    made.append(self.make(ids, variant, options, handles[-1].channel, follows=first))
                     first = first or made[-1]
         try:
-            self.loop.submit(*made)
+            self.thread.submit(*made)
             return handles
         except BaseException:
             for one in made:
-                one.ticket.cancelled = True
+                one.channel.cancelled = True
             raise
 
-    def fork(self, request: Request, params: SamplingParams | None, options: RequestOptions) -> Request:
+    def fork(self, request: Request, params: SamplingParams | None, keywords: RequestKeywords) -> Request:
         """See `Engine.fork`."""
         source = request.generation
         assert source is not None
         ids = [*request.prompt, *request.tokens]
         fork = Request(request.engine, ids)
-        terms = source.terms.replaced(options)
+        options = source.options.replaced(keywords)
         try:
-            fork.generation = self.start(ids, params or source.params, terms, fork.ticket, follows=source)
+            fork.generation = self.start(ids, params or source.params, options, fork.channel, follows=source)
             return fork
         except BaseException:
-            fork.ticket.cancelled = True
+            fork.channel.cancelled = True
             raise
 
 

@@ -7,24 +7,24 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
-from ollama_engine.runner.core.engine_core import Core
-from ollama_engine.runner.prefix.pinned_prefix import Hold
+from ollama_engine.runner.core.engine_core import EngineCore
+from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix
 from ollama_engine.runner.schedule.sequence import Sequence
 
-__all__ = ["End", "Errand", "Release"]
+__all__ = ["End", "EngineTask", "Release"]
 
 Result = TypeVar("Result")
 
 
-class Errand(Generic[Result]):
+class EngineTask(Generic[Result]):
     """Does `work`; `result` waits for what it returns, or raises what it raised."""
 
-    def __init__(self, work: Callable[[Core], Result]) -> None:
-        self._work: Callable[[Core], Result] | None = work
+    def __init__(self, work: Callable[[EngineCore], Result]) -> None:
+        self._work: Callable[[EngineCore], Result] | None = work
         self._results: SimpleQueue[Result] = SimpleQueue()
         self._errors: SimpleQueue[BaseException | None] = SimpleQueue()
 
-    def run(self, core: Core) -> None:
+    def run(self, core: EngineCore) -> None:
         """Called by the loop."""
         # The loop remembers what it did last; it must not keep a session alive by it.
         work, self._work = self._work, None
@@ -49,15 +49,15 @@ class Errand(Generic[Result]):
         return self._results.get()
 
 
-class End(Errand[None]):
+class End(EngineTask[None]):
     """Waits until a request that was handed in before is gone; cancels it."""
 
     def __init__(self, sequence: Sequence) -> None:
         super().__init__(lambda core: None)
         self._sequence = sequence
-        sequence.ticket.cancelled = True
+        sequence.channel.cancelled = True
 
-    def run(self, core: Core) -> None:
+    def run(self, core: EngineCore) -> None:
         """The step in which this runs ends it; the next time it is gone."""
         # One without a key was never handed in.
         if self._sequence.ended or self._sequence.key < 0:
@@ -73,18 +73,18 @@ class Release(weakref.ref[object]):
     swallowed, and what the session holds would stay.
     """
 
-    _hold: Hold
+    _pinned: PinnedPrefix
 
     @classmethod
-    def of(cls, session: object, hold: Hold, ask: Callable[[Release], None]) -> Release:
-        """What lets go of `hold` for `session`."""
+    def of(cls, session: object, pinned: PinnedPrefix, ask: Callable[[Release], None]) -> Release:
+        """What lets go of `pinned` for `session`."""
         made = cls(session, ask)
-        made._hold = hold
+        made._pinned = pinned
         return made
 
-    def run(self, core: Core) -> None:
+    def run(self, core: EngineCore) -> None:
         """Called by the loop; once more does no harm."""
-        core.space.release(self._hold)
+        core.cache_manager.release(self._pinned)
 
     def fail(self, error: BaseException) -> None:
         """The cache is gone, and all that was held with it."""

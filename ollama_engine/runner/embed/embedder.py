@@ -61,7 +61,7 @@ class Embedder:
         executor.prepare(batch)
         executor.launch(batch.tokens)
         lengths = [len(texts[number].tokens) for number in where.order]
-        with executor.landed() as rows:
+        with executor.results() as rows:
             pooled = pool_all(rows, lengths, [poolings[number] for number in where.order])
         return [vector for _, vector in sorted(zip(where.order, pooled, strict=True), key=lambda found: found[0])]
 

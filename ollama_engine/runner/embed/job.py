@@ -17,7 +17,7 @@ from ollama_engine.config import Pooling
 from ollama_engine.errors import EngineError
 from ollama_engine.input import Int32Array
 from ollama_engine.runner.embed.pooling import FloatArray
-from ollama_engine.runner.request.options import Terms
+from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.runner.request.prompts import numbered
 
 __all__ = ["AsyncBell", "Bell", "EmbedJob", "Found", "Text"]
@@ -62,12 +62,12 @@ class AsyncBell:
     """The same for the event loop that runs where it is made."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        self._thread_of_engine = asyncio.get_running_loop()
         self._rung = asyncio.Event()
 
     def ring(self) -> None:
         """Called from any thread. Raises RuntimeError when the event loop is closed: nobody will ever look."""
-        self._loop.call_soon_threadsafe(self._rung.set)
+        self._thread_of_engine.call_soon_threadsafe(self._rung.set)
 
     async def wait(self) -> None:
         """Until it is rung."""
@@ -78,10 +78,16 @@ class EmbedJob:
     """The texts of one call. They come in pieces, for the first ones are computed while others are still cut up."""
 
     def __init__(
-        self, n_texts: int, found: Found, terms: Terms, submitted_at: float, ring: Callable[[], None], name: str | None
+        self,
+        n_texts: int,
+        found: Found,
+        options: RequestOptions,
+        submitted_at: float,
+        ring: Callable[[], None],
+        name: str | None,
     ) -> None:
         # -- for both sides --
-        self.terms = terms
+        self.options = options
         self.submitted_at = submitted_at
         self.cancelled = False
         """A plain flag, set once: to set it takes no call, so that no interrupt comes in between."""

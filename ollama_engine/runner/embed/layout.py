@@ -17,13 +17,13 @@ from ollama_engine.kvcache.null import PARTS
 from ollama_engine.runner.embed.job import Text
 from ollama_engine.runner.embed.pooling import rows_of
 
-__all__ = ["Places", "batch_of", "places"]
+__all__ = ["TextLayout", "batch_of", "places"]
 
 SPARE = 16
 """Of as many rows, one may be left over: more cost more than attention gains."""
 
 
-class Places(NamedTuple):
+class TextLayout(NamedTuple):
     """Where texts lie."""
 
     order: list[int]
@@ -35,8 +35,8 @@ class Places(NamedTuple):
     """Rows of the parts; all where there is one."""
 
 
-def places(lengths: Sequence[int], limit: int) -> Places:
-    """Places in up to `limit` rows, in parts of one size if they suit, else one after the other."""
+def places(lengths: Sequence[int], limit: int) -> TextLayout:
+    """TextLayout in up to `limit` rows, in parts of one size if they suit, else one after the other."""
     total = sum(lengths)
     for size in PARTS:
         if max(lengths) <= size < total:
@@ -44,10 +44,10 @@ def places(lengths: Sequence[int], limit: int) -> Places:
             if found.n_rows <= min(limit, total + total // SPARE):
                 return found
     begins = np.cumsum([0, *lengths[:-1]]).tolist()
-    return Places(list(range(len(lengths))), begins, total, total)
+    return TextLayout(list(range(len(lengths))), begins, total, total)
 
 
-def _in_parts(lengths: Sequence[int], size: int) -> Places:
+def _in_parts(lengths: Sequence[int], size: int) -> TextLayout:
     """Each in the first part that has room, the longest first."""
     used: list[int] = []
     begins = {}
@@ -58,10 +58,10 @@ def _in_parts(lengths: Sequence[int], size: int) -> Places:
         begins[number] = part * size + used[part]
         used[part] += lengths[number]
     order = sorted(begins, key=lambda number: begins[number])
-    return Places(order, [begins[number] for number in order], size * len(used), size)
+    return TextLayout(order, [begins[number] for number in order], size * len(used), size)
 
 
-def batch_of(texts: Sequence[Text], poolings: Sequence[Pooling], where: Places) -> Batch:
+def batch_of(texts: Sequence[Text], poolings: Sequence[Pooling], where: TextLayout) -> Batch:
     """The batch; its outputs are the rows that the poolings read, by place.
 
     Rows left over are of nobody: of a sequence more for each part, so that parts see nothing of each other.

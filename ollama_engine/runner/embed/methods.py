@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from ollama_engine.config import OneVector, Pooling
-from ollama_engine.runner.core.submission import Desk
-from ollama_engine.runner.request.options import Terms
+from ollama_engine.runner.core.submission import Submission
+from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.runner.request.prompts import Prompt, Prompts, is_many
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ class EmbedMethods:
 
     if TYPE_CHECKING:
 
-        def _ready(self) -> Desk:
-            """The desk of an Engine that is open."""
+        def _ready(self) -> Submission:
+            """The submission of an Engine that is open."""
 
     def embed(
         self, texts: Prompt | Prompts, *, normalize: bool = True, dimensions: int | None = None,
@@ -54,7 +54,8 @@ class EmbedMethods:
         """
         many, listed = _listed(texts)
         pending = self._ready().embeddings.embed(
-            many, pooling, on_overflow, dimensions, Terms(priority=priority, timeout=timeout), normalize=normalize,
+            many, pooling, on_overflow, dimensions, RequestOptions(priority=priority, timeout=timeout),
+            normalize=normalize,
             listed=listed,
         )  # fmt: skip
         return pending.wait()
@@ -69,7 +70,7 @@ class EmbedMethods:
         With pooling "none" the vector of a text is an array [n_tokens, dim], one row for each token.
         """
         pending = self._ready().embeddings.embeddings(
-            _listed(texts)[0], pooling, on_overflow, dimensions, Terms(priority=priority, timeout=timeout),
+            _listed(texts)[0], pooling, on_overflow, dimensions, RequestOptions(priority=priority, timeout=timeout),
             normalize=normalize,
         )  # fmt: skip
         return pending.wait()
@@ -82,7 +83,8 @@ class EmbedMethods:
         """`embed` for asyncio. Cancelling the task takes back what is not computed yet."""
         many, listed = _listed(texts)
         pending = self._ready().embeddings.embed(
-            many, pooling, on_overflow, dimensions, Terms(priority=priority, timeout=timeout), normalize=normalize,
+            many, pooling, on_overflow, dimensions, RequestOptions(priority=priority, timeout=timeout),
+            normalize=normalize,
             listed=listed,
         )  # fmt: skip
         return await pending.coming()
@@ -94,7 +96,7 @@ class EmbedMethods:
     ) -> list[Embedding]:  # fmt: skip
         """`embeddings` for asyncio."""
         pending = self._ready().embeddings.embeddings(
-            _listed(texts)[0], pooling, on_overflow, dimensions, Terms(priority=priority, timeout=timeout),
+            _listed(texts)[0], pooling, on_overflow, dimensions, RequestOptions(priority=priority, timeout=timeout),
             normalize=normalize,
         )  # fmt: skip
         return await pending.coming()
@@ -109,16 +111,16 @@ class EmbedMethods:
         documents out, and nothing of the query. Raises as `embed` does, and ConfigError for a model without a
         classification head of one score.
         """
-        terms = Terms(priority=priority, timeout=timeout)
-        return self._ready().embeddings.rank(query, documents, on_overflow, terms).wait()
+        options = RequestOptions(priority=priority, timeout=timeout)
+        return self._ready().embeddings.rank(query, documents, on_overflow, options).wait()
 
     async def arank(
         self, query: str, documents: Sequence[str], *, on_overflow: TooLong = "error", priority: int = 0,
         timeout: float | None = None,
     ) -> FloatArray:  # fmt: skip
         """`rank` for asyncio."""
-        terms = Terms(priority=priority, timeout=timeout)
-        return await self._ready().embeddings.rank(query, documents, on_overflow, terms).coming()
+        options = RequestOptions(priority=priority, timeout=timeout)
+        return await self._ready().embeddings.rank(query, documents, on_overflow, options).coming()
 
 
 def _listed(texts: Prompt | Prompts) -> tuple[list[Prompt], bool]:

@@ -12,7 +12,7 @@ from itertools import groupby
 
 from ollama_engine.errors import ClosedError, ComputeError, DeadlineError, EngineError, NoMemoryError, Option
 from ollama_engine.kvcache import MAX_SEQUENCES
-from ollama_engine.runner.core.engine_core import Core
+from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.core.request_queue import FAIR_EVERY
 from ollama_engine.runner.embed.embedder import Embedder
 from ollama_engine.runner.embed.job import EmbedJob, Text
@@ -33,7 +33,7 @@ class Piece:
         self._first = first
         self._texts = texts
 
-    def run(self, core: Core) -> None:
+    def run(self, core: EngineCore) -> None:
         """Called by the loop: the texts wait for their batch."""
         self._job.pending.extend(enumerate(self._texts, self._first))
         self._queue.add(self._job, core)
@@ -51,7 +51,7 @@ class Ending:
         self._job = job
         self._error = error
 
-    def run(self, core: Core) -> None:
+    def run(self, core: EngineCore) -> None:
         """Called by the loop: it is counted, and its texts wait no longer."""
         self._queue.end(self._job, self._error)
 
@@ -76,7 +76,7 @@ class EmbedQueue:
         self._arrivals = 0
         self._batches = 0
 
-    def add(self, job: EmbedJob, core: Core) -> None:
+    def add(self, job: EmbedJob, core: EngineCore) -> None:
         """Called by the loop, for a job of which something came."""
         self._arrive(job)
         if not self._scheduled:
@@ -92,10 +92,10 @@ class EmbedQueue:
         if job.key is None:
             job.key = self._arrivals
             self._arrivals += 1
-            self._monitor.embed_arrived(job.key, job.terms.priority)
+            self._monitor.embed_arrived(job.key, job.options.priority)
             self._jobs.append(job)
 
-    def run(self, core: Core) -> None:
+    def run(self, core: EngineCore) -> None:
         """Called by the loop while nothing else computes."""
         self._scheduled = False
         self._sweep()
@@ -110,7 +110,7 @@ class EmbedQueue:
         for job in self._jobs[:]:
             self._leave(job, error)
 
-    def _schedule(self, core: Core) -> None:
+    def _schedule(self, core: EngineCore) -> None:
         self._scheduled = True
         core.add_task(self)
 
@@ -120,7 +120,7 @@ class EmbedQueue:
         """Those that were cancelled, or are late, end."""
         now = self._monitor.clock()
         for job in self._jobs[:]:
-            timeout = job.terms.timeout
+            timeout = job.options.timeout
             if job.ended:  # by a piece that the loop refused
                 self._leave(job, job.error)
             elif job.cancelled:
@@ -219,4 +219,4 @@ def _arrival(job: EmbedJob) -> int:
 
 
 def _turn(job: EmbedJob) -> int:
-    return -job.terms.priority
+    return -job.options.priority

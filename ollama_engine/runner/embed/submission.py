@@ -1,4 +1,4 @@
-"""EmbedDesk: where texts to embed are handed in, by threads and for asyncio, and what comes out of it."""
+"""EmbedSubmission: where texts to embed are handed in, by threads and for asyncio, and what comes out of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ollama_engine.config import Pooling
 from ollama_engine.errors import ClosedError, ConfigError, EngineBusyError, Option, UnsupportedModelError
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.models import Embeds, TextEncoder, known_values
-from ollama_engine.runner.core.engine_thread import Loop
+from ollama_engine.runner.core.engine_thread import EngineThread
 from ollama_engine.runner.embed.embedder import Embedder
 from ollama_engine.runner.embed.job import AsyncBell, Bell, EmbedJob, Found, Text
 from ollama_engine.runner.embed.pooling import FloatArray, check_pooling, finish, model_pooling, read_pooling
@@ -21,10 +21,10 @@ from ollama_engine.runner.embed.queue import EmbedQueue, Ending, Piece
 from ollama_engine.runner.embed.texts import EmbedTexts, TooLong
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.observe.monitor import Monitor
-from ollama_engine.runner.request.options import Terms, whole
+from ollama_engine.runner.request.options import RequestOptions, whole
 from ollama_engine.runner.request.prompts import Prompt
 
-__all__ = ["EmbedDesk", "Embedding", "Pending", "TooLong"]
+__all__ = ["EmbedSubmission", "Embedding", "Pending", "TooLong"]
 
 Result = TypeVar("Result")
 
@@ -90,26 +90,26 @@ class Pending(Generic[Result]):
     found: Found
     result: Callable[[], Result]
     """What the caller gets, of what has been found."""
-    terms: Terms
+    options: RequestOptions
     name: str | None
     """What the caller calls the texts; None for a single one."""
     short: bool
     """Whether an event loop may cut the texts into tokens."""
-    desk: EmbedDesk
+    submission: EmbedSubmission
 
     def wait(self) -> Result:
         """Hand it in, and what comes of it; an interrupt takes it back. Raises what went wrong."""
         bell = Bell()
         job = self._job(bell.ring)
         try:
-            self.desk.register(job)
+            self.submission.register(job)
             self._feed(job, Exception)
             bell.wait()
             _raise(job.error)
             return self.result()
         finally:
             job.cancelled = True
-            self.desk.leave(job)
+            self.submission.leave(job)
             del job  # which has the error, whose traceback has this frame
 
     async def coming(self) -> Result:
@@ -117,7 +117,7 @@ class Pending(Generic[Result]):
         bell = AsyncBell()
         job = self._job(bell.ring)
         try:
-            self.desk.register(job)
+            self.submission.register(job)
             if self.short:
                 self._feed(job, Exception)
             else:
@@ -127,30 +127,32 @@ class Pending(Generic[Result]):
             return self.result()
         finally:
             job.cancelled = True
-            self.desk.leave(job)
+            self.submission.leave(job)
             del job  # which has the error, whose traceback has this frame
 
     def _job(self, ring: Callable[[], None]) -> EmbedJob:
-        return EmbedJob(self.n_texts, self.found, self.terms, self.desk.clock(), ring, self.name)
+        return EmbedJob(self.n_texts, self.found, self.options, self.submission.clock(), ring, self.name)
 
     def _feed(self, job: EmbedJob, kind: type[BaseException] = BaseException) -> None:
         """Hand in the texts; an error of this kind is what the job ends with."""
         try:
-            self.desk.feed(job, self.texts)
+            self.submission.feed(job, self.texts)
             if not self.n_texts:
-                self.desk.end(job, None)
+                self.submission.end(job, None)
         except kind as error:
-            self.desk.end(job, error)
+            self.submission.end(job, error)
 
 
-class EmbedDesk:
-    """Where texts are handed in, from any thread. Raises ConfigError, TokenizerError and the errors of `Loop.do`."""
+class EmbedSubmission:
+    """Where texts are handed in, from any thread. Raises ConfigError, TokenizerError and the errors of
+    `EngineThread.do`.
+    """
 
-    def __init__(self, loaded: Loaded, loop: Loop, monitor: Monitor) -> None:
+    def __init__(self, loaded: Loaded, thread: EngineThread, monitor: Monitor) -> None:
         metadata = known_values(loaded.gguf.metadata)
         # -- collaborators --
         self._loaded = loaded
-        self._loop = loop
+        self._engine_thread = thread
         self._monitor = monitor
         self._texts = EmbedTexts(loaded)
         self._queue = EmbedQueue(Embedder(loaded, _head_pooling(loaded, metadata)), loaded.config.batch_size, monitor)
@@ -172,8 +174,8 @@ class EmbedDesk:
     # -- calls ---------------------------------------------------------------------------------------------------------
 
     def embed(
-        self, texts: Sequence[Prompt], pooling: Pooling | None, too_long: TooLong, dimensions: int | None, terms: Terms,
-        *, normalize: bool, listed: bool = True,
+        self, texts: Sequence[Prompt], pooling: Pooling | None, too_long: TooLong, dimensions: int | None, options:
+        RequestOptions, *, normalize: bool, listed: bool = True,
     ) -> Pending[FloatArray]:  # fmt: skip
         """A call for one vector of each text. `listed`: errors tell the number of a text."""
         how, dim = self._checked(pooling, too_long, dimensions, normalize=normalize)
@@ -183,21 +185,23 @@ class EmbedDesk:
         name = "texts" if listed else None
         cut = self._texts.alone(texts, how, too_long, name)
         result = (lambda: found.rows) if listed else (lambda: found.rows[0])
-        return Pending(cut, len(texts), found, result, terms, name, _is_short(texts), self)
+        return Pending(cut, len(texts), found, result, options, name, _is_short(texts), self)
 
     def embeddings(
-        self, texts: Sequence[Prompt], pooling: Pooling | None, too_long: TooLong, dimensions: int | None, terms: Terms,
-        *, normalize: bool,
+        self, texts: Sequence[Prompt], pooling: Pooling | None, too_long: TooLong, dimensions: int | None, options:
+        RequestOptions, *, normalize: bool,
     ) -> Pending[list[Embedding]]:  # fmt: skip
         """A call for an Embedding of each text."""
         how, dim = self._checked(pooling, too_long, dimensions, normalize=normalize)
         found = Embeddings(len(texts), dim, normalize=normalize)
         cut = self._texts.alone(texts, how, too_long, "texts")
-        return Pending(cut, len(texts), found, found.all, terms, "texts", _is_short(texts), self)
+        return Pending(cut, len(texts), found, found.all, options, "texts", _is_short(texts), self)
 
-    def rank(self, query: str, documents: Sequence[str], too_long: TooLong, terms: Terms) -> Pending[FloatArray]:
+    def rank(
+        self, query: str, documents: Sequence[str], too_long: TooLong, options: RequestOptions
+    ) -> Pending[FloatArray]:
         """A call for the score of a query with each of the documents."""
-        self._loop.check_open()
+        self._engine_thread.check_open()
         if self._n_scores != 1:
             has = f"gives {self._n_scores} scores" if self._n_scores else "has none"
             raise ConfigError(f"ranking takes an encoder with a classification head of one score; this model {has}")
@@ -208,7 +212,7 @@ class EmbedDesk:
         found = Vectors(len(documents), 1, normalize=False)
         cut = self._texts.pairs(query, documents, too_long, types=self._knows_pairs)
         short = _is_short([query, *documents])
-        return Pending(cut, len(documents), found, lambda: found.rows[:, 0], terms, "documents", short, self)
+        return Pending(cut, len(documents), found, lambda: found.rows[:, 0], options, "documents", short, self)
 
     @property
     def under_way(self) -> int:
@@ -246,7 +250,7 @@ class EmbedDesk:
 
     def end(self, job: EmbedJob, error: BaseException | None) -> None:
         """It ends with this as soon as the loop comes to it, unless it has ended."""
-        self._loop.post(Ending(self._queue, job, error))
+        self._engine_thread.post(Ending(self._queue, job, error))
 
     def feed(self, job: EmbedJob, texts: Iterator[Text]) -> None:
         """Hand in the texts in pieces, until nobody wants more. Raises what is wrong with one of them."""
@@ -260,10 +264,10 @@ class EmbedDesk:
             if job.over:
                 break
             if waiting >= room:
-                self._loop.do(Piece(self._queue, job, first, piece))
+                self._engine_thread.do(Piece(self._queue, job, first, piece))
                 first, piece, waiting, room = first + len(piece), [], 0, min(2 * room, largest)
         if piece:
-            self._loop.do(Piece(self._queue, job, first, piece))
+            self._engine_thread.do(Piece(self._queue, job, first, piece))
 
     # -- options -------------------------------------------------------------------------------------------------------
 
@@ -271,7 +275,7 @@ class EmbedDesk:
         self, pooling: Pooling | None, too_long: TooLong, dimensions: int | None, *, normalize: bool
     ) -> tuple[Pooling, int]:
         """How texts are pooled, and how many numbers of their vectors are kept."""
-        self._loop.check_open()
+        self._engine_thread.check_open()
         how = self._chosen(pooling)
         _check_options(too_long, normalize)
         n_embd = self.n_embd

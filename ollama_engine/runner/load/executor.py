@@ -17,7 +17,7 @@ from ollama_engine.errors import ConfigError
 from ollama_engine.input import Batch, Int32Array
 from ollama_engine.kvcache import Cache, LayerView, seen_inputs
 from ollama_engine.kvcache.cells import MAX_SEQUENCES
-from ollama_engine.kvcache.config import LISTED_ROWS
+from ollama_engine.kvcache.config import PAGED_ROWS
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.tensor import Tensor
@@ -75,7 +75,7 @@ class Executor:
         self.max_sequences = max_sequences
         # -- steps --
         self._prepared: tuple[Batch, Graph] | None = None
-        self._flying: tuple[Batch, Graph] | None = None
+        self._in_flight: tuple[Batch, Graph] | None = None
         self._graph: Graph | None = None
         """The latest that was allocated."""
         self.counts = GraphCounts()
@@ -85,7 +85,7 @@ class Executor:
 
         Raises NoMemoryError.
         """
-        few = min(LISTED_ROWS, self.batch_size)  # up to so many rows, attention may go other ways than with more
+        few = min(PAGED_ROWS, self.batch_size)  # up to so many rows, attention may go other ways than with more
         for n_tokens in dict.fromkeys((self.batch_size, few, min(n_decoding, self.batch_size), 1)):
             self._cache.begin_reserve(n_tokens)
             graph = self._build(self._key(n_tokens, min(n_tokens, self.max_outputs)))
@@ -101,7 +101,7 @@ class Executor:
         self._check(batch)
         self.prepare(batch)
         self.launch(batch.tokens)
-        with self.landed() as logits:
+        with self.results() as logits:
             return logits.copy()
 
     def prepare(self, batch: Batch) -> None:
@@ -124,7 +124,7 @@ class Executor:
 
     def launch(self, tokens: Int32Array) -> None:
         """Start to compute the prepared batch, which gets its `tokens` now. The step before has been waited for."""
-        assert self._flying is None, "one step computes at a time"
+        assert self._in_flight is None, "one step computes at a time"
         assert self._prepared is not None, "a batch is prepared before it is launched"
         batch, graph = self._prepared
         self._prepared = None
@@ -134,7 +134,7 @@ class Executor:
             self._drop(graph)  # it may not be allocated
             self._forget(batch)
             raise
-        self._flying = (batch, graph)
+        self._in_flight = (batch, graph)
 
     def _start(self, batch: Batch, graph: Graph, tokens: Int32Array) -> None:
         if graph is not self._graph:
@@ -170,14 +170,14 @@ class Executor:
             yield rows.reshape(-1, graph.logits.dim(0))
 
     @contextmanager
-    def landed(self) -> Iterator[FloatArray]:
+    def results(self) -> Iterator[FloatArray]:
         """Wait for the step that computes; its logits float32 [len(batch.outputs), n_vocab], to be read in the block.
 
         Raises ComputeError; the step's tokens are not in the cache then.
         """
-        assert self._flying is not None, "a step is launched before it is waited for"
-        batch, graph = self._flying
-        self._flying = None
+        assert self._in_flight is not None, "a step is launched before it is waited for"
+        batch, graph = self._in_flight
+        self._in_flight = None
         try:
             self._finish(graph)
         except BaseException:
@@ -205,7 +205,7 @@ class Executor:
 
     def moved(self) -> None:
         """Cells were moved by graphs of the cache: what was allocated here lost its memory. No step may compute."""
-        assert self._flying is None, "no cell moves while a step computes"
+        assert self._in_flight is None, "no cell moves while a step computes"
         if self._graph is not None:
             self._graph.allocated = False
 
@@ -260,9 +260,9 @@ class Executor:
 
     def close(self) -> None:
         """Let go of everything; a step that computes ends first."""
-        if self._flying is not None:
-            self._flying[1].ctx.abandon()
-            self._flying = None
+        if self._in_flight is not None:
+            self._in_flight[1].ctx.abandon()
+            self._in_flight = None
         if self._prepared is not None:
             self._drop(self._prepared[1])
             self._prepared = None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ollama_engine.config import EngineConfig
 from ollama_engine.errors import ConfigError, ModelFormatError, NoMemoryError, Option
 from ollama_engine.kvcache import MAX_SEQUENCES, Cache, CacheConfig, LayerShape, make_cache, make_null_cache
-from ollama_engine.kvcache.config import LISTED_ROWS
+from ollama_engine.kvcache.config import PAGED_ROWS
 from ollama_engine.kvcache.mask import list_bytes, mask_bytes
 from ollama_engine.ml.backend import MAX_NODES_LIMIT, Backend
 from ollama_engine.ml.gguf import IMAGE_PARTS, GGUFFile
@@ -75,7 +75,7 @@ class Loaded:
 
     @property
     def num_ctx(self) -> int:
-        """Tokens that one request may hold."""
+        """Tokens that one request may pinned."""
         return _num_ctx(self.config)
 
     def embedding_executor(self) -> Executor:
@@ -205,7 +205,7 @@ def _plan_masks(model: Model, config: EngineConfig) -> int:
         (layer.window, layer.chunk): _cells(layer, config) for layer in model.cache_layers if layer.image_rows is None
     }
     size = _batch_size(config)
-    return sum(max(mask_bytes(size, n), list_bytes(min(size, config.parallel, LISTED_ROWS), n)) for n in kinds.values())
+    return sum(max(mask_bytes(size, n), list_bytes(min(size, config.parallel, PAGED_ROWS), n)) for n in kinds.values())
 
 
 def _refuse_cache_if_too_large(backend: Backend, planned: dict[str, int], masks: int) -> None:
@@ -254,7 +254,7 @@ def _of_rows(n: int) -> int:
 
 def _make_hidden(backend: Backend, model: Model, config: EngineConfig) -> Executor:
     """As of an encoder, but tokens see what they see when the model writes."""
-    assert isinstance(model, Embeds), "the desk takes no texts for others"
+    assert isinstance(model, Embeds), "the submission takes no texts for others"
     layers = model.cache_layers
     flash_attention = _decide_flash_attention(backend, config, layers, "f32")
     cache = make_null_cache(layers, flash_attention=flash_attention, causal=True)

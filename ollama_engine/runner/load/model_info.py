@@ -32,7 +32,7 @@ class ModelInfo:
         context_length: tokens that the model was trained for.
         n_parameters: numbers in all of its tensors.
         file_bytes: size of the file, all parts together.
-        num_ctx: tokens that one request may hold.
+        num_ctx: tokens that one request may pinned.
         flash_attention: whether it is in use.
         threads: CPU threads in use.
         metadata: all GGUF keys and values; left out of the repr, for a vocabulary takes megabytes.

@@ -70,7 +70,7 @@ class MetricsSnapshot:
 
     # -- tokens --
     prompt_tokens: int = 0
-    """Computed as part of prompts, anew after a preemption included."""
+    """Computed as entry of prompts, anew after a preemption included."""
     cached_tokens: int = 0
     """Tokens of prompts that were in the cache already."""
     completion_tokens: int = 0

@@ -13,7 +13,7 @@ from ollama_engine.errors import ClosedError, DeadlineError, TokenizerError
 from ollama_engine.input import Int32Array
 from ollama_engine.kvcache import CellUsage
 from ollama_engine.runner.observe.metrics import Cells, Metrics, MetricsSnapshot, Outcome
-from ollama_engine.runner.observe.trace import Phase, Span, StepRecord, Trace
+from ollama_engine.runner.observe.trace import Phase, PhaseSpan, StepRecord, Trace
 from ollama_engine.runner.schedule.batching import Step
 from ollama_engine.runner.schedule.sequence import Generation, Sequence
 
@@ -56,7 +56,7 @@ def slot_info(one: Sequence, now: float) -> SlotInfo:
         computed_tokens=one.submitted,
         cached_tokens=one.cached or 0,
         completion_tokens=one.n_generated if isinstance(one, Generation) else 0,
-        priority=one.terms.priority,
+        priority=one.options.priority,
         preemptions=one.preemptions,
         seconds=now - one.submitted_at,
         sequence=slot,
@@ -84,14 +84,14 @@ class Record:
     def __init__(self, monitor: Monitor, now: float) -> None:
         self._monitor = monitor
         self._at = now
-        self.spans: list[Span] = []
+        self.spans: list[PhaseSpan] = []
         self.generated = 0
-        """Tokens that the step which landed gave to answers."""
+        """Tokens that the step which outputs gave to answers."""
 
     def mark(self, phase: Phase) -> float:
         """What was done since the last mark was this; returns the time."""
         now = self._monitor.clock()
-        self.spans.append(Span(phase, self._at, now))
+        self.spans.append(PhaseSpan(phase, self._at, now))
         self._at = now
         return now
 
@@ -118,9 +118,9 @@ class Monitor:
         record = Record(self, self.clock())
         before, self._flight = self._flight, None
         yield record
-        landed = next((span.end for span in record.spans if span.phase == "wait"), None)
-        if before is not None and landed is not None:
-            self._computed(before, landed, record)
+        outputs = next((span.end for span in record.spans if span.phase == "wait"), None)
+        if before is not None and outputs is not None:
+            self._computed(before, outputs, record)
 
     def _computed(self, flight: _Flight, now: float, record: Record) -> None:
         step = flight.step
@@ -137,7 +137,7 @@ class Monitor:
                 tuple(record.spans),
                 step.prompt_tokens,
                 record.generated,
-                len(step.parts),
+                len(step.entries),
                 flight.reused,
             )
         )
@@ -150,13 +150,13 @@ class Monitor:
 
     def _log(self, step: Step) -> None:
         tokens, positions, row = step.tokens().tolist(), step.batch.positions.tolist(), 0
-        for part in step.parts:
-            ids = tokens[row : row + part.n]
+        for entry in step.entries:
+            ids = tokens[row : row + entry.n]
             report(
-                log, TRACE, "step %d request %d sequence %d position %d logits %d: %s", step.number, part.sequence.key,
-                part.slot, positions[row], part.outputs, " ".join(f"{one}={self._text(one)!r}" for one in ids),
+                log, TRACE, "step %d request %d sequence %d position %d logits %d: %s", step.number, entry.sequence.key,
+                entry.slot, positions[row], entry.outputs, " ".join(f"{one}={self._text(one)!r}" for one in ids),
             )  # fmt: skip
-            row += part.n
+            row += entry.n
 
     def snapshot(self, usage: CellUsage, waiting: int, running: int) -> MetricsSnapshot:
         """The metrics until now, with how things stand."""
@@ -173,7 +173,7 @@ class Monitor:
 
     def arrived(self, one: Sequence) -> None:
         """A request is queued."""
-        self.trace.begin_request(one.key, self.clock(), inputs=len(one.inputs), priority=one.terms.priority)
+        self.trace.begin_request(one.key, self.clock(), inputs=len(one.inputs), priority=one.options.priority)
 
     def started(self, one: Sequence, now: float) -> None:
         """It has a sequence."""
@@ -215,7 +215,7 @@ class Monitor:
         """A batch of texts was computed from `begin` until now."""
         now, tokens = self.clock(), sum(map(len, texts))
         self.metrics.embedded(now - begin, texts=len(texts), tokens=tokens)
-        self.trace.step(StepRecord(number, (Span("embed", begin, now),), tokens, sequences=len(texts)))
+        self.trace.step(StepRecord(number, (PhaseSpan("embed", begin, now),), tokens, sequences=len(texts)))
         if log.isEnabledFor(TRACE):
             for ids in texts:
                 shown = " ".join(f"{one}={self._text(one)!r}" for one in ids.tolist())

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
-__all__ = ["Phase", "Span", "StepRecord", "Trace"]
+__all__ = ["Phase", "PhaseSpan", "StepRecord", "Trace"]
 
 Phase = Literal["plan", "build", "wait", "sample", "emit", "embed"]
 """Choosing the inputs; building the graph or writing into the last one; waiting for the device; sampling; delivery.
@@ -28,7 +28,7 @@ Key = int | str
 """Of a request for an answer its number; calls for embeddings have a name."""
 
 
-class Span(NamedTuple):
+class PhaseSpan(NamedTuple):
     """One phase of one step, seconds of the caller's clock."""
 
     phase: Phase
@@ -40,7 +40,7 @@ class StepRecord(NamedTuple):
     """One step. In a pipelined loop its phases lie between those of other steps."""
 
     number: int
-    spans: tuple[Span, ...]
+    spans: tuple[PhaseSpan, ...]
     prompt_tokens: int = 0
     completion_tokens: int = 0
     sequences: int = 0

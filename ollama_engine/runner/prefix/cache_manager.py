@@ -1,4 +1,6 @@
-"""Space: which cache sequence and which cells a request has; histories and cells are changed together here only."""
+"""CacheManager: which cache sequence and which cells a request has; histories and cells are changed together here
+only.
+"""
 
 from __future__ import annotations
 
@@ -9,27 +11,27 @@ from ollama_engine.errors import ContextOverflowError
 from ollama_engine.input import Int32Array
 from ollama_engine.kvcache import MAX_SEQUENCES, Cache
 from ollama_engine.runner.load.executor import Executor
-from ollama_engine.runner.prefix.pinned_prefix import Hold, Saved
-from ollama_engine.runner.prefix.prefix_cache import Histories
+from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix, Saved
+from ollama_engine.runner.prefix.prefix_cache import PrefixCache
 from ollama_engine.runner.schedule.batching import Step
 from ollama_engine.runner.schedule.inputs import Inputs, floor_cut
 from ollama_engine.runner.schedule.overflow import plan_eviction, plan_shift
 from ollama_engine.runner.schedule.sequence import Generation, Sequence
 
-__all__ = ["Space"]
+__all__ = ["CacheManager"]
 
 log = logging.getLogger(__name__)
 
 NO_SEQUENCE = "sessions and requests hold all sequences of the cache; close some sessions"
 
 
-class Space:
+class CacheManager:
     """The cache and the histories in it."""
 
     def __init__(self, cache: Cache, executor: Executor) -> None:
         self.cache = cache
-        self.histories = Histories(MAX_SEQUENCES)
-        self._holds: dict[int, Hold] = {}
+        self.prefix_cache = PrefixCache(MAX_SEQUENCES)
+        self._pins: dict[int, PinnedPrefix] = {}
         self._executor = executor
 
     @property
@@ -39,24 +41,24 @@ class Space:
 
     def check(self) -> None:
         """Raise AssertionError unless histories are consistent, and pinned as long as a session holds them."""
-        self.histories.check()
-        for slot in range(len(self.histories)):
-            hold = self._holds.get(slot)
-            assert self.histories.pinned(slot) == (hold is not None), "who pins"
-            assert hold is None or (hold.slot == slot and not hold.closed), "what is held"
+        self.prefix_cache.check()
+        for slot in range(len(self.prefix_cache)):
+            pinned = self._pins.get(slot)
+            assert self.prefix_cache.pinned(slot) == (pinned is not None), "who pins"
+            assert pinned is None or (pinned.slot == slot and not pinned.closed), "what is held"
 
     # -- coming and going ----------------------------------------------------------------------------------------------
 
     def begin(self, one: Sequence, now: float) -> bool:
         """Give a request a sequence, with what of its inputs is in the cache already; False when all are in use."""
-        hold = one.hold
-        if hold is not None and hold.slot is not None and self.histories.state(hold.slot) == "finished":
-            self._resume(one, hold.slot, now)
+        pinned = one.pinned
+        if pinned is not None and pinned.slot is not None and self.prefix_cache.state(pinned.slot) == "finished":
+            self._resume(one, pinned.slot, now)
             return True
-        if one.terms.cache and not one.wants_all_rows:
-            start = self.histories.begin(one.inputs, now, self._resumable)
+        if one.options.cache and not one.wants_all_rows:
+            start = self.prefix_cache.begin(one.inputs, now, self._resumable)
         else:
-            start = self.histories.begin_empty(now)
+            start = self.prefix_cache.begin_empty(now)
         if start is None:
             return False
         if start.remove_from is not None:
@@ -64,29 +66,29 @@ class Space:
         if start.source is not None:
             self.cache.share(start.source, start.sequence, start.length)
         one.slot, one.submitted = start.sequence, start.length
-        if hold is not None and hold.slot is None and not hold.closed:
-            self._pin(start.sequence, hold)
+        if pinned is not None and pinned.slot is None and not pinned.closed:
+            self._pin(start.sequence, pinned)
         return True
 
     def _resume(self, one: Sequence, slot: int, now: float) -> None:
         """A session goes on with what it has, unless another history holds more of its inputs."""
         # The last input's logits are wanted.
         limit = floor_cut(max(0, len(one.inputs) - 1), one.inputs.groups)
-        length = self.histories.common(slot, one.inputs, limit, self._resumable)
-        other = self.histories.longest_prefix(one.inputs, self._resumable)
+        length = self.prefix_cache.common(slot, one.inputs, limit, self._resumable)
+        other = self.prefix_cache.longest_prefix(one.inputs, self._resumable)
         source = other.sequence if other.length > length else None
         self._cut(slot, 0 if source is not None else length)
-        self.histories.resume(slot, now)
+        self.prefix_cache.resume(slot, now)
         if source is not None:
             length = other.length
-            self.histories.share(source, slot, length)
+            self.prefix_cache.share(source, slot, length)
             self.cache.share(source, slot, length)
         one.slot, one.submitted = slot, length
 
     def _cut(self, slot: int, length: int) -> None:
         self.cache.remove(slot, length)
-        if self.histories.length(slot) > length:
-            self.histories.truncate(slot, length)
+        if self.prefix_cache.length(slot) > length:
+            self.prefix_cache.truncate(slot, length)
 
     def _resumable(self, sequence: int, length: int) -> int:
         # What a window has dropped for a later position, it has dropped for all earlier ones too.
@@ -97,40 +99,40 @@ class Space:
         slot, one.slot = one.slot, None
         if slot is None:
             return
-        if not (keep and one.terms.cache):
+        if not (keep and one.options.cache):
             self.cache.remove(slot)
-            if not self.histories.pinned(slot):
-                self.histories.release(slot)
+            if not self.prefix_cache.pinned(slot):
+                self.prefix_cache.release(slot)
                 return
-            self.histories.truncate(slot, 0)
-        self.histories.finish(slot, now)
+            self.prefix_cache.truncate(slot, 0)
+        self.prefix_cache.finish(slot, now)
 
     # -- sessions: while nothing computes ------------------------------------------------------------------------------
 
-    def trim(self, hold: Hold, tokens: Inputs) -> None:
+    def trim(self, pinned: PinnedPrefix, tokens: Inputs) -> None:
         """What a session has of other tokens than these leaves the cache."""
-        if hold.slot is not None:
-            self._cut(hold.slot, self.histories.common(hold.slot, tokens, len(tokens)))
+        if pinned.slot is not None:
+            self._cut(pinned.slot, self.prefix_cache.common(pinned.slot, tokens, len(tokens)))
 
-    def fork(self, hold: Hold, other: Hold, now: float) -> None:
+    def fork(self, pinned: PinnedPrefix, other: PinnedPrefix, now: float) -> None:
         """Give another session the same cells. Raises ContextOverflowError when all sequences are in use."""
-        if hold.slot is None:
+        if pinned.slot is None:
             return
-        slot, length = self._take(now), self.histories.length(hold.slot)
-        self.histories.share(hold.slot, slot, length)
-        self.cache.share(hold.slot, slot, length)
+        slot, length = self._take(now), self.prefix_cache.length(pinned.slot)
+        self.prefix_cache.share(pinned.slot, slot, length)
+        self.cache.share(pinned.slot, slot, length)
         self._pin(slot, other)
-        self.histories.finish(slot, now)
+        self.prefix_cache.finish(slot, now)
 
-    def save(self, hold: Hold) -> Saved:
+    def save(self, pinned: PinnedPrefix) -> Saved:
         """A copy of what a session has."""
-        if hold.slot is None:
+        if pinned.slot is None:
             return Saved()
         self._executor.moved()
-        parts = tuple(self.cache.save(hold.slot))
-        return Saved(self.histories.length(hold.slot), self.histories.exact(hold.slot), parts)
+        parts = tuple(self.cache.save(pinned.slot))
+        return Saved(self.prefix_cache.length(pinned.slot), self.prefix_cache.exact(pinned.slot), parts)
 
-    def restore(self, hold: Hold, tokens: Inputs, saved: Saved, now: float) -> None:
+    def restore(self, pinned: PinnedPrefix, tokens: Inputs, saved: Saved, now: float) -> None:
         """Give a session what `save` gave of these tokens; no step is prepared.
 
         Raises ContextOverflowError, changing nothing that a request or session has, when there is no room.
@@ -141,11 +143,11 @@ class Space:
         try:
             self.cache.restore(slot, saved.parts)
         except BaseException:
-            self.histories.release(slot)
+            self.prefix_cache.release(slot)
             raise
-        self.histories.restore(slot, tokens.part(0, saved.length), saved.exact)
-        self._pin(slot, hold)
-        self.histories.finish(slot, now)
+        self.prefix_cache.restore(slot, tokens.part(0, saved.length), saved.exact)
+        self._pin(slot, pinned)
+        self.prefix_cache.finish(slot, now)
 
     def _make_room(self, saved: Saved) -> None:
         """Give up histories so that there is a sequence, and cells, for what was saved; none where it does not help."""
@@ -155,9 +157,9 @@ class Space:
                 self.cache.require_restore(saved.parts, without)
             except ContextOverflowError:
                 return False
-            return bool(without) or self.histories.has_free
+            return bool(without) or self.prefix_cache.has_free
 
-        candidates = self.histories.evict_candidates()
+        candidates = self.prefix_cache.evict_candidates()
         given_up = plan_eviction(candidates, fits)
         if given_up is None:
             try:
@@ -170,40 +172,40 @@ class Space:
             self._give_up(sequence)
 
     def _take(self, now: float) -> int:
-        taken = self.histories.take(now)
+        taken = self.prefix_cache.take(now)
         if taken is None:
             raise ContextOverflowError(NO_SEQUENCE)
         if taken.evicted:
             self.cache.remove(taken.sequence)
         return taken.sequence
 
-    def _pin(self, slot: int, hold: Hold) -> None:
-        self.histories.pin(slot)
-        hold.slot, self._holds[slot] = slot, hold
+    def _pin(self, slot: int, pinned: PinnedPrefix) -> None:
+        self.prefix_cache.pin(slot)
+        pinned.slot, self._pins[slot] = slot, pinned
 
-    def release(self, hold: Hold) -> None:
+    def release(self, pinned: PinnedPrefix) -> None:
         """A session lets go: its history stays until the cells are needed, as those of requests do."""
-        slot, hold.slot, hold.closed, hold.release = hold.slot, None, True, None
+        slot, pinned.slot, pinned.closed, pinned.release = pinned.slot, None, True, None
         if slot is not None:
-            del self._holds[slot]
-            self.histories.unpin(slot)
+            del self._pins[slot]
+            self.prefix_cache.unpin(slot)
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def note(self, step: Step, tokens: Int32Array) -> None:
         """A step has been launched: histories gain its tokens. Parts that nobody wants any more leave the cache."""
         values, row = tokens.tolist(), 0
-        for part in step.parts:
-            if part.alive:
-                if not part.sequence.terms.cache:
+        for entry in step.entries:
+            if entry.alive:
+                if not entry.sequence.options.cache:
                     pass
-                elif part.n == 1:
-                    self.histories.append(part.slot, values[row])
+                elif entry.n == 1:
+                    self.prefix_cache.append(entry.slot, values[row])
                 else:
-                    self.histories.extend(part.slot, Inputs.text(tokens[row : row + part.n]))
-            elif part.sequence.slot == part.slot:
-                self.cache.remove(part.slot, int(step.batch.positions[row]))
-            row += part.n
+                    self.prefix_cache.extend(entry.slot, Inputs.text(tokens[row : row + entry.n]))
+            elif entry.sequence.slot == entry.slot:
+                self.cache.remove(entry.slot, int(step.batch.positions[row]))
+            row += entry.n
 
     def clean(self, sequences: list[Sequence]) -> None:
         """What is no number must leave the cache before anybody computes with it: a mask does not hide it."""
@@ -214,20 +216,20 @@ class Space:
 
     def forget(self) -> None:
         """After a step that failed nobody knows which histories are whole: all that no request holds go."""
-        for sequence in range(len(self.histories)):
-            if self.histories.state(sequence) != "finished":
+        for sequence in range(len(self.prefix_cache)):
+            if self.prefix_cache.state(sequence) != "finished":
                 continue
             self.cache.remove(sequence)
-            if self.histories.pinned(sequence):
-                self.histories.truncate(sequence, 0)
+            if self.prefix_cache.pinned(sequence):
+                self.prefix_cache.truncate(sequence, 0)
             else:
-                self.histories.release(sequence)
+                self.prefix_cache.release(sequence)
 
     # -- making room ---------------------------------------------------------------------------------------------------
 
     def evict(self) -> bool:
         """Give up the history that was not used for longest; False when there is none to give up."""
-        sequence = next(iter(self.histories.evict_candidates()), None)
+        sequence = next(iter(self.prefix_cache.evict_candidates()), None)
         if sequence is None:
             return False
         self._give_up(sequence)
@@ -235,7 +237,7 @@ class Space:
 
     def _give_up(self, sequence: int) -> None:
         self.cache.remove(sequence)
-        self.histories.release(sequence)
+        self.prefix_cache.release(sequence)
 
     def shift(self, one: Generation) -> None:
         """Make place in a full context: the oldest half of what is not kept leaves. Nothing may compute.
@@ -263,15 +265,15 @@ class Space:
                 return False
             return True
 
-        given_up = plan_eviction(self.histories.evict_candidates(), fits)
+        given_up = plan_eviction(self.prefix_cache.evict_candidates(), fits)
         if given_up is None:
             return False
         for sequence in given_up:
             self._give_up(sequence)
         self._executor.moved()
         self.cache.shift(slot, keep, discard)
-        if self.histories.length(slot):
-            self.histories.shift(slot, keep, discard)
+        if self.prefix_cache.length(slot):
+            self.prefix_cache.shift(slot, keep, discard)
         return True
 
     def _compute_again(self, one: Generation, keep: int) -> None:
@@ -280,7 +282,7 @@ class Space:
         assert slot is not None
         begin = keep if self.cache.can_resume(slot, keep) else 0
         self.cache.remove(slot, begin)
-        if self.histories.length(slot):
-            self.histories.truncate(slot, begin)
+        if self.prefix_cache.length(slot):
+            self.prefix_cache.truncate(slot, begin)
         one.withdraw()
         one.slot, one.submitted = slot, begin

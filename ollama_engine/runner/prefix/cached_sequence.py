@@ -1,4 +1,6 @@
-"""History: the inputs whose keys and values one cache sequence holds, at positions 0, 1, 2, ..., and who uses it."""
+"""CachedSequence: the inputs whose keys and values one cache sequence holds, at positions 0, 1, 2, ..., and who uses
+it.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,14 @@ import numpy as np
 
 from ollama_engine.runner.schedule.inputs import Inputs
 
-__all__ = ["History", "State"]
+__all__ = ["CachedSequence", "State"]
 
 State = Literal["free", "live", "finished"]
 
 
 @dataclass(slots=True)
-class History:
-    """One history. Methods raise ValueError, changing nothing, for a range that it does not hold."""
+class CachedSequence:
+    """One history. Methods raise ValueError, changing nothing, for a range that it does not pinned."""
 
     tokens: array[int] = field(default_factory=lambda: array("i"))
     """32 bits each; appends in place, and numpy reads it without a copy."""
@@ -67,8 +69,8 @@ class History:
         self.tokens.frombytes(np.ascontiguousarray(inputs.tokens, dtype=np.int32).tobytes())
         self.media.extend((begin + i, media) for i, media in inputs.media)
 
-    def copy_from(self, other: History, length: int) -> None:
-        """Hold the first `length` inputs of another; this one is empty."""
+    def copy_from(self, other: CachedSequence, length: int) -> None:
+        """PinnedPrefix the first `length` inputs of another; this one is empty."""
         if self.tokens:
             raise ValueError(f"a history of {len(self)} inputs cannot take over another's")
         other.check_range(length, len(other))
@@ -104,7 +106,7 @@ class History:
     def check(self) -> None:
         """Raise AssertionError unless it is consistent; for tests and debugging."""
         places = [i for i, _ in self.media]
-        assert self.state != "free" or self == History(), "a free sequence holds nothing"
+        assert self.state != "free" or self == CachedSequence(), "a free sequence holds nothing"
         assert self.state != "finished" or self.tokens or self.pins, "nobody needs an empty finished one"
         assert all(a < b for a, b in pairwise(places)), "media ascend"
         assert not places or 0 <= places[0] <= places[-1] < len(self.tokens), "media lie within"

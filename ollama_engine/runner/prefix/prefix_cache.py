@@ -1,11 +1,11 @@
-"""Histories: which inputs' keys and values each cache sequence holds, and who may reuse them. Bookkeeping only.
+"""PrefixCache: which inputs' keys and values each cache sequence holds, and who may reuse them. Bookkeeping only.
 
 A sequence is free, live (a request writes it) or finished (kept for whoever begins alike, until evicted). A history
-lists the inputs at positions 0, 1, 2, ... A new request takes the longest beginning of any history, live ones
+lists the inputs at positions 0, 1, 2, ... A new request takes the longest beginning of any cached, live ones
 included: the caller lets it share those cells, no data moves.
 
-The caller moves the cells. It may extend a history as soon as the batch that computes the inputs is submitted, as
-whatever reads their cells is computed after it; when that batch fails, it truncates this history and those that took
+The caller moves the cells. It may extend a cached as soon as the batch that computes the inputs is submitted, as
+whatever reads their cells is computed after it; when that batch fails, it truncates this cached and those that took
 the inputs over meanwhile.
 """
 
@@ -17,10 +17,10 @@ from typing import NamedTuple
 import numpy as np
 
 from ollama_engine.input import Int32Array
-from ollama_engine.runner.prefix.cached_sequence import History, State
+from ollama_engine.runner.prefix.cached_sequence import CachedSequence, State
 from ollama_engine.runner.schedule.inputs import Inputs, floor_cut
 
-__all__ = ["Histories", "Prefix", "Resumable", "Start", "Taken"]
+__all__ = ["Prefix", "PrefixCache", "Resumable", "Start", "Taken"]
 
 Resumable = Callable[[int, int], int]
 """(sequence, length) -> the greatest length up to it from which the cache can go on; for caches that forget."""
@@ -35,11 +35,11 @@ class Prefix(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """A sequence that is the caller's now, its history empty."""
+    """A sequence that is the caller's now, its cached empty."""
 
     sequence: int
     evicted: bool
-    """Whether it held a history until now: remove all its cells."""
+    """Whether it held a cached until now: remove all its cells."""
 
 
 class Start(NamedTuple):
@@ -55,8 +55,8 @@ class Start(NamedTuple):
     """Inputs that need not be computed."""
 
 
-class Histories:
-    """Histories of `n_sequences` cache sequences, all free at first. Times are the caller's, in any unit.
+class PrefixCache:
+    """PrefixCache of `n_sequences` cache sequences, all free at first. Times are the caller's, in any unit.
 
     Methods raise ValueError for a sequence that does not exist or is not in the state they need; nothing changes then.
     """
@@ -64,12 +64,12 @@ class Histories:
     def __init__(self, n_sequences: int) -> None:
         if n_sequences < 1:
             raise ValueError(f"there is at least one sequence, got {n_sequences}")
-        self._histories = [History() for _ in range(n_sequences)]
+        self._sequences = [CachedSequence() for _ in range(n_sequences)]
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return len(self._histories)
+        return len(self._sequences)
 
     def length(self, sequence: int) -> int:
         """How many inputs the sequence holds."""
@@ -88,21 +88,21 @@ class Histories:
         return np.array(self._of(sequence).tokens, dtype=np.int32)
 
     def longest_prefix(self, inputs: Inputs, resumable: Resumable | None = None) -> Prefix:
-        """The most inputs at the beginning of `inputs` that some history holds, and where. Changes nothing.
+        """The most inputs at the beginning of `inputs` that some cached holds, and where. Changes nothing.
 
         Never all of them, for the last one's logits are wanted, and never up to within a group. Of several equally
         long, the one of the lowest sequence.
         """
         limit = floor_cut(max(0, len(inputs) - 1), inputs.groups)
         best, length = None, 0
-        for sequence, history in enumerate(self._histories):
+        for sequence, cached in enumerate(self._sequences):
             if length == limit:
                 break
-            n = min(history.reusable, limit)
+            n = min(cached.reusable, limit)
             # To be longer than the best, it must go on like the prompt where the best ends.
-            if n <= length or history.tokens[length] != inputs.tokens[length]:
+            if n <= length or cached.tokens[length] != inputs.tokens[length]:
                 continue
-            n = history.common(inputs, n)
+            n = cached.common(inputs, n)
             n = _resumable_cut(sequence, n, inputs, resumable)
             if n > length:
                 best, length = sequence, n
@@ -111,10 +111,10 @@ class Histories:
     def common(self, sequence: int, inputs: Inputs, limit: int, resumable: Resumable | None = None) -> int:
         """How many of the first `limit` of `inputs` the sequence holds and can go on from. Changes nothing.
 
-        For the one whose history it is: unlike `longest_prefix` this counts what a shift left.
+        For the one whose cached it is: unlike `longest_prefix` this counts what a shift left.
         """
-        history = self._of(sequence)
-        n = history.common(inputs, min(len(history), limit))
+        cached = self._of(sequence)
+        n = cached.common(inputs, min(len(cached), limit))
         return _resumable_cut(sequence, n, inputs, resumable)
 
     def exact(self, sequence: int) -> int | None:
@@ -124,11 +124,11 @@ class Histories:
     @property
     def has_free(self) -> bool:
         """Whether there is a sequence that holds nothing."""
-        return any(history.state == "free" for history in self._histories)
+        return any(cached.state == "free" for cached in self._sequences)
 
     def evict_candidates(self) -> list[int]:
         """Finished histories that nothing pins, the least recently used first. Changes nothing."""
-        found = [(history.used_at, sequence) for sequence, history in enumerate(self._histories) if history.evictable]
+        found = [(cached.used_at, sequence) for sequence, cached in enumerate(self._sequences) if cached.evictable]
         return [sequence for _, sequence in sorted(found)]
 
     # -- taking and giving back ----------------------------------------------------------------------------------------
@@ -136,23 +136,23 @@ class Histories:
     def begin(self, inputs: Inputs, now: float, resumable: Resumable | None = None) -> Start | None:
         """A live sequence for a request that holds the longest prefix of `inputs` there is; None when all are in use.
 
-        A finished history that is a prefix as a whole goes on as it is; of any other the beginning is shared.
+        A finished cached that is a prefix as a whole goes on as it is; of any other the beginning is shared.
         """
         source, length = self.longest_prefix(inputs, resumable)
         if source is None:
             return self.begin_empty(now)
-        history = self._histories[source]
-        if history.evictable and length == len(history.tokens):
-            history.state, history.used_at = "live", now
+        cached = self._sequences[source]
+        if cached.evictable and length == len(cached.tokens):
+            cached.state, cached.used_at = "live", now
             return Start(source, None, None, length)
         taken = self.take(now, spare=source)
-        if taken is None and not history.evictable:
+        if taken is None and not cached.evictable:
             return None
-        history.used_at = now
+        cached.used_at = now
         if taken is None:
             # Its end is all there is to give up.
-            history.state = "live"
-            history.truncate(length)
+            cached.state = "live"
+            cached.truncate(length)
             return Start(source, length, None, length)
         self.share(source, taken.sequence, length)
         return Start(taken.sequence, 0 if taken.evicted else None, source, length)
@@ -167,13 +167,13 @@ class Histories:
 
         `spare` is not evicted.
         """
-        sequence = next((i for i, history in enumerate(self._histories) if history.state == "free"), None)
+        sequence = next((i for i, cached in enumerate(self._sequences) if cached.state == "free"), None)
         evicted = sequence is None
         if sequence is None:
             sequence = next((i for i in self.evict_candidates() if i != spare), None)
         if sequence is None:
             return None
-        self._histories[sequence] = History(state="live", used_at=now)
+        self._sequences[sequence] = CachedSequence(state="live", used_at=now)
         return Taken(sequence, evicted)
 
     def share(self, source: int, target: int, length: int) -> None:
@@ -181,49 +181,49 @@ class Histories:
         self._live(target).copy_from(self._of(source), length)
 
     def restore(self, sequence: int, inputs: Inputs, exact: int | None) -> None:
-        """Give an empty live sequence a history that was saved, `exact` of it. The caller restores the cells."""
-        history = self._live(sequence)
-        if history.tokens:
-            raise ValueError(f"sequence {sequence} holds {len(history)} inputs already")
-        history.extend(inputs)
-        history.exact = exact
+        """Give an empty live sequence a cached that was saved, `exact` of it. The caller restores the cells."""
+        cached = self._live(sequence)
+        if cached.tokens:
+            raise ValueError(f"sequence {sequence} holds {len(cached)} inputs already")
+        cached.extend(inputs)
+        cached.exact = exact
 
     def finish(self, sequence: int, now: float) -> None:
-        """The request ended: its history stays until evicted. An empty one is free at once, unless pinned."""
-        history = self._live(sequence)
-        history.state, history.used_at = "finished", now
+        """The request ended: its cached stays until evicted. An empty one is free at once, unless pinned."""
+        cached = self._live(sequence)
+        cached.state, cached.used_at = "finished", now
         self._free_if_idle(sequence)
 
     def resume(self, sequence: int, now: float) -> None:
-        """A finished history goes on as a live one, as it is."""
-        history = self._of(sequence)
-        if history.state != "finished":
-            raise ValueError(f"sequence {sequence} is {history.state}, only a finished one can be resumed")
-        history.state, history.used_at = "live", now
+        """A finished cached goes on as a live one, as it is."""
+        cached = self._of(sequence)
+        if cached.state != "finished":
+            raise ValueError(f"sequence {sequence} is {cached.state}, only a finished one can be resumed")
+        cached.state, cached.used_at = "live", now
 
     def release(self, sequence: int) -> None:
-        """Forget the history: the sequence is free. The caller removes its cells."""
-        history = self._of(sequence)
-        if history.state == "free" or history.pins:
-            raise ValueError(f"sequence {sequence} is {'pinned' if history.pins else 'free'} and cannot be released")
-        self._histories[sequence] = History()
+        """Forget the cached: the sequence is free. The caller removes its cells."""
+        cached = self._of(sequence)
+        if cached.state == "free" or cached.pins:
+            raise ValueError(f"sequence {sequence} is {'pinned' if cached.pins else 'free'} and cannot be released")
+        self._sequences[sequence] = CachedSequence()
 
     def pin(self, sequence: int) -> None:
         """Keep it from being evicted until unpinned as often: a session holds on to it."""
-        history = self._of(sequence)
-        if history.state == "free":
+        cached = self._of(sequence)
+        if cached.state == "free":
             raise ValueError(f"sequence {sequence} is free, there is nothing to pin")
-        history.pins += 1
+        cached.pins += 1
 
     def unpin(self, sequence: int) -> None:
         """Undo one `pin`."""
-        history = self._of(sequence)
-        if not history.pins:
+        cached = self._of(sequence)
+        if not cached.pins:
             raise ValueError(f"sequence {sequence} is not pinned")
-        history.pins -= 1
+        cached.pins -= 1
         self._free_if_idle(sequence)
 
-    # -- changing a history --------------------------------------------------------------------------------------------
+    # -- changing a cached --------------------------------------------------------------------------------------------
 
     def append(self, sequence: int, token: int) -> None:
         """One more token of a live sequence."""
@@ -247,27 +247,27 @@ class Histories:
 
     def check(self) -> None:
         """Raise AssertionError unless all is consistent; for tests and debugging."""
-        for history in self._histories:
-            history.check()
+        for cached in self._sequences:
+            cached.check()
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _free_if_idle(self, sequence: int) -> None:
-        """Nobody needs an empty finished history that nothing pins."""
-        history = self._histories[sequence]
-        if history.evictable and not history.tokens:
-            self._histories[sequence] = History()
+        """Nobody needs an empty finished one that nothing pins."""
+        cached = self._sequences[sequence]
+        if cached.evictable and not cached.tokens:
+            self._sequences[sequence] = CachedSequence()
 
-    def _of(self, sequence: int) -> History:
-        if not 0 <= sequence < len(self._histories):
-            raise ValueError(f"sequences are 0 to {len(self._histories) - 1}, got {sequence}")
-        return self._histories[sequence]
+    def _of(self, sequence: int) -> CachedSequence:
+        if not 0 <= sequence < len(self._sequences):
+            raise ValueError(f"sequences are 0 to {len(self._sequences) - 1}, got {sequence}")
+        return self._sequences[sequence]
 
-    def _live(self, sequence: int) -> History:
-        history = self._of(sequence)
-        if history.state != "live":
-            raise ValueError(f"sequence {sequence} is {history.state}, only a live one can change")
-        return history
+    def _live(self, sequence: int) -> CachedSequence:
+        cached = self._of(sequence)
+        if cached.state != "live":
+            raise ValueError(f"sequence {sequence} is {cached.state}, only a live one can change")
+        return cached
 
 
 def _resumable_cut(sequence: int, n: int, inputs: Inputs, resumable: Resumable | None) -> int:

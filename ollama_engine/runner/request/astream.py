@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 
 from ollama_engine.errors import ClosedError
-from ollama_engine.runner.request.request import Chunk, Completion, Event, Ticket, collect
+from ollama_engine.runner.request.request import Chunk, Completion, Event, RequestChannel, collect
 
 __all__ = ["AsyncStream", "completions"]
 
@@ -48,8 +48,8 @@ class AsyncStream(AsyncIterator[Chunk]):
             self._mailbox = _Mailbox(asyncio.get_running_loop())
         except RuntimeError:
             raise RuntimeError("no running event loop: call astream in an async function, or use stream") from None
-        self.ticket = Ticket(self._mailbox)
-        self.ticket.watch(self)
+        self.channel = RequestChannel(self._mailbox)
+        self.channel.watch(self)
         self._engine = engine
         self._ended = False
 
@@ -57,7 +57,7 @@ class AsyncStream(AsyncIterator[Chunk]):
         event = await self._take()
         if event is None:
             raise StopAsyncIteration
-        self._ended = self.ticket.note(event)
+        self._ended = self.channel.note(event)
         if isinstance(event, Chunk):
             return event
         try:
@@ -82,7 +82,7 @@ class AsyncStream(AsyncIterator[Chunk]):
     async def aclose(self) -> None:
         """Cancel the request if it has not ended; there are no further chunks. Safe to call twice."""
         self._ended = True
-        self.ticket.cancelled = True
+        self.channel.cancelled = True
         self._mailbox.arrived.set()  # others that wait for a chunk
 
     async def completion(self) -> Completion:

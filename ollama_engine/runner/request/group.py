@@ -1,38 +1,38 @@
-"""Together: requests of one call, for a caller who wants all of their answers or none."""
+"""RequestGroup: requests of one call, for a caller who wants all of their answers or none."""
 
 from __future__ import annotations
 
 from queue import SimpleQueue
 
-from ollama_engine.runner.request.request import Chunk, Completion, Event, Ticket, collect
+from ollama_engine.runner.request.request import Chunk, Completion, Event, RequestChannel, collect
 
-__all__ = ["Member", "Together"]
+__all__ = ["GroupMember", "RequestGroup"]
 
 
-class Member:
+class GroupMember:
     """One of the requests: its events go to where those of all come together."""
 
     def __init__(self, number: int, events: SimpleQueue[tuple[int, Event]]) -> None:
         self._number = number
         self._events = events
-        self.ticket = Ticket(self)
+        self.channel = RequestChannel(self)
 
     def put(self, event: Event) -> None:
         """Called from the engine's thread."""
         self._events.put((self._number, event))
 
 
-class Together:
+class RequestGroup:
     """Requests that end together when one fails, or when nobody has this any more."""
 
     def __init__(self) -> None:
         self._events: SimpleQueue[tuple[int, Event]] = SimpleQueue()
-        self._members: list[Member] = []
+        self._members: list[GroupMember] = []
 
-    def member(self) -> Member:
+    def member(self) -> GroupMember:
         """One more, to be handed in."""
-        made = Member(len(self._members), self._events)
-        made.ticket.watch(self)
+        made = GroupMember(len(self._members), self._events)
+        made.channel.watch(self)
         self._members.append(made)
         return made
 
@@ -46,7 +46,7 @@ class Together:
             return [collect(those) for those in chunks]
         finally:
             for one in self._members:
-                one.ticket.cancelled = True
+                one.channel.cancelled = True
 
     def _take(self, chunks: list[list[Chunk]]) -> bool:
         """Whether the event that came next is the last of its request."""

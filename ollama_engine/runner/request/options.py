@@ -1,4 +1,4 @@
-"""Terms: how a request is served, apart from how its tokens are chosen; defaults and ranges stated once."""
+"""RequestOptions: how a request is served, apart from how its tokens are chosen; defaults and ranges stated once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ollama_engine.errors import ConfigError, Option
 from ollama_engine.option_names import unknown_option
 from ollama_engine.sample import SamplingParams
 
-__all__ = ["OnOverflow", "RequestOptions", "Terms", "options_elsewhere", "whole"]
+__all__ = ["OnOverflow", "RequestKeywords", "RequestOptions", "options_elsewhere", "whole"]
 
 OnOverflow = Literal["error", "truncate", "shift"]
 
@@ -24,7 +24,7 @@ _ELSEWHERE = {
 }
 
 
-class RequestOptions(TypedDict, total=False):
+class RequestKeywords(TypedDict, total=False):
     """Keyword arguments that every way to ask for an answer takes.
 
     Attributes:
@@ -48,8 +48,8 @@ class RequestOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """Checked `RequestOptions`. Raises ConfigError for values out of range."""
+class RequestOptions:
+    """Checked `RequestKeywords`. Raises ConfigError for values out of range."""
 
     on_overflow: OnOverflow = field(
         default="error",
@@ -83,11 +83,11 @@ class Terms:
             raise ConfigError(Option("cache"), f" is True or False, got {self.cache!r}")
 
     @classmethod
-    def of(cls, options: RequestOptions) -> Terms:
+    def of(cls, options: RequestKeywords) -> RequestOptions:
         """From keyword arguments; an unknown one raises UnknownOptionError, which is a TypeError."""
         return cls().replaced(options)
 
-    def replaced(self, options: RequestOptions) -> Terms:
+    def replaced(self, options: RequestKeywords) -> RequestOptions:
         """The same, but for those that are given. Raises as `of` does."""
         known = [one.name for one in fields(self)]
         for name in options:
@@ -101,7 +101,7 @@ def options_elsewhere() -> dict[str, list[str]]:
     """Options that an Engine does not take, but calls of it do: {how they are written: their names}."""
     return {
         _IN_PARAMS: [one.name for one in fields(SamplingParams)],
-        "generate(prompt, {}=...)": [one.name for one in fields(Terms)],
+        "generate(prompt, {}=...)": [one.name for one in fields(RequestOptions)],
     }
 
 

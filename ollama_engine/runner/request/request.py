@@ -25,7 +25,7 @@ __all__ = [
     "FinishReason",
     "Mailbox",
     "Request",
-    "Ticket",
+    "RequestChannel",
     "Usage",
     "collect",
 ]
@@ -132,7 +132,7 @@ def _is_last(event: Event) -> bool:
     return not isinstance(event, Chunk) or event.finish_reason is not None
 
 
-class Ticket:
+class RequestChannel:
     """What a caller and the engine share of one request. Knows neither, so that each can go before the other."""
 
     def __init__(self, mailbox: Mailbox) -> None:
@@ -235,9 +235,9 @@ class Request(Iterator[Chunk]):
     def __init__(self, engine: object = None, prompt: Iterable[int] = (), *, watched: bool = False) -> None:
         self.engine = engine
         self._events = _Events()
-        self.ticket = Ticket(self._events)
+        self.channel = RequestChannel(self._events)
         if watched:  # dropping this one does cancel it
-            self.ticket.watch(self)
+            self.channel.watch(self)
         self._pid = os.getpid()
         self.prompt = tuple(prompt)
         """Token ids of the prompt, as it was given."""
@@ -253,19 +253,19 @@ class Request(Iterator[Chunk]):
     @property
     def cancelled(self) -> bool:
         """Whether somebody called `cancel`."""
-        return self.ticket.cancelled
+        return self.channel.cancelled
 
     @property
     def done(self) -> bool:
         """Whether it has ended, well or not: `result` returns at once then."""
-        return self.ticket.ended
+        return self.channel.ended
 
     def cancel(self) -> None:
         """End it at the engine's next step, if it has not ended; `next` and `result` raise ClosedError then.
 
         Takes no lock, for finalisers call it too. Safe to call twice.
         """
-        self.ticket.cancelled = True
+        self.channel.cancelled = True
 
     def __next__(self) -> Chunk:
         event = self._take(None)
@@ -296,7 +296,7 @@ class Request(Iterator[Chunk]):
             del last
 
     def __repr__(self) -> str:
-        state = "ended" if self.done else "cancelled" if self.ticket.unwanted else "under way"
+        state = "ended" if self.done else "cancelled" if self.channel.unwanted else "under way"
         return f"Request({len(self.prompt)} prompt tokens, {len(self.tokens)} answer tokens taken, {state})"
 
     def _take(self, deadline: float | None) -> Event | None:
@@ -305,12 +305,12 @@ class Request(Iterator[Chunk]):
         try:
             event = self._events.take(deadline)
             if event is not None:
-                self.ticket.note(event)
+                self.channel.note(event)
             return event
         except Empty:
             raise DeadlineError("the request has not ended within the timeout of this call; it goes on") from None
         except BaseException:  # an interrupt
-            self.ticket.cancelled = True
+            self.channel.cancelled = True
             raise
 
 

@@ -18,7 +18,7 @@ class Stream(Iterator[Chunk]):
 
     def __init__(self, request: Request) -> None:
         self._request = request
-        request.ticket.watch(self)
+        request.channel.watch(self)
         self._closed = False
 
     def __next__(self) -> Chunk:

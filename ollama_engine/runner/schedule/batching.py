@@ -9,13 +9,13 @@ from typing import NamedTuple
 import numpy as np
 
 from ollama_engine.input import Batch, Int32Array
-from ollama_engine.runner.schedule.scheduler import Piece
+from ollama_engine.runner.schedule.scheduler import Scheduled
 from ollama_engine.runner.schedule.sequence import Generation, Sequence
 
-__all__ = ["Part", "Step", "assemble", "follow"]
+__all__ = ["Step", "StepEntry", "assemble", "follow"]
 
 
-class Part(NamedTuple):
+class StepEntry(NamedTuple):
     """A sequence's share of a step. The batch has its positions."""
 
     sequence: Sequence
@@ -39,72 +39,74 @@ class Step:
 
     number: int
     batch: Batch
-    parts: tuple[Part, ...]
+    entries: tuple[StepEntry, ...]
     decoding: bool
-    """Whether each part is the one next token of an answer."""
+    """Whether each entry is the one next token of an answer."""
     n_followers: int | None = None
     """How many steps like this can follow before a sequence comes to a limit; None where nobody has asked."""
 
     @property
     def alive(self) -> bool:
-        """Whether any sequence still wants its part."""
-        return any(part.alive for part in self.parts)
+        """Whether any sequence still wants its entry."""
+        return any(entry.alive for entry in self.entries)
 
     def tokens(self) -> Int32Array:
         """The batch's tokens, as far as they are known by now."""
-        if len(self.parts) == len(self.batch):
-            places = zip(self.parts, self.batch.positions.tolist(), strict=True)
-            return np.array([part.sequence.token(at) if part.alive else 0 for part, at in places], np.int32)
+        if len(self.entries) == len(self.batch):
+            places = zip(self.entries, self.batch.positions.tolist(), strict=True)
+            return np.array([entry.sequence.token(at) if entry.alive else 0 for entry, at in places], np.int32)
         tokens = np.zeros(len(self.batch), np.int32)
         row = 0
-        for part in self.parts:
-            if part.alive:
+        for entry in self.entries:
+            if entry.alive:
                 begin = int(self.batch.positions[row])
-                tokens[row : row + part.n] = part.sequence.tokens(begin, part.n)
-            row += part.n
+                tokens[row : row + entry.n] = entry.sequence.tokens(begin, entry.n)
+            row += entry.n
         return tokens
 
     @property
     def prompt_tokens(self) -> int:
         """Rows of prompts."""
-        return 0 if self.decoding else sum(part.n for part in self.parts if not part.decoding)
+        return 0 if self.decoding else sum(entry.n for entry in self.entries if not entry.decoding)
 
     def check(self) -> None:
         """Raise AssertionError unless what is prepared is what its sequences want next; for tests and debugging."""
         row = 0
-        for part in self.parts:
-            end = int(self.batch.positions[row]) + part.n
-            assert not part.alive or end == part.sequence.submitted, "a prepared part ends where its sequence goes on"
-            row += part.n
+        for entry in self.entries:
+            end = int(self.batch.positions[row]) + entry.n
+            assert not entry.alive or end == entry.sequence.submitted, (
+                "a prepared entry ends where its sequence goes on"
+            )
+            row += entry.n
 
 
-def assemble(number: int, pieces: tuple[Piece, ...], sequences: Mapping[int, Sequence]) -> Step:
-    """The step that computes these pieces; the sequences run. Tokens come later, see `Step.tokens`."""
-    chosen = [sequences[piece.key] for piece in pieces]
-    parts = tuple(_part(piece, one) for piece, one in zip(pieces, chosen, strict=True))
+def assemble(number: int, scheduled: tuple[Scheduled, ...], sequences: Mapping[int, Sequence]) -> Step:
+    """The step that computes what is scheduled; the sequences run. Tokens come later, see `Step.tokens`."""
+    chosen = [sequences[run.key] for run in scheduled]
+    entries = tuple(_entry(run, one) for run, one in zip(scheduled, chosen, strict=True))
     begins = [one.submitted for one in chosen]
-    if all(part.n == 1 for part in parts):
+    if all(entry.n == 1 for entry in entries):
         positions = np.array(begins, dtype=np.int32)
-        slots = np.array([part.slot for part in parts], dtype=np.int32)
+        slots = np.array([entry.slot for entry in entries], dtype=np.int32)
     else:
-        runs = [np.arange(at, at + part.n, dtype=np.int32) for part, at in zip(parts, begins, strict=True)]
+        runs = [np.arange(at, at + entry.n, dtype=np.int32) for entry, at in zip(entries, begins, strict=True)]
         positions = np.concatenate(runs)
-        slots = np.repeat(np.array([part.slot for part in parts], dtype=np.int32), [part.n for part in parts])
-    batch = Batch(np.zeros_like(positions), positions, slots, _outputs(parts))
-    return Step(number, batch, parts, all(part.decoding for part in parts))
+        slots = np.repeat(np.array([entry.slot for entry in entries], dtype=np.int32), [entry.n for entry in entries])
+    batch = Batch(np.zeros_like(positions), positions, slots, _outputs(entries))
+    return Step(number, batch, entries, all(entry.decoding for entry in entries))
 
 
-def _part(piece: Piece, sequence: Sequence) -> Part:
+def _entry(run: Scheduled, sequence: Sequence) -> StepEntry:
     assert sequence.slot is not None
-    return Part(sequence, sequence.epoch, sequence.slot, piece.n, piece.outputs, sequence.decoding)
+    return StepEntry(sequence, sequence.epoch, sequence.slot, run.n, run.outputs, sequence.decoding)
 
 
-def _outputs(parts: tuple[Part, ...]) -> Int32Array:
+def _outputs(entries: tuple[StepEntry, ...]) -> Int32Array:
     rows: list[int] = []
     end = 0
-    for part in parts:
-        end += part.n
-        rows.extend(range(end - part.outputs, end))
+    for entry in entries:
+        end += entry.n
+        rows.extend(range(end - entry.outputs, end))
     return np.array(rows, dtype=np.int32)
 
 
@@ -114,15 +116,15 @@ def follow(number: int, step: Step) -> Step | None:
     It is what planning and assembling anew would come to where nobody else runs, at a fraction of the cost. None where
     a sequence has left, or may end with the tokens that are under way.
     """
-    if not step.decoding or not all(part.alive for part in step.parts):
+    if not step.decoding or not all(entry.alive for entry in step.entries):
         return None
     left = _n_followers(step) if step.n_followers is None else step.n_followers
     if left < 1:
         return None
     batch = Batch(step.batch.tokens, step.batch.positions + np.int32(1), step.batch.sequences, step.batch.outputs)
-    return Step(number, batch, step.parts, True, left - 1)
+    return Step(number, batch, step.entries, True, left - 1)
 
 
 def _n_followers(step: Step) -> int:
-    left = [one.places if isinstance(one := part.sequence, Generation) else 0 for part in step.parts]
+    left = [one.places if isinstance(one := entry.sequence, Generation) else 0 for entry in step.entries]
     return min(left)

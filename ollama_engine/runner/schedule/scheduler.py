@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from ollama_engine.runner.schedule.inputs import Group, ceil_cut, floor_cut
 
-__all__ = ["Candidate", "Limits", "Piece", "Plan", "Turns", "choose_victim", "plan"]
+__all__ = ["Candidate", "Limits", "Plan", "Scheduled", "SchedulerState", "choose_victim", "plan"]
 
 FAIR_EVERY = 8
 """Of as many steps, one leaves priorities aside."""
@@ -63,7 +63,7 @@ class Limits(NamedTuple):
     """Cells that prompts leave free while something decodes, so that it can go on for a while."""
 
 
-class Piece(NamedTuple):
+class Scheduled(NamedTuple):
     """The next `n` inputs of one sequence."""
 
     key: int
@@ -72,7 +72,7 @@ class Piece(NamedTuple):
     """Rows with logits, counted from the piece's end: 0 where the prompt goes on, 1 at its end, n for all."""
 
 
-class Turns(NamedTuple):
+class SchedulerState(NamedTuple):
     """Who is next: what one plan hands to the next."""
 
     line: tuple[int, ...] = ()
@@ -86,9 +86,9 @@ class Turns(NamedTuple):
 class Plan(NamedTuple):
     """One step."""
 
-    pieces: tuple[Piece, ...]
+    scheduled: tuple[Scheduled, ...]
     """Decoding sequences first, then prompts; each key once."""
-    turns: Turns
+    state: SchedulerState
     starved: tuple[int, ...] = ()
     """Decoding sequences that had a place in the batch but no cell."""
     short: int = 0
@@ -96,32 +96,35 @@ class Plan(NamedTuple):
     is first. 0 when cells limit nothing."""
 
 
-_START = Turns()
+_START = SchedulerState()
 
 
-def plan(candidates: Iterable[Candidate], limits: Limits, turns: Turns = _START) -> Plan:
+def plan(candidates: Iterable[Candidate], limits: Limits, state: SchedulerState = _START) -> Plan:
     """The next step. The order of `candidates` does not matter.
 
     Raises ValueError for limits out of range, candidates without pending inputs, two of one key, and a group that no
-    step can hold.
+    step can pinned.
     """
     _check(limits)
-    line = _line(candidates, turns.line)
+    line = _line(candidates, state.line)
     ranked = any(one.priority != line[0].priority for one in line)
-    fair = not ranked or (turns.since_fair >= FAIR_EVERY - 1 and turns.owed is None)
+    fair = not ranked or (state.since_fair >= FAIR_EVERY - 1 and state.owed is None)
     order = line if fair else sorted(line, key=lambda one: -one.priority)
     decoding = [one for one in order if one.decoding]
     prompts = [one for one in order if not one.decoding]
-    if turns.owed is not None:
-        prompts.sort(key=lambda one: one.key != turns.owed)
-    step = _Step(limits, limits.batch_size, limits.max_outputs, limits.free_cells)
-    step.decode(decoding, _set_aside(prompts, len(decoding), limits, turns))
+    if state.owed is not None:
+        prompts.sort(key=lambda one: one.key != state.owed)
+    step = _PlanBuilder(limits, limits.batch_size, limits.max_outputs, limits.free_cells)
+    step.decode(decoding, _set_aside(prompts, len(decoding), limits, state))
     owed = step.prefill(prompts) if prompts else None
-    served = {piece.key for piece in step.pieces}
+    served = {piece.key for piece in step.scheduled}
     waiting = [one.key for one in line if one.key not in served]
     after = (*waiting, *(one.key for one in line if one.key in served))
     return Plan(
-        tuple(step.pieces), Turns(after, owed, 0 if fair else turns.since_fair + 1), tuple(step.starved), step.short
+        tuple(step.scheduled),
+        SchedulerState(after, owed, 0 if fair else state.since_fair + 1),
+        tuple(step.starved),
+        step.short,
     )
 
 
@@ -175,13 +178,13 @@ def _least(one: Candidate, limits: Limits) -> _Demand:
     return _Demand(n, rows)
 
 
-def _set_aside(prompts: Sequence[Candidate], n_decoding: int, limits: Limits, turns: Turns) -> _Demand:
+def _set_aside(prompts: Sequence[Candidate], n_decoding: int, limits: Limits, state: SchedulerState) -> _Demand:
     """What decoding sequences must leave to the prompt that is owed, if there are cells for it beside them."""
-    if not prompts or prompts[0].key != turns.owed:
+    if not prompts or prompts[0].key != state.owed:
         return _Demand()
     least = _least(prompts[0], limits)
     spare = limits.free_cells - n_decoding - (limits.headroom if n_decoding else 0)
-    return least if least.tokens <= _shares(prompts, spare)[turns.owed] else _Demand()
+    return least if least.tokens <= _shares(prompts, spare)[state.owed] else _Demand()
 
 
 def _shares(prompts: Sequence[Candidate], spare: int) -> dict[int, int]:
@@ -194,14 +197,14 @@ def _shares(prompts: Sequence[Candidate], spare: int) -> dict[int, int]:
 
 
 @dataclass(slots=True)
-class _Step:
+class _PlanBuilder:
     """A step being filled. The counts are what is left."""
 
     limits: Limits
     room: int
     rows: int
     cells: int
-    pieces: list[Piece] = field(default_factory=list)
+    scheduled: list[Scheduled] = field(default_factory=list)
     starved: list[int] = field(default_factory=list)
     short: int = 0
 
@@ -214,7 +217,7 @@ class _Step:
             self.starved = [one.key for one in seated if one.key not in chosen]
             self.short = len(self.starved)
             seated = [one for one in seated if one.key in chosen]
-        self.pieces = [Piece(one.key, 1, 1) for one in seated]
+        self.scheduled = [Scheduled(one.key, 1, 1) for one in seated]
         self.room -= len(seated)
         self.rows -= len(seated)
         # Those without a place will want a cell in the next step.
@@ -223,7 +226,7 @@ class _Step:
     def prefill(self, prompts: Sequence[Candidate]) -> int | None:
         """Fill what is left; returns the first prompt's key when there was no room for it."""
         shares = _shares(prompts, self.cells)
-        if self.pieces and self.limits.prompt_tokens is not None:
+        if self.scheduled and self.limits.prompt_tokens is not None:
             usual = min(self.room, self.limits.prompt_tokens)
         else:
             usual = self.room
@@ -241,7 +244,7 @@ class _Step:
             if allowed == 0:
                 continue
             outputs = allowed if one.all_rows else int(one.begin + allowed == one.end)
-            self.pieces.append(Piece(one.key, allowed, outputs))
+            self.scheduled.append(Scheduled(one.key, allowed, outputs))
             n_prefilled += allowed
             self.room -= allowed
             self.rows -= outputs
@@ -250,7 +253,7 @@ class _Step:
     def _fitting(self, one: Candidate, least: _Demand, usual: int, *, first: bool) -> int:
         """How many inputs the batch has room for, 0 when not even the next group fits."""
         if least.tokens > usual and first:
-            alone = not self.pieces
+            alone = not self.scheduled
             fits = (alone or least.tokens <= self.room) and least.rows <= self.rows
             return least.tokens if fits else 0
         n = _cut(one, min(usual, self.rows) if one.all_rows else usual)

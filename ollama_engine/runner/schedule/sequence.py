@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ollama_engine.input import Int32Array
-from ollama_engine.runner.prefix.pinned_prefix import Hold
-from ollama_engine.runner.request.options import Terms
-from ollama_engine.runner.request.request import Ticket, Usage
+from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix
+from ollama_engine.runner.request.options import RequestOptions
+from ollama_engine.runner.request.request import RequestChannel, Usage
 from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.scheduler import Candidate
 from ollama_engine.runner.schedule.text_emitter import TextEmitter
@@ -31,16 +31,16 @@ class Sequence:
 
     wants_all_rows: ClassVar[bool] = False
 
-    ticket: Ticket
+    channel: RequestChannel
     inputs: Inputs
     """What is computed as a prompt: the prompt, and after a preemption the answer so far too."""
     num_ctx: int
-    terms: Terms = field(default_factory=Terms)
+    options: RequestOptions = field(default_factory=RequestOptions)
     submitted_at: float = 0.0
-    hold: Hold | None = None
+    pinned: PinnedPrefix | None = None
     """The session that it belongs to, whose cache sequence it takes."""
     # -- place --
-    submission: int = 0
+    call: int = 0
     """Which call handed it in; one call may hand in many."""
     key: int = -1
     """Rises with arrival."""
@@ -99,7 +99,7 @@ class Sequence:
         """What the scheduler must know, None when nothing of it can be computed next."""
         if self.submitted >= self.num_ctx or not self.goes_on:
             return None
-        begin, priority = self.submitted, self.terms.priority
+        begin, priority = self.submitted, self.options.priority
         if begin >= self.n_inputs:
             return Candidate(self.key, begin, begin + 1, True, False, priority)
         return Candidate(self.key, begin, self.n_inputs, False, self.wants_all_rows, priority, self.inputs.groups)
@@ -178,7 +178,9 @@ class Generation(Sequence):
 
     def at_limit(self, n_generated: int, n_inputs: int) -> bool:
         """Whether an answer of that length is complete, in a context that holds that many."""
-        return n_generated == self.params.max_tokens or (n_inputs >= self.num_ctx and self.terms.on_overflow != "shift")
+        return n_generated == self.params.max_tokens or (
+            n_inputs >= self.num_ctx and self.options.on_overflow != "shift"
+        )
 
     @property
     def complete(self) -> bool:

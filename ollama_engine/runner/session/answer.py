@@ -20,13 +20,13 @@ class Answer:
     @property
     def coming(self) -> bool:
         """Whether somebody may still take chunks from it."""
-        ticket = self.generation.ticket
-        return self.before is None and not (ticket.done or ticket.unwanted)
+        channel = self.generation.channel
+        return self.before is None and not (channel.done or channel.unwanted)
 
     def tokens(self) -> list[int]:
         """What the session holds after it, which has ended: its context, without what nobody has taken."""
         if self.before is not None:
             return self.before
         context = self.generation.context
-        untaken = self.generation.n_generated - self.generation.ticket.taken
+        untaken = self.generation.n_generated - self.generation.channel.taken
         return context[: max(0, len(context) - untaken)]

@@ -5,25 +5,25 @@ from __future__ import annotations
 import os
 
 from ollama_engine.errors import ContextOverflowError, Option
-from ollama_engine.runner.core.submission import Desk
+from ollama_engine.runner.core.submission import Submission
 from ollama_engine.runner.session.file import read_session
 from ollama_engine.runner.session.session import Session
 
 __all__ = ["load_session"]
 
 
-def load_session(engine: object, desk: Desk, path: str | os.PathLike[str]) -> Session:
+def load_session(engine: object, submission: Submission, path: str | os.PathLike[str]) -> Session:
     """See `Engine.load_session`."""
-    desk.loop.check_open()
-    found = read_session(path, desk.fingerprint, desk.loaded.model.n_vocab)
-    if len(found.tokens) > desk.loaded.num_ctx:
+    submission.thread.check_open()
+    found = read_session(path, submission.fingerprint, submission.loaded.model.n_vocab)
+    if len(found.tokens) > submission.loaded.num_ctx:
         raise ContextOverflowError(
             f"the session has {len(found.tokens)} tokens, but ",
             Option("num_ctx"),
-            f" is {desk.loaded.num_ctx}",
+            f" is {submission.loaded.num_ctx}",
             advice=[("choose a larger ", Option("num_ctx"))],
         )
-    session = Session(engine, desk)
+    session = Session(engine, submission)
     try:
         session._restore(found)
     except BaseException:

@@ -11,14 +11,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
 from ollama_engine.errors import ClosedError, ConfigError, EngineBusyError
-from ollama_engine.runner.core.engine_core import Core
-from ollama_engine.runner.core.submission import Desk
-from ollama_engine.runner.core.tasks import End, Errand, Release
-from ollama_engine.runner.prefix.pinned_prefix import Hold, Saved
+from ollama_engine.runner.core.engine_core import EngineCore
+from ollama_engine.runner.core.submission import Submission
+from ollama_engine.runner.core.tasks import End, EngineTask, Release
+from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix, Saved
 from ollama_engine.runner.request.astream import AsyncStream
-from ollama_engine.runner.request.options import RequestOptions, Terms, whole
+from ollama_engine.runner.request.options import RequestKeywords, RequestOptions, whole
 from ollama_engine.runner.request.prompts import Prompt, check_params
-from ollama_engine.runner.request.request import Completion, Request, Ticket
+from ollama_engine.runner.request.request import Completion, Request, RequestChannel
 from ollama_engine.runner.request.stream import Stream
 from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.session.answer import Answer
@@ -50,17 +50,17 @@ class Session:
     request that finds no room because of them raises ContextOverflowError.
     """
 
-    def __init__(self, engine: object, desk: Desk) -> None:
+    def __init__(self, engine: object, submission: Submission) -> None:
         self._engine = engine  # kept alive
-        self._desk = desk
-        self._hold = Hold()
+        self._submission = submission
+        self._pinned = PinnedPrefix()
         self._tokens: list[int] = []
         self._answer: Answer | None = None
         # A call holds a lock of its own: `with` lets go of that whatever a signal handler raises, and wherever.
         self._turn = Lock()
         self._choosing = RLock()
         self._closed = False
-        self._release = self._hold.release = Release.of(self, self._hold, desk.loop.drop)
+        self._release = self._pinned.release = Release.of(self, self._pinned, submission.thread.drop)
 
     # -- what it holds -------------------------------------------------------------------------------------------------
 
@@ -74,7 +74,7 @@ class Session:
     @property
     def text(self) -> str:
         """Their text, without control tokens."""
-        return self._desk.loaded.tokenizer.decode(self.tokens)
+        return self._submission.loaded.tokenizer.decode(self.tokens)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -85,7 +85,7 @@ class Session:
 
     # -- growing -------------------------------------------------------------------------------------------------------
 
-    def append(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> None:
+    def append(self, prompt: Prompt, **options: Unpack[RequestKeywords]) -> None:
         """Add text, or token ids, and compute its keys and values now.
 
         The first text gets the begin token, an empty one too, as an empty prompt does; later ones do not. Texts are
@@ -98,7 +98,7 @@ class Session:
             if added:
                 self._complete([*self._tokens, *added], _NOTHING, options)
 
-    def generate(self, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestOptions]) -> Completion:
+    def generate(self, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestKeywords]) -> Completion:
         """The answer to what the session holds, which it holds too from then on.
 
         The token that ended the answer is not part of it: append it where a template wants it. With on_overflow
@@ -109,20 +109,20 @@ class Session:
             self._begin(turn)
             return self._complete(self._tokens, params, options)
 
-    def stream(self, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestOptions]) -> Stream:
+    def stream(self, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestKeywords]) -> Stream:
         """`generate`, piece by piece. Where the stream is closed early, the session keeps the chunks taken from it."""
         request = Request(self._engine)
         stream = Stream(request)
         try:
             with (turn := Lock()):
                 self._begin(turn)
-                self._start(self._tokens, params, options, request.ticket).before = None
+                self._start(self._tokens, params, options, request.channel).before = None
             return stream
         except BaseException:
-            request.ticket.cancelled = True
+            request.channel.cancelled = True
             raise
 
-    async def aappend(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> None:
+    async def aappend(self, prompt: Prompt, **options: Unpack[RequestKeywords]) -> None:
         """`append` for asyncio."""
         await self._settled()
         with (turn := Lock()):
@@ -132,7 +132,7 @@ class Session:
                 await self._acomplete([*self._tokens, *added], _NOTHING, options)
 
     async def agenerate(
-        self, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestOptions]
+        self, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestKeywords]
     ) -> Completion:
         """`generate` for asyncio. Cancelling the task cancels the answer."""
         await self._settled()
@@ -140,7 +140,7 @@ class Session:
             self._begin(turn)
             return await self._acomplete(self._tokens, params, options)
 
-    def astream(self, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestOptions]) -> AsyncStream:
+    def astream(self, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestKeywords]) -> AsyncStream:
         """`stream` for asyncio. Call it where an event loop runs.
 
         Right after an answer that was cut off, it waits for the step that ends that one.
@@ -149,35 +149,35 @@ class Session:
         try:
             with (turn := Lock()):
                 self._begin(turn)
-                self._start(self._tokens, params, options, stream.ticket).before = None
+                self._start(self._tokens, params, options, stream.channel).before = None
             return stream
         except BaseException:
-            stream.ticket.cancelled = True
+            stream.channel.cancelled = True
             raise
 
     def _added(self, prompt: Prompt) -> list[int]:
-        return self._desk.ids(prompt, add_special=not self._tokens, several=ONE_BY_ONE)
+        return self._submission.ids(prompt, add_special=not self._tokens, several=ONE_BY_ONE)
 
-    def _complete(self, ids: list[int], params: SamplingParams, options: RequestOptions) -> Completion:
+    def _complete(self, ids: list[int], params: SamplingParams, keywords: RequestKeywords) -> Completion:
         request = Request(self._engine, watched=True)
         try:
-            answer = self._start(ids, params, options, request.ticket)
+            answer = self._start(ids, params, keywords, request.channel)
             completion = request.result()
             answer.before = None
         except BaseException:
-            request.ticket.cancelled = True
+            request.channel.cancelled = True
             raise
         self._settle()
         return completion
 
-    async def _acomplete(self, ids: list[int], params: SamplingParams, options: RequestOptions) -> Completion:
+    async def _acomplete(self, ids: list[int], params: SamplingParams, keywords: RequestKeywords) -> Completion:
         stream = AsyncStream(self._engine)
         try:
-            answer = self._start(ids, params, options, stream.ticket)
+            answer = self._start(ids, params, keywords, stream.channel)
             completion = await stream.completion()
             answer.before = None
         except BaseException:
-            stream.ticket.cancelled = True
+            stream.channel.cancelled = True
             raise
         self._settle()
         return completion
@@ -188,17 +188,19 @@ class Session:
         if answer is not None and not answer.coming and not answer.generation.ended:
             await asyncio.to_thread(len, self)
 
-    def _start(self, ids: list[int], params: SamplingParams, options: RequestOptions, ticket: Ticket) -> Answer:
-        terms = Terms.of(options)
-        if not terms.cache:
+    def _start(
+        self, ids: list[int], params: SamplingParams, keywords: RequestKeywords, channel: RequestChannel
+    ) -> Answer:
+        options = RequestOptions.of(keywords)
+        if not options.cache:
             raise ConfigError("a session lives in the cache: it takes no cache=False")
         check_params(params, "; append a text, then generate")
         if not ids:
             raise ConfigError("the session holds no tokens; append some first")
-        made = self._desk.make(ids, params, terms, ticket, hold=self._hold)
+        made = self._submission.make(ids, params, options, channel, pinned=self._pinned)
         # Before it is handed in: an interrupt must not leave a request that the session knows nothing of.
         self._answer = answer = Answer(made, self._tokens)
-        self._desk.loop.submit(made)
+        self._submission.thread.submit(made)
         return answer
 
     # -- going back, and apart -----------------------------------------------------------------------------------------
@@ -211,20 +213,20 @@ class Session:
             if isinstance(n, int) and n > had:
                 raise ConfigError(f"the session has only {_counted(had)}, {n} cannot be dropped")
             tokens = self._tokens[: had - whole("n", n, 0, had)]
-            self._do(lambda core: core.space.trim(self._hold, Inputs.text(tokens)))
+            self._do(lambda core: core.cache_manager.trim(self._pinned, Inputs.text(tokens)))
             self._tokens = tokens
 
     def fork(self) -> Session:
         """Another session of the same tokens, which share their cells. Raises ContextOverflowError: see above."""
-        fork = Session(self._engine, self._desk)
+        fork = Session(self._engine, self._submission)
         try:
             with (turn := Lock()):
                 self._begin(turn)
                 fork._tokens, inputs = list(self._tokens), Inputs.text(self._tokens)
 
-                def share(core: Core) -> None:
-                    core.space.trim(self._hold, inputs)
-                    core.space.fork(self._hold, fork._hold, core.monitor.clock())
+                def share(core: EngineCore) -> None:
+                    core.cache_manager.trim(self._pinned, inputs)
+                    core.cache_manager.fork(self._pinned, fork._pinned, core.monitor.clock())
 
                 self._do(share)
             return fork
@@ -243,12 +245,14 @@ class Session:
             self._begin(turn)
             inputs = Inputs.text(self._tokens)
 
-            def copy(core: Core) -> Saved:
-                core.space.trim(self._hold, inputs)
-                return core.space.save(self._hold)
+            def copy(core: EngineCore) -> Saved:
+                core.cache_manager.trim(self._pinned, inputs)
+                return core.cache_manager.save(self._pinned)
 
             saved = self._do(copy)
-        write_session(path, SessionFile(self._desk.fingerprint, layout_of(self._desk.loaded), inputs.tokens, saved))
+        write_session(
+            path, SessionFile(self._submission.fingerprint, layout_of(self._submission.loaded), inputs.tokens, saved)
+        )
 
     def _restore(self, found: SessionFile) -> None:
         """Have what a file holds; where this Engine stores keys and values otherwise, compute them."""
@@ -257,15 +261,15 @@ class Session:
             tokens = found.tokens.tolist()
             if not tokens:
                 return
-            if found.layout != layout_of(self._desk.loaded):
+            if found.layout != layout_of(self._submission.loaded):
                 log.info("a session was saved with another kv_cache_type; its %d tokens are computed", len(tokens))
                 self._complete(tokens, _NOTHING, {})
                 return
             self._tokens, inputs = tokens, Inputs.text(tokens)
 
-            def restore(core: Core) -> None:
+            def restore(core: EngineCore) -> None:
                 core.scrap()
-                core.space.restore(self._hold, inputs, found.saved, core.monitor.clock())
+                core.cache_manager.restore(self._pinned, inputs, found.saved, core.monitor.clock())
 
             if found.saved.length:
                 self._do(restore)
@@ -276,7 +280,7 @@ class Session:
         """Nobody else works with the session while `turn` is locked; it has taken in its last answer."""
         if self._closed:
             raise ClosedError("this Session is closed")
-        self._desk.loop.check_open()
+        self._submission.thread.check_open()
         with self._choosing:
             if self._turn.locked():
                 raise EngineBusyError("this session is in use by another call; fork it to do two things at once")
@@ -291,14 +295,14 @@ class Session:
             raise EngineBusyError("an answer of this session is still coming; take all of it or close its stream")
         if not answer.generation.ended:
             end = End(answer.generation)
-            self._desk.loop.do(end)
+            self._submission.thread.do(end)
             end.result()
         self._tokens, self._answer = answer.tokens(), None
 
-    def _do(self, work: Callable[[Core], Result]) -> Result:
-        errand = Errand(work)
-        self._desk.loop.do(errand)
-        return errand.result()
+    def _do(self, work: Callable[[EngineCore], Result]) -> Result:
+        task = EngineTask(work)
+        self._submission.thread.do(task)
+        return task.result()
 
     # -- lifetime ------------------------------------------------------------------------------------------------------
 
@@ -307,8 +311,8 @@ class Session:
         self._closed = True
         answer = self._answer
         if answer is not None:
-            answer.generation.ticket.cancelled = True
-        self._desk.loop.post(self._release)
+            answer.generation.channel.cancelled = True
+        self._submission.thread.post(self._release)
 
     def __enter__(self) -> Session:
         if self._closed:

@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from ollama_engine import demo
 from ollama_engine.input import Batch
-from ollama_engine.ml.ops_few import few_rows_chosen
-from ollama_engine.ml.ops_listed import listed_attention_chosen
+from ollama_engine.ml.ops_paged import paged_attention_chosen
+from ollama_engine.ml.ops_small_batch import small_batch_chosen
 from ollama_engine.runner.load.loading import Loaded
 from tests.kvcache.drawing import ints
 from tests.models.variants import loaded
 
 STREAMS, STEPS = 32, 12
-OURS = few_rows_chosen("q8_0") and listed_attention_chosen("f16")
+OURS = small_batch_chosen("q8_0") and paged_attention_chosen("f16")
 Logits = NDArray[np.float32]
 
 

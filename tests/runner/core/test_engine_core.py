@@ -10,10 +10,10 @@ import pytest
 from ollama_engine.errors import ClosedError
 from ollama_engine.input import Batch
 from ollama_engine.runner.core import engine_core as core_module
-from ollama_engine.runner.core.engine_core import Core
+from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.observe.monitor import Monitor
-from ollama_engine.runner.request.options import Terms
-from ollama_engine.runner.request.request import Chunk, Ticket
+from ollama_engine.runner.request.options import RequestOptions
+from ollama_engine.runner.request.request import Chunk, RequestChannel
 from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.sequence import Generation
 from ollama_engine.runner.schedule.text_emitter import TextEmitter
@@ -34,11 +34,12 @@ class Letters:
 class Asked:
     """A request for `max_tokens` tokens, and what came out of it."""
 
-    def __init__(self, max_tokens: int, terms: Terms | None = None, num_ctx: int = 200) -> None:
+    def __init__(self, max_tokens: int, options: RequestOptions | None = None, num_ctx: int = 200) -> None:
         params = SamplingParams(temperature=0, max_tokens=max_tokens)
         self.events = Events()
         self.sequence = Generation(
-            ticket=Ticket(self.events), inputs=Inputs.text([1, 2, 3]), num_ctx=num_ctx, terms=terms or Terms(),
+            channel=RequestChannel(self.events), inputs=Inputs.text([1, 2, 3]), num_ctx=num_ctx,
+            options=options or RequestOptions(),
             params=params, sampler=Sampler(params, N_VOCAB), emitter=TextEmitter(Letters()), eog_ids=frozenset(),
             n_prompt=3,
         )  # fmt: skip
@@ -77,7 +78,7 @@ class Rig:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, parallel: int = 3) -> None:
         self.cache = FakeCache()
         self.executor = FillingExecutor(self.cache)
-        self.core = Core(cast(Any, self.executor), cast(Any, self.cache), parallel, Monitor(str), verify=True)
+        self.core = EngineCore(cast(Any, self.executor), cast(Any, self.cache), parallel, Monitor(str), verify=True)
         self.counts: Counter[str] = Counter()
         plan = core_module.plan
 
@@ -134,7 +135,7 @@ def test_who_leaves_in_between_is_left_out(rig: Rig) -> None:
     one, gone = Asked(60), Asked(60)
     rig.add(one, gone)
     rig.step(20)
-    gone.sequence.ticket.cancelled = True
+    gone.sequence.channel.cancelled = True
     rig.step(3)
     assert isinstance(gone.end, ClosedError)
     before = len(rig.executor.served)
@@ -145,7 +146,7 @@ def test_who_leaves_in_between_is_left_out(rig: Rig) -> None:
 
 
 def test_a_full_context_is_shifted_in_between(rig: Rig) -> None:
-    one, other = Asked(70, Terms("shift"), num_ctx=16), Asked(70)
+    one, other = Asked(70, RequestOptions("shift"), num_ctx=16), Asked(70)
     rig.add(one, other)
     rig.finish()
     assert (one.n_tokens, one.end, other.n_tokens) == (70, "length", 70)
@@ -155,7 +156,7 @@ def test_a_full_context_is_shifted_in_between(rig: Rig) -> None:
 
 def test_a_cache_that_fills_up_has_the_younger_one_give_way(rig: Rig) -> None:
     rig.cache.n_cells = 40
-    one, other = Asked(33, Terms(cache=False)), Asked(33, Terms(cache=False))
+    one, other = Asked(33, RequestOptions(cache=False)), Asked(33, RequestOptions(cache=False))
     rig.add(one, other)
     rig.finish()
     assert (one.n_tokens, other.n_tokens) == (33, 33)

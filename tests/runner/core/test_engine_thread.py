@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from ollama_engine.errors import ClosedError, ComputeError, EngineBusyError
-from ollama_engine.runner.core.engine_core import Core
-from ollama_engine.runner.core.engine_thread import Loop
+from ollama_engine.runner.core.engine_core import EngineCore
+from ollama_engine.runner.core.engine_thread import EngineThread
 from ollama_engine.runner.observe.monitor import Monitor
-from ollama_engine.runner.request.request import Chunk, Event, Ticket
+from ollama_engine.runner.request.request import Chunk, Event, RequestChannel
 from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.sequence import Scoring
 from tests.runner.fakes import FakeCache, FakeExecutor
@@ -32,12 +32,12 @@ PATIENCE = 20
 class Job:
     """A task that runs `body`, then says how it ended."""
 
-    body: Callable[[Core], object] = lambda core: None
+    body: Callable[[EngineCore], object] = lambda core: None
     started: threading.Event = field(default_factory=threading.Event)
     ended: threading.Event = field(default_factory=threading.Event)
     outcome: str | BaseException | None = None
 
-    def run(self, core: Core) -> None:
+    def run(self, core: EngineCore) -> None:
         self.started.set()
         self.body(core)
         self._end("done")
@@ -61,7 +61,10 @@ class Asked:
     def __init__(self) -> None:
         self.events: SimpleQueue[Event] = SimpleQueue()
         self.sequence = Scoring(
-            ticket=Ticket(self.events), inputs=Inputs.text([1, 2, 3]), num_ctx=8, rows=np.empty((3, 4), np.float32)
+            channel=RequestChannel(self.events),
+            inputs=Inputs.text([1, 2, 3]),
+            num_ctx=8,
+            rows=np.empty((3, 4), np.float32),
         )
 
     def end(self) -> Event:
@@ -74,18 +77,18 @@ class Rig:
     def __init__(self, max_queue: int = 10000) -> None:
         self.exits: list[threading.Thread] = []
         self.executor = FakeExecutor()
-        self.core = Core(cast(Any, self.executor), cast(Any, FakeCache()), 2, Monitor(str), verify=True)
-        self.loop = Loop(self.core, max_queue, "test", lambda: self.exits.append(threading.current_thread()))
-        self.loop.start()
+        self.core = EngineCore(cast(Any, self.executor), cast(Any, FakeCache()), 2, Monitor(str), verify=True)
+        self.thread = EngineThread(self.core, max_queue, "test", lambda: self.exits.append(threading.current_thread()))
+        self.thread.start()
 
-    def do(self, body: Callable[[Core], object] = lambda core: None) -> Job:
+    def do(self, body: Callable[[EngineCore], object] = lambda core: None) -> Job:
         job = Job(body)
-        self.loop.do(job)
+        self.thread.do(job)
         return job
 
     def ask(self) -> Asked:
         asked = Asked()
-        self.loop.submit(asked.sequence)
+        self.thread.submit(asked.sequence)
         return asked
 
 
@@ -94,17 +97,17 @@ def rig() -> Iterator[Rig]:
     made = Rig()
     yield made
     made.executor.go.set()
-    made.loop.close()
+    made.thread.close()
     assert len(made.exits) == 1
 
 
 def test_where_there_are_no_more_threads_the_model_is_let_go() -> None:
     exits: list[str] = []
-    core = Core(cast(Any, FakeExecutor()), cast(Any, FakeCache()), 2, Monitor(str))
-    loop = Loop(core, 1, "test", lambda: exits.append("model"))
+    core = EngineCore(cast(Any, FakeExecutor()), cast(Any, FakeCache()), 2, Monitor(str))
+    thread = EngineThread(core, 1, "test", lambda: exits.append("model"))
     no_more = RuntimeError("can't start new thread")
-    with patch.object(loop._thread, "start", side_effect=no_more), pytest.raises(RuntimeError, match="new thread"):
-        loop.start()
+    with patch.object(thread._thread, "start", side_effect=no_more), pytest.raises(RuntimeError, match="new thread"):
+        thread.start()
     assert exits == ["model"]
 
 
@@ -113,17 +116,17 @@ def test_an_owner_who_is_gone_closes_the_loop() -> None:
         pass
 
     owner, ended = Owner(), threading.Event()
-    core = Core(cast(Any, FakeExecutor()), cast(Any, FakeCache()), 2, Monitor(str))
-    loop = Loop(core, 1, "test", ended.set, owner=owner)
-    loop.start()
+    core = EngineCore(cast(Any, FakeExecutor()), cast(Any, FakeCache()), 2, Monitor(str))
+    thread = EngineThread(core, 1, "test", ended.set, owner=owner)
+    thread.start()
     asked = Asked()
-    loop.submit(asked.sequence)
+    thread.submit(asked.sequence)
     assert isinstance(asked.end(), Chunk)
     assert not ended.is_set()
     del owner
     assert ended.wait(PATIENCE)
     with pytest.raises(ClosedError):
-        loop.check_open()
+        thread.check_open()
 
 
 # -- order -------------------------------------------------------------------------------------------------------------
@@ -183,7 +186,7 @@ def test_no_more_wait_than_max_queue() -> None:
     rig.executor.go.set()
     assert all(isinstance(one.end(), Chunk) for one in asked)
     assert isinstance(rig.ask().end(), Chunk)
-    rig.loop.close()
+    rig.thread.close()
 
 
 def test_calls_that_are_cancelled_on_their_way_take_no_place() -> None:
@@ -193,15 +196,15 @@ def test_calls_that_are_cancelled_on_their_way_take_no_place() -> None:
     asked = [rig.ask() for _ in range(2)]
     assert rig.executor.begun.wait(PATIENCE)
     for _ in range(700):
-        rig.ask().sequence.ticket.cancelled = True
+        rig.ask().sequence.channel.cancelled = True
     asked += [rig.ask() for _ in range(3)]
     with pytest.raises(EngineBusyError, match="max_queue is 3"):
         rig.ask()
     rig.executor.go.set()
     assert all(isinstance(one.end(), Chunk) for one in asked)
     assert isinstance(rig.ask().end(), Chunk)
-    assert rig.loop.coming == 0
-    rig.loop.close()
+    assert rig.thread.coming == 0
+    rig.thread.close()
 
 
 def test_a_cancelled_request_that_still_runs_makes_place() -> None:
@@ -211,14 +214,14 @@ def test_a_cancelled_request_that_still_runs_makes_place() -> None:
     assert rig.executor.begun.wait(PATIENCE)
     with pytest.raises(EngineBusyError):
         rig.ask()
-    first.sequence.ticket.cancelled = True
+    first.sequence.channel.cancelled = True
     third = rig.ask()
     with pytest.raises(EngineBusyError):
         rig.ask()
     rig.executor.go.set()
     first.end()
     assert all(isinstance(one.end(), Chunk) for one in (second, third))
-    rig.loop.close()
+    rig.thread.close()
 
 
 def test_many_submitters_are_counted_together() -> None:
@@ -241,7 +244,7 @@ def test_many_submitters_are_counted_together() -> None:
     assert 12 <= len(asked) <= 14
     rig.executor.go.set()
     assert all(isinstance(one.end(), Chunk) for one in asked)
-    rig.loop.close()
+    rig.thread.close()
 
 
 # -- closing -----------------------------------------------------------------------------------------------------------
@@ -253,13 +256,13 @@ def test_closing_fails_running_and_waiting_requests_and_tasks(rig: Rig) -> None:
     assert rig.executor.begun.wait(PATIENCE)
     job = rig.do()
     with ThreadPoolExecutor(1) as pool:
-        closing = pool.submit(rig.loop.close)
+        closing = pool.submit(rig.thread.close)
         time.sleep(0.01)
         assert not rig.exits
         rig.executor.go.set()
         closing.result(PATIENCE)
     assert all(isinstance(one.end(), (ClosedError, Chunk)) for one in asked)
-    assert isinstance(asked[-1].sequence.ticket, Ticket)
+    assert isinstance(asked[-1].sequence.channel, RequestChannel)
     assert isinstance(job.result(), (ClosedError, str))
     assert rig.executor.closed
 
@@ -268,23 +271,23 @@ def test_the_model_is_freed_by_the_loops_thread_after_the_last_task(rig: Rig) ->
     freed_while_running = []
     release = threading.Event()
 
-    def body(core: Core) -> None:
+    def body(core: EngineCore) -> None:
         release.wait(PATIENCE)
         freed_while_running.append(bool(rig.exits))
 
     job = rig.do(body)
     assert job.started.wait(PATIENCE)
-    rig.loop.close(wait=False)
+    rig.thread.close(wait=False)
     release.set()
-    rig.loop.close()
+    rig.thread.close()
     assert freed_while_running == [False]
     assert threading.current_thread() not in rig.exits
 
 
 def test_nothing_is_taken_after_closing(rig: Rig) -> None:
-    rig.loop.close()
-    rig.loop.close()
-    for call in (rig.do, rig.ask, rig.loop.check_open):
+    rig.thread.close()
+    rig.thread.close()
+    for call in (rig.do, rig.ask, rig.thread.check_open):
         with pytest.raises(ClosedError, match="this Engine is closed"):
             call()
 
@@ -293,20 +296,20 @@ def test_closing_from_inside_a_task(rig: Rig) -> None:
     """As a log handler may do: it must neither wait for itself nor free what is in use."""
     held: list[bool] = []
 
-    def body(core: Core) -> None:
-        rig.loop.close()
+    def body(core: EngineCore) -> None:
+        rig.thread.close()
         held.append(not rig.exits)
 
     assert rig.do(body).result() == "done"
     assert held == [True]
-    rig.loop.close()
+    rig.thread.close()
     assert len(rig.exits) == 1
 
 
 def test_the_loops_own_thread_cannot_wait_for_itself(rig: Rig) -> None:
     refused: list[BaseException] = []
 
-    def body(core: Core) -> None:
+    def body(core: EngineCore) -> None:
         for call in (rig.ask, rig.do):
             try:
                 call()
@@ -322,10 +325,10 @@ def test_closing_without_waiting(rig: Rig) -> None:
     release = threading.Event()
     job = rig.do(lambda _: release.wait(PATIENCE))
     assert job.started.wait(PATIENCE)
-    rig.loop.close(wait=False)
+    rig.thread.close(wait=False)
     assert not rig.exits
     release.set()
-    rig.loop.close()
+    rig.thread.close()
     assert job.outcome == "done"
 
 
@@ -348,7 +351,7 @@ def test_everything_ends_however_submitting_and_closing_meet(rig: Rig, round_: i
     def close() -> tuple[list[Job], list[Asked]]:
         start.wait()
         time.sleep(round_ * 0.0005)
-        rig.loop.close()
+        rig.thread.close()
         return [], []
 
     with ThreadPoolExecutor(5) as pool:
@@ -363,7 +366,7 @@ def test_everything_ends_however_submitting_and_closing_meet(rig: Rig, round_: i
 def test_several_threads_may_close_at_once(rig: Rig) -> None:
     rig.ask()
     with ThreadPoolExecutor(4) as pool:
-        for future in [pool.submit(rig.loop.close) for _ in range(4)]:
+        for future in [pool.submit(rig.thread.close) for _ in range(4)]:
             future.result(PATIENCE)
     assert len(rig.exits) == 1
 
@@ -375,7 +378,7 @@ def test_several_threads_may_close_at_once(rig: Rig) -> None:
 def test_a_fault_closes_the_engine_and_says_why(rig: Rig, error: BaseException) -> None:
     release = threading.Event()
 
-    def body(core: Core) -> None:
+    def body(core: EngineCore) -> None:
         release.wait(PATIENCE)
         raise error
 
@@ -389,7 +392,7 @@ def test_a_fault_closes_the_engine_and_says_why(rig: Rig, error: BaseException) 
         assert ended.__cause__ is error
         assert repr(error) in str(ended)
     assert isinstance(job.result(), ClosedError)
-    rig.loop.close()
+    rig.thread.close()
     with pytest.raises(ClosedError, match="closed itself after a fault") as caught:
         rig.ask()
     assert caught.value.__cause__ is error
@@ -402,7 +405,7 @@ def test_a_fault_is_told_even_where_nothing_can_be_tidied_up(rig: Rig) -> None:
     rig.executor.go.clear()
     asked = [rig.ask() for _ in range(4)]
     assert rig.executor.begun.wait(PATIENCE)
-    rig.core.space.leave = fail  # type: ignore[method-assign]
+    rig.core.cache_manager.leave = fail  # type: ignore[method-assign]
     rig.executor.go.set()
     assert all("books are wrong" in str(one.end()) for one in asked)
 
@@ -437,18 +440,18 @@ def test_what_comes_as_the_loop_ends_is_told_one_end(rig: Rig, moment: str) -> N
 
         def get_nowait(self) -> Any:
             # Callers take nothing out: one that is interrupted there would lose another's work.
-            assert threading.current_thread() is rig.loop._thread
+            assert threading.current_thread() is rig.thread._thread
             return inbox.get_nowait()
 
-    job, inbox = Job(), rig.loop._inbox
-    with ThreadPoolExecutor(1) as caller, patch.object(rig.loop, "_inbox", Slow()):
-        done = caller.submit(rig.loop.do, job)
+    job, inbox = Job(), rig.thread._inbox
+    with ThreadPoolExecutor(1) as caller, patch.object(rig.thread, "_inbox", Slow()):
+        done = caller.submit(rig.thread.do, job)
         assert reached.wait(PATIENCE)
         if moment == "after":
             assert job.result() == "done"
-        rig.loop._closed = True
+        rig.thread._closed = True
         inbox.put(None)
-        rig.loop._thread.join(PATIENCE)
+        rig.thread._thread.join(PATIENCE)
         ended.set()
         done.result(PATIENCE)
     assert moment == "after" or isinstance(job.result(), ClosedError)

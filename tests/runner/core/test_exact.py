@@ -240,8 +240,8 @@ def check_error(asked: Asked) -> None:
 
 def check_nothing_left(run: Run) -> None:
     core = run.core
-    assert not core.roster
-    while core.space.evict():
+    assert not core.queue
+    while core.cache_manager.evict():
         pass
     assert core.cache.usage.used == 0
     core.check()

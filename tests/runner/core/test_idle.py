@@ -1,4 +1,4 @@
-"""Core: when an engine that has nothing to do looks through its tables."""
+"""EngineCore: when an engine that has nothing to do looks through its tables."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from unittest.mock import patch
 
 import numpy as np
 
-from ollama_engine.runner.core.engine_core import CHECK_SECONDS, Core
+from ollama_engine.runner.core.engine_core import CHECK_SECONDS, EngineCore
 from ollama_engine.runner.observe.monitor import Monitor
-from ollama_engine.runner.request.request import Ticket
+from ollama_engine.runner.request.request import RequestChannel
 from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.sequence import Scoring
 from tests.runner.fakes import Events, FakeCache, FakeExecutor
 
 
 class Task:
-    def run(self, core: Core) -> None:
+    def run(self, core: EngineCore) -> None:
         pass
 
     def fail(self, error: BaseException) -> None:
@@ -24,14 +24,14 @@ class Task:
 
 
 def scoring(*, cancelled: bool = False) -> Scoring:
-    ticket = Ticket(Events())
-    ticket.cancelled = cancelled
-    return Scoring(ticket=ticket, inputs=Inputs.text([1, 2]), num_ctx=8, rows=np.empty((2, 4), np.float32))
+    channel = RequestChannel(Events())
+    channel.cancelled = cancelled
+    return Scoring(channel=channel, inputs=Inputs.text([1, 2]), num_ctx=8, rows=np.empty((2, 4), np.float32))
 
 
 def test_an_idle_engine_checks_what_changed_and_once_a_second_at_most() -> None:
     now = 100.0
-    core = Core(cast(Any, FakeExecutor()), cast(Any, FakeCache()), 2, Monitor(str, lambda: now))
+    core = EngineCore(cast(Any, FakeExecutor()), cast(Any, FakeCache()), 2, Monitor(str, lambda: now))
     checked: list[float] = []
     with patch.object(core, "check", lambda: checked.append(now)):
 

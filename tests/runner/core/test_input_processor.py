@@ -12,8 +12,8 @@ import pytest
 from ollama_engine.errors import ConfigError, ContextOverflowError, TokenizerError
 from ollama_engine.runner.core.input_processor import new_generation, new_scoring
 from ollama_engine.runner.load.loading import Loaded
-from ollama_engine.runner.request.options import Terms
-from ollama_engine.runner.request.request import Ticket
+from ollama_engine.runner.request.options import RequestOptions
+from ollama_engine.runner.request.request import RequestChannel
 from ollama_engine.sample import SamplingParams
 from tests.models.variants import loaded
 from tests.runner.fakes import Events
@@ -27,8 +27,8 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loaded]:
         yield made
 
 
-def made(parts: Loaded, prompt: list[int], **terms: Any) -> Any:
-    return new_generation(parts, prompt, SamplingParams(), Terms(**terms), Ticket(Events()))
+def made(parts: Loaded, prompt: list[int], **options: Any) -> Any:
+    return new_generation(parts, prompt, SamplingParams(), RequestOptions(**options), RequestChannel(Events()))
 
 
 def test_a_prompt_that_fits_is_taken_whole(parts: Loaded) -> None:
@@ -73,7 +73,7 @@ def test_a_longer_one_keeps_its_beginning_and_its_newest_tokens(
 def test_one_as_long_as_the_context(parts: Loaded, overflow: str, max_tokens: int | None, dropped: int) -> None:
     """It leaves no place for an answer: where one is wanted, the prompt is refused, cut, or shifted later."""
     params = SamplingParams(max_tokens=max_tokens)
-    one = new_generation(parts, list(range(32)), params, Terms(overflow), Ticket(Events()))  # type: ignore[arg-type]
+    one = new_generation(parts, list(range(32)), params, RequestOptions(overflow), RequestChannel(Events()))  # type: ignore[arg-type]
     assert (one.dropped, one.inputs.tokens.tolist()) == (dropped, list(range(dropped, 32)))
 
 
@@ -87,15 +87,15 @@ def test_penalties_see_what_is_left_of_the_prompt(parts: Loaded) -> None:
     row[[5, 6]] = 1.0
     params = SamplingParams(temperature=0, presence_penalty=10, repeat_last_n=-1)
     prompt = [5] * 10 + [7] * 23
-    one = new_generation(parts, prompt, params, Terms("truncate"), Ticket(Events()))
+    one = new_generation(parts, prompt, params, RequestOptions("truncate"), RequestChannel(Events()))
     assert one.inputs.tokens.tolist() == [5] + [7] * 23
     assert one.sampler.sample(row) == 6
-    other = new_generation(parts, [6, *[7] * 23], params, Terms("truncate"), Ticket(Events()))
+    other = new_generation(parts, [6, *[7] * 23], params, RequestOptions("truncate"), RequestChannel(Events()))
     assert other.sampler.sample(row) == 5
 
 
 @pytest.mark.parametrize(
-    ("prompt", "terms", "error", "told"),
+    ("prompt", "options", "error", "told"),
     [
         ([], {}, ConfigError, "prompt is empty"),
         ([320], {}, TokenizerError, r"token 320 .* \(0 to 319\)"),
@@ -112,14 +112,14 @@ def test_penalties_see_what_is_left_of_the_prompt(parts: Loaded) -> None:
         ([1] * 32, {"on_overflow": "truncate", "num_keep": 31}, ContextOverflowError, "num_keep is 0 to 30"),
     ],
 )
-def test_what_is_refused(parts: Loaded, prompt: list[int], terms: Any, error: type[Exception], told: str) -> None:
+def test_what_is_refused(parts: Loaded, prompt: list[int], options: Any, error: type[Exception], told: str) -> None:
     with pytest.raises(error, match=told):
-        made(parts, prompt, **terms)
+        made(parts, prompt, **options)
 
 
 def test_scoring_has_a_row_for_each_token(parts: Loaded) -> None:
-    one = new_scoring(parts, [1, 2, 3], Ticket(Events()))
+    one = new_scoring(parts, [1, 2, 3], RequestChannel(Events()))
     assert one.rows.shape == (3, 320)
     for prompt, error in (([], ConfigError), ([999], TokenizerError), ([1] * 33, ContextOverflowError)):
         with pytest.raises(error):
-            new_scoring(parts, prompt, Ticket(Events()))
+            new_scoring(parts, prompt, RequestChannel(Events()))

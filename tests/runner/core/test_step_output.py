@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from ollama_engine.errors import SamplingError
-from ollama_engine.runner.core.step_output import Landed, land, outcome
+from ollama_engine.runner.core.step_output import StepOutput, outcome, step_outputs
 from ollama_engine.runner.load.executor import FloatArray
-from ollama_engine.runner.request.options import Terms
-from ollama_engine.runner.request.request import Chunk, Ticket
+from ollama_engine.runner.request.options import RequestOptions
+from ollama_engine.runner.request.request import Chunk, RequestChannel
 from ollama_engine.runner.schedule.batching import Step, assemble
 from ollama_engine.runner.schedule.inputs import Inputs
-from ollama_engine.runner.schedule.scheduler import Piece
+from ollama_engine.runner.schedule.scheduler import Scheduled
 from ollama_engine.runner.schedule.sequence import Generation, Scoring, Sequence
 from ollama_engine.runner.schedule.text_emitter import TextEmitter
 from ollama_engine.sample import Sampler, SamplingParams
@@ -22,7 +22,7 @@ from tests.runner.fakes import Events
 
 N_VOCAB = 8
 END = 7
-USUAL = Terms()
+USUAL = RequestOptions()
 
 
 class Letters:
@@ -35,10 +35,13 @@ class Letters:
         return ""
 
 
-def generation(key: int, n_prompt: int = 3, num_ctx: int = 99, terms: Terms = USUAL, **fields: Any) -> Generation:
+def generation(
+    key: int, n_prompt: int = 3, num_ctx: int = 99, options: RequestOptions = USUAL, **fields: Any
+) -> Generation:
     params = SamplingParams(**{"temperature": 0, "max_tokens": 5, **fields})
     made = Generation(
-        ticket=Ticket(Events()), inputs=Inputs.text([1] * n_prompt), num_ctx=num_ctx, terms=terms, params=params,
+        channel=RequestChannel(Events()), inputs=Inputs.text([1] * n_prompt), num_ctx=num_ctx, options=options,
+        params=params,
         sampler=Sampler(params, N_VOCAB), emitter=TextEmitter(Letters(), cast(Any, params.stop)),
         eog_ids=frozenset({END}), n_prompt=n_prompt, key=key, slot=key,
     )  # fmt: skip
@@ -47,7 +50,7 @@ def generation(key: int, n_prompt: int = 3, num_ctx: int = 99, terms: Terms = US
 
 
 def step_of(*sequences: Sequence) -> Step:
-    pieces = tuple(Piece(one.key, 3, 3 if one.wants_all_rows else 1) for one in sequences)
+    pieces = tuple(Scheduled(one.key, 3, 3 if one.wants_all_rows else 1) for one in sequences)
     return assemble(0, pieces, {one.key: one for one in sequences})
 
 
@@ -57,8 +60,8 @@ def rows(*best: int) -> FloatArray:
 
 def test_each_gets_the_token_of_its_row() -> None:
     one, other = generation(1), generation(2)
-    landed = land(step_of(one, other), rows(4, 2), 10.0)
-    assert [(it.sequence, it.token, it.reason) for it in landed] == [(one, 4, None), (other, 2, None)]
+    outputs = step_outputs(step_of(one, other), rows(4, 2), 10.0)
+    assert [(it.sequence, it.token, it.reason) for it in outputs] == [(one, 4, None), (other, 2, None)]
     assert (one.sampled, one.n_generated, one.awaited, one.first_token_at) == ([4], 1, 0, 10.0)
 
 
@@ -66,15 +69,15 @@ def test_who_has_left_gets_nothing_and_rows_are_not_mixed() -> None:
     one, gone, other = generation(1), generation(2), generation(3)
     step = step_of(one, gone, other)
     gone.epoch += 1
-    landed = land(step, rows(4, 5, 6), 0.0)
-    assert [(it.sequence, it.token) for it in landed] == [(one, 4), (other, 6)]
+    outputs = step_outputs(step, rows(4, 5, 6), 0.0)
+    assert [(it.sequence, it.token) for it in outputs] == [(one, 4), (other, 6)]
     assert (gone.sampled, gone.awaited) == ([], 1)
 
 
 def test_an_end_token_ends_it_and_is_no_part_of_it() -> None:
     one = generation(1)
-    (landed,) = land(step_of(one), rows(END), 0.0)
-    assert (landed.token, landed.reason, one.sampled, one.epoch) == (None, "stop", [], 1)
+    (outputs,) = step_outputs(step_of(one), rows(END), 0.0)
+    assert (outputs.token, outputs.reason, one.sampled, one.epoch) == (None, "stop", [], 1)
 
 
 @pytest.mark.parametrize(
@@ -86,26 +89,26 @@ def test_an_end_token_ends_it_and_is_no_part_of_it() -> None:
         (generation(1, num_ctx=3), None, "length"),
         (generation(1, num_ctx=4), 4, "length"),
         (generation(1, num_ctx=5), 4, None),
-        (generation(1, num_ctx=3, terms=Terms("shift")), 4, None),
-        (generation(1, num_ctx=3, terms=Terms("truncate")), None, "length"),
+        (generation(1, num_ctx=3, options=RequestOptions("shift")), 4, None),
+        (generation(1, num_ctx=3, options=RequestOptions("truncate")), None, "length"),
         (generation(1, max_tokens=None), 4, None),
     ],
 )
 def test_limits(made: Generation, token: int | None, reason: str | None) -> None:
-    (landed,) = land(step_of(made), rows(4), 0.0)
-    assert (landed.token, landed.reason, made.epoch) == (token, reason, int(reason is not None))
+    (outputs,) = step_outputs(step_of(made), rows(4), 0.0)
+    assert (outputs.token, outputs.reason, made.epoch) == (token, reason, int(reason is not None))
 
 
 def test_scores_are_put_where_they_belong_again_after_a_preemption() -> None:
-    one = Scoring(ticket=Ticket(Events()), inputs=Inputs.text([1] * 6), num_ctx=9, key=1, slot=1,
+    one = Scoring(channel=RequestChannel(Events()), inputs=Inputs.text([1] * 6), num_ctx=9, key=1, slot=1,
                   rows=np.empty((6, N_VOCAB), np.float32))  # fmt: skip
-    assert land(step_of(one), rows(1, 2, 3), 0.0) == []
+    assert step_outputs(step_of(one), rows(1, 2, 3), 0.0) == []
     one.withdraw()
     one.slot = 1
-    assert land(step_of(one), rows(1, 2, 3), 0.0) == []
+    assert step_outputs(step_of(one), rows(1, 2, 3), 0.0) == []
     one.submitted = 3
-    (landed,) = land(step_of(one), rows(4, 5, 6), 0.0)
-    assert (landed.reason, landed.sound) == ("stop", True)
+    (outputs,) = step_outputs(step_of(one), rows(4, 5, 6), 0.0)
+    assert (outputs.reason, outputs.sound) == ("stop", True)
     assert one.rows.argmax(axis=1).tolist() == [1, 2, 3, 4, 5, 6]
 
 
@@ -113,7 +116,7 @@ def test_nonsense_is_an_error_of_its_own_row() -> None:
     bad, good, full = generation(1), generation(2), generation(3, max_tokens=0)
     logits = rows(1, 2, 3)
     logits[0, 3] = logits[2, 5] = np.nan
-    by = {it.sequence.key: it for it in land(step_of(bad, good, full), logits, 0.0)}
+    by = {it.sequence.key: it for it in step_outputs(step_of(bad, good, full), logits, 0.0)}
     assert isinstance(by[1].error, SamplingError)
     assert [by[key].sound for key in (1, 2, 3)] == [False, True, False]
     assert (by[2].token, by[3].reason) == (2, "length")
@@ -121,22 +124,22 @@ def test_nonsense_is_an_error_of_its_own_row() -> None:
 
 def test_logprobs_are_of_the_sampled_token() -> None:
     one = generation(1, logprobs=2)
-    (landed,) = land(step_of(one), rows(4), 0.0)
-    assert landed.logprobs is not None
-    assert landed.logprobs[0].token == 4
+    (outputs,) = step_outputs(step_of(one), rows(4), 0.0)
+    assert outputs.logprobs is not None
+    assert outputs.logprobs[0].token == 4
 
 
 # -- delivery ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_token_that_goes_on() -> None:
-    assert outcome(Landed(generation(1), 2), 0.0) == (Chunk("c", (2,)), None)
+    assert outcome(StepOutput(generation(1), 2), 0.0) == (Chunk("c", (2,)), None)
 
 
 def test_a_stop_text_ends_it() -> None:
     one = generation(1, stop=("cd",))
-    assert outcome(Landed(one, 2), 0.0) == (Chunk("", (2,)), None)
-    event, ended = outcome(Landed(one, 3), 0.0)
+    assert outcome(StepOutput(one, 2), 0.0) == (Chunk("", (2,)), None)
+    event, ended = outcome(StepOutput(one, 3), 0.0)
     assert ended == "stop"
     assert isinstance(event, Chunk)
     assert (event.text, event.tokens, event.finish_reason) == ("", (3,), "stop")
@@ -145,21 +148,21 @@ def test_a_stop_text_ends_it() -> None:
 
 def test_held_text_is_flushed_at_the_end() -> None:
     one = generation(1, stop=("cd",))
-    outcome(Landed(one, 2), 0.0)
-    event, ended = outcome(Landed(one, reason="stop"), 0.0)
+    outcome(StepOutput(one, 2), 0.0)
+    event, ended = outcome(StepOutput(one, reason="stop"), 0.0)
     assert isinstance(event, Chunk)
     assert (event.text, ended) == ("c", "stop")
 
 
 def test_a_stop_text_and_a_limit_at_once_count_as_a_stop() -> None:
-    assert outcome(Landed(generation(1, stop=("c",)), 2, reason="length"), 0.0)[1] == "stop"
+    assert outcome(StepOutput(generation(1, stop=("c",)), 2, reason="length"), 0.0)[1] == "stop"
 
 
 def test_errors_are_handed_on() -> None:
     error = SamplingError("none")
-    assert outcome(Landed(generation(1), error=error), 0.0) == (error, "error")
+    assert outcome(StepOutput(generation(1), error=error), 0.0) == (error, "error")
     one = generation(1)
     one.emitter.flush()
-    event, ended = outcome(Landed(one, 2), 0.0)
+    event, ended = outcome(StepOutput(one, 2), 0.0)
     assert isinstance(event, Exception)
     assert ended == "error"

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import pytest
 
-from ollama_engine.runner.observe.trace import Phase, Span, StepRecord, Trace
+from ollama_engine.runner.observe.trace import Phase, PhaseSpan, StepRecord, Trace
 
 
 def events(trace: Trace) -> list[dict[str, Any]]:
@@ -18,7 +18,7 @@ def events(trace: Trace) -> list[dict[str, Any]]:
 
 def step(number: int, begin: float) -> StepRecord:
     phases = enumerate(get_args(Phase))
-    return StepRecord(number, tuple(Span(phase, begin + i, begin + i + 0.5) for i, phase in phases), 5, 2, 3, True)
+    return StepRecord(number, tuple(PhaseSpan(phase, begin + i, begin + i + 0.5) for i, phase in phases), 5, 2, 3, True)
 
 
 def test_rows_are_named_and_ordered() -> None:

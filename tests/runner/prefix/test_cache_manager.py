@@ -1,4 +1,4 @@
-"""Space: cells and histories change together."""
+"""CacheManager: cells and histories change together."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 
 from ollama_engine.errors import ContextOverflowError
 from ollama_engine.kvcache import SavedRows
-from ollama_engine.runner.prefix.cache_manager import Space
-from ollama_engine.runner.prefix.pinned_prefix import Hold, Saved
-from ollama_engine.runner.prefix.prefix_cache import Histories
-from ollama_engine.runner.request.options import Terms
-from ollama_engine.runner.request.request import Ticket
+from ollama_engine.runner.prefix.cache_manager import CacheManager
+from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix, Saved
+from ollama_engine.runner.prefix.prefix_cache import PrefixCache
+from ollama_engine.runner.request.options import RequestOptions
+from ollama_engine.runner.request.request import RequestChannel
 from ollama_engine.runner.schedule.batching import assemble
 from ollama_engine.runner.schedule.inputs import Inputs
-from ollama_engine.runner.schedule.scheduler import Piece
+from ollama_engine.runner.schedule.scheduler import Scheduled
 from ollama_engine.runner.schedule.sequence import Generation, Scoring, Sequence
 from ollama_engine.runner.schedule.text_emitter import TextEmitter
 from ollama_engine.sample import Sampler, SamplingParams
@@ -30,34 +30,35 @@ class Rig:
     def __init__(self) -> None:
         self.cache = FakeCache(100)
         self.executor = FakeExecutor()
-        self.space = Space(cast(Any, self.cache), cast(Any, self.executor))
-        self.space.histories = Histories(4)
+        self.cache_manager = CacheManager(cast(Any, self.cache), cast(Any, self.executor))
+        self.cache_manager.prefix_cache = PrefixCache(4)
         self.now = 0.0
 
-    def request(self, tokens: list[int], **terms: Any) -> Generation:
+    def request(self, tokens: list[int], **options: Any) -> Generation:
         params = SamplingParams(temperature=0)
         return Generation(
-            ticket=Ticket(Events()), inputs=Inputs.text(tokens), num_ctx=8, terms=Terms(**terms), params=params,
+            channel=RequestChannel(Events()), inputs=Inputs.text(tokens), num_ctx=8,
+            options=RequestOptions(**options), params=params,
             sampler=Sampler(params, 8), emitter=cast(TextEmitter, None), eog_ids=frozenset(), n_prompt=len(tokens),
         )  # fmt: skip
 
     def begin(self, one: Sequence) -> bool:
         self.now += 1
-        return self.space.begin(one, self.now)
+        return self.cache_manager.begin(one, self.now)
 
     def compute(self, one: Sequence, n: int | None = None) -> None:
         """As a step of this sequence alone."""
         n = one.n_inputs - one.submitted if n is None else n
-        step = assemble(0, (Piece(one.key, n, 1),), {one.key: one})
+        step = assemble(0, (Scheduled(one.key, n, 1),), {one.key: one})
         assert one.slot is not None
         self.cache.lengths[one.slot] += n
         one.submitted += n
-        self.space.note(step, step.tokens())
+        self.cache_manager.note(step, step.tokens())
 
     def leave(self, one: Sequence, *, keep: bool = True) -> None:
         self.now += 1
-        self.space.leave(one, self.now, keep=keep)
-        self.space.histories.check()
+        self.cache_manager.leave(one, self.now, keep=keep)
+        self.cache_manager.prefix_cache.check()
 
 
 @pytest.fixture
@@ -85,14 +86,14 @@ def test_an_ended_history_is_taken_over_and_cut(rig: Rig) -> None:
     assert rig.cache.lengths[other.slot or 0] == 2
 
 
-@pytest.mark.parametrize("terms", [{"cache": False}, {}])
-def test_who_keeps_to_itself_neither_takes_nor_leaves_anything(rig: Rig, terms: Any) -> None:
-    first = rig.request([1, 2, 3, 4], **terms)
+@pytest.mark.parametrize("options", [{"cache": False}, {}])
+def test_who_keeps_to_itself_neither_takes_nor_leaves_anything(rig: Rig, options: Any) -> None:
+    first = rig.request([1, 2, 3, 4], **options)
     rig.begin(first)
     rig.compute(first)
-    rig.leave(first, keep=bool(terms))
+    rig.leave(first, keep=bool(options))
     assert rig.cache.room == 100
-    assert rig.space.histories.state(0) == "free"
+    assert rig.cache_manager.prefix_cache.state(0) == "free"
     other = rig.request([1, 2, 3, 4], cache=False)
     rig.begin(other)
     assert other.submitted == 0
@@ -102,7 +103,7 @@ def test_scoring_takes_nothing_over_for_every_row_is_wanted(rig: Rig) -> None:
     first = rig.request([1, 2, 3, 4])
     rig.begin(first)
     rig.compute(first)
-    scoring = Scoring(ticket=Ticket(Events()), inputs=first.inputs, num_ctx=8, rows=cast(Any, None))
+    scoring = Scoring(channel=RequestChannel(Events()), inputs=first.inputs, num_ctx=8, rows=cast(Any, None))
     rig.begin(scoring)
     assert scoring.submitted == 0
 
@@ -136,11 +137,11 @@ def test_who_has_left_a_step_leaves_its_cells(rig: Rig) -> None:
     rig.begin(one)
     rig.compute(one)
     one.sampled, one.awaited = [5], 1
-    step = assemble(0, (Piece(one.key, 1, 1),), {one.key: one})
+    step = assemble(0, (Scheduled(one.key, 1, 1),), {one.key: one})
     rig.cache.lengths[0] += 1
     one.epoch += 1
-    rig.space.note(step, step.tokens())
-    assert rig.cache.lengths[0] == rig.space.histories.length(0) == 3
+    rig.cache_manager.note(step, step.tokens())
+    assert rig.cache.lengths[0] == rig.cache_manager.prefix_cache.length(0) == 3
 
 
 def test_eviction_takes_the_one_that_was_not_used_for_longest(rig: Rig) -> None:
@@ -150,10 +151,10 @@ def test_eviction_takes_the_one_that_was_not_used_for_longest(rig: Rig) -> None:
         rig.compute(one)
     for one in (ended[1], ended[0]):
         rig.leave(one)
-    assert rig.space.evict()
-    assert [rig.space.histories.state(i) for i in range(4)] == ["finished", "free", "live", "free"]
-    assert rig.space.evict()
-    assert not rig.space.evict()
+    assert rig.cache_manager.evict()
+    assert [rig.cache_manager.prefix_cache.state(i) for i in range(4)] == ["finished", "free", "live", "free"]
+    assert rig.cache_manager.evict()
+    assert not rig.cache_manager.evict()
     assert rig.cache.room == 97
 
 
@@ -167,9 +168,9 @@ def test_a_shift_moves_cells_history_and_sequence_alike(rig: Rig) -> None:
         rig.compute(one, 1)
     one.sampled.append(9)
     assert one.full
-    rig.space.shift(one)
+    rig.cache_manager.shift(one)
     assert ("shift", 0, 2, 3) in rig.cache.calls
-    assert rig.space.histories.tokens(0).tolist() == [1, 2, 6, 7, 8]
+    assert rig.cache_manager.prefix_cache.tokens(0).tolist() == [1, 2, 6, 7, 8]
     assert (one.submitted, one.shifted, one.known, one.token(5)) == (5, 3, 6, 9)
     candidate = one.candidate()
     assert candidate is not None
@@ -201,10 +202,10 @@ def test_what_cannot_be_moved_is_computed_again(rig: Rig, how: str, monkeypatch:
     else:
         monkeypatch.setattr(rig.cache, "can_resume", lambda sequence, position: position <= 2)
     epoch = one.epoch
-    rig.space.shift(one)
+    rig.cache_manager.shift(one)
     assert one.inputs.tokens.tolist() == [1, 2, 6, 7, 8, 9]
     assert (one.submitted, one.slot, one.sampled, one.epoch) == (2, 0, [], epoch + 1)
-    assert rig.cache.lengths[0] == rig.space.histories.length(0) == 2
+    assert rig.cache.lengths[0] == rig.cache_manager.prefix_cache.length(0) == 2
 
 
 @pytest.mark.parametrize(("helps", "left"), [
@@ -226,12 +227,12 @@ def test_a_shift_gives_up_those_only_that_make_it_fit(
         rig.begin(kept)
         rig.compute(kept)
         rig.leave(kept)
-    assert rig.space.histories.evict_candidates() == [1, 2, 3]
+    assert rig.cache_manager.prefix_cache.evict_candidates() == [1, 2, 3]
     rig.compute(one)
     one.sampled.append(9)
     monkeypatch.setattr(rig.cache, "require_shift", require)
-    rig.space.shift(one)
-    assert rig.space.histories.evict_candidates() == left
+    rig.cache_manager.shift(one)
+    assert rig.cache_manager.prefix_cache.evict_candidates() == left
     assert ("shift" in [call[0] for call in rig.cache.calls]) == (helps != [9])
 
 
@@ -246,13 +247,13 @@ def saved(n: int) -> Saved:
     (3, 50, [1, 2]),
 ])  # fmt: skip
 def test_what_is_put_back_displaces_no_more_than_it_must(rig: Rig, n_sequences: int, n: int, left: list[int]) -> None:
-    rig.space.histories = Histories(n_sequences)
+    rig.cache_manager.prefix_cache = PrefixCache(n_sequences)
     for length in (30, 20, 10):
         keep(rig, length)
-    rig.space.restore(Hold(), Inputs.text(list(range(n))), saved(n), 9.0)
-    assert rig.space.histories.evict_candidates() == left
+    rig.cache_manager.restore(PinnedPrefix(), Inputs.text(list(range(n))), saved(n), 9.0)
+    assert rig.cache_manager.prefix_cache.evict_candidates() == left
     assert rig.cache.calls[-1][0] == "restore"
-    rig.space.histories.check()
+    rig.cache_manager.prefix_cache.check()
 
 
 @pytest.mark.parametrize(("n_sequences", "n", "why"), [
@@ -260,18 +261,18 @@ def test_what_is_put_back_displaces_no_more_than_it_must(rig: Rig, n_sequences: 
     (2, 1, "hold all sequences of the cache"),
 ])  # fmt: skip
 def test_what_does_not_fit_at_all_displaces_nobody(rig: Rig, n_sequences: int, n: int, why: str) -> None:
-    rig.space.histories = Histories(n_sequences)
-    rig.space.restore(Hold(), Inputs.text(list(range(10))), saved(10), 1.0)
+    rig.cache_manager.prefix_cache = PrefixCache(n_sequences)
+    rig.cache_manager.restore(PinnedPrefix(), Inputs.text(list(range(10))), saved(10), 1.0)
     if n_sequences == 2:
-        rig.space.restore(Hold(), Inputs.text([]), saved(0), 1.0)
+        rig.cache_manager.restore(PinnedPrefix(), Inputs.text([]), saved(0), 1.0)
     else:
         keep(rig, 30)
         keep(rig, 20)
-    candidates, calls = rig.space.histories.evict_candidates(), list(rig.cache.calls)
+    candidates, calls = rig.cache_manager.prefix_cache.evict_candidates(), list(rig.cache.calls)
     with pytest.raises(ContextOverflowError, match=why):
-        rig.space.restore(Hold(), Inputs.text(list(range(n))), saved(n), 9.0)
-    assert (rig.space.histories.evict_candidates(), rig.cache.calls) == (candidates, calls)
-    rig.space.histories.check()
+        rig.cache_manager.restore(PinnedPrefix(), Inputs.text(list(range(n))), saved(n), 9.0)
+    assert (rig.cache_manager.prefix_cache.evict_candidates(), rig.cache.calls) == (candidates, calls)
+    rig.cache_manager.prefix_cache.check()
 
 
 def keep(rig: Rig, length: int) -> None:
@@ -288,6 +289,6 @@ def test_after_a_fault_no_history_is_trusted(rig: Rig) -> None:
         rig.begin(one)
         rig.compute(one)
     rig.leave(ended)
-    rig.space.forget()
-    assert [rig.space.histories.state(i) for i in range(2)] == ["free", "live"]
+    rig.cache_manager.forget()
+    assert [rig.cache_manager.prefix_cache.state(i) for i in range(2)] == ["free", "live"]
     assert rig.cache.room == 97

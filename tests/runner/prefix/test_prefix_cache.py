@@ -1,4 +1,4 @@
-"""Histories: tables for what can be reused and who is evicted, and a naive model of lists for everything together."""
+"""PrefixCache: tables for what can be reused and who is evicted, and a naive model of lists for everything together."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ollama_engine.input import Input
-from ollama_engine.runner.prefix.prefix_cache import Histories, Start
+from ollama_engine.runner.prefix.prefix_cache import PrefixCache, Start
 from ollama_engine.runner.schedule.inputs import Inputs, floor_cut
 
 TEXT = [Input(1), Input(2), Input(3), Input(4), Input(5)]
@@ -18,9 +18,9 @@ IMAGE = [Input(9, media_hash=7, same_batch=2), Input(0), Input(0)]
 OTHER_IMAGE = [Input(9, media_hash=8, same_batch=2), Input(0), Input(0)]
 
 
-def histories(*finished: list[Input], n_sequences: int = 4) -> Histories:
+def prefix_cache(*finished: list[Input], n_sequences: int = 4) -> PrefixCache:
     """Finished histories in sequences 0, 1, ..., used at times 0, 1, ..."""
-    made = Histories(n_sequences)
+    made = PrefixCache(n_sequences)
     for now, inputs in enumerate(finished):
         taken = made.take(now)
         assert taken is not None
@@ -53,7 +53,7 @@ def histories(*finished: list[Input], n_sequences: int = 4) -> Histories:
     ],
 )
 def test_longest_prefix(held: list[list[Input]], prompt: list[Input], expected: tuple[int | None, int]) -> None:
-    made = Histories(4)
+    made = PrefixCache(4)
     for inputs in held:
         taken = made.take(0)
         assert taken is not None
@@ -72,7 +72,7 @@ def test_longest_prefix_of_long_histories(differs_at: int | None) -> None:
     other = list(tokens)
     if differs_at is not None:
         other[differs_at] = 1001
-    made = Histories(1)
+    made = PrefixCache(1)
     assert made.take(0) == (0, False)
     made.extend(0, Inputs.text(other))
     assert made.longest_prefix(Inputs.text(tokens)).length == (69_999 if differs_at is None else differs_at)
@@ -90,7 +90,7 @@ def test_longest_prefix_of_long_histories(differs_at: int | None) -> None:
 )
 def test_what_the_cache_cannot_resume(resumable: object, expected: tuple[int | None, int]) -> None:
     inputs = [Input(1), Input(2), Input(9, 7, 3), Input(0), Input(0), Input(0), Input(3), Input(4)]
-    made = histories(inputs, [*inputs[:6], Input(8)])
+    made = prefix_cache(inputs, [*inputs[:6], Input(8)])
     if expected == (None, 0):
         assert made.longest_prefix(Inputs.of(inputs[:6]), resumable).length == 0  # type: ignore[arg-type]
     else:
@@ -99,7 +99,7 @@ def test_what_the_cache_cannot_resume(resumable: object, expected: tuple[int | N
 
 def test_a_shifted_history_is_reused_up_to_what_it_kept() -> None:
     """What stays has seen what left: its keys and values are not those of the shorter text."""
-    made = histories([Input(token) for token in range(1, 11)])
+    made = prefix_cache([Input(token) for token in range(1, 11)])
     made.resume(0, 1)
     made.shift(0, 2, 3)
     assert made.tokens(0).tolist() == [1, 2, 6, 7, 8, 9, 10]
@@ -113,7 +113,7 @@ def test_a_shifted_history_is_reused_up_to_what_it_kept() -> None:
 
 
 def test_begin_goes_on_with_a_whole_history() -> None:
-    made = histories(TEXT[:3])
+    made = prefix_cache(TEXT[:3])
     assert made.begin(Inputs.of(TEXT), 5) == Start(0, None, None, 3)
     assert made.state(0) == "live"
     # Now it is live: the next one shares.
@@ -122,19 +122,19 @@ def test_begin_goes_on_with_a_whole_history() -> None:
 
 
 def test_begin_shares_a_part() -> None:
-    made = histories(TEXT)
+    made = prefix_cache(TEXT)
     assert made.begin(Inputs.of([*TEXT[:3], Input(8)]), 5) == Start(1, None, 0, 3)
     assert made.length(0) == 5
     assert made.length(1) == 3
 
 
 def test_begin_evicts_another_than_it_reuses() -> None:
-    made = histories(TEXT, [Input(20)], n_sequences=2)
+    made = prefix_cache(TEXT, [Input(20)], n_sequences=2)
     assert made.begin(Inputs.of([*TEXT[:3], Input(8)]), 5) == Start(1, 0, 0, 3)
 
 
 def test_begin_cuts_the_last_one_there_is() -> None:
-    made = histories(TEXT, n_sequences=1)
+    made = prefix_cache(TEXT, n_sequences=1)
     assert made.begin(Inputs.of([*TEXT[:3], Input(8)]), 5) == Start(0, 3, None, 3)
     assert made.state(0) == "live"
     assert made.tokens(0).tolist() == [1, 2, 3]
@@ -143,18 +143,18 @@ def test_begin_cuts_the_last_one_there_is() -> None:
 
 
 def test_begin_leaves_pinned_ones_as_they_are() -> None:
-    made = histories(TEXT[:3], n_sequences=2)
+    made = prefix_cache(TEXT[:3], n_sequences=2)
     made.pin(0)
     assert made.begin(Inputs.of(TEXT), 5) == Start(1, None, 0, 3)
     made.release(1)
-    made = histories(TEXT, n_sequences=1)
+    made = prefix_cache(TEXT, n_sequences=1)
     made.pin(0)
     assert made.begin(Inputs.of([*TEXT[:3], Input(8)]), 5) is None
     assert made.tokens(0).tolist() == [1, 2, 3, 4, 5]
 
 
 def test_the_least_recently_used_leaves_first() -> None:
-    made = histories([Input(1)], [Input(2)], [Input(3)], n_sequences=3)
+    made = prefix_cache([Input(1)], [Input(2)], [Input(3)], n_sequences=3)
     made.pin(0)
     assert made.evict_candidates() == [1, 2]
     made.begin(Inputs.text([2, 2]), 7)
@@ -169,13 +169,13 @@ def test_the_least_recently_used_leaves_first() -> None:
 
 
 def test_reuse_counts_as_use() -> None:
-    made = histories(TEXT, [Input(2)], n_sequences=3)
+    made = prefix_cache(TEXT, [Input(2)], n_sequences=3)
     assert made.begin(Inputs.of([*TEXT[:3], Input(8)]), 7) == Start(2, None, 0, 3)
     assert made.evict_candidates() == [1, 0]
 
 
 def test_an_empty_history_is_not_kept() -> None:
-    made = Histories(1)
+    made = PrefixCache(1)
     assert made.take(0) == (0, False)
     made.finish(0, 1)
     assert made.state(0) == "free"
@@ -205,7 +205,7 @@ def test_an_empty_history_is_not_kept() -> None:
     ],
 )
 def test_refused(call: object, message: str) -> None:
-    made = histories(TEXT)
+    made = prefix_cache(TEXT)
     assert made.take(1) == (1, False)
     made.append(1, 5)
     with pytest.raises(ValueError, match=message):
@@ -216,7 +216,7 @@ def test_refused(call: object, message: str) -> None:
 
 
 def test_pinned_ones_are_not_released() -> None:
-    made = histories(TEXT)
+    made = prefix_cache(TEXT)
     made.pin(0)
     with pytest.raises(ValueError, match="is pinned"):
         made.release(0)
@@ -224,13 +224,13 @@ def test_pinned_ones_are_not_released() -> None:
 
 def test_none_at_all() -> None:
     with pytest.raises(ValueError, match="at least one sequence"):
-        Histories(0)
+        PrefixCache(0)
 
 
 # -- against lists -----------------------------------------------------------------------------------------------------
 
 pieces = st.lists(st.sampled_from([[Input(1)], [Input(2)], IMAGE, OTHER_IMAGE]), max_size=6).map(
-    lambda parts: [one for part in parts for one in part]
+    lambda runs: [one for run in runs for one in run]
 )
 
 
@@ -250,7 +250,7 @@ class AgainstLists(RuleBasedStateMachine):
 
     @initialize(target=sequences, n=st.integers(1, 5))
     def open(self, n: int) -> int:
-        self.made = Histories(n)
+        self.made = PrefixCache(n)
         self.model = [Model() for _ in range(n)]
         self.now = 0
         return 0

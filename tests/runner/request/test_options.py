@@ -1,4 +1,4 @@
-"""Terms: what a caller may ask of a request, checked once."""
+"""RequestOptions: what a caller may ask of a request, checked once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ollama_engine.errors import ConfigError
-from ollama_engine.runner.request.options import Terms
+from ollama_engine.runner.request.options import RequestOptions
 
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"on_overflow": "grow"}, "error, truncate, shift, got 'grow'"),
@@ -35,19 +35,19 @@ BAD: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("options", "told"), BAD, ids=str)
 def test_values_out_of_range(options: Any, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
-        Terms.of(options)
+        RequestOptions.of(options)
 
 
 def test_defaults_are_those_of_no_options() -> None:
-    assert Terms.of({}) == Terms("error", 0, 0, None, True)
+    assert RequestOptions.of({}) == RequestOptions("error", 0, 0, None, True)
 
 
 def test_any_whole_number_will_do() -> None:
-    made = Terms.of({"num_keep": np.int64(4), "priority": np.int8(-3), "timeout": np.float32(2)})  # type: ignore[typeddict-item]
+    made = RequestOptions.of({"num_keep": np.int64(4), "priority": np.int8(-3), "timeout": np.float32(2)})  # type: ignore[typeddict-item]
     assert (made.num_keep, made.priority, made.timeout) == (4, -3, 2.0)
     assert (type(made.num_keep), type(made.priority)) == (int, int)
 
 
 def test_unknown_options_are_refused_as_by_any_function() -> None:
     with pytest.raises(TypeError, match="a request takes no 'priorty'; did you mean priority"):
-        Terms.of({"priorty": 1})  # type: ignore[typeddict-unknown-key]
+        RequestOptions.of({"priorty": 1})  # type: ignore[typeddict-unknown-key]

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ollama_engine.runner.request.options import OnOverflow, Terms
-from ollama_engine.runner.request.request import Ticket
+from ollama_engine.runner.request.options import OnOverflow, RequestOptions
+from ollama_engine.runner.request.request import RequestChannel
 from ollama_engine.runner.schedule.batching import Step, assemble, follow
 from ollama_engine.runner.schedule.inputs import Inputs
-from ollama_engine.runner.schedule.scheduler import Limits, Piece, plan
+from ollama_engine.runner.schedule.scheduler import Limits, Scheduled, plan
 from ollama_engine.runner.schedule.sequence import Generation, Sequence
 from ollama_engine.runner.schedule.text_emitter import TextEmitter
 from ollama_engine.sample import Sampler, SamplingParams
@@ -21,7 +21,7 @@ from tests.runner.fakes import Events
 
 
 def sequence(key: int, slot: int, tokens: list[int], submitted: int = 0, sampled: list[int] | None = None) -> Sequence:
-    made = Sequence(ticket=Ticket(Events()), inputs=Inputs.text(tokens), num_ctx=99, key=key, slot=slot)
+    made = Sequence(channel=RequestChannel(Events()), inputs=Inputs.text(tokens), num_ctx=99, key=key, slot=slot)
     made.submitted, made.sampled = submitted, sampled or []
     return made
 
@@ -30,7 +30,7 @@ def test_prompts_and_answers_in_one_batch() -> None:
     decoding = sequence(4, 7, [1, 2, 3], submitted=4, sampled=[50, 51])
     whole = sequence(5, 2, [10, 11, 12])
     part = sequence(6, 0, [20, 21, 22, 23, 24], submitted=1)
-    step = assemble(9, (Piece(4, 1, 1), Piece(5, 3, 3), Piece(6, 2, 0)), {4: decoding, 5: whole, 6: part})
+    step = assemble(9, (Scheduled(4, 1, 1), Scheduled(5, 3, 3), Scheduled(6, 2, 0)), {4: decoding, 5: whole, 6: part})
     assert step.number == 9
     assert step.batch.positions.tolist() == [4, 0, 1, 2, 1, 2]
     assert step.batch.sequences.tolist() == [7, 2, 2, 2, 0, 0]
@@ -38,18 +38,20 @@ def test_prompts_and_answers_in_one_batch() -> None:
     assert step.tokens().tolist() == [51, 10, 11, 12, 21, 22]
     assert step.tokens().dtype == np.int32
     assert step.prompt_tokens == 5
-    assert [part.decoding for part in step.parts] == [True, False, False]
+    assert [entry.decoding for entry in step.entries] == [True, False, False]
 
 
 def test_only_the_last_row_of_a_prompt_has_logits() -> None:
-    step = assemble(0, (Piece(1, 3, 1), Piece(2, 2, 1)), {1: sequence(1, 0, [1, 2, 3]), 2: sequence(2, 1, [4, 5])})
+    step = assemble(
+        0, (Scheduled(1, 3, 1), Scheduled(2, 2, 1)), {1: sequence(1, 0, [1, 2, 3]), 2: sequence(2, 1, [4, 5])}
+    )
     assert step.batch.outputs.tolist() == [2, 4]
 
 
 def test_tokens_are_read_when_the_step_starts() -> None:
     """A step is planned before the token that it computes is known."""
     one = sequence(1, 0, [5], submitted=1)
-    step = assemble(0, (Piece(1, 1, 1),), {1: one})
+    step = assemble(0, (Scheduled(1, 1, 1),), {1: one})
     one.submitted += 1
     assert step.tokens().tolist() == [0]
     one.sampled.append(42)
@@ -58,7 +60,7 @@ def test_tokens_are_read_when_the_step_starts() -> None:
 
 def test_who_has_left_computes_nothing_of_value() -> None:
     gone, here = sequence(1, 0, [5, 6]), sequence(2, 1, [7])
-    step = assemble(0, (Piece(1, 2, 1), Piece(2, 1, 1)), {1: gone, 2: here})
+    step = assemble(0, (Scheduled(1, 2, 1), Scheduled(2, 1, 1)), {1: gone, 2: here})
     gone.epoch += 1
     assert step.tokens().tolist() == [0, 0, 7]
     assert step.alive
@@ -75,7 +77,8 @@ def answer(
     """One whose first token has been sampled."""
     params = SamplingParams(temperature=0, max_tokens=max_tokens)
     made = Generation(
-        ticket=Ticket(Events()), inputs=Inputs.text([1] * n_prompt), num_ctx=num_ctx, terms=Terms(overflow),
+        channel=RequestChannel(Events()), inputs=Inputs.text([1] * n_prompt), num_ctx=num_ctx,
+        options=RequestOptions(overflow),
         params=params, sampler=Sampler(params, 8), emitter=TextEmitter(cast(Any, None)), eog_ids=frozenset(),
         n_prompt=n_prompt, key=key, slot=key,
     )  # fmt: skip
@@ -88,21 +91,21 @@ def planned(number: int, sequences: list[Generation]) -> Step | None:
     candidates = [found for one in sequences if (found := one.candidate()) is not None]
     if len(candidates) < len(sequences):
         return None
-    return assemble(number, plan(candidates, Limits(64, 64, 10_000)).pieces, {one.key: one for one in sequences})
+    return assemble(number, plan(candidates, Limits(64, 64, 10_000)).scheduled, {one.key: one for one in sequences})
 
 
 def launch(step: Step) -> None:
-    for part in step.parts:
-        part.sequence.submitted += part.n
-        part.sequence.awaited += part.outputs
+    for entry in step.entries:
+        entry.sequence.submitted += entry.n
+        entry.sequence.awaited += entry.outputs
 
 
-def land(step: Step) -> None:
-    for part in step.parts:
-        assert isinstance(part.sequence, Generation)
-        part.sequence.awaited -= 1
-        part.sequence.sampled.append(6)
-        part.sequence.n_generated += 1
+def step_outputs(step: Step) -> None:
+    for entry in step.entries:
+        assert isinstance(entry.sequence, Generation)
+        entry.sequence.awaited -= 1
+        entry.sequence.sampled.append(6)
+        entry.sequence.n_generated += 1
 
 
 @st.composite
@@ -127,17 +130,17 @@ def test_a_step_that_follows_is_what_planning_gives(sequences: list[Generation])
         following = follow(step.number + 1, step)
         if following is None:
             # A context that is shifted has a place for one more than is counted on.
-            full = [one.terms.on_overflow == "shift" and one.submitted == one.num_ctx - 1 for one in sequences]
+            full = [one.options.on_overflow == "shift" and one.submitted == one.num_ctx - 1 for one in sequences]
             assert expected is None or any(full)
             return
         assert expected is not None
-        assert following.parts == expected.parts
+        assert following.entries == expected.entries
         assert (following.number, following.decoding) == (expected.number, expected.decoding)
         for name in ("tokens", "positions", "sequences", "outputs"):
             mine, theirs = getattr(following.batch, name), getattr(expected.batch, name)
             assert mine.dtype == theirs.dtype
             assert mine.tolist() == theirs.tolist()
-        land(step)
+        step_outputs(step)
         step = following
 
 
@@ -154,6 +157,6 @@ def test_nothing_follows_where_somebody_has_left() -> None:
 @pytest.mark.parametrize("n", [1, 2])
 def test_nothing_follows_a_prompt(n: int) -> None:
     one = sequence(1, 0, [5, 6])
-    step = assemble(0, (Piece(1, n, n - 1),), {1: one})
+    step = assemble(0, (Scheduled(1, n, n - 1),), {1: one})
     launch(step)
     assert follow(1, step) is None

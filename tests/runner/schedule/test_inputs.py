@@ -68,8 +68,8 @@ def test_of() -> None:
     ],
 )
 def test_part(begin: int, end: int, tokens: list[int], media: object, groups: object) -> None:
-    part = SOME.part(begin, end)
-    assert (part.tokens.tolist(), part.media, part.groups) == (tokens, media, groups)
+    entry = SOME.part(begin, end)
+    assert (entry.tokens.tolist(), entry.media, entry.groups) == (tokens, media, groups)
 
 
 @pytest.mark.parametrize(("begin", "end"), [(2, 6), (0, 3), (-1, 2), (3, 1), (0, 7)])

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ollama_engine.runner.schedule.inputs import Group, ceil_cut
-from ollama_engine.runner.schedule.scheduler import Candidate, Limits, Plan, Turns, choose_victim, plan
+from ollama_engine.runner.schedule.scheduler import Candidate, Limits, Plan, SchedulerState, choose_victim, plan
 
-START = Turns()
+START = SchedulerState()
 ROOMY = Limits(batch_size=8, max_outputs=4, free_cells=1000)
 
 
@@ -31,7 +31,7 @@ class Case:
     candidates: list[Candidate]
     pieces: list[tuple[int, int, int]]
     limits: Limits = ROOMY
-    turns: Turns = START
+    state: SchedulerState = START
     owed: int | None = None
     starved: tuple[int, ...] = ()
     short: int = 0
@@ -45,15 +45,15 @@ CASES = [
     Case("the last piece of one", [prompt(1, 3, begin=48)], [(1, 3, 1)]),
     Case("decoding first, prompts take the rest", [prompt(1, 50), decoder(2)], [(2, 1, 1), (1, 7, 0)]),
     Case("prompts share a step", [prompt(1, 5), prompt(2, 5)], [(1, 5, 1), (2, 3, 0)]),
-    Case("in turn", [prompt(1, 5), prompt(2, 5)], [(2, 5, 1), (1, 3, 0)], turns=Turns((2, 1))),
-    Case("newcomers at the end", [prompt(1, 5), prompt(2, 5)], [(2, 5, 1), (1, 3, 0)], turns=Turns((2,))),
+    Case("in turn", [prompt(1, 5), prompt(2, 5)], [(2, 5, 1), (1, 3, 0)], state=SchedulerState((2, 1))),
+    Case("newcomers at the end", [prompt(1, 5), prompt(2, 5)], [(2, 5, 1), (1, 3, 0)], state=SchedulerState((2,))),
     Case("priority", [prompt(1, 50), prompt(2, 50, 1)], [(2, 8, 0)]),
-    Case("priority left aside", [prompt(1, 50), prompt(2, 50, 1)], [(1, 8, 0)], turns=Turns((1, 2), None, 7)),
+    Case("priority left aside", [prompt(1, 50), prompt(2, 50, 1)], [(1, 8, 0)], state=SchedulerState((1, 2), None, 7)),
     Case(
         "more decoders than places",
         [decoder(key) for key in range(6)],
         [(4, 1, 1), (5, 1, 1), (0, 1, 1), (1, 1, 1)],
-        turns=Turns((4, 5, 0, 1, 2, 3)),
+        state=SchedulerState((4, 5, 0, 1, 2, 3)),
     ),
     Case(
         "no place for the first prompt: it is owed",
@@ -67,7 +67,7 @@ CASES = [
         [*(decoder(key) for key in range(4)), prompt(4, 9)],
         [(0, 1, 1), (1, 1, 1), (2, 1, 1), (4, 1, 0)],
         limits=ROOMY._replace(batch_size=4),
-        turns=Turns((0, 1, 2, 3, 4), 4),
+        state=SchedulerState((0, 1, 2, 3, 4), 4),
     ),
     # -- rows of logits --
     Case("all rows", [prompt(1, 3, all_rows=True)], [(1, 3, 3)]),
@@ -101,7 +101,7 @@ CASES = [
         "then the step is its own",
         [prompt(1, 20, groups=((0, 12),)), decoder(2), prompt(3, 3)],
         [(1, 12, 0)],
-        turns=Turns((1, 2, 3), 1),
+        state=SchedulerState((1, 2, 3), 1),
     ),
     Case("only as large as the group", [prompt(1, 20, groups=((0, 12), (12, 14)))], [(1, 12, 0)]),
     Case(
@@ -129,7 +129,7 @@ CASES = [
         [decoder(1), decoder(2), decoder(3, priority=1)],
         [(3, 1, 1), (1, 1, 1)],
         limits=ROOMY._replace(free_cells=2),
-        turns=Turns((2, 1, 3)),
+        state=SchedulerState((2, 1, 3)),
         starved=(2,),
         short=1,
     ),
@@ -153,7 +153,7 @@ CASES = [
         [prompt(1, 50), prompt(2, 4)],
         [(1, 8, 0)],
         limits=ROOMY._replace(free_cells=30),
-        turns=Turns((2, 1)),
+        state=SchedulerState((2, 1)),
         short=4,
     ),
     Case(
@@ -168,7 +168,7 @@ CASES = [
         [prompt(1, 20, groups=((0, 8),)), decoder(2)],
         [(2, 1, 1)],
         limits=ROOMY._replace(free_cells=8),
-        turns=Turns((1, 2), 1),
+        state=SchedulerState((1, 2), 1),
         short=1,
     ),
 ]
@@ -176,15 +176,15 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 def test_one_step(case: Case) -> None:
-    got = plan(case.candidates, case.limits, case.turns)
-    assert [tuple(piece) for piece in got.pieces] == case.pieces
-    assert got.turns.owed == case.owed
+    got = plan(case.candidates, case.limits, case.state)
+    assert [tuple(piece) for piece in got.scheduled] == case.pieces
+    assert got.state.owed == case.owed
     assert (got.starved, got.short) == (case.starved, case.short)
 
 
 def test_who_was_served_goes_to_the_end() -> None:
-    got = plan([prompt(1, 50), prompt(2, 50), decoder(3)], ROOMY, Turns((2, 1, 3)))
-    assert got.turns.line == (1, 2, 3)
+    got = plan([prompt(1, 50), prompt(2, 50), decoder(3)], ROOMY, SchedulerState((2, 1, 3)))
+    assert got.state.line == (1, 2, 3)
 
 
 @pytest.mark.parametrize(
@@ -261,14 +261,14 @@ def candidates_of(most: int) -> st.SearchStrategy[list[Candidate]]:
 def check_step(candidates: list[Candidate], limits: Limits, got: Plan) -> None:
     """What holds for every plan."""
     by_key = {one.key: one for one in candidates}
-    keys = [piece.key for piece in got.pieces]
+    keys = [piece.key for piece in got.scheduled]
     assert len(set(keys)) == len(keys)
     assert set(keys) <= set(by_key)
-    assert sorted(got.turns.line) == sorted(by_key)
-    n_tokens = sum(piece.n for piece in got.pieces)
+    assert sorted(got.state.line) == sorted(by_key)
+    n_tokens = sum(piece.n for piece in got.scheduled)
     assert n_tokens <= limits.free_cells
-    assert sum(piece.outputs for piece in got.pieces) <= limits.max_outputs
-    for piece in got.pieces:
+    assert sum(piece.outputs for piece in got.scheduled) <= limits.max_outputs
+    for piece in got.scheduled:
         one = by_key[piece.key]
         end = one.begin + piece.n
         assert piece.n > 0
@@ -276,8 +276,8 @@ def check_step(candidates: list[Candidate], limits: Limits, got: Plan) -> None:
         assert ceil_cut(end, one.groups) == end, "a group was split"
         assert piece.outputs == (piece.n if one.all_rows else int(end == one.end))
     if n_tokens > limits.batch_size:
-        assert len(got.pieces) == 1, "only alone may a group exceed the batch"
-        one, piece = by_key[keys[0]], got.pieces[0]
+        assert len(got.scheduled) == 1, "only alone may a group exceed the batch"
+        one, piece = by_key[keys[0]], got.scheduled[0]
         assert (one.begin, one.begin + piece.n) in one.groups
     decoding = [one.key for one in candidates if one.decoding]
     assert keys[: len(set(keys) & set(decoding))] == [key for key in keys if key in decoding], "decoding comes first"
@@ -306,20 +306,20 @@ def test_nobody_starves(candidates: list[Candidate], limits: Limits, data: st.Da
     """While newcomers of any priority keep coming, each is served within 10 * (N + 1) steps."""
     running = {one.key: one for one in candidates}
     waited = dict.fromkeys(running, 0)
-    turns, next_key = Turns(), len(running)
+    state, next_key = SchedulerState(), len(running)
     arrivals = data.draw(st.lists(st.integers(0, 12), max_size=60))
     for arrival in [*arrivals, *[12] * 120]:
         if arrival < 8 and len(running) < 8:
             running[next_key] = data.draw(candidate_of(next_key))
             waited[next_key] = 0
             next_key += 1
-        got = plan(running.values(), limits, turns)
+        got = plan(running.values(), limits, state)
         check_step(list(running.values()), limits, got)
-        turns = got.turns
+        state = got.state
         for key, one in running.items():
             waited[key] += 1
             assert waited[key] <= 10 * (8 + 1), f"{one} starves"
-        for piece in got.pieces:
+        for piece in got.scheduled:
             one = running[piece.key]
             waited[piece.key] = 0
             if one.decoding:
@@ -340,22 +340,22 @@ def test_a_small_pool_comes_to_an_end(candidates: list[Candidate], limits: Limit
     limits = limits._replace(headroom=0)
     running = {one.key: one._replace(begin=0, end=11, decoding=False) if one.decoding else one for one in candidates}
     held = dict.fromkeys(running, 0)
-    turns = Turns()
+    state = SchedulerState()
     for _ in range(2000):
         if not running:
             return
         free = n_cells - sum(held.values())
-        got = plan(running.values(), limits._replace(free_cells=free), turns)
+        got = plan(running.values(), limits._replace(free_cells=free), state)
         check_step(list(running.values()), limits._replace(free_cells=free), got)
-        if not got.pieces:
+        if not got.scheduled:
             victim = choose_victim(running.values(), held)
             assert victim is not None, "nothing goes on and nobody can be preempted"
             assert got.short > 0
             running[victim] = running[victim]._replace(begin=0)
             held[victim] = 0
             continue
-        turns = got.turns
-        for piece in got.pieces:
+        state = got.state
+        for piece in got.scheduled:
             one = running[piece.key]
             held[piece.key] += piece.n
             running[piece.key] = one._replace(begin=one.begin + piece.n)

@@ -6,13 +6,13 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from ollama_engine.ml.ops_few import few_rows_instructions
+from ollama_engine.ml.ops_small_batch import small_batch_instructions
 from ollama_engine.ml.quantize import quantize_rows
 
 QUANTIZED = ("q4_K", "q6_K", "q4_0", "q8_0", "mxfp4")
 FLOATS = ("f16", "bf16")
 TYPES = QUANTIZED + FLOATS
-KERNELS = [(dtype, name) for dtype in TYPES for name in few_rows_instructions(dtype)]
+KERNELS = [(dtype, name) for dtype in TYPES for name in small_batch_instructions(dtype)]
 QUANTIZED_KERNELS = [(dtype, name) for dtype, name in KERNELS if dtype in QUANTIZED]
 FLOAT_KERNELS = [(dtype, name) for dtype, name in KERNELS if dtype in FLOATS]
 RNG = np.random.default_rng(20_260_102)

@@ -1,11 +1,11 @@
 from libc.stdint cimport int64_t
 
 from ollama_engine.ml cimport libggml as lib
-from ollama_engine.ml.libfewrows cimport oe_few_kernel
+from ollama_engine.ml.libsmallbatch cimport oe_sb_kernel
 from ollama_engine.ml.tensor cimport Graph, Tensor
 
 
-cdef const oe_few_kernel *kernel_of(str op, tuple types, Tensor weight, str instructions) except NULL
+cdef const oe_sb_kernel *kernel_of(str op, tuple types, Tensor weight, str instructions) except NULL
 cdef bint lies_as_in_a_file(Tensor weight) except -1
 cdef lib.ggml_tensor *custom(Graph graph, const int64_t *ne, lib.ggml_type type, lib.ggml_tensor **operands, int n,
                              lib.ggml_custom_op_t run, int n_tasks, void *userdata) except NULL

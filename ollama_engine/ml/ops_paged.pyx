@@ -42,19 +42,19 @@ cdef const oe_attention_kernel *_kernel(lib.ggml_type kind, str instructions) no
     return oe_attention_kernel_find(<oe_attention_type><int>found, <oe_attention_isa><int>_INSTRUCTIONS[instructions])
 
 
-def listed_attention_instructions(str dtype not None):
-    """Instruction sets that this CPU has a kernel of listed_attention for, slowest ("scalar") first; () for others."""
+def paged_attention_instructions(str dtype not None):
+    """Instruction sets that this CPU has a kernel of paged_attention for, slowest ("scalar") first; () for others."""
     cdef lib.ggml_type kind = type_of(dtype)
     return tuple([name for name in _INSTRUCTIONS if _kernel(kind, name) != NULL])
 
 
 cdef dict _FASTEST = {
-    <int>type_of(dtype): listed_attention_instructions(dtype)[-1] for dtype in ("f32", "f16", "bf16", "q8_0")
+    <int>type_of(dtype): paged_attention_instructions(dtype)[-1] for dtype in ("f32", "f16", "bf16", "q8_0")
 }
 
 
-def listed_attention_chosen(str dtype not None):
-    """Whether attention of few rows over keys and values of this type goes to listed_attention on this CPU.
+def paged_attention_chosen(str dtype not None):
+    """Whether attention of few rows over keys and values of this type goes to paged_attention on this CPU.
 
     It does where the CPU has AVX2 and FMA, or AVX-512. (In plain C it is right, and far slower than ggml's.)
     """
@@ -66,20 +66,20 @@ cdef int _check_operands(Tensor q, Tensor k, Tensor v) except -1:
     cdef lib.ggml_tensor *b = k.ptr
     cdef lib.ggml_tensor *c = v.ptr
     if a.type != lib.GGML_TYPE_F32 or <int>b.type not in _KINDS or b.type != c.type:
-        raise ShapeError("listed_attention: q is f32, k and v are both f32, f16, bf16 or q8_0; "
+        raise ShapeError("paged_attention: q is f32, k and v are both f32, f16, bf16 or q8_0; "
                          f"got {describe(q)}, {describe(k)}, {describe(v)}")
     for t in (q, k, v):
         _check_rows(t)
     if a.ne[0] != b.ne[0] or b.ne[1] != c.ne[1] or b.ne[2] != c.ne[2] or a.ne[2] % b.ne[2]:
-        raise ShapeError(f"listed_attention: {describe(q)}, {describe(k)} and {describe(v)} do not fit")
+        raise ShapeError(f"paged_attention: {describe(q)}, {describe(k)} and {describe(v)} do not fit")
     return 0
 
 
 cdef int _check_rows(Tensor t) except -1:
     if t.ptr.nb[0] != lib.ggml_type_size(t.ptr.type) or t.ptr.nb[0] > t.ptr.nb[1]:
-        raise ShapeError(f"listed_attention: {describe(t)} must have contiguous rows; use ops.cont(...)")
+        raise ShapeError(f"paged_attention: {describe(t)} must have contiguous rows; use ops.cont(...)")
     if t.ptr.ne[3] != 1:
-        raise ShapeError(f"listed_attention: operands have up to 3 dimensions, got {describe(t)}")
+        raise ShapeError(f"paged_attention: operands have up to 3 dimensions, got {describe(t)}")
     return 0
 
 
@@ -88,17 +88,17 @@ cdef int _check_lists(Tensor parts, Tensor cells, int64_t rows) except -1:
     cdef lib.ggml_tensor *c = cells.ptr
     if p.type != lib.GGML_TYPE_I32 or p.ne[0] != 2 or p.ne[1] != rows or lib.ggml_nelements(p) != 2 * rows \
             or not lib.ggml_is_contiguous(p):
-        raise ShapeError(f"listed_attention: parts are i32 [2, {rows}], one for each query, got {describe(parts)}")
+        raise ShapeError(f"paged_attention: parts are i32 [2, {rows}], one for each query, got {describe(parts)}")
     if c.type != lib.GGML_TYPE_I32 or lib.ggml_nelements(c) != c.ne[0] or not lib.ggml_is_contiguous(c) \
             or c.ne[0] >= 1 << 31:
-        raise ShapeError(f"listed_attention: cells are i32 [n], got {describe(cells)}")
+        raise ShapeError(f"paged_attention: cells are i32 [n], got {describe(cells)}")
     return 0
 
 
 cdef int _check_sinks(Tensor sinks, int64_t heads) except -1:
     if sinks.ptr.type != lib.GGML_TYPE_F32 or sinks.ptr.ne[0] != heads or lib.ggml_nelements(sinks.ptr) != heads \
             or not lib.ggml_is_contiguous(sinks.ptr):
-        raise ShapeError(f"listed_attention: sinks are f32 [{heads}], one for each head, got {describe(sinks)}")
+        raise ShapeError(f"paged_attention: sinks are f32 [{heads}], one for each head, got {describe(sinks)}")
     return 0
 
 
@@ -127,7 +127,7 @@ cdef _Params _params(Graph graph, const oe_attention_kernel *kernel, float scale
     return params
 
 
-def listed_attention(Tensor q not None, Tensor k not None, Tensor v not None, Tensor parts not None,
+def paged_attention(Tensor q not None, Tensor k not None, Tensor v not None, Tensor parts not None,
                      Tensor cells not None, scale=1.0, *, softcap=0.0, Tensor sinks=None, str instructions=None):
     """softmax(softcap(q k * scale)) v over the cells that are listed for each row, and no others.
 
@@ -135,14 +135,14 @@ def listed_attention(Tensor q not None, Tensor k not None, Tensor v not None, Te
     n, parts i32 [2, rows]: row i sees cells[parts[i][0]] to before cells[parts[i][1]], in that order; 0 where that is
     none. sinks f32 [heads] as for flash_attention. -> f32 [dv, heads, rows]. kv_heads divides heads. A row of the
     result has the same bits wherever its cells lie, whatever the other rows are, and on every CPU. `instructions`: one
-    of `listed_attention_instructions(k.dtype)`; None takes the last.
+    of `paged_attention_instructions(k.dtype)`; None takes the last.
     """
-    cdef float factor = finite(scale, "listed_attention", "scale"), cap = finite(softcap, "listed_attention", "softcap")
+    cdef float factor = finite(scale, "paged_attention", "scale"), cap = finite(softcap, "paged_attention", "softcap")
     if cap < 0:
-        raise ShapeError(f"listed_attention: softcap must not be negative, got {softcap}")
-    if instructions is not None and instructions not in listed_attention_instructions(k.dtype):
-        raise ShapeError(f"listed_attention: no {instructions!r} kernel for {k.dtype} here; "
-                         f"there are {listed_attention_instructions(k.dtype)}")
+        raise ShapeError(f"paged_attention: softcap must not be negative, got {softcap}")
+    if instructions is not None and instructions not in paged_attention_instructions(k.dtype):
+        raise ShapeError(f"paged_attention: no {instructions!r} kernel for {k.dtype} here; "
+                         f"there are {paged_attention_instructions(k.dtype)}")
     cdef Graph graph = graph_of(q, k, v)
     cdef lib.ggml_tensor *operands[6]
     cdef int64_t ne[4]

@@ -9,46 +9,46 @@ from libc.stdint cimport int64_t
 from ollama_engine.errors import ShapeError
 
 from ollama_engine.ml cimport libggml as lib
-from ollama_engine.ml.libfewrows cimport (
-    OE_FEW_AVX2, OE_FEW_AVX512, OE_FEW_AVX_VNNI, OE_FEW_BF16, OE_FEW_F16, OE_FEW_MXFP4, OE_FEW_Q4_0, OE_FEW_Q4_K,
-    OE_FEW_Q6_K, OE_FEW_Q8_0, OE_FEW_SCALAR, oe_few_acts_size, oe_few_compared, oe_few_isa, oe_few_kernel,
-    oe_few_kernel_find, oe_few_multiply_op, oe_few_quantize_op, oe_few_type,
+from ollama_engine.ml.libsmallbatch cimport (
+    OE_SB_AVX2, OE_SB_AVX512, OE_SB_AVX_VNNI, OE_SB_BF16, OE_SB_F16, OE_SB_MXFP4, OE_SB_Q4_0, OE_SB_Q4_K,
+    OE_SB_Q6_K, OE_SB_Q8_0, OE_SB_SCALAR, oe_sb_acts_size, oe_sb_compared, oe_sb_isa, oe_sb_kernel,
+    oe_sb_kernel_find, oe_sb_multiply_op, oe_sb_quantize_op, oe_sb_type,
 )
 from ollama_engine.ml.tensor cimport Graph, Tensor, alive, describe, graph_of, wrap
 from ollama_engine.ml.types cimport check_size, type_of
 
 cdef dict _KINDS = {
-    <int>lib.GGML_TYPE_Q4_K: OE_FEW_Q4_K, <int>lib.GGML_TYPE_Q6_K: OE_FEW_Q6_K,
-    <int>lib.GGML_TYPE_Q4_0: OE_FEW_Q4_0, <int>lib.GGML_TYPE_Q8_0: OE_FEW_Q8_0,
-    <int>lib.GGML_TYPE_MXFP4: OE_FEW_MXFP4,
-    <int>lib.GGML_TYPE_F16: OE_FEW_F16, <int>lib.GGML_TYPE_BF16: OE_FEW_BF16,
+    <int>lib.GGML_TYPE_Q4_K: OE_SB_Q4_K, <int>lib.GGML_TYPE_Q6_K: OE_SB_Q6_K,
+    <int>lib.GGML_TYPE_Q4_0: OE_SB_Q4_0, <int>lib.GGML_TYPE_Q8_0: OE_SB_Q8_0,
+    <int>lib.GGML_TYPE_MXFP4: OE_SB_MXFP4,
+    <int>lib.GGML_TYPE_F16: OE_SB_F16, <int>lib.GGML_TYPE_BF16: OE_SB_BF16,
 }  # fmt: skip
 # From the slowest to the fastest.
 cdef dict _INSTRUCTIONS = {
-    "scalar": OE_FEW_SCALAR, "avx2": OE_FEW_AVX2, "avxvnni": OE_FEW_AVX_VNNI, "avx512": OE_FEW_AVX512,
+    "scalar": OE_SB_SCALAR, "avx2": OE_SB_AVX2, "avxvnni": OE_SB_AVX_VNNI, "avx512": OE_SB_AVX512,
 }  # fmt: skip
-# Types of weights that have kernels. Those of the others are for mul_mat_few alone.
+# Types of weights that have kernels. Those of the others are for mul_mat_small_batch alone.
 FEW_QUANTIZED = ("q4_K", "q6_K", "q4_0", "q8_0", "mxfp4")
 cdef tuple _FLOATS = ("f16", "bf16")
 cdef int64_t MANY = 1 << 20
 cdef int64_t SHORTEST = 16  # f16 and bf16: rows must be multiples of it; the blocks of other types are
 
 
-cdef const oe_few_kernel *_kernel(lib.ggml_type weights, str instructions, int64_t m) noexcept:
+cdef const oe_sb_kernel *_kernel(lib.ggml_type weights, str instructions, int64_t m) noexcept:
     kind = _KINDS.get(<int>weights)
     if kind is None:
         return NULL
-    return oe_few_kernel_find(<oe_few_type><int>kind, <oe_few_isa><int>_INSTRUCTIONS[instructions], m)
+    return oe_sb_kernel_find(<oe_sb_type><int>kind, <oe_sb_isa><int>_INSTRUCTIONS[instructions], m)
 
 
-def few_rows_instructions(str dtype not None):
-    """Instruction sets that this CPU has a kernel of mul_mat_few for, slowest ("scalar") first; () for other types."""
+def small_batch_instructions(str dtype not None):
+    """Instruction sets that this CPU has a kernel of mul_mat_small_batch for, slowest ("scalar") first; () for other types."""
     cdef lib.ggml_type kind = type_of(dtype)
     return tuple([name for name in _INSTRUCTIONS if _kernel(kind, name, MANY) != NULL])
 
 
 cdef dict _FASTEST = {
-    <int>type_of(dtype): few_rows_instructions(dtype)[-1]
+    <int>type_of(dtype): small_batch_instructions(dtype)[-1]
     for dtype in (*FEW_QUANTIZED, *_FLOATS)
 }
 
@@ -56,27 +56,27 @@ cdef dict _FASTEST = {
 cdef bint _is_chosen(int kind, str fastest) except -1:
     if kind == lib.GGML_TYPE_MXFP4:
         return fastest == "avx512"
-    return oe_few_compared(<oe_few_isa><int>_INSTRUCTIONS[fastest])
+    return oe_sb_compared(<oe_sb_isa><int>_INSTRUCTIONS[fastest])
 
 
 cdef frozenset _CHOSEN = frozenset([kind for kind, fastest in _FASTEST.items() if _is_chosen(kind, fastest)])
 
 
-def few_rows_fastest(str dtype not None):
-    """The last of few_rows_instructions, or "" where there is none."""
+def small_batch_fastest(str dtype not None):
+    """The last of small_batch_instructions, or "" where there is none."""
     return _FASTEST.get(<int>type_of(dtype), "")
 
 
-def few_rows_chosen(str dtype not None):
-    """Whether products of weights of this type with few rows go to mul_mat_few on this CPU; it needs vectors for that.
+def small_batch_chosen(str dtype not None):
+    """Whether products of weights of this type with few rows go to mul_mat_small_batch on this CPU; it needs vectors for that.
 
     How many rows are few, `nn.layers` knows. (MXFP4 has been compared with ggml's kernels on CPUs with AVX-512 only.)
     """
     return <int>type_of(dtype) in _CHOSEN
 
 
-def suits_few_rows(Tensor weight not None):
-    """Whether mul_mat_few is chosen here for products of this weight: it must lie in the CPU's memory as in a file."""
+def suits_small_batch(Tensor weight not None):
+    """Whether mul_mat_small_batch is chosen here for products of this weight: it must lie in the CPU's memory as in a file."""
     alive(weight)
     return (<int>weight.ptr.type in _CHOSEN and weight.ptr.ne[2] == 1 and weight.ptr.ne[3] == 1
             and lies_as_in_a_file(weight))
@@ -98,13 +98,13 @@ cdef int _check(Tensor a, Tensor b) except -1:
     cdef lib.ggml_tensor *x = a.ptr
     cdef lib.ggml_tensor *y = b.ptr
     if x.ne[0] % SHORTEST:
-        raise ShapeError(f"mul_mat_few: rows of {describe(a)} must be a multiple of {SHORTEST} long; use mul_mat")
+        raise ShapeError(f"mul_mat_small_batch: rows of {describe(a)} must be a multiple of {SHORTEST} long; use mul_mat")
     if x.nb[0] != lib.ggml_type_size(x.type) or x.nb[0] > x.nb[1]:
-        raise ShapeError(f"mul_mat_few: {describe(a)} must have contiguous rows and not be transposed")
+        raise ShapeError(f"mul_mat_small_batch: {describe(a)} must have contiguous rows and not be transposed")
     if y.type != lib.GGML_TYPE_F32 or y.nb[0] != sizeof(float) or y.nb[0] > y.nb[1]:
-        raise ShapeError(f"mul_mat_few: the right side must be f32 with contiguous rows, got {describe(b)}")
+        raise ShapeError(f"mul_mat_small_batch: the right side must be f32 with contiguous rows, got {describe(b)}")
     if x.ne[0] != y.ne[0] or x.ne[2] != 1 or x.ne[3] != 1 or y.ne[2] != 1 or y.ne[3] != 1:
-        raise ShapeError(f"mul_mat_few: {describe(a)} and {describe(b)} do not fit: first dimensions must be equal, "
+        raise ShapeError(f"mul_mat_small_batch: {describe(a)} and {describe(b)} do not fit: first dimensions must be equal, "
                          "and there are two; use mul_mat for more")
     return 0
 
@@ -115,44 +115,44 @@ cdef lib.ggml_tensor *custom(Graph graph, const int64_t *ne, lib.ggml_type type,
     return lib.ggml_custom_4d(graph.ctx, type, ne[0], ne[1], ne[2], ne[3], operands, n, run, n_tasks, userdata)
 
 
-cdef const oe_few_kernel *kernel_of(str op, tuple types, Tensor weight, str instructions) except NULL:
+cdef const oe_sb_kernel *kernel_of(str op, tuple types, Tensor weight, str instructions) except NULL:
     """The kernel of these instructions, or the fastest, for a weight of one of these types, which have some."""
     if weight.dtype not in types:
         raise ShapeError(f"{op}: the weight must be {', '.join(types[:-1])} or {types[-1]}, got {describe(weight)}; "
                          f"use {op.removesuffix('_few')}")
-    if instructions is not None and instructions not in few_rows_instructions(weight.dtype):
+    if instructions is not None and instructions not in small_batch_instructions(weight.dtype):
         raise ShapeError(f"{op}: no {instructions!r} kernel for {weight.dtype} weights here; "
-                         f"there are {few_rows_instructions(weight.dtype)}")
-    return _kernel(weight.ptr.type, instructions or few_rows_fastest(weight.dtype), weight.ptr.ne[1])
+                         f"there are {small_batch_instructions(weight.dtype)}")
+    return _kernel(weight.ptr.type, instructions or small_batch_fastest(weight.dtype), weight.ptr.ne[1])
 
 
-cdef Tensor _rounded(Graph graph, Tensor b, const oe_few_kernel *kernel):
+cdef Tensor _rounded(Graph graph, Tensor b, const oe_sb_kernel *kernel):
     """The activations as the kernel takes them. Products of the same values share them: query, key and value do."""
-    cdef int64_t[4] ne = [oe_few_acts_size(kernel, b.ptr.ne[0], b.ptr.ne[1]), 1, 1, 1]
+    cdef int64_t[4] ne = [oe_sb_acts_size(kernel, b.ptr.ne[0], b.ptr.ne[1]), 1, 1, 1]
     cdef lib.ggml_tensor *operand = b.ptr
     key = (<size_t>b.ptr, <size_t>kernel.quantize, b.ptr.ne[1] == 1 and kernel.multiply_one != NULL)
     acts = graph.rounded.get(key)
     if acts is None:
-        acts = wrap(graph, custom(graph, ne, lib.GGML_TYPE_I8, &operand, 1, oe_few_quantize_op, lib.GGML_N_TASKS_MAX,
+        acts = wrap(graph, custom(graph, ne, lib.GGML_TYPE_I8, &operand, 1, oe_sb_quantize_op, lib.GGML_N_TASKS_MAX,
                                   <void *>kernel))
         graph.rounded[key] = acts
     return acts
 
 
-def mul_mat_few(Tensor a not None, Tensor b not None, str instructions=None):
+def mul_mat_small_batch(Tensor a not None, Tensor b not None, str instructions=None):
     """Product with a transposed, as mul_mat: a [n, m] of type q4_K, q6_K, q4_0, q8_0, mxfp4, f16 or bf16, b f32 [n, k]
     -> f32 [m, k].
 
     Any k is right, few are fast. `b` is rounded to 8 bits as by mul_mat where a is quantized, and not at all where a is
     f16 or bf16. A row of the result has the same bits whatever the other rows are, and on every CPU (NaNs aside).
-    `instructions`: one of `few_rows_instructions(a.dtype)`; None takes the last.
+    `instructions`: one of `small_batch_instructions(a.dtype)`; None takes the last.
     """
     cdef Graph graph = graph_of(a, b)
     cdef lib.ggml_tensor *operands[2]
     cdef int64_t ne[4]
-    kernel = kernel_of("mul_mat_few", FEW_QUANTIZED + _FLOATS, a, instructions)
+    kernel = kernel_of("mul_mat_small_batch", FEW_QUANTIZED + _FLOATS, a, instructions)
     _check(a, b)
     operands[0], operands[1] = a.ptr, _rounded(graph, b, kernel).ptr
     ne[0], ne[1], ne[2], ne[3] = a.ptr.ne[1], b.ptr.ne[1], 1, 1
-    return wrap(graph, custom(graph, ne, lib.GGML_TYPE_F32, operands, 2, oe_few_multiply_op, lib.GGML_N_TASKS_MAX,
+    return wrap(graph, custom(graph, ne, lib.GGML_TYPE_F32, operands, 2, oe_sb_multiply_op, lib.GGML_N_TASKS_MAX,
                               <void *>kernel))

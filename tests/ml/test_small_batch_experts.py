@@ -1,4 +1,6 @@
-"""mul_mat_id_few: against numpy in exact arithmetic, against ggml's own product, and against itself bit by bit."""
+"""mul_mat_id_small_batch: against numpy in exact arithmetic, against ggml's own product, and against itself bit by
+bit.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,12 @@ from ollama_engine.errors import ShapeError
 from ollama_engine.ml import ops
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
-from ollama_engine.ml.ops_experts import suits_few_experts
-from ollama_engine.ml.ops_few import few_rows_instructions
+from ollama_engine.ml.ops_experts import suits_small_batch_experts
+from ollama_engine.ml.ops_small_batch import small_batch_instructions
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.storage import Storage, can_pack
 from ollama_engine.ml.tensor import Tensor
-from tests.ml.few_weights import QUANTIZED, QUANTIZED_KERNELS, Bytes, Floats, raw_weights, rounded, values_of
+from tests.ml.small_batch_weights import QUANTIZED, QUANTIZED_KERNELS, Bytes, Floats, raw_weights, rounded, values_of
 
 RNG = np.random.default_rng(20_261_121)
 Ids = NDArray[np.int32]
@@ -35,13 +37,13 @@ def routes(tokens: int, used: int, experts: int) -> Ids:
 
 def product(backend: Backend, dtype: str, raw: Bytes, x: Floats, ids: Ids, name: str | None = None, *,
             few: bool = True) -> Floats:  # fmt: skip
-    """The result [tokens, used, m] of mul_mat_id_few, or of ggml's mul_mat_id; x [tokens, used or 1, k]."""
+    """The result [tokens, used, m] of mul_mat_id_small_batch, or of ggml's mul_mat_id; x [tokens, used or 1, k]."""
     with Storage(backend, 1) as storage, Context(backend) as ctx:
         weight = storage.add("w", dtype, (x.shape[2], raw.shape[1], raw.shape[0]))
         storage.allocate(0)
         weight.set_bytes(raw)
         b, i = ctx.from_floats(x), ctx.from_ints(ids)
-        y = ops.mul_mat_id_few(weight, b, i, name) if few else ops.mul_mat_id(weight, b, i)
+        y = ops.mul_mat_id_small_batch(weight, b, i, name) if few else ops.mul_mat_id(weight, b, i)
         ctx.forward(y)
         ctx.compute()
         out: Floats = y.numpy()
@@ -105,7 +107,7 @@ def test_every_number_of_tokens_gives_the_same_bits(backend: Backend, one_thread
     raw = raw_experts(dtype, 6, 53, 512)
     x, ids = RNG.normal(0, 1, (20, 1, 512)).astype(np.float32), routes(20, 2, 6)
     expected = product(one_thread, dtype, raw, x, ids, "scalar")
-    for name in few_rows_instructions(dtype):
+    for name in small_batch_instructions(dtype):
         for n in (1, 2, 3, 7, 20):
             for threads in (backend, one_thread):
                 got = product(threads, dtype, raw, x[:n], ids[:n], name)
@@ -114,7 +116,7 @@ def test_every_number_of_tokens_gives_the_same_bits(backend: Backend, one_thread
 
 @pytest.mark.parametrize("dtype", QUANTIZED)
 def test_as_a_product_with_one_matrix(backend: Backend, dtype: str) -> None:
-    """The same bits as mul_mat_few with each expert by itself."""
+    """The same bits as mul_mat_small_batch with each expert by itself."""
     raw = raw_experts(dtype, 3, 40, 768)
     x, ids = RNG.normal(0, 1, (4, 2, 768)).astype(np.float32), np.array([[0, 1], [1, 2], [2, 0], [1, 0]], np.int32)
     got = product(backend, dtype, raw, x, ids)
@@ -124,7 +126,7 @@ def test_as_a_product_with_one_matrix(backend: Backend, dtype: str) -> None:
             weight = storage.add("w", dtype, (768, 40))
             storage.allocate(0)
             weight.set_bytes(raw[expert])
-            y = ops.mul_mat_few(weight, ctx.from_floats(rows))
+            y = ops.mul_mat_small_batch(weight, ctx.from_floats(rows))
             ctx.forward(y)
             ctx.compute()
             assert y.numpy().tobytes() == got[ids == expert].tobytes()
@@ -151,11 +153,11 @@ def test_products_share_what_they_can(backend: Backend, tokens: int) -> None:
         for weight in (gate, up, down):
             weight.set_bytes(raw_experts("q8_0", 4, weight.dim(1), weight.dim(0)))
         x, ids = ctx.input("f32", (64, 1, tokens)), ctx.input("i32", (2, tokens))
-        y = ops.mul_mat_id_few(gate, x, ids) * ops.mul_mat_id_few(up, x, ids)
-        ctx.forward(ops.mul_mat_id_few(down, y, ids))
+        y = ops.mul_mat_id_small_batch(gate, x, ids) * ops.mul_mat_id_small_batch(up, x, ids)
+        ctx.forward(ops.mul_mat_id_small_batch(down, y, ids))
         assert ctx.n_nodes == 1 + 2 + 3 + 1  # a plan, two roundings, three products, "*"
         z = ops.mul_mat_id(down, ops.mul_mat_id(gate, x, ids) * ops.mul_mat_id(up, x, ids), ids)
-        out = ops.mul_mat_id_few(down, y, ids)
+        out = ops.mul_mat_id_small_batch(down, y, ids)
         ctx.forward(z, out)
         ctx.alloc()
         for _ in range(3):
@@ -175,7 +177,7 @@ def test_strides(backend: Backend) -> None:
         storage.allocate(0)
         weight.set_bytes(raw)
         b = ops.view(ctx.from_floats(x), (64, 2, 3), (400, 800), 16)
-        y = ops.mul_mat_id_few(weight, b, ops.view(ctx.from_ints(ids), (2, 3), (24,), 4))
+        y = ops.mul_mat_id_small_batch(weight, b, ops.view(ctx.from_ints(ids), (2, 3), (24,), 4))
         ctx.forward(y)
         ctx.compute()
         got = y.numpy()
@@ -187,7 +189,7 @@ def test_strides(backend: Backend) -> None:
 def test_ids_are_checked(backend: Backend, bad: int) -> None:
     with Context(backend) as ctx:
         ids = ctx.input("i32", (2, 1))
-        y = ops.mul_mat_id_few(ctx.zeros("q8_0", (32, 16, 4)), ctx.zeros("f32", (32, 1, 1)), ids)
+        y = ops.mul_mat_id_small_batch(ctx.zeros("q8_0", (32, 16, 4)), ctx.zeros("f32", (32, 1, 1)), ids)
         ctx.forward(y)
         ctx.alloc()
         ids.set(np.array([[0, bad]], np.int32))
@@ -206,9 +208,9 @@ def test_ids_of_top_k(backend: Backend) -> None:
         weight.set_bytes(raw)
         scores = ctx.from_floats(np.array([[1, 3, 2, 0], [np.nan] * 4, [np.inf, -np.inf, 0, np.nan]], np.float32))
         x = RNG.normal(0, 1, (3, 1, 32)).astype(np.float32)
-        y = ops.mul_mat_id_few(weight, ctx.from_floats(x), ops.top_k(scores, 2))
+        y = ops.mul_mat_id_small_batch(weight, ctx.from_floats(x), ops.top_k(scores, 2))
         with pytest.raises(ShapeError, match="cannot select among 4 rows"):
-            ops.mul_mat_id_few(weight, ctx.from_floats(x), ops.top_k(ctx.zeros("f32", (5, 3)), 2))
+            ops.mul_mat_id_small_batch(weight, ctx.from_floats(x), ops.top_k(ctx.zeros("f32", (5, 3)), 2))
         ctx.forward(y)
         ctx.compute()
         got = y.numpy()
@@ -229,17 +231,17 @@ def test_where_it_is_chosen(backend: Backend, ctx: Context) -> None:
     """Only for experts that lie in the CPU's memory as in the file."""
     with Storage(backend, 2) as storage, Storage(backend, 1) as packed:
         weight, other = storage.add("w", "q4_0", (256, 32, 2)), storage.add("f", "f32", (256, 32, 2))
-        assert not suits_few_experts(weight)
+        assert not suits_small_batch_experts(weight)
         storage.allocate(0)
-        assert suits_few_experts(weight) == ("avx512" in few_rows_instructions("q4_0"))
-        assert not suits_few_experts(other)
-        assert not suits_few_experts(ops.cast(ctx.input("f32", (256, 32, 2)), "q4_0"))
+        assert suits_small_batch_experts(weight) == ("avx512" in small_batch_instructions("q4_0"))
+        assert not suits_small_batch_experts(other)
+        assert not suits_small_batch_experts(ops.cast(ctx.input("f32", (256, 32, 2)), "q4_0"))
         if can_pack(backend, "q4_0", (256, 32, 2)):
             copy = packed.add("w", "q4_0", (256, 32, 2))
             packed.allocate_packed()
-            assert not suits_few_experts(copy)
+            assert not suits_small_batch_experts(copy)
             with pytest.raises(ShapeError, match="packed"):
-                ops.mul_mat_id_few(copy, ctx.input("f32", (256, 1, 2)), ctx.input("i32", (2, 2)))
+                ops.mul_mat_id_small_batch(copy, ctx.input("f32", (256, 1, 2)), ctx.input("i32", (2, 2)))
 
 
 def f32(c: Context, *shape: int) -> Tensor:
@@ -251,30 +253,35 @@ def i32(c: Context, *shape: int) -> Tensor:
 
 
 REFUSALS: list[tuple[str, Any, str]] = [
-    ("no such kernel", lambda c, w: ops.mul_mat_id_few(c.zeros("q5_K", (256, 4, 3)), f32(c, 256, 1, 2), i32(c, 2, 2)),
+    ("no such kernel", lambda c, w: ops.mul_mat_id_small_batch(c.zeros("q5_K", (256, 4, 3)), f32(c, 256, 1, 2),
+    i32(c, 2, 2)),
      "must be q4_K"),
-    *((f"experts of {dtype}", lambda c, w, dtype=dtype: ops.mul_mat_id_few(
+    *((f"experts of {dtype}", lambda c, w, dtype=dtype: ops.mul_mat_id_small_batch(
         c.zeros(dtype, (40, 4, 3)), f32(c, 40, 1, 2), i32(c, 2, 2)),
-       f"mul_mat_id_few: the weight must be q4_K, q6_K, q4_0, q8_0 or mxfp4, got .*{dtype}.*; use mul_mat_id")
+       f"mul_mat_id_small_batch: the weight must be q4_K, q6_K, q4_0, q8_0 or mxfp4, got .*{dtype}.*; use mul_mat_id")
       for dtype in ("f16", "bf16", "f32")),
-    ("unknown set", lambda c, w: ops.mul_mat_id_few(w, f32(c, 256, 1, 2), i32(c, 2, 2), "mmx"), "no 'mmx' kernel"),
-    ("other length", lambda c, w: ops.mul_mat_id_few(w, f32(c, 512, 1, 2), i32(c, 2, 2)), "do not fit"),
-    ("other tokens", lambda c, w: ops.mul_mat_id_few(w, f32(c, 256, 1, 3), i32(c, 2, 2)), r"expected values \[256, 2"),
-    ("other rows", lambda c, w: ops.mul_mat_id_few(w, f32(c, 256, 3, 2), i32(c, 2, 2)), "do not fit"),
-    ("values in 4D", lambda c, w: ops.mul_mat_id_few(w, f32(c, 256, 1, 2, 2), i32(c, 2, 2)), "up to 3 dimensions"),
-    ("ids in 3D", lambda c, w: ops.mul_mat_id_few(w, f32(c, 256, 1, 2), i32(c, 2, 2, 2)), "ids 2"),
-    ("ids of floats", lambda c, w: ops.mul_mat_id_few(w, f32(c, 256, 1, 2), f32(c, 2, 2)), "ids must be i32"),
-    ("values of f16", lambda c, w: ops.mul_mat_id_few(w, c.input("f16", (256, 1, 2)), i32(c, 2, 2)), "must be f32"),
-    ("values turned", lambda c, w: ops.mul_mat_id_few(
+    ("unknown set", lambda c, w: ops.mul_mat_id_small_batch(w, f32(c, 256, 1, 2), i32(c, 2, 2), "mmx"),
+    "no 'mmx' kernel"),
+    ("other length", lambda c, w: ops.mul_mat_id_small_batch(w, f32(c, 512, 1, 2), i32(c, 2, 2)), "do not fit"),
+    ("other tokens", lambda c, w: ops.mul_mat_id_small_batch(w, f32(c, 256, 1, 3), i32(c, 2, 2)),
+    r"expected values \[256, 2"),
+    ("other rows", lambda c, w: ops.mul_mat_id_small_batch(w, f32(c, 256, 3, 2), i32(c, 2, 2)), "do not fit"),
+    ("values in 4D", lambda c, w: ops.mul_mat_id_small_batch(w, f32(c, 256, 1, 2, 2), i32(c, 2, 2)),
+    "up to 3 dimensions"),
+    ("ids in 3D", lambda c, w: ops.mul_mat_id_small_batch(w, f32(c, 256, 1, 2), i32(c, 2, 2, 2)), "ids 2"),
+    ("ids of floats", lambda c, w: ops.mul_mat_id_small_batch(w, f32(c, 256, 1, 2), f32(c, 2, 2)), "ids must be i32"),
+    ("values of f16", lambda c, w: ops.mul_mat_id_small_batch(w, c.input("f16", (256, 1, 2)), i32(c, 2, 2)),
+    "must be f32"),
+    ("values turned", lambda c, w: ops.mul_mat_id_small_batch(
         w, ops.permute(f32(c, 2, 256, 2), 1, 0, 2, 3), i32(c, 2, 2)), "contiguous rows"),
-    ("ids turned", lambda c, w: ops.mul_mat_id_few(w, f32(c, 256, 1, 2), ops.transpose(i32(c, 2, 2))),
+    ("ids turned", lambda c, w: ops.mul_mat_id_small_batch(w, f32(c, 256, 1, 2), ops.transpose(i32(c, 2, 2))),
      "ids must be i32 with contiguous rows"),
-    ("every other expert", lambda c, w: ops.mul_mat_id_few(
+    ("every other expert", lambda c, w: ops.mul_mat_id_small_batch(
         ops.view(w, (256, 4, 2), (w.stride(1), 2 * w.stride(2)), 0), f32(c, 256, 1, 2), i32(c, 2, 2)),
      "must be contiguous"),
-    ("too many ids", lambda c, w: ops.mul_mat_id_few(w, f32(c, 256, 1, 1 << 21), i32(c, 4, 1 << 21)),
+    ("too many ids", lambda c, w: ops.mul_mat_id_small_batch(w, f32(c, 256, 1, 1 << 21), i32(c, 4, 1 << 21)),
      "more than 4194304"),
-    ("computed ids", lambda c, w: ops.mul_mat_id_few(
+    ("computed ids", lambda c, w: ops.mul_mat_id_small_batch(
         w, f32(c, 256, 1, 1), ops.get_rows(c.from_ints([[1, 2]]), c.from_ints([0]))), "row numbers must be an input"),
 ]  # fmt: skip
 

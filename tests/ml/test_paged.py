@@ -1,4 +1,4 @@
-"""listed_attention: against numpy in float64, against ggml's flash attention, and against itself bit by bit."""
+"""paged_attention: against numpy in float64, against ggml's flash attention, and against itself bit by bit."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ollama_engine.errors import ShapeError
 from ollama_engine.ml import ops
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
-from ollama_engine.ml.ops_listed import listed_attention_chosen, listed_attention_instructions
+from ollama_engine.ml.ops_paged import paged_attention_chosen, paged_attention_instructions
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.quantize import quantize_rows
 from ollama_engine.ml.storage import Storage
 from ollama_engine.ml.tensor import Tensor
 
 TYPES = ("f32", "f16", "bf16", "q8_0")
-KERNELS = [(dtype, name) for dtype in TYPES for name in listed_attention_instructions(dtype)]
+KERNELS = [(dtype, name) for dtype in TYPES for name in paged_attention_instructions(dtype)]
 Floats = NDArray[np.float32]
 Lists = list[list[int]]
 
@@ -116,7 +116,7 @@ def attend(
     backend: Backend, shape: Shape, dtype: str, given: Numbers, lists: Lists, name: str | None = None,
     *, masked: bool = False, layers: int = 1, parts: Lists | None = None,
 ) -> Floats:  # fmt: skip
-    """The result of listed_attention, or of ggml's flash attention with a mask that shows the same.
+    """The result of paged_attention, or of ggml's flash attention with a mask that shows the same.
 
     `parts`: where each row begins and ends in all lists joined, unless each has its own.
     """
@@ -138,7 +138,7 @@ def attend(
             bounds, cells = _lists(ctx, lists)
             bounds = ctx.from_ints(parts) if parts else bounds
             out = [
-                ops.listed_attention(query, keys, values_, bounds, cells, scale, **options, instructions=name)
+                ops.paged_attention(query, keys, values_, bounds, cells, scale, **options, instructions=name)
                 for _ in range(layers)
             ]
         ctx.forward(*out)
@@ -198,10 +198,10 @@ def some_lists(n_cells: int, rows: int = 4) -> Lists:
 
 
 def test_what_there_is() -> None:
-    assert all(listed_attention_instructions(dtype)[0] == "scalar" for dtype in TYPES)
-    assert listed_attention_instructions("q4_0") == ()
-    assert not listed_attention_chosen("q4_0")
-    assert all(listed_attention_chosen(t) == (len(listed_attention_instructions(t)) > 1) for t in TYPES)
+    assert all(paged_attention_instructions(dtype)[0] == "scalar" for dtype in TYPES)
+    assert paged_attention_instructions("q4_0") == ()
+    assert not paged_attention_chosen("q4_0")
+    assert all(paged_attention_chosen(t) == (len(paged_attention_instructions(t)) > 1) for t in TYPES)
 
 
 @pytest.mark.parametrize(("dtype", "name"), KERNELS)
@@ -244,7 +244,7 @@ def same_bits(backends: tuple[Backend, ...], dtype: str, shape: Shape, lists: Li
     """With every instruction set and on all of these."""
     given = numbers(shape, len(lists))
     expected = attend(backends[0], shape, dtype, given, lists, "scalar").tobytes()
-    for name in listed_attention_instructions(dtype):
+    for name in paged_attention_instructions(dtype):
         for some in backends:
             assert attend(some, shape, dtype, given, lists, name).tobytes() == expected, (name, some.threads)
 
@@ -300,7 +300,7 @@ def test_against_ggml(backend: Backend, dtype: str, shape: Shape) -> None:
     assert np.abs(ours - theirs).max() < allowed
 
 
-@pytest.mark.parametrize("name", listed_attention_instructions("f16"))
+@pytest.mark.parametrize("name", paged_attention_instructions("f16"))
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_cells_that_are_not_listed_are_not_read(backend: Backend, name: str, bad: float) -> None:
     shape = Shape(n_cells=50)
@@ -311,7 +311,7 @@ def test_cells_that_are_not_listed_are_not_read(backend: Backend, name: str, bad
     assert attend(backend, shape, "f16", given, lists, name).tobytes() == clean.tobytes()
 
 
-@pytest.mark.parametrize("name", listed_attention_instructions("f16"))
+@pytest.mark.parametrize("name", paged_attention_instructions("f16"))
 @pytest.mark.parametrize("where", ["keys", "values"])
 def test_nan_in_a_listed_cell_is_told(backend: Backend, name: str, where: str) -> None:
     """Of the rows that see it, and only of these."""
@@ -323,7 +323,7 @@ def test_nan_in_a_listed_cell_is_told(backend: Backend, name: str, where: str) -
     assert np.isfinite(got[1]).all()
 
 
-@pytest.mark.parametrize("name", listed_attention_instructions("f32"))
+@pytest.mark.parametrize("name", paged_attention_instructions("f32"))
 @pytest.mark.parametrize("size", [1e4, 1e-30])
 def test_scores_of_any_size(backend: Backend, name: str, size: float) -> None:
     """Far apart, the largest one decides alone; close together, all count alike."""
@@ -346,7 +346,7 @@ def call(backend: Backend, with_parts: Any, with_cells: Any, **changed: Any) -> 
             "v": ctx.zeros("f16", (32, 9, 2)), "parts": ctx.from_ints(with_parts), "cells": ctx.from_ints(with_cells),
         }  # fmt: skip
         given.update({name: make(ctx) if callable(make) else make for name, make in changed.items()})
-        out = ops.listed_attention(**given)
+        out = ops.paged_attention(**given)
         ctx.forward(out)
         ctx.compute()
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from ollama_engine.ml import ops
 from ollama_engine.ml.context import Context
-from ollama_engine.ml.ops_few import few_rows_instructions
+from ollama_engine.ml.ops_small_batch import small_batch_instructions
 from ollama_engine.ml.storage import Storage
-from tests.ml.few_weights import QUANTIZED, TYPES, Bytes, raw_weights
 from tests.ml.scenes import new_backend, scene
+from tests.ml.small_batch_weights import QUANTIZED, TYPES, Bytes, raw_weights
 
 ROWS_OF_WEIGHTS = (1, 2, 3, 5, 16, 17)
 PAGE = mmap.PAGESIZE
@@ -40,9 +40,9 @@ def products(dtype: str, m: int, rows: int, name: str, *, experts: bool) -> None
         x = np.ones((rows, 256), dtype=np.float32)
         if experts:
             ids = ctx.from_ints(np.zeros((rows, 1), dtype=np.int32))
-            y = ops.mul_mat_id_few(weight, ctx.from_floats(x.reshape(rows, 1, 256)), ids, name)
+            y = ops.mul_mat_id_small_batch(weight, ctx.from_floats(x.reshape(rows, 1, 256)), ids, name)
         else:
-            y = ops.mul_mat_few(weight, ctx.from_floats(x), name)
+            y = ops.mul_mat_small_batch(weight, ctx.from_floats(x), name)
         ctx.forward(y)
         ctx.compute()
         assert np.isfinite(y.numpy()).all()
@@ -51,7 +51,7 @@ def products(dtype: str, m: int, rows: int, name: str, *, experts: bool) -> None
 @scene
 def weights_with_nothing_before_them() -> None:
     for dtype in TYPES:
-        for name in few_rows_instructions(dtype):
+        for name in small_batch_instructions(dtype):
             for m in ROWS_OF_WEIGHTS:
                 for rows in (1, 3):
                     products(dtype, m, rows, name, experts=False)
@@ -62,4 +62,4 @@ def experts_with_nothing_before_them() -> None:
     for dtype in QUANTIZED:
         for m in ROWS_OF_WEIGHTS:
             for rows in (1, 3):
-                products(dtype, m, rows, few_rows_instructions(dtype)[-1], experts=True)
+                products(dtype, m, rows, small_batch_instructions(dtype)[-1], experts=True)

@@ -1,4 +1,4 @@
-"""mul_mat_few: against numpy in exact arithmetic, against ggml's own product, and against itself bit by bit."""
+"""mul_mat_small_batch: against numpy in exact arithmetic, against ggml's own product, and against itself bit by bit."""
 
 from __future__ import annotations
 
@@ -14,11 +14,16 @@ from ollama_engine.errors import ShapeError
 from ollama_engine.ml import ops
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
-from ollama_engine.ml.ops_few import few_rows_chosen, few_rows_fastest, few_rows_instructions, suits_few_rows
+from ollama_engine.ml.ops_small_batch import (
+    small_batch_chosen,
+    small_batch_fastest,
+    small_batch_instructions,
+    suits_small_batch,
+)
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.storage import Storage, can_pack
 from ollama_engine.ml.tensor import Tensor
-from tests.ml.few_weights import (
+from tests.ml.small_batch_weights import (
     FLOAT_KERNELS,
     KERNELS,
     QUANTIZED,
@@ -35,14 +40,14 @@ RNG = np.random.default_rng(20_260_102)
 
 
 def product(backend: Backend, dtype: str, raw: Bytes, x: Floats, name: str | None, *, few: bool = True) -> Floats:
-    """The result of mul_mat_few, or of ggml's mul_mat on the weights as they are."""
+    """The result of mul_mat_small_batch, or of ggml's mul_mat on the weights as they are."""
     k = x.shape[1]
     with Storage(backend, 1) as storage, Context(backend) as ctx:
         weight = storage.add("w", dtype, (k, len(raw)))
         storage.allocate(0)
         weight.set_bytes(raw)
         b = ctx.from_floats(x)
-        y = ops.mul_mat_few(weight, b, name) if few else ops.mul_mat(weight, b)
+        y = ops.mul_mat_small_batch(weight, b, name) if few else ops.mul_mat(weight, b)
         ctx.forward(y)
         ctx.compute()
         out: Floats = y.numpy()
@@ -56,19 +61,19 @@ def one_thread() -> Iterator[Backend]:
 
 
 def test_the_scalar_kernel_is_always_there() -> None:
-    assert all(few_rows_instructions(dtype)[0] == "scalar" for dtype in TYPES)
-    assert few_rows_instructions("q5_K") == ()
-    assert few_rows_instructions("f32") == ()
+    assert all(small_batch_instructions(dtype)[0] == "scalar" for dtype in TYPES)
+    assert small_batch_instructions("q5_K") == ()
+    assert small_batch_instructions("f32") == ()
 
 
 @pytest.mark.parametrize("dtype", [*TYPES, "q5_K", "f32"])
 def test_the_fastest_is_the_last(dtype: str) -> None:
-    instructions = few_rows_instructions(dtype)
-    assert few_rows_fastest(dtype) == (instructions[-1] if instructions else "")
-    if few_rows_fastest(dtype) in ("", "scalar"):
-        assert not few_rows_chosen(dtype)
-    if few_rows_fastest(dtype) == "avx512":
-        assert few_rows_chosen(dtype)
+    instructions = small_batch_instructions(dtype)
+    assert small_batch_fastest(dtype) == (instructions[-1] if instructions else "")
+    if small_batch_fastest(dtype) in ("", "scalar"):
+        assert not small_batch_chosen(dtype)
+    if small_batch_fastest(dtype) == "avx512":
+        assert small_batch_chosen(dtype)
 
 
 @pytest.mark.parametrize(("dtype", "name"), KERNELS)
@@ -99,7 +104,7 @@ def test_every_number_of_rows_gives_the_same_bits(backend: Backend, one_thread: 
     raw = raw_weights(dtype, 53, 512)
     x = RNG.normal(0, 1, (33, 512)).astype(np.float32)
     expected = product(one_thread, dtype, raw, x, "scalar")
-    for name in few_rows_instructions(dtype):
+    for name in small_batch_instructions(dtype):
         for rows in range(1, 34):
             for threads in (backend, one_thread):
                 assert product(threads, dtype, raw, x[:rows], name).tobytes() == expected[:rows].tobytes(), (name, rows)
@@ -203,7 +208,7 @@ def test_activations_may_be_a_window(backend: Backend, dtype: str) -> None:
         storage.allocate(0)
         weight.set_bytes(raw)
         part = ops.view(ctx.from_floats(wide), (256, 6), (1200,), 16)
-        y = ops.mul_mat_few(weight, part)
+        y = ops.mul_mat_small_batch(weight, part)
         ctx.forward(y)
         ctx.compute()
         got = y.numpy()
@@ -222,9 +227,9 @@ def test_products_share_activations(backend: Backend, dtype: str, rows: int) -> 
         weights[0].set_bytes(many)
         weights[1].set_bytes(few)
         b = ctx.from_floats(x)
-        products = [ops.mul_mat_few(w, b) for w in (*weights, weights[0])]
+        products = [ops.mul_mat_small_batch(w, b) for w in (*weights, weights[0])]
         ctx.forward(*products)
-        one_row_has_its_own = rows == 1 and dtype in QUANTIZED and few_rows_fastest(dtype) != "scalar"
+        one_row_has_its_own = rows == 1 and dtype in QUANTIZED and small_batch_fastest(dtype) != "scalar"
         assert ctx.n_nodes == len(products) + 1 + one_row_has_its_own
         ctx.compute()
         got = [y.numpy().tobytes() for y in products]
@@ -237,31 +242,33 @@ def test_where_it_is_chosen(backend: Backend, ctx: Context) -> None:
     with Storage(backend, 3) as storage, Storage(backend, 1) as packed:
         weight, other = storage.add("w", "q4_0", (256, 32)), storage.add("f", "f32", (256, 32))
         odd = storage.add("o", "f16", (24, 32))
-        assert not suits_few_rows(weight)
+        assert not suits_small_batch(weight)
         storage.allocate(0)
-        assert suits_few_rows(weight) == few_rows_chosen("q4_0")
-        assert not suits_few_rows(other)
-        assert not suits_few_rows(odd)
-        assert not suits_few_rows(ops.cast(ctx.input("f32", (256, 32)), "q4_0"))
+        assert suits_small_batch(weight) == small_batch_chosen("q4_0")
+        assert not suits_small_batch(other)
+        assert not suits_small_batch(odd)
+        assert not suits_small_batch(ops.cast(ctx.input("f32", (256, 32)), "q4_0"))
         if can_pack(backend, "q4_0", (256, 32)):
             copy = packed.add("w", "q4_0", (256, 32))
             packed.allocate_packed()
-            assert not suits_few_rows(copy)
+            assert not suits_small_batch(copy)
             with pytest.raises(ShapeError, match="packed"):
-                ops.mul_mat_few(copy, ctx.input("f32", (256, 2)))
+                ops.mul_mat_small_batch(copy, ctx.input("f32", (256, 2)))
 
 
 REFUSALS: list[tuple[str, Any, str]] = [
-    ("no such kernel", lambda c, w, x: ops.mul_mat_few(c.zeros("q5_K", (256, 4)), x), "must be q4_K"),
-    ("floats", lambda c, w, x: ops.mul_mat_few(x, x), "must be q4_K"),
-    ("odd rows", lambda c, w, x: ops.mul_mat_few(c.zeros("f16", (24, 4)), c.zeros("f32", (24, 2))), "multiple of 16"),
-    ("other length", lambda c, w, x: ops.mul_mat_few(w, c.zeros("f32", (512, 2))), "do not fit"),
-    ("three dimensions", lambda c, w, x: ops.mul_mat_few(w, c.zeros("f32", (256, 2, 2))), "use mul_mat for more"),
-    ("many weights", lambda c, w, x: ops.mul_mat_few(c.zeros("q8_0", (256, 2, 2)), x), "use mul_mat for more"),
-    ("f16 values", lambda c, w, x: ops.mul_mat_few(w, c.zeros("f16", (256, 2))), "must be f32"),
-    ("turned", lambda c, w, x: ops.mul_mat_few(w, ops.transpose(c.zeros("f32", (2, 256)))), "contiguous rows"),
-    ("unknown set", lambda c, w, x: ops.mul_mat_few(w, x, "mmx"), "no 'mmx' kernel"),
-    ("2**31 values", lambda c, w, x: ops.mul_mat_few(w, c.input("f32", (256, 1 << 30))), "2\\*\\*31"),
+    ("no such kernel", lambda c, w, x: ops.mul_mat_small_batch(c.zeros("q5_K", (256, 4)), x), "must be q4_K"),
+    ("floats", lambda c, w, x: ops.mul_mat_small_batch(x, x), "must be q4_K"),
+    ("odd rows", lambda c, w, x: ops.mul_mat_small_batch(c.zeros("f16", (24, 4)), c.zeros("f32", (24, 2))),
+    "multiple of 16"),
+    ("other length", lambda c, w, x: ops.mul_mat_small_batch(w, c.zeros("f32", (512, 2))), "do not fit"),
+    ("three dimensions", lambda c, w, x: ops.mul_mat_small_batch(w, c.zeros("f32", (256, 2, 2))),
+    "use mul_mat for more"),
+    ("many weights", lambda c, w, x: ops.mul_mat_small_batch(c.zeros("q8_0", (256, 2, 2)), x), "use mul_mat for more"),
+    ("f16 values", lambda c, w, x: ops.mul_mat_small_batch(w, c.zeros("f16", (256, 2))), "must be f32"),
+    ("turned", lambda c, w, x: ops.mul_mat_small_batch(w, ops.transpose(c.zeros("f32", (2, 256)))), "contiguous rows"),
+    ("unknown set", lambda c, w, x: ops.mul_mat_small_batch(w, x, "mmx"), "no 'mmx' kernel"),
+    ("2**31 values", lambda c, w, x: ops.mul_mat_small_batch(w, c.input("f32", (256, 1 << 30))), "2\\*\\*31"),
 ]  # fmt: skip
 
 

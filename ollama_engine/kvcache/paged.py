@@ -1,4 +1,4 @@
-"""What rows attend to as lists of cells: for graphs of few rows, where attention is `ops.listed_attention`.
+"""What rows attend to as lists of cells: for graphs of few rows, where attention is `ops.paged_attention`.
 
 A mask has an entry for each row and each cell of all sequences, and attention looks at every one of them for every
 head. Lists name only what a row sees, and in the order of positions, so that what a row gives does not depend on where
@@ -8,7 +8,7 @@ its cells lie. Keys and values are those of the whole cache: the graph does not 
 from __future__ import annotations
 
 from ollama_engine.input import Batch, Int32Array
-from ollama_engine.kvcache.base import CellLists
+from ollama_engine.kvcache.base import KVIndices
 from ollama_engine.kvcache.cells import Cells
 from ollama_engine.kvcache.mask import MaskBuffer
 from ollama_engine.kvcache.store import KeyValueStore
@@ -30,7 +30,7 @@ def choose_room(needed: int, most: int, before: int) -> int:
     return min(1 << (least - 1).bit_length(), most)
 
 
-class ListedHistory:
+class PagedHistory:
     """For a cache of `n_cells` cells and batches of up to `n_sequences` sequences. Lists are made in `buffer`."""
 
     def __init__(self, n_cells: int, n_sequences: int, buffer: MaskBuffer) -> None:
@@ -41,7 +41,7 @@ class ListedHistory:
         self._n_tokens = 0
         self._room = 0
         # -- current graph --
-        self._lists: CellLists | None = None
+        self._lists: KVIndices | None = None
 
     def begin(self, cells: Cells, batch: Batch) -> None:
         """Choose how many cells the lists have room for."""
@@ -69,7 +69,7 @@ class ListedHistory:
 
     def build_inputs(self, ctx: Context) -> None:
         """Make the inputs of a new graph: the lists i32 [room], and each row's part of them, i32 [2, tokens]."""
-        self._lists = CellLists(
+        self._lists = KVIndices(
             parts=ctx.input("i32", (2, self._n_tokens), name="list_parts"),
             cells=ctx.input("i32", (self._room,), name="listed_cells"),
         )
@@ -81,7 +81,7 @@ class ListedHistory:
         self._lists.parts.set(parts)
         self._lists.cells.set(listed)
 
-    def get(self, store: KeyValueStore, layer: int, ctx: Context) -> tuple[Tensor, Tensor, CellLists]:
+    def get(self, store: KeyValueStore, layer: int, ctx: Context) -> tuple[Tensor, Tensor, KVIndices]:
         """Keys and values of all cells, and the lists."""
         assert self._lists is not None
         return *store.history(layer, 0, self._n_cells, ctx), self._lists

@@ -10,9 +10,9 @@ import pytest
 from ollama_engine.errors import ShapeError
 from ollama_engine.input import Batch
 from ollama_engine.kvcache.cells import MAX_SEQUENCES, Cells
-from ollama_engine.kvcache.listed import LEAST_ROOM, choose_room
 from ollama_engine.kvcache.mask import MaskBuffer
-from ollama_engine.kvcache.span import Span
+from ollama_engine.kvcache.paged import LEAST_ROOM, choose_room
+from ollama_engine.kvcache.span import CellSpan
 from ollama_engine.kvcache.visibility import Visibility, last_seen
 from tests.kvcache.drawing import ends, ints, place, table
 
@@ -131,7 +131,7 @@ class Walk:
         sequences = self.rng.choice(7, 5).astype(np.int32)
         positions = ints(max(self.cells.last_position(int(s)) - int(self.rng.integers(0, 2)), 0) for s in sequences)
         first = self.visibility.first(positions)
-        mask = MaskBuffer().fill(self.cells, Span(0, len(self.cells)), sequences, first, positions)
+        mask = MaskBuffer().fill(self.cells, CellSpan(0, len(self.cells)), sequences, first, positions)
         for shown, row in zip(listed(self.cells, sequences, first, positions), mask, strict=True):
             assert sorted(shown) == np.flatnonzero(row == 0).tolist()
             assert (np.diff(self.cells.positions[shown]) > 0).all()

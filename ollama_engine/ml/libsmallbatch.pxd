@@ -1,0 +1,52 @@
+# csrc/kernels/small_batch.h, small_batch_op.h, small_batch_experts_op.h and weighted_sum_op.h
+
+from libc.stddef cimport size_t
+from libc.stdint cimport int64_t
+
+from ollama_engine.ml.libggml cimport ggml_tensor
+
+
+cdef extern from "kernels/small_batch.h" nogil:
+    enum oe_sb_type:
+        OE_SB_Q4_K
+        OE_SB_Q6_K
+        OE_SB_Q4_0
+        OE_SB_Q8_0
+        OE_SB_MXFP4
+        OE_SB_F16
+        OE_SB_BF16
+
+    enum oe_sb_isa:
+        OE_SB_SCALAR
+        OE_SB_AVX2
+        OE_SB_AVX_VNNI
+        OE_SB_AVX512
+
+    struct oe_sb_product:
+        pass
+
+    struct oe_sb_kernel:
+        int64_t block
+        void (*quantize)(const float *x, void *act) noexcept
+        void (*multiply_one)(const oe_sb_product *p, int64_t first, int64_t last) noexcept
+
+    const oe_sb_kernel *oe_sb_kernel_find(oe_sb_type type, oe_sb_isa isa, int64_t m)
+    bint oe_sb_compared(oe_sb_isa isa)
+
+
+cdef extern from "kernels/small_batch_op.h" nogil:
+    int64_t oe_sb_acts_size(const oe_sb_kernel *kernel, int64_t k, int64_t rows)
+    void oe_sb_quantize_op(ggml_tensor *dst, int ith, int nth, void *kernel) noexcept
+    void oe_sb_multiply_op(ggml_tensor *dst, int ith, int nth, void *kernel) noexcept
+
+
+cdef extern from "kernels/small_batch_experts_op.h" nogil:
+    int64_t oe_experts_plan_size(int64_t routes, int64_t experts)
+    int64_t oe_experts_acts_size(const oe_sb_kernel *kernel, int64_t k, int64_t routes)
+    void oe_experts_plan_op(ggml_tensor *dst, int ith, int nth, void *experts) noexcept
+    void oe_experts_quantize_op(ggml_tensor *dst, int ith, int nth, void *kernel) noexcept
+    void oe_experts_multiply_op(ggml_tensor *dst, int ith, int nth, void *kernel) noexcept
+
+
+cdef extern from "kernels/weighted_sum_op.h" nogil:
+    void oe_weighted_sum_op(ggml_tensor *dst, int ith, int nth, void *unused) noexcept
