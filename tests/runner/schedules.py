@@ -23,6 +23,7 @@ from ollama_engine.runner.observe.monitor import Monitor
 from ollama_engine.runner.prefix.prefix_cache import PrefixCache
 from ollama_engine.runner.request.options import OnOverflow, RequestOptions
 from ollama_engine.runner.request.request import Chunk, Event, RequestChannel
+from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.sequence import Generation, Scoring, Sequence
 from ollama_engine.sample import SamplingParams
 
@@ -224,7 +225,7 @@ class Run:
         return sequence
 
     def _scoring(self, prompt: list[int], channel: RequestChannel) -> Scoring:
-        return new_scoring(self._parts, prompt, channel)
+        return new_scoring(self._parts, Inputs.text(prompt), channel)
 
     def _generation(
         self, wish: Wish, prompt: list[int], channel: RequestChannel, follows: Generation | None
@@ -237,7 +238,8 @@ class Run:
             text = self._parts.tokenizer.decode(tokens[-2:])
             stop = (text,) if text else ()
         params = SamplingParams(temperature=0, max_tokens=most, stop=stop)
-        return new_generation(self._parts, prompt, params, options, channel, follows=follows if wish.cache else None)
+        follows = follows if wish.cache else None
+        return new_generation(self._parts, Inputs.text(prompt), params, options, channel, follows=follows)
 
     def _arrange_end(self, asked: Asked, sequence: Generation) -> None:
         sequence.eog_ids = frozenset()
