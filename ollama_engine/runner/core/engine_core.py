@@ -24,7 +24,6 @@ from ollama_engine.kvcache import Cache
 from ollama_engine.runner.core.request_queue import RequestQueue
 from ollama_engine.runner.core.step_output import StepOutput, outcome, step_outputs
 from ollama_engine.runner.load.executor import Executor
-from ollama_engine.runner.load.graph import MediaRows
 from ollama_engine.runner.observe.metrics import MetricsSnapshot
 from ollama_engine.runner.observe.monitor import Monitor, Record, report
 from ollama_engine.runner.prefix.cache_manager import CacheManager
@@ -186,7 +185,8 @@ class EngineCore:
         if not step.alive:
             self.executor.scrap()
             return
-        media = self._media_rows(step)
+        failures: list[tuple[BatchMedia, Exception]] = []
+        media = self.executor.media_rows(step.batch, lambda part, error: failures.append((part, error)))
         tokens = step.tokens()
         reused = self.executor.counts.reused
         try:
@@ -197,14 +197,9 @@ class EngineCore:
         self._in_flight, self._changed = step, True
         self.cache_manager.note(step, tokens)
         record.launched(step, reused=self.executor.counts.reused > reused)
-
-    def _media_rows(self, step: Step) -> MediaRows:
-        """The embeddings of a step's media. A request whose image cannot be computed ends, others go on."""
-
-        def failed(part: BatchMedia, error: Exception) -> None:
+        for part, error in failures:
+            # Not before: its cells belong to the step.
             self.queue.end(step.sequence_at(part.row), error)
-
-        return self.executor.media_rows(step.batch, failed)
 
     def _deliver(self, outputs: list[StepOutput]) -> None:
         now = self.monitor.clock()
