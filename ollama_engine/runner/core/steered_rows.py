@@ -97,7 +97,7 @@ def sample_all(
 ) -> list[int | Exception]:
     """A token for each row of logits [n, n_vocab], or what went wrong with it."""
     try:
-        if masks is None:
+        if masks is None or all(mask is None for mask in masks):
             return list(sample_rows(samplers, logits))
         if not any(isinstance(mask, Exception) for mask in masks):
             return list(sample_rows(samplers, logits, masks))

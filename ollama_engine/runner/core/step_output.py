@@ -147,9 +147,10 @@ def _chunk(generation: Generation, output: StepOutput, now: float) -> Chunk:
         if emitter.stopped:
             break
     if emitter.stopped:
-        reason = "stop"
         generation.forget_last(len(output.tokens) - taken)  # guesses that were right, behind the stop text
     elif reason is not None:
-        text += emitter.flush()
+        text += emitter.flush()  # which may complete a stop text too
+    if emitter.stopped:
+        reason = "stop"
     usage = None if reason is None else generation.usage(now)
     return Chunk(text, output.tokens[:taken], None if logprobs is None else logprobs[:taken], reason, usage)
