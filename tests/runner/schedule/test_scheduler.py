@@ -50,7 +50,7 @@ CASES = [
     Case(
         "everybody's token before anybody's draft",
         [decoder(k, draft=9) for k in (1, 2, 3)],
-        [(1, 6, 6), (2, 1, 1), (3, 1, 1)],
+        [(1, 2, 2), (2, 1, 1), (3, 1, 1)],
     ),  # fmt: skip
     Case("a draft as far as cells go", [decoder(1, draft=5)], [(1, 3, 3)], limits=ROOMY._replace(free_cells=3)),
     Case(
