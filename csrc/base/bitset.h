@@ -33,19 +33,6 @@ static inline int32_t oe_bitset_next(const uint64_t *words, int32_t n_words, int
     return (w << 6) + oe_bitset_lowest(word);
 }
 
-/* The highest member up to `i`, which is one that the words have; -1 when there is none. */
-static inline int32_t oe_bitset_previous(const uint64_t *words, int32_t i) {
-    int32_t w = i >> 6;
-    uint64_t word = words[w] & ~(uint64_t)0 >> (63 - (i & 63));
-    while (!word) {
-        if (w-- == 0) {
-            return -1;
-        }
-        word = words[w];
-    }
-    return (w << 6) + oe_bitset_highest(word);
-}
-
 /* Two more levels say which words below have any member: of 2^24 numbers the top one has 64 words. */
 #define OE_TREE_LEVELS 3
 

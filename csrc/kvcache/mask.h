@@ -12,9 +12,12 @@ extern "C" {
 #endif
 
 /* mask[n * (end - begin)]: row i sees the cells of sequence[i] with first[i] <= position <= last[i].
- * 0 <= begin <= end <= cells->n. Uses the table's scratch: one call at a time. */
+ * 0 <= begin <= end <= cells->n. */
 void oe_mask_fill(const oe_cells *cells, int32_t begin, int32_t end, const int32_t *sequence, const int32_t *first,
                   const int32_t *last, int64_t n, uint16_t *mask);
+
+/* mask[n * width]: row i sees columns range[i][0] to before range[i][1]; 0 <= range[i][0] <= range[i][1] <= width. */
+void oe_mask_of_ranges(const int32_t *range, int64_t n, int32_t width, uint16_t *mask);
 
 #ifdef __cplusplus
 }

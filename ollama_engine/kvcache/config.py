@@ -12,7 +12,10 @@ HISTORY_PADDING = 256
 """Cells that attention reads come in multiples of this, so that a graph lasts for as many tokens."""
 
 PAGED_ROWS = 64
-"""All sequences that there can be, decoding together. With more rows than this ggml's tiled kernel is faster."""
+"""Up to this many rows go to our kernel for few rows. With more, ggml's tiled kernel is faster for prompts."""
+
+GATHERED_ROWS = 64
+"""From this many rows on attention reads copies of keys and values: ggml's tiled kernel takes no fewer rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,9 +51,11 @@ class CacheConfig:
     flash_attention: bool
     history_padding: int = HISTORY_PADDING
     paged_rows: int = PAGED_ROWS
-    """Graphs of up to this many rows take lists in place of a mask, where the kernel for that is chosen. 0: none."""
+    """Graphs of up to this many rows take indices in place of a mask, where the kernel for that is chosen. 0: none."""
+    gathered_rows: int | None = GATHERED_ROWS
+    """Other graphs of at least as many rows gather what they read, on the CPU with flash attention. None: none."""
     sequences: int = PAGED_ROWS
-    """Sequences that one batch has at most: as many lists may name all cells, where these are shared."""
+    """Sequences that one batch has at most: the indices of as many may name all cells, where these are shared."""
 
     @property
     def permuted_values(self) -> bool:

@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from ollama_engine.input import Int32Array
 from ollama_engine.kvcache.config import CacheConfig, LayerShape
-from ollama_engine.kvcache.moves import Moves
 from ollama_engine.ml import ops
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
@@ -111,6 +110,19 @@ class KeyValueStore:
         dims = (end - begin, shape.value_dim, shape.kv_heads)
         return keys, ops.view(values, dims, (row, row * shape.value_dim), begin * values.stride(0), ctx=ctx)
 
+    def gather(self, layer: int, cells: Tensor) -> tuple[Tensor, Tensor]:
+        """Copies of the keys and values of the cells that `cells` i32 [n] names, f32, as `history` has them.
+
+        For a store whose values are not permuted.
+        """
+        shape = self.layers[layer]
+        keys, values = (ops.get_rows(tensors[layer], cells) for tensors in (self._keys, self._values))
+        n = cells.dim(0)
+        return (
+            ops.permute(ops.reshape(keys, shape.key_dim, shape.kv_heads, n), 0, 2, 1, 3),
+            ops.permute(ops.reshape(values, shape.value_dim, shape.kv_heads, n), 0, 2, 1, 3),
+        )
+
     # -- outside of graphs ---------------------------------------------------------------------------------------------
 
     def tensors(self) -> Iterator[Tensor]:
@@ -120,22 +132,18 @@ class KeyValueStore:
             yield values
 
     @property
-    def suits_lists(self) -> bool:
-        """Whether attention of few rows over these keys and values goes to `ops.paged_attention`."""
+    def suits_gathering(self) -> bool:
+        """Whether attention of many rows reads copies of these keys and values: on the CPU, with flash attention.
+
+        On GPUs nobody has measured it.
+        """
         on_cpu = all(self.backend.devices[device].kind == "cpu" for device in self._storages)
-        return on_cpu and not self._permuted and paged_attention_chosen(self.config.dtype)
+        return on_cpu and not self._permuted
 
     @property
-    def can_move_rows(self) -> bool:
-        """Whether the rows of a cell lie side by side in host memory, so that `move_rows` works."""
-        return not self._permuted and all(self.backend.devices[device].kind == "cpu" for device in self._storages)
-
-    def move_rows(self, moves: Moves) -> None:
-        """Copy keys and values of the sources to the targets, as they are."""
-        for tensor in self.tensors():
-            storage = tensor.owner
-            assert isinstance(storage, Storage)
-            storage.move_rows(tensor, moves.sources, moves.targets)
+    def suits_paging(self) -> bool:
+        """Whether attention of few rows over these keys and values goes to `ops.paged_attention`."""
+        return self.suits_gathering and paged_attention_chosen(self.config.dtype)
 
     def zero(self, cells: npt.NDArray[np.bool_]) -> None:
         """Zero the keys and values of the chosen cells, bool [n_cells]."""

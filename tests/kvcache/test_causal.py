@@ -15,21 +15,23 @@ from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.ops_paged import paged_attention_chosen
 from ollama_engine.ml.placement import BackendParams
 from tests.kvcache.attending import Attending, attending
-from tests.kvcache.drawing import draw, table
+from tests.kvcache.drawing import draw, last_position, table
 
 TOLERANCE = {"f32": 1e-5, "f16": 1e-2, "bf16": 2e-2, "q8_0": 5e-2, "q4_0": 0.5}
 """Of an average of normal numbers whose keys and values are rounded to the type."""
 
 LAYOUTS = [(dtype, True) for dtype in TOLERANCE] + [(dtype, False) for dtype in ("f32", "f16", "bf16")]
-MASKED: dict[str, Any] = {"paged_rows": 0}
-"""As graphs of more rows, and on other devices."""
+GATHERED: dict[str, Any] = {"paged_rows": 0, "gathered_rows": 1}
+"""As graphs of more rows."""
+MASKED: dict[str, Any] = {"paged_rows": 0, "gathered_rows": None}
+"""As on other devices."""
+WAYS: dict[str, dict[str, Any]] = {"indices": {}, "gathered": GATHERED, "masks": MASKED}
 
 
-@pytest.fixture(autouse=True, params=["lists", "masks"])
+@pytest.fixture(autouse=True, params=WAYS)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What rows see comes as lists, or as masks."""
-    if request.param == "masks":
-        monkeypatch.setattr("tests.kvcache.attending.CacheConfig", functools.partial(CacheConfig, **MASKED))
+    """How rows get to what they see."""
+    monkeypatch.setattr("tests.kvcache.attending.CacheConfig", functools.partial(CacheConfig, **WAYS[request.param]))
     return str(request.param)
 
 
@@ -72,7 +74,7 @@ def test_a_sequence_that_was_dropped_whole_begins_again() -> None:
     with attending(64, chunk=6) as a:
         a.run([0] * 6, range(6))
         a.run([1], [0])
-        assert a.cache.cells.last_position(0) == -1
+        assert last_position(a.cache.cells, 0) == -1
         a.run([0] * 2, range(2))
         a.cache.check()
         a.run([1], [1])
@@ -112,7 +114,7 @@ def test_a_window_drops_what_no_row_can_see(flash: bool, batch: int) -> None:
             positions = range(begin, min(begin + batch, length))
             found = a.run([0] * len(positions), positions)
             assert np.abs(found - a.expected([0] * len(positions), positions)).max() <= 1e-5
-            assert a.cache.cells.n_used <= window + batch - 1
+            assert a.cache.usage.used <= window + batch - 1
             a.cache.cells.check()
 
 
@@ -121,7 +123,7 @@ def test_a_window_of_one_sequence_leaves_the_others_alone() -> None:
         a.run([0] * 10, range(10))
         a.run([1] * 4, range(4))
         a.run([0, 1], [10, 4])
-        assert a.cache.cells.last_position(1) == 4
+        assert last_position(a.cache.cells, 1) == 4
         found = a.run([1, 0], [5, 11])
         assert np.abs(found - a.expected([1, 0], [5, 11])).max() <= 1e-5
 
@@ -129,7 +131,8 @@ def test_a_window_of_one_sequence_leaves_the_others_alone() -> None:
 @pytest.mark.parametrize("window", [None, 4])
 def test_overflow_changes_nothing(window: int | None) -> None:
     with attending(32, window=window) as a:
-        a.cache.cells = table(" ".join([f"a{i}" for i in range(14)] + [f"b{i}" for i in range(10)] + ["."] * 8))
+        drawn = " ".join([f"a{i}" for i in range(14)] + [f"b{i}" for i in range(10)] + ["."] * 8)
+        a.cache.cells = table(drawn, window=window)
         before = draw(a.cache.cells)
         # With a window, 11 cells of a are out of sight at position 14, and 7 of b at 10: 8 + 18 would be free.
         n = 9 if window is None else 27
@@ -163,26 +166,60 @@ def test_graph_shape_changes_only_with_tokens_and_the_run_that_is_read() -> None
             keys.append(a.cache.shape_key)
         # What the prompt read serves for two tokens; then a row that decodes has room for 64 steps.
         assert keys == [(1, 0, 32)] * 2 + [(1, 0, 64)] * 32 + [(1, 0, 128)] * 2
-        a.cache.begin_reserve(7)
-        assert a.cache.shape_key == (7, 0, 128)
+        assert keys_of_worst_cases(a, 7) == [(7, 0, 128)]
 
 
-def test_lists_last_until_they_double(way: str) -> None:
+def keys_of_worst_cases(a: Attending, n_tokens: int) -> list[tuple[int, ...]]:
+    return [a.cache.shape_key for _ in a.cache.worst_cases(n_tokens)]
+
+
+def test_room_for_what_few_rows_read_doubles(way: str) -> None:
     with attending(5000, dtype="f16") as a:
         a.cache.begin(Batch.of([0] * 1000, 0))
         keys = []
         for position in range(1000, 2100):
             a.cache.begin(Batch.of([0], position))
             keys.append(a.cache.shape_key)
-        a.cache.begin_reserve(7)
-        if way == "lists" and paged_attention_chosen("f16"):
+        few, many = keys_of_worst_cases(a, 7), keys_of_worst_cases(a, 65)
+        if way == "indices" and paged_attention_chosen("f16"):
             assert keys == [(1, 1024)] * 24 + [(1, 2048)] * 1024 + [(1, 4096)] * 52
-            assert a.cache.shape_key == (7, 7 * 5024)
-        else:
+            assert few == [(7, 7 * 5024)]
+            assert many == [(65, 2528), (65, 0, 5024)]
+        elif way == "gathered":
+            assert keys == [(1, 1024)] * 24 + [(1, 1024 + 64 * (i // 64 + 1)) for i in range(1076)]
+            assert few == [(7, 2528), (7, 0, 5024)]
+        elif way == "masks":
             assert {len(key) for key in keys} == {3}
-            assert a.cache.shape_key == (7, 0, 5024)
-        a.cache.begin_reserve(65)
-        assert a.cache.shape_key == (65, 0, 5024)
+            assert few == [(7, 0, 5024)]
+            assert many == [(65, 0, 5024)]
+
+
+def test_prompts_gather_what_they_read_up_to_half_the_cells() -> None:
+    with attending(256, **GATHERED) as a:
+        for sequence in range(3):
+            a.cache.begin(Batch.of([0] * 64, 0, sequence))
+            assert a.cache.shape_key == (64, 64)
+        found = a.run([0] * 9 + [1] * 9, [*range(64, 73), *range(64, 73)])
+        assert a.cache.shape_key == (18, 0, 224)  # more than half
+        a.cache.remove(0)
+        a.cache.remove(1)
+        for sequence in range(2):  # cells by turns
+            a.run([0, 1] * 20, np.repeat(np.arange(20 * sequence, 20 * sequence + 20), 2).tolist())
+        found = a.run([1] * 9, range(40, 49))
+        assert a.cache.shape_key == (9, 64)
+        assert np.abs(found - a.expected([1] * 9, range(40, 49))).max() <= 1e-5
+
+
+def test_the_cells_of_others_are_not_read(way: str) -> None:
+    """Where nothing is masked away but a sequence's own cells, others may hold anything."""
+    if way == "masks":
+        return
+    with attending(256, dtype="f16") as a:
+        a.run([0, 1] * 30, np.repeat(np.arange(30), 2).tolist(), spoil=np.nan)
+        a.cache.remove(1)
+        for positions in (range(20), range(20, 90)):
+            found, expected = a.run([1] * len(positions), positions), a.expected([1] * len(positions), positions)
+            assert np.abs(found - expected).max() <= TOLERANCE["f16"]
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,8 @@ class Lone:
                 if task.keep is None:
                     break
                 shift = plan_shift(done, task.keep, task.num_ctx)
-                cache.shift(0, shift.keep, shift.discard)
+                assert cache.shiftable is not None
+                cache.shiftable.shift(0, shift.keep, shift.discard)
                 self._parts.executor.moved()
                 done -= shift.discard
                 assert cache.can_resume(0, done), "the lone run forgets nothing"

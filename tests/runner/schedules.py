@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 
 from ollama_engine.errors import ContextOverflowError
 from ollama_engine.kvcache import CausalCache, CompositeCache
-from ollama_engine.kvcache.cells import Cells
-from ollama_engine.kvcache.masked import MaskedHistory
 from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.core.input_processor import new_generation, new_scoring
 from ollama_engine.runner.load import loading
@@ -27,6 +25,7 @@ from ollama_engine.runner.request.request import Chunk, Event, RequestChannel
 from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.sequence import Generation, Scoring, Sequence
 from ollama_engine.sample import SamplingParams
+from tests.kvcache.shrinking import give_cells
 
 MOST_STEPS = 3000
 """More than any schedule needs: after as many, something hangs."""
@@ -338,7 +337,6 @@ def _shrink(parts: Loaded, schedule: Schedule) -> None:
     for cache in caches:
         assert isinstance(cache, CausalCache)
         limit = cache.visibility.window or cache.visibility.chunk
-        kept = schedule.num_ctx if limit is None else min(schedule.num_ctx, limit + cache.visibility.memory)
+        kept = schedule.num_ctx if limit is None else min(schedule.num_ctx, limit + cache.memory)
         batch = parts.executor.batch_size if kept < schedule.num_ctx else 0
-        cache.cells = Cells(int(contexts * kept) + batch)
-        cache._masked = MaskedHistory(len(cache.cells), cache.config.history_padding, cache._buffer)
+        give_cells(cache, int(contexts * kept) + batch)

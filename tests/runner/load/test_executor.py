@@ -36,15 +36,15 @@ def batch(tokens: Any = (1,), positions: Any = None, sequences: Any = None, outp
         (batch([320]), "tokens are 0 to 319, got 320 to 320"),
         (batch([-1, 5]), "tokens are 0 to 319, got -1 to 5"),
         (batch(positions=[-1]), "positions are 0"),
-        (batch(sequences=[64]), "sequences are 0 to 63"),
-        (batch(sequences=[-1]), "sequences are 0 to 63"),
+        (batch(sequences=[1 << 20]), "sequences are 0 to 1048575"),
+        (batch(sequences=[-1]), "sequences are 0 to 1048575"),
         (batch(outputs=[1]), "outputs are 0 to 0"),
     ],
 )
 def test_batches_that_are_refused(parts: Loaded, bad: Batch, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         parts.executor.run(bad)
-    assert parts.cache.cells.n_used == 0
+    assert parts.cache.usage.used == 0
 
 
 def test_a_full_cache_is_refused_with_nothing_changed(parts: Loaded) -> None:
@@ -52,7 +52,7 @@ def test_a_full_cache_is_refused_with_nothing_changed(parts: Loaded) -> None:
         parts.executor.run(Batch.of([1] * 64, begin))
     with pytest.raises(ContextOverflowError, match="1 tokens do not fit: 0 of 256"):
         parts.executor.run(Batch.of([1], 256))
-    assert parts.cache.cells.n_used == 256
+    assert parts.cache.usage.used == 256
     parts.cache.remove(0, 255)
     parts.executor.run(Batch.of([1], 255))
 
@@ -72,8 +72,8 @@ def test_a_failed_step_leaves_the_sequence_as_it_was(parts: Loaded, monkeypatch:
         for _ in range(2):
             with pytest.raises(ComputeError, match="told to"):
                 parts.executor.run(Batch.of(prompt[6:], 6))
-            assert parts.cache.cells.last_position(0) == 5
-            parts.cache.cells.check()
+            assert parts.cache.cells.of(0)[1].tolist() == list(range(6))
+            parts.cache.check()
     np.testing.assert_allclose(parts.executor.run(Batch.of(prompt[6:], 6)), expected, atol=1e-4)
 
 
