@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ollama_engine import Completion, Engine, SamplingParams, Session
+from ollama_engine import Completion, Engine, SamplingParams, Session, demo
 from ollama_engine.errors import (
     ClosedError,
     ConfigError,
@@ -22,6 +24,7 @@ from ollama_engine.errors import (
     SamplingError,
     TokenizerError,
 )
+from ollama_engine.runner.prefix.prefix_cache import PrefixCache
 from tests.tiny import write_tiny_llama
 
 N_VOCAB = 320
@@ -286,6 +289,7 @@ def test_many_requests_beside_sessions_end_or_say_why(engine: Engine) -> None:
 
 
 def test_more_sessions_than_sequences(engine: Engine) -> None:
+    engine._core.cache_manager.prefix_cache = PrefixCache(64)
     first = engine.session()
     first.append(FIRST)
     others = [first.fork() for _ in range(63)]
@@ -299,6 +303,52 @@ def test_more_sessions_than_sequences(engine: Engine) -> None:
     others.pop().close()
     assert others[40].generate(greedy()).tokens
     assert engine.generate(FIRST, greedy()).tokens
+
+
+def resident_mib() -> float:
+    """Memory of this process that lies in RAM."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="memory is read as Linux shows it")
+def test_ten_thousand_sessions() -> None:
+    """Most hold nothing, many the same beginning, some a text of their own: requests go on as if they were not there.
+
+    Bounds are some ten times what it takes.
+    """
+    story = "Once upon a time there was a little fox who lived in a big wood."
+    ask = SamplingParams(temperature=0, max_tokens=8)
+    with Engine(str(demo.path()), num_ctx=1024, parallel=4, threads=1) as engine:
+        prefix_cache = engine._core.cache_manager.prefix_cache
+        answer = engine.generate(story, ask).text
+        began, before = time.perf_counter(), resident_mib()
+        sessions = [engine.session() for _ in range(10_000)]
+        assert len(prefix_cache) < 100, "what holds nothing takes no cache sequence"
+        sessions[0].append(story)
+        forks = [sessions[0].fork() for _ in range(10_000)]
+        assert len(prefix_cache) > 10_000
+        assert engine.metrics.cells.used < 200, "they share their cells"
+        for number, session in enumerate(sessions[1:100]):
+            session.append([number, 5, 9])
+        assert resident_mib() - before < 200
+        assert time.perf_counter() - began < 40
+        began = time.perf_counter()
+        assert engine.generate(story, ask).text == answer
+        for session in forks[::1000]:
+            assert session.generate(ask).text == answer
+        assert time.perf_counter() - began < 10
+        assert len(sessions[50].generate(ask).tokens) > 0
+        engine._core.check()
+        for session in (*forks, *sessions):
+            session.close()
+        assert engine.generate(story, ask).text == answer
+        assert len(prefix_cache.evict_candidates()) > 0
+        numbers = len(prefix_cache)
+        for _ in range(200):
+            engine.generate(story, SamplingParams(max_tokens=1))
+        assert len(prefix_cache) == numbers, "sequences that were given back are used again"
+        assert len(prefix_cache.evict_candidates()) < 100
 
 
 # -- threads, asyncio and endings --------------------------------------------------------------------------------------
