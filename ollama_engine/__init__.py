@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from ollama_engine.runner.observe.monitor import SlotInfo
     from ollama_engine.runner.request.astream import AsyncStream
     from ollama_engine.runner.request.options import RequestKeywords
-    from ollama_engine.runner.request.request import Chunk, Completion, Request, Usage
+    from ollama_engine.runner.request.request import Request
+    from ollama_engine.runner.request.results import Chunk, Completion, Usage
     from ollama_engine.runner.request.stream import Stream
     from ollama_engine.runner.session.session import Session
     from ollama_engine.sample import SamplingParams, TokenLogprobs
@@ -58,8 +59,8 @@ __all__ = [
 
 _HOMES = {
     "AsyncStream": "runner.request.astream",
-    "Chunk": "runner.request.request",
-    "Completion": "runner.request.request",
+    "Chunk": "runner.request.results",
+    "Completion": "runner.request.results",
     "Device": "ml.device_info",
     "Embedding": "runner.embed.submission",
     "Engine": "engine",
@@ -75,7 +76,7 @@ _HOMES = {
     "SlotInfo": "runner.observe.monitor",
     "Stream": "runner.request.stream",
     "TokenLogprobs": "sample",
-    "Usage": "runner.request.request",
+    "Usage": "runner.request.results",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -23,10 +23,10 @@ from ollama_engine.runner.embed.methods import EmbedMethods
 from ollama_engine.runner.load.loading import Loaded, load
 from ollama_engine.runner.observe.metrics import MetricsSnapshot
 from ollama_engine.runner.observe.monitor import Monitor, SlotInfo
-from ollama_engine.runner.request.group import RequestGroup
 from ollama_engine.runner.request.options import RequestKeywords, RequestOptions, options_elsewhere
 from ollama_engine.runner.request.prompts import Prompt, Prompts, is_many
-from ollama_engine.runner.request.request import Completion, Request
+from ollama_engine.runner.request.request import Request
+from ollama_engine.runner.request.results import Completion
 from ollama_engine.runner.request.stream import Stream
 from ollama_engine.sample import SamplingParams
 
@@ -150,14 +150,8 @@ class Engine(EmbedMethods):
         call, and the others.
         """
         if n is not None or is_many(prompt):
-            group = RequestGroup()
-            self._ready().start_all(group.member, prompt, params, n, options)
-            return group.completions()
-        request = Request(self, watched=True)
-        try:
-            return self._ready().hand_in(request, cast(Prompt, prompt), params, options).result()
-        finally:
-            request.channel.cancelled = True
+            return self._ready().complete_all(prompt, params, n, options)
+        return self._ready().complete(Request(self, watched=True), cast(Prompt, prompt), params, options)
 
     def stream(
         self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestKeywords]
@@ -176,7 +170,9 @@ class Engine(EmbedMethods):
         self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestKeywords]
     ) -> Request:
         """Start a request and return at once; its `result()` waits. Raises as `stream` does."""
-        return self._ready().hand_in(Request(self), prompt, params, options)
+        request = Request(self)
+        self._ready().hand_in(request, prompt, params, options)
+        return request
 
     def fork(
         self, request: Request, params: SamplingParams | None = None, **options: Unpack[RequestKeywords]
@@ -210,10 +206,7 @@ class Engine(EmbedMethods):
     ) -> Completion | list[Completion]:  # fmt: skip
         """`generate` for asyncio. Cancelling the task cancels the request."""
         if n is not None or is_many(prompt):
-            from ollama_engine.runner.request.astream import AsyncStream, completions  # noqa: PLC0415
-
-            streams = self._ready().start_all(lambda: AsyncStream(self), prompt, params, n, options)
-            return await completions(streams)
+            return await self._ready().acomplete_all(prompt, params, n, options)
         return await self.astream(cast(Prompt, prompt), params, **options).completion()
 
     def astream(
@@ -249,7 +242,7 @@ class Engine(EmbedMethods):
 
         Row i scores the token that follows token i. Raises as `generate` does.
         """
-        return self._ready().logits(Request(self, watched=True), prompt)
+        return self._ready().logits(prompt)
 
     # -- looking inside ------------------------------------------------------------------------------------------------
 

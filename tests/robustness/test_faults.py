@@ -18,7 +18,8 @@ from ollama_engine import Completion, Engine, SamplingParams
 from ollama_engine.errors import ClosedError, ComputeError, EngineBusyError, SamplingError
 from ollama_engine.runner.core import step_output as landing
 from ollama_engine.runner.load.executor import Executor
-from ollama_engine.runner.request.request import Event, Request, RequestChannel
+from ollama_engine.runner.request.channel import Event, RequestChannel
+from ollama_engine.runner.request.request import Request
 from ollama_engine.runner.schedule.sequence import Generation
 from tests.tiny import write_tiny_llama
 

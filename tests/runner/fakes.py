@@ -13,7 +13,7 @@ from ollama_engine.errors import ComputeError, ContextOverflowError
 from ollama_engine.input import Batch, Int32Array
 from ollama_engine.kvcache import CellUsage, SavedRows
 from ollama_engine.runner.load.executor import FloatArray, GraphCounts
-from ollama_engine.runner.request.request import Event
+from ollama_engine.runner.request.channel import Event
 
 N_VOCAB = 4
 

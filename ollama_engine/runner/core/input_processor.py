@@ -10,9 +10,9 @@ import numpy as np
 from ollama_engine.errors import ConfigError, ContextOverflowError, Option, TokenizerError
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix
+from ollama_engine.runner.request.channel import RequestChannel
 from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.runner.request.prompts import check_params
-from ollama_engine.runner.request.request import RequestChannel
 from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.overflow import plan_truncation
 from ollama_engine.runner.schedule.sequence import Generation, Scoring

@@ -8,7 +8,8 @@ import numpy as np
 
 from ollama_engine.runner.load.executor import FloatArray
 from ollama_engine.runner.observe.metrics import Outcome
-from ollama_engine.runner.request.request import Chunk, Event, FinishReason
+from ollama_engine.runner.request.channel import Event
+from ollama_engine.runner.request.results import Chunk, FinishReason, Result
 from ollama_engine.runner.schedule.batching import Step
 from ollama_engine.runner.schedule.sequence import Generation, Scoring, Sequence
 from ollama_engine.sample import Sampler, TokenLogprobs, sample_rows
@@ -131,7 +132,8 @@ def outcome(outputs: StepOutput, now: float) -> tuple[Event, Outcome | None]:
         if isinstance(one, Generation):
             chunk = _chunk(one, outputs, now)
             return chunk, chunk.finish_reason
-        return Chunk("", finish_reason=outputs.reason), outputs.reason
+        assert isinstance(one, Scoring), "the only other kind"
+        return Result(one.rows), outputs.reason
     except Exception as error:
         # What ends this request must not end others.
         return error, "error"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
 
 from ollama_engine.errors import ConfigError
 from ollama_engine.runner.core.engine_thread import EngineThread
@@ -14,6 +15,8 @@ from ollama_engine.runner.core.input_processor import new_generation, new_scorin
 from ollama_engine.runner.load.executor import FloatArray
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix
+from ollama_engine.runner.request.channel import Event, RequestChannel, arun_or_cancel, result_of, run_or_cancel
+from ollama_engine.runner.request.group import Numbered, RequestGroup
 from ollama_engine.runner.request.options import RequestKeywords, RequestOptions
 from ollama_engine.runner.request.prompts import (
     SEVERAL,
@@ -26,7 +29,8 @@ from ollama_engine.runner.request.prompts import (
     prompt_ids,
     several,
 )
-from ollama_engine.runner.request.request import Request, RequestChannel
+from ollama_engine.runner.request.request import Request
+from ollama_engine.runner.request.results import Completion
 from ollama_engine.runner.schedule.sequence import Generation
 from ollama_engine.sample import SamplingParams
 
@@ -34,15 +38,6 @@ if TYPE_CHECKING:
     from ollama_engine.runner.embed.submission import EmbedSubmission
 
 __all__ = ["Submission"]
-
-
-class Handle(Protocol):
-    """A caller's end of a request."""
-
-    channel: RequestChannel
-
-
-AnyHandle = TypeVar("AnyHandle", bound=Handle)
 
 
 class Submission:
@@ -94,52 +89,84 @@ class Submission:
         """A request, to be handed to the loop. Raises what is wrong with it."""
         return new_generation(self.loaded, ids, params, options, channel, follows=follows, pinned=pinned)
 
-    def hand_in(self, request: Request, prompt: Prompt, params: SamplingParams, keywords: RequestKeywords) -> Request:
-        """Start a request and give it back. Raises as `start` does."""
-        try:
+    def hand_in(self, request: Request, prompt: Prompt, params: SamplingParams, keywords: RequestKeywords) -> None:
+        """Start a request. Raises as `start` does."""
+
+        def start() -> None:
             ids = self.ids(prompt)
             request.prompt = tuple(ids)
             request.generation = self.start(ids, params, RequestOptions.of(keywords), request.channel)
-            return request
-        except BaseException:  # an interrupt may come when it is handed in
-            request.channel.cancelled = True
-            raise
 
-    def logits(self, request: Request, prompt: Prompt) -> FloatArray:
-        """See `Engine.logits`; by a request that is watched."""
-        try:
+        run_or_cancel(request.channel, start)
+
+    def complete(
+        self, request: Request, prompt: Prompt, params: SamplingParams, keywords: RequestKeywords
+    ) -> Completion:
+        """Start a request, and wait for its answer. Raises as `start` and `Request.result` do."""
+
+        def complete() -> Completion:
+            self.hand_in(request, prompt, params, keywords)
+            return request.result()
+
+        return run_or_cancel(request.channel, complete)
+
+    def complete_all(
+        self, prompt: Prompt | Prompts, params: SamplingParams, n: int | None, keywords: RequestKeywords
+    ) -> list[Completion]:
+        """`n` answers to each prompt. Raises as `start`, and what ends the first that fails."""
+        events: SimpleQueue[Numbered] = SimpleQueue()
+        group = RequestGroup(events.put)
+
+        def complete() -> list[Completion]:
+            self._start_all(group, prompt, params, n, keywords)
+            return group.completions(events.get)
+
+        return run_or_cancel(group.call, complete)
+
+    async def acomplete_all(
+        self, prompt: Prompt | Prompts, params: SamplingParams, n: int | None, keywords: RequestKeywords
+    ) -> list[Completion]:
+        """`complete_all` for asyncio."""
+        from ollama_engine.runner.request.astream import AsyncMailbox  # noqa: PLC0415 (asyncio)
+
+        events: AsyncMailbox[Numbered] = AsyncMailbox()
+        group = RequestGroup(events.put)
+
+        async def complete() -> list[Completion]:
+            self._start_all(group, prompt, params, n, keywords)
+            return await group.acompletions(events.get)
+
+        return await arun_or_cancel(group.call, complete)
+
+    def logits(self, prompt: Prompt) -> FloatArray:
+        """See `Engine.logits`."""
+        events: SimpleQueue[Event] = SimpleQueue()
+        channel = RequestChannel(events)
+
+        def compute() -> FloatArray:
             ids = self.ids(prompt, several="logits takes one prompt at a time")
-            scoring = new_scoring(self.loaded, ids, request.channel)
-            self.thread.submit(scoring)
-            next(request)
-            return scoring.rows
-        finally:
-            request.channel.cancelled = True
+            self.thread.submit(new_scoring(self.loaded, ids, channel))
+            rows: FloatArray = result_of(events.get())
+            return rows
 
-    def start_all(
-        self, handle: Callable[[], AnyHandle], prompt: Prompt | Prompts, params: SamplingParams, n: int | None,
+        return run_or_cancel(channel, compute)
+
+    def _start_all(
+        self, group: RequestGroup, prompt: Prompt | Prompts, params: SamplingParams, n: int | None,
         keywords: RequestKeywords,
-    ) -> list[AnyHandle]:  # fmt: skip
+    ) -> None:  # fmt: skip
         """`n` requests for each prompt, which share its cells: all of them, or none where one is refused."""
         options = RequestOptions.of(keywords)
         check_params(params)
         name = "prompts" if is_many(prompt) else None
-        handles: list[AnyHandle] = []
         made: list[Generation] = []
         for number, each in enumerate(many(prompt)):
             with about_one(name, number):
                 ids, first = self.ids(each), None
                 for variant in several(params, n):
-                    handles.append(handle())
-                    made.append(self.make(ids, variant, options, handles[-1].channel, follows=first))
+                    made.append(self.make(ids, variant, options, group.channel(), follows=first))
                     first = first or made[-1]
-        try:
-            self.thread.submit(*made)
-            return handles
-        except BaseException:
-            for one in made:
-                one.channel.cancelled = True
-            raise
+        self.thread.submit(*made)
 
     def fork(self, request: Request, params: SamplingParams | None, keywords: RequestKeywords) -> Request:
         """See `Engine.fork`."""
@@ -148,12 +175,12 @@ class Submission:
         ids = [*request.prompt, *request.tokens]
         fork = Request(request.engine, ids)
         options = source.options.replaced(keywords)
-        try:
+
+        def start() -> None:
             fork.generation = self.start(ids, params or source.params, options, fork.channel, follows=source)
-            return fork
-        except BaseException:
-            fork.channel.cancelled = True
-            raise
+
+        run_or_cancel(fork.channel, start)
+        return fork
 
 
 def check_forkable(request: Request, engine: object) -> None:

@@ -15,8 +15,9 @@ import numpy.typing as npt
 
 from ollama_engine.input import Int32Array
 from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix
+from ollama_engine.runner.request.channel import RequestChannel
 from ollama_engine.runner.request.options import RequestOptions
-from ollama_engine.runner.request.request import RequestChannel, Usage
+from ollama_engine.runner.request.results import Usage
 from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.scheduler import Candidate
 from ollama_engine.runner.schedule.text_emitter import TextEmitter

@@ -16,9 +16,11 @@ from ollama_engine.runner.core.submission import Submission
 from ollama_engine.runner.core.tasks import End, EngineTask, Release
 from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix, Saved
 from ollama_engine.runner.request.astream import AsyncStream
+from ollama_engine.runner.request.channel import RequestChannel, arun_or_cancel, run_or_cancel
 from ollama_engine.runner.request.options import RequestKeywords, RequestOptions, whole
 from ollama_engine.runner.request.prompts import Prompt, check_params
-from ollama_engine.runner.request.request import Completion, Request, RequestChannel
+from ollama_engine.runner.request.request import Request
+from ollama_engine.runner.request.results import Completion
 from ollama_engine.runner.request.stream import Stream
 from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.session.answer import Answer
@@ -113,14 +115,8 @@ class Session:
         """`generate`, piece by piece. Where the stream is closed early, the session keeps the chunks taken from it."""
         request = Request(self._engine)
         stream = Stream(request)
-        try:
-            with (turn := Lock()):
-                self._begin(turn)
-                self._start(self._tokens, params, options, request.channel).before = None
-            return stream
-        except BaseException:
-            request.channel.cancelled = True
-            raise
+        run_or_cancel(request.channel, self._stream, params, options, request.channel)
+        return stream
 
     async def aappend(self, prompt: Prompt, **options: Unpack[RequestKeywords]) -> None:
         """`append` for asyncio."""
@@ -146,39 +142,40 @@ class Session:
         Right after an answer that was cut off, it waits for the step that ends that one.
         """
         stream = AsyncStream(self._engine)
-        try:
-            with (turn := Lock()):
-                self._begin(turn)
-                self._start(self._tokens, params, options, stream.channel).before = None
-            return stream
-        except BaseException:
-            stream.channel.cancelled = True
-            raise
+        run_or_cancel(stream.channel, self._stream, params, options, stream.channel)
+        return stream
 
     def _added(self, prompt: Prompt) -> list[int]:
         return self._submission.ids(prompt, add_special=not self._tokens, several=ONE_BY_ONE)
 
+    def _stream(self, params: SamplingParams, keywords: RequestKeywords, channel: RequestChannel) -> None:
+        with (turn := Lock()):
+            self._begin(turn)
+            self._start(self._tokens, params, keywords, channel).before = None
+
     def _complete(self, ids: list[int], params: SamplingParams, keywords: RequestKeywords) -> Completion:
         request = Request(self._engine, watched=True)
-        try:
+
+        def complete() -> Completion:
             answer = self._start(ids, params, keywords, request.channel)
             completion = request.result()
             answer.before = None
-        except BaseException:
-            request.channel.cancelled = True
-            raise
+            return completion
+
+        completion = run_or_cancel(request.channel, complete)
         self._settle()
         return completion
 
     async def _acomplete(self, ids: list[int], params: SamplingParams, keywords: RequestKeywords) -> Completion:
         stream = AsyncStream(self._engine)
-        try:
+
+        async def complete() -> Completion:
             answer = self._start(ids, params, keywords, stream.channel)
             completion = await stream.completion()
             answer.before = None
-        except BaseException:
-            stream.channel.cancelled = True
-            raise
+            return completion
+
+        completion = await arun_or_cancel(stream.channel, complete)
         self._settle()
         return completion
 
