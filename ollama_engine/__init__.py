@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ollama_engine.errors import EngineError
     from ollama_engine.ml.device_info import Device
     from ollama_engine.ml.memory import MemoryReport
-    from ollama_engine.runner.embed.submission import Embedding
+    from ollama_engine.runner.embed.results import Embedding
     from ollama_engine.runner.load.model_info import ModelInfo
     from ollama_engine.runner.observe.metrics import MetricsSnapshot
     from ollama_engine.runner.observe.monitor import SlotInfo
@@ -62,7 +62,7 @@ _HOMES = {
     "Chunk": "runner.request.results",
     "Completion": "runner.request.results",
     "Device": "ml.device_info",
-    "Embedding": "runner.embed.submission",
+    "Embedding": "runner.embed.results",
     "Engine": "engine",
     "EngineConfig": "config",
     "EngineError": "errors",

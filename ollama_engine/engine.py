@@ -28,6 +28,7 @@ from ollama_engine.runner.request.prompts import Prompt, Prompts, is_many
 from ollama_engine.runner.request.request import Request
 from ollama_engine.runner.request.results import Completion
 from ollama_engine.runner.request.stream import Stream
+from ollama_engine.runner.session.identity import ModelIdentity
 from ollama_engine.sample import SamplingParams
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ class Engine(EmbedMethods):
             mmap=mmap,
             verify=verify,
         )
+        super().__init__()
         self._closed = False
         self._loaded = loaded = load(model, config, progress)
         try:
@@ -114,6 +116,7 @@ class Engine(EmbedMethods):
                 core, config.max_queue, os.path.basename(loaded.path), on_exit=loaded.close, owner=self
             )
             self._submission = Submission(loaded, self._engine_thread)
+            self._identity = ModelIdentity(loaded.gguf)
         except BaseException:
             loaded.close()
             raise
@@ -221,7 +224,7 @@ class Engine(EmbedMethods):
 
     def session(self) -> ollama_engine.Session:
         """A session: a text that grows by what is appended and answered, and stays in the cache meanwhile."""
-        return ollama_engine.Session(self, self._ready())
+        return ollama_engine.Session(self, self._ready(), self._identity)
 
     def load_session(self, path: str | os.PathLike[str]) -> ollama_engine.Session:
         """The session that `Session.save` wrote, with its keys and values.
@@ -231,7 +234,7 @@ class Engine(EmbedMethods):
         """
         from ollama_engine.runner.session.opening import load_session  # noqa: PLC0415
 
-        return load_session(self, self._ready(), path)
+        return load_session(self, self._ready(), self._identity, path)
 
     def _ready(self) -> Submission:
         self._open()

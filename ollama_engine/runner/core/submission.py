@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Sequence
-from functools import cached_property
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
@@ -35,39 +32,17 @@ from ollama_engine.runner.schedule.sequence import Generation
 from ollama_engine.sample import SamplingParams
 
 if TYPE_CHECKING:
-    from ollama_engine.runner.embed.submission import EmbedSubmission
+    pass
 
 __all__ = ["Submission"]
 
 
 class Submission:
-    """A loaded model and the loop that serves it. Knows no Engine, so that each can go before the other."""
+    """A loaded model and the thread that serves it. Knows no Engine, so that each can go before the other."""
 
     def __init__(self, loaded: Loaded, thread: EngineThread) -> None:
         self.loaded = loaded
         self.thread = thread
-        # Before anybody changes the working directory.
-        self._files = tuple(map(os.path.abspath, loaded.gguf.files))
-        # A finaliser that runs in the middle of it may ask for embeddings too.
-        self._making = threading.RLock()
-        self._embeddings: EmbedSubmission | None = None
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """Of the model."""
-        from ollama_engine.runner.session.fingerprint import fingerprint  # noqa: PLC0415 (OpenSSL, for session files only)
-
-        return fingerprint(self.loaded.gguf, self._files)
-
-    @property
-    def embeddings(self) -> EmbedSubmission:
-        """Where texts to embed are handed in, made when it is first asked for."""
-        with self._making:
-            if self._embeddings is None:
-                from ollama_engine.runner.embed.submission import EmbedSubmission  # noqa: PLC0415 (asyncio, for who embeds only)
-
-                self._embeddings = EmbedSubmission(self.loaded, self.thread, self.thread.monitor)
-            return self._embeddings
 
     def ids(self, prompt: Prompt, *, add_special: bool = True, several: str = SEVERAL) -> list[int]:
         """Token ids of a prompt; `several` is what who gives more than one is told."""
@@ -86,7 +61,7 @@ class Submission:
         self, ids: Sequence[int], params: SamplingParams, options: RequestOptions, channel: RequestChannel, *,
         follows: Generation | None = None, pinned: PinnedPrefix | None = None,
     ) -> Generation:  # fmt: skip
-        """A request, to be handed to the loop. Raises what is wrong with it."""
+        """A request, to be handed to `thread`. Raises what is wrong with it."""
         return new_generation(self.loaded, ids, params, options, channel, follows=follows, pinned=pinned)
 
     def hand_in(self, request: Request, prompt: Prompt, params: SamplingParams, keywords: RequestKeywords) -> None:

@@ -14,9 +14,9 @@ from ollama_engine.config import Pooling
 from ollama_engine.errors import ComputeError
 from ollama_engine.ml.context import Context
 from ollama_engine.models import TextEncoder
-from ollama_engine.runner.embed.job import Text
 from ollama_engine.runner.embed.layout import batch_of, places
 from ollama_engine.runner.embed.pooling import FloatArray, pool_all
+from ollama_engine.runner.embed.request import Text
 from ollama_engine.runner.load.executor import Executor
 from ollama_engine.runner.load.loading import Loaded
 

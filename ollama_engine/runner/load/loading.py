@@ -33,9 +33,9 @@ from ollama_engine.models import (
     known_values,
     model_class,
 )
-from ollama_engine.runner.embed.pooling import read_pooling
 from ollama_engine.runner.load.errors import SMALLER, does_not_fit, naming
 from ollama_engine.runner.load.executor import Executor
+from ollama_engine.runner.load.pooling_type import read_pooling
 from ollama_engine.tokenizer import Tokenizer, from_metadata
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import numpy as np
 from ollama_engine.config import Pooling
 from ollama_engine.ml.metadata import MetadataValue
 from ollama_engine.models import Embeds, known_values
-from ollama_engine.runner.embed.pooling import model_pooling
 from ollama_engine.runner.load.loading import Loaded
+from ollama_engine.runner.load.pooling_type import model_pooling
 
 __all__ = ["ModelInfo", "model_info"]
 

@@ -1,4 +1,4 @@
-"""Sequence: one request inside the engine, as a state machine over plain values. The loop's thread owns it.
+"""Sequence: one request inside the engine, as a state machine over plain values. The engine's thread owns it.
 
 Its inputs are the prompt, then the tokens sampled. `submitted` of them are computed or being computed. While the step
 that will give the next token computes, that token is `awaited`: it has a place already, but no value.
@@ -8,43 +8,37 @@ Whoever takes the sequence out of a step under way raises its `epoch`, and what 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from ollama_engine.input import Int32Array
-from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix
-from ollama_engine.runner.request.channel import RequestChannel
-from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.runner.request.results import Usage
 from ollama_engine.runner.schedule.inputs import Inputs
+from ollama_engine.runner.schedule.queued import Kind, Progress, QueuedRequest, State
 from ollama_engine.runner.schedule.scheduler import Candidate
 from ollama_engine.runner.schedule.text_emitter import TextEmitter
 from ollama_engine.sample import Sampler, SamplingParams
+
+if TYPE_CHECKING:
+    from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix
 
 __all__ = ["Generation", "Scoring", "Sequence"]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Sequence:
-    """What all requests have in common."""
+class Sequence(QueuedRequest):
+    """A request that is computed in a cache sequence."""
 
     wants_all_rows: ClassVar[bool] = False
 
-    channel: RequestChannel
     inputs: Inputs
     """What is computed as a prompt: the prompt, and after a preemption the answer so far too."""
     num_ctx: int
-    options: RequestOptions = field(default_factory=RequestOptions)
-    submitted_at: float = 0.0
     pinned: PinnedPrefix | None = None
     """The session that it belongs to, whose cache sequence it takes."""
     # -- place --
-    call: int = 0
-    """Which call handed it in; one call may hand in many."""
-    key: int = -1
-    """Rises with arrival."""
     slot: int | None = None
     """The cache sequence, while it runs."""
     # -- progress --
@@ -61,9 +55,6 @@ class Sequence:
     """It waits until this one's prompt is computed, to share it."""
     cached: int | None = None
     """Inputs reused when it first began."""
-    # -- clock --
-    started_at: float = 0.0
-    ended: bool = False
 
     n_inputs: int = field(init=False)
     """Length of `inputs`, which is asked for several times in each step."""
@@ -95,6 +86,19 @@ class Sequence:
     def ready(self) -> bool:
         """Whether it need not wait for another request."""
         return True
+
+    def progress(self) -> Progress:
+        """See `QueuedRequest`."""
+        state: State = "waiting" if self.slot is None else "answer" if self.decoding else "prompt"
+        return Progress(
+            state, len(self.inputs), self.submitted, self.cached or 0, preemptions=self.preemptions, sequence=self.slot
+        )
+
+    def mark_ended(self) -> None:
+        """See `QueuedRequest`; steps under way compute nothing for it any more."""
+        self.ended = True
+        self.epoch += 1
+        self.follows = None  # or a chain of forks would never be freed
 
     def candidate(self) -> Candidate | None:
         """What the scheduler must know, None when nothing of it can be computed next."""
@@ -146,6 +150,8 @@ class Sequence:
 class Generation(Sequence):
     """A request for an answer."""
 
+    kind: ClassVar[Kind] = "generation"
+
     params: SamplingParams
     sampler: Sampler
     emitter: TextEmitter
@@ -176,6 +182,10 @@ class Generation(Sequence):
             return True
         assert isinstance(leader, Generation)
         return leader.submitted >= leader.n_prompt - leader.dropped
+
+    def progress(self) -> Progress:
+        """See `QueuedRequest`; the prompt is counted as it was given."""
+        return Sequence.progress(self)._replace(prompt_tokens=self.n_prompt, completion_tokens=self.n_generated)
 
     def at_limit(self, n_generated: int, n_inputs: int) -> bool:
         """Whether an answer of that length is complete, in a context that holds that many."""
@@ -217,6 +227,7 @@ class Generation(Sequence):
 class Scoring(Sequence):
     """A request for the logits of every row of a prompt."""
 
+    kind: ClassVar[Kind] = "scoring"
     wants_all_rows: ClassVar[bool] = True
 
     rows: npt.NDArray[np.float32]

@@ -25,6 +25,7 @@ from ollama_engine.runner.request.stream import Stream
 from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.session.answer import Answer
 from ollama_engine.runner.session.file import SessionFile, layout_of, write_session
+from ollama_engine.runner.session.identity import ModelIdentity
 from ollama_engine.sample import SamplingParams
 
 if TYPE_CHECKING:
@@ -52,9 +53,10 @@ class Session:
     request that finds no room because of them raises ContextOverflowError.
     """
 
-    def __init__(self, engine: object, submission: Submission) -> None:
+    def __init__(self, engine: object, submission: Submission, identity: ModelIdentity) -> None:
         self._engine = engine  # kept alive
         self._submission = submission
+        self._identity = identity
         self._pinned = PinnedPrefix()
         self._tokens: list[int] = []
         self._answer: Answer | None = None
@@ -215,7 +217,7 @@ class Session:
 
     def fork(self) -> Session:
         """Another session of the same tokens, which share their cells. Raises ContextOverflowError: see above."""
-        fork = Session(self._engine, self._submission)
+        fork = Session(self._engine, self._submission, self._identity)
         try:
             with (turn := Lock()):
                 self._begin(turn)
@@ -247,9 +249,8 @@ class Session:
                 return core.cache_manager.save(self._pinned)
 
             saved = self._do(copy)
-        write_session(
-            path, SessionFile(self._submission.fingerprint, layout_of(self._submission.loaded), inputs.tokens, saved)
-        )
+        layout = layout_of(self._submission.loaded)
+        write_session(path, SessionFile(self._identity.fingerprint, layout, inputs.tokens, saved))
 
     def _restore(self, found: SessionFile) -> None:
         """Have what a file holds; where this Engine stores keys and values otherwise, compute them."""
