@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
 
 from ollama_engine.errors import ConfigError
+from ollama_engine.input import FloatArray
 from ollama_engine.runner.core.engine_thread import EngineThread
-from ollama_engine.runner.core.input_processor import new_generation, new_scoring
-from ollama_engine.runner.load.executor import FloatArray
+from ollama_engine.runner.core.input_processor import new_generation, new_scoring, prompt_inputs
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix
 from ollama_engine.runner.request.channel import Event, RequestChannel, arun_or_cancel, result_of, run_or_cancel
@@ -23,16 +21,13 @@ from ollama_engine.runner.request.prompts import (
     check_params,
     is_many,
     many,
-    prompt_ids,
     several,
 )
 from ollama_engine.runner.request.request import Request
 from ollama_engine.runner.request.results import Completion
+from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.sequence import Generation
 from ollama_engine.sample import SamplingParams
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["Submission"]
 
@@ -44,33 +39,32 @@ class Submission:
         self.loaded = loaded
         self.thread = thread
 
-    def ids(self, prompt: Prompt, *, add_special: bool = True, several: str = SEVERAL) -> list[int]:
-        """Token ids of a prompt; `several` is what who gives more than one is told."""
-        return prompt_ids(self.loaded.tokenizer, prompt, add_special=add_special, several=several)
+    def inputs(self, prompt: Prompt, *, add_special: bool = True, several: str = SEVERAL) -> Inputs:
+        """The inputs of a prompt. `several`: hint shown when several prompts are passed."""
+        return prompt_inputs(self.loaded, prompt, add_special=add_special, several=several)
 
     def start(
-        self, ids: Sequence[int], params: SamplingParams, options: RequestOptions, channel: RequestChannel, *,
+        self, inputs: Inputs, params: SamplingParams, options: RequestOptions, channel: RequestChannel, *,
         follows: Generation | None = None,
     ) -> Generation:  # fmt: skip
         """Hand in one request. Raises what is wrong with it, and as `EngineThread.submit` does."""
-        made = self.make(ids, params, options, channel, follows=follows)
+        made = self.make(inputs, params, options, channel, follows=follows)
         self.thread.submit(made)
         return made
 
     def make(
-        self, ids: Sequence[int], params: SamplingParams, options: RequestOptions, channel: RequestChannel, *,
+        self, inputs: Inputs, params: SamplingParams, options: RequestOptions, channel: RequestChannel, *,
         follows: Generation | None = None, pinned: PinnedPrefix | None = None,
     ) -> Generation:  # fmt: skip
         """A request, to be handed to `thread`. Raises what is wrong with it."""
-        return new_generation(self.loaded, ids, params, options, channel, follows=follows, pinned=pinned)
+        return new_generation(self.loaded, inputs, params, options, channel, follows=follows, pinned=pinned)
 
     def hand_in(self, request: Request, prompt: Prompt, params: SamplingParams, keywords: RequestKeywords) -> None:
         """Start a request. Raises as `start` does."""
 
         def start() -> None:
-            ids = self.ids(prompt)
-            request.prompt = tuple(ids)
-            request.generation = self.start(ids, params, RequestOptions.of(keywords), request.channel)
+            request.inputs = inputs = self.inputs(prompt)
+            request.generation = self.start(inputs, params, RequestOptions.of(keywords), request.channel)
 
         run_or_cancel(request.channel, start)
 
@@ -119,8 +113,8 @@ class Submission:
         channel = RequestChannel(events)
 
         def compute() -> FloatArray:
-            ids = self.ids(prompt, several="logits takes one prompt at a time")
-            self.thread.submit(new_scoring(self.loaded, ids, channel))
+            inputs = self.inputs(prompt, several="logits takes one prompt at a time")
+            self.thread.submit(new_scoring(self.loaded, inputs, channel))
             rows: FloatArray = result_of(events.get())
             return rows
 
@@ -137,9 +131,9 @@ class Submission:
         made: list[Generation] = []
         for number, each in enumerate(many(prompt)):
             with about_one(name, number):
-                ids, first = self.ids(each), None
+                inputs, first = self.inputs(each), None
                 for variant in several(params, n):
-                    made.append(self.make(ids, variant, options, group.channel(), follows=first))
+                    made.append(self.make(inputs, variant, options, group.channel(), follows=first))
                     first = first or made[-1]
         self.thread.submit(*made)
 
@@ -147,12 +141,13 @@ class Submission:
         """See `Engine.fork`."""
         source = request.generation
         assert source is not None
-        ids = [*request.prompt, *request.tokens]
-        fork = Request(request.engine, ids)
+        assert request.inputs is not None
+        inputs = request.inputs.with_tokens(request.tokens)
+        fork = Request(request.engine, inputs)
         options = source.options.replaced(keywords)
 
         def start() -> None:
-            fork.generation = self.start(ids, params or source.params, options, fork.channel, follows=source)
+            fork.generation = self.start(inputs, params or source.params, options, fork.channel, follows=source)
 
         run_or_cancel(fork.channel, start)
         return fork

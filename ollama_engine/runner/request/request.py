@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, cast
 
@@ -14,6 +14,7 @@ from ollama_engine.runner.request.channel import Event, RequestChannel, is_last,
 from ollama_engine.runner.request.results import Chunk, Completion, collect
 
 if TYPE_CHECKING:
+    from ollama_engine.runner.schedule.inputs import Inputs
     from ollama_engine.runner.schedule.sequence import Generation
 
 __all__ = ["Request"]
@@ -69,17 +70,22 @@ class Request(Iterator[Chunk]):
     chunk goes to one. `engine` is kept alive until the request is gone.
     """
 
-    def __init__(self, engine: object = None, prompt: Iterable[int] = (), *, watched: bool = False) -> None:
+    def __init__(self, engine: object = None, inputs: Inputs | None = None, *, watched: bool = False) -> None:
         self.engine = engine
         self._events = _Events()
         self.channel = RequestChannel(self._events)
         if watched:  # dropping this one does cancel it
             self.channel.watch(self)
         self._pid = os.getpid()
-        self.prompt = tuple(prompt)
-        """Token ids of the prompt, as it was given."""
+        self.inputs = inputs
+        """The prompt, as it was given; not for callers."""
         self.generation: Generation | None = None
         """What the engine does for it; not for callers."""
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        """Token ids of the prompt, as it was given."""
+        return () if self.inputs is None else tuple(self.inputs.tokens.tolist())
 
     @property
     def tokens(self) -> tuple[int, ...]:

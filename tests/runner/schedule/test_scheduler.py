@@ -191,7 +191,6 @@ def test_who_was_served_goes_to_the_end() -> None:
     ("candidates", "limits", "message"),
     [
         ([prompt(1, 0)], ROOMY, "has pending inputs"),
-        ([Candidate(1, 0, 2, decoding=True)], ROOMY, "one when it decodes"),
         ([prompt(1, 2), decoder(1)], ROOMY, "two have 1"),
         ([prompt(1, 4, groups=((0, 6),))], ROOMY, "the next group"),
         ([prompt(1, 6, groups=((0, 6),), all_rows=True)], ROOMY, "wants 6 rows of logits"),
