@@ -23,7 +23,7 @@ from ollama_engine.input import BatchMedia
 from ollama_engine.kvcache import Cache
 from ollama_engine.runner.core.request_queue import RequestQueue
 from ollama_engine.runner.core.step_output import StepOutput, outcome, step_outputs
-from ollama_engine.runner.load.executor import Executor
+from ollama_engine.runner.load.executor import NO_MEDIA, Executor
 from ollama_engine.runner.observe.metrics import MetricsSnapshot
 from ollama_engine.runner.observe.monitor import Monitor, Record, report
 from ollama_engine.runner.prefix.cache_manager import CacheManager
@@ -161,9 +161,9 @@ class EngineCore:
             self.cache_manager.forget()
             self.cache_manager.clean(bad)
         for output in outputs:
+            record.generated += len(output.tokens)
             if output.taken_back:
                 self.cache_manager.take_back(output.sequence)
-        record.generated = sum(len(output.tokens) for output in outputs)
         record.mark("sample")
         return outputs
 
@@ -192,7 +192,9 @@ class EngineCore:
             self.executor.scrap()
             return
         failures: list[tuple[BatchMedia, Exception]] = []
-        media = self.executor.media_rows(step.batch, lambda part, error: failures.append((part, error)))
+        media = NO_MEDIA
+        if step.batch.media:
+            media = self.executor.media_rows(step.batch, lambda part, error: failures.append((part, error)))
         tokens = step.tokens()
         reused = self.executor.counts.reused
         try:

@@ -36,7 +36,8 @@ class StepOutput(NamedTuple):
 def step_outputs(step: Step, logits: FloatArray, now: float) -> list[StepOutput]:
     """Sample for all rows that are still wanted, and let their sequences take the tokens."""
     outputs: list[StepOutput] = []
-    drawn: list[_Row] = []
+    drawn: list[Generation] = []
+    rows: list[int] = []
     steered: list[SteeredRows] = []
     row = at = 0
     for entry in step.entries:
@@ -48,7 +49,8 @@ def step_outputs(step: Step, logits: FloatArray, now: float) -> list[StepOutput]
             if not entry.decoding and sequence.complete:
                 outputs.append(_ended(sequence, "length", logits[row]))
             elif entry.outputs == 1 and sequence.constraint is None:
-                drawn.append(_Row(sequence, row))
+                drawn.append(sequence)
+                rows.append(row)
             else:
                 steered.append(SteeredRows(sequence, row, entry.outputs, now))
         elif isinstance(sequence, Scoring):
@@ -56,7 +58,7 @@ def step_outputs(step: Step, logits: FloatArray, now: float) -> list[StepOutput]
             outputs.extend(_score(sequence, begin, logits[row : row + entry.outputs]))
         row += entry.outputs
         at += entry.n
-    return outputs + _draw(drawn, logits, now) + [_steered(rows) for rows in draw_steered(steered, logits)]
+    return outputs + _draw(drawn, rows, logits, now) + [_steered(each) for each in draw_steered(steered, logits)]
 
 
 def _score(sequence: Scoring, begin: int, logits: FloatArray) -> list[StepOutput]:
@@ -74,24 +76,16 @@ def _ended(sequence: Sequence, reason: FinishReason, logits: FloatArray) -> Step
     return StepOutput(sequence, reason=reason, sound=is_sound(logits))
 
 
-class _Row(NamedTuple):
-    """A generation and the row of logits that its next token is drawn from."""
-
-    generation: Generation
-    row: int
-
-
-def _draw(drawn: list[_Row], logits: FloatArray, now: float) -> list[StepOutput]:
-    """One token for each generation, all of them in one call of the sampler."""
+def _draw(drawn: list[Generation], rows: list[int], logits: FloatArray, now: float) -> list[StepOutput]:
+    """One token for each generation, from these rows, all of them in one call of the sampler."""
     if not drawn:
         return []
-    rows = [row for _, row in drawn]
     wanted = logits if len(rows) == len(logits) else logits[rows]
-    tokens = sample_all([generation.sampler for generation, _ in drawn], wanted)
-    return [_take(one.generation, token, logits[one.row], now) for one, token in zip(drawn, tokens, strict=True)]
+    tokens = sample_all([generation.sampler for generation in drawn], wanted)
+    return [_take(*each, logits, now) for each in zip(drawn, tokens, rows, strict=True)]
 
 
-def _take(generation: Generation, token: int | Exception, logits: FloatArray, now: float) -> StepOutput:
+def _take(generation: Generation, token: int | Exception, row: int, logits: FloatArray, now: float) -> StepOutput:
     generation.awaited -= 1
     generation.first_token_at = generation.first_token_at or now
     logprobs: tuple[TokenLogprobs, ...] | None = None
@@ -102,11 +96,11 @@ def _take(generation: Generation, token: int | Exception, logits: FloatArray, no
             generation.epoch += 1
             return StepOutput(generation, reason="stop")
         if (wanted := generation.params.logprobs) is not None:
-            logprobs = (generation.sampler.logprobs(logits[: generation.sampler.n_vocab], token, wanted),)
+            logprobs = (generation.sampler.logprobs(logits[row, : generation.sampler.n_vocab], token, wanted),)
         generation.sampler.accept(token)
     except Exception as error:
         generation.epoch += 1
-        return StepOutput(generation, error=error, sound=is_sound(logits))
+        return StepOutput(generation, error=error, sound=is_sound(logits[row]))
     generation.sampled.append(token)
     generation.n_generated += 1
     if not generation.complete:
@@ -142,17 +136,25 @@ def _chunk(generation: Generation, output: StepOutput, now: float) -> Chunk:
     if not output.tokens:
         wanted = None if generation.params.logprobs is None else ()
         return Chunk(emitter.flush(), (), wanted, output.reason, generation.usage(now))
-    text, taken, reason = "", 0, output.reason
-    for token in output.tokens:
-        text += emitter.push(token)
-        taken += 1
-        if emitter.stopped:
-            break
-    if emitter.stopped:
-        generation.forget_last(len(output.tokens) - taken)  # guesses that were right, behind the stop text
-    elif reason is not None:
+    tokens, reason = output.tokens, output.reason
+    text = emitter.push(tokens[0])
+    if len(tokens) > 1:
+        text, tokens, logprobs = _drafted_text(generation, text, output)
+    if not emitter.stopped and reason is not None:
         text += emitter.flush()  # which may complete a stop text too
     if emitter.stopped:
         reason = "stop"
     usage = None if reason is None else generation.usage(now)
-    return Chunk(text, output.tokens[:taken], None if logprobs is None else logprobs[:taken], reason, usage)
+    return Chunk(text, tokens, logprobs, reason, usage)
+
+
+def _drafted_text(
+    generation: Generation, text: str, output: StepOutput
+) -> tuple[str, tuple[int, ...], tuple[TokenLogprobs, ...] | None]:
+    """The text, tokens and log-probabilities of several tokens, up to the one that completes a stop text."""
+    emitter, n = generation.emitter, 1
+    while n < len(output.tokens) and not emitter.stopped:
+        text += emitter.push(output.tokens[n])
+        n += 1
+    generation.forget_last(len(output.tokens) - n)
+    return text, output.tokens[:n], None if output.logprobs is None else output.logprobs[:n]

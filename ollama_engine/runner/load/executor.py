@@ -32,7 +32,7 @@ from ollama_engine.runner.load.graph import (
     write_inputs,
 )
 
-__all__ = ["Executor", "GraphCounts"]
+__all__ = ["NO_MEDIA", "Executor", "GraphCounts"]
 
 
 NO_MEDIA = MediaRows()
@@ -127,7 +127,7 @@ class Executor:
 
     def media_rows(self, batch: Batch, failed: Failed) -> MediaRows:
         """What `launch` needs of a batch's media. `failed` is told of an item that cannot be computed."""
-        return media_rows(batch.media, self._sizes, failed) if batch.media else NO_MEDIA
+        return media_rows(batch.media, self._sizes, failed)
 
     def launch(self, tokens: Int32Array, media: MediaRows = NO_MEDIA) -> None:
         """Start to compute the prepared batch, which gets its `tokens` and embeddings now.
