@@ -12,6 +12,7 @@ import pytest
 
 from ollama_engine import Engine, SamplingParams
 from ollama_engine.runner.load.executor import Executor
+from ollama_engine.runner.load.graph import GraphShape
 from ollama_engine.runner.observe.trace import Trace
 from tests.tiny import write_tiny_llama
 
@@ -39,11 +40,12 @@ def test_the_largest_graphs_are_reserved_before_the_first_request(path: str) -> 
     reserved: list[tuple[int, int]] = []
     build = Executor._build
 
-    def noting(self: Executor, key: tuple[int, int, tuple[int, ...]]) -> object:
-        reserved.append(key[:2])
-        lists = min(key[0], PARALLEL) * PARALLEL * 128  # where all sequences share all cells
-        assert key[2] in ((key[0], 0, PARALLEL * 128), (key[0], lists)), "the whole history"
-        return build(self, key)
+    def noting(self: Executor, shape: GraphShape) -> object:
+        n, n_outputs = shape.n_tokens, shape.n_outputs
+        reserved.append((n, n_outputs))
+        lists = min(n, PARALLEL) * PARALLEL * 128  # where all sequences share all cells
+        assert shape.cache in ((n, 0, PARALLEL * 128), (n, lists)), "the whole history"
+        return build(self, shape)
 
     with patch.object(Executor, "_build", noting), patch.object(Executor, "_compute", side_effect=AssertionError):
         engine = Engine(path, num_ctx=128, parallel=PARALLEL, batch_size=BATCH, threads=1)

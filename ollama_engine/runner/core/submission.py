@@ -40,7 +40,11 @@ class Submission:
         self.thread = thread
 
     def inputs(self, prompt: Prompt, *, add_special: bool = True, several: str = SEVERAL) -> Inputs:
-        """The inputs of a prompt. `several`: hint shown when several prompts are passed."""
+        """The inputs of a prompt. `several`: hint shown when several prompts are passed.
+
+        Raises what is wrong with the prompt; ClosedError first, for a closed engine has no model to ask.
+        """
+        self.thread.check_open()
         return prompt_inputs(self.loaded, prompt, add_special=add_special, several=several)
 
     def start(
