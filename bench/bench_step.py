@@ -16,13 +16,16 @@ import pytest
 
 from ollama_engine import SamplingParams, demo
 from ollama_engine.config import EngineConfig
+from ollama_engine.input import FloatArray
 from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.core.input_processor import new_generation
-from ollama_engine.runner.load.executor import Executor, FloatArray, Graph
+from ollama_engine.runner.load.executor import Executor
+from ollama_engine.runner.load.graph import Graph
 from ollama_engine.runner.load.loading import Loaded, load
 from ollama_engine.runner.observe.monitor import Monitor
 from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.runner.request.request import Request
+from ollama_engine.runner.schedule.inputs import Inputs
 
 if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture
@@ -43,7 +46,8 @@ class IdleExecutor(Executor):
 
     @contextmanager
     def _read(self, graph: Graph) -> Iterator[FloatArray]:
-        yield LOGITS[: graph.key[1]]
+        assert graph.shape is not None
+        yield LOGITS[: graph.shape.n_outputs]
 
 
 @contextmanager
@@ -58,6 +62,7 @@ def decoding(streams: int, executor: type[Executor]) -> Iterator[tuple[Loaded, E
                 core.add(request(loaded, number))
             for _ in range(8):
                 core.step()
+            assert len(core.queue.running) == streams, "all of them decode"
             yield loaded, core
 
 
@@ -65,7 +70,7 @@ def request(loaded: Loaded, number: int):  # type: ignore[no-untyped-def]
     """One that never ends by itself."""
     never = dict.fromkeys(loaded.tokenizer.eog_ids, float("-inf"))
     params = SamplingParams(top_k=40, logit_bias=never, seed=number)
-    return new_generation(loaded, [number, *PROMPT], params, RequestOptions(), Request().channel)
+    return new_generation(loaded, Inputs.text([number, *PROMPT]), params, RequestOptions(), Request().channel)
 
 
 @pytest.mark.parametrize("streams", [1, 8, 32])

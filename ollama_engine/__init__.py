@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ollama_engine.runner.request.stream import Stream
     from ollama_engine.runner.session.session import Session
     from ollama_engine.sample import SamplingParams, TokenLogprobs
+    from ollama_engine.segments import Media, Text, Tokens
 
 __version__ = "0.1.0"
 
@@ -42,6 +43,7 @@ __all__ = [
     "Engine",
     "EngineConfig",
     "EngineError",
+    "Media",
     "MemoryReport",
     "MetricsSnapshot",
     "ModelInfo",
@@ -51,7 +53,9 @@ __all__ = [
     "Session",
     "SlotInfo",
     "Stream",
+    "Text",
     "TokenLogprobs",
+    "Tokens",
     "Usage",
     "__version__",
 ]
@@ -65,6 +69,7 @@ _HOMES = {
     "Engine": "engine",
     "EngineConfig": "config",
     "EngineError": "errors",
+    "Media": "segments",
     "MemoryReport": "ml.memory",
     "MetricsSnapshot": "runner.observe.metrics",
     "ModelInfo": "runner.load.model_info",
@@ -74,7 +79,9 @@ _HOMES = {
     "Session": "runner.session.session",
     "SlotInfo": "runner.observe.monitor",
     "Stream": "runner.request.stream",
+    "Text": "segments",
     "TokenLogprobs": "sample",
+    "Tokens": "segments",
     "Usage": "runner.request.request",
 }
 

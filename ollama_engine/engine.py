@@ -221,7 +221,7 @@ class Engine(EmbedMethods):
     ) -> ollama_engine.AsyncStream:
         """`stream` for asyncio: `async for chunk in engine.astream(...)`. Call it where an event loop runs."""
         submission, stream = self._ready(), ollama_engine.AsyncStream(self)
-        submission.start(submission.ids(prompt), params, RequestOptions.of(options), stream.channel)
+        submission.start(submission.inputs(prompt), params, RequestOptions.of(options), stream.channel)
         return stream
 
     # -- sessions ------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@
     ├── ModelFormatError        ValueError    the file is not a GGUF that can be read, or holds wrong tensors
     │   └── UnsupportedModelError             the file is sound, but its architecture or tokenizer is unknown here
     ├── TokenizerError          ValueError    text or ids that the vocabulary cannot take
+    ├── MediaError              ValueError    an image that cannot be read, or that the model cannot take
     ├── ShapeError              ValueError    a tensor operation got shapes, types or strides it cannot take
     ├── SamplingError           ValueError    logits that no token can be drawn from (NaN, or all -inf)
     ├── ContextOverflowError    ValueError    more tokens than the context holds
@@ -38,6 +39,7 @@ __all__ = [
     "DeviceError",
     "EngineBusyError",
     "EngineError",
+    "MediaError",
     "ModelFormatError",
     "NoMemoryError",
     "Option",
@@ -129,6 +131,12 @@ class UnsupportedModelError(ModelFormatError):
 
 class TokenizerError(EngineError, ValueError):
     """Text that the vocabulary cannot express, or an id outside of it."""
+
+    http_status = 400
+
+
+class MediaError(EngineError, ValueError):
+    """An image, or another medium, that cannot be read, or that the model cannot take."""
 
     http_status = 400
 

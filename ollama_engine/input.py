@@ -1,37 +1,95 @@
-"""The nouns that cross rooms: what a sequence is made of, and what is computed in one step. Plain numbers only."""
+"""The nouns that cross rooms: what a sequence is made of, and what is computed in one step. No tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Batch", "Input", "Int32Array"]
+__all__ = ["Batch", "BatchMedia", "FloatArray", "Input", "Int32Array", "MediaItem", "MediaTraits"]
 
 Int32Array = npt.NDArray[np.int32]
+FloatArray = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MediaItem:
+    """One image (or another medium) as a model takes it in.
+
+    Its embeddings stand at `n_inputs` consecutive inputs in place of those of tokens. With `cross_attention` they stand
+    beside the text instead: the item has one input, and layers with cross-attention read its embeddings.
+    """
+
+    hash: int
+    """Content hash: part of the identity of its inputs when prefixes are compared."""
+    n_inputs: int
+    embeddings: Callable[[], FloatArray]
+    """float32 [n_inputs, n_embd], or [image rows, n_embd] with `cross_attention`. Called when nothing computes."""
+    positions: Int32Array | None = None
+    """[axes, n_inputs], counted from where the item begins, for models with several position axes (M-RoPE). None:
+    0, 1, 2, ... on each axis."""
+    n_positions: int | None = None
+    """How far the item moves the positions of what follows; None: by `n_inputs`."""
+    cross_attention: bool = False
+
+    @property
+    def extra_positions(self) -> int:
+        """How much further than one per input the item moves the positions of what follows; may be negative."""
+        return 0 if self.n_positions is None else self.n_positions - self.n_inputs
+
+
+@dataclass(frozen=True, slots=True)
+class MediaTraits:
+    """How a model wants media batched; the defaults are those of a model that reads none."""
+
+    largest_group: int = 0
+    """Inputs that may have to be computed in one batch: a largest image. Memory for as many is taken at start."""
+    groups_apart: bool = False
+    """Whether no two groups may share a batch."""
+    bidirectional: bool = False
+    """Whether the inputs of one item attend to each other, whatever their order (Gemma 3)."""
+    position_axes: int = 1
+    """Position axes of the rotation: 3 or 4 with M-RoPE."""
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One place of a sequence: a token, or (later rooms) an embedding that stands for one."""
+    """One input of a sequence: a token, or one of the inputs of a media item."""
 
     token: int
-    media_hash: int | None = None
-    """Content hash of what an embedding was made from; part of the identity when prefixes are compared."""
+    media: MediaItem | None = None
+    """The item that begins with this input; it covers this one and the `n_inputs - 1` that follow."""
     same_batch: int = 0
     """How many of the inputs that follow must be computed in the same batch."""
 
 
+class BatchMedia(NamedTuple):
+    """Rows [row, row + n) of a batch are inputs [offset, offset + n) of a media item."""
+
+    row: int
+    n: int
+    item: MediaItem
+    offset: int = 0
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Tokens for one forward pass, of any number of sequences. All arrays have one entry for each token.
+    """Tokens for one forward pass, of any number of sequences. Arrays have one entry for each token.
 
-    `outputs` are the rows (indices into the batch, ascending) whose logits are wanted. Rows of one sequence with the
-    same number of 0 or more in `blocks` attend to each other, whatever their order: one image; -1 for all others.
-    `images` are the rows with which an image for cross-attention comes along. `types` say which of a pair of texts a
-    token is of, 0 or 1, for encoders; None where all are of the first.
+    Attributes:
+        tokens: ids, int32 [n].
+        positions: each token's index in its sequence, int32 [n]; the cache finds cells by it.
+        sequences: cache sequences, int32 [n].
+        outputs: the rows (indices into the batch, ascending) whose logits are wanted.
+        blocks: int32 [n]; rows of one sequence with the same number of 0 or more attend to each other, whatever their
+            order: one image. -1 for all other rows. None: there are no such rows.
+        images: the rows with which an image for cross-attention comes along, int32, ascending.
+        types: which of a pair of texts a token is of, 0 or 1, for encoders; None where all are of the first.
+        media: items whose embeddings are rows of this batch or, with cross-attention, come along with one.
+        axes: positions for rotation, int32 [axes, n], for models with several axes. None: `positions`.
     """
 
     tokens: Int32Array
@@ -41,6 +99,8 @@ class Batch:
     blocks: Int32Array | None = None
     images: Int32Array | None = None
     types: Int32Array | None = None
+    media: tuple[BatchMedia, ...] = ()
+    axes: Int32Array | None = None
 
     @classmethod
     def of(
@@ -57,6 +117,16 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    @property
+    def n_embedded(self) -> int:
+        """Rows that are embeddings of media items."""
+        return sum(part.n for part in self.media if not part.item.cross_attention) if self.media else 0
+
+    def embedded_rows(self) -> Int32Array:
+        """The rows that are embeddings of media items, int32 [n_embedded]."""
+        runs = [np.arange(part.row, part.row + part.n) for part in self.media if not part.item.cross_attention]
+        return np.concatenate(runs).astype(np.int32) if runs else np.empty(0, np.int32)
 
     def first_positions(self) -> dict[int, int]:
         """{sequence: its lowest position}."""

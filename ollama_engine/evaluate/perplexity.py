@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ollama_engine.errors import ComputeError, ConfigError, Option
-from ollama_engine.input import Batch
+from ollama_engine.input import Batch, FloatArray
 from ollama_engine.kvcache import Cache
-from ollama_engine.runner.load.executor import Executor, FloatArray
+from ollama_engine.runner.load.executor import Executor
 
 __all__ = ["MIN_CONTEXT", "Perplexity", "chunk_logprobs", "chunks", "scored_from", "token_logprobs"]
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
+from ollama_engine.input import Input, MediaItem, MediaTraits
 from ollama_engine.kvcache import LayerShape, LayerView
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.tensor import Tensor
@@ -18,11 +19,18 @@ class ModelInputs:
     tokens: Tensor
     """i32 [n]."""
     positions: Tensor
-    """i32 [n]."""
+    """i32 [n]; [n, axes] for models with several position axes."""
     outputs: Tensor | None
     """i32 [n_outputs], the rows that are wanted of the result; None for all, in order."""
     types: Tensor | None = None
     """i32 [n], which of a pair of texts each token is of, 0 or 1; None for models whose tokens have no types."""
+    embeddings: Tensor | None = None
+    """f32 [n_embd, m]: rows of media, which stand in place of the embeddings of m tokens; None in batches of text."""
+    embedding_rows: Tensor | None = None
+    """i32 [m], which rows of the batch these are."""
+    images: Tensor | None = None
+    """f32 [n_embd, image_rows * images], what layers with cross-attention store of the images of this batch, in the
+    order of `Batch.images`; None where none comes along."""
 
 
 class Model(Protocol):
@@ -38,6 +46,10 @@ class Model(Protocol):
     @property
     def n_vocab(self) -> int:
         """Length of a row of logits."""
+
+    @property
+    def n_input_ids(self) -> int:
+        """Rows of the token embedding: ids that may be given, at least `n_vocab`. Those beyond are never sampled."""
 
     @property
     def context_length(self) -> int:
@@ -84,6 +96,28 @@ class TextEncoder(Embeds, Protocol):
 
     def scores(self, pooled: Tensor) -> Tensor:
         """Build the graph: pooled hidden states f32 [n_embd, n] -> f32 [n_scores, n]."""
+
+
+@runtime_checkable
+class ReadsMedia(Protocol):
+    """A model whose prompts may hold images, or other media."""
+
+    @property
+    def media_traits(self) -> MediaTraits:
+        """How it wants them batched."""
+
+    def media_item(self, data: bytes) -> MediaItem:
+        """What it makes of a file's bytes. Called from any thread; `MediaItem.embeddings` computes later.
+
+        Raises MediaError for bytes that it cannot read.
+        """
+
+    def post_tokenize(self, inputs: list[Input]) -> list[Input]:
+        """Rewrite a prompt: each item comes as one input with the token -1, and leaves as the inputs that it takes.
+
+        The model puts tokens in their places, adds those that begin and end an image, and sets `same_batch` on the
+        item's own first input, not on a token before it, which may be cached with another image behind it.
+        """
 
 
 @runtime_checkable

@@ -6,6 +6,7 @@ from typing import Any
 
 from ollama_engine import nn
 from ollama_engine.kvcache import LayerView
+from ollama_engine.ml import ops
 from ollama_engine.ml.tensor import Tensor
 from ollama_engine.models.attention import LayerStep, SelfAttention
 from ollama_engine.models.base import ModelInputs
@@ -44,6 +45,13 @@ class Decoder(Transformer):
         """i32 [n] -> f32 [n_embd, n]."""
         return self.token_embd(tokens)
 
+    def embed_inputs(self, inputs: ModelInputs) -> Tensor:
+        """f32 [n_embd, n]: embeddings of the tokens, and of media in their rows."""
+        x = self.embed(inputs.tokens)
+        if inputs.embeddings is None or inputs.embedding_rows is None:
+            return x
+        return ops.set_rows(x, inputs.embeddings, inputs.embedding_rows)
+
     def logits(self, x: Tensor) -> Tensor:
         """Hidden states [n_embd, n] -> f32 [n_vocab, n]."""
         return self.output(x)
@@ -54,7 +62,7 @@ class Decoder(Transformer):
 
     def hidden(self, inputs: ModelInputs, cache: LayerView) -> Tensor:
         """Build the graph: hidden states f32 [n_embd, n_outputs]."""
-        x = self.through_layers(self.embed(inputs.tokens), inputs, cache)
+        x = self.through_layers(self.embed_inputs(inputs), inputs, cache)
         return self.output_norm(x, self.options.norm_eps)
 
     def shift_keys(self, layer: int, keys: Tensor, deltas: Tensor) -> Tensor:

@@ -45,6 +45,11 @@ class Transformer(nn.Module):
         return self.options.n_vocab
 
     @property
+    def n_input_ids(self) -> int:
+        """Rows of the token embedding."""
+        return self.token_embd.tensor.dim(1)
+
+    @property
     def n_embd(self) -> int:
         """Length of a hidden state."""
         return self.options.n_embd

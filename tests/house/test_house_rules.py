@@ -17,7 +17,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 CYTHON = sorted([*PACKAGE.rglob("*.pyx"), *PACKAGE.rglob("*.pxd")])
 C_SOURCES = sorted((ROOT / "csrc").rglob("*.[ch]"))
 
-MAX_PYTHON_LINES = 340
+MAX_PYTHON_LINES = 345
 MAX_CYTHON_LINES = 420
 MAX_FUNCTION_LINES = 70
 MAX_COLUMNS = 120

@@ -10,9 +10,10 @@ from contextlib import contextmanager
 import numpy as np
 
 from ollama_engine.errors import ComputeError, ContextOverflowError
-from ollama_engine.input import Batch, Int32Array
+from ollama_engine.input import Batch, Int32Array, MediaTraits
 from ollama_engine.kvcache import CellUsage, SavedRows
 from ollama_engine.runner.load.executor import FloatArray, GraphCounts
+from ollama_engine.runner.load.graph import MediaRows
 from ollama_engine.runner.request.request import Event
 
 N_VOCAB = 4
@@ -80,6 +81,7 @@ class FakeExecutor:
 
     def __init__(self) -> None:
         self.counts = GraphCounts()
+        self.traits = MediaTraits()
         self.go = threading.Event()
         self.go.set()
         self.begun = threading.Event()
@@ -98,7 +100,10 @@ class FakeExecutor:
         assert self._prepared is None
         self._prepared = batch
 
-    def launch(self, tokens: Int32Array) -> None:
+    def media_rows(self, batch: Batch, failed: object) -> MediaRows:
+        return MediaRows()
+
+    def launch(self, tokens: Int32Array, media: MediaRows) -> None:
         assert self._prepared is not None
         assert self._in_flight is None
         self._in_flight, self._prepared = self._prepared, None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from collections.abc import Sequence as SequenceOf
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,6 +24,7 @@ from ollama_engine.runner.observe.monitor import Monitor
 from ollama_engine.runner.prefix.prefix_cache import PrefixCache
 from ollama_engine.runner.request.options import OnOverflow, RequestOptions
 from ollama_engine.runner.request.request import Chunk, Event, RequestChannel
+from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.sequence import Generation, Scoring, Sequence
 from ollama_engine.sample import SamplingParams
 
@@ -65,6 +67,8 @@ class Wish:
     """Steps from submission; another one goes on from what it has by then."""
     task: bool
     """Something wants the cache for itself when it comes."""
+    drafts: float | None
+    """A drafter guesses ahead, and each of its tokens is right with this probability; None: no drafter."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,7 @@ def wishes(num_ctx: int) -> st.SearchStrategy[Wish]:
         more_answers=_rarely(st.integers(1, 3), 0),
         fork_after=_rarely(st.integers(0, 12)),
         task=_rarely(st.just(True), False),
+        drafts=_rarely(st.sampled_from([0.0, 0.5, 0.9, 1.0])),
     )
 
 
@@ -224,7 +229,7 @@ class Run:
         return sequence
 
     def _scoring(self, prompt: list[int], channel: RequestChannel) -> Scoring:
-        return new_scoring(self._parts, prompt, channel)
+        return new_scoring(self._parts, Inputs.text(prompt), channel)
 
     def _generation(
         self, wish: Wish, prompt: list[int], channel: RequestChannel, follows: Generation | None
@@ -237,7 +242,11 @@ class Run:
             text = self._parts.tokenizer.decode(tokens[-2:])
             stop = (text,) if text else ()
         params = SamplingParams(temperature=0, max_tokens=most, stop=stop)
-        return new_generation(self._parts, prompt, params, options, channel, follows=follows if wish.cache else None)
+        follows = follows if wish.cache else None
+        drafter = None if wish.drafts is None else Guesser(self._answer, prompt, wish.drafts)
+        return new_generation(
+            self._parts, Inputs.text(prompt), params, options, channel, follows=follows, drafter=drafter
+        )
 
     def _arrange_end(self, asked: Asked, sequence: Generation) -> None:
         sequence.eog_ids = frozenset()
@@ -276,6 +285,23 @@ class Run:
 
         with patch.object(Sequence, "withdraw", noting):
             yield
+
+
+class Guesser:
+    """Drafts of up to five tokens, each of which is right with a probability, as long as nothing is shifted out."""
+
+    def __init__(self, answer: Callable[[tuple[int, ...], int], list[int]], prompt: list[int], right: float) -> None:
+        self._answer = answer
+        self._prompt = tuple(prompt)
+        self._right = right
+        self._random = np.random.default_rng(len(prompt))
+
+    def propose(self, tokens: SequenceOf[int], most: int) -> list[int]:
+        n = int(self._random.integers(0, 6))
+        done = len(tokens) - len(self._prompt)
+        known = self._answer(self._prompt, done + n)[done:] if done >= 0 and len(tokens) + n < 200 else [3] * n
+        guesses = [token if self._random.random() < self._right else (token + 1) % 200 for token in known]
+        return guesses[:most]
 
 
 class _List:

@@ -19,10 +19,11 @@ import logging
 from typing import Protocol
 
 from ollama_engine.errors import ContextOverflowError
+from ollama_engine.input import BatchMedia
 from ollama_engine.kvcache import Cache
 from ollama_engine.runner.core.request_queue import RequestQueue
 from ollama_engine.runner.core.step_output import StepOutput, outcome, step_outputs
-from ollama_engine.runner.load.executor import Executor
+from ollama_engine.runner.load.executor import NO_MEDIA, Executor
 from ollama_engine.runner.observe.metrics import MetricsSnapshot
 from ollama_engine.runner.observe.monitor import Monitor, Record, report
 from ollama_engine.runner.prefix.cache_manager import CacheManager
@@ -68,6 +69,7 @@ class EngineCore:
         self.monitor = monitor
         # -- configuration --
         self._verify = verify
+        self._traits = executor.traits
         # -- work --
         self.queue = RequestQueue(self.cache_manager, parallel, monitor)
         self._tasks: list[Task] = []
@@ -156,7 +158,10 @@ class EngineCore:
             # What else came of it may wait in a history that was left early.
             self.cache_manager.forget()
             self.cache_manager.clean(bad)
-        record.generated = sum(one.token is not None for one in outputs)
+        for output in outputs:
+            record.generated += len(output.tokens)
+            if output.taken_back:
+                self.cache_manager.take_back(output.sequence)
         record.mark("sample")
         return outputs
 
@@ -180,16 +185,23 @@ class EngineCore:
         if not step.alive:
             self.executor.scrap()
             return
+        failures: list[tuple[BatchMedia, Exception]] = []
+        media = NO_MEDIA
+        if step.batch.media:
+            media = self.executor.media_rows(step.batch, lambda part, error: failures.append((part, error)))
         tokens = step.tokens()
         reused = self.executor.counts.reused
         try:
-            self.executor.launch(tokens)
+            self.executor.launch(tokens, media)
         except Exception as error:
             self._fail(step, error)
             return
         self._in_flight, self._changed = step, True
         self.cache_manager.note(step, tokens)
         record.launched(step, reused=self.executor.counts.reused > reused)
+        for part, error in failures:
+            # Not before: its cells belong to the step.
+            self.queue.end(step.sequence_at(part.row), error)
 
     def _deliver(self, outputs: list[StepOutput]) -> None:
         now = self.monitor.clock()
@@ -212,7 +224,7 @@ class EngineCore:
                 continue
             if not planned.scheduled:
                 return
-            if self._place(assemble(self._steps, planned.scheduled, self.queue.running)):
+            if self._place(assemble(self._steps, planned.scheduled, self.queue.running, self._traits)):
                 self._scheduler_state = planned.state
                 return
             # Layers of several kinds fill up at different speeds, which `room` cannot express.
@@ -241,7 +253,18 @@ class EngineCore:
             one.awaited += entry.outputs > 0
         return True
 
+    def _propose(self) -> None:
+        """Drafters guess; one that raises ends its request."""
+        for sequence in list(self.queue.running.values()):
+            if not isinstance(sequence, Generation) or sequence.drafter is None:
+                continue
+            try:
+                sequence.propose()
+            except Exception as error:
+                self.queue.end(sequence, error)
+
     def _plan(self) -> Plan | None:
+        self._propose()
         candidates = self.queue.candidates()
         if not candidates:
             return None
@@ -251,6 +274,7 @@ class EngineCore:
             free_cells=self.cache_manager.room,
             prompt_tokens=PROMPT_TOKENS,
             headroom=HEADROOM * sum(one.decoding for one in candidates),
+            groups_apart=self._traits.groups_apart,
         )
         return plan(candidates, limits, self._scheduler_state)
 

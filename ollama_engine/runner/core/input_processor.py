@@ -1,25 +1,30 @@
-"""Intake: from a caller's prompt to a sequence that the core can take, or the error that says why not."""
+"""From a caller's prompt to a sequence that the engine core can take, or the error that says why not."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 
-from ollama_engine.errors import ConfigError, ContextOverflowError, Option, TokenizerError
+from ollama_engine.errors import ConfigError, ContextOverflowError, MediaError, Option, TokenizerError
+from ollama_engine.input import Input, MediaItem
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix
 from ollama_engine.runner.request.options import RequestOptions
-from ollama_engine.runner.request.prompts import check_params
+from ollama_engine.runner.request.prompts import SEVERAL, Prompt, check_params, is_segments, prompt_ids
 from ollama_engine.runner.request.request import RequestChannel
 from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.overflow import plan_truncation
 from ollama_engine.runner.schedule.sequence import Generation, Scoring
+from ollama_engine.runner.schedule.steering import Constraint, Drafter
 from ollama_engine.runner.schedule.text_emitter import TextEmitter
 from ollama_engine.sample import Sampler, SamplingParams
+from ollama_engine.segments import Media, Segment, Text, Tokens
+from ollama_engine.tokenizer import Tokenizer
 
-__all__ = ["new_generation", "new_scoring", "refuse_encoder"]
+__all__ = ["new_generation", "new_scoring", "prompt_inputs", "refuse_encoder"]
 
 NUM_CTX = Option("num_ctx")
 SHORTEN, REWIND = "shorten it", "append less or rewind it"
@@ -27,55 +32,126 @@ LARGER = ("choose a larger ", NUM_CTX)
 CUT = ("let it be cut with ", Option("on_overflow", "truncate"), " or ", Option("on_overflow", "shift"))
 
 
+def prompt_inputs(loaded: Loaded, prompt: Prompt, *, add_special: bool = True, several: str = SEVERAL) -> Inputs:
+    """The inputs of a prompt: text, token ids or segments. BOS comes first, whatever the first segment is.
+
+    `several`: hint shown when several prompts are passed. Raises ConfigError for another type; TokenizerError for
+    text that the vocabulary cannot express and ids beyond it; MediaError for media that the model cannot take.
+    """
+    if is_segments(prompt):
+        return _segment_inputs(loaded, prompt, add_special=add_special)
+    text = cast("str | Sequence[int]", prompt)
+    ids = prompt_ids(loaded.tokenizer, text, add_special=add_special, several=several)
+    return Inputs.text(_checked(ids, loaded))
+
+
+def _segment_inputs(loaded: Loaded, segments: Sequence[Segment], *, add_special: bool) -> Inputs:
+    found: list[Input] = []
+    for number, segment in enumerate(segments):
+        begins, ends = add_special and number == 0, add_special and number == len(segments) - 1
+        if isinstance(segment, Text):
+            ids = _text_ids(loaded.tokenizer, segment, begins=begins, ends=ends)
+        elif isinstance(segment, Tokens):
+            ids = _checked(prompt_ids(loaded.tokenizer, segment.ids), loaded)
+        else:
+            ids = _text_ids(loaded.tokenizer, Text(""), begins=begins, ends=False)
+        found += map(Input, ids)
+        if isinstance(segment, Media):
+            found.append(Input(-1, _media_item(loaded, segment)))
+    if loaded.reads_media is not None and any(given.media is not None for given in found):
+        found = loaded.reads_media.post_tokenize(found)
+    return Inputs.of(found)
+
+
+def _text_ids(tokenizer: Tokenizer, text: Text, *, begins: bool, ends: bool) -> list[int]:
+    """The ids of one text, with BOS where it begins the prompt and EOS where it ends it.
+
+    A template may have written BOS itself; there is only one.
+    """
+    ids = tokenizer.encode(text.text, add_special=begins or ends, parse_special=text.parse_special)
+    if begins or ends:
+        n_bos = int(tokenizer.add_bos and tokenizer.bos_id is not None)
+        n_eos = int(tokenizer.add_eos and tokenizer.eos_id is not None)
+        twice = n_bos and text.parse_special and ids[1:2] == [tokenizer.bos_id]
+        ids = ids[(0 if begins and not twice else n_bos) : len(ids) - (0 if ends else n_eos)]
+    return ids
+
+
+def _media_item(loaded: Loaded, media: Media) -> MediaItem:
+    if loaded.reads_media is None:
+        raise MediaError(
+            f"architecture {loaded.model.architecture} reads text only, and the prompt has an image in it; "
+            "leave it out, or load a model that reads images"
+        )
+    return loaded.reads_media.media_item(media.data)
+
+
 def new_generation(
-    loaded: Loaded,
-    prompt: Sequence[int],
-    params: SamplingParams,
-    options: RequestOptions,
-    channel: RequestChannel,
-    *,
-    follows: Generation | None = None,
-    pinned: PinnedPrefix | None = None,
-) -> Generation:
+    loaded: Loaded, inputs: Inputs, params: SamplingParams, options: RequestOptions, channel: RequestChannel, *,
+    follows: Generation | None = None, pinned: PinnedPrefix | None = None, constraint: Constraint | None = None,
+    drafter: Drafter | None = None,
+) -> Generation:  # fmt: skip
     """A request for an answer; one that `follows` another begins when that one's prompt is there to share.
 
-    Raises ConfigError for an empty prompt and for a model that only reads, TokenizerError for unknown ids,
-    ContextOverflowError for a prompt longer than num_ctx, or as long where an answer is wanted, unless it may be cut.
+    Raises ConfigError for an empty prompt and for a model that only reads, ContextOverflowError for a prompt longer
+    than num_ctx, or as long where an answer is wanted, unless it may be cut.
     """
     refuse_encoder(loaded)
     check_params(params)
-    _check(prompt, loaded.model.n_vocab)
-    inputs = Inputs.text(prompt)
-    keep = dropped = 0
+    _check_prompt(inputs)
+    n_prompt, keep = len(inputs), 0
     if options.on_overflow == "error":
-        _check_room(len(prompt), loaded.num_ctx, params, in_session=pinned is not None)
-    elif len(inputs) > loaded.num_ctx - _first_token(params, options):
-        limit = loaded.num_ctx - _answer_room(loaded.num_ctx, params, options)
-        plan = plan_truncation(len(inputs), limit, options.num_keep)
-        keep, dropped = plan.keep, len(plan.dropped)
-        inputs = inputs.without(plan.dropped.start, plan.dropped.stop)
+        _check_room(n_prompt, loaded.num_ctx, params, in_session=pinned is not None)
     else:
-        keep = plan_truncation(len(inputs), loaded.num_ctx, options.num_keep).keep
+        inputs, keep = _truncated(inputs, loaded.num_ctx, params, options)
+    _check_groups(inputs, loaded)
     # A model may have more rows of output than tokens, for padding; those are not drawn.
     sampler = Sampler(params, min(loaded.model.n_vocab, loaded.tokenizer.n_vocab))
-    sampler.accept_many(inputs.tokens.tolist())
+    sampler.accept_many(_penalized(inputs, sampler.n_vocab))
     return Generation(
         channel=channel,
         inputs=inputs,
         num_ctx=loaded.num_ctx,
         options=options,
         submitted_at=time.perf_counter(),
+        namespace=options.cache_salt or "",
         params=params,
         sampler=sampler,
         emitter=TextEmitter(loaded.tokenizer.detokenizer(continues=True), tuple(params.stop)),
         eog_ids=loaded.tokenizer.eog_ids,
-        n_prompt=len(prompt),
-        dropped=dropped,
+        n_prompt=n_prompt,
+        dropped=n_prompt - len(inputs),
         keep=keep,
-        # Who shares nothing need not wait for anybody.
+        # A request that shares nothing need not wait for another one.
         follows=follows if options.cache else None,
         pinned=pinned,
+        constraint=constraint,
+        drafter=drafter,
     )
+
+
+def _truncated(inputs: Inputs, num_ctx: int, params: SamplingParams, options: RequestOptions) -> tuple[Inputs, int]:
+    """The prompt cut to what fits, and how many inputs at its beginning a shift keeps."""
+    limit = num_ctx
+    if len(inputs) > num_ctx - _first_token(params, options):
+        limit -= _answer_room(num_ctx, params, options)
+    plan = plan_truncation(len(inputs), limit, options.num_keep, inputs.groups)
+    return inputs.without(plan.dropped.start, plan.dropped.stop), plan.keep
+
+
+def _check_groups(inputs: Inputs, loaded: Loaded) -> None:
+    """Raise MediaError for inputs that belong together and fit no batch."""
+    most = max(loaded.executor.batch_size, loaded.executor.traits.largest_group)
+    if inputs.largest_group > most:
+        raise MediaError(
+            f"{inputs.largest_group} inputs of the prompt belong together (one image), but a batch has {most} at most",
+            advice=["give a smaller image", ("choose a larger ", Option("batch_size"))],
+        )
+
+
+def _penalized(inputs: Inputs, n_vocab: int) -> list[int]:
+    """The tokens that penalties look back on: those of text."""
+    return [token for token in inputs.text_tokens() if token < n_vocab]
 
 
 def _answer_room(num_ctx: int, params: SamplingParams, options: RequestOptions) -> int:
@@ -95,15 +171,21 @@ def _first_token(params: SamplingParams, options: RequestOptions) -> int:
     return 0 if params.max_tokens == 0 or options.on_overflow == "shift" else 1
 
 
-def new_scoring(loaded: Loaded, prompt: Sequence[int], channel: RequestChannel) -> Scoring:
-    """A request for the logits of every token of a prompt. Raises as `new_generation` does."""
+def new_scoring(loaded: Loaded, inputs: Inputs, channel: RequestChannel) -> Scoring:
+    """A request for the logits of every input of a prompt. Raises as `new_generation` does."""
     refuse_encoder(loaded)
-    _check(prompt, loaded.model.n_vocab)
-    _check_length(len(prompt), loaded.num_ctx)
-    rows = np.empty((len(prompt), loaded.model.n_vocab), dtype=np.float32)
+    _check_prompt(inputs)
+    _check_length(len(inputs), loaded.num_ctx)
+    most = loaded.executor.max_outputs
+    if inputs.largest_group > most:
+        raise MediaError(
+            f"{inputs.largest_group} inputs of the prompt belong together (one image), and a step has rows of logits "
+            f"for {most}; give text only"
+        )
+    rows = np.empty((len(inputs), loaded.model.n_vocab), dtype=np.float32)
     return Scoring(
         channel=channel,
-        inputs=Inputs.text(prompt),
+        inputs=inputs,
         num_ctx=loaded.num_ctx,
         submitted_at=time.perf_counter(),
         rows=rows,
@@ -119,15 +201,20 @@ def refuse_encoder(loaded: Loaded) -> None:
         )
 
 
-def _check(prompt: Sequence[int], n_vocab: int) -> None:
-    if not prompt:
+def _check_prompt(inputs: Inputs) -> None:
+    if not len(inputs):
         raise ConfigError(
             "the prompt is empty: a list without anything in it, or a text where the model puts no token before it; "
             "give a text, token ids, or a list of prompts"
         )
-    bad = [token for token in prompt if not 0 <= token < n_vocab]
-    if bad:
-        raise TokenizerError(f"token {bad[0]} is not in the vocabulary (0 to {n_vocab - 1})")
+
+
+def _checked(ids: list[int], loaded: Loaded) -> list[int]:
+    n_ids = loaded.model.n_input_ids
+    bad = next((token for token in ids if not 0 <= token < n_ids), None)
+    if bad is not None:
+        raise TokenizerError(f"token {bad} is not in the vocabulary (0 to {n_ids - 1})")
+    return ids
 
 
 def _check_room(n_prompt: int, num_ctx: int, params: SamplingParams, *, in_session: bool) -> None:
@@ -142,7 +229,7 @@ def _check_room(n_prompt: int, num_ctx: int, params: SamplingParams, *, in_sessi
 
 
 def _check_length(n_prompt: int, num_ctx: int) -> None:
-    """Of what has no answer, and is never cut."""
+    """Raise ContextOverflowError for a prompt that has no answer and is never cut."""
     if n_prompt > num_ctx:
         raise ContextOverflowError(
             f"the prompt has {n_prompt} tokens, but ", NUM_CTX, f" is {num_ctx}", advice=[SHORTEN, LARGER]

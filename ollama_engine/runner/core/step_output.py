@@ -1,17 +1,16 @@
-"""Landing: what a computed step gives its sequences. Sampling comes before the next step starts, delivery after."""
+"""What a computed step gives its sequences. Sampling comes before the next step starts, delivery after."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
-from ollama_engine.runner.load.executor import FloatArray
+from ollama_engine.input import FloatArray
+from ollama_engine.runner.core.steered_rows import SteeredRows, draw_steered, is_sound, sample_all
 from ollama_engine.runner.observe.metrics import Outcome
 from ollama_engine.runner.request.request import Chunk, Event, FinishReason
 from ollama_engine.runner.schedule.batching import Step
 from ollama_engine.runner.schedule.sequence import Generation, Scoring, Sequence
-from ollama_engine.sample import Sampler, TokenLogprobs, sample_rows
+from ollama_engine.sample import TokenLogprobs
 
 __all__ = ["StepOutput", "outcome", "step_outputs"]
 
@@ -20,45 +19,51 @@ class StepOutput(NamedTuple):
     """What one sequence got."""
 
     sequence: Sequence
-    token: int | None = None
-    """None where it ended without one."""
+    tokens: tuple[int, ...] = ()
+    """More than one where a draft was right; none where the sequence ended without one."""
     logprobs: tuple[TokenLogprobs, ...] | None = None
+    """One entry for each token, where they were asked for."""
     reason: FinishReason | None = None
     """Why it has ended; a stop text is found in delivery only."""
     error: BaseException | None = None
     sound: bool = True
     """Whether the logits were numbers; if not, what led to them lies in the cache. Known of those that end here."""
+    taken_back: int = 0
+    """Inputs of the step that came of wrong guesses: the last ones of the sequence, to be removed from the cache."""
 
 
 def step_outputs(step: Step, logits: FloatArray, now: float) -> list[StepOutput]:
-    """Sample for all rows that somebody still wants, and let their sequences take the tokens."""
+    """Sample for all rows that are still wanted, and let their sequences take the tokens."""
     outputs: list[StepOutput] = []
     drawn: list[Generation] = []
     rows: list[int] = []
+    steered: list[SteeredRows] = []
     row = at = 0
     for entry in step.entries:
         sequence = entry.sequence
         if not entry.outputs or not entry.alive:
             pass
         elif isinstance(sequence, Generation):
-            # A prompt may leave no place for an answer, or none be wanted.
+            # A prompt may leave no room for an answer, or none be wanted.
             if not entry.decoding and sequence.complete:
                 outputs.append(_ended(sequence, "length", logits[row]))
-            else:
+            elif entry.outputs == 1 and sequence.constraint is None:
                 drawn.append(sequence)
                 rows.append(row)
+            else:
+                steered.append(SteeredRows(sequence, row, entry.outputs, now))
         elif isinstance(sequence, Scoring):
             begin = int(step.batch.positions[at + entry.n - entry.outputs])
             outputs.extend(_score(sequence, begin, logits[row : row + entry.outputs]))
         row += entry.outputs
         at += entry.n
-    return outputs + _draw(drawn, rows, logits, now)
+    return outputs + _draw(drawn, rows, logits, now) + [_steered(each) for each in draw_steered(steered, logits)]
 
 
 def _score(sequence: Scoring, begin: int, logits: FloatArray) -> list[StepOutput]:
     end = begin + len(logits)
     sequence.rows[begin:end] = logits
-    sequence.sound &= _sound(logits)
+    sequence.sound &= is_sound(logits)
     if end < len(sequence.rows):
         return []
     sequence.epoch += 1
@@ -67,84 +72,87 @@ def _score(sequence: Scoring, begin: int, logits: FloatArray) -> list[StepOutput
 
 def _ended(sequence: Sequence, reason: FinishReason, logits: FloatArray) -> StepOutput:
     sequence.epoch += 1
-    return StepOutput(sequence, reason=reason, sound=_sound(logits))
-
-
-def _sound(logits: FloatArray) -> bool:
-    """No NaN, no +infinity."""
-    return bool((logits < np.inf).all())
+    return StepOutput(sequence, reason=reason, sound=is_sound(logits))
 
 
 def _draw(drawn: list[Generation], rows: list[int], logits: FloatArray, now: float) -> list[StepOutput]:
+    """One token for each generation, from these rows, all of them in one call of the sampler."""
     if not drawn:
         return []
     wanted = logits if len(rows) == len(logits) else logits[rows]
-    tokens = _sample([one.sampler for one in drawn], wanted)
-    return [_take(one, token, wanted, i, now) for i, (one, token) in enumerate(zip(drawn, tokens, strict=True))]
+    tokens = sample_all([generation.sampler for generation in drawn], wanted)
+    return [_take(*each, logits, now) for each in zip(drawn, tokens, rows, strict=True)]
 
 
-def _sample(samplers: list[Sampler], rows: FloatArray) -> list[int | Exception]:
-    try:
-        return list(sample_rows(samplers, rows))
-    except Exception:
-        # One after the other, so that only those end that cannot go on.
-        return [_sample_one(sampler, row) for sampler, row in zip(samplers, rows, strict=True)]
-
-
-def _sample_one(sampler: Sampler, row: FloatArray) -> int | Exception:
-    try:
-        return sampler.sample(row[: sampler.n_vocab])
-    except Exception as error:
-        return error
-
-
-def _take(one: Generation, token: int | Exception, logits: FloatArray, row: int, now: float) -> StepOutput:
-    one.awaited -= 1
-    one.first_token_at = one.first_token_at or now
+def _take(generation: Generation, token: int | Exception, row: int, logits: FloatArray, now: float) -> StepOutput:
+    generation.awaited -= 1
+    generation.first_token_at = generation.first_token_at or now
     logprobs: tuple[TokenLogprobs, ...] | None = None
     try:
         if isinstance(token, BaseException):
             raise token
-        if token in one.eog_ids:
-            one.epoch += 1
-            return StepOutput(one, reason="stop")
-        if (wanted := one.params.logprobs) is not None:
-            logprobs = (one.sampler.logprobs(logits[row, : one.sampler.n_vocab], token, wanted),)
-        one.sampler.accept(token)
+        if token in generation.eog_ids:
+            generation.epoch += 1
+            return StepOutput(generation, reason="stop")
+        if (wanted := generation.params.logprobs) is not None:
+            logprobs = (generation.sampler.logprobs(logits[row, : generation.sampler.n_vocab], token, wanted),)
+        generation.sampler.accept(token)
     except Exception as error:
-        one.epoch += 1
-        return StepOutput(one, error=error, sound=_sound(logits[row]))
-    one.sampled.append(token)
-    one.n_generated += 1
-    if not one.complete:
-        return StepOutput(one, token, logprobs)
-    one.epoch += 1
-    return StepOutput(one, token, logprobs, "length")
+        generation.epoch += 1
+        return StepOutput(generation, error=error, sound=is_sound(logits[row]))
+    generation.sampled.append(token)
+    generation.n_generated += 1
+    if not generation.complete:
+        return StepOutput(generation, (token,), logprobs)
+    generation.epoch += 1
+    return StepOutput(generation, (token,), logprobs, "length")
 
 
-def outcome(outputs: StepOutput, now: float) -> tuple[Event, Outcome | None]:
+def _steered(rows: SteeredRows) -> StepOutput:
+    generation, tokens = rows.generation, tuple(rows.tokens)
+    logprobs = tuple(rows.logprobs) if tokens and generation.params.logprobs is not None else None
+    return StepOutput(generation, tokens, logprobs, rows.reason, rows.error, rows.sound, rows.take_back())
+
+
+def outcome(output: StepOutput, now: float) -> tuple[Event, Outcome | None]:
     """What goes into the sequence's mailbox, and how it has ended with it; None when it goes on."""
-    one = outputs.sequence
+    sequence = output.sequence
     try:
-        if outputs.error is not None:
-            return outputs.error, "error"
-        if isinstance(one, Generation):
-            chunk = _chunk(one, outputs, now)
+        if output.error is not None:
+            return output.error, "error"
+        if isinstance(sequence, Generation):
+            chunk = _chunk(sequence, output, now)
             return chunk, chunk.finish_reason
-        return Chunk("", finish_reason=outputs.reason), outputs.reason
+        return Chunk("", finish_reason=output.reason), output.reason
     except Exception as error:
         # What ends this request must not end others.
         return error, "error"
 
 
-def _chunk(one: Generation, outputs: StepOutput, now: float) -> Chunk:
-    if outputs.token is None:
-        logprobs = None if one.params.logprobs is None else ()
-        return Chunk(one.emitter.flush(), (), logprobs, outputs.reason, one.usage(now))
-    text, reason = one.emitter.push(outputs.token), outputs.reason
-    if reason is not None and not one.emitter.stopped:
-        text += one.emitter.flush()
-    if one.emitter.stopped:
+def _chunk(generation: Generation, output: StepOutput, now: float) -> Chunk:
+    emitter, logprobs = generation.emitter, output.logprobs
+    if not output.tokens:
+        wanted = None if generation.params.logprobs is None else ()
+        return Chunk(emitter.flush(), (), wanted, output.reason, generation.usage(now))
+    tokens, reason = output.tokens, output.reason
+    text = emitter.push(tokens[0])
+    if len(tokens) > 1:
+        text, tokens, logprobs = _drafted_text(generation, text, output)
+    if not emitter.stopped and reason is not None:
+        text += emitter.flush()  # which may complete a stop text too
+    if emitter.stopped:
         reason = "stop"
-    usage = None if reason is None else one.usage(now)
-    return Chunk(text, (outputs.token,), outputs.logprobs, reason, usage)
+    usage = None if reason is None else generation.usage(now)
+    return Chunk(text, tokens, logprobs, reason, usage)
+
+
+def _drafted_text(
+    generation: Generation, text: str, output: StepOutput
+) -> tuple[str, tuple[int, ...], tuple[TokenLogprobs, ...] | None]:
+    """The text, tokens and log-probabilities of several tokens, up to the one that completes a stop text."""
+    emitter, n = generation.emitter, 1
+    while n < len(output.tokens) and not emitter.stopped:
+        text += emitter.push(output.tokens[n])
+        n += 1
+    generation.forget_last(len(output.tokens) - n)
+    return text, output.tokens[:n], None if output.logprobs is None else output.logprobs[:n]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ollama_engine.errors import ConfigError
+from ollama_engine.input import FloatArray
 from ollama_engine.runner.core.engine_thread import EngineThread
-from ollama_engine.runner.core.input_processor import new_generation, new_scoring
-from ollama_engine.runner.load.executor import FloatArray
+from ollama_engine.runner.core.input_processor import new_generation, new_scoring, prompt_inputs
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix
 from ollama_engine.runner.request.options import RequestKeywords, RequestOptions
@@ -23,10 +23,10 @@ from ollama_engine.runner.request.prompts import (
     check_params,
     is_many,
     many,
-    prompt_ids,
     several,
 )
 from ollama_engine.runner.request.request import Request, RequestChannel
+from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.sequence import Generation
 from ollama_engine.sample import SamplingParams
 
@@ -74,32 +74,31 @@ class Submission:
                 self._embeddings = EmbedSubmission(self.loaded, self.thread, self.thread.monitor)
             return self._embeddings
 
-    def ids(self, prompt: Prompt, *, add_special: bool = True, several: str = SEVERAL) -> list[int]:
-        """Token ids of a prompt; `several` is what who gives more than one is told."""
-        return prompt_ids(self.loaded.tokenizer, prompt, add_special=add_special, several=several)
+    def inputs(self, prompt: Prompt, *, add_special: bool = True, several: str = SEVERAL) -> Inputs:
+        """The inputs of a prompt. `several`: hint shown when several prompts are passed."""
+        return prompt_inputs(self.loaded, prompt, add_special=add_special, several=several)
 
     def start(
-        self, ids: Sequence[int], params: SamplingParams, options: RequestOptions, channel: RequestChannel, *,
+        self, inputs: Inputs, params: SamplingParams, options: RequestOptions, channel: RequestChannel, *,
         follows: Generation | None = None,
     ) -> Generation:  # fmt: skip
         """Hand in one request. Raises what is wrong with it, and as `EngineThread.submit` does."""
-        made = self.make(ids, params, options, channel, follows=follows)
+        made = self.make(inputs, params, options, channel, follows=follows)
         self.thread.submit(made)
         return made
 
     def make(
-        self, ids: Sequence[int], params: SamplingParams, options: RequestOptions, channel: RequestChannel, *,
+        self, inputs: Inputs, params: SamplingParams, options: RequestOptions, channel: RequestChannel, *,
         follows: Generation | None = None, pinned: PinnedPrefix | None = None,
     ) -> Generation:  # fmt: skip
         """A request, to be handed to the loop. Raises what is wrong with it."""
-        return new_generation(self.loaded, ids, params, options, channel, follows=follows, pinned=pinned)
+        return new_generation(self.loaded, inputs, params, options, channel, follows=follows, pinned=pinned)
 
     def hand_in(self, request: Request, prompt: Prompt, params: SamplingParams, keywords: RequestKeywords) -> Request:
         """Start a request and give it back. Raises as `start` does."""
         try:
-            ids = self.ids(prompt)
-            request.prompt = tuple(ids)
-            request.generation = self.start(ids, params, RequestOptions.of(keywords), request.channel)
+            request.inputs = inputs = self.inputs(prompt)
+            request.generation = self.start(inputs, params, RequestOptions.of(keywords), request.channel)
             return request
         except BaseException:  # an interrupt may come when it is handed in
             request.channel.cancelled = True
@@ -108,8 +107,8 @@ class Submission:
     def logits(self, request: Request, prompt: Prompt) -> FloatArray:
         """See `Engine.logits`; by a request that is watched."""
         try:
-            ids = self.ids(prompt, several="logits takes one prompt at a time")
-            scoring = new_scoring(self.loaded, ids, request.channel)
+            inputs = self.inputs(prompt, several="logits takes one prompt at a time")
+            scoring = new_scoring(self.loaded, inputs, request.channel)
             self.thread.submit(scoring)
             next(request)
             return scoring.rows
@@ -128,10 +127,10 @@ class Submission:
         made: list[Generation] = []
         for number, each in enumerate(many(prompt)):
             with about_one(name, number):
-                ids, first = self.ids(each), None
+                inputs, first = self.inputs(each), None
                 for variant in several(params, n):
                     handles.append(handle())
-                    made.append(self.make(ids, variant, options, handles[-1].channel, follows=first))
+                    made.append(self.make(inputs, variant, options, handles[-1].channel, follows=first))
                     first = first or made[-1]
         try:
             self.thread.submit(*made)
@@ -145,11 +144,12 @@ class Submission:
         """See `Engine.fork`."""
         source = request.generation
         assert source is not None
-        ids = [*request.prompt, *request.tokens]
-        fork = Request(request.engine, ids)
+        assert request.inputs is not None
+        inputs = request.inputs.with_tokens(request.tokens)
+        fork = Request(request.engine, inputs)
         options = source.options.replaced(keywords)
         try:
-            fork.generation = self.start(ids, params or source.params, options, fork.channel, follows=source)
+            fork.generation = self.start(inputs, params or source.params, options, fork.channel, follows=source)
             return fork
         except BaseException:
             fork.channel.cancelled = True

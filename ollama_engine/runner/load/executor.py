@@ -11,36 +11,31 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from ollama_engine.errors import ConfigError
-from ollama_engine.input import Batch, Int32Array
+from ollama_engine.input import Batch, BatchMedia, FloatArray, Int32Array, MediaTraits
 from ollama_engine.kvcache import Cache, LayerView, seen_inputs
 from ollama_engine.kvcache.cells import MAX_SEQUENCES
 from ollama_engine.kvcache.config import PAGED_ROWS
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.tensor import Tensor
-from ollama_engine.models import Model, ModelInputs, TextEncoder
+from ollama_engine.models import Embeds, Model, ModelInputs, TextEncoder
+from ollama_engine.runner.load.graph import (
+    Failed,
+    Graph,
+    GraphShape,
+    InputSizes,
+    MediaRows,
+    make_inputs,
+    media_rows,
+    write_inputs,
+)
 
-FloatArray = npt.NDArray[np.float32]
-
-ShapeKey = tuple[int, int, tuple[int, ...]]
-"""Tokens, rows with logits, and what of the cache shapes the graph."""
-
-_NO_KEY: ShapeKey = (0, 0, ())
+__all__ = ["NO_MEDIA", "Executor", "GraphCounts"]
 
 
-@dataclass(slots=True)
-class Graph:
-    """A built graph and its inputs; the cache keeps its own inputs of it."""
-
-    key: ShapeKey
-    ctx: Context
-    inputs: ModelInputs
-    logits: Tensor | None
-    """None where no row's logits are wanted."""
-    allocated: bool = False
+NO_MEDIA = MediaRows()
 
 
 @dataclass(slots=True)
@@ -62,6 +57,7 @@ class Executor:
     def __init__(
         self, backend: Backend, model: Model, cache: Cache, batch_size: int, max_outputs: int, *,
         forward: Callable[[ModelInputs, LayerView], Tensor] | None = None, max_sequences: int = MAX_SEQUENCES,
+        traits: MediaTraits | None = None,
     ) -> None:  # fmt: skip
         # -- collaborators --
         self._backend = backend
@@ -70,6 +66,8 @@ class Executor:
         self._cache = cache
         # -- configuration --
         self._n_types = model.n_token_types if isinstance(model, TextEncoder) else 0
+        self.traits = MediaTraits() if traits is None else traits
+        self._sizes = input_sizes(model, self.traits, self._n_types)
         self.batch_size = batch_size
         self.max_outputs = min(max_outputs, batch_size)
         self.max_sequences = max_sequences
@@ -86,9 +84,12 @@ class Executor:
         Raises NoMemoryError.
         """
         few = min(PAGED_ROWS, self.batch_size)  # up to so many rows, attention may go other ways than with more
-        for n_tokens in dict.fromkeys((self.batch_size, few, min(n_decoding, self.batch_size), 1)):
+        largest = max(self.batch_size, self.traits.largest_group)
+        for n_tokens in dict.fromkeys((largest, few, min(n_decoding, self.batch_size), 1)):
             self._cache.begin_reserve(n_tokens)
-            graph = self._build(self._key(n_tokens, min(n_tokens, self.max_outputs)))
+            n_embedded, n_images = min(n_tokens, self.traits.largest_group), int(self._sizes.image_rows > 0)
+            shape = self._shape(n_tokens, min(n_tokens, self.max_outputs), n_embedded, n_images)
+            graph = self._build(shape)
             with graph.ctx:
                 graph.ctx.reserve()
 
@@ -99,8 +100,9 @@ class Executor:
         changed.
         """
         self._check(batch)
+        media = self.media_rows(batch, _raise)
         self.prepare(batch)
-        self.launch(batch.tokens)
+        self.launch(batch.tokens, media)
         with self.results() as logits:
             return logits.copy()
 
@@ -111,10 +113,11 @@ class Executor:
         """
         assert self._prepared is None, "one batch is prepared at a time"
         self._cache.begin(batch)
-        key = self._key(len(batch), len(batch.outputs))
+        n_images = 0 if batch.images is None else len(batch.images)
+        shape = self._shape(len(batch), len(batch.outputs), batch.n_embedded, n_images)
         try:
-            reusable = self._graph is not None and self._graph.key == key
-            graph = self._graph if reusable else self._build(key)
+            reusable = self._graph is not None and self._graph.shape == shape
+            graph = self._graph if reusable else self._build(shape)
             assert graph is not None
         except BaseException:
             self._strand()
@@ -122,21 +125,28 @@ class Executor:
             raise
         self._prepared = (batch, graph)
 
-    def launch(self, tokens: Int32Array) -> None:
-        """Start to compute the prepared batch, which gets its `tokens` now. The step before has been waited for."""
+    def media_rows(self, batch: Batch, failed: Failed) -> MediaRows:
+        """What `launch` needs of a batch's media. `failed` is told of an item that cannot be computed."""
+        return media_rows(batch.media, self._sizes, failed)
+
+    def launch(self, tokens: Int32Array, media: MediaRows = NO_MEDIA) -> None:
+        """Start to compute the prepared batch, which gets its `tokens` and embeddings now.
+
+        The step before has been waited for.
+        """
         assert self._in_flight is None, "one step computes at a time"
         assert self._prepared is not None, "a batch is prepared before it is launched"
         batch, graph = self._prepared
         self._prepared = None
         try:
-            self._start(batch, graph, tokens)
+            self._start(batch, graph, tokens, media)
         except BaseException:
             self._drop(graph)  # it may not be allocated
             self._forget(batch)
             raise
         self._in_flight = (batch, graph)
 
-    def _start(self, batch: Batch, graph: Graph, tokens: Int32Array) -> None:
+    def _start(self, batch: Batch, graph: Graph, tokens: Int32Array, media: MediaRows) -> None:
         if graph is not self._graph:
             self._drop(self._graph)
             self._graph = graph
@@ -146,12 +156,7 @@ class Executor:
         if not graph.allocated:
             graph.ctx.alloc()
             graph.allocated = True
-        graph.inputs.tokens.set(tokens)
-        graph.inputs.positions.set(batch.positions)
-        if graph.inputs.outputs is not None:
-            graph.inputs.outputs.set(batch.outputs)
-        if graph.inputs.types is not None:
-            graph.inputs.types.set(np.zeros_like(batch.tokens) if batch.types is None else batch.types)
+        write_inputs(graph.inputs, batch, tokens, media)
         self._cache.write_inputs()
         self._compute(graph)
 
@@ -201,7 +206,7 @@ class Executor:
     def _strand(self) -> None:
         """The cache writes into the inputs of the graph that was built last, which is gone: no earlier one will do."""
         if self._graph is not None:
-            self._graph.key = _NO_KEY
+            self._graph.shape = None
 
     def moved(self) -> None:
         """Cells were moved by graphs of the cache: what was allocated here lost its memory. No step may compute."""
@@ -215,11 +220,12 @@ class Executor:
             self._cache.remove(sequence, first)
 
     def _check(self, batch: Batch) -> None:
-        if not 1 <= len(batch) <= self.batch_size:
-            raise ConfigError(f"a batch has 1 to {self.batch_size} tokens, got {len(batch)}")
+        largest = max(self.batch_size, self.traits.largest_group)
+        if not 1 <= len(batch) <= largest:
+            raise ConfigError(f"a batch has 1 to {largest} tokens, got {len(batch)}")
         if len(batch.outputs) > self.max_outputs:
             raise ConfigError(f"a batch asks for at most {self.max_outputs} rows of logits, got {len(batch.outputs)}")
-        _check_range("tokens", batch.tokens, self._model.n_vocab)
+        _check_range("tokens", batch.tokens, self._model.n_input_ids)
         _check_range("positions", batch.positions, 1 << 31)
         _check_range("sequences", batch.sequences, self.max_sequences)
         if len(batch.outputs):
@@ -227,22 +233,16 @@ class Executor:
         if batch.types is not None:
             _check_range("types", batch.types, self._n_types)
 
-    def _key(self, n_tokens: int, n_outputs: int) -> ShapeKey:
-        return (n_tokens, n_outputs, self._cache.shape_key)
+    def _shape(self, n_tokens: int, n_outputs: int, n_embedded: int, n_images: int = 0) -> GraphShape:
+        return GraphShape(n_tokens, n_outputs, n_embedded, n_images, self._cache.shape_key)
 
-    def _build(self, key: ShapeKey) -> Graph:
-        n_tokens, n_outputs, _ = key
+    def _build(self, shape: GraphShape) -> Graph:
         ctx = Context(self._backend)
         try:
-            inputs = ModelInputs(
-                tokens=ctx.input("i32", (n_tokens,), name="tokens"),
-                positions=ctx.input("i32", (n_tokens,), name="positions"),
-                outputs=ctx.input("i32", (n_outputs,), name="outputs") if 0 < n_outputs < n_tokens else None,
-                types=ctx.input("i32", (n_tokens,), name="types") if self._n_types else None,
-            )
+            inputs = make_inputs(ctx, shape, self._sizes)
             self._cache.build_inputs(ctx)
             logits = self._forward(inputs, self._cache)
-            if n_outputs:
+            if shape.n_outputs:
                 ctx.forward(logits)
             else:
                 # What the cache was given is all there is to compute; what its rows see is written, but not read.
@@ -250,7 +250,7 @@ class Executor:
         except BaseException:
             ctx.close()
             raise
-        return Graph(key, ctx, inputs, logits if n_outputs else None)
+        return Graph(shape, ctx, inputs, logits if shape.n_outputs else None)
 
     def _drop(self, graph: Graph | None) -> None:
         if graph is not None:
@@ -267,6 +267,18 @@ class Executor:
             self._drop(self._prepared[1])
             self._prepared = None
         self._drop(self._graph)
+
+
+def _raise(part: BatchMedia, error: Exception) -> None:
+    raise error
+
+
+def input_sizes(model: Model, traits: MediaTraits, n_types: int) -> InputSizes:
+    """What of a model shapes the inputs of its graphs."""
+    image_rows = max((layer.image_rows or 0 for layer in model.cache_layers), default=0)
+    needs_rows = traits.largest_group or image_rows
+    n_embd = model.n_embd if needs_rows and isinstance(model, Embeds) else 0
+    return InputSizes(n_embd, traits.position_axes, image_rows, n_types > 0)
 
 
 def _check_range(name: str, values: Int32Array, end: int) -> None:

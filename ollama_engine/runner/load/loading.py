@@ -27,6 +27,7 @@ from ollama_engine.models import (
     Embeds,
     FitsContext,
     Model,
+    ReadsMedia,
     ShiftsKeys,
     TextEncoder,
     known_names,
@@ -70,6 +71,8 @@ class Loaded:
     executor: Executor
     is_encoder: bool
     """Whether the model only reads. Asked here once: an interrupt in a look at a protocol's members would be lost."""
+    reads_media: ReadsMedia | None = None
+    """The model, if it reads media; asked for the same reason."""
     _hidden: Executor | None = None
     """See `embedding_executor`."""
 
@@ -144,7 +147,9 @@ def load(
                 planned_masks = _plan_masks(model, config)
                 _refuse_cache_if_too_large(backend, planned_cache, planned_masks)
                 cache = _make_cache(backend, weights, model, config)
-                executor = Executor(backend, model, cache, _batch_size(config), max(logit_rows, config.parallel))
+                traits = model.media_traits if isinstance(model, ReadsMedia) else None
+                rows = max(logit_rows, config.parallel)
+                executor = Executor(backend, model, cache, _batch_size(config), rows, traits=traits)
             executor.reserve(config.parallel)
             cache.reserve_moves()
             # Last, because decoding can do without: what the model needs comes first.
@@ -155,7 +160,7 @@ def load(
         undo.pop_all()
     return Loaded(
         path, config, gguf, tokenizer, backend, weights, model, cache, executor,
-        isinstance(model, TextEncoder),
+        isinstance(model, TextEncoder), model if isinstance(model, ReadsMedia) else None,
     )  # fmt: skip
 
 

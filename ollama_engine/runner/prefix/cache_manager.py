@@ -14,7 +14,7 @@ from ollama_engine.runner.load.executor import Executor
 from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix, Saved
 from ollama_engine.runner.prefix.prefix_cache import PrefixCache
 from ollama_engine.runner.schedule.batching import Step
-from ollama_engine.runner.schedule.inputs import Inputs, floor_cut
+from ollama_engine.runner.schedule.inputs import Inputs, floor_cut, spans_between
 from ollama_engine.runner.schedule.overflow import plan_eviction, plan_shift
 from ollama_engine.runner.schedule.sequence import Generation, Sequence
 
@@ -202,10 +202,18 @@ class CacheManager:
                 elif entry.n == 1:
                     self.prefix_cache.append(entry.slot, values[row])
                 else:
-                    self.prefix_cache.extend(entry.slot, Inputs.text(tokens[row : row + entry.n]))
+                    at = int(step.batch.positions[row])
+                    media = spans_between(entry.sequence.inputs.media, at, at + entry.n)
+                    run = Inputs(tokens[row : row + entry.n], tuple(span.moved(-at) for span in media))
+                    self.prefix_cache.extend(entry.slot, run)
             elif entry.sequence.slot == entry.slot:
                 self.cache.remove(entry.slot, int(step.batch.positions[row]))
             row += entry.n
+
+    def take_back(self, sequence: Sequence) -> None:
+        """What was computed behind the inputs that it has submitted came of wrong guesses, and leaves the cache."""
+        if sequence.slot is not None:
+            self._cut(sequence.slot, sequence.submitted)
 
     def clean(self, sequences: list[Sequence]) -> None:
         """What is no number must leave the cache before anybody computes with it: a mask does not hide it."""

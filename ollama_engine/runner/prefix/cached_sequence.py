@@ -1,17 +1,15 @@
-"""CachedSequence: the inputs whose keys and values one cache sequence holds, at positions 0, 1, 2, ..., and who uses
-it.
-"""
+"""CachedSequence: inputs whose keys and values one cache sequence holds, at positions 0, 1, 2, ..., and its users."""
 
 from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
 
-from ollama_engine.runner.schedule.inputs import Inputs
+from ollama_engine.runner.schedule.inputs import Inputs, MediaIdentity, common_media
 
 __all__ = ["CachedSequence", "State"]
 
@@ -20,12 +18,12 @@ State = Literal["free", "live", "finished"]
 
 @dataclass(slots=True)
 class CachedSequence:
-    """One history. Methods raise ValueError, changing nothing, for a range that it does not pinned."""
+    """Methods raise ValueError, changing nothing, for a range that is not held."""
 
     tokens: array[int] = field(default_factory=lambda: array("i"))
     """32 bits each; appends in place, and numpy reads it without a copy."""
-    media: list[tuple[int, int]] = field(default_factory=list)
-    """(index, media hash), ascending."""
+    media: list[MediaIdentity] = field(default_factory=list)
+    """Ascending. Without embeddings: nothing held here can be computed again."""
     exact: int | None = None
     """A shift discarded inputs after this many: later keys and values have seen what is gone. None: all are exact."""
     state: State = "free"
@@ -58,32 +56,38 @@ class CachedSequence:
                 break
             # Most differ early, and the few that do not are long.
             begin, size = end, min(size * 8, 1 << 15)
-        for mine, theirs in zip_longest(self.media, inputs.media, fillvalue=(n, None)):
-            if mine != theirs or mine[0] >= n:
-                return min(n, mine[0], theirs[0])
-        return n
+        return common_media(self.media, (span.identity for span in inputs.media), n)
 
     def extend(self, inputs: Inputs) -> None:
         """More inputs."""
         begin = len(self.tokens)
         self.tokens.frombytes(np.ascontiguousarray(inputs.tokens, dtype=np.int32).tobytes())
-        self.media.extend((begin + i, media) for i, media in inputs.media)
+        for span in inputs.media:
+            self._add_media(span.moved(begin).identity)
+
+    def _add_media(self, span: MediaIdentity) -> None:
+        """An item that was computed in several batches is one span again."""
+        last = self.media[-1] if self.media else None
+        goes_on = last is not None and (last.end, last.hash) == (span.begin, span.hash)
+        if last is not None and goes_on and last.offset + last.end - last.begin == span.offset:
+            self.media[-1] = last._replace(end=span.end)
+        else:
+            self.media.append(span)
 
     def copy_from(self, other: CachedSequence, length: int) -> None:
-        """PinnedPrefix the first `length` inputs of another; this one is empty."""
+        """Hold the first `length` inputs of another; this one is empty."""
         if self.tokens:
             raise ValueError(f"a history of {len(self)} inputs cannot take over another's")
         other.check_range(length, len(other))
         self.tokens = other.tokens[:length]
-        self.media = [one for one in other.media if one[0] < length]
+        self.media = _below(other.media, length)
         self.exact = other.exact if other.exact is not None and other.exact < length else None
 
     def truncate(self, length: int) -> None:
         """Forget the inputs from `length` on."""
         self.check_range(length, len(self))
         del self.tokens[length:]
-        while self.media and self.media[-1][0] >= length:
-            self.media.pop()
+        self.media = _below(self.media, length)
         if self.exact is not None and self.exact >= length:
             self.exact = None
 
@@ -92,7 +96,7 @@ class CachedSequence:
         end = keep + discard
         self.check_range(keep, end)
         del self.tokens[keep:end]
-        self.media = [(i if i < keep else i - discard, media) for i, media in self.media if not keep <= i < end]
+        self.media = _below(self.media, keep) + _from(self.media, end, discard)
         exact = keep if self.exact is None else min(self.exact, keep)
         self.exact = exact if discard and exact < len(self.tokens) else self.exact
         if self.exact is not None and self.exact >= len(self.tokens):
@@ -105,10 +109,24 @@ class CachedSequence:
 
     def check(self) -> None:
         """Raise AssertionError unless it is consistent; for tests and debugging."""
-        places = [i for i, _ in self.media]
         assert self.state != "free" or self == CachedSequence(), "a free sequence holds nothing"
         assert self.state != "finished" or self.tokens or self.pins, "nobody needs an empty finished one"
-        assert all(a < b for a, b in pairwise(places)), "media ascend"
-        assert not places or 0 <= places[0] <= places[-1] < len(self.tokens), "media lie within"
+        assert all(a.end <= b.begin for a, b in pairwise(self.media)), "media ascend"
+        assert all(0 <= span.begin < span.end <= len(self.tokens) for span in self.media), "media lie within"
         assert self.exact is None or 0 <= self.exact < len(self.tokens), "exact lies within"
         assert self.pins >= 0, "pins"
+
+
+def _below(media: list[MediaIdentity], end: int) -> list[MediaIdentity]:
+    """What of them lies in inputs before `end`."""
+    return [span._replace(end=min(span.end, end)) for span in media if span.begin < end]
+
+
+def _from(media: list[MediaIdentity], begin: int, back: int) -> list[MediaIdentity]:
+    """What of them lies in inputs from `begin` on, moved `back`."""
+    found = []
+    for span in media:
+        if span.end > begin:
+            first = max(span.begin, begin)
+            found.append(MediaIdentity(first - back, span.end - back, span.offset + first - span.begin, span.hash))
+    return found

@@ -38,6 +38,8 @@ class RequestKeywords(TypedDict, total=False):
         priority: higher is served first (default 0); nobody starves.
         timeout: seconds from submission after which the request ends with DeadlineError (default None: never).
         cache: whether the request may reuse what earlier ones computed and leave its own for later ones (default True).
+        cache_salt: requests share prefixes with those of the same salt only, for instance one for each user, so that
+            nobody can tell by the time an answer takes what others have asked (default None: one for all).
     """
 
     on_overflow: OnOverflow
@@ -45,6 +47,7 @@ class RequestKeywords(TypedDict, total=False):
     priority: int
     timeout: float | None
     cache: bool
+    cache_salt: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,9 @@ class RequestOptions:
     cache: bool = field(
         default=True, metadata={"help": "reuse what earlier requests computed, and leave its own for later ones"}
     )
+    cache_salt: str | None = field(
+        default=None, metadata={"help": "share what is computed with requests of the same salt only"}
+    )
 
     def __post_init__(self) -> None:
         if self.on_overflow not in get_args(OnOverflow):
@@ -81,6 +87,8 @@ class RequestOptions:
             raise ConfigError(Option("timeout"), f" is a number of seconds above 0, or None, got {self.timeout!r}")
         if not isinstance(self.cache, bool):
             raise ConfigError(Option("cache"), f" is True or False, got {self.cache!r}")
+        if self.cache_salt is not None and not isinstance(self.cache_salt, str):
+            raise ConfigError(Option("cache_salt"), f" is a str or None, got {self.cache_salt!r}")
 
     @classmethod
     def of(cls, options: RequestKeywords) -> RequestOptions:

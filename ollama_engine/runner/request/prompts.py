@@ -1,7 +1,7 @@
 """Prompts: what callers may give as one, or as several, and how many answers they want to it.
 
-A text is one prompt, and so is a list, tuple or array of whole numbers, which are token ids. A list or tuple of prompts
-is several.
+One prompt is a text, token ids (a list, tuple or array of whole numbers), or a list or tuple of segments. A list or
+tuple of prompts is several.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ import numpy as np
 from ollama_engine.errors import ConfigError, EngineError
 from ollama_engine.runner.request.options import whole
 from ollama_engine.sample import SamplingParams
+from ollama_engine.segments import Segment, is_segment
 from ollama_engine.tokenizer import Tokenizer
 
-__all__ = ["SEVERAL", "Prompt", "Prompts", "about_one", "check_params", "is_many", "many", "numbered", "prompt_ids",
-           "several"]  # fmt: skip
+__all__ = ["SEVERAL", "Prompt", "Prompts", "about_one", "check_params", "is_many", "is_segments", "many", "numbered",
+"prompt_ids", "several"]  # fmt: skip
 
-Prompt = str | Sequence[int]
-"""Text, or token ids that are taken as they are."""
-Prompts = list[str] | tuple[str, ...] | list[list[int]] | tuple[Sequence[int], ...]
+Prompt = str | Sequence[int] | Sequence[Segment]
+"""Text, token ids that are taken as they are, or segments."""
+Prompts = list[str] | tuple[str, ...] | list[list[int]] | tuple[Sequence[int], ...] | list[list[Segment]]
 
 SEVERAL = "several prompts go into a list, to generate or agenerate"
-"""What callers of a method for one prompt are told who give more."""
+"""Hint for callers who pass several prompts to a method for one."""
 
 _SEEDS = 1 << 64
 
@@ -37,9 +38,9 @@ def _is_number(prompt: object) -> bool:
 
 
 def prompt_ids(tokenizer: Tokenizer, prompt: Prompt, *, add_special: bool = True, several: str = SEVERAL) -> list[int]:
-    """The token ids of a prompt. Raises ConfigError for one of another type, TokenizerError for text beyond it.
+    """The token ids of a text, or those given. Raises ConfigError for another type, TokenizerError for text beyond it.
 
-    `several` is what who gives more than one is told.
+    `several`: hint shown when several prompts are passed.
     """
     if isinstance(prompt, str):
         return tokenizer.encode(prompt, add_special=add_special)
@@ -52,7 +53,22 @@ def prompt_ids(tokenizer: Tokenizer, prompt: Prompt, *, add_special: bool = True
                 f"a prompt of token ids holds whole numbers only, but [{number}] of this {type(prompt).__name__} is a "
                 f"{type(value).__name__}; {several}"
             )
-    return [int(value) for value in prompt]
+    return [int(cast(int, value)) for value in prompt]
+
+
+def is_segments(prompt: object) -> TypeGuard[Sequence[Segment]]:
+    """Whether it is one prompt in segments. Raises ConfigError for a list that mixes segments with something else."""
+    if not isinstance(prompt, (list, tuple)) or not prompt or isinstance(prompt[0], (int, np.integer)):
+        return False
+    if not any(map(is_segment, prompt)):
+        return False
+    other = next((value for value in prompt if not is_segment(value)), None)
+    if other is not None:
+        raise ConfigError(
+            f"a prompt in segments holds Text, Tokens and Media only, got a {type(other).__name__} among them; "
+            "wrap texts in Text(...) and token ids in Tokens(...)"
+        )
+    return True
 
 
 def is_many(prompt: Prompt | Prompts) -> TypeGuard[Sequence[Prompt]]:

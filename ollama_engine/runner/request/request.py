@@ -7,7 +7,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Literal, Protocol, cast
@@ -16,6 +16,7 @@ from ollama_engine.errors import ClosedError, DeadlineError
 from ollama_engine.sample import TokenLogprobs
 
 if TYPE_CHECKING:
+    from ollama_engine.runner.schedule.inputs import Inputs
     from ollama_engine.runner.schedule.sequence import Generation
 
 __all__ = [
@@ -232,17 +233,22 @@ class Request(Iterator[Chunk]):
     chunk goes to one. `engine` is kept alive until the request is gone.
     """
 
-    def __init__(self, engine: object = None, prompt: Iterable[int] = (), *, watched: bool = False) -> None:
+    def __init__(self, engine: object = None, inputs: Inputs | None = None, *, watched: bool = False) -> None:
         self.engine = engine
         self._events = _Events()
         self.channel = RequestChannel(self._events)
         if watched:  # dropping this one does cancel it
             self.channel.watch(self)
         self._pid = os.getpid()
-        self.prompt = tuple(prompt)
-        """Token ids of the prompt, as it was given."""
+        self.inputs = inputs
+        """The prompt, as it was given; not for callers."""
         self.generation: Generation | None = None
         """What the engine does for it; not for callers."""
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        """Token ids of the prompt, as it was given."""
+        return () if self.inputs is None else tuple(self.inputs.tokens.tolist())
 
     @property
     def tokens(self) -> tuple[int, ...]:

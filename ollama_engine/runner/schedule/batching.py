@@ -8,11 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ollama_engine.input import Batch, Int32Array
+from ollama_engine.input import Batch, BatchMedia, Int32Array, MediaTraits
+from ollama_engine.runner.schedule.inputs import spans_between
 from ollama_engine.runner.schedule.scheduler import Scheduled
 from ollama_engine.runner.schedule.sequence import Generation, Sequence
 
-__all__ = ["Step", "StepEntry", "assemble", "follow"]
+__all__ = ["TEXT_ONLY", "Step", "StepEntry", "assemble", "follow"]
+
+TEXT_ONLY = MediaTraits()
 
 
 class StepEntry(NamedTuple):
@@ -41,7 +44,7 @@ class Step:
     batch: Batch
     entries: tuple[StepEntry, ...]
     decoding: bool
-    """Whether each entry is the one next token of an answer."""
+    """Whether each entry is the one next token of an answer, without a draft."""
     n_followers: int | None = None
     """How many steps like this can follow before a sequence comes to a limit; None where nobody has asked."""
 
@@ -64,6 +67,14 @@ class Step:
             row += entry.n
         return tokens
 
+    def sequence_at(self, row: int) -> Sequence:
+        """Whose row it is."""
+        for entry in self.entries:
+            if row < entry.n:
+                return entry.sequence
+            row -= entry.n
+        raise IndexError(row)
+
     @property
     def prompt_tokens(self) -> int:
         """Rows of prompts."""
@@ -80,11 +91,13 @@ class Step:
             row += entry.n
 
 
-def assemble(number: int, scheduled: tuple[Scheduled, ...], sequences: Mapping[int, Sequence]) -> Step:
+def assemble(
+    number: int, scheduled: tuple[Scheduled, ...], sequences: Mapping[int, Sequence], traits: MediaTraits = TEXT_ONLY
+) -> Step:
     """The step that computes what is scheduled; the sequences run. Tokens come later, see `Step.tokens`."""
     chosen = [sequences[run.key] for run in scheduled]
-    entries = tuple(_entry(run, one) for run, one in zip(scheduled, chosen, strict=True))
-    begins = [one.submitted for one in chosen]
+    entries = tuple(_entry(run, sequence) for run, sequence in zip(scheduled, chosen, strict=True))
+    begins = [sequence.submitted for sequence in chosen]
     if all(entry.n == 1 for entry in entries):
         positions = np.array(begins, dtype=np.int32)
         slots = np.array([entry.slot for entry in entries], dtype=np.int32)
@@ -92,8 +105,50 @@ def assemble(number: int, scheduled: tuple[Scheduled, ...], sequences: Mapping[i
         runs = [np.arange(at, at + entry.n, dtype=np.int32) for entry, at in zip(entries, begins, strict=True)]
         positions = np.concatenate(runs)
         slots = np.repeat(np.array([entry.slot for entry in entries], dtype=np.int32), [entry.n for entry in entries])
-    batch = Batch(np.zeros_like(positions), positions, slots, _outputs(entries))
-    return Step(number, batch, entries, all(entry.decoding for entry in entries))
+    media = _media(entries, begins)
+    batch = Batch(
+        np.zeros_like(positions),
+        positions,
+        slots,
+        _outputs(entries),
+        blocks=_blocks(media, len(positions)) if traits.bidirectional else None,
+        images=_images(media),
+        media=media,
+        axes=_axes(entries, begins, traits.position_axes) if traits.position_axes > 1 else None,
+    )
+    return Step(number, batch, entries, all(entry.decoding and entry.n == 1 for entry in entries))
+
+
+def _media(entries: tuple[StepEntry, ...], begins: list[int]) -> tuple[BatchMedia, ...]:
+    """The media items of a batch, by row."""
+    found, row = [], 0
+    for entry, begin in zip(entries, begins, strict=True):
+        for span in spans_between(entry.sequence.inputs.media, begin, begin + entry.n):
+            found.append(BatchMedia(row + span.begin - begin, span.end - span.begin, span.item, span.offset))
+        row += entry.n
+    return tuple(found)
+
+
+def _blocks(media: tuple[BatchMedia, ...], n: int) -> Int32Array | None:
+    """Each row's number of the item whose inputs attend to each other; None without such items."""
+    parts = [part for part in media if not part.item.cross_attention]
+    if not parts:
+        return None
+    blocks = np.full(n, -1, dtype=np.int32)
+    for number, part in enumerate(parts):
+        blocks[part.row : part.row + part.n] = number
+    return blocks
+
+
+def _images(media: tuple[BatchMedia, ...]) -> Int32Array | None:
+    rows = [part.row for part in media if part.item.cross_attention]
+    return np.array(rows, dtype=np.int32) if rows else None
+
+
+def _axes(entries: tuple[StepEntry, ...], begins: list[int], axes: int) -> Int32Array:
+    """Positions for rotation, int32 [axes, rows]."""
+    runs = zip(entries, begins, strict=True)
+    return np.concatenate([entry.sequence.inputs.axis_positions(at, entry.n, axes) for entry, at in runs], axis=1)
 
 
 def _entry(run: Scheduled, sequence: Sequence) -> StepEntry:
@@ -121,7 +176,9 @@ def follow(number: int, step: Step) -> Step | None:
     left = _n_followers(step) if step.n_followers is None else step.n_followers
     if left < 1:
         return None
-    batch = Batch(step.batch.tokens, step.batch.positions + np.int32(1), step.batch.sequences, step.batch.outputs)
+    before = step.batch
+    axes = None if before.axes is None else before.axes + np.int32(1)
+    batch = Batch(before.tokens, before.positions + np.int32(1), before.sequences, before.outputs, axes=axes)
     return Step(number, batch, step.entries, True, left - 1)
 
 

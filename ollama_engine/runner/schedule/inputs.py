@@ -2,43 +2,90 @@
 
 Groups. An input with `same_batch` = k must be computed in one batch with the k inputs that follow it. Inputs that are
 tied to each other in this way, directly or through others, form a group: a half-open range of indices. No batch edge,
-truncation, shift or reused prefix may end inside of one.
+truncation, shift or reused prefix may end inside a group.
+
+Media. A span of inputs may be those of a media item. A cut through an item that no group protects leaves two spans,
+which know their offsets within the item.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
+from typing import NamedTuple
 
 import numpy as np
 
-from ollama_engine.input import Input, Int32Array
+from ollama_engine.input import Input, Int32Array, MediaItem
 
-__all__ = ["Group", "Inputs", "ceil_cut", "floor_cut", "groups_of"]
+__all__ = [
+    "Group",
+    "Inputs",
+    "MediaIdentity",
+    "MediaSpan",
+    "ceil_cut",
+    "common_media",
+    "floor_cut",
+    "groups_of",
+    "spans_between",
+]
 
 Group = tuple[int, int]
 """Indices [begin, end) of inputs that are computed in one batch, dropped together, and kept together."""
 
 
+class MediaSpan(NamedTuple):
+    """Inputs [begin, end) are those of a media item, from its input `offset` on."""
+
+    begin: int
+    end: int
+    item: MediaItem
+    offset: int = 0
+
+    def moved(self, by: int) -> MediaSpan:
+        """The same span, `by` inputs further on."""
+        return self._replace(begin=self.begin + by, end=self.end + by)
+
+    @property
+    def identity(self) -> MediaIdentity:
+        """What makes it the same as another one."""
+        return MediaIdentity(self.begin, self.end, self.offset, self.item.hash)
+
+
+class MediaIdentity(NamedTuple):
+    """Where a media item lies and which one it is, without its embeddings."""
+
+    begin: int
+    end: int
+    offset: int
+    hash: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Inputs:
-    """A run of inputs. What makes two of them the same is the token and the media hash; groups follow from these."""
+    """A run of inputs. Two inputs are the same if token and media are; groups follow from these."""
 
     tokens: Int32Array
     """[n]"""
-    media: tuple[tuple[int, int], ...] = ()
-    """(index, media hash) of the inputs that have one, ascending."""
+    media: tuple[MediaSpan, ...] = ()
+    """Ascending and disjoint."""
     groups: tuple[Group, ...] = ()
-    """Ascending and disjoint; inputs outside of all are free to be computed one by one."""
+    """Ascending and disjoint; inputs outside of all groups may be computed one by one."""
 
     @classmethod
     def of(cls, inputs: Sequence[Input]) -> Inputs:
-        """The same inputs. Raises ValueError when a group reaches beyond the end."""
+        """The same inputs. Raises ValueError when a group or a media item reaches beyond the end, or into another."""
+        spans = tuple(MediaSpan(i, i + x.media.n_inputs, x.media) for i, x in enumerate(inputs) if x.media is not None)
+        ends = [*(span.begin for span in spans[1:]), len(inputs)]
+        for span, end in zip(spans, ends, strict=False):
+            if span.end > end:
+                raise ValueError(f"the media item at input {span.begin} needs inputs up to {span.end}, has up to {end}")
         return cls(
-            tokens=np.fromiter((one.token for one in inputs), dtype=np.int32, count=len(inputs)),
-            media=tuple((i, one.media_hash) for i, one in enumerate(inputs) if one.media_hash is not None),
-            groups=groups_of(one.same_batch for one in inputs),
+            tokens=np.fromiter((x.token for x in inputs), dtype=np.int32, count=len(inputs)),
+            media=spans,
+            groups=groups_of(x.same_batch for x in inputs),
         )
 
     @classmethod
@@ -58,7 +105,7 @@ class Inputs:
                 raise ValueError(f"inputs {begin} to {end} cut a group of inputs that belong together at {edge}")
         return Inputs(
             self.tokens[begin:end],
-            tuple((i - begin, media) for i, media in self.media if begin <= i < end),
+            tuple(span.moved(-begin) for span in spans_between(self.media, begin, end)),
             tuple((first - begin, last - begin) for first, last in self.groups if begin <= first < end),
         )
 
@@ -67,13 +114,70 @@ class Inputs:
         n = len(self)
         return Inputs(
             np.concatenate((self.tokens, other.tokens)),
-            self.media + tuple((i + n, media) for i, media in other.media),
+            self.media + tuple(span.moved(n) for span in other.media),
             self.groups + tuple((begin + n, end + n) for begin, end in other.groups),
         )
+
+    def with_tokens(self, tokens: Sequence[int]) -> Inputs:
+        """These inputs, then tokens."""
+        return self.join(Inputs.text(tokens)) if len(tokens) else self
 
     def without(self, begin: int, end: int) -> Inputs:
         """These inputs, [begin, end) left out. Raises ValueError within a group."""
         return self.part(0, begin).join(self.part(end, len(self)))
+
+    def text_tokens(self) -> list[int]:
+        """The tokens that are text, without those of media."""
+        is_text = np.ones(len(self), np.bool_)
+        for span in self.media:
+            is_text[span.begin : span.end] = False
+        tokens: list[int] = self.tokens[is_text].tolist()
+        return tokens
+
+    @property
+    def largest_group(self) -> int:
+        """Inputs of the largest group; 0 without groups."""
+        return max((end - begin for begin, end in self.groups), default=0)
+
+    def axis_positions(self, begin: int, n: int, axes: int) -> Int32Array:
+        """Positions of `n` inputs from `begin` on, int32 [axes, n]; of what follows the last input, too.
+
+        Text counts on by 1 on each axis. A media item has positions of its own, and what follows it goes on where its
+        `n_positions` end (Qwen2-VL, arXiv:2409.12191, section 2.1).
+        """
+        found = np.tile(np.arange(begin, begin + n, dtype=np.int32), (axes, 1))
+        extra = 0
+        for span in self.media:
+            first, last = (min(max(edge - begin, 0), n) for edge in (span.begin, span.end))
+            if first < last and span.item.positions is not None:
+                at = span.offset + begin + first - span.begin
+                item_begin = span.begin - span.offset + extra
+                found[:, first:last] = item_begin + span.item.positions[:, at : at + last - first]
+            if span.offset + span.end - span.begin == span.item.n_inputs:
+                found[:, last:] += np.int32(span.item.extra_positions)
+                extra += span.item.extra_positions
+        return found
+
+
+def spans_between(spans: Iterable[MediaSpan], begin: int, end: int) -> Iterator[MediaSpan]:
+    """What of these spans lies in inputs [begin, end)."""
+    for span in spans:
+        first, last = max(span.begin, begin), min(span.end, end)
+        if first < last:
+            yield MediaSpan(first, last, span.item, span.offset + first - span.begin)
+
+
+def common_media(mine: Iterable[MediaIdentity], theirs: Iterable[MediaIdentity], n: int) -> int:
+    """How many of the first `n` inputs, whose tokens are the same, have the same media."""
+    for a, b in zip_longest(mine, theirs):
+        first = min(span.begin for span in (a, b) if span is not None)
+        if first >= n:
+            return n
+        if a is None or b is None or (a.begin, a.offset, a.hash) != (b.begin, b.offset, b.hash):
+            return first
+        if a.end != b.end:
+            return min(n, a.end, b.end)
+    return n
 
 
 def groups_of(same_batch: Iterable[int]) -> tuple[Group, ...]:
@@ -97,13 +201,13 @@ def groups_of(same_batch: Iterable[int]) -> tuple[Group, ...]:
 
 
 def floor_cut(at: int, groups: Sequence[Group]) -> int:
-    """The last place up to `at` where a cut splits no group."""
+    """The last index up to `at` where a cut splits no group."""
     group = _around(at, groups)
     return at if group is None else group[0]
 
 
 def ceil_cut(at: int, groups: Sequence[Group]) -> int:
-    """The first place from `at` on where a cut splits no group."""
+    """The first index from `at` on where a cut splits no group."""
     group = _around(at, groups)
     return at if group is None else group[1]
 

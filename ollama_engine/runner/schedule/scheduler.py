@@ -2,12 +2,13 @@
 
 Room (the batch's tokens and its rows of logits) is given in turn. Sequences stand in a line; who is served goes to
 its end, newcomers join there, and who did not fit stays in front.
-- Decoding sequences come first with their one token each; prompts share what is left, the first in line as much of it
-  as it can use. So a step is never longer than `batch_size` tokens, however long the prompts are, and
-  `prompt_tokens` bounds it further while somebody waits for the next token.
+- Decoding sequences come first with one token each, then with their drafts as far as there is room; prompts share what
+  is left, the first in line as much of it as it can use. So a step is never longer than `batch_size` tokens, however
+  long the prompts are, and `prompt_tokens` bounds it further while an answer waits for its next token.
 - A prompt at the front of the line whose next group did not fit beside the decoding sequences is owed: the next step
   sets that much aside before it serves them.
-- A group larger than `batch_size` gets a batch to itself, which is the only case of a larger batch.
+- A group larger than `batch_size` gets a batch to itself, which is the only case of a larger batch. With `groups_apart`
+  no step has two groups.
 - Higher priority is served first, but at least every ninth step goes by the line alone. So with N sequences, each is
   served at least once in 10 * (N + 1) steps, whatever the others' priorities, as long as cells suffice.
 
@@ -40,7 +41,7 @@ class Candidate(NamedTuple):
     end: int
     """Inputs [begin, end) are known but not computed; at least one."""
     decoding: bool = False
-    """Whether that is the one token sampled last."""
+    """Whether these are the token sampled last and its draft: any number of them may be served, from the first on."""
     all_rows: bool = False
     """Whether logits are wanted for every row, not for the last one only."""
     priority: int = 0
@@ -61,6 +62,8 @@ class Limits(NamedTuple):
     """Tokens of prompts in a step that also decodes, or the first group when that is larger; None: no such limit."""
     headroom: int = 0
     """Cells that prompts leave free while something decodes, so that it can go on for a while."""
+    groups_apart: bool = False
+    """Whether a step may have one group only."""
 
 
 class Scheduled(NamedTuple):
@@ -152,8 +155,8 @@ def _line(candidates: Iterable[Candidate], known: Sequence[int]) -> list[Candida
     """Candidates in the order of the line; newcomers stand at its end, the oldest first."""
     by_key: dict[int, Candidate] = {}
     for one in candidates:
-        if one.begin >= one.end or (one.decoding and one.end - one.begin != 1):
-            raise ValueError(f"a candidate has pending inputs, one when it decodes; got {one}")
+        if one.begin >= one.end:
+            raise ValueError(f"a candidate has pending inputs; got {one}")
         if one.key in by_key:
             raise ValueError(f"each candidate has its own key, two have {one.key}")
         by_key[one.key] = one
@@ -207,6 +210,7 @@ class _PlanBuilder:
     scheduled: list[Scheduled] = field(default_factory=list)
     starved: list[int] = field(default_factory=list)
     short: int = 0
+    has_group: bool = False
 
     def decode(self, decoding: Sequence[Candidate], aside: _Demand) -> None:
         """One token each, as far as places go; where cells are fewer, to the most senior of those."""
@@ -222,6 +226,18 @@ class _PlanBuilder:
         self.rows -= len(seated)
         # Those without a place will want a cell in the next step.
         self.cells -= len(decoding) + (self.limits.headroom if decoding else 0)
+        if any(one.end - one.begin > 1 for one in seated):
+            self._add_drafts(seated, aside)
+
+    def _add_drafts(self, seated: Sequence[Candidate], aside: _Demand) -> None:
+        """The drafts of those that decode, as far as room, rows and spare cells go."""
+        for i, one in enumerate(seated):
+            spare = min(self.room - aside.tokens, self.rows - aside.rows, self.cells)
+            more = max(0, min(one.end - one.begin - 1, spare))
+            self.scheduled[i] = Scheduled(one.key, 1 + more, 1 + more)
+            self.room -= more
+            self.rows -= more
+            self.cells -= more
 
     def prefill(self, prompts: Sequence[Candidate]) -> int | None:
         """Fill what is left; returns the first prompt's key when there was no room for it."""
@@ -235,6 +251,7 @@ class _PlanBuilder:
         for one in prompts:
             least = _least(one, self.limits)
             n = self._fitting(one, least, usual - n_prefilled, first=n_prefilled == 0)
+            n = min(n, self._before_next_group(one))
             if n == 0 and one is prompts[0]:
                 missing = max(0, least.tokens - shares[one.key])
                 owed = None if missing else one.key
@@ -245,10 +262,19 @@ class _PlanBuilder:
                 continue
             outputs = allowed if one.all_rows else int(one.begin + allowed == one.end)
             self.scheduled.append(Scheduled(one.key, allowed, outputs))
+            self.has_group |= any(one.begin <= first < one.begin + allowed for first, _ in one.groups)
             n_prefilled += allowed
             self.room -= allowed
             self.rows -= outputs
         return owed
+
+    def _before_next_group(self, one: Candidate) -> int:
+        """How many inputs lie before the first group that must wait for another step."""
+        if not self.limits.groups_apart:
+            return one.end - one.begin
+        ahead = [begin for begin, _ in one.groups if begin >= one.begin]
+        must_wait = ahead[0 if self.has_group else 1 :]
+        return (must_wait[0] if must_wait else one.end) - one.begin
 
     def _fitting(self, one: Candidate, least: _Demand, usual: int, *, first: bool) -> int:
         """How many inputs the batch has room for, 0 when not even the next group fits."""

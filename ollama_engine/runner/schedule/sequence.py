@@ -1,28 +1,37 @@
-"""Sequence: one request inside the engine, as a state machine over plain values. The loop's thread owns it.
+"""Sequence: one request inside the engine, as a state machine over plain values. The engine's thread owns it.
 
 Its inputs are the prompt, then the tokens sampled. `submitted` of them are computed or being computed. While the step
-that will give the next token computes, that token is `awaited`: it has a place already, but no value.
-Whoever takes the sequence out of a step under way raises its `epoch`, and what that step gives it is dropped.
+that will give the next token computes, that token is `awaited`: it has an index already, but no value.
+Taking a sequence out of a step under way raises its `epoch`; what that step computes for it is dropped.
+
+A step computes k inputs of a decoding sequence: its last token, then k - 1 tokens of a `draft`. The sampler verifies
+them row by row; those after the first wrong one are taken back. Without a drafter k is 1.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from ollama_engine.input import Int32Array
-from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix
 from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.runner.request.request import RequestChannel, Usage
 from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.scheduler import Candidate
+from ollama_engine.runner.schedule.steering import Constraint, Drafter
 from ollama_engine.runner.schedule.text_emitter import TextEmitter
 from ollama_engine.sample import Sampler, SamplingParams
 
-__all__ = ["Generation", "Scoring", "Sequence"]
+if TYPE_CHECKING:
+    from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix
+
+__all__ = ["MAX_DRAFT", "Generation", "Scoring", "Sequence"]
+
+MAX_DRAFT = 63
+"""Tokens of a draft, at most: with the last token 64 rows, which attention reads by their KV indices."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -50,6 +59,8 @@ class Sequence:
     submitted: int = 0
     sampled: list[int] = field(default_factory=list)
     """Tokens that follow `inputs`."""
+    draft: tuple[int, ...] = ()
+    """Guesses of the tokens that follow these."""
     awaited: int = 0
     """Tokens that steps under way, or prepared, will give."""
     epoch: int = 0
@@ -63,6 +74,9 @@ class Sequence:
     # -- clock --
     started_at: float = 0.0
     ended: bool = False
+
+    namespace: str = ""
+    """Prefixes are shared within a namespace only: adapters and salts change what a prefix means."""
 
     n_inputs: int = field(init=False)
     """Length of `inputs`, which is asked for several times in each step."""
@@ -101,7 +115,7 @@ class Sequence:
             return None
         begin, priority = self.submitted, self.options.priority
         if begin >= self.n_inputs:
-            return Candidate(self.key, begin, begin + 1, True, False, priority)
+            return Candidate(self.key, begin, begin + 1 + len(self.draft), True, False, priority)
         return Candidate(self.key, begin, self.n_inputs, False, self.wants_all_rows, priority, self.inputs.groups)
 
     def token(self, at: int) -> int:
@@ -112,31 +126,33 @@ class Sequence:
         return self.sampled[at] if at < len(self.sampled) else 0
 
     def tokens(self, begin: int, n: int) -> Int32Array:
-        """The tokens of `n` inputs, int32 [n]: of the prompt, or one of the answer."""
+        """The tokens of `n` inputs, int32 [n]: of the prompt, or of the answer and its draft."""
         if begin + n <= self.n_inputs:
             return self.inputs.tokens[begin : begin + n]
-        assert n == 1, "sampled tokens are computed one by one"
-        return np.array([self.token(begin)], dtype=np.int32)
+        assert begin >= self.n_inputs, "a step computes either a part of the prompt, or of the answer"
+        begin -= self.n_inputs
+        return np.array([*self.sampled, *self.draft][begin : begin + n], dtype=np.int32)
 
     @property
-    def context(self) -> list[int]:
-        """All tokens it consists of now: what is left of the prompt, and the tokens sampled."""
-        return [*self.inputs.tokens.tolist(), *self.sampled]
+    def context(self) -> Inputs:
+        """All that it consists of now: what is left of the prompt, and the tokens sampled."""
+        return self.inputs.with_tokens(self.sampled)
 
     def withdraw(self) -> None:
         """Take it out of steps under way; all it knows is to be computed as a prompt, from the beginning."""
         self.epoch += 1
         self.awaited = 0
-        self.inputs = self.inputs.join(Inputs.text(self.sampled)) if self.sampled else self.inputs
-        self.sampled = []
+        self.inputs = self.context
+        self.sampled, self.draft = [], ()
         self.n_inputs = len(self.inputs)
         self.submitted = 0
         self.slot = None
 
     def discard(self, keep: int, n: int) -> None:
         """Inputs [keep, keep + n) leave. It decodes, all but its last token is computed, and no step is under way."""
-        whole = self.inputs.join(Inputs.text(self.sampled)).without(keep, keep + n)
+        whole = self.context.without(keep, keep + n)
         self.submitted -= n
+        self.draft = ()
         self.inputs, self.sampled = whole.part(0, self.submitted), whole.tokens[self.submitted :].tolist()
         self.n_inputs = self.submitted
 
@@ -158,12 +174,16 @@ class Generation(Sequence):
     shifted: int = 0
     n_generated: int = 0
     first_token_at: float = 0.0
+    constraint: Constraint | None = None
+    drafter: Drafter | None = None
 
     @property
     def goes_on(self) -> bool:
         """Whether there is more to compute, as far as can be told before the step under way ends."""
         if self.submitted < self.n_inputs:
             return True
+        if self.drafter is not None and self.awaited:
+            return False  # how many of its draft are right decides where it goes on
         coming = self.n_inputs + len(self.sampled) + self.awaited
         return self.submitted < coming and not self.at_limit(self.n_generated + self.awaited, coming)
 
@@ -189,11 +209,32 @@ class Generation(Sequence):
 
     @property
     def places(self) -> int:
-        """How many tokens, after those under way, can be computed before it comes to a limit or its context is full."""
+        """How many tokens, after those under way, can be computed before it comes to a limit or its context is full.
+
+        Where a draft decides how many come next, none.
+        """
+        if self.drafter is not None:
+            return 0
         places = self.num_ctx - self.known - self.awaited
         if self.params.max_tokens is None:
             return places
         return min(places, self.params.max_tokens - self.n_generated - self.awaited)
+
+    def propose(self) -> None:
+        """Have the drafter guess what follows, for the next step. Raises what the drafter raises."""
+        if self.drafter is None or self.awaited or not self.decoding:
+            return
+        room = self.num_ctx - self.known
+        if self.params.max_tokens is not None:
+            room = min(room, self.params.max_tokens - self.n_generated - 1)
+        most = max(0, min(room, MAX_DRAFT))
+        self.draft = tuple(self.drafter.propose(self.context.tokens.tolist(), most))[:most] if most else ()
+
+    def forget_last(self, n: int) -> None:
+        """The last `n` tokens came after the end of the answer."""
+        if n:
+            del self.sampled[-n:]
+            self.n_generated -= n
 
     def usage(self, now: float) -> Usage:
         """Counts and times until now."""

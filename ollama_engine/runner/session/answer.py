@@ -1,9 +1,10 @@
-"""Answer: a request of a session, and which tokens the session has after it."""
+"""Answer: a request of a session, and which inputs the session has after it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.sequence import Generation
 
 __all__ = ["Answer"]
@@ -11,22 +12,24 @@ __all__ = ["Answer"]
 
 @dataclass(slots=True)
 class Answer:
-    """A request whose tokens the session has not taken in yet."""
+    """A request whose inputs the session has not taken in yet."""
 
     generation: Generation
-    before: list[int] | None = None
+    before: Inputs | None = None
     """What the session goes back to. None from when the answer is known to be good: one cut off anywhere has failed."""
 
     @property
     def coming(self) -> bool:
-        """Whether somebody may still take chunks from it."""
+        """Whether its caller may still take chunks from it."""
         channel = self.generation.channel
         return self.before is None and not (channel.done or channel.unwanted)
 
-    def tokens(self) -> list[int]:
-        """What the session holds after it, which has ended: its context, without what nobody has taken."""
+    def inputs(self) -> Inputs:
+        """What the session holds after it, which has ended: its context, without tokens that its caller has not
+        taken.
+        """
         if self.before is not None:
             return self.before
         context = self.generation.context
         untaken = self.generation.n_generated - self.generation.channel.taken
-        return context[: max(0, len(context) - untaken)]
+        return context.part(0, max(0, len(context) - untaken))

@@ -5,6 +5,7 @@
     u32       length of the header
     header    JSON: what follows, and of which model
     i32 ...   tokens
+    for each media item: i32 positions where it has some of its own, f32 embeddings
     for each kind of layers: i32 positions, then the rows of keys and of values, layer by layer
     32 bytes  SHA-256 of all before
 
@@ -29,15 +30,24 @@ import numpy as np
 import numpy.typing as npt
 
 from ollama_engine.errors import SessionFormatError
-from ollama_engine.input import Int32Array
+from ollama_engine.input import FloatArray, Int32Array
 from ollama_engine.kvcache import SavedRows
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.prefix.pinned_prefix import Saved
+from ollama_engine.runner.schedule.inputs import Group, Inputs
+from ollama_engine.runner.session.media_record import (
+    MediaRecord,
+    header_fields,
+    media_pieces,
+    media_records,
+    parse_media,
+    restored_span,
+)
 
 __all__ = ["Layout", "SessionFile", "layout_of", "read_session", "write_session"]
 
 MAGIC = b"\x93oesess\n"
-VERSION = 1
+VERSION = 2
 _PREFIX = struct.Struct("<8sII")
 _MAX_HEADER = 1 << 20
 _DIGEST = hashlib.sha256().digest_size
@@ -66,8 +76,10 @@ class SessionFile:
 
     fingerprint: str
     layout: Layout
-    tokens: Int32Array
+    inputs: Inputs
     saved: Saved
+    embeddings: tuple[FloatArray, ...] = ()
+    """Of each span of `inputs.media`; for writing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +91,15 @@ class _Header:
     exact: int | None
     cells: tuple[int, ...]
     """Of each kind of layers."""
+    groups: tuple[Group, ...]
+    media: tuple[MediaRecord, ...]
 
     @property
     def nbytes(self) -> int:
-        """Of tokens, positions and rows."""
+        """Bytes of tokens, media, positions and rows."""
         rows = zip(self.cells, self.layout.row_bytes, strict=True)
-        return 4 * self.n_tokens + sum(n * (4 + sum(sizes)) for n, sizes in rows)
+        media = sum(record.nbytes for record in self.media)
+        return 4 * self.n_tokens + media + sum(n * (4 + sum(sizes)) for n, sizes in rows)
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -122,20 +137,23 @@ def _write(file: BufferedWriter, session: SessionFile) -> None:
 
 
 def _pieces(session: SessionFile) -> Iterator[bytes | memoryview]:
-    saved, layout = session.saved, session.layout
+    saved, layout, inputs = session.saved, session.layout, session.inputs
     header = json.dumps({
         "fingerprint": session.fingerprint,
         "dtype": layout.dtype,
         "row_bytes": layout.row_bytes,
         "byteorder": layout.byteorder,
-        "n_tokens": len(session.tokens),
+        "n_tokens": len(inputs),
+        "groups": inputs.groups,
+        "media": [header_fields(record) for record in media_records(inputs.media, session.embeddings)],
         "length": saved.length,
         "exact": saved.exact,
         "cells": [len(part.positions) for part in saved.parts] or [0] * len(layout.row_bytes),
     }).encode()  # fmt: skip
     yield _PREFIX.pack(MAGIC, VERSION, len(header))
     yield header
-    yield _little(session.tokens)
+    yield _little(inputs.tokens)
+    yield from media_pieces(inputs.media, session.embeddings)
     for part in saved.parts:
         yield _little(part.positions)
         for rows in part.rows:
@@ -149,7 +167,7 @@ def _little(numbers: Int32Array) -> bytes:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def read_session(path: str | os.PathLike[str], fingerprint: str, n_vocab: int) -> SessionFile:
+def read_session(path: str | os.PathLike[str], fingerprint: str, n_ids: int) -> SessionFile:
     """What `write_session` wrote for the model of this fingerprint.
 
     Raises OSError, and SessionFormatError for a file that is damaged, or of another version or model.
@@ -157,7 +175,7 @@ def read_session(path: str | os.PathLike[str], fingerprint: str, n_vocab: int) -
     path = os.fsdecode(path)
     try:
         with open(path, "rb") as file:
-            return _read(file, os.fstat(file.fileno()).st_size, fingerprint, n_vocab)
+            return _read(file, os.fstat(file.fileno()).st_size, fingerprint, n_ids)
     except SessionFormatError as error:
         raise SessionFormatError(f"{path}: {error}") from None
 
@@ -181,13 +199,17 @@ class _Reader:
         """The next `n` numbers."""
         return self.bytes(4 * n).view("<i4").astype(np.int32)
 
+    def floats(self, n: int) -> FloatArray:
+        """The next `n` numbers, float32."""
+        return self.bytes(4 * n).view("<f4").astype(np.float32)
+
     def check(self) -> None:
         """Raise SessionFormatError unless what follows is the digest."""
         if self._file.read(_DIGEST) != self._digest.digest():
             raise SessionFormatError("the file is damaged: its checksum does not fit")
 
 
-def _read(file: BufferedReader, size: int, fingerprint: str, n_vocab: int) -> SessionFile:
+def _read(file: BufferedReader, size: int, fingerprint: str, n_ids: int) -> SessionFile:
     reader = _Reader(file)
     if size < _PREFIX.size + _DIGEST:
         raise SessionFormatError(f"a file of {size} bytes is no session, or was cut short")
@@ -208,13 +230,15 @@ def _read(file: BufferedReader, size: int, fingerprint: str, n_vocab: int) -> Se
             f"its header announces {size - rest + n_header + header.nbytes}"
         )
     tokens = reader.numbers(header.n_tokens)
+    media = tuple(restored_span(record, reader.numbers, reader.floats) for record in header.media)
     parts = tuple(
         SavedRows(reader.numbers(n), tuple(reader.bytes(n * row).reshape(n, row) for row in sizes))
         for n, sizes in zip(header.cells, header.layout.row_bytes, strict=True)
     )
     reader.check()
-    session = SessionFile(header.fingerprint, header.layout, tokens, Saved(header.length, header.exact, parts))
-    _check(session, n_vocab)
+    inputs = Inputs(tokens, media, header.groups)
+    session = SessionFile(header.fingerprint, header.layout, inputs, Saved(header.length, header.exact, parts))
+    _check(session, n_ids)
     return session
 
 
@@ -232,9 +256,19 @@ def _parse(text: bytes) -> _Header:
         cells = tuple(_number(n, 0, length) for n in _list(fields["cells"]))
         if len(cells) != len(layout.row_bytes):
             raise ValueError
-        return _Header(_text(fields["fingerprint"]), layout, n_tokens, length, exact, cells)
+        groups, media = _groups(fields["groups"], n_tokens), parse_media(fields["media"], n_tokens)
+        return _Header(_text(fields["fingerprint"]), layout, n_tokens, length, exact, cells, groups, media)
     except (KeyError, TypeError, ValueError, RecursionError):
         raise SessionFormatError("the file is damaged: its header makes no sense") from None
+
+
+def _groups(value: Any, n_tokens: int) -> tuple[Group, ...]:
+    groups, last = [], 0
+    for pair in _list(value):
+        begin, end = _list(pair)
+        groups.append((_number(begin, last, n_tokens), _number(end, begin + 2, n_tokens)))
+        last = end
+    return tuple(groups)
 
 
 def _number(value: Any, low: int, high: int) -> int:
@@ -255,10 +289,10 @@ def _list(value: Any) -> list[Any]:
     return value
 
 
-def _check(session: SessionFile, n_vocab: int) -> None:
+def _check(session: SessionFile, n_ids: int) -> None:
     """What a checksum does not tell: whether it can be used."""
-    tokens, saved = session.tokens, session.saved
-    if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < n_vocab:
+    tokens, saved = session.inputs.tokens, session.saved
+    if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < n_ids:
         raise SessionFormatError("the session has tokens that the model does not know")
     for part in saved.parts:
         at = part.positions

@@ -15,10 +15,10 @@ __all__ = ["load_session"]
 def load_session(engine: object, submission: Submission, path: str | os.PathLike[str]) -> Session:
     """See `Engine.load_session`."""
     submission.thread.check_open()
-    found = read_session(path, submission.fingerprint, submission.loaded.model.n_vocab)
-    if len(found.tokens) > submission.loaded.num_ctx:
+    found = read_session(path, submission.fingerprint, submission.loaded.model.n_input_ids)
+    if len(found.inputs) > submission.loaded.num_ctx:
         raise ContextOverflowError(
-            f"the session has {len(found.tokens)} tokens, but ",
+            f"the session has {len(found.inputs)} tokens, but ",
             Option("num_ctx"),
             f" is {submission.loaded.num_ctx}",
             advice=[("choose a larger ", Option("num_ctx"))],

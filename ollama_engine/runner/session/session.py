@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
 from ollama_engine.errors import ClosedError, ConfigError, EngineBusyError
+from ollama_engine.input import FloatArray
 from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.core.submission import Submission
 from ollama_engine.runner.core.tasks import End, EngineTask, Release
@@ -20,7 +21,7 @@ from ollama_engine.runner.request.options import RequestKeywords, RequestOptions
 from ollama_engine.runner.request.prompts import Prompt, check_params
 from ollama_engine.runner.request.request import Completion, Request, RequestChannel
 from ollama_engine.runner.request.stream import Stream
-from ollama_engine.runner.schedule.inputs import Inputs
+from ollama_engine.runner.schedule.inputs import Inputs, ceil_cut, floor_cut
 from ollama_engine.runner.session.answer import Answer
 from ollama_engine.runner.session.file import SessionFile, layout_of, write_session
 from ollama_engine.sample import SamplingParams
@@ -54,7 +55,7 @@ class Session:
         self._engine = engine  # kept alive
         self._submission = submission
         self._pinned = PinnedPrefix()
-        self._tokens: list[int] = []
+        self._inputs = Inputs.text([])
         self._answer: Answer | None = None
         # A call holds a lock of its own: `with` lets go of that whatever a signal handler raises, and wherever.
         self._turn = Lock()
@@ -69,12 +70,14 @@ class Session:
         """All tokens: those appended, and those of answers as far as their chunks were taken."""
         with (turn := Lock()):
             self._begin(turn)
-            return tuple(self._tokens)
+            return tuple(self._inputs.tokens.tolist())
 
     @property
     def text(self) -> str:
-        """Their text, without control tokens."""
-        return self._submission.loaded.tokenizer.decode(self.tokens)
+        """Their text, without control tokens and media."""
+        with (turn := Lock()):
+            self._begin(turn)
+            return self._submission.loaded.tokenizer.decode(self._inputs.text_tokens())
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -95,8 +98,8 @@ class Session:
         with (turn := Lock()):
             self._begin(turn)
             added = self._added(prompt)
-            if added:
-                self._complete([*self._tokens, *added], _NOTHING, options)
+            if len(added):
+                self._complete(self._inputs.join(added), _NOTHING, options)
 
     def generate(self, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestKeywords]) -> Completion:
         """The answer to what the session holds, which it holds too from then on.
@@ -107,7 +110,7 @@ class Session:
         """
         with (turn := Lock()):
             self._begin(turn)
-            return self._complete(self._tokens, params, options)
+            return self._complete(self._inputs, params, options)
 
     def stream(self, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestKeywords]) -> Stream:
         """`generate`, piece by piece. Where the stream is closed early, the session keeps the chunks taken from it."""
@@ -116,7 +119,7 @@ class Session:
         try:
             with (turn := Lock()):
                 self._begin(turn)
-                self._start(self._tokens, params, options, request.channel).before = None
+                self._start(self._inputs, params, options, request.channel).before = None
             return stream
         except BaseException:
             request.channel.cancelled = True
@@ -128,8 +131,8 @@ class Session:
         with (turn := Lock()):
             self._begin(turn)
             added = self._added(prompt)
-            if added:
-                await self._acomplete([*self._tokens, *added], _NOTHING, options)
+            if len(added):
+                await self._acomplete(self._inputs.join(added), _NOTHING, options)
 
     async def agenerate(
         self, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestKeywords]
@@ -138,7 +141,7 @@ class Session:
         await self._settled()
         with (turn := Lock()):
             self._begin(turn)
-            return await self._acomplete(self._tokens, params, options)
+            return await self._acomplete(self._inputs, params, options)
 
     def astream(self, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestKeywords]) -> AsyncStream:
         """`stream` for asyncio. Call it where an event loop runs.
@@ -149,19 +152,19 @@ class Session:
         try:
             with (turn := Lock()):
                 self._begin(turn)
-                self._start(self._tokens, params, options, stream.channel).before = None
+                self._start(self._inputs, params, options, stream.channel).before = None
             return stream
         except BaseException:
             stream.channel.cancelled = True
             raise
 
-    def _added(self, prompt: Prompt) -> list[int]:
-        return self._submission.ids(prompt, add_special=not self._tokens, several=ONE_BY_ONE)
+    def _added(self, prompt: Prompt) -> Inputs:
+        return self._submission.inputs(prompt, add_special=not len(self._inputs), several=ONE_BY_ONE)
 
-    def _complete(self, ids: list[int], params: SamplingParams, keywords: RequestKeywords) -> Completion:
+    def _complete(self, inputs: Inputs, params: SamplingParams, keywords: RequestKeywords) -> Completion:
         request = Request(self._engine, watched=True)
         try:
-            answer = self._start(ids, params, keywords, request.channel)
+            answer = self._start(inputs, params, keywords, request.channel)
             completion = request.result()
             answer.before = None
         except BaseException:
@@ -170,10 +173,10 @@ class Session:
         self._settle()
         return completion
 
-    async def _acomplete(self, ids: list[int], params: SamplingParams, keywords: RequestKeywords) -> Completion:
+    async def _acomplete(self, inputs: Inputs, params: SamplingParams, keywords: RequestKeywords) -> Completion:
         stream = AsyncStream(self._engine)
         try:
-            answer = self._start(ids, params, keywords, stream.channel)
+            answer = self._start(inputs, params, keywords, stream.channel)
             completion = await stream.completion()
             answer.before = None
         except BaseException:
@@ -189,17 +192,17 @@ class Session:
             await asyncio.to_thread(len, self)
 
     def _start(
-        self, ids: list[int], params: SamplingParams, keywords: RequestKeywords, channel: RequestChannel
+        self, inputs: Inputs, params: SamplingParams, keywords: RequestKeywords, channel: RequestChannel
     ) -> Answer:
         options = RequestOptions.of(keywords)
         if not options.cache:
             raise ConfigError("a session lives in the cache: it takes no cache=False")
         check_params(params, "; append a text, then generate")
-        if not ids:
+        if not len(inputs):
             raise ConfigError("the session holds no tokens; append some first")
-        made = self._submission.make(ids, params, options, channel, pinned=self._pinned)
+        made = self._submission.make(inputs, params, options, channel, pinned=self._pinned)
         # Before it is handed in: an interrupt must not leave a request that the session knows nothing of.
-        self._answer = answer = Answer(made, self._tokens)
+        self._answer = answer = Answer(made, self._inputs)
         self._submission.thread.submit(made)
         return answer
 
@@ -209,12 +212,19 @@ class Session:
         """Drop the last `n` tokens; their cells are free at once. Raises ConfigError for more than there are."""
         with (turn := Lock()):
             self._begin(turn)
-            had = len(self._tokens)
+            had = len(self._inputs)
             if isinstance(n, int) and n > had:
                 raise ConfigError(f"the session has only {_counted(had)}, {n} cannot be dropped")
-            tokens = self._tokens[: had - whole("n", n, 0, had)]
-            self._do(lambda core: core.cache_manager.trim(self._pinned, Inputs.text(tokens)))
-            self._tokens = tokens
+            left = had - whole("n", n, 0, had)
+            if floor_cut(left, self._inputs.groups) != left:
+                begin, end = floor_cut(left, self._inputs.groups), ceil_cut(left, self._inputs.groups)
+                raise ConfigError(
+                    f"dropping the last {n} tokens would cut through an image (tokens {begin} to {end}); "
+                    f"drop {had - begin} or {had - end}"
+                )
+            inputs = self._inputs.part(0, left)
+            self._do(lambda core: core.cache_manager.trim(self._pinned, inputs))
+            self._inputs = inputs
 
     def fork(self) -> Session:
         """Another session of the same tokens, which share their cells. Raises ContextOverflowError: see above."""
@@ -222,7 +232,7 @@ class Session:
         try:
             with (turn := Lock()):
                 self._begin(turn)
-                fork._tokens, inputs = list(self._tokens), Inputs.text(self._tokens)
+                fork._inputs = inputs = self._inputs
 
                 def share(core: EngineCore) -> None:
                     core.cache_manager.trim(self._pinned, inputs)
@@ -243,29 +253,28 @@ class Session:
         """
         with (turn := Lock()):
             self._begin(turn)
-            inputs = Inputs.text(self._tokens)
+            inputs = self._inputs
 
-            def copy(core: EngineCore) -> Saved:
+            def copy(core: EngineCore) -> tuple[Saved, tuple[FloatArray, ...]]:
                 core.cache_manager.trim(self._pinned, inputs)
-                return core.cache_manager.save(self._pinned)
+                return core.cache_manager.save(self._pinned), tuple(s.item.embeddings() for s in inputs.media)
 
-            saved = self._do(copy)
-        write_session(
-            path, SessionFile(self._submission.fingerprint, layout_of(self._submission.loaded), inputs.tokens, saved)
-        )
+            saved, embeddings = self._do(copy)
+        layout = layout_of(self._submission.loaded)
+        write_session(path, SessionFile(self._submission.fingerprint, layout, inputs, saved, embeddings))
 
     def _restore(self, found: SessionFile) -> None:
         """Have what a file holds; where this Engine stores keys and values otherwise, compute them."""
         with (turn := Lock()):
             self._begin(turn)
-            tokens = found.tokens.tolist()
-            if not tokens:
+            inputs = found.inputs
+            if not len(inputs):
                 return
             if found.layout != layout_of(self._submission.loaded):
-                log.info("a session was saved with another kv_cache_type; its %d tokens are computed", len(tokens))
-                self._complete(tokens, _NOTHING, {})
+                log.info("a session was saved with another kv_cache_type; its %d tokens are computed", len(inputs))
+                self._complete(inputs, _NOTHING, {})
                 return
-            self._tokens, inputs = tokens, Inputs.text(tokens)
+            self._inputs = inputs
 
             def restore(core: EngineCore) -> None:
                 core.scrap()
@@ -297,7 +306,7 @@ class Session:
             end = End(answer.generation)
             self._submission.thread.do(end)
             end.result()
-        self._tokens, self._answer = answer.tokens(), None
+        self._inputs, self._answer = answer.inputs(), None
 
     def _do(self, work: Callable[[EngineCore], Result]) -> Result:
         task = EngineTask(work)
@@ -325,7 +334,7 @@ class Session:
         self.close()
 
     def __repr__(self) -> str:
-        return f"Session({'closed' if self._closed else _counted(len(self._tokens))})"
+        return f"Session({'closed' if self._closed else _counted(len(self._inputs))})"
 
 
 def _counted(n: int) -> str:

@@ -147,7 +147,7 @@ def test_all_that_can_happen_has_happened(totals: Counter[str]) -> None:
     print(totals)
     assert totals["tokens"] > 5000
     assert totals["uncompared"] <= totals["tokens"] / 10
-    for name in ("preemptions", "evictions", "shifts", "restarts", "cached", "refused", "forks"):
+    for name in ("preemptions", "evictions", "shifts", "restarts", "cached", "refused", "forks", "drafted"):
         assert totals[name] > 0, f"no schedule led to {name}"
 
 
@@ -259,5 +259,6 @@ def note(world: World, run: Run) -> None:
         shifts=metrics.shifts,
         cached=metrics.cached_tokens,
         restarts=sum(len(asked.restarts) for asked in run.asked),
+        drafted=sum(len(event.tokens) > 1 for asked in run.asked for event in asked.events if isinstance(event, Chunk)),
         steps=metrics.steps,
     )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ollama_engine.errors import ConfigError, ContextOverflowError, TokenizerError
-from ollama_engine.runner.core.input_processor import new_generation, new_scoring
+from ollama_engine.runner.core.input_processor import new_generation, new_scoring, prompt_inputs
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.runner.request.request import RequestChannel
@@ -28,7 +28,9 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loaded]:
 
 
 def made(parts: Loaded, prompt: list[int], **options: Any) -> Any:
-    return new_generation(parts, prompt, SamplingParams(), RequestOptions(**options), RequestChannel(Events()))
+    return new_generation(
+        parts, prompt_inputs(parts, prompt), SamplingParams(), RequestOptions(**options), RequestChannel(Events())
+    )
 
 
 def test_a_prompt_that_fits_is_taken_whole(parts: Loaded) -> None:
@@ -73,7 +75,9 @@ def test_a_longer_one_keeps_its_beginning_and_its_newest_tokens(
 def test_one_as_long_as_the_context(parts: Loaded, overflow: str, max_tokens: int | None, dropped: int) -> None:
     """It leaves no place for an answer: where one is wanted, the prompt is refused, cut, or shifted later."""
     params = SamplingParams(max_tokens=max_tokens)
-    one = new_generation(parts, list(range(32)), params, RequestOptions(overflow), RequestChannel(Events()))  # type: ignore[arg-type]
+    one = new_generation(
+        parts, prompt_inputs(parts, list(range(32))), params, RequestOptions(overflow), RequestChannel(Events())
+    )  # type: ignore[arg-type]
     assert (one.dropped, one.inputs.tokens.tolist()) == (dropped, list(range(dropped, 32)))
 
 
@@ -87,10 +91,14 @@ def test_penalties_see_what_is_left_of_the_prompt(parts: Loaded) -> None:
     row[[5, 6]] = 1.0
     params = SamplingParams(temperature=0, presence_penalty=10, repeat_last_n=-1)
     prompt = [5] * 10 + [7] * 23
-    one = new_generation(parts, prompt, params, RequestOptions("truncate"), RequestChannel(Events()))
+    one = new_generation(
+        parts, prompt_inputs(parts, prompt), params, RequestOptions("truncate"), RequestChannel(Events())
+    )
     assert one.inputs.tokens.tolist() == [5] + [7] * 23
     assert one.sampler.sample(row) == 6
-    other = new_generation(parts, [6, *[7] * 23], params, RequestOptions("truncate"), RequestChannel(Events()))
+    other = new_generation(
+        parts, prompt_inputs(parts, [6, *[7] * 23]), params, RequestOptions("truncate"), RequestChannel(Events())
+    )
     assert other.sampler.sample(row) == 5
 
 
@@ -118,8 +126,8 @@ def test_what_is_refused(parts: Loaded, prompt: list[int], options: Any, error: 
 
 
 def test_scoring_has_a_row_for_each_token(parts: Loaded) -> None:
-    one = new_scoring(parts, [1, 2, 3], RequestChannel(Events()))
+    one = new_scoring(parts, prompt_inputs(parts, [1, 2, 3]), RequestChannel(Events()))
     assert one.rows.shape == (3, 320)
     for prompt, error in (([], ConfigError), ([999], TokenizerError), ([1] * 33, ContextOverflowError)):
         with pytest.raises(error):
-            new_scoring(parts, prompt, RequestChannel(Events()))
+            new_scoring(parts, prompt_inputs(parts, prompt), RequestChannel(Events()))

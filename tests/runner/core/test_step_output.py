@@ -61,7 +61,7 @@ def rows(*best: int) -> FloatArray:
 def test_each_gets_the_token_of_its_row() -> None:
     one, other = generation(1), generation(2)
     outputs = step_outputs(step_of(one, other), rows(4, 2), 10.0)
-    assert [(it.sequence, it.token, it.reason) for it in outputs] == [(one, 4, None), (other, 2, None)]
+    assert [(it.sequence, it.tokens, it.reason) for it in outputs] == [(one, (4,), None), (other, (2,), None)]
     assert (one.sampled, one.n_generated, one.awaited, one.first_token_at) == ([4], 1, 0, 10.0)
 
 
@@ -70,14 +70,14 @@ def test_who_has_left_gets_nothing_and_rows_are_not_mixed() -> None:
     step = step_of(one, gone, other)
     gone.epoch += 1
     outputs = step_outputs(step, rows(4, 5, 6), 0.0)
-    assert [(it.sequence, it.token) for it in outputs] == [(one, 4), (other, 6)]
+    assert [(it.sequence, it.tokens) for it in outputs] == [(one, (4,)), (other, (6,))]
     assert (gone.sampled, gone.awaited) == ([], 1)
 
 
 def test_an_end_token_ends_it_and_is_no_part_of_it() -> None:
     one = generation(1)
     (outputs,) = step_outputs(step_of(one), rows(END), 0.0)
-    assert (outputs.token, outputs.reason, one.sampled, one.epoch) == (None, "stop", [], 1)
+    assert (outputs.tokens, outputs.reason, one.sampled, one.epoch) == ((), "stop", [], 1)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,11 @@ def test_an_end_token_ends_it_and_is_no_part_of_it() -> None:
 )
 def test_limits(made: Generation, token: int | None, reason: str | None) -> None:
     (outputs,) = step_outputs(step_of(made), rows(4), 0.0)
-    assert (outputs.token, outputs.reason, made.epoch) == (token, reason, int(reason is not None))
+    assert (outputs.tokens, outputs.reason, made.epoch) == (
+        () if token is None else (token,),
+        reason,
+        int(reason is not None),
+    )
 
 
 def test_scores_are_put_where_they_belong_again_after_a_preemption() -> None:
@@ -119,7 +123,7 @@ def test_nonsense_is_an_error_of_its_own_row() -> None:
     by = {it.sequence.key: it for it in step_outputs(step_of(bad, good, full), logits, 0.0)}
     assert isinstance(by[1].error, SamplingError)
     assert [by[key].sound for key in (1, 2, 3)] == [False, True, False]
-    assert (by[2].token, by[3].reason) == (2, "length")
+    assert (by[2].tokens, by[3].reason) == ((2,), "length")
 
 
 def test_logprobs_are_of_the_sampled_token() -> None:
@@ -133,13 +137,13 @@ def test_logprobs_are_of_the_sampled_token() -> None:
 
 
 def test_a_token_that_goes_on() -> None:
-    assert outcome(StepOutput(generation(1), 2), 0.0) == (Chunk("c", (2,)), None)
+    assert outcome(StepOutput(generation(1), (2,)), 0.0) == (Chunk("c", (2,)), None)
 
 
 def test_a_stop_text_ends_it() -> None:
     one = generation(1, stop=("cd",))
-    assert outcome(StepOutput(one, 2), 0.0) == (Chunk("", (2,)), None)
-    event, ended = outcome(StepOutput(one, 3), 0.0)
+    assert outcome(StepOutput(one, (2,)), 0.0) == (Chunk("", (2,)), None)
+    event, ended = outcome(StepOutput(one, (3,)), 0.0)
     assert ended == "stop"
     assert isinstance(event, Chunk)
     assert (event.text, event.tokens, event.finish_reason) == ("", (3,), "stop")
@@ -148,14 +152,14 @@ def test_a_stop_text_ends_it() -> None:
 
 def test_held_text_is_flushed_at_the_end() -> None:
     one = generation(1, stop=("cd",))
-    outcome(StepOutput(one, 2), 0.0)
+    outcome(StepOutput(one, (2,)), 0.0)
     event, ended = outcome(StepOutput(one, reason="stop"), 0.0)
     assert isinstance(event, Chunk)
     assert (event.text, ended) == ("c", "stop")
 
 
 def test_a_stop_text_and_a_limit_at_once_count_as_a_stop() -> None:
-    assert outcome(StepOutput(generation(1, stop=("c",)), 2, reason="length"), 0.0)[1] == "stop"
+    assert outcome(StepOutput(generation(1, stop=("c",)), (2,), reason="length"), 0.0)[1] == "stop"
 
 
 def test_errors_are_handed_on() -> None:
@@ -163,6 +167,6 @@ def test_errors_are_handed_on() -> None:
     assert outcome(StepOutput(generation(1), error=error), 0.0) == (error, "error")
     one = generation(1)
     one.emitter.flush()
-    event, ended = outcome(StepOutput(one, 2), 0.0)
+    event, ended = outcome(StepOutput(one, (2,)), 0.0)
     assert isinstance(event, Exception)
     assert ended == "error"

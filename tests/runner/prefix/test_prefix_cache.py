@@ -12,10 +12,12 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from ollama_engine.input import Input
 from ollama_engine.runner.prefix.prefix_cache import PrefixCache, Start
 from ollama_engine.runner.schedule.inputs import Inputs, floor_cut
+from tests.media import image
 
 TEXT = [Input(1), Input(2), Input(3), Input(4), Input(5)]
-IMAGE = [Input(9, media_hash=7, same_batch=2), Input(0), Input(0)]
-OTHER_IMAGE = [Input(9, media_hash=8, same_batch=2), Input(0), Input(0)]
+IMAGE = image(7)
+OTHER_IMAGE = image(8)
+LOOSE = image(7, grouped=False)
 
 
 def prefix_cache(*finished: list[Input], n_sequences: int = 4) -> PrefixCache:
@@ -50,6 +52,9 @@ def prefix_cache(*finished: list[Input], n_sequences: int = 4) -> PrefixCache:
         ([[*TEXT, Input(9), Input(0), Input(0)]], [*TEXT, *IMAGE, Input(7)], (0, 5)),  # a text that looks alike
         ([[*TEXT, *IMAGE]], [*TEXT, Input(9), Input(0), Input(0), Input(1)], (0, 5)),
         ([[*TEXT, *IMAGE[:2]]], [*TEXT, *IMAGE, Input(1)], (0, 5)),  # half a group is of no use
+        ([[*TEXT, *LOOSE[:2]]], [*TEXT, *LOOSE, Input(1)], (0, 7)),  # half an item without a group is
+        ([[*TEXT, *LOOSE, *LOOSE]], [*TEXT, *LOOSE, *LOOSE, Input(1)], (0, 11)),
+        ([[*TEXT, *LOOSE, *LOOSE]], [*TEXT, *LOOSE, *image(8, grouped=False), Input(1)], (0, 8)),
     ],
 )
 def test_longest_prefix(held: list[list[Input]], prompt: list[Input], expected: tuple[int | None, int]) -> None:
@@ -57,13 +62,12 @@ def test_longest_prefix(held: list[list[Input]], prompt: list[Input], expected: 
     for inputs in held:
         taken = made.take(0)
         assert taken is not None
-        # Tokens and hashes only: a truncated history may end within what was a group.
-        made.extend(taken.sequence, Inputs(Inputs.of([Input(i.token) for i in inputs]).tokens, media_of(inputs)))
+        # Batch by batch: a history may end within what was a group.
+        whole = Inputs.of([*inputs, *[Input(0)] * 3])
+        free = Inputs(whole.tokens, whole.media)
+        for begin in range(0, len(inputs), 2):
+            made.extend(taken.sequence, free.part(begin, min(begin + 2, len(inputs))))
     assert made.longest_prefix(Inputs.of(prompt)) == expected
-
-
-def media_of(inputs: list[Input]) -> tuple[tuple[int, int], ...]:
-    return tuple((i, one.media_hash) for i, one in enumerate(inputs) if one.media_hash is not None)
 
 
 @pytest.mark.parametrize("differs_at", [0, 1, 63, 64, 65, 575, 576, 577, 5000, 40_000, 69_999, None])
@@ -89,7 +93,7 @@ def test_longest_prefix_of_long_histories(differs_at: int | None) -> None:
     ],
 )
 def test_what_the_cache_cannot_resume(resumable: object, expected: tuple[int | None, int]) -> None:
-    inputs = [Input(1), Input(2), Input(9, 7, 3), Input(0), Input(0), Input(0), Input(3), Input(4)]
+    inputs = [Input(1), Input(2), *image(7, 4), Input(3), Input(4)]
     made = prefix_cache(inputs, [*inputs[:6], Input(8)])
     if expected == (None, 0):
         assert made.longest_prefix(Inputs.of(inputs[:6]), resumable).length == 0  # type: ignore[arg-type]

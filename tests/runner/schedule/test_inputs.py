@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ollama_engine.input import Input
-from ollama_engine.runner.schedule.inputs import Inputs, ceil_cut, floor_cut, groups_of
+from ollama_engine.input import Input, MediaItem
+from ollama_engine.runner.schedule.inputs import Inputs, MediaSpan, ceil_cut, floor_cut, groups_of
+from tests.media import item
 
 
 @pytest.mark.parametrize(
@@ -45,34 +46,50 @@ def test_cuts_against_the_definition(numbers: list[int]) -> None:
         assert ceil_cut(at, groups) == min(c for c in whole if c >= at)
 
 
-IMAGE = [Input(9, media_hash=77, same_batch=2), Input(0), Input(0)]
-SOME = Inputs.of([Input(1), *IMAGE, Input(2), Input(3, media_hash=5)])
+PICTURE, LOOSE = item(77), item(5, n_inputs=2)
+SOME = Inputs.of([Input(1), Input(9, PICTURE, 2), Input(0), Input(0), Input(2), Input(3, LOOSE), Input(0)])
 
 
 def test_of() -> None:
-    assert SOME.tokens.tolist() == [1, 9, 0, 0, 2, 3]
+    assert SOME.tokens.tolist() == [1, 9, 0, 0, 2, 3, 0]
     assert SOME.tokens.dtype == np.int32
-    assert SOME.media == ((1, 77), (5, 5))
+    assert SOME.media == (MediaSpan(1, 4, PICTURE), MediaSpan(5, 7, LOOSE))
     assert SOME.groups == ((1, 4),)
-    assert len(SOME) == 6
+    assert len(SOME) == 7
+    assert SOME.largest_group == 3
+    assert Inputs.text([1, 2]).largest_group == 0
+    assert SOME.text_tokens() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "inputs", [[Input(1), Input(9, item(7)), Input(0)], [Input(9, item(7)), Input(0), Input(8, item(6, 1))]]
+)
+def test_items_that_do_not_fit_are_refused(inputs: list[Input]) -> None:
+    with pytest.raises(ValueError, match="media item at input"):
+        Inputs.of(inputs)
 
 
 @pytest.mark.parametrize(
     ("begin", "end", "tokens", "media", "groups"),
     [
-        (0, 6, [1, 9, 0, 0, 2, 3], ((1, 77), (5, 5)), ((1, 4),)),
-        (1, 5, [9, 0, 0, 2], ((0, 77),), ((0, 3),)),
-        (4, 6, [2, 3], ((1, 5),), ()),
+        (0, 7, [1, 9, 0, 0, 2, 3, 0], ((1, 4, 0, 77), (5, 7, 0, 5)), ((1, 4),)),
+        (1, 5, [9, 0, 0, 2], ((0, 3, 0, 77),), ((0, 3),)),
+        (4, 6, [2, 3], ((1, 2, 0, 5),), ()),  # an item that no group protects is cut
+        (6, 7, [0], ((0, 1, 1, 5),), ()),
         (0, 1, [1], (), ()),
         (4, 4, [], (), ()),
     ],
 )
 def test_part(begin: int, end: int, tokens: list[int], media: object, groups: object) -> None:
-    entry = SOME.part(begin, end)
-    assert (entry.tokens.tolist(), entry.media, entry.groups) == (tokens, media, groups)
+    part = SOME.part(begin, end)
+    assert (part.tokens.tolist(), identities(part), part.groups) == (tokens, media, groups)
 
 
-@pytest.mark.parametrize(("begin", "end"), [(2, 6), (0, 3), (-1, 2), (3, 1), (0, 7)])
+def identities(inputs: Inputs) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(span.identity) for span in inputs.media)
+
+
+@pytest.mark.parametrize(("begin", "end"), [(2, 6), (0, 3), (-1, 2), (3, 1), (0, 8)])
 def test_part_refused(begin: int, end: int) -> None:
     with pytest.raises(ValueError, match=r"cut a group|lies within"):
         SOME.part(begin, end)
@@ -80,7 +97,47 @@ def test_part_refused(begin: int, end: int) -> None:
 
 def test_join_and_without() -> None:
     joined = Inputs.text([8]).join(SOME)
-    assert joined.tokens.tolist() == [8, 1, 9, 0, 0, 2, 3]
-    assert (joined.media, joined.groups) == (((2, 77), (6, 5)), ((2, 5),))
+    assert joined.tokens.tolist() == [8, 1, 9, 0, 0, 2, 3, 0]
+    assert (identities(joined), joined.groups) == (((2, 5, 0, 77), (6, 8, 0, 5)), ((2, 5),))
     rest = joined.without(1, 5)
-    assert (rest.tokens.tolist(), rest.media, rest.groups) == ([8, 2, 3], ((2, 5),), ())
+    assert (rest.tokens.tolist(), identities(rest), rest.groups) == ([8, 2, 3, 0], ((2, 4, 0, 5),), ())
+    assert SOME.with_tokens([4]).tokens.tolist() == [1, 9, 0, 0, 2, 3, 0, 4]
+
+
+# -- positions of several axes -----------------------------------------------------------------------------------------
+
+
+def grid(content: int, rows: int, columns: int) -> MediaItem:
+    """An image of Qwen2-VL: all at one time, then row and column; text goes on behind the longer side."""
+    places = [(0, row, column) for row in range(rows) for column in range(columns)]
+    positions = np.array(places, dtype=np.int32).T
+    return item(content, rows * columns, positions=positions, n_positions=max(rows, columns))
+
+
+def walked(inputs: list[Input]) -> list[tuple[int, int, int]]:
+    """Positions as the definition has them, input by input."""
+    found: list[tuple[int, int, int]] = []
+    at = i = 0
+    while i < len(inputs):
+        media = inputs[i].media
+        if media is None:
+            found.append((at, at, at))
+            at, i = at + 1, i + 1
+            continue
+        own = media.positions if media.positions is not None else np.tile(np.arange(media.n_inputs), (3, 1))
+        found += [tuple(int(x) + at for x in column) for column in own.T]  # type: ignore[misc]
+        at += media.n_inputs if media.n_positions is None else media.n_positions
+        i += media.n_inputs
+    return found
+
+
+@given(st.lists(st.sampled_from(["text", "wide", "tall", "plain"]), max_size=8), st.data())
+def test_axis_positions_against_the_definition(kinds: list[str], data: st.DataObject) -> None:
+    made = {"wide": grid(1, 2, 4), "tall": grid(2, 3, 1), "plain": item(3, 2)}
+    inputs: list[Input] = []
+    for kind in kinds:
+        inputs += [Input(1)] if kind == "text" else [Input(9, made[kind]), *[Input(0)] * (made[kind].n_inputs - 1)]
+    given_inputs, expected = Inputs.of(inputs), walked([*inputs, Input(1), Input(1)])
+    begin = data.draw(st.integers(0, len(inputs)))
+    n = data.draw(st.integers(0, len(inputs) + 2 - begin))
+    assert given_inputs.axis_positions(begin, n, 3).T.tolist() == [list(p) for p in expected[begin : begin + n]]

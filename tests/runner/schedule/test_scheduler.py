@@ -15,8 +15,8 @@ START = SchedulerState()
 ROOMY = Limits(batch_size=8, max_outputs=4, free_cells=1000)
 
 
-def decoder(key: int, priority: int = 0) -> Candidate:
-    return Candidate(key, 10, 11, decoding=True, priority=priority)
+def decoder(key: int, priority: int = 0, draft: int = 0) -> Candidate:
+    return Candidate(key, 10, 11 + draft, decoding=True, priority=priority)
 
 
 def prompt(
@@ -46,6 +46,25 @@ CASES = [
     Case("decoding first, prompts take the rest", [prompt(1, 50), decoder(2)], [(2, 1, 1), (1, 7, 0)]),
     Case("prompts share a step", [prompt(1, 5), prompt(2, 5)], [(1, 5, 1), (2, 3, 0)]),
     Case("in turn", [prompt(1, 5), prompt(2, 5)], [(2, 5, 1), (1, 3, 0)], state=SchedulerState((2, 1))),
+    Case("drafts take room before prompts", [prompt(1, 50), decoder(2, draft=3)], [(2, 4, 4), (1, 4, 0)]),
+    Case(
+        "everybody's token before anybody's draft",
+        [decoder(k, draft=9) for k in (1, 2, 3)],
+        [(1, 2, 2), (2, 1, 1), (3, 1, 1)],
+    ),  # fmt: skip
+    Case("a draft as far as cells go", [decoder(1, draft=5)], [(1, 3, 3)], limits=ROOMY._replace(free_cells=3)),
+    Case(
+        "groups apart",
+        [prompt(1, 3, groups=((0, 2),)), prompt(2, 4, groups=((1, 3),))],
+        [(1, 3, 1), (2, 1, 0)],
+        limits=ROOMY._replace(groups_apart=True),
+    ),  # fmt: skip
+    Case(
+        "two groups of one prompt",
+        [prompt(1, 6, groups=((0, 2), (3, 5)))],
+        [(1, 3, 0)],
+        limits=ROOMY._replace(groups_apart=True),
+    ),  # fmt: skip
     Case("newcomers at the end", [prompt(1, 5), prompt(2, 5)], [(2, 5, 1), (1, 3, 0)], state=SchedulerState((2,))),
     Case("priority", [prompt(1, 50), prompt(2, 50, 1)], [(2, 8, 0)]),
     Case("priority left aside", [prompt(1, 50), prompt(2, 50, 1)], [(1, 8, 0)], state=SchedulerState((1, 2), None, 7)),
@@ -191,7 +210,6 @@ def test_who_was_served_goes_to_the_end() -> None:
     ("candidates", "limits", "message"),
     [
         ([prompt(1, 0)], ROOMY, "has pending inputs"),
-        ([Candidate(1, 0, 2, decoding=True)], ROOMY, "one when it decodes"),
         ([prompt(1, 2), decoder(1)], ROOMY, "two have 1"),
         ([prompt(1, 4, groups=((0, 6),))], ROOMY, "the next group"),
         ([prompt(1, 6, groups=((0, 6),), all_rows=True)], ROOMY, "wants 6 rows of logits"),
@@ -231,6 +249,7 @@ limits_of = st.builds(
     free_cells=st.just(10**6),
     prompt_tokens=st.none() | st.integers(1, 12),
     headroom=st.integers(0, 3),
+    groups_apart=st.booleans(),
 )
 
 
@@ -238,7 +257,7 @@ limits_of = st.builds(
 def candidate_of(draw: st.DrawFn, key: int) -> Candidate:
     priority = draw(st.sampled_from([0, 0, 0, 1, 2]))
     if draw(st.booleans()):
-        return decoder(key, priority)
+        return decoder(key, priority, draw(st.sampled_from([0, 0, 0, 1, 7])))
     n = draw(st.integers(1, 60))
     sizes = draw(st.lists(st.integers(1, 5) | st.just(20), max_size=6))
     all_rows = draw(st.booleans())
@@ -274,7 +293,11 @@ def check_step(candidates: list[Candidate], limits: Limits, got: Plan) -> None:
         assert piece.n > 0
         assert end <= one.end
         assert ceil_cut(end, one.groups) == end, "a group was split"
-        assert piece.outputs == (piece.n if one.all_rows else int(end == one.end))
+        assert piece.outputs == (piece.n if one.all_rows or one.decoding else int(end == one.end))
+    if limits.groups_apart:
+        groups = [begin for piece in got.scheduled for begin, _ in by_key[piece.key].groups
+                  if by_key[piece.key].begin <= begin < by_key[piece.key].begin + piece.n]  # fmt: skip
+        assert len(groups) <= 1, "groups keep apart"
     if n_tokens > limits.batch_size:
         assert len(got.scheduled) == 1, "only alone may a group exceed the batch"
         one, piece = by_key[keys[0]], got.scheduled[0]
@@ -291,7 +314,7 @@ def test_any_step(candidates: list[Candidate], limits: Limits, free_cells: int) 
     check_step(candidates, limits, got)
     assert plan(candidates[::-1], limits) == got, "the order of the candidates does not matter"
     unlimited = plan(candidates, limits._replace(free_cells=10**6))
-    if not got.short:
+    if not got.short and not any(one.decoding and one.end - one.begin > 1 for one in candidates):
         assert got == unlimited, "0 short: cells limit nothing"
     assert (unlimited.short, unlimited.starved) == (0, ())
     # The most senior of all is never the one to wait for a cell, if there is one and it can use it.

@@ -1,0 +1,127 @@
+"""A built graph: what shapes it, its inputs, and the values that a step writes into them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from ollama_engine.errors import ComputeError
+from ollama_engine.input import Batch, BatchMedia, FloatArray, Int32Array
+from ollama_engine.ml.context import Context
+from ollama_engine.ml.tensor import Tensor
+from ollama_engine.models import ModelInputs
+
+__all__ = ["Graph", "GraphShape", "InputSizes", "MediaRows", "make_inputs", "media_rows", "write_inputs"]
+
+
+class GraphShape(NamedTuple):
+    """What shapes a graph. Graphs of one shape are interchangeable."""
+
+    n_tokens: int
+    n_outputs: int
+    """Rows of logits."""
+    n_embedded: int = 0
+    """Rows that are embeddings of media."""
+    n_images: int = 0
+    """Images for cross-attention that come along."""
+    cache: tuple[int, ...] = ()
+    """What the cache adds."""
+
+
+class InputSizes(NamedTuple):
+    """What of a model shapes the inputs of its graphs."""
+
+    n_embd: int = 0
+    axes: int = 1
+    """Of positions."""
+    image_rows: int = 0
+    """Rows of one image for cross-attention."""
+    types: bool = False
+    """Whether tokens have types."""
+
+
+@dataclass(slots=True)
+class Graph:
+    """A built graph and its inputs; the cache keeps its own inputs of it."""
+
+    shape: GraphShape | None
+    """None: it must not be used again."""
+    ctx: Context
+    inputs: ModelInputs
+    logits: Tensor | None
+    """None where no row's logits are wanted."""
+    allocated: bool = False
+
+
+class MediaRows(NamedTuple):
+    """Embeddings that a step reads."""
+
+    embeddings: FloatArray | None = None
+    """[rows that are embeddings, n_embd]."""
+    images: FloatArray | None = None
+    """[image rows, n_embd], for cross-attention."""
+
+
+def make_inputs(ctx: Context, shape: GraphShape, sizes: InputSizes) -> ModelInputs:
+    """The inputs of a new graph."""
+    n, m, images = shape.n_tokens, shape.n_embedded, shape.n_images * sizes.image_rows
+    return ModelInputs(
+        tokens=ctx.input("i32", (n,), name="tokens"),
+        positions=ctx.input("i32", (n,) if sizes.axes == 1 else (n, sizes.axes), name="positions"),
+        outputs=ctx.input("i32", (shape.n_outputs,), name="outputs") if 0 < shape.n_outputs < n else None,
+        types=ctx.input("i32", (n,), name="types") if sizes.types else None,
+        embeddings=ctx.input("f32", (sizes.n_embd, m), name="embeddings") if m else None,
+        embedding_rows=ctx.input("i32", (m,), name="embedding_rows") if m else None,
+        images=ctx.input("f32", (sizes.n_embd, images), name="images") if images else None,
+    )
+
+
+Failed = Callable[[BatchMedia, Exception], None]
+"""Told of an item that cannot be computed; its rows are zeros then."""
+
+
+def media_rows(media: tuple[BatchMedia, ...], sizes: InputSizes, failed: Failed) -> MediaRows:
+    """The embeddings of a batch's media."""
+
+    def joined(*, cross_attention: bool) -> FloatArray | None:
+        parts = [part for part in media if part.item.cross_attention == cross_attention]
+        return np.concatenate([_rows_or_zeros(part, sizes, failed) for part in parts]) if parts else None
+
+    return MediaRows(joined(cross_attention=False), joined(cross_attention=True)) if media else MediaRows()
+
+
+def _rows_or_zeros(part: BatchMedia, sizes: InputSizes, failed: Failed) -> FloatArray:
+    try:
+        return item_rows(part, sizes)
+    except Exception as error:
+        failed(part, error)
+        return np.zeros((sizes.image_rows if part.item.cross_attention else part.n, sizes.n_embd), np.float32)
+
+
+def item_rows(part: BatchMedia, sizes: InputSizes) -> FloatArray:
+    """What a batch reads of one item, float32 [rows, n_embd]. Raises ComputeError for an array that does not fit."""
+    rows = part.item.embeddings()
+    expected = (sizes.image_rows if part.item.cross_attention else part.item.n_inputs, sizes.n_embd)
+    if rows.shape != expected or rows.dtype != np.float32:
+        raise ComputeError(f"embeddings of an image are float32 {expected}, got {rows.dtype} {rows.shape}")
+    return rows if part.item.cross_attention else rows[part.offset : part.offset + part.n]
+
+
+def write_inputs(inputs: ModelInputs, batch: Batch, tokens: Int32Array, media: MediaRows) -> None:
+    """Write the values of one step."""
+    inputs.tokens.set(tokens)
+    inputs.positions.set(batch.positions if batch.axes is None else batch.axes)
+    if inputs.outputs is not None:
+        inputs.outputs.set(batch.outputs)
+    if inputs.types is not None:
+        inputs.types.set(np.zeros_like(batch.tokens) if batch.types is None else batch.types)
+    if inputs.embeddings is not None and inputs.embedding_rows is not None:
+        assert media.embeddings is not None, "a step with embedded rows has their embeddings"
+        inputs.embeddings.set(media.embeddings)
+        inputs.embedding_rows.set(batch.embedded_rows())
+    if inputs.images is not None:
+        assert media.images is not None, "a step with images has their embeddings"
+        inputs.images.set(media.images)
