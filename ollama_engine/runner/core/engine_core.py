@@ -194,7 +194,7 @@ class EngineCore:
         failures: list[tuple[BatchMedia, Exception]] = []
         media = NO_MEDIA
         if step.batch.media:
-            media = self.executor.media_rows(step.batch, lambda part, error: failures.append((part, error)))
+            media = self.executor.media_rows(step.batch, lambda part, failure: failures.append((part, failure)))
         tokens = step.tokens()
         reused = self.executor.counts.reused
         try:
@@ -205,9 +205,9 @@ class EngineCore:
         self._in_flight, self._changed = step, True
         self.cache_manager.note(step, tokens)
         record.launched(step, reused=self.executor.counts.reused > reused)
-        for part, error in failures:
+        for part, failure in failures:
             # Not before: its cells belong to the step.
-            self.queue.end(step.sequence_at(part.row), error)
+            self.queue.end(step.sequence_at(part.row), failure)
 
     def _deliver(self, outputs: list[StepOutput]) -> None:
         now = self.monitor.clock()

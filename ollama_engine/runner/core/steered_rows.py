@@ -99,8 +99,9 @@ def sample_all(
     try:
         if masks is None or all(mask is None for mask in masks):
             return list(sample_rows(samplers, logits))
-        if not any(isinstance(mask, Exception) for mask in masks):
-            return list(sample_rows(samplers, logits, masks))
+        sound = [mask for mask in masks if not isinstance(mask, Exception)]
+        if len(sound) == len(masks):
+            return list(sample_rows(samplers, logits, sound))
     except Exception:
         pass  # asked again below, one by one, so that only those end that cannot go on
     given = masks or [None] * len(samplers)

@@ -225,15 +225,20 @@ class _PlanBuilder:
         self.room -= len(seated)
         self.rows -= len(seated)
         # Those without a place will want a cell in the next step.
-        self.cells -= len(decoding) + (self.limits.headroom if decoding else 0)
+        self.cells -= len(decoding)
         if any(one.end - one.begin > 1 for one in seated):
             self._add_drafts(seated, aside)
+        self.cells -= self.limits.headroom if decoding else 0
 
     def _add_drafts(self, seated: Sequence[Candidate], aside: _Demand) -> None:
-        """The drafts of those that decode, as far as room, rows and spare cells go."""
+        """The drafts of those that decode, as far as room, rows and spare cells go.
+
+        Cells that are missing are `short`: a draft is worth more than a finished sequence that may be reused.
+        """
         for i, one in enumerate(seated):
-            spare = min(self.room - aside.tokens, self.rows - aside.rows, self.cells)
-            more = max(0, min(one.end - one.begin - 1, spare))
+            wanted = max(0, min(one.end - one.begin - 1, self.room - aside.tokens, self.rows - aside.rows))
+            more = min(wanted, max(0, self.cells))
+            self.short += wanted - more
             self.scheduled[i] = Scheduled(one.key, 1 + more, 1 + more)
             self.room -= more
             self.rows -= more
