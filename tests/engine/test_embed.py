@@ -498,9 +498,10 @@ def test_closing_frees_the_graphs(llama: Engine) -> None:
     with Engine(llama.info.path, num_ctx=256, **CPU) as engine:
         engine.embed(TEXTS)
         loaded = engine._submission.loaded
-        graph = loaded.embedding_executor()._graph
+        assert loaded.text_executor is not None
+        graph = loaded.text_executor._graph
         assert graph is not None
-    assert loaded.embedding_executor()._graph is None
+    assert loaded.text_executor._graph is None
     with pytest.raises(ClosedError):
         graph.ctx.input("f32", (1,))
 

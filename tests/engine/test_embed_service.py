@@ -163,7 +163,7 @@ def test_a_fault_anywhere_in_computing_leaves_an_engine_that_works(
     with Engine(path, num_ctx=64, **CPU) as engine:
         alone = engine.embed("a thing")
         answer = engine.generate([5, 6], params).tokens if model == "llama" else ()
-        executor = engine._submission.loaded.embedding_executor()
+        executor = engine._loaded.text_executor
 
         def fail(*_: object) -> None:
             raise ZeroDivisionError("a fault of ours")

@@ -34,17 +34,22 @@ class EmbedSubmission:
     """
 
     def __init__(self, loaded: Loaded, thread: EngineThread) -> None:
+        """Raises UnsupportedModelError for a model that shows no hidden states."""
+        model: object = loaded.model
+        if loaded.text_executor is None or not isinstance(model, Embeds):
+            architecture = loaded.model.architecture
+            raise UnsupportedModelError(f"architecture {architecture} gives no hidden states to embed texts by")
         metadata = known_values(loaded.gguf.metadata)
         # -- collaborators --
         self._loaded = loaded
         self._engine_thread = thread
         self._texts = EmbedTexts(loaded)
-        embedder = Embedder(loaded, _head_pooling(loaded, metadata))
+        embedder = Embedder(loaded, loaded.text_executor, _head_pooling(loaded, metadata))
         self._batcher = TextBatcher(embedder, loaded.config.batch_size, thread.monitor)
         # -- configuration --
-        self._n_embd = loaded.model.n_embd if isinstance(loaded.model, Embeds) else None
+        self._n_embd = model.n_embd
         # Asked here once: an interrupt in a look at a protocol's members would be lost.
-        encoder = loaded.model if isinstance(loaded.model, TextEncoder) else None
+        encoder = model if isinstance(model, TextEncoder) else None
         self._n_scores = encoder.n_scores if encoder else 0
         self._knows_pairs = encoder is not None and encoder.n_token_types > 1
         self._default = model_pooling(metadata, encoder=loaded.is_encoder)
@@ -98,14 +103,6 @@ class EmbedSubmission:
             self._engine_thread, self._batcher, self._loaded.config.batch_size,
         )  # fmt: skip
 
-    @property
-    def n_embd(self) -> int:
-        """Length of a hidden state. Raises UnsupportedModelError for a model that does not show its own."""
-        if self._n_embd is None:
-            architecture = self._loaded.model.architecture
-            raise UnsupportedModelError(f"architecture {architecture} gives no hidden states to embed texts by")
-        return self._n_embd
-
     # -- options -------------------------------------------------------------------------------------------------------
 
     def _checked(
@@ -115,8 +112,7 @@ class EmbedSubmission:
         self._engine_thread.check_open()
         how = self._chosen(pooling)
         _check_options(too_long, normalize)
-        n_embd = self.n_embd
-        return how, n_embd if dimensions is None else whole("dimensions", dimensions, 1, n_embd)
+        return how, self._n_embd if dimensions is None else whole("dimensions", dimensions, 1, self._n_embd)
 
     def _chosen(self, pooling: Pooling | None) -> Pooling:
         encoder = self._loaded.is_encoder
