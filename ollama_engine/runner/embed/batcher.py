@@ -11,7 +11,7 @@ from ollama_engine.errors import ComputeError, EngineError, NoMemoryError, Optio
 from ollama_engine.kvcache import MAX_SEQUENCES
 from ollama_engine.runner.embed.embedder import Embedder
 from ollama_engine.runner.embed.pooling import FloatArray
-from ollama_engine.runner.embed.request import EmbeddingRequest, Text
+from ollama_engine.runner.embed.request import EmbeddingRequest, TokenizedText
 from ollama_engine.runner.observe.monitor import Monitor, report
 from ollama_engine.runner.request.results import Result
 from ollama_engine.runner.schedule.queued import BatchedRequest
@@ -20,7 +20,7 @@ __all__ = ["TextBatcher"]
 
 log = logging.getLogger(__name__)
 
-Part = tuple[int, Text]
+Part = tuple[int, TokenizedText]
 
 
 class TextBatcher:

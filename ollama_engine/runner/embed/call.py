@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 from ollama_engine.runner.core.engine_thread import EngineThread
 from ollama_engine.runner.core.tasks import Update
 from ollama_engine.runner.embed.batcher import TextBatcher
-from ollama_engine.runner.embed.request import EmbeddingRequest, Text
+from ollama_engine.runner.embed.request import EmbeddingRequest, TokenizedText
 from ollama_engine.runner.embed.results import Results
 from ollama_engine.runner.request.channel import Event, RequestChannel, arun_or_cancel, result_of, run_or_cancel
 from ollama_engine.runner.request.options import RequestOptions
@@ -28,7 +28,7 @@ PIECES = (1, 16)
 class EmbeddingCall(Generic[Value]):
     """What is to be embedded. `wait` or `coming` hands it in: it takes no place in the queue before."""
 
-    texts: Iterator[Text]
+    texts: Iterator[TokenizedText]
     n_texts: int
     results: Results[Value]
     """Its value is what the caller gets."""
@@ -87,7 +87,7 @@ class EmbeddingCall(Generic[Value]):
     def _feed(self, request: EmbeddingRequest) -> None:
         """Hand in the texts in pieces, until nobody wants more; the request ends with what is wrong with one."""
         room, largest = (batches * self.batch_size for batches in PIECES)
-        piece: list[Text] = []
+        piece: list[TokenizedText] = []
         waiting = 0
         try:
             for text in self.texts:
@@ -102,7 +102,7 @@ class EmbeddingCall(Generic[Value]):
         except Exception as error:
             self._end(request, error)
 
-    def _add(self, request: EmbeddingRequest, texts: list[Text]) -> None:
+    def _add(self, request: EmbeddingRequest, texts: list[TokenizedText]) -> None:
         self.thread.post(Update(lambda core: request.add(texts)))
 
     def _end(self, request: EmbeddingRequest, error: Exception) -> None:

@@ -16,7 +16,7 @@ from ollama_engine.ml.context import Context
 from ollama_engine.models import TextEncoder
 from ollama_engine.runner.embed.layout import batch_of, places
 from ollama_engine.runner.embed.pooling import FloatArray, pool_all
-from ollama_engine.runner.embed.request import Text
+from ollama_engine.runner.embed.request import TokenizedText
 from ollama_engine.runner.load.executor import Executor
 from ollama_engine.runner.load.loading import Loaded
 
@@ -31,7 +31,7 @@ class Embedder:
         self._executor = executor
         self._head_pooling = head_pooling
 
-    def compute(self, texts: Sequence[Text]) -> list[FloatArray | ComputeError]:
+    def compute(self, texts: Sequence[TokenizedText]) -> list[FloatArray | ComputeError]:
         """A vector float32 [n_embd] for each text; [n_tokens, n_embd] for "none", [n_scores] for "rank".
 
         All are one batch. A text for which the model computes NaN gets an error; others are raised.
@@ -54,7 +54,7 @@ class Embedder:
                 shared.moved()
         return [vector if np.isfinite(vector).all() else _unsound() for vector in vectors]
 
-    def _vectors(self, executor: Executor, texts: Sequence[Text]) -> list[FloatArray]:
+    def _vectors(self, executor: Executor, texts: Sequence[TokenizedText]) -> list[FloatArray]:
         """What the texts are pooled to, before a classification head."""
         poolings = [self._head_pooling if text.pooling == "rank" else text.pooling for text in texts]
         where = places([len(text.tokens) for text in texts], executor.batch_size)

@@ -53,7 +53,8 @@ class EmbedMethods:
     ) -> FloatArray:  # fmt: skip
         """Embeddings of texts: float32 [n, dim] for a list or tuple of them, [dim] for one.
 
-        A text is a str, or token ids that are taken as they are: a list, tuple or array of whole numbers.
+        A text is a str, token ids that are taken as they are (a list, tuple or array of whole numbers), or a list of
+        segments without media.
 
         Args:
             texts: what to embed. Some models want a text to begin with its purpose ("query: "): see their description.

@@ -16,10 +16,10 @@ from ollama_engine.runner.request.prompts import numbered
 from ollama_engine.runner.request.results import Result
 from ollama_engine.runner.schedule.queued import BatchedRequest, Kind, Progress
 
-__all__ = ["EmbeddingRequest", "Text"]
+__all__ = ["EmbeddingRequest", "TokenizedText"]
 
 
-class Text(NamedTuple):
+class TokenizedText(NamedTuple):
     """What is computed for one embedding, or one score."""
 
     tokens: Int32Array
@@ -41,7 +41,7 @@ class EmbeddingRequest(BatchedRequest):
     """Texts whose vectors are still to come."""
     name: str | None
     """What the caller calls the texts, for errors; None for a single one."""
-    pending: deque[tuple[int, Text]] = field(default_factory=deque)
+    pending: deque[tuple[int, TokenizedText]] = field(default_factory=deque)
     """Texts that wait for a batch, with their numbers."""
     n_added: int = 0
     added_tokens: int = 0
@@ -56,14 +56,16 @@ class EmbeddingRequest(BatchedRequest):
         """See `QueuedRequest`."""
         return Progress("batches" if self.started_at else "waiting", self.added_tokens, self.computed_tokens)
 
-    def add(self, texts: Iterable[Text]) -> None:
+    def add(self, texts: Iterable[TokenizedText]) -> None:
         """The next texts."""
         for text in texts:
             self.pending.append((self.n_added, text))
             self.n_added += 1
             self.added_tokens += len(text.tokens)
 
-    def give(self, parts: Sequence[tuple[int, Text]], vectors: Sequence[FloatArray | EngineError]) -> Result | None:
+    def give(
+        self, parts: Sequence[tuple[int, TokenizedText]], vectors: Sequence[FloatArray | EngineError]
+    ) -> Result | None:
         """What came of some texts; the result of the call where these were the last. Raises the first error."""
         good: list[FloatArray] = []
         for (number, text), vector in zip(parts, vectors, strict=True):

@@ -11,7 +11,7 @@ import numpy as np
 from ollama_engine.runner.embed.pooling import FloatArray, finish
 
 if TYPE_CHECKING:
-    from ollama_engine.runner.embed.request import Text
+    from ollama_engine.runner.embed.request import TokenizedText
 
 __all__ = ["Embedding", "Embeddings", "Results", "Vectors"]
 
@@ -23,7 +23,7 @@ Value_co = TypeVar("Value_co", covariant=True)
 class Results(Protocol[Value_co]):
     """Where the vectors of a call are put together. Only the engine's thread touches it."""
 
-    def put(self, numbers: Sequence[int], texts: Sequence[Text], vectors: Sequence[FloatArray]) -> None:
+    def put(self, numbers: Sequence[int], texts: Sequence[TokenizedText], vectors: Sequence[FloatArray]) -> None:
         """What came of the texts of these numbers."""
 
     def value(self) -> Value_co:
@@ -53,7 +53,7 @@ class Vectors:
         self._normalize = normalize
         self._index = index
 
-    def put(self, numbers: Sequence[int], texts: Sequence[Text], vectors: Sequence[FloatArray]) -> None:
+    def put(self, numbers: Sequence[int], texts: Sequence[TokenizedText], vectors: Sequence[FloatArray]) -> None:
         """See Results."""
         self._rows[numbers] = finish(np.stack(vectors), self._rows.shape[1], normalize=self._normalize)
 
@@ -70,7 +70,7 @@ class Embeddings:
         self._dim = dim
         self._normalize = normalize
 
-    def put(self, numbers: Sequence[int], texts: Sequence[Text], vectors: Sequence[FloatArray]) -> None:
+    def put(self, numbers: Sequence[int], texts: Sequence[TokenizedText], vectors: Sequence[FloatArray]) -> None:
         """See Results."""
         for number, text, vector in zip(numbers, texts, vectors, strict=True):
             done = finish(vector, self._dim, normalize=self._normalize)

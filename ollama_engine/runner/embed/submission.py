@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from typing import get_args
 
 from ollama_engine.config import Pooling
@@ -14,13 +14,14 @@ from ollama_engine.runner.embed.batcher import TextBatcher
 from ollama_engine.runner.embed.call import EmbeddingCall
 from ollama_engine.runner.embed.embedder import Embedder
 from ollama_engine.runner.embed.pooling import FloatArray, check_pooling
-from ollama_engine.runner.embed.request import Text
+from ollama_engine.runner.embed.request import TokenizedText
 from ollama_engine.runner.embed.results import Embedding, Embeddings, Results, Value_co, Vectors
 from ollama_engine.runner.embed.texts import EmbedTexts, TooLong
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.load.pooling_type import model_pooling, read_pooling
 from ollama_engine.runner.request.options import RequestOptions, whole
 from ollama_engine.runner.request.prompts import Prompt
+from ollama_engine.segments import Text, is_segment
 
 __all__ = ["EmbedSubmission", "TooLong"]
 
@@ -95,8 +96,8 @@ class EmbedSubmission:
         return self._call(pairs, documents, results, options, "documents", short=_is_short([query, *documents]))
 
     def _call(
-        self, texts: Iterator[Text], given: Sequence[Prompt], results: Results[Value_co], options: RequestOptions,
-        name: str | None, *, short: bool | None = None,
+        self, texts: Iterator[TokenizedText], given: Sequence[Prompt], results: Results[Value_co],
+        options: RequestOptions, name: str | None, *, short: bool | None = None,
     ) -> EmbeddingCall[Value_co]:  # fmt: skip
         return EmbeddingCall(
             texts, len(given), results, options, name, _is_short(given) if short is None else short,
@@ -136,7 +137,14 @@ class EmbedSubmission:
 
 def _is_short(texts: Sequence[Prompt]) -> bool:
     """Whether they are cut into tokens within a moment."""
-    return len(texts) <= AT_ONCE >> 6 and sum(len(text) for text in texts if hasattr(text, "__len__")) <= AT_ONCE
+    return len(texts) <= AT_ONCE >> 6 and sum(map(_length, texts)) <= AT_ONCE
+
+
+def _length(text: object) -> int:
+    """Characters or tokens, about; 0 for what is no text."""
+    if isinstance(text, (list, tuple)) and text and is_segment(text[0]):
+        return sum(len(segment.text) if isinstance(segment, Text) else 1 for segment in text)
+    return len(text) if isinstance(text, Sized) else 0
 
 
 def _head_pooling(loaded: Loaded, metadata: Metadata) -> Pooling:
