@@ -14,8 +14,8 @@ import numpy as np
 from ollama_engine.config import Pooling
 from ollama_engine.input import Batch, Int32Array
 from ollama_engine.kvcache.null import PARTS
-from ollama_engine.runner.embed.job import Text
 from ollama_engine.runner.embed.pooling import rows_of
+from ollama_engine.runner.embed.request import Text
 
 __all__ = ["TextLayout", "batch_of", "places"]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ollama_engine.config import Pooling
 from ollama_engine.errors import ConfigError, ContextOverflowError, Option, TokenizerError
-from ollama_engine.runner.embed.job import Text
+from ollama_engine.runner.embed.request import Text
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.request.prompts import Prompt, about_one, prompt_ids
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from ollama_engine.kvcache.null import part_of
-from ollama_engine.runner.embed.job import Text
 from ollama_engine.runner.embed.layout import SPARE, batch_of, places
+from ollama_engine.runner.embed.request import Text
 
 
 @pytest.mark.parametrize(
