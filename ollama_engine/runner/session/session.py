@@ -11,11 +11,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
 from ollama_engine.errors import ClosedError, ConfigError, EngineBusyError
-from ollama_engine.input import FloatArray
 from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.core.submission import Submission
 from ollama_engine.runner.core.tasks import End, EngineTask, Release
-from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix, Saved
+from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix
 from ollama_engine.runner.request.astream import AsyncStream
 from ollama_engine.runner.request.channel import RequestChannel, arun_or_cancel, run_or_cancel
 from ollama_engine.runner.request.options import RequestKeywords, RequestOptions, whole
@@ -25,6 +24,7 @@ from ollama_engine.runner.request.results import Completion
 from ollama_engine.runner.request.stream import Stream
 from ollama_engine.runner.schedule.inputs import Inputs, ceil_cut, floor_cut
 from ollama_engine.runner.session.answer import Answer
+from ollama_engine.runner.session.cache_tasks import copy_out, fork_into, put_back, trim_to
 from ollama_engine.runner.session.file import SessionFile, layout_of, write_session
 from ollama_engine.runner.session.identity import ModelIdentity
 from ollama_engine.sample import SamplingParams
@@ -50,8 +50,8 @@ class Session:
     EngineBusyError. All methods raise ClosedError when the session or its Engine is closed. Dropping a session closes
     it; what it held can be reused by others until its cells are needed.
 
-    Open sessions take cells from the Engine's pool of num_ctx * parallel, and one of its 64 cache sequences each. A
-    request that finds no room because of them raises ContextOverflowError.
+    Open sessions take cells from the Engine's pool of num_ctx * parallel. A request that finds no room because of them
+    raises ContextOverflowError.
     """
 
     def __init__(self, engine: object, submission: Submission, identity: ModelIdentity) -> None:
@@ -222,7 +222,7 @@ class Session:
                     f"drop {had - begin} or {had - end}"
                 )
             inputs = self._inputs.part(0, left)
-            self._do(lambda core: core.cache_manager.trim(self._pinned, inputs))
+            self._do(trim_to(self._pinned, inputs))
             self._inputs = inputs
 
     def fork(self) -> Session:
@@ -232,12 +232,7 @@ class Session:
             with (turn := Lock()):
                 self._begin(turn)
                 fork._inputs = inputs = self._inputs
-
-                def share(core: EngineCore) -> None:
-                    core.cache_manager.trim(self._pinned, inputs)
-                    core.cache_manager.fork(self._pinned, fork._pinned, core.monitor.clock())
-
-                self._do(share)
+                self._do(fork_into(self._pinned, fork._pinned, inputs))
             return fork
         except BaseException:
             fork.close()
@@ -253,12 +248,7 @@ class Session:
         with (turn := Lock()):
             self._begin(turn)
             inputs = self._inputs
-
-            def copy(core: EngineCore) -> tuple[Saved, tuple[FloatArray, ...]]:
-                core.cache_manager.trim(self._pinned, inputs)
-                return core.cache_manager.save(self._pinned), tuple(s.item.embeddings() for s in inputs.media)
-
-            saved, embeddings = self._do(copy)
+            saved, embeddings = self._do(copy_out(self._pinned, inputs))
         layout = layout_of(self._submission.loaded)
         write_session(path, SessionFile(self._identity.fingerprint, layout, inputs, saved, embeddings))
 
@@ -274,13 +264,8 @@ class Session:
                 self._complete(inputs, _NOTHING, {})
                 return
             self._inputs = inputs
-
-            def restore(core: EngineCore) -> None:
-                core.scrap()
-                core.cache_manager.restore(self._pinned, inputs, found.saved, core.monitor.clock())
-
             if found.saved.length:
-                self._do(restore)
+                self._do(put_back(self._pinned, inputs, found.saved))
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
