@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from ollama_engine.errors import ClosedError, ComputeError, DeadlineError, EngineError, NoMemoryError, Option
-from ollama_engine.kvcache import MAX_SEQUENCES
 from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.core.request_queue import FAIR_EVERY
 from ollama_engine.runner.embed.embedder import Embedder
@@ -22,6 +21,9 @@ from ollama_engine.runner.observe.monitor import Monitor, outcome_of, report
 __all__ = ["EmbedQueue", "Ending", "Piece"]
 
 log = logging.getLogger(__name__)
+
+MAX_TEXTS = 64
+"""Texts of one batch, so that it delays answers under way by little."""
 
 
 class Piece:
@@ -134,7 +136,7 @@ class EmbedQueue:
         room = self._batch_size
         for count, job in enumerate(self._turns()):
             n = len(job.pending[0][1].tokens)
-            if count == MAX_SEQUENCES or (count and n > room):
+            if count == MAX_TEXTS or (count and n > room):
                 break
             room -= n
             taken.setdefault(job, []).append(job.pending.popleft())
