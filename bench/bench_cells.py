@@ -1,8 +1,8 @@
 """What does the cell table cost? One decoding step of 64 sequences, what is asked in between, and what a request does;
 in C beside the numpy twin of the tests.
 
-131072 cells, of which 64 sequences have 1024 each, in the order in which they decoded. Groups are questions; within one
-the rows compare. Run: `python -m pytest bench/bench_cells.py --benchmark-enable --benchmark-only`.
+131072 cells, of which 64 sequences have 1024 each, in the order in which they decoded; beside them, in rows that say so,
+10,000 sequences that are idle. Groups are questions; within one the rows compare. Run: `python -m pytest bench/bench_cells.py --benchmark-enable --benchmark-only`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from ollama_engine.kvcache.cells import Cells
-from ollama_engine.kvcache.visibility import Visibility
 from tests.kvcache.cells_twin import CellsTwin
 
 if TYPE_CHECKING:
@@ -22,14 +21,17 @@ if TYPE_CHECKING:
 
 N_CELLS, N_SEQUENCES, LENGTH = 131_072, 64, 1024
 SEQUENCES = np.arange(N_SEQUENCES, dtype=np.int32)
-WINDOW = Visibility(window=900)
+WINDOW = 900
+N_IDLE = 10_000
 TABLES = [pytest.param(Cells, id="C"), pytest.param(CellsTwin, id="numpy", marks=pytest.mark.twin)]
 each_table = pytest.mark.parametrize("table", TABLES)
 
 
-def filled(table: Callable[[int], Any], sequences: int = N_SEQUENCES, length: int = LENGTH) -> Any:
+def filled(
+    table: Callable[..., Any], sequences: int = N_SEQUENCES, length: int = LENGTH, window: int | None = None
+) -> Any:
     """A prompt of half the length each, then the other half, one token each at a time."""
-    cells = table(N_CELLS)
+    cells = table(N_CELLS, window=window)
     half = length // 2
     prompts = np.tile(np.arange(half, dtype=np.int32), sequences), np.repeat(SEQUENCES[:sequences], half)
     cells.place(np.arange(sequences * half, dtype=np.int32), *prompts)
@@ -49,37 +51,45 @@ def step(cells: Any, position: int) -> None:
 def window_step(cells: Any, position: int) -> None:
     """The same where each sequence drops a cell for the one it takes."""
     positions = np.full(N_SEQUENCES, position, dtype=np.int32)
-    cells.remove_below(WINDOW.kept_from(cells.next_positions(positions, SEQUENCES)))
+    cells.slide(positions, SEQUENCES)
     step(cells, position)
 
 
-def run_steps(benchmark: BenchmarkFixture, one: Callable[[Any, int], None], table: Callable[[int], Any]) -> None:
-    cells = filled(table)
+def run_steps(benchmark: BenchmarkFixture, step: Callable[[Any, int], None], cells: Any) -> None:
     positions = iter(range(LENGTH, 2 * LENGTH))
-    rounds = 900 if table is Cells else 10
-    benchmark.pedantic(one, setup=lambda: ((cells, next(positions)), {}), rounds=rounds, warmup_rounds=3)
+    rounds = 900 if isinstance(cells, Cells) else 10
+    benchmark.pedantic(step, setup=lambda: ((cells, next(positions)), {}), rounds=rounds, warmup_rounds=3)
 
 
 @each_table
 def test_step(benchmark: BenchmarkFixture, table: Any) -> None:
     benchmark.group = f"one decoding step of {N_SEQUENCES} sequences, {N_CELLS} cells"
-    run_steps(benchmark, step, table)
+    run_steps(benchmark, step, filled(table))
 
 
 @each_table
 def test_window_step(benchmark: BenchmarkFixture, table: Any) -> None:
     benchmark.group = f"one decoding step of {N_SEQUENCES} sequences with windows, {N_CELLS} cells"
-    run_steps(benchmark, window_step, table)
+    run_steps(benchmark, window_step, filled(table, window=WINDOW))
+
+
+def test_window_step_among_idle(benchmark: BenchmarkFixture) -> None:
+    benchmark.group = f"the same beside {N_IDLE} idle sequences of a token each"
+    cells = filled(Cells, window=WINDOW)
+    idle = np.arange(N_SEQUENCES, N_SEQUENCES + N_IDLE, dtype=np.int32)
+    first = np.zeros(N_IDLE, dtype=np.int32)
+    cells.place(cells.find_places(first, idle), first, idle)
+    run_steps(benchmark, window_step, cells)
 
 
 @each_table
-@pytest.mark.parametrize("question", ["n_free_without", "usage_without"])
+@pytest.mark.parametrize("question", ["room", "usage"])
 def test_room(benchmark: BenchmarkFixture, table: Any, question: str) -> None:
-    benchmark.group = f"{question}: what windows would free, asked in each step"
-    cells = filled(table)
-    no_rows = np.empty(0, dtype=np.int32)
-    cells.remove_below(WINDOW.kept_from(np.full(N_SEQUENCES, LENGTH - 1)))
-    benchmark(lambda: getattr(cells, question)(WINDOW.kept_from(cells.next_positions(no_rows, no_rows))))
+    benchmark.group = f"{question}: with what windows would free, asked in each step"
+    cells = filled(table, window=WINDOW)
+    cells.slide()
+    window_step(cells, LENGTH)
+    benchmark(getattr(cells, question))
 
 
 @each_table
@@ -116,12 +126,3 @@ def test_shift_plan(benchmark: BenchmarkFixture, table: Any) -> None:
     cells = filled(table, 8, 8200)
     cells.share(3, 50, 4100)
     benchmark(cells.shift_plan, 3, 4, 4)
-
-
-@each_table
-def test_defrag_plan(benchmark: BenchmarkFixture, table: Any) -> None:
-    benchmark.group = "a plan to close the holes of 32 sequences"
-    cells = filled(table)
-    for sequence in range(0, N_SEQUENCES, 2):
-        cells.remove(sequence)
-    benchmark(cells.defrag_plan)

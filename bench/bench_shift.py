@@ -1,4 +1,4 @@
-"""What does it cost to make room: to turn the keys of a full context, to share a prefix, to copy cells?
+"""What does it cost to make room: to turn the keys of a full context, to share a prefix?
 
 A cache of 8,192 tokens with the layers and heads of Llama 3.2 1B: 16 layers of 8 heads of 64, f16, 128 MiB of keys and
 as much of values. One thread. The twins do the same with arrays of numpy; llama.cpp turns the keys of the whole cache
@@ -33,7 +33,6 @@ SPARE = 256
 LAYER = (N_CELLS, THIN_1B.n_head_kv, THIN_1B.head_dim)
 SHIFT = f"shift a context of {N_CELLS} tokens by one"
 SHARE = f"share a prefix of {N_CELLS // 2} tokens, and drop it"
-COPY = f"copy {N_CELLS // 2} tokens to other cells"
 
 
 def place(cache: Cache, sequence: int, begin: int, end: int) -> None:
@@ -59,8 +58,9 @@ def cache(storage: Cache) -> Iterator[Cache]:
 def test_shift(benchmark: BenchmarkFixture, cache: Cache) -> None:
     benchmark.group = SHIFT
     place(cache, 0, 0, N_CELLS)
+    assert cache.shiftable is not None
     benchmark.pedantic(
-        cache.shift, args=(0, 0, 1), setup=lambda: place(cache, 0, N_CELLS, N_CELLS + 1), rounds=8, warmup_rounds=1
+        cache.shiftable.shift, args=(0, 0, 1), setup=lambda: place(cache, 0, N_CELLS, N_CELLS + 1), rounds=8, warmup_rounds=1
     )
 
 
@@ -116,29 +116,14 @@ def test_share(benchmark: BenchmarkFixture, cache: Cache) -> None:
     benchmark(share)
 
 
-def test_copy(benchmark: BenchmarkFixture, cache: Cache) -> None:
-    benchmark.group = COPY
-
-    def hole() -> None:
-        for sequence in range(2):
-            cache.remove(sequence)
-        place(cache, 1, 0, N_CELLS // 2)
-        place(cache, 0, 0, N_CELLS // 2)
-        cache.remove(1)
-
-    moved = benchmark.pedantic(cache.defrag, setup=hole, rounds=8, warmup_rounds=1)
-    assert moved == N_CELLS // 2
-
-
 def copy_rows(layers: list[NDArray[np.float16]]) -> None:
     for rows in layers:
         rows[: N_CELLS // 2] = rows[N_CELLS // 2 :]
 
 
 @pytest.mark.twin
-@pytest.mark.parametrize("group", [SHARE, COPY])
-def test_copy_numpy(benchmark: BenchmarkFixture, group: str) -> None:
-    """Keys and values of all layers, as one has to where a prefix cannot be shared."""
-    benchmark.group = group
+def test_share_numpy(benchmark: BenchmarkFixture) -> None:
+    """Keys and values of all layers are copied, as one has to where a prefix cannot be shared."""
+    benchmark.group = SHARE
     layers = [np.ones(LAYER, np.float16) for _ in range(2 * THIN_1B.n_layer)]
     benchmark.pedantic(copy_rows, args=(layers,), rounds=8, warmup_rounds=1)

@@ -74,7 +74,6 @@ GATE: tuple[str, ...] = (
     "bench_masks.py::test_step[C]",
     "bench_cells.py::test_share_and_remove[C]",
     "bench_cells.py::test_shift_plan[C]",
-    "bench_cells.py::test_defrag_plan[C]",
     "bench_graph.py::test_build[16-1]",
     "bench_graph.py::test_build[28-1]",
     "bench_step.py::test_without_computing[1]",

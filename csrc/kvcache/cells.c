@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/target_clones.h"
+
 static bool create_tree(oe_bit_tree *tree, int32_t n) {
     bool made = true;
     for (int k = 0; k < OE_TREE_LEVELS; k++) {
@@ -13,83 +15,139 @@ static bool create_tree(oe_bit_tree *tree, int32_t n) {
     return made;
 }
 
-oe_cells *oe_cells_create(int32_t n) {
+static void destroy_tree(oe_bit_tree *tree) {
+    for (int k = 0; k < OE_TREE_LEVELS; k++) {
+        free(tree->level[k]);
+    }
+}
+
+oe_cells *oe_cells_create(int32_t n, oe_reach reach, bool in_blocks) {
     oe_cells *cells = calloc(1, sizeof *cells);
     if (!cells) {
         return NULL;
     }
     cells->n = n;
-    cells->words = oe_bitset_words(n);
-    const size_t whole = (size_t)cells->words * 64; /* masks read and write whole words of cells */
-    cells->position = malloc(whole * sizeof *cells->position);
-    cells->owners = calloc((size_t)n, sizeof *cells->owners);
-    cells->mine = calloc((size_t)cells->words * OE_SEQUENCES, sizeof *cells->mine);
-    cells->scratch = malloc(whole * sizeof *cells->scratch);
-    if (!create_tree(&cells->free, n) || !cells->position || !cells->owners || !cells->mine || !cells->scratch) {
+    cells->reach = reach;
+    cells->in_blocks = in_blocks;
+    cells->position = malloc((size_t)n * sizeof *cells->position);
+    cells->n_owners = calloc((size_t)n, sizeof *cells->n_owners);
+    cells->lost = calloc((size_t)n, sizeof *cells->lost);
+    const bool trees = create_tree(&cells->free, n) & create_tree(&cells->free_block, oe_bitset_words(n));
+    if (!trees || !cells->position || !cells->n_owners || !cells->lost) {
         oe_cells_destroy(cells);
         return NULL;
     }
-    for (size_t c = 0; c < whole; c++) {
-        cells->position[c] = OE_FREE;
-    }
     for (int32_t c = 0; c < n; c++) {
-        oe_tree_add(&cells->free, c);
+        cells->position[c] = OE_FREE;
+        oe_unclaim(cells, c);
     }
     return cells;
 }
 
 void oe_cells_destroy(oe_cells *cells) {
     if (cells) {
-        for (int k = 0; k < OE_TREE_LEVELS; k++) {
-            free(cells->free.level[k]);
+        for (int32_t s = 0; s < cells->n_sequences; s++) {
+            free(cells->sequence[s].cell);
         }
-        for (int s = 0; s < OE_SEQUENCES; s++) {
-            free(cells->order[s].cell);
-        }
+        destroy_tree(&cells->free);
+        destroy_tree(&cells->free_block);
         free(cells->position);
-        free(cells->owners);
-        free(cells->mine);
-        free(cells->scratch);
+        free(cells->n_owners);
+        free(cells->lost);
+        free(cells->sequence);
+        free(cells->advanced);
+        free(cells->leaving);
         free(cells);
     }
 }
 
+bool oe_cells_hold(oe_cells *cells, int32_t n) {
+    const int32_t had = cells->n_sequences, room = n > 2 * had ? n : 2 * had;
+    if (n <= had) {
+        return true;
+    }
+    int32_t *advanced = realloc(cells->advanced, (size_t)room * sizeof *advanced);
+    cells->advanced = advanced ? advanced : cells->advanced;
+    int32_t *leaving = realloc(cells->leaving, (size_t)room * sizeof *leaving);
+    cells->leaving = leaving ? leaving : cells->leaving;
+    oe_sequence *sequence = realloc(cells->sequence, (size_t)room * sizeof *sequence);
+    cells->sequence = sequence ? sequence : cells->sequence;
+    if (!advanced || !leaving || !sequence) {
+        return false;
+    }
+    memset(sequence + had, 0, (size_t)(room - had) * sizeof *sequence);
+    cells->n_sequences = room;
+    return true;
+}
+
 /* -- one step ------------------------------------------------------------------------------------------------------ */
 
+/* Whether a call comes to this sequence for the first time. */
+static inline bool is_met_first(const oe_cells *cells, oe_sequence *s) {
+    const bool first = s->stamp != cells->stamp;
+    s->stamp = cells->stamp;
+    return first;
+}
+
+bool oe_cells_in_order(oe_cells *cells, const int32_t *position, const int32_t *sequence, int64_t n) {
+    cells->stamp++;
+    for (int64_t i = 0; i < n; i++) {
+        oe_sequence *s = &cells->sequence[sequence[i]];
+        if (!is_met_first(cells, s) && position[i] <= s->mark) {
+            return false;
+        }
+        s->mark = position[i];
+    }
+    return true;
+}
+
+/* The place for the token behind cell `behind` - 1 of its sequence; some cell is free. */
+static int32_t place_behind(const oe_cells *cells, int32_t behind) {
+    int32_t cell = oe_tree_next(&cells->free, behind);
+    if (!cells->in_blocks) {
+        return cell >= 0 ? cell : oe_tree_next(&cells->free, 0);
+    }
+    if (behind % OE_BLOCK && cell >= 0 && cell / OE_BLOCK == behind / OE_BLOCK) {
+        return cell;
+    }
+    int32_t block = oe_tree_next(&cells->free_block, oe_bitset_words(behind));
+    if (block < 0 && cell < 0) { /* round the end of the table */
+        block = oe_tree_next(&cells->free_block, 0);
+        cell = oe_tree_next(&cells->free, 0);
+    }
+    return block >= 0 ? block * OE_BLOCK : cell;
+}
+
 bool oe_cells_find(oe_cells *cells, const int32_t *sequence, int64_t n, int32_t *found) {
-    int32_t above[OE_SEQUENCES];
     if (n > cells->n - cells->n_used) {
         return false;
     }
-    for (int s = 0; s < OE_SEQUENCES; s++) {
-        above[s] = cells->sequence[s].count ? cells->sequence[s].highest + 1 : 0;
-    }
+    cells->stamp++;
     for (int64_t i = 0; i < n; i++) { /* taken for the moment, so that no two tokens get one cell */
-        const int32_t s = sequence[i];
-        int32_t cell = oe_tree_next(&cells->free, above[s]);
-        if (cell < 0) {
-            cell = oe_tree_next(&cells->free, 0);
+        oe_sequence *s = &cells->sequence[sequence[i]];
+        if (is_met_first(cells, s)) {
+            s->mark = oe_count(s) ? s->cell[s->end - 1] : -1;
         }
-        above[s] = cell >= above[s] ? cell + 1 : above[s];
-        oe_tree_drop(&cells->free, cell);
-        found[i] = cell;
+        found[i] = place_behind(cells, (int32_t)s->mark + 1);
+        s->mark = found[i];
+        oe_claim(cells, found[i]);
     }
     for (int64_t i = 0; i < n; i++) {
-        oe_tree_add(&cells->free, found[i]);
+        oe_unclaim(cells, found[i]);
     }
     return true;
 }
 
 /* Takes cells out of the free ones; none when one of them is not free or named twice. */
-static bool claim(oe_cells *cells, const int32_t *where, int64_t n) {
+static bool claim_all(oe_cells *cells, const int32_t *where, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         if (!oe_bitset_has(cells->free.level[0], where[i])) {
             while (i-- > 0) {
-                oe_tree_add(&cells->free, where[i]);
+                oe_unclaim(cells, where[i]);
             }
             return false;
         }
-        oe_tree_drop(&cells->free, where[i]);
+        oe_claim(cells, where[i]);
     }
     return true;
 }
@@ -104,16 +162,16 @@ static bool is_among(const int32_t *position, const int32_t *sequence, int64_t n
 }
 
 /* Whether no sequence gets a position twice. Positions mostly go on behind the last one, and are new then. */
-static bool are_new(const oe_cells *cells, const int32_t *position, const int32_t *sequence, int64_t n) {
-    int64_t last[OE_SEQUENCES];
-    for (int s = 0; s < OE_SEQUENCES; s++) {
-        last[s] = cells->sequence[s].count ? cells->sequence[s].last : -1;
-    }
+static bool are_new(oe_cells *cells, const int32_t *position, const int32_t *sequence, int64_t n) {
+    cells->stamp++;
     for (int64_t i = 0; i < n; i++) {
-        const int32_t s = sequence[i];
-        if (position[i] > last[s]) {
-            last[s] = position[i];
-        } else if (oe_cells_has_all(cells, s, position[i], (int64_t)position[i] + 1) ||
+        oe_sequence *s = &cells->sequence[sequence[i]];
+        if (is_met_first(cells, s)) {
+            s->mark = oe_count(s) ? oe_last(cells, s) : -1;
+        }
+        if (position[i] > s->mark) {
+            s->mark = position[i];
+        } else if (oe_cells_has_all(cells, sequence[i], position[i], (int64_t)position[i] + 1) ||
                    is_among(position, sequence, i, i)) {
             return false;
         }
@@ -121,208 +179,111 @@ static bool are_new(const oe_cells *cells, const int32_t *position, const int32_
     return true;
 }
 
-bool oe_cells_place(oe_cells *cells, const int32_t *where, const int32_t *position, const int32_t *sequence,
-                    int64_t n) {
-    if (!are_new(cells, position, sequence, n) || !claim(cells, where, n)) {
-        return false;
-    }
+/* Room in each sequence for its tokens of a batch. */
+static bool make_room_for(oe_cells *cells, const int32_t *sequence, int64_t n) {
+    cells->stamp++;
     for (int64_t i = 0; i < n; i++) {
-        oe_occupy(cells, where[i], position[i]);
-        oe_attach(cells, sequence[i], where[i]);
-        oe_settle_next(cells, sequence[i]);
+        oe_sequence *s = &cells->sequence[sequence[i]];
+        s->mark = is_met_first(cells, s) ? 1 : s->mark + 1;
+        if (!oe_list_make_room(s, (int32_t)s->mark)) {
+            return false;
+        }
     }
     return true;
 }
 
+int oe_cells_place(oe_cells *cells, const int32_t *where, const int32_t *position, const int32_t *sequence, int64_t n) {
+    if (!are_new(cells, position, sequence, n) || !claim_all(cells, where, n)) {
+        return 0;
+    }
+    if (!make_room_for(cells, sequence, n)) {
+        for (int64_t i = 0; i < n; i++) {
+            oe_unclaim(cells, where[i]);
+        }
+        return OE_NO_MEMORY;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        oe_sequence *s = &cells->sequence[sequence[i]];
+        oe_occupy(cells, where[i], position[i]);
+        if (position[i] >= s->next || oe_count(s) == 0) {
+            oe_list_append(s, where[i]);
+            s->next = (int64_t)position[i] + 1;
+        } else {
+            oe_list_insert(cells, s, where[i]);
+            oe_settle_next(cells, s);
+        }
+        oe_advance(cells, sequence[i]);
+    }
+    return 1;
+}
+
+OE_TARGET_CLONES
+static void extremes(const int32_t *restrict cell, int32_t n, int32_t *lowest, int32_t *highest) {
+    int32_t low = cell[0], high = cell[0];
+    for (int32_t i = 1; i < n; i++) {
+        low = cell[i] < low ? cell[i] : low;
+        high = cell[i] > high ? cell[i] : high;
+    }
+    *lowest = low;
+    *highest = high;
+}
+
 void oe_cells_span(const oe_cells *cells, const int32_t *sequence, int64_t n, int32_t *begin, int32_t *end) {
-    int32_t low = cells->n, high = 0;
+    int32_t low = cells->n, high = -1;
     for (int64_t i = 0; i < n; i++) {
-        const oe_sequence *one = &cells->sequence[sequence[i]];
-        if (one->count) {
-            low = one->lowest < low ? one->lowest : low;
-            high = one->highest >= high ? one->highest + 1 : high;
-        }
-    }
-    *begin = low < high ? low : 0;
-    *end = high;
-}
-
-void oe_cells_next(const oe_cells *cells, const int32_t *position, const int32_t *sequence, int64_t n, int64_t *next) {
-    uint64_t seen = 0;
-    for (int s = 0; s < OE_SEQUENCES; s++) {
-        next[s] = cells->sequence[s].next;
-    }
-    for (int64_t i = 0; i < n; i++) {
-        const int32_t s = sequence[i];
-        const bool again = seen >> s & 1;
-        next[s] = again && next[s] < position[i] ? next[s] : position[i];
-        seen |= (uint64_t)1 << s;
-    }
-}
-
-/* Calls visit(cells, sequence, cell, context) for the cells of a sequence with positions below `end`; visit may take
- * the sequence out of the cell. Cells mostly ascend with positions, from `first_cell` on and round the end of the
- * table: then the walk ends with them, and returns the cell of the lowest position that is left. -1: not known. */
-typedef void visitor(oe_cells *cells, int32_t s, int32_t cell, void *context);
-
-static int32_t visit_below(oe_cells *cells, int32_t s, int64_t end, visitor *visit, void *context) {
-    const oe_sequence before = cells->sequence[s];
-    int32_t cell = before.first_cell;
-    int64_t position = before.first;
-    while (position < end) {
-        int32_t next = cell < before.highest ? oe_next_mine(cells, s, cell + 1) : -1;
-        next = next < 0 ? oe_next_mine(cells, s, before.lowest) : next;
-        const bool ascends = cells->position[next] == position + 1;
-        visit(cells, s, cell, context);
-        position++;
-        if (!ascends) {
-            break;
-        }
-        cell = next;
-    }
-    if (position >= end && cells->position[cell] == position && oe_bitset_has(oe_cells_mine(cells, s), cell)) {
-        return cell;
-    }
-    for (cell = oe_next_mine(cells, s, before.lowest); cell >= 0 && position < end;
-         cell = oe_next_mine(cells, s, cell + 1)) {
-        if (cells->position[cell] >= position && cells->position[cell] < end) {
-            visit(cells, s, cell, context);
-        }
-    }
-    return -1;
-}
-
-static void drop_one(oe_cells *cells, int32_t s, int32_t cell, void *context) {
-    (void)context;
-    oe_detach(cells, s, cell);
-}
-
-void oe_cells_drop_below(oe_cells *cells, const int64_t *ends) {
-    for (int32_t s = 0; s < OE_SEQUENCES; s++) {
-        oe_sequence *one = &cells->sequence[s];
-        if (one->count == 0 || one->first >= ends[s]) {
+        const oe_sequence *s = &cells->sequence[sequence[i]];
+        if (oe_count(s) == 0 || (i && sequence[i] == sequence[i - 1])) {
             continue;
         }
-        const int32_t left = visit_below(cells, s, ends[s], drop_one, NULL);
-        oe_settle_cells(cells, s);
-        if (left >= 0) {
-            one->first_cell = left;
-            one->first = cells->position[left];
-        } else {
-            oe_settle_positions(cells, s);
+        int32_t lowest = s->cell[s->begin], highest = s->cell[s->end - 1];
+        if (s->descents) {
+            extremes(s->cell + s->begin, oe_count(s), &lowest, &highest);
         }
+        low = lowest < low ? lowest : low;
+        high = highest > high ? highest : high;
     }
-    oe_settle_extent(cells);
+    *begin = high < 0 ? 0 : low;
+    *end = high + 1;
 }
 
-/* What is counted of cells that would lose owners; one with several of them is looked at once. */
-typedef struct losses {
-    const int64_t *ends;
-    uint64_t droppers; /* sequences that drop anything */
-    int32_t freed, unshared;
-} losses;
-
-static uint64_t owners_left(const oe_cells *cells, int32_t cell, const losses *lost) {
-    uint64_t left = cells->owners[cell];
-    for (uint64_t among = left & lost->droppers; among; among &= among - 1) {
-        const int32_t s = oe_bitset_lowest(among);
-        if (cells->position[cell] < lost->ends[s]) {
-            left &= ~((uint64_t)1 << s);
-        }
-    }
-    return left;
-}
-
-static void count_one(oe_cells *cells, int32_t s, int32_t cell, void *context) {
-    losses *lost = context;
-    const uint64_t before = cells->owners[cell], left = owners_left(cells, cell, lost);
-    if (oe_bitset_lowest(before & ~left) == s) {
-        lost->freed += left == 0;
-        lost->unshared += oe_is_shared(before) && !oe_is_shared(left);
-    }
-}
-
-static losses losses_of(const oe_cells *cells, const int64_t *ends) {
-    losses lost = {ends, 0, 0, 0};
-    for (int32_t s = 0; s < OE_SEQUENCES; s++) {
-        if (cells->sequence[s].count && cells->sequence[s].first < ends[s]) {
-            lost.droppers |= (uint64_t)1 << s;
-        }
-    }
-    for (uint64_t among = lost.droppers; among; among &= among - 1) {
-        const int32_t s = oe_bitset_lowest(among);
-        visit_below((oe_cells *)cells, s, ends[s], count_one, &lost); /* count_one changes nothing */
-    }
-    return lost;
-}
-
-int32_t oe_cells_free_without(const oe_cells *cells, const int64_t *ends) {
-    return cells->n - cells->n_used + losses_of(cells, ends).freed;
-}
-
-oe_cells_usage oe_cells_usage_without(const oe_cells *cells, const int64_t *ends) {
-    const losses lost = losses_of(cells, ends);
-    int32_t top = cells->extent - 1;
-    while (top >= 0 && !owners_left(cells, top, &lost)) {
-        top = oe_previous_used(cells, top - 1);
-    }
-    return (oe_cells_usage){cells->n_used - lost.freed, cells->n_shared - lost.unshared, top + 1};
-}
-
-/* -- one request --------------------------------------------------------------------------------------------------- */
+/* -- one sequence -------------------------------------------------------------------------------------------------- */
 
 bool oe_cells_has_all(const oe_cells *cells, int32_t sequence, int64_t begin, int64_t end) {
-    const oe_sequence *one = &cells->sequence[sequence];
-    if (end <= begin) {
-        return true;
-    }
-    if (one->count == 0 || begin < one->first || end > (int64_t)one->last + 1) {
-        return false;
-    }
-    if (one->count == (int64_t)one->last - one->first + 1) { /* each position once: there is no gap */
-        return true;
-    }
-    int64_t there = 0;
-    for (OE_EACH_CELL(cells, sequence, cell)) {
-        there += cells->position[cell] >= begin && cells->position[cell] < end;
-    }
-    return there == end - begin;
+    const oe_sequence *s = &cells->sequence[sequence];
+    return end <= begin || oe_index(cells, s, end) - oe_index(cells, s, begin) == end - begin;
 }
 
 int32_t oe_cells_share(oe_cells *cells, int32_t source, int32_t target, int64_t end) {
-    if (cells->sequence[target].count) {
+    const oe_sequence *from = &cells->sequence[source];
+    oe_sequence *to = &cells->sequence[target];
+    if (oe_count(to)) {
         return -1;
     }
-    for (OE_EACH_CELL(cells, source, cell)) {
-        if (cells->position[cell] < end) {
-            oe_attach(cells, target, cell);
-        }
+    const int32_t n = oe_index(cells, from, end) - from->begin;
+    if (!oe_list_make_room(to, n)) {
+        return OE_NO_MEMORY;
     }
-    oe_settle_next(cells, target);
-    return cells->sequence[target].count;
+    for (int32_t i = 0; i < n; i++) {
+        oe_add_owner(cells, to->cell[i] = from->cell[from->begin + i]);
+    }
+    to->end = n;
+    oe_list_settle(to);
+    oe_settle_next(cells, to);
+    oe_advance(cells, target);
+    return n;
 }
 
 int32_t oe_cells_remove(oe_cells *cells, int32_t sequence, int64_t begin, int64_t end) {
-    const int32_t before = cells->sequence[sequence].count;
-    for (OE_EACH_CELL(cells, sequence, cell)) {
-        if (cells->position[cell] >= begin && cells->position[cell] < end) {
-            oe_detach(cells, sequence, cell);
-        }
+    oe_sequence *s = &cells->sequence[sequence];
+    const int32_t before = oe_count(s), i = oe_index(cells, s, begin);
+    const int32_t j = end > begin ? oe_index(cells, s, end) : i;
+    oe_list_drop(cells, s, i, j);
+    oe_settle_next(cells, s);
+    const int32_t left = oe_count(s);
+    if (left == 0) {
+        free(s->cell);
+        s->cell = NULL;
+        s->room = 0;
     }
-    if (before != cells->sequence[sequence].count) {
-        oe_settle_cells(cells, sequence);
-        oe_settle_positions(cells, sequence);
-        oe_settle_extent(cells);
-    }
-    oe_settle_next(cells, sequence);
-    return before - cells->sequence[sequence].count;
-}
-
-void oe_cells_put(oe_cells *cells, int32_t cell, int32_t position, uint64_t owners) {
-    oe_occupy(cells, cell, position);
-    for (; owners; owners &= owners - 1) {
-        const int32_t s = oe_bitset_lowest(owners);
-        oe_attach(cells, s, cell);
-        oe_settle_next(cells, s);
-    }
+    return before - left;
 }

@@ -1,11 +1,15 @@
 /* The cell table of a key and value cache: which token lies in which row. Numbers only; the rows are elsewhere.
  *
- * A cell has a position and the set of sequences that share it. The table is kept from both sides, owners of a cell and
- * cells of a sequence, and every answer that a step asks for is kept up to date by the changes: what a step costs does
- * not depend on how many cells there are, as long as the cells of a sequence ascend with their positions.
+ * A cell has a position and a count of the sequences that share it. A sequence has a list of its cells in the order of
+ * their positions. So memory goes by what is held, not by cells times sequences, and what a decoding step costs depends
+ * neither on how many cells there are nor on sequences that are idle.
  *
- * Callers see to it that cells are 0..n-1, sequences 0..63 and positions 0..2^31-1; everything else is checked here.
- * Functions that take a `const oe_cells *` change nothing that can be seen. */
+ * A table may be told how far back tokens see (oe_reach). Then it knows which cells no later token sees, and gives them
+ * up when others need them. Only sequences that gained cells since the last time can have such: they are listed.
+ *
+ * Callers see to it that cells are 0..n-1, positions 0..2^31-1, and sequences those of oe_cells_hold; everything else
+ * is checked here. Functions that take a `const oe_cells *` change nothing. Apart from these, use a table from one
+ * thread at a time; but oe_cells_usage may be asked while a mask or indices are filled. */
 #ifndef OE_CELLS_H
 #define OE_CELLS_H
 
@@ -19,114 +23,122 @@ extern "C" {
 #endif
 
 #define OE_CELLS_MAX ((int32_t)1 << 24)
-#define OE_SEQUENCES 64
-#define OE_FREE (-1) /* position of a free cell */
+#define OE_SEQUENCES_MAX ((int32_t)1 << 20)
+#define OE_FREE (-1)       /* position of a free cell */
+#define OE_BLOCK 64        /* cells of a block: a word of the free set, and the tile of ggml's flash attention */
+#define OE_NO_MEMORY (-2)
+
+/* How far back a token sees. `window`: itself and the window - 1 tokens before it; `chunk`: from the last multiple of
+ * it on; neither where both are 0. `memory`: how many positions back a sequence can be resumed. Each below 2^33. */
+typedef struct oe_reach {
+    int64_t window, chunk, memory;
+} oe_reach;
 
 typedef struct oe_sequence {
-    int32_t count;      /* cells that it has; the next five mean something when there are any */
-    int32_t lowest;     /* cell */
-    int32_t highest;    /* cell */
-    int32_t first;      /* lowest position */
-    int32_t last;       /* highest position */
-    int32_t first_cell; /* the cell of the lowest position */
-    int64_t next;       /* where it goes on: last + 1, also after `oe_cells_drop_below` has taken all; 0 at first */
-} oe_sequence;
-
-/* Cells of a sequence in the order of positions, as far as kv_indices.c has found it. What is known is right, and
- * follows without a gap; cells that are gained come to it when the order is asked for. */
-typedef struct oe_order {
     int32_t *cell;      /* [room] */
     int32_t room;
-    int32_t begin, end; /* those that are known; begin == end: none */
-} oe_order;
+    int32_t begin, end; /* the part of `cell` that holds its cells, in the order of positions */
+    int32_t descents;   /* how many of them are lower than the one before */
+    int64_t next;       /* where it goes on: its last position + 1, also after that was given up; 0 at first */
+    bool advanced;      /* it is listed in oe_cells.advanced */
+    /* of one call */
+    uint64_t stamp;
+    int64_t mark;
+    int64_t below;
+} oe_sequence;
 
 typedef struct oe_cells {
     int32_t n;
-    int32_t words;       /* oe_bitset_words(n) */
-    int32_t *position;   /* [64 * words] OE_FREE where no sequence has the cell */
-    uint64_t *owners;    /* [n] one bit for each sequence */
-    uint64_t *mine;      /* [OE_SEQUENCES * words] the same from the other side: one bit for each cell */
-    oe_bit_tree free;    /* cells without owners */
-    int32_t n_used;      /* cells with owners */
-    int32_t n_shared;    /* cells with two or more */
-    int32_t extent;      /* one more than the highest used cell */
-    int32_t *scratch;    /* [64 * words] for one call, of oe_mask_fill or oe_kv_indices_fill */
-    oe_order order[OE_SEQUENCES];
-    oe_sequence sequence[OE_SEQUENCES];
+    bool in_blocks;         /* sequences grow by blocks, see oe_cells_find */
+    oe_reach reach;
+    int32_t *position;      /* [n] OE_FREE where no sequence has the cell */
+    int32_t *n_owners;      /* [n] */
+    oe_bit_tree free;       /* cells without owners */
+    oe_bit_tree free_block; /* blocks of nothing but such */
+    int32_t n_used;         /* cells with owners */
+    int32_t n_shared;       /* cells with two or more */
+    int32_t n_sequences;
+    oe_sequence *sequence;  /* [n_sequences] */
+    int32_t *advanced;      /* [n_sequences] those that gained cells since oe_cells_slide */
+    int32_t n_advanced;
+    /* of one call */
+    uint64_t stamp;
+    int32_t *leaving;       /* [n_sequences] */
+    int32_t *lost;          /* [n] all 0 between calls */
 } oe_cells;
 
-typedef struct oe_cells_usage {
-    int32_t used, shared, extent;
-} oe_cells_usage;
+typedef struct oe_cells_held {
+    int32_t used, shared;
+} oe_cells_held;
 
 /* 1 <= n <= OE_CELLS_MAX. NULL when there is no memory. */
-oe_cells *oe_cells_create(int32_t n);
+oe_cells *oe_cells_create(int32_t n, oe_reach reach, bool in_blocks);
 void oe_cells_destroy(oe_cells *cells);
 
-static inline const uint64_t *oe_cells_mine(const oe_cells *cells, int32_t sequence) {
-    return cells->mine + (int64_t)sequence * cells->words;
-}
+/* Makes sure that sequences 0..n-1 can be spoken of. False when there is no memory. */
+bool oe_cells_hold(oe_cells *cells, int32_t n);
 
 /* -- one step -- */
 
-/* Where n tokens go: for each the lowest free cell above the highest of its sequence, earlier tokens of the call
- * included, or the lowest free one where none is above. False when fewer than n cells are free. */
+/* Whether the tokens of each sequence come in the order of their positions. */
+bool oe_cells_in_order(oe_cells *cells, const int32_t *position, const int32_t *sequence, int64_t n);
+
+/* Where n tokens go, those of each sequence in order: the lowest free cell behind the last one of its sequence, earlier
+ * tokens of the call included, or the lowest free one where none is behind. With `in_blocks` a sequence first fills the
+ * block that it is in, then takes the lowest free block behind, and only then any cell behind; so too where none is.
+ * False when fewer than n cells are free. */
 bool oe_cells_find(oe_cells *cells, const int32_t *sequence, int64_t n, int32_t *found);
 
-/* Gives n cells a position and a sequence each. False, with nothing changed, when one is not free. */
-bool oe_cells_place(oe_cells *cells, const int32_t *where, const int32_t *position, const int32_t *sequence, int64_t n);
+/* Gives n cells a position and a sequence each: 1. Nothing changes where a cell is not free or a sequence has a position
+ * already (0), or there is no memory (OE_NO_MEMORY). */
+int oe_cells_place(oe_cells *cells, const int32_t *where, const int32_t *position, const int32_t *sequence, int64_t n);
 
 /* The lowest cell of these sequences, and one more than the highest; 0 and 0 when they have none. */
 void oe_cells_span(const oe_cells *cells, const int32_t *sequence, int64_t n, int32_t *begin, int32_t *end);
 
-/* The first position of each sequence that is still to be computed, [OE_SEQUENCES]: the lowest of a batch of n tokens,
- * which are not placed yet, or where the sequence goes on. */
-void oe_cells_next(const oe_cells *cells, const int32_t *position, const int32_t *sequence, int64_t n, int64_t *next);
+/* -- what no later token sees -- */
 
-/* Takes each sequence out of its cells with positions below ends[sequence]; it goes on where it did. */
-void oe_cells_drop_below(oe_cells *cells, const int64_t *ends);
+/* Takes each sequence out of the cells that neither its rows among these n, not placed yet, nor later ones see. */
+void oe_cells_slide(oe_cells *cells, const int32_t *position, const int32_t *sequence, int64_t n);
 
-/* What the table would hold after that. */
-oe_cells_usage oe_cells_usage_without(const oe_cells *cells, const int64_t *ends);
-int32_t oe_cells_free_without(const oe_cells *cells, const int64_t *ends);
+/* Free cells that there would be after that. */
+int32_t oe_cells_room_for(oe_cells *cells, const int32_t *position, const int32_t *sequence, int64_t n);
 
-/* -- one request -- */
+/* Free cells that there would be after oe_cells_slide without rows, and without these n sequences. */
+int32_t oe_cells_room(oe_cells *cells, const int32_t *sequence, int64_t n);
 
-/* Whether a sequence has every position from begin to before end. */
+/* What the table would hold after oe_cells_slide without rows. */
+oe_cells_held oe_cells_usage(oe_cells *cells);
+
+/* -- one sequence -- */
+
+/* Whether it has every position from begin to before end. */
 bool oe_cells_has_all(const oe_cells *cells, int32_t sequence, int64_t begin, int64_t end);
 
-/* Lets `target` have the cells of `source` with positions below `end`; how many, or -1 when it has cells already. */
+/* Lets `target` have the cells of `source` with positions below `end`; how many, -1 when it has cells already, or
+ * OE_NO_MEMORY. */
 int32_t oe_cells_share(oe_cells *cells, int32_t source, int32_t target, int64_t end);
 
-/* Takes a sequence out of its cells with begin <= position < end; how many. */
+/* Takes it out of its cells with begin <= position < end; how many. */
 int32_t oe_cells_remove(oe_cells *cells, int32_t sequence, int64_t begin, int64_t end);
 
-/* Gives a free cell its position and owners, not none of them. */
-void oe_cells_put(oe_cells *cells, int32_t cell, int32_t position, uint64_t owners);
-
-/* -- moving -- */
-
-/* Where keys go when a sequence loses `discard` positions from `begin` on. Cells of it alone stay, in ascending order;
- * then shared ones, which go to cells that are free by then. Both arrays have room for all of its cells. How many, or
- * -1 when there are too few cells to go to. */
-int32_t oe_cells_shift_plan(const oe_cells *cells, int32_t sequence, int64_t begin, int64_t discard, int32_t *source,
+/* Where keys go when it loses `discard` positions from `begin` on, in the order of positions. Cells of it alone stay;
+ * those that it shares go to the lowest cells that are free by then. Both arrays have room for all of its cells. How
+ * many, or -1 when there are too few cells to go to. */
+int32_t oe_cells_shift_plan(oe_cells *cells, int32_t sequence, int64_t begin, int64_t discard, int32_t *source,
                             int32_t *target);
 
-/* Carries out a plan of oe_cells_shift_plan that was made of the table as it is. */
-void oe_cells_shift(oe_cells *cells, int32_t sequence, int64_t begin, int64_t discard, const int32_t *source,
-                    const int32_t *target, int32_t n);
+/* Whether there would be enough without the n other sequences of `without`. */
+bool oe_cells_can_shift(oe_cells *cells, int32_t sequence, int64_t begin, int64_t discard, const int32_t *without,
+                        int64_t n);
 
-/* The fewest moves that leave no hole below a used cell: the highest used ones, downwards, into the lowest holes,
- * upwards. Both arrays have room for all used or all free cells, whichever are fewer. */
-int32_t oe_cells_defrag_plan(const oe_cells *cells, int32_t *source, int32_t *target);
-
-/* Gives n free cells what n used ones have, which become free. False, with nothing changed, where one is neither. */
-bool oe_cells_move(oe_cells *cells, const int32_t *source, const int32_t *target, int64_t n);
+/* Carries out a plan that was made of the table as it is. */
+void oe_cells_shift(oe_cells *cells, int32_t sequence, int64_t begin, int64_t discard, const int32_t *target);
 
 /* -- debugging -- */
 
 /* What is wrong with the table, or NULL; -1 or the sequence that it is about in *sequence. */
-const char *oe_cells_fault(const oe_cells *cells, int32_t *sequence);
+const char *oe_cells_fault(oe_cells *cells, int32_t *sequence);
 
 #ifdef __cplusplus
 }

@@ -1,97 +1,106 @@
-#include <stdlib.h>
+#include <stddef.h>
 
 #include "kvcache/cells_table.h"
 
-static const char *fault_of_cells(const oe_cells *cells) {
-    int32_t used = 0, shared = 0, extent = 0;
-    for (int32_t c = 0; c < cells->n; c++) {
-        const uint64_t owners = cells->owners[c];
-        if ((cells->position[c] >= 0) != (owners != 0) || cells->position[c] < OE_FREE) {
-            return "used cells have positions, free cells have none";
-        }
-        if (oe_bitset_has(cells->free.level[0], c) != !owners) {
-            return "the free set has the free cells";
-        }
-        used += owners != 0;
-        shared += oe_is_shared(owners);
-        extent = owners ? c + 1 : extent;
-    }
+static const char *fault_of_tree(const oe_bit_tree *tree) {
     for (int k = 1; k < OE_TREE_LEVELS; k++) {
-        for (int32_t i = 0; i < cells->free.words[k - 1]; i++) {
-            if (oe_bitset_has(cells->free.level[k], i) != (cells->free.level[k - 1][i] != 0)) {
+        for (int32_t i = 0; i < tree->words[k - 1]; i++) {
+            if (oe_bitset_has(tree->level[k], i) != (tree->level[k - 1][i] != 0)) {
                 return "levels of the free set agree";
             }
         }
     }
-    if (used != cells->n_used || shared != cells->n_shared) {
-        return "counts of used and shared cells";
-    }
-    return extent != cells->extent ? "the extent" : NULL;
+    return NULL;
 }
 
-static int ascending(const void *a, const void *b) {
-    const int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
-    return (x > y) - (x < y);
-}
-
-/* It is the cells of one stretch of the sequence's positions. */
-static bool order_is_right(const oe_cells *cells, int32_t s) {
-    const oe_order *order = &cells->order[s];
-    for (int32_t i = order->begin; i < order->end; i++) {
-        const int32_t cell = order->cell[i];
-        if (!oe_bitset_has(oe_cells_mine(cells, s), cell) ||
-            (i > order->begin && cells->position[order->cell[i - 1]] >= cells->position[cell])) {
-            return false;
-        }
-    }
-    return order->end - order->begin <= cells->sequence[s].count;
-}
-
-/* `sorted` has room for all cells. */
-static const char *fault_of_sequence(const oe_cells *cells, int32_t s, int32_t *sorted) {
-    const oe_sequence *one = &cells->sequence[s];
-    const uint64_t *mine = oe_cells_mine(cells, s);
-    int32_t n = 0, lowest = -1, highest = -1;
+static const char *fault_of_free_sets(const oe_cells *cells) {
     for (int32_t c = 0; c < cells->n; c++) {
-        if (oe_bitset_has(mine, c) != (cells->owners[c] >> s & 1)) {
-            return "both sides of the table agree";
-        }
-        if (oe_bitset_has(mine, c)) {
-            lowest = n ? lowest : c;
-            highest = c;
-            sorted[n++] = cells->position[c];
+        if (oe_bitset_has(cells->free.level[0], c) != (cells->n_owners[c] == 0)) {
+            return "the free set has the free cells";
         }
     }
-    if (n != one->count) {
-        return "count of cells";
-    }
-    if (n == 0) {
-        return NULL;
-    }
-    qsort(sorted, (size_t)n, sizeof *sorted, ascending);
-    for (int32_t i = 1; i < n; i++) {
-        if (sorted[i - 1] == sorted[i]) {
-            return "each position once";
+    for (int32_t w = 0; w < cells->free.words[0]; w++) {
+        if (oe_bitset_has(cells->free_block.level[0], w) != (cells->free.level[0][w] == ~(uint64_t)0)) {
+            return "the free blocks are those of free cells only";
         }
     }
-    if (lowest != one->lowest || highest != one->highest || sorted[0] != one->first || sorted[n - 1] != one->last ||
-        !oe_bitset_has(mine, one->first_cell) || cells->position[one->first_cell] != one->first) {
-        return "bounds";
-    }
-    if (!order_is_right(cells, s)) {
-        return "the known order";
-    }
-    return one->next != (int64_t)one->last + 1 ? "where it goes on" : NULL;
+    const char *fault = fault_of_tree(&cells->free);
+    return fault ? fault : fault_of_tree(&cells->free_block);
 }
 
-const char *oe_cells_fault(const oe_cells *cells, int32_t *sequence) {
-    const char *fault = fault_of_cells(cells);
-    *sequence = -1;
-    for (int32_t s = 0; !fault && s < OE_SEQUENCES; s++) {
-        if (cells->sequence[s].count || oe_bitset_next(oe_cells_mine(cells, s), cells->words, 0) >= 0) {
-            *sequence = s;
-            fault = fault_of_sequence(cells, s, cells->scratch);
+static const char *fault_of_cells(const oe_cells *cells) {
+    int32_t used = 0, shared = 0;
+    for (int32_t c = 0; c < cells->n; c++) {
+        if ((cells->position[c] >= 0) != (cells->n_owners[c] > 0) || cells->position[c] < OE_FREE) {
+            return "used cells have positions, free cells have none";
         }
+        if (cells->lost[c]) {
+            return "nothing is left from a count";
+        }
+        used += cells->n_owners[c] > 0;
+        shared += cells->n_owners[c] > 1;
+    }
+    return used != cells->n_used || shared != cells->n_shared ? "counts of used and shared cells" : NULL;
+}
+
+static const char *fault_of_sequence(const oe_cells *cells, const oe_sequence *s) {
+    int32_t descents = 0;
+    if (!(0 <= s->begin && s->begin <= s->end && s->end <= s->room)) {
+        return "the bounds of its list";
+    }
+    for (int32_t i = s->begin; i < s->end; i++) {
+        if (s->cell[i] < 0 || s->cell[i] >= cells->n || cells->position[s->cell[i]] < 0) {
+            return "its cells are used ones";
+        }
+        if (i > s->begin && cells->position[s->cell[i - 1]] >= cells->position[s->cell[i]]) {
+            return "each position once, in order";
+        }
+        descents += i > s->begin && s->cell[i] < s->cell[i - 1];
+    }
+    if (descents != s->descents) {
+        return "how often its cells descend";
+    }
+    if (!s->advanced && oe_count(s) && oe_first(cells, s) < oe_kept_from(&cells->reach, s->next)) {
+        return "what no later token sees is known";
+    }
+    return oe_count(s) && s->next != (int64_t)oe_last(cells, s) + 1 ? "where it goes on" : NULL;
+}
+
+static const char *fault_of_advanced(const oe_cells *cells) {
+    int32_t n = 0;
+    for (int32_t s = 0; s < cells->n_sequences; s++) {
+        n += cells->sequence[s].advanced;
+    }
+    for (int32_t k = 0; k < cells->n_advanced; k++) {
+        n -= cells->sequence[cells->advanced[k]].advanced;
+    }
+    return n ? "those that advanced are listed" : NULL;
+}
+
+/* Counts owners from the sequences' side. */
+static const char *fault_of_owners(oe_cells *cells) {
+    const char *fault = NULL;
+    for (int32_t s = 0; s < cells->n_sequences; s++) {
+        const oe_sequence *mine = &cells->sequence[s];
+        for (int32_t i = mine->begin; i < mine->end; i++) {
+            cells->lost[mine->cell[i]]++;
+        }
+    }
+    for (int32_t c = 0; c < cells->n; c++) {
+        fault = cells->lost[c] == cells->n_owners[c] ? fault : "both sides of the table agree";
+        cells->lost[c] = 0;
     }
     return fault;
+}
+
+const char *oe_cells_fault(oe_cells *cells, int32_t *sequence) {
+    const char *fault = fault_of_cells(cells);
+    *sequence = -1;
+    fault = fault ? fault : fault_of_free_sets(cells);
+    fault = fault ? fault : fault_of_advanced(cells);
+    for (int32_t s = 0; !fault && s < cells->n_sequences; s++) {
+        fault = fault_of_sequence(cells, &cells->sequence[s]);
+        *sequence = fault ? s : -1;
+    }
+    return fault ? fault : fault_of_owners(cells);
 }

@@ -1,119 +1,101 @@
-/* One cell gained or lost by one sequence, and what is derived from that: for the files that implement cells.h. */
+/* What all changes of a table are made of: a cell gained or lost, and the list of a sequence's cells. For the files that
+ * implement cells.h. */
 #ifndef OE_CELLS_TABLE_H
 #define OE_CELLS_TABLE_H
 
 #include "kvcache/cells.h"
 
-static inline bool oe_is_shared(uint64_t owners) { return (owners & (owners - 1)) != 0; }
+static inline int32_t oe_count(const oe_sequence *s) { return s->end - s->begin; }
 
-static inline int32_t oe_next_mine(const oe_cells *cells, int32_t s, int32_t cell) {
-    return oe_bitset_next(oe_cells_mine(cells, s), cells->words, cell);
+/* The first and last position of a sequence that has cells. */
+static inline int32_t oe_first(const oe_cells *cells, const oe_sequence *s) { return cells->position[s->cell[s->begin]]; }
+
+static inline int32_t oe_last(const oe_cells *cells, const oe_sequence *s) {
+    return cells->position[s->cell[s->end - 1]];
 }
 
-/* for (each cell of sequence s, ascending); the body may take s out of `cell`. */
-#define OE_EACH_CELL(cells, s, cell)                                                                                   \
-    int32_t cell = (cells)->sequence[s].count ? (cells)->sequence[s].lowest : -1;                                      \
-    cell >= 0;                                                                                                         \
-    cell = oe_next_mine(cells, s, cell + 1)
+static inline void oe_settle_next(const oe_cells *cells, oe_sequence *s) {
+    s->next = oe_count(s) ? (int64_t)oe_last(cells, s) + 1 : 0;
+}
 
-/* Adds a sequence to a cell that has its position. */
-static inline void oe_attach(oe_cells *cells, int32_t s, int32_t cell) {
-    oe_sequence *one = &cells->sequence[s];
-    const int32_t position = cells->position[cell];
-    const uint64_t before = cells->owners[cell];
-    cells->owners[cell] |= (uint64_t)1 << s;
-    cells->n_shared += before && !oe_is_shared(before);
-    oe_bitset_add(cells->mine + (int64_t)s * cells->words, cell);
-    if (one->count++ == 0) {
-        one->lowest = one->highest = one->first_cell = cell;
-        one->first = one->last = position;
-        return;
-    }
-    one->lowest = cell < one->lowest ? cell : one->lowest;
-    one->highest = cell > one->highest ? cell : one->highest;
-    one->last = position > one->last ? position : one->last;
-    if (position < one->first) {
-        one->first = position;
-        one->first_cell = cell;
+/* Takes a cell out of the free ones, or puts it back. */
+static inline void oe_claim(oe_cells *cells, int32_t cell) {
+    oe_tree_drop(&cells->free, cell);
+    oe_tree_drop(&cells->free_block, cell / OE_BLOCK);
+}
+
+static inline void oe_unclaim(oe_cells *cells, int32_t cell) {
+    oe_tree_add(&cells->free, cell);
+    if (cells->free.level[0][cell / OE_BLOCK] == ~(uint64_t)0) {
+        oe_tree_add(&cells->free_block, cell / OE_BLOCK);
     }
 }
 
-/* Takes a free cell. */
+/* Gives a cell that was claimed its position and first owner. */
 static inline void oe_occupy(oe_cells *cells, int32_t cell, int32_t position) {
     cells->position[cell] = position;
-    oe_tree_drop(&cells->free, cell);
+    cells->n_owners[cell] = 1;
     cells->n_used++;
-    cells->extent = cell >= cells->extent ? cell + 1 : cells->extent;
 }
 
-/* Forgets a cell of the known order: the first and the last one go alone, another takes all with it. */
-static inline void oe_order_drop(oe_order *order, int32_t cell) {
-    if (order->begin == order->end) {
-        return;
-    }
-    if (order->cell[order->begin] == cell) {
-        order->begin++;
-    } else if (order->cell[order->end - 1] == cell) {
-        order->end--;
-    } else {
-        order->begin = order->end = 0;
-    }
-}
+static inline void oe_add_owner(oe_cells *cells, int32_t cell) { cells->n_shared += ++cells->n_owners[cell] == 2; }
 
-/* Takes a sequence out of a cell. Its bounds are wrong until oe_settle_cells and, for positions, the caller have seen
- * to it, the extent until oe_settle_extent. */
-static inline void oe_detach(oe_cells *cells, int32_t s, int32_t cell) {
-    const uint64_t before = cells->owners[cell], after = before & ~((uint64_t)1 << s);
-    cells->owners[cell] = after;
-    cells->n_shared -= oe_is_shared(before) && !oe_is_shared(after);
-    oe_bitset_drop(cells->mine + (int64_t)s * cells->words, cell);
-    oe_order_drop(&cells->order[s], cell);
-    cells->sequence[s].count--;
-    if (!after) {
+static inline void oe_drop_owner(oe_cells *cells, int32_t cell) {
+    const int32_t left = --cells->n_owners[cell];
+    cells->n_shared -= left == 1;
+    if (left == 0) {
         cells->position[cell] = OE_FREE;
-        oe_tree_add(&cells->free, cell);
         cells->n_used--;
+        oe_unclaim(cells, cell);
     }
 }
 
-static inline void oe_settle_cells(oe_cells *cells, int32_t s) {
-    oe_sequence *one = &cells->sequence[s];
-    if (one->count) {
-        one->lowest = oe_next_mine(cells, s, one->lowest);
-        one->highest = oe_bitset_previous(oe_cells_mine(cells, s), one->highest);
+/* Where in s->cell the first position of `position` or more is; s->end where there is none. */
+int32_t oe_index(const oe_cells *cells, const oe_sequence *s, int64_t position);
+
+/* Room behind s->end for `n` more. False, with nothing changed, when there is no memory. */
+bool oe_list_grow(oe_sequence *s, int32_t n);
+
+static inline bool oe_list_make_room(oe_sequence *s, int32_t n) { return s->room - s->end >= n || oe_list_grow(s, n); }
+
+/* Adds a cell that has its position, and that there is room for: behind all others, or where it belongs. */
+static inline void oe_list_append(oe_sequence *s, int32_t cell) {
+    s->descents += s->end > s->begin && cell < s->cell[s->end - 1];
+    s->cell[s->end++] = cell;
+}
+
+void oe_list_insert(const oe_cells *cells, oe_sequence *s, int32_t cell);
+
+/* Takes out what s->cell has from i to before j; the cells lose an owner. */
+void oe_list_drop(oe_cells *cells, oe_sequence *s, int32_t i, int32_t j);
+
+/* Counts s->descents anew. */
+void oe_list_settle(oe_sequence *s);
+
+static inline bool oe_is_limited(const oe_cells *cells) { return cells->reach.window || cells->reach.chunk; }
+
+/* Notes that some of its cells may be out of sight. */
+static inline void oe_advance(oe_cells *cells, int32_t sequence) {
+    oe_sequence *s = &cells->sequence[sequence];
+    if (!s->advanced && oe_is_limited(cells)) {
+        s->advanced = true;
+        cells->advanced[cells->n_advanced++] = sequence;
     }
 }
 
-static inline void oe_settle_positions(oe_cells *cells, int32_t s) {
-    oe_sequence *one = &cells->sequence[s];
-    one->first = INT32_MAX;
-    one->last = -1;
-    for (OE_EACH_CELL(cells, s, cell)) {
-        const int32_t position = cells->position[cell];
-        one->last = position > one->last ? position : one->last;
-        if (position <= one->first) {
-            one->first = position;
-            one->first_cell = cell;
-        }
-    }
-}
+/* Where it would begin if it lost what no token from `next` on sees. */
+int64_t oe_kept_from(const oe_reach *reach, int64_t next);
 
-/* The highest used cell up to `cell`, or -1. */
-static inline int32_t oe_previous_used(const oe_cells *cells, int32_t cell) {
-    while (cell >= 0 && !cells->owners[cell]) {
-        const int32_t w = cell >> 6;
-        /* Bits behind the last cell are not set: they count as used, and lie above `cell`. */
-        const uint64_t used = ~cells->free.level[0][w] & ~(uint64_t)0 >> (63 - (cell & 63));
-        cell = used ? (w << 6) + oe_bitset_highest(used) : (w << 6) - 1;
-    }
-    return cell;
-}
+/* Counts what would be free if n sequences, those of cells->leaving, lost their positions below `below`; oe_unweigh
+ * undoes what this did to cells->lost. */
+typedef struct oe_losses {
+    int32_t freed, unshared;
+} oe_losses;
 
-static inline void oe_settle_extent(oe_cells *cells) { cells->extent = oe_previous_used(cells, cells->extent - 1) + 1; }
+oe_losses oe_weigh(oe_cells *cells, int32_t n);
+void oe_unweigh(oe_cells *cells, int32_t n);
 
-static inline void oe_settle_next(oe_cells *cells, int32_t s) {
-    oe_sequence *one = &cells->sequence[s];
-    one->next = one->count ? (int64_t)one->last + 1 : 0;
-}
+/* Lists these sequences, each once, as leaving with all that they have; how many. */
+int32_t oe_list_gone(oe_cells *cells, const int32_t *sequence, int64_t n);
 
 #endif

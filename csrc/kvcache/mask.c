@@ -3,95 +3,101 @@
 #include <string.h>
 
 #include "base/target_clones.h"
+#include "kvcache/cells_table.h"
 
 #define SEEN ((uint16_t)0x0000)   /* f16 0 */
 #define HIDDEN ((uint16_t)0xfc00) /* f16 minus infinity */
-#define HALF 32                   /* shifts by 32-bit lanes are what every instruction set has */
 
 OE_TARGET_CLONES
-static void hide(uint16_t *restrict mask, int32_t n) {
+static void fill(uint16_t *restrict mask, int32_t n, uint16_t value) {
     for (int32_t i = 0; i < n; i++) {
-        mask[i] = HIDDEN;
+        mask[i] = value;
     }
 }
 
-/* One word of a sequence's cells as f16. */
-static inline void show_word(uint64_t bits, uint16_t *restrict mask) {
-    for (int h = 0; h < 64; h += HALF) {
-        const uint32_t half = (uint32_t)(bits >> h);
-        for (int j = 0; j < HALF; j++) {
-            mask[h + j] = (uint16_t)((half >> j & 1) - 1) & HIDDEN; /* SEEN is 0 */
+/* One row, and the part of its sequence's list that it shows. */
+typedef struct row {
+    uint16_t *mask; /* of the cells from begin to before end */
+    int32_t begin, end;
+    int32_t from, to;
+} row;
+
+static void write_run(const row *r, int32_t cell, int32_t n, uint16_t value) {
+    const int32_t low = cell > r->begin ? cell : r->begin, high = cell + n < r->end ? cell + n : r->end;
+    if (low < high) {
+        fill(r->mask + (low - r->begin), high - low, value);
+    }
+}
+
+static void write_each(const row *r, const int32_t *cell, int32_t n, uint16_t value) {
+    const uint32_t width = (uint32_t)(r->end - r->begin);
+    for (int32_t i = 0; i < n; i++) {
+        const uint32_t at = (uint32_t)(cell[i] - r->begin);
+        if (at < width) {
+            r->mask[at] = value;
         }
     }
 }
 
-/* The row of a token that sees all of its sequence: cells low..high-1, mask[0] is that of `low`. */
-OE_TARGET_CLONES
-static void show_all(const uint64_t *restrict mine, int32_t low, int32_t high, uint16_t *restrict mask) {
-    uint16_t part[64];
-    int32_t cell = low;
-    if (cell & 63) {
-        const int32_t n = 64 - (cell & 63) < high - cell ? 64 - (cell & 63) : high - cell;
-        show_word(mine[cell >> 6], part);
-        memcpy(mask, part + (cell & 63), (size_t)n * sizeof *mask);
-        cell += n;
-    }
-    for (; high - cell >= 64; cell += 64) {
-        show_word(mine[cell >> 6], mask + (cell - low));
-    }
-    if (cell < high) {
-        show_word(mine[cell >> 6], part);
-        memcpy(mask + (cell - low), part, (size_t)(high - cell) * sizeof *mask);
-    }
+static bool is_run(const oe_sequence *s, int32_t i, int32_t n) {
+    return !s->descents && s->cell[i + n - 1] - s->cell[i] == n - 1;
 }
 
-/* own[cell]: the position of a cell of the sequence, -1 of another; for whole words of cells, from low's to high's. */
-OE_TARGET_CLONES
-static void own_positions(const uint64_t *restrict mine, const int32_t *restrict position, int32_t low, int32_t high,
-                          int32_t *restrict own) {
-    for (int32_t w = low >> 6; w <= (high - 1) >> 6; w++) {
-        const int32_t *at = position + ((int64_t)w << 6);
-        int32_t *to = own + ((int64_t)w << 6);
-        for (int h = 0; h < 64; h += HALF) {
-            const uint32_t half = (uint32_t)(mine[w] >> h);
-            for (int j = 0; j < HALF; j++) {
-                to[h + j] = at[h + j] | (int32_t)((half >> j & 1) - 1);
-            }
+/* Writes the cells from s->cell[i] to before s->cell[j]: mostly they are a run, or fill blocks. */
+static void write(const row *r, const oe_sequence *s, int32_t i, int32_t j, uint16_t value) {
+    while (i < j) {
+        const int32_t left = j - i, of_block = OE_BLOCK - (s->cell[i] & (OE_BLOCK - 1));
+        const int32_t n = is_run(s, i, left) || left < of_block ? left : of_block;
+        if (is_run(s, i, n)) {
+            write_run(r, s->cell[i], n, value);
+        } else {
+            write_each(r, s->cell + i, n, value);
         }
+        i += n;
     }
 }
 
-/* 0 <= first <= last: -1 is farther from `first` than any position. */
-OE_TARGET_CLONES
-static void show_between(const int32_t *restrict own, int32_t n, int32_t first, int32_t last, uint16_t *restrict mask) {
-    const uint32_t span = (uint32_t)last - (uint32_t)first;
-    for (int32_t i = 0; i < n; i++) {
-        mask[i] = (uint32_t)own[i] - (uint32_t)first <= span ? SEEN : HIDDEN;
+/* Writes a whole row. */
+static void write_first(const row *r, const oe_sequence *s) {
+    if (r->from < r->to && is_run(s, r->from, r->to - r->from)) {
+        const int32_t low = s->cell[r->from], high = s->cell[r->to - 1] + 1;
+        write_run(r, r->begin, low - r->begin, HIDDEN);
+        write_run(r, low, high - low, SEEN);
+        write_run(r, high, r->end - high, HIDDEN);
+        return;
     }
+    fill(r->mask, r->end - r->begin, HIDDEN);
+    write(r, s, r->from, r->to, SEEN);
+}
+
+/* Writes the part of i..j that lies outside of a..b. */
+static void write_outside(const row *r, const oe_sequence *s, int32_t i, int32_t j, int32_t a, int32_t b,
+                          uint16_t value) {
+    if (a >= b) {
+        write(r, s, i, j, value);
+        return;
+    }
+    write(r, s, i, j < a ? j : a, value);
+    write(r, s, i > b ? i : b, j, value);
 }
 
 void oe_mask_fill(const oe_cells *cells, int32_t begin, int32_t end, const int32_t *sequence, const int32_t *first,
                   const int32_t *last, int64_t n, uint16_t *mask) {
-    int32_t known = -1; /* the sequence whose positions the scratch has */
-    for (int64_t i = 0; i < n; i++, mask += end - begin) {
-        const int32_t s = sequence[i], from = first[i] > 0 ? first[i] : 0;
-        const oe_sequence *one = &cells->sequence[s];
-        const int32_t low = one->lowest > begin ? one->lowest : begin;
-        const int32_t high = one->highest < end ? one->highest + 1 : end;
-        if (one->count == 0 || low >= high || from > last[i]) {
-            hide(mask, end - begin);
-            continue;
+    row before = {NULL, begin, end, 0, 0};
+    for (int64_t i = 0; i < n; i++) {
+        const oe_sequence *s = &cells->sequence[sequence[i]];
+        row r = {mask + i * (end - begin), begin, end, s->begin, s->begin};
+        if (first[i] <= last[i]) {
+            r.from = oe_index(cells, s, first[i]);
+            r.to = oe_index(cells, s, (int64_t)last[i] + 1);
         }
-        hide(mask, low - begin);
-        hide(mask + (high - begin), end - high);
-        if (from <= one->first && last[i] >= one->last) {
-            show_all(oe_cells_mine(cells, s), low, high, mask + (low - begin));
-            continue;
+        if (i && sequence[i] == sequence[i - 1]) { /* mostly it sees what the row before does, and one token more */
+            memcpy(r.mask, before.mask, (size_t)(end - begin) * sizeof *mask);
+            write_outside(&r, s, before.from, before.to, r.from, r.to, HIDDEN);
+            write_outside(&r, s, r.from, r.to, before.from, before.to, SEEN);
+        } else {
+            write_first(&r, s);
         }
-        if (known != s) {
-            own_positions(oe_cells_mine(cells, s), cells->position, low, high, cells->scratch);
-            known = s;
-        }
-        show_between(cells->scratch + low, high - low, from, last[i], mask + (low - begin));
+        before = r;
     }
 }

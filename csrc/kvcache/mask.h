@@ -12,7 +12,7 @@ extern "C" {
 #endif
 
 /* mask[n * (end - begin)]: row i sees the cells of sequence[i] with first[i] <= position <= last[i].
- * 0 <= begin <= end <= cells->n. Uses the table's scratch: one call at a time. */
+ * 0 <= begin <= end <= cells->n. */
 void oe_mask_fill(const oe_cells *cells, int32_t begin, int32_t end, const int32_t *sequence, const int32_t *first,
                   const int32_t *last, int64_t n, uint16_t *mask);
 

@@ -1,7 +1,7 @@
 """Key and value caches: policy and storage; the bookkeeping of cells has no tensor in sight.
 
-LayerView       what models call; Cache: what the runner calls
-make_cache      the cache for a model's layers; make_null_cache: for embeddings
+LayerView, StepCache, Cache, Shiftable, Saveable   what models, the executor and the runner call
+make_cache, make_null_cache   the cache for a model's layers; the latter for embeddings
 CausalCache     every token sees the earlier ones of its sequence: all, or those of a window or chunk
 CrossAttentionCache   every token sees the latest image of its sequence
 NullCache       nothing is kept: every token sees all of its sequence in its batch, or all before it
@@ -10,19 +10,29 @@ CacheConfig     element type, flash attention, padding
 Visibility      which earlier positions a token attends to (pure)
 Cells           which token lies in which row (in C), ImageSlots which image in which slot (pure)
 MaskedHistory   what rows see as a mask over a run of cells; SpanPolicy: which run (pure); MaskBuffer: its memory
-PagedHistory   what few rows see as lists of cells
-KeyValueStore   the rows; Mover moves them and turns keys to other positions; SavedRows are a sequence's, as bytes
+PagedHistory    what few rows see as indices of cells
+KeyValueStore   the rows; Mover turns keys to other positions; SavedRows are a sequence's, as bytes
 
 CrossAttentionCache, with its ImageSlots, and NullCache are imported when a model asks for one.
 """
 
 from __future__ import annotations
 
-from ollama_engine.kvcache.base import Cache, CellUsage, KVIndices, LayerView, seen_inputs
+from ollama_engine.kvcache.base import (
+    Cache,
+    CellUsage,
+    KVIndices,
+    LayerView,
+    Saveable,
+    Shiftable,
+    StepCache,
+    seen_inputs,
+)
 from ollama_engine.kvcache.causal import CausalCache
 from ollama_engine.kvcache.cells import MAX_SEQUENCES, Cells
-from ollama_engine.kvcache.composite import CompositeCache, make_cache, make_null_cache
+from ollama_engine.kvcache.composite import CompositeCache, CompositeStepCache
 from ollama_engine.kvcache.config import CacheConfig, LayerShape
+from ollama_engine.kvcache.make import make_cache, make_null_cache
 from ollama_engine.kvcache.move import ShiftKeys
 from ollama_engine.kvcache.rows import SavedRows
 from ollama_engine.kvcache.visibility import Visibility
@@ -35,11 +45,15 @@ __all__ = [
     "CellUsage",
     "Cells",
     "CompositeCache",
+    "CompositeStepCache",
     "KVIndices",
     "LayerShape",
     "LayerView",
     "SavedRows",
+    "Saveable",
     "ShiftKeys",
+    "Shiftable",
+    "StepCache",
     "Visibility",
     "make_cache",
     "make_null_cache",

@@ -1,4 +1,10 @@
-"""Contracts of a cache, split by audience: models see `LayerView`, the runner sees `Cache`."""
+"""Contracts of a cache, split by audience.
+
+LayerView   models, while a graph is built
+StepCache   the executor, for one step
+Cache       the runner: what every cache does for sequences
+Shiftable, Saveable   what some caches can do besides; `Cache.shiftable` and `Cache.saveable` say which
+"""
 
 from __future__ import annotations
 
@@ -14,21 +20,21 @@ from ollama_engine.ml.tensor import Tensor
 
 @dataclass(frozen=True, slots=True)
 class KVIndices:
-    """What each row attends to, in place of a mask: for `ops.paged_attention`."""
+    """What each row attends to, in place of a mask, as FlashInfer's paged KV indices: for `ops.paged_attention`."""
 
-    parts: Tensor
-    """i32 [2, n]: where in `cells` those of each row begin, and before what they end."""
-    cells: Tensor
-    """i32 [room]: numbers of cells of the history, in the order of positions."""
+    ranges: Tensor
+    """i32 [2, n]: where in `indices` those of each row begin, and before what they end."""
+    indices: Tensor
+    """i32 [room]: cells of the history, those of a sequence in the order of positions."""
 
 
 def seen_inputs(seen: Tensor | KVIndices) -> tuple[Tensor, ...]:
     """The inputs of a graph that say what its rows see."""
-    return (seen.parts, seen.cells) if isinstance(seen, KVIndices) else (seen,)
+    return (seen.ranges, seen.indices) if isinstance(seen, KVIndices) else (seen,)
 
 
 class LayerView(Protocol):
-    """** used by models, while a graph is built **"""
+    """What models call while a graph is built."""
 
     @property
     def flash_attention(self) -> bool:
@@ -41,45 +47,21 @@ class LayerView(Protocol):
         """Store keys [key_dim, kv_heads, n] and values [value_dim, kv_heads, n] of this batch's tokens."""
 
     def get(self) -> tuple[Tensor, Tensor, Tensor | KVIndices]:
-        """Keys [key_dim, history, kv_heads], values, and what the rows see: a mask f16 [history, n], or lists.
+        """Keys [key_dim, history, kv_heads], values, and what the rows see: a mask f16 [history, n], or indices.
 
-        Values are [value_dim, history, kv_heads] with flash attention and [history, value_dim, kv_heads] without. Lists
-        come with flash attention only.
+        Values are [value_dim, history, kv_heads] with flash attention and [history, value_dim, kv_heads] without.
+        Indices come with flash attention only.
         """
 
 
-@dataclass(frozen=True, slots=True)
-class CellUsage:
-    """What the cells of a cache hold; of several caches in one, the fullest."""
-
-    used: int = 0
-    """Cells of tokens that some later token sees."""
-    free: int = 0
-    shared: int = 0
-    """Of the used ones, those of two sequences or more."""
-    extent: int = 0
-    """One more than the highest used cell: `extent - used` holes lie below, which cost time where attention reads
-    across them."""
-
-
-class Cache(LayerView, Protocol):
-    """** used by the runner **
-
-    A sequence is a number from 0 to MAX_SEQUENCES - 1; its tokens have positions. Several sequences may share the
-    cells of a common beginning; a cell is free when no sequence has it.
-    """
-
-    # -- one step --
-
-    @property
-    def room(self) -> int:
-        """Tokens that `begin` has room for, if they go on where their sequences end; a large number where all fit."""
-
-    def require_room(self, batch: Batch) -> None:
-        """Raise ContextOverflowError where `begin` would. Changes nothing."""
+class StepCache(LayerView, Protocol):
+    """What the executor calls, for one step."""
 
     def begin(self, batch: Batch) -> None:
-        """Find cells for the batch's tokens. Raises ContextOverflowError, changing nothing, when too few are free."""
+        """Find room for the batch's tokens. Raises ContextOverflowError, changing nothing, when there is too little."""
+
+    def roll_back(self, batch: Batch) -> None:
+        """The batch that `begin` took was not computed: nothing holds its tokens."""
 
     def begin_reserve(self, n_tokens: int) -> None:
         """Prepare for building a worst-case graph: as many tokens, the whole history, no cells taken."""
@@ -94,7 +76,32 @@ class Cache(LayerView, Protocol):
     def write_inputs(self) -> None:
         """Write the current batch's values into the inputs of the latest graph."""
 
-    # -- sequences --
+
+@dataclass(frozen=True, slots=True)
+class CellUsage:
+    """What the cells of a cache hold; of several caches in one, the fullest."""
+
+    used: int = 0
+    """Cells of tokens that some later token sees."""
+    free: int = 0
+    shared: int = 0
+    """Of the used ones, those of two sequences or more."""
+
+
+class Cache(StepCache, Protocol):
+    """What the runner calls: every cache keeps sequences, shares their beginnings, and says what it can go on from.
+
+    A sequence is a number from 0 to MAX_SEQUENCES - 1; its tokens have positions. Memory goes by the highest number
+    and by what is held. Several sequences may share the cells of a common beginning; a cell is free when no sequence
+    has it.
+    """
+
+    @property
+    def room(self) -> int:
+        """Tokens that `begin` has room for, if they go on where their sequences end; a large number where all fit."""
+
+    def require_room(self, batch: Batch) -> None:
+        """Raise ContextOverflowError where `begin` would. Changes nothing."""
 
     def share(self, source: int, target: int, end: int) -> None:
         """Let `target`, which is empty, have what `source` has below position `end`, without copying."""
@@ -109,11 +116,38 @@ class Cache(LayerView, Protocol):
     def remove(self, sequence: int, begin: int = 0, end: int | None = None) -> None:
         """Forget tokens of a sequence, from position `begin` to before `end`."""
 
-    # -- moving: no step may be in flight, and graphs that were allocated lose their memory --
+    @property
+    def shiftable(self) -> Shiftable | None:
+        """None where positions cannot change: then the tokens that stay have to be computed again."""
 
     @property
-    def can_shift(self) -> bool:
-        """Whether positions can change. Where not, the tokens that stay have to be computed again."""
+    def saveable(self) -> Saveable | None:
+        """None where sequences cannot be taken out."""
+
+    def scrub(self) -> None:
+        """Zero the free cells. For after a step that computed NaN or infinity: a mask does not hide those."""
+
+    def check(self) -> None:
+        """Raise AssertionError unless the bookkeeping is consistent; for tests and debugging."""
+
+    @property
+    def usage(self) -> CellUsage:
+        """How full it is. May be asked from any thread."""
+
+    @property
+    def nbytes(self) -> dict[str, int]:
+        """Memory of keys and values, {device name: bytes}."""
+
+    @property
+    def mask_bytes(self) -> int:
+        """Memory of the process in which masks and indices are made."""
+
+    def close(self) -> None:
+        """Free the memory."""
+
+
+class Shiftable(Protocol):
+    """Positions can change. No step may be in flight, and graphs that were allocated lose their memory."""
 
     def require_shift(self, sequence: int, begin: int, discard: int, without: Collection[int] = ()) -> None:
         """Raise ContextOverflowError or ValueError where `shift` would. Changes nothing.
@@ -126,24 +160,23 @@ class Cache(LayerView, Protocol):
 
         What other sequences share stays as it is for them. Ask `can_resume` for the next position afterwards: where a
         window had dropped tokens before `begin`, some are missing. Raises ContextOverflowError, changing nothing,
-        when there are too few free cells to copy shared ones into, and ValueError unless `can_shift`. When the
+        when there are too few free cells to copy shared ones into, and ValueError for a shift by nothing. When the
         computation fails, that error is raised, and the sequence has lost everything from `begin` on.
         """
 
-    def defrag(self) -> int:
-        """Move used cells into the holes below them; returns how many were moved."""
+    def reserve(self) -> None:
+        """Take the memory for that now. Raises NoMemoryError."""
 
-    def reserve_moves(self) -> None:
-        """Take the memory for moving, saving and restoring now. Raises NoMemoryError."""
 
-    # -- taking out and putting back: no step may be in flight, and graphs that were allocated lose their memory --
+class Saveable(Protocol):
+    """Sequences can be taken out and put back. No step may be in flight, and graphs lose their memory."""
 
     @property
     def row_bytes(self) -> tuple[tuple[int, ...], ...]:
-        """Bytes of one token in keys and values of each layer in turn, for each kind of layers that stores tokens."""
+        """Bytes of one entry in each array of rows, for each kind of what `save` gives."""
 
     def save(self, sequence: int) -> list[SavedRows]:
-        """What a sequence has, for each kind of layers. Raises ConfigError for one with images, which stay here."""
+        """What a sequence has, for each kind of layers."""
 
     def require_restore(self, saved: Sequence[SavedRows], without: Collection[int] = ()) -> None:
         """Raise ContextOverflowError where `restore` would. Changes nothing.
@@ -154,28 +187,8 @@ class Cache(LayerView, Protocol):
     def restore(self, sequence: int, saved: Sequence[SavedRows]) -> None:
         """Give `sequence`, which is empty, what `save` gave, here or in another cache of the same `row_bytes` and type.
 
-        No step may be prepared. Raises ContextOverflowError, changing nothing, when too few cells are free.
+        No step may be prepared. Raises ContextOverflowError, changing nothing, when there is too little room.
         """
 
-    # -- upkeep --
-
-    def scrub(self) -> None:
-        """Zero the free cells. For after a step that computed NaN or infinity: a mask does not hide those."""
-
-    def check(self) -> None:
-        """Raise AssertionError unless the bookkeeping is consistent; for tests and debugging."""
-
-    @property
-    def usage(self) -> CellUsage:
-        """How full it is."""
-
-    @property
-    def nbytes(self) -> dict[str, int]:
-        """Memory taken, {device name: bytes}."""
-
-    @property
-    def mask_bytes(self) -> int:
-        """Memory of the process in which masks and lists are made."""
-
-    def close(self) -> None:
-        """Free the memory."""
+    def reserve(self) -> None:
+        """Take the memory for that now. Raises NoMemoryError."""

@@ -1,48 +1,66 @@
-"""Composite cache: layers of different kinds, each kind with a cache of its own, behind one contract."""
+"""Composite caches: layers of different kinds, each kind with a cache of its own, behind one contract."""
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from typing import Generic, TypeVar
 
-from ollama_engine.errors import ConfigError
 from ollama_engine.input import Batch
-from ollama_engine.kvcache.base import Cache, CellUsage, KVIndices
-from ollama_engine.kvcache.causal import CausalCache
-from ollama_engine.kvcache.config import CacheConfig, LayerShape
-from ollama_engine.kvcache.move import ShiftKeys
+from ollama_engine.kvcache.base import Cache, CellUsage, KVIndices, Saveable, Shiftable, StepCache
 from ollama_engine.kvcache.rows import SavedRows
-from ollama_engine.kvcache.visibility import Visibility
-from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.tensor import Tensor
 
+CacheT = TypeVar("CacheT", bound=StepCache)
 
-class CompositeCache:
-    """`table[layer]` is (which of `caches`, layer within it). What one refuses, none of them has done."""
 
-    def __init__(self, caches: Sequence[Cache], table: Sequence[tuple[int, int]]) -> None:
+class CompositeStepCache(Generic[CacheT]):
+    """`table[layer]` is (which of `caches`, layer within it)."""
+
+    def __init__(self, caches: Sequence[CacheT], table: Sequence[tuple[int, int]]) -> None:
         self.caches = tuple(caches)
         self._table = tuple((self.caches[number], layer) for number, layer in table)
-        self._current = self.caches[0]
+        self._current: CacheT | None = None
 
-    # ** used by the runner ********************************************************************************************
+    # ** used by models ************************************************************************************************
 
     @property
-    def room(self) -> int:
-        """Tokens that all caches have room for."""
-        return min(cache.room for cache in self.caches)
+    def flash_attention(self) -> bool:
+        """Whether values come as flash attention reads them: all caches are of one kind."""
+        return self.caches[0].flash_attention
 
-    def require_room(self, batch: Batch) -> None:
-        """Raise ContextOverflowError where `begin` would. Changes nothing."""
-        for cache in self.caches:
-            cache.require_room(batch)
+    @property
+    def current(self) -> CacheT:
+        """The cache of the current layer; models with cross-attention ask it about images."""
+        assert self._current is not None, "a layer is set first"
+        return self._current
+
+    def set_layer(self, layer: int) -> None:
+        """Choose the layer that `put` and `get` speak of."""
+        self._current, number = self._table[layer]
+        self._current.set_layer(number)
+
+    def put(self, key: Tensor, value: Tensor) -> None:
+        """Store keys and values of the current layer."""
+        self.current.put(key, value)
+
+    def get(self) -> tuple[Tensor, Tensor, Tensor | KVIndices]:
+        """Keys and values of the current layer, and its mask or indices."""
+        return self.current.get()
+
+    # ** used by the executor ******************************************************************************************
 
     def begin(self, batch: Batch) -> None:
-        """Find cells in all caches. Raises ContextOverflowError, changing nothing, when one has too few."""
-        self.require_room(batch)
+        """Find room in all caches."""
         for cache in self.caches:
             cache.begin(batch)
+
+    def roll_back(self, batch: Batch) -> None:
+        """The batch was not computed: no cache holds its tokens."""
+        for cache in self.caches:
+            cache.roll_back(batch)
 
     def begin_reserve(self, n_tokens: int) -> None:
         """Prepare all caches for building a worst-case graph."""
@@ -64,6 +82,38 @@ class CompositeCache:
         for cache in self.caches:
             cache.write_inputs()
 
+
+class CompositeCache(CompositeStepCache[Cache]):
+    """Caches that keep sequences. What one refuses, none of them has done.
+
+    Of no caches it is the cache of a model that keeps nothing: everything fits, and nothing is there.
+    """
+
+    def __init__(self, caches: Sequence[Cache], table: Sequence[tuple[int, int]]) -> None:
+        super().__init__(caches, table)
+        shiftables = [cache.shiftable for cache in self.caches if cache.shiftable is not None]
+        saveables = [cache.saveable for cache in self.caches if cache.saveable is not None]
+        n = len(self.caches)
+        self.shiftable = _CompositeShifter(self, shiftables) if n and len(shiftables) == n else None
+        self.saveable = _CompositeSaver(self, saveables) if n and len(saveables) == n else None
+
+    def begin(self, batch: Batch) -> None:
+        """Find cells in all caches. Raises ContextOverflowError, changing nothing, when one has too few."""
+        self.require_room(batch)
+        super().begin(batch)
+
+    # ** used by the runner ********************************************************************************************
+
+    @property
+    def room(self) -> int:
+        """Tokens that all caches have room for."""
+        return min((cache.room for cache in self.caches), default=sys.maxsize)
+
+    def require_room(self, batch: Batch) -> None:
+        """Raise ContextOverflowError where `begin` would. Changes nothing."""
+        for cache in self.caches:
+            cache.require_room(batch)
+
     def share(self, source: int, target: int, end: int) -> None:
         """Let `target`, which is empty, have what `source` has below position `end`."""
         for cache in self.caches:
@@ -78,68 +128,6 @@ class CompositeCache:
         for cache in self.caches:
             cache.remove(sequence, begin, end)
 
-    @property
-    def can_shift(self) -> bool:
-        """Whether all caches can."""
-        return all(cache.can_shift for cache in self.caches)
-
-    def require_shift(self, sequence: int, begin: int, discard: int, without: Collection[int] = ()) -> None:
-        """Raise ContextOverflowError or ValueError where `shift` would. Changes nothing."""
-        for cache in self.caches:
-            cache.require_shift(sequence, begin, discard, without)
-
-    def shift(self, sequence: int, begin: int, discard: int) -> None:
-        """Forget `discard` positions from `begin` on; those that follow move down by as many. See `Cache.shift`."""
-        self.require_shift(sequence, begin, discard)
-        try:
-            for cache in self.caches:
-                cache.shift(sequence, begin, discard)
-        except BaseException:
-            # Some have shifted and some have not.
-            self.remove(sequence, begin)
-            raise
-
-    def defrag(self) -> int:
-        """Move used cells into the holes below them; returns how many were moved in all caches."""
-        return sum(cache.defrag() for cache in self.caches)
-
-    def reserve_moves(self) -> None:
-        """Take the memory for `shift` and `defrag` now. Raises NoMemoryError."""
-        for cache in self.caches:
-            cache.reserve_moves()
-
-    @property
-    def row_bytes(self) -> tuple[tuple[int, ...], ...]:
-        """Those of all caches."""
-        return tuple(kind for cache in self.caches for kind in cache.row_bytes)
-
-    def save(self, sequence: int) -> list[SavedRows]:
-        """What all caches have of a sequence."""
-        return [part for cache in self.caches for part in cache.save(sequence)]
-
-    def require_restore(self, saved: Sequence[SavedRows], without: Collection[int] = ()) -> None:
-        """Raise ContextOverflowError where `restore` would. Changes nothing."""
-        for cache, parts in self._shared_out(saved):
-            cache.require_restore(parts, without)
-
-    def _shared_out(self, saved: Sequence[SavedRows]) -> Iterator[tuple[Cache, Sequence[SavedRows]]]:
-        """To each cache what is its own."""
-        begin = 0
-        for cache in self.caches:
-            end = begin + len(cache.row_bytes)
-            yield cache, saved[begin:end]
-            begin = end
-
-    def restore(self, sequence: int, saved: Sequence[SavedRows]) -> None:
-        """Give `sequence`, which is empty, what `save` gave. See `Cache.restore`."""
-        try:
-            for cache, parts in self._shared_out(saved):
-                cache.restore(sequence, parts)
-        except BaseException:
-            # Some have it and some have not.
-            self.remove(sequence)
-            raise
-
     def scrub(self) -> None:
         """Zero the free cells."""
         for cache in self.caches:
@@ -153,7 +141,8 @@ class CompositeCache:
     @property
     def usage(self) -> CellUsage:
         """That of the fullest cache."""
-        return max((cache.usage for cache in self.caches), key=lambda u: u.used / max(1, u.used + u.free))
+        usages = (cache.usage for cache in self.caches)
+        return max(usages, key=lambda u: u.used / max(1, u.used + u.free), default=CellUsage())
 
     @property
     def nbytes(self) -> dict[str, int]:
@@ -165,7 +154,7 @@ class CompositeCache:
 
     @property
     def mask_bytes(self) -> int:
-        """Memory of the process in which masks are made."""
+        """Memory of the process in which masks and indices are made."""
         return sum(cache.mask_bytes for cache in self.caches)
 
     def close(self) -> None:
@@ -173,104 +162,68 @@ class CompositeCache:
         for cache in self.caches:
             cache.close()
 
-    # ** used by models ************************************************************************************************
+
+class _CompositeShifter:
+    """Shifts all caches, or none. See `Shiftable`."""
+
+    def __init__(self, cache: CompositeCache, shiftables: Sequence[Shiftable]) -> None:
+        self._cache = cache
+        self._shiftables = tuple(shiftables)
+
+    def require_shift(self, sequence: int, begin: int, discard: int, without: Collection[int] = ()) -> None:
+        for shiftable in self._shiftables:
+            shiftable.require_shift(sequence, begin, discard, without)
+
+    def shift(self, sequence: int, begin: int, discard: int) -> None:
+        self.require_shift(sequence, begin, discard)
+        try:
+            for shiftable in self._shiftables:
+                shiftable.shift(sequence, begin, discard)
+        except BaseException:
+            # Some have shifted and some have not.
+            self._cache.remove(sequence, begin)
+            raise
+
+    def reserve(self) -> None:
+        for shiftable in self._shiftables:
+            shiftable.reserve()
+
+
+class _CompositeSaver:
+    """Saves what all caches have, one after the other. See `Saveable`."""
+
+    def __init__(self, cache: CompositeCache, saveables: Sequence[Saveable]) -> None:
+        self._cache = cache
+        self._saveables = tuple(saveables)
 
     @property
-    def flash_attention(self) -> bool:
-        """Whether values of the current layer come as flash attention reads them."""
-        return self._current.flash_attention
+    def row_bytes(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(kind for saveable in self._saveables for kind in saveable.row_bytes)
 
-    @property
-    def current(self) -> Cache:
-        """The cache of the current layer; models with cross-attention ask it about images."""
-        return self._current
+    def save(self, sequence: int) -> list[SavedRows]:
+        return [kind for saveable in self._saveables for kind in saveable.save(sequence)]
 
-    def set_layer(self, layer: int) -> None:
-        """Choose the layer that `put` and `get` speak of."""
-        self._current, number = self._table[layer]
-        self._current.set_layer(number)
+    def _shared_out(self, saved: Sequence[SavedRows]) -> Iterator[tuple[Saveable, Sequence[SavedRows]]]:
+        begin = 0
+        for saveable in self._saveables:
+            end = begin + len(saveable.row_bytes)
+            yield saveable, saved[begin:end]
+            begin = end
 
-    def put(self, key: Tensor, value: Tensor) -> None:
-        """Store keys and values of the current layer."""
-        self._current.put(key, value)
+    def require_restore(self, saved: Sequence[SavedRows], without: Collection[int] = ()) -> None:
+        for saveable, kinds in self._shared_out(saved):
+            saveable.require_restore(kinds, without)
 
-    def get(self) -> tuple[Tensor, Tensor, Tensor | KVIndices]:
-        """Keys and values of the current layer, and its mask or lists."""
-        return self._current.get()
+    def restore(self, sequence: int, saved: Sequence[SavedRows]) -> None:
+        self.require_restore(saved)
+        try:
+            for saveable, kinds in self._shared_out(saved):
+                saveable.restore(sequence, kinds)
+        except BaseException:
+            # Some have it and some have not.
+            self._cache.remove(sequence)
+            raise
 
-
-def make_cache(
-    backend: Backend,
-    layers: Sequence[LayerShape],
-    devices: Sequence[int],
-    config: CacheConfig,
-    size: Callable[[LayerShape], int],
-    *,
-    memory: int = 0,
-    shift_keys: ShiftKeys | None = None,
-) -> Cache:
-    """The cache for a model's layers: one for each kind of layer, behind a composite where there are several.
-
-    `size` says how many cells a kind gets, or images for cross-attention. Windows and chunks can be resumed up to
-    `memory` positions back. Raises NoMemoryError, with nothing taken, and ConfigError.
-    """
-    groups = _by_kind(layers)
-    caches: list[Cache] = []
-    try:
-        for numbers in groups.values():
-            shapes, places = [layers[i] for i in numbers], [devices[i] for i in numbers]
-            if shapes[0].image_rows is not None:
-                from ollama_engine.kvcache.cross_attention import CrossAttentionCache  # noqa: PLC0415 (few models see images)
-
-                caches.append(CrossAttentionCache(backend, shapes, places, size(shapes[0]), config))
-            else:
-                shift = None if shift_keys is None else _of_layers(shift_keys, numbers)
-                caches.append(
-                    CausalCache(backend, shapes, places, size(shapes[0]), config, memory=memory, shift_keys=shift)
-                )
-    except BaseException:
-        for cache in caches:
-            cache.close()
-        raise
-    return _joined(caches, list(groups.values()))
-
-
-def make_null_cache(layers: Sequence[LayerShape], *, flash_attention: bool, causal: bool) -> Cache:
-    """The cache for layers of which nothing is stored: every text is in one batch. See `NullCache`.
-
-    Raises ConfigError for layers that attend to images, which nothing else holds.
-    """
-    if any(layer.image_rows is not None for layer in layers):
-        raise ConfigError("a model with cross-attention to images gives no embeddings here")
-    from ollama_engine.kvcache.null import NullCache  # noqa: PLC0415 (who only writes has none)
-
-    groups = _by_kind(layers)
-    caches: list[Cache] = []
-    for window, chunk, _ in groups:
-        if causal:
-            caches.append(NullCache(flash_attention=flash_attention, causal=Visibility(window=window, chunk=chunk)))
-        else:
-            caches.append(NullCache(flash_attention=flash_attention, window=window))
-    return _joined(caches, list(groups.values()))
-
-
-Kind = tuple[int | None, int | None, int | None]
-
-
-def _by_kind(layers: Sequence[LayerShape]) -> dict[Kind, list[int]]:
-    """The numbers of the layers of each kind."""
-    kinds = [(layer.window, layer.chunk, layer.image_rows) for layer in layers]
-    return {kind: [i for i, other in enumerate(kinds) if other == kind] for kind in dict.fromkeys(kinds)}
-
-
-def _joined(caches: Sequence[Cache], groups: Sequence[list[int]]) -> Cache:
-    """One cache for all layers, of one for each group of them."""
-    if len(caches) == 1:
-        return caches[0]
-    places = {layer: (i, at) for i, group in enumerate(groups) for at, layer in enumerate(group)}
-    return CompositeCache(caches, [places[layer] for layer in sorted(places)])
-
-
-def _of_layers(shift_keys: ShiftKeys, numbers: Sequence[int]) -> ShiftKeys:
-    """`shift_keys` for a cache that counts its own layers only."""
-    return lambda layer, keys, deltas: shift_keys(numbers[layer], keys, deltas)
+    def reserve(self) -> None:
+        for saveable in self._saveables:
+            saveable.reserve()

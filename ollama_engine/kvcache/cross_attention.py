@@ -12,12 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ollama_engine.errors import ConfigError, ContextOverflowError
-from ollama_engine.input import Batch
+from ollama_engine.errors import ContextOverflowError
+from ollama_engine.input import Batch, Int32Array
 from ollama_engine.kvcache.base import CellUsage
 from ollama_engine.kvcache.config import CacheConfig, LayerShape
 from ollama_engine.kvcache.images import ImageSlots, Place
-from ollama_engine.kvcache.rows import SavedRows
+from ollama_engine.kvcache.rows import SavedRows, read_rows, reserve_rows, row_bytes, write_rows
+from ollama_engine.kvcache.shifting import require_valid
 from ollama_engine.kvcache.store import CellIndices, KeyValueStore
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
@@ -60,6 +61,9 @@ class CrossAttentionCache:
         self._store = KeyValueStore(backend, layers, devices, -(-n_images * rows // padding) * padding, config)
         # -- metadata --
         self.slots = ImageSlots(n_images)
+        # -- optional contracts --
+        self.shiftable = ImageShifter(self.slots)
+        self.saveable = ImageSaver(self.slots, self._store, rows)
         # -- current batch --
         self._new: list[int] = []
         self._seen: list[int | None] = []
@@ -67,157 +71,6 @@ class CrossAttentionCache:
         # -- current graph --
         self._layer = 0
         self._graph: _Graph | None = None
-
-    # ** used by the runner ********************************************************************************************
-
-    @property
-    def room(self) -> int:
-        """Tokens take none; images do, see `require_room`."""
-        return sys.maxsize
-
-    def require_room(self, batch: Batch) -> None:
-        """Raise ContextOverflowError where `begin` would. Changes nothing."""
-        self._find(batch)
-
-    def _find(self, batch: Batch) -> tuple[list[Place], list[int]]:
-        rows: Iterable[int] = [] if batch.images is None else batch.images
-        new = [(int(batch.sequences[row]), int(batch.positions[row])) for row in rows]
-        slots = self.slots.find(new, batch.first_positions())
-        if slots is None:
-            raise ContextOverflowError(
-                f"{len(new)} images do not fit: the others of {self.slots.n_slots} are still seen by some token"
-            )
-        return new, slots
-
-    def begin(self, batch: Batch) -> None:
-        """Find slots for the batch's images. Raises ContextOverflowError, changing nothing, when too few are free."""
-        new, self._new = self._find(batch)
-        self.slots.place(new, self._new)
-        rows = zip(batch.sequences, batch.positions, strict=True)
-        self._seen = [self.slots.seen_by(int(s), int(p)) for s, p in rows]
-        self._history = 0
-        if self.sees_images:
-            extent = (max(self.slots.used) + 1) * self._rows
-            self._history = -(-extent // self.config.history_padding) * self.config.history_padding
-
-    def begin_reserve(self, n_tokens: int) -> None:
-        """Prepare for building a worst-case graph: one new image, all slots seen."""
-        self._new, self._seen, self._history = [0], [0] * n_tokens, self._store.n_cells
-
-    @property
-    def shape_key(self) -> tuple[int, ...]:
-        """Number of tokens and new images, and the padded history."""
-        return (len(self._seen), len(self._new), self._history)
-
-    def build_inputs(self, ctx: Context) -> None:
-        """Make the inputs of a new graph: rows for new images; mask f16 [history, tokens] and gate f32 [1, tokens]."""
-        n, rows = len(self._seen), len(self._new) * self._rows
-        self._graph = _Graph(
-            ctx,
-            CellIndices(ctx, self._store, rows, "i64", "image_rows") if self._new else None,
-            ctx.input("f16", (self._history, n), name="image_mask") if self.sees_images else None,
-            ctx.input("f32", (1, n), name="image_gate") if self.sees_images else None,
-        )
-
-    def write_inputs(self) -> None:
-        """Write the current batch's rows, mask and gate into the inputs of the latest graph."""
-        assert self._graph is not None
-        if self._graph.targets is not None:
-            cells = [slot * self._rows + row for slot in self._new for row in range(self._rows)]
-            self._graph.targets.set(np.array(cells, dtype=np.int32))
-        if self._graph.mask is not None and self._graph.gate is not None:
-            self._graph.mask.set(self._mask())
-            gate = np.array([[slot is not None] for slot in self._seen], dtype=np.float32)
-            self._graph.gate.set(gate)
-
-    def _mask(self) -> np.ndarray[tuple[int, ...], np.dtype[np.float16]]:
-        mask = np.full((len(self._seen), self._history), _MINUS_INFINITY)
-        for row, slot in enumerate(self._seen):
-            # A row that sees nothing would have no softmax; its result is gated off.
-            shown = slice(None) if slot is None else slice(slot * self._rows, (slot + 1) * self._rows)
-            mask[row, shown] = 0
-        return mask
-
-    def share(self, source: int, target: int, end: int) -> None:
-        """Let `target`, which is empty, have the images of `source` below position `end`."""
-        self.slots.share(source, target, end)
-
-    def can_resume(self, sequence: int, position: int) -> bool:
-        """Whether the image that a token at `position` sees is there, if one came before it."""
-        return self.slots.can_resume(sequence, position)
-
-    def remove(self, sequence: int, begin: int = 0, end: int | None = None) -> None:
-        """Forget images of a sequence, from position `begin` to before `end`."""
-        self.slots.remove(sequence, begin, end)
-
-    @property
-    def can_shift(self) -> bool:
-        """Keys of images have no positions."""
-        return True
-
-    def require_shift(self, sequence: int, begin: int, discard: int, without: Collection[int] = ()) -> None:
-        """Raise ValueError where `shift` would."""
-        if begin < 0 or discard < 1:
-            raise ValueError(f"a shift begins at 0 or later and discards 1 or more, got {begin} and {discard}")
-
-    def shift(self, sequence: int, begin: int, discard: int) -> None:
-        """Forget images of `discard` positions from `begin` on; those that follow move down."""
-        self.require_shift(sequence, begin, discard)
-        self.slots.shift(sequence, begin, discard)
-
-    def defrag(self) -> int:
-        """Images stay where they are."""
-        return 0
-
-    def reserve_moves(self) -> None:
-        """Images stay where they are."""
-
-    @property
-    def row_bytes(self) -> tuple[tuple[int, ...], ...]:
-        """No tokens are stored."""
-        return ()
-
-    def save(self, sequence: int) -> list[SavedRows]:
-        """Nothing. Raises ConfigError for a sequence with images: they are not taken out."""
-        if self.slots.has_any(sequence):
-            raise ConfigError("images cannot be taken out of the cache; save sequences of text only")
-        return []
-
-    def require_restore(self, saved: Sequence[SavedRows], without: Collection[int] = ()) -> None:
-        """Nothing to put back."""
-
-    def restore(self, sequence: int, saved: Sequence[SavedRows]) -> None:
-        """Nothing to put back."""
-
-    def scrub(self) -> None:
-        """Zero the free slots. For after a step that computed NaN or infinity: a mask does not hide those."""
-        used = self.slots.used
-        slots = np.arange(self._store.n_cells) // self._rows
-        self._store.zero(~np.isin(slots, list(used)))
-
-    def check(self) -> None:
-        """Raise AssertionError unless the table is consistent."""
-        self.slots.check()
-
-    @property
-    def usage(self) -> CellUsage:
-        """How full it is, in images."""
-        used = self.slots.used
-        return CellUsage(len(used), self.slots.n_slots - len(used), self.slots.n_shared, max(used, default=-1) + 1)
-
-    @property
-    def nbytes(self) -> dict[str, int]:
-        """Memory taken, {device name: bytes}."""
-        return self._store.nbytes
-
-    @property
-    def mask_bytes(self) -> int:
-        """None is kept."""
-        return 0
-
-    def close(self) -> None:
-        """Free the memory."""
-        self._store.close()
 
     # ** used by models ************************************************************************************************
 
@@ -261,3 +114,203 @@ class CrossAttentionCache:
             raise ValueError("no token of this batch sees an image; skip the layer")
         keys, values = self._store.history(self._layer, 0, self._history, self._graph.ctx)
         return keys, values, self._graph.mask
+
+    # ** used by the executor ******************************************************************************************
+
+    def begin(self, batch: Batch) -> None:
+        """Find slots for the batch's images. Raises ContextOverflowError, changing nothing, when too few are free."""
+        new, self._new = self._find(batch)
+        self.slots.place(new, self._new)
+        rows = zip(batch.sequences, batch.positions, strict=True)
+        self._seen = [self.slots.seen_by(int(s), int(p)) for s, p in rows]
+        self._history = 0
+        if self.sees_images:
+            extent = (max(self.slots.used) + 1) * self._rows
+            self._history = -(-extent // self.config.history_padding) * self.config.history_padding
+
+    def roll_back(self, batch: Batch) -> None:
+        """The batch's images are gone."""
+        for sequence, first in batch.first_positions().items():
+            self.slots.remove(sequence, first)
+
+    def begin_reserve(self, n_tokens: int) -> None:
+        """Prepare for building a worst-case graph: one new image, all slots seen."""
+        self._new, self._seen, self._history = [0], [0] * n_tokens, self._store.n_cells
+
+    @property
+    def shape_key(self) -> tuple[int, ...]:
+        """Number of tokens and new images, and the padded history."""
+        return (len(self._seen), len(self._new), self._history)
+
+    def build_inputs(self, ctx: Context) -> None:
+        """Make the inputs of a new graph: rows for new images; mask f16 [history, tokens] and gate f32 [1, tokens]."""
+        n, rows = len(self._seen), len(self._new) * self._rows
+        self._graph = _Graph(
+            ctx,
+            CellIndices(ctx, self._store, rows, "i64", "image_rows") if self._new else None,
+            ctx.input("f16", (self._history, n), name="image_mask") if self.sees_images else None,
+            ctx.input("f32", (1, n), name="image_gate") if self.sees_images else None,
+        )
+
+    def write_inputs(self) -> None:
+        """Write the current batch's rows, mask and gate into the inputs of the latest graph."""
+        assert self._graph is not None
+        if self._graph.targets is not None:
+            cells = [slot * self._rows + row for slot in self._new for row in range(self._rows)]
+            self._graph.targets.set(np.array(cells, dtype=np.int32))
+        if self._graph.mask is not None and self._graph.gate is not None:
+            self._graph.mask.set(self._mask())
+            gate = np.array([[slot is not None] for slot in self._seen], dtype=np.float32)
+            self._graph.gate.set(gate)
+
+    def _mask(self) -> np.ndarray[tuple[int, ...], np.dtype[np.float16]]:
+        mask = np.full((len(self._seen), self._history), _MINUS_INFINITY)
+        for row, slot in enumerate(self._seen):
+            # A row that sees nothing would have no softmax; its result is gated off.
+            shown = slice(None) if slot is None else slice(slot * self._rows, (slot + 1) * self._rows)
+            mask[row, shown] = 0
+        return mask
+
+    # ** used by the runner ********************************************************************************************
+
+    @property
+    def room(self) -> int:
+        """Tokens take none; images do, see `require_room`."""
+        return sys.maxsize
+
+    def require_room(self, batch: Batch) -> None:
+        """Raise ContextOverflowError where `begin` would. Changes nothing."""
+        self._find(batch)
+
+    def _find(self, batch: Batch) -> tuple[list[Place], list[int]]:
+        rows: Iterable[int] = [] if batch.images is None else batch.images
+        new = [(int(batch.sequences[row]), int(batch.positions[row])) for row in rows]
+        slots = self.slots.find(new, batch.first_positions())
+        if slots is None:
+            raise ContextOverflowError(
+                f"{len(new)} images do not fit: the others of {self.slots.n_slots} are still seen by some token"
+            )
+        return new, slots
+
+    def share(self, source: int, target: int, end: int) -> None:
+        """Let `target`, which is empty, have the images of `source` below position `end`."""
+        self.slots.share(source, target, end)
+
+    def can_resume(self, sequence: int, position: int) -> bool:
+        """Whether the image that a token at `position` sees is there, if one came before it."""
+        return self.slots.can_resume(sequence, position)
+
+    def remove(self, sequence: int, begin: int = 0, end: int | None = None) -> None:
+        """Forget images of a sequence, from position `begin` to before `end`."""
+        self.slots.remove(sequence, begin, end)
+
+    def scrub(self) -> None:
+        """Zero the free slots. For after a step that computed NaN or infinity: a mask does not hide those."""
+        used = self.slots.used
+        slots = np.arange(self._store.n_cells) // self._rows
+        self._store.zero(~np.isin(slots, list(used)))
+
+    def check(self) -> None:
+        """Raise AssertionError unless the table is consistent."""
+        self.slots.check()
+
+    @property
+    def usage(self) -> CellUsage:
+        """How full it is, in images."""
+        used = len(self.slots.used)
+        return CellUsage(used, self.slots.n_slots - used, self.slots.n_shared)
+
+    @property
+    def nbytes(self) -> dict[str, int]:
+        """Memory taken, {device name: bytes}."""
+        return self._store.nbytes
+
+    @property
+    def mask_bytes(self) -> int:
+        """None is kept."""
+        return 0
+
+    def close(self) -> None:
+        """Free the memory."""
+        self._store.close()
+
+
+class ImageShifter:
+    """Shifts the positions of images; their keys have none. See `Shiftable`."""
+
+    def __init__(self, slots: ImageSlots) -> None:
+        self._slots = slots
+
+    def require_shift(self, sequence: int, begin: int, discard: int, without: Collection[int] = ()) -> None:
+        """Raise ValueError where `shift` would."""
+        require_valid(begin, discard)
+
+    def shift(self, sequence: int, begin: int, discard: int) -> None:
+        """Forget images of `discard` positions from `begin` on; those that follow move down."""
+        require_valid(begin, discard)
+        self._slots.shift(sequence, begin, discard)
+
+    def reserve(self) -> None:
+        """Nothing is moved."""
+
+
+class ImageSaver:
+    """Saves the images of a sequence: one entry for each, with all its rows. See `Saveable`.
+
+    A second kind has positions alone: of the images that gave up their slots.
+    """
+
+    def __init__(self, slots: ImageSlots, store: KeyValueStore, rows: int) -> None:
+        self._slots = slots
+        self._store = store
+        self._rows = rows
+
+    @property
+    def row_bytes(self) -> tuple[tuple[int, ...], ...]:
+        """Bytes of one image in keys and values of each layer in turn; and nothing of lost ones."""
+        return tuple(self._rows * size for size in row_bytes(self._store)), ()
+
+    def save(self, sequence: int) -> list[SavedRows]:
+        """What a sequence has. Graphs that were allocated lose their memory."""
+        images = self._slots.of(sequence)
+        kept = {p: slot for p, slot in images.items() if slot is not None}
+        rows = read_rows(self._store, self._cells(kept.values()))
+        return [
+            SavedRows(_ints(kept), tuple(part.reshape(len(kept), self._rows * part.shape[1]) for part in rows)),
+            SavedRows(_ints(p for p in images if p not in kept), ()),
+        ]
+
+    def _cells(self, slots: Iterable[int]) -> Int32Array:
+        return _ints(slot * self._rows + row for slot in slots for row in range(self._rows))
+
+    def require_restore(self, saved: Sequence[SavedRows], without: Collection[int] = ()) -> None:
+        """Raise ContextOverflowError where `restore` would. Changes nothing."""
+        kept, _ = saved
+        if len(kept.positions) and not self._slots.available(without=without):
+            raise ContextOverflowError(
+                f"an image does not fit: the others of {self._slots.n_slots} are still seen by some token"
+            )
+
+    def restore(self, sequence: int, saved: Sequence[SavedRows]) -> None:
+        """Give `sequence`, which has no images, what `save` gave; as many as fit, the latest first."""
+        self.require_restore(saved)
+        kept, lost = saved
+        n = min(len(kept.positions), len(slots := self._slots.available()))
+        fits = kept.positions[len(kept.positions) - n :].tolist()
+        images: dict[int, int | None] = dict.fromkeys([*lost.positions.tolist(), *kept.positions.tolist()])
+        images.update(zip(fits, slots, strict=False))
+        self._slots.restore(sequence, images)
+        try:
+            rows = [part[len(part) - n :].reshape(n * self._rows, part.shape[1] // self._rows) for part in kept.rows]
+            write_rows(self._store, self._cells(slots[:n]), rows)
+        except BaseException:
+            self._slots.remove(sequence)
+            raise
+
+    def reserve(self) -> None:
+        """Take the memory for the graphs of both now. Raises NoMemoryError."""
+        reserve_rows(self._store)
+
+
+def _ints(numbers: Iterable[int]) -> Int32Array:
+    return np.fromiter(numbers, dtype=np.int32)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 Place = tuple[int, int]
 """(sequence, position) of an image."""
@@ -20,21 +20,22 @@ class ImageSlots:
             raise ValueError(f"a cross-attention cache has at least one slot, got {n_slots}")
         self.n_slots = n_slots
         self._images: dict[int, dict[int, int | None]] = {}
+        """{sequence: {position: slot, None where it was given up}}"""
+        self._n_owners = [0] * n_slots
 
     @property
     def used(self) -> set[int]:
         """Slots that hold an image of some sequence."""
-        return {slot for images in self._images.values() for slot in images.values() if slot is not None}
+        return {slot for slot, n in enumerate(self._n_owners) if n}
 
     @property
     def n_shared(self) -> int:
         """Slots of two sequences or more."""
-        slots = [slot for images in self._images.values() for slot in images.values() if slot is not None]
-        return len({slot for slot in slots if slots.count(slot) > 1})
+        return sum(n > 1 for n in self._n_owners)
 
-    def has_any(self, sequence: int) -> bool:
-        """Whether a sequence has images, those that gave up their slots included."""
-        return bool(self._images.get(sequence))
+    def of(self, sequence: int) -> dict[int, int | None]:
+        """{position: slot} of a sequence's images, ascending; None for those that gave up their slots."""
+        return dict(sorted(self._images.get(sequence, {}).items()))
 
     def seen_by(self, sequence: int, position: int) -> int | None:
         """The slot of the image that a token at `position` sees."""
@@ -42,35 +43,65 @@ class ImageSlots:
         latest = max((p for p in images if p <= position), default=None)
         return None if latest is None else images[latest]
 
-    def find(self, new: Iterable[Place], firsts: dict[int, int]) -> list[int] | None:
+    def find(self, new: Collection[Place], firsts: Mapping[int, int]) -> list[int] | None:
         """Slots for new images, free ones first; None when there are too few. Changes nothing.
 
         `firsts` gives the first position to be computed of each sequence: what is seen from there on stays.
         """
-        places = list(new)
-        needed = set()
+        if not new:
+            return []
+        found = self.available(firsts, new)
+        return found[: len(new)] if len(found) >= len(new) else None
+
+    def available(
+        self, firsts: Mapping[int, int] | None = None, new: Collection[Place] = (), without: Collection[int] = ()
+    ) -> list[int]:
+        """Slots that can take an image, free ones first, if the sequences `without` had been removed."""
+        held, needed = set[int | None](), set[int | None]()
         for sequence, images in self._images.items():
-            first = firsts.get(sequence, max(images, default=0))
-            if (sequence, first) not in places:
+            if sequence in without:
+                continue
+            held.update(images.values())
+            first = max(images) if firsts is None else firsts.get(sequence, max(images))
+            if (sequence, first) not in new:
                 needed.add(self.seen_by(sequence, first))
-        used = self.used
-        candidates = [slot for slot in range(self.n_slots) if slot not in used]
-        candidates += sorted(used - needed)
-        return candidates[: len(places)] if len(candidates) >= len(places) else None
+        free = [slot for slot in range(self.n_slots) if slot not in held]
+        return free + sorted(slot for slot in held - needed if slot is not None)
 
     def place(self, new: Iterable[Place], slots: Iterable[int]) -> None:
         """Put new images into slots that `find` gave; what was there is gone."""
         for (sequence, position), slot in zip(new, slots, strict=True):
-            for images in self._images.values():
-                for other in [p for p, s in images.items() if s == slot]:
-                    images[other] = None
+            if self._n_owners[slot]:
+                for images in self._images.values():
+                    for other in [p for p, s in images.items() if s == slot]:
+                        images[other] = None
             self._images.setdefault(sequence, {})[position] = slot
+            self._n_owners[slot] = 1
+
+    def restore(self, sequence: int, images: Mapping[int, int | None]) -> None:
+        """Give a sequence that has none {position: slot}, slots as `available` gave them; None for lost ones."""
+        self._require_none(sequence)
+        kept = {p: slot for p, slot in images.items() if slot is not None}
+        self.place([(sequence, p) for p in kept], kept.values())
+        if images:
+            self._images[sequence] = dict(images)
+
+    def _require_none(self, sequence: int) -> None:
+        if self._images.get(sequence):
+            raise ValueError(f"sequence {sequence} has images; remove them before it gets others")
 
     def share(self, source: int, target: int, end: int) -> None:
         """Let `target`, which has no images, have those of `source` below `end`."""
-        if self._images.get(target):
-            raise ValueError(f"sequence {target} has images; remove them before it shares those of another")
-        self._images[target] = {p: slot for p, slot in self._images.get(source, {}).items() if p < end}
+        self._require_none(target)
+        shared = {p: slot for p, slot in self._images.get(source, {}).items() if p < end}
+        if shared:
+            self._images[target] = shared
+        self._count(shared.values(), 1)
+
+    def _count(self, slots: Iterable[int | None], by: int) -> None:
+        for slot in slots:
+            if slot is not None:
+                self._n_owners[slot] += by
 
     def can_resume(self, sequence: int, position: int) -> bool:
         """Whether the image that tokens from `position` on see is there, if one came before."""
@@ -78,12 +109,13 @@ class ImageSlots:
         latest = max((p for p in images if p < position), default=None)
         return latest is None or images[latest] is not None
 
-    def remove(self, sequence: int, begin: int, end: int | None) -> None:
+    def remove(self, sequence: int, begin: int = 0, end: int | None = None) -> None:
         """Forget images of a sequence, from position `begin` to before `end`."""
         images = self._images.pop(sequence, {})
         kept = {p: slot for p, slot in images.items() if p < begin or (end is not None and p >= end)}
         if kept:
             self._images[sequence] = kept
+        self._count((slot for p, slot in images.items() if p not in kept), -1)
 
     def shift(self, sequence: int, begin: int, discard: int) -> None:
         """Forget images of `discard` positions from `begin` on; those that follow move down."""
@@ -94,8 +126,13 @@ class ImageSlots:
 
     def check(self) -> None:
         """Raise AssertionError unless the table is consistent."""
+        found = [0] * self.n_slots
         for sequence, images in self._images.items():
             slots = [slot for slot in images.values() if slot is not None]
+            assert images, f"sequence {sequence} has images"
             assert len(slots) == len(set(slots)), f"sequence {sequence} has each image once"
             assert all(0 <= slot < self.n_slots for slot in slots), "slots exist"
             assert all(position >= 0 for position in images), "images have positions"
+            for slot in slots:
+                found[slot] += 1
+        assert found == self._n_owners, "owners are counted"

@@ -1,4 +1,4 @@
-"""The memory in which masks and lists are made, taken once."""
+"""The memory in which masks and KV indices are made, taken once."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def mask_bytes(n_rows: int, n_cells: int) -> int:
     return n_rows * n_cells * np.dtype(np.float16).itemsize
 
 
-def list_bytes(n_rows: int, n_cells: int) -> int:
-    """Memory for the lists of up to `n_rows` tokens, of sequences that share all of `n_cells` cells."""
-    return n_rows * n_cells * np.dtype(np.int32).itemsize
+def index_bytes(n_sequences: int, n_cells: int) -> int:
+    """Memory for the indices of up to `n_sequences` sequences that share all of `n_cells` cells."""
+    return n_sequences * n_cells * np.dtype(np.int32).itemsize
 
 
 class MaskBuffer:
-    """Room for one mask, f16, or one list, int32. Grows when a larger one is reserved, or made without that."""
+    """Room for one mask, f16, or the indices of one batch, int32. Grows when more is reserved, or made without that."""
 
     def __init__(self) -> None:
         self._buffer: npt.NDArray[np.uint8] = np.empty(0, dtype=np.uint8)
@@ -39,9 +39,9 @@ class MaskBuffer:
         what = f"the mask of {n_rows} tokens over {n_cells} cells"
         self._take(mask_bytes(n_rows, n_cells), what, ("batch_size", "num_ctx", "parallel"))
 
-    def reserve_list(self, n: int) -> None:
-        """Take the memory for lists of up to `n` cells. Raises NoMemoryError."""
-        self._take(list_bytes(1, n), f"a list of {n} cells", ("num_ctx", "parallel"))
+    def reserve_indices(self, n: int) -> None:
+        """Take the memory for `n` indices. Raises NoMemoryError."""
+        self._take(index_bytes(1, n), f"a list of {n} cells", ("num_ctx", "parallel"))
 
     def _take(self, nbytes: int, what: str, lower: tuple[str, ...]) -> None:
         if len(self._buffer) >= nbytes:
@@ -63,12 +63,12 @@ class MaskBuffer:
         cells.fill_mask(span.begin, sequences, first, last, mask)
         return mask
 
-    def fill_lists(
+    def fill_indices(
         self, cells: Cells, room: int, sequences: Int32Array, first: Int32Array, last: Int32Array
     ) -> tuple[Int32Array, Int32Array]:
-        """Each row's part of the lists, [rows, 2], and these, [room], with 0 behind them; overwritten by the next."""
-        self.reserve_list(room)
-        parts = np.empty((len(sequences), 2), dtype=np.int32)
-        listed = self._buffer[: list_bytes(1, room)].view(np.int32)
-        listed[cells.fill_lists(sequences, first, last, parts, listed) :] = 0
-        return parts, listed
+        """Each row's range of the indices, [rows, 2], and these, [room], with 0 behind them; overwritten by the next."""
+        self.reserve_indices(room)
+        ranges = np.empty((len(sequences), 2), dtype=np.int32)
+        indices = self._buffer[: index_bytes(1, room)].view(np.int32)
+        indices[cells.fill_indices(sequences, first, last, ranges, indices) :] = 0
+        return ranges, indices

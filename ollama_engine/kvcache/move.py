@@ -1,8 +1,7 @@
-"""Moving keys and values between cells, and turning keys to other positions, as graphs of bounded size.
+"""Turning keys to other positions, in their cells or on the way to others, as graphs of bounded size.
 
-One graph reads up to `PIECE` cells of every layer, rotates the keys where asked, and writes them to their targets. All
-rows of a layer are read before one is written; no target of a piece is a source of another. Where nothing turns, rows
-that lie in host memory are copied without a graph: ggml would make floats of them and back, through memory of its own.
+One graph reads up to `PIECE` cells of every layer, turns the keys, and writes them to their targets. All rows of a layer
+are read before one is written; no target of a piece is a source of another.
 """
 
 from __future__ import annotations
@@ -30,8 +29,9 @@ class _Graph:
     ctx: Context
     sources: CellIndices
     targets: CellIndices
-    deltas: Tensor | None
+    deltas: Tensor
     values: bool
+    """Whether values are copied too: they are where cells change."""
     turns: bool = False
     """Whether keys of some layer turn: layers without positions stay as they are."""
 
@@ -41,7 +41,7 @@ class _Graph:
         self.ctx.alloc()
         self.sources.set(moves.sources, values=self.values)
         self.targets.set(moves.targets, values=self.values)
-        if self.deltas is not None and self.turns:
+        if self.turns:
             self.deltas.set(np.full(len(moves.sources), delta, dtype=np.int32))
         self.ctx.compute()
 
@@ -54,55 +54,43 @@ def _cut(moves: Moves) -> Iterator[Moves]:
 class Mover:
     """Moves cells of one store. Takes the backend's memory for graphs: what others had allocated is given up."""
 
-    def __init__(self, store: KeyValueStore, shift_keys: ShiftKeys | None) -> None:
+    def __init__(self, store: KeyValueStore, shift_keys: ShiftKeys) -> None:
         self._store = store
         self._shift_keys = shift_keys
 
     def reserve(self) -> None:
-        """Take the memory for the largest graphs now. Raises NoMemoryError."""
-        for rotate in (False, True) if self._shift_keys else (False,):
-            with closing(self._build(min(PIECE, self._store.n_cells), rotate, values=True).ctx) as ctx:
-                ctx.reserve()
+        """Take the memory for the largest graph now. Raises NoMemoryError."""
+        with closing(self._build(min(PIECE, self._store.n_cells), values=True).ctx) as ctx:
+            ctx.reserve()
 
     def rotate(self, moves: Moves, delta: int) -> None:
         """Move, and turn keys by `delta` positions. Values of cells that stay are not touched."""
         stay = moves.sources == moves.targets
         for chosen, values in ((stay, False), (~stay, True)):
-            for piece, graph in self._pieces(Moves(moves.sources[chosen], moves.targets[chosen]), True, values):
+            for piece, graph in self._pieces(Moves(moves.sources[chosen], moves.targets[chosen]), values):
                 graph.run(piece, delta)
 
-    def copy(self, moves: Moves) -> Iterator[Moves]:
-        """Move without turning, piece by piece; yields what has been moved."""
-        if self._store.can_move_rows:
-            for piece in _cut(moves):
-                self._store.move_rows(piece)
-                yield piece
-            return
-        for piece, graph in self._pieces(moves, False, True):
-            graph.run(piece, 0)
-            yield piece
-
-    def _pieces(self, moves: Moves, rotate: bool, values: bool) -> Iterator[tuple[Moves, _Graph]]:
+    def _pieces(self, moves: Moves, values: bool) -> Iterator[tuple[Moves, _Graph]]:
         graph: _Graph | None = None
         try:
             for piece in _cut(moves):
                 if graph is None or graph.sources.n != len(piece.sources):
                     if graph is not None:
                         graph.ctx.close()
-                    graph = self._build(len(piece.sources), rotate, values)
+                    graph = self._build(len(piece.sources), values)
                 yield piece, graph
         finally:
             if graph is not None:
                 graph.ctx.close()
 
-    def _build(self, n: int, rotate: bool, values: bool) -> _Graph:
+    def _build(self, n: int, values: bool) -> _Graph:
         store, ctx = self._store, Context(self._store.backend)
         try:
             graph = _Graph(
                 ctx,
                 CellIndices(ctx, store, n, "i32", "sources"),
                 CellIndices(ctx, store, n, "i64", "targets"),
-                ctx.input("i32", (n,), name="deltas") if rotate else None,
+                ctx.input("i32", (n,), name="deltas"),
                 values,
             )
             for layer in range(len(store.layers)):
@@ -114,10 +102,8 @@ class Mover:
 
     def _move_layer(self, graph: _Graph, layer: int) -> None:
         store = self._store
-        keys = turned = store.read_keys(layer, graph.sources)
-        if graph.deltas is not None:
-            assert self._shift_keys is not None
-            turned = self._shift_keys(layer, keys, graph.deltas)
+        keys = store.read_keys(layer, graph.sources)
+        turned = self._shift_keys(layer, keys, graph.deltas)
         if turned is not keys:
             graph.turns = True
         if turned is not keys or graph.values:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +10,7 @@ import numpy.typing as npt
 
 from ollama_engine.errors import NoMemoryError, Option
 from ollama_engine.input import Batch, Int32Array
-from ollama_engine.kvcache.base import CellUsage
 from ollama_engine.kvcache.mask import mask_bytes
-from ollama_engine.kvcache.rows import SavedRows
 from ollama_engine.kvcache.visibility import Visibility
 from ollama_engine.ml import ops
 from ollama_engine.ml.context import Context
@@ -145,15 +141,7 @@ class NullCache:
         # -- current graph --
         self._graph: _Graph | None = None
 
-    # ** used by the runner ********************************************************************************************
-
-    @property
-    def room(self) -> int:
-        """There always is."""
-        return sys.maxsize
-
-    def require_room(self, batch: Batch) -> None:
-        """There always is."""
+    # ** used by the executor ******************************************************************************************
 
     def begin(self, batch: Batch) -> None:
         """Take note of the batch. Raises NoMemoryError where its mask would not fit."""
@@ -161,6 +149,9 @@ class NullCache:
         self._batch = batch
         self._n_tokens = len(batch)
         self._part = part_of(batch) if self._flash_attention else self._n_tokens
+
+    def roll_back(self, batch: Batch) -> None:
+        """Nothing holds its tokens."""
 
     def begin_reserve(self, n_tokens: int) -> None:
         """Prepare for building a graph of as many tokens. Raises NoMemoryError where its mask would not fit."""
@@ -186,75 +177,6 @@ class NullCache:
     @property
     def _parts(self) -> int:
         return self._n_tokens // self._part
-
-    def share(self, source: int, target: int, end: int) -> None:
-        """Nothing to share."""
-
-    def can_resume(self, sequence: int, position: int) -> bool:
-        """Only from the beginning."""
-        return position == 0
-
-    def remove(self, sequence: int, begin: int = 0, end: int | None = None) -> None:
-        """Nothing to forget."""
-
-    @property
-    def can_shift(self) -> bool:
-        """Later tokens were seen by earlier ones: nothing of a sequence holds for another beginning."""
-        return False
-
-    def require_shift(self, sequence: int, begin: int, discard: int, without: Collection[int] = ()) -> None:
-        """Raise ValueError."""
-        raise ValueError("a cache that stores nothing cannot be shifted; compute the tokens again")
-
-    def shift(self, sequence: int, begin: int, discard: int) -> None:
-        """Raise ValueError."""
-        self.require_shift(sequence, begin, discard)
-
-    def defrag(self) -> int:
-        """Nothing to move."""
-        return 0
-
-    def reserve_moves(self) -> None:
-        """Nothing to move."""
-
-    @property
-    def row_bytes(self) -> tuple[tuple[int, ...], ...]:
-        """No tokens are stored."""
-        return ()
-
-    def save(self, sequence: int) -> list[SavedRows]:
-        """Nothing."""
-        return []
-
-    def require_restore(self, saved: Sequence[SavedRows], without: Collection[int] = ()) -> None:
-        """Nothing to put back."""
-
-    def restore(self, sequence: int, saved: Sequence[SavedRows]) -> None:
-        """Nothing to put back."""
-
-    def scrub(self) -> None:
-        """Nothing to zero."""
-
-    def check(self) -> None:
-        """Nothing to get wrong."""
-
-    @property
-    def usage(self) -> CellUsage:
-        """No cells."""
-        return CellUsage()
-
-    @property
-    def nbytes(self) -> dict[str, int]:
-        """No memory."""
-        return {}
-
-    @property
-    def mask_bytes(self) -> int:
-        """None is kept."""
-        return 0
-
-    def close(self) -> None:
-        """Nothing to free."""
 
     # ** used by models ************************************************************************************************
 

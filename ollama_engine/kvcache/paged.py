@@ -1,8 +1,8 @@
-"""What rows attend to as lists of cells: for graphs of few rows, where attention is `ops.paged_attention`.
+"""What rows attend to as indices of cells: for graphs of few rows, where attention is `ops.paged_attention`.
 
 A mask has an entry for each row and each cell of all sequences, and attention looks at every one of them for every
-head. Lists name only what a row sees, and in the order of positions, so that what a row gives does not depend on where
-its cells lie. Keys and values are those of the whole cache: the graph does not change with the cells that are read.
+head. Indices name only what a row sees, in the order of positions, so that a row's result does not depend on where its
+cells lie. Keys and values are those of the whole cache: the graph does not change with the cells that are read.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from ollama_engine.ml.context import Context
 from ollama_engine.ml.tensor import Tensor
 
 LEAST_ROOM = 1024
-"""Cells that lists have room for at least."""
+"""Indices that there is room for at least."""
 
 
 def choose_room(needed: int, most: int, before: int) -> int:
-    """Room for lists of `needed` cells; one graph serves while it stays. `before` is that of the previous step.
+    """Room for `needed` indices; one graph serves while it stays. `before` is that of the previous step.
 
     What is too large costs memory and some copying, no attention: so it is a power of two, and shrinks to a quarter.
     """
@@ -31,7 +31,7 @@ def choose_room(needed: int, most: int, before: int) -> int:
 
 
 class PagedHistory:
-    """For a cache of `n_cells` cells and batches of up to `n_sequences` sequences. Lists are made in `buffer`."""
+    """For a cache of `n_cells` cells and batches of up to `n_sequences` sequences. Indices are made in `buffer`."""
 
     def __init__(self, n_cells: int, n_sequences: int, buffer: MaskBuffer) -> None:
         self._n_cells = n_cells
@@ -41,47 +41,47 @@ class PagedHistory:
         self._n_tokens = 0
         self._room = 0
         # -- current graph --
-        self._lists: KVIndices | None = None
+        self._inputs: KVIndices | None = None
 
     def begin(self, cells: Cells, batch: Batch) -> None:
-        """Choose how many cells the lists have room for."""
+        """Choose how many indices there is room for."""
         self._n_tokens = len(batch)
-        needed = cells.n_listed(batch.sequences)
+        needed = cells.n_indices(batch.sequences)
         self._room = choose_room(needed, max(needed, self._most()), self._room)
 
     def _most(self) -> int:
-        """All sequences of a batch share all cells; rows of one sequence share its list."""
+        """All sequences of a batch share all cells; rows of one sequence share its indices."""
         return min(self._n_tokens, self._n_sequences) * self._n_cells
 
     def begin_reserve(self, n_tokens: int) -> None:
-        """Choose the longest lists, and take the memory in which those of as many rows are made.
+        """Choose the most indices, and take the memory in which those of as many rows are made.
 
         Only sequences that share their cells fill more of it than the cache has cells. Raises NoMemoryError.
         """
         self._n_tokens = n_tokens
         self._room = self._most()
-        self._buffer.reserve_list(self._room)
+        self._buffer.reserve_indices(self._room)
 
     @property
     def shape_key(self) -> tuple[int, ...]:
-        """Number of tokens, and the room of the lists."""
+        """Number of tokens, and the room of their indices."""
         return (self._n_tokens, self._room)
 
     def build_inputs(self, ctx: Context) -> None:
-        """Make the inputs of a new graph: the lists i32 [room], and each row's part of them, i32 [2, tokens]."""
-        self._lists = KVIndices(
-            parts=ctx.input("i32", (2, self._n_tokens), name="list_parts"),
-            cells=ctx.input("i32", (self._room,), name="listed_cells"),
+        """Make the inputs of a new graph: the indices i32 [room], and each row's range of them, i32 [2, tokens]."""
+        self._inputs = KVIndices(
+            ranges=ctx.input("i32", (2, self._n_tokens), name="kv_ranges"),
+            indices=ctx.input("i32", (self._room,), name="kv_indices"),
         )
 
     def write_inputs(self, cells: Cells, sequences: Int32Array, first: Int32Array, last: Int32Array) -> None:
-        """Write the lists: each row sees its sequence's positions from `first` to `last`."""
-        assert self._lists is not None
-        parts, listed = self._buffer.fill_lists(cells, self._room, sequences, first, last)
-        self._lists.parts.set(parts)
-        self._lists.cells.set(listed)
+        """Write the indices: each row sees its sequence's positions from `first` to `last`."""
+        assert self._inputs is not None
+        ranges, indices = self._buffer.fill_indices(cells, self._room, sequences, first, last)
+        self._inputs.ranges.set(ranges)
+        self._inputs.indices.set(indices)
 
     def get(self, store: KeyValueStore, layer: int, ctx: Context) -> tuple[Tensor, Tensor, KVIndices]:
-        """Keys and values of all cells, and the lists."""
-        assert self._lists is not None
-        return *store.history(layer, 0, self._n_cells, ctx), self._lists
+        """Keys and values of all cells, and the indices."""
+        assert self._inputs is not None
+        return *store.history(layer, 0, self._n_cells, ctx), self._inputs

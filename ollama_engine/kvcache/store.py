@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from ollama_engine.input import Int32Array
 from ollama_engine.kvcache.config import CacheConfig, LayerShape
-from ollama_engine.kvcache.moves import Moves
 from ollama_engine.ml import ops
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
@@ -120,22 +119,10 @@ class KeyValueStore:
             yield values
 
     @property
-    def suits_lists(self) -> bool:
+    def suits_paging(self) -> bool:
         """Whether attention of few rows over these keys and values goes to `ops.paged_attention`."""
         on_cpu = all(self.backend.devices[device].kind == "cpu" for device in self._storages)
         return on_cpu and not self._permuted and paged_attention_chosen(self.config.dtype)
-
-    @property
-    def can_move_rows(self) -> bool:
-        """Whether the rows of a cell lie side by side in host memory, so that `move_rows` works."""
-        return not self._permuted and all(self.backend.devices[device].kind == "cpu" for device in self._storages)
-
-    def move_rows(self, moves: Moves) -> None:
-        """Copy keys and values of the sources to the targets, as they are."""
-        for tensor in self.tensors():
-            storage = tensor.owner
-            assert isinstance(storage, Storage)
-            storage.move_rows(tensor, moves.sources, moves.targets)
 
     def zero(self, cells: npt.NDArray[np.bool_]) -> None:
         """Zero the keys and values of the chosen cells, bool [n_cells]."""

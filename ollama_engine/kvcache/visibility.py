@@ -1,4 +1,4 @@
-"""Who attends to whom: the policy behind a mask, as plain numbers.
+"""Which earlier positions a token attends to: the policy behind a mask, as plain numbers.
 
 A token attends to a run of positions of its own sequence, from `first` to `last`. The run ends with the token itself,
 or with the end of its block where the batch has blocks (the tokens of one image see each other).
@@ -9,31 +9,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from ollama_engine.input import Batch, Int32Array
 
-Int64Array = npt.NDArray[np.int64]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Visibility:
-    """How far back tokens see, and how much more is kept so that a sequence can be resumed earlier.
+    """How far back tokens see.
 
     `window` W: the token itself and the W - 1 before it. `chunk` C: from the last multiple of C on (Llama 4). Neither:
-    everything. `memory` says how many positions back a sequence can be resumed: what the mask of the token there would
-    show is kept, although later tokens do not see it.
+    everything.
     """
 
     window: int | None = None
     chunk: int | None = None
-    memory: int = 0
 
     def __post_init__(self) -> None:
         if self.window is not None and self.chunk is not None:
             raise ValueError("a layer attends within a window or within a chunk, not both")
-        if any(limit is not None and limit < 1 for limit in (self.window, self.chunk)) or self.memory < 0:
-            raise ValueError(f"window and chunk are at least 1, memory at least 0, got {self}")
+        if any(limit is not None and limit < 1 for limit in (self.window, self.chunk)):
+            raise ValueError(f"window and chunk are at least 1, got {self}")
 
     def first(self, positions: Int32Array) -> Int32Array:
         """The lowest position that each token sees; below 0 where its window is not full."""
@@ -48,17 +42,6 @@ class Visibility:
         if self.window is not None:
             return max(0, position - self.window + 1)
         return position - position % self.chunk if self.chunk is not None else 0
-
-    def kept_from(self, positions: Int64Array) -> Int64Array:
-        """The lowest position to keep of each sequence, when its next token comes at `positions`."""
-        back: Int64Array = np.maximum(positions - min(self.memory, 1 << 32), 0)
-        if self.window is not None:
-            back = np.maximum(back - min(self.window - 1, 1 << 32), 0)
-        elif self.chunk is not None:
-            back = back - back % min(self.chunk, 1 << 32)
-        else:
-            back = np.zeros_like(back)
-        return back
 
 
 def last_seen(batch: Batch) -> Int32Array:

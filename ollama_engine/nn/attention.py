@@ -10,7 +10,7 @@ from ollama_engine.ml.tensor import Tensor
 def attention(
     query: Tensor, cache: LayerView, scale: float, *, softcap: float = 0.0, sinks: Tensor | None = None
 ) -> Tensor:
-    """softmax(scale q k + mask) v for the cache's current layer; lists of cells may stand for the mask.
+    """softmax(scale q k + mask) v for the cache's current layer; indices of cells may stand for the mask.
 
     `query` f32 [key_dim, heads, n] -> f32 [value_dim * heads, n]. Query heads share key heads in order (GQA).
     A `softcap` above 0 bounds the scores to softcap * tanh(scores / softcap) before the mask (Gemma 2). `sinks` f32
@@ -24,7 +24,7 @@ def attention(
         query = ops.reshape(ops.cont(query), query.dim(0), heads, n // parts, parts)
     rows = ops.permute(query, 0, 2, 1, 3)
     if isinstance(seen, KVIndices):
-        out = ops.paged_attention(rows, keys, values, seen.parts, seen.cells, scale, softcap=softcap, sinks=sinks)
+        out = ops.paged_attention(rows, keys, values, seen.ranges, seen.indices, scale, softcap=softcap, sinks=sinks)
         return ops.reshape(out, out.dim(0) * heads, n)
     if cache.flash_attention:
         out = ops.flash_attention(rows, keys, values, seen, scale, softcap=softcap, sinks=sinks)

@@ -48,14 +48,10 @@ def mask(rng: random.Random, n: int) -> Any:
     return made
 
 
-def ends(rng: random.Random) -> Any:
-    return array(rng, 64, 80, np.int64)
-
-
-def moves(rng: random.Random, cells: Cells) -> Any:
+def moves(rng: random.Random) -> Any:
     n = rng.randrange(6)
-    made = [cells.defrag_plan(), Moves(array(rng, n), array(rng, n)), (array(rng, n),), None, (1, 2, 3)]
-    return rng.choices(made, [5, 10, 1, 1, 1])[0]
+    made = [Moves(array(rng, n), array(rng, n)), (array(rng, n),), None, (1, 2, 3)]
+    return rng.choices(made, [10, 1, 1, 1])[0]
 
 
 def rows(rng: random.Random, n: int | None = None) -> tuple[Any, Any]:
@@ -74,7 +70,7 @@ def take(rng: random.Random, cells: Cells) -> None:
 def shift(rng: random.Random, cells: Cells) -> None:
     how = rng.randrange(64), rng.randrange(9), rng.randrange(1, 9)
     plan = cells.shift_plan(*how)
-    cells.shift(*(how if rng.random() < 0.8 else (number(rng),) * 3), plan if rng.random() < 0.8 else moves(rng, cells))
+    cells.shift(*(how if rng.random() < 0.8 else (number(rng),) * 3), plan if rng.random() < 0.8 else moves(rng))
 
 
 def fill(rng: random.Random, cells: Cells) -> None:
@@ -82,41 +78,48 @@ def fill(rng: random.Random, cells: Cells) -> None:
     cells.fill_mask(number(rng), array(rng, n, 64), array(rng, n), array(rng, n), mask(rng, n))
 
 
+def list_indices(rng: random.Random, cells: Cells) -> None:
+    n = rng.randrange(4)
+    given = array(rng, n, 64)
+    ranges = np.zeros((n if rng.random() < 0.9 else rng.randrange(5), 2), dtype=rng.choice(TYPES))
+    room = cells.n_indices(given) if rng.random() < 0.8 else rng.randrange(80)
+    cells.fill_indices(given, array(rng, n), array(rng, n), ranges, array(rng, room))
+
+
+def make(rng: random.Random, cells: Cells) -> None:
+    limit = {rng.choice(["window", "chunk", "memory", "in_blocks", "other"]): number(rng)}
+    Cells(rng.choice([number(rng), 2**24 + 1]), **limit)
+
+
 CALLS: dict[str, Callable[[random.Random, Cells], Any]] = {
-    "n_free_without": lambda r, c: c.n_free_without(ends(r)),
-    "usage_without": lambda r, c: c.usage_without(ends(r)),
+    "room": lambda r, c: c.room(array(r, r.randrange(5), 64)),
+    "room_for": lambda r, c: c.room_for(*rows(r)),
+    "slide": lambda r, c: c.slide(*rows(r)),
+    "usage": lambda r, c: c.usage(),
     "span": lambda r, c: c.span(array(r, r.randrange(9), 64)),
-    "last_position": lambda r, c: c.last_position(number(r)),
-    "next_positions": lambda r, c: c.next_positions(*rows(r)),
+    "of": lambda r, c: c.of(number(r)),
     "has_all": lambda r, c: c.has_all(number(r), number(r), number(r)),
     "fill_mask": fill,
+    "fill_indices": list_indices,
     "find_places": lambda r, c: c.find_places(*rows(r)),
     "place": lambda r, c: c.place(array(r, 3), *rows(r, 3)),
     "take": take,
     "share": lambda r, c: c.share(number(r), number(r), number(r)),
     "remove": lambda r, c: c.remove(number(r), number(r), number(r)),
-    "remove_below": lambda r, c: c.remove_below(ends(r)),
+    "can_shift": lambda r, c: c.can_shift(number(r), number(r), number(r), array(r, r.randrange(5), 64)),
     "shift_plan": lambda r, c: c.shift_plan(number(r), number(r), number(r)),
     "shift": shift,
-    "move": lambda r, c: c.move(moves(r, c)),
-    "make": lambda r, c: Cells(r.choice([number(r), 2**24 + 1])) and None,
-    "from_table": lambda r, c: Cells.from_table(array(r, 9), array(r, 9, 1 << 20, np.uint64)),
+    "make": make,
 }
 
 
-def check(cells: Cells) -> None:
-    """A batch may name a position twice, which only this sees; the rest must hold."""
-    try:
-        cells.check()
-        said = ""
-    except AssertionError as fault:
-        said = str(fault)
-    assert not said or "each position once" in said, said
+def fresh(rng: random.Random) -> Cells:
+    return Cells(70, in_blocks=rng.random() < 0.5, window=rng.choice([None, 7]))
 
 
 def main(seed: int, calls: int) -> None:
     rng = random.Random(seed)
-    cells, done, refused = Cells(70), 0, 0
+    cells, done, refused = fresh(rng), 0, 0
     for _ in range(calls):
         name = rng.choice(list(CALLS))
         try:
@@ -125,8 +128,9 @@ def main(seed: int, calls: int) -> None:
         except REFUSALS:
             refused += 1
         if cells.n_free == 0 or rng.random() < 0.01:
-            cells = Cells(70)
-    check(cells)
+            cells.check()
+            cells = fresh(rng)
+    cells.check()
     assert min(done, refused) > calls // 20, "both happen"
 
 

@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 from ollama_engine.input import Int32Array
-from ollama_engine.kvcache.cells import MAX_SEQUENCES, Moves
+from ollama_engine.kvcache.cells import BLOCK, Moves
 
 Bools = npt.NDArray[np.bool_]
 Int64Array = npt.NDArray[np.int64]
 
 FREE = -1
+NOTHING = np.empty(0, dtype=np.int32)
+
+
+def kept_from(position: int, window: int | None, chunk: int | None, memory: int) -> int:
+    """The lowest position to keep of a sequence whose next token comes at `position`."""
+    back = max(position - memory, 0)
+    if window is not None:
+        return max(back - window + 1, 0)
+    return back - back % chunk if chunk is not None else 0
 
 
 class CellsTwin:
     """As `Cells`."""
 
-    def __init__(self, n_cells: int) -> None:
+    def __init__(
+        self, n_cells: int, *, window: int | None = None, chunk: int | None = None, memory: int = 0,
+        in_blocks: bool = False,
+    ) -> None:  # fmt: skip
+        self._reach = window, chunk, memory
+        self._in_blocks = in_blocks
         self.positions: Int32Array = np.full(n_cells, FREE, dtype=np.int32)
-        self.owners: npt.NDArray[np.uint64] = np.zeros(n_cells, dtype=np.uint64)
-        self.next: npt.NDArray[np.int64] = np.zeros(MAX_SEQUENCES, dtype=np.int64)
+        self.owners: Bools = np.zeros((0, n_cells), dtype=np.bool_)
+        """[sequences, cells]"""
+        self.next: Int64Array = np.zeros(0, dtype=np.int64)
+        """Where each sequence goes on."""
 
     # -- what is there -------------------------------------------------------------------------------------------------
 
@@ -28,60 +46,42 @@ class CellsTwin:
         return len(self.positions)
 
     @property
-    def n_used(self) -> int:
-        return int((self.owners != 0).sum())
-
-    @property
     def n_free(self) -> int:
-        return len(self) - self.n_used
+        return int((~self.owners.any(axis=0)).sum())
 
-    def n_free_without(self, ends: Int64Array) -> int:
-        return int((self._owners_without(ends) == 0).sum())
+    def of(self, sequence: int) -> tuple[Int32Array, Int32Array]:
+        mine = np.flatnonzero(self._of(sequence))
+        mine = mine[np.argsort(self.positions[mine])]
+        return mine.astype(np.int32), self.positions[mine]
 
-    def usage_without(self, ends: Int64Array) -> tuple[int, int, int]:
-        owners = self._owners_without(ends)
-        return int((owners != 0).sum()), int(_shared(owners).sum()), _extent(owners)
+    def room(self, without: Int32Array = NOTHING) -> int:
+        owners = self._owners_after(NOTHING, NOTHING)
+        for sequence in without.tolist():
+            self._of(sequence)
+            owners[sequence : sequence + 1] = False
+        return int((~owners.any(axis=0)).sum())
 
-    def _owners_without(self, ends: Int64Array) -> npt.NDArray[np.uint64]:
-        owners = self.owners.copy()
-        for sequence in np.flatnonzero(ends > 0).tolist():
-            owners[self._of(sequence) & (self.positions < ends[sequence])] &= ~_bit(sequence)
-        return owners
+    def room_for(self, positions: Int32Array, sequences: Int32Array) -> int:
+        return int((~self._owners_after(positions, sequences).any(axis=0)).sum())
 
-    def extent(self) -> int:
-        return _extent(self.owners)
+    def usage(self) -> tuple[int, int]:
+        owners = self._owners_after(NOTHING, NOTHING).sum(axis=0)
+        return int((owners > 0).sum()), int((owners > 1).sum())
+
+    def _owners_after(self, positions: Int32Array, sequences: Int32Array) -> Bools:
+        """What `slide` leaves."""
+        for sequence in sequences.tolist():
+            self._of(sequence)
+        comes = self.next.copy()
+        comes[sequences] = np.iinfo(np.int64).max
+        np.minimum.at(comes, sequences, positions)
+        kept = np.array([kept_from(int(p), *self._reach) for p in comes], dtype=np.int64)
+        left: Bools = self.owners & (self.positions >= kept[:, None])
+        return left
 
     def span(self, sequences: Int32Array) -> tuple[int, int]:
-        mine = np.flatnonzero(self.owners & np.bitwise_or.reduce(_bits(sequences), initial=np.uint64(0)))
+        mine = np.flatnonzero(np.any([self._of(s) for s in sequences.tolist()], axis=0)) if len(sequences) else NOTHING
         return (int(mine[0]), int(mine[-1]) + 1) if len(mine) else (0, 0)
-
-    def next_positions(self, positions: Int32Array, sequences: Int32Array) -> Int64Array:
-        out = self.next.copy()
-        out[sequences] = np.iinfo(np.int64).max
-        np.minimum.at(out, sequences, positions)
-        return out
-
-    def find_places(self, positions: Int32Array, sequences: Int32Array) -> Int32Array | None:
-        """Token by token, each sequence's in the order of positions."""
-        if len(positions) > self.n_free:
-            return None
-        free = self.owners == 0
-        above = {s: int(np.flatnonzero(self._of(s))[-1]) + 1 if self._of(s).any() else 0 for s in range(MAX_SEQUENCES)}
-        rows = np.arange(len(positions))
-        in_order = all((np.diff(positions[sequences == s]) > 0).all() for s in range(MAX_SEQUENCES))
-        found = np.empty(len(positions), dtype=np.int32)
-        for row in rows if in_order else np.lexsort((positions, sequences)):
-            sequence = int(sequences[row])
-            behind = np.flatnonzero(free[above[sequence] :])
-            cell = above[sequence] + int(behind[0]) if len(behind) else int(np.flatnonzero(free)[0])
-            above[sequence] = max(above[sequence], cell + 1)
-            free[cell] = False
-            found[row] = cell
-        return found
-
-    def last_position(self, sequence: int) -> int:
-        chosen = self._of(sequence)
-        return int(self.positions[chosen].max()) if chosen.any() else -1
 
     def has_all(self, sequence: int, begin: int, end: int) -> bool:
         mine = self._of(sequence) & (self.positions >= begin) & (self.positions < end)
@@ -89,26 +89,63 @@ class CellsTwin:
 
     def visible(self, begin: int, end: int, sequences: Int32Array, first: Int32Array, last: Int32Array) -> Bools:
         """bool [rows, end - begin]: the cells that each row attends to."""
+        mine = np.stack([self._of(s)[begin:end] for s in sequences.tolist()])
         keys = self.positions[begin:end][None, :]
-        seen: Bools = (self.owners[begin:end][None, :] & _bits(sequences)[:, None]) != 0
-        seen &= keys <= last[:, None]
+        seen: Bools = mine & (keys <= last[:, None])
         if (first > 0).any():
             seen &= keys >= first[:, None]
         return seen
 
-    # -- changes -------------------------------------------------------------------------------------------------------
+    # -- one step ------------------------------------------------------------------------------------------------------
+
+    def slide(self, positions: Int32Array = NOTHING, sequences: Int32Array = NOTHING) -> None:
+        self.owners = self._owners_after(positions, sequences)
+        self._settle_free()
+
+    def find_places(self, positions: Int32Array, sequences: Int32Array) -> Int32Array | None:
+        """Token by token, each sequence's in the order of positions."""
+        if len(positions) > self.n_free:
+            return None
+        free = np.append(~self.owners.any(axis=0), np.zeros(-len(self) % BLOCK, dtype=np.bool_)).reshape(-1, BLOCK)
+        behind = {s: int(self.of(s)[0][-1]) + 1 if self._of(s).any() else 0 for s in set(sequences.tolist())}
+        rows = np.arange(len(positions))
+        in_order = all((np.diff(positions[sequences == s]) > 0).all() for s in behind)
+        found = np.empty(len(positions), dtype=np.int32)
+        for row in rows if in_order else np.lexsort((positions, sequences)):
+            sequence = int(sequences[row])
+            cell = self._place_behind(free, behind[sequence])
+            behind[sequence] = cell + 1
+            free.flat[cell] = False
+            found[row] = cell
+        return found
+
+    def _place_behind(self, free: Bools, behind: int) -> int:
+        cells = np.flatnonzero(free)
+        above = cells[cells >= behind]
+        if not self._in_blocks:
+            return int(above[0] if len(above) else cells[0])
+        if behind % BLOCK and len(above) and above[0] // BLOCK == behind // BLOCK:
+            return int(above[0])
+        blocks = np.flatnonzero(free.all(axis=1)) * BLOCK
+        blocks_above = blocks[blocks >= behind]
+        order = [blocks_above, above, blocks, cells]
+        return int(next(some[0] for some in order if len(some)))
 
     def place(self, cells: Int32Array, positions: Int32Array, sequences: Int32Array) -> None:
+        for sequence in set(sequences.tolist()):
+            self._of(sequence)
         self.positions[cells] = positions
-        self.owners[cells] = _bits(sequences)
+        self.owners[sequences, cells] = True
         for sequence in set(sequences.tolist()):
             self._settle(sequence)
 
+    # -- one sequence --------------------------------------------------------------------------------------------------
+
     def share(self, source: int, target: int, end: int) -> int:
+        chosen = self._of(source) & (self.positions < end)
         if self._of(target).any():
             raise ValueError(f"sequence {target} has tokens; remove them before it shares those of another")
-        chosen = self._of(source) & (self.positions < end)
-        self.owners[chosen] |= _bit(target)
+        self.owners[target] |= chosen
         self._settle(target)
         return int(chosen.sum())
 
@@ -116,68 +153,55 @@ class CellsTwin:
         chosen = self._of(sequence) & (self.positions >= begin)
         if end is not None:
             chosen &= self.positions < end
-        self.owners[chosen] &= ~_bit(sequence)
-        self.positions[self.owners == 0] = FREE
+        self.owners[sequence] &= ~chosen
+        self._settle_free()
         self._settle(sequence)
         return int(chosen.sum())
 
-    def remove_below(self, ends: Int64Array) -> None:
-        self.owners = self._owners_without(ends)
-        self.positions[self.owners == 0] = FREE
-
-    def _settle(self, sequence: int) -> None:
-        self.next[sequence] = self.last_position(sequence) + 1
-
-    # -- moving --------------------------------------------------------------------------------------------------------
+    def can_shift(self, sequence: int, begin: int, discard: int, without: Int32Array = NOTHING) -> bool:
+        for gone in without.tolist():
+            self._of(gone)
+        left: Any = CellsTwin(len(self))
+        left.positions, left.owners, left.next = self.positions.copy(), self.owners.copy(), self.next.copy()
+        for gone in without.tolist():
+            left.owners[gone] = False
+        left._settle_free()
+        return left.shift_plan(sequence, begin, discard) is not None
 
     def shift_plan(self, sequence: int, begin: int, discard: int) -> Moves | None:
-        mine, alone = self._of(sequence), ~_shared(self.owners)
-        after = mine & (self.positions >= begin + discard)
-        leaving = mine & (self.positions >= begin) & ~after
-        in_place, copied = np.flatnonzero(after & alone), np.flatnonzero(after & ~alone)
-        free = np.flatnonzero((self.owners == 0) | (leaving & alone))[: len(copied)]
-        if len(free) < len(copied):
+        mine, positions = self.of(sequence)
+        shared, n_owners = self.owners.sum(axis=0) > 1, self.owners.sum(axis=0)
+        leaving = mine[(positions >= begin) & (positions < begin + discard)]
+        sources = mine[positions >= begin + discard]
+        free = n_owners == 0
+        free[leaving[~shared[leaving]]] = True
+        room, copied = np.flatnonzero(free), shared[sources]
+        if len(room) < copied.sum():
             return None
-        sources, targets = np.concatenate([in_place, copied]), np.concatenate([in_place, free])
-        return Moves(sources.astype(np.int32), targets.astype(np.int32))
+        targets = sources.copy()
+        targets[copied] = room[: copied.sum()]
+        return Moves(sources, targets)
 
     def shift(self, sequence: int, begin: int, discard: int, moves: Moves) -> None:
         positions = self.positions[moves.sources] - np.int32(discard)
         self.remove(sequence, begin)
         self.positions[moves.targets] = positions
-        self.owners[moves.targets] = _bit(sequence)
+        self.owners[sequence, moves.targets] = True
         self._settle(sequence)
 
-    def defrag_plan(self) -> Moves:
-        used = self.owners != 0
-        holes = np.flatnonzero(~used[: self.n_used])
-        highest = np.flatnonzero(used[self.n_used :])[::-1] + self.n_used
-        return Moves(highest.astype(np.int32), holes.astype(np.int32))
-
-    def move(self, moves: Moves) -> None:
-        sources, targets = moves
-        self.positions[targets], self.owners[targets] = self.positions[sources], self.owners[sources]
-        self.positions[sources], self.owners[sources] = FREE, 0
+    # -- inside --------------------------------------------------------------------------------------------------------
 
     def _of(self, sequence: int) -> Bools:
-        mine: Bools = (self.owners & _bit(sequence)) != 0
+        missing = sequence + 1 - len(self.owners)
+        if missing > 0:
+            self.owners = np.concatenate([self.owners, np.zeros((missing, len(self)), dtype=np.bool_)])
+            self.next = np.concatenate([self.next, np.zeros(missing, dtype=np.int64)])
+        mine: Bools = self.owners[sequence]
         return mine
 
+    def _settle(self, sequence: int) -> None:
+        mine = self._of(sequence)
+        self.next[sequence] = self.positions[mine].max(initial=-1) + 1
 
-def _shared(owners: npt.NDArray[np.uint64]) -> Bools:
-    # A set with one bit less is empty unless it had two.
-    shared: Bools = (owners & (owners - np.uint64(1))) != 0
-    return shared
-
-
-def _extent(owners: npt.NDArray[np.uint64]) -> int:
-    used = np.flatnonzero(owners)
-    return int(used[-1]) + 1 if len(used) else 0
-
-
-def _bit(sequence: int) -> np.uint64:
-    return np.uint64(1) << np.uint64(sequence)
-
-
-def _bits(sequences: Int32Array) -> npt.NDArray[np.uint64]:
-    return np.left_shift(np.uint64(1), sequences.astype(np.uint64))
+    def _settle_free(self) -> None:
+        self.positions[~self.owners.any(axis=0)] = FREE

@@ -1,4 +1,4 @@
-"""Every kind of cache behind one contract, fed through attention graphs and held against dictionaries.
+"""Every kind of cache behind its contracts, fed through attention graphs and held against dictionaries.
 
 Keys and values of a token depend on its number alone, not on its position: shifting turns nothing here, so that what a
 token attends to is told by the dictionaries. (`world.py` is about what shifting does to keys.)
@@ -6,7 +6,7 @@ token attends to is told by the dictionaries. (`world.py` is about what shifting
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache as remember
@@ -18,14 +18,7 @@ from numpy.typing import NDArray
 
 from ollama_engine import nn
 from ollama_engine.input import Batch
-from ollama_engine.kvcache import (
-    Cache,
-    CacheConfig,
-    CompositeCache,
-    LayerShape,
-    Visibility,
-    make_cache,
-)
+from ollama_engine.kvcache import Cache, CacheConfig, CompositeStepCache, LayerShape, StepCache, Visibility, make_cache
 from ollama_engine.kvcache.cross_attention import CrossAttentionCache
 from ollama_engine.kvcache.null import NullCache
 from ollama_engine.ml.backend import Backend
@@ -38,26 +31,53 @@ DIM, KV_HEADS, HEADS, IMAGE_ROWS, N_CELLS, N_IMAGES, MEMORY = 32, 2, 4, 3, 32, 4
 Floats = NDArray[np.float32]
 shape = partial(LayerShape, kv_heads=KV_HEADS, key_dim=DIM, value_dim=DIM)
 
+LAYOUTS: Mapping[str, Mapping[str, Any]] = {
+    "indices": {"dtype": "f32", "flash_attention": True},
+    "masks": {"dtype": "f32", "flash_attention": True, "paged_rows": 0},
+    "permuted": {"dtype": "f32", "flash_attention": False},
+    "f16": {"dtype": "f16", "flash_attention": True},
+    "f16-permuted": {"dtype": "f16", "flash_attention": False},
+    "q8_0": {"dtype": "q8_0", "flash_attention": True},
+    "q8_0-masks": {"dtype": "q8_0", "flash_attention": True, "paged_rows": 0},
+}
+"""How keys and values are stored, and which way attention to them goes."""
+
+TOLERANCE = {"f32": 1e-5, "f16": 1e-2, "q8_0": 5e-2}
+"""Of an average of normal numbers whose keys and values are rounded to the type."""
 
 @dataclass(frozen=True)
 class Kind:
-    """`layers` of a model; `null` for one that stores nothing."""
+    """`layers` of a model whose cache keeps sequences."""
 
     name: str
     layers: tuple[LayerShape, ...]
     memory: int = 0
-    null: bool = False
     shifts: bool = True
 
-    def make(self, backend: Backend, flash: bool) -> Cache:
-        config = CacheConfig(dtype="f32", flash_attention=flash, history_padding=4)
-        if self.null:
-            return NullCache(flash_attention=flash, window=self.layers[0].window)
+    @property
+    def sees_images(self) -> bool:
+        return any(layer.image_rows for layer in self.layers)
+
+    def make(self, backend: Backend, layout: str) -> Cache:
         return make_cache(
-            backend, self.layers, [0] * len(self.layers), config,
+            backend, self.layers, [0] * len(self.layers), CacheConfig(history_padding=4, **LAYOUTS[layout]),
             lambda layer: N_IMAGES if layer.image_rows else N_CELLS,
             memory=self.memory, shift_keys=_same if self.shifts else None,
         )  # fmt: skip
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class NullKind:
+    """`layers` of a model of which nothing is stored."""
+
+    name: str
+    layers: tuple[LayerShape, ...]
+
+    def make(self, backend: Backend, layout: str) -> StepCache:
+        return NullCache(flash_attention=LAYOUTS[layout]["flash_attention"], window=self.layers[0].window)
 
     def __str__(self) -> str:
         return self.name
@@ -78,33 +98,41 @@ KINDS = (
     Kind("window-and-full", (shape(window=4), shape(), shape(window=4)), memory=MEMORY),
     Kind("chunk-full-window", (shape(chunk=4), shape(), shape(window=3))),
     Kind("images-and-full", (shape(), shape(image_rows=IMAGE_ROWS), shape(), shape(image_rows=IMAGE_ROWS))),
-    Kind("null", (shape(), shape()), null=True),
-    Kind("null-window", (shape(window=4),), null=True),
+)
+NULL_KINDS = (
+    NullKind("null", (shape(), shape())),
+    NullKind("null-window", (shape(window=4),)),
 )
 
 
-class Fed:
-    """`tokens[sequence][position]` and `images[sequence][position]` are what was put."""
+class Steps:
+    """Steps of any cache, whose attention must be that of `tokens[sequence][position]` and `images`."""
 
-    def __init__(self, kind: Kind, cache: Cache, backend: Backend) -> None:
+    def __init__(self, kind: Kind | NullKind, cache: StepCache, backend: Backend, layout: str) -> None:
         self.kind = kind
-        self.cache = cache
+        self.step_cache = cache
         self.tokens: dict[int, dict[int, int]] = {}
         self.images: dict[int, dict[int, int]] = {}
         self.backend = backend
+        self._tolerance = TOLERANCE[LAYOUTS[layout]["dtype"]]
         self._n_tokens = 0
 
-    def batch(self, rows: Sequence[tuple[int, int]], images: Sequence[int] = ()) -> Batch:
-        """New tokens at (sequence, position); an image comes with some of the rows."""
+    def batch(
+        self, rows: Sequence[tuple[int, int]], images: Sequence[int] = (), blocks: Sequence[int] | None = None
+    ) -> Batch:
+        """New tokens at (sequence, position); an image comes with some of the rows, `blocks` as of Batch."""
         tokens = range(self._n_tokens, self._n_tokens + len(rows))
         return Batch(
-            ints(tokens), ints(p for _, p in rows), ints(s for s, _ in rows), ints([0]), images=ints(images)
+            ints(tokens), ints(p for _, p in rows), ints(s for s, _ in rows), ints([0]), images=ints(images),
+            blocks=None if blocks is None else ints(blocks),
         )  # fmt: skip
 
-    def feed(self, rows: Sequence[tuple[int, int]], images: Sequence[int] = ()) -> None:
+    def feed(
+        self, rows: Sequence[tuple[int, int]], images: Sequence[int] = (), blocks: Sequence[int] | None = None
+    ) -> None:
         """One step, whose attention must be what the dictionaries say in every layer."""
-        batch = self.batch(rows, images)
-        self.cache.begin(batch)
+        batch = self.batch(rows, images, blocks)
+        self.step_cache.begin(batch)
         self._n_tokens += len(rows)
         for i, (sequence, position) in enumerate(rows):
             self.tokens.setdefault(sequence, {})[position] = int(batch.tokens[i])
@@ -113,30 +141,32 @@ class Fed:
         found = self.compute(batch)
         for layer, out in enumerate(found):
             for row, (sequence, position) in enumerate(rows):
-                expected = self.expected(layer, sequence, position, rows)
-                assert np.abs(out[row] - expected).max() <= 1e-5, f"layer {layer}, {sequence=}, {position=}"
+                expected = self.expected(layer, row, rows, blocks)
+                error = np.abs(out[row] - expected).max()
+                assert error <= self._tolerance, f"layer {layer}, {sequence=}, {position=}"
 
     def compute(self, batch: Batch) -> list[Floats]:
         with Context(self.backend) as ctx:
-            self.cache.build_inputs(ctx)
-            outputs = [self._layer(ctx, layer, batch) for layer in range(len(self.kind.layers))]
+            self.step_cache.build_inputs(ctx)
+            outputs = [self.layer(ctx, layer, batch) for layer in range(len(self.kind.layers))]
             shown = [out for out in outputs if out is not None]
             ctx.forward(*shown)
             ctx.alloc()
-            self.cache.write_inputs()
+            self.step_cache.write_inputs()
             ctx.compute()
             nothing = np.zeros((len(batch), HEADS, DIM), dtype=np.float32)
             return [nothing if out is None else out.numpy().reshape(nothing.shape) for out in outputs]
 
-    def _layer(self, ctx: Context, layer: int, batch: Batch) -> Tensor | None:
-        self.cache.set_layer(layer)
+    def layer(self, ctx: Context, layer: int, batch: Batch) -> Tensor | None:
+        """The graph of one layer's attention; None where no token sees an image."""
+        self.step_cache.set_layer(layer)
         query = ctx.from_floats(np.stack([numbers("q", layer, int(t)) for t in batch.tokens]))
-        view = self.cache.current if isinstance(self.cache, CompositeCache) else self.cache
+        view = self.step_cache.current if isinstance(self.step_cache, CompositeStepCache) else self.step_cache
         if isinstance(view, CrossAttentionCache):
             return self._image_layer(ctx, layer, batch, query, view)
         key, value = (ctx.from_floats(np.stack([numbers(n, layer, int(t)) for t in batch.tokens])) for n in "kv")
-        self.cache.put(key, value)
-        return nn.attention(query, self.cache, DIM**-0.5)
+        self.step_cache.put(key, value)
+        return nn.attention(query, self.step_cache, DIM**-0.5)
 
     def _image_layer(
         self, ctx: Context, layer: int, batch: Batch, query: Tensor, view: CrossAttentionCache
@@ -145,27 +175,46 @@ class Fed:
             assert batch.images is not None
             put = [int(batch.tokens[row]) for row in batch.images]
             key, value = (ctx.from_floats(np.concatenate([image(n, layer, t) for t in put])) for n in "kv")
-            self.cache.put(key, value)
-        return nn.attention(query, self.cache, DIM**-0.5) * view.gate if view.sees_images else None
+            view.put(key, value)
+        return nn.attention(query, view, DIM**-0.5) * view.gate if view.sees_images else None
 
-    def expected(self, layer: int, sequence: int, position: int, rows: Sequence[tuple[int, int]]) -> Floats:
+    def expected(
+        self, layer: int, row: int, rows: Sequence[tuple[int, int]], blocks: Sequence[int] | None = None
+    ) -> Floats:
+        """Attention of a row of the batch, [HEADS, DIM]."""
+        sequence, position = rows[row]
         tokens, where = self.tokens[sequence], self.kind.layers[layer]
+        query = numbers("q", layer, tokens[position])
         if where.image_rows is not None:
             latest = max((p for p in self.images.get(sequence, {}) if p <= position), default=None)
             if latest is None:
                 return np.zeros((HEADS, DIM), dtype=np.float32)
             picture = self.images[sequence][latest]
-            return attend(numbers("q", layer, tokens[position]), image("k", layer, picture), image("v", layer, picture))
-        if self.kind.null:
+            return attend(query, image("k", layer, picture), image("v", layer, picture))
+        if isinstance(self.kind, NullKind):
             reach = 1 << 30 if where.window is None else where.window // 2
             seen = [p for s, p in rows if s == sequence and abs(p - position) <= reach]
         else:
             first = Visibility(window=where.window, chunk=where.chunk).first_of(position)
-            seen = [p for p in tokens if first <= p <= position]
+            seen = [p for p in tokens if first <= p <= _last(row, rows, blocks)]
         keys, values = (np.stack([numbers(n, layer, tokens[p]) for p in seen]) for n in "kv")
-        return attend(numbers("q", layer, tokens[position]), keys, values)
+        return attend(query, keys, values)
 
-    # -- the same in the dictionaries ----------------------------------------------------------------------------------
+
+def _last(row: int, rows: Sequence[tuple[int, int]], blocks: Sequence[int] | None) -> int:
+    """The highest position that a row sees: its own, or the last of its block."""
+    sequence, position = rows[row]
+    if blocks is None or blocks[row] < 0:
+        return position
+    return max(p for (s, p), block in zip(rows, blocks, strict=True) if (s, block) == (sequence, blocks[row]))
+
+
+class Fed(Steps):
+    """A cache that keeps sequences."""
+
+    def __init__(self, kind: Kind, cache: Cache, backend: Backend, layout: str = "indices") -> None:
+        super().__init__(kind, cache, backend, layout)
+        self.cache = cache
 
     def share(self, source: int, target: int, end: int) -> None:
         self.cache.share(source, target, end)
@@ -179,10 +228,19 @@ class Fed:
             table[sequence] = {p: token for p, token in kept if p < begin or (end is not None and p >= end)}
 
     def shift(self, sequence: int, begin: int, discard: int) -> None:
-        self.cache.shift(sequence, begin, discard)
+        assert self.cache.shiftable is not None
+        self.cache.shiftable.shift(sequence, begin, discard)
         for table in (self.tokens, self.images):
             kept = [(p, t) for p, t in table.get(sequence, {}).items() if not begin <= p < begin + discard]
             table[sequence] = {p if p < begin else p - discard: token for p, token in kept}
+
+    def restore(self, saved: Any, source: int, target: int, origin: Fed | None = None) -> None:
+        """What was saved of a sequence, here or in another cache."""
+        assert self.cache.saveable is not None
+        self.cache.saveable.restore(target, saved)
+        origin = self if origin is None else origin
+        self.tokens[target] = dict(origin.tokens.get(source, {}))
+        self.images[target] = dict(origin.images.get(source, {}))
 
     def next_position(self, sequence: int) -> int:
         return max(self.tokens.get(sequence, {}), default=-1) + 1
@@ -210,11 +268,22 @@ def attend(query: Floats, keys: Floats, values: Floats) -> Floats:
 
 
 @contextmanager
-def fed(kind: Kind, flash: bool = True) -> Iterator[Fed]:
+def fed(kind: Kind, layout: str = "indices") -> Iterator[Fed]:
     with Backend(BackendParams(threads=1, gpu_layers=0)) as backend:
-        cache = kind.make(backend, flash)
-        yield Fed(kind, cache, backend)
+        cache = kind.make(backend, layout)
+        yield Fed(kind, cache, backend, layout)
         cache.close()
+
+
+@contextmanager
+def stepped(kind: Kind | NullKind, layout: str = "indices") -> Iterator[Steps]:
+    """For what is asked of any cache."""
+    with Backend(BackendParams(threads=1, gpu_layers=0)) as backend:
+        yield Steps(kind, kind.make(backend, layout), backend, layout)
+
+
+def run(sequence: int, begin: int, end: int) -> list[tuple[int, int]]:
+    return [(sequence, position) for position in range(begin, end)]
 
 
 def answers(cache: Cache, sequences: Sequence[int] = (0, 1, 2)) -> Any:

@@ -15,7 +15,7 @@ from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.ops_paged import paged_attention_chosen
 from ollama_engine.ml.placement import BackendParams
 from tests.kvcache.attending import Attending, attending
-from tests.kvcache.drawing import draw, table
+from tests.kvcache.drawing import draw, last_position, table
 
 TOLERANCE = {"f32": 1e-5, "f16": 1e-2, "bf16": 2e-2, "q8_0": 5e-2, "q4_0": 0.5}
 """Of an average of normal numbers whose keys and values are rounded to the type."""
@@ -72,7 +72,7 @@ def test_a_sequence_that_was_dropped_whole_begins_again() -> None:
     with attending(64, chunk=6) as a:
         a.run([0] * 6, range(6))
         a.run([1], [0])
-        assert a.cache.cells.last_position(0) == -1
+        assert last_position(a.cache.cells, 0) == -1
         a.run([0] * 2, range(2))
         a.cache.check()
         a.run([1], [1])
@@ -112,7 +112,7 @@ def test_a_window_drops_what_no_row_can_see(flash: bool, batch: int) -> None:
             positions = range(begin, min(begin + batch, length))
             found = a.run([0] * len(positions), positions)
             assert np.abs(found - a.expected([0] * len(positions), positions)).max() <= 1e-5
-            assert a.cache.cells.n_used <= window + batch - 1
+            assert a.cache.usage.used <= window + batch - 1
             a.cache.cells.check()
 
 
@@ -121,7 +121,7 @@ def test_a_window_of_one_sequence_leaves_the_others_alone() -> None:
         a.run([0] * 10, range(10))
         a.run([1] * 4, range(4))
         a.run([0, 1], [10, 4])
-        assert a.cache.cells.last_position(1) == 4
+        assert last_position(a.cache.cells, 1) == 4
         found = a.run([1, 0], [5, 11])
         assert np.abs(found - a.expected([1, 0], [5, 11])).max() <= 1e-5
 
@@ -129,7 +129,8 @@ def test_a_window_of_one_sequence_leaves_the_others_alone() -> None:
 @pytest.mark.parametrize("window", [None, 4])
 def test_overflow_changes_nothing(window: int | None) -> None:
     with attending(32, window=window) as a:
-        a.cache.cells = table(" ".join([f"a{i}" for i in range(14)] + [f"b{i}" for i in range(10)] + ["."] * 8))
+        drawn = " ".join([f"a{i}" for i in range(14)] + [f"b{i}" for i in range(10)] + ["."] * 8)
+        a.cache.cells = table(drawn, window=window)
         before = draw(a.cache.cells)
         # With a window, 11 cells of a are out of sight at position 14, and 7 of b at 10: 8 + 18 would be free.
         n = 9 if window is None else 27

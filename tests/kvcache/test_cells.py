@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from ollama_engine.errors import ShapeError
-from ollama_engine.kvcache.cells import MAX_CELLS, MAX_SEQUENCES, Cells, Moves
-from tests.kvcache.drawing import draw, ends, ints, place, table
+from ollama_engine.kvcache.cells import BLOCK, MAX_CELLS, MAX_SEQUENCES, Cells, Moves
+from tests.kvcache.drawing import draw, ints, last_position, place, table
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -20,10 +20,8 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.parametrize(
     ("before", "call", "result", "after"),
     [
-        ("a0 . a1 .", ("extent",), 3, "a0 . a1 ."),
-        (". .", ("extent",), 0, ". ."),
-        ("a0 a1 b0 a2", ("last_position", 0), 2, "a0 a1 b0 a2"),
-        ("a0 a1 b0 a2", ("last_position", 2), -1, "a0 a1 b0 a2"),
+        ("a0 a1 b0 .", ("room",), 1, "a0 a1 b0 ."),
+        ("a0 ab1 b0 .", ("usage",), (3, 1), "a0 ab1 b0 ."),
         ("a0 a1 b0 .", ("remove", 0), 2, ". . b0 ."),
         ("a0 a1 a2 a3", ("remove", 0, 1, 3), 2, "a0 . . a3"),
         ("a0 a1 a2 a3", ("remove", 0, 2), 2, "a0 a1 . ."),
@@ -37,7 +35,7 @@ def test_one_call(before: str, call: tuple[object, ...], result: object, after: 
     cells = table(before)
     name, *arguments = call
     got = getattr(cells, str(name))(*arguments)
-    assert (got.tolist() if isinstance(got, np.ndarray) else got) == result
+    assert got == result
     assert draw(cells) == draw(table(after))
     cells.check()
 
@@ -47,11 +45,12 @@ def test_one_call(before: str, call: tuple[object, ...], result: object, after: 
     [
         ("....", "a0 a1", [0, 1]),
         ("a0 . . .", "a1 b0 a2", [1, 2, 3]),
-        ("a0 . a1 . .", "a2 b0", [3, 1]),  # above its own, though a lower one is free
+        ("a0 . a1 . .", "a2 b0", [3, 1]),  # behind its last one, though a lower one is free
         (". a7 . b0", "a8 b1 a9", None),
-        (". a7 . b0 .", "a8 b1 a9", [2, 4, 0]),  # none is left above
+        (". a7 . b0 .", "a8 b1 a9", [2, 4, 0]),  # none is left behind
         (". a7 . b0 . .", "b1 a8 b2", [4, 2, 5]),
         (". . a7", "a8 a9", [0, 1]),
+        (". a8 . . a7 .", "a9 a10", [2, 3]),  # round the end, it goes on from there
         (". ab7 . .", "b8 a8", [2, 3]),
         ("b0 . . .", "a1 a0 a2", [2, 1, 3]),  # a batch may name positions in any order
         ("a0 .", "", []),
@@ -64,6 +63,42 @@ def test_where_tokens_go(before: str, rows: str, places: list[int] | None) -> No
     assert (None if found is None else found.tolist()) == places
     assert draw(cells) == draw(table(before))
     cells.check()
+
+
+def grown(cells: Cells, *rows: tuple[int, int]) -> list[int]:
+    """Tokens at (sequence, position) are placed; where."""
+    batch = ints(p for _, p in rows), ints(s for s, _ in rows)
+    found = cells.find_places(*batch)
+    assert found is not None
+    cells.place(found, *batch)
+    cells.check()
+    return found.tolist()
+
+
+def test_sequences_grow_by_blocks() -> None:
+    """So the tiles of a prompt's attention have cells of its own sequence, or are skipped."""
+    cells = Cells(4 * BLOCK, in_blocks=True)
+    assert grown(cells, (0, 0), (1, 0), (0, 1), (1, 1)) == [0, 64, 1, 65]
+    assert grown(cells, *((0, p) for p in range(2, 66))) == [*range(2, 64), 128, 129]
+    cells.share(0, 2, 10)
+    assert grown(cells, (2, 10), (2, 11)) == [192, 193]  # its block is full
+    cells.remove(0, 64)
+    assert grown(cells, (0, 64), (3, 0)) == [128, 66]  # the last free block is taken, so any cell will do
+    assert grown(cells, (1, 2), (1, 3), (4, 0)) == [67, 68, 69]
+    cells.remove(3)
+    assert grown(cells, (4, 1), (3, 0)) == [70, 66]
+
+
+def test_blocks_are_filled_before_a_sequence_goes_round() -> None:
+    cells = Cells(2 * BLOCK + 10, in_blocks=True)  # the last cells are no block
+    for sequence in range(2):
+        grown(cells, *((sequence, p) for p in range(BLOCK)))
+    assert grown(cells, (1, BLOCK)) == [2 * BLOCK]
+    cells.remove(0, 0, 60)
+    assert grown(cells, *((1, p) for p in range(BLOCK + 1, BLOCK + 11))) == [*range(2 * BLOCK + 1, 2 * BLOCK + 10), 0]
+    assert grown(cells, (0, BLOCK)) == [1]
+    cells.remove(1)
+    assert grown(cells, *((2, p) for p in range(70))) == [*range(BLOCK, 2 * BLOCK), *range(2 * BLOCK, 2 * BLOCK + 6)]
 
 
 @pytest.mark.parametrize(
@@ -82,32 +117,53 @@ def test_span_of_some_sequences(cells: str, sequences: list[int], span: tuple[in
 
 
 @pytest.mark.parametrize(
-    ("cells", "drops", "free"),
+    ("cells", "limits", "rows", "room", "left"),
     [
-        ("a0 a1 a2 .", {}, 1),
-        ("a0 a1 a2 .", {0: 2}, 3),
-        ("a2 a0 a1 .", {0: 2}, 3),
-        ("ab0 ab1 a2 b2", {0: 2}, 0),
-        ("ab0 ab1 a2 b2", {0: 2, 1: 1}, 1),
-        ("ab0 ab1 a2 b2", {0: 3, 1: 3}, 4),
+        ("a0 a1 a2 .", {}, "a3", 1, "a0 a1 a2 ."),
+        ("a0 a1 a2 .", {"window": 2}, "", 3, ". . a2 ."),  # what comes next sees the last one
+        ("a0 a1 a2 .", {"window": 2}, "a3", 3, ". . a2 ."),
+        ("a0 a1 a2 .", {"window": 2, "memory": 1}, "", 2, ". a1 a2 ."),
+        ("a2 a0 a1 .", {"window": 2}, "", 3, "a2 . . ."),
+        ("a0 a1 a2 b0 b1 .", {"window": 1}, "", 6, ". . . . . ."),
+        ("a0 a1 a2 b0 b1 .", {"window": 2}, "b1", 3, ". . a2 b0 b1 ."),  # these rows see more than later ones
+        ("ab0 ab1 a2 b2", {"window": 2}, "", 2, ". . a2 b2"),
+        ("ab0 ab1 ab2 a3", {"window": 2}, "", 2, ". . b2 a3"),
+        ("a2 a3 a4 a5", {"chunk": 3}, "", 4, ". . . ."),
+        ("a2 a3 a4 a5", {"chunk": 3, "memory": 1}, "", 1, ". a3 a4 a5"),
     ],
 )
-def test_what_would_be_free_changes_nothing(cells: str, drops: dict[int, int], free: int) -> None:
-    made = table(cells)
-    assert made.n_free_without(ends(drops)) == free
+def test_what_no_later_token_sees_is_given_up(
+    cells: str, limits: dict[str, int], rows: str, room: int, left: str
+) -> None:  # fmt: skip
+    made, tokens = table(cells, **limits), [place(word) for word in rows.split()]
+    batch = ints(p for _, p in tokens), ints(s[0] for s, _ in tokens)
+    assert made.room_for(*batch) == room
     assert draw(made) == draw(table(cells))
-    made.remove_below(ends(drops))
-    assert made.n_free == free
+    made.slide(*batch)
+    assert draw(made) == draw(table(left))
+    assert made.n_free == room
     made.check()
 
 
-def test_a_sequence_goes_on_where_it_did_after_all_of_it_was_dropped() -> None:
-    cells = table("a0 a1 b0 .")
-    cells.remove_below(ends({0: 2}))
-    assert cells.next_positions()[:3].tolist() == [2, 1, 0]
-    assert cells.next_positions(ints([7, 4, 5]), ints([2, 0, 0]))[:3].tolist() == [4, 1, 7]
+def test_without_some_sequences_there_is_more_room() -> None:
+    cells = table("ab0 ab1 a2 b2 . c0 c1", window=2)
+    assert cells.usage() == (3, 0)
+    assert [cells.room(ints(without)) for without in ([], [0], [1, 1], [0, 1], [2, 0, 1], [9])] == [4, 5, 5, 6, 7, 4]
+    assert draw(cells) == "ab0 ab1 a2 b2 . c0 c1"
+    cells.check()
+
+
+def test_a_sequence_goes_on_where_it_did_after_all_of_it_was_given_up() -> None:
+    cells = table("a0 a1 b0 .", chunk=2)
+    cells.slide()
+    assert draw(cells) == ". . b0 ."
+    cells.place(ints([0]), ints([3]), ints([0]))
+    cells.slide()
+    assert draw(cells) == ". . b0 ."  # 4 begins a chunk: it went on from 3, not from 0
     cells.remove(0)
-    assert cells.next_positions()[:3].tolist() == [0, 1, 0]
+    cells.place(ints([0]), ints([0]), ints([0]))
+    cells.slide()
+    assert draw(cells) == "a0 . b0 ."
 
 
 def test_positions_in_a_gap_are_new() -> None:
@@ -120,14 +176,17 @@ def test_positions_in_a_gap_are_new() -> None:
     cells.check()
 
 
-def test_a_table_has_cells_and_64_sequences() -> None:
+def test_a_table_has_cells() -> None:
     for n in (0, -1, MAX_CELLS + 1):
         with pytest.raises(ValueError, match="at least one cell and at most 16777216"):
             Cells(n)
-    cells = Cells(1)
-    cells.place(ints([0]), ints([2**31 - 1]), ints([MAX_SEQUENCES - 1]))
-    assert cells.last_position(MAX_SEQUENCES - 1) == 2**31 - 1
-    assert cells.next_positions()[-1] == 2**31
+    for limits in ({"window": 0}, {"chunk": -1}, {"memory": -1}):
+        with pytest.raises(ValueError, match="is at least"):
+            Cells(1, **limits)  # type: ignore[arg-type]
+    cells = Cells(1, window=2**70, memory=2**70)
+    cells.place(ints([0]), ints([2**31 - 1]), ints([7]))
+    assert last_position(cells, 7) == 2**31 - 1
+    assert cells.room() == 0
     cells.check()
 
 
@@ -136,9 +195,9 @@ def test_the_largest_table() -> None:
     last = ints([MAX_CELLS - 1])
     cells.place(last, ints([3]), ints([5]))
     assert cells.find_places(ints([4]), ints([5])) == 0
-    assert (cells.extent(), cells.span(ints([5]))) == (MAX_CELLS, (MAX_CELLS - 1, MAX_CELLS))
+    assert cells.span(ints([5])) == (MAX_CELLS - 1, MAX_CELLS)
     cells.remove(5)
-    assert (cells.extent(), cells.n_free) == (0, MAX_CELLS)
+    assert (cells.span(ints([5])), cells.n_free) == ((0, 0), MAX_CELLS)
 
 
 @pytest.mark.parametrize("sequence", [-1, MAX_SEQUENCES, 2**70])
@@ -148,22 +207,34 @@ def test_the_largest_table() -> None:
         lambda cells, s: cells.remove(s),
         lambda cells, s: cells.share(0, s, 1),
         lambda cells, s: cells.share(s, 2, 1),
-        lambda cells, s: cells.last_position(s),
+        lambda cells, s: cells.of(s),
         lambda cells, s: cells.has_all(s, 0, 1),
+        lambda cells, s: cells.can_shift(s, 0, 1),
         lambda cells, s: cells.shift_plan(s, 0, 1),
     ],
 )
-def test_there_are_64_sequences(call: Any, sequence: int) -> None:
-    with pytest.raises(ValueError, match="0 to 63"):
+def test_sequences_are_numbers_from_0_on(call: Any, sequence: int) -> None:
+    with pytest.raises(ValueError, match="0 to 1048575"):
         call(table("a0 ."), sequence)
+
+
+def test_a_table_grows_with_its_sequences() -> None:
+    cells = Cells(100_000)
+    for sequence in range(50_000):
+        cells.place(ints([sequence]), ints([0]), ints([sequence]))
+    cells.share(7, MAX_SEQUENCES - 1, 1)
+    assert cells.usage() == (50_000, 1)
+    assert cells.of(49_999)[0].tolist() == [49_999]
+    assert grown(cells, (49_999, 1), (MAX_SEQUENCES - 1, 1)) == [50_000, 50_001]
+    cells.check()
 
 
 ROW = [ints([0])] * 3
 
 REFUSED = [
-    ("sequences out of range", lambda c: c.find_places(ints([0]), ints([64])), "sequences are 0 to 63, got 64"),
-    ("negative sequences", lambda c: c.span(ints([-1])), "sequences are 0 to 63, got -1"),
-    ("negative positions", lambda c: c.next_positions(ints([-1]), ints([0])), "positions are 0 to 2147483647, got -1"),
+    ("sequences out of range", lambda c: c.find_places(ints([0]), ints([2**20])), "sequences are 0 to 1048575, got 1048576"),
+    ("negative sequences", lambda c: c.span(ints([-1])), "sequences are 0 to 1048575, got -1"),
+    ("negative positions", lambda c: c.room_for(ints([-1]), ints([0])), "positions are 0 to 2147483647, got -1"),
     ("fewer positions", lambda c: c.find_places(ints([1]), ints([0, 1])), r"sequences are a contiguous int32 \[1\]"),
     (
         "wide positions",
@@ -184,23 +255,10 @@ REFUSED = [
     ("a cell twice", lambda c: c.place(ints([1, 1]), ints([5, 6]), ints([0, 1])), "tokens go into free cells"),
     ("a position twice", lambda c: c.place(ints([1, 3]), ints([5, 5]), ints([0, 0])), "has each position once"),
     ("a position that is there", lambda c: c.place(ints([1]), ints([0]), ints([0])), "has each position once"),
-    (
-        "few ends",
-        lambda c: c.remove_below(np.zeros(63, dtype=np.int64)),
-        r"ends are a contiguous int64 \[64\], got int64 \[63\]",
-    ),
-    ("narrow ends", lambda c: c.n_free_without(np.zeros(64, dtype=np.int32)), "ends are a contiguous int64"),
-    ("no ends", lambda c: c.usage_without(None), "ends are a contiguous int64.*got NoneType"),
     ("shift before the beginning", lambda c: c.shift_plan(0, -1, 2), "a shift begins at 0 or later, got -1"),
     ("shift by nothing", lambda c: c.shift_plan(0, 0, 0), "a shift discards 1 position or more, got 0"),
     ("another's shift", lambda c: c.shift(0, 0, 1, Moves(ints([0]), ints([1]))), "not those that shift_plan gives"),
     ("half a shift", lambda c: c.shift(0, 0, 1, Moves(ints([2]), ints([]))), "not those that shift_plan gives"),
-    ("moves out of range", lambda c: c.move(Moves(ints([0]), ints([9]))), "cells are 0 to 3, got 9"),
-    ("moves from a free cell", lambda c: c.move(Moves(ints([0, 1]), ints([3, 3]))), "from used cells to free ones"),
-    ("moves into a used cell", lambda c: c.move(Moves(ints([0]), ints([2]))), "from used cells to free ones"),
-    ("two moves into one cell", lambda c: c.move(Moves(ints([0, 2]), ints([1, 1]))), "from used cells to free ones"),
-    ("half of moves", lambda c: c.move((ints([0]),)), "to unpack"),
-    ("uneven moves", lambda c: c.move(Moves(ints([0, 2]), ints([1]))), r"targets are a contiguous int32 \[2\]"),
     (
         "a mask beyond the table",
         lambda c: c.fill_mask(2, *ROW, np.zeros((1, 3), dtype=np.float16)),
@@ -232,22 +290,6 @@ REFUSED = [
         lambda c: c.fill_mask(0, ints([0]), ints([]), ints([0]), np.zeros((1, 1), dtype=np.float16)),
         r"first are a contiguous int32 \[1\]",
     ),
-    (
-        "a used cell without position",
-        lambda c: Cells.from_table(ints([-1]), np.ones(1, dtype=np.uint64)),
-        "used cells have positions of 0 or more, cell 0 has -1",
-    ),
-    (
-        "a position twice",
-        lambda c: Cells.from_table(ints([1, 1]), np.ones(2, dtype=np.uint64)),
-        "expected of sequence 0: each position once",
-    ),
-    (
-        "fewer owners",
-        lambda c: Cells.from_table(ints([1, 1]), np.ones(1, dtype=np.uint64)),
-        "as many positions as owners, got 2 and 1",
-    ),
-    ("no owners", lambda c: Cells.from_table(ints([1]), None), r"owners are a contiguous uint64 \[n\]"),
 ]
 
 

@@ -9,7 +9,16 @@ import pytest
 
 from ollama_engine import nn
 from ollama_engine.errors import ConfigError, ContextOverflowError, NoMemoryError
-from ollama_engine.kvcache import CacheConfig, CausalCache, CompositeCache, LayerShape, make_cache
+from ollama_engine.kvcache import (
+    CacheConfig,
+    CausalCache,
+    CellUsage,
+    CompositeCache,
+    LayerShape,
+    Shiftable,
+    make_cache,
+)
+from ollama_engine.kvcache.shifting import CellShifter
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.tensor import Tensor
@@ -26,6 +35,12 @@ def parts(f: Fed) -> tuple[CausalCache, CausalCache]:
     assert isinstance(window, CausalCache)
     assert isinstance(full, CausalCache)
     return window, full
+
+
+def shiftable(cache: Any) -> Shiftable:
+    assert cache.shiftable is not None
+    found: Shiftable = cache.shiftable
+    return found
 
 
 def test_layers_of_one_kind_need_no_composite() -> None:
@@ -72,7 +87,7 @@ def test_layers_are_told_by_the_models_numbers() -> None:
         layers = [shape(window=4), shape(), shape(), shape(window=4), shape()]
         cache = make_cache(backend, layers, [0] * 5, F32, lambda _: N_CELLS, shift_keys=shift_keys)
         Fed(MIXED, cache, backend).cache.begin(Fed(MIXED, cache, backend).batch([(0, p) for p in range(3)]))
-        cache.shift(0, 0, 1)
+        shiftable(cache).shift(0, 0, 1)
         assert told == [0, 3, 1, 2, 4]
         cache.close()
 
@@ -82,7 +97,7 @@ def test_a_step_needs_room_in_every_cache() -> None:
         window, full = parts(f)
         f.feed([(0, p) for p in range(20)])
         # The window gives 12 cells up for a step that the other cache has no room for.
-        assert (window.cells.n_used, full.cells.n_used) == (20, 20)
+        assert (window.cells.n_free, full.cells.n_free) == (12, 12)
         assert (window.room, full.room, f.cache.room) == (24, 12, 12)
         tables = draw(window.cells), draw(full.cells)
         for n in (13, 24):
@@ -110,9 +125,9 @@ def test_a_shift_needs_room_in_every_cache() -> None:
         f.feed([(2, p) for p in range(12)])
         window.remove(2)
         before = answers(f.cache), draw(window.cells), draw(full.cells)
-        window.require_shift(1, 0, 2)
+        shiftable(window).require_shift(1, 0, 2)
         with pytest.raises(ContextOverflowError, match="too few of 32"):
-            f.cache.shift(1, 0, 2)
+            shiftable(f.cache).shift(1, 0, 2)
         assert (answers(f.cache), draw(window.cells), draw(full.cells)) == before
 
 
@@ -120,8 +135,9 @@ def test_a_shift_that_fails_half_way_takes_the_sequence_from_all() -> None:
     with fed(MIXED) as f:
         _, full = parts(f)
         f.feed([(0, p) for p in range(12)] + [(1, 0)])
-        with patch.object(full._mover, "rotate", side_effect=MemoryError), pytest.raises(MemoryError):
-            f.cache.shift(0, 2, 3)
+        assert isinstance(full.shiftable, CellShifter)
+        with patch.object(full.shiftable._mover, "rotate", side_effect=MemoryError), pytest.raises(MemoryError):
+            shiftable(f.cache).shift(0, 2, 3)
         f.cache.check()
         assert f.cache.can_resume(0, 2)
         assert not f.cache.can_resume(0, 3)
@@ -140,3 +156,20 @@ def test_types_that_cannot_hold_the_heads() -> None:
     config = CacheConfig(dtype="q8_0", flash_attention=True)
     with Backend(BackendParams(threads=1, gpu_layers=0)) as backend, pytest.raises(ConfigError, match="blocks of 32"):
         make_cache(backend, [shape(), layer], [0, 0], config, lambda _: 8)
+
+
+def test_a_cache_can_what_all_its_parts_can() -> None:
+    with Backend(BackendParams(threads=1, gpu_layers=0)) as backend:
+        cache = make_cache(backend, [shape(window=4), shape()], [0, 0], F32, lambda _: 8)
+        assert (cache.shiftable is None, cache.saveable is None) == (True, False)
+        cache.close()
+
+
+def test_a_cache_of_no_layers_keeps_nothing() -> None:
+    with Backend(BackendParams(threads=1, gpu_layers=0)) as backend:
+        cache = make_cache(backend, [], [], F32, lambda _: 8)
+    assert (cache.shiftable, cache.saveable, cache.usage, cache.nbytes) == (None, None, CellUsage(), {})
+    assert cache.room > 1 << 40
+    cache.remove(0)
+    cache.check()
+    cache.close()

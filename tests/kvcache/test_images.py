@@ -18,13 +18,9 @@ from ollama_engine.kvcache.cross_attention import CrossAttentionCache
 from ollama_engine.kvcache.images import ImageSlots
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.placement import BackendParams
-from tests.kvcache.kinds import IMAGE_ROWS, KINDS, Fed, answers, fed, shape
+from tests.kvcache.kinds import IMAGE_ROWS, KINDS, Fed, answers, fed, run, shape
 
-IMAGES = next(kind for kind in KINDS if kind.name == "images-and-full")
-
-
-def run(sequence: int, begin: int, end: int) -> list[tuple[int, int]]:
-    return [(sequence, position) for position in range(begin, end)]
+IMAGES = next(kind for kind in KINDS if kind.sees_images)
 
 
 @contextmanager

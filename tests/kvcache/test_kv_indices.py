@@ -1,4 +1,4 @@
-"""Lists of cells: each row's are those that its mask shows, in the order of positions, whatever was done before."""
+"""KV indices: each row's are the cells that its mask shows, in the order of positions, whatever was done before."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from ollama_engine.kvcache.mask import MaskBuffer
 from ollama_engine.kvcache.paged import LEAST_ROOM, choose_room
 from ollama_engine.kvcache.span import CellSpan
 from ollama_engine.kvcache.visibility import Visibility, last_seen
-from tests.kvcache.drawing import ends, ints, place, table
+from tests.kvcache.drawing import ints, last_position, place, table
 
 
 def listed(cells: Cells, sequences: Any, first: Any, last: Any) -> list[list[int]]:
     """The cells of each row."""
-    parts = np.full((len(sequences), 2), -7, dtype=np.int32)
-    out = np.full(cells.n_listed(sequences) + 3, -7, dtype=np.int32)
-    n = cells.fill_lists(sequences, first, last, parts, out)
-    assert n == cells.n_listed(sequences)
+    ranges = np.full((len(sequences), 2), -7, dtype=np.int32)
+    out = np.full(cells.n_indices(sequences) + 3, -7, dtype=np.int32)
+    n = cells.fill_indices(sequences, first, last, ranges, out)
+    assert n == cells.n_indices(sequences)
     assert (out[n:] == -7).all()
-    return [out[begin:end].tolist() for begin, end in parts]
+    return [out[begin:end].tolist() for begin, end in ranges]
 
 
 def rows_of(drawn: str) -> tuple[Any, Any]:
@@ -48,7 +48,7 @@ def rows_of(drawn: str) -> tuple[Any, Any]:
         ("a2 a3 a4 a5 a6", "a4 a5 a6", [[1, 2], [1, 2, 3], [4]], {"chunk": 3}),
     ],
 )
-def test_lists(cells: str, rows: str, expected: list[list[int]], limits: dict[str, int]) -> None:
+def test_indices(cells: str, rows: str, expected: list[list[int]], limits: dict[str, int]) -> None:
     positions, sequences = rows_of(rows)
     assert listed(table(cells), sequences, Visibility(**limits).first(positions), positions) == expected
 
@@ -57,36 +57,36 @@ def test_a_row_that_ends_before_it_begins_sees_nothing() -> None:
     assert listed(table("a0 a1"), ints([0]), ints([1]), ints([0])) == [[]]
 
 
-def test_rows_of_one_sequence_share_one_list() -> None:
+def test_rows_of_one_sequence_share_its_indices() -> None:
     cells = table("a0 a1 a2 b0")
-    assert cells.n_listed(ints([0, 0, 1, 0])) == 4
-    assert cells.n_listed(ints([])) == 0
+    assert cells.n_indices(ints([0, 0, 1, 0])) == 4
+    assert cells.n_indices(ints([])) == 0
 
 
 def test_wrong_arrays() -> None:
     cells = table("a0 a1")
-    one, room = ints([0]), np.zeros(2, dtype=np.int32)
-    for parts, out in (
+    row, room = ints([0]), np.zeros(2, dtype=np.int32)
+    for ranges, out in (
         (np.zeros((2, 2), np.int32), room), (np.zeros((1, 2), np.int64), room), (np.zeros(2, np.int32), room),
         (np.zeros((1, 2), np.int32), room[:1]), (np.zeros((1, 2), np.int32), room[None]),
         (np.zeros((1, 2), np.int32), [0, 0]), (np.zeros((1, 2), np.int32), np.zeros(4, np.int32)[::2]),
     ):  # fmt: skip
         with pytest.raises(ShapeError):
-            cells.fill_lists(one, one, one, parts, out)
-    parts = np.zeros((1, 2), np.int32)
-    parts.flags.writeable = False
+            cells.fill_indices(row, row, row, ranges, out)
+    ranges = np.zeros((1, 2), np.int32)
+    ranges.flags.writeable = False
     with pytest.raises(ShapeError):
-        cells.fill_lists(one, one, one, parts, room)
+        cells.fill_indices(row, row, row, ranges, room)
     with pytest.raises(ValueError, match="sequences are 0"):
-        cells.fill_lists(ints([MAX_SEQUENCES]), one, one, np.zeros((1, 2), np.int32), room)
+        cells.fill_indices(ints([MAX_SEQUENCES]), row, row, np.zeros((1, 2), np.int32), room)
 
 
 class Walk:
-    """Random changes of a table, as a cache makes them; after each, lists are compared with masks."""
+    """Random changes of a table, as a cache makes them; after each, indices are compared with masks."""
 
     def __init__(self, seed: int, n_cells: int, window: int | None) -> None:
         self.rng = np.random.default_rng(seed)
-        self.cells = Cells(n_cells)
+        self.cells = Cells(n_cells, window=window, in_blocks=seed % 2 == 0)
         self.visibility = Visibility(window=window)
 
     def step(self) -> None:
@@ -99,37 +99,33 @@ class Walk:
         positions = []
         for i, sequence in enumerate(some):
             before = sum(1 for other in some[:i] if other == sequence)
-            positions.append(self.cells.last_position(int(sequence)) + 1 + before)
+            positions.append(last_position(self.cells, int(sequence)) + 1 + before)
+        self.cells.slide(ints(positions), some)
         places = self.cells.find_places(ints(positions), some)
         assert places is not None
         self.cells.place(places, ints(positions), some)
-        if self.visibility.window is not None:
-            kept = self.visibility.kept_from(self.cells.next_positions())
-            self.cells.remove_below(kept)
 
     def change(self) -> None:
-        one, other = (int(s) for s in self.rng.choice(6, 2, replace=False))
-        last = self.cells.last_position(one)
+        sequence, other = (int(s) for s in self.rng.choice(6, 2, replace=False))
+        last = last_position(self.cells, sequence)
         begin = int(self.rng.integers(0, max(last, 0) + 1))
-        match int(self.rng.integers(6)):
+        match int(self.rng.integers(5)):
             case 0:
-                self.cells.remove(one, begin)
+                self.cells.remove(sequence, begin)
             case 1:
-                self.cells.remove(one, begin, begin + 2)
-            case 2 if self.cells.last_position(other) < 0:
-                self.cells.share(one, other, begin + 1)
+                self.cells.remove(sequence, begin, begin + 2)
+            case 2 if last_position(self.cells, other) < 0:
+                self.cells.share(sequence, other, begin + 1)
             case 3:
-                moves = self.cells.shift_plan(one, begin, 2)
+                moves = self.cells.shift_plan(sequence, begin, 2)
                 if moves is not None:
-                    self.cells.shift(one, begin, 2, moves)
+                    self.cells.shift(sequence, begin, 2, moves)
             case 4:
-                self.cells.move(self.cells.defrag_plan())
-            case 5:
-                self.cells.remove_below(ends({one: begin}))
+                self.cells.slide()
 
     def compare(self) -> None:
         sequences = self.rng.choice(7, 5).astype(np.int32)
-        positions = ints(max(self.cells.last_position(int(s)) - int(self.rng.integers(0, 2)), 0) for s in sequences)
+        positions = ints(max(last_position(self.cells, int(s)) - int(self.rng.integers(0, 2)), 0) for s in sequences)
         first = self.visibility.first(positions)
         mask = MaskBuffer().fill(self.cells, CellSpan(0, len(self.cells)), sequences, first, positions)
         for shown, row in zip(listed(self.cells, sequences, first, positions), mask, strict=True):
@@ -139,7 +135,7 @@ class Walk:
 
 @pytest.mark.parametrize("window", [None, 1, 5])
 @pytest.mark.parametrize("seed", range(6))
-def test_lists_and_masks_show_the_same(seed: int, window: int | None) -> None:
+def test_indices_and_masks_show_the_same(seed: int, window: int | None) -> None:
     walk = Walk(seed, 48, window)
     for _ in range(250):
         walk.step()
@@ -158,7 +154,7 @@ def test_the_tokens_of_an_image_see_each_other() -> None:
 
 
 def test_room_lasts() -> None:
-    """Decoding changes it as often as the lists double."""
+    """Decoding changes it as often as the indices double."""
     room, changes = 0, 0
     for needed in range(5, 100_000, 32):
         before, room = room, choose_room(needed, 1 << 30, room)

@@ -12,8 +12,8 @@ from ollama_engine.kvcache.cells import Cells
 from ollama_engine.kvcache.mask import MaskBuffer
 from ollama_engine.kvcache.span import CellSpan
 from ollama_engine.kvcache.visibility import Visibility, last_seen
-from tests.kvcache.cells_twin import CellsTwin
-from tests.kvcache.drawing import ints, place, table
+from tests.kvcache.cells_twin import CellsTwin, kept_from
+from tests.kvcache.drawing import ints, place, table, table_of
 
 
 class Case(NamedTuple):
@@ -103,11 +103,14 @@ def test_a_long_table_of_two_sequences_beside_the_twin(limits: dict[str, int]) -
     """Words of cells that are full, empty and mixed, and runs that begin and end within one."""
     n = 700
     rng = np.random.default_rng(0)
-    owners = np.repeat(rng.choice([0, 1, 2, 3], 20), 35).astype(np.uint64)
+    owners = np.repeat(rng.choice([0, 1, 2, 3], 20), 35)
     owners[300:500] = rng.choice([0, 1, 2, 3], 200)
     positions = np.where(owners > 0, rng.permutation(n), -1).astype(np.int32)
-    cells, twin = Cells.from_table(positions, owners), CellsTwin(n)
-    twin.positions, twin.owners = positions, owners
+    held = [[sequence for sequence in (0, 1) if who >> sequence & 1] for who in owners.tolist()]
+    cells, twin = table_of(list(zip(held, positions.tolist(), strict=True))), CellsTwin(n)
+    twin._of(5)
+    twin.positions = positions
+    twin.owners[0], twin.owners[1] = owners & 1, owners & 2
     last = ints([n, 0, 300, 301, 302, 650, n, 2**31 - 1])
     first = Visibility(**limits).first(last)
     sequences = ints([0, 1, 1, 1, 0, 0, 1, 5])
@@ -131,6 +134,13 @@ def test_a_buffer_is_taken_once() -> None:
     "limits", [{}, {"window": 1}, {"window": 5}, {"window": 2**70}, {"chunk": 4}, {"chunk": 2**70}]
 )
 def test_what_is_kept_is_what_the_earliest_to_resume_would_see(limits: dict[str, int], memory: int) -> None:
-    policy = Visibility(**limits, memory=memory)
-    kept = policy.kept_from(np.arange(20)).tolist()
-    assert kept == [policy.first_of(max(0, position - memory)) for position in range(20)]
+    policy = Visibility(**limits)
+    reach = limits.get("window"), limits.get("chunk"), memory
+    for position in range(20):
+        kept = policy.first_of(max(0, position - memory))
+        assert kept == kept_from(position, *reach)
+        cells = Cells(20, memory=memory, **limits)  # type: ignore[arg-type]
+        cells.place(ints(range(20)), ints(range(20)), ints([0] * 20))
+        cells.remove(0, position)
+        cells.slide(ints([position]), ints([0]))
+        assert cells.of(0)[1].tolist() == list(range(kept, position))

@@ -1,4 +1,4 @@
-"""Shifting, sharing and defragmenting: what the cache holds afterwards, for every type, layout and kind of rotation."""
+"""Shifting and sharing: what the cache holds afterwards, for every type, layout and kind of rotation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from ollama_engine.errors import ContextOverflowError
 from ollama_engine.kvcache import move
-from ollama_engine.kvcache.store import KeyValueStore
 from tests.kvcache.drawing import draw, table
 from tests.kvcache.world import ROPES, TOLERANCE, World, world
 
@@ -62,53 +61,6 @@ def test_every_rotation(rope: str) -> None:
             w.check()
 
 
-@pytest.mark.parametrize("host", [True, False])
-@each_layout
-def test_defrag_fills_the_holes(dtype: Any, flash: bool, host: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a graph where the memory is the host's; elsewhere, as `host` False pretends, by one."""
-    if not host:
-        monkeypatch.setattr(KeyValueStore, "can_move_rows", False)
-    with world(dtype=dtype, flash_attention=flash) as w:
-        assert w.cache._store.can_move_rows is (host and flash)
-        for sequence in range(4):
-            w.append(run(sequence, 0, 15))
-        w.share(3, 9, 10)
-        w.remove(0, 3, None)
-        w.remove(2, 0, 9)
-        cells = [c for c in range(60) if w.cache.cells.owners[c]]
-        before = w.stored(cells)
-        moved = w.cache.defrag()
-        assert moved == 21
-        assert w.cache.usage.extent == w.cache.usage.used == 39
-        w.check()
-        # The very same bits: nothing is rounded a second time.
-        places = list(range(39))
-        for (keys, values), (old_keys, old_values) in zip(w.stored(places), before, strict=True):
-            assert sorted(keys.reshape(39, -1).tolist()) == sorted(old_keys.reshape(39, -1).tolist())
-            assert sorted(values.reshape(39, -1).tolist()) == sorted(old_values.reshape(39, -1).tolist())
-        assert w.cache.defrag() == 0
-
-
-@pytest.mark.parametrize(
-    ("before", "sources", "targets", "after"),
-    [
-        ("....", [], [], "...."),
-        ("a0 a1 . .", [], [], "a0 a1 . ."),
-        (". a0", [1], [0], "a0 ."),
-        ("a0 . . ab1 . a2", [5, 3], [1, 2], "a0 a2 ab1 . . ."),
-        (". . b0 a0 . b1", [5, 3], [0, 1], "b1 a0 b0 . . ."),
-    ],
-)
-def test_defrag_plan(before: str, sources: list[int], targets: list[int], after: str) -> None:
-    cells = table(before)
-    plan = cells.defrag_plan()
-    assert (plan.sources.tolist(), plan.targets.tolist()) == (sources, targets)
-    assert draw(cells) == draw(table(before))
-    cells.move(plan)
-    assert draw(cells) == draw(table(after))
-    cells.check()
-
-
 @pytest.mark.parametrize(
     ("before", "call", "plan", "after"),
     [
@@ -118,14 +70,16 @@ def test_defrag_plan(before: str, sources: list[int], targets: list[int], after:
         ("a0 ab1 ab2 b3", (0, 0, 1), ([1, 2], None), None),
         ("a0 ab1 ab2 .", (0, 0, 1), ([1, 2], [0, 3]), "a0 b1 b2 a1"),
         ("a0 a1 ab2 b3", (0, 0, 2), ([2], [0]), "a0 . b2 b3"),
-        ("ab0 ab1 ab2 a3 .", (0, 0, 2), ([3, 2], [3, 4]), "b0 b1 b2 a1 a0"),
+        ("ab0 ab1 ab2 a3 .", (0, 0, 2), ([2, 3], [4, 3]), "b0 b1 b2 a1 a0"),
         ("b0 b1 . .", (0, 0, 2), ([], []), "b0 b1 . ."),
+        ("ab3 ab2 ab1 . a0 .", (0, 0, 1), ([2, 1, 0], [3, 4, 5]), "b3 b2 b1 a0 a1 a2"),
     ],
 )
 def test_shift_plan(before: str, call: tuple[int, int, int], plan: Any, after: str | None) -> None:
     cells = table(before)
     found = cells.shift_plan(*call)
     assert draw(cells) == draw(table(before))
+    assert cells.can_shift(*call) == (found is not None)
     if after is None:
         assert found is None
         return
@@ -142,7 +96,7 @@ def test_too_few_cells_to_copy_into_changes_nothing() -> None:
         w.share(0, 1, 20)
         before = draw(w.cache.cells)
         with pytest.raises(ContextOverflowError, match="too few of 24 are free"):
-            w.cache.shift(1, 2, 5)
+            w.shifter.shift(1, 2, 5)
         assert draw(w.cache.cells) == before
         w.check()
         w.shift(1, 2, 14)
@@ -154,7 +108,7 @@ def test_nonsense_is_refused() -> None:
         w.append(run(0, 0, 9))
         for begin, discard in ((-1, 2), (0, 0), (3, -2)):
             with pytest.raises(ValueError, match="a shift begins at 0 or later and discards 1 or more"):
-                w.cache.shift(0, begin, discard)
+                w.shifter.shift(0, begin, discard)
         with pytest.raises(ValueError, match="sequence 0 has tokens"):
             w.cache.share(0, 0, 4)
         w.check()
@@ -167,7 +121,7 @@ def test_a_failing_computation_takes_only_the_sequence_that_shifts() -> None:
         w.append(run(1, 12, 20))
         w.broken = True
         with pytest.raises(RuntimeError, match="as if the device"):
-            w.cache.shift(1, 3, 4)
+            w.shifter.shift(1, 3, 4)
         w._forget(1, lambda p: p >= 3)
         w.check()
         assert w.cache.can_resume(1, 3)
@@ -176,7 +130,7 @@ def test_a_failing_computation_takes_only_the_sequence_that_shifts() -> None:
 
 def test_moves_need_no_memory_beyond_what_was_reserved() -> None:
     with world(600) as w:
-        w.cache.reserve_moves()
+        w.shifter.reserve()
         reserved = w._backend.graph_bytes()
         with patch.object(w, "check"):
             w.append(run(0, 0, 280))
@@ -184,12 +138,12 @@ def test_moves_need_no_memory_beyond_what_was_reserved() -> None:
             w.share(0, 1, 280)
             w.shift(1, 2, 5)
             w.remove(0, 0, 100)
-            w.cache.defrag()
+            w.shift(1, 4, 9)
         assert w._backend.graph_bytes() == taken
         assert all(reserved[name] <= taken[name] for name in taken)
 
 
-SEQUENCES = (0, 1, 63)
+SEQUENCES = (0, 1, 70)
 which = st.sampled_from(SEQUENCES)
 
 
@@ -217,7 +171,7 @@ class MovesAgainstDictionaries(RuleBasedStateMachine):
 
     @rule(sequence=which, n=st.integers(1, 12))
     def append(self, sequence: int, n: int) -> None:
-        begin = max(self.w.prefix_cache.get(sequence, {}), default=-1) + 1
+        begin = max(self.w.held.get(sequence, {}), default=-1) + 1
         rows = run(sequence, begin, begin + n)
         try:
             self.w.append(rows)
@@ -226,7 +180,7 @@ class MovesAgainstDictionaries(RuleBasedStateMachine):
 
     @rule(source=which, into=which, end=st.integers(0, 30))
     def share(self, source: int, into: int, end: int) -> None:
-        if not self.w.prefix_cache.get(into):
+        if not self.w.held.get(into):
             self.w.share(source, into, end)
 
     @rule(sequence=which, begin=st.integers(0, 30), end=st.none() | st.integers(0, 40))
@@ -237,28 +191,22 @@ class MovesAgainstDictionaries(RuleBasedStateMachine):
     def shift(self, sequence: int, begin: int, discard: int) -> None:
         needed, free = self.w.copies_for_shift(sequence, begin, discard)
         for n in range(1, len(SEQUENCES)):
-            for without in itertools.combinations([one for one in SEQUENCES if one != sequence], n):
+            for without in itertools.combinations([other for other in SEQUENCES if other != sequence], n):
                 copies, room = self.w.copies_for_shift(sequence, begin, discard, without)
                 with nullcontext() if copies <= room else pytest.raises(ContextOverflowError):
-                    self.w.cache.require_shift(sequence, begin, discard, without)
+                    self.w.shifter.require_shift(sequence, begin, discard, without)
         if needed <= free:
             self.w.shift(sequence, begin, discard)
             return
         with pytest.raises(ContextOverflowError):
-            self.w.cache.require_shift(sequence, begin, discard)
+            self.w.shifter.require_shift(sequence, begin, discard)
         with pytest.raises(ContextOverflowError):
-            self.w.cache.shift(sequence, begin, discard)
-
-    @rule()
-    def defrag(self) -> None:
-        used = self.w.cache.cells.n_used
-        self.w.cache.defrag()
-        assert self.w.cache.cells.extent() == used
+            self.w.shifter.shift(sequence, begin, discard)
 
     @rule(sequence=which, position=st.integers(0, 40))
     def resume(self, sequence: int, position: int) -> None:
         first = self.w.cache.visibility.first_of(position)
-        there = all(p in self.w.prefix_cache.get(sequence, {}) for p in range(first, position))
+        there = all(p in self.w.held.get(sequence, {}) for p in range(first, position))
         assert self.w.cache.can_resume(sequence, position) == there
 
     @invariant()

@@ -9,7 +9,7 @@ import pytest
 
 from ollama_engine.errors import ConfigError
 from ollama_engine.input import Batch
-from ollama_engine.kvcache import CompositeCache, LayerShape, Visibility, make_null_cache
+from ollama_engine.kvcache import CompositeStepCache, LayerShape, Visibility, make_null_cache
 from ollama_engine.kvcache.null import NullCache, mask_of, masks_of, part_of
 
 
@@ -53,7 +53,7 @@ def test_layers_of_one_kind_share_a_cache() -> None:
 
     assert isinstance(make_null_cache([layer(), layer()], flash_attention=True, causal=False), NullCache)
     mixed = make_null_cache([layer(), layer(window=4), layer()], flash_attention=True, causal=True)
-    assert isinstance(mixed, CompositeCache)
+    assert isinstance(mixed, CompositeStepCache)
     assert len(mixed.caches) == 2
     with pytest.raises(ConfigError, match="images"):
         make_null_cache([layer(image_rows=3)], flash_attention=True, causal=True)

@@ -10,104 +10,156 @@ import pytest
 from hypothesis import given as given_any
 from hypothesis import strategies as st
 
-from ollama_engine.errors import ConfigError, ContextOverflowError
-from ollama_engine.kvcache import CacheConfig, CausalCache, LayerShape, SavedRows, rows
+from ollama_engine.errors import ContextOverflowError
+from ollama_engine.kvcache import Cache, CacheConfig, CausalCache, LayerShape, Saveable, SavedRows, rows
 from ollama_engine.kvcache.rows import NEAR, PIECE, RUNS, pieces
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.types import block_of
 from tests.kvcache.drawing import ints
-from tests.kvcache.kinds import KINDS, N_CELLS, Kind, answers, fed
+from tests.kvcache.kinds import KINDS, N_CELLS, N_IMAGES, Fed, Kind, answers, fed, run
+from tests.kvcache.test_images import cross_attention_of
 
-each_storing = pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.null], ids=str)
-layouts = pytest.mark.parametrize("flash", [True, False], ids=["flash", "permuted"])
-
-
-def run(sequence: int, begin: int, end: int) -> list[tuple[int, int]]:
-    return [(sequence, position) for position in range(begin, end)]
+each_kind = pytest.mark.parametrize("kind", KINDS, ids=str)
+layouts = pytest.mark.parametrize("layout", ["indices", "permuted", "f16", "q8_0"])
+OTHER_LAYOUT = {"indices": "permuted", "permuted": "masks", "f16": "f16-permuted", "q8_0": "q8_0-masks"}
+"""One that stores the same rows in another way, where there is one."""
 
 
 def same(a: list[SavedRows], b: list[SavedRows]) -> bool:
     return len(a) == len(b) and all(
-        (one.positions == other.positions).all()
-        and all((left == right).all() for left, right in zip(one.rows, other.rows, strict=True))
-        for one, other in zip(a, b, strict=True)
+        np.array_equal(kind.positions, other.positions)
+        and all((left == right).all() for left, right in zip(kind.rows, other.rows, strict=True))
+        for kind, other in zip(a, b, strict=True)
     )
 
 
+def saveable(cache: Cache) -> Saveable:
+    assert cache.saveable is not None
+    return cache.saveable
+
+
 @layouts
-@each_storing
-def test_what_is_put_back_goes_on(kind: Kind, flash: bool) -> None:
-    with fed(kind, flash) as f:
+@each_kind
+def test_what_is_put_back_goes_on(kind: Kind, layout: str) -> None:
+    with fed(kind, layout) as f:
         for position in range(9):  # so that cells of two sequences take turns
-            f.feed([(0, position), (1, position)])
-        saved = f.cache.save(0)
-        assert same(f.cache.save(0), saved)
-        f.cache.restore(2, saved)
+            f.feed([(0, position), (1, position)], [0, 1] if kind.sees_images and position in (2, 5) else ())
+        saver = saveable(f.cache)
+        saved = saver.save(0)
+        assert same(saver.save(0), saved)
+        f.remove(1)
+        f.restore(saved, 0, 2)
         f.cache.check()
-        assert same(f.cache.save(2), saved)
-        f.tokens[2] = dict(f.tokens[0])
+        assert same(saver.save(2), saved)
         f.remove(0)
-        f.feed([*run(2, 9, 12), *run(1, 9, 11)])
+        f.feed([*run(2, 9, 12), *run(1, 0, 2)])
         f.remove(1)
         f.remove(2)
         assert f.cache.usage.used == 0
 
 
 @layouts
-@each_storing
-def test_what_is_put_into_another_cache_goes_on_there(kind: Kind, flash: bool) -> None:
-    with fed(kind, flash) as here, fed(kind, not flash) as there:
+@each_kind
+def test_what_is_put_into_another_cache_goes_on_there(kind: Kind, layout: str) -> None:
+    with fed(kind, layout) as here, fed(kind, OTHER_LAYOUT[layout]) as there:
         for position in range(9):
-            here.feed([(0, position)])
-        assert here.cache.row_bytes == there.cache.row_bytes
-        there.feed([(1, 0), (3, 0)])
+            here.feed([(0, position)], [0] if kind.sees_images and position == 4 else ())
+        assert saveable(here.cache).row_bytes == saveable(there.cache).row_bytes
+        there.feed([(1, 0), (3, 0)], [0, 1] if kind.sees_images else ())
         there.remove(3)
-        there.cache.restore(0, here.cache.save(0))
-        there.tokens[0] = dict(here.tokens[0])
+        there.restore(saveable(here.cache).save(0), 0, 0, here)
         there._n_tokens = 100  # none that was put here
         there.feed([*run(0, 9, 13), (1, 1)])
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.null and kind.name != "window-of-one"], ids=str)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.name != "window-of-one"], ids=str)
 def test_too_few_cells_change_nothing(kind: Kind) -> None:
     """A window of one leaves one cell, which fits wherever anything does."""
     with fed(kind) as here, fed(kind) as there:
         for position in range(9):
             here.feed([(0, position)])
-        saved = here.cache.save(0)
+        saved = saveable(here.cache).save(0)
         assert any(len(part.positions) > 1 for part in saved)
         sequences = range(1, N_CELLS)
         there.feed([(sequence, 0) for sequence in sequences])
         before = answers(there.cache)
+        saver = saveable(there.cache)
         with pytest.raises(ContextOverflowError, match="do not fit"):
-            there.cache.restore(0, saved)
+            saver.restore(0, saved)
         with pytest.raises(ContextOverflowError, match="do not fit"):
-            there.cache.require_restore(saved, [1])  # who leaves one cell
-        there.cache.require_restore(saved, range(1, 10))
+            saver.require_restore(saved, [1])  # who leaves one cell
+        saver.require_restore(saved, range(1, 10))
         assert answers(there.cache) == before
         there.remove(1)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=str)
+@each_kind
 def test_a_sequence_without_tokens_is_nothing(kind: Kind) -> None:
     with fed(kind) as f:
-        saved = f.cache.save(0)
-        assert [len(part.positions) for part in saved] == [0] * len(f.cache.row_bytes)
-        f.cache.restore(1, saved)
+        saver = saveable(f.cache)
+        saved = saver.save(0)
+        assert [len(part.positions) for part in saved] == [0] * len(saver.row_bytes)
+        assert [[rows.shape[1] for rows in part.rows] for part in saved] == [list(sizes) for sizes in saver.row_bytes]
+        saver.restore(1, saved)
         assert f.cache.usage.used == 0
 
 
-def test_images_stay_where_they_are() -> None:
-    (kind,) = (kind for kind in KINDS if kind.name == "images-and-full")
-    with fed(kind) as f:
-        f.feed([(0, 0), (0, 1)], images=[0])
-        f.feed([(1, 0)])
-        with pytest.raises(ConfigError, match="images"):
-            f.cache.save(0)
-        f.cache.restore(2, f.cache.save(1))
-        f.tokens[2] = dict(f.tokens[1])
-        f.feed([(2, 1)])
+# -- images ------------------------------------------------------------------------------------------------------------
+
+IMAGES = next(kind for kind in KINDS if kind.sees_images)
+
+
+def images_of(f: Fed) -> dict[int, int | None]:
+    return cross_attention_of(f).slots.of(0)
+
+
+def test_lost_images_are_known_where_they_are_restored() -> None:
+    """A sequence must not be resumed where it would see one that gave up its slot."""
+    with fed(IMAGES) as here, fed(IMAGES) as there:
+        for position in range(0, 12, 2):
+            here.feed(run(0, position, position + 2), [0])
+        lost = [position for position, slot in images_of(here).items() if slot is None]
+        assert len(lost) == 6 - N_IMAGES
+        saved = saveable(here.cache).save(0)
+        there.restore(saved, 0, 0, here)
+        assert answers(there.cache)[1] == answers(here.cache)[1]
+        assert same(saveable(there.cache).save(0), saved)
+        there._n_tokens = 100
+        there.feed(run(0, 12, 14))
+
+
+def test_the_latest_images_are_restored_where_not_all_fit() -> None:
+    with fed(IMAGES) as here, fed(IMAGES) as there:
+        for position in range(0, 6, 2):
+            here.feed(run(0, position, position + 2), [0])
+        saved = saveable(here.cache).save(0)
+        there.feed([(s, 0) for s in (1, 2, 3)], [0, 1, 2])
+        there.restore(saved, 0, 0, here)
+        assert [slot is None for slot in images_of(there).values()] == [True, True, False]
+        there.cache.check()
+        there._n_tokens = 100
+        there.feed(run(0, 6, 8))
+
+
+def test_an_image_that_does_not_fit_at_all_changes_nothing() -> None:
+    with fed(IMAGES) as here, fed(IMAGES) as there:
+        here.feed(run(0, 0, 3), [1])
+        saved = saveable(here.cache).save(0)
+        there.feed([(s, 0) for s in range(1, 5)], range(4))
+        before = answers(there.cache)
+        saver = saveable(there.cache)
+        with pytest.raises(ContextOverflowError, match="image does not fit"):
+            saver.restore(0, saved)
+        saver.require_restore(saved, [3])
+        assert answers(there.cache) == before
+        there.remove(3)
+        there.restore(saved, 0, 0, here)
+        there._n_tokens = 100
+        there.feed([(0, 3), (1, 1)])
+
+
+# -- bytes -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -121,7 +173,7 @@ def test_bytes_are_those_of_the_cells_and_of_no_others(dtype: str, flash: bool) 
     rng = np.random.default_rng(0)
     with Backend(BackendParams(threads=1, gpu_layers=0)) as backend:
         cache = CausalCache(backend, layers, [0, 0], 40, config)
-        (sizes,) = cache.row_bytes
+        (sizes,) = cache.saveable.row_bytes
         elements, nbytes = block_of(dtype)
         counts = [count for layer in layers for count in (layer.n_keys, layer.n_values)]
         assert list(sizes) == [count // elements * nbytes for count in counts]
@@ -129,13 +181,13 @@ def test_bytes_are_those_of_the_cells_and_of_no_others(dtype: str, flash: bool) 
         for sequence, n in ((0, 7), (1, 5), (2, 11)):
             rows = tuple(rng.integers(0, 256, (n, size), dtype=np.uint8) for size in sizes)
             given[sequence] = SavedRows(ints(range(n)), rows)
-            cache.restore(sequence, [given[sequence]])
+            cache.saveable.restore(sequence, [given[sequence]])
         cache.remove(1)
         del given[1]
         given[3] = SavedRows(ints(range(8)), tuple(rng.integers(0, 256, (8, size), dtype=np.uint8) for size in sizes))
-        cache.restore(3, [given[3]])  # into the hole and beyond
+        cache.saveable.restore(3, [given[3]])  # into the hole and beyond
         for sequence, saved in given.items():
-            assert same(cache.save(sequence), [saved])
+            assert same(cache.saveable.save(sequence), [saved])
         cache.close()
 
 
@@ -168,7 +220,7 @@ def test_every_cell_is_copied_once_and_few_others(cells: set[int]) -> None:
         assert len(copied) <= NEAR * max(1, len(cells))
 
 
-@layouts
+@pytest.mark.parametrize("flash", [True, False])
 def test_a_short_sequence_in_a_large_cache_is_copied_alone(flash: bool) -> None:
     config = CacheConfig(dtype="f16", flash_attention=flash)
     read, copied = rows._read, list[int]()
@@ -179,14 +231,14 @@ def test_a_short_sequence_in_a_large_cache_is_copied_alone(flash: bool) -> None:
 
     with Backend(BackendParams(threads=1, gpu_layers=0)) as backend:
         cache = CausalCache(backend, [LayerShape(kv_heads=1, key_dim=32, value_dim=32)], [0], 8192, config)
-        cache.reserve_moves()
+        cache.saveable.reserve()
         taken = backend.graph_bytes()
         filler = np.zeros((5000, 64), dtype=np.uint8)
-        cache.restore(0, [SavedRows(ints(range(5000)), (filler, filler))])
+        cache.saveable.restore(0, [SavedRows(ints(range(5000)), (filler, filler))])
         mine = np.arange(20 * 64, dtype=np.uint8).reshape(20, 64)
         with patch.object(rows, "_read", note_read):
-            cache.restore(1, [SavedRows(ints(range(20)), (mine, mine + 1))])
-            (saved,) = cache.save(1)
+            cache.saveable.restore(1, [SavedRows(ints(range(20)), (mine, mine + 1))])
+            (saved,) = cache.saveable.save(1)
         assert copied == [20], "what is written as a whole is not read before"
         assert (saved.rows[0] == mine).all()
         assert (saved.rows[1] == mine + 1).all()

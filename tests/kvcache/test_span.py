@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ollama_engine.input import Int32Array
 from ollama_engine.kvcache.cells import Cells
 from ollama_engine.kvcache.span import CellSpan, SpanPolicy, is_decoding
-from ollama_engine.kvcache.visibility import Visibility
 from tests.kvcache.drawing import ints
 
 NOTHING = CellSpan(0, 0)
@@ -62,29 +61,24 @@ def test_what_is_needed_is_read(edges: list[tuple[int, int]], n_rows: int, decod
         assert before.begin % padding == before.end % padding == 0
 
 
-def decode(cells: Cells, sequences: list[int], visibility: Visibility | None) -> None:
-    rows = ints(sequences)
-    positions = cells.next_positions()[sequences].astype(np.int32)
-    if visibility is not None:
-        cells.remove_below(visibility.kept_from(cells.next_positions(positions, rows)))
-    found = cells.find_places(positions, rows)
+def take(cells: Cells, positions: Int32Array, sequences: Int32Array) -> None:
+    cells.slide(positions, sequences)
+    found = cells.find_places(positions, sequences)
     assert found is not None
-    cells.place(found, positions, rows)
+    cells.place(found, positions, sequences)
 
 
-def spans(n_streams: int, visibility: Visibility | None, turns: int = 1) -> Iterator[CellSpan]:
+def spans(n_streams: int, limits: dict[str, int], turns: int = 1) -> Iterator[CellSpan]:
     """A prompt of 100 tokens each, then steps in which all of a turn decode."""
-    kept = 600 if visibility is not None else 2000
+    kept = 600 if limits else 2000
     n_cells = -(-n_streams * kept // 256) * 256
-    cells, policy, span = Cells(n_cells), SpanPolicy(n_cells, 256), NOTHING
+    cells = Cells(n_cells, **limits)  # type: ignore[arg-type]
+    policy, span = SpanPolicy(n_cells, 256), NOTHING
     for sequence in range(n_streams):
-        batch = ints(range(100)), ints([sequence] * 100)
-        found = cells.find_places(*batch)
-        assert found is not None
-        cells.place(found, *batch)
+        take(cells, ints(range(100)), ints([sequence] * 100))
     for step in range(1500 * turns):
         sequences = list(range(step % turns, n_streams, turns))
-        decode(cells, sequences, visibility)
+        take(cells, ints([100 + step // turns] * len(sequences)), ints(sequences))
         needed = CellSpan(*cells.span(ints(sequences)))
         span = policy.choose(needed, len(sequences), decoding=True, before=span)
         yield span
@@ -99,12 +93,12 @@ def kept_share(steps: Callable[[], Iterator[tuple[CellSpan, ...]]]) -> float:
 @pytest.mark.parametrize("n_streams", [1, 3, 8, 20, 64])
 def test_a_graph_lasts_while_all_decode(n_streams: int) -> None:
     """Also of a composite of two caches, whose windows move at different steps and wrap around."""
-    window = Visibility(window=300, memory=200)
-    assert kept_share(lambda: zip(spans(n_streams, None), spans(n_streams, window), strict=True)) >= 0.95
+    window = {"window": 300, "memory": 200}
+    assert kept_share(lambda: zip(spans(n_streams, {}), spans(n_streams, window), strict=True)) >= 0.95
 
 
 def test_batches_that_take_turns_keep_the_graph() -> None:
-    assert kept_share(lambda: zip(spans(16, None, turns=2), strict=True)) >= 0.95
+    assert kept_share(lambda: zip(spans(16, {}, turns=2), strict=True)) >= 0.95
 
 
 def test_decoding_is_one_token_of_each() -> None:

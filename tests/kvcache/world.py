@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ollama_engine import nn
 from ollama_engine.input import Batch
 from ollama_engine.kvcache import CacheConfig, CausalCache, CellUsage, LayerShape, Visibility
+from ollama_engine.kvcache.shifting import CellShifter
 from ollama_engine.kvcache.store import CellIndices
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
@@ -48,11 +49,12 @@ class Kept:
 
 
 class World:
-    """`prefix_cache[sequence][position]` is what must be found there."""
+    """`held[sequence][position]` is what must be found there."""
 
-    def __init__(self, cache: CausalCache, backend: Backend, rope: str) -> None:
+    def __init__(self, cache: CausalCache, backend: Backend, rope: str, memory: int) -> None:
         self.cache = cache
-        self.prefix_cache: dict[int, dict[int, Kept]] = {}
+        self._memory = memory
+        self.held: dict[int, dict[int, Kept]] = {}
         self._backend = backend
         self._rope = ROPES[rope]
         self._factors = _stored(backend, FACTORS) if rope == "factors" else None
@@ -84,16 +86,20 @@ class World:
             self.cache._targets.set(self.cache._places)  # type: ignore[union-attr]
             ctx.compute()
         for (sequence, position), token in zip(rows, tokens, strict=True):
-            self.prefix_cache.setdefault(sequence, {})[position] = Kept(token, 0, {sequence})
-        for sequence, history in self.prefix_cache.items():
+            self.held.setdefault(sequence, {})[position] = Kept(token, 0, {sequence})
+        for sequence, history in self.held.items():
             first = min((p for s, p in rows if s == sequence), default=max(history, default=0) + 1)
-            policy = self.cache.visibility
-            self._forget(sequence, range(policy.first_of(max(0, first - policy.memory))).__contains__)
+            self._forget(sequence, range(self.cache.visibility.first_of(max(0, first - self._memory))).__contains__)
+
+    @property
+    def shifter(self) -> CellShifter:
+        assert self.cache.shiftable is not None
+        return self.cache.shiftable
 
     def share(self, source: int, target: int, end: int) -> None:
         self.cache.share(source, target, end)
-        self.prefix_cache[target] = {p: kept for p, kept in self.prefix_cache.get(source, {}).items() if p < end}
-        for kept in self.prefix_cache[target].values():
+        self.held[target] = {p: kept for p, kept in self.held.get(source, {}).items() if p < end}
+        for kept in self.held[target].values():
             kept.owners.add(target)
 
     def remove(self, sequence: int, begin: int, end: int | None) -> None:
@@ -101,15 +107,15 @@ class World:
         self._forget(sequence, lambda p: p >= begin and (end is None or p < end))
 
     def _forget(self, sequence: int, chosen: Any) -> None:
-        history = self.prefix_cache.get(sequence, {})
+        history = self.held.get(sequence, {})
         for position in [p for p in history if chosen(p)]:
             history.pop(position).owners.discard(sequence)
 
     def shift(self, sequence: int, begin: int, discard: int) -> None:
-        self.cache.shift(sequence, begin, discard)
+        self.shifter.shift(sequence, begin, discard)
         self._forget(sequence, lambda p: begin <= p < begin + discard)
         moved = {}
-        for position, kept in self.prefix_cache.get(sequence, {}).items():
+        for position, kept in self.held.get(sequence, {}).items():
             if position < begin:
                 moved[position] = kept
                 continue
@@ -119,13 +125,13 @@ class World:
                 own = Kept(kept.token, kept.shifts, {sequence})
             own.shifts += 1
             moved[position - discard] = own
-        self.prefix_cache[sequence] = moved
+        self.held[sequence] = moved
 
     def copies_for_shift(
         self, sequence: int, begin: int, discard: int, without: Collection[int] = ()
     ) -> tuple[int, int]:
         """(cells needed, cells free by then), had others been removed before."""
-        history = self.prefix_cache.get(sequence, {})
+        history = self.held.get(sequence, {})
 
         def shared(kept: Kept) -> bool:
             return len(kept.owners - set(without)) > 1
@@ -139,25 +145,22 @@ class World:
 
     @property
     def distinct(self) -> list[Kept]:
-        return list({id(kept): kept for history in self.prefix_cache.values() for kept in history.values()}.values())
+        return list({id(kept): kept for history in self.held.values() for kept in history.values()}.values())
 
     def check(self) -> None:
         self.cache.check()
-        assert self.cache.cells.n_used == len(self.distinct)
+        assert len(self.cache.cells) - self.cache.cells.n_free == len(self.distinct)
         if self.cache.visibility == Visibility():
             shared = sum(len(kept.owners) > 1 for kept in self.distinct)
-            extent = self.cache.cells.extent()
-            assert self.cache.usage == CellUsage(len(self.distinct), self.cache.room, shared, extent)
-        wanted = [(s, p, kept) for s, history in self.prefix_cache.items() for p, kept in history.items()]
+            assert self.cache.usage == CellUsage(len(self.distinct), self.cache.room, shared)
+        wanted = [(s, p, kept) for s, history in self.held.items() for p, kept in history.items()]
         cells = [self._cell(s, p) for s, p, _ in wanted]
         if wanted:
             self._compare(wanted, cells)
 
     def _cell(self, sequence: int, position: int) -> int:
-        table = self.cache.cells
-        found = np.flatnonzero(
-            (table.owners >> np.uint64(sequence) & np.uint64(1) != 0) & (table.positions == position)
-        )
+        cells, positions = self.cache.cells.of(sequence)
+        found = cells[positions == position]
         assert len(found) == 1, f"sequence {sequence} has position {position} once"
         return int(found[0])
 
@@ -226,6 +229,6 @@ def world(n_cells: int = 64, *, rope: str = "norm", memory: int = 0, **config: A
             backend, [replace(layer, **limits) for layer in LAYERS], [0, 0], n_cells, settings, memory=memory,
             shift_keys=shift_keys,
         )  # fmt: skip
-        made.append(World(cache, backend, rope))
+        made.append(World(cache, backend, rope, memory))
         yield made[0]
         cache.close()

@@ -22,8 +22,6 @@ N_VOCAB = 4
 class FakeCache:
     """As many cells as anybody wants; it knows how many tokens each sequence has."""
 
-    can_shift = True
-
     def __init__(self, n_cells: int = 1000) -> None:
         self.n_cells = n_cells
         self.lengths: Counter[int] = Counter()
@@ -32,6 +30,14 @@ class FakeCache:
     @property
     def room(self) -> int:
         return self.n_cells - sum(self.lengths.values())
+
+    @property
+    def shiftable(self) -> FakeCache:
+        return self
+
+    @property
+    def saveable(self) -> FakeCache:
+        return self
 
     @property
     def usage(self) -> CellUsage:

@@ -43,7 +43,7 @@ def conditions(loaded: Loaded, plan: Plan) -> dict[str, Any]:
         "warmup": plan.warmup,
         "num_ctx": plan.num_ctx,
         "batch_size": loaded.executor.batch_size,
-        "flash_attention": loaded.cache.flash_attention,
+        "flash_attention": loaded.executor.flash_attention,
         "kv_cache_type": loaded.config.kv_cache_type,
         "mmap": loaded.config.mmap,
         "devices": [device.name for device in loaded.backend.devices],

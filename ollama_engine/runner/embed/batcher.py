@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby, islice
 
 from ollama_engine.errors import ComputeError, EngineError, NoMemoryError, Option
-from ollama_engine.kvcache import MAX_SEQUENCES
 from ollama_engine.runner.embed.embedder import Embedder
 from ollama_engine.runner.embed.pooling import FloatArray
 from ollama_engine.runner.embed.request import EmbeddingRequest, TokenizedText
@@ -57,7 +56,7 @@ class TextBatcher:
         room = self._batch_size
         for count, request in enumerate(_in_turn(turns)):
             n = len(request.pending[0][1].tokens)
-            if count == MAX_SEQUENCES or (count and n > room):
+            if count == MAX_TEXTS or (count and n > room):
                 break
             room -= n
             if request not in taken:

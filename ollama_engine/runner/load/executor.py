@@ -14,7 +14,7 @@ import numpy as np
 
 from ollama_engine.errors import ConfigError
 from ollama_engine.input import Batch, BatchMedia, FloatArray, Int32Array, MediaTraits
-from ollama_engine.kvcache import Cache, LayerView, seen_inputs
+from ollama_engine.kvcache import LayerView, StepCache, seen_inputs
 from ollama_engine.kvcache.cells import MAX_SEQUENCES
 from ollama_engine.kvcache.config import PAGED_ROWS
 from ollama_engine.ml.backend import Backend
@@ -51,13 +51,12 @@ class Executor:
 
     `run` is a step as a whole. In parts: `prepare` finds cells and builds the graph, also while the step before
     computes; `launch` writes the inputs, the tokens last, and starts it; `landed` waits and shows its logits. With
-    `forward`, such as the model's `hidden`, rows are what that gives. Sequences have numbers below `max_sequences`.
+    `forward`, such as the model's `hidden`, rows are what that gives.
     """
 
     def __init__(
-        self, backend: Backend, model: Model, cache: Cache, batch_size: int, max_outputs: int, *,
-        forward: Callable[[ModelInputs, LayerView], Tensor] | None = None, max_sequences: int = MAX_SEQUENCES,
-        traits: MediaTraits | None = None,
+        self, backend: Backend, model: Model, cache: StepCache, batch_size: int, max_outputs: int, *,
+        forward: Callable[[ModelInputs, LayerView], Tensor] | None = None, traits: MediaTraits | None = None,
     ) -> None:  # fmt: skip
         # -- collaborators --
         self._backend = backend
@@ -70,13 +69,17 @@ class Executor:
         self._sizes = input_sizes(model, self.traits, self._n_types)
         self.batch_size = batch_size
         self.max_outputs = min(max_outputs, batch_size)
-        self.max_sequences = max_sequences
         # -- steps --
         self._prepared: tuple[Batch, Graph] | None = None
         self._in_flight: tuple[Batch, Graph] | None = None
         self._graph: Graph | None = None
         """The latest that was allocated."""
         self.counts = GraphCounts()
+
+    @property
+    def flash_attention(self) -> bool:
+        """Whether attention is ggml's flash attention, or two products."""
+        return self._cache.flash_attention
 
     def reserve(self, n_decoding: int = 1) -> None:
         """Take the memory for the largest graphs now: a full batch, and a token for each of `n_decoding` sequences.
@@ -126,7 +129,7 @@ class Executor:
             assert graph is not None
         except BaseException:
             self._strand()
-            self._forget(batch)
+            self._cache.roll_back(batch)
             raise
         self._prepared = (batch, graph)
 
@@ -147,7 +150,7 @@ class Executor:
             self._start(batch, graph, tokens, media)
         except BaseException:
             self._drop(graph)  # it may not be allocated
-            self._forget(batch)
+            self._cache.roll_back(batch)
             raise
         self._in_flight = (batch, graph)
 
@@ -192,7 +195,7 @@ class Executor:
             self._finish(graph)
         except BaseException:
             self._drop(graph)
-            self._forget(batch)
+            self._cache.roll_back(batch)
             raise
         with self._read(graph) as logits:
             yield logits
@@ -206,7 +209,7 @@ class Executor:
         if graph is not self._graph:
             self._drop(graph)
             self._strand()
-        self._forget(batch)
+        self._cache.roll_back(batch)
 
     def _strand(self) -> None:
         """The cache writes into the inputs of the graph that was built last, which is gone: no earlier one will do."""
@@ -219,11 +222,6 @@ class Executor:
         if self._graph is not None:
             self._graph.allocated = False
 
-    def _forget(self, batch: Batch) -> None:
-        """The batch's cells hold no keys and values; its sequences must not go on as if they did."""
-        for sequence, first in batch.first_positions().items():
-            self._cache.remove(sequence, first)
-
     def _check(self, batch: Batch) -> None:
         largest = max(self.batch_size, self.traits.largest_group)
         if not 1 <= len(batch) <= largest:
@@ -232,7 +230,7 @@ class Executor:
             raise ConfigError(f"a batch asks for at most {self.max_outputs} rows of logits, got {len(batch.outputs)}")
         _check_range("tokens", batch.tokens, self._model.n_input_ids)
         _check_range("positions", batch.positions, 1 << 31)
-        _check_range("sequences", batch.sequences, self.max_sequences)
+        _check_range("sequences", batch.sequences, MAX_SEQUENCES)
         if len(batch.outputs):
             _check_range("outputs", batch.outputs, len(batch))
         if batch.types is not None:

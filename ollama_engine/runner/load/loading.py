@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from ollama_engine.config import EngineConfig
 from ollama_engine.errors import ConfigError, ModelFormatError, NoMemoryError, Option
-from ollama_engine.kvcache import MAX_SEQUENCES, Cache, CacheConfig, LayerShape, make_cache, make_null_cache
+from ollama_engine.kvcache import Cache, CacheConfig, CompositeCache, LayerShape, make_cache, make_null_cache
 from ollama_engine.kvcache.config import PAGED_ROWS
-from ollama_engine.kvcache.mask import list_bytes, mask_bytes
+from ollama_engine.kvcache.mask import index_bytes, mask_bytes
 from ollama_engine.ml.backend import MAX_NODES_LIMIT, Backend
 from ollama_engine.ml.gguf import IMAGE_PARTS, GGUFFile
 from ollama_engine.ml.hostmem import available_bytes
@@ -142,7 +142,9 @@ def load(
                 executor = Executor(backend, model, cache, _batch_size(config), rows, traits=traits)
                 text_executor = _make_text_executor(backend, model, config)
             executor.reserve(config.parallel)
-            cache.reserve_moves()
+            for contract in (cache.shiftable, cache.saveable):
+                if contract is not None:
+                    contract.reserve()
             # Last, because decoding can do without: what the model needs comes first.
             weights.pack()
         except NoMemoryError as error:
@@ -196,12 +198,12 @@ def _plan_cache(backend: Backend, weights: Weights, model: Model, config: Engine
 
 
 def _plan_masks(model: Model, config: EngineConfig) -> int:
-    """Bytes of this process for the masks of a full batch, or the lists of a short one, for each kind of layers."""
+    """Bytes of this process for the masks of a full batch, or the indices of a short one, for each kind of layers."""
     kinds = {
         (layer.window, layer.chunk): _cells(layer, config) for layer in model.cache_layers if layer.image_rows is None
     }
     size = _batch_size(config)
-    return sum(max(mask_bytes(size, n), list_bytes(min(size, config.parallel, PAGED_ROWS), n)) for n in kinds.values())
+    return sum(max(mask_bytes(size, n), index_bytes(min(size, config.parallel, PAGED_ROWS), n)) for n in kinds.values())
 
 
 def _refuse_cache_if_too_large(backend: Backend, planned: dict[str, int], masks: int) -> None:
@@ -240,12 +242,7 @@ def _make_encoder(backend: Backend, model: Model, config: EngineConfig) -> tuple
     flash_attention = _decide_flash_attention(backend, config, layers, "f32")
     cache = make_null_cache(layers, flash_attention=flash_attention, causal=False)
     size = max(config.batch_size, _num_ctx(config))
-    return cache, Executor(backend, model, cache, size, size, max_sequences=_of_rows(size))
-
-
-def _of_rows(n: int) -> int:
-    """Sequences of a batch whose cache keeps nothing: the texts, and who has the rows left over in each part."""
-    return MAX_SEQUENCES + n
+    return CompositeCache((), ()), Executor(backend, model, cache, size, size)
 
 
 def _make_text_executor(backend: Backend, model: Model, config: EngineConfig) -> Executor | None:
@@ -261,7 +258,7 @@ def _make_text_executor(backend: Backend, model: Model, config: EngineConfig) ->
     flash_attention = config.flash_attention != "off" and not _without_flash_attention(backend, layers, "f32")
     cache = make_null_cache(layers, flash_attention=flash_attention, causal=True)
     size = max(config.batch_size, _num_ctx(config))
-    made = Executor(backend, model, cache, size, size, forward=model.hidden, max_sequences=_of_rows(size))
+    made = Executor(backend, model, cache, size, size, forward=model.hidden)
     made.reserve_batch(config.batch_size)
     return made
 

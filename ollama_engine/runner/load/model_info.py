@@ -68,7 +68,7 @@ def model_info(loaded: Loaded) -> ModelInfo:
         n_parameters=sum(int(np.prod(t.shape, dtype=np.int64)) for t in loaded.gguf.tensors.values()),
         file_bytes=sum(os.path.getsize(f) for f in loaded.gguf.files),
         num_ctx=loaded.num_ctx,
-        flash_attention=loaded.cache.flash_attention,
+        flash_attention=loaded.executor.flash_attention,
         threads=loaded.backend.threads,
         metadata=loaded.gguf.metadata,
     )

@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from ollama_engine.errors import ContextOverflowError
 from ollama_engine.input import Int32Array
-from ollama_engine.kvcache import MAX_SEQUENCES, Cache
+from ollama_engine.kvcache import MAX_SEQUENCES, Cache, Saveable
 from ollama_engine.runner.load.executor import Executor
 from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix, Saved
 from ollama_engine.runner.prefix.prefix_cache import PrefixCache
@@ -31,6 +31,8 @@ class CacheManager:
     def __init__(self, cache: Cache, executor: Executor) -> None:
         self.cache = cache
         self.prefix_cache = PrefixCache(MAX_SEQUENCES)
+        self._shiftable = cache.shiftable
+        self._saveable = cache.saveable
         self._pins: dict[int, PinnedPrefix] = {}
         self._executor = executor
 
@@ -126,10 +128,10 @@ class CacheManager:
 
     def save(self, pinned: PinnedPrefix) -> Saved:
         """A copy of what a session has."""
-        if pinned.slot is None:
+        if pinned.slot is None or self._saveable is None:
             return Saved()
         self._executor.moved()
-        parts = tuple(self.cache.save(pinned.slot))
+        parts = tuple(self._saveable.save(pinned.slot))
         return Saved(self.prefix_cache.length(pinned.slot), self.prefix_cache.exact(pinned.slot), parts)
 
     def restore(self, pinned: PinnedPrefix, tokens: Inputs, saved: Saved, now: float) -> None:
@@ -137,11 +139,12 @@ class CacheManager:
 
         Raises ContextOverflowError, changing nothing that a request or session has, when there is no room.
         """
-        self._make_room(saved)
+        assert self._saveable is not None, "nothing was saved of such a cache"
+        self._make_room(self._saveable, saved)
         slot = self._take(now)
         self._executor.moved()
         try:
-            self.cache.restore(slot, saved.parts)
+            self._saveable.restore(slot, saved.parts)
         except BaseException:
             self.prefix_cache.release(slot)
             raise
@@ -149,12 +152,12 @@ class CacheManager:
         self._pin(slot, pinned)
         self.prefix_cache.finish(slot, now)
 
-    def _make_room(self, saved: Saved) -> None:
+    def _make_room(self, saveable: Saveable, saved: Saved) -> None:
         """Give up histories so that there is a sequence, and cells, for what was saved; none where it does not help."""
 
         def fits(without: Collection[int]) -> bool:
             try:
-                self.cache.require_restore(saved.parts, without)
+                saveable.require_restore(saved.parts, without)
             except ContextOverflowError:
                 return False
             return bool(without) or self.prefix_cache.has_free
@@ -163,7 +166,7 @@ class CacheManager:
         given_up = plan_eviction(candidates, fits)
         if given_up is None:
             try:
-                self.cache.require_restore(saved.parts, candidates)
+                saveable.require_restore(saved.parts, candidates)
             except ContextOverflowError as error:
                 held = f"{error}; sessions and requests hold the others, close some sessions"
                 raise ContextOverflowError(held) from None
@@ -262,13 +265,14 @@ class CacheManager:
 
     def _move(self, slot: int, keep: int, discard: int) -> bool:
         """Turn the keys that stay to their new positions; False where that cannot be done."""
-        if not self.cache.can_shift:
+        shiftable = self._shiftable
+        if shiftable is None:
             return False
 
         def fits(without: Collection[int]) -> bool:
             # Cells that it shares are copied first.
             try:
-                self.cache.require_shift(slot, keep, discard, without)
+                shiftable.require_shift(slot, keep, discard, without)
             except ContextOverflowError:
                 return False
             return True
@@ -279,7 +283,7 @@ class CacheManager:
         for sequence in given_up:
             self._give_up(sequence)
         self._executor.moved()
-        self.cache.shift(slot, keep, discard)
+        shiftable.shift(slot, keep, discard)
         if self.prefix_cache.length(slot):
             self.prefix_cache.shift(slot, keep, discard)
         return True

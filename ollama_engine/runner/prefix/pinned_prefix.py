@@ -32,4 +32,4 @@ class Saved:
     exact: int | None = None
     """As in `CachedSequence`."""
     parts: tuple[SavedRows, ...] = ()
-    """As `Cache.save` gives them."""
+    """As `Saveable.save` gives them."""

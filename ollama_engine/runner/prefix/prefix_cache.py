@@ -1,17 +1,19 @@
 """PrefixCache: which inputs' keys and values each cache sequence holds, and who may reuse them. Bookkeeping only.
 
-A sequence is free, live (a request writes it) or finished (kept for whoever begins alike, until evicted). A history
-lists the inputs at positions 0, 1, 2, ... A new request takes the longest beginning of any cached, live ones
+A sequence is free, live (a request writes it) or finished (kept for requests that begin alike, until evicted). A history
+lists the inputs at positions 0, 1, 2, ... A new request takes the longest beginning of any history, live ones
 included: the caller lets it share those cells, no data moves.
 
-The caller moves the cells. It may extend a cached as soon as the batch that computes the inputs is submitted, as
-whatever reads their cells is computed after it; when that batch fails, it truncates this cached and those that took
+The caller moves the cells. It may extend a history as soon as the batch that computes the inputs is submitted, as
+whatever reads their cells is computed after it; when that batch fails, it truncates this history and those that took
 the inputs over meanwhile.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 import numpy as np
@@ -35,11 +37,11 @@ class Prefix(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """A sequence that is the caller's now, its cached empty."""
+    """A sequence that is the caller's now, and empty."""
 
     sequence: int
     evicted: bool
-    """Whether it held a cached until now: remove all its cells."""
+    """Whether it held a history until now: remove all its cells."""
 
 
 class Start(NamedTuple):
@@ -55,20 +57,38 @@ class Start(NamedTuple):
     """Inputs that need not be computed."""
 
 
+HISTORIES = 64
+"""Finished histories that are kept for others: enough for the prompts that recur, few enough to look through each."""
+
+
 class PrefixCache:
-    """PrefixCache of `n_sequences` cache sequences, all free at first. Times are the caller's, in any unit.
+    """Cache sequences, which get their numbers when they are needed: the lowest that is free, or a new one.
+
+    There are at most `limit` of them; None: as many as are asked for. Of finished histories that nothing pins, about
+    `kept` stay: with more, a request that begins takes the sequence of the least recently used. Times are the caller's,
+    in any unit.
 
     Methods raise ValueError for a sequence that does not exist or is not in the state they need; nothing changes then.
     """
 
-    def __init__(self, n_sequences: int) -> None:
-        if n_sequences < 1:
-            raise ValueError(f"there is at least one sequence, got {n_sequences}")
-        self._sequences = [CachedSequence() for _ in range(n_sequences)]
+    def __init__(self, limit: int | None = None, *, kept: int = HISTORIES) -> None:
+        if limit is not None and limit < 1:
+            raise ValueError(f"there is at least one sequence, got {limit}")
+        if kept < 1:
+            raise ValueError(f"at least one history is kept, got {kept}")
+        self._limit = limit
+        self._kept = kept
+        self._sequences: list[CachedSequence] = []
+        self._free: list[int] = []
+        """A heap."""
+        self._held: list[int] = []
+        """Those that are not free, ascending."""
+        self._evictable: set[int] = set()
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
+        """How many sequences have got numbers: 0 to one less."""
         return len(self._sequences)
 
     def length(self, sequence: int) -> int:
@@ -88,16 +108,15 @@ class PrefixCache:
         return np.array(self._of(sequence).tokens, dtype=np.int32)
 
     def longest_prefix(self, inputs: Inputs, resumable: Resumable | None = None) -> Prefix:
-        """The most inputs at the beginning of `inputs` that some cached holds, and where. Changes nothing.
+        """The most inputs at the beginning of `inputs` that some sequence holds, and where. Changes nothing.
 
         Never all of them, for the last one's logits are wanted, and never up to within a group. Of several equally
         long, the one of the lowest sequence.
         """
         limit = floor_cut(max(0, len(inputs) - 1), inputs.groups)
         best, length = None, 0
-        for sequence, cached in enumerate(self._sequences):
-            if length == limit:
-                break
+        for sequence in self._held if limit else ():
+            cached = self._sequences[sequence]
             n = min(cached.reusable, limit)
             # To be longer than the best, it must go on like the prompt where the best ends.
             if n <= length or cached.tokens[length] != inputs.tokens[length]:
@@ -106,12 +125,14 @@ class PrefixCache:
             n = _resumable_cut(sequence, n, inputs, resumable)
             if n > length:
                 best, length = sequence, n
+            if length == limit:
+                break
         return Prefix(best, length)
 
     def common(self, sequence: int, inputs: Inputs, limit: int, resumable: Resumable | None = None) -> int:
         """How many of the first `limit` of `inputs` the sequence holds and can go on from. Changes nothing.
 
-        For the one whose cached it is: unlike `longest_prefix` this counts what a shift left.
+        For the one whose history it is: unlike `longest_prefix` this counts what a shift left.
         """
         cached = self._of(sequence)
         n = cached.common(inputs, min(len(cached), limit))
@@ -123,27 +144,26 @@ class PrefixCache:
 
     @property
     def has_free(self) -> bool:
-        """Whether there is a sequence that holds nothing."""
-        return any(cached.state == "free" for cached in self._sequences)
+        """Whether there is a sequence that holds nothing, or can be a new one."""
+        return bool(self._free) or self._limit is None or len(self._sequences) < self._limit
 
     def evict_candidates(self) -> list[int]:
         """Finished histories that nothing pins, the least recently used first. Changes nothing."""
-        found = [(cached.used_at, sequence) for sequence, cached in enumerate(self._sequences) if cached.evictable]
-        return [sequence for _, sequence in sorted(found)]
+        return sorted(self._evictable, key=lambda sequence: (self._sequences[sequence].used_at, sequence))
 
     # -- taking and giving back ----------------------------------------------------------------------------------------
 
     def begin(self, inputs: Inputs, now: float, resumable: Resumable | None = None) -> Start | None:
         """A live sequence for a request that holds the longest prefix of `inputs` there is; None when all are in use.
 
-        A finished cached that is a prefix as a whole goes on as it is; of any other the beginning is shared.
+        A finished history that is a prefix as a whole goes on as it is; of any other the beginning is shared.
         """
         source, length = self.longest_prefix(inputs, resumable)
         if source is None:
             return self.begin_empty(now)
         cached = self._sequences[source]
         if cached.evictable and length == len(cached.tokens):
-            cached.state, cached.used_at = "live", now
+            self.resume(source, now)
             return Start(source, None, None, length)
         taken = self.take(now, spare=source)
         if taken is None and not cached.evictable:
@@ -151,7 +171,7 @@ class PrefixCache:
         cached.used_at = now
         if taken is None:
             # Its end is all there is to give up.
-            cached.state = "live"
+            self.resume(source, now)
             cached.truncate(length)
             return Start(source, length, None, length)
         self.share(source, taken.sequence, length)
@@ -163,25 +183,34 @@ class PrefixCache:
         return None if taken is None else Start(taken.sequence, 0 if taken.evicted else None, None, 0)
 
     def take(self, now: float, spare: int | None = None) -> Taken | None:
-        """A live, empty sequence: a free one, else the least recently used finished one; None when all are in use.
+        """A live, empty sequence: a free one, or the least recently used finished one where enough are kept.
 
-        `spare` is not evicted.
+        None when all are in use. `spare` is not evicted.
         """
-        sequence = next((i for i, cached in enumerate(self._sequences) if cached.state == "free"), None)
-        evicted = sequence is None
-        if sequence is None:
-            sequence = next((i for i in self.evict_candidates() if i != spare), None)
-        if sequence is None:
+        evict = len(self._evictable) >= self._kept or not self.has_free
+        victim = next((i for i in self.evict_candidates() if i != spare), None) if evict else None
+        if victim is None and not self.has_free:
             return None
+        sequence = self._next_free() if victim is None else victim
+        self._evictable.discard(sequence)
         self._sequences[sequence] = CachedSequence(state="live", used_at=now)
-        return Taken(sequence, evicted)
+        return Taken(sequence, victim is not None)
+
+    def _next_free(self) -> int:
+        if self._free:
+            sequence = heappop(self._free)
+        else:
+            sequence = len(self._sequences)
+            self._sequences.append(CachedSequence())
+        insort(self._held, sequence)
+        return sequence
 
     def share(self, source: int, target: int, length: int) -> None:
         """Give an empty live sequence the first `length` inputs of another: a fork. The caller shares the cells."""
         self._live(target).copy_from(self._of(source), length)
 
     def restore(self, sequence: int, inputs: Inputs, exact: int | None) -> None:
-        """Give an empty live sequence a cached that was saved, `exact` of it. The caller restores the cells."""
+        """Give an empty live sequence a history that was saved, `exact` of it. The caller restores the cells."""
         cached = self._live(sequence)
         if cached.tokens:
             raise ValueError(f"sequence {sequence} holds {len(cached)} inputs already")
@@ -189,24 +218,25 @@ class PrefixCache:
         cached.exact = exact
 
     def finish(self, sequence: int, now: float) -> None:
-        """The request ended: its cached stays until evicted. An empty one is free at once, unless pinned."""
+        """The request ended: its history stays until evicted. An empty one is free at once, unless pinned."""
         cached = self._live(sequence)
         cached.state, cached.used_at = "finished", now
-        self._free_if_idle(sequence)
+        self._settle(sequence)
 
     def resume(self, sequence: int, now: float) -> None:
-        """A finished cached goes on as a live one, as it is."""
+        """A finished history goes on as a live one, as it is."""
         cached = self._of(sequence)
         if cached.state != "finished":
             raise ValueError(f"sequence {sequence} is {cached.state}, only a finished one can be resumed")
         cached.state, cached.used_at = "live", now
+        self._settle(sequence)
 
     def release(self, sequence: int) -> None:
-        """Forget the cached: the sequence is free. The caller removes its cells."""
+        """Forget the history: the sequence is free. The caller removes its cells."""
         cached = self._of(sequence)
         if cached.state == "free" or cached.pins:
             raise ValueError(f"sequence {sequence} is {'pinned' if cached.pins else 'free'} and cannot be released")
-        self._sequences[sequence] = CachedSequence()
+        self._set_free(sequence)
 
     def pin(self, sequence: int) -> None:
         """Keep it from being evicted until unpinned as often: a session holds on to it."""
@@ -214,6 +244,7 @@ class PrefixCache:
         if cached.state == "free":
             raise ValueError(f"sequence {sequence} is free, there is nothing to pin")
         cached.pins += 1
+        self._settle(sequence)
 
     def unpin(self, sequence: int) -> None:
         """Undo one `pin`."""
@@ -221,9 +252,9 @@ class PrefixCache:
         if not cached.pins:
             raise ValueError(f"sequence {sequence} is not pinned")
         cached.pins -= 1
-        self._free_if_idle(sequence)
+        self._settle(sequence)
 
-    # -- changing a cached --------------------------------------------------------------------------------------------
+    # -- changing a history -------------------------------------------------------------------------------------------
 
     def append(self, sequence: int, token: int) -> None:
         """One more token of a live sequence."""
@@ -236,7 +267,7 @@ class PrefixCache:
     def truncate(self, sequence: int, length: int) -> None:
         """Forget the inputs from position `length` on, of a live or finished sequence."""
         self._of(sequence).truncate(length)
-        self._free_if_idle(sequence)
+        self._settle(sequence)
 
     def shift(self, sequence: int, keep: int, discard: int) -> None:
         """Inputs [keep, keep + discard) leave, later ones move down. Only the first `keep` can be reused from now on.
@@ -249,14 +280,28 @@ class PrefixCache:
         """Raise AssertionError unless all is consistent; for tests and debugging."""
         for cached in self._sequences:
             cached.check()
+        states = list(enumerate(self._sequences))
+        assert sorted(self._free) == [i for i, cached in states if cached.state == "free"], "free ones"
+        assert self._held == [i for i, cached in states if cached.state != "free"], "held ones"
+        assert self._evictable == {i for i, cached in states if cached.evictable}, "evictable ones"
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _free_if_idle(self, sequence: int) -> None:
-        """Nobody needs an empty finished one that nothing pins."""
+    def _settle(self, sequence: int) -> None:
+        """Keep account of a sequence that changed; nobody needs an empty finished one that nothing pins."""
         cached = self._sequences[sequence]
-        if cached.evictable and not cached.tokens:
-            self._sequences[sequence] = CachedSequence()
+        if not cached.evictable:
+            self._evictable.discard(sequence)
+        elif cached.tokens:
+            self._evictable.add(sequence)
+        else:
+            self._set_free(sequence)
+
+    def _set_free(self, sequence: int) -> None:
+        self._sequences[sequence] = CachedSequence()
+        self._evictable.discard(sequence)
+        del self._held[bisect_left(self._held, sequence)]
+        heappush(self._free, sequence)
 
     def _of(self, sequence: int) -> CachedSequence:
         if not 0 <= sequence < len(self._sequences):

@@ -61,13 +61,14 @@ class Layout:
 
     dtype: str
     row_bytes: tuple[tuple[int, ...], ...]
-    """As `Cache.row_bytes`."""
+    """As `Saveable.row_bytes`; () where keys and values are not saved."""
     byteorder: str = sys.byteorder
 
 
 def layout_of(loaded: Loaded) -> Layout:
     """Of the cache of a loaded model."""
-    return Layout(loaded.config.kv_cache_type, loaded.cache.row_bytes)
+    saveable = loaded.cache.saveable
+    return Layout(loaded.config.kv_cache_type, () if saveable is None else saveable.row_bytes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -178,6 +178,39 @@ def test_reuse_counts_as_use() -> None:
     assert made.evict_candidates() == [1, 0]
 
 
+def test_there_are_as_many_sequences_as_are_asked_for() -> None:
+    made = PrefixCache(kept=3)
+    for now in range(1000):
+        start = made.begin(Inputs.text([7, now]), now)
+        assert start is not None
+        assert start.sequence == now
+        made.extend(now, Inputs.text([7, now]) if not start.length else Inputs.text([now]))
+        made.pin(now)
+        made.finish(now, now)
+    assert (len(made), made.has_free, made.evict_candidates()) == (1000, True, [])
+    for sequence in (5, 600):
+        made.unpin(sequence)
+        made.release(sequence)
+    assert [made.take(1000).sequence for _ in range(3)] == [5, 600, 1000]  # type: ignore[union-attr]
+    made.check()
+
+
+def test_some_finished_histories_are_kept() -> None:
+    made = PrefixCache(kept=3)
+    for now in range(5):
+        taken = made.take(now)
+        assert taken == (now % 3, now >= 3)
+        made.append(taken.sequence, now)
+        made.finish(taken.sequence, now)
+    made.pin(1)
+    assert made.take(5) == (3, False)  # one that is pinned is none of these
+    made.append(3, 5)
+    made.finish(3, 5)
+    assert made.evict_candidates() == [2, 0, 3]
+    assert made.take(6, spare=2) == (0, True)
+    made.check()
+
+
 def test_an_empty_history_is_not_kept() -> None:
     made = PrefixCache(1)
     assert made.take(0) == (0, False)
@@ -194,8 +227,8 @@ def test_an_empty_history_is_not_kept() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda made: made.length(4), "sequences are 0 to 3, got 4"),
-        (lambda made: made.length(-1), "sequences are 0 to 3, got -1"),
+        (lambda made: made.length(4), "sequences are 0 to 2, got 4"),
+        (lambda made: made.length(-1), "sequences are 0 to 2, got -1"),
         (lambda made: made.append(0, 1), "is finished, only a live one can change"),
         (lambda made: made.extend(2, Inputs.text([1])), "is free, only a live one can change"),
         (lambda made: made.truncate(0, 6), "a history of 5 inputs"),
@@ -212,6 +245,8 @@ def test_refused(call: object, message: str) -> None:
     made = prefix_cache(TEXT)
     assert made.take(1) == (1, False)
     made.append(1, 5)
+    assert made.take(1) == (2, False)
+    made.release(2)
     with pytest.raises(ValueError, match=message):
         call(made)  # type: ignore[operator]
     made.check()
@@ -252,9 +287,10 @@ class Model:
 class AgainstLists(RuleBasedStateMachine):
     sequences = Bundle("sequences")
 
-    @initialize(target=sequences, n=st.integers(1, 5))
-    def open(self, n: int) -> int:
-        self.made = PrefixCache(n)
+    @initialize(target=sequences, n=st.integers(1, 5), kept=st.integers(1, 5))
+    def open(self, n: int, kept: int) -> int:
+        self.made = PrefixCache(n, kept=kept)
+        self.kept = kept
         self.model = [Model() for _ in range(n)]
         self.now = 0
         return 0
@@ -297,6 +333,7 @@ class AgainstLists(RuleBasedStateMachine):
             assert mine.state == "finished"
             if start.remove_from == 0:
                 oldest = [one.used_at for one in self.model if one.state == "finished" and not one.pins]
+                assert len(oldest) >= self.kept or not self.some("free")
                 spared = start.source is not None and self.model[start.source].used_at == min(oldest)
                 assert mine.used_at == min(oldest) or spared
             del mine.inputs[start.remove_from :]
@@ -383,7 +420,8 @@ class AgainstLists(RuleBasedStateMachine):
     @invariant()
     def same(self) -> None:
         self.made.check()
-        for sequence, one in enumerate(self.model):
+        assert all(one.state == "free" for one in self.model[len(self.made) :])
+        for sequence, one in enumerate(self.model[: len(self.made)]):
             assert self.made.tokens(sequence).tolist() == [i.token for i in one.inputs]
             assert self.made.state(sequence) == one.state
             assert self.made.pinned(sequence) == (one.pins > 0)

@@ -1,0 +1,90 @@
+"""The cache for a model's layers: one for each kind of layer, behind a composite where there are several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from ollama_engine.errors import ConfigError
+from ollama_engine.kvcache.base import Cache, StepCache
+from ollama_engine.kvcache.causal import CausalCache
+from ollama_engine.kvcache.composite import CompositeCache, CompositeStepCache
+from ollama_engine.kvcache.config import CacheConfig, LayerShape
+from ollama_engine.kvcache.move import ShiftKeys
+from ollama_engine.kvcache.visibility import Visibility
+from ollama_engine.ml.backend import Backend
+
+
+def make_cache(
+    backend: Backend,
+    layers: Sequence[LayerShape],
+    devices: Sequence[int],
+    config: CacheConfig,
+    size: Callable[[LayerShape], int],
+    *,
+    memory: int = 0,
+    shift_keys: ShiftKeys | None = None,
+) -> Cache:
+    """A cache that keeps sequences; without layers, one of nothing.
+
+    `size` says how many cells a kind gets, or images for cross-attention. Windows and chunks can be resumed up to
+    `memory` positions back. Raises NoMemoryError, with nothing taken, and ConfigError.
+    """
+    groups = _by_kind(layers)
+    caches: list[Cache] = []
+    try:
+        for numbers in groups.values():
+            shapes, places = [layers[i] for i in numbers], [devices[i] for i in numbers]
+            if shapes[0].image_rows is not None:
+                from ollama_engine.kvcache.cross_attention import CrossAttentionCache  # noqa: PLC0415 (few models see images)
+
+                caches.append(CrossAttentionCache(backend, shapes, places, size(shapes[0]), config))
+            else:
+                shift = None if shift_keys is None else _of_layers(shift_keys, numbers)
+                caches.append(
+                    CausalCache(backend, shapes, places, size(shapes[0]), config, memory=memory, shift_keys=shift)
+                )
+    except BaseException:
+        for cache in caches:
+            cache.close()
+        raise
+    return caches[0] if len(caches) == 1 else CompositeCache(caches, _table(groups.values()))
+
+
+def make_null_cache(layers: Sequence[LayerShape], *, flash_attention: bool, causal: bool) -> StepCache:
+    """The cache for layers of which nothing is stored: every text is in one batch. See `NullCache`.
+
+    Raises ConfigError for layers that attend to images, which nothing else holds.
+    """
+    if any(layer.image_rows is not None for layer in layers):
+        raise ConfigError("a model with cross-attention to images gives no embeddings here")
+    from ollama_engine.kvcache.null import NullCache  # noqa: PLC0415 (who only writes has none)
+
+    groups = _by_kind(layers)
+    caches: list[StepCache] = []
+    for window, chunk, _ in groups:
+        if causal:
+            caches.append(NullCache(flash_attention=flash_attention, causal=Visibility(window=window, chunk=chunk)))
+        else:
+            caches.append(NullCache(flash_attention=flash_attention, window=window))
+    return caches[0] if len(caches) == 1 else CompositeStepCache(caches, _table(groups.values()))
+
+
+Kind = tuple[int | None, int | None, int | None]
+"""Window, chunk and image rows."""
+
+
+def _by_kind(layers: Sequence[LayerShape]) -> dict[Kind, list[int]]:
+    """The numbers of the layers of each kind."""
+    kinds = [(layer.window, layer.chunk, layer.image_rows) for layer in layers]
+    return {kind: [i for i, other in enumerate(kinds) if other == kind] for kind in dict.fromkeys(kinds)}
+
+
+def _table(groups: Collection[list[int]]) -> list[tuple[int, int]]:
+    """For each layer, which group it is in, and where in it."""
+    places = {layer: (i, at) for i, group in enumerate(groups) for at, layer in enumerate(group)}
+    return [places[layer] for layer in sorted(places)]
+
+
+def _of_layers(shift_keys: ShiftKeys, numbers: Sequence[int]) -> ShiftKeys:
+    """`shift_keys` for a cache that counts its own layers only."""
+    return lambda layer, keys, deltas: shift_keys(numbers[layer], keys, deltas)

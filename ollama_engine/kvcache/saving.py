@@ -1,0 +1,58 @@
+"""Saving sequences of a causal cache, and restoring them: here or in another one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from ollama_engine.errors import ContextOverflowError
+from ollama_engine.kvcache.cells import Cells
+from ollama_engine.kvcache.rows import SavedRows, read_rows, reserve_rows, row_bytes, write_rows
+from ollama_engine.kvcache.store import KeyValueStore
+
+
+class CellSaver:
+    """Saves sequences of `cells`, whose keys and values lie in `store`. See `Saveable`."""
+
+    def __init__(self, cells: Cells, store: KeyValueStore) -> None:
+        self._cells = cells
+        self._store = store
+
+    @property
+    def row_bytes(self) -> tuple[tuple[int, ...], ...]:
+        """Bytes of one token in keys and values of each layer in turn."""
+        return (row_bytes(self._store),)
+
+    def save(self, sequence: int) -> list[SavedRows]:
+        """What a sequence has. Graphs that were allocated lose their memory."""
+        cells, positions = self._cells.of(sequence)
+        return [SavedRows(positions, read_rows(self._store, cells))]
+
+    def require_restore(self, saved: Sequence[SavedRows], without: Collection[int] = ()) -> None:
+        """Raise ContextOverflowError where `restore` would. Changes nothing."""
+        (kind,) = saved
+        n, free = len(kind.positions), self._cells.room(np.fromiter(without, dtype=np.int32))
+        if n > free:
+            raise ContextOverflowError(f"{n} tokens do not fit: {free} of {len(self._cells)} cache cells are free")
+
+    def restore(self, sequence: int, saved: Sequence[SavedRows]) -> None:
+        """Give `sequence`, which is empty, what `save` gave. See `Saveable.restore`."""
+        self.require_restore(saved)
+        (kind,) = saved
+        n = len(kind.positions)
+        if n > self._cells.n_free:
+            self._cells.slide()
+        sequences = np.full(n, sequence, dtype=np.int32)
+        cells = self._cells.find_places(kind.positions, sequences)
+        assert cells is not None
+        self._cells.place(cells, kind.positions, sequences)
+        try:
+            write_rows(self._store, cells, kind.rows)
+        except BaseException:
+            self._cells.remove(sequence)
+            raise
+
+    def reserve(self) -> None:
+        """Take the memory for the graphs of both now. Raises NoMemoryError."""
+        reserve_rows(self._store)
