@@ -1,8 +1,9 @@
 """What does the cell table cost? One decoding step of 64 sequences, what is asked in between, and what a request does;
 in C beside the numpy twin of the tests.
 
-131072 cells, of which 64 sequences have 1024 each, in the order in which they decoded; beside them, in rows that say so,
-10,000 sequences that are idle. Groups are questions; within one the rows compare. Run: `python -m pytest bench/bench_cells.py --benchmark-enable --benchmark-only`.
+131072 cells, of which 64 sequences have 1024 each, in the order in which they decoded; beside them, in rows that say
+so, 10,000 sequences that are idle. Groups are questions; within one the rows compare. Run: `python -m pytest
+bench/bench_cells.py --benchmark-enable --benchmark-only`.
 """
 
 from __future__ import annotations

@@ -60,7 +60,11 @@ def test_shift(benchmark: BenchmarkFixture, cache: Cache) -> None:
     place(cache, 0, 0, N_CELLS)
     assert cache.shiftable is not None
     benchmark.pedantic(
-        cache.shiftable.shift, args=(0, 0, 1), setup=lambda: place(cache, 0, N_CELLS, N_CELLS + 1), rounds=8, warmup_rounds=1
+        cache.shiftable.shift,
+        args=(0, 0, 1),
+        setup=lambda: place(cache, 0, N_CELLS, N_CELLS + 1),
+        rounds=8,
+        warmup_rounds=1,
     )
 
 

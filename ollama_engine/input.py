@@ -48,7 +48,7 @@ class MediaTraits:
     largest_group: int = 0
     """Inputs that may have to be computed in one batch: a largest image. Memory for as many is taken at start."""
     groups_apart: bool = False
-    """Whether no two groups may share a batch."""
+    """Whether no two groups may share a batch: with cross-attention a batch stores one image."""
     bidirectional: bool = False
     """Whether the inputs of one item attend to each other, whatever their order (Gemma 3)."""
     position_axes: int = 1

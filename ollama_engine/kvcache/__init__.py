@@ -26,7 +26,6 @@ from ollama_engine.kvcache.base import (
     Saveable,
     Shiftable,
     StepCache,
-    seen_inputs,
 )
 from ollama_engine.kvcache.causal import CausalCache
 from ollama_engine.kvcache.cells import MAX_SEQUENCES, Cells
@@ -49,13 +48,12 @@ __all__ = [
     "KVIndices",
     "LayerShape",
     "LayerView",
-    "SavedRows",
     "Saveable",
+    "SavedRows",
     "ShiftKeys",
     "Shiftable",
     "StepCache",
     "Visibility",
     "make_cache",
     "make_null_cache",
-    "seen_inputs",
 ]

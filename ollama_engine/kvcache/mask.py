@@ -66,7 +66,9 @@ class MaskBuffer:
     def fill_indices(
         self, cells: Cells, room: int, sequences: Int32Array, first: Int32Array, last: Int32Array
     ) -> tuple[Int32Array, Int32Array]:
-        """Each row's range of the indices, [rows, 2], and these, [room], with 0 behind them; overwritten by the next."""
+        """Each row's range of the indices, [rows, 2], and these, [room], with 0 behind them; overwritten by the
+        next.
+        """
         self.reserve_indices(room)
         ranges = np.empty((len(sequences), 2), dtype=np.int32)
         indices = self._buffer[: index_bytes(1, room)].view(np.int32)

@@ -1,7 +1,7 @@
 """Turning keys to other positions, in their cells or on the way to others, as graphs of bounded size.
 
-One graph reads up to `PIECE` cells of every layer, turns the keys, and writes them to their targets. All rows of a layer
-are read before one is written; no target of a piece is a source of another.
+One graph reads up to `PIECE` cells of every layer, turns the keys, and writes them to their targets. All rows of a
+layer are read before one is written; no target of a piece is a source of another.
 """
 
 from __future__ import annotations

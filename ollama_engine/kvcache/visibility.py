@@ -12,6 +12,7 @@ import numpy as np
 
 from ollama_engine.input import Batch, Int32Array
 
+
 @dataclass(frozen=True, kw_only=True)
 class Visibility:
     """How far back tokens see.

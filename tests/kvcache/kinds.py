@@ -45,6 +45,7 @@ LAYOUTS: Mapping[str, Mapping[str, Any]] = {
 TOLERANCE = {"f32": 1e-5, "f16": 1e-2, "q8_0": 5e-2}
 """Of an average of normal numbers whose keys and values are rounded to the type."""
 
+
 @dataclass(frozen=True)
 class Kind:
     """`layers` of a model whose cache keeps sequences."""

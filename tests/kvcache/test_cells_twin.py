@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from ollama_engine.kvcache.cells import Cells, Moves
+from ollama_engine.kvcache.cells import Cells
 from ollama_engine.kvcache.mask import MaskBuffer
 from ollama_engine.kvcache.span import CellSpan
 from ollama_engine.kvcache.visibility import Visibility

@@ -75,7 +75,7 @@ class Lone:
                 if task.keep is None:
                     break
                 shift = plan_shift(done, task.keep, task.num_ctx)
-                cache.shift(0, shift.keep, shift.discard)
+                cache.shiftable.shift(0, shift.keep, shift.discard)
                 self._parts.executor.moved()
                 done -= shift.discard
                 assert cache.can_resume(0, done), "the lone run forgets nothing"

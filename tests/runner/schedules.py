@@ -29,6 +29,9 @@ from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.sequence import Generation, Scoring, Sequence
 from ollama_engine.sample import SamplingParams
 
+MEMORY = 10
+"""How far back a sequence can be resumed where layers see a window or chunk only."""
+
 MOST_STEPS = 3000
 """More than any schedule needs: after as many, something hangs."""
 
@@ -338,8 +341,13 @@ def _shrink(parts: Loaded, schedule: Schedule) -> None:
     contexts = 1 + schedule.spare * (schedule.parallel - 1)
     for cache in caches:
         assert isinstance(cache, CausalCache)
-        limit = cache.visibility.window or cache.visibility.chunk
-        kept = schedule.num_ctx if limit is None else min(schedule.num_ctx, limit + cache.visibility.memory)
+        window, chunk = cache.visibility.window, cache.visibility.chunk
+        limit = window or chunk
+        kept = schedule.num_ctx if limit is None else min(schedule.num_ctx, limit + MEMORY)
         batch = parts.executor.batch_size if kept < schedule.num_ctx else 0
-        cache.cells = Cells(int(contexts * kept) + batch)
+        cache.cells = cells = Cells(
+            int(contexts * kept) + batch, window=window, chunk=chunk, memory=MEMORY, in_blocks=cache._paged_rows > 0
+        )
+        assert cache.shiftable is not None
+        cache.shiftable._cells = cache.saveable._cells = cells
         cache._masked = MaskedHistory(len(cache.cells), cache.config.history_padding, cache._buffer)

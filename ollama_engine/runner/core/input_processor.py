@@ -110,11 +110,10 @@ def new_generation(
     sampler.accept_many(_penalized(inputs, sampler.n_vocab))
     return Generation(
         channel=channel,
-        inputs=inputs,
+        inputs=inputs.within(options.cache_salt or ""),
         num_ctx=loaded.num_ctx,
         options=options,
         submitted_at=time.perf_counter(),
-        namespace=options.cache_salt or "",
         params=params,
         sampler=sampler,
         emitter=TextEmitter(loaded.tokenizer.detokenizer(continues=True), tuple(params.stop)),

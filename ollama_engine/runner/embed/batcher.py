@@ -19,6 +19,9 @@ __all__ = ["TextBatcher"]
 
 log = logging.getLogger(__name__)
 
+MAX_TEXTS = 64
+"""Texts of one batch, so that it delays answers under way by little."""
+
 Part = tuple[int, TokenizedText]
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from ollama_engine.errors import ConfigError
 from ollama_engine.input import Batch, BatchMedia, FloatArray, Int32Array, MediaTraits
-from ollama_engine.kvcache import LayerView, StepCache, seen_inputs
+from ollama_engine.kvcache import LayerView, StepCache
 from ollama_engine.kvcache.cells import MAX_SEQUENCES
 from ollama_engine.kvcache.config import PAGED_ROWS
 from ollama_engine.ml.backend import Backend
@@ -243,13 +243,13 @@ class Executor:
         ctx = Context(self._backend)
         try:
             inputs = make_inputs(ctx, shape, self._sizes)
-            self._cache.build_inputs(ctx)
+            seen = self._cache.build_inputs(ctx)
             logits = self._forward(inputs, self._cache)
             if shape.n_outputs:
                 ctx.forward(logits)
             else:
                 # What the cache was given is all there is to compute; what its rows see is written, but not read.
-                ctx.expand(*seen_inputs(self._cache.get()[2]))
+                ctx.expand(*seen)
         except BaseException:
             ctx.close()
             raise

@@ -60,7 +60,7 @@ class CacheManager:
         if one.options.cache and not one.wants_all_rows:
             start = self.prefix_cache.begin(one.inputs, now, self._resumable)
         else:
-            start = self.prefix_cache.begin_empty(now)
+            start = self.prefix_cache.begin_empty(now, one.inputs.namespace)
         if start is None:
             return False
         if start.remove_from is not None:
@@ -80,7 +80,7 @@ class CacheManager:
         other = self.prefix_cache.longest_prefix(one.inputs, self._resumable)
         source = other.sequence if other.length > length else None
         self._cut(slot, 0 if source is not None else length)
-        self.prefix_cache.resume(slot, now)
+        self.prefix_cache.resume(slot, now, one.inputs.namespace)
         if source is not None:
             length = other.length
             self.prefix_cache.share(source, slot, length)

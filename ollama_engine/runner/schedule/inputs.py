@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -73,6 +73,8 @@ class Inputs:
     """Ascending and disjoint."""
     groups: tuple[Group, ...] = ()
     """Ascending and disjoint; inputs outside of all groups may be computed one by one."""
+    namespace: str = ""
+    """Prefixes are shared within a namespace only: a salt, and whatever changes keys and values."""
 
     @classmethod
     def of(cls, inputs: Sequence[Input]) -> Inputs:
@@ -107,6 +109,7 @@ class Inputs:
             self.tokens[begin:end],
             tuple(span.moved(-begin) for span in spans_between(self.media, begin, end)),
             tuple((first - begin, last - begin) for first, last in self.groups if begin <= first < end),
+            self.namespace,
         )
 
     def join(self, other: Inputs) -> Inputs:
@@ -116,7 +119,12 @@ class Inputs:
             np.concatenate((self.tokens, other.tokens)),
             self.media + tuple(span.moved(n) for span in other.media),
             self.groups + tuple((begin + n, end + n) for begin, end in other.groups),
+            self.namespace,
         )
+
+    def within(self, namespace: str) -> Inputs:
+        """The same inputs in another namespace."""
+        return self if namespace == self.namespace else replace(self, namespace=namespace)
 
     def with_tokens(self, tokens: Sequence[int]) -> Inputs:
         """These inputs, then tokens."""

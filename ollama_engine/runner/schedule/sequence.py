@@ -65,9 +65,6 @@ class Sequence(QueuedRequest):
     cached: int | None = None
     """Inputs reused when it first began."""
 
-    namespace: str = ""
-    """Prefixes are shared within a namespace only: adapters and salts change what a prefix means."""
-
     n_inputs: int = field(init=False)
     """Length of `inputs`, which is asked for several times in each step."""
 

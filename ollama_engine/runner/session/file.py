@@ -92,6 +92,7 @@ class _Header:
     exact: int | None
     cells: tuple[int, ...]
     """Of each kind of layers."""
+    namespace: str
     groups: tuple[Group, ...]
     media: tuple[MediaRecord, ...]
 
@@ -145,6 +146,7 @@ def _pieces(session: SessionFile) -> Iterator[bytes | memoryview]:
         "row_bytes": layout.row_bytes,
         "byteorder": layout.byteorder,
         "n_tokens": len(inputs),
+        "namespace": inputs.namespace,
         "groups": inputs.groups,
         "media": [header_fields(record) for record in media_records(inputs.media, session.embeddings)],
         "length": saved.length,
@@ -237,7 +239,7 @@ def _read(file: BufferedReader, size: int, fingerprint: str, n_ids: int) -> Sess
         for n, sizes in zip(header.cells, header.layout.row_bytes, strict=True)
     )
     reader.check()
-    inputs = Inputs(tokens, media, header.groups)
+    inputs = Inputs(tokens, media, header.groups, header.namespace)
     session = SessionFile(header.fingerprint, header.layout, inputs, Saved(header.length, header.exact, parts))
     _check(session, n_ids)
     return session
@@ -258,7 +260,8 @@ def _parse(text: bytes) -> _Header:
         if len(cells) != len(layout.row_bytes):
             raise ValueError
         groups, media = _groups(fields["groups"], n_tokens), parse_media(fields["media"], n_tokens)
-        return _Header(_text(fields["fingerprint"]), layout, n_tokens, length, exact, cells, groups, media)
+        namespace = _text(fields["namespace"])
+        return _Header(_text(fields["fingerprint"]), layout, n_tokens, length, exact, cells, namespace, groups, media)
     except (KeyError, TypeError, ValueError, RecursionError):
         raise SessionFormatError("the file is damaged: its header makes no sense") from None
 

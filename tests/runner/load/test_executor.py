@@ -11,6 +11,7 @@ import pytest
 
 from ollama_engine.errors import ComputeError, ConfigError, ContextOverflowError
 from ollama_engine.input import Batch
+from ollama_engine.kvcache import MAX_SEQUENCES
 from ollama_engine.runner.load.loading import Loaded
 from tests.models.variants import VARIANTS, loaded
 
@@ -36,15 +37,15 @@ def batch(tokens: Any = (1,), positions: Any = None, sequences: Any = None, outp
         (batch([320]), "tokens are 0 to 319, got 320 to 320"),
         (batch([-1, 5]), "tokens are 0 to 319, got -1 to 5"),
         (batch(positions=[-1]), "positions are 0"),
-        (batch(sequences=[64]), "sequences are 0 to 63"),
-        (batch(sequences=[-1]), "sequences are 0 to 63"),
+        (batch(sequences=[MAX_SEQUENCES]), f"sequences are 0 to {MAX_SEQUENCES - 1}"),
+        (batch(sequences=[-1]), "sequences are 0 to"),
         (batch(outputs=[1]), "outputs are 0 to 0"),
     ],
 )
 def test_batches_that_are_refused(parts: Loaded, bad: Batch, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         parts.executor.run(bad)
-    assert parts.cache.cells.n_used == 0
+    assert parts.cache.usage.used == 0
 
 
 def test_a_full_cache_is_refused_with_nothing_changed(parts: Loaded) -> None:
@@ -52,7 +53,7 @@ def test_a_full_cache_is_refused_with_nothing_changed(parts: Loaded) -> None:
         parts.executor.run(Batch.of([1] * 64, begin))
     with pytest.raises(ContextOverflowError, match="1 tokens do not fit: 0 of 256"):
         parts.executor.run(Batch.of([1], 256))
-    assert parts.cache.cells.n_used == 256
+    assert parts.cache.usage.used == 256
     parts.cache.remove(0, 255)
     parts.executor.run(Batch.of([1], 255))
 
@@ -72,7 +73,7 @@ def test_a_failed_step_leaves_the_sequence_as_it_was(parts: Loaded, monkeypatch:
         for _ in range(2):
             with pytest.raises(ComputeError, match="told to"):
                 parts.executor.run(Batch.of(prompt[6:], 6))
-            assert parts.cache.cells.last_position(0) == 5
+            assert parts.cache.cells.of(0)[1].max() == 5
             parts.cache.cells.check()
     np.testing.assert_allclose(parts.executor.run(Batch.of(prompt[6:], 6)), expected, atol=1e-4)
 
