@@ -1,4 +1,4 @@
-"""Models with eyes become files of Ollama's dialect: every tensor by name, shape and number, every key of images.
+"""Vision models become files of Ollama's dialect: every tensor by name, shape and number, every key of images.
 
 Checkpoints have the names and shapes that transformers saves (see tests.models.families), and random numbers.
 """
@@ -44,11 +44,11 @@ def parts(architecture: str) -> tuple[dict[str, Any], dict[str, NDArray[np.float
 
 
 def source(
-    architecture: str, path: Path, changes: Mapping[str, Any] | None = None, without: str = "", **eyes: Any
+    architecture: str, path: Path, changes: Mapping[str, Any] | None = None, without: str = "", **vision: Any
 ) -> Path:
-    """The folder of a case with another config: `changes` at the top, `eyes` in vision_config; None removes one."""
+    """The folder of a case with another config: `changes` at the top, `vision` in vision_config; None removes one."""
     config, weights, dtype = parts(architecture)
-    config = config | {"vision_config": _changed(config["vision_config"], eyes)}
+    config = config | {"vision_config": _changed(config["vision_config"], vision)}
     weights = {name: values for name, values in weights.items() if not name.endswith(without or "\0")}
     return families.write_folder(path, _changed(config, changes or {}), weights, dtype)
 
@@ -61,9 +61,9 @@ def _changed(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
     return {key: value for key, value in merged.items() if value is not None}
 
 
-def test_every_architecture_with_eyes_is_compared() -> None:
-    eyes = {architecture.name for architecture in architectures() if architecture.vision is not None}
-    assert set(CASES) == set(RULES) == eyes, "add a case here, and how names change to vision_expected.py"
+def test_every_vision_architecture_is_compared() -> None:
+    vision = {architecture.name for architecture in architectures() if architecture.vision is not None}
+    assert set(CASES) == set(RULES) == vision, "add a case here, and how names change to vision_expected.py"
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -283,12 +283,12 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], type[Exception], str]] 
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("architecture", "changes", "eyes", "kind", "told"), REFUSED)
+@pytest.mark.parametrize(("architecture", "changes", "vision", "kind", "told"), REFUSED)
 def test_refusals(
-    architecture: str, changes: dict[str, Any], eyes: dict[str, Any], kind: type[Exception], told: str, tmp_path: Path
+    architecture: str, changes: dict[str, Any], vision: dict[str, Any], kind: type[Exception], told: str, tmp_path: Path
 ) -> None:
     with pytest.raises(kind, match=told):
-        convert_model(source(architecture, tmp_path / "source", changes, **eyes), tmp_path / "made.gguf")
+        convert_model(source(architecture, tmp_path / "source", changes, **vision), tmp_path / "made.gguf")
 
 
 def test_configs_as_they_are_published(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ YARN = {
     "rope_type": "yarn", "rope_theta": 500000.0, "factor": 8.0, "original_max_position_embeddings": 32,
     "beta_fast": 32.0, "beta_slow": 1.0,
 }  # fmt: skip
-EYES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
+VISION = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
         "image_size": 56, "patch_size": 14}  # fmt: skip
 
 

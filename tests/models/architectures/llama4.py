@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from tests.models.families import EYES, Family
+from tests.models.families import VISION, Family
 
 _TEXT = {"intermediate_size": 48, "intermediate_size_mlp": 96, "num_hidden_layers": 4, "num_local_experts": 4,
          "interleave_moe_layer_step": 2}  # fmt: skip
-_EYES = {
-    **EYES, "intermediate_size": 128, "vision_output_dim": 40, "projector_input_dim": 40, "projector_output_dim": 40,
+_VISION = {
+    **VISION, "intermediate_size": 128, "vision_output_dim": 40, "projector_input_dim": 40, "projector_output_dim": 40,
 }  # fmt: skip
 
 CASES = (
-    Family("llama4", "Llama4", _TEXT, vision=_EYES),
-    Family("llama4-bf16", "Llama4", _TEXT, vision=_EYES, dtype="BF16"),
+    Family("llama4", "Llama4", _TEXT, vision=_VISION),
+    Family("llama4-bf16", "Llama4", _TEXT, vision=_VISION, dtype="BF16"),
 )

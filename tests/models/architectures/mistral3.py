@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tests.models.families import EYES, Family
+from tests.models.families import VISION, Family
 
 _TEXT = {"model_type": "mistral", "sliding_window": None}
-_EYES = {**EYES, "model_type": "pixtral", "num_attention_heads": 2, "hidden_act": "silu"}
+_VISION = {**VISION, "model_type": "pixtral", "num_attention_heads": 2, "hidden_act": "silu"}
 
 CASES = (
-    Family("mistral3", "Mistral3", _TEXT, vision=_EYES),
-    Family("mistral3-bf16", "Mistral3", _TEXT, vision=_EYES, dtype="BF16", contract=True),
+    Family("mistral3", "Mistral3", _TEXT, vision=_VISION),
+    Family("mistral3-bf16", "Mistral3", _TEXT, vision=_VISION, dtype="BF16", contract=True),
 )
