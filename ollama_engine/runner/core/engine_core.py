@@ -3,7 +3,7 @@
 A step is pipelined: while the device computes it, the one before is delivered and the next one is prepared.
 
     land       wait for the step, sample
-    quiet      nothing computes: contexts that are full are shifted, tasks run
+    quiet      nothing computes: tasks run, contexts that are full are shifted, one batch of texts is embedded
     take off   start the step that was prepared, with the tokens just sampled
     deliver    text, stop texts, usage
     sweep      cancelled and late requests leave
@@ -28,8 +28,9 @@ from ollama_engine.runner.observe.metrics import MetricsSnapshot
 from ollama_engine.runner.observe.monitor import Monitor, Record, report
 from ollama_engine.runner.prefix.cache_manager import CacheManager
 from ollama_engine.runner.schedule.batching import Step, assemble, follow
+from ollama_engine.runner.schedule.queued import QueuedRequest
 from ollama_engine.runner.schedule.scheduler import Limits, Plan, SchedulerState, plan
-from ollama_engine.runner.schedule.sequence import Generation, Sequence
+from ollama_engine.runner.schedule.sequence import Generation
 
 __all__ = ["EngineCore", "Task"]
 
@@ -87,11 +88,11 @@ class EngineCore:
     @property
     def busy(self) -> bool:
         """Whether there is anything to do."""
-        return bool(self.queue or self._tasks or self._in_flight or self._next)
+        return bool(self._in_flight or self._next or self._tasks or self.queue.busy)
 
-    def add(self, one: Sequence) -> None:
+    def add(self, request: QueuedRequest) -> None:
         """Queue a request."""
-        self.queue.add(one)
+        self.queue.add(request)
 
     def add_task(self, task: Task) -> None:
         """Run it as soon as nothing computes."""
@@ -131,7 +132,8 @@ class EngineCore:
 
     def metrics(self, coming: int = 0) -> MetricsSnapshot:
         """What was done, and how things stand; `coming` more are on their way here. Any thread may ask."""
-        return self.monitor.snapshot(self.cache.usage, len(self.queue.waiting) + coming, len(self.queue.running))
+        waiting, running = self.queue.counts()
+        return self.monitor.snapshot(self.cache.usage, waiting + coming, running)
 
     def check(self) -> None:
         """Raise AssertionError unless all bookkeeping is consistent."""
@@ -177,6 +179,10 @@ class EngineCore:
                 self.monitor.shifted()
             except Exception as error:
                 self.queue.end(one, error)
+        turns = self.queue.batch_turns()
+        if turns:
+            for request, event in turns[0].batcher.run(turns):
+                self.queue.finish(request, event)
 
     def _launch(self, record: Record) -> None:
         step, self._next = self._next, None

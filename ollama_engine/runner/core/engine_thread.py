@@ -1,4 +1,4 @@
-"""The loop: one thread that owns the core. Callers only touch queues, so a slow or gone consumer holds up nobody."""
+"""EngineThread: the one thread that owns the core. Callers put work into its inbox, and do not wait for it here."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from typing import Any
 
 from ollama_engine.errors import ClosedError, ComputeError, EngineBusyError, Option
 from ollama_engine.runner.core.engine_core import EngineCore, Task
+from ollama_engine.runner.core.request_queue import SWEEP_SECONDS
 from ollama_engine.runner.observe.monitor import Monitor, report
-from ollama_engine.runner.schedule.sequence import Sequence
+from ollama_engine.runner.schedule.queued import QueuedRequest
 
 __all__ = ["EngineThread"]
 
@@ -28,7 +29,7 @@ class _Owner(weakref.ref[object]):
     __slots__ = ()
 
 
-Work = tuple[Sequence, ...] | Task
+Work = tuple[QueuedRequest, ...] | Task
 """Requests of one call, or a task."""
 Parcel = list[Work]
 """What was handed in, until somebody takes it out (`list.pop` gives it to one only), who alone says how it ended."""
@@ -56,7 +57,7 @@ class EngineThread:
         # A finaliser that runs in the middle of `submit` may submit too.
         self._counting = threading.RLock()
         self._calls = 0
-        self._handed_in: deque[tuple[Sequence, ...]] = deque()
+        self._handed_in: deque[tuple[QueuedRequest, ...]] = deque()
         """Calls that the core has not taken in yet. Of one that was interrupted nothing comes; it is cancelled."""
         self._taken_in = 0
         self._closed = False
@@ -80,24 +81,24 @@ class EngineThread:
 
     # -- from any thread -----------------------------------------------------------------------------------------------
 
-    def submit(self, *sequences: Sequence) -> None:
+    def submit(self, *requests: QueuedRequest) -> None:
         """Queue requests; those of one call count as one, so that a long list is not refused for its length.
 
-        Raises EngineBusyError when `max_queue` wait already, ClosedError, and ComputeError on the loop's own thread,
-        which would wait for itself.
+        Raises EngineBusyError when `max_queue` calls of any kind wait already, ClosedError, and ComputeError on the
+        engine's own thread, which would wait for itself.
         """
         self.check_open()
         with self._counting:
             if self._is_full():
-                self._core.monitor.metrics.ended("rejected")
+                self._core.monitor.metrics.ended(requests[0].kind, "rejected")
                 raise EngineBusyError(
                     Option("max_queue"), f" is {self._max_queue}, and as many requests wait; try again later"
                 )
             number = max(self._calls, self._taken_in) + 1
-            for one in sequences:
-                one.call = number
-            self._handed_in.append(sequences)
-            self._put(sequences)
+            for request in requests:
+                request.call = number
+            self._handed_in.append(requests)
+            self._put(requests)
             # Last: for a submission that is counted and never comes, a place in the queue would stay taken.
             self._calls = number
 
@@ -184,7 +185,7 @@ class EngineThread:
             try:
                 while not self._closed:
                     self._take_in()
-                    if not self._closed and self._core.busy:
+                    if not self._closed and (self._core.busy or self._core.queue):
                         self._core.step()
             except BaseException as error:
                 self._fault = error
@@ -203,10 +204,16 @@ class EngineThread:
             self._on_exit()
 
     def _take_in(self) -> None:
-        """Hand what came to the core; waits for something while there is nothing to do."""
+        """Hand what came to the core; waits for something while there is nothing to do.
+
+        Not for ever while a request is there that waits for its caller: it may be cancelled meanwhile, or be late.
+        """
         try:
             while True:
-                found = self._inbox.get(block=not self._core.busy)
+                if self._core.busy:
+                    found = self._inbox.get_nowait()
+                else:
+                    found = self._inbox.get(timeout=SWEEP_SECONDS if self._core.queue else None)
                 if found is None or isinstance(found, _Owner):
                     self._closed = True
                     return
@@ -214,8 +221,8 @@ class EngineThread:
                 if self._closed:
                     self._refuse(work)
                 elif isinstance(work, tuple):
-                    for one in work:
-                        self._core.add(one)
+                    for request in work:
+                        self._core.add(request)
                     self._taken_in = max(self._taken_in, work[0].call)
                     while self._handed_in and self._handed_in[0][0].call <= self._taken_in:
                         self._handed_in.popleft()
@@ -247,7 +254,7 @@ class EngineThread:
     def _refuse(self, work: Work) -> None:
         error = self._reason("the Engine was closed before this request was served")
         if isinstance(work, tuple):
-            for one in work:
-                one.channel.send(error)
+            for request in work:
+                request.channel.send(error)
         else:
             work.fail(error)

@@ -12,9 +12,9 @@ from ollama_engine.errors import ConfigError, ContextOverflowError, MediaError, 
 from ollama_engine.input import Input, MediaItem
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix
+from ollama_engine.runner.request.channel import RequestChannel
 from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.runner.request.prompts import SEVERAL, Prompt, check_params, is_segments, prompt_ids
-from ollama_engine.runner.request.request import RequestChannel
 from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.overflow import plan_truncation
 from ollama_engine.runner.schedule.sequence import Generation, Scoring

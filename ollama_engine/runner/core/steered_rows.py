@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ollama_engine.input import FloatArray
-from ollama_engine.runner.request.request import FinishReason
+from ollama_engine.runner.request.results import FinishReason
 from ollama_engine.runner.schedule.sequence import Generation
 from ollama_engine.runner.schedule.steering import TokenMask
 from ollama_engine.sample import Sampler, TokenLogprobs, sample_rows

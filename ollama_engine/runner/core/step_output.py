@@ -7,7 +7,8 @@ from typing import NamedTuple
 from ollama_engine.input import FloatArray
 from ollama_engine.runner.core.steered_rows import SteeredRows, draw_steered, is_sound, sample_all
 from ollama_engine.runner.observe.metrics import Outcome
-from ollama_engine.runner.request.request import Chunk, Event, FinishReason
+from ollama_engine.runner.request.channel import Event
+from ollama_engine.runner.request.results import Chunk, FinishReason, Result
 from ollama_engine.runner.schedule.batching import Step
 from ollama_engine.runner.schedule.sequence import Generation, Scoring, Sequence
 from ollama_engine.sample import TokenLogprobs
@@ -123,7 +124,8 @@ def outcome(output: StepOutput, now: float) -> tuple[Event, Outcome | None]:
         if isinstance(sequence, Generation):
             chunk = _chunk(sequence, output, now)
             return chunk, chunk.finish_reason
-        return Chunk("", finish_reason=output.reason), output.reason
+        assert isinstance(sequence, Scoring), "the only other kind"
+        return Result(sequence.rows), output.reason
     except Exception as error:
         # What ends this request must not end others.
         return error, "error"

@@ -14,8 +14,8 @@ import numpy as np
 from ollama_engine.config import Pooling
 from ollama_engine.input import Batch, Int32Array
 from ollama_engine.kvcache.null import PARTS
-from ollama_engine.runner.embed.job import Text
 from ollama_engine.runner.embed.pooling import rows_of
+from ollama_engine.runner.embed.request import TokenizedText
 
 __all__ = ["TextLayout", "batch_of", "places"]
 
@@ -61,7 +61,7 @@ def _in_parts(lengths: Sequence[int], size: int) -> TextLayout:
     return TextLayout(order, [begins[number] for number in order], size * len(used), size)
 
 
-def batch_of(texts: Sequence[Text], poolings: Sequence[Pooling], where: TextLayout) -> Batch:
+def batch_of(texts: Sequence[TokenizedText], poolings: Sequence[Pooling], where: TextLayout) -> Batch:
     """The batch; its outputs are the rows that the poolings read, by place.
 
     Rows left over are of nobody: of a sequence more for each part, so that parts see nothing of each other.

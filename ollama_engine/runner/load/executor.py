@@ -86,12 +86,17 @@ class Executor:
         few = min(PAGED_ROWS, self.batch_size)  # up to so many rows, attention may go other ways than with more
         largest = max(self.batch_size, self.traits.largest_group)
         for n_tokens in dict.fromkeys((largest, few, min(n_decoding, self.batch_size), 1)):
-            self._cache.begin_reserve(n_tokens)
-            n_embedded, n_images = min(n_tokens, self.traits.largest_group), int(self._sizes.image_rows > 0)
-            shape = self._shape(n_tokens, min(n_tokens, self.max_outputs), n_embedded, n_images)
-            graph = self._build(shape)
-            with graph.ctx:
-                graph.ctx.reserve()
+            self.reserve_batch(n_tokens)
+
+    def reserve_batch(self, n_tokens: int) -> None:
+        """Take the memory for the graph of a batch of as many tokens, over the whole history. Raises NoMemoryError."""
+        self._cache.begin_reserve(n_tokens)
+        n_embedded, n_images = min(n_tokens, self.traits.largest_group), int(self._sizes.image_rows > 0)
+        # To pick all rows but one takes more than to have all.
+        n_outputs = min(n_tokens - 1 or 1, self.max_outputs)
+        graph = self._build(self._shape(n_tokens, n_outputs, n_embedded, n_images))
+        with graph.ctx:
+            graph.ctx.reserve()
 
     def run(self, batch: Batch) -> FloatArray:
         """Logits float32 [len(batch.outputs), n_vocab].

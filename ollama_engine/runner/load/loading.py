@@ -34,9 +34,9 @@ from ollama_engine.models import (
     known_values,
     model_class,
 )
-from ollama_engine.runner.embed.pooling import read_pooling
 from ollama_engine.runner.load.errors import SMALLER, does_not_fit, naming
 from ollama_engine.runner.load.executor import Executor
+from ollama_engine.runner.load.pooling_type import read_pooling
 from ollama_engine.tokenizer import Tokenizer, from_metadata
 
 if TYPE_CHECKING:
@@ -73,24 +73,13 @@ class Loaded:
     """Whether the model only reads. Asked here once: an interrupt in a look at a protocol's members would be lost."""
     reads_media: ReadsMedia | None = None
     """The model, if it reads media; asked for the same reason."""
-    _hidden: Executor | None = None
-    """See `embedding_executor`."""
+    text_executor: Executor | None = None
+    """Computes hidden states of texts to embed, of which no cache keeps anything; None for a model that shows none."""
 
     @property
     def num_ctx(self) -> int:
-        """Tokens that one request may pinned."""
+        """Tokens that one request may hold."""
         return _num_ctx(self.config)
-
-    def embedding_executor(self) -> Executor:
-        """What gives hidden states; for a model that writes it is made when it is first asked for.
-
-        To be called by the thread that closes. Raises ConfigError where `flash_attention` cannot be as it was set.
-        """
-        if self.is_encoder:
-            return self.executor
-        if self._hidden is None:
-            self._hidden = _make_hidden(self.backend, self.model, self.config)
-        return self._hidden
 
     def memory(self) -> MemoryReport:
         """What was taken, by device and layer."""
@@ -98,8 +87,8 @@ class Loaded:
 
     def close(self) -> None:
         """Free everything."""
-        if self._hidden is not None:
-            self._hidden.close()
+        if self.text_executor is not None:
+            self.text_executor.close()
         self.executor.close()
         self.backend.close()
         self.gguf.close()
@@ -142,6 +131,7 @@ def load(
             if isinstance(model, TextEncoder):
                 read_pooling(metadata)  # raises for one that nobody knows
                 cache, executor = _make_encoder(backend, model, config)
+                text_executor: Executor | None = executor
             else:
                 planned_cache = _plan_cache(backend, weights, model, config)
                 planned_masks = _plan_masks(model, config)
@@ -150,6 +140,7 @@ def load(
                 traits = model.media_traits if isinstance(model, ReadsMedia) else None
                 rows = max(logit_rows, config.parallel)
                 executor = Executor(backend, model, cache, _batch_size(config), rows, traits=traits)
+                text_executor = _make_text_executor(backend, model, config)
             executor.reserve(config.parallel)
             cache.reserve_moves()
             # Last, because decoding can do without: what the model needs comes first.
@@ -160,7 +151,7 @@ def load(
         undo.pop_all()
     return Loaded(
         path, config, gguf, tokenizer, backend, weights, model, cache, executor,
-        isinstance(model, TextEncoder), model if isinstance(model, ReadsMedia) else None,
+        isinstance(model, TextEncoder), model if isinstance(model, ReadsMedia) else None, text_executor,
     )  # fmt: skip
 
 
@@ -257,14 +248,22 @@ def _of_rows(n: int) -> int:
     return MAX_SEQUENCES + n
 
 
-def _make_hidden(backend: Backend, model: Model, config: EngineConfig) -> Executor:
-    """As of an encoder, but tokens see what they see when the model writes."""
-    assert isinstance(model, Embeds), "the submission takes no texts for others"
+def _make_text_executor(backend: Backend, model: Model, config: EngineConfig) -> Executor | None:
+    """For a model that writes. As of an encoder, but tokens see what they see when it writes.
+
+    Memory for a full batch of texts is taken now. It is the memory of all graphs of the backend, so often none is
+    added. A text longer than `batch_size` takes more when it comes: for `num_ctx` tokens in one graph it would be
+    several times what answers need.
+    """
     layers = model.cache_layers
-    flash_attention = _decide_flash_attention(backend, config, layers, "f32")
+    if not isinstance(model, Embeds) or any(layer.image_rows is not None for layer in layers):
+        return None
+    flash_attention = config.flash_attention != "off" and not _without_flash_attention(backend, layers, "f32")
     cache = make_null_cache(layers, flash_attention=flash_attention, causal=True)
     size = max(config.batch_size, _num_ctx(config))
-    return Executor(backend, model, cache, size, size, forward=model.hidden, max_sequences=_of_rows(size))
+    made = Executor(backend, model, cache, size, size, forward=model.hidden, max_sequences=_of_rows(size))
+    made.reserve_batch(config.batch_size)
+    return made
 
 
 def _warn_of_long_contexts(model: Model, config: EngineConfig) -> None:
@@ -289,12 +288,7 @@ def _cells(layer: LayerShape, config: EngineConfig) -> int:
 def _decide_flash_attention(backend: Backend, config: EngineConfig, layers: tuple[LayerShape, ...], dtype: str) -> bool:
     if config.flash_attention == "off":
         return False
-    unsupported = [
-        device.name
-        for number, device in enumerate(backend.devices)
-        for layer in sorted({(s.key_dim, s.value_dim) for s in layers})
-        if not backend.supports_flash_attention(number, *layer, dtype)
-    ]
+    unsupported = _without_flash_attention(backend, layers, dtype)
     if unsupported and config.flash_attention == "on":
         raise ConfigError(
             Option("flash_attention"), f" is on, but {', '.join(unsupported)} has no kernel for this model's heads"
@@ -302,6 +296,16 @@ def _decide_flash_attention(backend: Backend, config: EngineConfig, layers: tupl
     if unsupported:
         log.info("flash attention is off: %s has no kernel for this model's heads", ", ".join(unsupported))
     return not unsupported
+
+
+def _without_flash_attention(backend: Backend, layers: tuple[LayerShape, ...], dtype: str) -> list[str]:
+    """Devices that have no kernel for it."""
+    return [
+        device.name
+        for number, device in enumerate(backend.devices)
+        for layer in sorted({(s.key_dim, s.value_dim) for s in layers})
+        if not backend.supports_flash_attention(number, *layer, dtype)
+    ]
 
 
 def _check_model(model: Model, gguf: GGUFFile) -> None:

@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ollama_engine.input import Int32Array
-from ollama_engine.runner.request.options import RequestOptions
-from ollama_engine.runner.request.request import RequestChannel, Usage
+from ollama_engine.runner.request.results import Usage
 from ollama_engine.runner.schedule.inputs import Inputs
+from ollama_engine.runner.schedule.queued import Kind, Progress, QueuedRequest, State
 from ollama_engine.runner.schedule.scheduler import Candidate
 from ollama_engine.runner.schedule.steering import Constraint, Drafter
 from ollama_engine.runner.schedule.text_emitter import TextEmitter
@@ -35,24 +35,17 @@ MAX_DRAFT = 63
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Sequence:
-    """What all requests have in common."""
+class Sequence(QueuedRequest):
+    """A request that is computed in a cache sequence."""
 
     wants_all_rows: ClassVar[bool] = False
 
-    channel: RequestChannel
     inputs: Inputs
     """What is computed as a prompt: the prompt, and after a preemption the answer so far too."""
     num_ctx: int
-    options: RequestOptions = field(default_factory=RequestOptions)
-    submitted_at: float = 0.0
     pinned: PinnedPrefix | None = None
     """The session that it belongs to, whose cache sequence it takes."""
     # -- place --
-    call: int = 0
-    """Which call handed it in; one call may hand in many."""
-    key: int = -1
-    """Rises with arrival."""
     slot: int | None = None
     """The cache sequence, while it runs."""
     # -- progress --
@@ -71,9 +64,6 @@ class Sequence:
     """It waits until this one's prompt is computed, to share it."""
     cached: int | None = None
     """Inputs reused when it first began."""
-    # -- clock --
-    started_at: float = 0.0
-    ended: bool = False
 
     namespace: str = ""
     """Prefixes are shared within a namespace only: adapters and salts change what a prefix means."""
@@ -108,6 +98,19 @@ class Sequence:
     def ready(self) -> bool:
         """Whether it need not wait for another request."""
         return True
+
+    def progress(self) -> Progress:
+        """See `QueuedRequest`."""
+        state: State = "waiting" if self.slot is None else "answer" if self.decoding else "prompt"
+        return Progress(
+            state, len(self.inputs), self.submitted, self.cached or 0, preemptions=self.preemptions, sequence=self.slot
+        )
+
+    def mark_ended(self) -> None:
+        """See `QueuedRequest`; steps under way compute nothing for it any more."""
+        self.ended = True
+        self.epoch += 1
+        self.follows = None  # or a chain of forks would never be freed
 
     def candidate(self) -> Candidate | None:
         """What the scheduler must know, None when nothing of it can be computed next."""
@@ -161,6 +164,8 @@ class Sequence:
 class Generation(Sequence):
     """A request for an answer."""
 
+    kind: ClassVar[Kind] = "generation"
+
     params: SamplingParams
     sampler: Sampler
     emitter: TextEmitter
@@ -195,6 +200,10 @@ class Generation(Sequence):
             return True
         assert isinstance(leader, Generation)
         return leader.submitted >= leader.n_prompt - leader.dropped
+
+    def progress(self) -> Progress:
+        """See `QueuedRequest`; the prompt is counted as it was given."""
+        return Sequence.progress(self)._replace(prompt_tokens=self.n_prompt, completion_tokens=self.n_generated)
 
     def at_limit(self, n_generated: int, n_inputs: int) -> bool:
         """Whether an answer of that length is complete, in a context that holds that many."""
@@ -257,6 +266,7 @@ class Generation(Sequence):
 class Scoring(Sequence):
     """A request for the logits of every row of a prompt."""
 
+    kind: ClassVar[Kind] = "scoring"
     wants_all_rows: ClassVar[bool] = True
 
     rows: npt.NDArray[np.float32]

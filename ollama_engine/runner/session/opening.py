@@ -7,15 +7,18 @@ import os
 from ollama_engine.errors import ContextOverflowError, Option
 from ollama_engine.runner.core.submission import Submission
 from ollama_engine.runner.session.file import read_session
+from ollama_engine.runner.session.identity import ModelIdentity
 from ollama_engine.runner.session.session import Session
 
 __all__ = ["load_session"]
 
 
-def load_session(engine: object, submission: Submission, path: str | os.PathLike[str]) -> Session:
+def load_session(
+    engine: object, submission: Submission, identity: ModelIdentity, path: str | os.PathLike[str]
+) -> Session:
     """See `Engine.load_session`."""
     submission.thread.check_open()
-    found = read_session(path, submission.fingerprint, submission.loaded.model.n_input_ids)
+    found = read_session(path, identity.fingerprint, submission.loaded.model.n_input_ids)
     if len(found.inputs) > submission.loaded.num_ctx:
         raise ContextOverflowError(
             f"the session has {len(found.inputs)} tokens, but ",
@@ -23,7 +26,7 @@ def load_session(engine: object, submission: Submission, path: str | os.PathLike
             f" is {submission.loaded.num_ctx}",
             advice=[("choose a larger ", Option("num_ctx"))],
         )
-    session = Session(engine, submission)
+    session = Session(engine, submission, identity)
     try:
         session._restore(found)
     except BaseException:

@@ -19,7 +19,7 @@ from ollama_engine import demo
 from ollama_engine.errors import ClosedError, DeadlineError
 from ollama_engine.runner.load import loading
 from ollama_engine.runner.load.loading import Loaded
-from ollama_engine.runner.request.request import Chunk
+from ollama_engine.runner.request.results import Chunk, Result
 from ollama_engine.runner.schedule.sequence import Generation, Scoring
 from ollama_engine.runner.schedule.text_emitter import TextEmitter
 from tests.mixed_model import mixed_llama
@@ -170,7 +170,8 @@ def check_schedule(world: World, schedule: Schedule) -> None:
 def check_scores(world: World, asked: Asked) -> None:
     sequence = asked.sequence
     assert isinstance(sequence, Scoring)
-    if isinstance(asked.end, Chunk):
+    if isinstance(asked.end, Result):
+        assert asked.end.value is sequence.rows
         assert difference(sequence.rows, world.lone.scores(asked.prompt)) <= world.tolerance
     else:
         check_error(asked)
