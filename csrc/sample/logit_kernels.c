@@ -59,9 +59,15 @@ static inline const float *padded_block(const float *x, int32_t n, int32_t b, fl
     return padded;
 }
 
-/* kept[j] = x[j] where bit j of `allowed` is set, else -inf. The table makes each lane's test one `and`: shifts by a
- * number of each lane's own are not in SSE2. */
+/* kept[j] = x[j] where bit j of `allowed` is set, else -inf. */
 static inline void block_keep(const float *x, uint64_t allowed, float *restrict kept) {
+#if defined(__AVX512F__)
+    for (int j = 0; j < OE_BLOCK; j += 16) {
+        const __mmask16 bits = (__mmask16)(allowed >> j);
+        _mm512_storeu_ps(kept + j, _mm512_mask_loadu_ps(_mm512_set1_ps(-INFINITY), bits, x + j));
+    }
+#else
+    /* A table, so that each lane's test is one `and`: SSE2 cannot shift each lane by a number of its own. */
     static const uint32_t bit[32] = {
         1u << 0,  1u << 1,  1u << 2,  1u << 3,  1u << 4,  1u << 5,  1u << 6,  1u << 7,  1u << 8,  1u << 9,  1u << 10,
         1u << 11, 1u << 12, 1u << 13, 1u << 14, 1u << 15, 1u << 16, 1u << 17, 1u << 18, 1u << 19, 1u << 20, 1u << 21,
@@ -74,6 +80,7 @@ static inline void block_keep(const float *x, uint64_t allowed, float *restrict 
             memcpy(kept + half + j, &bits, sizeof bits);
         }
     }
+#endif
 }
 
 /* Block `b` of the row, with -inf for what is disallowed or beyond its end; `copy` holds it where it is not as in x. */
