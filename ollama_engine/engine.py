@@ -50,7 +50,7 @@ class Engine(EmbedMethods):
             4096. More than it was trained for is logged as a warning.
         parallel: requests computed side by side; others wait. They share num_ctx * parallel cells of the cache, which
             also keeps the histories of ended requests, as long as there is room, for those that begin alike.
-        max_queue: requests that may wait; more are refused with EngineBusyError.
+        max_queue: calls of all kinds that may wait, beyond `parallel`; more are refused with EngineBusyError.
         batch_size: tokens computed in one step at most.
         threads: CPU threads, at most as many as this process has CPUs; None takes its physical cores. `info.threads`
             says how many there are.
@@ -111,7 +111,7 @@ class Engine(EmbedMethods):
             self._monitor = Monitor(loaded.tokenizer.token_text)
             core = EngineCore(loaded.executor, loaded.cache, config.parallel, self._monitor, verify=config.verify)
             self._core = core
-            # The loop's thread frees the model, when nothing can be computing with it any more.
+            # The engine's thread frees the model, when nothing can be computing with it any more.
             self._engine_thread = EngineThread(
                 core, config.max_queue, os.path.basename(loaded.path), on_exit=loaded.close, owner=self
             )

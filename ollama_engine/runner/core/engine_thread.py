@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class _Owner(weakref.ref[object]):
-    """Comes into the queue when the owner is gone."""
+    """Comes into the inbox when the owner has been collected: the engine closes."""
 
     __slots__ = ()
 
@@ -32,15 +32,15 @@ class _Owner(weakref.ref[object]):
 Work = tuple[QueuedRequest, ...] | Task
 """Requests of one call, or a task."""
 Parcel = list[Work]
-"""What was handed in, until somebody takes it out (`list.pop` gives it to one only), who alone says how it ended."""
+"""Holds the work until it is taken out. `list.pop` gives it to one thread only, which alone says how the work ended."""
 
 
 class EngineThread:
     """Steps the core on a thread of its own while there is work, until closed; `on_exit` runs there, as the last thing.
 
-    It closes by itself when `owner` is gone. Objects go in any thread and at any place, so what follows from it waits
-    for no lock, and is no Python code, in which an interrupt could be swallowed: SimpleQueue.put is called by weak
-    references, and may interrupt itself.
+    It closes by itself when `owner` is collected. Objects are collected in any thread and at any point of it, so the
+    callbacks of weak references take no lock and run no Python code, in which an interrupt would be swallowed: the
+    callback is `SimpleQueue.put`, which is reentrant.
     """
 
     def __init__(
@@ -53,12 +53,12 @@ class EngineThread:
         self._max_queue = max_queue
         # -- state --
         self._inbox: SimpleQueue[Parcel | Task | _Owner | None] = SimpleQueue()
-        """Parcels, tasks that are weak references, and what wakes a loop that is to close."""
-        # A finaliser that runs in the middle of `submit` may submit too.
+        """Parcels; tasks that are weak references; the owner or None, at which the engine closes."""
+        # Reentrant, for a finaliser that runs in the middle of `submit` may submit too.
         self._counting = threading.RLock()
         self._calls = 0
         self._handed_in: deque[tuple[QueuedRequest, ...]] = deque()
-        """Calls that the core has not taken in yet. Of one that was interrupted nothing comes; it is cancelled."""
+        """Calls that the core has not taken in yet. An interrupted `submit` leaves a cancelled entry here."""
         self._taken_in = 0
         self._closed = False
         self._ended = False
@@ -99,7 +99,7 @@ class EngineThread:
                 request.call = number
             self._handed_in.append(requests)
             self._put(requests)
-            # Last: for a submission that is counted and never comes, a place in the queue would stay taken.
+            # Last: an interrupted submission must not be counted, or its place in the queue would stay taken.
             self._calls = number
 
     @property
@@ -108,21 +108,21 @@ class EngineThread:
         return max(0, self._calls - self._taken_in)
 
     def _is_full(self) -> bool:
-        """Whether as many calls wait as may. Those that were cancelled on their way to the core take no place."""
+        """Whether `max_queue` calls wait. Those that were cancelled on their way to the core do not count."""
         queue = self._core.queue
         if not queue.is_full(self._max_queue - self.coming):
             return False
-        wanted = sum(any(not one.channel.unwanted for one in call) for call in list(self._handed_in))
+        wanted = sum(any(not request.channel.unwanted for request in call) for call in list(self._handed_in))
         return queue.is_full(self._max_queue - wanted)
 
     @property
     def monitor(self) -> Monitor:
-        """What reports of the engine; any thread may look into it."""
+        """Metrics and timeline; any thread may read them."""
         return self._core.monitor
 
     @property
     def drop(self) -> Callable[[Any], None]:
-        """What weak references to objects that are gone are handed to: the owner's, and those that are tasks."""
+        """The callback for weak references that are tasks: the task runs when the object is collected."""
         return self._inbox.put
 
     def do(self, task: Task) -> None:
@@ -131,7 +131,7 @@ class EngineThread:
         self._put(task)
 
     def post(self, task: Task) -> None:
-        """Queue a task, or leave it where the engine is closed. Takes no lock and raises nothing: for finalisers."""
+        """Queue a task, unless the engine is closed. Takes no lock and raises nothing: for finalisers."""
         if self._pid == os.getpid():
             self._put(task)
 
@@ -147,7 +147,7 @@ class EngineThread:
     def close(self, *, wait: bool = True) -> None:
         """End all requests after the current step, and join the thread. Safe to call twice.
 
-        From the loop's own thread, or without `wait`, this happens as soon as the current step has ended.
+        From the engine's own thread, or without `wait`, this happens as soon as the current step has ended.
         """
         if self._pid != os.getpid():
             return  # a fork has no such thread
@@ -166,8 +166,8 @@ class EngineThread:
             return
         parcel = [work]
         self._inbox.put(parcel)
-        # The thread may have looked for the last time. A caller takes out nothing but its own: an interrupt now loses
-        # nobody else's.
+        # The thread may have looked into the inbox for the last time. A caller takes out only its own work, so an
+        # interrupt here loses no other caller's.
         if self._ended:
             self._refuse_parcel(parcel)
 
@@ -204,9 +204,9 @@ class EngineThread:
             self._on_exit()
 
     def _take_in(self) -> None:
-        """Hand what came to the core; waits for something while there is nothing to do.
+        """Hand what came to the core. Waits where there is nothing to do.
 
-        Not for ever while a request is there that waits for its caller: it may be cancelled meanwhile, or be late.
+        Where a request waits for its caller, not longer than until the next sweep: it may be cancelled, or late.
         """
         try:
             while True:
@@ -247,7 +247,7 @@ class EngineThread:
     def _refuse_parcel(self, parcel: Parcel) -> None:
         try:
             work = parcel.pop()
-        except IndexError:  # somebody else has it
+        except IndexError:  # another thread has it
             return
         self._refuse(work)
 

@@ -1,6 +1,4 @@
-"""RequestQueue: the requests of an engine, those that run and those that wait, and how they come, leave and give
-way.
-"""
+"""RequestQueue: all requests of an engine. Who waits and who runs, whose turn it is, who leaves, who is preempted."""
 
 from __future__ import annotations
 
@@ -40,7 +38,7 @@ class RequestQueue:
         self.running: dict[int, Sequence] = {}
         self._arrivals = 0
         self._n_ended = 0
-        """Sequences; those that are preempted wait for one to end."""
+        """Sequences that have ended: a preempted one waits for that."""
         self._swept_at = float("-inf")
         # -- turns --
         self._admitted = 0
@@ -57,7 +55,7 @@ class RequestQueue:
 
     @property
     def busy(self) -> bool:
-        """Whether something can be done for one of them, but to wait for its caller."""
+        """Whether a step can do something for them: not where all wait for their callers."""
         return bool(self.running) or any(not request.idle for request in self.waiting)
 
     @property
@@ -133,7 +131,8 @@ class RequestQueue:
 
     def _next(self) -> Sequence | None:
         """The sequence whose turn it is."""
-        ready = (one for one in self.waiting if isinstance(one, Sequence) and self._admissible(one))
+        sequences = (request for request in self.waiting if isinstance(request, Sequence))
+        ready = filter(self._admissible, sequences)
         return min(ready, key=_arrival, default=None) if _is_fair(self._admitted) else next(ready, None)
 
     def _admissible(self, sequence: Sequence) -> bool:
@@ -214,7 +213,7 @@ class RequestQueue:
             self.waiting.remove(request)
 
     def give_up(self, error: BaseException) -> None:
-        """All end, and nothing is looked after that a fault may have left in disorder: the cache goes too."""
+        """All end. The cache and its books are left as they are: a fault may have left them in disorder."""
         now = self._monitor.clock()
         for request in self:
             request.mark_ended()
@@ -226,21 +225,22 @@ class RequestQueue:
     # -- giving way ----------------------------------------------------------------------------------------------------
 
     def make_room(self, planned: Plan, *, computing: bool) -> bool:
-        """Cells are short: evict a history, else preempt somebody where nobody else can go on. False: wait."""
+        """Cells are short: evict a history, else preempt a sequence where no other can go on. False: wait."""
         if self._cache_manager.evict():
             self._monitor.evicted()
             return True
         if (planned.scheduled and not planned.starved) or (not planned.scheduled and computing):
             return False
         candidates = self.candidates()
-        victim = choose_victim(candidates, {one.key: self.running[one.key].submitted for one in candidates})
+        freed = {candidate.key: self.running[candidate.key].submitted for candidate in candidates}
+        victim = choose_victim(candidates, freed)
         if victim is not None:
             self.preempt(self.running[victim])
             return True
         if planned.scheduled:
             return False
         # Of those that run, at most the most senior one has cells: with them another one may go on.
-        last = max((self.running[one.key] for one in candidates), key=lambda sequence: sequence.submitted)
+        last = self.running[max(freed, key=freed.__getitem__)]
         self.end(last, ContextOverflowError(
             "the cache is full, and nobody can give up cells: sessions hold them",
             advice=["close some", ("choose a larger ", Option("num_ctx"), " or ", Option("parallel"))]))  # fmt: skip

@@ -42,7 +42,7 @@ class EngineTask(Generic[Result]):
         self._errors.put(error)
 
     def result(self) -> Result:
-        """Wait for it."""
+        """What `work` returned. Raises what it raised, or ClosedError."""
         error = self._errors.get()
         if error is not None:
             raise error
@@ -50,7 +50,7 @@ class EngineTask(Generic[Result]):
 
 
 class Update:
-    """Changes something of a request; nobody waits. An error in it is a fault of the engine."""
+    """Changes something of a request without anybody waiting for it. An error in it is a fault of the engine."""
 
     def __init__(self, change: Callable[[EngineCore], object]) -> None:
         self._change = change
@@ -60,7 +60,7 @@ class Update:
         self._change(core)
 
     def fail(self, error: BaseException) -> None:
-        """The request has ended too."""
+        """Nothing to tell: the request has ended with the engine."""
 
 
 class End(EngineTask[None]):

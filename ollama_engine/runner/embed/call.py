@@ -26,7 +26,7 @@ PIECES = (1, 16)
 
 @dataclass(frozen=True, eq=False)
 class EmbeddingCall(Generic[Value]):
-    """What is to be embedded. `wait` or `coming` hands it in: it takes no place in the queue before."""
+    """Texts to embed. `wait` or `coming` hands them in; the call takes no place in the queue before."""
 
     texts: Iterator[TokenizedText]
     n_texts: int
@@ -36,13 +36,13 @@ class EmbeddingCall(Generic[Value]):
     name: str | None
     """What the caller calls the texts; None for a single one."""
     short: bool
-    """Whether an event loop may cut the texts into tokens."""
+    """Whether the texts may be tokenized on an event loop."""
     thread: EngineThread
     batcher: TextBatcher
     batch_size: int
 
     def wait(self) -> Value:
-        """Hand it in, and what comes of it; an interrupt cancels it. Raises what went wrong."""
+        """Hand it in and wait for its value. Raises what went wrong."""
         if not self.n_texts:
             return self.results.value()
         events: SimpleQueue[Event] = SimpleQueue()
@@ -85,7 +85,7 @@ class EmbeddingCall(Generic[Value]):
         return request
 
     def _feed(self, request: EmbeddingRequest) -> None:
-        """Hand in the texts in pieces, until nobody wants more; the request ends with what is wrong with one."""
+        """Tokenize texts and hand them in, in pieces, until the request has ended. A bad text ends it."""
         room, largest = (batches * self.batch_size for batches in PIECES)
         piece: list[TokenizedText] = []
         waiting = 0

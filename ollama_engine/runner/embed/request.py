@@ -49,15 +49,13 @@ class EmbeddingRequest(BatchedRequest):
 
     @property
     def idle(self) -> bool:
-        """Whether no text waits, or nobody for it."""
+        """Whether no text waits for a batch, or the call was cancelled."""
         return not self.pending or self.channel.unwanted
 
     def progress(self) -> Progress:
-        """See `QueuedRequest`."""
         return Progress("batches" if self.started_at else "waiting", self.added_tokens, self.computed_tokens)
 
     def add(self, texts: Iterable[TokenizedText]) -> None:
-        """The next texts."""
         for text in texts:
             self.pending.append((self.n_added, text))
             self.n_added += 1

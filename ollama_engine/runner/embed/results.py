@@ -21,7 +21,7 @@ Value_co = TypeVar("Value_co", covariant=True)
 
 
 class Results(Protocol[Value_co]):
-    """Where the vectors of a call are put together. Only the engine's thread touches it."""
+    """Where the vectors of a call are put together. Only the engine's thread writes into it."""
 
     def put(self, numbers: Sequence[int], texts: Sequence[TokenizedText], vectors: Sequence[FloatArray]) -> None:
         """What came of the texts of these numbers."""
@@ -54,11 +54,9 @@ class Vectors:
         self._index = index
 
     def put(self, numbers: Sequence[int], texts: Sequence[TokenizedText], vectors: Sequence[FloatArray]) -> None:
-        """See Results."""
         self._rows[numbers] = finish(np.stack(vectors), self._rows.shape[1], normalize=self._normalize)
 
     def value(self) -> FloatArray:
-        """A view of the array."""
         return self._rows[self._index]
 
 
@@ -71,11 +69,9 @@ class Embeddings:
         self._normalize = normalize
 
     def put(self, numbers: Sequence[int], texts: Sequence[TokenizedText], vectors: Sequence[FloatArray]) -> None:
-        """See Results."""
         for number, text, vector in zip(numbers, texts, vectors, strict=True):
             done = finish(vector, self._dim, normalize=self._normalize)
             self._found[number] = Embedding(done, text.length, text.length - len(text.tokens))
 
     def value(self) -> list[Embedding]:
-        """In the order of the texts."""
         return [found for found in self._found if found is not None]

@@ -26,7 +26,7 @@ from ollama_engine.segments import Text, is_segment
 __all__ = ["EmbedSubmission", "TooLong"]
 
 AT_ONCE = 4096
-"""Characters that are cut into tokens on an event loop; that takes less than a millisecond."""
+"""Characters that are tokenized on an event loop: that takes less than a millisecond."""
 
 
 class EmbedSubmission:

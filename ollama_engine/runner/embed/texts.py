@@ -1,4 +1,4 @@
-"""EmbedTexts: from what callers give to the tokens that are computed for it, or the error that says why not."""
+"""EmbedTexts: from the texts of a call to tokens, or the error that says what is wrong with one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NUM_CTX = Option("num_ctx")
 
 
 class EmbedTexts:
-    """Cuts texts into tokens, one after the other as they are asked for. Knows no thread."""
+    """Tokenizes texts lazily, one after the other. Knows no thread."""
 
     def __init__(self, loaded: Loaded) -> None:
         self._loaded = loaded
@@ -30,14 +30,14 @@ class EmbedTexts:
     def alone(
         self, texts: Iterable[Prompt], pooling: Pooling, too_long: TooLong, name: str | None
     ) -> Iterator[TokenizedText]:
-        """Each by itself. Errors say which it is of what the caller calls `name`, where it has one."""
+        """Each text by itself. Errors name it by its number in the list that the caller calls `name`."""
         for number, text in enumerate(texts):
             with about_one(name, number):
                 found = self._text(text, pooling, too_long)
             yield found
 
     def pairs(self, query: str, documents: Iterable[str], too_long: TooLong, *, types: bool) -> Iterator[TokenizedText]:
-        """A query with each of the documents; `types`: the model knows which of the two a token is of."""
+        """A query with each of the documents. `types`: the model has token types for the two."""
         first = self._query(query)
         for number, document in enumerate(documents):
             with about_one("documents", number):

@@ -70,7 +70,7 @@ class _Flight:
 
 
 def report(logger: logging.Logger, level: int, text: str, *args: object, exc_info: bool = False) -> None:
-    """Log. A handler that raises, or asks the engine for something, must not be the end of the engine."""
+    """Log. A handler that raises, or calls the engine, must not end the engine."""
     with suppress(Exception):
         logger.log(level, text, *args, exc_info=exc_info)
 
@@ -151,7 +151,7 @@ class Monitor:
             ids = tokens[row : row + entry.n]
             report(
                 log, TRACE, "step %d request %d sequence %d position %d logits %d: %s", step.number, entry.sequence.key,
-                entry.slot, positions[row], entry.outputs, " ".join(f"{one}={self._text(one)!r}" for one in ids),
+                entry.slot, positions[row], entry.outputs, " ".join(f"{token}={self._text(token)!r}" for token in ids),
             )  # fmt: skip
             row += entry.n
 
@@ -214,7 +214,7 @@ class Monitor:
         self.trace.step(StepRecord(number, (PhaseSpan("embed", begin, now),), tokens, sequences=len(texts)))
         if log.isEnabledFor(TRACE):
             for ids in texts:
-                shown = " ".join(f"{one}={self._text(one)!r}" for one in ids.tolist())
+                shown = " ".join(f"{token}={self._text(token)!r}" for token in ids.tolist())
                 report(log, TRACE, "batch %d of texts: %s", number, shown)
 
 

@@ -35,7 +35,7 @@ class PhaseSpan(NamedTuple):
 
 
 class StepRecord(NamedTuple):
-    """One step. In a pipelined loop its phases lie between those of other steps."""
+    """One step. Steps are pipelined: its phases lie between those of other steps."""
 
     number: int
     spans: tuple[PhaseSpan, ...]
@@ -67,7 +67,7 @@ class Trace:
         self._running: dict[int, _RequestRecord] = {}
 
     def step(self, record: StepRecord) -> None:
-        """A step is over."""
+        """Add a step that is over."""
         with self._lock:
             self._steps.append(record)
 
