@@ -432,3 +432,17 @@ def test_an_engine_goes_when_its_sessions_have_gone(path: str) -> None:
     del session
     gc.collect()
     assert gone() is None
+
+
+def test_a_shifting_answer_that_is_cut_off_leaves_the_prompt(path: str) -> None:
+    """What of the answer nobody took goes; what a shift has discarded of it cannot go again."""
+    prompt = list(range(1, 31))
+    with open_engine(path, num_ctx=64) as engine, engine.session() as session:
+        session.append(prompt)
+        stream = session.stream(greedy(200), on_overflow="shift", num_keep=25)
+        next(stream)
+        while engine.metrics.completion_tokens < 120:
+            pass
+        stream.close()
+        assert session.tokens[:25] == tuple(prompt[:25])
+        assert len(session.generate(greedy(4)).tokens) == 4

@@ -2,9 +2,9 @@
 
 A step is pipelined: while the device computes it, the one before is delivered and the next one is prepared.
 
-    land       wait for the step, sample
-    quiet      nothing computes: tasks run, contexts that are full are shifted, one batch of texts is embedded
-    take off   start the step that was prepared, with the tokens just sampled
+    collect    wait for the step, sample
+    exclusive  nothing computes: tasks run, contexts that are full are shifted, one batch of texts is embedded
+    launch     start the step that was prepared, with the tokens just sampled
     deliver    text, stop texts, usage
     sweep      cancelled and late requests leave
     admit      waiting requests get a cache sequence, and what of their prompt is in the cache already
@@ -195,9 +195,9 @@ class EngineCore:
         media = NO_MEDIA
         if step.batch.media:
             media = self.executor.media_rows(step.batch, lambda part, failure: failures.append((part, failure)))
-        tokens = step.tokens()
         reused = self.executor.counts.reused
         try:
+            tokens = step.tokens()
             self.executor.launch(tokens, media)
         except Exception as error:
             self._fail(step, error)
@@ -251,6 +251,13 @@ class EngineCore:
             self.executor.prepare(step.batch)
         except ContextOverflowError:
             return False
+        except Exception as error:
+            report(
+                log, logging.ERROR, "a step could not be prepared: %s", error, exc_info=log.isEnabledFor(logging.DEBUG)
+            )
+            for entry in step.entries:
+                self.queue.end(entry.sequence, error)
+            return True
         self._next = step
         self._steps += 1
         for entry in step.entries:

@@ -30,8 +30,8 @@ class RequestQueue:
     in the list, and those whose turn it is have parts in the next batch.
     """
 
-    def __init__(self, space: CacheManager, parallel: int, monitor: Monitor) -> None:
-        self._cache_manager = space
+    def __init__(self, cache_manager: CacheManager, parallel: int, monitor: Monitor) -> None:
+        self._cache_manager = cache_manager
         self._parallel = parallel
         self._monitor = monitor
         self.waiting: list[QueuedRequest] = []
@@ -241,10 +241,16 @@ class RequestQueue:
             return False
         # Of those that run, at most the most senior one has cells: with them another one may go on.
         last = self.running[max(freed, key=freed.__getitem__)]
-        self.end(last, ContextOverflowError(
-            "the cache is full, and nobody can give up cells: sessions hold them",
-            advice=["close some", ("choose a larger ", Option("num_ctx"), " or ", Option("parallel"))]))  # fmt: skip
+        self.end(last, self._cache_is_full())
         return True
+
+    def _cache_is_full(self) -> ContextOverflowError:
+        larger = ("choose a larger ", Option("num_ctx"), " or ", Option("parallel"))
+        if not self._cache_manager.holds_sessions:
+            return ContextOverflowError("the cache is full, and has too few cells for this request", advice=[larger])
+        return ContextOverflowError(
+            "the cache is full, and nobody can give up cells: sessions hold them", advice=["close some", larger]
+        )
 
     def preempt(self, sequence: Sequence) -> None:
         """Take a running sequence's cells; it waits again, and is computed anew."""

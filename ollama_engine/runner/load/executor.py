@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ollama_engine.errors import ConfigError
-from ollama_engine.input import Batch, BatchMedia, FloatArray, Int32Array, MediaTraits
+from ollama_engine.input import Batch, BatchMedia, FloatArray, Int32Array, MediaItem, MediaTraits
 from ollama_engine.kvcache import LayerView, StepCache
 from ollama_engine.kvcache.cells import MAX_SEQUENCES
 from ollama_engine.kvcache.config import PAGED_ROWS
@@ -50,7 +50,7 @@ class Executor:
     """Computes batches of up to `batch_size` tokens with up to `max_outputs` rows of logits. Not thread-safe.
 
     `run` is a step as a whole. In parts: `prepare` finds cells and builds the graph, also while the step before
-    computes; `launch` writes the inputs, the tokens last, and starts it; `landed` waits and shows its logits. With
+    computes; `launch` writes the inputs, the tokens last, and starts it; `results` waits and shows its logits. With
     `forward`, such as the model's `hidden`, rows are what that gives.
     """
 
@@ -132,6 +132,12 @@ class Executor:
             self._cache.roll_back(batch)
             raise
         self._prepared = (batch, graph)
+
+    def takes(self, item: MediaItem) -> bool:
+        """Whether the item's shapes are those that the model's graphs have, as far as it says them."""
+        kind = (self._sizes.image_rows if item.cross_attention else self.traits.largest_group) > 0
+        axes = item.positions is None or item.positions.shape == (self.traits.position_axes, item.n_inputs)
+        return kind and axes and (item.n_inputs == 1 or not item.cross_attention)
 
     def media_rows(self, batch: Batch, failed: Failed) -> MediaRows:
         """What `launch` needs of a batch's media. `failed` is told of an item that cannot be computed."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ollama_engine.config import EngineConfig
 from ollama_engine.errors import ConfigError, ModelFormatError, NoMemoryError, Option
+from ollama_engine.input import MediaTraits
 from ollama_engine.kvcache import Cache, CacheConfig, CompositeCache, LayerShape, make_cache, make_null_cache
 from ollama_engine.kvcache.config import PAGED_ROWS
 from ollama_engine.kvcache.mask import index_bytes, mask_bytes
@@ -137,9 +138,8 @@ def load(
                 planned_masks = _plan_masks(model, config)
                 _refuse_cache_if_too_large(backend, planned_cache, planned_masks)
                 cache = _make_cache(backend, weights, model, config)
-                traits = model.media_traits if isinstance(model, ReadsMedia) else None
                 rows = max(logit_rows, config.parallel)
-                executor = Executor(backend, model, cache, _batch_size(config), rows, traits=traits)
+                executor = Executor(backend, model, cache, _batch_size(config), rows, traits=_traits(model))
                 text_executor = _make_text_executor(backend, model, config)
             executor.reserve(config.parallel)
             for contract in (cache.shiftable, cache.saveable):
@@ -192,7 +192,7 @@ def _plan_cache(backend: Backend, weights: Weights, model: Model, config: Engine
     planned: dict[str, int] = {}
     for number, layer in enumerate(model.cache_layers):
         device = backend.devices[weights.device_of_layer(number)].name
-        rows = _cells(layer, config) * (layer.image_rows or 1)
+        rows = _cells(layer, model, config) * (layer.image_rows or 1)
         planned[device] = planned.get(device, 0) + rows * (layer.n_keys + layer.n_values) // elements * nbytes
     return planned
 
@@ -200,7 +200,9 @@ def _plan_cache(backend: Backend, weights: Weights, model: Model, config: Engine
 def _plan_masks(model: Model, config: EngineConfig) -> int:
     """Bytes of this process for the masks of a full batch, or the indices of a short one, for each kind of layers."""
     kinds = {
-        (layer.window, layer.chunk): _cells(layer, config) for layer in model.cache_layers if layer.image_rows is None
+        (layer.window, layer.chunk): _cells(layer, model, config)
+        for layer in model.cache_layers
+        if layer.image_rows is None
     }
     size = _batch_size(config)
     return sum(max(mask_bytes(size, n), index_bytes(min(size, config.parallel, PAGED_ROWS), n)) for n in kinds.values())
@@ -231,7 +233,7 @@ def _make_cache(backend: Backend, weights: Weights, model: Model, config: Engine
     flash_attention = _decide_flash_attention(backend, config, layers, config.kv_cache_type)
     cache_config = replace(cache_config, flash_attention=flash_attention)
     return make_cache(
-        backend, layers, devices, cache_config, lambda layer: _cells(layer, config), memory=RESUME_TOKENS,
+        backend, layers, devices, cache_config, lambda layer: _cells(layer, model, config), memory=RESUME_TOKENS,
         shift_keys=model.shift_keys if isinstance(model, ShiftsKeys) else None,
     )  # fmt: skip
 
@@ -269,7 +271,7 @@ def _warn_of_long_contexts(model: Model, config: EngineConfig) -> None:
                     _num_ctx(config), model.context_length)  # fmt: skip
 
 
-def _cells(layer: LayerShape, config: EngineConfig) -> int:
+def _cells(layer: LayerShape, model: Model, config: EngineConfig) -> int:
     """Cells for all requests together; a window or chunk keeps what can be seen or resumed, and the batch.
 
     For layers that store images: as many images as requests, and one more to replace another.
@@ -279,7 +281,12 @@ def _cells(layer: LayerShape, config: EngineConfig) -> int:
     num_ctx = _num_ctx(config)
     limit = layer.window or layer.chunk or num_ctx
     kept = min(num_ctx, limit + RESUME_TOKENS)
-    return config.parallel * kept + (config.batch_size if kept < num_ctx else 0)
+    batch = max(config.batch_size, _traits(model).largest_group)
+    return config.parallel * kept + (batch if kept < num_ctx else 0)
+
+
+def _traits(model: Model) -> MediaTraits:
+    return model.media_traits if isinstance(model, ReadsMedia) else MediaTraits()
 
 
 def _decide_flash_attention(backend: Backend, config: EngineConfig, layers: tuple[LayerShape, ...], dtype: str) -> bool:

@@ -83,7 +83,7 @@ class Record:
         self._at = now
         self.spans: list[PhaseSpan] = []
         self.generated = 0
-        """Tokens that the step which outputs gave to answers."""
+        """Tokens that the step gave to answers."""
 
     def mark(self, phase: Phase) -> float:
         """What was done since the last mark was this; returns the time."""

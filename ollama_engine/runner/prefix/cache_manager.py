@@ -41,6 +41,11 @@ class CacheManager:
         """Tokens that can be computed without evicting anything."""
         return self.cache.room
 
+    @property
+    def holds_sessions(self) -> bool:
+        """Whether any session has something in the cache."""
+        return bool(self._pins)
+
     def check(self) -> None:
         """Raise AssertionError unless histories are consistent, and pinned as long as a session holds them."""
         self.prefix_cache.check()
@@ -140,6 +145,7 @@ class CacheManager:
         Raises ContextOverflowError, changing nothing that a request or session has, when there is no room.
         """
         assert self._saveable is not None, "nothing was saved of such a cache"
+        kept = tokens.part(0, saved.length)
         self._make_room(self._saveable, saved)
         slot = self._take(now)
         self._executor.moved()
@@ -148,7 +154,7 @@ class CacheManager:
         except BaseException:
             self.prefix_cache.release(slot)
             raise
-        self.prefix_cache.restore(slot, tokens.part(0, saved.length), saved.exact)
+        self.prefix_cache.restore(slot, kept, saved.exact)
         self._pin(slot, pinned)
         self.prefix_cache.finish(slot, now)
 
@@ -257,7 +263,7 @@ class CacheManager:
         """
         assert one.slot is not None
         planned = plan_shift(one.submitted, one.keep, one.num_ctx, one.inputs.groups)
-        moved = self._move(one.slot, planned.keep, planned.discard)
+        moved = not _moves_axes(one, planned.keep) and self._move(one.slot, planned.keep, planned.discard)
         one.discard(planned.keep, planned.discard)
         one.shifted += planned.discard
         if not moved or not self.cache.can_resume(one.slot, one.submitted):
@@ -298,3 +304,8 @@ class CacheManager:
             self.prefix_cache.truncate(slot, begin)
         one.withdraw()
         one.slot, one.submitted = slot, begin
+
+
+def _moves_axes(generation: Generation, keep: int) -> bool:
+    """Whether positions on several axes move by something else than the number of inputs that leave: images do that."""
+    return any(span.extra_positions for span in generation.inputs.media if span.end > keep)

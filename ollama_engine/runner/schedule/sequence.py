@@ -10,7 +10,9 @@ them row by row; those after the first wrong one are taken back. Without a draft
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -67,9 +69,11 @@ class Sequence(QueuedRequest):
 
     n_inputs: int = field(init=False)
     """Length of `inputs`, which is asked for several times in each step."""
+    answer_begin: int = field(init=False)
+    """Where in its context the answer begins, or what a shift has left of it."""
 
     def __post_init__(self) -> None:
-        self.n_inputs = len(self.inputs)
+        self.n_inputs = self.answer_begin = len(self.inputs)
 
     @property
     def known(self) -> int:
@@ -155,6 +159,7 @@ class Sequence(QueuedRequest):
         self.draft = ()
         self.inputs, self.sampled = whole.part(0, self.submitted), whole.tokens[self.submitted :].tolist()
         self.n_inputs = self.submitted
+        self.answer_begin -= max(0, min(self.answer_begin, keep + n) - keep)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -196,7 +201,7 @@ class Generation(Sequence):
         if leader is None or leader.ended:
             return True
         assert isinstance(leader, Generation)
-        return leader.submitted >= leader.n_prompt - leader.dropped
+        return leader.n_generated > 0 or leader.submitted >= leader.answer_begin
 
     def progress(self) -> Progress:
         """See `QueuedRequest`; the prompt is counted as it was given."""
@@ -234,13 +239,8 @@ class Generation(Sequence):
         if self.params.max_tokens is not None:
             room = min(room, self.params.max_tokens - self.n_generated - 1)
         most = max(0, min(room, MAX_DRAFT))
-        self.draft = tuple(self.drafter.propose(self.context.tokens.tolist(), most))[:most] if most else ()
-
-    def forget_last(self, n: int) -> None:
-        """The last `n` tokens came after the end of the answer."""
-        if n:
-            del self.sampled[-n:]
-            self.n_generated -= n
+        guesses = self.drafter.propose(self.context.tokens.tolist(), most) if most else ()
+        self.draft = tuple(_token(guess, self.sampler.n_vocab) for guess in islice(guesses, most))
 
     def usage(self, now: float) -> Usage:
         """Counts and times until now."""
@@ -257,6 +257,14 @@ class Generation(Sequence):
             shifted_tokens=self.shifted,
             preemptions=self.preemptions,
         )
+
+
+def _token(guess: object, n_vocab: int) -> int:
+    """A drafter's guess as a token id. Raises TypeError or ValueError for what is none."""
+    token = operator.index(guess)  # type: ignore[arg-type]  # anything may come; it raises
+    if not 0 <= token < n_vocab:
+        raise ValueError(f"a drafter guesses tokens 0 to {n_vocab - 1}, got {token}")
+    return token
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

@@ -34,7 +34,7 @@ from ollama_engine.input import FloatArray, Int32Array
 from ollama_engine.kvcache import SavedRows
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.prefix.pinned_prefix import Saved
-from ollama_engine.runner.schedule.inputs import Group, Inputs
+from ollama_engine.runner.schedule.inputs import Group, Inputs, floor_cut
 from ollama_engine.runner.session.media_record import (
     MediaRecord,
     header_fields,
@@ -298,7 +298,9 @@ def _check(session: SessionFile, n_ids: int) -> None:
     tokens, saved = session.inputs.tokens, session.saved
     if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < n_ids:
         raise SessionFormatError("the session has tokens that the model does not know")
+    if floor_cut(saved.length, session.inputs.groups) != saved.length:
+        raise SessionFormatError("the session has keys and values of half an image")
     for part in saved.parts:
         at = part.positions
-        if len(at) and not (at[0] >= 0 and at[-1] < saved.length and (np.diff(at) > 0).all()):
+        if len(at) and not (at[0] >= 0 and at[-1] < saved.length and (np.diff(at.astype(np.int64)) > 0).all()):
             raise SessionFormatError("the session has keys and values of tokens that it does not have")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 
-from ollama_engine.errors import ContextOverflowError, Option
+from ollama_engine.errors import ContextOverflowError, Option, SessionFormatError
 from ollama_engine.runner.core.submission import Submission
+from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.session.file import read_session
 from ollama_engine.runner.session.identity import ModelIdentity
 from ollama_engine.runner.session.session import Session
@@ -26,6 +27,7 @@ def load_session(
             f" is {submission.loaded.num_ctx}",
             advice=[("choose a larger ", Option("num_ctx"))],
         )
+    _check_media(found.inputs, submission)
     session = Session(engine, submission, identity)
     try:
         session._restore(found)
@@ -33,3 +35,11 @@ def load_session(
         session.close()
         raise
     return session
+
+
+def _check_media(inputs: Inputs, submission: Submission) -> None:
+    """Raise SessionFormatError for images that the model cannot compute with."""
+    executor, read = submission.loaded.executor, submission.loaded.reads_media
+    for span in inputs.media:
+        if read is None or not executor.takes(span.item):
+            raise SessionFormatError("the session has images that are not of this model")

@@ -243,7 +243,8 @@ class Session:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the tokens with their keys and values to a file, whole or not at all. `Engine.load_session` reads it.
 
-        Requests wait while keys and values are copied, not while they are written. Raises OSError.
+        Requests wait while keys and values are copied, and embeddings of images asked for, not while they are written.
+        Raises OSError.
         """
         with (turn := Lock()):
             self._begin(turn)

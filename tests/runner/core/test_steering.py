@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -232,3 +233,42 @@ def test_a_draft_under_a_constraint(engine: Engine) -> None:
     for wrong_at in (lambda at: False, lambda at: at % 4 == 1):
         drafter = Says([*PROMPT, *expected.tokens], wrong_at)
         assert ask(engine, greedy(30), Among(allowed), drafter).tokens == expected.tokens
+
+
+@pytest.mark.parametrize("guesses", [[5000], [-1], [2**31], ["a"], [None], [3, 1.5]])
+def test_guesses_that_are_no_tokens_end_their_request_alone(engine: Engine, guesses: list[Any]) -> None:
+    others = [engine.submit(PROMPT, greedy()) for _ in range(2)]
+    drafter = Says([])
+    with patch.object(drafter, "propose", lambda tokens, most: guesses), pytest.raises((TypeError, ValueError)):
+        ask(engine, greedy(), drafter=drafter)
+    assert others[0].result(PATIENCE).tokens == others[1].result(PATIENCE).tokens
+
+
+def test_a_stop_text_within_a_draft_that_fills_the_context(engine: Engine) -> None:
+    """The answer has ended: nothing is shifted for it, and nothing behind the stop text is kept."""
+    prompt = list(range(1, 110))
+    whole = engine.generate(prompt, greedy(40), on_overflow="shift", num_keep=2)
+    stop = engine.detokenize(whole.tokens[12:14])
+    params = greedy(40, stop=[stop])
+    found = []
+    for drafter in (None, Says([*prompt, *whole.tokens], most=60)):
+        with patch.object(sys.modules[__name__], "PROMPT", prompt):
+            answer = ask(engine, params, drafter=drafter, on_overflow="shift", num_keep=2)
+        found.append((answer.tokens, answer.text, answer.usage.shifted_tokens))
+    assert found[0] == found[1]
+
+
+def test_wrong_guesses_of_others_do_not_hold_up_a_prompt(engine: Engine) -> None:
+    expected = engine.generate(PROMPT, greedy(60))
+    guessing = [Says([*PROMPT, *expected.tokens], lambda at: True, most=31) for _ in range(2)]
+    steps = engine.metrics.steps
+    with patch.object(submission, "new_generation", _with_drafters(guessing)):
+        requests = [engine.submit(PROMPT, greedy(60)) for _ in guessing]
+    assert engine.logits(list(range(1, 120))).shape == (119, N_VOCAB)
+    assert engine.metrics.steps - steps < 40
+    assert {request.result(PATIENCE).tokens for request in requests} == {expected.tokens}
+
+
+def _with_drafters(drafters: list[Says]) -> Callable[..., Any]:
+    waiting = iter(drafters)
+    return lambda *args, **keywords: new_generation(*args, **keywords, drafter=next(waiting))

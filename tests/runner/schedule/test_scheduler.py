@@ -46,7 +46,8 @@ CASES = [
     Case("decoding first, prompts take the rest", [prompt(1, 50), decoder(2)], [(2, 1, 1), (1, 7, 0)]),
     Case("prompts share a step", [prompt(1, 5), prompt(2, 5)], [(1, 5, 1), (2, 3, 0)]),
     Case("in turn", [prompt(1, 5), prompt(2, 5)], [(2, 5, 1), (1, 3, 0)], state=SchedulerState((2, 1))),
-    Case("drafts take room before prompts", [prompt(1, 50), decoder(2, draft=3)], [(2, 4, 4), (1, 4, 0)]),
+    Case("prompts before drafts", [prompt(1, 50), decoder(2, draft=3)], [(2, 1, 1), (1, 7, 0)]),
+    Case("drafts get what prompts leave", [prompt(1, 4), decoder(2, draft=3)], [(2, 3, 3), (1, 4, 1)]),
     Case(
         "everybody's token before anybody's draft",
         [decoder(k, draft=9) for k in (1, 2, 3)],
