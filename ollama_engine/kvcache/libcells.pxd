@@ -53,7 +53,7 @@ cdef extern from "kvcache/kv_indices.h" nogil:
 
     int64_t oe_kv_indices_length(const oe_cells *cells, const int32_t *sequence, int64_t n) noexcept
     int64_t oe_kv_indices_fill(oe_cells *cells, const int32_t *sequence, const int32_t *first, const int32_t *last,
-                          int64_t n, int32_t *part, int32_t *list) noexcept
+                               int64_t n, int32_t *part, int32_t *list) noexcept
 
 
 cdef extern from "kvcache/mask.h" nogil:
