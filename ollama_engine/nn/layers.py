@@ -10,8 +10,8 @@ from ollama_engine.ml.ops_small_batch import small_batch_fastest, suits_small_ba
 from ollama_engine.ml.tensor import Tensor
 from ollama_engine.nn.module import Dim, Scope, Weight
 
-PACKED_ROWS = 16
-"""Products of K-quants with fewer rows read the packed copy: for more, ggml has a faster kernel for the original."""
+REPACKED_ROWS = 16
+"""Products of K-quants with fewer rows read the repacked copy: for more, ggml has a faster kernel for the original."""
 
 
 SMALL_BATCH = {
@@ -59,8 +59,8 @@ def served_here(dtype: str, length: int) -> range:
 
 def choose_copy(weight: Tensor, rows: int) -> Tensor:
     """Whichever copy of a weight suits a product with that many rows; docs/performance.md has the figures."""
-    if weight.packed is not None and (rows < PACKED_ROWS or not weight.dtype.endswith("_K")):
-        return weight.packed
+    if weight.repacked is not None and (rows < REPACKED_ROWS or not weight.dtype.endswith("_K")):
+        return weight.repacked
     return weight
 
 

@@ -380,7 +380,7 @@ def test_memory_is_accounted_for(tiny: Engine) -> None:
     assert cpu.graph > 0
     assert set(report.layers) == {"input", "blk.0", "output"}
     assert cpu.work > 0
-    assert cpu.allocated == cpu.weights + cpu.packed + cpu.cache + cpu.graph + cpu.work
+    assert cpu.allocated == cpu.weights + cpu.repacked + cpu.cache + cpu.graph + cpu.work
     assert report.total == sum(d.allocated + d.mapped for d in report.devices)
     assert "CPU" in str(report)
 

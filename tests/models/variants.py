@@ -83,11 +83,11 @@ VARIANTS = (
     *(variant for row in ARCHITECTURES if row.model is not None for variant in _families(row.name)),
 )
 
-PACKABLE = (
+REPACKABLE = (
     _llama("q4_0", dtype="q4_0", n_embd=64, n_ff=96, seed=25),
     _llama("q4_K", dtype="q4_K", n_embd=256, n_ff=256, n_layer=1, seed=26),
     _llama("experts-q4_0", dtype="q4_0", n_expert=4, n_expert_used=2, seed=27),
-    # There are no kernels of our own for this type, so that every CPU with a packed layout packs it.
+    # There are no kernels of our own for this type, so that every CPU with a repacked layout repacks it.
     _llama("iq4_nl", dtype="iq4_nl", n_embd=64, n_ff=96, seed=28),
     _llama("experts-iq4_nl", dtype="iq4_nl", n_expert=4, n_expert_used=2, seed=29),
 )
@@ -109,14 +109,14 @@ def loaded(path: str, **options: Any) -> Iterator[Loaded]:
 
 
 @contextmanager
-def executor(path: str, *, pack: bool) -> Iterator[tuple[Executor, Weights]]:
-    """An executor over weights with or without packed copies."""
+def executor(path: str, *, repack: bool) -> Iterator[tuple[Executor, Weights]]:
+    """An executor over weights with or without repacked copies."""
     with ExitStack() as stack:
         gguf = stack.enter_context(GGUFFile(path))
         backend = stack.enter_context(Backend(BackendParams(threads=1, gpu_layers=0)))
-        weights = stack.enter_context(Weights(backend, gguf, pack=pack))
+        weights = stack.enter_context(Weights(backend, gguf, repack=repack))
         weights.load()
-        weights.pack()
+        weights.repack()
         model = model_class(gguf.architecture)(Metadata(gguf.metadata), weights)
         layers = model.cache_layers
         cache = CausalCache(

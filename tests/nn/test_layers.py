@@ -61,11 +61,11 @@ def test_other_types_and_shapes_go_to_ggml(backend: Backend) -> None:
     assert operations(backend, "q8_0", 4, 3) == 1
 
 
-def test_the_packed_copy_serves_one_row_of_k_quants(backend: Backend) -> None:
+def test_the_repacked_copy_serves_one_row_of_k_quants(backend: Backend) -> None:
     with Storage(backend, 1) as storage, Storage(backend, 1) as other:
         weight, copy = storage.add("w", "q5_K", (256, 32)), other.add("w", "q5_K", (256, 32))
         storage.allocate(0)
         other.allocate(0)
-        weight.packed = copy
+        weight.repacked = copy
         assert layers.choose_copy(weight, 1) is copy
-        assert layers.choose_copy(weight, layers.PACKED_ROWS) is weight
+        assert layers.choose_copy(weight, layers.REPACKED_ROWS) is weight

@@ -146,7 +146,7 @@ def load(
                 if contract is not None:
                     contract.reserve()
             # Last, because decoding can do without: what the model needs comes first.
-            weights.pack()
+            weights.repack()
         except NoMemoryError as error:
             report = error.report or _report(backend, weights, planned_cache, planned_masks)
             raise does_not_fit(gguf.path, error, report) from error
