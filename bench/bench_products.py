@@ -1,7 +1,8 @@
 """Which kernel is the fastest for a product with few rows of activations? ggml's mul_mat on the weights as they lie in
 the file, the same on its repacked copy, and mul_mat_small_batch; one thread, random values.
 
-The borders in `nn/layers.py` come from here. Groups are one shape, type and number of rows; within one the kernels
+The borders in `ml/kernel_choice.py` come from here; `kernel_choice.py` prints the table for one machine. Groups are
+one shape, type and number of rows; within one the kernels
 compare. Run: `python -m pytest bench/bench_products.py --benchmark-enable --benchmark-group-by=group`.
 """
 
