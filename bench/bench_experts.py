@@ -1,5 +1,5 @@
 """Which kernel is the fastest for a product of quantized experts with few tokens? ggml's mul_mat_id on the weights as
-they lie in the file, the same on their packed copy, and mul_mat_id_small_batch; one thread, random values and routes.
+they lie in the file, the same on their repacked copy, and mul_mat_id_small_batch; one thread, random values and routes.
 
 The borders in `nn/moe.py` come from here. Groups are one type, model and number of tokens; within one the kernels
 compare. Run: `python -m pytest bench/bench_experts.py --benchmark-enable --benchmark-group-by=group`.
@@ -19,7 +19,7 @@ from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.quantize import quantize_rows
-from ollama_engine.ml.storage import Storage, can_pack
+from ollama_engine.ml.storage import Storage, can_repack
 from ollama_engine.ml.tensor import Tensor
 from ollama_engine.ml.types import block_of
 
@@ -56,7 +56,7 @@ def backend() -> Iterator[Backend]:
 
 @pytest.fixture(params=CASES, ids=lambda p: f"{p[0]}-{p[1].name}", scope="module")
 def experts(request: pytest.FixtureRequest, backend: Backend) -> Iterator[tuple[Experts, dict[str, Tensor]]]:
-    """The same weights for each kernel: {"ggml": as in the file, "ggml packed": where there is such a layout}."""
+    """The same weights for each kernel: {"ggml": as in the file, "ggml repacked": where there is such a layout}."""
     dtype, shape = request.param
     block, size = block_of(dtype)
     raw = np.empty((DISTINCT, shape.k // block * size), np.uint8)
@@ -64,18 +64,18 @@ def experts(request: pytest.FixtureRequest, backend: Backend) -> Iterator[tuple[
     quantize_rows(dtype, values, raw.reshape(-1))
     raw = np.tile(raw, (shape.n_expert * shape.m // DISTINCT, 1))
     dims = (shape.k, shape.m, shape.n_expert)
-    with Storage(backend, 1) as plain, Storage(backend, 1) as packed:
+    with Storage(backend, 1) as plain, Storage(backend, 1) as repacked:
         found = {"ggml": plain.add("w", dtype, dims)}
         plain.allocate(0)
-        if can_pack(backend, dtype, dims):
-            found["ggml packed"] = packed.add("w", dtype, dims)
-            packed.allocate_packed()
+        if can_repack(backend, dtype, dims):
+            found["ggml repacked"] = repacked.add("w", dtype, dims)
+            repacked.allocate_repacked()
         for weight in found.values():
             weight.set_bytes(raw)
         yield shape, found
 
 
-@pytest.mark.parametrize("kernel", ["ggml", "ggml packed", "mul_mat_id_small_batch"])
+@pytest.mark.parametrize("kernel", ["ggml", "ggml repacked", "mul_mat_id_small_batch"])
 @pytest.mark.parametrize("tokens", TOKENS)
 def test_experts(
     benchmark: BenchmarkFixture,
@@ -87,7 +87,7 @@ def test_experts(
     shape, weights = experts
     weight = weights.get("ggml" if kernel == "mul_mat_id_small_batch" else kernel)
     if weight is None:
-        pytest.skip("this CPU has no packed layout for the type")
+        pytest.skip("this CPU has no repacked layout for the type")
     benchmark.group = f"{weights['ggml'].dtype} {shape.name}, {tokens:3} tokens"
     rng = np.random.default_rng(1)
     values = rng.normal(0, 1, (tokens, 1 if shape.shared else shape.used, shape.k)).astype(np.float32)

@@ -1,7 +1,8 @@
 """Which kernel is the fastest for a product with few rows of activations? ggml's mul_mat on the weights as they lie in
-the file, the same on its packed copy, and mul_mat_small_batch; one thread, random values.
+the file, the same on its repacked copy, and mul_mat_small_batch; one thread, random values.
 
-The borders in `nn/layers.py` come from here. Groups are one shape, type and number of rows; within one the kernels
+The borders in `ml/kernel_choice.py` come from here; `kernel_choice.py` prints the table for one machine. Groups are
+one shape, type and number of rows; within one the kernels
 compare. Run: `python -m pytest bench/bench_products.py --benchmark-enable --benchmark-group-by=group`.
 """
 
@@ -18,7 +19,7 @@ from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.quantize import quantize_rows
-from ollama_engine.ml.storage import Storage, can_pack
+from ollama_engine.ml.storage import Storage, can_repack
 from ollama_engine.ml.tensor import Tensor
 from ollama_engine.ml.types import block_of
 
@@ -42,31 +43,31 @@ def backend() -> Iterator[Backend]:
     params=[(d, s) for d in TYPES for s in SHAPES], ids=lambda p: f"{p[0]}-{p[1][0]}x{p[1][1]}", scope="module"
 )
 def weights(request: pytest.FixtureRequest, backend: Backend) -> Iterator[dict[str, Tensor]]:
-    """The same weights for each kernel: {"ggml": as in the file, "ggml packed": where there is such a layout}."""
+    """The same weights for each kernel: {"ggml": as in the file, "ggml repacked": where there is such a layout}."""
     dtype, (k, m) = request.param
     block, size = block_of(dtype)
     raw = np.empty((DISTINCT, k // block * size), np.uint8)
     quantize_rows(dtype, np.random.default_rng(0).normal(0, 1, (DISTINCT, k)).astype(np.float32), raw.reshape(-1))
     raw = np.tile(raw, (m // DISTINCT, 1))
-    with Storage(backend, 1) as plain, Storage(backend, 1) as packed:
+    with Storage(backend, 1) as plain, Storage(backend, 1) as repacked:
         found = {"ggml": plain.add("w", dtype, (k, m))}
         plain.allocate(0)
-        if can_pack(backend, dtype, (k, m)):
-            found["ggml packed"] = packed.add("w", dtype, (k, m))
-            packed.allocate_packed()
+        if can_repack(backend, dtype, (k, m)):
+            found["ggml repacked"] = repacked.add("w", dtype, (k, m))
+            repacked.allocate_repacked()
         for weight in found.values():
             weight.set_bytes(raw)
         yield found
 
 
-@pytest.mark.parametrize("kernel", ["ggml", "ggml packed", "mul_mat_small_batch"])
+@pytest.mark.parametrize("kernel", ["ggml", "ggml repacked", "mul_mat_small_batch"])
 @pytest.mark.parametrize("rows", ROWS)
 def test_product(
     benchmark: BenchmarkFixture, backend: Backend, weights: dict[str, Tensor], rows: int, kernel: str
 ) -> None:
     weight = weights["ggml"] if kernel == "mul_mat_small_batch" else weights.get(kernel)
     if weight is None:
-        pytest.skip("this CPU has no packed layout for the type")
+        pytest.skip("this CPU has no repacked layout for the type")
     k, m = weights["ggml"].shape
     benchmark.group = f"{weights['ggml'].dtype} {k} x {m}, {rows:3} rows"
     values = np.random.default_rng(1).normal(0, 1, (rows, k)).astype(np.float32)

@@ -1,5 +1,5 @@
 """What does one sampling step cost? Scan, selection, softmax, cuts and draw of one sequence, beside the numpy twin
-and llama.cpp's chain of samplers; then penalties, log-probabilities and 32 rows at once.
+and llama.cpp's chain of samplers; then masks, penalties, log-probabilities and 32 rows at once.
 
 Rows are Gaussian with standard deviation 3, of the size of real logits. Groups are questions; within one the rows
 compare. Run: `python -m pytest bench/bench_sample.py --benchmark-enable --benchmark-group-by=group`.
@@ -16,6 +16,7 @@ import pytest
 from bench.peer_llama import Llama
 from ollama_engine.sample import Sampler, SamplingParams, accept_rows, sample_rows, sampler_instructions
 from tests.sample import twin
+from tests.sample.rows import bitmap, some
 
 if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture
@@ -71,6 +72,15 @@ def test_step_by_spread(benchmark: BenchmarkFixture, scale: float) -> None:
 def test_step_by_instructions(benchmark: BenchmarkFixture, name: str, instructions: str) -> None:
     benchmark.group = f"what do wider vectors give? ({name}, vocabulary 128256)"
     benchmark(Sampler(STEPS[name], 128_256, instructions).sample, gaussian(1, 128_256)[0])
+
+
+@pytest.mark.parametrize("share", [None, 1e-5, 0.01, 0.5, 0.99])
+@pytest.mark.parametrize("name", STEPS)
+def test_step_with_mask(benchmark: BenchmarkFixture, name: str, share: float | None) -> None:
+    """Allowed tokens are anywhere in the vocabulary, as those of a grammar are; None is no mask."""
+    benchmark.group = f"what does a token mask add? ({name}, vocabulary 128256)"
+    mask = None if share is None else bitmap(some(128_256, share))
+    benchmark(Sampler(STEPS[name], 128_256).sample, gaussian(1, 128_256)[0], mask)
 
 
 @pytest.mark.parametrize("recent", [0, 64, 4096])

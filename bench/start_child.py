@@ -54,7 +54,7 @@ def time_loading(clock: Clock) -> None:
     clock.time("map", Weights, "load")
     clock.time("cache", loading, "_make_cache")
     clock.time("reserve", Executor, "reserve")
-    clock.time("pack", Weights, "pack")
+    clock.time("repack", Weights, "repack")
 
 
 def run(model: str, threads: int) -> dict[str, float]:

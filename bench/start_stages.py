@@ -29,7 +29,7 @@ INSIDE = {
     "map": "map the weights and page them in",
     "cache": "allocate and zero the cache",
     "reserve": "reserve the graphs",
-    "pack": "pack copies of weights",
+    "repack": "make repacked copies of weights",
 }
 """Stages of `Engine()`."""
 STAGES = {

@@ -20,13 +20,14 @@ if TYPE_CHECKING:
     from ollama_engine.errors import EngineError
     from ollama_engine.ml.device_info import Device
     from ollama_engine.ml.memory import MemoryReport
-    from ollama_engine.runner.embed.submission import Embedding
+    from ollama_engine.runner.embed.results import Embedding
     from ollama_engine.runner.load.model_info import ModelInfo
     from ollama_engine.runner.observe.metrics import MetricsSnapshot
     from ollama_engine.runner.observe.monitor import SlotInfo
     from ollama_engine.runner.request.astream import AsyncStream
     from ollama_engine.runner.request.options import RequestKeywords
-    from ollama_engine.runner.request.request import Chunk, Completion, Request, Usage
+    from ollama_engine.runner.request.request import Request
+    from ollama_engine.runner.request.results import Chunk, Completion, Usage
     from ollama_engine.runner.request.stream import Stream
     from ollama_engine.runner.session.session import Session
     from ollama_engine.sample import SamplingParams, TokenLogprobs
@@ -62,10 +63,10 @@ __all__ = [
 
 _HOMES = {
     "AsyncStream": "runner.request.astream",
-    "Chunk": "runner.request.request",
-    "Completion": "runner.request.request",
+    "Chunk": "runner.request.results",
+    "Completion": "runner.request.results",
     "Device": "ml.device_info",
-    "Embedding": "runner.embed.submission",
+    "Embedding": "runner.embed.results",
     "Engine": "engine",
     "EngineConfig": "config",
     "EngineError": "errors",
@@ -82,7 +83,7 @@ _HOMES = {
     "Text": "segments",
     "TokenLogprobs": "sample",
     "Tokens": "segments",
-    "Usage": "runner.request.request",
+    "Usage": "runner.request.results",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -23,11 +23,12 @@ from ollama_engine.runner.embed.methods import EmbedMethods
 from ollama_engine.runner.load.loading import Loaded, load
 from ollama_engine.runner.observe.metrics import MetricsSnapshot
 from ollama_engine.runner.observe.monitor import Monitor, SlotInfo
-from ollama_engine.runner.request.group import RequestGroup
 from ollama_engine.runner.request.options import RequestKeywords, RequestOptions, options_elsewhere
 from ollama_engine.runner.request.prompts import Prompt, Prompts, is_many
-from ollama_engine.runner.request.request import Completion, Request
+from ollama_engine.runner.request.request import Request
+from ollama_engine.runner.request.results import Completion
 from ollama_engine.runner.request.stream import Stream
+from ollama_engine.runner.session.identity import ModelIdentity
 from ollama_engine.sample import SamplingParams
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Engine(EmbedMethods):
             4096. More than it was trained for is logged as a warning.
         parallel: requests computed side by side; others wait. They share num_ctx * parallel cells of the cache, which
             also keeps the histories of ended requests, as long as there is room, for those that begin alike.
-        max_queue: requests that may wait; more are refused with EngineBusyError.
+        max_queue: calls of all kinds that may wait, beyond `parallel`; more are refused with EngineBusyError.
         batch_size: tokens computed in one step at most.
         threads: CPU threads, at most as many as this process has CPUs; None takes its physical cores. `info.threads`
             says how many there are.
@@ -103,17 +104,19 @@ class Engine(EmbedMethods):
             mmap=mmap,
             verify=verify,
         )
+        super().__init__()
         self._closed = False
         self._loaded = loaded = load(model, config, progress)
         try:
             self._monitor = Monitor(loaded.tokenizer.token_text)
             core = EngineCore(loaded.executor, loaded.cache, config.parallel, self._monitor, verify=config.verify)
             self._core = core
-            # The loop's thread frees the model, when nothing can be computing with it any more.
+            # The engine's thread frees the model, when nothing can be computing with it any more.
             self._engine_thread = EngineThread(
                 core, config.max_queue, os.path.basename(loaded.path), on_exit=loaded.close, owner=self
             )
             self._submission = Submission(loaded, self._engine_thread)
+            self._identity = ModelIdentity(loaded.gguf)
         except BaseException:
             loaded.close()
             raise
@@ -150,14 +153,8 @@ class Engine(EmbedMethods):
         call, and the others.
         """
         if n is not None or is_many(prompt):
-            group = RequestGroup()
-            self._ready().start_all(group.member, prompt, params, n, options)
-            return group.completions()
-        request = Request(self, watched=True)
-        try:
-            return self._ready().hand_in(request, cast(Prompt, prompt), params, options).result()
-        finally:
-            request.channel.cancelled = True
+            return self._ready().complete_all(prompt, params, n, options)
+        return self._ready().complete(Request(self, watched=True), cast(Prompt, prompt), params, options)
 
     def stream(
         self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestKeywords]
@@ -176,7 +173,9 @@ class Engine(EmbedMethods):
         self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestKeywords]
     ) -> Request:
         """Start a request and return at once; its `result()` waits. Raises as `stream` does."""
-        return self._ready().hand_in(Request(self), prompt, params, options)
+        request = Request(self)
+        self._ready().hand_in(request, prompt, params, options)
+        return request
 
     def fork(
         self, request: Request, params: SamplingParams | None = None, **options: Unpack[RequestKeywords]
@@ -210,10 +209,7 @@ class Engine(EmbedMethods):
     ) -> Completion | list[Completion]:  # fmt: skip
         """`generate` for asyncio. Cancelling the task cancels the request."""
         if n is not None or is_many(prompt):
-            from ollama_engine.runner.request.astream import AsyncStream, completions  # noqa: PLC0415
-
-            streams = self._ready().start_all(lambda: AsyncStream(self), prompt, params, n, options)
-            return await completions(streams)
+            return await self._ready().acomplete_all(prompt, params, n, options)
         return await self.astream(cast(Prompt, prompt), params, **options).completion()
 
     def astream(
@@ -228,7 +224,7 @@ class Engine(EmbedMethods):
 
     def session(self) -> ollama_engine.Session:
         """A session: a text that grows by what is appended and answered, and stays in the cache meanwhile."""
-        return ollama_engine.Session(self, self._ready())
+        return ollama_engine.Session(self, self._ready(), self._identity)
 
     def load_session(self, path: str | os.PathLike[str]) -> ollama_engine.Session:
         """The session that `Session.save` wrote, with its keys and values.
@@ -238,7 +234,7 @@ class Engine(EmbedMethods):
         """
         from ollama_engine.runner.session.opening import load_session  # noqa: PLC0415
 
-        return load_session(self, self._ready(), path)
+        return load_session(self, self._ready(), self._identity, path)
 
     def _ready(self) -> Submission:
         self._open()
@@ -249,7 +245,7 @@ class Engine(EmbedMethods):
 
         Row i scores the token that follows token i. Raises as `generate` does.
         """
-        return self._ready().logits(Request(self, watched=True), prompt)
+        return self._ready().logits(prompt)
 
     # -- looking inside ------------------------------------------------------------------------------------------------
 

@@ -27,7 +27,11 @@ class MediaItem:
     """Content hash: part of the identity of its inputs when prefixes are compared."""
     n_inputs: int
     embeddings: Callable[[], FloatArray]
-    """float32 [n_inputs, n_embd], or [image rows, n_embd] with `cross_attention`. Called when nothing computes."""
+    """float32 [n_inputs, n_embd], or [image rows, n_embd] with `cross_attention`.
+
+    Called on the engine's thread when nothing computes, each time that the item is computed with or saved: it remembers
+    its result, or computes it again.
+    """
     positions: Int32Array | None = None
     """[axes, n_inputs], counted from where the item begins, for models with several position axes (M-RoPE). None:
     0, 1, 2, ... on each axis."""
@@ -48,7 +52,7 @@ class MediaTraits:
     largest_group: int = 0
     """Inputs that may have to be computed in one batch: a largest image. Memory for as many is taken at start."""
     groups_apart: bool = False
-    """Whether no two groups may share a batch."""
+    """Whether no two groups may share a batch: with cross-attention a batch stores one image."""
     bidirectional: bool = False
     """Whether the inputs of one item attend to each other, whatever their order (Gemma 3)."""
     position_axes: int = 1

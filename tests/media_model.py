@@ -86,7 +86,9 @@ class MediaLlama(Llama):
                 found.append(given)
                 continue
             n = given.media.n_inputs
-            first = Input(PLACEHOLDER, given.media, n - 1 if self.grouped else 0)
+            # With cross-attention END belongs to the group, so that images keep apart: one batch stores one.
+            following = n if given.media.cross_attention else n - 1
+            first = Input(PLACEHOLDER, given.media, following if self.grouped else 0)
             found += [Input(BEGIN), first, *[Input(PLACEHOLDER)] * (n - 1), Input(END)]
         return found
 

@@ -8,11 +8,11 @@
 
 /* Rows are cut into pieces; a thing to be done is a piece of one row for one key head. */
 typedef struct plan {
-    oe_chunk_counter *taken;      /* of all things */
-    int32_t *first_piece; /* [rows + 1] those of all rows are counted on */
-    int32_t *begin;       /* [rows] in the list */
-    int32_t *length;      /* [rows] */
-    _Atomic int32_t *done; /* [rows][kv_heads] pieces of which the result is there; 0 between operations */
+    oe_chunk_counter *taken; /* of all things */
+    int32_t *first_piece;    /* [rows + 1] those of all rows are counted on */
+    int32_t *begin;          /* [rows] in the list */
+    int32_t *length;         /* [rows] */
+    _Atomic int32_t *done;   /* [rows][kv_heads] pieces of which the result is there; 0 between operations */
 } plan;
 
 int64_t oe_attention_plan_size(int64_t rows, int64_t kv_heads) {

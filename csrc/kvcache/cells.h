@@ -84,8 +84,8 @@ bool oe_cells_in_order(oe_cells *cells, const int32_t *position, const int32_t *
  * tokens of the call included, or the lowest free one where none is behind. False when fewer than n cells are free. */
 bool oe_cells_find(oe_cells *cells, const int32_t *sequence, int64_t n, int32_t *found);
 
-/* Gives n cells a position and a sequence each: 1. Nothing changes where a cell is not free or a sequence has a position
- * already (0), or there is no memory (OE_NO_MEMORY). */
+/* Gives n cells a position and a sequence each: 1. Nothing changes where a cell is not free or a sequence has a
+ * position already (0), or there is no memory (OE_NO_MEMORY). */
 int oe_cells_place(oe_cells *cells, const int32_t *where, const int32_t *position, const int32_t *sequence, int64_t n);
 
 /* The lowest cell of these sequences, and one more than the highest; 0 and 0 when they have none. */

@@ -1,5 +1,5 @@
-/* What all changes of a table are made of: a cell gained or lost, and the list of a sequence's cells. For the files that
- * implement cells.h. */
+/* What all changes of a table are made of: a cell gained or lost, and the list of a sequence's cells. For the files
+ * that implement cells.h. */
 #ifndef OE_CELLS_TABLE_H
 #define OE_CELLS_TABLE_H
 
@@ -8,7 +8,9 @@
 static inline int32_t oe_count(const oe_sequence *s) { return s->end - s->begin; }
 
 /* The first and last position of a sequence that has cells. */
-static inline int32_t oe_first(const oe_cells *cells, const oe_sequence *s) { return cells->position[s->cell[s->begin]]; }
+static inline int32_t oe_first(const oe_cells *cells, const oe_sequence *s) {
+    return cells->position[s->cell[s->begin]];
+}
 
 static inline int32_t oe_last(const oe_cells *cells, const oe_sequence *s) {
     return cells->position[s->cell[s->end - 1]];

@@ -138,7 +138,8 @@ static int32_t list_window(const row_search *s, oe_window window, int32_t *block
     const oe_dist_scratch *scratch = s->scratch;
     const int32_t n = s->kernels->pick(s->row, s->scale, window, block, scratch->id, OE_DIST_LIST);
     for (int32_t i = 0; i < n; i++) {
-        scratch->x[i] = s->row->x[scratch->id[i]];
+        const int32_t token = scratch->id[i];
+        scratch->x[i] = oe_is_allowed(s->row->mask, token) ? s->row->x[token] : -INFINITY;
     }
     weigh_list(s->kernels, n, s->scale, scratch);
     return n;
@@ -197,7 +198,7 @@ static oe_candidate select_from_row(const row_search *s, uint64_t target, uint64
     }
 }
 
-/* The largest rank in some blocks all over the row. */
+/* The largest rank in some blocks all over the row, disallowed entries included: they spread like the others. */
 static uint32_t sampled_spread(const row_search *s) {
     const int32_t whole = s->row->n / OE_BLOCK;
     const int32_t stride = whole / SAMPLED_BLOCKS + 1;
@@ -214,7 +215,7 @@ static uint32_t sampled_spread(const row_search *s) {
 
 /* At least so much do the row's entries weigh together: the largest of each block. */
 static uint64_t least_total(const row_search *s) {
-    const oe_logits maxima = {s->row->block_max, NULL, oe_block_count(s->row->n)};
+    const oe_logits maxima = {s->row->block_max, NULL, NULL, oe_block_count(s->row->n)};
     float padded[OE_BLOCK];
     uint32_t rank[OE_BLOCK];
     uint64_t weight[OE_BLOCK], total = 0;
@@ -289,8 +290,7 @@ int32_t oe_dist_draw_list(const oe_logit_kernels *kernels, int32_t n, const oe_d
 }
 
 int32_t oe_dist_draw_row(const oe_logit_kernels *kernels, const oe_logits *row, const oe_dist_spec *spec,
-                         uint64_t random,
-                         const oe_dist_scratch *scratch) {
+                         uint64_t random, const oe_dist_scratch *scratch) {
     row_search s = {.kernels = kernels, .row = row, .scale = spec->scale, .scratch = scratch};
     uint64_t before;
     s.head = likely_head(&s, spec);

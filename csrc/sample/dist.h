@@ -45,8 +45,7 @@ int32_t oe_dist_draw_list(const oe_logit_kernels *kernels, int32_t n, const oe_d
 
 /* The same from a row of any length, where entry i is token i. */
 int32_t oe_dist_draw_row(const oe_logit_kernels *kernels, const oe_logits *row, const oe_dist_spec *spec,
-                         uint64_t random,
-                         const oe_dist_scratch *scratch);
+                         uint64_t random, const oe_dist_scratch *scratch);
 
 #ifdef __cplusplus
 }

@@ -1,8 +1,8 @@
 /* Loops over rows of logits, one source compiled for several instruction sets; the one to use is found at run time.
  *
- * All give the same bits: sums are sums of integers, floats are neither contracted nor reordered (the build says
- * -ffp-contract=off), and nothing approximates. So a seed's tokens are the same on every machine, and the tests hold
- * each set to the scalar one.
+ * All give the same bits: sums that a result depends on are sums of integers, floats are neither contracted nor
+ * reordered (the build says -ffp-contract=off), and nothing approximates. So a seed's tokens are the same on every
+ * machine, and the tests hold each set to the scalar one.
  *
  * Definition. With d = (max - x) * inverse in float (0 <= d, capped below 32), an entry x has
  *   rank   q = floor(d * 2^24)             order of probability
@@ -27,13 +27,27 @@ extern "C" {
 typedef enum oe_logit_kernel_set { OE_ROWS_SCALAR, OE_ROWS_BASELINE, OE_ROWS_AVX2, OE_ROWS_AVX512,
         OE_LOGIT_KERNEL_SETS } oe_logit_kernel_set;
 
+/* Kernels that take a row treat the entries that its mask disallows as if they were -inf. */
 typedef struct oe_logits {
     const float *x;         /* [n] */
-    const float *block_max; /* [oe_block_count(n)] no entry of block b is above block_max[b] */
+    const uint32_t *mask;   /* [oe_mask_words(n)] entry i is allowed where bit i % 32 of word i / 32 is 1; NULL: all */
+    const float *block_max; /* [oe_block_count(n)] no allowed entry of block b is above block_max[b] */
     int32_t n;
 } oe_logits;
 
 static inline int32_t oe_block_count(int32_t n) { return n / OE_BLOCK + (n % OE_BLOCK != 0); }
+
+static inline int32_t oe_mask_words(int32_t n) { return n / 32 + (n % 32 != 0); }
+
+static inline bool oe_is_allowed(const uint32_t *mask, int32_t i) { return !mask || mask[i / 32] >> i % 32 & 1; }
+
+/* Bit j: whether entry j of the block is allowed. Bits of the mask beyond the row are ignored. */
+static inline uint64_t oe_allowed(const uint32_t *mask, int32_t n, int32_t block) {
+    const int32_t left = n - block * OE_BLOCK;
+    const uint64_t low = mask[2 * block], high = left > 32 ? mask[2 * block + 1] : 0;
+    const uint64_t bits = high << 32 | low;
+    return left < OE_BLOCK ? bits & (((uint64_t)1 << left) - 1) : bits;
+}
 
 typedef struct oe_scale {
     float max;
@@ -67,11 +81,12 @@ typedef struct oe_extent {
 } oe_extent;
 
 typedef struct oe_logit_kernels {
-    /* Fills block_max[oe_block_count(n)]. False when x[n] holds a NaN or +inf; block_max is then of no use. */
-    bool (*scan)(const float *x, int32_t n, float *block_max);
+    /* Fills block_max[oe_block_count(n)] and returns how many entries the mask (NULL: all) allows. -1 when x[n] holds a
+     * NaN or +inf, allowed or not; block_max is then of no use. */
+    int32_t (*scan)(const float *x, int32_t n, const uint32_t *mask, float *block_max);
 
-    /* max[j], j < OE_BLOCK: the largest of x[j], x[j + stride], x[j + 2 * stride] .. x[n - 1]. stride >= OE_BLOCK. */
-    void (*column_maxima)(const float *x, int32_t n, int32_t stride, float *max);
+    /* max[j], j < OE_BLOCK: the largest of the entries j of the blocks first, first + stride, first + 2 * stride .. */
+    void (*column_maxima)(const oe_logits *row, int32_t first, int32_t stride, float *max);
 
     /* One bit for each entry of a block: whether it is larger than `least`. */
     uint64_t (*above)(const oe_logits *row, int32_t block, float least);

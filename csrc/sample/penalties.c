@@ -5,152 +5,152 @@
 
 /* -- memory ------------------------------------------------------------------------------------------------------ */
 
-static bool reserve_touched(oe_penalties *h, int32_t more) {
-    if (!h->slot && !(h->slot = calloc((size_t)h->n_vocab, sizeof *h->slot))) {
+static bool reserve_touched(oe_penalties *p, int32_t more) {
+    if (!p->slot && !(p->slot = calloc((size_t)p->n_vocab, sizeof *p->slot))) {
         return false;
     }
-    if (h->n_touched + more <= h->touched_capacity) {
+    if (p->n_touched + more <= p->touched_capacity) {
         return true;
     }
-    int64_t capacity = 2 * ((int64_t)h->n_touched + more);
-    capacity = capacity < h->n_vocab ? capacity : h->n_vocab;
+    int64_t capacity = 2 * ((int64_t)p->n_touched + more);
+    capacity = capacity < p->n_vocab ? capacity : p->n_vocab;
     const size_t size = (size_t)capacity * sizeof(int32_t);
-    void *grown[4] = {h->touched, h->count, h->bias, h->value};
+    void *grown[4] = {p->touched, p->count, p->bias, p->value};
     bool done = true;
     for (int i = 0; i < 4; i++) {
         void *moved = realloc(grown[i], size);
         grown[i] = moved ? moved : grown[i];
         done = done && moved;
     }
-    h->touched = grown[0], h->count = grown[1], h->bias = grown[2], h->value = grown[3];
-    h->touched_capacity = done ? (int32_t)capacity : h->touched_capacity;
+    p->touched = grown[0], p->count = grown[1], p->bias = grown[2], p->value = grown[3];
+    p->touched_capacity = done ? (int32_t)capacity : p->touched_capacity;
     return done;
 }
 
-static bool reserve_recent(oe_penalties *h, int64_t more) {
-    int64_t needed = h->n_recent + more;
-    needed = needed < h->window ? needed : h->window;
-    if (needed <= h->recent_capacity) {
+static bool reserve_recent(oe_penalties *p, int64_t more) {
+    int64_t needed = p->n_recent + more;
+    needed = needed < p->window ? needed : p->window;
+    if (needed <= p->recent_capacity) {
         return true;
     }
     /* Not a ring before it is full: nothing to unroll. */
-    const int64_t capacity = 2 * needed < h->window ? 2 * needed : h->window;
-    int32_t *recent = realloc(h->recent, (size_t)capacity * sizeof *recent);
+    const int64_t capacity = 2 * needed < p->window ? 2 * needed : p->window;
+    int32_t *recent = realloc(p->recent, (size_t)capacity * sizeof *recent);
     if (recent) {
-        h->recent = recent;
-        h->recent_capacity = (int32_t)capacity;
+        p->recent = recent;
+        p->recent_capacity = (int32_t)capacity;
     }
     return recent != NULL;
 }
 
 /* -- one token --------------------------------------------------------------------------------------------------- */
 
-static int32_t touch(oe_penalties *h, int32_t token) {
-    if (!h->slot[token]) {
-        h->touched[h->n_touched] = token;
-        h->count[h->n_touched] = 0;
-        h->bias[h->n_touched] = 0.0f;
-        h->slot[token] = ++h->n_touched;
+static int32_t touch(oe_penalties *p, int32_t token) {
+    if (!p->slot[token]) {
+        p->touched[p->n_touched] = token;
+        p->count[p->n_touched] = 0;
+        p->bias[p->n_touched] = 0.0f;
+        p->slot[token] = ++p->n_touched;
     }
-    return h->slot[token] - 1;
+    return p->slot[token] - 1;
 }
 
-static void forget(oe_penalties *h, int32_t token) {
-    const int32_t i = h->slot[token] - 1;
-    if (--h->count[i] > 0 || i < h->n_bias) {
+static void forget(oe_penalties *p, int32_t token) {
+    const int32_t i = p->slot[token] - 1;
+    if (--p->count[i] > 0 || i < p->n_bias) {
         return;
     }
-    const int32_t last = --h->n_touched;
-    h->touched[i] = h->touched[last];
-    h->count[i] = h->count[last];
-    h->bias[i] = h->bias[last];
-    h->slot[h->touched[i]] = i + 1;
-    h->slot[token] = 0;
+    const int32_t last = --p->n_touched;
+    p->touched[i] = p->touched[last];
+    p->count[i] = p->count[last];
+    p->bias[i] = p->bias[last];
+    p->slot[p->touched[i]] = i + 1;
+    p->slot[token] = 0;
 }
 
-static void remember(oe_penalties *h, int32_t token) {
-    if (h->window > 0 && h->n_recent == h->window) {
-        const int32_t oldest = h->recent[h->recent_start];
-        h->recent[h->recent_start] = token;
-        h->recent_start = h->recent_start + 1 == h->window ? 0 : h->recent_start + 1;
-        h->count[touch(h, token)] += 1; /* first, so that a token which leaves and enters keeps its slot */
-        forget(h, oldest);
+static void remember(oe_penalties *p, int32_t token) {
+    if (p->window > 0 && p->n_recent == p->window) {
+        const int32_t oldest = p->recent[p->recent_start];
+        p->recent[p->recent_start] = token;
+        p->recent_start = p->recent_start + 1 == p->window ? 0 : p->recent_start + 1;
+        p->count[touch(p, token)] += 1; /* first, so that a token which leaves and enters keeps its slot */
+        forget(p, oldest);
         return;
     }
-    if (h->window > 0) {
-        h->recent[h->n_recent++] = token;
+    if (p->window > 0) {
+        p->recent[p->n_recent++] = token;
     }
-    h->count[touch(h, token)] += 1;
+    p->count[touch(p, token)] += 1;
 }
 
 /* -- the whole --------------------------------------------------------------------------------------------------- */
 
-bool oe_penalties_init(oe_penalties *h, int32_t n_vocab, int32_t window, const int32_t *bias_id, const float *bias,
-                     int32_t n_bias) {
-    memset(h, 0, sizeof *h);
-    h->n_vocab = n_vocab;
-    h->window = window;
-    if (n_bias && !reserve_touched(h, n_bias)) {
+bool oe_penalties_init(oe_penalties *p, int32_t n_vocab, int32_t window, const int32_t *bias_id, const float *bias,
+                       int32_t n_bias) {
+    memset(p, 0, sizeof *p);
+    p->n_vocab = n_vocab;
+    p->window = window;
+    if (n_bias && !reserve_touched(p, n_bias)) {
         return false;
     }
-    h->n_bias = n_bias;
+    p->n_bias = n_bias;
     for (int32_t i = 0; i < n_bias; i++) {
-        h->bias[touch(h, bias_id[i])] = bias[i];
+        p->bias[touch(p, bias_id[i])] = bias[i];
     }
     return true;
 }
 
-bool oe_penalties_follow(oe_penalties *h, const oe_penalties *from) {
+bool oe_penalties_follow(oe_penalties *p, const oe_penalties *from) {
     const int32_t more = from->n_touched - from->n_bias;
-    if (more && !reserve_touched(h, more)) {
+    if (more && !reserve_touched(p, more)) {
         return false;
     }
     if (from->n_recent) {
-        h->recent = malloc((size_t)from->recent_capacity * sizeof *h->recent);
-        if (!h->recent) {
+        p->recent = malloc((size_t)from->recent_capacity * sizeof *p->recent);
+        if (!p->recent) {
             return false;
         }
-        memcpy(h->recent, from->recent, (size_t)from->recent_capacity * sizeof *h->recent);
-        h->recent_capacity = from->recent_capacity;
-        h->n_recent = from->n_recent;
-        h->recent_start = from->recent_start;
+        memcpy(p->recent, from->recent, (size_t)from->recent_capacity * sizeof *p->recent);
+        p->recent_capacity = from->recent_capacity;
+        p->n_recent = from->n_recent;
+        p->recent_start = from->recent_start;
     }
     for (int32_t i = 0; i < from->n_touched; i++) {
-        h->count[touch(h, from->touched[i])] = from->count[i];
+        p->count[touch(p, from->touched[i])] = from->count[i];
     }
     return true;
 }
 
-void oe_penalties_free(oe_penalties *h) {
-    void *owned[] = {h->slot, h->touched, h->count, h->bias, h->value, h->recent};
+void oe_penalties_free(oe_penalties *p) {
+    void *owned[] = {p->slot, p->touched, p->count, p->bias, p->value, p->recent};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) {
         free(owned[i]);
     }
-    memset(h, 0, sizeof *h);
+    memset(p, 0, sizeof *p);
 }
 
-void oe_penalties_reset(oe_penalties *h) {
-    for (int32_t i = h->n_bias; i < h->n_touched; i++) {
-        h->slot[h->touched[i]] = 0;
+void oe_penalties_reset(oe_penalties *p) {
+    for (int32_t i = p->n_bias; i < p->n_touched; i++) {
+        p->slot[p->touched[i]] = 0;
     }
-    for (int32_t i = 0; i < h->n_bias; i++) {
-        h->count[i] = 0;
+    for (int32_t i = 0; i < p->n_bias; i++) {
+        p->count[i] = 0;
     }
-    h->n_touched = h->n_bias;
-    h->n_recent = h->recent_start = 0;
+    p->n_touched = p->n_bias;
+    p->n_recent = p->recent_start = 0;
 }
 
-bool oe_penalties_accept(oe_penalties *h, const int32_t *tokens, int64_t n) {
-    if (h->window > 0 && n > h->window) { /* the others would be forgotten before the call ends */
-        tokens += n - h->window;
-        n = h->window;
+bool oe_penalties_accept(oe_penalties *p, const int32_t *tokens, int64_t n) {
+    if (p->window > 0 && n > p->window) { /* the others would be forgotten before the call ends */
+        tokens += n - p->window;
+        n = p->window;
     }
-    const int32_t untouched = h->n_vocab - h->n_touched;
-    if (!reserve_touched(h, n < untouched ? (int32_t)n : untouched) || (h->window > 0 && !reserve_recent(h, n))) {
+    const int32_t untouched = p->n_vocab - p->n_touched;
+    if (!reserve_touched(p, n < untouched ? (int32_t)n : untouched) || (p->window > 0 && !reserve_recent(p, n))) {
         return false;
     }
     for (int64_t i = 0; i < n; i++) {
-        remember(h, tokens[i]);
+        remember(p, tokens[i]);
     }
     return true;
 }

@@ -20,26 +20,25 @@ typedef struct oe_penalties {
     int32_t *slot; /* [n_vocab] 1 + index below, 0 where untouched; NULL when nothing can be touched */
     int32_t *touched, *count;
     float *bias;
-    float *value; /* the caller's: room for one number of each */
+    float *value; /* room for a number of each, which the caller writes */
     int32_t n_touched, touched_capacity;
     /* -- the last n_recent accepted tokens, oldest at recent[recent_start]; unused without a window -- */
     int32_t *recent; /* [recent_capacity], a ring once it holds `window` */
     int32_t recent_capacity, n_recent, recent_start;
 } oe_penalties;
 
-/* bias_id[n_bias] distinct, in 0..n_vocab-1. False when there is no memory; to be freed whatever is answered. */
-bool oe_penalties_init(oe_penalties *history, int32_t n_vocab, int32_t window, const int32_t *bias_id,
-                       const float *bias,
-                     int32_t n_bias);
+/* bias_id[n_bias] distinct, in 0..n_vocab-1. False when there is no memory; free it in either case. */
+bool oe_penalties_init(oe_penalties *penalties, int32_t n_vocab, int32_t window, const int32_t *bias_id,
+                       const float *bias, int32_t n_bias);
 
-/* The tokens of `from` into a new history with the same biases. False when there is no memory. */
-bool oe_penalties_follow(oe_penalties *history, const oe_penalties *from);
+/* The accepted tokens of `from` into new penalties with the same biases. False when there is no memory. */
+bool oe_penalties_follow(oe_penalties *penalties, const oe_penalties *from);
 
-void oe_penalties_free(oe_penalties *history);
-void oe_penalties_reset(oe_penalties *history); /* no token accepted; the biases stay */
+void oe_penalties_free(oe_penalties *penalties);
+void oe_penalties_reset(oe_penalties *penalties); /* no token accepted; the biases stay */
 
 /* Adds tokens (0..n_vocab-1). False when there is no memory: then nothing has changed. */
-bool oe_penalties_accept(oe_penalties *history, const int32_t *tokens, int64_t n);
+bool oe_penalties_accept(oe_penalties *penalties, const int32_t *tokens, int64_t n);
 
 #ifdef __cplusplus
 }

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/bitset.h"
 #include "sample/dist.h"
 #include "sample/penalties.h"
 #include "sample/philox.h"
@@ -18,8 +19,8 @@ struct oe_sampler {
     bool has_penalties;
     /* -- random stream -- */
     uint64_t draws;
-    /* -- what penalties and biases touch; history.value: the logit of the current step after both -- */
-    oe_penalties history;
+    /* -- what penalties and biases touch; penalties.value: the logit of the current step after both -- */
+    oe_penalties penalties;
     /* -- working memory of a step -- */
     float *block_max;
     uint64_t *keys;
@@ -47,9 +48,13 @@ static bool reserve_keys(oe_sampler *s, int32_t k) {
 /* The longest row that this sampler may have to draw from. */
 static int32_t most_candidates(const oe_sampler *s) { return top_k_is_on(s) ? s->params.top_k : s->n_vocab; }
 
+static int32_t list_capacity(const oe_sampler *s) {
+    return most_candidates(s) < OE_DIST_LIST ? most_candidates(s) : OE_DIST_LIST;
+}
+
 static bool allocate_dist(oe_sampler *s) {
     const bool is_long = most_candidates(s) > OE_DIST_LIST;
-    const size_t list = is_long ? OE_DIST_LIST : (size_t)most_candidates(s);
+    const size_t list = (size_t)list_capacity(s);
     oe_dist_scratch *dist = &s->dist;
     dist->x = malloc(list * sizeof *dist->x);
     dist->id = malloc(list * sizeof *dist->id);
@@ -58,7 +63,7 @@ static bool allocate_dist(oe_sampler *s) {
         dist->bins = malloc(OE_DIST_BINS * sizeof *dist->bins);
         dist->head = malloc(OE_DIST_BINS * sizeof *dist->head);
     }
-    const bool needs_dense = is_long && (top_k_is_on(s) || s->has_penalties || s->history.n_bias);
+    const bool needs_dense = is_long && (top_k_is_on(s) || s->has_penalties || s->penalties.n_bias);
     if (needs_dense) {
         s->dense = malloc((size_t)s->n_vocab * sizeof *s->dense);
     }
@@ -83,7 +88,7 @@ oe_sampler *oe_sampler_create(const oe_sample_params *params, int32_t n_vocab, c
     s->n_vocab = n_vocab;
     s->has_penalties = params->repeat_last_n != 0 && (params->repeat_penalty != 1.0f ||
                        params->presence_penalty != 0.0f || params->frequency_penalty != 0.0f);
-    if (!oe_penalties_init(&s->history, n_vocab, params->repeat_last_n, bias_id, bias, n_bias) || !allocate(s)) {
+    if (!oe_penalties_init(&s->penalties, n_vocab, params->repeat_last_n, bias_id, bias, n_bias) || !allocate(s)) {
         oe_sampler_destroy(s);
         return NULL;
     }
@@ -91,10 +96,10 @@ oe_sampler *oe_sampler_create(const oe_sample_params *params, int32_t n_vocab, c
 }
 
 oe_sampler *oe_sampler_copy(const oe_sampler *from) {
-    const oe_penalties *history = &from->history;
-    oe_sampler *s = oe_sampler_create(&from->params, from->n_vocab, from->kernels, history->touched, history->bias,
-                                      history->n_bias);
-    if (s && !oe_penalties_follow(&s->history, history)) {
+    const oe_penalties *penalties = &from->penalties;
+    oe_sampler *s = oe_sampler_create(&from->params, from->n_vocab, from->kernels, penalties->touched, penalties->bias,
+                                      penalties->n_bias);
+    if (s && !oe_penalties_follow(&s->penalties, penalties)) {
         oe_sampler_destroy(s);
         return NULL;
     }
@@ -113,19 +118,19 @@ void oe_sampler_destroy(oe_sampler *s) {
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) {
         free(owned[i]);
     }
-    oe_penalties_free(&s->history);
+    oe_penalties_free(&s->penalties);
     free(s);
 }
 
 void oe_sampler_reset(oe_sampler *s) {
-    oe_penalties_reset(&s->history);
+    oe_penalties_reset(&s->penalties);
     s->draws = 0;
 }
 
 uint64_t oe_sampler_draws(const oe_sampler *s) { return s->draws; }
 
 oe_sample_status oe_sampler_accept(oe_sampler *s, const int32_t *tokens, int64_t n) {
-    const bool kept = !s->has_penalties || n <= 0 || oe_penalties_accept(&s->history, tokens, n);
+    const bool kept = !s->has_penalties || n <= 0 || oe_penalties_accept(&s->penalties, tokens, n);
     return kept ? OE_SAMPLE_OK : OE_SAMPLE_NO_MEMORY;
 }
 
@@ -136,24 +141,27 @@ static float below_infinity(float x) { return x <= FLT_MAX ? x : FLT_MAX; } /* f
 /* Repeat penalty: N. Keskar et al., "CTRL", 2019, section 4.1, with llama.cpp's rule for negative logits (multiply, so
  * that both signs lose). Presence and frequency: OpenAI's API reference. The bias comes last and is added as it is. */
 static float touched_logit(const oe_sampler *s, int32_t i, float x) {
-    if (s->history.count[i] > 0) {
+    if (s->penalties.count[i] > 0) {
         x = x > 0.0f ? x / s->params.repeat_penalty : x * s->params.repeat_penalty;
-        x -= (float)s->history.count[i] * s->params.frequency_penalty + s->params.presence_penalty;
+        x -= (float)s->penalties.count[i] * s->params.frequency_penalty + s->params.presence_penalty;
     }
-    return below_infinity(below_infinity(x) + s->history.bias[i]); /* +inf and a ban would be NaN */
+    return below_infinity(below_infinity(x) + s->penalties.bias[i]); /* +inf and a ban would be NaN */
 }
 
-static oe_row make_row(const oe_sampler *s, const float *logits) {
-    oe_row row = {.logits = {logits, s->block_max, s->n_vocab}};
-    const oe_penalties *h = &s->history;
-    if (h->n_touched) {
-        for (int32_t i = 0; i < h->n_touched; i++) {
-            h->value[i] = touched_logit(s, i, logits[h->touched[i]]);
+/* The row of a job after its scan. */
+static oe_row make_row(const oe_sample_job *job, int32_t n_allowed) {
+    const oe_sampler *s = job->sampler;
+    const oe_penalties *p = &s->penalties;
+    oe_row row = {.logits = {job->logits, job->mask, s->block_max, s->n_vocab}, .n_allowed = n_allowed};
+    if (p->n_touched) {
+        for (int32_t i = 0; i < p->n_touched; i++) {
+            const float x = oe_is_allowed(job->mask, p->touched[i]) ? job->logits[p->touched[i]] : -INFINITY;
+            p->value[i] = touched_logit(s, i, x);
         }
-        row.n_touched = h->n_touched;
-        row.touched = h->touched;
-        row.value = h->value;
-        row.slot = h->slot;
+        row.n_touched = p->n_touched;
+        row.touched = p->touched;
+        row.value = p->value;
+        row.slot = p->slot;
     }
     return row;
 }
@@ -169,7 +177,7 @@ static oe_dist_spec make_spec(const oe_sample_params *params, float max) {
     return spec;
 }
 
-/* Into the list to draw from: a short row, or the top-k. */
+/* Into the list to draw from: a short row, the allowed entries of a row that has few, or the top-k. */
 static int32_t list_row(const oe_sampler *s, const oe_row *row) {
     for (int32_t i = 0; i < s->n_vocab; i++) {
         s->dist.x[i] = row->logits.x[i];
@@ -181,6 +189,21 @@ static int32_t list_row(const oe_sampler *s, const oe_row *row) {
     return s->n_vocab;
 }
 
+/* Stops where the list is full, for another thread may change the mask after it was counted. */
+static int32_t list_allowed(const oe_sampler *s, const oe_row *row) {
+    const oe_logits *logits = &row->logits;
+    const int32_t room = list_capacity(s);
+    int32_t n = 0;
+    for (int32_t b = 0; b < oe_block_count(logits->n); b++) {
+        for (uint64_t bits = oe_allowed(logits->mask, logits->n, b); bits && n < room; bits &= bits - 1) {
+            const int32_t i = b * OE_BLOCK + oe_bitset_lowest(bits);
+            s->dist.x[n] = oe_row_is_touched(row, i) ? row->value[row->slot[i] - 1] : logits->x[i];
+            s->dist.id[n++] = i;
+        }
+    }
+    return n;
+}
+
 static int32_t list_top(const oe_sampler *s, int32_t n_top) {
     for (int32_t i = 0; i < n_top; i++) {
         s->dist.x[i] = oe_key_logit(s->keys[i]);
@@ -189,24 +212,24 @@ static int32_t list_top(const oe_sampler *s, int32_t n_top) {
     return n_top;
 }
 
-static float dense_max(const oe_sampler *s, int32_t block) {
+static float dense_max(const oe_sampler *s, const uint32_t *mask, int32_t block) {
     const int32_t start = block * OE_BLOCK;
     const int32_t end = s->n_vocab - start < OE_BLOCK ? s->n_vocab : start + OE_BLOCK;
     float max = -INFINITY;
     for (int32_t i = start; i < end; i++) {
-        max = s->dense[i] > max ? s->dense[i] : max;
+        max = s->dense[i] > max && oe_is_allowed(mask, i) ? s->dense[i] : max;
     }
     return max;
 }
 
-static void put_dense(oe_sampler *s, int32_t id, float x) {
+static void put_dense(oe_sampler *s, const uint32_t *mask, int32_t id, float x) {
     float *max = &s->block_max[id / OE_BLOCK];
     const float before = s->dense[id];
     s->dense[id] = x;
     if (x >= *max) {
         *max = x;
     } else if (before == *max) {
-        *max = dense_max(s, id / OE_BLOCK);
+        *max = dense_max(s, mask, id / OE_BLOCK);
     }
 }
 
@@ -217,9 +240,9 @@ static oe_logits dense_row(oe_sampler *s, const oe_row *row) {
     }
     memcpy(s->dense, row->logits.x, (size_t)s->n_vocab * sizeof *s->dense);
     for (int32_t i = 0; i < row->n_touched; i++) {
-        put_dense(s, row->touched[i], row->value[i]);
+        put_dense(s, row->logits.mask, row->touched[i], row->value[i]);
     }
-    return (oe_logits){s->dense, s->block_max, s->n_vocab};
+    return (oe_logits){s->dense, row->logits.mask, s->block_max, s->n_vocab};
 }
 
 static oe_logits dense_top(oe_sampler *s, int32_t n_top) {
@@ -230,27 +253,29 @@ static oe_logits dense_top(oe_sampler *s, int32_t n_top) {
         s->block_max[i] = -INFINITY;
     }
     for (int32_t i = 0; i < n_top; i++) {
-        put_dense(s, oe_key_id(s->keys[i]), oe_key_logit(s->keys[i]));
+        put_dense(s, NULL, oe_key_id(s->keys[i]), oe_key_logit(s->keys[i]));
     }
-    return (oe_logits){s->dense, s->block_max, s->n_vocab};
+    return (oe_logits){s->dense, NULL, s->block_max, s->n_vocab};
 }
 
 static int32_t draw(oe_sampler *s, const oe_row *row, int32_t n_top, float max) {
     const oe_dist_spec spec = make_spec(&s->params, max);
     const uint64_t random = oe_philox_u64(s->params.seed, s->draws++);
     const bool from_top = top_k_is_on(s);
-    if ((from_top ? n_top : s->n_vocab) <= OE_DIST_LIST) {
-        const int32_t n = from_top ? list_top(s, n_top) : list_row(s, row);
+    if ((from_top ? n_top : row->n_allowed) <= OE_DIST_LIST) {
+        const int32_t n = from_top ? list_top(s, n_top) : row->logits.mask ? list_allowed(s, row) : list_row(s, row);
         return oe_dist_draw_list(s->kernels, n, &spec, random, &s->dist);
     }
     const oe_logits logits = from_top ? dense_top(s, n_top) : dense_row(s, row);
     return oe_dist_draw_row(s->kernels, &logits, &spec, random, &s->dist);
 }
 
-static bool scan(oe_sample_job *job) {
+/* Fills block_max and *n_allowed; false, with the job's status, for logits that are NaN or +inf. */
+static bool scan(oe_sample_job *job, const uint32_t *mask, int32_t *n_allowed) {
     oe_sampler *s = job->sampler;
     job->status = OE_SAMPLE_OK;
-    if (!s->kernels->scan(job->logits, s->n_vocab, s->block_max)) {
+    *n_allowed = s->kernels->scan(job->logits, s->n_vocab, mask, s->block_max);
+    if (*n_allowed < 0) {
         job->status = OE_SAMPLE_BAD_LOGITS;
         oe_row_find_bad(job->logits, s->n_vocab, &job->bad_first, &job->bad_count);
     }
@@ -259,11 +284,12 @@ static bool scan(oe_sample_job *job) {
 
 static void run_job(oe_sample_job *job) {
     oe_sampler *s = job->sampler;
-    if (!scan(job)) {
+    int32_t n_allowed;
+    if (!scan(job, job->mask, &n_allowed)) {
         return;
     }
     const bool greedy = s->params.temperature == 0;
-    const oe_row row = make_row(s, job->logits);
+    const oe_row row = make_row(job, n_allowed);
     if (greedy && !row.n_touched) {
         job->token = oe_row_best(&row);
         job->status = job->token < 0 ? OE_SAMPLE_NO_TOKEN : OE_SAMPLE_OK;
@@ -298,14 +324,15 @@ void oe_sampler_logprobs(oe_sample_job *job, double *logprob, int32_t top, int32
                          int32_t *n_top) {
     oe_sampler *s = job->sampler;
     const int32_t k = top > 0 ? top : 1;
-    if (!scan(job)) {
+    int32_t n_allowed;
+    if (!scan(job, NULL, &n_allowed)) {
         return;
     }
     if (!reserve_keys(s, k)) {
         job->status = OE_SAMPLE_NO_MEMORY;
         return;
     }
-    const oe_row row = {.logits = {job->logits, s->block_max, s->n_vocab}};
+    const oe_row row = {.logits = {job->logits, NULL, s->block_max, s->n_vocab}, .n_allowed = n_allowed};
     const int32_t found = oe_row_top(s->kernels, &row, k, s->keys);
     if (found == 0) {
         job->status = OE_SAMPLE_NO_TOKEN;

@@ -1,9 +1,8 @@
 /* A sampler: parameters, random stream and token history of one sequence, and the working memory for one step.
  *
- * One step, in this order (Ollama's): penalties and biases -> top-k -> temperature -> softmax -> top-p -> min-p ->
- * draw.
- * Everything is exact: see select.h for ties, dist.h for the softmax; the instruction set does not
- * matter. A sampler may be used by one thread at a time; different samplers share nothing. */
+ * One step, in this order (Ollama's): mask -> penalties and biases -> top-k -> temperature -> softmax -> top-p -> min-p
+ * -> draw. Every instruction set gives the same token: select.h says how ties break, dist.h what the softmax is. A
+ * sampler may be used by one thread at a time; different samplers share nothing. */
 #ifndef OE_SAMPLE_H
 #define OE_SAMPLE_H
 
@@ -20,8 +19,8 @@ extern "C" {
 typedef enum oe_sample_status {
     OE_SAMPLE_OK = 0,
     OE_SAMPLE_NO_MEMORY,
-    OE_SAMPLE_BAD_LOGITS, /* NaN or +inf among the logits */
-    OE_SAMPLE_NO_TOKEN,   /* every logit is -inf after penalties and biases */
+    OE_SAMPLE_BAD_LOGITS, /* NaN or +inf among the logits, allowed or not */
+    OE_SAMPLE_NO_TOKEN,   /* every allowed logit is -inf after penalties and biases */
 } oe_sample_status;
 
 typedef struct oe_sample_params {
@@ -52,17 +51,20 @@ oe_sample_status oe_sampler_accept(oe_sampler *sampler, const int32_t *tokens, i
 
 typedef struct oe_sample_job {
     oe_sampler *sampler;
-    const float *logits; /* [n_vocab] only read */
+    const float *logits;  /* [n_vocab] only read */
+    const uint32_t *mask; /* [oe_mask_words(n_vocab)] as in oe_logits: which tokens are allowed; NULL allows all */
     oe_sample_status status;
-    int32_t token;       /* with OE_SAMPLE_OK */
-    int32_t bad_first;   /* with OE_SAMPLE_BAD_LOGITS: index of the first, and how many */
+    int32_t token;        /* with OE_SAMPLE_OK */
+    int32_t bad_first;    /* with OE_SAMPLE_BAD_LOGITS: index of the first, and how many */
     int32_t bad_count;
 } oe_sample_job;
 
-/* One step for each job, in order. A job that fails leaves its sampler as it was and does not touch the others. */
+/* One step for each job, in order. A job that fails leaves its sampler as it was and does not touch the others.
+ * A disallowed token is one whose logit is -inf, with this exception: NaN or +inf there is an error as elsewhere, for
+ * it says that the model's numbers are wrong, and those of the allowed tokens come from the same product. */
 void oe_sampler_run(oe_sample_job *jobs, int64_t n);
 
-/* Natural log-probabilities of the softmax of the logits as they are: no penalty, no bias, no temperature.
+/* Natural log-probabilities of the softmax of the logits as they are: no mask, no penalty, no bias, no temperature.
  * The `top` largest go to top_id[top] / top_logprob[top], best first; *n_top says how many (tokens at -inf have none).
  * job: sampler, logits and token (whose log-probability becomes *logprob) in; status and bad_* out. */
 void oe_sampler_logprobs(oe_sample_job *job, double *logprob, int32_t top, int32_t *top_id, double *top_logprob,

@@ -16,17 +16,36 @@ void oe_row_find_bad(const float *x, int32_t n, int32_t *first, int32_t *count) 
     }
 }
 
-int32_t oe_row_best(const oe_row *row) {
-    float best = -INFINITY;
-    int32_t block = 0;
-    for (int32_t b = 0; b < oe_block_count(row->logits.n); b++) {
-        if (row->logits.block_max[b] > best) {
-            best = row->logits.block_max[b];
-            block = b;
+static float largest(const float *x, int32_t n) {
+    float max[8], best = -INFINITY; /* side by side: each alone would wait for the one before */
+    for (int j = 0; j < 8; j++) {
+        max[j] = -INFINITY;
+    }
+    int32_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        for (int j = 0; j < 8; j++) {
+            max[j] = x[i + j] > max[j] ? x[i + j] : max[j];
         }
     }
-    for (int32_t i = block * OE_BLOCK; best > -INFINITY && i < row->logits.n; i++) {
-        if (row->logits.x[i] == best) {
+    for (int j = 0; j < 8; j++) {
+        best = max[j] > best ? max[j] : best;
+    }
+    for (; i < n; i++) {
+        best = x[i] > best ? x[i] : best;
+    }
+    return best;
+}
+
+int32_t oe_row_best(const oe_row *row) {
+    const oe_logits *logits = &row->logits;
+    const int32_t blocks = oe_block_count(logits->n);
+    const float best = largest(logits->block_max, blocks);
+    int32_t block = 0;
+    while (block < blocks && logits->block_max[block] != best) {
+        block++;
+    }
+    for (int32_t i = block * OE_BLOCK; best > -INFINITY && i < logits->n; i++) {
+        if (logits->x[i] == best && oe_is_allowed(logits->mask, i)) {
             return i;
         }
     }
@@ -84,7 +103,7 @@ static size_t strided_maxima(const oe_logit_kernels *kernels, const oe_logits *l
     }
     for (int32_t g = 0; g < groups; g += OE_BLOCK) {
         float max[OE_BLOCK];
-        kernels->column_maxima(logits->x + g, logits->n - g, groups, max);
+        kernels->column_maxima(logits, g / OE_BLOCK, groups / OE_BLOCK, max);
         for (int32_t j = 0; j < OE_BLOCK; j++) {
             keys[g + j] = oe_key_make(max[j], g + j);
         }

@@ -17,11 +17,12 @@ extern "C" {
 #endif
 
 typedef struct oe_row {
-    oe_logits logits; /* no NaN, no +inf: their kernels' `scan` checks that, and fills block_max */
+    oe_logits logits;  /* no NaN, no +inf: their kernels' `scan` checks that, and fills block_max */
+    int32_t n_allowed; /* as the scan counted them */
     /* -- overlay -- */
     int32_t n_touched;
     const int32_t *touched; /* [n_touched] distinct tokens */
-    const float *value;     /* [n_touched] what stands in place of x[touched[i]] */
+    const float *value;     /* [n_touched] what stands in place of x[touched[i]]; -inf where the mask disallows it */
     const int32_t *slot;    /* [n] not 0 where a token is touched; NULL when n_touched is 0 */
 } oe_row;
 
@@ -49,7 +50,7 @@ static inline float oe_key_logit(uint64_t key) {
 /* After a scan failed: the first NaN or +inf and how many there are. */
 void oe_row_find_bad(const float *x, int32_t n, int32_t *first, int32_t *count);
 
-/* The first of the largest entries above -inf, or -1. Needs a row without touched entries. */
+/* The first of the largest allowed entries above -inf, or -1. Needs a row without touched entries. */
 int32_t oe_row_best(const oe_row *row);
 
 /* Orders distinct keys so that the k largest come first and keys[k - 1] is the smallest of those; 1 <= k <= n. */
@@ -58,7 +59,7 @@ void oe_keys_select(uint64_t *keys, size_t n, size_t k);
 /* Room that oe_row_top needs in `keys`. */
 static inline size_t oe_top_capacity(int32_t k) { return 2 * (size_t)k + 2 * OE_BLOCK; }
 
-/* Puts the k largest entries above -inf into keys (any order) and returns how many there are, at most k; k >= 1. */
+/* Puts the k largest allowed entries above -inf into keys (any order); returns how many, at most k. k >= 1. */
 int32_t oe_row_top(const oe_logit_kernels *kernels, const oe_row *row, int32_t k, uint64_t *keys);
 
 #ifdef __cplusplus

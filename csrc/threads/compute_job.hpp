@@ -12,8 +12,8 @@
 struct oe_compute_job {
     ggml_backend_sched_t sched;
     ggml_cgraph *graph;
-    const oe_cpu_gate *turn;
-    oe_cpu_gate_runner in_turn;
+    const oe_cpu_gate *gate;
+    oe_cpu_gate_runner run_gated;
 };
 
 /* ggml's C++ parts allocate with `new`, and nothing may be thrown through a thread's first function. */
@@ -29,7 +29,7 @@ static int oe_compute_now(void *argument) noexcept {
 /* A ggml_status, or OE_THREW. */
 static int oe_compute(void *argument) noexcept {
     const oe_compute_job *job = static_cast<oe_compute_job *>(argument);
-    return job->in_turn(job->turn, oe_compute_now, argument);
+    return job->run_gated(job->gate, oe_compute_now, argument);
 }
 
 #endif

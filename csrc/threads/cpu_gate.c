@@ -2,68 +2,68 @@
 
 #include <pthread.h>
 
-/* One for the process: the CPUs are its, whichever library or thread computes. */
+/* One for the process: all libraries and threads of it share the CPUs. */
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t moved;
-    unsigned long next;    /* the number that the next one to come draws */
-    unsigned long serving; /* the number that may start when its threads fit */
-    int running;           /* threads */
-    const oe_cpu_gate *last;   /* the one that finished last, as long as its threads may spin; or NULL */
-} turns = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0, 0, NULL};
+    unsigned long next;      /* the number that the next computation to come draws */
+    unsigned long serving;   /* the number that may start when its threads fit */
+    int running;             /* threads */
+    const oe_cpu_gate *last; /* the backend that computed last, as long as its threads may spin; or NULL */
+} queue = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0, 0, NULL};
 
 static pthread_once_t prepared = PTHREAD_ONCE_INIT;
 
 /* A child of a fork has none of the threads that were computing or waiting. */
 static void start_afresh(void) {
-    pthread_mutex_init(&turns.lock, NULL);
-    pthread_cond_init(&turns.moved, NULL);
-    turns.next = turns.serving = 0;
-    turns.running = 0;
-    turns.last = NULL;
+    pthread_mutex_init(&queue.lock, NULL);
+    pthread_cond_init(&queue.moved, NULL);
+    queue.next = queue.serving = 0;
+    queue.running = 0;
+    queue.last = NULL;
 }
 
 static void prepare(void) { pthread_atfork(NULL, NULL, start_afresh); }
 
-static void take(const oe_cpu_gate *turn) {
+static void enter(const oe_cpu_gate *gate) {
     pthread_once(&prepared, prepare);
-    pthread_mutex_lock(&turns.lock);
-    const unsigned long number = turns.next++;
-    while (number != turns.serving || (turns.running && turns.running + turn->threads > turn->cpus)) {
-        pthread_cond_wait(&turns.moved, &turns.lock);
+    pthread_mutex_lock(&queue.lock);
+    const unsigned long number = queue.next++;
+    while (number != queue.serving || (queue.running && queue.running + gate->threads > gate->cpus)) {
+        pthread_cond_wait(&queue.moved, &queue.lock);
     }
-    turns.serving++;
-    turns.running += turn->threads;
-    if (turns.last && turns.last != turn) {
-        turns.last->rest(turns.last->pool);
+    queue.serving++;
+    queue.running += gate->threads;
+    if (queue.last && queue.last != gate) {
+        queue.last->rest(queue.last->pool);
     }
-    turns.last = NULL;
-    pthread_cond_broadcast(&turns.moved);
-    pthread_mutex_unlock(&turns.lock);
+    queue.last = NULL;
+    pthread_cond_broadcast(&queue.moved);
+    pthread_mutex_unlock(&queue.lock);
 }
 
-static void give(const oe_cpu_gate *turn) {
-    pthread_mutex_lock(&turns.lock);
-    turns.running -= turn->threads;
-    turns.last = turn;
-    pthread_cond_broadcast(&turns.moved);
-    pthread_mutex_unlock(&turns.lock);
+static void leave(const oe_cpu_gate *gate) {
+    pthread_mutex_lock(&queue.lock);
+    queue.running -= gate->threads;
+    queue.last = gate;
+    pthread_cond_broadcast(&queue.moved);
+    pthread_mutex_unlock(&queue.lock);
 }
 
-int oe_cpu_gate_run(const oe_cpu_gate *turn, int (*task)(void *), void *argument) {
-    if (turn->threads == 0) {
+int oe_cpu_gate_run(const oe_cpu_gate *gate, int (*task)(void *), void *argument) {
+    if (gate->threads == 0) {
         return task(argument);
     }
-    take(turn);
+    enter(gate);
     const int result = task(argument);
-    give(turn);
+    leave(gate);
     return result;
 }
 
-void oe_cpu_gate_forget(const oe_cpu_gate *turn) {
-    pthread_mutex_lock(&turns.lock);
-    if (turns.last == turn) {
-        turns.last = NULL;
+void oe_cpu_gate_forget(const oe_cpu_gate *gate) {
+    pthread_mutex_lock(&queue.lock);
+    if (queue.last == gate) {
+        queue.last = NULL;
     }
-    pthread_mutex_unlock(&turns.lock);
+    pthread_mutex_unlock(&queue.lock);
 }

@@ -91,7 +91,7 @@ static int intern_joint(oe_bpe *bpe, joint *j) {
     j->right = intern(bpe, j->joined + j->left_length, j->length - j->left_length);
     j->result = intern(bpe, j->joined, j->length);
     if (!bpe->byte_level) {
-        oe_spm_boundaries_add(&bpe->words, j->joined, j->length);
+        oe_spm_boundaries_add(&bpe->boundaries, j->joined, j->length);
     }
     return j->left < 0 || j->right < 0 || j->result < 0 ? -1 : 0;
 }
@@ -229,7 +229,7 @@ int oe_bpe_encode(const oe_bpe *bpe, oe_scratch *scratch, const char *piece, siz
         }
     }
     for (size_t start = 0; start < size;) {
-        size_t end = bpe->byte_level ? size : oe_spm_boundaries_end(&bpe->words, piece, size, start);
+        size_t end = bpe->byte_level ? size : oe_spm_boundaries_end(&bpe->boundaries, piece, size, start);
         if (encode_word(bpe, scratch, piece + start, end - start, ids) < 0) {
             return -1;
         }

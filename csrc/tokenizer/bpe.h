@@ -9,25 +9,25 @@
 
 #include "tokenizer/id_list.h"
 #include "tokenizer/pair_merge.h"
-#include "tokenizer/text_map.h"
 #include "tokenizer/spm_boundaries.h"
+#include "tokenizer/text_map.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 typedef struct {
-    oe_text_map texts;   /* of tokens, and of merge parts and results without a token: those ids are >= n_vocab */
+    oe_text_map texts; /* of tokens, and of merge parts and results without a token: those ids are >= n_vocab */
     oe_pair_map merges;
     int32_t     n_vocab, n_texts;
-    uint8_t    *whole;   /* per token: 1 when it may stand for a whole piece without merging */
+    uint8_t    *whole; /* per token: 1 when it may stand for a whole piece without merging */
     int         byte_level;
-    oe_spm_boundaries    words;        /* raw: of the results of merges */
     char        spelling[256][2];
     uint8_t     spelling_length[256];
     int32_t     symbols[256]; /* byte-level: id of each byte's spelling */
     int32_t     bytes[256];   /* token of a byte that nothing longer took, or -1 */
     int32_t     unknown;      /* token of a symbol that has neither, or -1 */
+    oe_spm_boundaries boundaries; /* raw: of the results of merges */
 } oe_bpe;
 
 /* Functions that allocate return 0, or -1 when memory is short. */

@@ -14,9 +14,9 @@ extern "C" {
 #endif
 
 typedef struct {
-    int32_t  prev, next; /* neighbours still alive, -1 at the ends */
+    int32_t  prev, next;    /* neighbours still alive, -1 at the ends */
     uint32_t start, length; /* bytes of the text; length 0 once merged into the left neighbour */
-    int32_t  id;         /* -1: text that no token has */
+    int32_t  id;            /* -1: text that no token has */
 } oe_symbol;
 
 typedef struct {

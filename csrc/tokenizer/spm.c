@@ -27,7 +27,7 @@ int oe_spm_put_piece(oe_spm *spm, const char *text, uint32_t length, int32_t id,
     spm->ranks[id] = rank;
     spm->unused[id] = (uint8_t)unused;
     spm->any_unused |= unused;
-    oe_spm_boundaries_add(&spm->words, text, length);
+    oe_spm_boundaries_add(&spm->boundaries, text, length);
     return oe_text_map_put(&spm->texts, text, length, id);
 }
 
@@ -122,7 +122,7 @@ int oe_spm_encode(const oe_spm *spm, oe_scratch *scratch, const char *text, size
     int after_unknown = 0;
     for (size_t start = 0; start < size && status == 0;) {
         /* Unused pieces remember their last split, so the order of merges must not change. */
-        size_t end = spm->any_unused ? size : oe_spm_boundaries_end(&spm->words, text, size, start);
+        size_t end = spm->any_unused ? size : oe_spm_boundaries_end(&spm->boundaries, text, size, start);
         status = encode_chunk(&s, scratch, text + start, end - start, ids, &after_unknown);
         start = end;
     }

@@ -4,20 +4,20 @@
 
 #include "tokenizer/id_list.h"
 #include "tokenizer/pair_merge.h"
-#include "tokenizer/text_map.h"
 #include "tokenizer/spm_boundaries.h"
+#include "tokenizer/text_map.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 typedef struct {
-    oe_text_map texts;      /* of the pieces that text can become: not control, unknown and byte pieces */
+    oe_text_map texts;  /* of the pieces that text can become: not control, unknown and byte pieces */
     int32_t     n_vocab;
-    uint32_t   *ranks;      /* per piece: 0 for the highest score; equal scores have equal ranks */
-    uint8_t    *unused;     /* per piece: 1 when it may be built on the way but not be a result */
+    uint32_t   *ranks;  /* per piece: 0 for the highest score; equal scores have equal ranks */
+    uint8_t    *unused; /* per piece: 1 when it may be built on the way but not be a result */
     int         any_unused;
-    oe_spm_boundaries    words;
+    oe_spm_boundaries boundaries;
     int32_t     bytes[256]; /* piece <0xHH>, or -1 */
     int32_t     unknown;    /* or -1 */
 } oe_spm;

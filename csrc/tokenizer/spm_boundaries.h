@@ -20,16 +20,17 @@ static inline int oe_is_space(const char *text, size_t size) {
 }
 
 /* Learns from the text of one token. */
-static inline void oe_spm_boundaries_add(oe_spm_boundaries *words, const char *text, size_t size) {
+static inline void oe_spm_boundaries_add(oe_spm_boundaries *boundaries, const char *text, size_t size) {
     for (size_t i = 1; i + 3 <= size; ++i) {
         if (oe_is_space(text + i, size - i) && !(i >= 3 && oe_is_space(text + i - 3, 3))) {
-            words->joins[(uint8_t)text[i - 1]] = 1;
+            boundaries->joins[(uint8_t)text[i - 1]] = 1;
         }
     }
 }
 
 /* Where the word that starts at `from` ends. */
-static inline size_t oe_spm_boundaries_end(const oe_spm_boundaries *words, const char *text, size_t size, size_t from) {
+static inline size_t oe_spm_boundaries_end(const oe_spm_boundaries *boundaries, const char *text, size_t size,
+                                           size_t from) {
     for (size_t i = from; i < size; ++i) {
         const char *space = (const char *)memchr(text + i, '\xe2', size - i);
         if (!space) {
@@ -37,7 +38,7 @@ static inline size_t oe_spm_boundaries_end(const oe_spm_boundaries *words, const
         }
         i = (size_t)(space - text);
         if (oe_is_space(space, size - i)) {
-            if (i > from && !words->joins[(uint8_t)text[i - 1]] && !(i >= from + 3 && oe_is_space(space - 3, 3))) {
+            if (i > from && !boundaries->joins[(uint8_t)text[i - 1]] && !(i >= from + 3 && oe_is_space(space - 3, 3))) {
                 return i;
             }
             i += 2;

@@ -27,7 +27,7 @@ void oe_unigram_free(oe_unigram *model) {
 
 int oe_unigram_put_piece(oe_unigram *model, const char *text, size_t length, int32_t id, double score) {
     model->scores[id] = score;
-    oe_spm_boundaries_add(&model->words, text, length);
+    oe_spm_boundaries_add(&model->boundaries, text, length);
     return oe_text_trie_put(&model->pieces, text, length, id);
 }
 
@@ -111,7 +111,7 @@ int oe_unigram_encode(const oe_unigram *model, const char *text, size_t size, oe
     int status = 0;
     int after_unknown = 0;
     for (size_t start = 0; start < size && status == 0;) {
-        size_t end = oe_spm_boundaries_end(&model->words, text, size, start);
+        size_t end = oe_spm_boundaries_end(&model->boundaries, text, size, start);
         if (end - start >= capacity) {
             free(places);
             capacity = end - start + 1 + 256;

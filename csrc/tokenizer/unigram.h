@@ -3,8 +3,8 @@
 #define OE_UNIGRAM_H
 
 #include "tokenizer/id_list.h"
-#include "tokenizer/text_trie.h"
 #include "tokenizer/spm_boundaries.h"
+#include "tokenizer/text_trie.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -13,7 +13,7 @@ extern "C" {
 typedef struct {
     oe_text_trie pieces;        /* that text can become: not control, unknown, unused and byte pieces */
     double      *scores;        /* per piece; sums of float32 as doubles are exact in any order, or nearly */
-    oe_spm_boundaries     words;
+    oe_spm_boundaries boundaries;
     double       unknown_score; /* of a character that is no piece */
     int32_t      bytes[256];    /* piece <0xHH>, or -1 */
     int32_t      unknown;       /* or -1 */

@@ -12,7 +12,7 @@ from ollama_engine.errors import Option
 if TYPE_CHECKING:
     from ollama_engine.engine import Engine
     from ollama_engine.runner.request.options import RequestOptions
-    from ollama_engine.runner.request.request import Chunk, Usage
+    from ollama_engine.runner.request.results import Chunk, Usage
     from ollama_engine.sample import SamplingParams
 
 __all__ = ["Answerer", "usage_text"]

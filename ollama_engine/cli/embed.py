@@ -21,7 +21,7 @@ from ollama_engine.errors import EngineError
 
 if TYPE_CHECKING:
     from ollama_engine.engine import Engine
-    from ollama_engine.runner.embed.submission import Embedding
+    from ollama_engine.runner.embed.results import Embedding
 
 __all__ = ["add_arguments", "main"]
 

@@ -26,8 +26,8 @@ __all__ = ["add_arguments", "main"]
 
 NOT_SAMPLING = ("logprobs",)
 """Sampling options whose results plain text cannot show."""
-NOT_REQUEST = ("priority", "cache")
-"""One answer at a time: nobody comes before it, and nobody shares what was computed but the answers that follow."""
+NOT_REQUEST = ("priority", "cache", "cache_salt")
+"""One answer at a time, of one user: none is before it, and only the answers that follow share what was computed."""
 NOT_SET = (*NOT_SAMPLING, *NOT_REQUEST)
 NOT_ENGINE = ("parallel", "max_queue")
 """One answer at a time, and nobody waits."""

@@ -1,7 +1,7 @@
-"""The nouns in which an architecture's conversion is declared: `Architecture`, `Vision`, `Key`, `Tensor`.
+"""How an architecture's conversion is declared: `Architecture`, `Vision`, `Key`, `Tensor`.
 
-An architecture's file is data; `plan` does the work. Names and shapes speak of sizes ("n_embd"), whose numbers `sizes`
-takes from config.json. Shapes are in numpy's order, as checkpoints have them.
+An architecture's file is data; `plan` does the work. Shapes name sizes ("n_embd"), whose numbers `sizes` takes from
+config.json. Shapes are in numpy's order, as checkpoints have them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COMMON_RENAMES = (
     (r"^(?=embed_tokens\.|layers\.|norm\.)", "model."),
     (r"^model\.(?=vision_tower\.|vision_model\.|visual\.|multi_modal_projector\.)", ""),
 )
-"""Prefixes that come and go between releases, and with the class that saved the weights."""
+"""Prefixes that differ between releases of transformers, and between the classes that save the weights."""
 
 COMMON_IGNORED = (r"\.rotary_emb\.inv_freq$", r"\.(?:attention|attn)\.(?:masked_)?bias$")
 """Constants that old versions saved beside the weights."""
@@ -35,7 +35,7 @@ COMMON_IGNORED = (r"\.rotary_emb\.inv_freq$", r"\.(?:attention|attn)\.(?:masked_
 
 @dataclass(frozen=True)
 class Key:
-    """One metadata key below the architecture's name, taken from config.json as it is."""
+    """One metadata key below the architecture's name, copied from config.json."""
 
     name: str
     kind: Literal["u32", "f32", "bool", "str"]
@@ -77,13 +77,13 @@ class Vision:
     """The part of a model that reads images: what it adds to the file of the text part."""
 
     sizes: Callable[[Config], Sizes]
-    """Under names of their own: "v_embd"."""
+    """Their names begin with v_: "v_embd"."""
     keys: Callable[[Config, Sizes], MetadataValues]
     """Below the architecture's name, most of them below `vision.`."""
     tensors: tuple[Tensor, ...]
-    """Below `v.`, and below `mm.` those that lead from images to the text part."""
+    """The encoder's are named `v.`, those of the projector into the text part `mm.`."""
     sources: str = r"^(?:model\.)?(?:vision_tower|vision_model|visual|multi_modal_projector)\."
-    """Regular expression of all names in the checkpoint, for when it is left out."""
+    """Regular expression of all its names in the checkpoint, to leave it out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,9 +99,9 @@ class Architecture:
     keys: tuple[Key, ...]
     tensors: tuple[Tensor, ...]
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """What published config.json leave out, because transformers has these values for it."""
+    """Values that published config.json files omit because they are transformers' defaults."""
     more_keys: Callable[[Config, Sizes], MetadataValues] = _no_values
-    """Keys, below the architecture's name, that are no plain copies: int, float, bool, str, or a list of these."""
+    """Computed keys, below the architecture's name: int, float, bool, str, or a list of these."""
     made_tensors: Callable[[Config, Sizes], Mapping[str, NDArray[np.float32]]] = _no_tensors
     """Tensors that are computed from config.json."""
     renames: tuple[tuple[str, str], ...] = COMMON_RENAMES
@@ -115,7 +115,7 @@ class Architecture:
     vision: Vision | None = None
 
     def part(self, *, vision: bool) -> Architecture:
-        """The text part alone, or all of it as one whose `vision` is None."""
+        """The text part alone, or both parts in one whose `vision` is None."""
         images = self.vision
         if images is None:
             return self

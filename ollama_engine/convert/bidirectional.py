@@ -1,4 +1,4 @@
-"""What text encoders declare alike: sizes, keys, the classification head of rerankers."""
+"""What all text encoders declare: sizes, keys, the classification head of rerankers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ BIDIRECTIONAL_KEYS = (
 )
 
 MLM_HEADS = (r"^cls\.(?:predictions|seq_relationship)\.", r"(?:^|\.)embeddings\.position_ids$")
-"""What is saved beside an encoder and has no part in embeddings."""
+"""Tensors saved with an encoder that embeddings do not need."""
 
 
 def sizes(config: Config) -> dict[str, int]:
@@ -58,13 +58,13 @@ def sizes(config: Config) -> dict[str, int]:
 
 
 def bidirectional_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
-    """Keys that all have. A key that begins with "tokenizer." is not below the architecture's name."""
+    """Keys of every encoder. A key that begins with "tokenizer." is not below the architecture's name."""
     types = sizes["n_token_types"]
     return {"attention.causal": False, **({"tokenizer.ggml.token_type_count": types} if types else {})}
 
 
 def labels(config: Config) -> list[str]:
-    """What the outputs of a classification head stand for; transformers leaves out the names of two."""
+    """Names of a classification head's outputs; transformers saves none where there are two."""
     named = config.mapping("id2label")
     count = len(named) or config.whole("num_labels", default=2)
     return [str(named.get(str(i), f"LABEL_{i}")) for i in range(count)]

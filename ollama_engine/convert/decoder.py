@@ -74,7 +74,7 @@ def experts(applies: Callable[[Config, int], bool] | None = None) -> tuple[Tenso
 
 
 def sizes(config: Config) -> dict[str, int]:
-    """Those of a decoder, with what fused projections and experts add to them."""
+    """`decoder_sizes`, with those of fused projections and experts."""
     found = decoder_sizes(config)
     hidden = config.whole("moe_intermediate_size", default=found["n_ff"])
     return found | {
@@ -86,7 +86,7 @@ def sizes(config: Config) -> dict[str, int]:
 
 
 def rope_and_size(config: Config, sizes: Sizes) -> Mapping[str, Any]:
-    """Keys of the rotation, with how much of a head rotates."""
+    """Keys of the rotation, and how many dimensions of a head rotate."""
     return {"rope.dimension_count": sizes["head_dim"], **rope_keys(config)}
 
 

@@ -64,7 +64,7 @@ def _gemma3_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
 
 
 def _shifted(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Norms as factors."""
+    """Norms are published as differences from 1; GGUF stores factors."""
     return tuple(replace(t, transform=add(1.0)) if re.search(r"norm\.weight$", t.source) else t for t in tensors)
 
 
@@ -132,7 +132,7 @@ GEMMA3_VISION = image_part(
     defaults=VISION_DEFAULTS,
     keys=(Key("vision.attention.layer_norm_epsilon", "f32", ("layer_norm_eps",)),),
     outer_keys=IMAGE_KEYS,
-    more_sizes=lambda eyes, config: {"v_places": grid_side(eyes) ** 2},
+    more_sizes=lambda vision, config: {"v_places": grid_side(vision) ** 2},
     tensors=(
         *affine("v.patch_embedding", "vision_tower.embeddings.patch_embedding",
                 "v_embd", "v_channels", "v_patch", "v_patch"),

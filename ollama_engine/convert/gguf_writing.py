@@ -59,7 +59,6 @@ class OutTensor:
 
     @property
     def n_bytes(self) -> int:
-        """Size of the data."""
         block, size = block_of(self.dtype)
         return prod(self.shape) // block * size
 

@@ -144,20 +144,20 @@ def _experts() -> tuple[Tensor, ...]:
 # -- the part that reads images ----------------------------------------------------------------------------------------
 
 
-def _vision_sizes(eyes: Config, config: Config) -> Sizes:
+def _vision_sizes(vision: Config, config: Config) -> Sizes:
     return {
-        "v_unfolded": eyes.whole("num_channels") * side(eyes, "patch_size") ** 2,
-        "v_places": grid_side(eyes) ** 2 + 1,  # with one for the class
-        "v_shuffled": eyes.whole("intermediate_size"),
-        "v_adapted": eyes.whole("projector_input_dim"),
-        "v_adapter_out": eyes.whole("projector_output_dim"),
-        "v_out": eyes.whole("vision_output_dim"),
+        "v_unfolded": vision.whole("num_channels") * side(vision, "patch_size") ** 2,
+        "v_places": grid_side(vision) ** 2 + 1,  # with one for the class
+        "v_shuffled": vision.whole("intermediate_size"),
+        "v_adapted": vision.whole("projector_input_dim"),
+        "v_adapter_out": vision.whole("projector_output_dim"),
+        "v_out": vision.whole("vision_output_dim"),
     }
 
 
-def _vision_keys(eyes: Config, config: Config, sizes: Sizes) -> Mapping[str, Any]:
-    expect(eyes, "vision_feature_select_strategy", "default", default="default")
-    return {"vision.rope.freq_base": rope_base(eyes)}
+def _vision_keys(vision: Config, config: Config, sizes: Sizes) -> Mapping[str, Any]:
+    expect(vision, "vision_feature_select_strategy", "default", default="default")
+    return {"vision.rope.freq_base": rope_base(vision)}
 
 
 def _block() -> tuple[Tensor, ...]:

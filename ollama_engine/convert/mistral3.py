@@ -47,17 +47,17 @@ def _text_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
     return keys
 
 
-def _vision_sizes(eyes: Config, config: Config) -> Sizes:
-    return {"v_merged": eyes.whole("hidden_size") * config.whole("spatial_merge_size") ** 2}
+def _vision_sizes(vision: Config, config: Config) -> Sizes:
+    return {"v_merged": vision.whole("hidden_size") * config.whole("spatial_merge_size") ** 2}
 
 
-def _vision_keys(eyes: Config, config: Config, sizes: Sizes) -> Mapping[str, Any]:
+def _vision_keys(vision: Config, config: Config, sizes: Sizes) -> Mapping[str, Any]:
     expect(config, "vision_feature_layer", -1, [-1], default=-1)
     head_dim = sizes["v_embd"] // max(1, sizes["v_head"])
     return {
-        "vision.attention.key_length": eyes.whole("head_dim", default=head_dim),
+        "vision.attention.key_length": vision.whole("head_dim", default=head_dim),
         "vision.attention.layer_norm_epsilon": 1e-5,  # written into the encoder's code in transformers, in no config
-        "vision.rope.freq_base": rope_base(eyes),
+        "vision.rope.freq_base": rope_base(vision),
     }
 
 

@@ -119,15 +119,15 @@ def _text_tensors() -> tuple[Tensor, ...]:
 # -- the part that reads images ----------------------------------------------------------------------------------------
 
 
-def _vision_sizes(eyes: Config, config: Config) -> Sizes:
-    n_embd, tiles = eyes.whole("hidden_size"), eyes.whole("max_num_tiles")
-    places = grid_side(eyes) ** 2 + 1  # with one for the class
-    kept = numbers(eyes, "intermediate_layers_indices", eyes.whole("num_hidden_layers"))
-    ratios = eyes.get("supported_aspect_ratios")
+def _vision_sizes(vision: Config, config: Config) -> Sizes:
+    n_embd, tiles = vision.whole("hidden_size"), vision.whole("max_num_tiles")
+    places = grid_side(vision) ** 2 + 1  # with one for the class
+    kept = numbers(vision, "intermediate_layers_indices", vision.whole("num_hidden_layers"))
+    ratios = vision.get("supported_aspect_ratios")
     if not isinstance(ratios, list):
-        raise eyes.wrong(("supported_aspect_ratios",), "a list", ratios)
+        raise vision.wrong(("supported_aspect_ratios",), "a list", ratios)
     return {
-        "v_global_layer": eyes.whole("num_global_layers"),
+        "v_global_layer": vision.whole("num_global_layers"),
         "v_places": places,
         "v_tile_row": tiles * n_embd,
         "v_place_row": tiles * places * n_embd,
@@ -136,8 +136,8 @@ def _vision_sizes(eyes: Config, config: Config) -> Sizes:
     }
 
 
-def _vision_keys(eyes: Config, config: Config, sizes: Sizes) -> Mapping[str, Any]:
-    kept = numbers(eyes, "intermediate_layers_indices", sizes["v_layer"])
+def _vision_keys(vision: Config, config: Config, sizes: Sizes) -> Mapping[str, Any]:
+    kept = numbers(vision, "intermediate_layers_indices", sizes["v_layer"])
     return {"vision.intermediate_layers_indices": kept}
 
 

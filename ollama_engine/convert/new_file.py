@@ -1,7 +1,7 @@
 """Writes a file that appears under its name only when it is whole.
 
-It grows under a temporary name in the same folder, is flushed to the disk, and then takes its name. What is there
-already is never replaced; a failure, Ctrl-C included, leaves nothing under the final name.
+It grows under a temporary name in the same folder, is flushed to the disk, and then takes its name. An existing file is
+never replaced; a failure, Ctrl-C included, leaves nothing under the final name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import BinaryIO
 __all__ = ["FileSizes", "check_target", "new_file"]
 
 MARGIN = 1 << 20
-"""Bytes of the disk that are left alone."""
+"""Bytes of disk space to leave free."""
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ def element_type(name: str, shape: Sequence[int], outtype: str, always_f32: Sequ
     """The type of a tensor (numpy's shape) in a file of `outtype`.
 
     Vectors stay float32, and so do kernels of convolutions, which ggml reads as floats only; what does not divide into
-    blocks becomes f16, and so does what reads images, instead of blocks: it is small, and sees each image once.
+    blocks becomes f16, and so do image parts, instead of blocks: they are small, and run once for an image.
     """
     if not 2 <= len(shape) <= 3 or any(re.search(pattern, name) for pattern in (*ALWAYS_F32, *always_f32)):
         return "f32"

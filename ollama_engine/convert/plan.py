@@ -67,8 +67,8 @@ def plan_tensors(
         used.update(names)
     missing = {target: text for target, text in missing.items() if target not in planned}
     if missing:
-        eyes = all(target.startswith(IMAGE_PARTS) for target in missing)
-        hint = "; the text part can be converted alone (--no-vision)" if eyes else ""
+        vision = all(target.startswith(IMAGE_PARTS) for target in missing)
+        hint = "; the text part can be converted alone (--no-vision)" if vision else ""
         raise ModelFormatError(f"tensors are missing from the checkpoint: {_listed(list(missing.values()))}{hint}")
     _check_rest([tensor for name, tensor in found.items() if name not in used], architecture)
     made = [PlannedTensor(n, v.shape, made=v) for n, v in architecture.made_tensors(config, sizes).items()]

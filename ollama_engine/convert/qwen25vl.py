@@ -1,4 +1,4 @@
-"""Qwen2.5-VL -> `general.architecture` = qwen25vl: a Qwen2 with positions of three axes, and its eyes.
+"""Qwen2.5-VL -> `general.architecture` = qwen25vl: a Qwen2 with positions of three axes, and its vision encoder.
 
 Dialect: see `vision`. A patch of the encoder is two frames deep. The kernel over both is written as two flat ones,
 whose results are to be added: ggml has no convolution over time that long. Queries, keys and values come from one
@@ -55,18 +55,18 @@ def _text_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
     return {**QWEN2.more_keys(config, sizes), "rope.mrope_section": listed}
 
 
-def _vision_sizes(eyes: Config, config: Config) -> Sizes:
-    n_embd = eyes.whole("hidden_size")
-    return {"v_qkv": 3 * n_embd, "v_merged": n_embd * eyes.whole("spatial_merge_size") ** 2}
+def _vision_sizes(vision: Config, config: Config) -> Sizes:
+    n_embd = vision.whole("hidden_size")
+    return {"v_qkv": 3 * n_embd, "v_merged": n_embd * vision.whole("spatial_merge_size") ** 2}
 
 
-def _vision_keys(eyes: Config, config: Config, sizes: Sizes) -> Mapping[str, Any]:
-    expect(eyes, "temporal_patch_size", FRAMES, default=FRAMES)
+def _vision_keys(vision: Config, config: Config, sizes: Sizes) -> Mapping[str, Any]:
+    expect(vision, "temporal_patch_size", FRAMES, default=FRAMES)
     return {
         "vision.temporal_patch_size": FRAMES,
-        "vision.fullatt_block_indexes": numbers(eyes, "fullatt_block_indexes", sizes["v_layer"]),
+        "vision.fullatt_block_indexes": numbers(vision, "fullatt_block_indexes", sizes["v_layer"]),
         "vision.attention.layer_norm_epsilon": 1e-6,  # the same number in all that was published, and in no config
-        "vision.rope.freq_base": rope_base(eyes),
+        "vision.rope.freq_base": rope_base(vision),
     }
 
 

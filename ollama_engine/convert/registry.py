@@ -1,25 +1,22 @@
-"""Class names in config.json -> how to convert such a model. A new architecture is one file and one line here."""
+"""Class names in config.json -> how to convert such a model, by the converters in `ollama_engine.architectures`."""
 
 from __future__ import annotations
 
 from importlib import import_module
 
+from ollama_engine.architectures import ARCHITECTURES
 from ollama_engine.convert.architecture import Architecture
 from ollama_engine.convert.source.folder import Config
 from ollama_engine.errors import UnsupportedModelError
 
 __all__ = ["architectures", "find_architecture"]
 
-_MODULES = (
-    "llama", "bert", "command_r", "gemma", "gpt_oss", "llama4", "mistral3", "mllama", "modern_bert", "olmo", "phi3",
-    "qwen", "qwen25vl", "starcoder",
-)  # fmt: skip
-
 
 def architectures() -> tuple[Architecture, ...]:
     """All that can be converted."""
+    modules = dict.fromkeys(row.converter for row in ARCHITECTURES if row.converter is not None)
     found: list[Architecture] = []
-    for name in _MODULES:
+    for name in modules:
         found += import_module(f"ollama_engine.convert.{name}").ARCHITECTURES
     return tuple(found)
 

@@ -27,13 +27,13 @@ __all__ = ["file_bytes"]
 logger = logging.getLogger(__name__)
 
 PIECE = 1 << 20
-"""Elements that a thread takes at once, or one entry of the first dimension that has more: less would have the threads
+"""Elements that a thread takes at once, or one entry of the first dimension where that has more. With fewer, threads
 wait for each other more often."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Bytes of one tensor of the file; `damaged` is where they come from, if not all of it are numbers."""
+    """Bytes of one tensor of the file; `damaged` is their source where it holds NaN."""
 
     data: NDArray[np.uint8]
     damaged: StoredTensor | None = None
@@ -44,7 +44,7 @@ def file_bytes(
 ) -> Iterator[NDArray[np.uint8]]:
     """The data of tensors as elements of the type named beside each, one after the other, in pieces.
 
-    No piece reaches over two tensors. Logs a warning for weights that are no numbers.
+    No piece spans two tensors. Logs a warning for weights that are NaN.
     """
     warned: set[tuple[str, str]] = set()
     for piece in workers.results(job for plan, dtype in planned for job in _jobs(plan, dtype, sizes)):

@@ -1,4 +1,4 @@
-"""What the image parts of all architectures declare alike, and the dialect of the files they go into.
+"""What the image parts of all architectures declare, and the dialect of the files they go into.
 
 The dialect is that of Ollama's own engine: one file holds the text part and the image part, tensors of the latter below
 `v.` (encoder) and `mm.` (projector), keys below `<architecture>.vision.`. llama.cpp keeps the two in two files and has
@@ -48,14 +48,14 @@ def image_part(
     tensors: tuple[Tensor, ...],
     keys: tuple[Key, ...] = (),
     outer_keys: tuple[Key, ...] = (),
-    more_sizes: MoreSizes = lambda eyes, config: {},
-    more_keys: MoreKeys = lambda eyes, config, sizes: {},
+    more_sizes: MoreSizes = lambda vision, config: {},
+    more_keys: MoreKeys = lambda vision, config, sizes: {},
 ) -> Vision:
-    """What an architecture's file says of its image part, put together with what all of them have.
+    """The image part of an architecture: what its file declares, and what all encoders have.
 
     Args:
         activation: the only `hidden_act` that engines compute.
-        defaults: what published vision_config leave out, because transformers has these values for it.
+        defaults: values that a published vision_config omits because they are transformers' defaults.
         tensors: all of them, below `v.` and `mm.`.
         keys: besides KEYS, taken from vision_config as they are.
         outer_keys: taken from config.json as they are.
@@ -64,20 +64,20 @@ def image_part(
     """
 
     def all_sizes(config: Config) -> Sizes:
-        eyes = config.part("vision_config", defaults)
-        common = {name: eyes.whole(*sources) for name, sources in NAMES.items()}
-        return {**common, "v_patch": side(eyes, "patch_size"), **more_sizes(eyes, config)}
+        vision = config.part("vision_config", defaults)
+        common = {name: vision.whole(*sources) for name, sources in NAMES.items()}
+        return {**common, "v_patch": side(vision, "patch_size"), **more_sizes(vision, config)}
 
     def all_keys(config: Config, sizes: Sizes) -> MetadataValues:
-        eyes = config.part("vision_config", defaults)
-        expect(eyes, "hidden_act", activation, default=activation)
-        whole_image = {} if eyes.get("image_size") is None else {"vision.image_size": side(eyes, "image_size")}
+        vision = config.part("vision_config", defaults)
+        expect(vision, "hidden_act", activation, default=activation)
+        whole_image = {} if vision.get("image_size") is None else {"vision.image_size": side(vision, "image_size")}
         return {
             **read_keys(outer_keys, config),
-            **read_keys((*KEYS, *keys), eyes),
+            **read_keys((*KEYS, *keys), vision),
             **whole_image,
             "vision.patch_size": sizes["v_patch"],
-            **more_keys(eyes, config, sizes),
+            **more_keys(vision, config, sizes),
         }
 
     return Vision(sizes=all_sizes, keys=all_keys, tensors=tensors)

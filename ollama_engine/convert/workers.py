@@ -17,7 +17,7 @@ __all__ = ["Job", "Workers"]
 T = TypeVar("T")
 
 AHEAD = 4
-"""Jobs for each thread that are in work, or done and not taken: they go on while the writer waits for the disk."""
+"""Jobs for each thread that run, or are done and not taken: threads go on while the writer waits for the disk."""
 HELD = 1 << 26
 """What such jobs cost together, but for a single one that costs more. What several of them share is not counted."""
 

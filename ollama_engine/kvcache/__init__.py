@@ -26,7 +26,6 @@ from ollama_engine.kvcache.base import (
     Saveable,
     Shiftable,
     StepCache,
-    seen_inputs,
 )
 from ollama_engine.kvcache.causal import CausalCache
 from ollama_engine.kvcache.cells import MAX_SEQUENCES, Cells
@@ -57,5 +56,4 @@ __all__ = [
     "Visibility",
     "make_cache",
     "make_null_cache",
-    "seen_inputs",
 ]

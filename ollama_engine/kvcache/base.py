@@ -28,11 +28,6 @@ class KVIndices:
     """i32 [room]: cells of the history, those of a sequence in the order of positions."""
 
 
-def seen_inputs(seen: Tensor | KVIndices) -> tuple[Tensor, ...]:
-    """The inputs of a graph that say what its rows see."""
-    return (seen.ranges, seen.indices) if isinstance(seen, KVIndices) else (seen,)
-
-
 class LayerView(Protocol):
     """What models call while a graph is built."""
 
@@ -70,8 +65,8 @@ class StepCache(LayerView, Protocol):
     def shape_key(self) -> tuple[int, ...]:
         """What of the current batch shapes the graph; graphs of one key are interchangeable."""
 
-    def build_inputs(self, ctx: Context) -> None:
-        """Make the input tensors (cell indices, mask) of a new graph."""
+    def build_inputs(self, ctx: Context) -> tuple[Tensor, ...]:
+        """Make the input tensors (cell indices, mask) of a new graph; those that say what its rows see."""
 
     def write_inputs(self) -> None:
         """Write the current batch's values into the inputs of the latest graph."""

@@ -156,10 +156,10 @@ class CausalCache:
         """Number of tokens, and the room of what they read, or the cells that their mask spans."""
         return self._history.shape_key
 
-    def build_inputs(self, ctx: Context) -> None:
+    def build_inputs(self, ctx: Context) -> tuple[Tensor, ...]:
         """Make the input tensors of a new graph: cells for the tokens, and what they see."""
         self._targets = CellIndices(ctx, self._store, self._n_tokens, "i64", "cache_rows")
-        self._history.build_inputs(ctx)
+        return self._history.build_inputs(ctx)
 
     def write_inputs(self) -> None:
         """Write the current batch's cells, and what it sees, into the inputs of the latest graph."""

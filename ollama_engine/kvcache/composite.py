@@ -78,10 +78,9 @@ class CompositeStepCache(Generic[CacheT]):
         """The keys of all caches."""
         return tuple(number for cache in self.caches for number in cache.shape_key)
 
-    def build_inputs(self, ctx: Context) -> None:
-        """Make the inputs of all caches."""
-        for cache in self.caches:
-            cache.build_inputs(ctx)
+    def build_inputs(self, ctx: Context) -> tuple[Tensor, ...]:
+        """Make the inputs of all caches; those that say what rows see."""
+        return tuple(seen for cache in self.caches for seen in cache.build_inputs(ctx))
 
     def write_inputs(self) -> None:
         """Write the inputs of all caches."""

@@ -143,7 +143,7 @@ class CrossAttentionCache:
         """Number of tokens and new images, and the padded history."""
         return (len(self._seen), len(self._new), self._history)
 
-    def build_inputs(self, ctx: Context) -> None:
+    def build_inputs(self, ctx: Context) -> tuple[Tensor, ...]:
         """Make the inputs of a new graph: rows for new images; mask f16 [history, tokens] and gate f32 [1, tokens]."""
         n, rows = len(self._seen), len(self._new) * self._rows
         self._graph = _Graph(
@@ -152,6 +152,7 @@ class CrossAttentionCache:
             ctx.input("f16", (self._history, n), name="image_mask") if self.sees_images else None,
             ctx.input("f32", (1, n), name="image_gate") if self.sees_images else None,
         )
+        return tuple(seen for seen in (self._graph.mask, self._graph.gate) if seen is not None)
 
     def write_inputs(self) -> None:
         """Write the current batch's rows, mask and gate into the inputs of the latest graph."""

@@ -43,9 +43,10 @@ class MaskedHistory:
         """Number of tokens, and the cells that attention reads: from where, to before where."""
         return (self._n_tokens, *self._span)
 
-    def build_inputs(self, ctx: Context) -> None:
+    def build_inputs(self, ctx: Context) -> tuple[Tensor, ...]:
         """Make the mask f16 [history, tokens] of a new graph."""
         self._mask = ctx.input("f16", (self._span.n, self._n_tokens), name="mask")
+        return (self._mask,)
 
     def write_inputs(self, cells: Cells, sequences: Int32Array, first: Int32Array, last: Int32Array) -> None:
         """Write the mask: each row sees its sequence's positions from `first` to `last`."""

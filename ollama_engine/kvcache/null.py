@@ -166,9 +166,10 @@ class NullCache:
         """Number of tokens, and of those in a part."""
         return (self._n_tokens, self._part)
 
-    def build_inputs(self, ctx: Context) -> None:
+    def build_inputs(self, ctx: Context) -> tuple[Tensor, ...]:
         """Make the mask f16 [part, part, 1, parts]."""
         self._graph = _Graph(ctx.input("f16", (self._part, self._part, 1, self._parts), name="mask"))
+        return (self._graph.mask,)
 
     def write_inputs(self) -> None:
         """Write the current batch's mask."""

@@ -67,12 +67,13 @@ class PagedHistory:
         """Number of tokens, and the room of their indices."""
         return (self._n_tokens, self._room)
 
-    def build_inputs(self, ctx: Context) -> None:
+    def build_inputs(self, ctx: Context) -> tuple[Tensor, ...]:
         """Make the inputs of a new graph: the indices i32 [room], and each row's range of them, i32 [2, tokens]."""
         self._inputs = KVIndices(
             ranges=ctx.input("i32", (2, self._n_tokens), name="kv_ranges"),
             indices=ctx.input("i32", (self._room,), name="kv_indices"),
         )
+        return (self._inputs.ranges, self._inputs.indices)
 
     def write_inputs(self, cells: Cells, sequences: Int32Array, first: Int32Array, last: Int32Array) -> None:
         """Write the indices: each row sees its sequence's positions from `first` to `last`."""

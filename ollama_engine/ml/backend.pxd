@@ -36,8 +36,8 @@ cdef class Backend:
     cdef lib.graph_plan_t plan_graph
     cdef oe_worker *worker
     # How its computations wait for those of other backends.
-    cdef oe_cpu_gate turn
-    cdef oe_cpu_gate_runner in_turn
+    cdef oe_cpu_gate gate
+    cdef oe_cpu_gate_runner run_gated
     cdef int pid
     # -- configuration --
     cdef readonly object params

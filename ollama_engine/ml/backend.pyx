@@ -2,7 +2,8 @@
 
 Everything that lives on it (contexts, weights, caches) is closed before it. Two backends in one process share
 nothing but the CPUs: each has a thread pool of its own, and they compute in turns where both together would have more
-threads than there are CPUs (csrc/threads/cpu_gate.h). A backend does not survive a fork: the child has none of its threads.
+threads than there are CPUs (csrc/threads/cpu_gate.h). A backend does not survive a fork: the child has none of its
+threads.
 
 `lock` is held while the scheduler works; it is reentrant, and `busy` tells a call from inside ggml (out of a log
 handler, say) from one that waited its turn.
@@ -133,11 +134,11 @@ cdef class Backend:
         self.plan_graph = <lib.graph_plan_t>cpu_library_function("ggml_graph_plan")
         (<lib.set_threadpool_t>cpu_function("ggml_backend_cpu_set_threadpool"))(cpu, self.threadpool)
         # With a GPU the CPU's part of a graph is small, and two GPUs can work at the same time.
-        self.turn.threads = self.threads if self.n_handles == 1 else 0
-        self.turn.cpus = placement.usable_cpus()
-        self.turn.rest = <void (*)(void *) noexcept nogil>cpu_library_function("ggml_threadpool_pause")
-        self.turn.pool = self.threadpool
-        self.in_turn = oe_cpu_gate_run
+        self.gate.threads = self.threads if self.n_handles == 1 else 0
+        self.gate.cpus = placement.usable_cpus()
+        self.gate.rest = <void (*)(void *) noexcept nogil>cpu_library_function("ggml_threadpool_pause")
+        self.gate.pool = self.threadpool
+        self.run_gated = oe_cpu_gate_run
         return 0
 
     cdef lib.ggml_backend_sched_t _new_scheduler(self) except NULL:
@@ -335,7 +336,7 @@ cdef class Backend:
         for i in range(self.n_handles):
             lib.ggml_backend_free(self.handles[i])
         self.n_handles = 0
-        oe_cpu_gate_forget(&self.turn)
+        oe_cpu_gate_forget(&self.gate)
         if self.threadpool != NULL:
             (<lib.threadpool_free_t>cpu_function("ggml_threadpool_free"))(self.threadpool)
             self.threadpool = NULL

@@ -206,8 +206,8 @@ cdef class Computation(Graph):
         self.check_inputs()
         self.job.sched = self.backend.sched
         self.job.graph = self.graph
-        self.job.turn = &self.backend.turn
-        self.job.in_turn = self.backend.in_turn
+        self.job.gate = &self.backend.gate
+        self.job.run_gated = self.backend.run_gated
         return 0
 
     cdef int finish(self, int status) except -1:

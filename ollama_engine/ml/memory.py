@@ -15,7 +15,7 @@ class DeviceMemory:
     """Weights copied to the device's memory."""
     mapped: int = 0
     """Weights read from the mapped file: page cache that the system can take back."""
-    packed: int = 0
+    repacked: int = 0
     """Second copies of weights in the layout for few-row products."""
     cache: int = 0
     """Keys and values."""
@@ -27,7 +27,7 @@ class DeviceMemory:
     @property
     def allocated(self) -> int:
         """All but what is only mapped."""
-        return self.weights + self.packed + self.cache + self.graph + self.work
+        return self.weights + self.repacked + self.cache + self.graph + self.work
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,10 @@ class MemoryReport:
 
     def __str__(self) -> str:
         rows: list[tuple[str, ...]] = [
-            ("device", "weights", "mapped", "packed", "cache", "graph", "work", "MiB in all")
+            ("device", "weights", "mapped", "repacked", "cache", "graph", "work", "MiB in all")
         ]
         for d in self.devices:
-            numbers = (d.weights, d.mapped, d.packed, d.cache, d.graph, d.work, d.allocated + d.mapped)
+            numbers = (d.weights, d.mapped, d.repacked, d.cache, d.graph, d.work, d.allocated + d.mapped)
             rows.append((d.device, *(f"{n / 2**20:.1f}" for n in numbers)))
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         return "\n".join("  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows)

@@ -1,4 +1,4 @@
-from ollama_engine.ml.ops_small_batch import FEW_QUANTIZED as FEW_QUANTIZED
+from ollama_engine.ml.ops_small_batch import SMALL_BATCH_QUANTIZED as SMALL_BATCH_QUANTIZED
 from ollama_engine.ml.tensor import Tensor
 
 def small_batch_experts_chosen(dtype: str) -> bool: ...

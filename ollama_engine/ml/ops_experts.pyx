@@ -1,7 +1,8 @@
 """Operations of our own for mixtures of experts, as custom operations of ggml's, which only its CPU backend runs.
 
-Products (csrc/kernels/small_batch_experts_op.h) enter a graph as three of them: the first sorts the rows by their experts, the second
-quantizes the activations in that order, the third multiplies. Weighted sums of rows (csrc/kernels/weighted_sum_op.h) are one.
+Products (csrc/kernels/small_batch_experts_op.h) enter a graph as three of them: the first sorts the rows by their
+experts, the second quantizes the activations in that order, the third multiplies. Weighted sums of rows
+(csrc/kernels/weighted_sum_op.h) are one.
 """
 
 from libc.stdint cimport int64_t
@@ -17,22 +18,22 @@ from ollama_engine.ml.libsmallbatch cimport (
 from ollama_engine.ml.ops_small_batch cimport custom, kernel_of, lies_as_in_a_file
 from ollama_engine.ml.tensor cimport Graph, Tensor, alive, describe, graph_of, wrap
 
-from ollama_engine.ml.ops_small_batch import FEW_QUANTIZED, small_batch_fastest
+from ollama_engine.ml.ops_small_batch import SMALL_BATCH_QUANTIZED, small_batch_fastest
 
 # One thread sorts them, by numbers of 32 bits.
 cdef int64_t MAX_ROUTES = 1 << 22
 
 
 def small_batch_experts_chosen(str dtype not None):
-    """Whether products of experts of this type go to mul_mat_id_small_batch on this CPU, if there are few rows for each.
+    """Whether products of experts of this type go to mul_mat_id_small_batch on this CPU, if each has few rows.
 
     They have been compared with ggml's on CPUs with AVX-512 only.
     """
-    return dtype in FEW_QUANTIZED and small_batch_fastest(dtype) == "avx512"
+    return dtype in SMALL_BATCH_QUANTIZED and small_batch_fastest(dtype) == "avx512"
 
 
 def suits_small_batch_experts(Tensor experts not None):
-    """Whether mul_mat_id_small_batch is chosen here for these experts: they must lie in the CPU's memory as in a file."""
+    """Whether mul_mat_id_small_batch is chosen for these experts, which must lie in the CPU's memory as in a file."""
     alive(experts)
     return small_batch_experts_chosen(experts.dtype) and experts.ptr.ne[3] == 1 and lies_as_in_a_file(experts)
 
@@ -51,8 +52,8 @@ cdef int _check(Tensor experts, Tensor b, Tensor ids) except -1:
         raise ShapeError("mul_mat_id_small_batch: experts and values have up to 3 dimensions, ids 2; "
                          f"got {describe(experts)}, {describe(b)}, {describe(ids)}")
     if x.ne[0] != y.ne[0] or i.ne[1] != y.ne[2] or i.ne[0] % y.ne[1]:
-        raise ShapeError(f"mul_mat_id_small_batch: {describe(experts)}, {describe(b)} and ids {describe(ids)} do not fit: "
-                         f"expected values [{x.ne[0]}, {i.ne[0]} or 1, {i.ne[1]}]")
+        raise ShapeError(f"mul_mat_id_small_batch: {describe(experts)}, {describe(b)} and ids {describe(ids)} do not "
+                         f"fit: expected values [{x.ne[0]}, {i.ne[0]} or 1, {i.ne[1]}]")
     if i.ne[0] > MAX_ROUTES // i.ne[1]:
         raise ShapeError(f"mul_mat_id_small_batch: {describe(ids)} is more than {MAX_ROUTES} ids; use mul_mat_id")
     return 0
@@ -96,7 +97,7 @@ def mul_mat_id_small_batch(Tensor experts not None, Tensor b not None, Tensor id
     cdef Graph graph = graph_of(experts, b, ids)
     cdef lib.ggml_tensor *operands[3]
     cdef int64_t[4] ne
-    kernel = kernel_of("mul_mat_id_small_batch", FEW_QUANTIZED, experts, instructions)
+    kernel = kernel_of("mul_mat_id_small_batch", SMALL_BATCH_QUANTIZED, experts, instructions)
     _check(experts, b, ids)
     plan = _plan(graph, ids, experts.ptr.ne[2])
     acts = _rounded(graph, b, ids, plan, kernel)

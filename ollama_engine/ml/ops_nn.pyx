@@ -42,9 +42,9 @@ def mul_mat(Tensor a not None, Tensor b not None, bint precise=False):
                          "third and fourth ones multiples")
     ne[0], ne[1], ne[2], ne[3] = x.ne[1], y.ne[1], y.ne[2], y.ne[3]
     check_size(ne)
-    if a.owner.is_packed:
+    if a.owner.is_repacked:
         if x.ne[2] != 1 or y.ne[3] != 1:
-            raise ShapeError(f"mul_mat: a packed weight has 2 dimensions, the values up to 3; got {describe(a)} and "
+            raise ShapeError(f"mul_mat: a repacked weight has 2 dimensions, the values up to 3; got {describe(a)} and "
                              f"{describe(b)}")
         # ggml takes four rows at a time and goes by their length, not by their stride.
         if y.nb[1] != y.ne[0] * sizeof(float):
@@ -78,8 +78,8 @@ def mul_mat_id(Tensor experts not None, Tensor b not None, Tensor ids not None):
         raise ShapeError(f"mul_mat_id: {i.ne[0]} experts for each row, but there are {x.ne[2]}")
     if i.ne[0] * i.ne[1] > MAX_ROUTES // x.ne[2]:
         raise ShapeError(f"mul_mat_id: {describe(ids)} times {x.ne[2]} experts is more than {MAX_ROUTES}")
-    if experts.owner.is_packed and not _distinct(i):
-        raise ShapeError("mul_mat_id: with packed experts the ids must be rows of top_k, which name no expert twice")
+    if experts.owner.is_repacked and not _distinct(i):
+        raise ShapeError("mul_mat_id: with repacked experts the ids must be rows of top_k, which name no expert twice")
     ne[0], ne[1], ne[2], ne[3] = x.ne[1], i.ne[0], y.ne[2], 1
     check_size(ne)
     y = dense(graph, b, "mul_mat_id")
@@ -91,7 +91,7 @@ def mul_mat_id(Tensor experts not None, Tensor b not None, Tensor ids not None):
 cdef bint _distinct(lib.ggml_tensor *ids) noexcept:
     """Whether each row of ids is a piece of one row of an argsort, so that it holds no number twice.
 
-    ggml's kernel for packed experts has room for each token once at each expert, and writes on beyond it.
+    ggml's kernel for repacked experts has room for each token once at each expert, and writes on beyond it.
     """
     cdef lib.ggml_tensor *root = root_of(ids)
     cdef size_t row = root.ne[0] * sizeof(int)

@@ -128,7 +128,7 @@ cdef _Params _params(Graph graph, const oe_attention_kernel *kernel, float scale
 
 
 def paged_attention(Tensor q not None, Tensor k not None, Tensor v not None, Tensor parts not None,
-                     Tensor cells not None, scale=1.0, *, softcap=0.0, Tensor sinks=None, str instructions=None):
+                    Tensor cells not None, scale=1.0, *, softcap=0.0, Tensor sinks=None, str instructions=None):
     """softmax(softcap(q k * scale)) v over the cells that are listed for each row, and no others.
 
     q f32 [d, rows, heads], k [d, n, kv_heads], v [dv, n, kv_heads] (both f32, f16, bf16 or q8_0), cells i32 [m] below

@@ -23,8 +23,8 @@ cdef Graph _graph(Tensor t, Context ctx):
         if t.owner is not ctx:
             raise ShapeError("the tensor belongs to another context than the one given")
         return graph_of(t)
-    if t.owner.is_packed:
-        raise ShapeError(f"view: {describe(t)} is packed: only mul_mat and mul_mat_id can read it")
+    if t.owner.is_repacked:
+        raise ShapeError(f"view: {describe(t)} is repacked: only mul_mat and mul_mat_id can read it")
     ctx.charge(2)
     ctx.use_stored(t)
     return ctx

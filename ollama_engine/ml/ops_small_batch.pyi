@@ -1,6 +1,6 @@
 from ollama_engine.ml.tensor import Tensor
 
-FEW_QUANTIZED: tuple[str, ...]
+SMALL_BATCH_QUANTIZED: tuple[str, ...]
 
 def small_batch_instructions(dtype: str) -> tuple[str, ...]: ...
 def small_batch_fastest(dtype: str) -> str: ...

@@ -28,9 +28,9 @@ cdef dict _INSTRUCTIONS = {
     "scalar": OE_SB_SCALAR, "avx2": OE_SB_AVX2, "avxvnni": OE_SB_AVX_VNNI, "avx512": OE_SB_AVX512,
 }  # fmt: skip
 # Types of weights that have kernels. Those of the others are for mul_mat_small_batch alone.
-FEW_QUANTIZED = ("q4_K", "q6_K", "q4_0", "q8_0", "mxfp4")
+SMALL_BATCH_QUANTIZED = ("q4_K", "q6_K", "q4_0", "q8_0", "mxfp4")
 cdef tuple _FLOATS = ("f16", "bf16")
-cdef int64_t MANY = 1 << 20
+cdef int64_t MANY = 1 << 20  # a number of results for which no kernel is too wide
 cdef int64_t SHORTEST = 16  # f16 and bf16: rows must be multiples of it; the blocks of other types are
 
 
@@ -42,14 +42,17 @@ cdef const oe_sb_kernel *_kernel(lib.ggml_type weights, str instructions, int64_
 
 
 def small_batch_instructions(str dtype not None):
-    """Instruction sets that this CPU has a kernel of mul_mat_small_batch for, slowest ("scalar") first; () for other types."""
+    """Instruction sets of this CPU for which mul_mat_small_batch has kernels, slowest ("scalar") first.
+
+    () for types without kernels.
+    """
     cdef lib.ggml_type kind = type_of(dtype)
     return tuple([name for name in _INSTRUCTIONS if _kernel(kind, name, MANY) != NULL])
 
 
 cdef dict _FASTEST = {
     <int>type_of(dtype): small_batch_instructions(dtype)[-1]
-    for dtype in (*FEW_QUANTIZED, *_FLOATS)
+    for dtype in (*SMALL_BATCH_QUANTIZED, *_FLOATS)
 }
 
 
@@ -68,7 +71,7 @@ def small_batch_fastest(str dtype not None):
 
 
 def small_batch_chosen(str dtype not None):
-    """Whether products of weights of this type with few rows go to mul_mat_small_batch on this CPU; it needs vectors for that.
+    """Whether small-batch products of weights of this type go to mul_mat_small_batch on this CPU, which needs vectors.
 
     How many rows are few, `nn.layers` knows. (MXFP4 has been compared with ggml's kernels on CPUs with AVX-512 only.)
     """
@@ -76,7 +79,7 @@ def small_batch_chosen(str dtype not None):
 
 
 def suits_small_batch(Tensor weight not None):
-    """Whether mul_mat_small_batch is chosen here for products of this weight: it must lie in the CPU's memory as in a file."""
+    """Whether mul_mat_small_batch is chosen here for this weight, which must lie in the CPU's memory as in a file."""
     alive(weight)
     return (<int>weight.ptr.type in _CHOSEN and weight.ptr.ne[2] == 1 and weight.ptr.ne[3] == 1
             and lies_as_in_a_file(weight))
@@ -85,7 +88,7 @@ def suits_small_batch(Tensor weight not None):
 cdef bint lies_as_in_a_file(Tensor weight) except -1:
     """Whether the CPU can read this weight row by row."""
     cdef lib.ggml_tensor *w = weight.ptr
-    if weight.owner.is_packed or w.ne[0] % SHORTEST:
+    if weight.owner.is_repacked or w.ne[0] % SHORTEST:
         return False
     if w.buffer == NULL or not lib.ggml_backend_buffer_is_host(w.buffer):
         return False
@@ -98,14 +101,15 @@ cdef int _check(Tensor a, Tensor b) except -1:
     cdef lib.ggml_tensor *x = a.ptr
     cdef lib.ggml_tensor *y = b.ptr
     if x.ne[0] % SHORTEST:
-        raise ShapeError(f"mul_mat_small_batch: rows of {describe(a)} must be a multiple of {SHORTEST} long; use mul_mat")
+        raise ShapeError(f"mul_mat_small_batch: rows of {describe(a)} must be a multiple of {SHORTEST} long; "
+                         "use mul_mat")
     if x.nb[0] != lib.ggml_type_size(x.type) or x.nb[0] > x.nb[1]:
         raise ShapeError(f"mul_mat_small_batch: {describe(a)} must have contiguous rows and not be transposed")
     if y.type != lib.GGML_TYPE_F32 or y.nb[0] != sizeof(float) or y.nb[0] > y.nb[1]:
         raise ShapeError(f"mul_mat_small_batch: the right side must be f32 with contiguous rows, got {describe(b)}")
     if x.ne[0] != y.ne[0] or x.ne[2] != 1 or x.ne[3] != 1 or y.ne[2] != 1 or y.ne[3] != 1:
-        raise ShapeError(f"mul_mat_small_batch: {describe(a)} and {describe(b)} do not fit: first dimensions must be equal, "
-                         "and there are two; use mul_mat for more")
+        raise ShapeError(f"mul_mat_small_batch: {describe(a)} and {describe(b)} do not fit: first dimensions must be "
+                         "equal, and there are two; use mul_mat for more")
     return 0
 
 
@@ -119,7 +123,7 @@ cdef const oe_sb_kernel *kernel_of(str op, tuple types, Tensor weight, str instr
     """The kernel of these instructions, or the fastest, for a weight of one of these types, which have some."""
     if weight.dtype not in types:
         raise ShapeError(f"{op}: the weight must be {', '.join(types[:-1])} or {types[-1]}, got {describe(weight)}; "
-                         f"use {op.removesuffix('_few')}")
+                         f"use {op.removesuffix('_small_batch')}")
     if instructions is not None and instructions not in small_batch_instructions(weight.dtype):
         raise ShapeError(f"{op}: no {instructions!r} kernel for {weight.dtype} weights here; "
                          f"there are {small_batch_instructions(weight.dtype)}")
@@ -150,7 +154,7 @@ def mul_mat_small_batch(Tensor a not None, Tensor b not None, str instructions=N
     cdef Graph graph = graph_of(a, b)
     cdef lib.ggml_tensor *operands[2]
     cdef int64_t ne[4]
-    kernel = kernel_of("mul_mat_small_batch", FEW_QUANTIZED + _FLOATS, a, instructions)
+    kernel = kernel_of("mul_mat_small_batch", SMALL_BATCH_QUANTIZED + _FLOATS, a, instructions)
     _check(a, b)
     operands[0], operands[1] = a.ptr, _rounded(graph, b, kernel).ptr
     ne[0], ne[1], ne[2], ne[3] = a.ptr.ne[1], b.ptr.ne[1], 1, 1

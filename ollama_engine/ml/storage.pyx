@@ -27,7 +27,7 @@ cdef struct Filling:
 
 
 cdef class Storage(Owner):
-    """Tensors declared with `add`, then given memory together by `allocate`, `allocate_packed` or `map`.
+    """Tensors declared with `add`, then given memory together by `allocate`, `allocate_repacked` or `map`.
 
     Graphs that read a closed storage raise ClosedError when they are computed.
     """
@@ -65,12 +65,12 @@ cdef class Storage(Owner):
             raise ShapeError(f"{describe(t)} has no memory yet; allocate its Storage first")
         if writing and self.read_only:
             raise ShapeError(f"cannot write into {describe(t)}: it lies in a mapped file")
-        if not writing and self.is_packed:
-            raise ShapeError(f"cannot read {describe(t)}: it is packed")
+        if not writing and self.is_repacked:
+            raise ShapeError(f"cannot read {describe(t)}: it is repacked")
         return 0
 
     def add(self, str name not None, str dtype not None, shape):
-        """Declare a tensor; it has no memory until `allocate`, `allocate_packed` or `map`."""
+        """Declare a tensor; it has no memory until `allocate`, `allocate_repacked` or `map`."""
         cdef int64_t ne[4]
         cdef lib.ggml_type kind = type_of(dtype)
         shape_to_ne(shape, kind, ne)
@@ -109,24 +109,24 @@ cdef class Storage(Owner):
             self.take(self.backend.buffer_type(number), self.backend.devices[number].name)
             _zero((<Buffer>self.buffers[-1]).buffer, self.backend.threads)
 
-    def allocate_packed(self):
-        """Allocate all declared tensors on the CPU in its packed layout; `set_bytes` converts. See `can_pack`."""
+    def allocate_repacked(self):
+        """Allocate all declared tensors on the CPU in its repacked layout; `set_bytes` converts. See `can_repack`."""
         cdef lib.ggml_backend_buffer_type_t kind
         self.charge(0)
         self.backend.check_open()
         for name, t in self.tensors.items():
-            if not can_pack(self.backend, t.dtype, t.shape):
-                raise ShapeError(f"{name}: the CPU of this build has no packed layout for {describe(t)}")
+            if not can_repack(self.backend, t.dtype, t.shape):
+                raise ShapeError(f"{name}: the CPU of this build has no repacked layout for {describe(t)}")
         with self.lock:
             self.check_fresh("allocate")
-            kind = _packed_type(self.backend)
+            kind = _repack_type(self.backend)
             if kind == NULL:
-                raise ShapeError("the CPU backend of this build has no packed layout")
-            self.is_packed = True
+                raise ShapeError("the CPU backend of this build has no repacked layout")
+            self.is_repacked = True
             try:
                 self.take(kind, "CPU")
             except BaseException:
-                self.is_packed = False
+                self.is_repacked = False
                 raise
             self.mark_weights()
 
@@ -136,8 +136,8 @@ cdef class Storage(Owner):
         if not self.tensors:
             raise ShapeError("this storage has no tensors to allocate; declare them with add(...)")
         needed = lib.ggml_backend_alloc_ctx_tensors_from_buft_size(self.ctx, kind)
-        # Packed memory is the CPU's too, although ggml does not call it so.
-        if (lib.ggml_backend_buft_is_host(kind) or self.is_packed) and needed > available_bytes():
+        # Repacked memory is the CPU's too, although ggml does not call it so.
+        if (lib.ggml_backend_buft_is_host(kind) or self.is_repacked) and needed > available_bytes():
             raise NoMemoryError(f"{needed >> 20} MiB are needed, {available_bytes() >> 20} MiB are available")
         self.placed = True
         with nogil:
@@ -207,7 +207,7 @@ cdef class Storage(Owner):
     def fill(self, contents):
         """`Tensor.set_bytes` for several tensors at once, {name: buffer}, on all threads of the backend.
 
-        For memory of the CPU, packed or not. Raises as `set_bytes` does, with nothing changed.
+        For memory of the CPU, repacked or not. Raises as `set_bytes` does, with nothing changed.
         """
         contents = dict(contents)  # what it holds stays the same, whoever else has it
         cdef size_t held = 0, n = len(contents)
@@ -258,7 +258,7 @@ cdef class Storage(Owner):
             if t.owner is not self:
                 raise ShapeError("move_rows: the tensor is none of this storage")
             self.check_access(t, True)
-            if self.is_packed or not lib.ggml_backend_buffer_is_host(t.ptr.buffer) or lib.ggml_n_dims(t.ptr) > 2:
+            if self.is_repacked or not lib.ggml_backend_buffer_is_host(t.ptr.buffer) or lib.ggml_n_dims(t.ptr) > 2:
                 raise ShapeError(f"move_rows: {describe(t)} must have up to 2 dimensions and lie in host memory")
             for i in range(n):
                 if not 0 <= source[i] < t.ptr.ne[1] or not 0 <= target[i] < t.ptr.ne[1]:
@@ -329,7 +329,7 @@ cdef class Storage(Owner):
 cdef int _check_fillings(Storage storage, contents, const Filling *fillings) except -1:
     """With the lock held."""
     for holder in storage.buffers:
-        if not storage.is_packed and not lib.ggml_backend_buffer_is_host((<Buffer>holder).buffer):
+        if not storage.is_repacked and not lib.ggml_backend_buffer_is_host((<Buffer>holder).buffer):
             raise ShapeError("fill is for memory of the CPU; set the tensors of other devices one by one")
     for i, name in enumerate(contents):
         storage.check_access(storage[name], True)
@@ -368,7 +368,7 @@ cdef void _move_rows(const lib.ggml_tensor *t, const int32_t *source, const int3
             memmove(rows + b * size, rows + a * size, size)  # a row may be its own target
 
 
-cdef lib.ggml_backend_buffer_type_t _packed_type(Backend backend):
+cdef lib.ggml_backend_buffer_type_t _repack_type(Backend backend):
     """The CPU's buffer type that interleaves rows for few-row products (ggml's "repack"), or NULL."""
     get = <lib.ggml_backend_dev_get_extra_bufts_t>cpu_function("ggml_backend_dev_get_extra_bufts")
     cdef lib.ggml_backend_buffer_type_t *kinds = get(backend.cpu_device())
@@ -379,8 +379,8 @@ cdef lib.ggml_backend_buffer_type_t _packed_type(Backend backend):
     return NULL
 
 
-def can_pack(Backend backend not None, str dtype not None, shape):
-    """Whether the CPU has a packed layout, and a product for it, for a weight of this type and shape."""
+def can_repack(Backend backend not None, str dtype not None, shape):
+    """Whether the CPU has a repacked layout, and a product for it, for a weight of this type and shape."""
     cdef lib.ggml_backend_buffer_type_t kind
     cdef lib.ggml_init_params params
     cdef Buffer empty
@@ -388,7 +388,7 @@ def can_pack(Backend backend not None, str dtype not None, shape):
     cdef lib.ggml_type weight_type = type_of(dtype)
     shape_to_ne(shape, weight_type, ne)
     backend.check_open()
-    kind = _packed_type(backend)
+    kind = _repack_type(backend)
     if kind == NULL or ne[3] != 1 or not lib.ggml_is_quantized(weight_type):
         return False
     # ggml answers for a finished operation only: the weight lies in an empty buffer of that kind.

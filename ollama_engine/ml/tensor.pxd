@@ -14,7 +14,7 @@ cdef class Owner:
     cdef bint is_open
     cdef bint is_graph
     cdef bint read_only
-    cdef bint is_packed
+    cdef bint is_repacked
     # -- held while values of a busy owner are exchanged --
     cdef object lock
     cdef object __weakref__
@@ -34,9 +34,10 @@ cdef class Graph(Owner):
     # -- weights and cache tensors that the graph reads, {address: Tensor}, and their owners, {address: Owner} --
     cdef dict stored
     cdef dict sources
-    # -- activations that ops_small_batch has rounded for a product, {(address, kind of rounding): Tensor}; none of them written
+    # -- activations that ops_small_batch has rounded for a product, {(address, kind of rounding): Tensor}; none is
+    #    written after that --
     cdef dict rounded
-    # -- what ops_paged shares between layers, and what its operations are told; until the graph is gone
+    # -- what ops_paged shares between layers, and what its operations are told; until the graph is gone --
     cdef dict kept
 
     cdef bint owns(self, lib.ggml_tensor *ptr) noexcept
@@ -50,8 +51,8 @@ cdef class Graph(Owner):
 cdef class Tensor:
     cdef lib.ggml_tensor *ptr
     cdef readonly Owner owner
-    # A second copy of a weight in a layout that a few-row product reads faster, or None.
-    cdef public Tensor packed
+    # A second copy of a weight in a layout that small-batch products read faster, or None.
+    cdef public Tensor repacked
 
     cdef int exchange_buffer(self, object array, bint writing) except -1
     cdef int exchange(self, void *data, size_t size, bint writing) except -1

@@ -171,7 +171,7 @@ cdef int alive(Tensor t) except -1:
 cdef Graph graph_of(Tensor a, Tensor b=None, Tensor c=None, bint product=False):
     """The graph that the operands belong to, with room for the result; weights and cache belong to none.
 
-    With `product`, `a` may be a packed weight: only products can read those.
+    With `product`, `a` may be a repacked weight: only products can read those.
     """
     alive(a)
     cdef Graph graph = <Graph>a.owner if a.owner.is_graph else None
@@ -192,8 +192,8 @@ cdef Graph graph_of(Tensor a, Tensor b=None, Tensor c=None, bint product=False):
 cdef int _use(Graph graph, Tensor t, bint product) except -1:
     if t.owner.is_graph:
         return 0
-    if t.owner.is_packed and not product:
-        raise ShapeError(f"{describe(t)} is packed: only mul_mat and mul_mat_id can read it")
+    if t.owner.is_repacked and not product:
+        raise ShapeError(f"{describe(t)} is repacked: only mul_mat and mul_mat_id can read it")
     return graph.use_stored(t)
 
 
@@ -278,7 +278,7 @@ cdef class Tensor:
     def set_bytes(self, data):
         """Copy the tensor's memory as it lies in a file: any buffer of exactly `nbytes` bytes, whatever the type.
 
-        On packed storage this converts to the packed layout.
+        On repacked storage this converts to the repacked layout.
         """
         alive(self)
         self.exchange_buffer(data, True)

@@ -1,7 +1,7 @@
 """Weights: the tensors of a GGUF file, planned for each device, then mapped or read.
 
-On the CPU they stay in the mapped file. Matrices whose type has a packed layout get a second, packed copy there
-(`Tensor.packed`), which few-row products read faster, unless our own kernels for few rows take the original
+On the CPU they stay in the mapped file. Matrices whose type has a repacked layout get a second, repacked copy there
+(`Tensor.repacked`), which few-row products read faster, unless our own kernels for few rows take the original
 (ops_small_batch); where memory is short they go without, and the log says so.
 """
 
@@ -23,7 +23,7 @@ from ollama_engine.ml.hostmem import available_bytes
 from ollama_engine.ml.ops_experts import small_batch_experts_chosen
 from ollama_engine.ml.ops_small_batch import small_batch_chosen
 from ollama_engine.ml.placement import assign_layers
-from ollama_engine.ml.storage import ALIGNMENT, Storage, can_pack
+from ollama_engine.ml.storage import ALIGNMENT, Storage, can_repack
 from ollama_engine.ml.tensor import Tensor
 
 log = logging.getLogger(__name__)
@@ -40,11 +40,11 @@ _GROUP = 64 << 20
 class Weights(Mapping[str, Tensor]):
     """All tensors of a model by name.
 
-    Construction plans and allocates nothing; `load` takes the memory and fills it, `pack` adds the packed copies. Both
-    raise NoMemoryError when a device is too small.
+    Construction plans and allocates nothing; `load` takes the memory and fills it, `repack` adds the repacked copies.
+    Both raise NoMemoryError when a device is too small.
     """
 
-    def __init__(self, backend: Backend, gguf: GGUFFile, *, pack: bool = True) -> None:
+    def __init__(self, backend: Backend, gguf: GGUFFile, *, repack: bool = True) -> None:
         self.backend = backend
         self.gguf = gguf
         self._tensors: dict[str, Tensor] = {}
@@ -52,18 +52,18 @@ class Weights(Mapping[str, Tensor]):
         self._loaded = False
         self._devices = _plan_devices(backend, gguf)
         self._mapped = _plan_mapping(backend, gguf, self._devices)
-        self._packed = _plan_packing(backend, gguf, self._devices) if pack else []
+        self._repacked = _plan_repacking(backend, gguf, self._devices) if repack else []
         self._meter = _Meter(None, 0)
 
     # -- plan ----------------------------------------------------------------------------------------------------------
 
     def planned(self) -> dict[str, dict[str, int]]:
-        """Bytes by device name: {"CPU": {"weights": .., "mapped": .., "packed": ..}}."""
-        plan = {d.name: {"weights": 0, "mapped": 0, "packed": 0} for d in self.backend.devices}
+        """Bytes by device name: {"CPU": {"weights": .., "mapped": .., "repacked": ..}}."""
+        plan = {d.name: {"weights": 0, "mapped": 0, "repacked": 0} for d in self.backend.devices}
         for info in self.gguf.tensors.values():
             device = self.backend.devices[self._devices[info.name]].name
             plan[device]["mapped" if info.name in self._mapped else "weights"] += info.nbytes
-        plan[self.backend.devices[-1].name]["packed"] = sum(info.nbytes for info in self._packed)
+        plan[self.backend.devices[-1].name]["repacked"] = sum(info.nbytes for info in self._repacked)
         return plan
 
     def by_layer(self) -> dict[str, int]:
@@ -76,27 +76,27 @@ class Weights(Mapping[str, Tensor]):
     # -- commit --------------------------------------------------------------------------------------------------------
 
     def load(self, progress: Progress | None = None) -> None:
-        """Map, allocate and read; `pack` follows, when all else that a model needs has its memory.
+        """Map, allocate and read; `repack` follows, when all else that a model needs has its memory.
 
-        `progress` is called with (bytes done, bytes in all), last by `pack` with both equal.
+        `progress` is called with (bytes done, bytes in all), last by `repack` with both equal.
         """
         copied = [i for i in self.gguf.tensors.values() if i.name not in self._mapped]
-        total = sum(i.nbytes for i in (*self.gguf.tensors.values(), *self._packed))
+        total = sum(i.nbytes for i in (*self.gguf.tensors.values(), *self._repacked))
         self._meter = _Meter(progress, total)
         with self._open_files() as files:
             self._map(files, self._meter)
             self._copy(copied, files, self._meter)
         self._loaded = True
 
-    def pack(self) -> None:
-        """Make the packed copies, unless they take more than half of the memory that is left."""
-        needed = sum(info.nbytes for info in self._packed)
+    def repack(self) -> None:
+        """Make the repacked copies, unless they take more than half of the memory that is left."""
+        needed = sum(info.nbytes for info in self._repacked)
         if needed > available_bytes() // 2:
-            log.warning("%d MiB for packed copies of the weights would take more than half of the %d MiB available; "
+            log.warning("%d MiB for repacked copies of the weights would take more than half of the %d MiB available; "
                         "decoding goes without them", needed >> 20, available_bytes() >> 20)  # fmt: skip
-            self._packed = []
+            self._repacked = []
         with self._open_files() as files:
-            self._pack(files, self._meter)
+            self._repack(files, self._meter)
         self._meter.finish()
 
     @contextmanager
@@ -144,14 +144,14 @@ class Weights(Mapping[str, Tensor]):
                 self._tensors[info.name].set_bytes(files[info.file].read(info))
                 meter.advance(info.nbytes)
 
-    def _pack(self, files: list[_FileView], meter: _Meter) -> None:
-        if not self._packed:
+    def _repack(self, files: list[_FileView], meter: _Meter) -> None:
+        if not self._repacked:
             return
-        storage = self._storage(len(self._packed))
-        for info in self._packed:
-            self._tensors[info.name].packed = storage.add(info.name, info.dtype, info.shape)
-        storage.allocate_packed()
-        for group in _groups(self._packed):
+        storage = self._storage(len(self._repacked))
+        for info in self._repacked:
+            self._tensors[info.name].repacked = storage.add(info.name, info.dtype, info.shape)
+        storage.allocate_repacked()
+        for group in _groups(self._repacked):
             storage.fill({info.name: files[info.file].read(info) for info in group})
             for info in group:
                 meter.advance(info.nbytes)
@@ -229,7 +229,7 @@ def _plan_mapping(backend: Backend, gguf: GGUFFile, devices: Mapping[str, int]) 
     return {n: i for n, i in mine.items() if not i.offset % ALIGNMENT}
 
 
-def _plan_packing(backend: Backend, gguf: GGUFFile, devices: Mapping[str, int]) -> list[TensorInfo]:
+def _plan_repacking(backend: Backend, gguf: GGUFFile, devices: Mapping[str, int]) -> list[TensorInfo]:
     cpu = len(backend.devices) - 1
     tied = "output.weight" not in gguf.tensors
     candidates = [
@@ -239,8 +239,8 @@ def _plan_packing(backend: Backend, gguf: GGUFFile, devices: Mapping[str, int]) 
         and (tied or n != "token_embd.weight") and not _stays(i)
     ]  # fmt: skip
     kinds = {(i.dtype, i.shape) for i in candidates}
-    packable = {kind for kind in kinds if can_pack(backend, *kind)}
-    return [i for i in candidates if (i.dtype, i.shape) in packable]
+    repackable = {kind for kind in kinds if can_repack(backend, *kind)}
+    return [i for i in candidates if (i.dtype, i.shape) in repackable]
 
 
 def _stays(info: TensorInfo) -> bool:
@@ -249,7 +249,7 @@ def _stays(info: TensorInfo) -> bool:
 
 
 def _groups(infos: list[TensorInfo]) -> Iterator[list[TensorInfo]]:
-    """Tensors to be packed at once: work for several threads, and soon done for who watches or interrupts."""
+    """Tensors to be repacked at once: work for several threads, and soon done for who watches or interrupts."""
     group: list[TensorInfo] = []
     for info in infos:
         group.append(info)

@@ -1,5 +1,4 @@
-"""Attention of models whose blocks are equal, and the `LayerStep` by which a block is told what changes from layer to
-layer.
+"""Attention of equal blocks, and `LayerStep`: what changes from layer to layer.
 
 A model's file replaces what makes queries, keys and values; see `fused` for those that are rows of one matrix.
 """
@@ -17,21 +16,21 @@ from ollama_engine.models.options import Options
 
 @dataclass(frozen=True, slots=True)
 class LayerStep:
-    """What a block computes with besides its input: positions, rotation and cache of its layer."""
+    """What a block needs besides its input: positions, rotation and cache of its layer."""
 
     positions: Tensor
     rope: nn.Rope | None
     factors: Tensor | None
     cache: LayerView
     outputs: Tensor | None
-    """In the last layer, the rows that are wanted of it."""
+    """In the last layer, the rows to compute; None for all."""
 
     def rotate(self, heads: Tensor) -> Tensor:
         """Queries or keys [head_dim, heads, n] at the step's positions."""
         return heads if self.rope is None else self.rope(heads, self.positions, self.factors)
 
     def wanted(self, x: Tensor) -> Tensor:
-        """The rows of x [m, n] that later blocks, or the caller, need."""
+        """The rows of x [m, n] that a later block or the caller needs."""
         return x if self.outputs is None else ops.get_rows(x, self.outputs)
 
 
@@ -57,14 +56,11 @@ class Attention(nn.Module):
 
 
 class SelfAttention(Attention):
-    """Attention with three projections."""
-
     q = nn.Linear("attn_q", "n_embd", "q_size")
     k = nn.Linear("attn_k", "n_embd", "kv_size")
     v = nn.Linear("attn_v", "n_embd", "kv_size")
 
     def project(self, x: Tensor, o: Options) -> tuple[Tensor, Tensor, Tensor]:
-        """See Attention."""
         return heads(self.q(x), o.head_dim), heads(self.k(x), o.head_dim), heads(self.v(x), o.head_dim)
 
 

@@ -1,6 +1,6 @@
 """BERT and Nomic Embed Text: `general.architecture` = bert, nomic-bert.
 
-Blocks with norms behind attention and feed-forward. BERT (Devlin et al. 2018) adds a learnt vector for each position;
+Blocks with norms after attention and feed-forward. BERT (Devlin et al. 2018) adds a learnt vector for each position;
 Nomic BERT (Nussbaum et al. 2024) rotates queries and keys instead, gates its feed-forward, and has no biases.
 """
 
@@ -20,8 +20,6 @@ from ollama_engine.models.fused import FusedAttention
 
 
 class BertAttention(SelfAttention):
-    """Attention with biases throughout."""
-
     q = nn.Linear("attn_q", "n_embd", "q_size", bias=True)
     k = nn.Linear("attn_k", "n_embd", "kv_size", bias=True)
     v = nn.Linear("attn_v", "n_embd", "kv_size", bias=True)
@@ -44,8 +42,6 @@ class PostNormLayer(nn.Module):
 
 
 class NomicLayer(PostNormLayer):
-    """Nomic's block."""
-
     attention = nn.Part(FusedAttention)
     mlp = nn.Part(nn.GatedMLP)
 
@@ -60,13 +56,12 @@ class NomicBert(BidirectionalTransformer):
     layers: nn.Blocks[Any] = nn.Blocks(NomicLayer, "n_layer")
 
     def embed(self, inputs: ModelInputs) -> Tensor:
-        """See BidirectionalTransformer."""
         x = self.token_embd(inputs.tokens)
         return x if inputs.types is None or not self.token_types else x + self.token_types(inputs.types)
 
 
 class Bert(NomicBert):
-    """BERT, and what was made of it: MiniLM, BGE, E5, GTE, Arctic Embed 1, MS MARCO cross-encoders."""
+    """BERT and its descendants: MiniLM, BGE, E5, GTE, Arctic Embed 1, MS MARCO cross-encoders."""
 
     architecture = "bert"
 
@@ -75,12 +70,12 @@ class Bert(NomicBert):
 
     @staticmethod
     def read_options(metadata: Metadata, n_vocab: int) -> BidirectionalOptions:
-        """See Transformer. Nothing rotates."""
+        """No layer rotates: positions are learnt vectors."""
         o = read_bidirectional(metadata, n_vocab)
         return replace(o, ropes=(None,) * o.n_layer)
 
     def fit_context(self, num_ctx: int) -> None:
-        """Texts will hold up to `num_ctx` tokens. Raises ConfigError where there is no position for some."""
+        """Texts will hold up to `num_ctx` tokens. Raises ConfigError for more than the model has positions."""
         if num_ctx > self.context_length:
             raise ConfigError(
                 Option("num_ctx"),
@@ -88,5 +83,4 @@ class Bert(NomicBert):
             )
 
     def embed(self, inputs: ModelInputs) -> Tensor:
-        """See BidirectionalTransformer."""
         return super().embed(inputs) + self.position_embd(inputs.positions)

@@ -1,6 +1,6 @@
-"""What text encoders share: texts that are read as a whole become hidden states, and these embeddings or scores.
+"""Base of text encoders: a text becomes hidden states, and these an embedding or scores.
 
-A model's file says what its blocks are. `attention.causal` is false in their files; nothing of a text is cached.
+A model's file says what its blocks are. `attention.causal` is false in their files, and nothing is cached.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class BidirectionalOptions(Options):
     """Sizes and constants from the metadata. A window W shows a token those up to W // 2 away on either side."""
 
     n_token_types: int
-    """Which of two texts a token is of (BERT's segments); 0 where tokens have no types."""
+    """Number of token types, which tell the two texts of a pair apart (BERT's segments); 0 without types."""
     n_scores: int
-    """Of the classification head, where the file has one."""
+    """Outputs of the classification head, where the file has one."""
 
 
 def read_bidirectional(metadata: Metadata, n_vocab: int) -> BidirectionalOptions:
-    """The options that all read alike; see `read_common`. Raises ModelFormatError."""
+    """Options of every text encoder; see `read_common`. Raises ModelFormatError."""
     common = read_common(metadata, n_vocab, eps=LAYER_EPS)
     labels = metadata.list("classifier.output_labels", [])
     n_types = metadata.u32("tokenizer.ggml.token_type_count", 0)
@@ -58,7 +58,7 @@ class Head(nn.Module):
 
 
 class BidirectionalTransformer(Transformer):
-    """A whole model that reads: each token sees all others, or those in a window around it."""
+    """A text encoder: each token attends to all others, or to those in a window around it."""
 
     head_activation: ClassVar[str] = "tanh"
     head_pooling: ClassVar[Literal["cls", "mean"]] = "cls"
@@ -69,7 +69,6 @@ class BidirectionalTransformer(Transformer):
 
     @staticmethod
     def read_options(metadata: Metadata, n_vocab: int) -> BidirectionalOptions:
-        """See Transformer."""
         return read_bidirectional(metadata, n_vocab)
 
     @property
@@ -83,7 +82,7 @@ class BidirectionalTransformer(Transformer):
         return self.options.n_scores if self.head.output else 0
 
     def embed(self, inputs: ModelInputs) -> Tensor:
-        """What the blocks start from, before the norm: f32 [n_embd, n]."""
+        """Input of the first block, before the norm: f32 [n_embd, n]."""
         return self.token_embd(inputs.tokens)
 
     def finish(self, x: Tensor) -> Tensor:

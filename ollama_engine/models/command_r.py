@@ -25,7 +25,6 @@ class NormedAttention(SelfAttention):
     k_norm = nn.LayerNorm("attn_k_norm", "head_dim", "n_head_kv", optional=True)
 
     def project(self, x: Tensor, o: Options) -> tuple[Tensor, Tensor, Tensor]:
-        """See Attention."""
         q, k, v = super().project(x, o)
         if self.q_norm and self.k_norm:
             q, k = self.q_norm(q, o.norm_eps), self.k_norm(k, o.norm_eps)
@@ -33,8 +32,6 @@ class NormedAttention(SelfAttention):
 
 
 class Layer(nn.Module):
-    """One block."""
-
     attn_norm = nn.LayerNorm("attn_norm", "n_embd")
     attention = nn.Part(NormedAttention)
     mlp = nn.Part(nn.GatedMLP)
@@ -47,8 +44,6 @@ class Layer(nn.Module):
 
 
 class CommandR(Decoder):
-    """The whole model."""
-
     architecture = "command-r"
 
     layers = nn.Blocks(Layer, "n_layer")
@@ -56,23 +51,18 @@ class CommandR(Decoder):
 
     @staticmethod
     def read_options(metadata: Metadata, n_vocab: int) -> Options:
-        """See Transformer."""
         o = read_common(metadata, n_vocab, rope_mode="norm", eps=LAYER_EPS)
         return replace(o, logit_scale=metadata.f32("logit_scale", 1.0))
 
     def logits(self, x: Tensor) -> Tensor:
-        """See Decoder."""
         return ops.scale(super().logits(x), self.options.logit_scale)
 
 
 class Cohere2(CommandR):
-    """Command R7B."""
-
     architecture = "cohere2"
 
     @staticmethod
     def read_options(metadata: Metadata, n_vocab: int) -> Options:
-        """See Transformer."""
         o = CommandR.read_options(metadata, n_vocab)
         windows = read_windows(metadata, o.n_layer, period=4)
         return replace(o, windows=windows, ropes=tuple(o.rope if window else None for window in windows))

@@ -1,4 +1,4 @@
-"""What decoders share: the usual block, and the way from tokens to logits."""
+"""Base of decoders: the usual block, and tokens to logits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ollama_engine.models.transformer import Transformer
 
 
 class PreNormLayer(nn.Module):
-    """One block: attention, then feed-forward, each behind a norm and beside a residual."""
+    """One block: attention, then feed-forward, each after a norm and with a residual."""
 
     attn_norm: nn.Norm = nn.RMSNorm("attn_norm", "n_embd")
     attention: nn.Part[Any] = nn.Part(SelfAttention)
@@ -35,7 +35,7 @@ class PreNormLayer(nn.Module):
 
 
 class Decoder(Transformer):
-    """A whole model that writes: each token sees those before it, and the last hidden states become logits."""
+    """A generative model: each token attends to those before it, and the last hidden states become logits."""
 
     layers: nn.Blocks[Any] = nn.Blocks(PreNormLayer, "n_layer")
     output_norm: nn.Norm = nn.RMSNorm("output_norm", "n_embd")

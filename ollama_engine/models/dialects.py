@@ -1,7 +1,7 @@
 """Reads files of other converters under the names that models know, which are those of llama.cpp's converter.
 
-What differs is data: another `general.architecture`, other keys below it, other names of tensors, and values that a
-converter left to its engine. Models see none of it. The shorter names of YaRN's constants are read by `nn.read_rope`,
+What differs is data: another `general.architecture`, other keys below it, other tensor names, and values that their
+engine hard-codes. Models see none of it. The shorter names of YaRN's constants are read by `nn.read_rope`,
 and experts whose names were exchanged by `llama`.
 """
 
@@ -36,7 +36,7 @@ class Dialect:
     tensors: tuple[tuple[str, str], ...] = ()
     """(regular expression of a whole name, replacement)."""
     missing: Callable[[Values], Values] = _nothing
-    """Keys under their names -> known ones that their engine has by heart; what a file says comes first."""
+    """Keys under their names -> known ones that their engine hard-codes; a value in the file wins."""
 
 
 def _gpt_oss(found: Values) -> Values:
@@ -48,7 +48,7 @@ GEMMA3_STRETCHED = (34, 48, 62)
 
 
 def _gemma3(found: Values) -> Values:
-    """Ollama's files that see images say no epsilon, and none of its files that global positions are stretched."""
+    """Ollama's vision files lack the epsilon, and all of its files lack the scaling of global layers."""
     keys: dict[str, MetadataValue] = {"attention.layer_norm_rms_epsilon": 1e-6, "rope.freq_base": 1e6}
     bases = {"rope.local.freq_base", "rope.global.freq_base"}
     ollama = bases & set(found) or ("vision.block_count" in found and "rope.freq_base_swa" not in found)

@@ -15,7 +15,6 @@ class FusedAttention(Attention):
     qkv = nn.Linear("attn_qkv", "n_embd", "qkv_size")
 
     def project(self, x: Tensor, o: Options) -> tuple[Tensor, Tensor, Tensor]:
-        """See Attention."""
         rows = self.qkv(x)
         return (
             _heads(rows, o.head_dim, 0, o.n_head),

@@ -1,7 +1,7 @@
 """Gemma 2: `general.architecture` = gemma2.
 
-Each half of a block stands between two norms; embeddings are scaled by sqrt(n_embd); the gate is a GELU. Every other
-layer sees a window. Attention scores and logits are capped softly. Source: Gemma team 2024.
+Attention and feed-forward each have a norm before and after; embeddings are scaled by sqrt(n_embd); the gate is a GELU.
+Every other layer attends to a window. Attention scores and logits have soft caps. Source: Gemma team 2024.
 
 Norms are stored as 1 + w in GGUF, as w by transformers.
 """
@@ -25,8 +25,6 @@ WIDEST = 46
 
 
 class Layer(nn.Module):
-    """One block."""
-
     attn_norm = nn.RMSNorm("attn_norm", "n_embd")
     attention: nn.Part[SelfAttention] = nn.Part(SelfAttention)
     post_attention_norm = nn.RMSNorm("post_attention_norm", "n_embd")
@@ -43,7 +41,7 @@ class Layer(nn.Module):
 
 
 def read_scale(metadata: Metadata, o: Options, widest: int) -> float:
-    """What attention scores are multiplied by; the model with `widest` layers differs from the others."""
+    """Factor of the attention scores; the model with `widest` layers differs from the others."""
     usual = o.n_embd / o.n_head if o.n_layer == widest else o.head_dim
     return metadata.f32("attention.scale", 0.0) or 1 / math.sqrt(usual)
 
@@ -57,15 +55,12 @@ def read_cap(metadata: Metadata, name: str) -> float:
 
 
 class Gemma2(Decoder):
-    """The whole model."""
-
     architecture = "gemma2"
 
     layers = nn.Blocks(Layer, "n_layer")
 
     @staticmethod
     def read_options(metadata: Metadata, n_vocab: int) -> Options:
-        """See Transformer."""
         o = read_common(metadata, n_vocab, head_dim=256)
         return replace(
             o,
@@ -76,10 +71,8 @@ class Gemma2(Decoder):
         )
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """See Decoder."""
         return ops.scale(super().embed(tokens), math.sqrt(self.options.n_embd))
 
     def logits(self, x: Tensor) -> Tensor:
-        """See Decoder."""
         cap = self.options.logit_softcap
         return nn.soft_cap(super().logits(x), cap) if cap else super().logits(x)

@@ -25,21 +25,16 @@ WIDEST = 62
 
 
 class Layer(gemma2.Layer):
-    """One block."""
-
     attention = nn.Part(NormedAttention)
 
 
 class Gemma3(Decoder):
-    """The whole model."""
-
     architecture = "gemma3"
 
     layers = nn.Blocks(Layer, "n_layer")
 
     @staticmethod
     def read_options(metadata: Metadata, n_vocab: int) -> Options:
-        """See Transformer."""
         o = read_common(metadata, n_vocab, head_dim=256)
         windows = read_windows(metadata, o.n_layer, period=6)
         return replace(
@@ -50,5 +45,4 @@ class Gemma3(Decoder):
         )
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """See Decoder."""
         return ops.scale(super().embed(tokens), math.sqrt(self.options.n_embd))

@@ -1,7 +1,7 @@
 """gpt-oss: `general.architecture` = gpt-oss.
 
 Every block is a mixture of experts with biases and a clamped SwiGLU; each head of attention has a sink, a score that
-takes part in the softmax and adds nothing; every other layer sees a window. Source: OpenAI 2025.
+takes part in the softmax and adds nothing; every other layer attends to a window. Source: OpenAI 2025.
 
 The ends of YaRN's ramp are not rounded to whole dimensions here, as in the reference and in transformers; ggml, and
 llama.cpp with it, rounds them, which turns the keys of a long text by some tenths of a radian.
@@ -81,21 +81,16 @@ def activate(gate: Tensor, up: Tensor) -> Tensor:
 
 
 class Layer(PreNormLayer):
-    """One block."""
-
     attention = nn.Part(SinkAttention)
     ffn_norm = nn.RMSNorm("post_attention_norm", "n_embd")
     mlp = nn.Part(SparseMLP)
 
     def feed_forward(self, x: Tensor, o: Options) -> Tensor:
-        """See PreNormLayer."""
         out: Tensor = self.mlp.forward(x, o)
         return out
 
 
 class GptOss(Decoder):
-    """The whole model."""
-
     architecture = "gpt-oss"
 
     layers = nn.Blocks(Layer, "n_layer")
@@ -110,13 +105,11 @@ class GptOss(Decoder):
 
     @staticmethod
     def read_options(metadata: Metadata, n_vocab: int) -> Options:
-        """See Transformer."""
         o = read_common(metadata, n_vocab)
         windows = read_windows(metadata, o.n_layer, period=2)
         return replace(o, windows=windows, **read_experts(metadata, o.n_ff))
 
     def rope_factors(self, like: Tensor) -> Tensor | None:
-        """See Transformer."""
         graph = like.owner
         if self._divisors is None or not isinstance(graph, Context):
             return None

@@ -36,7 +36,7 @@ class SparseMLP(nn.Module):
 
 
 def _as_meant(scope: nn.Scope) -> nn.Scope:
-    """The scope, with `up` and `down` exchanged where each has the other's shape: an old converter did that."""
+    """Exchanges `up` and `down` where each has the other's shape: files of an old converter have them so."""
     up, down = (f"{scope.prefix}ffn_{name}_exps.weight" for name in ("up", "down"))
     if up not in scope.weights or down not in scope.weights:
         return scope
@@ -47,12 +47,9 @@ def _as_meant(scope: nn.Scope) -> nn.Scope:
 
 
 class SparseLayer(PreNormLayer):
-    """One block of Mixtral."""
-
     mlp = nn.Part(SparseMLP)
 
     def feed_forward(self, x: Tensor, o: Options) -> Tensor:
-        """See PreNormLayer."""
         out: Tensor = self.mlp.forward(x, o)
         return out
 
@@ -63,8 +60,6 @@ def make_layer(scope: nn.Scope) -> PreNormLayer:
 
 
 class Llama(Decoder):
-    """The whole model."""
-
     architecture = "llama"
 
     layers = nn.Blocks(make_layer, "n_layer")
@@ -72,7 +67,6 @@ class Llama(Decoder):
 
     @staticmethod
     def read_options(metadata: Metadata, n_vocab: int) -> Options:
-        """See Transformer."""
         o = read_common(metadata, n_vocab, rope_mode="norm")
         if metadata.u32("expert_count", 0):
             o = replace(o, **read_experts(metadata, o.n_ff))
@@ -83,5 +77,4 @@ class Llama(Decoder):
         )
 
     def rope_factors(self, like: Tensor) -> Tensor | None:
-        """See Transformer."""
         return self.rope_freqs.weight

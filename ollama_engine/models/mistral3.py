@@ -14,8 +14,6 @@ TEMPERATURES = ("attention.temperature_scale", "rope.scaling_beta")
 
 
 class Mistral3(Llama):
-    """The whole text model."""
-
     architecture = "mistral3"
 
     def __init__(self, metadata: Metadata, weights: Mapping[str, Tensor]) -> None:

@@ -1,7 +1,7 @@
 """ModernBERT: `general.architecture` = modern-bert.
 
 Norms without biases before attention and feed-forward, but none before the first attention; rotary positions; every
-third layer sees the whole text, the others a window. Source: Warner et al. 2024.
+third layer attends to the whole text, the others to a window. Source: Warner et al. 2024.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ollama_engine.models.fused import FusedAttention, FusedMLP
 from ollama_engine.models.options import read_local_ropes, read_windows
 
 PERIOD = 3
-"""The first of so many layers sees all, where the file does not say."""
+"""One layer in so many, the first, attends to the whole text; used where the file does not say."""
 
 
 class GeGLU(FusedMLP):
@@ -33,8 +33,6 @@ MLPS = {"gelu": GeGLU, "silu": FusedMLP}
 
 @dataclass(frozen=True, kw_only=True)
 class ModernBertOptions(BidirectionalOptions):
-    """What only ModernBERT has."""
-
     mlp: type[FusedMLP]
 
 
@@ -45,7 +43,7 @@ def make_mlp(scope: nn.Scope) -> FusedMLP:
 
 
 class Layer(nn.Module):
-    """One block: attention, then feed-forward, each behind a norm and beside a residual."""
+    """One block: attention, then feed-forward, each after a norm and with a residual."""
 
     attn_norm = nn.LayerNorm("attn_norm", "n_embd", optional=True)
     attention = nn.Part(FusedAttention)
@@ -65,8 +63,6 @@ class Layer(nn.Module):
 
 
 class ModernBert(BidirectionalTransformer):
-    """The whole model."""
-
     architecture = "modern-bert"
     head_activation = "gelu_erf"
     head_pooling = "mean"  # as llama.cpp takes it
@@ -76,7 +72,6 @@ class ModernBert(BidirectionalTransformer):
 
     @staticmethod
     def read_options(metadata: Metadata, n_vocab: int) -> ModernBertOptions:
-        """See Transformer."""
         activation = metadata.str("hidden_activation", "gelu")
         if activation not in MLPS:
             raise UnsupportedModelError(f"hidden_activation is {activation!r}; supported: {', '.join(MLPS)}")
@@ -86,5 +81,4 @@ class ModernBert(BidirectionalTransformer):
         return ModernBertOptions(**vars(replace(o, windows=windows, ropes=ropes)), mlp=MLPS[activation])
 
     def finish(self, x: Tensor) -> Tensor:
-        """See BidirectionalTransformer."""
         return self.output_norm(x, self.options.norm_eps)

@@ -24,14 +24,11 @@ class NormedAttention(SelfAttention):
     k_norm = nn.RMSNorm("attn_k_norm", "kv_size")
 
     def project(self, x: Tensor, o: Options) -> tuple[Tensor, Tensor, Tensor]:
-        """See Attention."""
         q, k = self.q_norm(self.q(x), o.norm_eps), self.k_norm(self.k(x), o.norm_eps)
         return heads(q, o.head_dim), heads(k, o.head_dim), heads(self.v(x), o.head_dim)
 
 
 class Layer(nn.Module):
-    """One block."""
-
     attention = nn.Part(NormedAttention)
     post_attention_norm = nn.RMSNorm("post_attention_norm", "n_embd")
     mlp = nn.Part(nn.GatedMLP)
@@ -45,15 +42,12 @@ class Layer(nn.Module):
 
 
 class Olmo2(Decoder):
-    """The whole model."""
-
     architecture = "olmo2"
 
     layers = nn.Blocks(Layer, "n_layer")
 
     @staticmethod
     def read_options(metadata: Metadata, n_vocab: int) -> Options:
-        """See Transformer."""
         o = read_common(metadata, n_vocab)
         windows = read_windows(metadata, o.n_layer, period=4)
         return replace(o, windows=windows, ropes=read_local_ropes(metadata, o.rope, windows, base=o.rope.base))

@@ -1,6 +1,6 @@
-"""Options of models: sizes and constants as their files' metadata have them, checked.
+"""Options of models: sizes and constants from a file's metadata, checked.
 
-`read_common` reads what most have; a model's file replaces what only it reads otherwise.
+`read_common` reads what most models have; a model's file replaces what it reads differently.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml.metadata import Metadata
 
 MAX_LAYERS = 4096
-"""More in a file's metadata are nonsense, and lists of that length would be made before a tensor is found missing."""
+"""A file that claims more is refused: lists of that length would be made before a tensor is found missing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Options:
     ropes: tuple[nn.Rope | None, ...]
     """The rotation of each layer; None where a layer has no positions."""
     windows: tuple[int | None, ...]
-    """How many tokens each layer sees; None sees all."""
+    """How many tokens each layer attends to; None: all."""
     attention_softcap: float = 0.0
     logit_softcap: float = 0.0
     logit_scale: float = 1.0
@@ -89,10 +89,10 @@ def read_common(
     head_dim: int | None = None,
     longrope: bool = False,
 ) -> Options:
-    """The options that most models read alike; `n_vocab` counts the rows of the token embedding.
+    """The options that most models have; `n_vocab` counts the rows of the token embedding.
 
-    `head_dim` is what counts where attention.key_length is absent, instead of n_embd / n_head. Every layer sees all
-    and rotates alike; a model replaces `ropes` and `windows`. Raises ModelFormatError.
+    `head_dim` is used where attention.key_length is absent, instead of n_embd / n_head. Every layer attends to all
+    tokens and has the same rotation; a model replaces `ropes` and `windows`. Raises ModelFormatError.
     """
     n_embd, n_head = metadata.u32("embedding_length"), metadata.u32("attention.head_count")
     head_dim = metadata.u32("attention.key_length", head_dim or n_embd // max(1, n_head))
@@ -142,8 +142,8 @@ def _check(o: Options, eps: str) -> None:
 def read_experts(metadata: Metadata, default: int | None = None) -> dict[str, Any]:
     """The fields of Options about experts.
 
-    `default` is the hidden size of an expert where the file does not say. Without it, it is a share of
-    feed_forward_length, of which llama.cpp assumes that it counts all experts that one token uses.
+    `default` is the hidden size of an expert where the file does not say. Without it, feed_forward_length is divided
+    by the experts that a token uses, as llama.cpp does.
     """
     n_expert, used = metadata.u32("expert_count"), metadata.u32("expert_used_count")
     share = metadata.u32("feed_forward_length") // max(1, used)
@@ -160,9 +160,9 @@ def read_windows(
 ) -> tuple[int | None, ...]:
     """The window of each layer.
 
-    `attention.sliding_window_pattern` tells the local layers by a list, or by a number: of so many layers the last, or
-    with `full_first` the first, sees all; with 0 all are local. `period` and the window `default` count where the file
-    does not say.
+    `attention.sliding_window_pattern` is a list with a flag for each layer, or a period: the last layer of each, or
+    with `full_first` the first, attends to all tokens; with 0 all layers are local. `period` and the window `default`
+    are used where the file does not say.
     """
     window = min(metadata.u32("attention.sliding_window", default), 2**31 - 1)
     if not window:
@@ -180,7 +180,7 @@ def read_windows(
 def read_local_ropes(
     metadata: Metadata, rope: nn.Rope, windows: tuple[int | None, ...], base: float
 ) -> tuple[nn.Rope, ...]:
-    """`rope` for layers that see all; local ones have a base of their own, or `base`, and no scaling."""
+    """`rope` for global layers; local ones have a base of their own, or `base`, and no scaling."""
     base = metadata.f32("rope.freq_base_swa", base)
     local = nn.Rope(n_dims=rope.n_dims, mode=rope.mode, base=nn.check_base("rope.freq_base_swa", base))
     return tuple(local if window else rope for window in windows)

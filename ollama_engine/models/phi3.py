@@ -22,15 +22,11 @@ from ollama_engine.models.options import Options, read_common, read_windows
 
 
 class Layer(PreNormLayer):
-    """One block."""
-
     attention = nn.Part(FusedAttention)
     mlp = nn.Part(FusedMLP)
 
 
 class Phi3(Decoder):
-    """The whole model."""
-
     architecture = "phi3"
 
     layers = nn.Blocks(Layer, "n_layer")
@@ -43,7 +39,6 @@ class Phi3(Decoder):
 
     @staticmethod
     def read_options(metadata: Metadata, n_vocab: int) -> Options:
-        """See Transformer."""
         o = read_common(metadata, n_vocab, longrope=True)
         return replace(o, windows=read_windows(metadata, o.n_layer, period=0))
 

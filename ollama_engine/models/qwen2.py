@@ -25,14 +25,10 @@ class BiasedAttention(SelfAttention):
 
 
 class Layer(PreNormLayer):
-    """One block."""
-
     attention = nn.Part(BiasedAttention)
 
 
 class Qwen2(Decoder):
-    """The whole model."""
-
     architecture = "qwen2"
 
     layers = nn.Blocks(Layer, "n_layer")

@@ -19,20 +19,15 @@ class NormedAttention(SelfAttention):
     k_norm = nn.RMSNorm("attn_k_norm", "head_dim")
 
     def project(self, x: Tensor, o: Options) -> tuple[Tensor, Tensor, Tensor]:
-        """See Attention."""
         q, k, v = super().project(x, o)
         return self.q_norm(q, o.norm_eps), self.k_norm(k, o.norm_eps), v
 
 
 class Layer(PreNormLayer):
-    """One block."""
-
     attention = nn.Part(NormedAttention)
 
 
 class Qwen3(Decoder):
-    """The whole model."""
-
     architecture = "qwen3"
 
     layers = nn.Blocks(Layer, "n_layer")

@@ -1,7 +1,7 @@
 """Qwen2 and Qwen3 with experts: `general.architecture` = qwen2moe or qwen3moe.
 
-Every feed-forward block is a mixture. Qwen2's has one expert more that all tokens share, behind a gate of its own, and
-does not normalize the weights of the chosen ones; Qwen3's does. Sources: Yang et al. 2024 and 2025.
+Every feed-forward block is a mixture. Qwen2 adds an expert that all tokens share, behind a gate of its own, and does
+not normalize the weights of the chosen experts. Qwen3 shares none, and normalizes. Sources: Yang et al. 2024 and 2025.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SparseMLP(nn.Module):
 
 
 class SharedMLP(nn.Module):
-    """The expert of all tokens; each token's share of it is a sigmoid."""
+    """The expert that all tokens share, times a sigmoid of each token."""
 
     share = nn.Linear("ffn_gate_inp_shexp", "n_embd")
     gate = nn.Linear("ffn_gate_shexp", "n_embd", "n_ff_shexp")
@@ -52,52 +52,40 @@ class SharedMLP(nn.Module):
 
 
 class Qwen3Layer(PreNormLayer):
-    """One block."""
-
     attention = nn.Part(NormedAttention)
     mlp = nn.Part(SparseMLP)
 
     def feed_forward(self, x: Tensor, o: Options) -> Tensor:
-        """See PreNormLayer."""
         out: Tensor = self.mlp.forward(x, o)
         return out
 
 
 class Qwen2Layer(Qwen3Layer):
-    """One block."""
-
     attention = nn.Part(BiasedAttention)
     shared = nn.Part(SharedMLP)
 
     def feed_forward(self, x: Tensor, o: Options) -> Tensor:
-        """See PreNormLayer."""
         return super().feed_forward(x, o) + self.shared.forward(x)
 
 
 class Qwen3Moe(Decoder):
-    """The whole model."""
-
     architecture = "qwen3moe"
 
     layers = nn.Blocks(Qwen3Layer, "n_layer")
 
     @staticmethod
     def read_options(metadata: Metadata, n_vocab: int) -> Options:
-        """See Transformer."""
         o = replace(read_common(metadata, n_vocab), **read_experts(metadata))
         return replace(o, normalize_experts=metadata.bool("norm_top_k_prob", True))
 
 
 class Qwen2Moe(Decoder):
-    """The whole model."""
-
     architecture = "qwen2moe"
 
     layers = nn.Blocks(Qwen2Layer, "n_layer")
 
     @staticmethod
     def read_options(metadata: Metadata, n_vocab: int) -> Options:
-        """See Transformer."""
         o = replace(read_common(metadata, n_vocab), **read_experts(metadata))
         shared = metadata.u32("expert_shared_feed_forward_length", o.n_ff)
         if shared < 1:

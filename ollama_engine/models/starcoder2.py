@@ -24,8 +24,6 @@ class Layer(PreNormLayer):
 
 
 class StarCoder2(Decoder):
-    """The whole model."""
-
     architecture = "starcoder2"
 
     layers = nn.Blocks(Layer, "n_layer")
@@ -33,6 +31,5 @@ class StarCoder2(Decoder):
 
     @staticmethod
     def read_options(metadata: Metadata, n_vocab: int) -> Options:
-        """See Transformer."""
         o = read_common(metadata, n_vocab, eps=LAYER_EPS)
         return replace(o, windows=read_windows(metadata, o.n_layer, period=0))

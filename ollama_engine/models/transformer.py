@@ -1,6 +1,6 @@
-"""What decoders and bidirectional models share: a table of tokens, and the way through equal blocks.
+"""Base of decoders and text encoders: the token embedding, and the loop over layers.
 
-Options and weights are bound here, and what the runner asks of every model is answered here.
+Binds options and weights, and answers what the runner asks of every model (`base.Model`).
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ class Transformer(nn.Module):
         )
 
     def rope_factors(self, like: Tensor) -> Tensor | None:
-        """What divides rotary angles, if the model has such; `like` is of the graph that they are for."""
+        """Divisors of the rotary angles, or None. `like` is a tensor of the graph that will use them."""
         return None
 
     def through_layers(self, x: Tensor, inputs: ModelInputs, cache: LayerView) -> Tensor:
-        """What the first block starts from [n_embd, n] -> what the last one ends with [n_embd, n_outputs]."""
+        """Runs all layers: x [n_embd, n] -> [n_embd, n_outputs]."""
         o, factors = self.options, self.rope_factors(inputs.tokens)
         for i, layer in enumerate(self.layers):
             cache.set_layer(i)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from ollama_engine.nn.attention import attention, soft_cap
 from ollama_engine.nn.feed_forward import ErfMLP, GatedMLP, GeluMLP, PlainMLP, gelu
-from ollama_engine.nn.layers import Embedding, Factors, LayerNorm, Linear, Norm, RMSNorm, product
+from ollama_engine.nn.layers import Embedding, Factors, LayerNorm, Linear, Norm, RMSNorm
 from ollama_engine.nn.module import Blocks, Module, Part, Scope, Weight
 from ollama_engine.nn.moe import ExpertLinear, route, route_chosen, sum_experts
 from ollama_engine.nn.rope import Rope, check_base, read_rope
@@ -40,7 +40,6 @@ __all__ = [
     "attention",
     "check_base",
     "gelu",
-    "product",
     "read_rope",
     "route",
     "route_chosen",

@@ -1,20 +1,13 @@
-"""From requests to tokens.
+"""From requests to tokens, scores and vectors.
 
-loading    path and options -> backend, weights, model, cache, executor, with all memory taken (load_errors: or not)
-executor   one batch -> logits: builds graphs, reuses them, computes
-request    one generation as a state machine over plain values
-stream     the caller's end of a request
-emit       token ids -> text that never has to be taken back
-loop       the thread that owns the executor and serves requests
-submission       where requests are handed in (prompts: what may be one)
-session    a text that stays in the cache: answer, task and hold are its parts, session_file and fingerprint its files
+session   texts that stay in the cache, and their files
+embed     texts to vectors and scores
+core      the engine core (the step), its thread, the request queue, and where requests are handed in
+prefix    which inputs each cache sequence holds, who may reuse them, and the cells that go with them
+observe   metrics, timeline, log
+load      from a path to weights, cache and executors with all memory taken; from a batch to logits
+schedule  pure: requests, their inputs, what is computed next, and when its text may be delivered
+request   a caller's ends of a request: options, prompts, channel, stream, group, results
 
-Bookkeeping without a tensor, a thread or a clock:
-
-inputs     what a sequence is made of, in arrays, and where it may be cut
-scheduler  who computes what in the next step
-overflow   what a sequence gives up when it outgrows its context
-histories  what each cache sequence holds, and who may reuse it (history: one of them)
-metrics    counters
-trace      the latest steps and requests as a timeline
+A room imports rooms below it only; embed and session, prefix and observe, load and schedule know nothing of each other.
 """

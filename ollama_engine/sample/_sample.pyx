@@ -6,12 +6,13 @@ from array import array
 from operator import index
 
 from cython cimport final
-from libc.stdint cimport int32_t
+from libc.stdint cimport int32_t, uint32_t
 from libc.stdlib cimport free, malloc
 
 from ollama_engine.sample cimport libsample as lib
 
-from ollama_engine.errors import ConfigError, NoMemoryError, Option, SamplingError, ShapeError, TokenizerError
+from ollama_engine.errors import ConfigError, NoMemoryError, SamplingError, ShapeError, TokenizerError
+from ollama_engine.sample.arguments import bias_arrays, checked_n_vocab, checked_top, describe
 from ollama_engine.sample.logprobs import TokenLogprobs
 from ollama_engine.sample.params import SamplingParams
 
@@ -46,7 +47,7 @@ cdef const lib.oe_logit_kernels *_kernels_of(object instructions) except NULL:
 cdef class Sampler:
     """Chooses the tokens of one sequence: its parameters, random stream and token history.
 
-    One step, in this order: penalties and logit_bias, top-k, temperature, softmax, top-p, min-p, draw.
+    One step, in this order: mask, penalties and logit_bias, top-k, temperature, softmax, top-p, min-p, draw.
 
     * Penalties look at the last `repeat_last_n` accepted tokens: `repeat_penalty` divides a positive logit and
       multiplies another one, once per distinct token (Keskar et al., CTRL, 2019; llama.cpp's sign rule); then
@@ -61,6 +62,15 @@ cdef class Sampler:
 
     Logits of -inf are tokens that cannot come. NaN and +inf raise: +inf is an overflow in the model, and a softmax
     over it is not defined. A failed call changes nothing. The logits are only read.
+
+    A mask says which tokens are allowed, as the bitmaps of xgrammar, llguidance and vLLM do: bit i % 32 of word i // 32
+    is set where token i is. The others count as logits of -inf before all else, so that penalties, biases and cuts see
+    allowed tokens only, and the draw is the one that such logits would give. NaN and +inf raise at disallowed tokens
+    too: the same product computed the logits of the allowed ones.
+
+    Several rows of one sequence (drafted tokens that are verified) are sampled one after the other: sample, accept,
+    sample ... A row that is not sampled draws nothing, so a token depends on the draws before it, not on the steps
+    that they were made in.
 
     Use a Sampler from one thread at a time; different Samplers are independent.
 
@@ -80,9 +90,9 @@ cdef class Sampler:
         if not isinstance(params, SamplingParams):
             raise TypeError(f"params must be SamplingParams, got {type(params).__name__}")
         self.params = params
-        self.n_vocab = _checked_n_vocab(n_vocab)
+        self.n_vocab = checked_n_vocab(n_vocab, lib.OE_SAMPLE_MAX_VOCAB)
         self.seed = int.from_bytes(os.urandom(8), "little") if params.seed is None else params.seed
-        bias_id, bias = _bias_arrays(params.logit_bias, self.n_vocab)
+        bias_id, bias = bias_arrays(params.logit_bias, self.n_vocab)
         cdef const int32_t[::1] ids = bias_id
         cdef const float[::1] values = bias
         cdef lib.oe_sample_params native = lib.oe_sample_params(
@@ -113,16 +123,20 @@ cdef class Sampler:
         self._busy = True
         return 0
 
-    def sample(self, logits):
+    def sample(self, logits, mask=None):
         """The next token id for float32 logits [n_vocab] (contiguous buffer); does not accept it.
 
-        Raises ShapeError for another length, dtype or layout, SamplingError for NaN, +inf, or nothing above -inf.
+        mask: contiguous uint32 [ceil(n_vocab / 32)], or None, which allows every token. Bits beyond n_vocab are
+        ignored. Raises ShapeError for another length, dtype or layout of either, SamplingError for NaN, +inf, or no
+        allowed token above -inf.
         """
         cdef const float[::1] row = _checked_row(logits, self.n_vocab)
+        cdef const uint32_t[::1] allowed = _checked_mask(mask, self.n_vocab)
         cdef lib.oe_sample_job job
         self._claim()
         job.sampler = self._sampler
         job.logits = &row[0]
+        job.mask = _words_of(allowed)
         with nogil:
             lib.oe_sampler_run(&job, 1)
         self._busy = False
@@ -162,14 +176,16 @@ cdef class Sampler:
     def logprobs(self, logits, token, top=0):
         """TokenLogprobs of `token` and the `top` best tokens: log-softmax of the logits [n_vocab] as they are.
 
-        Independent of params, history and random stream. Natural logarithms, absolute error below 1e-6.
+        Independent of params, history and random stream, and there is no mask: log-probabilities are the model's. Under
+        a mask, a token that a constraint forced would look certain however improbable the model finds it.
+        Natural logarithms, absolute error below 1e-6.
         Raises as `sample` does, TokenizerError for a token outside of the vocabulary, ConfigError for top < 0.
         """
         cdef const float[::1] row = _checked_row(logits, self.n_vocab)
         cdef lib.oe_sample_job job
         cdef double logprob = 0
         cdef int32_t found = 0
-        cdef int32_t wanted = _checked_top(top, self.n_vocab)
+        cdef int32_t wanted = checked_top(top, self.n_vocab)
         cdef int32_t[::1] top_id = array("i", bytes(4 * (wanted + 1)))
         cdef double[::1] top_logprob = array("d", bytes(8 * (wanted + 1)))
         job.token = _checked_token(token, self.n_vocab)
@@ -203,18 +219,23 @@ cdef class Sampler:
         self._busy = False
 
 
-def sample_rows(samplers, logits):
+def sample_rows(samplers, logits, masks=None):
     """One step for every row: samplers[i] chooses from logits[i]; the GIL is released once, for all rows.
 
     logits: contiguous float32 [n, n_columns]; a sampler looks at the first n_vocab <= n_columns of its row. What a row
-    gives depends on its own sampler and logits only: it equals `samplers[i].sample(logits[i, :n_vocab])`.
+    gives depends on its own sampler, logits and mask only: it equals
+    `samplers[i].sample(logits[i, :n_vocab], masks[i])`.
+    masks: one for each row (see Sampler; a row may have None), or None.
     Returns n entries in order: the token id, or the SamplingError of a row that has none (see Sampler); such a row
     leaves its sampler and the others as they were. Nothing is accepted: see accept_rows.
-    Raises ShapeError for another dtype, layout or size, ConfigError when a sampler comes twice, SamplingError when
-    another thread is using one; then no row was sampled.
+    Raises ShapeError for another dtype, layout or size, ConfigError when a sampler comes twice (the second row of a
+    sequence needs the first one accepted, so it goes into another call), SamplingError when another thread is using
+    one; then no row was sampled.
     """
     cdef list owners = _checked_samplers(samplers)
     cdef const float[:, ::1] rows = _checked_rows(logits, owners)
+    cdef list held = _checked_masks(masks, owners)
+    cdef const uint32_t[::1] allowed
     cdef Py_ssize_t i, n = len(owners)
     if n == 0:
         return []
@@ -226,6 +247,10 @@ def sample_rows(samplers, logits):
         for i in range(n):
             jobs[i].sampler = (<Sampler> owners[i])._sampler
             jobs[i].logits = &rows[i, 0]
+            jobs[i].mask = NULL
+            if held is not None:
+                allowed = held[i]
+                jobs[i].mask = _words_of(allowed)
         with nogil:
             lib.oe_sampler_run(jobs, n)
         _release(owners, n)
@@ -263,7 +288,8 @@ cdef int _claim_all(list owners) except -1:
             first = owners.index(owners[i])
             _release(owners, i)
             if first < i:
-                raise ConfigError(f"the Sampler of row {first} comes again in row {i}; each row needs its own (fork)")
+                raise ConfigError(f"the Sampler of row {first} comes again in row {i}; sample its "
+                                  "rows in calls of their own, each token accepted before the next, or fork it")
         (<Sampler> owners[i])._claim()
     return 0
 
@@ -280,17 +306,11 @@ cdef object _error_of(const lib.oe_sample_job *job):
     if job.status == lib.OE_SAMPLE_NO_MEMORY:
         return NoMemoryError("no memory to choose the best tokens")
     if job.status == lib.OE_SAMPLE_NO_TOKEN:
-        return SamplingError("every token is at -inf (by the model, a ban in logit_bias, or both): none can be chosen")
+        return SamplingError(
+            "every token is at -inf (by the model, a ban in logit_bias or the token mask): none can be chosen")
     return SamplingError(
         f"expected finite logits or -inf, got NaN or +inf in {job.bad_count} places, the first at token "
         f"{job.bad_first}: the model computed nonsense or overflowed; check the weights and the KV cache type")
-
-
-cdef str _describe(object logits):
-    shape = getattr(logits, "shape", None)
-    if shape is None:
-        return type(logits).__name__
-    return f"{getattr(logits, 'dtype', type(logits).__name__)} {list(shape)}"
 
 
 cdef const float[::1] _checked_row(object logits, int n_vocab):
@@ -300,8 +320,40 @@ cdef const float[::1] _checked_row(object logits, int n_vocab):
     except (TypeError, ValueError, BufferError):
         row = None
     if row is None or row.shape[0] != n_vocab:
-        raise ShapeError(f"logits must be a contiguous float32 [{n_vocab}], got {_describe(logits)}")
+        raise ShapeError(f"logits must be a contiguous float32 [{n_vocab}], got {describe(logits)}")
     return row
+
+
+cdef const uint32_t[::1] _checked_mask(object mask, int n_vocab):
+    """The mask's words; None for None."""
+    cdef const uint32_t[::1] words = None
+    cdef Py_ssize_t expected = lib.oe_mask_words(n_vocab)
+    if mask is None:
+        return None
+    try:
+        words = mask
+    except (TypeError, ValueError, BufferError):
+        words = None
+    if words is None or words.shape[0] != expected:
+        raise ShapeError(f"a token mask over {n_vocab} tokens must be a contiguous uint32 [{expected}], "
+                         f"got {describe(mask)}")
+    return words
+
+
+cdef const uint32_t *_words_of(const uint32_t[::1] allowed) noexcept:
+    if allowed is None:
+        return NULL
+    return &allowed[0]
+
+
+cdef list _checked_masks(object masks, list owners):
+    """Views that keep each row's words where they are, or None when there are no masks."""
+    if masks is None:
+        return None
+    cdef list given = list(masks)
+    if len(given) != len(owners):
+        raise ShapeError(f"expected one mask (or None) for each of {len(owners)} samplers, got {len(given)}")
+    return [_checked_mask(mask, (<Sampler> owner).n_vocab) for mask, owner in zip(given, owners)]
 
 
 cdef list _checked_samplers(object samplers):
@@ -320,25 +372,11 @@ cdef const float[:, ::1] _checked_rows(object logits, list owners):
     except (TypeError, ValueError, BufferError):
         rows = None
     if rows is None or rows.shape[0] != len(owners):
-        raise ShapeError(f"logits must be a contiguous float32 [{len(owners)}, n_columns], got {_describe(logits)}")
+        raise ShapeError(f"logits must be a contiguous float32 [{len(owners)}, n_columns], got {describe(logits)}")
     for sampler in owners:
         if rows.shape[1] < sampler.n_vocab:
             raise ShapeError(f"a Sampler over {sampler.n_vocab} tokens got rows of {rows.shape[1]} logits")
     return rows
-
-
-cdef int _checked_n_vocab(object n_vocab) except -1:
-    number = index(n_vocab)
-    if not 1 <= number <= lib.OE_SAMPLE_MAX_VOCAB:
-        raise ConfigError(f"n_vocab must be from 1 to {lib.OE_SAMPLE_MAX_VOCAB}, got {n_vocab!r}")
-    return number
-
-
-cdef int _checked_top(object top, int n_vocab) except -1:
-    number = index(top)
-    if number < 0:
-        raise ConfigError(f"top must be >= 0, got {top!r}")
-    return min(number, n_vocab)
 
 
 cdef int32_t _checked_token(object token, int n_vocab) except -1:
@@ -362,10 +400,3 @@ cdef object _checked_tokens(object ids, int n_vocab):
             token = next(value for value in values if not 0 <= value < n_vocab)
             raise TokenizerError(f"token ids must be from 0 to {n_vocab - 1}, got {token}")
     return tokens
-
-
-cdef tuple _bias_arrays(object logit_bias, int n_vocab):
-    for token in logit_bias:
-        if token >= n_vocab:
-            raise ConfigError(Option("logit_bias"), f" names token {token}, the vocabulary ends at {n_vocab - 1}")
-    return array("i", logit_bias.keys()), array("f", logit_bias.values())

@@ -1,5 +1,5 @@
 # csrc/sample/logit_kernels.h and sample.h, in header order.
-from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
 
 cdef extern from "sample/logit_kernels.h" nogil:
@@ -11,6 +11,7 @@ cdef extern from "sample/logit_kernels.h" nogil:
         pass
 
     const oe_logit_kernels *oe_logit_kernels_find(oe_logit_kernel_set set) noexcept
+    int32_t oe_mask_words(int32_t n) noexcept
     const char *oe_logit_kernels_name(oe_logit_kernel_set set) noexcept
 
 
@@ -48,6 +49,7 @@ cdef extern from "sample/sample.h" nogil:
     ctypedef struct oe_sample_job:
         oe_sampler *sampler
         const float *logits
+        const uint32_t *mask
         oe_sample_status status
         int32_t token
         int32_t bad_first

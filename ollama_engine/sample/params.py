@@ -47,7 +47,7 @@ class LogitBias(Mapping[int, float]):
 
 
 def _elsewhere() -> dict[str, list[str]]:
-    return {"Engine(model, {}=...)": [one.name for one in fields(EngineConfig)]}
+    return {"Engine(model, {}=...)": [option.name for option in fields(EngineConfig)]}
 
 
 @refuses_unknown(_elsewhere)
@@ -108,7 +108,7 @@ class SamplingParams:
     )
 
     def __repr__(self) -> str:
-        given = (one.name for one in fields(self) if getattr(self, one.name) != one.default)
+        given = (spec.name for spec in fields(self) if getattr(self, spec.name) != spec.default)
         return f"SamplingParams({', '.join(f'{name}={getattr(self, name)!r}' for name in given)})"
 
     def __post_init__(self) -> None:

@@ -176,7 +176,7 @@ cdef int take(list texts, Py_ssize_t first, oe_bpe_text *batch, list kept) excep
 cdef class BpeMerger:
     """Byte-pair encoding over `tokens` (id order) and `merges` (rank order, "left right").
 
-    `plain[id]` is nonzero for tokens that text may become without merging. See csrc/tokenizer/bpe.h for the two flavours.
+    `plain[id]` is nonzero for tokens that text may become without merging. csrc/tokenizer/bpe.h has the two flavours.
     `unknown` (an id or -1) stands for a character that the raw flavour can spell neither as a token nor in bytes.
     Raises ModelFormatError for a merge without two parts, MemoryError.
     """

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 
 from ollama_engine.errors import UnsupportedModelError
 
@@ -131,6 +132,7 @@ def _rows(names: str, *stages: Stage, **flags: bool) -> list[PreTokenizerSpec]:
     return [PreTokenizerSpec(name, stages, **flags) for name in names.split()]
 
 
+@cache
 def _table() -> dict[str, PreTokenizerSpec]:
     rows = [
         *_rows(

@@ -15,7 +15,7 @@ from ollama_engine.cli.bench.plan import Plan
 from ollama_engine.cli.bench.streams import Arrival, Speeds, measure_streams, speeds_of
 from ollama_engine.cli.errors import UsageError
 from ollama_engine.errors import ComputeError
-from ollama_engine.runner.request.request import Chunk
+from ollama_engine.runner.request.results import Chunk
 
 A_SECOND = 5  # of a wait that should not happen
 

@@ -48,6 +48,7 @@ CASES: list[tuple[type, list[str], dict[str, Any]]] = [
     (RequestOptions, ["--on-overflow", "shift", "--num-keep", "4"], {"on_overflow": "shift", "num_keep": 4}),
     (RequestOptions, ["--timeout", "2.5", "--priority", "-3", "--no-cache"], {"timeout": 2.5, "priority": -3,
     "cache": False}),
+    (RequestOptions, ["--cache-salt", "user 7"], {"cache_salt": "user 7"}),
 ]  # fmt: skip
 
 

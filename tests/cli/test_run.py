@@ -11,7 +11,7 @@ import pytest
 from ollama_engine.cli.answer import Answerer, usage_text
 from ollama_engine.engine import Engine
 from ollama_engine.runner.request.options import RequestOptions
-from ollama_engine.runner.request.request import Usage
+from ollama_engine.runner.request.results import Usage
 from ollama_engine.sample import SamplingParams
 from tests.cli.program import LETTERS, LETTERS_BIAS, program
 from tests.tiny import write_tiny_llama

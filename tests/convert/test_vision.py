@@ -1,4 +1,4 @@
-"""Models with eyes become files of Ollama's dialect: every tensor by name, shape and number, every key of images.
+"""Vision models become files of Ollama's dialect: every tensor by name, shape and number, every key of images.
 
 Checkpoints have the names and shapes that transformers saves (see tests.models.families), and random numbers.
 """
@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from ollama_engine import Engine
 from ollama_engine.convert import convert_model, quantize_model
+from ollama_engine.convert.registry import architectures
 from ollama_engine.errors import ModelFormatError, UnsupportedModelError
 from tests.convert.folders import write_json, write_safetensors
-from tests.convert.vision_expected import expected_tensors
+from tests.convert.vision_expected import RULES, expected_tensors
 from tests.models import families
 
 CASES = {
@@ -43,11 +44,11 @@ def parts(architecture: str) -> tuple[dict[str, Any], dict[str, NDArray[np.float
 
 
 def source(
-    architecture: str, path: Path, changes: Mapping[str, Any] | None = None, without: str = "", **eyes: Any
+    architecture: str, path: Path, changes: Mapping[str, Any] | None = None, without: str = "", **vision: Any
 ) -> Path:
-    """The folder of a case with another config: `changes` at the top, `eyes` in vision_config; None removes one."""
+    """The folder of a case with another config: `changes` at the top, `vision` in vision_config; None removes one."""
     config, weights, dtype = parts(architecture)
-    config = config | {"vision_config": _changed(config["vision_config"], eyes)}
+    config = config | {"vision_config": _changed(config["vision_config"], vision)}
     weights = {name: values for name, values in weights.items() if not name.endswith(without or "\0")}
     return families.write_folder(path, _changed(config, changes or {}), weights, dtype)
 
@@ -58,6 +59,11 @@ def _changed(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
     if text:
         merged["text_config"] = _changed(values["text_config"], text)
     return {key: value for key, value in merged.items() if value is not None}
+
+
+def test_every_vision_architecture_is_compared() -> None:
+    vision = {architecture.name for architecture in architectures() if architecture.vision is not None}
+    assert set(CASES) == set(RULES) == vision, "add a case here, and how names change to vision_expected.py"
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -178,8 +184,8 @@ def test_several_files_are_one_model(made: tuple[str, Path], tmp_path: Path) -> 
         write_safetensors(folder / file, {n: w for n, w in weights.items() if places[n] == file}, dtype)
     write_json(folder / "model.safetensors.index.json", {"weight_map": places})
     convert_model(folder, tmp_path / "many.gguf", "f32")
-    one, many = (gguf.GGUFReader(file).tensors for file in (path, tmp_path / "many.gguf"))
-    assert [(t.name, t.data.tobytes()) for t in one] == [(t.name, t.data.tobytes()) for t in many]
+    single, sharded = (gguf.GGUFReader(file).tensors for file in (path, tmp_path / "many.gguf"))
+    assert [(t.name, t.data.tobytes()) for t in single] == [(t.name, t.data.tobytes()) for t in sharded]
 
 
 def test_experts_one_by_one(tmp_path: Path) -> None:
@@ -196,9 +202,11 @@ def test_experts_one_by_one(tmp_path: Path) -> None:
             split[name] = values
     convert_model(families.write_folder(tmp_path / "split", config, split, dtype), tmp_path / "split.gguf", "f32")
     convert_model(source("llama4", tmp_path / "fused"), tmp_path / "fused.gguf", "f32")
-    one, other = ({t.name: t.data.tobytes() for t in gguf.GGUFReader(tmp_path / f"{name}.gguf").tensors}
-                  for name in ("split", "fused"))  # fmt: skip
-    assert one == other
+    separate, fused = (
+        {t.name: t.data.tobytes() for t in gguf.GGUFReader(tmp_path / f"{name}.gguf").tensors}
+        for name in ("split", "fused")
+    )
+    assert separate == fused
 
 
 @pytest.mark.parametrize("prefix", ["model.", "model.language_model."])
@@ -275,12 +283,12 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], type[Exception], str]] 
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("architecture", "changes", "eyes", "kind", "told"), REFUSED)
+@pytest.mark.parametrize(("architecture", "changes", "vision", "kind", "told"), REFUSED)
 def test_refusals(
-    architecture: str, changes: dict[str, Any], eyes: dict[str, Any], kind: type[Exception], told: str, tmp_path: Path
+    architecture: str, changes: dict[str, Any], vision: dict[str, Any], kind: type[Exception], told: str, tmp_path: Path
 ) -> None:
     with pytest.raises(kind, match=told):
-        convert_model(source(architecture, tmp_path / "source", changes, **eyes), tmp_path / "made.gguf")
+        convert_model(source(architecture, tmp_path / "source", changes, **vision), tmp_path / "made.gguf")
 
 
 def test_configs_as_they_are_published(tmp_path: Path) -> None:
@@ -311,7 +319,7 @@ def test_configs_as_they_are_published(tmp_path: Path) -> None:
 @pytest.mark.parametrize("architecture", ["mllama", "llama4"])
 def test_the_engine_says_that_it_does_not_read_images(architecture: str, tmp_path: Path) -> None:
     convert_model(source(architecture, tmp_path / "source"), tmp_path / "made.gguf")
-    with pytest.raises(UnsupportedModelError, match=rf"'{architecture}' \(.*\) reads images, which is not supported"):
+    with pytest.raises(UnsupportedModelError, match=rf"'{architecture}' is not supported \(.* reads images, which is"):
         Engine(tmp_path / "made.gguf", gpu_layers=0)
 
 

@@ -1,4 +1,4 @@
-"""What converted eyes compute, by numpy and the numbers of the file, is what the modules of transformers compute."""
+"""Converted vision encoders, computed by numpy from the numbers of the file, are those of transformers."""
 
 from __future__ import annotations
 

@@ -328,6 +328,11 @@ def test_masks_that_do_not_fit(name: str, request: pytest.FixtureRequest, monkey
     assert engine.embed([5, 6]).shape == (64,)
 
 
+def under_way(engine: Engine) -> int:
+    """Calls that came to the engine."""
+    return len(engine.slots()) + engine._engine_thread.coming
+
+
 def wait_for(true: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 30
     while not true():
@@ -350,7 +355,7 @@ def test_many_threads(name: str, request: pytest.FixtureRequest) -> None:
 
 def test_calls_are_computed_together(bert: Engine) -> None:
     batches: list[int] = []
-    embedder = bert._submission.embeddings._queue._embedder
+    embedder = bert._embedding()._batcher._embedder
     compute, go = embedder.compute, threading.Event()
 
     def spy(texts: Any) -> Any:
@@ -362,9 +367,9 @@ def test_calls_are_computed_together(bert: Engine) -> None:
     try:
         with ThreadPoolExecutor(9) as pool:
             first = pool.submit(bert.embed, "a")
-            wait_for(lambda: bert._submission.embeddings.under_way == 1)
+            wait_for(lambda: under_way(bert) == 1)
             others = [pool.submit(bert.embed, "b") for _ in range(8)]
-            wait_for(lambda: bert._submission.embeddings.under_way == 9)
+            wait_for(lambda: under_way(bert) == 9)
             go.set()
             for job in (first, *others):
                 assert job.result().shape == (64,)
@@ -377,7 +382,7 @@ def test_calls_are_computed_together(bert: Engine) -> None:
 def test_a_short_call_does_not_wait_for_a_long_one(bert: Engine) -> None:
     with ThreadPoolExecutor(1) as pool:
         long = pool.submit(bert.embed, [[5, 6, 7]] * 20_000)
-        wait_for(lambda: bert._submission.embeddings.under_way == 1)
+        wait_for(lambda: under_way(bert) == 1)
         for _ in range(5):
             assert bert.embed(TEXTS[:3]).shape == (3, 64)
             assert not long.done()
@@ -399,10 +404,10 @@ def test_answers_and_embeddings_at_once(llama: Engine) -> None:
 
 
 def test_too_many_calls(bert_path: Path) -> None:
-    with Engine(bert_path, max_queue=1, **CPU) as engine, ThreadPoolExecutor(2) as pool:
+    with Engine(bert_path, max_queue=1, parallel=1, **CPU) as engine, ThreadPoolExecutor(2) as pool:
         engine.embed("a")
         long = [pool.submit(engine.embed, [[5, 6, 7]] * 20_000) for _ in range(2)]
-        wait_for(lambda: engine._submission.embeddings.under_way == 2)
+        wait_for(lambda: under_way(engine) == 2)
         with pytest.raises(EngineBusyError, match="max_queue is 1"):
             engine.embed("a")
         assert all(job.result().shape == (20_000, 64) for job in long)
@@ -467,25 +472,25 @@ def test_a_cancelled_task_takes_its_texts_back(bert: Engine) -> None:
         assert (await bert.aembed("a")).shape == (64,)
 
     asyncio.run(work())
-    assert bert._submission.embeddings.under_way == 0
+    wait_for(lambda: not bert.slots())
 
 
 @pytest.mark.parametrize("queued", [False, True])
 def test_an_interrupt_as_texts_are_handed_in(bert: Engine, monkeypatch: pytest.MonkeyPatch, queued: bool) -> None:
     """Before or after they came to the loop: they are taken back, and with them their place in the queue."""
-    alone, do = bert.embed("a"), bert._engine_thread.do
+    alone, post = bert.embed("a"), bert._engine_thread.post
 
-    def interrupted(job: Any) -> None:
+    def interrupted(task: Any) -> None:
         if queued:
-            do(job)
+            post(task)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(bert._engine_thread, "do", interrupted)
+        patch.setattr(bert._engine_thread, "post", interrupted)
         for _ in range(3):
             with pytest.raises(KeyboardInterrupt):
                 bert.embed([[5, 6, 7]] * 2_000)
-            assert bert._submission.embeddings.under_way == 0
+            wait_for(lambda: not under_way(bert))
     np.testing.assert_allclose(bert.embed("a"), alone, atol=SAME)
 
 
@@ -493,9 +498,10 @@ def test_closing_frees_the_graphs(llama: Engine) -> None:
     with Engine(llama.info.path, num_ctx=256, **CPU) as engine:
         engine.embed(TEXTS)
         loaded = engine._submission.loaded
-        graph = loaded.embedding_executor()._graph
+        assert loaded.text_executor is not None
+        graph = loaded.text_executor._graph
         assert graph is not None
-    assert loaded.embedding_executor()._graph is None
+    assert loaded.text_executor._graph is None
     with pytest.raises(ClosedError):
         graph.ctx.input("f32", (1,))
 
@@ -504,7 +510,7 @@ def test_closing_ends_what_waits(bert_path: Path) -> None:
     engine = Engine(bert_path, **CPU)
     with ThreadPoolExecutor(4) as pool:
         jobs = [pool.submit(engine.embed, [[5, 6, 7]] * 20_000) for _ in range(4)]
-        wait_for(lambda: engine._submission.embeddings.under_way == 4)
+        wait_for(lambda: under_way(engine) == 4)
         engine.close()
         assert all(isinstance(job.exception(), ClosedError) for job in jobs)
     with pytest.raises(ClosedError):

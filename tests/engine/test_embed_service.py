@@ -52,8 +52,9 @@ class Held:
     """What the embedder computes waits until `go`; each batch is remembered by the first tokens of its texts."""
 
     def __init__(self, engine: Engine) -> None:
-        self.submission = engine._submission.embeddings
-        self.embedder = self.submission._queue._embedder
+        self.thread = engine._engine_thread
+        self.embedder = engine._embedding()._batcher._embedder
+        self.n_put = 0
         self.go = threading.Event()
         self.waits = threading.Event()
         self.batches: list[list[int]] = []
@@ -72,18 +73,26 @@ class Held:
                 raise error
             return compute(texts)
 
+        put = self.thread._put
+
+        def count(work: Any) -> None:
+            put(work)
+            self.n_put += 1
+
         self.embedder.compute = spy  # type: ignore[method-assign]
+        self.thread._put = count  # type: ignore[method-assign]
         try:
             yield self
         finally:
             self.go.set()
             self.embedder.compute = compute  # type: ignore[method-assign]
+            self.thread._put = put  # type: ignore[method-assign]
 
     def submit(self, pool: ThreadPoolExecutor, call: Callable[[], Any]) -> Future[Any]:
-        """In a thread, and it has come to the engine when this returns."""
-        before = self.submission._queue._arrivals + self.submission._engine_thread._inbox.qsize()
+        """In a thread; it has come to the engine, with some of its texts, when this returns."""
+        before = self.n_put
         made = pool.submit(call)
-        wait_for(lambda: self.submission._queue._arrivals + self.submission._engine_thread._inbox.qsize() > before)
+        wait_for(lambda: self.n_put >= before + 2)
         return made
 
 
@@ -123,7 +132,7 @@ def test_a_call_that_is_late_ends(bert: Engine, way: str) -> None:
         calls[way]()
     assert time.monotonic() - begin < 5
     assert bert.embed("a", timeout=30).shape == (64,)
-    assert bert.metrics.embed_calls["deadline"] == 1
+    assert bert.metrics.requests["deadline"] == 1
 
 
 # -- what fails --------------------------------------------------------------------------------------------------------
@@ -141,7 +150,7 @@ def test_a_fault_in_one_batch_ends_that_batch(bert: Engine) -> None:
             first.result()
         assert isinstance(told.value.__cause__, ZeroDivisionError)
         np.testing.assert_allclose(other.result(), alone, atol=SAME)
-    assert bert.metrics.embed_calls["error"] == 1
+    assert bert.metrics.requests["error"] == 1
 
 
 @pytest.mark.parametrize("name", ["launch", "_finish", "_read", "_build"])
@@ -154,7 +163,7 @@ def test_a_fault_anywhere_in_computing_leaves_an_engine_that_works(
     with Engine(path, num_ctx=64, **CPU) as engine:
         alone = engine.embed("a thing")
         answer = engine.generate([5, 6], params).tokens if model == "llama" else ()
-        executor = engine._submission.loaded.embedding_executor()
+        executor = engine._loaded.text_executor
 
         def fail(*_: object) -> None:
             raise ZeroDivisionError("a fault of ours")
@@ -233,9 +242,9 @@ def test_cancelling_stops_all_of_it(bert: Engine) -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert bert._submission.embeddings.under_way == 0
         await asyncio.sleep(0.05)
         before = cut
+        assert not bert.slots()
         await asyncio.sleep(0.05)
         assert cut == before < MANY
 
@@ -251,7 +260,7 @@ def test_what_is_wrong_with_one_of_many_texts(bert: Engine) -> None:
         asyncio.run(bert.aembed(texts))
     with pytest.raises(EngineError, match=r"texts\[3000\]: a prompt is a str"):
         bert.embed(texts)
-    assert bert._submission.embeddings.under_way == 0
+    assert not bert.slots()
     assert bert.embed("a").shape == (64,)
 
 
@@ -305,15 +314,14 @@ def test_results_are_the_callers_alone(bert: Engine, way: str, closed: bool) -> 
 @pytest.mark.parametrize("wrong", [[5] * 1000, None])
 def test_nothing_is_kept_of_calls_that_failed(bert: Engine, wrong: Any) -> None:
     made: list[weakref.ref[Any]] = []
-    submission = bert._submission.embeddings
-    register = submission.register
+    submit = bert._engine_thread.submit
 
-    def spy(job: Any) -> None:
-        made.append(weakref.ref(job._found))
-        register(job)
+    def spy(request: Any) -> None:
+        made.append(weakref.ref(request.results))
+        submit(request)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(submission, "register", spy)
+        patch.setattr(bert._engine_thread, "submit", spy)
         with pytest.raises(EngineError):
             bert.embed([wrong])
         with pytest.raises(EngineError):
@@ -345,23 +353,23 @@ def test_metrics(bert: Engine) -> None:
         found = bert.metrics
         bert.close()
         assert isinstance(job.exception(), ClosedError)
-    assert found.embed_calls["stop"] == 2
+    assert found.requests["stop"] == found.requests_by_kind["embedding"]["stop"] == 2
     assert found.embedded_texts > 3
     assert found.embedded_tokens > sum(len(text) for text in (["a", 1, 2], [1, 2, 3], [1, 2, 3]))
     assert found.embed_batches > 2
     assert 0 < found.embed_seconds < 60
-    assert sum(found.requests.values()) == found.prompt_tokens == 0
+    assert sum(found.requests_by_kind["generation"].values()) == found.prompt_tokens == 0
 
 
 def test_calls_that_are_refused_are_counted(folder: Path) -> None:
-    with Engine(encoders.converted(encoders.case("bert"), folder), max_queue=0, **CPU) as engine:
+    with Engine(encoders.converted(encoders.case("bert"), folder), max_queue=0, parallel=1, **CPU) as engine:
         engine.embed("a")
         with Held(engine).hold() as held, ThreadPoolExecutor(1) as pool:
             held.submit(pool, lambda: engine.embed("a"))
             with pytest.raises(EngineBusyError, match="max_queue is 0"):
                 engine.embed("a")
             held.go.set()
-        assert engine.metrics.embed_calls["rejected"] == 1
+        assert engine.metrics.requests_by_kind["embedding"]["rejected"] == 1
 
 
 @pytest.mark.parametrize("good", [0, 1, 1000])
@@ -370,8 +378,8 @@ def test_a_call_that_fails_as_its_texts_are_cut_is_one_error(bert: Engine, good:
     for n, call in enumerate((lambda: bert.embed(texts), lambda: asyncio.run(bert.aembed(texts))), 1):
         with pytest.raises(EngineError, match=rf"texts\[{good}\]: a text has 1000 tokens"):
             call()
-        assert not bert._submission.embeddings._queue._jobs
-        assert {how: count for how, count in bert.metrics.embed_calls.items() if count} == {"error": n}
+        assert not bert.slots()
+        assert {how: count for how, count in bert.metrics.requests.items() if count} == {"error": n}
 
 
 def test_a_call_that_is_taken_back_leaves_the_queue(bert: Engine) -> None:
@@ -387,8 +395,8 @@ def test_a_call_that_is_taken_back_leaves_the_queue(bert: Engine) -> None:
                 await task
 
     asyncio.run(work())
-    wait_for(lambda: bert.metrics.embed_calls["cancelled"] == 1)
-    assert not bert._submission.embeddings._queue._jobs
+    wait_for(lambda: bert.metrics.requests["cancelled"] == 1)
+    assert not bert.slots()
 
 
 def test_the_timeline_and_the_log(bert: Engine, caplog: pytest.LogCaptureFixture) -> None:
@@ -396,11 +404,15 @@ def test_the_timeline_and_the_log(bert: Engine, caplog: pytest.LogCaptureFixture
         bert.embed(["a thing"], priority=3)
     events = json.loads(bert.trace())["traceEvents"]
     (begin,) = [event for event in events if event["ph"] == "b"]
-    assert [event["name"] for event in events if event["ph"] == "e"] == ["request embed 0"]
+    assert [event["name"] for event in events if event["ph"] == "e"] == ["request 0"]
     (batch,) = [event for event in events if event["ph"] == "X"]
-    assert (begin["name"], begin["args"]["priority"], begin["args"]["outcome"]) == ("request embed 0", 3, "stop")
+    told = begin["args"]
+    n_tokens = len(bert.tokenize("a thing"))
+    assert (begin["name"], told["kind"], told["priority"]) == ("request 0", "embedding", 3)
+    assert (told["outcome"], told["prompt_tokens"]) == ("stop", n_tokens)
+    assert batch["name"] == "batch 1"
     assert batch["dur"] > 0
-    assert (batch["args"]["prompt_tokens"], batch["args"]["sequences"]) == (len(bert.tokenize("a thing")), 1)
-    told = [record.getMessage() for record in caplog.records if record.levelno < logging.DEBUG]
-    assert len(told) == 1
-    assert told[0].startswith("batch 1 of texts: 2=")
+    assert (batch["args"]["prompt_tokens"], batch["args"]["sequences"]) == (n_tokens, 1)
+    lines = [record.getMessage() for record in caplog.records if record.levelno < logging.DEBUG]
+    assert len(lines) == 1
+    assert lines[0].startswith("batch 1 of texts: 2=")

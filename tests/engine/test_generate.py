@@ -380,7 +380,7 @@ def test_memory_is_accounted_for(tiny: Engine) -> None:
     assert cpu.graph > 0
     assert set(report.layers) == {"input", "blk.0", "output"}
     assert cpu.work > 0
-    assert cpu.allocated == cpu.weights + cpu.packed + cpu.cache + cpu.graph + cpu.work
+    assert cpu.allocated == cpu.weights + cpu.repacked + cpu.cache + cpu.graph + cpu.work
     assert report.total == sum(d.allocated + d.mapped for d in report.devices)
     assert "CPU" in str(report)
 
@@ -403,3 +403,31 @@ def test_a_long_list_is_one_request_to_the_queue(tmp_path: Path) -> None:
         with pytest.raises(TokenizerError):
             engine.generate([PROMPT, [N_VOCAB]], greedy())
         assert engine.metrics.queued == 0
+
+
+def test_prefixes_are_shared_with_the_same_salt_only(tmp_path: Path) -> None:
+    path = write_tiny_llama(tmp_path / "tiny.gguf", n_layer=1).path
+    prompt, params = list(range(1, 40)), SamplingParams(temperature=0, max_tokens=4)
+    with Engine(path, num_ctx=64, parallel=2, threads=1, verify=True) as engine:
+        expected = engine.generate(prompt, params, cache_salt="alice").tokens
+
+        def cached(**options: str) -> int:
+            answer = engine.generate(prompt, params, **options)  # type: ignore[arg-type]
+            assert answer.tokens == expected
+            return answer.usage.cached_tokens
+
+        assert cached(cache_salt="bob") == 0
+        assert cached() == 0
+        assert cached(cache_salt="alice") == len(prompt) - 1
+        assert cached(cache_salt="bob") == len(prompt) - 1
+        with engine.session() as session:
+            session.append(prompt, cache_salt="eve")
+            assert session.generate(params, cache_salt="eve").usage.cached_tokens == len(prompt) - 1
+            session.save(tmp_path / "session")
+            with session.fork() as fork:
+                assert fork.generate(params, cache_salt="eve").usage.cached_tokens > 0
+        assert cached() == len(prompt) - 1
+        with engine.load_session(tmp_path / "session") as loaded:
+            assert loaded.generate(params, cache_salt="mallory").usage.cached_tokens == 0
+        with pytest.raises(ConfigError, match="cache_salt"):
+            engine.generate(prompt, cache_salt=7)  # type: ignore[arg-type]

@@ -35,8 +35,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "axes": {"position_axes": 3},
     "wide": {"position_axes": 3, "wide": True},
     "loose": {"grouped": False},
-    "cross": {"cls": CrossLlama},
-    "cross permuted": {"cls": CrossLlama, "flash_attention": "off"},
+    "cross": {"cls": CrossLlama, "groups_apart": True},
+    "cross permuted": {"cls": CrossLlama, "groups_apart": True, "flash_attention": "off"},
 }
 ENGINE_OPTIONS = ("flash_attention", "kv_cache_type", "num_ctx", "batch_size", "parallel")
 CAUSAL = ("flash", "permuted", "q8_0", "window", "window permuted", "apart", "axes", "loose")
@@ -175,7 +175,7 @@ def test_several_answers_and_forks(engine: Engine) -> None:
 
 
 def test_truncation_drops_images_whole(engine: Engine) -> None:
-    given = prompt(BEFORE, *[CAT, DOG] * 8, AFTER)
+    given = prompt(BEFORE, *[CAT, DOG] * 24, AFTER)
     answer = engine.generate(given, greedy(4), on_overflow="truncate", num_keep=2)
     dropped = answer.usage.dropped_prompt_tokens
     per_image = answer.usage.prompt_tokens - len(BEFORE) - len(AFTER)
@@ -258,9 +258,9 @@ def test_a_session_is_not_rewound_into_an_image(engine: Engine) -> None:
 
 def test_session_files_hold_images(engine: Engine, tmp_path: Path, path: str, kind: str) -> None:
     file = tmp_path / "session"
-    expected = lone(engine, prompt(BEFORE, CAT, AFTER, DOG))
+    expected = lone(engine, prompt(BEFORE, CAT, AFTER, DOG, [3]))
     with engine.session() as session:
-        session.append(prompt(BEFORE, CAT, AFTER, DOG))
+        session.append(prompt(BEFORE, CAT, AFTER, DOG, [3]))
         session.save(file)
         tokens = session.tokens
     with engine.load_session(file) as loaded:
@@ -268,8 +268,8 @@ def test_session_files_hold_images(engine: Engine, tmp_path: Path, path: str, ki
         answer = loaded.generate(greedy())
         assert (answer.tokens, answer.usage.cached_tokens) == (expected, len(tokens) - 1)
     with engine.session() as other:  # a prompt finds what a file gave back
-        other.append(prompt(BEFORE, CAT, AFTER, DOG, [4]))
-        assert other.generate(greedy()).tokens == lone(engine, prompt(BEFORE, CAT, AFTER, DOG, [4]))
+        other.append(prompt(BEFORE, CAT, AFTER, DOG, [3, 4]))
+        assert other.generate(greedy()).tokens == lone(engine, prompt(BEFORE, CAT, AFTER, DOG, [3, 4]))
     with ExitStack() as stack:
         fresh = open_engine(stack, path, kind)
         with fresh.load_session(file) as again:

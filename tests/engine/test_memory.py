@@ -11,12 +11,17 @@ import numpy as np
 import pytest
 
 from ollama_engine import Engine, SamplingParams
+from ollama_engine.config import FlashAttention
+from ollama_engine.errors import NoMemoryError
+from ollama_engine.kvcache.null import NullCache
 from ollama_engine.runner.load.executor import Executor
+from ollama_engine.runner.load.graph import GraphShape
 from ollama_engine.runner.observe.trace import Trace
 from tests.tiny import write_tiny_llama
 
 PARALLEL, BATCH = 8, 64
 STATUS = Path("/proc/self/statm")
+GREEDY = SamplingParams(temperature=0, max_tokens=8, logit_bias={318: float("-inf"), 319: float("-inf")})
 
 
 @pytest.fixture(scope="module")
@@ -37,19 +42,60 @@ def graph_bytes(engine: Engine) -> int:
 def test_the_largest_graphs_are_reserved_before_the_first_request(path: str) -> None:
     """A full prompt batch, the largest of few rows, one token for each sequence, and a single one, over all history."""
     reserved: list[tuple[int, int]] = []
+    texts: list[tuple[int, int]] = []
     build = Executor._build
 
-    def noting(self: Executor, key: tuple[int, int, tuple[int, ...]]) -> object:
-        reserved.append(key[:2])
-        lists = min(key[0], PARALLEL) * PARALLEL * 128  # where all sequences share all cells
-        assert key[2] in ((key[0], 0, PARALLEL * 128), (key[0], lists)), "the whole history"
-        return build(self, key)
+    def noting(self: Executor, shape: GraphShape) -> object:
+        n, n_outputs = shape.n_tokens, shape.n_outputs
+        if isinstance(self._cache, NullCache):
+            texts.append((n, n_outputs))
+            assert shape.cache == (n, n), "each token sees all others"
+            return build(self, shape)
+        reserved.append((n, n_outputs))
+        lists = min(n, PARALLEL) * PARALLEL * 128  # where all sequences share all cells
+        assert shape.cache in ((n, 0, PARALLEL * 128), (n, lists)), "the whole history"
+        return build(self, shape)
 
     with patch.object(Executor, "_build", noting), patch.object(Executor, "_compute", side_effect=AssertionError):
         engine = Engine(path, num_ctx=128, parallel=PARALLEL, batch_size=BATCH, threads=1)
     with engine:
-        assert reserved == list(dict.fromkeys([(BATCH, 32), (min(BATCH, 64), 32), (PARALLEL, PARALLEL), (1, 1)]))
+        assert reserved == list(dict.fromkeys([(BATCH, 32), (min(BATCH, 64), 32), (PARALLEL, PARALLEL - 1), (1, 1)]))
+        assert texts == [(BATCH, BATCH - 1)]
         assert graph_bytes(engine) > 0
+
+
+@pytest.mark.parametrize("flash", ["on", "off"])
+@pytest.mark.parametrize(("num_ctx", "parallel", "batch_size"), [(128, 8, 64), (64, 1, 512), (512, 1, 64)])
+def test_texts_of_a_batch_find_their_memory_there(
+    path: str, num_ctx: int, parallel: int, batch_size: int, flash: FlashAttention
+) -> None:
+    sizes = {"num_ctx": num_ctx, "parallel": parallel, "batch_size": batch_size}
+    with Engine(path, **sizes, flash_attention=flash, threads=1) as engine:
+        before, answer = graph_bytes(engine), engine.generate([1, 2], GREEDY).tokens
+        for n in {min(num_ctx, batch_size), 64, 63, 17, 1}:
+            engine.embed([[5] * n] * (2 * batch_size // n))
+            engine.embed([[5 + i] * (n - i % n) for i in range(20)])
+        engine.embeddings([[5] * min(num_ctx, batch_size)], pooling="none")
+        assert graph_bytes(engine) == before
+        assert engine.generate([1, 2], GREEDY, cache=False).tokens == answer
+
+
+@pytest.mark.parametrize("short", ["kvcache.null", "ml.computation"], ids=["mask", "graph"])
+def test_a_text_longer_than_a_batch_takes_more_or_is_refused_alone(
+    path: str, monkeypatch: pytest.MonkeyPatch, short: str
+) -> None:
+    with Engine(path, num_ctx=1024, parallel=1, batch_size=64, threads=1) as engine:
+        before, answer = graph_bytes(engine), engine.generate([1, 2], GREEDY).tokens
+        with monkeypatch.context() as patch:
+            patch.setattr("ollama_engine.kvcache.null._CHECKED_FROM", 0)
+            patch.setattr(f"ollama_engine.{short}.available_bytes", lambda: 7)
+            with pytest.raises(NoMemoryError):
+                engine.embed([5] * 1000)
+        assert graph_bytes(engine) == before
+        assert engine.generate([1, 2], GREEDY, cache=False).tokens == answer
+        engine.embed([5] * 1000)
+        assert graph_bytes(engine) > before
+        assert engine.generate([1, 2], GREEDY, cache=False).tokens == answer
 
 
 def rss() -> int:

@@ -34,7 +34,6 @@ HEAVY = (
 
 FOR_SOME_MODELS = (
     "kvcache.cross_attention",
-    "kvcache.null",
     "ml.memory",
     "runner.load.model_info",
     "tokenizer.unigram",

@@ -12,7 +12,7 @@ import numpy as np
 from tests.ml.fuzz_values import INTERNAL, UNIT, Env, Value, unit_of
 
 QUANTIZABLE = ("f32", "f16", "bf16", "q8_0", "q4_0")
-FEW_QUANTIZED = ("q4_K", "q6_K", "q4_0", "q8_0", "mxfp4")
+SMALL_BATCH_QUANTIZED = ("q4_K", "q6_K", "q4_0", "q8_0", "mxfp4")
 
 
 @dataclass
@@ -213,7 +213,7 @@ def mul_mat(env: Env) -> Call:
 
 
 def mul_mat_small_batch(env: Env) -> Call:
-    dtype = env.rng.choice((*FEW_QUANTIZED, "f16", "bf16"))
+    dtype = env.rng.choice((*SMALL_BATCH_QUANTIZED, "f16", "bf16"))
     block = unit_of(dtype)[1]
     n = block * env.rng.randint(1, 3) if block > 1 else 16 * env.rng.randint(1, 7)
     m, k = env.rng.randint(1, 40), env.rng.randint(1, 19)
@@ -234,7 +234,7 @@ def mul_mat_id(env: Env) -> Call:
 
 def mul_mat_id_small_batch(env: Env) -> Call:
     """Also of types that it refuses."""
-    dtype = env.rng.choice(FEW_QUANTIZED) if env.rng.random() < 0.8 else _weight_type(env)
+    dtype = env.rng.choice(SMALL_BATCH_QUANTIZED) if env.rng.random() < 0.8 else _weight_type(env)
     block = unit_of(dtype)[1]
     n = block * env.rng.randint(1, 5) if block > 1 else env.rng.randint(1, 70)
     m, experts = env.rng.randint(1, 40), env.rng.randint(1, 6)

@@ -145,7 +145,7 @@ class Fuzz:
     def may_refuse(call: calls.Call, message: str) -> bool:
         """Sound calls may be refused for strided operands, full contexts, and products of stored tensors alone; also
         experts of a type that has no kernel."""
-        if call.name == "mul_mat_id_small_batch" and call.args[0].dtype not in calls.FEW_QUANTIZED:
+        if call.name == "mul_mat_id_small_batch" and call.args[0].dtype not in calls.SMALL_BATCH_QUANTIZED:
             return any(part in message for part in ("the weight must be", "max_nodes", "no operand belongs"))
         return any(part in message for part in ("contiguous", "max_nodes", "transposed", "no operand belongs"))
 
@@ -280,7 +280,7 @@ class Fuzz:
     # -- hostility -----------------------------------------------------------------------------------------------------
 
     def oddities(self) -> list[Any]:
-        """Tensors that most operations must refuse: of other owners, closed, without memory, packed, mapped, huge."""
+        """Tensors that most operations must refuse: of other owners, closed, without memory, repacked, mapped, huge."""
         if self.backend not in self.lasting:
             self.lasting[self.backend] = self._lasting_oddities()
         return [odd for made in self.lasting.values() for odd in made]
@@ -295,10 +295,10 @@ class Fuzz:
         lost = shut.add("t", "f32", (4,))
         shut.allocate(0)
         shut.close()
-        packed = Storage(self.backend, 1)
-        tile = packed.add("t", "q4_0", (32, 8))
-        packed.allocate_packed()
-        self.owners += [other, empty, packed]
+        repacked = Storage(self.backend, 1)
+        tile = repacked.add("t", "q4_0", (32, 8))
+        repacked.allocate_repacked()
+        self.owners += [other, empty, repacked]
         bare = Tensor.__new__(Tensor)
         huge = [
             other.input("f32", (2**31 - 1,)),

@@ -21,7 +21,7 @@ from ollama_engine.ml.ops_small_batch import (
     suits_small_batch,
 )
 from ollama_engine.ml.placement import BackendParams
-from ollama_engine.ml.storage import Storage, can_pack
+from ollama_engine.ml.storage import Storage, can_repack
 from ollama_engine.ml.tensor import Tensor
 from tests.ml.small_batch_weights import (
     FLOAT_KERNELS,
@@ -39,7 +39,7 @@ from tests.ml.small_batch_weights import (
 RNG = np.random.default_rng(20_260_102)
 
 
-def product(backend: Backend, dtype: str, raw: Bytes, x: Floats, name: str | None, *, few: bool = True) -> Floats:
+def product(backend: Backend, dtype: str, raw: Bytes, x: Floats, name: str | None, *, by_ggml: bool = False) -> Floats:
     """The result of mul_mat_small_batch, or of ggml's mul_mat on the weights as they are."""
     k = x.shape[1]
     with Storage(backend, 1) as storage, Context(backend) as ctx:
@@ -47,7 +47,7 @@ def product(backend: Backend, dtype: str, raw: Bytes, x: Floats, name: str | Non
         storage.allocate(0)
         weight.set_bytes(raw)
         b = ctx.from_floats(x)
-        y = ops.mul_mat_small_batch(weight, b, name) if few else ops.mul_mat(weight, b)
+        y = ops.mul_mat(weight, b) if by_ggml else ops.mul_mat_small_batch(weight, b, name)
         ctx.forward(y)
         ctx.compute()
         out: Floats = y.numpy()
@@ -115,7 +115,7 @@ def test_every_number_of_rows_gives_the_same_bits(backend: Backend, one_thread: 
 def test_against_ggml(backend: Backend, dtype: str, rows: int) -> None:
     raw = raw_weights(dtype, 48, 1024)
     x = RNG.normal(0, 1, (rows, 1024)).astype(np.float32)
-    ours, theirs = product(backend, dtype, raw, x, None), product(backend, dtype, raw, x, None, few=False)
+    ours, theirs = product(backend, dtype, raw, x, None), product(backend, dtype, raw, x, None, by_ggml=True)
     # ggml adds in another order, may round an activation that lies between two steps to the other one, and rounds those
     # for BF16 weights to 8 bits.
     tolerance = 1e-3 if dtype == "bf16" else 2e-4
@@ -130,7 +130,7 @@ def test_extreme_activations(backend: Backend, dtype: str, name: str, size: floa
     raw = raw_weights(dtype, 20, 256)
     x = (RNG.normal(0, 1, (4, 256)) * size).astype(np.float32)
     x[1, 1:] = 0
-    ours, theirs = product(backend, dtype, raw, x, name), product(backend, dtype, raw, x, None, few=False)
+    ours, theirs = product(backend, dtype, raw, x, name), product(backend, dtype, raw, x, None, by_ggml=True)
     np.testing.assert_array_equal(np.isfinite(ours), np.isfinite(theirs))
     finite = np.isfinite(theirs)
     np.testing.assert_allclose(ours[finite], theirs[finite], rtol=2e-2, atol=max(1e-30, 2e-2 * size * 256))
@@ -239,7 +239,7 @@ def test_products_share_activations(backend: Backend, dtype: str, rows: int) -> 
 
 def test_where_it_is_chosen(backend: Backend, ctx: Context) -> None:
     """Only for weights that lie in the CPU's memory as in the file."""
-    with Storage(backend, 3) as storage, Storage(backend, 1) as packed:
+    with Storage(backend, 3) as storage, Storage(backend, 1) as repacked:
         weight, other = storage.add("w", "q4_0", (256, 32)), storage.add("f", "f32", (256, 32))
         odd = storage.add("o", "f16", (24, 32))
         assert not suits_small_batch(weight)
@@ -248,11 +248,11 @@ def test_where_it_is_chosen(backend: Backend, ctx: Context) -> None:
         assert not suits_small_batch(other)
         assert not suits_small_batch(odd)
         assert not suits_small_batch(ops.cast(ctx.input("f32", (256, 32)), "q4_0"))
-        if can_pack(backend, "q4_0", (256, 32)):
-            copy = packed.add("w", "q4_0", (256, 32))
-            packed.allocate_packed()
+        if can_repack(backend, "q4_0", (256, 32)):
+            copy = repacked.add("w", "q4_0", (256, 32))
+            repacked.allocate_repacked()
             assert not suits_small_batch(copy)
-            with pytest.raises(ShapeError, match="packed"):
+            with pytest.raises(ShapeError, match="repacked"):
                 ops.mul_mat_small_batch(copy, ctx.input("f32", (256, 2)))
 
 
@@ -260,10 +260,10 @@ REFUSALS: list[tuple[str, Any, str]] = [
     ("no such kernel", lambda c, w, x: ops.mul_mat_small_batch(c.zeros("q5_K", (256, 4)), x), "must be q4_K"),
     ("floats", lambda c, w, x: ops.mul_mat_small_batch(x, x), "must be q4_K"),
     ("odd rows", lambda c, w, x: ops.mul_mat_small_batch(c.zeros("f16", (24, 4)), c.zeros("f32", (24, 2))),
-    "multiple of 16"),
+     "multiple of 16"),
     ("other length", lambda c, w, x: ops.mul_mat_small_batch(w, c.zeros("f32", (512, 2))), "do not fit"),
     ("three dimensions", lambda c, w, x: ops.mul_mat_small_batch(w, c.zeros("f32", (256, 2, 2))),
-    "use mul_mat for more"),
+     "use mul_mat for more"),
     ("many weights", lambda c, w, x: ops.mul_mat_small_batch(c.zeros("q8_0", (256, 2, 2)), x), "use mul_mat for more"),
     ("f16 values", lambda c, w, x: ops.mul_mat_small_batch(w, c.zeros("f16", (256, 2))), "must be f32"),
     ("turned", lambda c, w, x: ops.mul_mat_small_batch(w, ops.transpose(c.zeros("f32", (2, 256)))), "contiguous rows"),

@@ -18,7 +18,7 @@ from ollama_engine.ml.context import Context
 from ollama_engine.ml.ops_experts import suits_small_batch_experts
 from ollama_engine.ml.ops_small_batch import small_batch_instructions
 from ollama_engine.ml.placement import BackendParams
-from ollama_engine.ml.storage import Storage, can_pack
+from ollama_engine.ml.storage import Storage, can_repack
 from ollama_engine.ml.tensor import Tensor
 from tests.ml.small_batch_weights import QUANTIZED, QUANTIZED_KERNELS, Bytes, Floats, raw_weights, rounded, values_of
 
@@ -36,14 +36,14 @@ def routes(tokens: int, used: int, experts: int) -> Ids:
 
 
 def product(backend: Backend, dtype: str, raw: Bytes, x: Floats, ids: Ids, name: str | None = None, *,
-            few: bool = True) -> Floats:  # fmt: skip
+            by_ggml: bool = False) -> Floats:  # fmt: skip
     """The result [tokens, used, m] of mul_mat_id_small_batch, or of ggml's mul_mat_id; x [tokens, used or 1, k]."""
     with Storage(backend, 1) as storage, Context(backend) as ctx:
         weight = storage.add("w", dtype, (x.shape[2], raw.shape[1], raw.shape[0]))
         storage.allocate(0)
         weight.set_bytes(raw)
         b, i = ctx.from_floats(x), ctx.from_ints(ids)
-        y = ops.mul_mat_id_small_batch(weight, b, i, name) if few else ops.mul_mat_id(weight, b, i)
+        y = ops.mul_mat_id(weight, b, i) if by_ggml else ops.mul_mat_id_small_batch(weight, b, i, name)
         ctx.forward(y)
         ctx.compute()
         out: Floats = y.numpy()
@@ -137,7 +137,7 @@ def test_as_a_product_with_one_matrix(backend: Backend, dtype: str) -> None:
 def test_against_ggml(backend: Backend, dtype: str, tokens: int) -> None:
     raw = raw_experts(dtype, 8, 48, 1024)
     x, ids = RNG.normal(0, 1, (tokens, 1, 1024)).astype(np.float32), routes(tokens, 4, 8)
-    ours, theirs = product(backend, dtype, raw, x, ids), product(backend, dtype, raw, x, ids, few=False)
+    ours, theirs = product(backend, dtype, raw, x, ids), product(backend, dtype, raw, x, ids, by_ggml=True)
     # ggml adds in another order, and may round an activation that lies between two steps to the other one.
     lengths = np.linalg.norm(values_of(dtype, raw.reshape(8 * 48, -1)).reshape(8, 48, -1), axis=2)[ids]
     assert (np.abs(ours - theirs) <= 2e-4 * lengths * np.linalg.norm(x, axis=2)[:, :, None]).all()
@@ -229,18 +229,18 @@ def test_infinity_spoils_its_rows_only(backend: Backend) -> None:
 
 def test_where_it_is_chosen(backend: Backend, ctx: Context) -> None:
     """Only for experts that lie in the CPU's memory as in the file."""
-    with Storage(backend, 2) as storage, Storage(backend, 1) as packed:
+    with Storage(backend, 2) as storage, Storage(backend, 1) as repacked:
         weight, other = storage.add("w", "q4_0", (256, 32, 2)), storage.add("f", "f32", (256, 32, 2))
         assert not suits_small_batch_experts(weight)
         storage.allocate(0)
         assert suits_small_batch_experts(weight) == ("avx512" in small_batch_instructions("q4_0"))
         assert not suits_small_batch_experts(other)
         assert not suits_small_batch_experts(ops.cast(ctx.input("f32", (256, 32, 2)), "q4_0"))
-        if can_pack(backend, "q4_0", (256, 32, 2)):
-            copy = packed.add("w", "q4_0", (256, 32, 2))
-            packed.allocate_packed()
+        if can_repack(backend, "q4_0", (256, 32, 2)):
+            copy = repacked.add("w", "q4_0", (256, 32, 2))
+            repacked.allocate_repacked()
             assert not suits_small_batch_experts(copy)
-            with pytest.raises(ShapeError, match="packed"):
+            with pytest.raises(ShapeError, match="repacked"):
                 ops.mul_mat_id_small_batch(copy, ctx.input("f32", (256, 1, 2)), ctx.input("i32", (2, 2)))
 
 
@@ -254,24 +254,23 @@ def i32(c: Context, *shape: int) -> Tensor:
 
 REFUSALS: list[tuple[str, Any, str]] = [
     ("no such kernel", lambda c, w: ops.mul_mat_id_small_batch(c.zeros("q5_K", (256, 4, 3)), f32(c, 256, 1, 2),
-    i32(c, 2, 2)),
-     "must be q4_K"),
+                                                             i32(c, 2, 2)), "must be q4_K"),
     *((f"experts of {dtype}", lambda c, w, dtype=dtype: ops.mul_mat_id_small_batch(
         c.zeros(dtype, (40, 4, 3)), f32(c, 40, 1, 2), i32(c, 2, 2)),
-       f"mul_mat_id_small_batch: the weight must be q4_K, q6_K, q4_0, q8_0 or mxfp4, got .*{dtype}.*; use mul_mat_id")
+       f"mul_mat_id_small_batch: the weight must be q4_K, q6_K, q4_0, q8_0 or mxfp4, got .*{dtype}.*; use mul_mat_id$")
       for dtype in ("f16", "bf16", "f32")),
     ("unknown set", lambda c, w: ops.mul_mat_id_small_batch(w, f32(c, 256, 1, 2), i32(c, 2, 2), "mmx"),
-    "no 'mmx' kernel"),
+     "no 'mmx' kernel"),
     ("other length", lambda c, w: ops.mul_mat_id_small_batch(w, f32(c, 512, 1, 2), i32(c, 2, 2)), "do not fit"),
     ("other tokens", lambda c, w: ops.mul_mat_id_small_batch(w, f32(c, 256, 1, 3), i32(c, 2, 2)),
-    r"expected values \[256, 2"),
+     r"expected values \[256, 2"),
     ("other rows", lambda c, w: ops.mul_mat_id_small_batch(w, f32(c, 256, 3, 2), i32(c, 2, 2)), "do not fit"),
     ("values in 4D", lambda c, w: ops.mul_mat_id_small_batch(w, f32(c, 256, 1, 2, 2), i32(c, 2, 2)),
-    "up to 3 dimensions"),
+     "up to 3 dimensions"),
     ("ids in 3D", lambda c, w: ops.mul_mat_id_small_batch(w, f32(c, 256, 1, 2), i32(c, 2, 2, 2)), "ids 2"),
     ("ids of floats", lambda c, w: ops.mul_mat_id_small_batch(w, f32(c, 256, 1, 2), f32(c, 2, 2)), "ids must be i32"),
     ("values of f16", lambda c, w: ops.mul_mat_id_small_batch(w, c.input("f16", (256, 1, 2)), i32(c, 2, 2)),
-    "must be f32"),
+     "must be f32"),
     ("values turned", lambda c, w: ops.mul_mat_id_small_batch(
         w, ops.permute(f32(c, 2, 256, 2), 1, 0, 2, 3), i32(c, 2, 2)), "contiguous rows"),
     ("ids turned", lambda c, w: ops.mul_mat_id_small_batch(w, f32(c, 256, 1, 2), ops.transpose(i32(c, 2, 2))),

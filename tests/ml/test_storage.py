@@ -38,7 +38,7 @@ def test_fill_sets_every_tensor(backend: Backend) -> None:
         np.testing.assert_array_equal(storage["t2"].numpy().view(np.uint8), contents["t2"])
 
 
-def test_fill_packs_as_set_bytes_does(backend: Backend) -> None:
+def test_fill_repacks_as_set_bytes_does(backend: Backend) -> None:
     raw = [
         gguf.quants.quantize(RNG.normal(0, 1, (16, 64)).astype(np.float32), gguf.GGMLQuantizationType.Q4_0)
         for _ in range(8)
@@ -48,9 +48,9 @@ def test_fill_packs_as_set_bytes_does(backend: Backend) -> None:
             for storage in (at_once, singly):
                 for i in range(8):
                     storage.add(str(i), "q4_0", (64, 16))
-                storage.allocate_packed()
+                storage.allocate_repacked()
         except ShapeError:
-            pytest.skip("this CPU has no packed layout for q4_0")
+            pytest.skip("this CPU has no repacked layout for q4_0")
         at_once.fill({str(i): data for i, data in enumerate(raw)})
         for i, data in enumerate(raw):
             singly[str(i)].set_bytes(data)

@@ -235,8 +235,8 @@ def test_storage_is_planned_then_allocated_once(backend: Backend) -> None:
         assert storage.nbytes == planned
         assert not a.numpy().any()
         assert storage["b"].dtype == "q8_0"
-        for attempt in (lambda: storage.allocate(0), lambda: storage.add("c", "f32", (1,)), storage.allocate_packed):
-            with pytest.raises(ShapeError, match=r"has its memory already|no packed layout"):
+        for attempt in (lambda: storage.allocate(0), lambda: storage.add("c", "f32", (1,)), storage.allocate_repacked):
+            with pytest.raises(ShapeError, match=r"has its memory already|no repacked layout"):
                 attempt()
     assert storage.closed
     with pytest.raises(ClosedError):
@@ -298,13 +298,13 @@ def test_map_takes_places_inside(backend: Backend, offsets: dict[str, int]) -> N
         storage.allocate(0)
 
 
-def test_packed_tensors_serve_products_only(backend: Backend) -> None:
+def test_repacked_tensors_serve_products_only(backend: Backend) -> None:
     with Storage(backend, 1) as storage, Context(backend) as ctx:
         t = storage.add("t", "q4_0", (64, 16))
         try:
-            storage.allocate_packed()
+            storage.allocate_repacked()
         except ShapeError:
-            pytest.skip("this CPU has no packed layout for q4_0")
+            pytest.skip("this CPU has no repacked layout for q4_0")
         values = np.random.default_rng(1).normal(0, 1, (16, 64)).astype(np.float32)
         raw = gguf.quants.quantize(values, gguf.GGMLQuantizationType.Q4_0)
         t.set_bytes(raw)

@@ -1,6 +1,7 @@
 """Tiny encoders: a configuration of transformers, random weights, our converter. As `families`, for what only reads.
 
-`test_encoders` compares with goldens that transformers made, `test_encoder_reference` with transformers itself.
+The cases themselves are in `architectures`. `test_encoders` compares with goldens that transformers made,
+`test_encoder_reference` with transformers itself.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from ollama_engine import Engine
 from ollama_engine.convert import convert_model
 from tests.convert.folders import bpe_tokenizer, write_json
-from tests.models import families
+from tests.models import architectures, families
 from tests.models.cases import EXACT, N_CTX
 from tests.tiny import SPECIALS
 
@@ -42,6 +43,8 @@ class Case:
     stem: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     ranks: bool = False
+    bpe: bool = False
+    """A byte-level vocabulary with BERT's marks, in place of WordPiece."""
     dtype: str = "F32"
     tolerance: float = EXACT
 
@@ -65,13 +68,22 @@ class Case:
     def write(self, path: Path, config: Mapping[str, Any], weights: families.Weights) -> Path:
         """The folder, with a vocabulary of the kind that such models have."""
         families.write_folder(path, config, weights, self.dtype)
-        write_json(path / "tokenizer.json", marked_bpe() if self.stem == "ModernBert" else word_pieces())
+        write_json(path / "tokenizer.json", marked_bpe() if self.bpe else word_pieces())
         names = dict(zip(("pad", "unk", "cls", "sep", "mask"), MARKS, strict=True))
         write_json(path / "tokenizer_config.json", {f"{name}_token": text for name, text in names.items()})
         return path
 
     def engine(self, path: str | Path, **options: Any) -> Engine:
         return Engine(path, **{"threads": 1, "gpu_layers": 0, **options})
+
+
+def cases() -> tuple[Case, ...]:
+    """Of all architectures."""
+    return architectures.all_cases(Case)
+
+
+def case(name: str) -> Case:
+    return next(c for c in cases() if c.name == name)
 
 
 def word_pieces() -> dict[str, Any]:
@@ -163,26 +175,3 @@ def converted(case: Case, folder: Path, outtype: str = "f32") -> Path:
     if not target.exists():
         convert_model(case.write(folder / case.name, golden.config, weights), target, outtype)
     return target
-
-
-_LOCAL = {"local_attention": 24, "bos_token_id": 318, "cls_token_id": 318, "eos_token_id": 319, "sep_token_id": 319,
-          "pad_token_id": None}  # fmt: skip
-
-CASES = (
-    Case("bert", "Bert"),
-    Case("bert-bf16", "Bert", {"type_vocab_size": 1, "num_attention_heads": 2}, dtype="BF16"),
-    Case("bert-ranker", "Bert", {"num_labels": 1}, ranks=True),
-    Case("nomic-bert", "NomicBert"),
-    Case(
-        "nomic-bert-bf16", "NomicBert", {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}, dtype="BF16"
-    ),
-    Case("modern-bert", "ModernBert", _LOCAL),
-    Case(
-        "modern-bert-bf16", "ModernBert", {**_LOCAL, "hidden_activation": "silu", "num_hidden_layers": 5}, dtype="BF16"
-    ),
-    Case("modern-bert-ranker", "ModernBert", {**_LOCAL, "num_labels": 1, "classifier_pooling": "mean"}, ranks=True),
-)
-
-
-def case(name: str) -> Case:
-    return next(c for c in CASES if c.name == name)

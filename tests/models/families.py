@@ -1,7 +1,7 @@
-"""Tiny models of every converted architecture: a configuration of transformers, random weights, our converter.
+"""Tiny models that write: a configuration of transformers, random weights, our converter.
 
-Three tests share a case: `test_families` compares with goldens that transformers made, `test_family_reference` with
-transformers itself, and `variants` lends the files to the contract tests. A new architecture adds its lines to CASES.
+The cases themselves are in `architectures`. Three tests share them: `test_families` compares with goldens that
+transformers made, `test_family_reference` with transformers itself, and `variants` lends files to the contract tests.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from ollama_engine import Engine, SamplingParams
 from ollama_engine.convert import convert_model
 from tests.convert.folders import bpe_tokenizer, write_json, write_safetensors
+from tests.models import architectures
 from tests.models.cases import EXACT, GREEDY_STEPS, N_CTX
 from tests.tiny import SPECIALS
 
@@ -32,6 +33,17 @@ SIZES = {
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": N_CTX,
     "pad_token_id": None, "bos_token_id": 317, "eos_token_id": 318,
 }  # fmt: skip
+
+
+# Settings that several architectures share.
+SHORT_PERIOD = {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "tie_word_embeddings": True}
+YARN = {
+    "rope_type": "yarn", "rope_theta": 500000.0, "factor": 8.0, "original_max_position_embeddings": 32,
+    "beta_fast": 32.0, "beta_slow": 1.0,
+}  # fmt: skip
+VISION = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
+        "image_size": 56, "patch_size": 14}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -53,8 +65,8 @@ class Family:
     """What the config of the part that reads images has, for a model with one; `settings` are of its text part."""
     outer: Mapping[str, Any] = field(default_factory=dict)
     """What such a config has beside the two."""
-    runs: bool = True
-    """Whether the engine has the text part."""
+    contract: bool = False
+    """Whether the contract tests run on it. The first such case of an architecture has nothing optional."""
 
     def __str__(self) -> str:
         return self.name
@@ -83,6 +95,20 @@ class Family:
     def engine(self, path: str | Path, **options: Any) -> Engine:
         defaults = {"num_ctx": N_CTX, "parallel": 1, "threads": 1, "gpu_layers": 0, "kv_cache_type": "f32"}
         return Engine(path, **{**defaults, **options})
+
+
+def cases() -> tuple[Family, ...]:
+    """Of all architectures."""
+    return architectures.all_cases(Family)
+
+
+def running() -> tuple[Family, ...]:
+    """Those of architectures that have a model."""
+    return architectures.all_cases(Family, that_run=True)
+
+
+def case(name: str) -> Family:
+    return next(c for c in cases() if c.name == name)
 
 
 def greedy_tokens(engine: Engine, prompt: list[int]) -> list[int]:
@@ -167,97 +193,3 @@ def converted(case: Family, folder: Path, outtype: str = "f32", *, vision: bool 
         source = write_folder(folder / case.name, golden.config, weights, case.dtype)
         convert_model(source, target, outtype, vision=vision)
     return target
-
-
-_EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "tie_word_embeddings": True}
-_SHORT_PERIOD = {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
-_LONGROPE = {
-    "original_max_position_embeddings": 64,
-    "rope_parameters": {
-        "rope_type": "longrope", "rope_theta": 10000.0, "partial_rotary_factor": 0.75,
-        "long_factor": [1 + i / 3 for i in range(12)], "short_factor": [1 + i / 50 for i in range(12)],
-    },
-}  # fmt: skip
-_YARN = {
-    "rope_type": "yarn", "rope_theta": 500000.0, "factor": 8.0, "original_max_position_embeddings": 32,
-    "beta_fast": 32.0, "beta_slow": 1.0,
-}  # fmt: skip
-_OLMO3 = {
-    "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
-    "full_attention": {**_YARN, "attention_factor": 1.2079441541679836},
-}
-_GEMMA2 = {"sliding_window": 24, "query_pre_attn_scalar": 40, "attn_logit_softcapping": 5.0,
-           "final_logit_softcapping": 30.0}  # fmt: skip
-_GEMMA3 = {"sliding_window": 24, "query_pre_attn_scalar": 40, **_SHORT_PERIOD}
-_GPT_OSS = {
-    "num_local_experts": 8, "num_experts_per_tok": 3, "sliding_window": 24, "tie_word_embeddings": True,
-    "rope_parameters": {**_YARN, "truncate": False},
-}  # fmt: skip
-_STRETCHED = {
-    "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0},
-    "full_attention": {"rope_type": "linear", "rope_theta": 50000.0, "factor": 8.0},
-}
-_EYES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
-         "image_size": 56, "patch_size": 14}  # fmt: skip
-_MLLAMA = {"num_global_layers": 2, "attention_heads": 4, "vision_output_dim": 96, "intermediate_layers_indices": [0, 1],
-           "num_attention_heads": None}  # fmt: skip
-_LLAMA4 = {"intermediate_size": 128, "vision_output_dim": 40, "projector_input_dim": 40, "projector_output_dim": 40}
-_QWEN_EYES = {"depth": 2, "hidden_size": 32, "intermediate_size": 40, "num_heads": 2, "patch_size": 14,
-              "out_hidden_size": 128, "fullatt_block_indexes": [1]}  # fmt: skip
-_LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
-           "high_freq_factor": 4.0, "original_max_position_embeddings": 32}  # fmt: skip
-_MROPE = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [4, 6, 6]}
-
-_MLLAMA_TEXT = {"head_dim": None, "cross_attention_layers": [1], "rope_parameters": _LLAMA3}
-_MLLAMA_EYES = {k: v for k, v in {**_EYES, **_MLLAMA}.items() if v is not None}
-_LLAMA4_TEXT = {"intermediate_size": 48, "intermediate_size_mlp": 96, "num_hidden_layers": 4, "num_local_experts": 4,
-                "interleave_moe_layer_step": 2}  # fmt: skip
-_LLAMA4_EYES = {**_EYES, **_LLAMA4}
-_MISTRAL3_TEXT = {"model_type": "mistral", "sliding_window": None}
-_MISTRAL3_EYES = {**_EYES, "model_type": "pixtral", "num_attention_heads": 2, "hidden_act": "silu"}
-_QWEN_TEXT = {"hidden_size": 128, "head_dim": None, "rope_parameters": _MROPE}
-
-CASES = (
-    Family("mllama", "Mllama", _MLLAMA_TEXT, vision=_MLLAMA_EYES, runs=False),
-    Family("mllama-bf16", "Mllama", _MLLAMA_TEXT, vision=_MLLAMA_EYES, dtype="BF16", runs=False),
-    Family("llama4", "Llama4", _LLAMA4_TEXT, vision=_LLAMA4_EYES, runs=False),
-    Family("llama4-bf16", "Llama4", _LLAMA4_TEXT, vision=_LLAMA4_EYES, dtype="BF16", runs=False),
-    Family("mistral3", "Mistral3", _MISTRAL3_TEXT, vision=_MISTRAL3_EYES),
-    Family("mistral3-bf16", "Mistral3", _MISTRAL3_TEXT, vision=_MISTRAL3_EYES, dtype="BF16"),
-    Family("qwen25vl", "Qwen2_5_VL", _QWEN_TEXT, vision=_QWEN_EYES, outer={"tie_word_embeddings": True}),
-    Family("qwen25vl-bf16", "Qwen2_5_VL", _QWEN_TEXT, vision=_QWEN_EYES, outer={"tie_word_embeddings": False},
-           dtype="BF16"),
-    Family("gemma3-vision-bf16", "Gemma3", _GEMMA3, norms=0.0, dtype="BF16",
-           vision={**_EYES, "model_type": "siglip_vision_model"}, outer={"mm_tokens_per_image": 4}),
-    Family("qwen2", "Qwen2"),
-    Family("qwen2-tied-bf16", "Qwen2", {"tie_word_embeddings": True}, dtype="BF16"),
-    Family("qwen3", "Qwen3"),
-    Family("qwen3-tied-bf16", "Qwen3", {"tie_word_embeddings": True}, dtype="BF16"),
-    Family("qwen2moe", "Qwen2Moe", {**_EXPERTS, "shared_expert_intermediate_size": 64}),
-    Family("qwen2moe-bf16", "Qwen2Moe", {**_EXPERTS, "shared_expert_intermediate_size": 64}, dtype="BF16"),
-    Family("qwen3moe", "Qwen3Moe", {**_EXPERTS, "norm_topk_prob": True}),
-    Family("qwen3moe-raw-weights-bf16", "Qwen3Moe", {**_EXPERTS, "norm_topk_prob": False}, dtype="BF16"),
-    Family("gpt-oss", "GptOss", _GPT_OSS),
-    Family("gpt-oss-bf16", "GptOss", _GPT_OSS, dtype="BF16"),
-    Family("phi3", "Phi3", {"sliding_window": 24, "hidden_size": 128, "tie_word_embeddings": True}),
-    Family("phi3-longrope-bf16", "Phi3", {**_LONGROPE, "hidden_size": 128}, dtype="BF16"),
-    Family("olmo2", "Olmo2", {"tie_word_embeddings": True}, seed=2),
-    Family("olmo2-bf16", "Olmo2", dtype="BF16"),
-    Family("olmo3", "Olmo3", {"sliding_window": 24, "rope_parameters": _OLMO3, **_SHORT_PERIOD}),
-    Family("olmo3-bf16", "Olmo3", {"sliding_window": 24, "rope_parameters": _OLMO3, **_SHORT_PERIOD}, dtype="BF16"),
-    Family("gemma2", "Gemma2", _GEMMA2, norms=0.0),
-    Family("gemma2-bf16", "Gemma2", _GEMMA2, norms=0.0, dtype="BF16"),
-    Family("gemma3", "Gemma3", _GEMMA3, norms=0.0, seed=2),
-    Family("gemma3-stretched-bf16", "Gemma3", {**_GEMMA3, "rope_parameters": _STRETCHED}, norms=0.0, dtype="BF16"),
-    Family("command-r", "Cohere"),
-    Family("command-r-plus-bf16", "Cohere", {"use_qk_norm": True, "attention_bias": True}, dtype="BF16"),
-    Family("cohere2", "Cohere2", {"sliding_window": 24, **_SHORT_PERIOD}, seed=2),
-    Family("cohere2-bf16", "Cohere2", {"sliding_window": 24, **_SHORT_PERIOD}, dtype="BF16"),
-    Family("starcoder2", "Starcoder2", {"tie_word_embeddings": True, "use_bias": False}),
-    Family("starcoder2-window-bf16", "Starcoder2", {"sliding_window": 24}, dtype="BF16", seed=3),
-)  # fmt: skip
-RUNNING = tuple(case for case in CASES if case.runs)
-
-
-def case(name: str) -> Family:
-    return next(c for c in CASES if c.name == name)

@@ -10,7 +10,7 @@ import numpy as np
 from tokenizers import Tokenizer as HFTokenizer
 
 from tests.models.encoder_reference import EncoderReference
-from tests.models.encoders import CASES, DOCUMENT, PROMPT_LENGTH, QUERY, Case, Golden, save
+from tests.models.encoders import DOCUMENT, PROMPT_LENGTH, QUERY, Case, Golden, cases, save
 from tests.models.families import checksum
 
 N_ROWS = 4
@@ -37,7 +37,7 @@ def pair_of(folder: Path) -> tuple[list[int], list[int]]:
 
 
 def main(names: list[str]) -> None:
-    for case in CASES:
+    for case in cases():
         if not names or case.name in names:
             print(save(case, make(case)))
 

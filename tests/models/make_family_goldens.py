@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.models.families import CASES, PROMPT_LENGTH, Family, Golden, checksum, save
+from tests.models.families import PROMPT_LENGTH, Family, Golden, cases, checksum, save
 from tests.models.family_reference import FamilyReference
 
 N_ROWS = 4
@@ -40,7 +40,7 @@ def refusal(case: Family, lead: float) -> str | None:
 
 def main(names: list[str]) -> None:
     refused = []
-    for case in CASES:
+    for case in cases():
         if not names or case.name in names:
             golden, lead = make(case)
             reason = refusal(case, lead)

@@ -10,7 +10,7 @@ import pytest
 from ollama_engine.convert import convert_model
 from tests.models.cases import difference
 from tests.models.encoder_reference import EncoderReference
-from tests.models.encoders import CASES, DOCUMENT, QUERY, Case
+from tests.models.encoders import DOCUMENT, QUERY, Case, cases
 from tests.models.make_encoder_goldens import pair_of
 from tests.models.reference import quiet
 
@@ -21,7 +21,7 @@ with quiet():
 pytestmark = pytest.mark.reference
 
 
-@pytest.fixture(scope="module", params=CASES, ids=str)
+@pytest.fixture(scope="module", params=cases(), ids=str)
 def pair(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Case, str, EncoderReference]:

@@ -9,7 +9,7 @@ import pytest
 
 from ollama_engine.convert import convert_model
 from tests.models.cases import GREEDY_STEPS, difference
-from tests.models.families import PROMPT_LENGTH, RUNNING, Family, greedy_tokens
+from tests.models.families import PROMPT_LENGTH, Family, greedy_tokens, running
 from tests.models.family_reference import FamilyReference
 from tests.models.reference import quiet
 
@@ -20,7 +20,7 @@ with quiet():
 pytestmark = pytest.mark.reference
 
 
-@pytest.fixture(scope="module", params=RUNNING, ids=str)
+@pytest.fixture(scope="module", params=running(), ids=str)
 def pair(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Family, str, FamilyReference]:

@@ -1,4 +1,4 @@
-"""Tiny files of every architecture for the contract tests: a new architecture adds its lines here and is tested.
+"""Tiny files of every architecture that writes, for the contract tests: cases of `architectures` with `contract` set.
 
 The first variant of each architecture holds nothing optional: every tensor of it is needed.
 """
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ollama_engine.architectures import ARCHITECTURES
 from ollama_engine.config import EngineConfig
 from ollama_engine.input import Batch
 from ollama_engine.kvcache import CacheConfig, CausalCache
@@ -26,6 +27,8 @@ from ollama_engine.models import architectures, model_class
 from ollama_engine.runner.load.executor import Executor
 from ollama_engine.runner.load.loading import Loaded, load
 from tests.models import families
+from tests.models.architectures import cases_of
+from tests.models.families import Family
 from tests.tiny import write_tiny_llama
 
 N_CTX = 256
@@ -57,14 +60,19 @@ def _llama(name: str, **fields: Any) -> Variant:
     return Variant("llama", name, write_tiny_llama, {"n_ctx": N_CTX, **fields}, {"head_dim": 32})
 
 
-def _family(architecture: str, name: str | None = None) -> Variant:
-    """A case of `families`, `name` or the one named like its architecture; its heads are wide. Text parts only."""
-    chosen = families.case(name or architecture)
+def _family(architecture: str, case: Family) -> Variant:
+    """Text parts only."""
 
     def write(path: Path) -> None:
-        families.converted(chosen, path.parent, vision=False).rename(path)
+        families.converted(case, path.parent, vision=False).rename(path)
 
-    return Variant(architecture, chosen.name, write)
+    return Variant(architecture, case.name, write)
+
+
+def _families(architecture: str) -> Iterator[Variant]:
+    for case in cases_of(architecture):
+        if isinstance(case, Family) and case.contract:
+            yield _family(architecture, case)
 
 
 VARIANTS = (
@@ -72,30 +80,14 @@ VARIANTS = (
     _llama("everything", biases=True, rope_freqs=True, head_dim=32, n_layer=3, seed=22),
     _llama("window", sliding_window=24, seed=23),
     _llama("experts", n_expert=4, n_expert_used=2, seed=24),
-    _family("cohere2"),
-    _family("command-r"),
-    _family("command-r", "command-r-plus-bf16"),
-    _family("gemma2"),
-    _family("gemma3"),
-    _family("gpt-oss"),
-    _family("mistral3", "mistral3-bf16"),
-    _family("olmo2"),
-    _family("olmo2", "olmo3-bf16"),
-    _family("phi3"),
-    _family("phi3", "phi3-longrope-bf16"),
-    _family("qwen2", "qwen2-tied-bf16"),
-    _family("qwen25vl"),
-    _family("qwen2moe"),
-    _family("qwen3", "qwen3-tied-bf16"),
-    _family("qwen3moe"),
-    _family("starcoder2"),
+    *(variant for row in ARCHITECTURES if row.model is not None for variant in _families(row.name)),
 )
 
-PACKABLE = (
+REPACKABLE = (
     _llama("q4_0", dtype="q4_0", n_embd=64, n_ff=96, seed=25),
     _llama("q4_K", dtype="q4_K", n_embd=256, n_ff=256, n_layer=1, seed=26),
     _llama("experts-q4_0", dtype="q4_0", n_expert=4, n_expert_used=2, seed=27),
-    # There are no kernels of our own for this type, so that every CPU with a packed layout packs it.
+    # There are no kernels of our own for this type, so that every CPU with a repacked layout repacks it.
     _llama("iq4_nl", dtype="iq4_nl", n_embd=64, n_ff=96, seed=28),
     _llama("experts-iq4_nl", dtype="iq4_nl", n_expert=4, n_expert_used=2, seed=29),
 )
@@ -117,14 +109,14 @@ def loaded(path: str, **options: Any) -> Iterator[Loaded]:
 
 
 @contextmanager
-def executor(path: str, *, pack: bool) -> Iterator[tuple[Executor, Weights]]:
-    """An executor over weights with or without packed copies."""
+def executor(path: str, *, repack: bool) -> Iterator[tuple[Executor, Weights]]:
+    """An executor over weights with or without repacked copies."""
     with ExitStack() as stack:
         gguf = stack.enter_context(GGUFFile(path))
         backend = stack.enter_context(Backend(BackendParams(threads=1, gpu_layers=0)))
-        weights = stack.enter_context(Weights(backend, gguf, pack=pack))
+        weights = stack.enter_context(Weights(backend, gguf, repack=repack))
         weights.load()
-        weights.pack()
+        weights.repack()
         model = model_class(gguf.architecture)(Metadata(gguf.metadata), weights)
         layers = model.cache_layers
         cache = CausalCache(

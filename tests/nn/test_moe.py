@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from ollama_engine.ml import kernel_choice
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.ops_small_batch import small_batch_instructions
@@ -27,18 +28,20 @@ def operations(backend: Backend, dtype: str, tokens: int) -> int:
     with Storage(backend, 1) as storage, Context(backend) as ctx:
         experts = storage.add("w", dtype, (256, 32, 2))
         storage.allocate(0)
-        y = moe.expert_product(experts, ctx.input("f32", (256, 1, tokens)), ctx.input("i32", (2, tokens)))
+        y = kernel_choice.expert_product(experts, ctx.input("f32", (256, 1, tokens)), ctx.input("i32", (2, tokens)))
         assert y.dim(0) == 32
         assert (y.dim(1), y.dim(2)) == (2, tokens)
         ctx.forward(y)
         return ctx.n_nodes
 
 
-@pytest.mark.parametrize("dtype", moe.SMALL_BATCH_PER_EXPERT)
+@pytest.mark.parametrize(
+    "dtype", [dtype for dtype, chosen in kernel_choice.SMALL_BATCH["avx512"].items() if chosen.per_expert]
+)
 def test_small_batch_go_to_our_kernels(backend: Backend, dtype: str) -> None:
     if "avx512" not in small_batch_instructions(dtype):
         pytest.skip("this CPU has no AVX-512; ggml's kernels are used throughout")
-    most = moe.SMALL_BATCH_PER_EXPERT[dtype]
+    most = kernel_choice.SMALL_BATCH["avx512"][dtype].per_expert
     chosen = {tokens: operations(backend, dtype, tokens) == 3 for tokens in (1, 2, most, most + 1)}
     assert chosen == {tokens: tokens <= most for tokens in chosen}
 

@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import random
 import signal
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +16,13 @@ import pytest
 from ollama_engine import Engine
 from ollama_engine.errors import ClosedError
 from tests.models import encoders
-from tests.robustness.test_interrupts import PATIENCE, interrupted_after, interrupted_at, no_callbacks_of_others
+from tests.robustness.test_interrupts import (
+    PATIENCE,
+    interrupted_after,
+    interrupted_at,
+    no_callbacks_of_others,
+    wait_until_idle,
+)
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -35,12 +40,11 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def engine(path: Path) -> Iterator[Engine]:
-    with Engine(path, threads=1, batch_size=16, max_queue=1) as made:
+    with Engine(path, threads=1, batch_size=16, parallel=1, max_queue=1) as made:
         expected = made.embed(TEXTS, pooling="mean")
         yield made
-        assert made._submission.embeddings.under_way == 0
         np.testing.assert_allclose(made.embed(TEXTS, pooling="mean"), expected, atol=SAME)
-        assert not made._submission.embeddings._queue._jobs
+        wait_until_idle(made)
 
 
 def calls(engine: Engine) -> dict[str, Callable[[], object]]:
@@ -67,7 +71,7 @@ def test_an_interrupt_anywhere_gives_the_place_back(engine: Engine, way: str) ->
     call()  # made once, and then there: what a first call makes
     for point in itertools.count():
         error = interrupted_at(call, point)
-        assert engine._submission.embeddings.under_way == 0
+        assert not engine._engine_thread._is_full()
         if error is None:
             break
         del error
@@ -102,7 +106,4 @@ def test_a_storm_of_interrupts(engine: Engine) -> None:
         delay = dice.choice([1e-5, 1e-4, 1e-3, 4e-3]) * dice.uniform(0.02, 1)
         hits += interrupted_after(dice.choice(ways), delay) is not None
     assert hits > STORM / 10
-    deadline = time.monotonic() + PATIENCE
-    while engine._submission.embeddings.under_way:
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    wait_until_idle(engine)

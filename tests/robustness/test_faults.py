@@ -16,9 +16,10 @@ import pytest
 
 from ollama_engine import Completion, Engine, SamplingParams
 from ollama_engine.errors import ClosedError, ComputeError, EngineBusyError, SamplingError
-from ollama_engine.runner.core import step_output as landing
+from ollama_engine.runner.core import steered_rows
 from ollama_engine.runner.load.executor import Executor
-from ollama_engine.runner.request.request import Event, Request, RequestChannel
+from ollama_engine.runner.request.channel import Event, RequestChannel
+from ollama_engine.runner.request.request import Request
 from ollama_engine.runner.schedule.sequence import Generation
 from tests.tiny import write_tiny_llama
 
@@ -246,19 +247,19 @@ def test_an_exception_in_a_sampler(
     engine: Engine, alone: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the samplers of a step raise together, each is asked alone then."""
-    batch, one = landing.sample_rows, landing._sample_one
+    together, alone_ = steered_rows.sample_rows, steered_rows._sample_alone
     bad: list[Any] = []
 
-    def fail_together(samplers: Any, rows: Any) -> Any:
+    def fail_together(samplers: Any, *rest: Any) -> Any:
         if bad[0] in samplers:
             raise ZeroDivisionError("sampler")
-        return batch(samplers, rows)
+        return together(samplers, *rest)
 
-    def fail_alone(sampler: Any, row: Any) -> Any:
-        return ZeroDivisionError("sampler") if sampler is bad[0] else one(sampler, row)
+    def fail_alone(sampler: Any, *rest: Any) -> Any:
+        return ZeroDivisionError("sampler") if sampler is bad[0] else alone_(sampler, *rest)
 
-    monkeypatch.setattr(landing, "sample_rows", fail_together)
-    monkeypatch.setattr(landing, "_sample_one", fail_alone)
+    monkeypatch.setattr(steered_rows, "sample_rows", fail_together)
+    monkeypatch.setattr(steered_rows, "_sample_alone", fail_alone)
     tamper(engine, lambda one: bad.append(one.sampler))
     broken = engine.submit([9, 9], LONG)
     asked = ask_all(engine)

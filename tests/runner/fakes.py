@@ -14,7 +14,7 @@ from ollama_engine.input import Batch, Int32Array, MediaTraits
 from ollama_engine.kvcache import CellUsage, SavedRows
 from ollama_engine.runner.load.executor import FloatArray, GraphCounts
 from ollama_engine.runner.load.graph import MediaRows
-from ollama_engine.runner.request.request import Event
+from ollama_engine.runner.request.channel import Event
 
 N_VOCAB = 4
 

@@ -75,7 +75,6 @@ class Lone:
                 if task.keep is None:
                     break
                 shift = plan_shift(done, task.keep, task.num_ctx)
-                assert cache.shiftable is not None
                 cache.shiftable.shift(0, shift.keep, shift.discard)
                 self._parts.executor.moved()
                 done -= shift.discard

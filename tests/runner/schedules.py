@@ -20,8 +20,9 @@ from ollama_engine.runner.load import loading
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.observe.monitor import Monitor
 from ollama_engine.runner.prefix.prefix_cache import PrefixCache
+from ollama_engine.runner.request.channel import Event, RequestChannel
 from ollama_engine.runner.request.options import OnOverflow, RequestOptions
-from ollama_engine.runner.request.request import Chunk, Event, RequestChannel
+from ollama_engine.runner.request.results import Chunk
 from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.sequence import Generation, Scoring, Sequence
 from ollama_engine.sample import SamplingParams

@@ -6,6 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 FloatRow = npt.NDArray[np.float32]
+BoolRow = npt.NDArray[np.bool_]
+Bitmap = npt.NDArray[np.uint32]
 LOWEST = np.finfo(np.float32).min
 HIGHEST = np.finfo(np.float32).max
 INF = np.float32(np.inf)
@@ -46,6 +48,16 @@ def hidden_spread(n: int) -> FloatRow:
     return row(x)
 
 
+def bitmap(allowed: BoolRow) -> Bitmap:
+    """Bit i % 32 of word i // 32 is set where allowed[i]; the bits behind the last token are 0."""
+    whole = np.pad(allowed, (0, -len(allowed) % 32))
+    return np.packbits(whole, bitorder="little").view("<u4").astype(np.uint32)
+
+
+def some(n: int, share: float, seed: int = 0) -> BoolRow:
+    return np.random.default_rng(seed).random(n) < share
+
+
 ADVERSARIAL: dict[str, FloatRow] = {
     "one token": row([0.5]),
     "one token, huge": row([HIGHEST]),
@@ -58,6 +70,8 @@ ADVERSARIAL: dict[str, FloatRow] = {
     "few values, many ties": quantised(3000, 1.0),
     "ties across the cut": row(np.repeat([3.0, 2.0, 1.0], [10, 100, 40])),
     "huge values": row([HIGHEST, LOWEST, 0.0, HIGHEST, -1.0]),
+    "sums that overflow to +inf": row(np.full(5000, HIGHEST)),
+    "sums that overflow to -inf, then +inf": row(np.tile(np.repeat([LOWEST, -INF, HIGHEST], 64), 12)),
     "denormal values": row([1e-45, 2e-45, -1e-45, 0.0, 1e-40]),
     "ascending": row(np.linspace(-10, 10, 6000)),
     "descending": row(np.linspace(10, -10, 6000)),

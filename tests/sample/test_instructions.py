@@ -86,6 +86,17 @@ def test_nan_and_infinity_are_found_anywhere(name: str, bad: float, where: int) 
 
 
 @pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("where", [0, 70, 1023, 1024, 2303])
+def test_nan_and_infinity_are_found_beside_anything(name: str, bad: float, where: int) -> None:
+    """The scan looks at sums first: of -inf and +inf, and of numbers too large to add up."""
+    for logits in (np.full(2304, -np.inf), np.full(2304, rows.LOWEST), np.full(2304, rows.HIGHEST)):
+        logits[where] = bad
+        with pytest.raises(SamplingError, match=f"in 1 places, the first at token {where}:"):
+            Sampler(SamplingParams(), 2304, name).sample(rows.row(logits))
+
+
+@pytest.mark.parametrize("name", SETS)
 def test_a_million_draws(name: str) -> None:
     params, p = CASES["temperature"]
     samplers = [Sampler(replace(params, seed=seed), len(LOGITS), name) for seed in range(2000)]

@@ -64,9 +64,9 @@ def test_an_impossible_token() -> None:
 def test_the_sampler_still_works_after_a_wide_request() -> None:
     """`top` beyond top_k enlarges the working memory that sampling shares."""
     logits = rows.gaussian(3000, 2.0)
-    one, other = (Sampler(SamplingParams(seed=1), 3000) for _ in range(2))
-    one.logprobs(logits, 0, 3000)
-    assert [one.sample(logits) for _ in range(20)] == [other.sample(logits) for _ in range(20)]
+    wide, narrow = (Sampler(SamplingParams(seed=1), 3000) for _ in range(2))
+    wide.logprobs(logits, 0, 3000)
+    assert [wide.sample(logits) for _ in range(20)] == [narrow.sample(logits) for _ in range(20)]
 
 
 def test_negative_top_raises() -> None:

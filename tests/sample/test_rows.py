@@ -38,7 +38,7 @@ def test_rows_equal_one_by_one_at_any_position() -> None:
     steps = [rows.gaussian(n * 300, 2.0, seed=step).reshape(n, 300) for step in range(5)]
     alone, together, reverse = ([Sampler(p, 300) for p in different(n)] for _ in range(3))
     for logits in steps:
-        expected = [sampler.sample(one) for sampler, one in zip(alone, logits, strict=True)]
+        expected = [sampler.sample(row) for sampler, row in zip(alone, logits, strict=True)]
         assert sample_rows(together, logits) == expected
         assert sample_rows(reverse[::-1], np.ascontiguousarray(logits[::-1]))[::-1] == expected
         for sampler, token in zip(alone, expected, strict=True):
@@ -129,13 +129,13 @@ def test_wrong_logits_raise(wrong: Any, message: str) -> None:
 
 
 def test_a_sampler_comes_once(logits: FloatRow) -> None:
-    one, other = Sampler(PARAMS, V), Sampler(PARAMS, V)
+    first, second = Sampler(PARAMS, V), Sampler(PARAMS, V)
     with pytest.raises(ConfigError, match="row 0 comes again in row 2"):
-        sample_rows([one, other, one], np.stack([logits] * 3))
+        sample_rows([first, second, first], np.stack([logits] * 3))
     with pytest.raises(ConfigError, match="row 1 comes again in row 2"):
-        accept_rows([one, other, other], [1, 2, 3])
-    assert one.draws == 0
-    assert one.sample(logits) == other.sample(logits)  # neither is left claimed, neither has accepted
+        accept_rows([first, second, second], [1, 2, 3])
+    assert first.draws == 0
+    assert first.sample(logits) == second.sample(logits)  # neither is left claimed, neither has accepted
 
 
 def test_only_samplers_sample(logits: FloatRow) -> None:

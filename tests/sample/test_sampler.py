@@ -37,10 +37,10 @@ def test_same_seed_same_tokens(logits: FloatRow) -> None:
 
 
 def test_without_a_seed_a_fresh_one_is_drawn_and_told(logits: FloatRow) -> None:
-    one, other = (Sampler(SamplingParams(top_k=0), V) for _ in range(2))
-    assert one.seed != other.seed
-    again = Sampler(SamplingParams(top_k=0, seed=one.seed), V)
-    assert stream(again, logits, 20) == stream(one, logits, 20)
+    first, second = (Sampler(SamplingParams(top_k=0), V) for _ in range(2))
+    assert first.seed != second.seed
+    again = Sampler(SamplingParams(top_k=0, seed=first.seed), V)
+    assert stream(again, logits, 20) == stream(first, logits, 20)
 
 
 def test_fork_continues_like_the_original_and_apart_from_it(logits: FloatRow) -> None:

@@ -88,9 +88,17 @@ def kept(x: FloatRow, params: SamplingParams) -> tuple[npt.NDArray[np.int64], np
     return tokens[:size], weight[:size]
 
 
-def sample(logits: FloatRow, params: SamplingParams, seed: int, draw: int, history: Iterable[int] = ()) -> int | None:
-    """The token, or None when every one is at -inf."""
-    x = adjusted(logits, params, list(history))
+def sample(
+    logits: FloatRow,
+    params: SamplingParams,
+    seed: int,
+    draw: int,
+    history: Iterable[int] = (),
+    allowed: npt.NDArray[np.bool_] | None = None,
+) -> int | None:
+    """The token, or None when every one that is allowed is at -inf."""
+    masked = logits if allowed is None else np.where(allowed, logits, F32(-np.inf))
+    x = adjusted(masked, params, list(history))
     if not np.any(x > -np.inf):
         return None
     if params.temperature == 0:

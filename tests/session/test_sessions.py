@@ -305,6 +305,24 @@ def test_more_sessions_than_sequences(engine: Engine) -> None:
     assert engine.generate(FIRST, greedy()).tokens
 
 
+def test_as_many_sessions_as_are_asked_for(engine: Engine) -> None:
+    """Open at once, most of them holding nothing; forks share their cells."""
+    empty = [engine.session() for _ in range(10_000)]
+    first = empty[17]
+    first.append(FIRST)
+    forks = [first.fork() for _ in range(500)]
+    expected = lone(engine, FIRST)
+    assert engine.generate(FIRST, greedy()).tokens == expected
+    assert forks[400].generate(greedy()).tokens == expected
+    forks[0].append(SECOND)
+    assert forks[0].generate(greedy()).tokens == lone(engine, [*FIRST, *SECOND])
+    assert pinned(engine) == 501
+    assert engine.metrics.cells.used < 100
+    for session in (*empty, *forks):
+        session.close()
+    assert pinned(engine) == 0
+
+
 def resident_mib() -> float:
     """Memory of this process that lies in RAM."""
     with open("/proc/self/statm") as file:
@@ -480,3 +498,17 @@ def test_an_engine_goes_when_its_sessions_have_gone(path: str) -> None:
     del session
     gc.collect()
     assert gone() is None
+
+
+def test_a_shifting_answer_that_is_cut_off_leaves_the_prompt(path: str) -> None:
+    """What of the answer nobody took goes; what a shift has discarded of it cannot go again."""
+    prompt = list(range(1, 31))
+    with open_engine(path, num_ctx=64) as engine, engine.session() as session:
+        session.append(prompt)
+        stream = session.stream(greedy(200), on_overflow="shift", num_keep=25)
+        next(stream)
+        while engine.metrics.completion_tokens < 120:
+            pass
+        stream.close()
+        assert session.tokens[:25] == tuple(prompt[:25])
+        assert len(session.generate(greedy(4)).tokens) == 4

@@ -67,7 +67,7 @@ def _counts(text: str) -> tuple[int, ...]:
 def main(args: argparse.Namespace) -> None:
     """Measure, print and draw."""
     if args.plot is not None:
-        from ollama_engine.cli.bench import plot  # noqa: PLC0415 (a picture is asked for seldom)
+        import ollama_engine.cli.bench.plot as plot  # noqa: PLC0415, PLR0402 (a picture is asked for seldom)
 
         plot.check(args.plot)
     path = model_path(args.model)

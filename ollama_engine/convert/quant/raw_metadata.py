@@ -56,7 +56,6 @@ def _entries(path: str) -> dict[bytes, bytes]:
 
 
 def _skip(file: BinaryIO, kind: int) -> None:
-    """Go behind a value."""
     if kind == STRING:
         file.seek(int.from_bytes(file.read(8), "little"), 1)
     elif kind == ARRAY:

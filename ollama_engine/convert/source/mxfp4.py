@@ -19,7 +19,7 @@ __all__ = ["MXFP4", "PackedTensor", "with_packed"]
 
 MXFP4 = "MXFP4"
 NUMBERS = 32
-"""In a block."""
+"""Of one block."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,11 @@ class PackedTensor:
 
     @property
     def name(self) -> str:
-        """That of the two, with `packed` in the place of what differs."""
+        """`X_packed` for `X_blocks` and `X_scales`."""
         return self.blocks.name.removesuffix("blocks") + "packed"
 
     @property
     def dtype(self) -> str:
-        """What reading gives."""
         return MXFP4
 
     @property
@@ -46,7 +45,6 @@ class PackedTensor:
 
     @property
     def home(self) -> str:
-        """That of the blocks."""
         return self.blocks.home
 
     def read(self, start: int = 0, stop: int | None = None) -> NDArray[np.generic]:

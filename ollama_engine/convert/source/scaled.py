@@ -39,22 +39,18 @@ class ScaledTensor:
 
     @property
     def name(self) -> str:
-        """That of the weight."""
         return self.weight.name
 
     @property
     def dtype(self) -> str:
-        """What reading gives."""
         return "F32"
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """That of the weight."""
         return self.weight.shape
 
     @property
     def home(self) -> str:
-        """That of the weight."""
         return self.weight.home
 
     def read(self, start: int = 0, stop: int | None = None) -> NDArray[np.generic]:

@@ -2,9 +2,9 @@
 
 A step is pipelined: while the device computes it, the one before is delivered and the next one is prepared.
 
-    land       wait for the step, sample
-    quiet      nothing computes: contexts that are full are shifted, tasks run
-    take off   start the step that was prepared, with the tokens just sampled
+    collect    wait for the step, sample
+    exclusive  nothing computes: tasks run, contexts that are full are shifted, one batch of texts is embedded
+    launch     start the step that was prepared, with the tokens just sampled
     deliver    text, stop texts, usage
     sweep      cancelled and late requests leave
     admit      waiting requests get a cache sequence, and what of their prompt is in the cache already
@@ -28,8 +28,9 @@ from ollama_engine.runner.observe.metrics import MetricsSnapshot
 from ollama_engine.runner.observe.monitor import Monitor, Record, report
 from ollama_engine.runner.prefix.cache_manager import CacheManager
 from ollama_engine.runner.schedule.batching import Step, assemble, follow
+from ollama_engine.runner.schedule.queued import QueuedRequest
 from ollama_engine.runner.schedule.scheduler import Limits, Plan, SchedulerState, plan
-from ollama_engine.runner.schedule.sequence import Generation, Sequence
+from ollama_engine.runner.schedule.sequence import Generation
 
 __all__ = ["EngineCore", "Task"]
 
@@ -87,11 +88,11 @@ class EngineCore:
     @property
     def busy(self) -> bool:
         """Whether there is anything to do."""
-        return bool(self.queue or self._tasks or self._in_flight or self._next)
+        return bool(self._in_flight or self._next or self._tasks or self.queue.busy)
 
-    def add(self, one: Sequence) -> None:
+    def add(self, request: QueuedRequest) -> None:
         """Queue a request."""
-        self.queue.add(one)
+        self.queue.add(request)
 
     def add_task(self, task: Task) -> None:
         """Run it as soon as nothing computes."""
@@ -131,7 +132,8 @@ class EngineCore:
 
     def metrics(self, coming: int = 0) -> MetricsSnapshot:
         """What was done, and how things stand; `coming` more are on their way here. Any thread may ask."""
-        return self.monitor.snapshot(self.cache.usage, len(self.queue.waiting) + coming, len(self.queue.running))
+        waiting, running = self.queue.counts()
+        return self.monitor.snapshot(self.cache.usage, waiting + coming, running)
 
     def check(self) -> None:
         """Raise AssertionError unless all bookkeeping is consistent."""
@@ -177,6 +179,10 @@ class EngineCore:
                 self.monitor.shifted()
             except Exception as error:
                 self.queue.end(one, error)
+        turns = self.queue.batch_turns()
+        if turns:
+            for request, event in turns[0].batcher.run(turns):
+                self.queue.finish(request, event)
 
     def _launch(self, record: Record) -> None:
         step, self._next = self._next, None
@@ -188,10 +194,10 @@ class EngineCore:
         failures: list[tuple[BatchMedia, Exception]] = []
         media = NO_MEDIA
         if step.batch.media:
-            media = self.executor.media_rows(step.batch, lambda part, error: failures.append((part, error)))
-        tokens = step.tokens()
+            media = self.executor.media_rows(step.batch, lambda part, failure: failures.append((part, failure)))
         reused = self.executor.counts.reused
         try:
+            tokens = step.tokens()
             self.executor.launch(tokens, media)
         except Exception as error:
             self._fail(step, error)
@@ -199,9 +205,9 @@ class EngineCore:
         self._in_flight, self._changed = step, True
         self.cache_manager.note(step, tokens)
         record.launched(step, reused=self.executor.counts.reused > reused)
-        for part, error in failures:
+        for part, failure in failures:
             # Not before: its cells belong to the step.
-            self.queue.end(step.sequence_at(part.row), error)
+            self.queue.end(step.sequence_at(part.row), failure)
 
     def _deliver(self, outputs: list[StepOutput]) -> None:
         now = self.monitor.clock()
@@ -245,6 +251,13 @@ class EngineCore:
             self.executor.prepare(step.batch)
         except ContextOverflowError:
             return False
+        except Exception as error:
+            report(
+                log, logging.ERROR, "a step could not be prepared: %s", error, exc_info=log.isEnabledFor(logging.DEBUG)
+            )
+            for entry in step.entries:
+                self.queue.end(entry.sequence, error)
+            return True
         self._next = step
         self._steps += 1
         for entry in step.entries:

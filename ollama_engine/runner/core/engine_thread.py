@@ -1,4 +1,4 @@
-"""The loop: one thread that owns the core. Callers only touch queues, so a slow or gone consumer holds up nobody."""
+"""EngineThread: the one thread that owns the core. Callers put work into its inbox, and do not wait for it here."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from typing import Any
 
 from ollama_engine.errors import ClosedError, ComputeError, EngineBusyError, Option
 from ollama_engine.runner.core.engine_core import EngineCore, Task
+from ollama_engine.runner.core.request_queue import SWEEP_SECONDS
 from ollama_engine.runner.observe.monitor import Monitor, report
-from ollama_engine.runner.schedule.sequence import Sequence
+from ollama_engine.runner.schedule.queued import QueuedRequest
 
 __all__ = ["EngineThread"]
 
@@ -23,23 +24,23 @@ log = logging.getLogger(__name__)
 
 
 class _Owner(weakref.ref[object]):
-    """Comes into the queue when the owner is gone."""
+    """Comes into the inbox when the owner has been collected: the engine closes."""
 
     __slots__ = ()
 
 
-Work = tuple[Sequence, ...] | Task
+Work = tuple[QueuedRequest, ...] | Task
 """Requests of one call, or a task."""
 Parcel = list[Work]
-"""What was handed in, until somebody takes it out (`list.pop` gives it to one only), who alone says how it ended."""
+"""Holds the work until it is taken out. `list.pop` gives it to one thread only, which alone says how the work ended."""
 
 
 class EngineThread:
     """Steps the core on a thread of its own while there is work, until closed; `on_exit` runs there, as the last thing.
 
-    It closes by itself when `owner` is gone. Objects go in any thread and at any place, so what follows from it waits
-    for no lock, and is no Python code, in which an interrupt could be swallowed: SimpleQueue.put is called by weak
-    references, and may interrupt itself.
+    It closes by itself when `owner` is collected. Objects are collected in any thread and at any point of it, so the
+    callbacks of weak references take no lock and run no Python code, in which an interrupt would be swallowed: the
+    callback is `SimpleQueue.put`, which is reentrant.
     """
 
     def __init__(
@@ -52,12 +53,12 @@ class EngineThread:
         self._max_queue = max_queue
         # -- state --
         self._inbox: SimpleQueue[Parcel | Task | _Owner | None] = SimpleQueue()
-        """Parcels, tasks that are weak references, and what wakes a loop that is to close."""
-        # A finaliser that runs in the middle of `submit` may submit too.
+        """Parcels; tasks that are weak references; the owner or None, at which the engine closes."""
+        # Reentrant, for a finaliser that runs in the middle of `submit` may submit too.
         self._counting = threading.RLock()
         self._calls = 0
-        self._handed_in: deque[tuple[Sequence, ...]] = deque()
-        """Calls that the core has not taken in yet. Of one that was interrupted nothing comes; it is cancelled."""
+        self._handed_in: deque[tuple[QueuedRequest, ...]] = deque()
+        """Calls that the core has not taken in yet. An interrupted `submit` leaves a cancelled entry here."""
         self._taken_in = 0
         self._closed = False
         self._ended = False
@@ -80,25 +81,25 @@ class EngineThread:
 
     # -- from any thread -----------------------------------------------------------------------------------------------
 
-    def submit(self, *sequences: Sequence) -> None:
+    def submit(self, *requests: QueuedRequest) -> None:
         """Queue requests; those of one call count as one, so that a long list is not refused for its length.
 
-        Raises EngineBusyError when `max_queue` wait already, ClosedError, and ComputeError on the loop's own thread,
-        which would wait for itself.
+        Raises EngineBusyError when `max_queue` calls of any kind wait already, ClosedError, and ComputeError on the
+        engine's own thread, which would wait for itself.
         """
         self.check_open()
         with self._counting:
             if self._is_full():
-                self._core.monitor.metrics.ended("rejected")
+                self._core.monitor.metrics.ended(requests[0].kind, "rejected")
                 raise EngineBusyError(
                     Option("max_queue"), f" is {self._max_queue}, and as many requests wait; try again later"
                 )
             number = max(self._calls, self._taken_in) + 1
-            for one in sequences:
-                one.call = number
-            self._handed_in.append(sequences)
-            self._put(sequences)
-            # Last: for a submission that is counted and never comes, a place in the queue would stay taken.
+            for request in requests:
+                request.call = number
+            self._handed_in.append(requests)
+            self._put(requests)
+            # Last: an interrupted submission must not be counted, or its place in the queue would stay taken.
             self._calls = number
 
     @property
@@ -107,21 +108,21 @@ class EngineThread:
         return max(0, self._calls - self._taken_in)
 
     def _is_full(self) -> bool:
-        """Whether as many calls wait as may. Those that were cancelled on their way to the core take no place."""
+        """Whether `max_queue` calls wait. Those that were cancelled on their way to the core do not count."""
         queue = self._core.queue
         if not queue.is_full(self._max_queue - self.coming):
             return False
-        wanted = sum(any(not one.channel.unwanted for one in call) for call in list(self._handed_in))
+        wanted = sum(any(not request.channel.unwanted for request in call) for call in list(self._handed_in))
         return queue.is_full(self._max_queue - wanted)
 
     @property
     def monitor(self) -> Monitor:
-        """What reports of the engine; any thread may look into it."""
+        """Metrics and timeline; any thread may read them."""
         return self._core.monitor
 
     @property
     def drop(self) -> Callable[[Any], None]:
-        """What weak references to objects that are gone are handed to: the owner's, and those that are tasks."""
+        """The callback for weak references that are tasks: the task runs when the object is collected."""
         return self._inbox.put
 
     def do(self, task: Task) -> None:
@@ -130,7 +131,7 @@ class EngineThread:
         self._put(task)
 
     def post(self, task: Task) -> None:
-        """Queue a task, or leave it where the engine is closed. Takes no lock and raises nothing: for finalisers."""
+        """Queue a task, unless the engine is closed. Takes no lock and raises nothing: for finalisers."""
         if self._pid == os.getpid():
             self._put(task)
 
@@ -146,7 +147,7 @@ class EngineThread:
     def close(self, *, wait: bool = True) -> None:
         """End all requests after the current step, and join the thread. Safe to call twice.
 
-        From the loop's own thread, or without `wait`, this happens as soon as the current step has ended.
+        From the engine's own thread, or without `wait`, this happens as soon as the current step has ended.
         """
         if self._pid != os.getpid():
             return  # a fork has no such thread
@@ -165,8 +166,8 @@ class EngineThread:
             return
         parcel = [work]
         self._inbox.put(parcel)
-        # The thread may have looked for the last time. A caller takes out nothing but its own: an interrupt now loses
-        # nobody else's.
+        # The thread may have looked into the inbox for the last time. A caller takes out only its own work, so an
+        # interrupt here loses no other caller's.
         if self._ended:
             self._refuse_parcel(parcel)
 
@@ -184,7 +185,7 @@ class EngineThread:
             try:
                 while not self._closed:
                     self._take_in()
-                    if not self._closed and self._core.busy:
+                    if not self._closed and (self._core.busy or self._core.queue):
                         self._core.step()
             except BaseException as error:
                 self._fault = error
@@ -203,10 +204,16 @@ class EngineThread:
             self._on_exit()
 
     def _take_in(self) -> None:
-        """Hand what came to the core; waits for something while there is nothing to do."""
+        """Hand what came to the core. Waits where there is nothing to do.
+
+        Where a request waits for its caller, not longer than until the next sweep: it may be cancelled, or late.
+        """
         try:
             while True:
-                found = self._inbox.get(block=not self._core.busy)
+                if self._core.busy:
+                    found = self._inbox.get_nowait()
+                else:
+                    found = self._inbox.get(timeout=SWEEP_SECONDS if self._core.queue else None)
                 if found is None or isinstance(found, _Owner):
                     self._closed = True
                     return
@@ -214,8 +221,8 @@ class EngineThread:
                 if self._closed:
                     self._refuse(work)
                 elif isinstance(work, tuple):
-                    for one in work:
-                        self._core.add(one)
+                    for request in work:
+                        self._core.add(request)
                     self._taken_in = max(self._taken_in, work[0].call)
                     while self._handed_in and self._handed_in[0][0].call <= self._taken_in:
                         self._handed_in.popleft()
@@ -240,14 +247,14 @@ class EngineThread:
     def _refuse_parcel(self, parcel: Parcel) -> None:
         try:
             work = parcel.pop()
-        except IndexError:  # somebody else has it
+        except IndexError:  # another thread has it
             return
         self._refuse(work)
 
     def _refuse(self, work: Work) -> None:
         error = self._reason("the Engine was closed before this request was served")
         if isinstance(work, tuple):
-            for one in work:
-                one.channel.send(error)
+            for request in work:
+                request.channel.send(error)
         else:
             work.fail(error)

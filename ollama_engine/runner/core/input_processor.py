@@ -12,9 +12,9 @@ from ollama_engine.errors import ConfigError, ContextOverflowError, MediaError, 
 from ollama_engine.input import Input, MediaItem
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix
+from ollama_engine.runner.request.channel import RequestChannel
 from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.runner.request.prompts import SEVERAL, Prompt, check_params, is_segments, prompt_ids
-from ollama_engine.runner.request.request import RequestChannel
 from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.overflow import plan_truncation
 from ollama_engine.runner.schedule.sequence import Generation, Scoring
@@ -33,7 +33,7 @@ CUT = ("let it be cut with ", Option("on_overflow", "truncate"), " or ", Option(
 
 
 def prompt_inputs(loaded: Loaded, prompt: Prompt, *, add_special: bool = True, several: str = SEVERAL) -> Inputs:
-    """The inputs of a prompt: text, token ids or segments. BOS comes first, whatever the first segment is.
+    """The inputs of a prompt: text, token ids or segments. BOS comes first, unless the first segment is Tokens.
 
     `several`: hint shown when several prompts are passed. Raises ConfigError for another type; TokenizerError for
     text that the vocabulary cannot express and ids beyond it; MediaError for media that the model cannot take.
@@ -52,7 +52,7 @@ def _segment_inputs(loaded: Loaded, segments: Sequence[Segment], *, add_special:
         if isinstance(segment, Text):
             ids = _text_ids(loaded.tokenizer, segment, begins=begins, ends=ends)
         elif isinstance(segment, Tokens):
-            ids = _checked(prompt_ids(loaded.tokenizer, segment.ids), loaded)
+            ids = _checked(_token_ids(loaded.tokenizer, segment), loaded)
         else:
             ids = _text_ids(loaded.tokenizer, Text(""), begins=begins, ends=False)
         found += map(Input, ids)
@@ -77,13 +77,22 @@ def _text_ids(tokenizer: Tokenizer, text: Text, *, begins: bool, ends: bool) -> 
     return ids
 
 
+def _token_ids(tokenizer: Tokenizer, tokens: Tokens) -> list[int]:
+    if isinstance(cast(object, tokens.ids), str):
+        raise ConfigError("Tokens holds token ids, got a str; wrap texts in Text(...)")
+    return prompt_ids(tokenizer, tokens.ids)
+
+
 def _media_item(loaded: Loaded, media: Media) -> MediaItem:
     if loaded.reads_media is None:
         raise MediaError(
             f"architecture {loaded.model.architecture} reads text only, and the prompt has an image in it; "
             "leave it out, or load a model that reads images"
         )
-    return loaded.reads_media.media_item(media.data)
+    item = loaded.reads_media.media_item(media.data)
+    if not loaded.executor.takes(item):
+        raise MediaError(f"architecture {loaded.model.architecture} made of an image what its graphs do not take")
+    return item
 
 
 def new_generation(
@@ -110,11 +119,10 @@ def new_generation(
     sampler.accept_many(_penalized(inputs, sampler.n_vocab))
     return Generation(
         channel=channel,
-        inputs=inputs,
+        inputs=inputs.within(options.cache_salt or ""),
         num_ctx=loaded.num_ctx,
         options=options,
         submitted_at=time.perf_counter(),
-        namespace=options.cache_salt or "",
         params=params,
         sampler=sampler,
         emitter=TextEmitter(loaded.tokenizer.detokenizer(continues=True), tuple(params.stop)),

@@ -1,6 +1,4 @@
-"""RequestQueue: the requests of an engine, those that run and those that wait, and how they come, leave and give
-way.
-"""
+"""RequestQueue: all requests of an engine. Who waits and who runs, whose turn it is, who leaves, who is preempted."""
 
 from __future__ import annotations
 
@@ -11,33 +9,44 @@ from ollama_engine.errors import ClosedError, ContextOverflowError, DeadlineErro
 from ollama_engine.runner.observe.metrics import Outcome
 from ollama_engine.runner.observe.monitor import Monitor, SlotInfo, outcome_of, slot_info
 from ollama_engine.runner.prefix.cache_manager import CacheManager
+from ollama_engine.runner.request.results import Result
+from ollama_engine.runner.schedule.queued import BatchedRequest, QueuedRequest
 from ollama_engine.runner.schedule.scheduler import Candidate, Plan, choose_victim
 from ollama_engine.runner.schedule.sequence import Sequence
 
 __all__ = ["RequestQueue"]
 
 FAIR_EVERY = 9
-"""Of as many requests that begin, one is the oldest, whatever its priority."""
+"""Of as many turns, one leaves priorities aside, so that nobody starves."""
 
 SWEEP_SECONDS = 0.02
 """How often those that wait are looked through for cancelled and late ones."""
 
 
 class RequestQueue:
-    """Up to `parallel` requests run; they have a cache sequence each. The others wait, in the order of their turn."""
+    """All requests wait in one list, in the order of their turn: by priority, and by age where that is the same.
 
-    def __init__(self, space: CacheManager, parallel: int, monitor: Monitor) -> None:
-        self._cache_manager = space
+    Sequences leave it for one of the `parallel` cache sequences; then they run. Batched requests need none: they stay
+    in the list, and those whose turn it is have parts in the next batch.
+    """
+
+    def __init__(self, cache_manager: CacheManager, parallel: int, monitor: Monitor) -> None:
+        self._cache_manager = cache_manager
         self._parallel = parallel
         self._monitor = monitor
-        self.waiting: list[Sequence] = []
+        self.waiting: list[QueuedRequest] = []
         self.running: dict[int, Sequence] = {}
         self._arrivals = 0
-        self._admitted = 0
         self._n_ended = 0
+        """Sequences that have ended: a preempted one waits for that."""
         self._swept_at = float("-inf")
+        # -- turns --
+        self._admitted = 0
+        self._batches = 0
+        self._gaps = 0
+        """Times that a batch could have come between two steps."""
 
-    def __iter__(self) -> Iterator[Sequence]:
+    def __iter__(self) -> Iterator[QueuedRequest]:
         """All of them, as they are now."""
         return iter([*list(self.running.values()), *self.waiting])
 
@@ -45,167 +54,228 @@ class RequestQueue:
         return bool(self.running or self.waiting)
 
     @property
+    def busy(self) -> bool:
+        """Whether a step can do something for them: not where all wait for their callers."""
+        return bool(self.running) or any(not request.idle for request in self.waiting)
+
+    @property
     def vacant(self) -> int:
-        """How many more could run. Any thread may ask."""
+        """How many more sequences could run. Any thread may ask."""
         return self._parallel - len(self.running)
+
+    def counts(self) -> tuple[int, int]:
+        """How many wait, and how many are served. Any thread may ask."""
+        waiting = list(self.waiting)
+        in_batches = sum(isinstance(request, BatchedRequest) and request.started_at > 0 for request in waiting)
+        return len(waiting) - in_batches, len(self.running) + in_batches
 
     def slots(self) -> list[SlotInfo]:
         """How they stand, the oldest first. Any thread may ask."""
         now = self._monitor.clock()
-        return [slot_info(one, now) for one in sorted(self, key=_arrival)]
+        return [slot_info(request, now) for request in sorted(self, key=_arrival)]
 
     def candidates(self) -> list[Candidate]:
         """What the scheduler chooses from."""
-        return [found for one in self.running.values() if (found := one.candidate()) is not None]
+        return [found for sequence in self.running.values() if (found := sequence.candidate()) is not None]
 
     def check(self) -> None:
-        """Raise AssertionError unless it agrees with the prefix_cache."""
+        """Raise AssertionError unless it agrees with the prefix cache."""
         self._cache_manager.check()
         prefix_cache = self._cache_manager.prefix_cache
         live = [slot for slot in range(len(prefix_cache)) if prefix_cache.state(slot) == "live"]
-        held = [one.slot for one in self.running.values()]
+        held = [sequence.slot for sequence in self.running.values()]
         assert sorted(slot for slot in held if slot is not None) == live, "running sequences and live histories"
         assert len(self.running) <= self._parallel, "sequences that run"
 
     # -- coming --------------------------------------------------------------------------------------------------------
 
-    def add(self, one: Sequence) -> None:
+    def add(self, request: QueuedRequest) -> None:
         """A request queues: behind those of higher priority, and of the same that came before."""
-        one.key = self._arrivals
+        request.key = self._arrivals
         self._arrivals += 1
-        self._monitor.arrived(one)
-        self._queue(one)
+        self._monitor.arrived(request)
+        self._queue(request)
 
-    def _queue(self, one: Sequence) -> None:
-        bisect.insort(self.waiting, one, key=_turn)
-
-    def admit(self) -> None:
-        """Those whose turn it is get a sequence, and what of their prompt is in the cache already."""
-        while len(self.running) < self._parallel:
-            one = self._next()
-            if one is None:
-                return
-            now = self._monitor.clock()
-            if not self._cache_manager.begin(one, now):
-                if not self.running:
-                    # None will ever come back by itself.
-                    self.end(one, ContextOverflowError("sessions hold all sequences of the cache; close some"))
-                return
-            if one.cached is None:
-                one.cached, one.started_at = one.submitted, now
-            self.waiting.remove(one)
-            self._admitted += 1
-            self.running[one.key] = one
-            one.follows = None  # or a chain of forks would never be freed
-            self._monitor.started(one, now)
-
-    def _next(self) -> Sequence | None:
-        """Whose turn it is: by priority, but one in `FAIR_EVERY` is the one that came first."""
-        ready = (one for one in self.waiting if one.ready and not self._would_give_way(one))
-        if self._admitted % FAIR_EVERY == FAIR_EVERY - 1:
-            return min(ready, key=_arrival, default=None)
-        return next(ready, None)
-
-    def _would_give_way(self, one: Sequence) -> bool:
-        """Whether it was preempted, nobody has ended since, and there are still too few cells for it."""
-        if not self.running or one.preempted_at != self._n_ended:
-            return False
-        return self._cache_manager.room < one.known
+    def _queue(self, request: QueuedRequest) -> None:
+        bisect.insort(self.waiting, request, key=_turn)
 
     def is_full(self, places: int) -> bool:
-        """Whether as many calls wait, beyond those that will run at once. Who was cancelled counts nowhere."""
+        """Whether as many calls wait, beyond the sequences that will run at once. Cancelled ones count nowhere."""
         if len(self.waiting) < places + self.vacant:
             return False
-        running = sum(not one.channel.unwanted for one in list(self.running.values()))
-        waiting = {one.call for one in list(self.waiting) if not one.channel.unwanted}
+        running = sum(not sequence.channel.unwanted for sequence in list(self.running.values()))
+        waiting = {request.call for request in list(self.waiting) if not request.channel.unwanted}
         return len(waiting) >= places + self._parallel - running
+
+    # -- turns ---------------------------------------------------------------------------------------------------------
+
+    def admit(self) -> None:
+        """Sequences whose turn it is get a cache sequence, and what of their prompt is in the cache already."""
+        while len(self.running) < self._parallel:
+            sequence = self._next()
+            if sequence is None:
+                return
+            now = self._monitor.clock()
+            if not self._cache_manager.begin(sequence, now):
+                if not self.running:
+                    # No cache sequence will ever come back by itself.
+                    self.end(sequence, ContextOverflowError("sessions hold all sequences of the cache; close some"))
+                return
+            if sequence.cached is None:
+                sequence.cached, sequence.started_at = sequence.submitted, now
+            self.waiting.remove(sequence)
+            self._admitted += 1
+            self.running[sequence.key] = sequence
+            sequence.follows = None  # or a chain of forks would never be freed
+            self._monitor.started(sequence, now)
+
+    def _next(self) -> Sequence | None:
+        """The sequence whose turn it is."""
+        sequences = (request for request in self.waiting if isinstance(request, Sequence))
+        ready = filter(self._admissible, sequences)
+        return min(ready, key=_arrival, default=None) if _is_fair(self._admitted) else next(ready, None)
+
+    def _admissible(self, sequence: Sequence) -> bool:
+        """Not while it shares a prompt still to be computed; nor if it was preempted, no sequence has ended since, and
+        there are still too few cells for it.
+        """
+        if not sequence.ready:
+            return False
+        gave_way = bool(self.running) and sequence.preempted_at == self._n_ended
+        return not gave_way or self._cache_manager.room >= sequence.known
+
+    def batch_turns(self) -> list[BatchedRequest]:
+        """Those with parts for a batch between two steps, whose turn it is first; they have one batcher. Often none.
+
+        Where all of them have a lower priority than a sequence that runs, only one of `FAIR_EVERY` gaps has a batch.
+        """
+        ready = [request for request in self.waiting if isinstance(request, BatchedRequest) and not request.idle]
+        if not ready:
+            return []
+        self._gaps += 1
+        if not _is_fair(self._gaps) and self._outranked(ready[0].options.priority):
+            return []
+        ready.sort(key=_batch_turn)
+        if _is_fair(self._batches):
+            oldest = min(ready, key=_arrival)
+            ready.remove(oldest)
+            ready.insert(0, oldest)
+        self._batches += 1
+        return [request for request in ready if request.batcher is ready[0].batcher]
+
+    def _outranked(self, priority: int) -> bool:
+        return any(sequence.options.priority > priority for sequence in self.running.values())
 
     # -- leaving -------------------------------------------------------------------------------------------------------
 
     def sweep(self) -> None:
         """Those that were cancelled, or are late, end."""
         now = self._monitor.clock()
+        chosen: list[QueuedRequest]
         # There may be thousands, and they have time.
         if now - self._swept_at >= SWEEP_SECONDS:
             self._swept_at = now
             chosen = list(self)
         else:
             chosen = list(self.running.values())
-        for one in chosen:
-            timeout = one.options.timeout
-            if one.channel.unwanted:
-                self.end(one, ClosedError("the request was cancelled, or its stream was closed, before it ended"))
-            elif timeout is not None and now - one.submitted_at > timeout:
-                self.end(one, DeadlineError(f"the request has not ended within its timeout of {timeout} s"))
+        for request in chosen:
+            timeout = request.options.timeout
+            if request.channel.unwanted:
+                self.end(request, ClosedError("the request was cancelled, or its stream was closed, before it ended"))
+            elif timeout is not None and now - request.submitted_at > timeout:
+                self.end(request, DeadlineError(f"the request has not ended within its timeout of {timeout} s"))
 
-    def end(self, one: Sequence, error: BaseException) -> None:
+    def finish(self, request: BatchedRequest, event: Result | BaseException) -> None:
+        """A batched request has its result, or ends early."""
+        if isinstance(event, BaseException):
+            self.end(request, event)
+        elif not request.ended:
+            self.leave(request, "stop", keep=False)
+            request.channel.send(event)
+
+    def end(self, request: QueuedRequest, error: BaseException) -> None:
         """A request ends early, unless it has ended."""
-        if one.ended:
+        if request.ended:
             return
-        self.leave(one, outcome_of(error), keep=isinstance(error, (ClosedError, DeadlineError)))
-        one.channel.send(error)
+        self.leave(request, outcome_of(error), keep=isinstance(error, (ClosedError, DeadlineError)))
+        request.channel.send(error)
 
-    def leave(self, one: Sequence, outcome: Outcome, *, keep: bool) -> None:
+    def leave(self, request: QueuedRequest, outcome: Outcome, *, keep: bool) -> None:
         """It has ended; `keep` leaves its history to those that begin alike."""
-        one.ended = True
-        one.epoch += 1
-        self._n_ended += 1
-        one.follows = None  # or a chain of forks would never be freed
+        request.mark_ended()
         now = self._monitor.clock()
-        self._cache_manager.leave(one, now, keep=keep)
-        self._monitor.left(one, outcome, now)
+        if isinstance(request, Sequence):
+            self._n_ended += 1
+            self._cache_manager.leave(request, now, keep=keep)
+        self._monitor.left(request, outcome, now)
         # Last, so that a fault is told to it too.
-        if self.running.pop(one.key, None) is None:
-            self.waiting.remove(one)
+        if self.running.pop(request.key, None) is None:
+            self.waiting.remove(request)
 
     def give_up(self, error: BaseException) -> None:
-        """All end, and nothing is looked after that a fault may have left in disorder: the cache goes too."""
+        """All end. The cache and its books are left as they are: a fault may have left them in disorder."""
         now = self._monitor.clock()
-        for one in self:
-            one.ended = True
-            one.epoch += 1
-            self._monitor.left(one, outcome_of(error), now)
-            one.channel.send(error)
+        for request in self:
+            request.mark_ended()
+            self._monitor.left(request, outcome_of(error), now)
+            request.channel.send(error)
         self.running.clear()
         self.waiting.clear()
 
     # -- giving way ----------------------------------------------------------------------------------------------------
 
     def make_room(self, planned: Plan, *, computing: bool) -> bool:
-        """Cells are short: evict a history, else preempt somebody where nobody else can go on. False: wait."""
+        """Cells are short: evict a history, else preempt a sequence where no other can go on. False: wait."""
         if self._cache_manager.evict():
             self._monitor.evicted()
             return True
         if (planned.scheduled and not planned.starved) or (not planned.scheduled and computing):
             return False
         candidates = self.candidates()
-        victim = choose_victim(candidates, {one.key: self.running[one.key].submitted for one in candidates})
+        freed = {candidate.key: self.running[candidate.key].submitted for candidate in candidates}
+        victim = choose_victim(candidates, freed)
         if victim is not None:
             self.preempt(self.running[victim])
             return True
         if planned.scheduled:
             return False
         # Of those that run, at most the most senior one has cells: with them another one may go on.
-        last = max((self.running[one.key] for one in candidates), key=lambda one: one.submitted)
-        self.end(last, ContextOverflowError(
-            "the cache is full, and nobody can give up cells: sessions hold them",
-            advice=["close some", ("choose a larger ", Option("num_ctx"), " or ", Option("parallel"))]))  # fmt: skip
+        last = self.running[max(freed, key=freed.__getitem__)]
+        self.end(last, self._cache_is_full())
         return True
 
-    def preempt(self, one: Sequence) -> None:
+    def _cache_is_full(self) -> ContextOverflowError:
+        larger = ("choose a larger ", Option("num_ctx"), " or ", Option("parallel"))
+        if not self._cache_manager.holds_sessions:
+            return ContextOverflowError("the cache is full, and has too few cells for this request", advice=[larger])
+        return ContextOverflowError(
+            "the cache is full, and nobody can give up cells: sessions hold them", advice=["close some", larger]
+        )
+
+    def preempt(self, sequence: Sequence) -> None:
         """Take a running sequence's cells; it waits again, and is computed anew."""
-        self._cache_manager.leave(one, self._monitor.clock(), keep=False)
-        del self.running[one.key]
-        one.withdraw()
-        one.preemptions += 1
-        one.preempted_at = self._n_ended
-        self._queue(one)
-        self._monitor.preempted(one)
+        self._cache_manager.leave(sequence, self._monitor.clock(), keep=False)
+        del self.running[sequence.key]
+        sequence.withdraw()
+        sequence.preemptions += 1
+        sequence.preempted_at = self._n_ended
+        self._queue(sequence)
+        self._monitor.preempted(sequence)
 
 
-def _arrival(one: Sequence) -> int:
-    return one.key
+def _is_fair(turn: int) -> bool:
+    """Whether this turn leaves priorities aside."""
+    return turn % FAIR_EVERY == FAIR_EVERY - 1
 
 
-def _turn(one: Sequence) -> tuple[int, int]:
-    return (-one.options.priority, one.key)
+def _arrival(request: QueuedRequest) -> int:
+    return request.key
+
+
+def _turn(request: QueuedRequest) -> tuple[int, int]:
+    return (-request.options.priority, request.key)
+
+
+def _batch_turn(request: BatchedRequest) -> tuple[int, int, int]:
+    """By priority; of those that have the same, who gave a part longest ago."""
+    return (-request.options.priority, request.last_batch, request.key)

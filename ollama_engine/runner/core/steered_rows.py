@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ollama_engine.input import FloatArray
-from ollama_engine.runner.request.request import FinishReason
+from ollama_engine.runner.request.results import FinishReason
 from ollama_engine.runner.schedule.sequence import Generation
 from ollama_engine.runner.schedule.steering import TokenMask
 from ollama_engine.sample import Sampler, TokenLogprobs, sample_rows
@@ -18,7 +18,9 @@ __all__ = ["SteeredRows", "draw_steered", "is_sound", "sample_all"]
 class SteeredRows:
     """The tokens that a generation with a constraint or a draft gets from its rows of one step, drawn row by row."""
 
-    __slots__ = ("draft", "ended", "error", "generation", "logprobs", "n_rows", "reason", "row", "sound", "tokens")
+    __slots__ = (
+        "draft", "ended", "error", "generation", "logprobs", "n_rows", "reason", "row", "sound", "text", "tokens"
+    )  # fmt: skip
 
     def __init__(self, generation: Generation, row: int, n_rows: int, now: float) -> None:
         generation.awaited -= 1
@@ -29,6 +31,7 @@ class SteeredRows:
         self.n_rows = n_rows
         self.draft, generation.draft = generation.draft, ()
         self.tokens: list[int] = []
+        self.text = ""
         self.logprobs: list[TokenLogprobs] = []
         self.ended = False
         self.reason: FinishReason | None = None
@@ -63,6 +66,10 @@ class SteeredRows:
         self.tokens.append(token)
         generation.sampled.append(token)
         generation.n_generated += 1
+        # Here, and not in delivery: a token behind a stop text must not enter the context.
+        self.text += generation.emitter.push(token)
+        if generation.emitter.stopped:
+            return self._end("stop")
         if generation.complete:
             return self._end("length")
         n = len(self.tokens)
@@ -99,8 +106,9 @@ def sample_all(
     try:
         if masks is None or all(mask is None for mask in masks):
             return list(sample_rows(samplers, logits))
-        if not any(isinstance(mask, Exception) for mask in masks):
-            return list(sample_rows(samplers, logits, masks))
+        sound = [mask for mask in masks if not isinstance(mask, Exception)]
+        if len(sound) == len(masks):
+            return list(sample_rows(samplers, logits, sound))
     except Exception:
         pass  # asked again below, one by one, so that only those end that cannot go on
     given = masks or [None] * len(samplers)

@@ -7,7 +7,8 @@ from typing import NamedTuple
 from ollama_engine.input import FloatArray
 from ollama_engine.runner.core.steered_rows import SteeredRows, draw_steered, is_sound, sample_all
 from ollama_engine.runner.observe.metrics import Outcome
-from ollama_engine.runner.request.request import Chunk, Event, FinishReason
+from ollama_engine.runner.request.channel import Event
+from ollama_engine.runner.request.results import Chunk, FinishReason, Result
 from ollama_engine.runner.schedule.batching import Step
 from ollama_engine.runner.schedule.sequence import Generation, Scoring, Sequence
 from ollama_engine.sample import TokenLogprobs
@@ -23,6 +24,8 @@ class StepOutput(NamedTuple):
     """More than one where a draft was right; none where the sequence ended without one."""
     logprobs: tuple[TokenLogprobs, ...] | None = None
     """One entry for each token, where they were asked for."""
+    text: str | None = None
+    """What the tokens say, where it was needed to find their end; else the text emitter is asked in delivery."""
     reason: FinishReason | None = None
     """Why it has ended; a stop text is found in delivery only."""
     error: BaseException | None = None
@@ -105,13 +108,13 @@ def _take(generation: Generation, token: int | Exception, row: int, logits: Floa
     if not generation.complete:
         return StepOutput(generation, (token,), logprobs)
     generation.epoch += 1
-    return StepOutput(generation, (token,), logprobs, "length")
+    return StepOutput(generation, (token,), logprobs, reason="length")
 
 
 def _steered(rows: SteeredRows) -> StepOutput:
     generation, tokens = rows.generation, tuple(rows.tokens)
     logprobs = tuple(rows.logprobs) if tokens and generation.params.logprobs is not None else None
-    return StepOutput(generation, tokens, logprobs, rows.reason, rows.error, rows.sound, rows.take_back())
+    return StepOutput(generation, tokens, logprobs, rows.text, rows.reason, rows.error, rows.sound, rows.take_back())
 
 
 def outcome(output: StepOutput, now: float) -> tuple[Event, Outcome | None]:
@@ -123,7 +126,8 @@ def outcome(output: StepOutput, now: float) -> tuple[Event, Outcome | None]:
         if isinstance(sequence, Generation):
             chunk = _chunk(sequence, output, now)
             return chunk, chunk.finish_reason
-        return Chunk("", finish_reason=output.reason), output.reason
+        assert isinstance(sequence, Scoring), "the only other kind"
+        return Result(sequence.rows), output.reason
     except Exception as error:
         # What ends this request must not end others.
         return error, "error"
@@ -134,25 +138,11 @@ def _chunk(generation: Generation, output: StepOutput, now: float) -> Chunk:
     if not output.tokens:
         wanted = None if generation.params.logprobs is None else ()
         return Chunk(emitter.flush(), (), wanted, output.reason, generation.usage(now))
-    tokens, reason = output.tokens, output.reason
-    text = emitter.push(tokens[0])
-    if len(tokens) > 1:
-        text, tokens, logprobs = _drafted_text(generation, text, output)
+    reason = output.reason
+    text = emitter.push(output.tokens[0]) if output.text is None else output.text
     if not emitter.stopped and reason is not None:
         text += emitter.flush()  # which may complete a stop text too
     if emitter.stopped:
         reason = "stop"
     usage = None if reason is None else generation.usage(now)
-    return Chunk(text, tokens, logprobs, reason, usage)
-
-
-def _drafted_text(
-    generation: Generation, text: str, output: StepOutput
-) -> tuple[str, tuple[int, ...], tuple[TokenLogprobs, ...] | None]:
-    """The text, tokens and log-probabilities of several tokens, up to the one that completes a stop text."""
-    emitter, n = generation.emitter, 1
-    while n < len(output.tokens) and not emitter.stopped:
-        text += emitter.push(output.tokens[n])
-        n += 1
-    generation.forget_last(len(output.tokens) - n)
-    return text, output.tokens[:n], None if output.logprobs is None else output.logprobs[:n]
+    return Chunk(text, output.tokens, logprobs, reason, usage)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import Callable
-from functools import cached_property
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from queue import SimpleQueue
 
 from ollama_engine.errors import ConfigError
 from ollama_engine.input import FloatArray
@@ -14,6 +10,8 @@ from ollama_engine.runner.core.engine_thread import EngineThread
 from ollama_engine.runner.core.input_processor import new_generation, new_scoring, prompt_inputs
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix
+from ollama_engine.runner.request.channel import Event, RequestChannel, arun_or_cancel, result_of, run_or_cancel
+from ollama_engine.runner.request.group import Numbered, RequestGroup
 from ollama_engine.runner.request.options import RequestKeywords, RequestOptions
 from ollama_engine.runner.request.prompts import (
     SEVERAL,
@@ -25,57 +23,28 @@ from ollama_engine.runner.request.prompts import (
     many,
     several,
 )
-from ollama_engine.runner.request.request import Request, RequestChannel
+from ollama_engine.runner.request.request import Request
+from ollama_engine.runner.request.results import Completion
 from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.sequence import Generation
 from ollama_engine.sample import SamplingParams
 
-if TYPE_CHECKING:
-    from ollama_engine.runner.embed.submission import EmbedSubmission
-
 __all__ = ["Submission"]
 
 
-class Handle(Protocol):
-    """A caller's end of a request."""
-
-    channel: RequestChannel
-
-
-AnyHandle = TypeVar("AnyHandle", bound=Handle)
-
-
 class Submission:
-    """A loaded model and the loop that serves it. Knows no Engine, so that each can go before the other."""
+    """A loaded model and the thread that serves it. Knows no Engine, so that each can go before the other."""
 
     def __init__(self, loaded: Loaded, thread: EngineThread) -> None:
         self.loaded = loaded
         self.thread = thread
-        # Before anybody changes the working directory.
-        self._files = tuple(map(os.path.abspath, loaded.gguf.files))
-        # A finaliser that runs in the middle of it may ask for embeddings too.
-        self._making = threading.RLock()
-        self._embeddings: EmbedSubmission | None = None
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """Of the model."""
-        from ollama_engine.runner.session.fingerprint import fingerprint  # noqa: PLC0415 (OpenSSL, for session files only)
-
-        return fingerprint(self.loaded.gguf, self._files)
-
-    @property
-    def embeddings(self) -> EmbedSubmission:
-        """Where texts to embed are handed in, made when it is first asked for."""
-        with self._making:
-            if self._embeddings is None:
-                from ollama_engine.runner.embed.submission import EmbedSubmission  # noqa: PLC0415 (asyncio, for who embeds only)
-
-                self._embeddings = EmbedSubmission(self.loaded, self.thread, self.thread.monitor)
-            return self._embeddings
 
     def inputs(self, prompt: Prompt, *, add_special: bool = True, several: str = SEVERAL) -> Inputs:
-        """The inputs of a prompt. `several`: hint shown when several prompts are passed."""
+        """The inputs of a prompt. `several`: hint shown when several prompts are passed.
+
+        Raises what is wrong with the prompt; ClosedError first, for a closed engine has no model to ask.
+        """
+        self.thread.check_open()
         return prompt_inputs(self.loaded, prompt, add_special=add_special, several=several)
 
     def start(
@@ -91,54 +60,86 @@ class Submission:
         self, inputs: Inputs, params: SamplingParams, options: RequestOptions, channel: RequestChannel, *,
         follows: Generation | None = None, pinned: PinnedPrefix | None = None,
     ) -> Generation:  # fmt: skip
-        """A request, to be handed to the loop. Raises what is wrong with it."""
+        """A request, to be handed to `thread`. Raises what is wrong with it."""
         return new_generation(self.loaded, inputs, params, options, channel, follows=follows, pinned=pinned)
 
-    def hand_in(self, request: Request, prompt: Prompt, params: SamplingParams, keywords: RequestKeywords) -> Request:
-        """Start a request and give it back. Raises as `start` does."""
-        try:
+    def hand_in(self, request: Request, prompt: Prompt, params: SamplingParams, keywords: RequestKeywords) -> None:
+        """Start a request. Raises as `start` does."""
+
+        def start() -> None:
             request.inputs = inputs = self.inputs(prompt)
             request.generation = self.start(inputs, params, RequestOptions.of(keywords), request.channel)
-            return request
-        except BaseException:  # an interrupt may come when it is handed in
-            request.channel.cancelled = True
-            raise
 
-    def logits(self, request: Request, prompt: Prompt) -> FloatArray:
-        """See `Engine.logits`; by a request that is watched."""
-        try:
+        run_or_cancel(request.channel, start)
+
+    def complete(
+        self, request: Request, prompt: Prompt, params: SamplingParams, keywords: RequestKeywords
+    ) -> Completion:
+        """Start a request, and wait for its answer. Raises as `start` and `Request.result` do."""
+
+        def complete() -> Completion:
+            self.hand_in(request, prompt, params, keywords)
+            return request.result()
+
+        return run_or_cancel(request.channel, complete)
+
+    def complete_all(
+        self, prompt: Prompt | Prompts, params: SamplingParams, n: int | None, keywords: RequestKeywords
+    ) -> list[Completion]:
+        """`n` answers to each prompt. Raises as `start`, and what ends the first that fails."""
+        events: SimpleQueue[Numbered] = SimpleQueue()
+        group = RequestGroup(events.put)
+
+        def complete() -> list[Completion]:
+            self._start_all(group, prompt, params, n, keywords)
+            return group.completions(events.get)
+
+        return run_or_cancel(group.call, complete)
+
+    async def acomplete_all(
+        self, prompt: Prompt | Prompts, params: SamplingParams, n: int | None, keywords: RequestKeywords
+    ) -> list[Completion]:
+        """`complete_all` for asyncio."""
+        from ollama_engine.runner.request.astream import AsyncMailbox  # noqa: PLC0415 (asyncio)
+
+        events: AsyncMailbox[Numbered] = AsyncMailbox()
+        group = RequestGroup(events.put)
+
+        async def complete() -> list[Completion]:
+            self._start_all(group, prompt, params, n, keywords)
+            return await group.acompletions(events.get)
+
+        return await arun_or_cancel(group.call, complete)
+
+    def logits(self, prompt: Prompt) -> FloatArray:
+        """See `Engine.logits`."""
+        events: SimpleQueue[Event] = SimpleQueue()
+        channel = RequestChannel(events)
+
+        def compute() -> FloatArray:
             inputs = self.inputs(prompt, several="logits takes one prompt at a time")
-            scoring = new_scoring(self.loaded, inputs, request.channel)
-            self.thread.submit(scoring)
-            next(request)
-            return scoring.rows
-        finally:
-            request.channel.cancelled = True
+            self.thread.submit(new_scoring(self.loaded, inputs, channel))
+            rows: FloatArray = result_of(events.get())
+            return rows
 
-    def start_all(
-        self, handle: Callable[[], AnyHandle], prompt: Prompt | Prompts, params: SamplingParams, n: int | None,
+        return run_or_cancel(channel, compute)
+
+    def _start_all(
+        self, group: RequestGroup, prompt: Prompt | Prompts, params: SamplingParams, n: int | None,
         keywords: RequestKeywords,
-    ) -> list[AnyHandle]:  # fmt: skip
+    ) -> None:  # fmt: skip
         """`n` requests for each prompt, which share its cells: all of them, or none where one is refused."""
         options = RequestOptions.of(keywords)
         check_params(params)
         name = "prompts" if is_many(prompt) else None
-        handles: list[AnyHandle] = []
         made: list[Generation] = []
         for number, each in enumerate(many(prompt)):
             with about_one(name, number):
                 inputs, first = self.inputs(each), None
                 for variant in several(params, n):
-                    handles.append(handle())
-                    made.append(self.make(inputs, variant, options, handles[-1].channel, follows=first))
+                    made.append(self.make(inputs, variant, options, group.channel(), follows=first))
                     first = first or made[-1]
-        try:
-            self.thread.submit(*made)
-            return handles
-        except BaseException:
-            for one in made:
-                one.channel.cancelled = True
-            raise
+        self.thread.submit(*made)
 
     def fork(self, request: Request, params: SamplingParams | None, keywords: RequestKeywords) -> Request:
         """See `Engine.fork`."""
@@ -148,12 +149,12 @@ class Submission:
         inputs = request.inputs.with_tokens(request.tokens)
         fork = Request(request.engine, inputs)
         options = source.options.replaced(keywords)
-        try:
+
+        def start() -> None:
             fork.generation = self.start(inputs, params or source.params, options, fork.channel, follows=source)
-            return fork
-        except BaseException:
-            fork.channel.cancelled = True
-            raise
+
+        run_or_cancel(fork.channel, start)
+        return fork
 
 
 def check_forkable(request: Request, engine: object) -> None:

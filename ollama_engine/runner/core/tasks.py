@@ -1,4 +1,4 @@
-"""Errands: what callers have the loop do for them while nothing computes, and wait for."""
+"""Tasks: what callers have the engine's thread do for them while nothing computes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix
 from ollama_engine.runner.schedule.sequence import Sequence
 
-__all__ = ["End", "EngineTask", "Release"]
+__all__ = ["End", "EngineTask", "Release", "Update"]
 
 Result = TypeVar("Result")
 
@@ -25,8 +25,8 @@ class EngineTask(Generic[Result]):
         self._errors: SimpleQueue[BaseException | None] = SimpleQueue()
 
     def run(self, core: EngineCore) -> None:
-        """Called by the loop."""
-        # The loop remembers what it did last; it must not keep a session alive by it.
+        """Called by the engine's thread."""
+        # The thread remembers what it did last; it must not keep a session alive by it.
         work, self._work = self._work, None
         assert work is not None
         try:
@@ -37,16 +37,30 @@ class EngineTask(Generic[Result]):
             self._errors.put(None)
 
     def fail(self, error: BaseException) -> None:
-        """Called by the loop when it ends first."""
+        """Called by the engine's thread when it ends first."""
         self._work = None
         self._errors.put(error)
 
     def result(self) -> Result:
-        """Wait for it."""
+        """What `work` returned. Raises what it raised, or ClosedError."""
         error = self._errors.get()
         if error is not None:
             raise error
         return self._results.get()
+
+
+class Update:
+    """Changes something of a request without anybody waiting for it. An error in it is a fault of the engine."""
+
+    def __init__(self, change: Callable[[EngineCore], object]) -> None:
+        self._change = change
+
+    def run(self, core: EngineCore) -> None:
+        """Called by the engine's thread."""
+        self._change(core)
+
+    def fail(self, error: BaseException) -> None:
+        """Nothing to tell: the request has ended with the engine."""
 
 
 class End(EngineTask[None]):
@@ -83,7 +97,7 @@ class Release(weakref.ref[object]):
         return made
 
     def run(self, core: EngineCore) -> None:
-        """Called by the loop; once more does no harm."""
+        """Called by the engine's thread; once more does no harm."""
         core.cache_manager.release(self._pinned)
 
     def fail(self, error: BaseException) -> None:

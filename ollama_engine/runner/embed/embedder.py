@@ -1,7 +1,7 @@
-"""Embedder: texts to pooled vectors, several in one graph. The loop's thread owns it.
+"""Embedder: texts to pooled vectors, several in one graph. The engine's thread owns it.
 
-It computes while nothing else does. An encoder's executor gives hidden states anyway; for a model that writes, another
-one is made when it is first asked for: its texts take no cells, and see each other as little as those of an encoder.
+It computes while nothing else does. An encoder has one executor; a model that writes has another one for texts, which
+take no cells and see each other as little as those of an encoder do.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from ollama_engine.config import Pooling
 from ollama_engine.errors import ComputeError
 from ollama_engine.ml.context import Context
 from ollama_engine.models import TextEncoder
-from ollama_engine.runner.embed.job import Text
 from ollama_engine.runner.embed.layout import batch_of, places
 from ollama_engine.runner.embed.pooling import FloatArray, pool_all
+from ollama_engine.runner.embed.request import TokenizedText
 from ollama_engine.runner.load.executor import Executor
 from ollama_engine.runner.load.loading import Loaded
 
@@ -26,16 +26,17 @@ __all__ = ["Embedder"]
 class Embedder:
     """Computes batches. `head_pooling` is what a classification head is given."""
 
-    def __init__(self, loaded: Loaded, head_pooling: Pooling) -> None:
+    def __init__(self, loaded: Loaded, executor: Executor, head_pooling: Pooling) -> None:
         self._loaded = loaded
+        self._executor = executor
         self._head_pooling = head_pooling
 
-    def compute(self, texts: Sequence[Text]) -> list[FloatArray | ComputeError]:
+    def compute(self, texts: Sequence[TokenizedText]) -> list[FloatArray | ComputeError]:
         """A vector float32 [n_embd] for each text; [n_tokens, n_embd] for "none", [n_scores] for "rank".
 
         All are one batch. A text for which the model computes NaN gets an error; others are raised.
         """
-        executor, shared = self._loaded.embedding_executor(), self._loaded.executor
+        executor, shared = self._executor, self._loaded.executor
         ranked = [i for i, text in enumerate(texts) if text.pooling == "rank"]
         # Graphs of both, and of the classification head, are allocated in the same memory.
         if executor is not shared:
@@ -53,7 +54,7 @@ class Embedder:
                 shared.moved()
         return [vector if np.isfinite(vector).all() else _unsound() for vector in vectors]
 
-    def _vectors(self, executor: Executor, texts: Sequence[Text]) -> list[FloatArray]:
+    def _vectors(self, executor: Executor, texts: Sequence[TokenizedText]) -> list[FloatArray]:
         """What the texts are pooled to, before a classification head."""
         poolings = [self._head_pooling if text.pooling == "rank" else text.pooling for text in texts]
         where = places([len(text.tokens) for text in texts], executor.batch_size)

@@ -1,7 +1,7 @@
-"""From texts to one batch: where each lies in it, and which rows its pooling reads. Numbers only.
+"""From texts to one batch: which rows each has, and which of them its pooling reads. Numbers only.
 
-Attention costs what the parts of a batch cost that see nothing of each other (`kvcache.null`), so short texts are put
-together to parts of one size where that leaves few rows over.
+Attention is computed for each part of a batch by itself where parts see nothing of each other (`kvcache.null`), and
+costs less then. So short texts are packed into parts of one size, where that leaves few rows empty.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ import numpy as np
 from ollama_engine.config import Pooling
 from ollama_engine.input import Batch, Int32Array
 from ollama_engine.kvcache.null import PARTS
-from ollama_engine.runner.embed.job import Text
 from ollama_engine.runner.embed.pooling import rows_of
+from ollama_engine.runner.embed.request import TokenizedText
 
 __all__ = ["TextLayout", "batch_of", "places"]
 
 SPARE = 16
-"""Of as many rows, one may be left over: more cost more than attention gains."""
+"""One row of as many may be padding: more padding costs more than attention gains."""
 
 
 class TextLayout(NamedTuple):
-    """Where texts lie."""
+    """Which rows of a batch each text has."""
 
     order: list[int]
-    """Their numbers, by place."""
+    """Numbers of the texts, by their rows."""
     begins: list[int]
     """The first row of each, in this order."""
     n_rows: int
     part: int
-    """Rows of the parts; all where there is one."""
+    """Rows of a part; `n_rows` where there is only one."""
 
 
 def places(lengths: Sequence[int], limit: int) -> TextLayout:
-    """TextLayout in up to `limit` rows, in parts of one size if they suit, else one after the other."""
+    """A layout of up to `limit` rows: in parts of one size if that leaves few rows empty, else one after the other."""
     total = sum(lengths)
     for size in PARTS:
         if max(lengths) <= size < total:
@@ -48,7 +48,7 @@ def places(lengths: Sequence[int], limit: int) -> TextLayout:
 
 
 def _in_parts(lengths: Sequence[int], size: int) -> TextLayout:
-    """Each in the first part that has room, the longest first."""
+    """First fit, the longest first."""
     used: list[int] = []
     begins = {}
     for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
@@ -61,10 +61,10 @@ def _in_parts(lengths: Sequence[int], size: int) -> TextLayout:
     return TextLayout(order, [begins[number] for number in order], size * len(used), size)
 
 
-def batch_of(texts: Sequence[Text], poolings: Sequence[Pooling], where: TextLayout) -> Batch:
-    """The batch; its outputs are the rows that the poolings read, by place.
+def batch_of(texts: Sequence[TokenizedText], poolings: Sequence[Pooling], where: TextLayout) -> Batch:
+    """The batch; its outputs are the rows that the poolings read, in the order of rows.
 
-    Rows left over are of nobody: of a sequence more for each part, so that parts see nothing of each other.
+    Padding rows belong to one more sequence for each part, so that parts see nothing of each other.
     """
     n = where.n_rows
     tokens, positions, types = (np.zeros(n, dtype=np.int32) for _ in range(3))

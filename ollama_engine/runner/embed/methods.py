@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from ollama_engine.config import OneVector, Pooling
-from ollama_engine.runner.core.submission import Submission
 from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.runner.request.prompts import Prompt, Prompts, is_many
 
 if TYPE_CHECKING:
+    from ollama_engine.runner.core.engine_thread import EngineThread
+
     # A program that embeds nothing starts sooner without them.
     from ollama_engine.runner.embed.pooling import FloatArray
-    from ollama_engine.runner.embed.submission import Embedding, TooLong
+    from ollama_engine.runner.embed.results import Embedding
+    from ollama_engine.runner.embed.submission import EmbedSubmission
+    from ollama_engine.runner.embed.texts import TooLong
+    from ollama_engine.runner.load.loading import Loaded
 
 __all__ = ["EmbedMethods"]
 
@@ -22,9 +27,24 @@ class EmbedMethods:
     """Texts of all callers are computed together, several in one graph; an Engine has all of this."""
 
     if TYPE_CHECKING:
+        _engine_thread: EngineThread
 
-        def _ready(self) -> Submission:
-            """The submission of an Engine that is open."""
+        def _open(self) -> Loaded:
+            """The model. Raises ClosedError."""
+
+    def __init__(self) -> None:
+        # A finaliser that runs in the middle of making it may ask for embeddings too.
+        self._making = threading.RLock()
+        self._embed_submission: EmbedSubmission | None = None
+
+    def _embedding(self) -> EmbedSubmission:
+        loaded = self._open()
+        with self._making:
+            if self._embed_submission is None:
+                from ollama_engine.runner.embed.submission import EmbedSubmission  # noqa: PLC0415 (see above)
+
+                self._embed_submission = EmbedSubmission(loaded, self._engine_thread)
+            return self._embed_submission
 
     def embed(
         self, texts: Prompt | Prompts, *, normalize: bool = True, dimensions: int | None = None,
@@ -33,7 +53,8 @@ class EmbedMethods:
     ) -> FloatArray:  # fmt: skip
         """Embeddings of texts: float32 [n, dim] for a list or tuple of them, [dim] for one.
 
-        A text is a str, or token ids that are taken as they are: a list, tuple or array of whole numbers.
+        A text is a str, token ids that are taken as they are (a list, tuple or array of whole numbers), or a list of
+        segments without media.
 
         Args:
             texts: what to embed. Some models want a text to begin with its purpose ("query: "): see their description.
@@ -53,7 +74,7 @@ class EmbedMethods:
         ClosedError when the Engine is closed.
         """
         many, listed = _listed(texts)
-        pending = self._ready().embeddings.embed(
+        pending = self._embedding().embed(
             many, pooling, on_overflow, dimensions, RequestOptions(priority=priority, timeout=timeout),
             normalize=normalize,
             listed=listed,
@@ -69,7 +90,7 @@ class EmbedMethods:
 
         With pooling "none" the vector of a text is an array [n_tokens, dim], one row for each token.
         """
-        pending = self._ready().embeddings.embeddings(
+        pending = self._embedding().embeddings(
             _listed(texts)[0], pooling, on_overflow, dimensions, RequestOptions(priority=priority, timeout=timeout),
             normalize=normalize,
         )  # fmt: skip
@@ -82,7 +103,7 @@ class EmbedMethods:
     ) -> FloatArray:  # fmt: skip
         """`embed` for asyncio. Cancelling the task takes back what is not computed yet."""
         many, listed = _listed(texts)
-        pending = self._ready().embeddings.embed(
+        pending = self._embedding().embed(
             many, pooling, on_overflow, dimensions, RequestOptions(priority=priority, timeout=timeout),
             normalize=normalize,
             listed=listed,
@@ -95,7 +116,7 @@ class EmbedMethods:
         priority: int = 0, timeout: float | None = None,
     ) -> list[Embedding]:  # fmt: skip
         """`embeddings` for asyncio."""
-        pending = self._ready().embeddings.embeddings(
+        pending = self._embedding().embeddings(
             _listed(texts)[0], pooling, on_overflow, dimensions, RequestOptions(priority=priority, timeout=timeout),
             normalize=normalize,
         )  # fmt: skip
@@ -112,7 +133,7 @@ class EmbedMethods:
         classification head of one score.
         """
         options = RequestOptions(priority=priority, timeout=timeout)
-        return self._ready().embeddings.rank(query, documents, on_overflow, options).wait()
+        return self._embedding().rank(query, documents, on_overflow, options).wait()
 
     async def arank(
         self, query: str, documents: Sequence[str], *, on_overflow: TooLong = "error", priority: int = 0,
@@ -120,7 +141,7 @@ class EmbedMethods:
     ) -> FloatArray:  # fmt: skip
         """`rank` for asyncio."""
         options = RequestOptions(priority=priority, timeout=timeout)
-        return await self._ready().embeddings.rank(query, documents, on_overflow, options).coming()
+        return await self._embedding().rank(query, documents, on_overflow, options).coming()
 
 
 def _listed(texts: Prompt | Prompts) -> tuple[list[Prompt], bool]:

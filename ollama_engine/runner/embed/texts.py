@@ -1,4 +1,4 @@
-"""EmbedTexts: from what callers give to the tokens that are computed for it, or the error that says why not."""
+"""EmbedTexts: from the texts of a call to tokens, or the error that says what is wrong with one."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Literal
 import numpy as np
 
 from ollama_engine.config import Pooling
-from ollama_engine.errors import ConfigError, ContextOverflowError, Option, TokenizerError
-from ollama_engine.runner.embed.job import Text
+from ollama_engine.errors import ConfigError, ContextOverflowError, MediaError, Option, TokenizerError
+from ollama_engine.runner.core.input_processor import prompt_inputs
+from ollama_engine.runner.embed.request import TokenizedText
 from ollama_engine.runner.load.loading import Loaded
-from ollama_engine.runner.request.prompts import Prompt, about_one, prompt_ids
+from ollama_engine.runner.request.prompts import Prompt, about_one
 
 __all__ = ["EmbedTexts", "TooLong"]
 
@@ -21,31 +22,36 @@ NUM_CTX = Option("num_ctx")
 
 
 class EmbedTexts:
-    """Cuts texts into tokens, one after the other as they are asked for. Knows no thread."""
+    """Tokenizes texts lazily, one after the other. Knows no thread."""
 
     def __init__(self, loaded: Loaded) -> None:
         self._loaded = loaded
 
-    def alone(self, texts: Iterable[Prompt], pooling: Pooling, too_long: TooLong, name: str | None) -> Iterator[Text]:
-        """Each by itself. Errors say which it is of what the caller calls `name`, where it has one."""
+    def alone(
+        self, texts: Iterable[Prompt], pooling: Pooling, too_long: TooLong, name: str | None
+    ) -> Iterator[TokenizedText]:
+        """Each text by itself. Errors name it by its number in the list that the caller calls `name`."""
         for number, text in enumerate(texts):
             with about_one(name, number):
                 found = self._text(text, pooling, too_long)
             yield found
 
-    def pairs(self, query: str, documents: Iterable[str], too_long: TooLong, *, types: bool) -> Iterator[Text]:
-        """A query with each of the documents; `types`: the model knows which of the two a token is of."""
+    def pairs(self, query: str, documents: Iterable[str], too_long: TooLong, *, types: bool) -> Iterator[TokenizedText]:
+        """A query with each of the documents. `types`: the model has token types for the two."""
         first = self._query(query)
         for number, document in enumerate(documents):
             with about_one("documents", number):
                 found = self._pair(first, document, too_long, types=types)
             yield found
 
-    def _text(self, text: Prompt, pooling: Pooling, too_long: TooLong) -> Text:
-        ids = prompt_ids(self._loaded.tokenizer, text, several="several texts go into a list")
+    def _text(self, text: Prompt, pooling: Pooling, too_long: TooLong) -> TokenizedText:
+        inputs = prompt_inputs(self._loaded, text, several="several texts go into a list")
+        if inputs.media:
+            raise MediaError("embeddings are of texts; leave the images out")
+        ids = inputs.tokens.tolist()
         self._check(ids)
         fitted = self._fitted(ids, self._loaded.num_ctx, too_long)
-        return Text(np.array(fitted, dtype=np.int32), pooling, len(ids))
+        return TokenizedText(np.array(fitted, dtype=np.int32), pooling, len(ids))
 
     def _query(self, query: str) -> list[int]:
         if not isinstance(query, str):
@@ -55,7 +61,7 @@ class EmbedTexts:
             self._check(ids)
         return ids
 
-    def _pair(self, first: list[int], document: str, too_long: TooLong, *, types: bool) -> Text:
+    def _pair(self, first: list[int], document: str, too_long: TooLong, *, types: bool) -> TokenizedText:
         """Begin, query, end, document, end: as BERT joins two texts; `first` are the first three."""
         tokenizer = self._loaded.tokenizer
         if not isinstance(document, str):
@@ -66,7 +72,7 @@ class EmbedTexts:
         self._check(first + second)
         cut = self._fitted(second, self._loaded.num_ctx - len(first), too_long, f"after a query of {len(first)}, ")
         tokens = np.array(first + cut, dtype=np.int32)
-        return Text(tokens, "rank", len(first) + len(second), len(first) if types else None)
+        return TokenizedText(tokens, "rank", len(first) + len(second), len(first) if types else None)
 
     def _check(self, ids: Sequence[int]) -> None:
         n_vocab = self._loaded.model.n_vocab

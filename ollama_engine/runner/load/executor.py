@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ollama_engine.errors import ConfigError
-from ollama_engine.input import Batch, BatchMedia, FloatArray, Int32Array, MediaTraits
-from ollama_engine.kvcache import LayerView, StepCache, seen_inputs
+from ollama_engine.input import Batch, BatchMedia, FloatArray, Int32Array, MediaItem, MediaTraits
+from ollama_engine.kvcache import LayerView, StepCache
 from ollama_engine.kvcache.cells import MAX_SEQUENCES
 from ollama_engine.kvcache.config import PAGED_ROWS
 from ollama_engine.ml.backend import Backend
@@ -50,7 +50,7 @@ class Executor:
     """Computes batches of up to `batch_size` tokens with up to `max_outputs` rows of logits. Not thread-safe.
 
     `run` is a step as a whole. In parts: `prepare` finds cells and builds the graph, also while the step before
-    computes; `launch` writes the inputs, the tokens last, and starts it; `landed` waits and shows its logits. With
+    computes; `launch` writes the inputs, the tokens last, and starts it; `results` waits and shows its logits. With
     `forward`, such as the model's `hidden`, rows are what that gives.
     """
 
@@ -89,12 +89,17 @@ class Executor:
         few = min(PAGED_ROWS, self.batch_size)  # up to so many rows, attention may go other ways than with more
         largest = max(self.batch_size, self.traits.largest_group)
         for n_tokens in dict.fromkeys((largest, few, min(n_decoding, self.batch_size), 1)):
-            n_embedded, n_images = min(n_tokens, self.traits.largest_group), int(self._sizes.image_rows > 0)
-            for _ in self._cache.worst_cases(n_tokens):
-                shape = self._shape(n_tokens, min(n_tokens, self.max_outputs), n_embedded, n_images)
-                graph = self._build(shape)
-                with graph.ctx:
-                    graph.ctx.reserve()
+            self.reserve_batch(n_tokens)
+
+    def reserve_batch(self, n_tokens: int) -> None:
+        """Take the memory for the graphs of a batch of as many tokens, over the whole history. Raises NoMemoryError."""
+        n_embedded, n_images = min(n_tokens, self.traits.largest_group), int(self._sizes.image_rows > 0)
+        # To pick all rows but one takes more than to have all.
+        n_outputs = min(n_tokens - 1 or 1, self.max_outputs)
+        for _ in self._cache.worst_cases(n_tokens):
+            graph = self._build(self._shape(n_tokens, n_outputs, n_embedded, n_images))
+            with graph.ctx:
+                graph.ctx.reserve()
 
     def run(self, batch: Batch) -> FloatArray:
         """Logits float32 [len(batch.outputs), n_vocab].
@@ -127,6 +132,12 @@ class Executor:
             self._cache.roll_back(batch)
             raise
         self._prepared = (batch, graph)
+
+    def takes(self, item: MediaItem) -> bool:
+        """Whether the item's shapes are those that the model's graphs have, as far as it says them."""
+        kind = (self._sizes.image_rows if item.cross_attention else self.traits.largest_group) > 0
+        axes = item.positions is None or item.positions.shape == (self.traits.position_axes, item.n_inputs)
+        return kind and axes and (item.n_inputs == 1 or not item.cross_attention)
 
     def media_rows(self, batch: Batch, failed: Failed) -> MediaRows:
         """What `launch` needs of a batch's media. `failed` is told of an item that cannot be computed."""
@@ -238,13 +249,13 @@ class Executor:
         ctx = Context(self._backend)
         try:
             inputs = make_inputs(ctx, shape, self._sizes)
-            self._cache.build_inputs(ctx)
+            seen = self._cache.build_inputs(ctx)
             logits = self._forward(inputs, self._cache)
             if shape.n_outputs:
                 ctx.forward(logits)
             else:
                 # What the cache was given is all there is to compute; what its rows see is written, but not read.
-                ctx.expand(*seen_inputs(self._cache.get()[2]))
+                ctx.expand(*seen)
         except BaseException:
             ctx.close()
             raise

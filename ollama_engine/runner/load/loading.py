@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ollama_engine.config import EngineConfig
 from ollama_engine.errors import ConfigError, ModelFormatError, NoMemoryError, Option
+from ollama_engine.input import MediaTraits
 from ollama_engine.kvcache import Cache, CacheConfig, CompositeCache, LayerShape, make_cache, make_null_cache
 from ollama_engine.kvcache.config import PAGED_ROWS
 from ollama_engine.kvcache.mask import index_bytes, mask_bytes
@@ -34,9 +35,9 @@ from ollama_engine.models import (
     known_values,
     model_class,
 )
-from ollama_engine.runner.embed.pooling import read_pooling
 from ollama_engine.runner.load.errors import SMALLER, does_not_fit, naming
 from ollama_engine.runner.load.executor import Executor
+from ollama_engine.runner.load.pooling_type import read_pooling
 from ollama_engine.tokenizer import Tokenizer, from_metadata
 
 if TYPE_CHECKING:
@@ -73,24 +74,13 @@ class Loaded:
     """Whether the model only reads. Asked here once: an interrupt in a look at a protocol's members would be lost."""
     reads_media: ReadsMedia | None = None
     """The model, if it reads media; asked for the same reason."""
-    _hidden: Executor | None = None
-    """See `embedding_executor`."""
+    text_executor: Executor | None = None
+    """Computes hidden states of texts to embed, of which no cache keeps anything; None for a model that shows none."""
 
     @property
     def num_ctx(self) -> int:
-        """Tokens that one request may pinned."""
+        """Tokens that one request may hold."""
         return _num_ctx(self.config)
-
-    def embedding_executor(self) -> Executor:
-        """What gives hidden states; for a model that writes it is made when it is first asked for.
-
-        To be called by the thread that closes. Raises ConfigError where `flash_attention` cannot be as it was set.
-        """
-        if self.is_encoder:
-            return self.executor
-        if self._hidden is None:
-            self._hidden = _make_hidden(self.backend, self.model, self.config)
-        return self._hidden
 
     def memory(self) -> MemoryReport:
         """What was taken, by device and layer."""
@@ -98,8 +88,8 @@ class Loaded:
 
     def close(self) -> None:
         """Free everything."""
-        if self._hidden is not None:
-            self._hidden.close()
+        if self.text_executor is not None:
+            self.text_executor.close()
         self.executor.close()
         self.backend.close()
         self.gguf.close()
@@ -142,27 +132,28 @@ def load(
             if isinstance(model, TextEncoder):
                 read_pooling(metadata)  # raises for one that nobody knows
                 cache, executor = _make_encoder(backend, model, config)
+                text_executor: Executor | None = executor
             else:
                 planned_cache = _plan_cache(backend, weights, model, config)
                 planned_masks = _plan_masks(model, config)
                 _refuse_cache_if_too_large(backend, planned_cache, planned_masks)
                 cache = _make_cache(backend, weights, model, config)
-                traits = model.media_traits if isinstance(model, ReadsMedia) else None
                 rows = max(logit_rows, config.parallel)
-                executor = Executor(backend, model, cache, _batch_size(config), rows, traits=traits)
+                executor = Executor(backend, model, cache, _batch_size(config), rows, traits=_traits(model))
+                text_executor = _make_text_executor(backend, model, config)
             executor.reserve(config.parallel)
             for contract in (cache.shiftable, cache.saveable):
                 if contract is not None:
                     contract.reserve()
             # Last, because decoding can do without: what the model needs comes first.
-            weights.pack()
+            weights.repack()
         except NoMemoryError as error:
             report = error.report or _report(backend, weights, planned_cache, planned_masks)
             raise does_not_fit(gguf.path, error, report) from error
         undo.pop_all()
     return Loaded(
         path, config, gguf, tokenizer, backend, weights, model, cache, executor,
-        isinstance(model, TextEncoder), model if isinstance(model, ReadsMedia) else None,
+        isinstance(model, TextEncoder), model if isinstance(model, ReadsMedia) else None, text_executor,
     )  # fmt: skip
 
 
@@ -201,7 +192,7 @@ def _plan_cache(backend: Backend, weights: Weights, model: Model, config: Engine
     planned: dict[str, int] = {}
     for number, layer in enumerate(model.cache_layers):
         device = backend.devices[weights.device_of_layer(number)].name
-        rows = _cells(layer, config) * (layer.image_rows or 1)
+        rows = _cells(layer, model, config) * (layer.image_rows or 1)
         planned[device] = planned.get(device, 0) + rows * (layer.n_keys + layer.n_values) // elements * nbytes
     return planned
 
@@ -209,7 +200,9 @@ def _plan_cache(backend: Backend, weights: Weights, model: Model, config: Engine
 def _plan_masks(model: Model, config: EngineConfig) -> int:
     """Bytes of this process for the masks of a full batch, or the indices of a short one, for each kind of layers."""
     kinds = {
-        (layer.window, layer.chunk): _cells(layer, config) for layer in model.cache_layers if layer.image_rows is None
+        (layer.window, layer.chunk): _cells(layer, model, config)
+        for layer in model.cache_layers
+        if layer.image_rows is None
     }
     size = _batch_size(config)
     return sum(max(mask_bytes(size, n), index_bytes(min(size, config.parallel, PAGED_ROWS), n)) for n in kinds.values())
@@ -240,7 +233,7 @@ def _make_cache(backend: Backend, weights: Weights, model: Model, config: Engine
     flash_attention = _decide_flash_attention(backend, config, layers, config.kv_cache_type)
     cache_config = replace(cache_config, flash_attention=flash_attention)
     return make_cache(
-        backend, layers, devices, cache_config, lambda layer: _cells(layer, config), memory=RESUME_TOKENS,
+        backend, layers, devices, cache_config, lambda layer: _cells(layer, model, config), memory=RESUME_TOKENS,
         shift_keys=model.shift_keys if isinstance(model, ShiftsKeys) else None,
     )  # fmt: skip
 
@@ -254,14 +247,22 @@ def _make_encoder(backend: Backend, model: Model, config: EngineConfig) -> tuple
     return CompositeCache((), ()), Executor(backend, model, cache, size, size)
 
 
-def _make_hidden(backend: Backend, model: Model, config: EngineConfig) -> Executor:
-    """As of an encoder, but tokens see what they see when the model writes."""
-    assert isinstance(model, Embeds), "the submission takes no texts for others"
+def _make_text_executor(backend: Backend, model: Model, config: EngineConfig) -> Executor | None:
+    """For a model that writes. As of an encoder, but tokens see what they see when it writes.
+
+    Memory for a full batch of texts is taken now. It is the memory of all graphs of the backend, so often none is
+    added. A text longer than `batch_size` takes more when it comes: for `num_ctx` tokens in one graph it would be
+    several times what answers need.
+    """
     layers = model.cache_layers
-    flash_attention = _decide_flash_attention(backend, config, layers, "f32")
+    if not isinstance(model, Embeds) or any(layer.image_rows is not None for layer in layers):
+        return None
+    flash_attention = config.flash_attention != "off" and not _without_flash_attention(backend, layers, "f32")
     cache = make_null_cache(layers, flash_attention=flash_attention, causal=True)
     size = max(config.batch_size, _num_ctx(config))
-    return Executor(backend, model, cache, size, size, forward=model.hidden)
+    made = Executor(backend, model, cache, size, size, forward=model.hidden)
+    made.reserve_batch(config.batch_size)
+    return made
 
 
 def _warn_of_long_contexts(model: Model, config: EngineConfig) -> None:
@@ -270,7 +271,7 @@ def _warn_of_long_contexts(model: Model, config: EngineConfig) -> None:
                     _num_ctx(config), model.context_length)  # fmt: skip
 
 
-def _cells(layer: LayerShape, config: EngineConfig) -> int:
+def _cells(layer: LayerShape, model: Model, config: EngineConfig) -> int:
     """Cells for all requests together; a window or chunk keeps what can be seen or resumed, and the batch.
 
     For layers that store images: as many images as requests, and one more to replace another.
@@ -280,18 +281,18 @@ def _cells(layer: LayerShape, config: EngineConfig) -> int:
     num_ctx = _num_ctx(config)
     limit = layer.window or layer.chunk or num_ctx
     kept = min(num_ctx, limit + RESUME_TOKENS)
-    return config.parallel * kept + (config.batch_size if kept < num_ctx else 0)
+    batch = max(config.batch_size, _traits(model).largest_group)
+    return config.parallel * kept + (batch if kept < num_ctx else 0)
+
+
+def _traits(model: Model) -> MediaTraits:
+    return model.media_traits if isinstance(model, ReadsMedia) else MediaTraits()
 
 
 def _decide_flash_attention(backend: Backend, config: EngineConfig, layers: tuple[LayerShape, ...], dtype: str) -> bool:
     if config.flash_attention == "off":
         return False
-    unsupported = [
-        device.name
-        for number, device in enumerate(backend.devices)
-        for layer in sorted({(s.key_dim, s.value_dim) for s in layers})
-        if not backend.supports_flash_attention(number, *layer, dtype)
-    ]
+    unsupported = _without_flash_attention(backend, layers, dtype)
     if unsupported and config.flash_attention == "on":
         raise ConfigError(
             Option("flash_attention"), f" is on, but {', '.join(unsupported)} has no kernel for this model's heads"
@@ -299,6 +300,16 @@ def _decide_flash_attention(backend: Backend, config: EngineConfig, layers: tupl
     if unsupported:
         log.info("flash attention is off: %s has no kernel for this model's heads", ", ".join(unsupported))
     return not unsupported
+
+
+def _without_flash_attention(backend: Backend, layers: tuple[LayerShape, ...], dtype: str) -> list[str]:
+    """Devices that have no kernel for it."""
+    return [
+        device.name
+        for number, device in enumerate(backend.devices)
+        for layer in sorted({(s.key_dim, s.value_dim) for s in layers})
+        if not backend.supports_flash_attention(number, *layer, dtype)
+    ]
 
 
 def _check_model(model: Model, gguf: GGUFFile) -> None:

@@ -11,8 +11,8 @@ import numpy as np
 from ollama_engine.config import Pooling
 from ollama_engine.ml.metadata import MetadataValue
 from ollama_engine.models import Embeds, known_values
-from ollama_engine.runner.embed.pooling import model_pooling
 from ollama_engine.runner.load.loading import Loaded
+from ollama_engine.runner.load.pooling_type import model_pooling
 
 __all__ = ["ModelInfo", "model_info"]
 
@@ -32,7 +32,7 @@ class ModelInfo:
         context_length: tokens that the model was trained for.
         n_parameters: numbers in all of its tensors.
         file_bytes: size of the file, all parts together.
-        num_ctx: tokens that one request may pinned.
+        num_ctx: tokens that one request may hold.
         flash_attention: whether it is in use.
         threads: CPU threads in use.
         metadata: all GGUF keys and values; left out of the repr, for a vocabulary takes megabytes.
@@ -56,14 +56,14 @@ class ModelInfo:
 def model_info(loaded: Loaded) -> ModelInfo:
     """Read it from a loaded model."""
     name, model = loaded.gguf.metadata.get("general.name"), loaded.model
-    metadata = known_values(loaded.gguf.metadata)
+    metadata, embeds = known_values(loaded.gguf.metadata), loaded.text_executor is not None
     return ModelInfo(
         path=loaded.path,
         architecture=loaded.gguf.architecture,
         name=name if isinstance(name, str) else None,
         n_vocab=model.n_vocab,
-        n_embd=model.n_embd if isinstance(model, Embeds) else None,
-        pooling=model_pooling(metadata, encoder=loaded.is_encoder) if isinstance(model, Embeds) else None,
+        n_embd=model.n_embd if embeds and isinstance(model, Embeds) else None,
+        pooling=model_pooling(metadata, encoder=loaded.is_encoder) if embeds else None,
         context_length=model.context_length,
         n_parameters=sum(int(np.prod(t.shape, dtype=np.int64)) for t in loaded.gguf.tensors.values()),
         file_bytes=sum(os.path.getsize(f) for f in loaded.gguf.files),

@@ -1,6 +1,6 @@
-"""Metrics: what the engine has done, in counters that the loop writes and anybody reads. No clock and no effects.
+"""Metrics: what the engine has done, in counters that its thread writes and anybody reads. No clock and no effects.
 
-One lock guards all of it: the loop holds it for a microsecond each step, a reader while it copies.
+One lock guards all of it: the engine's thread holds it for a microsecond each step, a reader while it copies.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal, NamedTuple, get_args
+
+from ollama_engine.runner.schedule.queued import Kind
 
 __all__ = ["Cells", "Histogram", "Metrics", "MetricsSnapshot", "Outcome", "Rate"]
 
@@ -77,15 +79,15 @@ class MetricsSnapshot:
     prompt_tokens_per_second: float = 0.0
     completion_tokens_per_second: float = 0.0
     """Both over the last seconds (the window), pauses included."""
-    # -- requests --
+    # -- requests of all kinds --
     requests: Mapping[Outcome, int] = field(default_factory=lambda: MappingProxyType({}))
-    """Ended ones by outcome."""
+    """Ended ones by outcome. Those without an answer (logits, embeddings, ranking) end well by "stop"."""
+    requests_by_kind: Mapping[Kind, Mapping[Outcome, int]] = field(default_factory=lambda: MappingProxyType({}))
+    """The same, for each kind; ranking is an "embedding"."""
     queued: int = 0
     running: int = 0
     preemptions: int = 0
-    # -- embeddings --
-    embed_calls: Mapping[Outcome, int] = field(default_factory=lambda: MappingProxyType({}))
-    """Ended calls for embeddings and scores by outcome: those with "stop" got them."""
+    # -- batches of texts --
     embedded_texts: int = 0
     embedded_tokens: int = 0
     embed_batches: int = 0
@@ -151,8 +153,9 @@ class Metrics:
         self._lock = threading.RLock()
         # -- counters --
         self._counts = MetricsSnapshot()
-        self._requests: dict[Outcome, int] = dict.fromkeys(get_args(Outcome), 0)
-        self._embed_calls: dict[Outcome, int] = dict.fromkeys(get_args(Outcome), 0)
+        self._requests: dict[Kind, dict[Outcome, int]] = {
+            kind: dict.fromkeys(get_args(Outcome), 0) for kind in get_args(Kind)
+        }
         self._prompt_tokens = self._completion_tokens = 0
         self._built = self._reused = 0
         # -- gauges --
@@ -211,16 +214,10 @@ class Metrics:
                 embed_seconds=old.embed_seconds + seconds,
             )
 
-    def ended(self, outcome: Outcome) -> None:
-        """A request ended. Raises ValueError for an outcome that there is none of."""
-        self._end(self._requests, outcome)
-
-    def embed_ended(self, outcome: Outcome) -> None:
-        """A call for embeddings ended. Raises as `ended` does."""
-        self._end(self._embed_calls, outcome)
-
-    def _end(self, counts: dict[Outcome, int], outcome: Outcome) -> None:
+    def ended(self, kind: Kind, outcome: Outcome) -> None:
+        """A request of this kind ended. Raises ValueError for an unknown outcome."""
         with self._lock:
+            counts = self._requests[kind]
             if outcome not in counts:
                 raise ValueError(f"outcomes are {', '.join(counts)}, got {outcome!r}")
             counts[outcome] += 1
@@ -228,14 +225,17 @@ class Metrics:
     def snapshot(self, now: float) -> MetricsSnapshot:
         """All of it as of `now`; consistent within itself."""
         with self._lock:
+            kinds = self._requests.values()
             return replace(
                 self._counts,
                 prompt_tokens=self._prompt_tokens,
                 completion_tokens=self._completion_tokens,
                 prompt_tokens_per_second=self._prompt_rate.per_second(now),
                 completion_tokens_per_second=self._completion_rate.per_second(now),
-                requests=MappingProxyType(dict(self._requests)),
-                embed_calls=MappingProxyType(dict(self._embed_calls)),
+                requests=MappingProxyType({end: sum(counts[end] for counts in kinds) for end in get_args(Outcome)}),
+                requests_by_kind=MappingProxyType(
+                    {kind: MappingProxyType(dict(counts)) for kind, counts in self._requests.items()}
+                ),
                 queued=self._queued,
                 running=self._running,
                 cells=self._cells,

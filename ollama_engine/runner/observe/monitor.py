@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Literal
 
 from ollama_engine.errors import ClosedError, DeadlineError, TokenizerError
 from ollama_engine.input import Int32Array
@@ -15,7 +14,7 @@ from ollama_engine.kvcache import CellUsage
 from ollama_engine.runner.observe.metrics import Cells, Metrics, MetricsSnapshot, Outcome
 from ollama_engine.runner.observe.trace import Phase, PhaseSpan, StepRecord, Trace
 from ollama_engine.runner.schedule.batching import Step
-from ollama_engine.runner.schedule.sequence import Generation, Sequence
+from ollama_engine.runner.schedule.queued import Kind, QueuedRequest, State
 
 __all__ = ["TRACE", "Monitor", "Record", "SlotInfo", "report"]
 
@@ -31,10 +30,13 @@ class SlotInfo:
 
     id: int
     """Rises with arrival."""
-    state: Literal["waiting", "prompt", "answer"]
+    kind: Kind
+    state: State
+    """"batches": some of its texts are in batches, or have been."""
     prompt_tokens: int
+    """Of its texts, those that were cut into tokens until now."""
     computed_tokens: int
-    """Of prompt and answer, those whose keys and values are in the cache or under way."""
+    """Of prompt and answer, those whose keys and values are in the cache or under way; of texts, those embedded."""
     cached_tokens: int
     """Prompt tokens that were reused."""
     completion_tokens: int
@@ -43,23 +45,18 @@ class SlotInfo:
     seconds: float
     """Since it was submitted."""
     sequence: int | None
-    """The cache sequence it has; None while it waits."""
+    """The cache sequence it has; None while it waits, and for embeddings."""
 
 
-def slot_info(one: Sequence, now: float) -> SlotInfo:
+def slot_info(request: QueuedRequest, now: float) -> SlotInfo:
     """How a request stands. Any thread may ask; the numbers may be of two neighbouring moments."""
-    slot = one.slot
+    progress = request.progress()
     return SlotInfo(
-        id=one.key,
-        state="waiting" if slot is None else "answer" if one.decoding else "prompt",
-        prompt_tokens=one.n_prompt if isinstance(one, Generation) else len(one.inputs),
-        computed_tokens=one.submitted,
-        cached_tokens=one.cached or 0,
-        completion_tokens=one.n_generated if isinstance(one, Generation) else 0,
-        priority=one.options.priority,
-        preemptions=one.preemptions,
-        seconds=now - one.submitted_at,
-        sequence=slot,
+        id=request.key,
+        kind=request.kind,
+        priority=request.options.priority,
+        seconds=now - request.submitted_at,
+        **progress._asdict(),
     )
 
 
@@ -73,7 +70,7 @@ class _Flight:
 
 
 def report(logger: logging.Logger, level: int, text: str, *args: object, exc_info: bool = False) -> None:
-    """Log. A handler that raises, or asks the engine for something, must not be the end of the engine."""
+    """Log. A handler that raises, or calls the engine, must not end the engine."""
     with suppress(Exception):
         logger.log(level, text, *args, exc_info=exc_info)
 
@@ -86,7 +83,7 @@ class Record:
         self._at = now
         self.spans: list[PhaseSpan] = []
         self.generated = 0
-        """Tokens that the step which outputs gave to answers."""
+        """Tokens that the step gave to answers."""
 
     def mark(self, phase: Phase) -> float:
         """What was done since the last mark was this; returns the time."""
@@ -154,7 +151,7 @@ class Monitor:
             ids = tokens[row : row + entry.n]
             report(
                 log, TRACE, "step %d request %d sequence %d position %d logits %d: %s", step.number, entry.sequence.key,
-                entry.slot, positions[row], entry.outputs, " ".join(f"{one}={self._text(one)!r}" for one in ids),
+                entry.slot, positions[row], entry.outputs, " ".join(f"{token}={self._text(token)!r}" for token in ids),
             )  # fmt: skip
             row += entry.n
 
@@ -171,20 +168,22 @@ class Monitor:
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
-    def arrived(self, one: Sequence) -> None:
+    def arrived(self, request: QueuedRequest) -> None:
         """A request is queued."""
-        self.trace.begin_request(one.key, self.clock(), inputs=len(one.inputs), priority=one.options.priority)
+        tokens, priority = request.progress().prompt_tokens, request.options.priority
+        self.trace.begin_request(request.key, self.clock(), kind=request.kind, prompt_tokens=tokens, priority=priority)
 
-    def started(self, one: Sequence, now: float) -> None:
-        """It has a sequence."""
-        if not one.preemptions:
-            self.metrics.count(cached_tokens=one.cached or 0)
-        self.trace.mark_request(one.key, "started", now)
+    def started(self, request: QueuedRequest, now: float) -> None:
+        """It has a cache sequence, or a part of it is in a batch."""
+        progress = request.progress()
+        if not progress.preemptions:
+            self.metrics.count(cached_tokens=progress.cached_tokens)
+        self.trace.mark_request(request.key, "started", now)
 
-    def preempted(self, one: Sequence) -> None:
+    def preempted(self, request: QueuedRequest) -> None:
         """It gave its cells up."""
         self.metrics.count(preemptions=1)
-        self.trace.mark_request(one.key, "preempted", self.clock())
+        self.trace.mark_request(request.key, "preempted", self.clock())
 
     def evicted(self) -> None:
         """A finished history was given up."""
@@ -194,22 +193,19 @@ class Monitor:
         """A full context was shifted."""
         self.metrics.count(shifts=1)
 
-    def left(self, one: Sequence, outcome: Outcome, now: float) -> None:
+    def left(self, request: QueuedRequest, outcome: Outcome, now: float) -> None:
         """It has ended."""
-        self.metrics.ended(outcome)
-        generated = one.n_generated if isinstance(one, Generation) else 0
-        self.trace.end_request(one.key, now, outcome=outcome, completion_tokens=generated)
+        progress = request.progress()
+        self.metrics.ended(request.kind, outcome)
+        self.trace.end_request(
+            request.key,
+            now,
+            outcome=outcome,
+            prompt_tokens=progress.prompt_tokens,
+            completion_tokens=progress.completion_tokens,
+        )
 
-    # -- embeddings ----------------------------------------------------------------------------------------------------
-
-    def embed_arrived(self, key: int, priority: int) -> None:
-        """A call for embeddings has texts that wait."""
-        self.trace.begin_request(f"embed {key}", self.clock(), priority=priority)
-
-    def embed_left(self, key: int, outcome: Outcome) -> None:
-        """It has ended."""
-        self.metrics.embed_ended(outcome)
-        self.trace.end_request(f"embed {key}", self.clock(), outcome=outcome)
+    # -- batches of texts ----------------------------------------------------------------------------------------------
 
     def embedded(self, number: int, texts: list[Int32Array], begin: float) -> None:
         """A batch of texts was computed from `begin` until now."""
@@ -218,7 +214,7 @@ class Monitor:
         self.trace.step(StepRecord(number, (PhaseSpan("embed", begin, now),), tokens, sequences=len(texts)))
         if log.isEnabledFor(TRACE):
             for ids in texts:
-                shown = " ".join(f"{one}={self._text(one)!r}" for one in ids.tolist())
+                shown = " ".join(f"{token}={self._text(token)!r}" for token in ids.tolist())
                 report(log, TRACE, "batch %d of texts: %s", number, shown)
 
 

@@ -24,8 +24,6 @@ _PROCESS = 1
 
 Event = dict[str, object]
 Detail = str | int | float | bool | None
-Key = int | str
-"""Of a request for an answer its number; calls for embeddings have a name."""
 
 
 class PhaseSpan(NamedTuple):
@@ -37,7 +35,7 @@ class PhaseSpan(NamedTuple):
 
 
 class StepRecord(NamedTuple):
-    """One step. In a pipelined loop its phases lie between those of other steps."""
+    """One step. Steps are pipelined: its phases lie between those of other steps."""
 
     number: int
     spans: tuple[PhaseSpan, ...]
@@ -49,7 +47,7 @@ class StepRecord(NamedTuple):
 
 @dataclass(slots=True)
 class _RequestRecord:
-    key: Key
+    key: int
     begin: float
     details: dict[str, Detail]
     marks: list[tuple[str, float]] = field(default_factory=list)
@@ -66,19 +64,19 @@ class Trace:
         self._lock = threading.RLock()
         self._steps: deque[StepRecord] = deque(maxlen=n_steps)
         self._ended: deque[_RequestRecord] = deque(maxlen=n_steps)
-        self._running: dict[Key, _RequestRecord] = {}
+        self._running: dict[int, _RequestRecord] = {}
 
     def step(self, record: StepRecord) -> None:
-        """A step is over."""
+        """Add a step that is over."""
         with self._lock:
             self._steps.append(record)
 
-    def begin_request(self, key: Key, now: float, **details: Detail) -> None:
+    def begin_request(self, key: int, now: float, **details: Detail) -> None:
         """A request came in; `details` are shown with it."""
         with self._lock:
             self._running[key] = _RequestRecord(key, now, details)
 
-    def mark_request(self, key: Key, name: str, now: float) -> None:
+    def mark_request(self, key: int, name: str, now: float) -> None:
         """Something happened to it: it was started, its first token was sampled, it was preempted.
 
         A request that is not running is left alone, for its end may have come first.
@@ -87,7 +85,7 @@ class Trace:
             if key in self._running:
                 self._running[key].marks.append((name, now))
 
-    def end_request(self, key: Key, now: float, **details: Detail) -> None:
+    def end_request(self, key: int, now: float, **details: Detail) -> None:
         """A request is over. One that is not running is left alone."""
         with self._lock:
             record = self._running.pop(key, None)
@@ -133,7 +131,7 @@ def _step_events(step: StepRecord, origin: float) -> Iterator[Event]:
         yield {
             "ph": "X",
             "cat": "step",
-            "name": f"step {step.number}",
+            "name": f"{'batch' if span.phase == 'embed' else 'step'} {step.number}",
             "pid": _PROCESS,
             "tid": _ROWS[span.phase],
             "ts": 1e6 * (span.begin - origin),

@@ -41,6 +41,11 @@ class CacheManager:
         """Tokens that can be computed without evicting anything."""
         return self.cache.room
 
+    @property
+    def holds_sessions(self) -> bool:
+        """Whether any session has something in the cache."""
+        return bool(self._pins)
+
     def check(self) -> None:
         """Raise AssertionError unless histories are consistent, and pinned as long as a session holds them."""
         self.prefix_cache.check()
@@ -60,7 +65,7 @@ class CacheManager:
         if one.options.cache and not one.wants_all_rows:
             start = self.prefix_cache.begin(one.inputs, now, self._resumable)
         else:
-            start = self.prefix_cache.begin_empty(now)
+            start = self.prefix_cache.begin_empty(now, one.inputs.namespace)
         if start is None:
             return False
         if start.remove_from is not None:
@@ -80,7 +85,7 @@ class CacheManager:
         other = self.prefix_cache.longest_prefix(one.inputs, self._resumable)
         source = other.sequence if other.length > length else None
         self._cut(slot, 0 if source is not None else length)
-        self.prefix_cache.resume(slot, now)
+        self.prefix_cache.resume(slot, now, one.inputs.namespace)
         if source is not None:
             length = other.length
             self.prefix_cache.share(source, slot, length)
@@ -140,6 +145,7 @@ class CacheManager:
         Raises ContextOverflowError, changing nothing that a request or session has, when there is no room.
         """
         assert self._saveable is not None, "nothing was saved of such a cache"
+        kept = tokens.part(0, saved.length)
         self._make_room(self._saveable, saved)
         slot = self._take(now)
         self._executor.moved()
@@ -148,7 +154,7 @@ class CacheManager:
         except BaseException:
             self.prefix_cache.release(slot)
             raise
-        self.prefix_cache.restore(slot, tokens.part(0, saved.length), saved.exact)
+        self.prefix_cache.restore(slot, kept, saved.exact)
         self._pin(slot, pinned)
         self.prefix_cache.finish(slot, now)
 
@@ -259,7 +265,7 @@ class CacheManager:
         """
         assert one.slot is not None
         planned = plan_shift(one.submitted, one.keep, one.num_ctx, one.inputs.groups)
-        moved = self._move(one.slot, planned.keep, planned.discard)
+        moved = not _moves_axes(one, planned.keep) and self._move(one.slot, planned.keep, planned.discard)
         one.discard(planned.keep, planned.discard)
         one.shifted += planned.discard
         if not moved or not self.cache.can_resume(one.slot, one.submitted):
@@ -300,3 +306,8 @@ class CacheManager:
             self.prefix_cache.truncate(slot, begin)
         one.withdraw()
         one.slot, one.submitted = slot, begin
+
+
+def _moves_axes(generation: Generation, keep: int) -> bool:
+    """Whether positions on several axes move by something else than the number of inputs that leave: images do that."""
+    return any(span.extra_positions for span in generation.inputs.media if span.end > keep)

@@ -24,6 +24,8 @@ class CachedSequence:
     """32 bits each; appends in place, and numpy reads it without a copy."""
     media: list[MediaIdentity] = field(default_factory=list)
     """Ascending. Without embeddings: nothing held here can be computed again."""
+    namespace: str = ""
+    """Of the inputs; only requests of the same one may reuse them."""
     exact: int | None = None
     """A shift discarded inputs after this many: later keys and values have seen what is gone. None: all are exact."""
     state: State = "free"
@@ -45,6 +47,8 @@ class CachedSequence:
 
     def common(self, inputs: Inputs, n: int) -> int:
         """How many of the first `n` inputs are the same, token and media; neither has fewer than `n`."""
+        if self.namespace != inputs.namespace:
+            return 0
         tokens = np.frombuffer(self.tokens, dtype=np.int32)
         begin, size = 0, 64
         while begin < n:
@@ -79,7 +83,7 @@ class CachedSequence:
         if self.tokens:
             raise ValueError(f"a history of {len(self)} inputs cannot take over another's")
         other.check_range(length, len(other))
-        self.tokens = other.tokens[:length]
+        self.tokens, self.namespace = other.tokens[:length], other.namespace
         self.media = _below(other.media, length)
         self.exact = other.exact if other.exact is not None and other.exact < length else None
 

@@ -118,6 +118,8 @@ class PrefixCache:
         for sequence in self._held if limit else ():
             cached = self._sequences[sequence]
             n = min(cached.reusable, limit)
+            if cached.namespace != inputs.namespace:
+                continue
             # To be longer than the best, it must go on like the prompt where the best ends.
             if n <= length or cached.tokens[length] != inputs.tokens[length]:
                 continue
@@ -165,7 +167,7 @@ class PrefixCache:
         """
         source, length = self.longest_prefix(inputs, resumable)
         if source is None:
-            return self.begin_empty(now)
+            return self.begin_empty(now, inputs.namespace)
         cached = self._sequences[source]
         if cached.evictable and length == len(cached.tokens):
             self.resume(source, now)
@@ -182,9 +184,11 @@ class PrefixCache:
         self.share(source, taken.sequence, length)
         return Start(taken.sequence, 0 if taken.evicted else None, source, length)
 
-    def begin_empty(self, now: float) -> Start | None:
+    def begin_empty(self, now: float, namespace: str = "") -> Start | None:
         """A live sequence that reuses nothing; None when all are in use."""
         taken = self.take(now)
+        if taken is not None:
+            self._sequences[taken.sequence].namespace = namespace
         return None if taken is None else Start(taken.sequence, 0 if taken.evicted else None, None, 0)
 
     def take(self, now: float, spare: int | None = None) -> Taken | None:
@@ -219,6 +223,7 @@ class PrefixCache:
         cached = self._live(sequence)
         if cached.tokens:
             raise ValueError(f"sequence {sequence} holds {len(cached)} inputs already")
+        cached.namespace = inputs.namespace
         cached.extend(inputs)
         cached.exact = exact
 
@@ -228,11 +233,15 @@ class PrefixCache:
         cached.state, cached.used_at = "finished", now
         self._settle(sequence)
 
-    def resume(self, sequence: int, now: float) -> None:
-        """A finished history goes on as a live one, as it is."""
+    def resume(self, sequence: int, now: float, namespace: str | None = None) -> None:
+        """A finished history goes on as a live one, as it is. An empty one may change its namespace."""
         cached = self._of(sequence)
         if cached.state != "finished":
             raise ValueError(f"sequence {sequence} is {cached.state}, only a finished one can be resumed")
+        if namespace is not None and namespace != cached.namespace:
+            if cached.tokens:
+                raise ValueError(f"sequence {sequence} holds inputs of namespace {cached.namespace!r}")
+            cached.namespace = namespace
         cached.state, cached.used_at = "live", now
         self._settle(sequence)
 

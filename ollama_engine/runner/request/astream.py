@@ -6,34 +6,48 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 from types import TracebackType
+from typing import Generic, TypeVar
 
 from ollama_engine.errors import ClosedError
-from ollama_engine.runner.request.request import Chunk, Completion, Event, RequestChannel, collect
+from ollama_engine.runner.request.channel import Event, RequestChannel
+from ollama_engine.runner.request.results import Chunk, Completion, collect
 
-__all__ = ["AsyncStream", "completions"]
+__all__ = ["AsyncMailbox", "AsyncStream"]
+
+Item = TypeVar("Item")
 
 
-class _Mailbox:
-    """Events cross from the engine's thread to the event loop; many at once cost one wake-up."""
+class AsyncMailbox(Generic[Item]):
+    """Items cross from the engine's thread to the event loop that runs where this is made.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self.events: deque[Event] = deque()
+    Many items that come at once cost one wake-up.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.items: deque[Item] = deque()
         self.arrived = asyncio.Event()
         self._called = False
 
-    def put(self, event: Event) -> None:
+    def put(self, item: Item) -> None:
         """Called from the engine's thread. Raises RuntimeError when the event loop is closed: nobody will ever look."""
-        self.events.append(event)
-        if self._called and not self.loop.is_closed():
+        self.items.append(item)
+        if self._called and not self._loop.is_closed():
             return
         self._called = True
-        self.loop.call_soon_threadsafe(self._wake)
+        self._loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
         # Before anybody looks, so that what comes meanwhile calls again.
         self._called = False
         self.arrived.set()
+
+    async def get(self) -> Item:
+        """The next item, for one task."""
+        while not self.items:
+            self.arrived.clear()
+            await self.arrived.wait()
+        return self.items.popleft()
 
 
 class AsyncStream(AsyncIterator[Chunk]):
@@ -45,7 +59,7 @@ class AsyncStream(AsyncIterator[Chunk]):
 
     def __init__(self, engine: object) -> None:
         try:
-            self._mailbox = _Mailbox(asyncio.get_running_loop())
+            self._mailbox: AsyncMailbox[Event] = AsyncMailbox()
         except RuntimeError:
             raise RuntimeError("no running event loop: call astream in an async function, or use stream") from None
         self.channel = RequestChannel(self._mailbox)
@@ -60,6 +74,7 @@ class AsyncStream(AsyncIterator[Chunk]):
         self._ended = self.channel.note(event)
         if isinstance(event, Chunk):
             return event
+        assert isinstance(event, BaseException), "a generation has chunks"
         try:
             raise event
         finally:
@@ -67,7 +82,7 @@ class AsyncStream(AsyncIterator[Chunk]):
 
     async def _take(self) -> Event | None:
         """The next event; None when the stream has ended, here or in another task."""
-        events, arrived = self._mailbox.events, self._mailbox.arrived
+        events, arrived = self._mailbox.items, self._mailbox.arrived
         try:
             while not self._ended and not events:
                 arrived.clear()
@@ -103,12 +118,3 @@ class AsyncStream(AsyncIterator[Chunk]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
-
-
-async def completions(streams: list[AsyncStream]) -> list[Completion]:
-    """All completions, in this order. When one raises, the others are cancelled."""
-    try:
-        return list(await asyncio.gather(*(stream.completion() for stream in streams)))
-    finally:
-        for stream in streams:
-            await stream.aclose()

@@ -2,58 +2,67 @@
 
 from __future__ import annotations
 
-from queue import SimpleQueue
+from collections.abc import Awaitable, Callable
 
-from ollama_engine.runner.request.request import Chunk, Completion, Event, RequestChannel, collect
+from ollama_engine.runner.request.channel import CancelFlag, Event, RequestChannel
+from ollama_engine.runner.request.results import Chunk, Completion, collect
 
-__all__ = ["GroupMember", "RequestGroup"]
+__all__ = ["Numbered", "RequestGroup"]
+
+Numbered = tuple[int, Event]
+"""An event, and the number of its request."""
 
 
-class GroupMember:
-    """One of the requests: its events go to where those of all come together."""
+class _Member:
+    """The mailbox of one request: its events go to where those of all come together."""
 
-    def __init__(self, number: int, events: SimpleQueue[tuple[int, Event]]) -> None:
+    def __init__(self, number: int, put: Callable[[Numbered], None]) -> None:
         self._number = number
-        self._events = events
-        self.channel = RequestChannel(self)
+        self._put = put
 
     def put(self, event: Event) -> None:
         """Called from the engine's thread."""
-        self._events.put((self._number, event))
+        self._put((self._number, event))
 
 
 class RequestGroup:
-    """Requests that end together when one fails, or when nobody has this any more."""
+    """Requests that `call` cancels together, and that end when nobody has this any more.
 
-    def __init__(self) -> None:
-        self._events: SimpleQueue[tuple[int, Event]] = SimpleQueue()
-        self._members: list[GroupMember] = []
+    `put` is where their events go; `completions` gets them from there.
+    """
 
-    def member(self) -> GroupMember:
-        """One more, to be handed in."""
-        made = GroupMember(len(self._members), self._events)
-        made.channel.watch(self)
-        self._members.append(made)
+    def __init__(self, put: Callable[[Numbered], None]) -> None:
+        self.call = CancelFlag()
+        self._put = put
+        self._chunks: list[list[Chunk]] = []
+
+    def channel(self) -> RequestChannel:
+        """Of one more request, to be handed in."""
+        made = RequestChannel(_Member(len(self._chunks), self._put), self.call)
+        made.watch(self)
+        self._chunks.append([])
         return made
 
-    def completions(self) -> list[Completion]:
-        """All of them, in the order of `member`. Raises what ends the first that fails, at once."""
-        chunks: list[list[Chunk]] = [[] for _ in self._members]
-        try:
-            missing = len(chunks)
-            while missing:
-                missing -= self._take(chunks)
-            return [collect(those) for those in chunks]
-        finally:
-            for one in self._members:
-                one.channel.cancelled = True
+    def completions(self, get: Callable[[], Numbered]) -> list[Completion]:
+        """All of them, in the order of `channel`. Raises what ends the first that fails, at once."""
+        missing = len(self._chunks)
+        while missing:
+            missing -= self._take(*get())
+        return list(map(collect, self._chunks))
 
-    def _take(self, chunks: list[list[Chunk]]) -> bool:
-        """Whether the event that came next is the last of its request."""
-        number, event = self._events.get()
+    async def acompletions(self, get: Callable[[], Awaitable[Numbered]]) -> list[Completion]:
+        """`completions` for asyncio."""
+        missing = len(self._chunks)
+        while missing:
+            missing -= self._take(*await get())
+        return list(map(collect, self._chunks))
+
+    def _take(self, number: int, event: Event) -> bool:
+        """Whether the event is the last of its request."""
         if isinstance(event, Chunk):
-            chunks[number].append(event)
+            self._chunks[number].append(event)
             return event.finish_reason is not None
+        assert isinstance(event, BaseException), "a generation has chunks"
         try:
             raise event
         finally:

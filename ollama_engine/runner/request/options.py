@@ -19,8 +19,8 @@ OnOverflow = Literal["error", "truncate", "shift"]
 
 _IN_PARAMS = "SamplingParams({}=...)"
 _ELSEWHERE = {
-    _IN_PARAMS: [one.name for one in fields(SamplingParams)],
-    "Engine(model, {}=...)": [one.name for one in fields(EngineConfig)],
+    _IN_PARAMS: [option.name for option in fields(SamplingParams)],
+    "Engine(model, {}=...)": [option.name for option in fields(EngineConfig)],
 }
 
 
@@ -97,7 +97,7 @@ class RequestOptions:
 
     def replaced(self, options: RequestKeywords) -> RequestOptions:
         """The same, but for those that are given. Raises as `of` does."""
-        known = [one.name for one in fields(self)]
+        known = [option.name for option in fields(self)]
         for name in options:
             if name not in known:
                 raise unknown_option("a request", name, known, _ELSEWHERE)
@@ -108,8 +108,8 @@ class RequestOptions:
 def options_elsewhere() -> dict[str, list[str]]:
     """Options that an Engine does not take, but calls of it do: {how they are written: their names}."""
     return {
-        _IN_PARAMS: [one.name for one in fields(SamplingParams)],
-        "generate(prompt, {}=...)": [one.name for one in fields(RequestOptions)],
+        _IN_PARAMS: [option.name for option in fields(SamplingParams)],
+        "generate(prompt, {}=...)": [option.name for option in fields(RequestOptions)],
     }
 
 

@@ -1,186 +1,23 @@
-"""Request: the caller's end of one generation, and what comes out of it: chunks, and usage at its end."""
+"""Request: the caller's end of one generation, for threads."""
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
-import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Literal, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 from ollama_engine.errors import ClosedError, DeadlineError
-from ollama_engine.sample import TokenLogprobs
+from ollama_engine.runner.request.channel import Event, RequestChannel, is_last, run_or_cancel
+from ollama_engine.runner.request.results import Chunk, Completion, collect
 
 if TYPE_CHECKING:
     from ollama_engine.runner.schedule.inputs import Inputs
     from ollama_engine.runner.schedule.sequence import Generation
 
-__all__ = [
-    "Chunk",
-    "Completion",
-    "Event",
-    "FinishReason",
-    "Mailbox",
-    "Request",
-    "RequestChannel",
-    "Usage",
-    "collect",
-]
-
-log = logging.getLogger(__name__)
-
-FinishReason = Literal["stop", "length"]
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What a request took. Seconds are wall-clock time, to the microsecond.
-
-    Attributes:
-        prompt_tokens: of the prompt as it was given, dropped ones included.
-        completion_tokens: sampled tokens, without the one that ended the generation.
-        cached_tokens: prompt tokens whose keys and values were there already.
-        queue_seconds: waiting for the engine.
-        prompt_seconds: from the start of the prompt to the first sampled token.
-        completion_seconds: from the first sampled token to the end.
-        dropped_prompt_tokens: left out of a prompt longer than num_ctx (`on_overflow` "truncate" and "shift").
-        shifted_tokens: of prompt and answer, dropped from the context while the answer went on (`on_overflow` "shift").
-        preemptions: how often the request gave up its cells to an older one and was computed again.
-    """
-
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int
-    queue_seconds: float
-    prompt_seconds: float
-    completion_seconds: float
-    dropped_prompt_tokens: int = 0
-    shifted_tokens: int = 0
-    preemptions: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """One piece of a streamed completion. The last has `finish_reason` and `usage`.
-
-    Attributes:
-        text: what can be shown now. It may come later than its tokens: characters and stop texts that are not complete
-            yet are held back.
-        tokens: sampled since the chunk before.
-        logprobs: one entry for each of `tokens`, when asked for.
-        finish_reason: "stop": the model ended, or a stop text appeared. "length": max_tokens or num_ctx is reached.
-        usage: tokens counted and seconds taken.
-    """
-
-    text: str
-    tokens: tuple[int, ...] = ()
-    logprobs: tuple[TokenLogprobs, ...] | None = None
-    finish_reason: FinishReason | None = None
-    usage: Usage | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """A whole answer.
-
-    Attributes:
-        text: without control tokens, and cut before the stop text that ended it.
-        tokens: all sampled tokens but the one that ended the generation; those of a stop text are included.
-        finish_reason: "stop": the model ended, or a stop text appeared. "length": max_tokens or num_ctx is reached.
-        usage: tokens counted and seconds taken.
-        logprobs: one entry for each of `tokens`, when `SamplingParams.logprobs` asked for them.
-    """
-
-    text: str
-    tokens: tuple[int, ...]
-    finish_reason: FinishReason
-    usage: Usage
-    logprobs: tuple[TokenLogprobs, ...] | None
-
-
-Event = Chunk | BaseException
-"""What a request's mailbox receives: chunks, of which the last has a finish reason, or what ended it early."""
-
-
-class Mailbox(Protocol):
-    """Where the engine puts what comes out of a request; it never waits for who takes it."""
-
-    def put(self, event: Event, /) -> None:
-        """Take one. Called from the engine's thread. One that raises gets nothing more; its request is cancelled."""
-
-
-def collect(chunks: list[Chunk]) -> Completion:
-    """The completion that these chunks, the last one included, make up."""
-    last = chunks[-1]
-    assert last.finish_reason is not None
-    assert last.usage is not None
-    logprobs = [chunk.logprobs for chunk in chunks if chunk.logprobs is not None]
-    wanted = bool(logprobs) or last.logprobs is not None
-    return Completion(
-        text="".join(chunk.text for chunk in chunks),
-        tokens=tuple(token for chunk in chunks for token in chunk.tokens),
-        finish_reason=last.finish_reason,
-        usage=last.usage,
-        logprobs=tuple(entry for part in logprobs for entry in part) if wanted else None,
-    )
-
-
-def _is_last(event: Event) -> bool:
-    return not isinstance(event, Chunk) or event.finish_reason is not None
-
-
-class RequestChannel:
-    """What a caller and the engine share of one request. Knows neither, so that each can go before the other."""
-
-    def __init__(self, mailbox: Mailbox) -> None:
-        self.mailbox = mailbox
-        # A plain flag, set once: to set it takes no call, so that no interrupt comes in between.
-        self.cancelled = False
-        self._gone: list[object] = []
-        self._watch: weakref.ref[object] | None = None
-        self._broken = False
-        self.taken = 0
-        """Tokens of the chunks that the caller has taken."""
-        self.done = False
-        """Whether it has taken the last one, or the error."""
-        self.ended = False
-        """Whether that one has been sent."""
-
-    def watch(self, handle: object) -> None:
-        """The request ends when nobody has this object any more.
-
-        An interrupt in a finaliser is swallowed, with what the finaliser was to do. `list.append` is none of Python's
-        code, and nothing comes in between.
-        """
-        self._watch = weakref.ref(handle, self._gone.append)
-
-    @property
-    def unwanted(self) -> bool:
-        """Whether it was cancelled, or its handle dropped."""
-        return self.cancelled or bool(self._gone)
-
-    def note(self, event: Event) -> bool:
-        """The caller has taken an event; whether it was the last one."""
-        if isinstance(event, Chunk):
-            self.taken += len(event.tokens)
-        self.done = _is_last(event)
-        return self.done
-
-    def send(self, event: Event) -> None:
-        """Put it into the mailbox. Called from the engine's thread; raises nothing, for that would end all requests."""
-        if self._broken:
-            return
-        try:
-            self.mailbox.put(event)
-            # Afterwards: who finds it ended finds the event.
-            self.ended = _is_last(event)
-        except Exception as error:
-            log.debug("a mailbox raised %r; its request is cancelled", error)
-            self._broken = self.cancelled = True
+__all__ = ["Request"]
 
 
 class _Events:
@@ -190,7 +27,7 @@ class _Events:
         self.all: list[Event] = []
         self.n_taken = 0
         self._taking = threading.Lock()
-        # One for each event that waits. A superfluous one has somebody look in vain, a missing one would let him wait.
+        # One for each event that waits. With one too many, a thread looks in vain; with one too few it waits for ever.
         self._bell: SimpleQueue[None] = SimpleQueue()
 
     def put(self, event: Event) -> None:
@@ -200,10 +37,10 @@ class _Events:
 
     def over(self) -> bool:
         """Whether the last one has been taken."""
-        return bool(self.n_taken) and _is_last(self.all[self.n_taken - 1])
+        return bool(self.n_taken) and is_last(self.all[self.n_taken - 1])
 
     def take(self, deadline: float | None) -> Event | None:
-        """The next one; None after the last. Raises Empty when the deadline, of `time.monotonic`, is over."""
+        """The next one; None after the last, or when the deadline (of `time.monotonic`) has passed."""
         if self.over():
             return None
         try:
@@ -211,7 +48,7 @@ class _Events:
                 self._bell.get(timeout=None if deadline is None else _left(deadline))
                 with self._taking:
                     if self.over():
-                        self._bell.put(None)  # for others who wait
+                        self._bell.put(None)  # for other threads that wait
                         return None
                     if self.n_taken < len(self.all):
                         self.n_taken += 1
@@ -219,9 +56,9 @@ class _Events:
                             self._bell.put(None)
                         return self.all[self.n_taken - 1]
         except Empty:
-            raise
+            return None
         except BaseException:
-            self._bell.put(None)  # whoever was interrupted may have heard it
+            self._bell.put(None)  # the thread that was interrupted may have heard it
             raise
 
 
@@ -258,7 +95,7 @@ class Request(Iterator[Chunk]):
 
     @property
     def cancelled(self) -> bool:
-        """Whether somebody called `cancel`."""
+        """Whether it was cancelled."""
         return self.channel.cancelled
 
     @property
@@ -279,6 +116,7 @@ class Request(Iterator[Chunk]):
             return event
         if event is None:
             raise StopIteration
+        assert isinstance(event, BaseException), "a generation has chunks"
         try:
             raise event
         finally:
@@ -296,6 +134,7 @@ class Request(Iterator[Chunk]):
         last = self._events.all[-1]
         if isinstance(last, Chunk):
             return collect(cast(list[Chunk], self._events.all))
+        assert isinstance(last, BaseException), "a generation has chunks"
         try:
             raise last
         finally:
@@ -306,18 +145,15 @@ class Request(Iterator[Chunk]):
         return f"Request({len(self.prompt)} prompt tokens, {len(self.tokens)} answer tokens taken, {state})"
 
     def _take(self, deadline: float | None) -> Event | None:
+        """The next event; None after the last. Raises DeadlineError."""
         if self._pid != os.getpid() and not self._events.over():
             raise ClosedError("this request was started before the process forked; its answer goes to the parent")
-        try:
-            event = self._events.take(deadline)
-            if event is not None:
-                self.channel.note(event)
-            return event
-        except Empty:
-            raise DeadlineError("the request has not ended within the timeout of this call; it goes on") from None
-        except BaseException:  # an interrupt
-            self.channel.cancelled = True
-            raise
+        event = run_or_cancel(self.channel, self._events.take, deadline)
+        if event is not None:
+            self.channel.note(event)
+        elif not self._events.over():
+            raise DeadlineError("the request has not ended within the timeout of this call; it goes on")
+        return event
 
 
 def _left(deadline: float) -> float:

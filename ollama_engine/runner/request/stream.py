@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from types import TracebackType
 
-from ollama_engine.runner.request.request import Chunk, Request
+from ollama_engine.runner.request.request import Request
+from ollama_engine.runner.request.results import Chunk
 
 __all__ = ["Stream"]
 

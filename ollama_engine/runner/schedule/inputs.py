@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -49,6 +49,29 @@ class MediaSpan(NamedTuple):
         return self._replace(begin=self.begin + by, end=self.end + by)
 
     @property
+    def whole(self) -> bool:
+        """Whether nothing of the item was cut off."""
+        return self.offset == 0 and self.end - self.begin == self.item.n_inputs
+
+    def positions(self, axes: int) -> Int32Array:
+        """Positions of its inputs, int32 [axes, n], counted from where the span begins. Those of a cut item begin at
+        0.
+        """
+        n = self.end - self.begin
+        if self.item.positions is None:
+            return np.tile(np.arange(n, dtype=np.int32), (axes, 1))
+        mine = self.item.positions[:, self.offset : self.offset + n]
+        return mine if self.whole else mine - mine.min()
+
+    @property
+    def extra_positions(self) -> int:
+        """How much further than one per input the span moves the positions of what follows; may be negative."""
+        if self.whole or self.item.positions is None:
+            return self.item.extra_positions if self.whole else 0
+        mine = self.item.positions[:, self.offset : self.offset + self.end - self.begin]
+        return int(mine.max() - mine.min()) + 1 - (self.end - self.begin)
+
+    @property
     def identity(self) -> MediaIdentity:
         """What makes it the same as another one."""
         return MediaIdentity(self.begin, self.end, self.offset, self.item.hash)
@@ -73,6 +96,8 @@ class Inputs:
     """Ascending and disjoint."""
     groups: tuple[Group, ...] = ()
     """Ascending and disjoint; inputs outside of all groups may be computed one by one."""
+    namespace: str = ""
+    """Prefixes are shared within a namespace only: a salt, and whatever changes keys and values."""
 
     @classmethod
     def of(cls, inputs: Sequence[Input]) -> Inputs:
@@ -107,6 +132,7 @@ class Inputs:
             self.tokens[begin:end],
             tuple(span.moved(-begin) for span in spans_between(self.media, begin, end)),
             tuple((first - begin, last - begin) for first, last in self.groups if begin <= first < end),
+            self.namespace,
         )
 
     def join(self, other: Inputs) -> Inputs:
@@ -116,7 +142,12 @@ class Inputs:
             np.concatenate((self.tokens, other.tokens)),
             self.media + tuple(span.moved(n) for span in other.media),
             self.groups + tuple((begin + n, end + n) for begin, end in other.groups),
+            self.namespace,
         )
+
+    def within(self, namespace: str) -> Inputs:
+        """The same inputs in another namespace."""
+        return self if namespace == self.namespace else replace(self, namespace=namespace)
 
     def with_tokens(self, tokens: Sequence[int]) -> Inputs:
         """These inputs, then tokens."""
@@ -143,19 +174,17 @@ class Inputs:
         """Positions of `n` inputs from `begin` on, int32 [axes, n]; of what follows the last input, too.
 
         Text counts on by 1 on each axis. A media item has positions of its own, and what follows it goes on where its
-        `n_positions` end (Qwen2-VL, arXiv:2409.12191, section 2.1).
+        `n_positions` end (Qwen2-VL, arXiv:2409.12191, section 2.1). What is left of a cut item is an item of its own.
         """
         found = np.tile(np.arange(begin, begin + n, dtype=np.int32), (axes, 1))
         extra = 0
         for span in self.media:
             first, last = (min(max(edge - begin, 0), n) for edge in (span.begin, span.end))
-            if first < last and span.item.positions is not None:
-                at = span.offset + begin + first - span.begin
-                item_begin = span.begin - span.offset + extra
-                found[:, first:last] = item_begin + span.item.positions[:, at : at + last - first]
-            if span.offset + span.end - span.begin == span.item.n_inputs:
-                found[:, last:] += np.int32(span.item.extra_positions)
-                extra += span.item.extra_positions
+            if first < last:
+                at = begin + first - span.begin
+                found[:, first:last] = span.begin + extra + span.positions(axes)[:, at : at + last - first]
+            found[:, last:] += np.int32(span.extra_positions)
+            extra += span.extra_positions
         return found
 
 

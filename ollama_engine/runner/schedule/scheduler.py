@@ -2,8 +2,8 @@
 
 Room (the batch's tokens and its rows of logits) is given in turn. Sequences stand in a line; who is served goes to
 its end, newcomers join there, and who did not fit stays in front.
-- Decoding sequences come first with one token each, then with their drafts as far as there is room; prompts share what
-  is left, the first in line as much of it as it can use. So a step is never longer than `batch_size` tokens, however
+- Decoding sequences come first with one token each; prompts share what is left, the first in line as much of it as it
+  can use; drafts get what prompts leave. So a step is never longer than `batch_size` tokens, however
   long the prompts are, and `prompt_tokens` bounds it further while an answer waits for its next token.
 - A prompt at the front of the line whose next group did not fit beside the decoding sequences is owed: the next step
   sets that much aside before it serves them.
@@ -106,7 +106,7 @@ def plan(candidates: Iterable[Candidate], limits: Limits, state: SchedulerState 
     """The next step. The order of `candidates` does not matter.
 
     Raises ValueError for limits out of range, candidates without pending inputs, two of one key, and a group that no
-    step can pinned.
+    step can hold.
     """
     _check(limits)
     line = _line(candidates, state.line)
@@ -120,6 +120,8 @@ def plan(candidates: Iterable[Candidate], limits: Limits, state: SchedulerState 
     step = _PlanBuilder(limits, limits.batch_size, limits.max_outputs, limits.free_cells)
     step.decode(decoding, _set_aside(prompts, len(decoding), limits, state))
     owed = step.prefill(prompts) if prompts else None
+    if any(one.end - one.begin > 1 for one in decoding):
+        step.add_drafts(decoding)
     served = {piece.key for piece in step.scheduled}
     waiting = [one.key for one in line if one.key not in served]
     after = (*waiting, *(one.key for one in line if one.key in served))
@@ -226,18 +228,22 @@ class _PlanBuilder:
         self.rows -= len(seated)
         # Those without a place will want a cell in the next step.
         self.cells -= len(decoding) + (self.limits.headroom if decoding else 0)
-        if any(one.end - one.begin > 1 for one in seated):
-            self._add_drafts(seated, aside)
 
-    def _add_drafts(self, seated: Sequence[Candidate], aside: _Demand) -> None:
-        """The drafts of those that decode, as far as room, rows and spare cells go."""
-        for i, one in enumerate(seated):
-            spare = min(self.room - aside.tokens, self.rows - aside.rows, self.cells)
-            more = max(0, min(one.end - one.begin - 1, spare))
-            self.scheduled[i] = Scheduled(one.key, 1 + more, 1 + more)
+    def add_drafts(self, decoding: Sequence[Candidate]) -> None:
+        """The drafts of those that decode, as far as prompts leave room, rows and cells.
+
+        Cells that are missing are `short`: a draft is worth more than a finished sequence that may be reused.
+        """
+        drafts = {one.key: one.end - one.begin - 1 for one in decoding}
+        cells = self.cells + self.limits.headroom
+        for i, run in enumerate(self.scheduled):
+            wanted = max(0, min(drafts.get(run.key, 0), self.room, self.rows))
+            more = min(wanted, max(0, cells))
+            self.scheduled[i] = run._replace(n=run.n + more, outputs=run.outputs + more)
+            self.short += wanted - more
             self.room -= more
             self.rows -= more
-            self.cells -= more
+            cells -= more
 
     def prefill(self, prompts: Sequence[Candidate]) -> int | None:
         """Fill what is left; returns the first prompt's key when there was no room for it."""
@@ -265,6 +271,7 @@ class _PlanBuilder:
             self.has_group |= any(one.begin <= first < one.begin + allowed for first, _ in one.groups)
             n_prefilled += allowed
             self.room -= allowed
+            self.cells -= allowed
             self.rows -= outputs
         return owed
 

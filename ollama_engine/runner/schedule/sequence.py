@@ -10,16 +10,18 @@ them row by row; those after the first wrong one are taken back. Without a draft
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from ollama_engine.input import Int32Array
-from ollama_engine.runner.request.options import RequestOptions
-from ollama_engine.runner.request.request import RequestChannel, Usage
+from ollama_engine.runner.request.results import Usage
 from ollama_engine.runner.schedule.inputs import Inputs
+from ollama_engine.runner.schedule.queued import Kind, Progress, QueuedRequest, State
 from ollama_engine.runner.schedule.scheduler import Candidate
 from ollama_engine.runner.schedule.steering import Constraint, Drafter
 from ollama_engine.runner.schedule.text_emitter import TextEmitter
@@ -35,24 +37,17 @@ MAX_DRAFT = 63
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Sequence:
-    """What all requests have in common."""
+class Sequence(QueuedRequest):
+    """A request that is computed in a cache sequence."""
 
     wants_all_rows: ClassVar[bool] = False
 
-    channel: RequestChannel
     inputs: Inputs
     """What is computed as a prompt: the prompt, and after a preemption the answer so far too."""
     num_ctx: int
-    options: RequestOptions = field(default_factory=RequestOptions)
-    submitted_at: float = 0.0
     pinned: PinnedPrefix | None = None
     """The session that it belongs to, whose cache sequence it takes."""
     # -- place --
-    call: int = 0
-    """Which call handed it in; one call may hand in many."""
-    key: int = -1
-    """Rises with arrival."""
     slot: int | None = None
     """The cache sequence, while it runs."""
     # -- progress --
@@ -71,18 +66,14 @@ class Sequence:
     """It waits until this one's prompt is computed, to share it."""
     cached: int | None = None
     """Inputs reused when it first began."""
-    # -- clock --
-    started_at: float = 0.0
-    ended: bool = False
-
-    namespace: str = ""
-    """Prefixes are shared within a namespace only: adapters and salts change what a prefix means."""
 
     n_inputs: int = field(init=False)
     """Length of `inputs`, which is asked for several times in each step."""
+    answer_begin: int = field(init=False)
+    """Where in its context the answer begins, or what a shift has left of it."""
 
     def __post_init__(self) -> None:
-        self.n_inputs = len(self.inputs)
+        self.n_inputs = self.answer_begin = len(self.inputs)
 
     @property
     def known(self) -> int:
@@ -108,6 +99,19 @@ class Sequence:
     def ready(self) -> bool:
         """Whether it need not wait for another request."""
         return True
+
+    def progress(self) -> Progress:
+        """See `QueuedRequest`."""
+        state: State = "waiting" if self.slot is None else "answer" if self.decoding else "prompt"
+        return Progress(
+            state, len(self.inputs), self.submitted, self.cached or 0, preemptions=self.preemptions, sequence=self.slot
+        )
+
+    def mark_ended(self) -> None:
+        """See `QueuedRequest`; steps under way compute nothing for it any more."""
+        self.ended = True
+        self.epoch += 1
+        self.follows = None  # or a chain of forks would never be freed
 
     def candidate(self) -> Candidate | None:
         """What the scheduler must know, None when nothing of it can be computed next."""
@@ -155,11 +159,14 @@ class Sequence:
         self.draft = ()
         self.inputs, self.sampled = whole.part(0, self.submitted), whole.tokens[self.submitted :].tolist()
         self.n_inputs = self.submitted
+        self.answer_begin -= max(0, min(self.answer_begin, keep + n) - keep)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Generation(Sequence):
     """A request for an answer."""
+
+    kind: ClassVar[Kind] = "generation"
 
     params: SamplingParams
     sampler: Sampler
@@ -194,7 +201,11 @@ class Generation(Sequence):
         if leader is None or leader.ended:
             return True
         assert isinstance(leader, Generation)
-        return leader.submitted >= leader.n_prompt - leader.dropped
+        return leader.n_generated > 0 or leader.submitted >= leader.answer_begin
+
+    def progress(self) -> Progress:
+        """See `QueuedRequest`; the prompt is counted as it was given."""
+        return Sequence.progress(self)._replace(prompt_tokens=self.n_prompt, completion_tokens=self.n_generated)
 
     def at_limit(self, n_generated: int, n_inputs: int) -> bool:
         """Whether an answer of that length is complete, in a context that holds that many."""
@@ -228,13 +239,8 @@ class Generation(Sequence):
         if self.params.max_tokens is not None:
             room = min(room, self.params.max_tokens - self.n_generated - 1)
         most = max(0, min(room, MAX_DRAFT))
-        self.draft = tuple(self.drafter.propose(self.context.tokens.tolist(), most))[:most] if most else ()
-
-    def forget_last(self, n: int) -> None:
-        """The last `n` tokens came after the end of the answer."""
-        if n:
-            del self.sampled[-n:]
-            self.n_generated -= n
+        guesses = self.drafter.propose(self.context.tokens.tolist(), most) if most else ()
+        self.draft = tuple(_token(guess, self.sampler.n_vocab) for guess in islice(guesses, most))
 
     def usage(self, now: float) -> Usage:
         """Counts and times until now."""
@@ -253,10 +259,19 @@ class Generation(Sequence):
         )
 
 
+def _token(guess: object, n_vocab: int) -> int:
+    """A drafter's guess as a token id. Raises TypeError or ValueError for what is none."""
+    token = operator.index(guess)  # type: ignore[arg-type]  # anything may come; it raises
+    if not 0 <= token < n_vocab:
+        raise ValueError(f"a drafter guesses tokens 0 to {n_vocab - 1}, got {token}")
+    return token
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class Scoring(Sequence):
     """A request for the logits of every row of a prompt."""
 
+    kind: ClassVar[Kind] = "scoring"
     wants_all_rows: ClassVar[bool] = True
 
     rows: npt.NDArray[np.float32]

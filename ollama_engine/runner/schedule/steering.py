@@ -32,4 +32,7 @@ class Drafter(Protocol):
     """
 
     def propose(self, tokens: Sequence[int], most: int) -> Sequence[int]:
-        """Up to `most` tokens that may follow `tokens`, the whole text so far; none where it has no guess."""
+        """Up to `most` tokens that may follow `tokens`, the context as it is now; none where it has no guess.
+
+        After truncation or a shift the context is not the whole text; where it has images, it has their placeholders.
+        """

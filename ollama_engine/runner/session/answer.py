@@ -30,6 +30,7 @@ class Answer:
         """
         if self.before is not None:
             return self.before
-        context = self.generation.context
-        untaken = self.generation.n_generated - self.generation.channel.taken
-        return context.part(0, max(0, len(context) - untaken))
+        generation, context = self.generation, self.generation.context
+        untaken = generation.n_generated - generation.channel.taken
+        # A shift may have discarded some of them.
+        return context.part(0, max(generation.answer_begin, len(context) - untaken))

@@ -34,7 +34,7 @@ from ollama_engine.input import FloatArray, Int32Array
 from ollama_engine.kvcache import SavedRows
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.prefix.pinned_prefix import Saved
-from ollama_engine.runner.schedule.inputs import Group, Inputs
+from ollama_engine.runner.schedule.inputs import Group, Inputs, floor_cut
 from ollama_engine.runner.session.media_record import (
     MediaRecord,
     header_fields,
@@ -92,6 +92,7 @@ class _Header:
     exact: int | None
     cells: tuple[int, ...]
     """Of each kind of layers."""
+    namespace: str
     groups: tuple[Group, ...]
     media: tuple[MediaRecord, ...]
 
@@ -145,6 +146,7 @@ def _pieces(session: SessionFile) -> Iterator[bytes | memoryview]:
         "row_bytes": layout.row_bytes,
         "byteorder": layout.byteorder,
         "n_tokens": len(inputs),
+        "namespace": inputs.namespace,
         "groups": inputs.groups,
         "media": [header_fields(record) for record in media_records(inputs.media, session.embeddings)],
         "length": saved.length,
@@ -237,7 +239,7 @@ def _read(file: BufferedReader, size: int, fingerprint: str, n_ids: int) -> Sess
         for n, sizes in zip(header.cells, header.layout.row_bytes, strict=True)
     )
     reader.check()
-    inputs = Inputs(tokens, media, header.groups)
+    inputs = Inputs(tokens, media, header.groups, header.namespace)
     session = SessionFile(header.fingerprint, header.layout, inputs, Saved(header.length, header.exact, parts))
     _check(session, n_ids)
     return session
@@ -258,7 +260,8 @@ def _parse(text: bytes) -> _Header:
         if len(cells) != len(layout.row_bytes):
             raise ValueError
         groups, media = _groups(fields["groups"], n_tokens), parse_media(fields["media"], n_tokens)
-        return _Header(_text(fields["fingerprint"]), layout, n_tokens, length, exact, cells, groups, media)
+        namespace = _text(fields["namespace"])
+        return _Header(_text(fields["fingerprint"]), layout, n_tokens, length, exact, cells, namespace, groups, media)
     except (KeyError, TypeError, ValueError, RecursionError):
         raise SessionFormatError("the file is damaged: its header makes no sense") from None
 
@@ -295,7 +298,9 @@ def _check(session: SessionFile, n_ids: int) -> None:
     tokens, saved = session.inputs.tokens, session.saved
     if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < n_ids:
         raise SessionFormatError("the session has tokens that the model does not know")
+    if floor_cut(saved.length, session.inputs.groups) != saved.length:
+        raise SessionFormatError("the session has keys and values of half an image")
     for part in saved.parts:
         at = part.positions
-        if len(at) and not (at[0] >= 0 and at[-1] < saved.length and (np.diff(at) > 0).all()):
+        if len(at) and not (at[0] >= 0 and at[-1] < saved.length and (np.diff(at.astype(np.int64)) > 0).all()):
             raise SessionFormatError("the session has keys and values of tokens that it does not have")

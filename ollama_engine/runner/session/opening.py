@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 
-from ollama_engine.errors import ContextOverflowError, Option
+from ollama_engine.errors import ContextOverflowError, Option, SessionFormatError
 from ollama_engine.runner.core.submission import Submission
+from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.session.file import read_session
+from ollama_engine.runner.session.identity import ModelIdentity
 from ollama_engine.runner.session.session import Session
 
 __all__ = ["load_session"]
 
 
-def load_session(engine: object, submission: Submission, path: str | os.PathLike[str]) -> Session:
+def load_session(
+    engine: object, submission: Submission, identity: ModelIdentity, path: str | os.PathLike[str]
+) -> Session:
     """See `Engine.load_session`."""
     submission.thread.check_open()
-    found = read_session(path, submission.fingerprint, submission.loaded.model.n_input_ids)
+    found = read_session(path, identity.fingerprint, submission.loaded.model.n_input_ids)
     if len(found.inputs) > submission.loaded.num_ctx:
         raise ContextOverflowError(
             f"the session has {len(found.inputs)} tokens, but ",
@@ -23,10 +27,19 @@ def load_session(engine: object, submission: Submission, path: str | os.PathLike
             f" is {submission.loaded.num_ctx}",
             advice=[("choose a larger ", Option("num_ctx"))],
         )
-    session = Session(engine, submission)
+    _check_media(found.inputs, submission)
+    session = Session(engine, submission, identity)
     try:
         session._restore(found)
     except BaseException:
         session.close()
         raise
     return session
+
+
+def _check_media(inputs: Inputs, submission: Submission) -> None:
+    """Raise SessionFormatError for images that the model cannot compute with."""
+    executor, read = submission.loaded.executor, submission.loaded.reads_media
+    for span in inputs.media:
+        if read is None or not executor.takes(span.item):
+            raise SessionFormatError("the session has images that are not of this model")

@@ -11,19 +11,22 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
 from ollama_engine.errors import ClosedError, ConfigError, EngineBusyError
-from ollama_engine.input import FloatArray
 from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.core.submission import Submission
 from ollama_engine.runner.core.tasks import End, EngineTask, Release
-from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix, Saved
+from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix
 from ollama_engine.runner.request.astream import AsyncStream
+from ollama_engine.runner.request.channel import RequestChannel, arun_or_cancel, run_or_cancel
 from ollama_engine.runner.request.options import RequestKeywords, RequestOptions, whole
 from ollama_engine.runner.request.prompts import Prompt, check_params
-from ollama_engine.runner.request.request import Completion, Request, RequestChannel
+from ollama_engine.runner.request.request import Request
+from ollama_engine.runner.request.results import Completion
 from ollama_engine.runner.request.stream import Stream
 from ollama_engine.runner.schedule.inputs import Inputs, ceil_cut, floor_cut
 from ollama_engine.runner.session.answer import Answer
+from ollama_engine.runner.session.cache_tasks import copy_out, fork_into, put_back, trim_to
 from ollama_engine.runner.session.file import SessionFile, layout_of, write_session
+from ollama_engine.runner.session.identity import ModelIdentity
 from ollama_engine.sample import SamplingParams
 
 if TYPE_CHECKING:
@@ -47,13 +50,14 @@ class Session:
     EngineBusyError. All methods raise ClosedError when the session or its Engine is closed. Dropping a session closes
     it; what it held can be reused by others until its cells are needed.
 
-    Open sessions take cells from the Engine's pool of num_ctx * parallel, and one of its 64 cache sequences each. A
-    request that finds no room because of them raises ContextOverflowError.
+    Open sessions take cells from the Engine's pool of num_ctx * parallel. A request that finds no room because of them
+    raises ContextOverflowError.
     """
 
-    def __init__(self, engine: object, submission: Submission) -> None:
+    def __init__(self, engine: object, submission: Submission, identity: ModelIdentity) -> None:
         self._engine = engine  # kept alive
         self._submission = submission
+        self._identity = identity
         self._pinned = PinnedPrefix()
         self._inputs = Inputs.text([])
         self._answer: Answer | None = None
@@ -116,14 +120,8 @@ class Session:
         """`generate`, piece by piece. Where the stream is closed early, the session keeps the chunks taken from it."""
         request = Request(self._engine)
         stream = Stream(request)
-        try:
-            with (turn := Lock()):
-                self._begin(turn)
-                self._start(self._inputs, params, options, request.channel).before = None
-            return stream
-        except BaseException:
-            request.channel.cancelled = True
-            raise
+        run_or_cancel(request.channel, self._stream, params, options, request.channel)
+        return stream
 
     async def aappend(self, prompt: Prompt, **options: Unpack[RequestKeywords]) -> None:
         """`append` for asyncio."""
@@ -149,39 +147,40 @@ class Session:
         Right after an answer that was cut off, it waits for the step that ends that one.
         """
         stream = AsyncStream(self._engine)
-        try:
-            with (turn := Lock()):
-                self._begin(turn)
-                self._start(self._inputs, params, options, stream.channel).before = None
-            return stream
-        except BaseException:
-            stream.channel.cancelled = True
-            raise
+        run_or_cancel(stream.channel, self._stream, params, options, stream.channel)
+        return stream
 
     def _added(self, prompt: Prompt) -> Inputs:
         return self._submission.inputs(prompt, add_special=not len(self._inputs), several=ONE_BY_ONE)
 
+    def _stream(self, params: SamplingParams, keywords: RequestKeywords, channel: RequestChannel) -> None:
+        with (turn := Lock()):
+            self._begin(turn)
+            self._start(self._inputs, params, keywords, channel).before = None
+
     def _complete(self, inputs: Inputs, params: SamplingParams, keywords: RequestKeywords) -> Completion:
         request = Request(self._engine, watched=True)
-        try:
+
+        def complete() -> Completion:
             answer = self._start(inputs, params, keywords, request.channel)
             completion = request.result()
             answer.before = None
-        except BaseException:
-            request.channel.cancelled = True
-            raise
+            return completion
+
+        completion = run_or_cancel(request.channel, complete)
         self._settle()
         return completion
 
     async def _acomplete(self, inputs: Inputs, params: SamplingParams, keywords: RequestKeywords) -> Completion:
         stream = AsyncStream(self._engine)
-        try:
+
+        async def complete() -> Completion:
             answer = self._start(inputs, params, keywords, stream.channel)
             completion = await stream.completion()
             answer.before = None
-        except BaseException:
-            stream.channel.cancelled = True
-            raise
+            return completion
+
+        completion = await arun_or_cancel(stream.channel, complete)
         self._settle()
         return completion
 
@@ -223,22 +222,17 @@ class Session:
                     f"drop {had - begin} or {had - end}"
                 )
             inputs = self._inputs.part(0, left)
-            self._do(lambda core: core.cache_manager.trim(self._pinned, inputs))
+            self._do(trim_to(self._pinned, inputs))
             self._inputs = inputs
 
     def fork(self) -> Session:
         """Another session of the same tokens, which share their cells. Raises ContextOverflowError: see above."""
-        fork = Session(self._engine, self._submission)
+        fork = Session(self._engine, self._submission, self._identity)
         try:
             with (turn := Lock()):
                 self._begin(turn)
                 fork._inputs = inputs = self._inputs
-
-                def share(core: EngineCore) -> None:
-                    core.cache_manager.trim(self._pinned, inputs)
-                    core.cache_manager.fork(self._pinned, fork._pinned, core.monitor.clock())
-
-                self._do(share)
+                self._do(fork_into(self._pinned, fork._pinned, inputs))
             return fork
         except BaseException:
             fork.close()
@@ -249,19 +243,15 @@ class Session:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the tokens with their keys and values to a file, whole or not at all. `Engine.load_session` reads it.
 
-        Requests wait while keys and values are copied, not while they are written. Raises OSError.
+        Requests wait while keys and values are copied, and embeddings of images asked for, not while they are written.
+        Raises OSError.
         """
         with (turn := Lock()):
             self._begin(turn)
             inputs = self._inputs
-
-            def copy(core: EngineCore) -> tuple[Saved, tuple[FloatArray, ...]]:
-                core.cache_manager.trim(self._pinned, inputs)
-                return core.cache_manager.save(self._pinned), tuple(s.item.embeddings() for s in inputs.media)
-
-            saved, embeddings = self._do(copy)
+            saved, embeddings = self._do(copy_out(self._pinned, inputs))
         layout = layout_of(self._submission.loaded)
-        write_session(path, SessionFile(self._submission.fingerprint, layout, inputs, saved, embeddings))
+        write_session(path, SessionFile(self._identity.fingerprint, layout, inputs, saved, embeddings))
 
     def _restore(self, found: SessionFile) -> None:
         """Have what a file holds; where this Engine stores keys and values otherwise, compute them."""
@@ -275,13 +265,8 @@ class Session:
                 self._complete(inputs, _NOTHING, {})
                 return
             self._inputs = inputs
-
-            def restore(core: EngineCore) -> None:
-                core.scrap()
-                core.cache_manager.restore(self._pinned, inputs, found.saved, core.monitor.clock())
-
             if found.saved.length:
-                self._do(restore)
+                self._do(put_back(self._pinned, inputs, found.saved))
 
     # -- inside --------------------------------------------------------------------------------------------------------
 

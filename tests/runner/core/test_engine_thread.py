@@ -19,7 +19,8 @@ from ollama_engine.errors import ClosedError, ComputeError, EngineBusyError
 from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.core.engine_thread import EngineThread
 from ollama_engine.runner.observe.monitor import Monitor
-from ollama_engine.runner.request.request import Chunk, Event, RequestChannel
+from ollama_engine.runner.request.channel import Event, RequestChannel
+from ollama_engine.runner.request.results import Result
 from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.sequence import Scoring
 from tests.runner.fakes import FakeCache, FakeExecutor
@@ -121,7 +122,7 @@ def test_an_owner_who_is_gone_closes_the_loop() -> None:
     thread.start()
     asked = Asked()
     thread.submit(asked.sequence)
-    assert isinstance(asked.end(), Chunk)
+    assert isinstance(asked.end(), Result)
     assert not ended.is_set()
     del owner
     assert ended.wait(PATIENCE)
@@ -145,7 +146,7 @@ def test_requests_are_served_in_order_of_arrival(rig: Rig) -> None:
     rig.executor.go.clear()
     asked = [rig.ask() for _ in range(6)]
     rig.executor.go.set()
-    assert all(isinstance(one.end(), Chunk) for one in asked)
+    assert all(isinstance(one.end(), Result) for one in asked)
     assert [one.sequence.key for one in asked] == list(range(6))
     assert rig.executor.served[:2] == [0, 1]
 
@@ -154,7 +155,7 @@ def test_tasks_run_while_nothing_computes(rig: Rig) -> None:
     asked = [rig.ask() for _ in range(5)]
     jobs = [rig.do(lambda _: assert_not(rig.executor.computing)) for _ in range(5)]
     assert [job.result() for job in jobs] == ["done"] * 5
-    assert all(isinstance(one.end(), Chunk) for one in asked)
+    assert all(isinstance(one.end(), Result) for one in asked)
 
 
 def assert_not(computing: bool) -> None:
@@ -184,8 +185,8 @@ def test_no_more_wait_than_max_queue() -> None:
             rig.ask()
     assert rig.core.monitor.metrics.snapshot(0).requests["rejected"] == 2
     rig.executor.go.set()
-    assert all(isinstance(one.end(), Chunk) for one in asked)
-    assert isinstance(rig.ask().end(), Chunk)
+    assert all(isinstance(one.end(), Result) for one in asked)
+    assert isinstance(rig.ask().end(), Result)
     rig.thread.close()
 
 
@@ -201,8 +202,8 @@ def test_calls_that_are_cancelled_on_their_way_take_no_place() -> None:
     with pytest.raises(EngineBusyError, match="max_queue is 3"):
         rig.ask()
     rig.executor.go.set()
-    assert all(isinstance(one.end(), Chunk) for one in asked)
-    assert isinstance(rig.ask().end(), Chunk)
+    assert all(isinstance(one.end(), Result) for one in asked)
+    assert isinstance(rig.ask().end(), Result)
     assert rig.thread.coming == 0
     rig.thread.close()
 
@@ -220,7 +221,7 @@ def test_a_cancelled_request_that_still_runs_makes_place() -> None:
         rig.ask()
     rig.executor.go.set()
     first.end()
-    assert all(isinstance(one.end(), Chunk) for one in (second, third))
+    assert all(isinstance(one.end(), Result) for one in (second, third))
     rig.thread.close()
 
 
@@ -243,7 +244,7 @@ def test_many_submitters_are_counted_together() -> None:
     # What is on its way from the inbox to the core is in neither for a moment.
     assert 12 <= len(asked) <= 14
     rig.executor.go.set()
-    assert all(isinstance(one.end(), Chunk) for one in asked)
+    assert all(isinstance(one.end(), Result) for one in asked)
     rig.thread.close()
 
 
@@ -261,7 +262,7 @@ def test_closing_fails_running_and_waiting_requests_and_tasks(rig: Rig) -> None:
         assert not rig.exits
         rig.executor.go.set()
         closing.result(PATIENCE)
-    assert all(isinstance(one.end(), (ClosedError, Chunk)) for one in asked)
+    assert all(isinstance(one.end(), (ClosedError, Result)) for one in asked)
     assert isinstance(asked[-1].sequence.channel, RequestChannel)
     assert isinstance(job.result(), (ClosedError, str))
     assert rig.executor.closed
@@ -359,7 +360,7 @@ def test_everything_ends_however_submitting_and_closing_meet(rig: Rig, round_: i
         done = [future.result(PATIENCE) for future in futures]
     for jobs, asked in done:
         assert all(job.result() == "done" or isinstance(job.outcome, ClosedError) for job in jobs)
-        assert all(isinstance(one.end(), (Chunk, ClosedError)) for one in asked)
+        assert all(isinstance(one.end(), (Result, ClosedError)) for one in asked)
         assert all(one.events.empty() for one in asked), "a request ends once"
 
 
@@ -417,8 +418,8 @@ def test_a_step_that_fails_ends_its_own_requests_only(rig: Rig) -> None:
     rig.executor.go.set()
     ends = [one.end() for one in asked]
     assert isinstance(ends[0], ComputeError)
-    assert all(isinstance(end, (ComputeError, Chunk)) for end in ends)
-    assert isinstance(ends[-1], Chunk)
+    assert all(isinstance(end, (ComputeError, Result)) for end in ends)
+    assert isinstance(ends[-1], Result)
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])

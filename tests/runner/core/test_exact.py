@@ -19,14 +19,14 @@ from ollama_engine import demo
 from ollama_engine.errors import ClosedError, DeadlineError
 from ollama_engine.runner.load import loading
 from ollama_engine.runner.load.loading import Loaded
-from ollama_engine.runner.request.request import Chunk
+from ollama_engine.runner.request.results import Chunk, Result
 from ollama_engine.runner.schedule.sequence import Generation, Scoring
 from ollama_engine.runner.schedule.text_emitter import TextEmitter
 from tests.mixed_model import mixed_llama
 from tests.models.cases import difference
 from tests.models.variants import loaded, prompt
 from tests.runner.lone import Lone, Task
-from tests.runner.schedules import Asked, Run, Schedule, schedules
+from tests.runner.schedules import MEMORY, Asked, Run, Schedule, schedules
 from tests.tiny import write_tiny_llama
 
 STORY = "Once upon a time there was a little fox who lived in a big wood. One day she found a red ball. " * 3
@@ -80,7 +80,7 @@ def make(stack: ExitStack, folder: Path, kind: str, **options: Any) -> World:
     else:
         path = demo.path() if kind == "demo q8_0" else write_floats(demo.path(), folder / "demo.gguf")
     options = {"threads": 1, "parallel": 6, "batch_size": 64, "num_ctx": 64, **options}
-    with patch.object(loading, "RESUME_TOKENS", 10):
+    with patch.object(loading, "RESUME_TOKENS", MEMORY):
         parts = stack.enter_context(loaded(path, **options))
     with patch.object(loading, "RESUME_TOKENS", 1 << 20):
         lone = Lone(stack.enter_context(loaded(path, **{**options, "parallel": 1, "num_ctx": 256})))
@@ -170,7 +170,8 @@ def check_schedule(world: World, schedule: Schedule) -> None:
 def check_scores(world: World, asked: Asked) -> None:
     sequence = asked.sequence
     assert isinstance(sequence, Scoring)
-    if isinstance(asked.end, Chunk):
+    if isinstance(asked.end, Result):
+        assert asked.end.value is sequence.rows
         assert difference(sequence.rows, world.lone.scores(asked.prompt)) <= world.tolerance
     else:
         check_error(asked)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ollama_engine.runner.core.engine_core import CHECK_SECONDS, EngineCore
 from ollama_engine.runner.observe.monitor import Monitor
-from ollama_engine.runner.request.request import RequestChannel
+from ollama_engine.runner.request.channel import RequestChannel
 from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.sequence import Scoring
 from tests.runner.fakes import Events, FakeCache, FakeExecutor

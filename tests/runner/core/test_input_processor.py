@@ -12,8 +12,8 @@ import pytest
 from ollama_engine.errors import ConfigError, ContextOverflowError, TokenizerError
 from ollama_engine.runner.core.input_processor import new_generation, new_scoring, prompt_inputs
 from ollama_engine.runner.load.loading import Loaded
+from ollama_engine.runner.request.channel import RequestChannel
 from ollama_engine.runner.request.options import RequestOptions
-from ollama_engine.runner.request.request import RequestChannel
 from ollama_engine.sample import SamplingParams
 from tests.models.variants import loaded
 from tests.runner.fakes import Events

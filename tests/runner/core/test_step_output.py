@@ -10,8 +10,9 @@ import pytest
 from ollama_engine.errors import SamplingError
 from ollama_engine.runner.core.step_output import StepOutput, outcome, step_outputs
 from ollama_engine.runner.load.executor import FloatArray
+from ollama_engine.runner.request.channel import RequestChannel
 from ollama_engine.runner.request.options import RequestOptions
-from ollama_engine.runner.request.request import Chunk, RequestChannel
+from ollama_engine.runner.request.results import Chunk
 from ollama_engine.runner.schedule.batching import Step, assemble
 from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.scheduler import Scheduled

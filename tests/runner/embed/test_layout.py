@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from ollama_engine.kvcache.null import part_of
-from ollama_engine.runner.embed.job import Text
 from ollama_engine.runner.embed.layout import SPARE, batch_of, places
+from ollama_engine.runner.embed.request import TokenizedText
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_parts_that_have_rows_left_over_see_nothing_of_each_other() -> None:
     for low, high, limit in [(60, 64, 512), (30, 32, 512), (8, 40, 512), (60, 64, 4096), (120, 128, 4096)]:
         for _ in range(20):
             lengths = [dice.randint(low, high) for _ in range(min(64, limit // high))]
-            texts = [Text(np.arange(n, dtype=np.int32), "mean", n) for n in lengths]
+            texts = [TokenizedText(np.arange(n, dtype=np.int32), "mean", n) for n in lengths]
             where = places(lengths, limit)
             assert part_of(batch_of(texts, ["mean"] * len(texts), where)) == where.part
             in_parts += where.part < where.n_rows
@@ -52,7 +52,10 @@ def test_parts_that_have_rows_left_over_see_nothing_of_each_other() -> None:
 
 
 def test_batch() -> None:
-    texts = [Text(np.arange(10, 10 + n, dtype=np.int32), "mean", n, 5 if n == 24 else None) for n in (40, 36, 24, 28)]
+    texts = [
+        TokenizedText(np.arange(10, 10 + n, dtype=np.int32), "mean", n, 5 if n == 24 else None)
+        for n in (40, 36, 24, 28)
+    ]
     where = places([40, 36, 24, 28], 128)
     batch = batch_of(texts, ["mean", "cls", "last", "none"], where)
     assert where.order == [0, 2, 1, 3]

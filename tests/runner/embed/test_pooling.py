@@ -9,7 +9,8 @@ import pytest
 
 from ollama_engine.errors import ConfigError, ModelFormatError, UnsupportedModelError
 from ollama_engine.ml.metadata import Metadata
-from ollama_engine.runner.embed.pooling import check_pooling, finish, model_pooling, pool, read_pooling, rows_of
+from ollama_engine.runner.embed.pooling import check_pooling, finish, pool, rows_of
+from ollama_engine.runner.load.pooling_type import model_pooling, read_pooling
 
 ROWS = np.random.default_rng(1).standard_normal((5, 8)).astype(np.float32)
 

@@ -11,6 +11,7 @@ import pytest
 
 from ollama_engine.errors import ComputeError, ConfigError, ContextOverflowError
 from ollama_engine.input import Batch
+from ollama_engine.kvcache import MAX_SEQUENCES
 from ollama_engine.runner.load.loading import Loaded
 from tests.models.variants import VARIANTS, loaded
 
@@ -36,8 +37,8 @@ def batch(tokens: Any = (1,), positions: Any = None, sequences: Any = None, outp
         (batch([320]), "tokens are 0 to 319, got 320 to 320"),
         (batch([-1, 5]), "tokens are 0 to 319, got -1 to 5"),
         (batch(positions=[-1]), "positions are 0"),
-        (batch(sequences=[1 << 20]), "sequences are 0 to 1048575"),
-        (batch(sequences=[-1]), "sequences are 0 to 1048575"),
+        (batch(sequences=[MAX_SEQUENCES]), f"sequences are 0 to {MAX_SEQUENCES - 1}"),
+        (batch(sequences=[-1]), "sequences are 0 to"),
         (batch(outputs=[1]), "outputs are 0 to 0"),
     ],
 )

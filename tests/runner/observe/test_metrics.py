@@ -27,15 +27,17 @@ def test_counts() -> None:
     metrics.gauges(queued=2, running=3, cells=Cells(used=10, free=22, shared=4))
     metrics.count(cached_tokens=7, preemptions=1)
     metrics.count(cached_tokens=1, evictions=2, shifts=3)
-    metrics.ended("stop")
-    metrics.ended("stop")
-    metrics.ended("rejected")
+    metrics.ended("generation", "stop")
+    metrics.ended("embedding", "stop")
+    metrics.ended("generation", "rejected")
     got = metrics.snapshot(2.0)
     assert (got.steps, got.graphs_built, got.graphs_reused, got.graph_reuse_rate) == (2, 1, 1, 0.5)
     assert (got.prompt_tokens, got.completion_tokens, got.cached_tokens) == (100, 4, 8)
     assert (got.queued, got.running, got.cells) == (2, 3, Cells(10, 22, 4))
     assert (got.preemptions, got.evictions, got.shifts) == (1, 2, 3)
     assert {outcome: n for outcome, n in got.requests.items() if n} == {"stop": 2, "rejected": 1}
+    by_kind = {kind: {outcome: n for outcome, n in ends.items() if n} for kind, ends in got.requests_by_kind.items()}
+    assert by_kind == {"generation": {"stop": 1, "rejected": 1}, "scoring": {}, "embedding": {"stop": 1}}
     assert (got.step_seconds.count, got.step_seconds.total, got.step_seconds.maximum) == (2, 0.75, 0.5)
     # Both began at second 1.
     assert got.completion_tokens_per_second == pytest.approx(4.0)
@@ -45,7 +47,7 @@ def test_counts() -> None:
 def test_a_snapshot_stays_as_it_is() -> None:
     metrics = Metrics()
     got = metrics.snapshot(0.0)
-    metrics.ended("stop")
+    metrics.ended("generation", "stop")
     metrics.step(1.0, 0.5, prompt_tokens=1, completion_tokens=1, graph_reused=False)
     assert (got.steps, got.requests["stop"], got.step_seconds.count) == (0, 0, 0)
     with pytest.raises(FrozenInstanceError):
@@ -56,7 +58,7 @@ def test_a_snapshot_stays_as_it_is() -> None:
 
 def test_an_outcome_that_there_is_none_of() -> None:
     with pytest.raises(ValueError, match="outcomes are stop, length"):
-        Metrics().ended("done")  # type: ignore[arg-type]
+        Metrics().ended("scoring", "done")  # type: ignore[arg-type]
 
 
 def test_quantiles_are_upper_bounds() -> None:

@@ -13,8 +13,8 @@ from ollama_engine.kvcache import SavedRows
 from ollama_engine.runner.prefix.cache_manager import CacheManager
 from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix, Saved
 from ollama_engine.runner.prefix.prefix_cache import PrefixCache
+from ollama_engine.runner.request.channel import RequestChannel
 from ollama_engine.runner.request.options import RequestOptions
-from ollama_engine.runner.request.request import RequestChannel
 from ollama_engine.runner.schedule.batching import assemble
 from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.scheduler import Scheduled

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ollama_engine.runner.request.channel import RequestChannel
 from ollama_engine.runner.request.options import OnOverflow, RequestOptions
-from ollama_engine.runner.request.request import RequestChannel
 from ollama_engine.runner.schedule.batching import Step, assemble, follow
 from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.scheduler import Limits, Scheduled, plan

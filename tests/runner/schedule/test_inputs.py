@@ -141,3 +141,18 @@ def test_axis_positions_against_the_definition(kinds: list[str], data: st.DataOb
     begin = data.draw(st.integers(0, len(inputs)))
     n = data.draw(st.integers(0, len(inputs) + 2 - begin))
     assert given_inputs.axis_positions(begin, n, 3).T.tolist() == [list(p) for p in expected[begin : begin + n]]
+
+
+def test_positions_after_a_cut_never_fall() -> None:
+    """What is left of an image that was cut has the positions of a smaller one, and text goes on behind them."""
+    picture = grid(7, 4, 3)
+    inputs = Inputs.of([Input(1), Input(1), Input(9, picture), *[Input(0)] * 11, Input(1), Input(1)])
+    for begin in range(2, 14):
+        for end in range(begin, 15):
+            left = inputs.without(begin, end)
+            found = left.axis_positions(0, len(left) + 1, 3)
+            text = [i for i in range(len(left) + 1) if not any(s.begin <= i < s.end for s in left.media)]
+            assert (np.diff(found[:, text]) > 0).all()
+            assert (found[0] == found[1]).all() or left.media
+            assert found.min() == 0
+            assert found[:, -1].max() == found.max()

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from ollama_engine.ml import kernel_choice
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.ops_small_batch import small_batch_chosen, small_batch_fastest
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.storage import Storage
-from ollama_engine.nn import layers
 
 
 @pytest.fixture(scope="module")
@@ -25,34 +25,40 @@ def operations(backend: Backend, dtype: str, *shape: int) -> int:
     with Storage(backend, 1) as storage, Context(backend) as ctx:
         weight = storage.add("w", dtype, (256, 32))
         storage.allocate(0)
-        y = layers.product(weight, ctx.input("f32", (256, *shape)))
+        y = kernel_choice.product(weight, ctx.input("f32", (256, *shape)))
         assert y.shape == tuple([32, *shape] if shape[-1] > 1 else [32, *shape[:-1]])
         ctx.forward(y)
         return ctx.n_nodes
 
 
-TYPES = sorted(layers.SMALL_BATCH["avx512"])
+TYPES = sorted(kernel_choice.SMALL_BATCH["avx512"])
 
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_small_batch_go_to_our_kernels(backend: Backend, dtype: str) -> None:
     if not small_batch_chosen(dtype):
         pytest.skip("this CPU lacks the vectors; ggml's kernels are used throughout")
-    served = layers.SMALL_BATCH[small_batch_fastest(dtype)][dtype]
+    served = kernel_choice.small_batch_rows(small_batch_fastest(dtype), dtype, 256)
     for rows in (1, 2, served.start, served.stop - 1, served.stop):
         assert (operations(backend, dtype, rows) == 2) == (rows in served), rows
 
 
 def test_the_borders_of_each_instruction_set() -> None:
-    assert 2 in layers.served("avx2", "q6_K", 4096)
-    assert 1 not in layers.served("avx2", "q6_K", 4096)
-    assert 512 in layers.served("avxvnni", "q6_K", 4096)
-    assert 6 in layers.served("avx512", "f16", 8192)
-    assert 8 in layers.served("avx2", "bf16", 8192)
-    assert [rows for rows in range(1, 9) if rows in layers.served("avx512", "bf16", layers.SHORT)] == [1, 2, 3, 4]
-    assert [rows for rows in range(1, 9) if rows in layers.served("avx512", "bf16", layers.SHORT + 1)] == [1]
-    assert 1 not in layers.served("scalar", "q4_0", 256)
-    assert 1 not in layers.served("", "q5_K", 256)
+    assert 2 in kernel_choice.small_batch_rows("avx2", "q6_K", 4096)
+    assert 1 not in kernel_choice.small_batch_rows("avx2", "q6_K", 4096)
+    assert 512 in kernel_choice.small_batch_rows("avxvnni", "q6_K", 4096)
+    assert 6 in kernel_choice.small_batch_rows("avx512", "f16", 8192)
+    assert 8 in kernel_choice.small_batch_rows("avx2", "bf16", 8192)
+    assert [
+        rows for rows in range(1, 9) if rows in kernel_choice.small_batch_rows("avx512", "bf16", kernel_choice.SHORT)
+    ] == [1, 2, 3, 4]
+    assert [
+        rows
+        for rows in range(1, 9)
+        if rows in kernel_choice.small_batch_rows("avx512", "bf16", kernel_choice.SHORT + 1)
+    ] == [1]
+    assert 1 not in kernel_choice.small_batch_rows("scalar", "q4_0", 256)
+    assert 1 not in kernel_choice.small_batch_rows("", "q5_K", 256)
 
 
 def test_other_types_and_shapes_go_to_ggml(backend: Backend) -> None:
@@ -61,11 +67,11 @@ def test_other_types_and_shapes_go_to_ggml(backend: Backend) -> None:
     assert operations(backend, "q8_0", 4, 3) == 1
 
 
-def test_the_packed_copy_serves_one_row_of_k_quants(backend: Backend) -> None:
+def test_the_repacked_copy_serves_one_row_of_k_quants(backend: Backend) -> None:
     with Storage(backend, 1) as storage, Storage(backend, 1) as other:
         weight, copy = storage.add("w", "q5_K", (256, 32)), other.add("w", "q5_K", (256, 32))
         storage.allocate(0)
         other.allocate(0)
-        weight.packed = copy
-        assert layers.choose_copy(weight, 1) is copy
-        assert layers.choose_copy(weight, layers.PACKED_ROWS) is weight
+        weight.repacked = copy
+        assert kernel_choice.choose_copy(weight, 1) is copy
+        assert kernel_choice.choose_copy(weight, kernel_choice.REPACKED_ROWS) is weight

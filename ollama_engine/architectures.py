@@ -1,0 +1,52 @@
+"""Every architecture, a row each: where its model and its converter are.
+
+`models.registry` and `convert.registry` read these rows, each its own column, and import nothing before it is asked
+for. tests/models/architectures has a file of cases for every row, found by the row's name.
+"""
+
+from __future__ import annotations
+
+__all__ = ["ARCHITECTURES", "Registration"]
+
+
+class Registration:
+    """What is registered under one `general.architecture`.
+
+    A plain class: every process imports this, and a NamedTuple or dataclass takes longer to make than all rows.
+    """
+
+    __slots__ = ("converter", "model", "name", "not_run")
+
+    def __init__(self, name: str, model: str | None, converter: str | None, not_run: str = "") -> None:
+        self.name = name
+        """`general.architecture` in GGUF files."""
+        self.model = model
+        """`module:Class` in `ollama_engine.models`; None where models can be converted, but not run yet."""
+        self.converter = converter
+        """Module of `ollama_engine.convert`; None where no folder is converted to such files."""
+        self.not_run = not_run
+        """Why there is no model, for an error message."""
+
+
+ARCHITECTURES = (
+    Registration("bert", "bert:Bert", "bert"),
+    Registration("cohere2", "command_r:Cohere2", "command_r"),
+    Registration("command-r", "command_r:CommandR", "command_r"),
+    Registration("gemma2", "gemma2:Gemma2", "gemma"),
+    Registration("gemma3", "gemma3:Gemma3", "gemma"),
+    Registration("gpt-oss", "gpt_oss:GptOss", "gpt_oss"),
+    Registration("llama", "llama:Llama", "llama"),
+    Registration("llama4", None, "llama4", "Llama 4 reads images, which is not supported yet"),
+    Registration("mistral3", "mistral3:Mistral3", "mistral3"),
+    Registration("mllama", None, "mllama", "Llama 3.2 Vision reads images, which is not supported yet"),
+    Registration("modern-bert", "modern_bert:ModernBert", "modern_bert"),
+    Registration("nomic-bert", "bert:NomicBert", "bert"),
+    Registration("olmo2", "olmo2:Olmo2", "olmo"),
+    Registration("phi3", "phi3:Phi3", "phi3"),
+    Registration("qwen2", "qwen2:Qwen2", "qwen"),
+    Registration("qwen25vl", "qwen2:Qwen25VL", "qwen25vl"),
+    Registration("qwen2moe", "qwen_moe:Qwen2Moe", "qwen"),
+    Registration("qwen3", "qwen3:Qwen3", "qwen"),
+    Registration("qwen3moe", "qwen_moe:Qwen3Moe", "qwen"),
+    Registration("starcoder2", "starcoder2:StarCoder2", "starcoder"),
+)

@@ -1,0 +1,76 @@
+"""EmbeddingRequest: one call for embeddings or scores inside the engine."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
+
+from ollama_engine.config import Pooling
+from ollama_engine.errors import EngineError
+from ollama_engine.input import Int32Array
+from ollama_engine.runner.embed.pooling import FloatArray
+from ollama_engine.runner.embed.results import Results
+from ollama_engine.runner.request.prompts import numbered
+from ollama_engine.runner.request.results import Result
+from ollama_engine.runner.schedule.queued import BatchedRequest, Kind, Progress
+
+__all__ = ["EmbeddingRequest", "TokenizedText"]
+
+
+class TokenizedText(NamedTuple):
+    """What is computed for one embedding, or one score."""
+
+    tokens: Int32Array
+    pooling: Pooling
+    length: int
+    """Tokens before it was cut."""
+    second: int | None = None
+    """Of a pair: where its second text begins."""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class EmbeddingRequest(BatchedRequest):
+    """The texts of one call. They come in pieces, for the first are computed while others are still cut into tokens."""
+
+    kind: ClassVar[Kind] = "embedding"
+
+    results: Results[object]
+    missing: int
+    """Texts whose vectors are still to come."""
+    name: str | None
+    """What the caller calls the texts, for errors; None for a single one."""
+    pending: deque[tuple[int, TokenizedText]] = field(default_factory=deque)
+    """Texts that wait for a batch, with their numbers."""
+    n_added: int = 0
+    added_tokens: int = 0
+    computed_tokens: int = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether no text waits for a batch, or the call was cancelled."""
+        return not self.pending or self.channel.unwanted
+
+    def progress(self) -> Progress:
+        return Progress("batches" if self.started_at else "waiting", self.added_tokens, self.computed_tokens)
+
+    def add(self, texts: Iterable[TokenizedText]) -> None:
+        for text in texts:
+            self.pending.append((self.n_added, text))
+            self.n_added += 1
+            self.added_tokens += len(text.tokens)
+
+    def give(
+        self, parts: Sequence[tuple[int, TokenizedText]], vectors: Sequence[FloatArray | EngineError]
+    ) -> Result | None:
+        """What came of some texts; the result of the call where these were the last. Raises the first error."""
+        good: list[FloatArray] = []
+        for (number, text), vector in zip(parts, vectors, strict=True):
+            if isinstance(vector, EngineError):
+                raise vector if self.name is None else numbered(vector, self.name, number)
+            good.append(vector)
+            self.computed_tokens += len(text.tokens)
+        self.results.put([number for number, _ in parts], [text for _, text in parts], good)
+        self.missing -= len(parts)
+        return None if self.missing else Result(self.results.value())

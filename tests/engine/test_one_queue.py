@@ -1,0 +1,142 @@
+"""Answers, logits and embeddings of one engine: one limit, one count, one list of who is there."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ollama_engine import Engine, Media, SamplingParams, Text, Tokens
+from ollama_engine.errors import DeadlineError, EngineBusyError, MediaError
+from tests.tiny import write_tiny_llama
+
+pytestmark = pytest.mark.timeout(60)
+
+NO_END = {318: float("-inf"), 319: float("-inf")}
+LONG = SamplingParams(temperature=0, logit_bias=NO_END)
+SHORT = SamplingParams(temperature=0, max_tokens=4, logit_bias=NO_END)
+MANY = [[5, 6, 7]] * 4_000
+SHIFT: Any = {"on_overflow": "shift"}
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_tiny_llama(tmp_path_factory.mktemp("tiny") / "tiny.gguf", n_layer=1, n_ctx=512).path
+
+
+def open_engine(path: str, **options: Any) -> Engine:
+    return Engine(path, **{"num_ctx": 256, "parallel": 2, "batch_size": 64, "threads": 1, **options})
+
+
+@pytest.fixture
+def engine(path: str) -> Iterator[Engine]:
+    with open_engine(path, verify=True) as made:
+        yield made
+
+
+def wait_for(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_calls_of_all_kinds_share_the_limit(path: str) -> None:
+    with open_engine(path, parallel=1, max_queue=1) as engine, ThreadPoolExecutor(2) as pool:
+        engine.embed("a")
+        answer = engine.submit([1], LONG, **SHIFT)
+        next(answer)
+        texts = pool.submit(engine.embed, MANY)
+        wait_for(lambda: len(engine.slots()) == 2)
+        for call in (lambda: engine.submit([2], SHORT), lambda: engine.embed("a"), lambda: engine.logits([3])):
+            with pytest.raises(EngineBusyError, match="max_queue is 1"):
+                call()
+        with pytest.raises(EngineBusyError):
+            asyncio.run(engine.aembed("a"))
+        counts = engine.metrics.requests_by_kind
+        assert {kind: counts[kind]["rejected"] for kind in counts} == {"generation": 1, "scoring": 1, "embedding": 2}
+        answer.cancel()
+        assert texts.result().shape == (len(MANY), 64)
+        assert engine.embed("a").shape == (64,)
+
+
+def test_slots_and_metrics_show_texts_too(engine: Engine) -> None:
+    expected = engine.generate([1, 2], SHORT).tokens
+    with ThreadPoolExecutor(1) as pool:
+        answer = engine.submit([1], LONG, priority=1, **SHIFT)
+        next(answer)
+        texts = pool.submit(engine.embed, MANY, priority=1)
+        wait_for(lambda: any(slot.kind == "embedding" and slot.computed_tokens for slot in engine.slots()))
+        first, second = engine.slots()
+        assert (first.kind, first.state) == ("generation", "answer")
+        assert first.sequence is not None
+        assert (second.kind, second.state, second.sequence) == ("embedding", "batches", None)
+        assert 0 < second.computed_tokens <= second.prompt_tokens <= 3 * len(MANY)
+        assert (second.priority, second.completion_tokens, second.id > first.id) == (1, 0, True)
+        found = engine.metrics
+        assert (found.running, found.queued) == (2, 0)
+        assert engine.generate([1, 2], SHORT, cache=False).tokens == expected
+        answer.cancel()
+        texts.result()
+    assert engine.metrics.requests_by_kind["embedding"]["stop"] == 1
+    assert engine.metrics.requests["stop"] == 1
+
+
+def test_texts_in_the_background_slow_down_no_answer_of_higher_priority(engine: Engine) -> None:
+    """One gap of nine between its steps has a batch of them; of those of its own priority, each has one."""
+    engine.embed("a")
+    batches: dict[int, int] = {}
+    for priority in (1, 0):
+        with ThreadPoolExecutor(1) as pool:
+            texts = pool.submit(engine.embed, MANY)
+            wait_for(lambda: bool(engine.slots()) and engine.slots()[0].state == "batches")
+            answer = engine.submit(
+                [1], SamplingParams(temperature=0, max_tokens=90, logit_bias=NO_END), priority=priority
+            )
+            next(answer)
+            before = engine.metrics.embed_batches
+            answer.result()
+            batches[priority] = engine.metrics.embed_batches - before
+            assert texts.result().shape == (len(MANY), 64)
+    assert 5 <= batches[1] <= 15
+    assert batches[0] > 70
+
+
+def test_a_call_whose_texts_come_slowly_is_late_in_time(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine has nothing to do meanwhile, and notices all the same."""
+    tokenizer = engine._loaded.tokenizer
+    encode = tokenizer.encode
+
+    def slow(text: str, **options: Any) -> list[int]:
+        time.sleep(0.01)
+        return encode(text, **options)
+
+    monkeypatch.setattr(tokenizer, "encode", slow)
+    steps = engine.metrics.embed_batches
+    for call in (
+        lambda: engine.embed(["a"] * 2_000, timeout=0.1),
+        lambda: asyncio.run(engine.aembed(["a"] * 2_000, timeout=0.1)),
+    ):
+        begin = time.monotonic()
+        with pytest.raises(DeadlineError):
+            call()
+        assert time.monotonic() - begin < 1
+    assert engine.metrics.embed_batches == steps
+    assert engine.metrics.requests["deadline"] == 2
+
+
+def test_texts_in_segments(engine: Engine) -> None:
+    alone = engine.embed("a thing")
+    np.testing.assert_allclose(engine.embed([Text("a thing")]), alone, atol=1e-4)
+    found = engine.embed([[Tokens(engine.tokenize("a thing"))], [Text("a "), Text("thing")]])
+    np.testing.assert_allclose(found[0], alone, atol=1e-4)
+    assert asyncio.run(engine.aembed([Text("a "), Text("thing")])).shape == (64,)
+    told = engine.embeddings([[Text("<|end|>", parse_special=special)] for special in (False, True)])
+    assert told[0].prompt_tokens >= told[1].prompt_tokens
+    with pytest.raises(MediaError):
+        engine.embed([Text("a"), Media(b"")])

@@ -1,0 +1,18 @@
+"""Llama 3.2 Vision, which is converted and not run yet."""
+
+from __future__ import annotations
+
+from tests.models.families import VISION, Family
+
+_LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
+           "high_freq_factor": 4.0, "original_max_position_embeddings": 32}  # fmt: skip
+_TEXT = {"head_dim": None, "cross_attention_layers": [1], "rope_parameters": _LLAMA3}
+_VISION = {
+    **{name: value for name, value in VISION.items() if name != "num_attention_heads"},
+    "num_global_layers": 2, "attention_heads": 4, "vision_output_dim": 96, "intermediate_layers_indices": [0, 1],
+}  # fmt: skip
+
+CASES = (
+    Family("mllama", "Mllama", _TEXT, vision=_VISION),
+    Family("mllama-bf16", "Mllama", _TEXT, vision=_VISION, dtype="BF16"),
+)
