@@ -31,7 +31,7 @@ DEFAULT_NUM_CTX = 4096
 
 RANGES: Mapping[str, tuple[int, int]] = {
     "num_ctx": (1, 1 << 24),
-    "parallel": (1, 64),
+    "parallel": (1, 1024),
     "max_queue": (0, 1 << 20),
     "batch_size": (1, 1 << 16),
     "threads": (1, 512),  # GGML_MAX_N_THREADS
@@ -68,7 +68,7 @@ class EngineConfig:
     )
     parallel: int = field(
         default=4,
-        metadata={"help": "requests computed side by side; they share num_ctx x parallel cells [1..64]"},
+        metadata={"help": "requests computed side by side; they share num_ctx x parallel cells [1..1024]"},
     )
     max_queue: int = field(
         default=512, metadata={"help": "requests that may wait; more are refused with EngineBusyError [>= 0]"}

@@ -4,7 +4,7 @@ Everything that changes from step to step is an input of the graph: the cells th
 its rows see, as indices of cells or as a mask. So one graph serves as long as the number of tokens stays the same, and
 the room of the indices or the cells that the mask spans. Three ways lead to attention:
 
-PagedHistory      few rows: indices of cells, read by a kernel of our own
+PagedHistory      few rows, or few of each sequence: indices of cells, read by a kernel of our own
 GatheredHistory   many rows: keys and values are copied together, and masked
 MaskedHistory     elsewhere: a mask over a run of cells
 """
@@ -19,7 +19,7 @@ from ollama_engine.errors import ContextOverflowError
 from ollama_engine.input import Batch, Int32Array
 from ollama_engine.kvcache.base import CellUsage, KVIndices
 from ollama_engine.kvcache.cells import Cells
-from ollama_engine.kvcache.config import CacheConfig, LayerShape
+from ollama_engine.kvcache.config import MIXED_ROWS, CacheConfig, LayerShape
 from ollama_engine.kvcache.gathered import GatheredHistory
 from ollama_engine.kvcache.mask import MaskBuffer
 from ollama_engine.kvcache.masked import MaskedHistory
@@ -124,18 +124,28 @@ class CausalCache:
         self._batch = batch
         self._places = places
         self._n_tokens = len(batch)
-        self._history = self._histories_for(len(batch))[0]
-        if self._history is self._gathered and self.cells.n_indices(batch.sequences) > self._gathered.most:
-            self._history = self._masked
+        self._history = next(history for history in self._histories_for(len(batch)) if self._suits(history, batch))
         self._history.begin(self.cells, batch)
 
     def _histories_for(self, n_tokens: int) -> Sequence[History]:
-        """Those that show their history to as many rows, the preferred one first."""
+        """Those that may show their history to as many rows, the preferred one first."""
         if n_tokens <= self._paged_rows:
             return (self._paged,)
+        histories: list[History] = []
+        if self._paged_rows and n_tokens <= self._paged_rows + self.config.sequences:
+            histories.append(self._paged)
         if self._gathered_rows is not None and n_tokens >= self._gathered_rows:
-            return (self._gathered, self._masked)
-        return (self._masked,)
+            histories.append(self._gathered)
+        return (*histories, self._masked)
+
+    def _suits(self, history: History, batch: Batch) -> bool:
+        if history is self._masked or len(batch) <= self._paged_rows:
+            return True
+        listed = self.cells.n_indices(batch.sequences)
+        if history is self._gathered:
+            return listed <= self._gathered.most
+        n_sequences = len(set(batch.sequences.tolist()))
+        return len(batch) < MIXED_ROWS * n_sequences and listed <= self._paged.most(len(batch))
 
     def roll_back(self, batch: Batch) -> None:
         """Take the batch's tokens out of their cells."""
@@ -146,7 +156,7 @@ class CausalCache:
         """Prepare for building each of the worst-case graphs of as many tokens in turn; no cells are taken."""
         self._batch = None
         self._n_tokens = n_tokens
-        for history in self._histories_for(n_tokens):
+        for history in reversed(self._histories_for(n_tokens)):  # the largest masks first
             self._history = history
             history.begin_reserve(n_tokens)
             yield

@@ -12,10 +12,14 @@ HISTORY_PADDING = 256
 """Cells that attention reads come in multiples of this, so that a graph lasts for as many tokens."""
 
 PAGED_ROWS = 64
-"""Up to this many rows go to our kernel for few rows. With more, ggml's tiled kernel is faster for prompts."""
+"""Rows of one sequence that our kernel for few rows takes no longer for than ggml's tiled one, which begins here."""
+
+MIXED_ROWS = 32
+"""With fewer rows of each sequence than this on average, our kernel takes as many more rows as there are sequences: of
+64 rows ggml's takes every one over the cells of all sequences that any of them is of."""
 
 GATHERED_ROWS = 64
-"""From this many rows on attention reads copies of keys and values: ggml's tiled kernel takes no fewer rows."""
+"""From this many rows on attention reads copies of keys and values: ggml's tiled kernel takes no fewer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,11 +55,13 @@ class CacheConfig:
     flash_attention: bool
     history_padding: int = HISTORY_PADDING
     paged_rows: int = PAGED_ROWS
-    """Graphs of up to this many rows take indices in place of a mask, where the kernel for that is chosen. 0: none."""
+    """Graphs of up to this many rows take indices in place of a mask, where the kernel for that is chosen; and of up to
+    `sequences` more, where few are of one sequence. 0: none do.
+    """
     gathered_rows: int | None = GATHERED_ROWS
     """Other graphs of at least as many rows gather what they read, on the CPU with flash attention. None: none."""
     sequences: int = PAGED_ROWS
-    """Sequences that one batch has at most: the indices of as many may name all cells, where these are shared."""
+    """Sequences that one batch has at most."""
 
     @property
     def permuted_values(self) -> bool:

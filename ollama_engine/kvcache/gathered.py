@@ -52,10 +52,11 @@ class GatheredHistory:
         """Number of tokens, and the room for the cells that they read."""
         return (self._n_tokens, self._room.n)
 
-    def build_inputs(self, ctx: Context) -> None:
+    def build_inputs(self, ctx: Context) -> tuple[Tensor, ...]:
         """Make the inputs of a new graph: the cells i32 [room], and the mask f16 [room, tokens]."""
         self._indices = ctx.input("i32", (self._room.n,), name="gathered_cells")
         self._mask = ctx.input("f16", (self._room.n, self._n_tokens), name="mask")
+        return self._indices, self._mask
 
     def write_inputs(self, cells: Cells, sequences: Int32Array, first: Int32Array, last: Int32Array) -> None:
         """Write them: each row sees its sequence's positions from `first` to `last`."""

@@ -30,12 +30,16 @@ def choose_room(needed: int, most: int, before: int) -> int:
     return min(1 << (least - 1).bit_length(), most)
 
 
+MOST_LISTS = 64
+"""Sequences that there is room for where all of them share all cells: beyond that, each has some of its own."""
+
+
 class PagedHistory:
     """For a cache of `n_cells` cells and batches of up to `n_sequences` sequences. Indices are made in `buffer`."""
 
     def __init__(self, n_cells: int, n_sequences: int, buffer: MaskBuffer) -> None:
         self._n_cells = n_cells
-        self._n_sequences = n_sequences
+        self._n_lists = min(n_sequences, MOST_LISTS)
         self._buffer = buffer
         # -- current batch --
         self._n_tokens = 0
@@ -47,11 +51,11 @@ class PagedHistory:
         """Choose how many indices there is room for."""
         self._n_tokens = len(batch)
         needed = cells.n_indices(batch.sequences)
-        self._room = choose_room(needed, max(needed, self._most()), self._room)
+        self._room = choose_room(needed, max(needed, self.most(len(batch))), self._room)
 
-    def _most(self) -> int:
-        """All sequences of a batch share all cells; rows of one sequence share its indices."""
-        return min(self._n_tokens, self._n_sequences) * self._n_cells
+    def most(self, n_tokens: int) -> int:
+        """Indices that there is room for: rows of one sequence share them, and all sequences may share all cells."""
+        return min(n_tokens, self._n_lists) * self._n_cells
 
     def begin_reserve(self, n_tokens: int) -> None:
         """Choose the most indices, and take the memory in which those of as many rows are made.
@@ -59,7 +63,7 @@ class PagedHistory:
         Only sequences that share their cells fill more of it than the cache has cells. Raises NoMemoryError.
         """
         self._n_tokens = n_tokens
-        self._room = self._most()
+        self._room = self.most(n_tokens)
         self._buffer.reserve_indices(self._room)
 
     @property

@@ -42,6 +42,15 @@ def plain(engine: Engine, **fields: Any) -> Completion:
     return engine.generate(PROMPT, greedy(logit_bias=NO_END, **fields))
 
 
+def test_hundreds_of_requests_side_by_side(story: Engine) -> None:
+    """More than the rows that attention takes alike (`kvcache.config.PAGED_ROWS`): each as if it were alone."""
+    prompts = [f"Once upon a time there were {n} foxes" for n in range(300)]
+    with Engine(demo.path(), num_ctx=64, parallel=300, threads=1) as engine:
+        answers = engine.generate(prompts, greedy())
+    for n in range(0, 300, 50):
+        assert answers[n].text == story.generate(prompts[n], greedy()).text
+
+
 # -- tokens and their number -------------------------------------------------------------------------------------------
 
 

@@ -184,10 +184,11 @@ def test_room_for_what_few_rows_read_doubles(way: str) -> None:
         if way == "indices" and paged_attention_chosen("f16"):
             assert keys == [(1, 1024)] * 24 + [(1, 2048)] * 1024 + [(1, 4096)] * 52
             assert few == [(7, 7 * 5024)]
-            assert many == [(65, 2528), (65, 0, 5024)]
+            assert many == [(65, 0, 5024), (65, 2528), (65, 64 * 5024)]
+            assert keys_of_worst_cases(a, 129) == [(129, 0, 5024), (129, 2528)]
         elif way == "gathered":
             assert keys == [(1, 1024)] * 24 + [(1, 1024 + 64 * (i // 64 + 1)) for i in range(1076)]
-            assert few == [(7, 2528), (7, 0, 5024)]
+            assert few == [(7, 0, 5024), (7, 2528)]
         elif way == "masks":
             assert {len(key) for key in keys} == {3}
             assert few == [(7, 0, 5024)]
@@ -208,6 +209,24 @@ def test_prompts_gather_what_they_read_up_to_half_the_cells() -> None:
         found = a.run([1] * 9, range(40, 49))
         assert a.cache.shape_key == (9, 64)
         assert np.abs(found - a.expected([1] * 9, range(40, 49))).max() <= 1e-5
+
+
+def test_rows_of_many_sequences_go_by_indices(way: str) -> None:
+    """In a tile of ggml's kernel each of them would see the cells of all."""
+    with attending(2048, dtype="f16", sequences=80) as a:
+        a.run([s for s in range(100) for _ in range(10)], [*range(10)] * 100)
+        decoding = a.run([*range(100)], [10] * 100)
+        assert np.abs(decoding - a.expected([*range(100)], [10] * 100)).max() <= TOLERANCE["f16"]
+        prompt = [0] * 64 + [*range(1, 9)], [*range(11, 75)] + [11] * 8
+        mixed = a.run(*prompt)
+        assert np.abs(mixed - a.expected(*prompt)).max() <= TOLERANCE["f16"]
+        if way == "indices" and paged_attention_chosen("f16"):
+            assert a.cache.shape_key == (72, 2048)
+            a.run([0] * 80, range(75, 155))
+            assert len(a.cache.shape_key) == 2
+            assert a.cache._history is a.cache._gathered
+        else:
+            assert a.cache._history is not a.cache._paged
 
 
 def test_the_cells_of_others_are_not_read(way: str) -> None:

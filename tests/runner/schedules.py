@@ -28,6 +28,9 @@ from ollama_engine.runner.schedule.sequence import Generation, Scoring, Sequence
 from ollama_engine.sample import SamplingParams
 from tests.kvcache.shrinking import give_cells
 
+MEMORY = 10
+"""How far back a sequence can be resumed where layers see a window or chunk only."""
+
 MOST_STEPS = 3000
 """More than any schedule needs: after as many, something hangs."""
 

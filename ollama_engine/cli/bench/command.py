@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         "count (default: 3)")  # fmt: skip
     parser.add_argument("--no-warmup", action="store_true", help="measure the first run too")
     parser.add_argument("--parallel", type=_counts, metavar="N,N", help="also measure as many callers at once, such as "
-                        "1,2,4,8: tokens/s of all together, through the engine [1..64]")  # fmt: skip
+                        "1,2,4,8: tokens/s of all together, through the engine [1..1024]")  # fmt: skip
     parser.add_argument("--depth", type=_counts, metavar="N,N", help="also measure prompt and answer behind as many "
                         "tokens of context, such as 0,1024,4096 [>= 0]")  # fmt: skip
     parser.add_argument("--plot", metavar="FILE", help="draw tokens/s over callers and over depth as .png, .svg or "

@@ -86,7 +86,8 @@ class Executor:
 
         Raises NoMemoryError.
         """
-        few = min(PAGED_ROWS, self.batch_size)  # up to so many rows, attention may go other ways than with more
+        # Up to so many rows, attention may go other ways than with more.
+        few = min(PAGED_ROWS + n_decoding, self.batch_size)
         largest = max(self.batch_size, self.traits.largest_group)
         for n_tokens in dict.fromkeys((largest, few, min(n_decoding, self.batch_size), 1)):
             self.reserve_batch(n_tokens)

@@ -16,8 +16,8 @@ from ollama_engine.config import EngineConfig
 from ollama_engine.errors import ConfigError, ModelFormatError, NoMemoryError, Option
 from ollama_engine.input import MediaTraits
 from ollama_engine.kvcache import Cache, CacheConfig, CompositeCache, LayerShape, make_cache, make_null_cache
-from ollama_engine.kvcache.config import PAGED_ROWS
 from ollama_engine.kvcache.mask import index_bytes, mask_bytes
+from ollama_engine.kvcache.paged import MOST_LISTS
 from ollama_engine.ml.backend import MAX_NODES_LIMIT, Backend
 from ollama_engine.ml.gguf import IMAGE_PARTS, GGUFFile
 from ollama_engine.ml.hostmem import available_bytes
@@ -205,7 +205,7 @@ def _plan_masks(model: Model, config: EngineConfig) -> int:
         if layer.image_rows is None
     }
     size = _batch_size(config)
-    return sum(max(mask_bytes(size, n), index_bytes(min(size, config.parallel, PAGED_ROWS), n)) for n in kinds.values())
+    return sum(max(mask_bytes(size, n), index_bytes(min(size, config.parallel, MOST_LISTS), n)) for n in kinds.values())
 
 
 def _refuse_cache_if_too_large(backend: Backend, planned: dict[str, int], masks: int) -> None:
