@@ -178,7 +178,7 @@ def test_the_table(cli, tiny: str) -> None:
     ("args", "message"),
     [
         (["--parallel", "0,1"], "--parallel are numbers of streams, 1 or more; got 0"),
-        (["--parallel", "65"], "parallel is a whole number from 1 to 64, got 65"),
+        (["--parallel", "1025"], "parallel is a whole number from 1 to 1024, got 1025"),
         (["--parallel", "1,x"], "expected whole numbers such as 1,2,4, got '1,x'"),
         (["--parallel", "1", "-n", "1"], "-p is 1 or more and -n 2 or more; got 512 and 1"),
         (["--parallel", "1", "-p", "0"], "-p is 1 or more and -n 2 or more; got 0 and 128"),

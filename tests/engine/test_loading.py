@@ -47,7 +47,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> str:
         ({"num_ctx": True}, "num_ctx"),
         ({"num_ctx": 1 << 40}, "num_ctx"),
         ({"parallel": 0}, "parallel"),
-        ({"parallel": 65}, "parallel"),
+        ({"parallel": 1025}, "parallel"),
         ({"batch_size": 0}, "batch_size"),
         ({"batch_size": 1 << 20}, "batch_size"),
         ({"threads": 0}, "threads"),
