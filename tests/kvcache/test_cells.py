@@ -119,6 +119,26 @@ def test_what_no_later_token_sees_is_given_up(
     made.check()
 
 
+def test_what_is_seen_is_counted_anew_after_a_shift() -> None:
+    """Chunks begin at other tokens then."""
+    cells = table("a20 a21 a22 a23 a24 a25 . .", chunk=10)
+    cells.slide()
+    assert cells.room() == 2
+    moves = cells.shift_plan(0, 0, 4)
+    assert moves is not None
+    cells.shift(0, 0, 4, moves)
+    assert cells.room() == 6  # 16 to 19 are of the chunk before
+    cells.check()
+
+
+def test_rows_that_go_back_see_more_than_what_comes_later() -> None:
+    cells = table("a0 a1 a2 a3 a4 a5 . .", window=2)
+    cells.slide(ints([3]), ints([0]))
+    assert draw(cells) == ". . a2 a3 a4 a5 . ."
+    assert cells.room() == 7
+    cells.check()
+
+
 def test_without_some_sequences_there_is_more_room() -> None:
     cells = table("ab0 ab1 a2 b2 . c0 c1", window=2)
     assert cells.usage() == (3, 0)

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from ollama_engine.errors import ContextOverflowError
 from ollama_engine.kvcache import move
-from tests.kvcache.drawing import draw, table
+from tests.kvcache.drawing import draw, ints, table
 from tests.kvcache.world import ROPES, TOLERANCE, World, world
 
 LAYOUTS = [(dtype, True) for dtype in TOLERANCE] + [(dtype, False) for dtype in ("f32", "f16", "bf16")]
@@ -87,6 +87,24 @@ def test_shift_plan(before: str, call: tuple[int, int, int], plan: Any, after: s
     assert (found.sources.tolist(), found.targets.tolist()) == plan
     cells.shift(*call, found)
     assert draw(cells) == draw(table(after))
+    cells.check()
+
+
+@pytest.mark.parametrize(
+    ("before", "without", "can"),
+    [
+        ("a0 ab1 ab2 b3", [], False),
+        ("a0 ab1 ab2 b3", [1], True),  # nobody shares them then
+        ("a0 ab1 ab2 c0", [2], True),  # one goes to that cell
+        ("abc0 abc1 abc2 c3", [2], False),
+        ("abc0 abc1 abc2 c3", [1, 2, 2], True),
+        ("abc0 abc1 abc2 c3 . .", [], True),
+    ],
+)
+def test_a_shift_without_others(before: str, without: list[int], can: bool) -> None:
+    cells = table(before)
+    assert cells.can_shift(0, 0, 1, ints(without)) is can
+    assert draw(cells) == draw(table(before))
     cells.check()
 
 
