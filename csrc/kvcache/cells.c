@@ -255,11 +255,6 @@ int32_t oe_cells_remove(oe_cells *cells, int32_t sequence, int64_t begin, int64_
     const int32_t j = end > begin ? oe_index(cells, s, end) : i;
     oe_list_drop(cells, s, i, j);
     oe_settle_next(cells, s);
-    const int32_t left = oe_count(s);
-    if (left == 0) {
-        free(s->cell);
-        s->cell = NULL;
-        s->room = 0;
-    }
-    return before - left;
+    oe_list_shrink(s);
+    return before - oe_count(s);
 }

@@ -47,6 +47,22 @@ bool oe_list_grow(oe_sequence *s, int32_t n) {
     return true;
 }
 
+void oe_list_shrink(oe_sequence *s) {
+    const int32_t count = oe_count(s);
+    if (count == 0) {
+        free(s->cell);
+        s->cell = NULL;
+        s->room = s->begin = s->end = 0;
+    } else if (count < s->room / 4) {
+        memmove(s->cell, s->cell + s->begin, (size_t)count * sizeof *s->cell);
+        int32_t *cell = realloc(s->cell, 2 * (size_t)count * sizeof *cell);
+        s->room = cell ? 2 * count : s->room;
+        s->cell = cell ? cell : s->cell;
+        s->begin = 0;
+        s->end = count;
+    }
+}
+
 /* Descents to the cells from i to before j. */
 static int32_t descents(const oe_sequence *s, int32_t i, int32_t j) {
     int32_t found = 0;

@@ -45,6 +45,9 @@ int32_t oe_index(const oe_cells *cells, const oe_sequence *s, int64_t position);
 /* Room behind s->end for `n` more. False, with nothing changed, when there is no memory. */
 bool oe_list_grow(oe_sequence *s, int32_t n);
 
+/* Gives back most of what it does not need. */
+void oe_list_shrink(oe_sequence *s);
+
 static inline bool oe_list_make_room(oe_sequence *s, int32_t n) { return s->room - s->end >= n || oe_list_grow(s, n); }
 
 /* Adds a cell that has its position, and that there is room for: behind all others, or where it belongs. */

@@ -93,11 +93,9 @@ class CausalCache:
 
     @property
     def flash_attention(self) -> bool:
-        """Whether values come as flash attention reads them, or permuted for two products."""
         return self.config.flash_attention
 
     def set_layer(self, layer: int) -> None:
-        """Choose the layer that `put` and `get` speak of."""
         self._layer = layer
 
     def put(self, key: Tensor, value: Tensor) -> None:
@@ -188,7 +186,6 @@ class CausalCache:
         return self.cells.room()
 
     def require_room(self, batch: Batch) -> None:
-        """Raise ContextOverflowError where `begin` would. Changes nothing."""
         if len(batch) <= self.cells.n_free:
             return
         free = self.cells.room_for(batch.positions, batch.sequences)
@@ -206,7 +203,6 @@ class CausalCache:
         return self.cells.has_all(sequence, self.visibility.first_of(position), position)
 
     def remove(self, sequence: int, begin: int = 0, end: int | None = None) -> None:
-        """Forget tokens of a sequence, from position `begin` to before `end`."""
         self.cells.remove(sequence, begin, end)
 
     def scrub(self) -> None:
@@ -214,7 +210,6 @@ class CausalCache:
         self._store.zero(self.cells.positions < 0)
 
     def check(self) -> None:
-        """Raise AssertionError unless the table is consistent."""
         self.cells.check()
 
     @property
@@ -225,16 +220,13 @@ class CausalCache:
 
     @property
     def nbytes(self) -> dict[str, int]:
-        """Memory of keys and values, {device name: bytes}."""
         return self._store.nbytes
 
     @property
     def mask_bytes(self) -> int:
-        """Memory of the process in which masks and indices are made."""
         return self._buffer.nbytes
 
     def close(self) -> None:
-        """Free the memory."""
         self._store.close()
 
 

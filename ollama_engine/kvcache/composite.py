@@ -38,12 +38,10 @@ class CompositeStepCache(Generic[CacheT]):
         return self._current
 
     def set_layer(self, layer: int) -> None:
-        """Choose the layer that `put` and `get` speak of."""
         self._current, number = self._table[layer]
         self._current.set_layer(number)
 
     def put(self, key: Tensor, value: Tensor) -> None:
-        """Store keys and values of the current layer."""
         self.current.put(key, value)
 
     def get(self) -> tuple[Tensor, Tensor, Tensor | KVIndices]:
@@ -53,12 +51,10 @@ class CompositeStepCache(Generic[CacheT]):
     # ** used by the executor ******************************************************************************************
 
     def begin(self, batch: Batch) -> None:
-        """Find room in all caches."""
         for cache in self.caches:
             cache.begin(batch)
 
     def roll_back(self, batch: Batch) -> None:
-        """The batch was not computed: no cache holds its tokens."""
         for cache in self.caches:
             cache.roll_back(batch)
 
@@ -75,15 +71,12 @@ class CompositeStepCache(Generic[CacheT]):
 
     @property
     def shape_key(self) -> tuple[int, ...]:
-        """The keys of all caches."""
         return tuple(number for cache in self.caches for number in cache.shape_key)
 
     def build_inputs(self, ctx: Context) -> tuple[Tensor, ...]:
-        """Make the inputs of all caches; those that say what rows see."""
         return tuple(seen for cache in self.caches for seen in cache.build_inputs(ctx))
 
     def write_inputs(self) -> None:
-        """Write the inputs of all caches."""
         for cache in self.caches:
             cache.write_inputs()
 
@@ -111,35 +104,28 @@ class CompositeCache(CompositeStepCache[Cache]):
 
     @property
     def room(self) -> int:
-        """Tokens that all caches have room for."""
         return min((cache.room for cache in self.caches), default=sys.maxsize)
 
     def require_room(self, batch: Batch) -> None:
-        """Raise ContextOverflowError where `begin` would. Changes nothing."""
         for cache in self.caches:
             cache.require_room(batch)
 
     def share(self, source: int, target: int, end: int) -> None:
-        """Let `target`, which is empty, have what `source` has below position `end`."""
         for cache in self.caches:
             cache.share(source, target, end)
 
     def can_resume(self, sequence: int, position: int) -> bool:
-        """Whether all caches have what a token at `position` attends to."""
         return all(cache.can_resume(sequence, position) for cache in self.caches)
 
     def remove(self, sequence: int, begin: int = 0, end: int | None = None) -> None:
-        """Forget tokens of a sequence, from position `begin` to before `end`."""
         for cache in self.caches:
             cache.remove(sequence, begin, end)
 
     def scrub(self) -> None:
-        """Zero the free cells."""
         for cache in self.caches:
             cache.scrub()
 
     def check(self) -> None:
-        """Raise AssertionError unless all caches are consistent."""
         for cache in self.caches:
             cache.check()
 
@@ -151,7 +137,6 @@ class CompositeCache(CompositeStepCache[Cache]):
 
     @property
     def nbytes(self) -> dict[str, int]:
-        """Memory taken by all, {device name: bytes}."""
         total: Counter[str] = Counter()
         for cache in self.caches:
             total.update(cache.nbytes)
@@ -159,11 +144,9 @@ class CompositeCache(CompositeStepCache[Cache]):
 
     @property
     def mask_bytes(self) -> int:
-        """Memory of the process in which masks and indices are made."""
         return sum(cache.mask_bytes for cache in self.caches)
 
     def close(self) -> None:
-        """Free the memory."""
         for cache in self.caches:
             cache.close()
 

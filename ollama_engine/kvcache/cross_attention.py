@@ -76,7 +76,6 @@ class CrossAttentionCache:
 
     @property
     def flash_attention(self) -> bool:
-        """Whether values come as flash attention reads them, or permuted for two products."""
         return self.config.flash_attention
 
     @property
@@ -97,7 +96,6 @@ class CrossAttentionCache:
         return self._graph.gate
 
     def set_layer(self, layer: int) -> None:
-        """Choose the layer that `put` and `get` speak of."""
         self._layer = layer
 
     def put(self, key: Tensor, value: Tensor) -> None:
@@ -213,7 +211,6 @@ class CrossAttentionCache:
         self._store.zero(~np.isin(slots, list(used)))
 
     def check(self) -> None:
-        """Raise AssertionError unless the table is consistent."""
         self.slots.check()
 
     @property
@@ -224,7 +221,6 @@ class CrossAttentionCache:
 
     @property
     def nbytes(self) -> dict[str, int]:
-        """Memory taken, {device name: bytes}."""
         return self._store.nbytes
 
     @property
@@ -233,7 +229,6 @@ class CrossAttentionCache:
         return 0
 
     def close(self) -> None:
-        """Free the memory."""
         self._store.close()
 
 

@@ -31,7 +31,6 @@ class MaskBuffer:
 
     @property
     def nbytes(self) -> int:
-        """Memory taken."""
         return self._buffer.nbytes
 
     def reserve(self, n_rows: int, n_cells: int) -> None:

@@ -54,6 +54,5 @@ class MaskedHistory:
         self._mask.set(self._masks.fill(cells, self._span, sequences, first, last))
 
     def get(self, store: KeyValueStore, layer: int, ctx: Context) -> tuple[Tensor, Tensor, Tensor]:
-        """Keys, values and the mask."""
         assert self._mask is not None
         return *store.history(layer, *self._span, ctx), self._mask

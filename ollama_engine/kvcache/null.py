@@ -172,7 +172,6 @@ class NullCache:
         return (self._graph.mask,)
 
     def write_inputs(self) -> None:
-        """Write the current batch's mask."""
         assert self._batch is not None
         assert self._graph is not None
         self._graph.mask.set(masks_of(self._batch, self._part, self._window, self._causal))
@@ -185,7 +184,6 @@ class NullCache:
 
     @property
     def flash_attention(self) -> bool:
-        """Whether values come as flash attention reads them, or permuted for two products."""
         return self._flash_attention
 
     def set_layer(self, layer: int) -> None:

@@ -33,12 +33,12 @@ RUNS = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SavedRows:
-    """What layers of one kind hold of a sequence."""
+    """What layers of one kind hold of a sequence: an entry for each token, or for each image."""
 
     positions: Int32Array
     """[n], ascending. A window or chunk has dropped those that no later token sees."""
     rows: tuple[Bytes, ...]
-    """Keys and values of each layer in turn, uint8 [n, bytes of a row]."""
+    """Keys and values of each layer in turn, uint8 [n, bytes of an entry]; none where positions are all there is."""
 
 
 def row_bytes(store: KeyValueStore) -> tuple[int, ...]:

@@ -23,7 +23,6 @@ class CellSpan(NamedTuple):
 
     @property
     def n(self) -> int:
-        """How many they are."""
         return self.end - self.begin
 
 

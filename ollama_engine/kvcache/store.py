@@ -158,7 +158,6 @@ class KeyValueStore:
         return {self.backend.devices[device].name: storage.nbytes for device, storage in self._storages.items()}
 
     def close(self) -> None:
-        """Free the memory."""
         for storage in self._storages.values():
             storage.close()
 
