@@ -13,14 +13,10 @@ from ollama_engine.convert import convert_model
 from tests.convert.folders import bpe_tokenizer, write_json
 from tests.convert.live_cases import LIVE_CASES, N_CTX, SIZES, LiveCase
 from tests.models.cases import GREEDY_STEPS, difference
-from tests.models.reference import quiet
+from tests.models.reference import import_reference, quiet
 from tests.tiny import SPECIALS
 
-with quiet():
-    torch = pytest.importorskip("torch", reason="torch is not installed: pip install ollama_engine[reference]")
-    hf = pytest.importorskip(
-        "transformers", reason="transformers is not installed: pip install ollama_engine[reference]"
-    )
+torch, hf = import_reference()
 
 pytestmark = pytest.mark.reference
 

@@ -16,6 +16,7 @@ from ollama_engine.kvcache.span import CellSpan
 from ollama_engine.kvcache.visibility import Visibility
 from tests.kvcache.cells_twin import CellsTwin
 from tests.kvcache.drawing import ends, ints
+from tests.suite import scaled
 
 sequences = st.sampled_from([0, 1, 2, 63])
 positions = st.integers(0, 40)
@@ -129,7 +130,7 @@ class CellsBesideTwin(RuleBasedStateMachine):
 
 def test_any_history_of_calls() -> None:
     run_state_machine_as_test(
-        CellsBesideTwin, settings=settings(max_examples=120, stateful_step_count=30, deadline=None)
+        CellsBesideTwin, settings=settings(max_examples=scaled(120, quick=30), stateful_step_count=30, deadline=None)
     )
 
 

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from ollama_engine.errors import ContextOverflowError
 from ollama_engine.ml.context import Context
 from tests.kvcache.kinds import KINDS, MEMORY, N_CELLS, Kind, answers, fed
+from tests.suite import scaled
 
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=str)
 each_storing = pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.null], ids=str)
@@ -104,7 +105,9 @@ class Machine(RuleBasedStateMachine):
 @layouts
 def test_any_history_of_calls(kind: Kind, flash: bool) -> None:
     machine = type("Machine", (Machine,), {"kind": kind, "flash": flash})
-    run_state_machine_as_test(machine, settings=settings(max_examples=15, stateful_step_count=15, deadline=None))
+    run_state_machine_as_test(
+        machine, settings=settings(max_examples=scaled(15, quick=4), stateful_step_count=15, deadline=None)
+    )
 
 
 @each_kind
@@ -213,7 +216,7 @@ def test_what_cannot_be_shifted_says_so(kind: Kind) -> None:
 @pytest.mark.parametrize("back", [1, 3, MEMORY])
 @pytest.mark.parametrize("piece", [1, 7])
 def test_what_is_remembered_can_be_resumed(kind: Kind, back: int, piece: int) -> None:
-    for end in range(1, 22):
+    for end in scaled(range(1, 22), quick=(1, 4, 9, 21)):
         with fed(kind) as f:
             for begin in range(0, end, piece):
                 f.feed(run(0, begin, min(end, begin + piece)))
