@@ -5,13 +5,18 @@ PY := $(VENV)/bin/python
 BUILD_REQUIRES := scikit-build-core>=0.11 cython>=3.1 cython-cmake>=0.2.2 cmake>=3.26 ninja>=1.11 pip>=23
 NATIVE := CMakeLists.txt pyproject.toml Makefile $(shell find csrc ollama_engine -name '*.pyx' -o -name '*.pxd' -o -name '*.[ch]' -o -name 'ggml.lock' -o -name fetch.py)
 
-.PHONY: run test lint bench bench-smoke bench-check build reference clean
+.PHONY: run test test-all lint bench bench-smoke bench-check build reference clean
 
 run: $(VENV)/.built
 	$(VENV)/bin/ollama-engine run demo "Once upon a time" --verbose
 
+# The quick suite: every behaviour, few examples of each.
 test: $(VENV)/.built $(VENV)/.test
 	$(PY) -m pytest
+
+# The whole suite: every architecture, pre-tokenizer and instruction set, long random histories, a million draws.
+test-all: $(VENV)/.built $(VENV)/.test
+	$(PY) -m pytest --exhaustive
 
 lint: $(VENV)/.built $(VENV)/.lint
 	$(VENV)/bin/ruff check .
@@ -20,7 +25,7 @@ lint: $(VENV)/.built $(VENV)/.lint
 	PATH=$(VENV)/bin:$$PATH $(VENV)/bin/cython-lint ollama_engine
 	$(VENV)/bin/lint-imports
 
-# torch and transformers, for the tests that compare with them live (skipped without).
+# torch and transformers, for the tests of the whole suite that compare with them live (skipped without).
 reference: $(VENV)/.reference
 
 # One table; the peer's columns are filled where `$(PY) bench/peers.py build` has built it.

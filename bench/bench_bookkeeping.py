@@ -36,8 +36,8 @@ def test_plan_decoding(benchmark: BenchmarkFixture, streams: int) -> None:
     benchmark.group = "a plan when all decode"
     candidates = [Candidate(key, 100, 101, decoding=True) for key in range(streams)]
     limits = Limits(512, 64, 100_000)
-    turns = plan(candidates, limits).turns
-    benchmark(plan, candidates, limits, turns)
+    state = plan(candidates, limits).state
+    benchmark(plan, candidates, limits, state)
 
 
 @pytest.mark.parametrize("streams", [1, 4, 32, 64])
@@ -49,8 +49,8 @@ def test_plan_prompts(benchmark: BenchmarkFixture, streams: int) -> None:
         for key in range(streams)
     ]
     limits = Limits(512, 64, 10**7)
-    turns = plan(candidates, limits).turns
-    benchmark(plan, candidates, limits, turns)
+    state = plan(candidates, limits).state
+    benchmark(plan, candidates, limits, state)
 
 
 @pytest.mark.parametrize("name", HISTORIES)

@@ -19,7 +19,7 @@ import numpy as np
 from ollama_engine.ml import ops
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
-from ollama_engine.ml.kernel_choice import small_batch_rows
+from ollama_engine.ml.kernel_choice import is_intel, small_batch_rows
 from ollama_engine.ml.ops_small_batch import small_batch_fastest, suits_small_batch
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.quantize import quantize_rows
@@ -48,9 +48,14 @@ def main() -> None:
             print(f"| {dtype} | {small_batch_fastest(dtype)} |", end="", flush=True)
             for n in rows:
                 ratio = statistics.median(faster(backend, dtype, shape, n) for shape in shapes)
-                chosen = "*" if n in small_batch_rows(small_batch_fastest(dtype), dtype, shapes[0][0]) else ""
+                chosen = "*" if n in table_rows(dtype, shapes[0][0]) else ""
                 print(f" {ratio:.2f}{chosen} |", end="", flush=True)
             print()
+
+
+def table_rows(dtype: str, length: int) -> range:
+    """The rows for which the table chooses our kernel here."""
+    return small_batch_rows(small_batch_fastest(dtype), dtype, length, intel=is_intel())
 
 
 def faster(backend: Backend, dtype: str, shape: tuple[int, int], rows: int) -> float:

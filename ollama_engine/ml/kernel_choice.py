@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import islice
 from typing import NamedTuple
 
 from ollama_engine.ml import ops
@@ -14,7 +15,16 @@ from ollama_engine.ml.ops_experts import suits_small_batch_experts
 from ollama_engine.ml.ops_small_batch import small_batch_fastest, suits_small_batch
 from ollama_engine.ml.tensor import Tensor
 
-__all__ = ["MOST_ROWS", "SMALL_BATCH", "SmallBatch", "choose_copy", "expert_product", "product", "small_batch_rows"]
+__all__ = [
+    "MOST_ROWS",
+    "SMALL_BATCH",
+    "SmallBatch",
+    "choose_copy",
+    "expert_product",
+    "is_intel",
+    "product",
+    "small_batch_rows",
+]
 
 MOST_ROWS = 512
 """The most rows measured."""
@@ -64,14 +74,20 @@ SMALL_BATCH: dict[str, dict[str, SmallBatch]] = {
     },
 }
 """By instructions of the CPU ("avx512" has VNNI) and type of the weight. Measured on AMD Zen 4 and Zen 5, those of
-AVX2 and AVX-VNNI beside a ggml without AVX-512; docs/performance.md has figures, of an Intel Xeon too."""
+AVX2 and AVX-VNNI beside a ggml without AVX-512."""
+
+INTEL: dict[str, dict[str, SmallBatch]] = {"avx512": {"q4_K": SmallBatch(1, 512, 64), "q6_K": SmallBatch(1, 64, 64)}}
+"""Where an Intel CPU differs, measured on a Xeon with AVX-512 VNNI and AMX; docs/performance.md has the figures."""
 
 _NONE = SmallBatch(1, 0)
 
 
-def small_batch_rows(instructions: str, dtype: str, length: int) -> range:
+def small_batch_rows(instructions: str, dtype: str, length: int, *, intel: bool = False) -> range:
     """The numbers of rows for which `mul_mat_small_batch` is chosen, with weights whose rows have that length."""
-    first, last, _ = SMALL_BATCH.get(instructions, {}).get(dtype, _NONE)
+    chosen = SMALL_BATCH.get(instructions, {}).get(dtype, _NONE)
+    if intel:
+        chosen = INTEL.get(instructions, {}).get(dtype, chosen)
+    first, last, _ = chosen
     if (instructions, dtype) == ("avx512", "bf16") and length > SHORT:
         last = 1
     return range(first, last + 1)
@@ -79,7 +95,17 @@ def small_batch_rows(instructions: str, dtype: str, length: int) -> range:
 
 @cache
 def _rows_here(dtype: str, length: int) -> range:
-    return small_batch_rows(small_batch_fastest(dtype), dtype, length)
+    return small_batch_rows(small_batch_fastest(dtype), dtype, length, intel=is_intel())
+
+
+@cache
+def is_intel() -> bool:
+    """Whether the CPU is one of Intel's; False where the system does not say."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            return any(line.startswith("vendor_id") and "GenuineIntel" in line for line in islice(file, 8))
+    except OSError:
+        return False
 
 
 @cache

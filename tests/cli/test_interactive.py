@@ -143,7 +143,7 @@ terminals = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX term
 
 @terminals
 def test_a_conversation_in_a_terminal(tiny: str) -> None:
-    with Terminal("run", tiny, "--max-tokens", "3", "--verbose", *LETTERS) as terminal:
+    with Terminal("run", tiny, "--threads", "1", "--max-tokens", "3", "--verbose", *LETTERS) as terminal:
         terminal.wait_for(b">>> ")
         terminal.type(b"hello\n")
         assert b"answer       3 tokens" in terminal.wait_for(b">>> ")
@@ -156,7 +156,7 @@ def test_a_conversation_in_a_terminal(tiny: str) -> None:
 
 @terminals
 def test_ctrl_c_stops_an_answer_and_then_leaves(tiny: str) -> None:
-    with Terminal("run", tiny, *LETTERS) as terminal:
+    with Terminal("run", tiny, "--threads", "1", *LETTERS) as terminal:
         terminal.wait_for(b">>> ")
         terminal.type(b"hello\n")
         terminal.wait_for(b"hello\r\n", more=20)
@@ -174,14 +174,14 @@ def test_ctrl_c_stops_an_answer_and_then_leaves(tiny: str) -> None:
 
 @terminals
 def test_ctrl_d_leaves(tiny: str) -> None:
-    with Terminal("run", tiny) as terminal:
+    with Terminal("run", tiny, "--threads", "1") as terminal:
         terminal.wait_for(b">>> ")
         assert terminal.end(b"\x04") == 0
 
 
 @terminals
 def test_ctrl_c_ends_a_single_answer_with_130(tiny: str) -> None:
-    with Terminal("run", tiny, "hello", "--echo", *LETTERS) as terminal:
+    with Terminal("run", tiny, "--threads", "1", "hello", "--echo", *LETTERS) as terminal:
         terminal.wait_for(b"hello", more=20)
         assert terminal.end(b"\x03") == 130
         assert b"Traceback" not in terminal.shown

@@ -18,6 +18,7 @@ from gguf import GGMLQuantizationType as QuantType
 from ollama_engine.convert import convert_model, new_file
 from ollama_engine.errors import ConfigError, ModelFormatError, UnsupportedModelError
 from tests.convert.folders import HfFolder
+from tests.suite import slow_except
 from tests.tiny import TinyLlama, random_weights
 
 # -- types -------------------------------------------------------------------------------------------------------------
@@ -54,7 +55,7 @@ def test_rows_that_do_not_divide_become_f16(tmp_path: Path) -> None:
 # -- memory and files --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("outtype", ["f32", "f16", "q8_0"])
+@pytest.mark.parametrize("outtype", slow_except(["f32", "f16", "q8_0"], "q8_0"))
 def test_no_more_than_twice_the_largest_tensor_is_held(outtype: str, tmp_path: Path) -> None:
     """Numpy tells tracemalloc of its arrays. The largest tensor of the file is the embedding, 32 MiB as f32."""
     tiny = TinyLlama(n_layer=1, n_embd=1024, n_head=8, n_head_kv=8, n_ff=2048, n_vocab=8192, tied=True)
@@ -67,7 +68,7 @@ def test_no_more_than_twice_the_largest_tensor_is_held(outtype: str, tmp_path: P
     assert peak <= 2 * largest + (12 << 20), f"{peak / 2**20:.0f} MiB"  # the vocabulary and its JSON
 
 
-@pytest.mark.parametrize("outtype", ["f16", "q8_0"])
+@pytest.mark.parametrize("outtype", slow_except(["f16", "q8_0"], "q8_0"))
 def test_threads_make_no_difference(outtype: str, tmp_path: Path) -> None:
     """Matrices of several pieces, some of which change places."""
     tiny = TinyLlama(n_layer=2, n_embd=1024, n_head=8, n_head_kv=8, n_ff=1536, n_vocab=2048)

@@ -14,11 +14,9 @@ from ollama_engine.convert import convert_model
 from tests.convert.test_vision import CASES
 from tests.models import families
 from tests.models.family_reference import FamilyReference
-from tests.models.reference import quiet
+from tests.models.reference import import_reference
 
-with quiet():
-    torch = pytest.importorskip("torch", reason="torch is not installed: pip install ollama_engine[reference]")
-    pytest.importorskip("transformers", reason="transformers is not installed: pip install ollama_engine[reference]")
+torch, _ = import_reference()
 
 pytestmark = pytest.mark.reference
 

@@ -27,6 +27,7 @@ from ollama_engine.errors import (
 )
 from tests.models import encoders
 from tests.models.cases import N_CTX, difference
+from tests.suite import scaled
 from tests.tiny import write_tiny_llama
 
 pytestmark = pytest.mark.timeout(60)
@@ -34,6 +35,8 @@ pytestmark = pytest.mark.timeout(60)
 TEXTS = ["a small thing", "what is it", "it is a thing", "x", "", "a small thing, and there it ends " * 3]
 CPU: dict[str, Any] = {"threads": 1, "gpu_layers": 0}
 SAME = 1e-4
+LONG = scaled(20_000, quick=8_000)
+"""Texts of a call that others find under way."""
 
 
 @pytest.fixture(scope="module")
@@ -381,12 +384,12 @@ def test_calls_are_computed_together(bert: Engine) -> None:
 
 def test_a_short_call_does_not_wait_for_a_long_one(bert: Engine) -> None:
     with ThreadPoolExecutor(1) as pool:
-        long = pool.submit(bert.embed, [[5, 6, 7]] * 20_000)
+        long = pool.submit(bert.embed, [[5, 6, 7]] * LONG)
         wait_for(lambda: under_way(bert) == 1)
         for _ in range(5):
             assert bert.embed(TEXTS[:3]).shape == (3, 64)
             assert not long.done()
-        assert long.result().shape == (20_000, 64)
+        assert long.result().shape == (LONG, 64)
 
 
 def test_answers_and_embeddings_at_once(llama: Engine) -> None:
@@ -406,11 +409,11 @@ def test_answers_and_embeddings_at_once(llama: Engine) -> None:
 def test_too_many_calls(bert_path: Path) -> None:
     with Engine(bert_path, max_queue=1, parallel=1, **CPU) as engine, ThreadPoolExecutor(2) as pool:
         engine.embed("a")
-        long = [pool.submit(engine.embed, [[5, 6, 7]] * 20_000) for _ in range(2)]
+        long = [pool.submit(engine.embed, [[5, 6, 7]] * LONG) for _ in range(2)]
         wait_for(lambda: under_way(engine) == 2)
         with pytest.raises(EngineBusyError, match="max_queue is 1"):
             engine.embed("a")
-        assert all(job.result().shape == (20_000, 64) for job in long)
+        assert all(job.result().shape == (LONG, 64) for job in long)
         assert engine.embed("a").shape == (64,)
 
 

@@ -14,6 +14,7 @@ from ollama_engine import Engine, SamplingParams
 from ollama_engine.errors import ConfigError, ContextOverflowError, MediaError, TokenizerError
 from ollama_engine.segments import Media, Segment, Text, Tokens
 from tests.media_model import CrossLlama, MediaLlama, media_llama, seen_as
+from tests.suite import slow_except
 from tests.tiny import write_tiny_llama
 
 N_VOCAB = 320
@@ -39,6 +40,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "cross permuted": {"cls": CrossLlama, "groups_apart": True, "flash_attention": "off"},
 }
 ENGINE_OPTIONS = ("flash_attention", "kv_cache_type", "num_ctx", "batch_size", "parallel")
+QUICK_KINDS = ("flash", "window permuted", "bidirectional", "apart", "wide", "cross")
 CAUSAL = ("flash", "permuted", "q8_0", "window", "window permuted", "apart", "axes", "loose")
 """Kinds that see an image as the tokens that say the same."""
 
@@ -55,7 +57,7 @@ def open_engine(stack: ExitStack, path: str, kind: str, **more: Any) -> Engine:
     return stack.enter_context(Engine(path, threads=1, verify=True, **own))
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=slow_except(KINDS, *QUICK_KINDS))
 def kind(request: pytest.FixtureRequest) -> str:
     found: str = request.param
     return found
@@ -90,7 +92,7 @@ def lone(engine: Engine, segments: list[Segment], n: int = 8) -> tuple[int, ...]
 # -- what is computed --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", CAUSAL, indirect=True)
+@pytest.mark.parametrize("kind", slow_except(CAUSAL, "flash", "window permuted", "loose"), indirect=True)
 def test_an_image_is_what_its_embeddings_are(engine: Engine) -> None:
     for parts in ([BEFORE, CAT, AFTER], [CAT], [CAT, DOG], [BEFORE, CAT, AFTER, DOG, [1]]):
         expected = engine.logits(as_tokens(*parts))[-1]

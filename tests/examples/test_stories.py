@@ -14,7 +14,9 @@ from demo_model.stories import Story, make_story
 from demo_model.tokens import train_tokenizer, weigh_tokens
 from demo_model.world import ANIMALS, PEOPLE, THINGS, TRAITS, draw_character, held_out
 
-MANY = 3000
+from tests.suite import scaled
+
+MANY = scaled(3000, quick=600)
 
 
 @pytest.fixture(scope="module")

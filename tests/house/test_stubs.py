@@ -17,6 +17,7 @@ def test_extension_has_a_stub(source: Path) -> None:
     assert source.with_suffix(".pyi").exists()
 
 
+@pytest.mark.slow
 def test_stubs_agree_with_the_modules() -> None:
     pytest.importorskip("mypy", reason="mypy is not installed (extra: lint); CI has it")
     modules = [".".join(p.relative_to(ROOT).with_suffix("").parts) for p in EXTENSIONS]

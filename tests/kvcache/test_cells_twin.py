@@ -16,6 +16,7 @@ from ollama_engine.kvcache.span import CellSpan
 from ollama_engine.kvcache.visibility import Visibility
 from tests.kvcache.cells_twin import CellsTwin
 from tests.kvcache.drawing import ints, last_position
+from tests.suite import scaled
 
 SEQUENCES = (0, 1, 2, 70)
 sequences = st.sampled_from(SEQUENCES)
@@ -128,7 +129,7 @@ class CellsBesideTwin(RuleBasedStateMachine):
 
 def test_any_history_of_calls() -> None:
     run_state_machine_as_test(
-        CellsBesideTwin, settings=settings(max_examples=120, stateful_step_count=30, deadline=None)
+        CellsBesideTwin, settings=settings(max_examples=scaled(120, quick=30), stateful_step_count=30, deadline=None)
     )
 
 

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from ollama_engine.errors import ContextOverflowError
 from ollama_engine.ml.context import Context
 from tests.kvcache.kinds import KINDS, LAYOUTS, MEMORY, N_CELLS, NULL_KINDS, Kind, NullKind, answers, fed, run, stepped
+from tests.suite import scaled
 
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=str)
 each_shiftable = pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.shifts], ids=str)
@@ -337,7 +338,7 @@ def test_nothing_is_shifted_by_nothing(kind: Kind) -> None:
 @pytest.mark.parametrize("back", [1, 3, MEMORY])
 @pytest.mark.parametrize("piece", [1, 7])
 def test_what_is_remembered_can_be_resumed(kind: Kind, back: int, piece: int) -> None:
-    for end in range(1, 22):
+    for end in scaled(range(1, 22), quick=(1, 4, 9, 21)):
         with fed(kind) as f:
             for begin in range(0, end, piece):
                 f.feed(run(0, begin, min(end, begin + piece)))

@@ -19,6 +19,7 @@ from ollama_engine.kvcache.images import ImageSlots
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.placement import BackendParams
 from tests.kvcache.kinds import IMAGE_ROWS, KINDS, Fed, answers, fed, run, shape
+from tests.suite import scaled
 
 IMAGES = next(kind for kind in KINDS if kind.sees_images)
 
@@ -206,5 +207,5 @@ class SlotsAgainstLists(RuleBasedStateMachine):
                 assert self.slots.can_resume(sequence, position) == (before is None or not images[before].gone)
 
 
-SlotsAgainstLists.TestCase.settings = settings(max_examples=80, stateful_step_count=25, deadline=None)
+SlotsAgainstLists.TestCase.settings = settings(max_examples=scaled(80, quick=20), stateful_step_count=25, deadline=None)
 TestSlotsAgainstLists = SlotsAgainstLists.TestCase

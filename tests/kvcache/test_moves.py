@@ -16,6 +16,7 @@ from ollama_engine.errors import ContextOverflowError
 from ollama_engine.kvcache import move
 from tests.kvcache.drawing import draw, ints, table
 from tests.kvcache.world import ROPES, TOLERANCE, World, world
+from tests.suite import scaled
 
 LAYOUTS = [(dtype, True) for dtype in TOLERANCE] + [(dtype, False) for dtype in ("f32", "f16", "bf16")]
 each_layout = pytest.mark.parametrize(("dtype", "flash"), LAYOUTS)
@@ -233,5 +234,7 @@ class MovesAgainstDictionaries(RuleBasedStateMachine):
             self.w.check()
 
 
-MovesAgainstDictionaries.TestCase.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)
+MovesAgainstDictionaries.TestCase.settings = settings(
+    max_examples=scaled(40, quick=10), stateful_step_count=20, deadline=None
+)
 TestMovesAgainstDictionaries = MovesAgainstDictionaries.TestCase

@@ -16,8 +16,9 @@ from ollama_engine.ml import ops
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.placement import BackendParams, usable_cpus
+from tests.suite import scaled
 
-SIZE, PRODUCTS = 512, 60
+SIZE, PRODUCTS = 512, scaled(60, quick=20)
 
 
 @contextmanager

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import tests
 from tests.ml.gguf_mutants import originals, read_everything
+from tests.suite import scaled
 
-MUTANTS = 10_000
+MUTANTS = scaled(10_000, quick=2_000)
 SEED = 20_260_101
 
 

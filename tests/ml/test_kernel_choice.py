@@ -38,7 +38,7 @@ TYPES = sorted(kernel_choice.SMALL_BATCH["avx512"])
 def test_small_batch_go_to_our_kernels(backend: Backend, dtype: str) -> None:
     if not small_batch_chosen(dtype):
         pytest.skip("this CPU lacks the vectors; ggml's kernels are used throughout")
-    served = kernel_choice.small_batch_rows(small_batch_fastest(dtype), dtype, 256)
+    served = kernel_choice.small_batch_rows(small_batch_fastest(dtype), dtype, 256, intel=kernel_choice.is_intel())
     for rows in (1, 2, served.start, served.stop - 1, served.stop):
         assert (operations(backend, dtype, rows) == 2) == (rows in served), rows
 
@@ -57,6 +57,8 @@ def test_the_borders_of_each_instruction_set() -> None:
         for rows in range(1, 9)
         if rows in kernel_choice.small_batch_rows("avx512", "bf16", kernel_choice.SHORT + 1)
     ] == [1]
+    assert 33 not in kernel_choice.small_batch_rows("avx512", "q4_K", 4096)
+    assert 512 in kernel_choice.small_batch_rows("avx512", "q4_K", 4096, intel=True)
     assert 1 not in kernel_choice.small_batch_rows("scalar", "q4_0", 256)
     assert 1 not in kernel_choice.small_batch_rows("", "q5_K", 256)
 

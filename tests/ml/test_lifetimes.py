@@ -10,11 +10,16 @@ import pytest
 
 import tests
 from tests.ml.lifetime_child import SCENES
+from tests.suite import slow_except
 
+QUICK = (
+    "storage_closed_under_a_graph", "arguments_that_close_their_context", "exceptions_inside_with", "never_initialised",
+    "threads_share_one_context", "forked_child", "background_computation",
+)  # fmt: skip
 LINUX_ONLY = {"threads_are_not_granted", "address_space_is_short"}
 
 
-@pytest.mark.parametrize("name", SCENES)
+@pytest.mark.parametrize("name", slow_except(SCENES, *QUICK))
 def test_the_process_lives_on(name: str) -> None:
     if name in LINUX_ONLY and sys.platform != "linux":
         pytest.skip("only Linux bounds the address space as this scene needs it")

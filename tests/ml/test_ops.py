@@ -17,6 +17,7 @@ from ollama_engine.ml.context import Context
 from ollama_engine.ml.storage import Storage
 from ollama_engine.ml.tensor import Tensor
 from tests.ml import reference as ref
+from tests.suite import slow_except
 
 Compute = Callable[..., NDArray]
 RNG = np.random.default_rng(20_260_101)
@@ -195,7 +196,7 @@ def random_weights(dtype: str, rows: int) -> tuple[NDArray[np.uint8], NDArray[np
 
 
 @pytest.mark.parametrize("dtype", QUANTIZED)
-@pytest.mark.parametrize("columns", [1, 5, 24])
+@pytest.mark.parametrize("columns", slow_except([1, 5, 24], 5))
 def test_products_with_quantized_weights(ctx: Context, compute: Compute, dtype: str, columns: int) -> None:
     raw, weights = random_weights(dtype, 19)
     table = ctx.empty(dtype, (256, 19))
@@ -263,7 +264,7 @@ def test_rope(
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "q8_0", "q4_0"])
-@pytest.mark.parametrize("queries", [1, 7, 70])
+@pytest.mark.parametrize("queries", slow_except([1, 7, 70], 7))
 @pytest.mark.parametrize("options", [{}, {"softcap": 20.0}, {"sinks": True}], ids=str)
 def test_flash_attention_is_softmax_in_one_pass(
     ctx: Context, compute: Compute, dtype: str, queries: int, options: dict[str, Any]

@@ -20,6 +20,7 @@ from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.quantize import quantize_rows
 from ollama_engine.ml.storage import Storage
 from ollama_engine.ml.tensor import Tensor
+from tests.suite import slow_except
 
 TYPES = ("f32", "f16", "bf16", "q8_0")
 KERNELS = [(dtype, name) for dtype in TYPES for name in paged_attention_instructions(dtype)]
@@ -187,6 +188,7 @@ SHAPES = {
     "sinks": Shape(2, 4, 64, 64, sinks=True),
     "softcap and sinks": Shape(1, 3, 32, 32, cap=20.0, sinks=True),
 }
+QUICK_SHAPES = ("one head", "groups of 3", "values of another size", "softcap and sinks")
 ODD = {"72": Shape(2, 3, 72, 72), "20 and 12": Shape(2, 2, 20, 12), "1": Shape(1, 2, 1, 1), "17": Shape(1, 5, 17, 33)}
 
 
@@ -205,7 +207,7 @@ def test_what_there_is() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "name"), KERNELS)
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("shape", slow_except(SHAPES.values(), *QUICK_SHAPES, ids=SHAPES))
 def test_against_numpy(backend: Backend, dtype: str, name: str, shape: Shape) -> None:
     lists = some_lists(shape.n_cells)
     given = numbers(shape, len(lists))
@@ -233,7 +235,7 @@ def test_lists_of_every_length(backend: Backend, n: int) -> None:
 
 
 STORABLE = [
-    pytest.param(dtype, shape, id=f"{dtype} {name}")
+    pytest.param(dtype, shape, id=f"{dtype} {name}", marks=() if name in QUICK_SHAPES else pytest.mark.slow)
     for dtype in TYPES
     for name, shape in {**SHAPES, "72": ODD["72"]}.items()
     if dtype != "q8_0" or shape.dim % 32 == shape.value_dim % 32 == 0
@@ -289,7 +291,7 @@ def test_a_row_does_not_see_the_others_nor_the_threads(backend: Backend, one_thr
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("shape", slow_except(SHAPES.values(), *QUICK_SHAPES, ids=SHAPES))
 def test_against_ggml(backend: Backend, dtype: str, shape: Shape) -> None:
     """Which rounds queries to the keys' type, and sums f16 values in f16."""
     lists = [sorted(cells) for cells in some_lists(shape.n_cells)]

@@ -21,6 +21,7 @@ from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.storage import Storage, can_repack
 from ollama_engine.ml.tensor import Tensor
 from tests.ml.small_batch_weights import QUANTIZED, QUANTIZED_KERNELS, Bytes, Floats, raw_weights, rounded, values_of
+from tests.suite import slow_except
 
 RNG = np.random.default_rng(20_261_121)
 Ids = NDArray[np.int32]
@@ -60,6 +61,9 @@ def check(backend: Backend, dtype: str, raw: Bytes, x: Floats, ids: Ids, name: s
     assert (np.abs(product(backend, dtype, raw, x, ids, name) - expected) <= 2e-6 * sizes + 1e-6).all()
 
 
+SIZES = [(256, 1, 3), (256, 16, 1), (512, 37, 4), (1280, 21, 9), (768, 100, 2)]
+
+
 @pytest.fixture(scope="module")
 def one_thread() -> Iterator[Backend]:
     with Backend(BackendParams(threads=1), max_nodes=64) as backend:
@@ -67,7 +71,7 @@ def one_thread() -> Iterator[Backend]:
 
 
 @pytest.mark.parametrize(("dtype", "name"), QUANTIZED_KERNELS)
-@pytest.mark.parametrize(("k", "m", "tokens"), [(256, 1, 3), (256, 16, 1), (512, 37, 4), (1280, 21, 9), (768, 100, 2)])
+@pytest.mark.parametrize(("k", "m", "tokens"), slow_except(SIZES, (256, 16, 1), (512, 37, 4)))
 def test_against_numpy(backend: Backend, dtype: str, name: str, k: int, m: int, tokens: int) -> None:
     raw = raw_experts(dtype, 5, m, k)
     for rows in (1, 3):  # of gate and up, and of down
@@ -75,7 +79,7 @@ def test_against_numpy(backend: Backend, dtype: str, name: str, k: int, m: int, 
         check(backend, dtype, raw, x, routes(tokens, 3, 5), name)
 
 
-@pytest.mark.parametrize("k", [32, 96, 544])
+@pytest.mark.parametrize("k", slow_except([32, 96, 544], 96))
 @pytest.mark.parametrize(("dtype", "name"), [(d, n) for d, n in QUANTIZED_KERNELS if not d.endswith("_K")])
 def test_rows_of_few_blocks(backend: Backend, dtype: str, name: str, k: int) -> None:
     raw = raw_experts(dtype, 4, 18, k)
@@ -133,7 +137,7 @@ def test_as_a_product_with_one_matrix(backend: Backend, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", QUANTIZED)
-@pytest.mark.parametrize("tokens", [1, 2, 7, 16])
+@pytest.mark.parametrize("tokens", slow_except([1, 2, 7, 16], 1, 7))
 def test_against_ggml(backend: Backend, dtype: str, tokens: int) -> None:
     raw = raw_experts(dtype, 8, 48, 1024)
     x, ids = RNG.normal(0, 1, (tokens, 1, 1024)).astype(np.float32), routes(tokens, 4, 8)

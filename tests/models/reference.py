@@ -8,8 +8,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
+from tests import suite
 from tests.models.cases import GREEDY_STEPS, Case
 from tests.tiny import TinyLlama, TinyModel, Weights
 
@@ -48,6 +50,16 @@ class Reference:
         for _ in range(GREEDY_STEPS):
             ids.append(self.best_after(ids)[0][-1])
         return ids[len(self._case.prompt) :]
+
+
+def import_reference() -> tuple[Any, Any]:
+    """torch and transformers. Skips the module that asks where they are not installed, and in the quick suite."""
+    if not suite.exhaustive:
+        pytest.skip("compares with torch and transformers: pytest --exhaustive", allow_module_level=True)
+    missing = "{} is not installed: pip install ollama_engine[reference]"
+    with quiet():
+        torch = pytest.importorskip("torch", reason=missing.format("torch"))
+        return torch, pytest.importorskip("transformers", reason=missing.format("transformers"))
 
 
 @contextlib.contextmanager

@@ -18,11 +18,12 @@ from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.storage import Storage
 from ollama_engine.ml.weights import Weights
 from ollama_engine.models import model_class
-from tests.models.variants import CPU, VARIANTS, WRITERS, Variant, minimal
+from tests.models.variants import CPU, QUICK_VARIANTS, VARIANTS, WRITERS, Variant, minimal
+from tests.suite import slow_except
 from tests.tiny import write_tiny_llama
 
 
-@pytest.mark.parametrize("architecture", WRITERS)
+@pytest.mark.parametrize("architecture", slow_except(WRITERS, "llama", "gpt-oss", "gemma3"))
 def test_every_missing_or_misshapen_tensor_is_named(architecture: str, tmp_path: Path) -> None:
     with (
         GGUFFile(minimal(architecture).file(tmp_path)) as gguf,
@@ -47,7 +48,7 @@ def test_every_missing_or_misshapen_tensor_is_named(architecture: str, tmp_path:
                 assert "[3, 5, 7]" in str(caught.value)
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+@pytest.mark.parametrize("variant", slow_except(VARIANTS, *QUICK_VARIANTS), ids=str)
 def test_every_tensor_is_read(variant: Variant, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with Engine(variant.file(tmp_path), num_ctx=64, **CPU):
         assert "not used" not in caplog.text

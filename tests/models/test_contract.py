@@ -17,6 +17,7 @@ from tests.models.cases import difference
 from tests.models.variants import (
     CPU,
     N_CTX,
+    QUICK_VARIANTS,
     REPACKABLE,
     VARIANTS,
     WRITERS,
@@ -27,11 +28,12 @@ from tests.models.variants import (
     prompt,
     rows,
 )
+from tests.suite import slow_except
 
 SAME = 1e-4
 """Largest difference between two ways to compute the same, in standard deviations of the logits; 3e-6 is found."""
 
-each_variant = pytest.mark.parametrize("variant", VARIANTS, ids=str)
+each_variant = pytest.mark.parametrize("variant", slow_except(VARIANTS, *QUICK_VARIANTS), ids=str)
 
 
 @each_variant
@@ -170,7 +172,7 @@ OTHER_EXPERTS = 3
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
-@pytest.mark.parametrize("architecture", WRITERS)
+@pytest.mark.parametrize("architecture", slow_except(WRITERS, "llama", "gpt-oss"))
 def test_cache_types_are_near_f32(architecture: str, dtype: Any, tmp_path: Path) -> None:
     variant = minimal(architecture)
     path, found = variant.file(tmp_path, **variant.wide), {}

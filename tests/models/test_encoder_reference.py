@@ -12,11 +12,9 @@ from tests.models.cases import difference
 from tests.models.encoder_reference import EncoderReference
 from tests.models.encoders import DOCUMENT, QUERY, Case, cases
 from tests.models.make_encoder_goldens import pair_of
-from tests.models.reference import quiet
+from tests.models.reference import import_reference
 
-with quiet():
-    pytest.importorskip("torch", reason="torch is not installed: pip install ollama_engine[reference]")
-    pytest.importorskip("transformers", reason="transformers is not installed: pip install ollama_engine[reference]")
+import_reference()
 
 pytestmark = pytest.mark.reference
 

@@ -11,11 +11,9 @@ from ollama_engine.convert import convert_model
 from tests.models.cases import GREEDY_STEPS, difference
 from tests.models.families import PROMPT_LENGTH, Family, greedy_tokens, running
 from tests.models.family_reference import FamilyReference
-from tests.models.reference import quiet
+from tests.models.reference import import_reference
 
-with quiet():
-    pytest.importorskip("torch", reason="torch is not installed: pip install ollama_engine[reference]")
-    pytest.importorskip("transformers", reason="transformers is not installed: pip install ollama_engine[reference]")
+import_reference()
 
 pytestmark = pytest.mark.reference
 

@@ -10,13 +10,14 @@ import pytest
 
 from tests.models import golden
 from tests.models.cases import CASES, Case, difference
+from tests.suite import slow_except
 
 
 def test_every_golden_has_its_case() -> None:
     assert {path.stem for path in golden.FOLDER.iterdir()} == {case.name for case in CASES}
 
 
-@pytest.mark.parametrize("flash", ["on", "off"])
+@pytest.mark.parametrize("flash", slow_except(["on", "off"], "on"))
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_logits_and_greedy_tokens(case: Case, flash: Literal["on", "off"], tmp_path: Path) -> None:
     expected = golden.load(case)

@@ -20,11 +20,12 @@ from tests.convert.quant.make_goldens import quantize
 from tests.models import peer_cases
 from tests.models.families import Family
 from tests.models.peer_cases import CASES, FILES, N_CTX, PRESETS, TEXT, TOLERANCE
+from tests.suite import slow_except
 
 Files = tuple[Family, dict[str, Path]]
 
 
-@pytest.fixture(scope="module", params=CASES, ids=str)
+@pytest.fixture(scope="module", params=slow_except(CASES, "llama", "gemma3"), ids=str)
 def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Files:
     case: Family = request.param
     folder = Path(tmp_path_factory.mktemp(case.name))

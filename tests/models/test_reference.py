@@ -8,11 +8,9 @@ from typing import Literal
 import pytest
 
 from tests.models.cases import CASES, GREEDY_STEPS, Case, difference
-from tests.models.reference import Reference, quiet
+from tests.models.reference import Reference, import_reference
 
-with quiet():
-    pytest.importorskip("torch", reason="torch is not installed: pip install ollama_engine[reference]")
-    pytest.importorskip("transformers", reason="transformers is not installed: pip install ollama_engine[reference]")
+import_reference()
 
 pytestmark = pytest.mark.reference
 

@@ -83,6 +83,9 @@ VARIANTS = (
     *(variant for row in ARCHITECTURES if row.model is not None for variant in _families(row.name)),
 )
 
+QUICK_VARIANTS = ("llama-minimal", "llama-experts", "gemma3-gemma3", "gpt-oss-gpt-oss")
+"""Two norms or four, a window or none, one feed-forward or experts, sinks: those whose graphs differ most."""
+
 REPACKABLE = (
     _llama("q4_0", dtype="q4_0", n_embd=64, n_ff=96, seed=25),
     _llama("q4_K", dtype="q4_K", n_embd=256, n_ff=256, n_layer=1, seed=26),

@@ -18,6 +18,7 @@ import pytest
 
 from ollama_engine import Engine, SamplingParams
 from ollama_engine.errors import ClosedError, EngineBusyError
+from tests.suite import slow_except
 from tests.tiny import write_tiny_llama
 
 PATIENCE = 60
@@ -316,19 +317,22 @@ def run_script(path: str, script: str) -> str:
     return done.stdout
 
 
+EXITS = {
+    "idle": "",
+    "streaming": "s = engine.stream([1], LONG); next(s)",
+    "a stream alone": "s = engine.stream([1], LONG); next(s); del engine",
+    "a dropped stream": "s = engine.stream([1], LONG); del s",
+    "scoring": "threading.Thread(target=quietly, args=(engine.logits, [1] * 8000), daemon=True).start()",
+    "threads": "threads = [threading.Thread(target=quietly, args=(engine.generate, [1], LONG), daemon=True)"
+    " for _ in range(3)]; [thread.start() for thread in threads]",
+    "a cycle": "engine.cycle = engine; s = engine.stream([1], LONG); engine.s = s; next(s)",
+    "closed": "engine.generate([1], SHORT); engine.close()",
+    "three engines": "e = [Engine(sys.argv[1], num_ctx=64) for _ in range(3)]; [next(x.stream([1], LONG)) for x in e]",
+}
+
+
 @pytest.mark.parametrize(
-    "script",
-    [
-        "",
-        "s = engine.stream([1], LONG); next(s)",
-        "s = engine.stream([1], LONG); next(s); del engine",
-        "s = engine.stream([1], LONG); del s",
-        "threading.Thread(target=quietly, args=(engine.logits, [1] * 8000), daemon=True).start()",
-        "[threading.Thread(target=quietly, args=(engine.generate, [1], LONG), daemon=True).start() for _ in range(3)]",
-        "engine.cycle = engine; s = engine.stream([1], LONG); engine.s = s; next(s)",
-        "engine.generate([1], SHORT); engine.close()",
-        "e = [Engine(sys.argv[1], num_ctx=64) for _ in range(3)]; [next(x.stream([1], LONG)) for x in e]",
-    ],
+    "script", slow_except(EXITS.values(), "streaming", "a stream alone", "threads", "closed", ids=EXITS)
 )
 def test_the_interpreter_exits_at_any_moment(path: str, script: str) -> None:
     run_script(path, script)
@@ -352,7 +356,7 @@ for call in (lambda: engine.generate([1], LONG), lambda: engine.logits([1] * 800
 
 
 @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="this system has no fork")
-@pytest.mark.parametrize("running", [False, True])
+@pytest.mark.parametrize("running", slow_except([False, True], True))
 def test_a_forked_child_is_told_to_open_its_own(path: str, running: bool) -> None:
     script = f"""
 stream = engine.stream([1], LONG) if {running} else None

@@ -13,7 +13,8 @@ from ollama_engine.sample import Sampler, SamplingParams, sampler_instructions
 from tests.sample import rows, twin
 from tests.sample.rows import ADVERSARIAL, FloatRow
 from tests.sample.test_statistics import CASES, DRAWS, LOGITS, chi_square, counts_of_rows, critical_value
-from tests.sample.test_twin import CUTS
+from tests.sample.test_twin import CUTS, QUICK_CUTS
+from tests.suite import scaled, slow_except
 
 SETS = sampler_instructions()
 OTHERS = SETS[1:]
@@ -42,7 +43,7 @@ def test_what_there_is() -> None:
     assert SETS[1] == expected.get(platform.machine(), "baseline")
 
 
-@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("cut", slow_except(CUTS, *QUICK_CUTS))
 def test_the_scalar_kernels_give_the_tokens_of_the_twin(cut: str) -> None:
     params = replace(CUTS[cut], seed=5)
     for logits in ADVERSARIAL.values():
@@ -51,7 +52,7 @@ def test_the_scalar_kernels_give_the_tokens_of_the_twin(cut: str) -> None:
 
 
 @pytest.mark.parametrize("name", OTHERS)
-@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("cut", slow_except(CUTS, *QUICK_CUTS))
 def test_same_tokens(name: str, cut: str) -> None:
     params = replace(CUTS[cut], seed=3, repeat_penalty=1.1, presence_penalty=0.2)
     for title, logits in ADVERSARIAL.items():
@@ -59,11 +60,12 @@ def test_same_tokens(name: str, cut: str) -> None:
 
 
 @pytest.mark.parametrize("name", OTHERS)
-@pytest.mark.parametrize("row", LARGE)
+@pytest.mark.parametrize("row", slow_except(LARGE, "peaked", "holes"))
 def test_same_tokens_of_a_large_vocabulary(name: str, row: str) -> None:
     for cut in CUTS.values():
         params = replace(cut, seed=11)
-        assert tokens(name, LARGE[row], params, 4) == tokens("scalar", LARGE[row], params, 4), cut
+        draws = scaled(4, quick=1)
+        assert tokens(name, LARGE[row], params, draws) == tokens("scalar", LARGE[row], params, draws), cut
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -97,7 +99,7 @@ def test_nan_and_infinity_are_found_beside_anything(name: str, bad: float, where
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_a_million_draws(name: str) -> None:
+def test_many_draws(name: str) -> None:
     params, p = CASES["temperature"]
     samplers = [Sampler(replace(params, seed=seed), len(LOGITS), name) for seed in range(2000)]
     statistic, degrees = chi_square(counts_of_rows(samplers, LOGITS, DRAWS), p)

@@ -17,7 +17,8 @@ from ollama_engine.sample import Sampler, SamplingParams, sample_rows, sampler_i
 from tests.sample import rows, twin
 from tests.sample.rows import ADVERSARIAL, Bitmap, BoolRow, FloatRow, bitmap
 from tests.sample.test_instructions import LARGE
-from tests.sample.test_twin import CUTS, cuts, logits_rows, penalties
+from tests.sample.test_twin import CUTS, QUICK_CUTS, cuts, logits_rows, penalties
+from tests.suite import slow_except
 
 SETS = sampler_instructions()
 V = 500
@@ -72,7 +73,7 @@ def assert_as_minus_infinity(
 
 
 @pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("cut", slow_except(CUTS, *QUICK_CUTS))
 def test_adversarial_rows(cut: str, mask: str) -> None:
     params = replace(CUTS[cut], seed=42)
     for name, logits in ADVERSARIAL.items():

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from ollama_engine.sample import Sampler, SamplingParams
 from tests.sample import twin
 from tests.sample.rows import FloatRow, row
+from tests.suite import scaled
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def test_definitions(case: Case) -> None:
     assert twin.sample(logits, params, 0, 0, case.history) == case.expected
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=scaled(200, quick=50), deadline=None)
 @given(
     chunks=st.lists(st.lists(st.integers(0, 11), max_size=20), max_size=6),
     window=st.integers(-1, 15),

@@ -1,4 +1,4 @@
-"""The draws follow the distribution that was asked for: chi-square over a million draws for each way to ask.
+"""The draws follow the distribution that was asked for: chi-square over many draws for each way to ask.
 
 The critical values are the upper 1e-6 quantiles of the chi-square distribution by Wilson and Hilferty's approximation
 (z = 4.7534), so that a sound sampler fails one case in a million; the seeds are fixed, so it fails always or never.
@@ -16,8 +16,9 @@ import pytest
 from ollama_engine.sample import Sampler, SamplingParams, sample_rows
 from tests.sample import rows
 from tests.sample.rows import FloatRow, row
+from tests.suite import scaled
 
-DRAWS = 1_000_000
+DRAWS = scaled(1_000_000, quick=100_000)
 Z = 4.7534
 
 
@@ -87,7 +88,7 @@ def test_first_draws_of_many_seeds() -> None:
     """Streams of neighbouring seeds are independent too."""
     params, p = CASES["plain"]
     counts = np.zeros(len(LOGITS), np.int64)
-    for block in range(20):
+    for block in range(scaled(20, quick=2)):
         seeds = range(block * 10_000, (block + 1) * 10_000)
         samplers = [Sampler(replace(params, seed=seed), len(LOGITS)) for seed in seeds]
         counts += counts_of_rows(samplers, LOGITS, len(samplers))
@@ -99,7 +100,7 @@ def test_draws_through_the_histogram() -> None:
     """A vocabulary beyond the list of candidates: 6,000 tokens in 12 classes of probability."""
     logits = row(np.log(1 + np.arange(6000) % 12))
     sampler = Sampler(SamplingParams(temperature=1, top_k=0, top_p=1, seed=77), 6000)
-    counts = counts_of(sampler, logits, 200_000)
+    counts = counts_of(sampler, logits, scaled(200_000, quick=50_000))
     by_class = counts.reshape(-1, 12).sum(axis=0)
     statistic, degrees = chi_square(by_class, np.arange(1, 13) / 78)
     assert statistic < critical_value(degrees)
@@ -110,6 +111,6 @@ def test_draws_through_the_histogram() -> None:
 
 def test_the_statistic_notices_a_wrong_distribution() -> None:
     params, p = CASES["plain"]
-    sampler = Sampler(replace(params, seed=2024, temperature=1.02), len(LOGITS))
+    sampler = Sampler(replace(params, seed=2024, temperature=scaled(1.02, quick=1.07)), len(LOGITS))
     statistic, degrees = chi_square(counts_of(sampler, LOGITS, DRAWS), p)
     assert statistic > critical_value(degrees)

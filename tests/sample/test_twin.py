@@ -15,6 +15,7 @@ from ollama_engine.errors import SamplingError
 from ollama_engine.sample import Sampler, SamplingParams
 from tests.sample import rows, twin
 from tests.sample.rows import ADVERSARIAL, FloatRow
+from tests.suite import scaled, slow_except
 
 CUTS = {
     "greedy": SamplingParams(temperature=0),
@@ -35,6 +36,7 @@ CUTS = {
     "freezing": SamplingParams(temperature=1e-300, top_k=0),
     "boiling": SamplingParams(temperature=1e300, top_k=0),
 }
+QUICK_CUTS = ("greedy", "defaults", "no cut", "top-k beyond the list", "top-p and min-p")
 
 
 def assert_same_tokens(logits: FloatRow, params: SamplingParams, *, seed: int, draws: int, history: list[int]) -> None:
@@ -48,14 +50,14 @@ def assert_same_tokens(logits: FloatRow, params: SamplingParams, *, seed: int, d
     assert [sampler.sample(logits) for _ in range(draws)] == expected
 
 
-@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("cut", slow_except(CUTS, *QUICK_CUTS, "top-p 0", "min-p only", "freezing"))
 @pytest.mark.parametrize("name", ADVERSARIAL)
 def test_adversarial_rows(name: str, cut: str) -> None:
     params = replace(CUTS[cut], seed=42)
     assert_same_tokens(ADVERSARIAL[name], params, seed=42, draws=8, history=[])
 
 
-@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("cut", slow_except(CUTS, *QUICK_CUTS))
 @pytest.mark.parametrize("scale", [0.2, 4.0])
 def test_large_vocabulary(cut: str, scale: float) -> None:
     params = replace(CUTS[cut], seed=2**64 - 1)
@@ -118,7 +120,7 @@ penalties = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=scaled(400, quick=80), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(logits=logits_rows, cut=cuts, penalty=penalties, data=st.data())
 def test_any_row_any_parameters(
     logits: FloatRow, cut: dict[str, float], penalty: dict[str, float], data: st.DataObject

@@ -12,7 +12,7 @@ from tests.tokenizer.vocabs import train_bpe, train_spm
 @pytest.fixture(scope="session")
 def bpe_vocab() -> tuple[list[str], list[str]]:
     """(tokens, merges) of 4,000 byte-level tokens that reach over all borders between pieces."""
-    return train_bpe([*nasty_texts(20_000, seed=5), prose(100_000)], 4_000)
+    return train_bpe([*nasty_texts(20_000, seed=5), *(prose(1_000, seed) for seed in range(100))], 4_000)
 
 
 @pytest.fixture(scope="session")

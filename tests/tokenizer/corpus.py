@@ -7,8 +7,7 @@ import unicodedata
 from collections.abc import Sequence
 from functools import cache
 
-N_TEXTS = 10_000
-"""Texts that each vocabulary is compared on."""
+from tests.suite import scaled
 
 PARTS = [
     # white space of all kinds, and what looks like it
@@ -75,13 +74,15 @@ CODE = [
 
 @cache
 def wild_texts(seed: int, specials: Sequence[str] = ()) -> list[str]:
-    """N_TEXTS texts, a third of them nasty ones: characters of all scripts, white space, control characters, code.
+    """Texts to compare vocabularies on.
 
-    With `specials`, these stand in some of them, once or more, whole and cut off.
+    A third are nasty ones; the others are characters of all scripts, white space, control characters and code. With
+    `specials`, these stand in some of them, once or more, whole and cut off.
     """
     rng = random.Random(seed)
     makers = [_any_script, _white, _code]
-    texts = [*nasty_texts(N_TEXTS // 3, seed), *(makers[i % len(makers)](rng) for i in range(N_TEXTS - N_TEXTS // 3))]
+    count = scaled(10_000, quick=1_000)
+    texts = [*nasty_texts(count // 3, seed), *(makers[i % len(makers)](rng) for i in range(count - count // 3))]
     return [_with_specials(rng, text, specials) if specials and i % 5 == 0 else text for i, text in enumerate(texts)]
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from ollama_engine.errors import TokenizerError
 from ollama_engine.tokenizer import Tokenizer, from_gguf, from_metadata
 from ollama_engine.tokenizer.pretokenizer_table import find_spec, pretokenizer_names
+from tests.suite import scaled, slow_except
 from tests.tokenizer.corpus import nasty_texts
 from tests.tokenizer.vocabs import ALPHABET, BYTE, CONTROL, UNUSED, bpe_metadata, spm_metadata, write_gguf
 
@@ -46,7 +47,7 @@ def test_any_bytes_survive_byte_level(bpe_vocab: tuple[list[str], list[str]], na
 
 
 @given(data=st.binary(max_size=60))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=scaled(300, quick=50), deadline=None)
 def test_any_bytes_survive(bpe: Tokenizer, spm: Tokenizer, data: bytes) -> None:
     assert bpe.decode_bytes(bpe.encode(data, parse_special=False)) == data
     # To SentencePiece, U+2581 is a space.
@@ -151,7 +152,7 @@ RUNS: list[Any] = ["a", "A", " ", "\n", "!", "1", "é", "中", "\u0301", "'", " 
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("name", DISTINCT)
+@pytest.mark.parametrize("name", slow_except(DISTINCT, "default", "kimi-k2"))
 def test_long_runs(bpe_vocab: tuple[list[str], list[str]], name: str) -> None:
     tokenizer = from_metadata(bpe_metadata(*bpe_vocab, pre=name))
     for run in RUNS:

@@ -18,7 +18,10 @@ from ollama_engine.errors import ConfigError, ModelFormatError
 from ollama_engine.ml.gguf import GGUFFile
 from tests.convert.quant import golden
 from tests.convert.quant.make_goldens import quantize
+from tests.suite import slow_except
 from tests.tiny import write_tiny_llama
+
+QUICK = ("Q4_0", "Q4_K_M", "Q4_K_M imatrix", "Q6_K", "IQ4_NL imatrix")
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +33,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="other compilers fuse additions otherwise")
-@pytest.mark.parametrize("label", golden.load()["hashes"])
+@pytest.mark.parametrize("label", slow_except(golden.load()["hashes"], *QUICK))
 def test_data_are_those_of_llama_quantize(label: str, small: tuple[Path, Path], tmp_path: Path) -> None:
     preset, _, measured = label.partition(" ")
     quantize_model(small[0], tmp_path / "out.gguf", preset, threads=2, imatrix=small[1] if measured else None)
@@ -53,7 +56,7 @@ def test_files_with_an_importance_matrix_too(preset: str, small: tuple[Path, Pat
     assert (tmp_path / "ours.gguf").read_bytes() == (tmp_path / "theirs.gguf").read_bytes()
 
 
-@pytest.mark.parametrize("threads", [1, 3, 16])
+@pytest.mark.parametrize("threads", slow_except([1, 3, 16], 3))
 def test_threads_make_no_difference(threads: int, small: tuple[Path, Path], tmp_path: Path) -> None:
     quantize_model(small[0], tmp_path / "one.gguf", "Q4_K_M", threads=1, imatrix=small[1])
     quantize_model(small[0], tmp_path / "more.gguf", "Q4_K_M", threads=threads, imatrix=small[1])

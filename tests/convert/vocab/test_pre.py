@@ -13,6 +13,7 @@ from ollama_engine.convert.vocab.probes import PROBES
 from ollama_engine.errors import ModelFormatError, UnsupportedModelError
 from ollama_engine.tokenizer.pretokenizer import PreTokenizer
 from ollama_engine.tokenizer.pretokenizer_table import PreTokenizerSpec, Rule, find_spec, pretokenizer_names
+from tests.suite import scaled
 from tests.tokenizer.corpus import nasty_texts
 
 BYTES = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False, "trim_offsets": True}
@@ -45,7 +46,7 @@ def cuts(spec: PreTokenizerSpec, texts: list[str]) -> list[list[str]]:
 def test_every_row_of_the_table_is_found_again(name: str) -> None:
     spec = find_spec(name)
     found = find_spec(find_pre(as_json(spec), (), "tokenizer.json"))
-    texts = nasty_texts(1500, seed=3)
+    texts = nasty_texts(scaled(1500, quick=100), seed=3)
     assert cuts(found, texts) == cuts(spec, texts), found.name
     assert found.ignore_merges == spec.ignore_merges
     assert find_pre(as_json(spec), (name,), "tokenizer.json") == name
@@ -85,7 +86,7 @@ PARTS = {
 def test_splitting_is_that_of_the_tokenizers_library(name: str) -> None:
     spec = PARTS[name]
     ours, theirs = make_split(spec, "tokenizer.json"), reference(spec)
-    for text in [*PROBES, *nasty_texts(600, seed=4)]:
+    for text in [*PROBES, *nasty_texts(scaled(600, quick=100), seed=4)]:
         expected = [text[start:end] for _, (start, end) in theirs.pre_tokenize_str(text)]
         if text.isascii() or name != "falcon":  # which cuts inside of characters; offsets do not tell
             assert ours(text) == expected, repr(text)

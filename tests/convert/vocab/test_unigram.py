@@ -20,6 +20,7 @@ from ollama_engine.errors import ModelFormatError, UnsupportedModelError
 from ollama_engine.tokenizer.charsmap import Charsmap
 from ollama_engine.tokenizer.vocab import TokenType
 from tests.convert.vocab.exporting import export, exported_tokenizer
+from tests.suite import scaled
 from tests.tokenizer.corpus import nasty_texts, prose
 from tests.tokenizer.vocabs import train_spm
 
@@ -81,11 +82,11 @@ def test_ids_are_those_of_the_tokenizers_library(make: Any, charsmap: bytes, tmp
     theirs = make(charsmap)
     ours = exported_tokenizer(tmp_path, files(theirs), theirs.get_vocab_size())
     table, precompiled, compared = Charsmap(charsmap), normalizers.Precompiled(charsmap), 0
-    for text in nasty_texts(14_000, seed=11):
+    for text in nasty_texts(scaled(14_000, quick=1_400), seed=11):
         if table.apply(text) == precompiled.normalize_str(text) and "\x85" not in text:
             compared += 1
             assert ours.encode(text, add_special=False) == theirs.encode(text).ids, repr(text)
-    assert compared >= 10_000
+    assert compared >= scaled(10_000, quick=1_000)
 
 
 @pytest.mark.parametrize("byte_fallback", [False, True])
@@ -93,7 +94,7 @@ def test_without_replacements(byte_fallback: bool, tmp_path: Path) -> None:
     """Nothing is squeezed then. The library puts no space before a text that has one."""
     theirs = trained(pre_tokenizer=pre_tokenizers.Metaspace(), byte_fallback=byte_fallback)
     ours = exported_tokenizer(tmp_path, files(theirs), theirs.get_vocab_size())
-    for text in nasty_texts(10_000, seed=12):
+    for text in nasty_texts(scaled(10_000, quick=1_000), seed=12):
         plain = text.lstrip(" ▁")
         assert ours.encode(plain, add_special=False) == theirs.encode(plain).ids, repr(plain)
 

@@ -15,6 +15,7 @@ from ollama_engine.ml.ops_small_batch import small_batch_chosen
 from ollama_engine.runner.load.loading import Loaded
 from tests.kvcache.drawing import ints
 from tests.models.variants import loaded
+from tests.suite import scaled
 
 STREAMS, STEPS = 32, 12
 OURS = small_batch_chosen("q8_0") and paged_attention_chosen("f16")
@@ -58,7 +59,9 @@ def same(some: Sequence[Logits], others: Sequence[Logits]) -> bool:
 @pytest.mark.skipif(not OURS, reason="products or attention of few rows are ggml's on this CPU, and round as they come")
 @pytest.mark.parametrize("dtype", ["f16", "q8_0"])
 def test_alone_and_among_31_others(dtype: str) -> None:
-    with loaded(str(demo.path()), parallel=STREAMS, num_ctx=256, kv_cache_type=dtype, threads=2) as parts:
+    with loaded(
+        str(demo.path()), parallel=STREAMS, num_ctx=256, kv_cache_type=dtype, threads=scaled(2, quick=1)
+    ) as parts:
         asked = prompts(parts)
         together = decode(parts, dict(enumerate(asked)))
         for stream in (0, 1, 17, 31):

@@ -27,6 +27,7 @@ from tests.models.cases import difference
 from tests.models.variants import loaded, prompt
 from tests.runner.lone import Lone, Task
 from tests.runner.schedules import MEMORY, Asked, Run, Schedule, schedules
+from tests.suite import scaled, slow_except
 from tests.tiny import write_tiny_llama
 
 STORY = "Once upon a time there was a little fox who lived in a big wood. One day she found a red ball. " * 3
@@ -108,7 +109,10 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module", params=list(KINDS))
+QUICK_KINDS = ("tiny f32 flash", "demo q8_0 f32 flash", "mixed f32 permuted")
+
+
+@pytest.fixture(scope="module", params=slow_except(KINDS, *QUICK_KINDS))
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with ExitStack() as stack:
         made = make(stack, tmp_path_factory.mktemp("world"), **KINDS[request.param])
@@ -121,7 +125,7 @@ def totals() -> Counter[str]:
 
 
 @settings(
-    max_examples=int(os.environ.get("SCHEDULES", "36")),
+    max_examples=int(os.environ.get("SCHEDULES", scaled(36, quick=10))),
     deadline=None,
     # Much the same ones in every run, unless more are asked for; to see a failing one made small, add Phase.shrink.
     derandomize="SCHEDULES" not in os.environ,
@@ -142,6 +146,7 @@ def test_ties_are_rare(world: World, totals: Counter[str]) -> None:
     assert counts.get("ties", 0) <= max(1, counts["tokens"] / 1000)
 
 
+@pytest.mark.slow
 def test_all_that_can_happen_has_happened(totals: Counter[str]) -> None:
     """In some world."""
     print(totals)

@@ -13,6 +13,7 @@ from ollama_engine.input import Input
 from ollama_engine.runner.prefix.prefix_cache import PrefixCache, Start
 from ollama_engine.runner.schedule.inputs import Inputs, floor_cut
 from tests.media import image
+from tests.suite import scaled
 
 TEXT = [Input(1), Input(2), Input(3), Input(4), Input(5)]
 IMAGE = image(7)
@@ -435,4 +436,4 @@ class AgainstLists(RuleBasedStateMachine):
 
 
 TestAgainstLists = AgainstLists.TestCase
-TestAgainstLists.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestAgainstLists.settings = settings(max_examples=scaled(100, quick=25), stateful_step_count=30, deadline=None)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ollama_engine.runner.schedule.inputs import Group, ceil_cut
 from ollama_engine.runner.schedule.scheduler import Candidate, Limits, Plan, SchedulerState, choose_victim, plan
+from tests.suite import scaled
 
 START = SchedulerState()
 ROOMY = Limits(batch_size=8, max_outputs=4, free_cells=1000)
@@ -324,7 +325,7 @@ def test_any_step(candidates: list[Candidate], limits: Limits, free_cells: int) 
         assert senior.key not in got.starved or free_cells == 0
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=scaled(100, quick=25), deadline=None)
 @given(candidates_of(7), limits_of, st.data())
 def test_nobody_starves(candidates: list[Candidate], limits: Limits, data: st.DataObject) -> None:
     """While newcomers of any priority keep coming, each is served within 10 * (N + 1) steps."""
@@ -357,7 +358,7 @@ def test_nobody_starves(candidates: list[Candidate], limits: Limits, data: st.Da
                 running[piece.key] = one._replace(begin=one.begin + piece.n)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=scaled(100, quick=25), deadline=None)
 @given(candidates_of(6), limits_of, st.integers(60, 120))
 def test_a_small_pool_comes_to_an_end(candidates: list[Candidate], limits: Limits, n_cells: int) -> None:
     """With preemption, and cells enough for the largest alone, everyone gets all computed; nobody is stuck."""
