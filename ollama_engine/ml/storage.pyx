@@ -2,9 +2,8 @@
 
 from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBuffer_Release, PyObject_GetBuffer
 from libc.stddef cimport size_t
-from libc.stdint cimport int32_t, int64_t, uintptr_t
+from libc.stdint cimport int64_t, uintptr_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memmove
 
 from ollama_engine.errors import ClosedError, ComputeError, NoMemoryError, ShapeError
 from ollama_engine.ml.hostmem import available_bytes
@@ -241,32 +240,6 @@ cdef class Storage(Owner):
                 raise ShapeError(f"{name} cannot be mapped: {t.nbytes} bytes from byte {places[name]} of {length}, "
                                  f"offsets being multiples of {ALIGNMENT}")
 
-    def move_rows(self, Tensor t not None, sources, targets):
-        """Copy row sources[i] of `t` [n, rows] to row targets[i], for each i in order; int32 arrays of one length.
-
-        Without a graph: the tensor must lie in the host's memory. Raises ShapeError, having changed nothing.
-        """
-        cdef const int32_t[::1] source = sources
-        cdef const int32_t[::1] target = targets
-        cdef Py_ssize_t i, n = source.shape[0]
-        if target.shape[0] != n:
-            raise ShapeError(f"move_rows: {n} sources and {target.shape[0]} targets")
-        self.busy()
-        with self.lock:
-            self.charge(0)
-            self.busy()
-            if t.owner is not self:
-                raise ShapeError("move_rows: the tensor is none of this storage")
-            self.check_access(t, True)
-            if self.is_repacked or not lib.ggml_backend_buffer_is_host(t.ptr.buffer) or lib.ggml_n_dims(t.ptr) > 2:
-                raise ShapeError(f"move_rows: {describe(t)} must have up to 2 dimensions and lie in host memory")
-            for i in range(n):
-                if not 0 <= source[i] < t.ptr.ne[1] or not 0 <= target[i] < t.ptr.ne[1]:
-                    raise ShapeError(f"move_rows: rows of {describe(t)} are 0 to {t.ptr.ne[1] - 1}, "
-                                     f"got {source[i]} to {target[i]}")
-            with nogil:
-                _move_rows(t.ptr, &source[0] if n else NULL, &target[0] if n else NULL, n)
-
     def mark_weights(self):
         """Tell the scheduler to run products with these tensors where they are."""
         self.charge(0)
@@ -354,18 +327,6 @@ cdef int _fill(void *context, size_t i) noexcept nogil:
     cdef Filling *filling = <Filling *>context + i
     lib.ggml_backend_tensor_set(filling.target, filling.source.buf, 0, filling.source.len)
     return 0
-
-
-cdef void _move_rows(const lib.ggml_tensor *t, const int32_t *source, const int32_t *target,
-                     Py_ssize_t n) noexcept nogil:
-    cdef char *rows = <char *>t.data
-    cdef size_t size = t.nb[1]
-    cdef Py_ssize_t i
-    cdef int64_t a, b
-    for i in range(n):
-        a, b = source[i], target[i]
-        if 0 <= a < t.ne[1] and 0 <= b < t.ne[1]:  # another thread may have changed the numbers since they were checked
-            memmove(rows + b * size, rows + a * size, size)  # a row may be its own target
 
 
 cdef lib.ggml_backend_buffer_type_t _repack_type(Backend backend):
