@@ -72,7 +72,6 @@ GATE: tuple[str, ...] = (
     "bench_masks.py::test_prompt[window 1024-C]",
     "bench_masks.py::test_image[2-C]",
     "bench_masks.py::test_step[C]",
-    "bench_cells.py::test_share_and_remove[C]",
     "bench_cells.py::test_shift_plan[C]",
     "bench_graph.py::test_build[16-1]",
     "bench_graph.py::test_build[28-1]",
