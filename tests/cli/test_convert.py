@@ -74,6 +74,7 @@ def test_usage(cli, source: str) -> None:
     assert cli("convert", source, "-o", "x", "--outtype", "q4_k").code == 2
 
 
+@pytest.mark.slow
 def test_a_killed_conversion_leaves_no_half_file(tmp_path: Path) -> None:
     """Killed at some point of the writing: the final name is never there, and Ctrl-C removes the temporary one."""
     big = HfFolder(TinyLlama(n_layer=6, n_embd=512, n_ff=4096, n_head=8, n_head_kv=8)).write(tmp_path / "big")

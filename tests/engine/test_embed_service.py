@@ -189,6 +189,7 @@ async def longest_pause(stop: asyncio.Event) -> float:
     return longest
 
 
+@pytest.mark.slow
 def test_many_texts_do_not_hold_up_the_event_loop(folder: Path) -> None:
     """Cutting them into tokens, and making one array of the vectors, goes on beside the event loop."""
     texts = [f"{i % 10}" for i in range(MANY)]

@@ -125,7 +125,7 @@ def test_thousands_of_requests_allocate_nothing_new(engine: Engine) -> None:
     gc.collect()
     ballast = np.ones(16 << 20, dtype=np.uint8)
     held = rss()
-    ask(scaled(2000, quick=500))
+    ask(scaled(2000, quick=300))
     gc.collect()
     assert graph_bytes(engine) == before
     assert rss() - held < 4 << 20

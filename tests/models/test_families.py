@@ -10,6 +10,7 @@ import pytest
 from tests.models import families
 from tests.models.cases import difference
 from tests.models.families import Family, cases, greedy_tokens, running
+from tests.suite import slow_except
 
 
 def test_every_golden_has_its_case() -> None:
@@ -26,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(tmp_path_factory.mktemp("families"))
 
 
-@pytest.mark.parametrize("flash", ["on", "off"])
+@pytest.mark.parametrize("flash", slow_except(["on", "off"], "on"))
 @pytest.mark.parametrize("case", running(), ids=str)
 def test_logits_and_greedy_tokens(case: Family, flash: Literal["on", "off"], folder: Path) -> None:
     expected = families.load(case)

@@ -157,7 +157,10 @@ def test_tokens_that_are_no_integers_raise(token: Any) -> None:
         Sampler(PARAMS, V).accept(token)
 
 
-@pytest.mark.parametrize("ids", [[], (), np.array([1, 2]), range(3), iter([4, 5]), [np.int32(3)]], ids=repr)
+KINDS_OF_IDS = ([], (), np.array([1, 2]), range(3), iter([4, 5]), [np.int32(3)])
+
+
+@pytest.mark.parametrize("ids", KINDS_OF_IDS, ids=lambda ids: type(ids).__name__)
 def test_any_iterable_of_ids_is_accepted(ids: Any) -> None:
     Sampler(PARAMS, V).accept_many(ids)
 
