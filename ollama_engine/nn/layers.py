@@ -2,74 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 from ollama_engine.ml import ops
-from ollama_engine.ml.ops_small_batch import small_batch_fastest, suits_small_batch
+from ollama_engine.ml.kernel_choice import product
 from ollama_engine.ml.tensor import Tensor
 from ollama_engine.nn.module import Dim, Scope, Weight
-
-REPACKED_ROWS = 16
-"""Products of K-quants with fewer rows read the repacked copy: for more, ggml has a faster kernel for the original."""
-
-
-SMALL_BATCH = {
-    "avx512": {
-        "q4_K": range(1, 33),
-        "q6_K": range(1, 33),
-        "q4_0": range(1, 513),
-        "q8_0": range(1, 513),
-        "mxfp4": range(1, 513),
-        "f16": range(1, 7),
-        "bf16": range(1, 5),
-    },
-    "avxvnni": {"q4_K": range(1, 513), "q6_K": range(2, 513), "q4_0": range(1, 513), "q8_0": range(1, 513)},
-    "avx2": {
-        "q4_K": range(1, 513),
-        "q6_K": range(2, 65),
-        "q4_0": range(1, 513),
-        "q8_0": range(1, 513),
-        "f16": range(1, 5),
-        "bf16": range(1, 9),
-    },
-}
-"""For which numbers of rows mul_mat_small_batch is faster than ggml's kernels, or as fast, by the instructions of the
-CPU and the type of the weight; 512 is the most measured."""
-
-SHORT = 2048
-"""Rows of BF16 weights up to this length are served as SMALL_BATCH says. For longer ones, whose activations do not
-stay in the first cache, ggml is ahead with AVX-512, which has an instruction for BF16."""
-
-
-def served(instructions: str, dtype: str, length: int) -> range:
-    """How many rows of activations mul_mat_small_batch is the faster one for, with weights whose rows have that
-    length.
-    """
-    if (instructions, dtype) == ("avx512", "bf16") and length > SHORT:
-        return range(1, 2)
-    return SMALL_BATCH.get(instructions, {}).get(dtype, range(0))
-
-
-@cache
-def served_here(dtype: str, length: int) -> range:
-    """`served` by this CPU."""
-    return served(small_batch_fastest(dtype), dtype, length)
-
-
-def choose_copy(weight: Tensor, rows: int) -> Tensor:
-    """Whichever copy of a weight suits a product with that many rows; docs/performance.md has the figures."""
-    if weight.repacked is not None and (rows < REPACKED_ROWS or not weight.dtype.endswith("_K")):
-        return weight.repacked
-    return weight
-
-
-def product(weight: Tensor, x: Tensor) -> Tensor:
-    """weight [n, m] times x [n, rows] -> f32 [m, rows], by whichever kernel and copy of the weight suit the rows."""
-    rows = x.dim(1)
-    if rows in served_here(weight.dtype, weight.dim(0)) and x.dim(2) == x.dim(3) == 1 and suits_small_batch(weight):
-        return ops.mul_mat_small_batch(weight, x)
-    return ops.mul_mat(choose_copy(weight, rows), x)
 
 
 class Biased(Weight):

@@ -3,22 +3,10 @@
 from __future__ import annotations
 
 from ollama_engine.ml import ops
-from ollama_engine.ml.ops_experts import suits_small_batch_experts, suits_weighted_sum
+from ollama_engine.ml.kernel_choice import expert_product
+from ollama_engine.ml.ops_experts import suits_weighted_sum
 from ollama_engine.ml.tensor import Tensor
-from ollama_engine.nn.layers import choose_copy
 from ollama_engine.nn.module import Weight
-
-SMALL_BATCH_PER_EXPERT = {"q4_K": 64, "q6_K": 64, "q4_0": 256, "q8_0": 256, "mxfp4": 256}
-"""The most rows for each expert, were they shared out evenly, for which mul_mat_id_small_batch is faster than ggml's,
-or as fast; 256 is the most measured."""
-
-
-def expert_product(experts: Tensor, x: Tensor, ids: Tensor) -> Tensor:
-    """experts [in, out, experts], x [in, used or 1, n], ids [used, n] -> [out, used, n], by what suits the rows."""
-    rows = ids.dim(0) * ids.dim(1)
-    if rows <= SMALL_BATCH_PER_EXPERT.get(experts.dtype, 0) * experts.dim(2) and suits_small_batch_experts(experts):
-        return ops.mul_mat_id_small_batch(experts, x, ids)
-    return ops.mul_mat_id(choose_copy(experts, x.dim(2)), x, ids)
 
 
 class ExpertLinear(Weight):
