@@ -35,6 +35,7 @@ typedef struct place { /* of a tile */
 INLINE void prefetch(const oe_sb_product *p, size_t group, size_t done, size_t share, size_t ahead) {
     const size_t at = group + done + ahead;
     if (ahead && at + share <= (size_t)p->m * p->row_bytes) {
+#pragma GCC unroll 8
         for (size_t i = 0; i < share; i += 64) {
             __builtin_prefetch(p->weights + at + i);
         }

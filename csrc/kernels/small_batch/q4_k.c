@@ -75,6 +75,9 @@ INLINE void add_parts(const bool single, const int n_tile, const ints *words, co
         codes[i] = ints_and(words[i], bytes_set(0x0f));
     }
     add_part(single, n_tile, 8, 15, codes, part_factor(scales[j / 2], 2 * (j % 2)), act, 64 * j, low);
+    if (!HAS_VNNI) {
+        end_basic_block();
+    }
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++) {
         codes[i] = HAS_VNNI ? ints_and(words[i], bytes_set(0xf0)) : low_bits(words[i], 4, 0x0f);
