@@ -1,6 +1,6 @@
 """Operations of our own for mixtures of experts, as custom operations of ggml's, which only its CPU backend runs.
 
-Products (csrc/kernels/small_batch_experts_op.h) enter a graph as three of them: the first sorts the rows by their
+Products (csrc/kernels/small_batch/experts_op.h) enter a graph as three of them: the first sorts the rows by their
 experts, the second quantizes the activations in that order, the third multiplies. Weighted sums of rows
 (csrc/kernels/weighted_sum_op.h) are one.
 """
@@ -15,27 +15,13 @@ from ollama_engine.ml.libsmallbatch cimport (
     oe_experts_acts_size, oe_experts_multiply_op, oe_experts_plan_op, oe_experts_plan_size, oe_experts_quantize_op,
     oe_sb_kernel, oe_weighted_sum_op,
 )
-from ollama_engine.ml.ops_small_batch cimport custom, kernel_of, lies_as_in_a_file
+from ollama_engine.ml.ops_small_batch cimport custom, kernel_of
 from ollama_engine.ml.tensor cimport Graph, Tensor, alive, describe, graph_of, wrap
 
-from ollama_engine.ml.ops_small_batch import SMALL_BATCH_QUANTIZED, small_batch_fastest
+from ollama_engine.ml.ops_small_batch import SMALL_BATCH_QUANTIZED
 
 # One thread sorts them, by numbers of 32 bits.
 cdef int64_t MAX_ROUTES = 1 << 22
-
-
-def small_batch_experts_chosen(str dtype not None):
-    """Whether products of experts of this type go to mul_mat_id_small_batch on this CPU, if each has few rows.
-
-    They have been compared with ggml's on CPUs with AVX-512 only.
-    """
-    return dtype in SMALL_BATCH_QUANTIZED and small_batch_fastest(dtype) == "avx512"
-
-
-def suits_small_batch_experts(Tensor experts not None):
-    """Whether mul_mat_id_small_batch is chosen for these experts, which must lie in the CPU's memory as in a file."""
-    alive(experts)
-    return small_batch_experts_chosen(experts.dtype) and experts.ptr.ne[3] == 1 and lies_as_in_a_file(experts)
 
 
 cdef int _check(Tensor experts, Tensor b, Tensor ids) except -1:
@@ -76,7 +62,7 @@ cdef Tensor _rounded(Graph graph, Tensor b, Tensor ids, Tensor plan, const oe_sb
     """The activations as the kernel takes them. Products of the same values and ids share them: gate and up do."""
     cdef int64_t[4] ne = [oe_experts_acts_size(kernel, b.ptr.ne[0], ids.ptr.ne[0] * ids.ptr.ne[1]), 1, 1, 1]
     cdef lib.ggml_tensor *operands[3]
-    key = (<size_t>b.ptr, <size_t>plan.ptr, <size_t>kernel.quantize, kernel.multiply_one != NULL)
+    key = (<size_t>b.ptr, <size_t>plan.ptr, <size_t>kernel.quantize, kernel.multiply_single != NULL)
     acts = graph.rounded.get(key)
     if acts is None:
         operands[0], operands[1], operands[2] = b.ptr, ids.ptr, plan.ptr

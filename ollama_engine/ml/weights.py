@@ -1,8 +1,8 @@
 """Weights: the tensors of a GGUF file, planned for each device, then mapped or read.
 
-On the CPU they stay in the mapped file. Matrices whose type has a repacked layout get a second, repacked copy there
-(`Tensor.repacked`), which few-row products read faster, unless our own kernels for few rows take the original
-(ops_small_batch); where memory is short they go without, and the log says so.
+On the CPU they stay in the mapped file. Matrices whose type ggml can repack get a second, repacked copy there
+(`Tensor.repacked`), which its small-batch products read faster, unless our own kernels read the original
+(`kernel_choice`); where memory is short they go without, and the log says so.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from ollama_engine.errors import ClosedError, ModelFormatError
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.gguf import GGUFFile, TensorInfo
 from ollama_engine.ml.hostmem import available_bytes
-from ollama_engine.ml.ops_experts import small_batch_experts_chosen
-from ollama_engine.ml.ops_small_batch import small_batch_chosen
+from ollama_engine.ml.kernel_choice import wants_repacked
 from ollama_engine.ml.placement import assign_layers
 from ollama_engine.ml.storage import ALIGNMENT, Storage, can_repack
 from ollama_engine.ml.tensor import Tensor
@@ -236,24 +235,19 @@ def _plan_repacking(backend: Backend, gguf: GGUFFile, devices: Mapping[str, int]
         i
         for n, i in gguf.tensors.items()
         if devices[n] == cpu and len(i.shape) in (2, 3) and not n.endswith(_READ_ONLY_BY_ROW)
-        and (tied or n != "token_embd.weight") and not _stays(i)
+        and (tied or n != "token_embd.weight") and wants_repacked(i.dtype, experts=len(i.shape) == 3)
     ]  # fmt: skip
     kinds = {(i.dtype, i.shape) for i in candidates}
     repackable = {kind for kind in kinds if can_repack(backend, *kind)}
     return [i for i in candidates if (i.dtype, i.shape) in repackable]
 
 
-def _stays(info: TensorInfo) -> bool:
-    """Whether kernels of our own read it as it lies in the file."""
-    return small_batch_experts_chosen(info.dtype) if len(info.shape) == 3 else small_batch_chosen(info.dtype)
-
-
 def _groups(infos: list[TensorInfo]) -> Iterator[list[TensorInfo]]:
-    """Tensors to be repacked at once: work for several threads, and soon done for who watches or interrupts."""
+    """Tensors to repack at once: enough work for all threads, and short enough to be interrupted between two."""
     group: list[TensorInfo] = []
     for info in infos:
         group.append(info)
-        if sum(one.nbytes for one in group) >= _GROUP:
+        if sum(member.nbytes for member in group) >= _GROUP:
             yield group
             group = []
     if group:
