@@ -12,7 +12,6 @@ ExpertLinear, route, sum_experts mixture of experts
 
 from __future__ import annotations
 
-from ollama_engine.ml.kernel_choice import product
 from ollama_engine.nn.attention import attention, soft_cap
 from ollama_engine.nn.feed_forward import ErfMLP, GatedMLP, GeluMLP, PlainMLP, gelu
 from ollama_engine.nn.layers import Embedding, Factors, LayerNorm, Linear, Norm, RMSNorm
