@@ -154,7 +154,7 @@ class EngineCore:
         except Exception as error:
             self._fail(step, error)
             return []
-        bad = [one.sequence for one in outputs if not one.sound]
+        bad = [output.sequence for output in outputs if not output.sound]
         if bad:
             self.scrap()
             # What else came of it may wait in a history that was left early.
@@ -172,13 +172,15 @@ class EngineCore:
             self._changed = True
             self._tasks[0].run(self)
             del self._tasks[0]  # not before, so that a fault is told to whoever waits for it
-        for one in [one for one in self.queue.running.values() if one.full and not one.awaited]:
+        for sequence in [sequence for sequence in self.queue.running.values() if sequence.full]:
+            if sequence.awaited:
+                continue
             try:
-                assert isinstance(one, Generation)
-                self.cache_manager.shift(one)
+                assert isinstance(sequence, Generation)
+                self.cache_manager.shift(sequence)
                 self.monitor.shifted()
             except Exception as error:
-                self.queue.end(one, error)
+                self.queue.end(sequence, error)
         turns = self.queue.batch_turns()
         if turns:
             for request, event in turns[0].batcher.run(turns):
@@ -194,7 +196,7 @@ class EngineCore:
         failures: list[tuple[BatchMedia, Exception]] = []
         media = NO_MEDIA
         if step.batch.media:
-            media = self.executor.media_rows(step.batch, lambda part, failure: failures.append((part, failure)))
+            media = self.executor.media_rows(step.batch, lambda *failed: failures.append(failed))
         reused = self.executor.counts.reused
         try:
             tokens = step.tokens()
