@@ -152,7 +152,7 @@ class NullCache:
         self._part = part_of(batch) if self._flash_attention else self._n_tokens
 
     def roll_back(self, batch: Batch) -> None:
-        """Nothing holds its tokens."""
+        """Does nothing: this cache stores no tokens that a failed step could leave behind."""
 
     def worst_cases(self, n_tokens: int) -> Iterator[None]:
         """Prepare for building a graph of as many tokens. Raises NoMemoryError where its mask would not fit."""

@@ -117,7 +117,7 @@ cdef class Computation(Graph):
 
     @property
     def n_nodes(self):
-        """Operations in the graph."""
+        """Number of operations in the graph (ggml nodes; leaves such as weights do not count)."""
         self.charge(0)
         return lib.ggml_graph_n_nodes(self.graph)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """Bytes of one device."""
+    """Bytes that an engine takes on one device, by purpose."""
 
     device: str
     weights: int = 0

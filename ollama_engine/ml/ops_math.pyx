@@ -51,7 +51,7 @@ def glu(Tensor gate not None, Tensor up not None, str name not None="silu"):
 
 
 def sqr(Tensor a not None):
-    """a * a."""
+    """`a * a` for each element, f32."""
     return _apply(a, lib.ggml_sqr, "sqr")
 
 

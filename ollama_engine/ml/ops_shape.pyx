@@ -128,7 +128,7 @@ cdef bint _is_float(lib.ggml_type kind) noexcept:
 
 
 def cont(Tensor t not None):
-    """A contiguous copy."""
+    """A contiguous copy of `t` (f32, f16, bf16 or i32), of the same shape and type."""
     cdef Graph graph = graph_of(t)
     if not _is_float(t.ptr.type) and t.ptr.type != lib.GGML_TYPE_I32:
         raise ShapeError(f"cont: expected f32, f16, bf16 or i32, got {describe(t)}")

@@ -300,7 +300,7 @@ cdef class Storage(Owner):
 
 
 cdef int _check_fillings(Storage storage, contents, const Filling *fillings) except -1:
-    """With the lock held."""
+    """Raise ShapeError unless every tensor accepts its buffer. The caller holds the lock."""
     for holder in storage.buffers:
         if not storage.is_repacked and not lib.ggml_backend_buffer_is_host((<Buffer>holder).buffer):
             raise ShapeError("fill is for memory of the CPU; set the tensors of other devices one by one")

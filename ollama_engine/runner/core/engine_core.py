@@ -48,13 +48,16 @@ CHECK_SECONDS = 1.0
 
 
 class Task(Protocol):
-    """Something that needs the cache while nothing computes; raises nothing, but tells whoever waits for it."""
+    """Work that needs the cache while no step is in flight, such as saving a session.
+
+    Neither method raises: a task passes its result, or its error, to the caller that waits for it.
+    """
 
     def run(self, core: EngineCore) -> None:
-        """Do it."""
+        """Do the work on the engine thread."""
 
     def fail(self, error: BaseException) -> None:
-        """It will not be done."""
+        """Pass `error` to the caller instead: the engine is closing or has failed."""
 
 
 class EngineCore:
@@ -91,7 +94,7 @@ class EngineCore:
         return bool(self._in_flight or self._next or self._tasks or self.queue.busy)
 
     def add(self, request: QueuedRequest) -> None:
-        """Queue a request."""
+        """Queue a request; the next step considers it."""
         self.queue.add(request)
 
     def add_task(self, task: Task) -> None:

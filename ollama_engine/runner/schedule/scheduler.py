@@ -87,7 +87,7 @@ class SchedulerState(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """One step."""
+    """What one step computes, and the scheduler's state after it."""
 
     scheduled: tuple[Scheduled, ...]
     """Decoding sequences first, then prompts; each key once."""
