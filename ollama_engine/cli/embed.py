@@ -150,7 +150,7 @@ def _piped() -> Iterator[str]:
 
 
 def _tell_dropped(found: Sequence[Embedding]) -> None:
-    dropped = [one.dropped_tokens for one in found if one.dropped_tokens]
+    dropped = [embedding.dropped_tokens for embedding in found if embedding.dropped_tokens]
     if dropped:
         cut = f"{len(dropped)} of {len(found)} texts were cut"
         print(f"warning: {cut}, by {sum(dropped)} tokens in all", file=sys.stderr)

@@ -183,5 +183,5 @@ def follow(number: int, step: Step) -> Step | None:
 
 
 def _n_followers(step: Step) -> int:
-    left = [one.places if isinstance(one := entry.sequence, Generation) else 0 for entry in step.entries]
+    left = [generation.places if isinstance(generation := entry.sequence, Generation) else 0 for entry in step.entries]
     return min(left)
