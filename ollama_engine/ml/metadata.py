@@ -102,7 +102,7 @@ class Metadata:
     def str(self, name: _Str, default: _D = _REQUIRED) -> _Str | _D:
         return self._one(name, default, _string, "a string")
 
-    # -- how all of them work -----------------------------------------------------------------------------------------
+    # -- shared by all getters ----------------------------------------------------------------------------------------
 
     def _get(self, name: _Str) -> MetadataValue | None:
         return self.values.get(self.key(name))
