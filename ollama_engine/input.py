@@ -133,7 +133,7 @@ class Batch:
         return np.concatenate(runs).astype(np.int32) if runs else np.empty(0, np.int32)
 
     def first_positions(self) -> dict[int, int]:
-        """{sequence: its lowest position}."""
+        """The lowest position of each sequence in this batch, {sequence: position}."""
         firsts: dict[int, int] = {}
         for sequence, position in zip(self.sequences.tolist(), self.positions.tolist(), strict=True):
             firsts[sequence] = min(firsts.get(sequence, position), position)
