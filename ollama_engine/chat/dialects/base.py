@@ -1,0 +1,106 @@
+"""Dialect: how models of one kind write tool calls and reasoning, and the parser that reads them while they stream."""
+
+from __future__ import annotations
+
+import secrets
+import string
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+from ollama_engine.chat.dialects.answer import Answer
+from ollama_engine.chat.dialects.scanner import Markers, Reading
+from ollama_engine.chat.dialects.tools import ToolDefinition
+from ollama_engine.chat.events import Event
+from ollama_engine.errors import ClosedError
+
+__all__ = ["Dialect", "Parser", "new_call_id"]
+
+_ALPHABET = string.ascii_letters + string.digits
+_NONE = Markers(())
+
+
+def new_call_id() -> str:
+    """Nine random letters and digits: the one form of an id that every template takes (Mistral's check it)."""
+    return "".join(secrets.choice(_ALPHABET) for _ in range(9))
+
+
+class Parser:
+    """Reads one answer while it streams in.
+
+    Without tools nothing is a call: what would be one stays text of the answer. Text never gets lost: it comes out as
+    content, reasoning, arguments or a malformed call. Only markers go, and white space beside them: up to two line
+    breaks before, all of it behind the end of the reasoning.
+    """
+
+    def __init__(self, read: Callable[[Answer], Reading[None]], answer: Answer) -> None:
+        self._answer = answer
+        self._reading = self._read_all(read)
+        next(self._reading)
+
+    def _read_all(self, read: Callable[[Answer], Reading[None]]) -> Reading[None]:
+        yield
+        yield from read(self._answer)
+        yield from self._answer.until(_NONE, self._answer.content)
+
+    def feed(self, text: str) -> list[Event]:
+        """What this much more text makes certain. Control tokens come as their text."""
+        if self._answer.closed:
+            raise ClosedError("this parser has finished; expected a new parser for each answer")
+        if text:
+            self._answer.extend(text)
+            next(self._reading, None)
+        return self._answer.drain()
+
+    def finish(self) -> list[Event]:
+        """The answer ends here: what was still held back."""
+        self._answer.close()
+        next(self._reading, None)
+        return self._answer.drain()
+
+
+class Dialect(ABC):
+    """How models of one kind write calls and reasoning.
+
+    A dialect is a generator over the answer (`read`), the texts that end its turn, and how a prompt looks that has
+    opened the reasoning already.
+
+    stops: texts that end the assistant's turn; the dialect's own where none are given. Templates of one dialect may
+        end turns in different ways, so detection passes those that it finds.
+    """
+
+    name: str
+    reasoning_begins: tuple[str, ...] = ("<think>",)
+    turn_ends: tuple[str, ...] = ()
+
+    def __init__(self, stops: Sequence[str] | None = None) -> None:
+        self._stops = self.turn_ends if stops is None else tuple(stops)
+
+    def __repr__(self) -> str:
+        return f"<dialect {self.name}>"
+
+    @abstractmethod
+    def read(self, answer: Answer) -> Reading[None]:
+        """Read the answer up to its end, or to where only content follows."""
+
+    def parser(
+        self,
+        *,
+        tools: Sequence[ToolDefinition] = (),
+        reasoning_open: bool = False,
+        new_id: Callable[[], str] = new_call_id,
+    ) -> Parser:
+        """A parser of one answer.
+
+        tools: what the model may call; a call of any other is malformed.
+        reasoning_open: the prompt ends inside the reasoning (see `reasoning_open`).
+        new_id: makes ids for calls that come without.
+        """
+        return Parser(self.read, Answer(tools, reasoning_open, new_id))
+
+    def stops(self) -> tuple[str, ...]:
+        """Texts that end the assistant's turn, beside the vocabulary's end tokens."""
+        return self._stops
+
+    def reasoning_open(self, prompt_tail: str) -> bool:
+        """Whether a prompt that ends like this has opened the reasoning, so that the answer begins inside it."""
+        return prompt_tail.rstrip().endswith(self.reasoning_begins) if self.reasoning_begins else False
