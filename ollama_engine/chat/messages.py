@@ -35,16 +35,19 @@ class ToolCall:
         name: of the tool.
         arguments: an object, in the order it was written; a text where that is no JSON object.
         id: what its result refers to.
+        arguments_text: the arguments as they were written: JSON text, unless it is none.
     """
 
     name: str
     arguments: Mapping[str, Any] | str
     id: str | None = None
+    arguments_text: str = ""
 
-    @property
-    def arguments_text(self) -> str:
-        """The arguments as JSON text, or the text that is none."""
-        return self.arguments if isinstance(self.arguments, str) else json.dumps(self.arguments, ensure_ascii=False)
+    def __post_init__(self) -> None:
+        if not self.arguments_text:
+            given = self.arguments
+            text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+            object.__setattr__(self, "arguments_text", text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +238,8 @@ def _read_call(where: str, call: object) -> ToolCall:
         raise ChatError(
             f"{where}.function.arguments: expected an object or its JSON text, got {type(arguments).__name__}"
         )
-    return ToolCall(function["name"], _arguments(arguments), _text_or_none(where, call, "id"))
+    text = arguments if isinstance(arguments, str) else ""
+    return ToolCall(function["name"], _arguments(arguments), _text_or_none(where, call, "id"), text)
 
 
 def _arguments(arguments: str | dict[str, Any] | None) -> Mapping[str, Any] | str:

@@ -7,14 +7,12 @@ control tokens are parsed; everything else (contents, names, tools, documents) b
 from __future__ import annotations
 
 import logging
-import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from functools import lru_cache
 from typing import Any
 
-from jinja2 import TemplateError, TemplateSyntaxError
+from jinja2 import TemplateError, TemplateSyntaxError, meta
 
 from ollama_engine.chat.provenance import Traced, trusted_spans
 from ollama_engine.chat.sandbox import ChatEnvironment, Refused
@@ -47,12 +45,18 @@ class ChatTemplate:
     ) -> None:
         self.source = source
         self._special_tokens = {name: Traced(text) for name, text in (special_tokens or {}).items()}
+        environment = ChatEnvironment(now)
         try:
-            self._template = ChatEnvironment(now).from_string(source)
+            self._template = environment.from_string(source)
+            self._variables = frozenset(meta.find_undeclared_variables(environment.parse(source)))
         except TemplateSyntaxError as error:
             raise ChatError(f"the chat template is not valid, line {error.lineno}: {error.message}") from None
         except RecursionError:
             raise ChatError("the chat template nests too deeply") from None
+
+    def reads(self, name: str) -> bool:
+        """Whether it reads a variable of that name."""
+        return name in self._variables
 
     def render(
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Any] | None = None,
@@ -154,9 +158,3 @@ def _cut_at(mark: str, final: str, text: str) -> str:
     if at < 0 or final.strip() not in text:
         raise ChatError("the last message is to go on, but the chat template does not write it as it is")
     return text[:at] if text[at : at + len(mark)] == mark else text[:at].rstrip()
-
-
-@lru_cache(maxsize=64)
-def _mentions(source: str, name: str) -> bool:
-    """Whether the template reads a variable or field of this name."""
-    return re.search(rf"\b{re.escape(name)}\b", source) is not None

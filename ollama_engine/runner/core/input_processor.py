@@ -110,9 +110,11 @@ def _media_item(loaded: Loaded, media: Media) -> MediaItem:
 def new_generation(
     loaded: Loaded, inputs: Inputs, params: SamplingParams, options: RequestOptions, channel: RequestChannel, *,
     follows: Generation | None = None, pinned: PinnedPrefix | None = None, constraint: Constraint | None = None,
-    drafter: Drafter | None = None,
+    drafter: Drafter | None = None, show_special: bool = False,
 ) -> Generation:  # fmt: skip
     """A request for an answer; one that `follows` another begins when that one's prompt is there to share.
+
+    `show_special`: control tokens that are sampled are part of the answer's text, as they stand in the vocabulary.
 
     Raises ConfigError for an empty prompt and for a model that only reads, ContextOverflowError for a prompt longer
     than num_ctx, or as long where an answer is wanted, unless it may be cut.
@@ -137,7 +139,9 @@ def new_generation(
         submitted_at=time.perf_counter(),
         params=params,
         sampler=sampler,
-        emitter=TextEmitter(loaded.tokenizer.detokenizer(continues=True), tuple(params.stop)),
+        emitter=TextEmitter(
+            loaded.tokenizer.detokenizer(skip_special=not show_special, continues=True), tuple(params.stop)
+        ),
         eog_ids=loaded.tokenizer.eog_ids,
         n_prompt=n_prompt,
         dropped=n_prompt - len(inputs),
