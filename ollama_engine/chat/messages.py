@@ -75,7 +75,7 @@ class Message:
     @property
     def media(self) -> tuple[Media, ...]:
         """Images in the content, in their order."""
-        return tuple(part for part in self.content if isinstance(part, Media)) if self.content else ()  # type: ignore[misc]
+        return tuple(part for part in self.content if isinstance(part, Media)) if self.content else ()
 
     @property
     def text(self) -> str:
@@ -123,7 +123,9 @@ def as_mapping(where: str, given: object) -> Mapping[str, Any]:
     """The fields of a dict, a dataclass or a pydantic object, as plain data. Raises ChatError for anything else."""
     found = plain_data(given, where)
     if not isinstance(found, dict):
-        raise ChatError(f"{where}: expected a dict, a dataclass or an object with model_dump, got {type(given).__name__}")
+        raise ChatError(
+            f"{where}: expected a dict, a dataclass or an object with model_dump, got {type(given).__name__}"
+        )
     return found
 
 
@@ -164,8 +166,7 @@ def _read_content(where: str, content: object) -> Content:
         return content
     if not isinstance(content, list):
         raise ChatError(f"{where}: expected a text, or a list of parts, got {type(content).__name__}")
-    parts = tuple(_read_part(f"{where}[{number}]", part) for number, part in enumerate(content))
-    return parts
+    return tuple(_read_part(f"{where}[{number}]", part) for number, part in enumerate(content))
 
 
 def _read_part(where: str, part: object) -> str | Media:
@@ -229,7 +230,9 @@ def _read_calls(where: str, calls: object) -> Iterator[ToolCall]:
 
 def _read_call(where: str, call: object) -> ToolCall:
     if not isinstance(call, dict):
-        raise ChatError(f'{where}: expected {{"function": {{"name": ..., "arguments": ...}}}}, got {type(call).__name__}')
+        raise ChatError(
+            f'{where}: expected {{"function": {{"name": ..., "arguments": ...}}}}, got {type(call).__name__}'
+        )
     function = call.get("function", call)
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise ChatError(f"{where}.function.name: expected the name of a tool, got {function!r:.60}")

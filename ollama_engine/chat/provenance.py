@@ -170,12 +170,12 @@ class Safe(Traced):
 
     @classmethod
     def of(cls, text: str) -> Safe:
-        """This text as it stands, with its marks."""
+        """The text as it stands, with its marks."""
         return cls(str.__str__(text), trusted_spans(text))
 
     @classmethod
     def escaped(cls, text: str) -> Safe:
-        """This text with entities for the five characters that HTML reads, unless it is safe already."""
+        """The text with entities for the five characters that HTML reads, unless it is safe already."""
         if hasattr(text, "__html__"):
             return cls.of(text)
         for character, entity in (("&", "&amp;"), (">", "&gt;"), ("<", "&lt;"), ("'", "&#39;"), ('"', "&#34;")):

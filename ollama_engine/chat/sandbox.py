@@ -25,13 +25,13 @@ from jinja2.utils import Namespace, pass_environment
 
 from ollama_engine.chat.provenance import Safe, Traced, joined
 
-__all__ = ["ChatEnvironment", "Refused"]
+__all__ = ["ChatEnvironment", "RefusedError"]
 
 LONGEST = 1 << 26
 """Characters, or items of a list, that a multiplication may make; a template in a file is somebody else's program."""
 
 
-class Refused(TemplateError):
+class RefusedError(TemplateError):
     """What a template raises with `raise_exception`."""
 
 
@@ -54,7 +54,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         self.globals["namespace"] = _TemplateNamespace
 
     # jinja2 calls it as a method of the instance: texts that templates put out, and those of macros and set blocks.
-    concat = staticmethod(joined)  # type: ignore[assignment]
+    concat = staticmethod(joined)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """Multiplication, for what does not fill the memory."""
@@ -63,7 +63,11 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
                 raise SecurityError(f"{left} ** {right} is too large a number for a chat template")
         elif operator == "*":
             for several, times in ((left, right), (right, left)):
-                if isinstance(several, (str, list, tuple)) and isinstance(times, int) and len(several) * times > LONGEST:
+                if (
+                    isinstance(several, (str, list, tuple))
+                    and isinstance(times, int)
+                    and len(several) * times > LONGEST
+                ):
                     raise SecurityError(f"a chat template repeats {len(several)} characters or items {times} times")
         return super().call_binop(context, operator, left, right)
 
@@ -77,17 +81,17 @@ class _LiteralsTraced(CodeGenerator):
         self.environment.literals.append((Safe if isinstance(text, Safe) else Traced)(str.__str__(text)))
         return f"environment.literals[{len(self.environment.literals) - 1}]"
 
-    def visit_Const(self, node: nodes.Const, frame: Frame) -> None:
+    def visit_Const(self, node: nodes.Const, frame: Frame) -> None:  # noqa: N802 (jinja2's names)
         value = node.as_const(frame.eval_ctx)
         if isinstance(value, str):
             self.write(self._literal(value))
         else:
             super().visit_Const(node, frame)
 
-    def visit_TemplateData(self, node: nodes.TemplateData, frame: Frame) -> None:
+    def visit_TemplateData(self, node: nodes.TemplateData, frame: Frame) -> None:  # noqa: N802
         self.write(self._literal(node.data))
 
-    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
+    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802
         self.write("environment.concat(map(str, (")
         for part in node.nodes:
             self.visit(part, frame)
@@ -104,7 +108,7 @@ ChatEnvironment.code_generator_class = _LiteralsTraced
 class GenerationBlocks(Extension):
     """`{% generation %}...{% endgeneration %}`: what the assistant has written; rendered as it stands."""
 
-    tags = {"generation"}
+    tags = {"generation"}  # noqa: RUF012 (as jinja2 declares it)
 
     def parse(self, parser: Parser) -> nodes.Node:
         """Reads one block."""
@@ -163,4 +167,4 @@ def _join(environment: ChatEnvironment, values: Iterable[Any], d: str = "", attr
 
 
 def _raise_exception(message: object) -> None:
-    raise Refused(str(message))
+    raise RefusedError(str(message))

@@ -15,7 +15,7 @@ from typing import Any
 from jinja2 import TemplateError, TemplateSyntaxError, meta
 
 from ollama_engine.chat.provenance import Traced, trusted_spans
-from ollama_engine.chat.sandbox import ChatEnvironment, Refused
+from ollama_engine.chat.sandbox import ChatEnvironment, RefusedError
 from ollama_engine.errors import ChatError
 from ollama_engine.segments import Text
 
@@ -89,7 +89,7 @@ class ChatTemplate:
     def _render(self, variables: dict[str, Any]) -> str:
         try:
             return self._template.render(variables)
-        except Refused as error:
+        except RefusedError as error:
             raise ChatError(f"the chat template refuses the messages: {error}") from None
         except TemplateError as error:
             raise ChatError(f"the chat template fails: {error}") from None

@@ -13,7 +13,7 @@ __all__ = ["definitions", "read_tools"]
 
 
 def read_tools(tools: object) -> list[dict[str, Any]] | None:
-    """Functions as `{"type": "function", "function": {"name", "description", "parameters"}}`; None where there are none.
+    """Functions as `{"type": "function", "function": {"name", "description", "parameters"}}`; None for no tools.
 
     A function without what stands around it is taken too. Raises ChatError that names the tool and the field.
     """

@@ -104,17 +104,14 @@ class Tokenizer:
 
         `add_special` adds BOS and EOS where the vocabulary asks for them; a prompt that is encoded in pieces wants it
         for the first piece only. `parse_special` turns the text of control tokens into these tokens; without it such
-        text is ordinary text (user-defined tokens that steer nothing are found either way). Bytes, and lone surrogates as
-        `errors="surrogateescape"` makes them, need not be UTF-8: what is not is encoded byte by byte.
+        text is ordinary text (user-defined tokens that steer nothing are found either way). Bytes, and lone surrogates
+        as `errors="surrogateescape"` makes them, need not be UTF-8: what is not is encoded byte by byte.
 
         A byte-pair vocabulary that has no token for a byte leaves it out, as the original tokenizers do, with a logged
         warning. Raises TokenizerError for other lone surrogates, and when a SentencePiece vocabulary has neither a
         byte piece nor an unknown piece for a character.
         """
-        if isinstance(text, (bytes, bytearray, memoryview)):
-            data = bytes(text)
-        else:
-            data = _to_bytes(text)
+        data = bytes(text) if isinstance(text, (bytes, bytearray, memoryview)) else _to_bytes(text)
         matches = (self._with_special if parse_special else self._always).find_all(data)
         return self._around(self._encode_between(data, matches), add_special=add_special)
 

@@ -99,7 +99,7 @@ class ChatMethods:
     def achat_stream(
         self, messages: Sequence[object], params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[ChatKeywords]
     ) -> AsyncChatStream:
-        """`chat_stream` for asyncio: `async for chunk in engine.achat_stream(...)`. Call it where an event loop runs."""
+        """`chat_stream` for asyncio: `async for chunk in engine.achat_stream(...)`, where an event loop runs."""
         from ollama_engine.runner.chat.options import split_keywords  # noqa: PLC0415
         from ollama_engine.runner.chat.streams import AsyncChatStream  # noqa: PLC0415
         from ollama_engine.runner.request.astream import AsyncStream  # noqa: PLC0415

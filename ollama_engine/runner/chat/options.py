@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 from ollama_engine.chat.thinking import Think
 from ollama_engine.errors import ConfigError, Option
@@ -64,12 +64,12 @@ class ChatOptions:
     dialect: str | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.continue_final_message, (bool, str)):
+        if not isinstance(cast(object, self.continue_final_message), (bool, str)):
             given = self.continue_final_message
             raise ConfigError(Option("continue_final_message"), f" is True, False or a field's name, got {given!r}")
-        if not isinstance(self.trust_contents, bool):
+        if not isinstance(cast(object, self.trust_contents), bool):
             raise ConfigError(Option("trust_contents"), f" is True or False, got {self.trust_contents!r}")
-        if not isinstance(self.template_variables, Mapping):
+        if not isinstance(cast(object, self.template_variables), Mapping):
             raise ConfigError(Option("template_variables"), f" is a dict, got {self.template_variables!r:.60}")
 
     @classmethod

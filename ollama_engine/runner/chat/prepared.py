@@ -13,7 +13,7 @@ from ollama_engine.chat.template import ChatTemplate, text_segments
 from ollama_engine.chat.template_fields import template_fields
 from ollama_engine.chat.thinking import thinking_variables
 from ollama_engine.chat.tool_schemas import definitions, read_tools
-from ollama_engine.errors import ChatError, Option
+from ollama_engine.errors import ChatError
 from ollama_engine.runner.chat.answer_reader import AnswerReader
 from ollama_engine.runner.chat.options import ChatOptions
 from ollama_engine.runner.load.loading import Loaded
@@ -59,7 +59,9 @@ class ChatPreparation:
         """Those of the model's file."""
         return ModelTemplates(self._loaded.gguf.metadata, _special_tokens(self._loaded))
 
-    def segments(self, messages: Sequence[object], options: ChatOptions, *, add_generation_prompt: bool) -> list[Segment]:
+    def segments(
+        self, messages: Sequence[object], options: ChatOptions, *, add_generation_prompt: bool
+    ) -> list[Segment]:
         """See `Engine.apply_template`."""
         return self._rendered(messages, options, add_generation_prompt=add_generation_prompt)[0]
 
