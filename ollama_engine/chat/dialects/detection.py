@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ollama_engine.chat.dialects.base import Dialect
-from ollama_engine.chat.dialects.hermes import Hermes
-from ollama_engine.chat.dialects.plain_json import PlainJson
-from ollama_engine.chat.dialects.plain_text import PlainText
+from ollama_engine.chat.dialects.hermes import HERMES
+from ollama_engine.chat.dialects.plain_json import PLAIN_JSON
+from ollama_engine.chat.dialects.plain_text import PLAIN_TEXT
 from ollama_engine.errors import ConfigError, Option
 
 __all__ = ["DIALECTS", "detect", "named"]
 
-DIALECTS: Mapping[str, type[Dialect]] = {dialect.name: dialect for dialect in (Hermes, PlainJson, PlainText)}
+DIALECTS: Mapping[str, Dialect] = {dialect.name: dialect for dialect in (HERMES, PLAIN_JSON, PLAIN_TEXT)}
 """Every dialect by its name."""
 
-_SIGNS: tuple[tuple[type[Dialect], tuple[str, ...]], ...] = ((Hermes, ("<tool_call>",)),)
+_SIGNS: tuple[tuple[Dialect, tuple[str, ...]], ...] = ((HERMES, ("<tool_call>",)),)
 """Dialects and the texts that all stand in a template of theirs; the first row that fits decides."""
 
 # Texts that end the assistant's turn in one family of templates or another.
@@ -32,12 +33,12 @@ def detect(template_source: str | None, metadata: Mapping[str, Any] | None = Non
     stops = tuple(end for end in _TURN_ENDS if end in source)
     for dialect, signs in _SIGNS:
         if all(sign in source for sign in signs):
-            return dialect(stops)
-    return (PlainJson if "tools" in source else PlainText)(stops)
+            return replace(dialect, turn_ends=stops)
+    return replace(PLAIN_JSON if "tools" in source else PLAIN_TEXT, turn_ends=stops)
 
 
 def named(name: str) -> Dialect:
     """The dialect of that name, for models whose template does not tell."""
     if name not in DIALECTS:
         raise ConfigError(Option("dialect"), f" must be one of {', '.join(sorted(DIALECTS))}, got {name!r}")
-    return DIALECTS[name]()
+    return DIALECTS[name]

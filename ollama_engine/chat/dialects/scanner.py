@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator, Iterable
+from functools import lru_cache
 from typing import Protocol, TypeVar
 
 __all__ = ["ENDS", "MalformedError", "Markers", "Reading", "Scanner", "Sink", "ValueScanner", "ignore"]
@@ -20,7 +21,7 @@ Sink = Callable[[str], None]
 """Takes pieces of text as soon as they are certain."""
 
 ENDS = "the answer ends inside a call"
-_WORD = re.compile(r"[\w.\-]+")
+_WORD = re.compile(r"[^\s<>\[\]{}()\"'`=,;|｜]+")
 _SPACE = re.compile(r"\s*")
 
 
@@ -69,6 +70,11 @@ class Markers:
         return len(text)
 
 
+@lru_cache(maxsize=256)
+def _plain(texts: tuple[str, ...]) -> Markers:
+    return Markers(texts, line_breaks=0)
+
+
 def ignore(text: str) -> None:
     """A sink for text that is wanted nowhere but in a recording."""
 
@@ -87,7 +93,7 @@ class Scanner:
         self._text = self._text[self._at :] + text
         self._at = 0
 
-    def close(self) -> None:
+    def stop(self) -> None:
         """No more text comes."""
         self.closed = True
 
@@ -159,11 +165,19 @@ class Scanner:
         yield from self.run(_SPACE)
 
     def word(self, expected: str = "a name") -> Reading[str]:
-        """Read letters, digits and `_.-`, or it is malformed."""
+        """Read up to white space, a bracket, a quote or the like; nothing is malformed."""
         found = yield from self.run(_WORD)
         if not found:
             raise MalformedError(f"expected {expected}, {(yield from self._what_came())}")
         return found
+
+    def text_to(self, *ends: str) -> Reading[tuple[str, str]]:
+        """Read up to one of the texts and behind it: what stood before it, and which it was; without it, malformed."""
+        pieces: list[str] = []
+        end = yield from self.until(_plain(ends), pieces.append)
+        if end is None:
+            raise MalformedError(f"expected {' or '.join(map(repr, ends))}, but the answer ends")
+        return "".join(pieces), end
 
     def run(self, pattern: re.Pattern[str]) -> Reading[str]:
         """Read while the pattern, a class of characters repeated, goes on."""
