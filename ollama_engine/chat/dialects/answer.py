@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
 
 from ollama_engine.chat.dialects.json_scanner import parse_object
-from ollama_engine.chat.dialects.scanner import MalformedError, Markers, Reading, Scanner, ignore
+from ollama_engine.chat.dialects.scanner import MalformedError, Markers, Reading, Scanner, ignore, markers
 from ollama_engine.chat.dialects.tools import ToolDefinition
 from ollama_engine.chat.events import (
     ContentDelta,
@@ -19,16 +18,10 @@ from ollama_engine.chat.events import (
     ToolCallStart,
 )
 
-__all__ = ["Answer", "Call", "Handler", "markers"]
+__all__ = ["Answer", "Call", "Handler"]
 
 Handler = Callable[["Answer"], Reading[None]]
 """Reads a section, its first marker read already."""
-
-
-@lru_cache(maxsize=256)
-def markers(*texts: str, line_breaks: int = 2) -> Markers:
-    """Markers of these texts; made once."""
-    return Markers(texts, line_breaks)
 
 
 class Answer(Scanner):
@@ -72,22 +65,28 @@ class Answer(Scanner):
         return self._calls - 1
 
     def body(
-        self, sections: Mapping[str, Handler], dropped: Sequence[str] = (), first: str | None = None
+        self,
+        sections: Mapping[str, Handler],
+        dropped: Sequence[str] = (),
+        first: str | None = None,
+        ends: Sequence[str] = (),
     ) -> Reading[None]:
-        """The rest of the answer: content, and sections that begin with a marker, each read by its handler.
+        """Content, and sections that begin with a marker, each read by its handler, up to the answer's end.
 
         sections: handlers of calls; without tools there are none, and what they would read is content.
         dropped: markers that say nothing a caller needs.
         first: a marker that has been read already.
+        ends: markers to stop behind.
         """
         handlers = sections if self.tools else {}
-        where = markers(*handlers, *dropped)
+        where = markers(*handlers, *dropped, *ends)
         marker = first or (yield from self.until(where, self.content))
-        while marker is not None:
+        while marker is not None and marker not in ends:
             if marker in handlers:
                 self.record(marker)
                 yield from handlers[marker](self)
                 self.recorded()
+                yield from self.skip_space()
             marker = yield from self.until(where, self.content)
 
     def think(self, pairs: Sequence[tuple[str, str]], sections: Iterable[str] = ()) -> Reading[str | None]:

@@ -29,7 +29,7 @@ class Parser:
 
     Without tools nothing is a call: what would be one stays text of the answer. Text never gets lost: it comes out as
     content, reasoning, arguments or a malformed call. Only markers go, and white space beside them: up to two line
-    breaks before, all of it behind the end of the reasoning.
+    breaks before, and all of it behind reasoning and calls.
     """
 
     def __init__(self, read: Callable[[Answer], Reading[None]], answer: Answer) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ollama_engine.chat.dialects.answer import Answer, Call, markers
+from ollama_engine.chat.dialects.answer import Answer, Call
 from ollama_engine.chat.dialects.json_scanner import JsonScanner, StringDecoder, read_string
-from ollama_engine.chat.dialects.scanner import ENDS, MalformedError, Reading, ignore
+from ollama_engine.chat.dialects.scanner import ENDS, MalformedError, Reading, ignore, markers
 
 __all__ = ["CALL", "CallKeys", "JsonSection", "read_arguments", "read_call", "read_object"]
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from ollama_engine.chat.dialects.answer import Answer
 from ollama_engine.chat.dialects.base import Dialect
 from ollama_engine.chat.dialects.json_calls import JsonSection
+from ollama_engine.chat.dialects.python_calls import PythonSection
 from ollama_engine.chat.dialects.scanner import Reading
 
 __all__ = ["PLAIN_JSON", "read_unmarked"]
@@ -21,15 +22,21 @@ _FENCED = JsonSection(end="```")
 _BARE = JsonSection(separator=";")
 
 
-def read_unmarked(answer: Answer) -> Reading[None]:
-    """Read the calls that the rest of the answer begins with, if it does."""
+def read_unmarked(answer: Answer, python: bool = False) -> Reading[None]:
+    """Read the calls that the rest of the answer begins with, if it does.
+
+    python: a list of calls in Python counts as well: [weather(city="Paris")].
+    """
     if not answer.tools:
         return
     answer.record()
     yield from answer.skip_space()
     section = _FENCED if (yield from answer.accept(_FENCE)) else _BARE
     yield from answer.skip_space()
-    if (yield from answer.peek()) in ("{", "["):
+    following = yield from answer.peek()
+    if python and following == "[":
+        yield from PythonSection(section.end, certain=False)(answer)
+    elif following in ("{", "["):
         yield from section.read(answer, certain=False)
     answer.content(answer.recorded())
 

@@ -103,7 +103,7 @@ def test_malformed_calls_come_back_as_text_with_a_reason() -> None:
         text = f"<tool_call>{inside}</tool_call>"
         answer = read(HERMES, f"So {text} then {TIME}")
         assert [(call.text, call.reason) for call in answer.malformed] == [(text, reason)]
-        assert (answer.content, answer.named) == ("So  then ", [("get_time", {})])
+        assert (answer.content, answer.named) == ("So then ", [("get_time", {})])
 
 
 def test_a_call_that_is_cut_off_is_malformed() -> None:
