@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ollama_engine.chat.dialects.json_scanner import parse_object
-from ollama_engine.chat.dialects.scanner import MalformedError, Markers, Reading, Scanner, ignore
+from ollama_engine.chat.dialects.scanner import MalformedError, Markers, Reading, Scanner, ignore, markers
 from ollama_engine.chat.dialects.tools import ToolDefinition
 from ollama_engine.chat.events import (
     ContentDelta,
@@ -19,15 +18,10 @@ from ollama_engine.chat.events import (
     ToolCallStart,
 )
 
-__all__ = ["Answer", "Call", "markers"]
+__all__ = ["Answer", "Call", "Handler"]
 
 Handler = Callable[["Answer"], Reading[None]]
-
-
-@lru_cache(maxsize=256)
-def markers(*texts: str, line_breaks: int = 2) -> Markers:
-    """Markers of these texts; made once."""
-    return Markers(texts, line_breaks)
+"""Reads a section, its first marker read already."""
 
 
 class Answer(Scanner):
@@ -70,30 +64,60 @@ class Answer(Scanner):
         self._calls += 1
         return self._calls - 1
 
-    def body(self, handlers: Mapping[str, Handler]) -> Reading[None]:
-        """The rest of the answer as content; each of the markers is handed to its handler. Without tools: none is."""
-        where = markers(*handlers) if self.tools else markers()
-        while (marker := (yield from self.until(where, self.content))) is not None:
-            self.record(marker)
-            yield from handlers[marker](self)
-            self.recorded()
+    def body(
+        self,
+        sections: Mapping[str, Handler],
+        dropped: Sequence[str] = (),
+        first: str | None = None,
+        ends: Sequence[str] = (),
+    ) -> Reading[None]:
+        """Content, and sections that begin with a marker, each read by its handler, up to the answer's end.
 
-    def think(self, begin: str, *ends: str) -> Reading[None]:
-        """The reasoning, where the answer begins with it (or the prompt opened it), and the space behind it."""
-        if not self.reasoning_open:
-            opened = yield from self._opens(begin)
-            if not opened:
-                return
-        else:
-            yield from self._opens(begin)  # some models repeat what the prompt has
+        sections: handlers of calls; without tools there are none, and what they would read is content.
+        dropped: markers that say nothing a caller needs.
+        first: a marker that has been read already.
+        ends: markers to stop behind.
+        """
+        handlers = sections if self.tools else {}
+        where = markers(*handlers, *dropped, *ends)
+        marker = first or (yield from self.until(where, self.content))
+        while marker is not None and marker not in ends:
+            if marker in handlers:
+                self.record(marker)
+                yield from handlers[marker](self)
+                self.recorded()
+                yield from self.skip_space()
+            marker = yield from self.until(where, self.content)
+
+    def think(self, pairs: Sequence[tuple[str, str]], sections: Iterable[str] = ()) -> Reading[str | None]:
+        """The reasoning, where the answer begins with it or the prompt opened it, and the white space behind it.
+
+        pairs: what reasoning begins and ends with.
+        sections: markers of sections that end it too; returns which did.
+        """
+        begin = yield from self._opens([begin for begin, _ in pairs])
+        if begin is None and not self.reasoning_open:
+            return None
+        ends = [end for pair_begin, end in pairs if begin in (None, pair_begin)]
+        others = tuple(sections) if self.tools else ()
         yield from self.skip_space()
-        if (yield from self.until(markers(*ends), self.reasoning)) is not None:
+        found = yield from self.until(markers(*ends, *others), self.reasoning)
+        if found is not None and found not in others:
             yield from self.skip_space()
+        return found if found in others else None
 
-    def _opens(self, begin: str) -> Reading[bool]:
-        """Read `begin` at the start of the answer, with at most two line breaks before it."""
-        spelled = ["\n" * count + begin for count in range(3)]
-        return (yield from self.accept(*spelled)) is not None
+    def _opens(self, begins: Sequence[str]) -> Reading[str | None]:
+        """Read what opens the reasoning, with at most two line breaks before it."""
+        found = yield from self.accept(*("\n" * count + begin for begin in begins for count in range(3)))
+        return None if found is None else found.lstrip("\n")
+
+    def close(self, end: str, *begins: str) -> Reading[None]:
+        """Read the marker that ends a call or a section, unless the answer ends or the next begins."""
+        for begin in begins:
+            if begin and (yield from self.peek(len(begin))) == begin:
+                return
+        if (yield from self.peek()):
+            yield from self.expect(end)
 
     def call(
         self, read: Callable[[Call], Reading[None]], *, ends: Markers | None = None, certain: bool = True

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import secrets
 import string
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from ollama_engine.chat.dialects.answer import Answer
+from ollama_engine.chat.dialects.answer import Answer, Handler
 from ollama_engine.chat.dialects.scanner import Markers, Reading
 from ollama_engine.chat.dialects.tools import ToolDefinition
 from ollama_engine.chat.events import Event
@@ -29,7 +29,7 @@ class Parser:
 
     Without tools nothing is a call: what would be one stays text of the answer. Text never gets lost: it comes out as
     content, reasoning, arguments or a malformed call. Only markers go, and white space beside them: up to two line
-    breaks before, all of it behind the end of the reasoning.
+    breaks before, and all of it behind reasoning and calls.
     """
 
     def __init__(self, read: Callable[[Answer], Reading[None]], answer: Answer) -> None:
@@ -53,34 +53,47 @@ class Parser:
 
     def finish(self) -> list[Event]:
         """The answer ends here: what was still held back."""
-        self._answer.close()
+        self._answer.stop()
         next(self._reading, None)
         return self._answer.drain()
 
 
-class Dialect(ABC):
+@dataclass(frozen=True, repr=False)
+class Dialect:
     """How models of one kind write calls and reasoning.
 
-    A dialect is a generator over the answer (`read`), the texts that end its turn, and how a prompt looks that has
-    opened the reasoning already.
-
-    stops: texts that end the assistant's turn; the dialect's own where none are given. Templates of one dialect may
-        end turns in different ways, so detection passes those that it finds.
+    Attributes:
+        name: what callers choose it by.
+        thinking: what reasoning begins and ends with.
+        sections: what begins a call or several, and who reads it.
+        dropped: markers that say nothing a caller needs.
+        sections_end_thinking: whether a section's marker is a control token, which ends reasoning that has no end.
+        turn_ends: texts that end the assistant's turn. Templates of one dialect may do so in different ways; detection
+            replaces these by those that it finds.
+        read: reads an answer that is not just reasoning, then content with sections in it.
     """
 
     name: str
-    reasoning_begins: tuple[str, ...] = ("<think>",)
-    turn_ends: tuple[str, ...] = ()
-
-    def __init__(self, stops: Sequence[str] | None = None) -> None:
-        self._stops = self.turn_ends if stops is None else tuple(stops)
+    thinking: Sequence[tuple[str, str]] = (("<think>", "</think>"),)
+    sections: Mapping[str, Handler] = field(default_factory=dict)
+    dropped: Sequence[str] = ()
+    sections_end_thinking: bool = False
+    turn_ends: Sequence[str] = ()
+    read: Callable[[Dialect, Answer], Reading[None]] | None = None
 
     def __repr__(self) -> str:
         return f"<dialect {self.name}>"
 
-    @abstractmethod
-    def read(self, answer: Answer) -> Reading[None]:
+    def read_answer(self, answer: Answer) -> Reading[None]:
         """Read the answer up to its end, or to where only content follows."""
+        if self.read is not None:
+            return self.read(self, answer)
+        return self.read_body(answer)
+
+    def read_body(self, answer: Answer) -> Reading[None]:
+        """Read reasoning, then content with sections in it."""
+        section = yield from answer.think(self.thinking, self.sections if self.sections_end_thinking else ())
+        yield from answer.body(self.sections, self.dropped, section)
 
     def parser(
         self,
@@ -95,12 +108,12 @@ class Dialect(ABC):
         reasoning_open: the prompt ends inside the reasoning (see `reasoning_open`).
         new_id: makes ids for calls that come without.
         """
-        return Parser(self.read, Answer(tools, reasoning_open, new_id))
+        return Parser(self.read_answer, Answer(tools, reasoning_open, new_id))
 
     def stops(self) -> tuple[str, ...]:
         """Texts that end the assistant's turn, beside the vocabulary's end tokens."""
-        return self._stops
+        return tuple(self.turn_ends)
 
     def reasoning_open(self, prompt_tail: str) -> bool:
         """Whether a prompt that ends like this has opened the reasoning, so that the answer begins inside it."""
-        return prompt_tail.rstrip().endswith(self.reasoning_begins) if self.reasoning_begins else False
+        return prompt_tail.rstrip().endswith(tuple(begin.rstrip() for begin, _ in self.thinking))

@@ -1,4 +1,4 @@
-"""Hermes 2 and 3, Qwen 2.5 and 3, and many that were tuned like them.
+"""Hermes 2 and 3, Qwen 2.5 and 3, Granite 4, and many that were tuned like them.
 
     <think>
     They ask for the weather.
@@ -15,24 +15,13 @@ one pair. Format: NousResearch's Hermes-Function-Calling, and the templates of t
 
 from __future__ import annotations
 
-from ollama_engine.chat.dialects.answer import Answer
 from ollama_engine.chat.dialects.base import Dialect
-from ollama_engine.chat.dialects.json_calls import Section
-from ollama_engine.chat.dialects.scanner import Reading
+from ollama_engine.chat.dialects.json_calls import JsonSection
 
-__all__ = ["Hermes"]
+__all__ = ["HERMES"]
 
-
-class Hermes(Dialect):
-    """A JSON object between <tool_call> and </tool_call>."""
-
-    name = "hermes"
-    turn_ends = ("<|im_end|>",)
-
-    def read(self, answer: Answer) -> Reading[None]:
-        yield from answer.think("<think>", "</think>")
-        yield from answer.body({"<tool_call>": _calls})
-
-
-def _calls(answer: Answer) -> Reading[None]:
-    yield from Section(answer, end="</tool_call>", begin="<tool_call>").read()
+HERMES = Dialect(
+    "hermes",
+    sections={"<tool_call>": JsonSection(end="</tool_call>", begin="<tool_call>")},
+    turn_ends=("<|im_end|>",),
+)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ollama_engine.chat.dialects.answer import Answer, Call, markers
+from ollama_engine.chat.dialects.answer import Answer, Call
 from ollama_engine.chat.dialects.json_scanner import JsonScanner, StringDecoder, read_string
-from ollama_engine.chat.dialects.scanner import ENDS, MalformedError, Reading, ignore
+from ollama_engine.chat.dialects.scanner import ENDS, MalformedError, Reading, ignore, markers
 
-__all__ = ["CALL", "CallKeys", "Section", "read_arguments", "read_call", "read_object"]
+__all__ = ["CALL", "CallKeys", "JsonSection", "read_arguments", "read_call", "read_object"]
 
 
 @dataclass(frozen=True)
@@ -36,61 +36,63 @@ class CallKeys:
 CALL = CallKeys()
 
 
-class Section:
-    """One object, several, or an array of them, up to the marker behind them.
+@dataclass(frozen=True)
+class JsonSection:
+    """One object, several, or an array of them; a `Handler` of what follows a section's marker.
 
-    keys: the members of a call's object.
     end: the marker behind the calls; "" where the last bracket ends them. A model that stops before it, or that begins
         the next section without it, is understood.
     begin: the marker of the next section.
+    keys: the members of a call's object.
     separator: what may stand between two calls outside of an array.
+    in_array: the marker holds the array's bracket.
     """
 
-    def __init__(self, answer: Answer, keys: CallKeys = CALL, *, end: str = "", begin: str = "", separator: str = ""):
-        self._answer = answer
-        self._keys = keys
-        self._end = end
-        self._begin = begin
-        self._separator = separator
-        self._in_array = False
-        self._more = True
+    end: str = ""
+    begin: str = ""
+    keys: CallKeys = CALL
+    separator: str = ""
+    in_array: bool = False
 
-    def read(self, *, certain: bool = True) -> Reading[None]:
+    def __call__(self, answer: Answer) -> Reading[None]:
+        yield from self.read(answer)
+
+    def read(self, answer: Answer, *, certain: bool = True) -> Reading[None]:
         """Read all calls. What is malformed reaches to the marker behind the calls, or to the answer's end."""
-        answer = self._answer
         yield from answer.skip_space()
-        self._in_array = (yield from answer.accept("[")) is not None
-        ends = markers(self._end, line_breaks=0) if self._end else None
-        while self._more:
-            sound = yield from answer.call(self._item, ends=ends, certain=certain)
-            if not sound:
+        reading = _SectionReading(self, answer, self.in_array or (yield from answer.accept("[")) is not None)
+        ends = markers(self.end, line_breaks=0) if self.end else None
+        while reading.more:
+            if not (yield from answer.call(reading.item, ends=ends, certain=certain)):
                 return
             certain = True
             answer.record()
 
-    def _item(self, call: Call) -> Reading[None]:
+
+class _SectionReading:
+    """A section while it is read: whether inside an array, and whether another call comes."""
+
+    def __init__(self, section: JsonSection, answer: Answer, in_array: bool) -> None:
+        self._section = section
+        self._answer = answer
+        self._in_array = in_array
+        self.more = True
+
+    def item(self, call: Call) -> Reading[None]:
         """Read an object and what is between it and the next, or the end of all."""
-        answer = self._answer
-        yield from read_call(call, self._keys)
+        answer, section = self._answer, self._section
+        yield from read_call(call, section.keys)
         yield from answer.skip_space()
         if self._in_array:
             self._in_array = (yield from answer.expect(",", "]")) == ","
             if self._in_array:
                 return
             yield from answer.skip_space()
-        elif self._separator and (yield from answer.accept(self._separator)):
+        elif section.separator and (yield from answer.accept(section.separator)):
             yield from answer.skip_space()
-        self._more = (yield from answer.peek()) == "{"
-        if not self._more and self._end:
-            yield from self._close()
-
-    def _close(self) -> Reading[None]:
-        """Read the marker behind the calls, unless the answer ends or the next section begins."""
-        answer = self._answer
-        if not (yield from answer.peek()):
-            return
-        if not self._begin or (yield from answer.peek(len(self._begin))) != self._begin:
-            yield from answer.expect(self._end)
+        self.more = (yield from answer.peek()) == "{"
+        if not self.more and section.end:
+            yield from answer.close(section.end, section.begin)
 
 
 def read_call(call: Call, keys: CallKeys = CALL) -> Reading[None]:

@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-from ollama_engine.chat.dialects.answer import Answer
 from ollama_engine.chat.dialects.base import Dialect
-from ollama_engine.chat.dialects.scanner import Reading
 
-__all__ = ["PlainText"]
+__all__ = ["PLAIN_TEXT"]
 
-
-class PlainText(Dialect):
-    """No tool calls."""
-
-    name = "text"
-
-    def read(self, answer: Answer) -> Reading[None]:
-        yield from answer.think("<think>", "</think>")
+PLAIN_TEXT = Dialect("text")

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator, Iterable
+from functools import lru_cache
 from typing import Protocol, TypeVar
 
-__all__ = ["ENDS", "MalformedError", "Markers", "Reading", "Scanner", "Sink", "ValueScanner", "ignore"]
+__all__ = ["ENDS", "MalformedError", "Markers", "Reading", "Scanner", "Sink", "ValueScanner", "ignore", "markers"]
 
 T = TypeVar("T")
 Reading = Generator[None, None, T]
@@ -20,7 +21,7 @@ Sink = Callable[[str], None]
 """Takes pieces of text as soon as they are certain."""
 
 ENDS = "the answer ends inside a call"
-_WORD = re.compile(r"[\w.\-]+")
+_WORD = re.compile(r"[^\s<>\[\]{}()\"'`=,;|｜]+")
 _SPACE = re.compile(r"\s*")
 
 
@@ -69,6 +70,12 @@ class Markers:
         return len(text)
 
 
+@lru_cache(maxsize=256)
+def markers(*texts: str, line_breaks: int = 2) -> Markers:
+    """Markers of these texts; made once."""
+    return Markers(texts, line_breaks)
+
+
 def ignore(text: str) -> None:
     """A sink for text that is wanted nowhere but in a recording."""
 
@@ -87,7 +94,7 @@ class Scanner:
         self._text = self._text[self._at :] + text
         self._at = 0
 
-    def close(self) -> None:
+    def stop(self) -> None:
         """No more text comes."""
         self.closed = True
 
@@ -122,6 +129,18 @@ class Scanner:
                 return None
             yield
 
+    def text_before(self, end: str, sink: Sink) -> Reading[None]:
+        """Pass text to the sink up to a marker that is not read; without it, malformed."""
+        where = markers(end, line_breaks=0)
+        while True:
+            match = where.find(self._text, self._at)
+            self._pass_on(where.undecided(self._text, self._at) if match is None else match.start(), sink)
+            if match is not None:
+                return
+            if self.closed:
+                raise MalformedError(f"expected {end!r}, but the answer ends")
+            yield
+
     def _pass_on(self, end: int, sink: Sink) -> None:
         if end > self._at:
             sink(self._take(end))
@@ -131,6 +150,11 @@ class Scanner:
         while len(self._text) - self._at < count and not self.closed:
             yield
         return self._text[self._at : self._at + count]
+
+    def characters(self, count: int) -> Reading[str]:
+        """Read so many characters; fewer where the answer ends before."""
+        yield from self.peek(count)
+        return self._take(min(self._at + count, len(self._text)))
 
     def accept(self, *texts: str) -> Reading[str | None]:
         """Read one of the texts if the answer goes on with it, the longest that does."""
@@ -159,11 +183,19 @@ class Scanner:
         yield from self.run(_SPACE)
 
     def word(self, expected: str = "a name") -> Reading[str]:
-        """Read letters, digits and `_.-`, or it is malformed."""
+        """Read up to white space, a bracket, a quote or the like; nothing is malformed."""
         found = yield from self.run(_WORD)
         if not found:
             raise MalformedError(f"expected {expected}, {(yield from self._what_came())}")
         return found
+
+    def text_to(self, *ends: str) -> Reading[tuple[str, str]]:
+        """Read up to one of the texts and behind it: what stood before it, and which it was; without it, malformed."""
+        pieces: list[str] = []
+        end = yield from self.until(markers(*ends, line_breaks=0), pieces.append)
+        if end is None:
+            raise MalformedError(f"expected {' or '.join(map(repr, ends))}, but the answer ends")
+        return "".join(pieces), end
 
     def run(self, pattern: re.Pattern[str]) -> Reading[str]:
         """Read while the pattern, a class of characters repeated, goes on."""
