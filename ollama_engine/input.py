@@ -125,7 +125,7 @@ class Batch:
     @property
     def n_embedded(self) -> int:
         """Rows that are embeddings of media items."""
-        return sum(part.n for part in self.media if not part.item.cross_attention) if self.media else 0
+        return sum(part.n for part in self.media if not part.item.cross_attention)
 
     def embedded_rows(self) -> Int32Array:
         """The rows that are embeddings of media items, int32 [n_embedded]."""

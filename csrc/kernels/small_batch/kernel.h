@@ -1,4 +1,5 @@
-/* Products of weights with few rows of activations (1 to about 30: one caller or several decoding together).
+/* Products of weights with few rows of activations: one caller or several decoding together, and prompts where
+ * ml/kernel_choice.py found these kernels to be the faster ones (up to 512 rows).
  *
  * Weights are read as they lie in GGUF files. Quantized ones are multiplied with activations that are quantized first,
  * to 8 bits, as ggml does it for the same products; 16-bit ones with activations as they are (floats.c). Kernels with

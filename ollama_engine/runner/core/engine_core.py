@@ -198,7 +198,7 @@ class EngineCore:
         failures: list[tuple[BatchMedia, Exception]] = []
         media = NO_MEDIA
         if step.batch.media:
-            media = self.executor.media_rows(step.batch, lambda part, failure: failures.append((part, failure)))
+            media = self.executor.media_rows(step.batch, lambda *failed: failures.append(failed))
         reused = self.executor.counts.reused
         try:
             tokens = step.tokens()
