@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from weakref import WeakKeyDictionary
 
 from ollama_engine.chat.dialects import Dialect, ToolDefinition, detect, named
 from ollama_engine.chat.families import fallback_family
@@ -57,6 +58,7 @@ class ChatPreparation:
 
     def __init__(self, loaded: Loaded) -> None:
         self._loaded = loaded
+        self._dialects: WeakKeyDictionary[ChatTemplate, Dialect] = WeakKeyDictionary()
 
     @cached_property
     def templates(self) -> ModelTemplates:
@@ -85,12 +87,12 @@ class ChatPreparation:
         segments, template, tail = self._rendered(
             messages, options, add_generation_prompt=not options.continue_final_message
         )
-        dialect = named(options.dialect) if options.dialect else detect(template.source, self._loaded.gguf.metadata)
+        dialect = named(options.dialect) if options.dialect else self._dialect_of(template)
         ends = [end for end in dialect.stops() if not self._ends_by_token(end)]
         return PreparedChat(
             segments=segments,
             params=replace(params, stop=(*params.stop, *ends)) if ends else params,
-            show_special=bool(ends) or dialect.name != "text",
+            show_special=self._shows_special(dialect),
             dialect=dialect,
             tools=definitions(read_tools(options.tools)),
             reasoning_open=dialect.reasoning_open(tail),
@@ -112,6 +114,19 @@ class ChatPreparation:
             | plain_data(options.template_variables, "template_variables"),
         )
         return [*text_segments(text, trust_contents=options.trust_contents)], template, text[-TAIL:]
+
+    def _dialect_of(self, template: ChatTemplate) -> Dialect:
+        """Detected once: that reads the vocabulary where the template says nothing."""
+        found = self._dialects.get(template)
+        if found is None:
+            found = detect(template.source, self._loaded.gguf.metadata)
+            self._dialects[template] = found  # a lost race costs one more look
+        return found
+
+    def _shows_special(self, dialect: Dialect) -> bool:
+        """Whether the dialect reads control tokens; else they are no part of the text, as in any other answer."""
+        markers = [marker for pair in dialect.thinking for marker in pair]
+        return dialect.name not in ("text", "json") or any(map(self._is_steering, markers))
 
     def _is_steering(self, text: str) -> bool:
         tokenizer = self._loaded.tokenizer
