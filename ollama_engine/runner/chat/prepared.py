@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from weakref import WeakKeyDictionary
 
+from ollama_engine.chat.conversation import render_conversation
 from ollama_engine.chat.dialects import Dialect, ToolDefinition, detect, named
 from ollama_engine.chat.families import fallback_family
 from ollama_engine.chat.messages import Message, plain_data, read_messages
 from ollama_engine.chat.model_templates import ModelTemplates
 from ollama_engine.chat.template import ChatTemplate, text_segments
-from ollama_engine.chat.template_fields import template_fields
 from ollama_engine.chat.thinking import thinking_variables
 from ollama_engine.chat.tool_schemas import definitions, read_tools
 from ollama_engine.errors import ChatError
@@ -104,8 +104,9 @@ class ChatPreparation:
         read, tools = read_messages(messages), read_tools(options.tools)
         template = self.templates.choose(options.template, with_tools=tools is not None)
         _check_media(read)
-        text = template.render(
-            template_fields(template, read),
+        text = render_conversation(
+            template,
+            read,
             tools=tools,
             documents=None if options.documents is None else plain_data(options.documents, "documents"),
             add_generation_prompt=add_generation_prompt,
