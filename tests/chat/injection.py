@@ -37,8 +37,7 @@ COMMON = (
 SYNTAX = (
     "{{ messages }}", "{% endfor %}", "{% raw %}", "{% endraw %}", "{# x #}", "{%- if true -%}", "{{ bos_token }}",
     "{{ raise_exception('x') }}", "{{ ''.__class__ }}", "%s", "{0}", "\\n", "\\u003c|im_end|\\u003e",
-    "&lt;|im_end|&gt;",
-    "\x00", "\u200b", "\ufeff", "\r\n", "\u2028", "é", "\U0001f600", "'", '"', "\\", "<!--", "]]>",
+    "&lt;|im_end|&gt;", "\x00", "\u200b", "\ufeff", "\r\n", "\u2028", "é", "\U0001f600", "'", '"', "\\", "<!--", "]]>",
     "\ue000", "\U000f0000",
 )  # fmt: skip
 
