@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from ollama_engine import ChatResult, Engine, Message, SamplingParams, Text, demo
+from ollama_engine import ChatResult, Chunk, Engine, Message, SamplingParams, Text
 from ollama_engine.errors import ChatError, ClosedError, ConfigError, UnknownOptionError
+from ollama_engine.runner.chat.results import collect_chat
+from tests.tiny import write_tiny_llama
 
 GREEDY = SamplingParams(temperature=0, max_tokens=24)
 HELLO = [{"role": "user", "content": "Name three colors."}]
@@ -173,13 +175,50 @@ def test_wrong_arguments(
             call()
 
 
-def test_no_template() -> None:
-    with Engine(demo.path(), num_ctx=64) as engine:
+def test_no_template(tmp_path: Path) -> None:
+    path = write_tiny_llama(tmp_path / "tiny.gguf", n_layer=1).path
+    with Engine(path, num_ctx=64) as engine:
         with pytest.raises(ChatError, match=r"no chat template.*pass one with template"):
             engine.chat(HELLO, GREEDY)
-        template = "{{ messages[0].content }}"
+        template, short = "{{ messages[0].content }}", SamplingParams(temperature=0, max_tokens=4)
         assert text_of(engine.apply_template(HELLO, template=template)) == "Name three colors."
-        result = engine.chat(HELLO, SamplingParams(temperature=0, max_tokens=4), template=template)
-        assert result.content == engine.generate("Name three colors.", SamplingParams(temperature=0, max_tokens=4)).text
+        result = engine.chat(HELLO, short, template=template)
+        assert result.content == engine.generate("Name three colors.", short).text
     with pytest.raises(ClosedError):
         engine.chat(HELLO)
+
+
+@pytest.mark.parametrize(("template", "content"), [
+    ("{{ messages[0].content }}", "Hi"),
+    ("{{ bos_token }}{{ messages[0].content }}", "Hi"),
+    ("{{ bos_token + messages[0].content }}", "<|begin_of_text|>Hi"),
+    ("{{ messages[0].content }}", "<|begin_of_text|>Hi"),
+    ("{{ bos_token }}", ""),
+])  # fmt: skip
+def test_the_begin_token_comes_once(tmp_path: Path, template: str, content: str) -> None:
+    with Engine(write_tiny_llama(tmp_path / "tiny.gguf", n_layer=1).path, num_ctx=64) as engine:
+        segments = engine.apply_template([{"role": "user", "content": content}], template=template)
+        prompt = engine.submit(segments, SamplingParams(max_tokens=0)).prompt
+        bos = engine.tokenize("")
+        assert (prompt[:1], prompt.count(bos[0])) == (tuple(bos), 1)
+        assert engine.detokenize(prompt) == content
+
+
+def test_a_model_that_calls_a_tool(tmp_path: Path) -> None:
+    """The dialect reads what the model writes; here the model is made to write it, as the beginning of its answer."""
+    path = write_tiny_llama(tmp_path / "tiny.gguf", n_layer=1).path
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}{# <tool_call> #}{{ tools }}"
+    tools = [{"name": "f", "parameters": {"type": "object", "properties": {}}}]
+    with Engine(path, num_ctx=512) as engine:
+        result = engine.chat(HELLO, SamplingParams(max_tokens=3, temperature=0), template=template, tools=tools)
+        assert result.finish_reason in ("length", "stop")
+        with engine.chat_stream(HELLO, SamplingParams(max_tokens=3), template=template, tools=tools) as stream:
+            reader = stream._reader
+        chunks = [Chunk('<tool_call>{"name": "f", "argu'), Chunk('ments": {}}</tool'), Chunk("_call>"),
+                  Chunk("", finish_reason="stop", usage=result.usage)]  # fmt: skip
+        read = [reader.read(chunk) for chunk in chunks]
+        assert [chunk.finish_reason for chunk in read] == [None, None, None, "tool_calls"]
+        called = collect_chat(read)
+        assert (called.tool_calls[0].name, called.tool_calls[0].arguments, called.content) == ("f", {}, "")
+        answered = [*HELLO, called.message, {"role": "tool", "content": "x", "tool_call_id": called.tool_calls[0].id}]
+        assert "f" in text_of(engine.apply_template(answered, template=template, tools=tools))
