@@ -10,7 +10,6 @@ from weakref import WeakKeyDictionary
 
 from ollama_engine.chat.conversation import render_conversation
 from ollama_engine.chat.dialects import Dialect, ToolDefinition, detect, named
-from ollama_engine.chat.families import fallback_family
 from ollama_engine.chat.messages import Message, plain_data, read_messages
 from ollama_engine.chat.model_templates import ModelTemplates
 from ollama_engine.chat.template import ChatTemplate, text_segments
@@ -19,6 +18,7 @@ from ollama_engine.chat.tool_schemas import definitions, read_tools
 from ollama_engine.errors import ChatError
 from ollama_engine.runner.chat.answer_reader import AnswerReader
 from ollama_engine.runner.chat.options import ChatOptions
+from ollama_engine.runner.chat.template_sources import is_steering, template_sources
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.sample import SamplingParams
 from ollama_engine.segments import Segment
@@ -62,19 +62,15 @@ class ChatPreparation:
 
     @cached_property
     def templates(self) -> ModelTemplates:
-        """Those of the model's file."""
-        metadata, special_tokens = self._loaded.gguf.metadata, _special_tokens(self._loaded)
-        found = ModelTemplates(metadata, special_tokens)
-        if found.sources:
-            return found
-        family = fallback_family(self._is_steering, str(metadata.get("general.name", "")))
+        """Those of the model's file, or of a family like it."""
+        sources, family = template_sources(self._loaded)
         if family is not None:
             log.warning(
                 "%s has no chat template; by its vocabulary, messages are written as models of the %s family read "
                 "them. Pass template= to choose another one",
                 self._loaded.path, family.name,
             )  # fmt: skip
-        return ModelTemplates(metadata, special_tokens, family.source if family else None)
+        return ModelTemplates(sources, _special_tokens(self._loaded))
 
     def segments(
         self, messages: Sequence[object], options: ChatOptions, *, add_generation_prompt: bool
@@ -127,12 +123,7 @@ class ChatPreparation:
     def _shows_special(self, dialect: Dialect) -> bool:
         """Whether the dialect reads control tokens; else they are no part of the text, as in any other answer."""
         markers = [marker for pair in dialect.thinking for marker in pair]
-        return dialect.name not in ("text", "json") or any(map(self._is_steering, markers))
-
-    def _is_steering(self, text: str) -> bool:
-        tokenizer = self._loaded.tokenizer
-        ids = tokenizer.encode(text, add_special=False)
-        return len(ids) == 1 and tokenizer.is_steering(ids[0])
+        return dialect.name not in ("text", "json") or any(is_steering(self._loaded, marker) for marker in markers)
 
     def _ends_by_token(self, text: str) -> bool:
         tokenizer = self._loaded.tokenizer
