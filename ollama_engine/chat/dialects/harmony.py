@@ -15,7 +15,7 @@ import re
 
 from ollama_engine.chat.dialects.answer import Answer, Call
 from ollama_engine.chat.dialects.base import Dialect
-from ollama_engine.chat.dialects.json_calls import read_object
+from ollama_engine.chat.dialects.json_calls import read_arguments
 from ollama_engine.chat.dialects.scanner import Reading, markers
 
 __all__ = ["HARMONY"]
@@ -82,8 +82,7 @@ def _read_call(call: Call, name: str) -> Reading[None]:
     """Read a call's message and the marker behind it."""
     answer = call.answer
     call.begin(name)
-    yield from answer.skip_space()
-    yield from read_object(call)
+    yield from read_arguments(call)
     yield from answer.skip_space()
     if (yield from answer.accept(*_ENDS)) is None:
         yield from answer.close(_ENDS[0], *_BEGINS)
