@@ -198,5 +198,7 @@ class Call:
         return self.answer.emit(ToolCallEnd(self.index, ParsedToolCall(self._id, self.tool.name, arguments, text)))
 
     def fail(self, reason: str) -> None:
-        """The call is malformed: its text is what has been recorded."""
-        self.answer.emit(MalformedToolCall(self.answer.recorded(), reason, self.index))
+        """The call is malformed: its text is what has been recorded. An array that breaks off between calls is none."""
+        text = self.answer.recorded()
+        if text.strip():
+            self.answer.emit(MalformedToolCall(text, reason, self.index))
