@@ -53,7 +53,8 @@ class _Messages:
             header = begin
         else:
             pieces = [begin]
-            if (yield from answer.until(markers("<|message|>", line_breaks=0), pieces.append)) is None:
+            found = yield from answer.until(markers("<|message|>", *_ENDS, line_breaks=0), pieces.append)
+            if found != "<|message|>":
                 answer.content(answer.recorded())
                 return None
             header = "".join(pieces)

@@ -50,12 +50,15 @@ EXAMPLES: dict[str, str] = {
         f"<|START_ACTION|>{_COMMAND_R}<|END_ACTION|>"
     ),
     "deepseek-v3": (
-        f"{_THINK}Let me look.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n{_CITY}\n"
+        f"{_THINK}Let me look.<｜tool▁calls▁begin｜>"
+        "<｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n"
+        f"{_CITY}\n"
         "```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_time\n```json\n{}\n```"
         "<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
     ),
     "deepseek-v3.1": (
-        f"{_THINK}Let me look.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{_CITY}<｜tool▁call▁end｜>"
+        f"{_THINK}Let me look.<｜tool▁calls▁begin｜>"
+        f"<｜tool▁call▁begin｜>weather<｜tool▁sep｜>{_CITY}<｜tool▁call▁end｜>"
         "<｜tool▁call▁begin｜>get_time<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
     ),
     "deepseek-v3.2": f"{_THINK}Let me look.\n\n{_dsml('function_calls')}",
@@ -113,7 +116,8 @@ EXAMPLES: dict[str, str] = {
     ),
     "minimax-m1": f"{_THINK}Let me look.\n<tool_calls>\n{_LINES}\n</tool_calls>",
     "minimax-m2": (
-        f'{_THINK}Let me look.\n<minimax:tool_call>\n<invoke name="weather">\n<parameter name="city">Paris</parameter>\n'
+        f"{_THINK}Let me look.\n<minimax:tool_call>\n"
+        '<invoke name="weather">\n<parameter name="city">Paris</parameter>\n'
         '<parameter name="days">3</parameter>\n</invoke>\n<invoke name="get_time">\n</invoke>\n</minimax:tool_call>'
     ),
     "minimax-m3": (

@@ -111,7 +111,7 @@ def test_a_finished_parser_takes_no_more() -> None:
 
 
 def test_an_unknown_name_is_an_error_that_lists_the_names() -> None:
-    with pytest.raises(ConfigError, match="dialect must be one of apertus, .*, text, got 'latin'"):
+    with pytest.raises(ConfigError, match=r"dialect must be one of apertus, .*, text, got 'latin'"):
         named("latin")
 
 

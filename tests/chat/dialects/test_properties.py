@@ -1,4 +1,4 @@
-"""Any text, in every dialect: cut anyhow it gives the same events, raises nothing, loses nothing, and takes linear time."""
+"""Any text, in every dialect: cut anyhow it gives the same events, raises and loses nothing, and takes linear time."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_scanner_reads_what_json_is(value: object, size: int, ascii_only: bool) 
     text = json.dumps(value, ensure_ascii=ascii_only)
     scanner, read = JsonScanner(), ""
     for piece in chunks(text + " ,", [size]):
-        at, found = scanner.scan(piece, 0)
+        _, found = scanner.scan(piece, 0)
         read += found
         if scanner.done:
             break
