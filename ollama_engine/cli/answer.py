@@ -1,4 +1,4 @@
-"""One prompt, one answer: streams the text to standard output, and what it took to standard error when asked for."""
+"""Answers one prompt: streams the text to standard output; with --verbose, usage goes to standard error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NUM_CTX, SHIFT = Option("num_ctx"), Option("on_overflow", "shift")
 
 
 class Answerer:
-    """Prints the answers of one engine. `write` says how its options are typed."""
+    """Prints the answers of one engine. `write` gives the spelling of an option for messages."""
 
     def __init__(
         self, engine: Engine, write: Callable[[Option], str | None] = str, *, verbose: bool = False, echo: bool = False
@@ -34,7 +34,7 @@ class Answerer:
     def answer(self, prompt: str, params: SamplingParams, request_options: RequestOptions) -> None:
         """Stream the answer to standard output, with a line break at its end.
 
-        KeyboardInterrupt cancels the request and goes on to the caller. Raises as `Engine.stream` does.
+        KeyboardInterrupt cancels the request and propagates. Raises as `Engine.stream` does.
         """
         last = prompt[-1:] if self._echo else ""
         options = {field.name: getattr(request_options, field.name) for field in dataclasses.fields(request_options)}
@@ -54,7 +54,7 @@ class Answerer:
         usage = final.usage
         assert usage is not None
         if final.finish_reason == "length" and usage.completion_tokens != params.max_tokens:
-            # The answer was cut, and not because the caller asked for it.
+            # The context cut the answer off: no max_tokens asked for that.
             print(
                 f"warning: the answer ends because the context is full ({self._write_option(NUM_CTX)} is "
                 f"{self._engine.config.num_ctx}); choose a larger one, or let answers go on with "
@@ -73,7 +73,7 @@ def _write(text: str) -> None:
 def usage_text(usage: Usage) -> str:
     """Tokens, seconds and tokens/s of prompt and answer, a line each.
 
-    The first token of an answer comes out of the prompt's computation, so the answer's speed counts those after it.
+    Computing the prompt gives the first token of the answer, so the answer's speed counts the tokens after it.
     """
     later = max(0, usage.completion_tokens - 1)
     cached = f", {usage.cached_tokens} of them cached" if usage.cached_tokens else ""

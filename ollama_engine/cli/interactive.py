@@ -1,4 +1,4 @@
-"""The prompt loop of `ollama-engine run`: a line in, an answer out, and commands that begin with a slash."""
+"""The prompt loop of `ollama-engine run`: reads a line, prints the answer; a line with a slash is a command."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ollama_engine.sample import SamplingParams
 __all__ = ["Conversation", "Write", "set_here"]
 
 Write = Callable[[Named], str | None]
-"""How an option is typed; None where there is none."""
+"""Spells an option as the user types it; None where it cannot be set."""
 
 PROMPT = ">>> "
 HINT = "Every line is a prompt of its own. /help lists the commands; /bye or Ctrl-D leaves."
@@ -34,7 +34,7 @@ HELP = """\
 
 
 def set_here(flags: Flags, skip: Collection[str] = ()) -> Write:
-    """How options are typed in a conversation: /set changes them, all but those of `skip` and the engine's."""
+    """Spells options for the prompt loop: `/set NAME` for those it can change, not for `skip` and the engine's."""
     names = {option.name for cls in (SamplingParams, RequestOptions) for option in options_of(cls, skip)}
 
     def write(option: Named) -> str | None:
@@ -46,7 +46,7 @@ def set_here(flags: Flags, skip: Collection[str] = ()) -> Write:
 
 
 class Conversation:
-    """Reads prompts until the user leaves. `skip` names options that cannot be set here; `write` is by `set_here`."""
+    """Reads prompts until the user leaves. `skip` names options that cannot be set here; `write` is from `set_here`."""
 
     def __init__(
         self,
@@ -64,13 +64,13 @@ class Conversation:
         self._options = {**self._sampling, **{option.name: option for option in options_of(RequestOptions, skip)}}
 
     def run(self) -> None:
-        """Serve until /bye or the end of input. KeyboardInterrupt at the prompt goes on to the caller."""
+        """Serve until /bye or the end of input. KeyboardInterrupt at the prompt propagates."""
         with suppress(ImportError):  # line editing and history, where Python was built with them
             import readline  # noqa: F401, PLC0415
         print(HINT, file=sys.stderr)
         while True:
             try:
-                line = argument(_read_line(), "the line").strip()  # terminals hand over what is not UTF-8
+                line = argument(_read_line(), "the line").strip()  # a terminal may send invalid UTF-8
             except EOFError:
                 print(file=sys.stderr)
                 return
@@ -132,7 +132,7 @@ class Conversation:
 
 
 def _value(option: Option, text: str) -> Any:
-    """Raises ValueError. A text is taken whole; of a mapping, pairs are separated by spaces."""
+    """The value of an option from text. Pairs of a mapping are separated by spaces. Raises ValueError."""
     if option.mapping:
         return dict(map(option.parse, text.split()))
     return option.parse(text)
@@ -141,7 +141,7 @@ def _value(option: Option, text: str) -> Any:
 def _read_line() -> str:
     if sys.stdout.isatty():
         return input(PROMPT)
-    # input() would put its prompt among the answers.
+    # Not input(prompt): it writes the prompt to standard output, among the answers.
     print(PROMPT, end="", file=sys.stderr, flush=True)
     return input()
 

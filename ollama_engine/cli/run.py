@@ -1,4 +1,4 @@
-"""`ollama-engine run`: load a model, then answer the prompt given, the one piped in, or one after the other."""
+"""`ollama-engine run`: answers a prompt from the command line or standard input, or several in a prompt loop."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ __all__ = ["add_arguments", "main"]
 NOT_SAMPLING = ("logprobs",)
 """Sampling options whose results plain text cannot show."""
 NOT_REQUEST = ("priority", "cache", "cache_salt")
-"""One answer at a time, of one user: none is before it, and only the answers that follow share what was computed."""
+"""Request options without effect here: there is one user and one answer at a time."""
 NOT_SET = (*NOT_SAMPLING, *NOT_REQUEST)
 NOT_ENGINE = ("parallel", "max_queue")
-"""One answer at a time, and nobody waits."""
+"""Engine options without effect here: there is one answer at a time, and no queue."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    """Load and answer."""
     params = build(SamplingParams, args, skip=NOT_SAMPLING)
     request_options = build(RequestOptions, args, skip=NOT_REQUEST)
     config = build(EngineConfig, args, skip=NOT_ENGINE, parallel=1)
@@ -67,7 +66,7 @@ def _is_terminal() -> bool:
 
 
 def _prompt(given: str | None) -> str:
-    """That on the command line, or standard input up to its end, without its last line break."""
+    """The prompt from the command line, or all of standard input without its last line break."""
     if given is not None:
         return argument(given, "PROMPT")
     if sys.stdin is None:

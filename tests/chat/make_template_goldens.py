@@ -19,6 +19,7 @@ from unittest.mock import patch
 from ollama_engine.chat.template import ChatTemplate
 from ollama_engine.errors import ChatError
 from tests.chat.conversations import CONVERSATIONS, NOW, TOKENS
+from tests.chat.injection import asked, hostile
 from tests.chat.own_templates import OWN
 from tests.chat.real_templates import sources
 
@@ -37,15 +38,22 @@ def digest(text: str | None) -> str | None:
 
 def theirs(source: str, name: str) -> str | None:
     """What `apply_chat_template` does: keys that are None go, then the template is rendered."""
+    messages, options = CONVERSATIONS[name]
+    return apply(source, {"messages": messages, "add_generation_prompt": True, **options})
+
+
+def apply(source: str, given: dict[str, Any]) -> str | None:
+    """The text, or None where transformers raises."""
     from transformers.utils import chat_template_utils  # noqa: PLC0415 (in the reference extra only)
 
-    messages, options = CONVERSATIONS[name]
-    options = {"add_generation_prompt": True, **options}
-    variables = TOKENS | options.pop("variables", {})
+    options = dict(given)
+    messages, variables = options.pop("messages"), TOKENS | options.pop("variables", {})
     chat = [{key: value for key, value in message.items() if value is not None} for message in messages]
     try:
         with patch.object(chat_template_utils, "datetime", Clock):
-            rendered, _ = chat_template_utils.render_jinja_template([chat], chat_template=source, **options, **variables)
+            rendered, _ = chat_template_utils.render_jinja_template(
+                [chat], chat_template=source, **options, **variables
+            )
     except Exception:
         return None
     return str(rendered[0])
@@ -69,7 +77,13 @@ def main() -> None:
         for template, source in sources().items()
     }
     own = {name: theirs(source, "calls") for name, source in OWN.items()}
-    FILE.write_text(json.dumps({"real": real, "own": own}, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    typed = {
+        name: [digest(text) for text in hostile(name, lambda *given: apply(source, asked(*given)))]  # noqa: B023
+        for name, source in sources().items()
+    }
+    FILE.write_text(
+        json.dumps({"real": real, "own": own, "hostile": typed}, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

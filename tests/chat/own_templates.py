@@ -34,7 +34,8 @@ OWN: dict[str, str] = {
     "{{ 'aXbX'.replace('X', '') }}{{ 'abc' | replace('b', 'd') }}{{ 'a b' | title }}{{ 'abc' | first }}"
     "{{ 'abc' | list }}{{ 'a\nb' | indent(2) }}{{ ['b', 'a'] | sort | join }}{{ 'é' | upper }}",
     "joined attribute": "{{ messages | join(', ', attribute='role') }}{{ messages | map(attribute='role') | join }}",
-    "safe": "{{ '<a>' | safe + messages[0].content + '</a>' | safe }}{{ messages[0].content | e }}{{ '<' ~ '<b>' | safe }}",
+    "safe": "{{ '<a>' | safe + messages[0].content + '</a>' | safe }}{{ messages[0].content | e }}"
+    "{{ '<' ~ '<b>' | safe }}",
     "selectattr": "{{ messages | selectattr('role', 'equalto', 'user') | list | length }}",
     "rejectattr": "{{ (messages | rejectattr('role', 'equalto', 'user') | list)[0].role }}",
     "loop": "{% for m in messages %}{{ loop.index0 }}{{ loop.first }}{{ loop.last }}"
