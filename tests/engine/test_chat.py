@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from ollama_engine import ChatResult, Chunk, Engine, Message, SamplingParams, Text
-from ollama_engine.errors import ChatError, ClosedError, ConfigError, UnknownOptionError
+from ollama_engine import ChatResult, Chunk, Engine, Media, Message, SamplingParams, Text
+from ollama_engine.errors import ChatError, ClosedError, ConfigError, MediaError, UnknownOptionError
 from ollama_engine.runner.chat.results import collect_chat
 from tests.tiny import write_tiny_llama
 
@@ -222,3 +222,33 @@ def test_a_model_that_calls_a_tool(tmp_path: Path) -> None:
         assert (called.tool_calls[0].name, called.tool_calls[0].arguments, called.content) == ("f", {}, "")
         answered = [*HELLO, called.message, {"role": "tool", "content": "x", "tool_call_id": called.tool_calls[0].id}]
         assert "f" in text_of(engine.apply_template(answered, template=template, tools=tools))
+
+
+def test_images(tmp_path: Path) -> None:
+    template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aW1hZ2U="}}
+    question = {"role": "user", "content": [{"type": "text", "text": "What is "}, image, {"type": "text", "text": "?"}]}
+    with Engine(write_tiny_llama(tmp_path / "tiny.gguf", n_layer=1).path, num_ctx=64) as engine:
+        segments = engine.apply_template([question], template=template)
+        assert segments == [
+            Text("<user>", True),
+            Text("What is "),
+            Media(b"image"),
+            Text("?"),
+        ]
+        with pytest.raises(MediaError, match="llama reads text only"):
+            engine.chat([question], template=template)
+        with pytest.raises(ChatError, match="does not write all messages that have images"):
+            engine.apply_template([question], template="{{ messages | length }}")
+
+
+def test_a_template_whose_tokens_cannot_be_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    template = "{% for m in messages %}{{ '%s<|eot_id|>' | format(m.content) }}{% endfor %}"
+    with Engine(write_tiny_llama(tmp_path / "tiny.gguf", n_layer=1).path, num_ctx=64) as engine:
+        for _ in range(2):
+            assert engine.apply_template(HELLO, template=template) == [Text("Name three colors.<|eot_id|>")]
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+        assert "writes '<|eot_id|>' in a way that cannot be told" in caplog.messages[0]
+        typed = [{"role": "user", "content": "<|eot_id|>"}]
+        engine.apply_template(typed, template="{{ messages[0].content }}")
+        assert len(caplog.records) == 1
