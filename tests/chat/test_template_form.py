@@ -16,7 +16,8 @@ from ollama_engine.errors import ChatError, ConfigError
 from tests.chat.conversations import CLOCK, NOW, SYSTEM, TOKENS, assistant, call, result, user
 from tests.chat.make_template_goldens import apply
 from tests.chat.real_templates import sources
-from tests.chat.test_rendering import GOLDENS
+from tests.chat.test_injection import NAMES, QUICK
+from tests.suite import slow_except
 
 LOOP = "{% for m in messages %}[{{ m.role }}]"
 BY_ARGUMENTS = (
@@ -84,7 +85,7 @@ def test_what_is_moved_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 REFUSE = {"fireworks-ai-llama-3-firefunction-v2": "functions", "llama-cpp-deepseek-r1": "generator"}
 
 
-@pytest.mark.parametrize("name", sorted(GOLDENS["real"]))
+@pytest.mark.parametrize("name", slow_except(NAMES, *QUICK))
 def test_published_templates_write_a_whole_conversation(name: str) -> None:
     template = ChatTemplate(sources()[name], TOKENS, lambda: NOW)
     messages = read_messages([
@@ -103,7 +104,7 @@ def test_published_templates_write_a_whole_conversation(name: str) -> None:
 
 
 @pytest.mark.reference
-@pytest.mark.parametrize("name", sorted(GOLDENS["real"]))
+@pytest.mark.parametrize("name", slow_except(NAMES, *QUICK))
 def test_a_conversation_of_texts_is_that_of_transformers(name: str) -> None:
     """Without tool calls, forms change nothing."""
     pytest.importorskip("transformers")

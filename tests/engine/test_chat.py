@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ollama_engine import ChatResult, Chunk, Engine, Media, Message, SamplingParams, Text
+from ollama_engine import ChatResult, Chunk, Engine, Media, Message, SamplingParams, Text, demo
 from ollama_engine.errors import ChatError, ClosedError, ConfigError, MediaError, UnknownOptionError
 from ollama_engine.runner.chat.results import collect_chat
 from tests.tiny import write_tiny_llama
@@ -26,6 +28,12 @@ CHATML = (
 @pytest.fixture(scope="module")
 def smollm2(smollm2_path: Path) -> Iterator[Engine]:
     with Engine(smollm2_path, num_ctx=1024, parallel=2) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def stories() -> Iterator[Engine]:
+    with Engine(demo.path(), num_ctx=256) as engine:
         yield engine
 
 
@@ -58,12 +66,14 @@ def test_the_prompt(smollm2: Engine) -> None:
 @pytest.mark.parametrize(
     "content", ["", " ", "\n", "\n\nHi", "Hi\n", "ab", "  x  ", "é\u0301", "日本", "\t", "user", "!?"]
 )
-def test_ids_are_those_of_the_whole_text(smollm2: Engine, content: str) -> None:
+@pytest.mark.parametrize("model", ["smollm2", "stories"])
+def test_ids_are_those_of_the_whole_text(request: pytest.FixtureRequest, model: str, content: str) -> None:
     """Wherever the template's text and a harmless content meet."""
+    engine: Engine = request.getfixturevalue(model)
     messages = [{"role": role, "content": content} for role in ("system", "user", "assistant", "user")]
-    segments = smollm2.apply_template(messages)
-    with smollm2.stream(segments, SamplingParams(max_tokens=0)) as stream:
-        assert list(stream._request.prompt) == smollm2.tokenize(text_of(segments))
+    segments = engine.apply_template(messages)
+    whole = engine.tokenize(text_of(segments), add_special=model == "smollm2")  # the demo's template writes BOS
+    assert list(engine.submit(segments, SamplingParams(max_tokens=0)).prompt) == whole
 
 
 def test_what_was_typed_is_text(smollm2: Engine) -> None:
@@ -252,3 +262,16 @@ def test_a_template_whose_tokens_cannot_be_told(tmp_path: Path, caplog: pytest.L
         typed = [{"role": "user", "content": "<|eot_id|>"}]
         engine.apply_template(typed, template="{{ messages[0].content }}")
         assert len(caplog.records) == 1
+
+
+def test_jinja2_is_imported_for_the_first_chat_only(tmp_path: Path) -> None:
+    path = write_tiny_llama(tmp_path / "tiny.gguf", n_layer=1).path
+    code = (
+        "import sys, ollama_engine as oe\n"
+        f"engine = oe.Engine({path!r}, num_ctx=64, threads=1)\n"
+        "engine.generate('a', oe.SamplingParams(max_tokens=1))\n"
+        "assert 'jinja2' not in sys.modules\n"
+        "engine.apply_template([{'role': 'user', 'content': 'x'}], template='{{ messages }}')\n"
+        "assert 'jinja2' in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
