@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ollama_engine.chat.dialects.answer import Answer, Call
 from ollama_engine.chat.dialects.base import Dialect
-from ollama_engine.chat.dialects.json_calls import read_object
+from ollama_engine.chat.dialects.json_calls import read_arguments
 from ollama_engine.chat.dialects.json_scanner import read_string
 from ollama_engine.chat.dialects.marked_calls import MarkedCalls
 from ollama_engine.chat.dialects.scanner import Reading
@@ -26,8 +26,7 @@ def _read_call(call: Call) -> Reading[None]:
     yield from answer.skip_space()
     yield from answer.expect(":")
     call.begin(name)
-    yield from answer.skip_space()
-    yield from read_object(call)
+    yield from read_arguments(call)
     yield from answer.skip_space()
     yield from answer.expect("}")
     yield from answer.skip_space()

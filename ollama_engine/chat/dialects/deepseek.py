@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from ollama_engine.chat.dialects.answer import Call
 from ollama_engine.chat.dialects.base import Dialect
-from ollama_engine.chat.dialects.json_calls import read_object
+from ollama_engine.chat.dialects.json_calls import read_arguments
 from ollama_engine.chat.dialects.marked_calls import MarkedCalls
 from ollama_engine.chat.dialects.scanner import Reading
 
@@ -28,14 +28,14 @@ def _read_call(call: Call) -> Reading[None]:
     name = yield from answer.word()
     yield from answer.expect("<｜tool▁sep｜>")
     yield from answer.skip_space()
-    fenced = (yield from answer.peek()) != "{"
+    fenced = (yield from answer.peek()) not in ("{", '"')
     if fenced:  # what came first was the type, "function"
         name = yield from answer.word()
         yield from answer.skip_space()
         yield from answer.expect("```json")
         yield from answer.skip_space()
     call.begin(name)
-    yield from read_object(call)
+    yield from read_arguments(call)
     if fenced:
         yield from answer.skip_space()
         yield from answer.expect("```")

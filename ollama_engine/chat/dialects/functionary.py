@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from ollama_engine.chat.dialects.answer import Answer, Call
 from ollama_engine.chat.dialects.base import Dialect
-from ollama_engine.chat.dialects.json_calls import read_object
+from ollama_engine.chat.dialects.json_calls import read_arguments
 from ollama_engine.chat.dialects.marked_calls import MarkedCalls
 from ollama_engine.chat.dialects.scanner import MalformedError, Reading, markers
 
@@ -24,8 +24,7 @@ def _read_v31(call: Call) -> Reading[None]:
     name = yield from answer.word()
     yield from answer.expect(">")
     call.begin(name)
-    yield from answer.skip_space()
-    yield from read_object(call)
+    yield from read_arguments(call)
 
 
 def _read_v32(dialect: Dialect, answer: Answer) -> Reading[None]:
@@ -56,8 +55,7 @@ def _read_v32_call(call: Call) -> Reading[None]:
     if not answer.tools:
         raise MalformedError("no tools were offered")
     call.begin(name)
-    yield from answer.skip_space()
-    yield from read_object(call)
+    yield from read_arguments(call)
 
 
 FUNCTIONARY_V31 = Dialect(

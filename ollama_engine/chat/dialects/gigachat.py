@@ -23,5 +23,5 @@ GIGACHAT = Dialect(
         "function call<|role_sep|>\n": JsonSection(),
         "<|function_call|>": JsonSection(),
     },
-    turn_ends=(),
+    dropped=("<|message_sep|>",),
 )

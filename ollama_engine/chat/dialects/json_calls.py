@@ -9,7 +9,7 @@ from ollama_engine.chat.dialects.answer import Answer, Call
 from ollama_engine.chat.dialects.json_scanner import JsonScanner, StringDecoder, read_string
 from ollama_engine.chat.dialects.scanner import ENDS, MalformedError, Reading, ignore, markers
 
-__all__ = ["CALL", "CallKeys", "JsonSection", "read_arguments", "read_call", "read_object"]
+__all__ = ["CALL", "CallKeys", "JsonSection", "read_arguments", "read_call"]
 
 
 @dataclass(frozen=True)
@@ -162,10 +162,11 @@ def _read_id(answer: Answer) -> Reading[str]:
 
 
 def read_arguments(call: Call) -> Reading[None]:
-    """Read the object of arguments, or a string that holds it as JSON."""
+    """Read white space and the object of arguments, or a string that holds it as JSON."""
     answer = call.answer
+    yield from answer.skip_space()
     if (yield from answer.peek()) != '"':
-        yield from read_object(call)
+        yield from _read_object(call)
         return
     inside = JsonScanner()
     decoder = StringDecoder()
@@ -182,7 +183,7 @@ def read_arguments(call: Call) -> Reading[None]:
         raise MalformedError("the arguments' text ends inside a value")
 
 
-def read_object(call: Call) -> Reading[None]:
+def _read_object(call: Call) -> Reading[None]:
     """Read the object of arguments."""
     character = yield from call.answer.peek()
     if character != "{":

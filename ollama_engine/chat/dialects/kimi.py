@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from ollama_engine.chat.dialects.answer import Call
 from ollama_engine.chat.dialects.base import Dialect
-from ollama_engine.chat.dialects.json_calls import read_object
+from ollama_engine.chat.dialects.json_calls import read_arguments
 from ollama_engine.chat.dialects.marked_calls import MarkedCalls
 from ollama_engine.chat.dialects.scanner import Reading
 
@@ -26,8 +26,7 @@ def _read_kimi(call: Call) -> Reading[None]:
     yield from answer.skip_space()
     yield from answer.expect("<|tool_call_argument_begin|>")
     call.begin(id.removeprefix("functions.").rpartition(":")[0] or id, id)
-    yield from answer.skip_space()
-    yield from read_object(call)
+    yield from read_arguments(call)
 
 
 def _read_solar(call: Call) -> Reading[None]:
@@ -37,8 +36,7 @@ def _read_solar(call: Call) -> Reading[None]:
     name = yield from answer.word()
     yield from answer.expect("<|tool_call:args|>")
     call.begin(name, id)
-    yield from answer.skip_space()
-    yield from read_object(call)
+    yield from read_arguments(call)
 
 
 KIMI_K2 = Dialect(

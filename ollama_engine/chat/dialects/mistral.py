@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from ollama_engine.chat.dialects.answer import Answer, Call
 from ollama_engine.chat.dialects.base import Dialect
-from ollama_engine.chat.dialects.json_calls import JsonSection, read_object
+from ollama_engine.chat.dialects.json_calls import JsonSection, read_arguments
 from ollama_engine.chat.dialects.marked_calls import MarkedCalls
 from ollama_engine.chat.dialects.scanner import Reading
 
@@ -26,8 +26,7 @@ def _read_named(call: Call) -> Reading[None]:
     id = (yield from answer.word("an id")) if (yield from answer.accept("[CALL_ID]")) else None
     yield from answer.expect("[ARGS]")
     call.begin(name, id)
-    yield from answer.skip_space()
-    yield from read_object(call)
+    yield from read_arguments(call)
 
 
 _ARRAY = JsonSection()
