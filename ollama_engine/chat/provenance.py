@@ -136,7 +136,7 @@ class Traced(str):
         spans = [
             (max(first, begin) - begin, min(last, end) - begin)
             for first, last in self._spans
-            if first < end and last > begin
+            if first < end and last > begin and begin < end
         ]
         return Traced(text, spans) if spans else text
 

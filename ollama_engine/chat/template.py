@@ -62,6 +62,7 @@ class ChatTemplate:
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Any] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None, add_generation_prompt: bool = False,
         continue_final_message: bool | str = False, variables: Mapping[str, Any] | None = None,
+        keep_none: bool = False,
     ) -> str:  # fmt: skip
         """The text, marked by who wrote it.
 
@@ -73,10 +74,11 @@ class ChatTemplate:
             continue_final_message: leave the last message open, for the model to go on with; a str names the field
                 that it goes on with, True means "content".
             variables: whatever else the template reads.
+            keep_none: give the template fields of messages that are None. Most would write them out.
 
         Raises ChatError where the template refuses the messages, or fails.
         """
-        found = [_for_template(message) for message in messages]
+        found = [_for_template(message, keep_none=keep_none) for message in messages]
         mark = final = ""
         if continue_final_message:
             name = "content" if continue_final_message is True else continue_final_message
@@ -114,9 +116,9 @@ def text_segments(text: str, *, trust_contents: bool = False) -> list[Text]:
     return segments
 
 
-def _for_template(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Without fields that are None, which many templates would write out; reasoning under all of its names."""
-    found = {name: value for name, value in message.items() if value is not None}
+def _for_template(message: Mapping[str, Any], *, keep_none: bool) -> dict[str, Any]:
+    """Without fields that are None, as transformers leaves them out; reasoning under all of its names."""
+    found = {name: value for name, value in message.items() if keep_none or value is not None}
     if found.get("role") in ROLES:
         found["role"] = Traced(found["role"])
     reasoning = next((found[name] for name in REASONING if name in found), None)
