@@ -94,7 +94,7 @@ class Tokenizer:
         return self._types[self._check(token_id)] in HIDDEN
 
     def is_steering(self, token_id: int) -> bool:
-        """Whether the token comes of text only where control tokens are parsed: those, <think>, <|channel|> ..."""
+        """Whether text becomes this token only where control tokens are parsed: those, <think>, <|channel|> ..."""
         return self._check(token_id) in self._steering
 
     # -- text to ids ---------------------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ class Tokenizer:
 
         `add_special` adds BOS and EOS where the vocabulary asks for them; for a prompt in several pieces, set it for
         the first piece only. `parse_special` turns the text of control tokens into these tokens; without it, such text
-        is ordinary text. User-defined tokens that steer nothing are found either way.
+        is ordinary text. User-defined tokens that are not steering (`is_steering`) are found either way.
 
         `text` need not be valid UTF-8: pass bytes, or a str with lone surrogates as `errors="surrogateescape"` makes
         them. Invalid bytes are encoded one by one. A byte-pair vocabulary without a token for a byte leaves that byte
@@ -118,8 +118,8 @@ class Tokenizer:
     def encode_parts(self, parts: Sequence[tuple[str, bool]], *, add_special: bool = True) -> list[int]:
         """Token ids of a text in parts (text, parse_special).
 
-        The ids of the joined text, wherever it is cut, except that a control token comes only of characters which all
-        lie in parts with `parse_special`. Raises as `encode` does.
+        The same ids as for the joined text, however it is split, with one exception: a control token needs all its
+        characters in parts with `parse_special`. Raises as `encode` does.
         """
         data = b"".join(_to_bytes(text) for text, _ in parts)
         spans = _parsed_spans(parts)
