@@ -12,7 +12,8 @@ from libc.stdlib cimport free, malloc
 from ollama_engine.sample cimport libsample as lib
 
 from ollama_engine.errors import ConfigError, NoMemoryError, SamplingError, ShapeError, TokenizerError
-from ollama_engine.sample.arguments import bias_arrays, checked_n_vocab, checked_top, describe
+from ollama_engine.sample.arguments import bias_arrays, chain_links, checked_n_vocab, checked_top, describe
+from ollama_engine.sample.breakers import SequenceBreakers
 from ollama_engine.sample.logprobs import TokenLogprobs
 from ollama_engine.sample.params import SamplingParams
 
@@ -80,13 +81,17 @@ cdef class Sampler:
     """
 
     cdef lib.oe_sampler *_sampler
+    cdef lib.oe_dry_breakers _breakers
     cdef bint _busy
     cdef readonly object params
     cdef readonly int n_vocab
     # The seed in use: the one of params, or the fresh one that was drawn in its place.
     cdef readonly object seed
 
-    def __cinit__(self, params, n_vocab, instructions=None):
+    # Of DRY, or None. The arrays are theirs; a copy of this sampler has the same.
+    cdef readonly object breakers
+
+    def __cinit__(self, params, n_vocab, instructions=None, breakers=None):
         if not isinstance(params, SamplingParams):
             raise TypeError(f"params must be SamplingParams, got {type(params).__name__}")
         self.params = params
@@ -95,15 +100,27 @@ cdef class Sampler:
         bias_id, bias = bias_arrays(params.logit_bias, self.n_vocab)
         cdef const int32_t[::1] ids = bias_id
         cdef const float[::1] values = bias
-        cdef lib.oe_sample_params native = lib.oe_sample_params(
-            temperature=params.temperature, top_p=params.top_p, min_p=params.min_p, top_k=params.top_k,
-            repeat_last_n=params.repeat_last_n, repeat_penalty=params.repeat_penalty,
-            presence_penalty=params.presence_penalty, frequency_penalty=params.frequency_penalty, seed=self.seed)
+        cdef lib.oe_sample_params native = _native(params, self.seed)
         cdef int32_t n_bias = len(bias)
+        cdef const lib.oe_dry_breakers *found = self._set_breakers(breakers)
         self._sampler = lib.oe_sampler_create(&native, self.n_vocab, _kernels_of(instructions),
-                                              &ids[0] if n_bias else NULL, &values[0] if n_bias else NULL, n_bias)
+                                              &ids[0] if n_bias else NULL, &values[0] if n_bias else NULL, n_bias, found)
         if self._sampler is NULL:
             raise NoMemoryError(f"no memory for a sampler over {self.n_vocab} tokens")
+
+    cdef const lib.oe_dry_breakers *_set_breakers(self, object breakers) except? NULL:
+        if breakers is None:
+            return NULL
+        if not isinstance(breakers, SequenceBreakers):
+            raise TypeError(f"breakers must be SequenceBreakers, got {type(breakers).__name__}")
+        if breakers.n_vocab != self.n_vocab:
+            raise ConfigError(f"breakers of {breakers.n_vocab} tokens do not fit a vocabulary of {self.n_vocab}")
+        cdef const uint32_t[::1] single = breakers.single
+        cdef const int32_t[::1] first = breakers.first, start = breakers.start, rest = breakers.rest
+        self.breakers = breakers
+        self._breakers = lib.oe_dry_breakers(
+            single=&single[0], n_sequences=len(breakers.first) - 1, first=&first[0], start=&start[0], rest=&rest[0])
+        return &self._breakers
 
     def __dealloc__(self):
         lib.oe_sampler_destroy(self._sampler)
@@ -115,6 +132,16 @@ cdef class Sampler:
     def draws(self):
         """How many random numbers have been drawn: the position in the random stream."""
         return lib.oe_sampler_draws(self._sampler)
+
+    @property
+    def mirostat_mu(self):
+        """The surprise in bits that mirostat allows the next token."""
+        return lib.oe_sampler_mirostat_mu(self._sampler)
+
+    @property
+    def adaptive_mean(self):
+        """adaptive-p's moving average of the probabilities of the tokens accepted."""
+        return lib.oe_sampler_adaptive_mean(self._sampler)
 
     cdef int _claim(self) except -1:
         """Another thread may come here while the GIL is released; two of them in one sampler would corrupt memory."""
@@ -143,6 +170,28 @@ cdef class Sampler:
         if job.status != lib.OE_SAMPLE_OK:
             raise _error_of(&job)
         return job.token
+
+    def candidates(self, logits, mask=None):
+        """What `sample` would draw from: {token: probability}, the most probable first; it changes nothing.
+
+        Arguments and errors are those of `sample`. With temperature 0 there is one candidate.
+        """
+        cdef const float[::1] row = _checked_row(logits, self.n_vocab)
+        cdef const uint32_t[::1] allowed = _checked_mask(mask, self.n_vocab)
+        cdef int32_t[::1] ids = array("i", bytes(4 * self.n_vocab))
+        cdef double[::1] p = array("d", bytes(8 * self.n_vocab))
+        cdef lib.oe_sample_job job
+        cdef int32_t n
+        self._claim()
+        job.sampler = self._sampler
+        job.logits = &row[0]
+        job.mask = _words_of(allowed)
+        with nogil:
+            n = lib.oe_sampler_candidates(&job, &ids[0], &p[0])
+        self._busy = False
+        if job.status != lib.OE_SAMPLE_OK:
+            raise _error_of(&job)
+        return dict(sorted(((ids[i], p[i]) for i in range(n)), key=lambda pair: (-pair[1], pair[0])))
 
     def accept(self, token):
         """Adds a token, generated or of the prompt, to the history that the penalties look at.
@@ -210,6 +259,7 @@ cdef class Sampler:
         lib.oe_sampler_destroy(twin._sampler)
         twin._sampler = copy
         twin.seed = self.seed
+        twin.breakers = self.breakers
         return twin
 
     def reset(self):
@@ -298,6 +348,23 @@ cdef void _release(list owners, Py_ssize_t n) noexcept:
     cdef Py_ssize_t i
     for i in range(n):
         (<Sampler> owners[i])._busy = False
+
+
+cdef lib.oe_sample_params _native(object params, object seed):
+    cdef lib.oe_sample_params native = lib.oe_sample_params(
+        n_chain=0, min_keep=params.min_keep, temperature=params.temperature, dynatemp_range=params.dynatemp_range,
+        dynatemp_exponent=params.dynatemp_exponent, top_n_sigma=params.top_n_sigma, typical_p=params.typical_p,
+        top_p=params.top_p, min_p=params.min_p, xtc_probability=params.xtc_probability,
+        xtc_threshold=params.xtc_threshold, adaptive_target=params.adaptive_target,
+        adaptive_decay=params.adaptive_decay, mirostat_tau=params.mirostat_tau, mirostat_eta=params.mirostat_eta,
+        mirostat=params.mirostat, top_k=params.top_k, dry_multiplier=params.dry_multiplier, dry_base=params.dry_base,
+        dry_allowed_length=params.dry_allowed_length, dry_penalty_last_n=params.dry_penalty_last_n,
+        repeat_last_n=params.repeat_last_n, repeat_penalty=params.repeat_penalty,
+        presence_penalty=params.presence_penalty, frequency_penalty=params.frequency_penalty, seed=seed)
+    for link in chain_links(params.samplers):
+        native.chain[native.n_chain] = link
+        native.n_chain += 1
+    return native
 
 
 # -- the border --------------------------------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import SupportsIndex
 
 from ollama_engine.errors import ConfigError, Option
+from ollama_engine.sample.params import SAMPLERS
 
-__all__ = ["bias_arrays", "checked_n_vocab", "checked_top", "describe"]
+__all__ = ["bias_arrays", "chain_links", "checked_n_vocab", "checked_top", "describe"]
 
 
 def checked_n_vocab(n_vocab: SupportsIndex, most: int) -> int:
@@ -33,6 +34,11 @@ def bias_arrays(logit_bias: Mapping[int, float], n_vocab: int) -> tuple[array[in
         if token >= n_vocab:
             raise ConfigError(Option("logit_bias"), f" names token {token}, the vocabulary ends at {n_vocab - 1}")
     return array("i", logit_bias.keys()), array("f", logit_bias.values())
+
+
+def chain_links(samplers: tuple[str, ...]) -> list[int]:
+    """The names as csrc/sample/params.h counts them."""
+    return [SAMPLERS.index(name) for name in samplers]
 
 
 def describe(value: object) -> str:

@@ -1,0 +1,119 @@
+"""Sequence breakers of DRY: texts, and the tokens of a vocabulary that have them or begin them.
+
+A token that holds a breaker breaks by itself. One that ends with the beginning of a breaker does so where the tokens of
+the breaker's rest come after it. Source: P. E. Weidmann, text-generation-webui, pull request 5677; the tails follow
+koboldcpp's pull request 982, as llama.cpp's do.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+__all__ = ["BreakerFinder", "SequenceBreakers"]
+
+_MAX_BYTES = 40
+"""As in llama.cpp: what is behind these bytes of a breaker, or tokens of its rest, is not looked at."""
+_MAX_REST = 20
+_KEPT = 16
+"""Sets of breakers that a finder remembers."""
+
+
+class SequenceBreakers(NamedTuple):
+    """Breakers as token ids, for csrc/sample/dry.h."""
+
+    n_vocab: int
+    single: array[int]
+    """uint32 bitmap of the tokens that break by themselves."""
+    first: array[int]
+    """int32: first tokens of breakers of several tokens, ascending; and a last one of no meaning."""
+    start: array[int]
+    """int32: the other tokens of breaker i are rest[start[i] : start[i + 1]]."""
+    rest: array[int]
+
+    @classmethod
+    def of(cls, n_vocab: int, sequences: Sequence[Sequence[int]]) -> SequenceBreakers:
+        """From token sequences, none of them empty."""
+        single = array("I", bytes(4 * ((n_vocab + 31) // 32)))
+        first, start, rest = array("i"), array("i", [0]), array("i")
+        for sequence in sorted(set(map(tuple, sequences))):
+            if len(sequence) == 1:
+                single[sequence[0] // 32] |= 1 << sequence[0] % 32
+            else:
+                first.append(sequence[0])
+                rest.extend(sequence[1:])
+                start.append(len(rest))
+        # So that each has a first element whose address can be taken.
+        first.append(-1)
+        rest.append(-1)
+        return cls(n_vocab, single, first, start, rest)
+
+
+class BreakerFinder:
+    """Finds breakers in one vocabulary; threads may share it.
+
+    n_vocab: how many of its tokens count. token_bytes: what a token adds to the output. encode: text to tokens,
+    without special ones.
+
+    The first search lays the bytes of all tokens end to end (40 ms for 128,000 of them); after that a breaker takes
+    about a millisecond, and none a second time.
+    """
+
+    def __init__(self, n_vocab: int, token_bytes: Callable[[int], bytes], encode: Callable[[str], list[int]]) -> None:
+        self._n_vocab = n_vocab
+        self._token_bytes = token_bytes
+        self._encode = encode
+        self._text: tuple[bytes, list[int]] | None = None
+        self._found: dict[tuple[str, ...], SequenceBreakers] = {}
+
+    def find(self, texts: Sequence[str]) -> SequenceBreakers:
+        """The breakers for these texts."""
+        key = tuple(texts)
+        found = self._found.get(key)
+        if found is None:
+            sequences = [sequence for text in key for sequence in self._sequences(text)]
+            found = SequenceBreakers.of(self._n_vocab, sequences)
+            if len(self._found) >= _KEPT:
+                self._found = {}
+            self._found[key] = found
+        return found
+
+    def _sequences(self, text: str) -> Iterator[tuple[int, ...]]:
+        breaker = text.encode()[:_MAX_BYTES]
+        whole = set(self._tokens_with(breaker))
+        yield from ((token,) for token in whole)
+        for cut in range(1, len(breaker)):
+            ends = [token for token in self._tokens_that_end_with(breaker[:cut]) if token not in whole]
+            if ends:
+                rest = self._encode(breaker[cut:].decode(errors="replace"))[:_MAX_REST]
+                yield from ((token, *rest) for token in ends)
+
+    def _tokens_with(self, part: bytes) -> Iterator[int]:
+        text, starts = self._laid_out()
+        at = text.find(part)
+        while at >= 0:
+            token = bisect_right(starts, at) - 1
+            if at + len(part) <= starts[token + 1]:
+                yield token
+            at = text.find(part, at + 1)
+
+    def _tokens_that_end_with(self, part: bytes) -> Iterator[int]:
+        text, starts = self._laid_out()
+        at = text.find(part)
+        while at >= 0:
+            token = bisect_right(starts, at) - 1
+            if at + len(part) == starts[token + 1]:
+                yield token
+            at = text.find(part, at + 1)
+
+    def _laid_out(self) -> tuple[bytes, list[int]]:
+        """The bytes of all tokens, and where each begins; the last is the end."""
+        if self._text is None:
+            pieces = [self._token_bytes(token) for token in range(self._n_vocab)]
+            starts = [0]
+            for piece in pieces:
+                starts.append(starts[-1] + len(piece))
+            self._text = b"".join(pieces), starts
+        return self._text
