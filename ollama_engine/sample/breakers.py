@@ -61,7 +61,7 @@ class BreakerFinder:
     about a millisecond, and none a second time.
     """
 
-    def __init__(self, n_vocab: int, token_bytes: Callable[[int], bytes], encode: Callable[[str], list[int]]) -> None:
+    def __init__(self, n_vocab: int, token_bytes: Callable[[int], bytes], encode: Callable[[bytes], list[int]]) -> None:
         self._n_vocab = n_vocab
         self._token_bytes = token_bytes
         self._encode = encode
@@ -82,30 +82,23 @@ class BreakerFinder:
 
     def _sequences(self, text: str) -> Iterator[tuple[int, ...]]:
         breaker = text.encode()[:_MAX_BYTES]
-        whole = set(self._tokens_with(breaker))
+        whole = {token for token, _ in self._places(breaker)}
         yield from ((token,) for token in whole)
         for cut in range(1, len(breaker)):
-            ends = [token for token in self._tokens_that_end_with(breaker[:cut]) if token not in whole]
+            ends = [token for token, is_end in self._places(breaker[:cut]) if is_end and token not in whole]
             if ends:
-                rest = self._encode(breaker[cut:].decode(errors="replace"))[:_MAX_REST]
+                rest = self._encode(breaker[cut:])[:_MAX_REST]
                 yield from ((token, *rest) for token in ends)
 
-    def _tokens_with(self, part: bytes) -> Iterator[int]:
+    def _places(self, part: bytes) -> Iterator[tuple[int, bool]]:
+        """Each token that has these bytes, and whether it ends with them; once for each time."""
         text, starts = self._laid_out()
         at = text.find(part)
         while at >= 0:
             token = bisect_right(starts, at) - 1
-            if at + len(part) <= starts[token + 1]:
-                yield token
-            at = text.find(part, at + 1)
-
-    def _tokens_that_end_with(self, part: bytes) -> Iterator[int]:
-        text, starts = self._laid_out()
-        at = text.find(part)
-        while at >= 0:
-            token = bisect_right(starts, at) - 1
-            if at + len(part) == starts[token + 1]:
-                yield token
+            end = at + len(part)
+            if end <= starts[token + 1]:
+                yield token, end == starts[token + 1]
             at = text.find(part, at + 1)
 
     def _laid_out(self) -> tuple[bytes, list[int]]:

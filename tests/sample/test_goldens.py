@@ -6,6 +6,7 @@ import json
 import math
 import zlib
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,8 @@ def tokenizer() -> Tokenizer:
 def finder(tokenizer: Tokenizer) -> BreakerFinder:
     return BreakerFinder(
         tokenizer.n_vocab,
-        lambda token: tokenizer.decode_bytes([token], skip_special=False),
-        lambda text: tokenizer.encode(text, add_special=False, parse_special=False),
+        partial(tokenizer.token_bytes, skip_special=False),
+        partial(tokenizer.encode, add_special=False, parse_special=False),
     )
 
 
@@ -143,5 +144,5 @@ def test_breakers_of_the_demo(tokenizer: Tokenizer) -> None:
     found = finder(tokenizer).find(("\n", "day,"))
     assert isinstance(found, SequenceBreakers)
     single = [token for token in range(tokenizer.n_vocab) if found.single[token // 32] >> token % 32 & 1]
-    texts = [tokenizer.decode_bytes([token], skip_special=False) for token in range(tokenizer.n_vocab)]
+    texts = [tokenizer.token_bytes(token, skip_special=False) for token in range(tokenizer.n_vocab)]
     assert single == [token for token, text in enumerate(texts) if b"\n" in text or b"day," in text]

@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ollama_engine.config import EngineConfig
@@ -38,6 +39,7 @@ from ollama_engine.models import (
 from ollama_engine.runner.load.errors import SMALLER, does_not_fit, naming
 from ollama_engine.runner.load.executor import Executor
 from ollama_engine.runner.load.pooling_type import read_pooling
+from ollama_engine.sample import BreakerFinder
 from ollama_engine.tokenizer import Tokenizer, from_metadata
 
 if TYPE_CHECKING:
@@ -70,6 +72,8 @@ class Loaded:
     model: Model
     cache: Cache
     executor: Executor
+    breakers: BreakerFinder
+    """Finds DRY's sequence breakers in the vocabulary, once for all requests."""
     is_encoder: bool
     """Whether the model only reads. Asked here once: an interrupt in a look at a protocol's members would be lost."""
     reads_media: ReadsMedia | None = None
@@ -152,9 +156,15 @@ def load(
             raise does_not_fit(gguf.path, error, report) from error
         undo.pop_all()
     return Loaded(
-        path, config, gguf, tokenizer, backend, weights, model, cache, executor,
+        path, config, gguf, tokenizer, backend, weights, model, cache, executor, _breakers(model, tokenizer),
         isinstance(model, TextEncoder), model if isinstance(model, ReadsMedia) else None, text_executor,
     )  # fmt: skip
+
+
+def _breakers(model: Model, tokenizer: Tokenizer) -> BreakerFinder:
+    n_drawn = min(model.n_vocab, tokenizer.n_vocab)
+    encode = partial(tokenizer.encode, add_special=False, parse_special=False)
+    return BreakerFinder(n_drawn, partial(tokenizer.token_bytes, skip_special=False), encode)
 
 
 def _batch_size(config: EngineConfig) -> int:
