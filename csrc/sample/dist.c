@@ -6,6 +6,7 @@
 
 #include "base/bitset.h"
 
+#define LONG_LIST 512     /* candidates that are sorted into bins before they are split in two */
 #define SAMPLED_BLOCKS 16 /* enough to see how far most of a row spreads */
 
 /* -- lists ------------------------------------------------------------------------------------------------------- */
@@ -30,32 +31,67 @@ uint64_t oe_dist_weigh_list(const oe_logit_kernels *kernels, int32_t n, oe_scale
     return total;
 }
 
+/* The bits in which the candidates differ, or 0. */
+static uint64_t differing_bits(const oe_candidate *list, int32_t n) {
+    uint64_t all = ~(uint64_t)0, any = 0;
+    for (int32_t i = 0; i < n; i++) {
+        all &= list[i].order;
+        any |= list[i].order;
+    }
+    return all ^ any;
+}
+
+/* Narrows a long list to those candidates that share the ten highest bits that differ, the answer among them. */
+static int32_t select_bin(oe_candidate *list, int32_t n, uint64_t target, uint64_t *before) {
+    uint64_t bins[OE_DIST_BINS] = {0};
+    const int highest = oe_bitset_highest(differing_bits(list, n) | 1);
+    const int shift = highest > 9 ? highest - 9 : 0;
+    uint64_t bin = 0;
+    for (int32_t i = 0; i < n; i++) {
+        bins[list[i].order >> shift & (OE_DIST_BINS - 1)] += list[i].weight;
+    }
+    while (bin < OE_DIST_BINS - 1 && *before + bins[bin] < target) {
+        *before += bins[bin++];
+    }
+    int32_t size = 0;
+    for (int32_t i = 0; i < n; i++) {
+        const oe_candidate candidate = list[i];
+        list[i] = list[size];
+        list[size] = candidate;
+        size += (candidate.order >> shift & (OE_DIST_BINS - 1)) == bin;
+    }
+    return size ? size : 1;
+}
+
+/* The same as splitting in two at the highest bit that differs, as oe_keys_select does. */
+static int32_t select_half(oe_candidate **list, int32_t n, uint64_t target, uint64_t *before) {
+    const uint64_t bit = (uint64_t)1 << oe_bitset_highest(differing_bits(*list, n) | 1);
+    oe_candidate *at = *list;
+    int32_t split = 0;
+    uint64_t weight = 0;
+    for (int32_t i = 0; i < n; i++) {
+        const oe_candidate candidate = at[i];
+        const uint64_t first = (candidate.order & bit) == 0;
+        at[i] = at[split];
+        at[split] = candidate;
+        split += (int32_t)first;
+        weight += candidate.weight & (0 - first);
+    }
+    if (*before + weight >= target) {
+        return split;
+    }
+    *before += weight;
+    *list += split;
+    return n - split;
+}
+
 oe_candidate oe_dist_select(oe_candidate *list, int32_t n, uint64_t target, uint64_t *before) {
     *before = 0;
+    while (n > LONG_LIST) {
+        n = select_bin(list, n, target, before);
+    }
     while (n > 1) {
-        uint64_t all = ~(uint64_t)0, any = 0;
-        for (int32_t i = 0; i < n; i++) {
-            all &= list[i].order;
-            any |= list[i].order;
-        }
-        const uint64_t bit = (uint64_t)1 << oe_bitset_highest(all ^ any);
-        int32_t split = 0;
-        uint64_t weight = 0;
-        for (int32_t i = 0; i < n; i++) {
-            const oe_candidate candidate = list[i];
-            const uint64_t first = (candidate.order & bit) == 0;
-            list[i] = list[split];
-            list[split] = candidate;
-            split += (int32_t)first;
-            weight += candidate.weight & (0 - first);
-        }
-        if (*before + weight >= target) {
-            n = split;
-        } else {
-            *before += weight;
-            list += split;
-            n -= split;
-        }
+        n = select_half(&list, n, target, before);
     }
     return list[0];
 }

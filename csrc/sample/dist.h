@@ -48,7 +48,7 @@ uint64_t oe_dist_uniform(uint64_t random, uint64_t total);
 uint64_t oe_dist_weigh_list(const oe_logit_kernels *kernels, int32_t n, oe_scale scale, const oe_dist_scratch *scratch);
 
 /* The last candidate of the smallest prefix (by order) that weighs >= target. 1 <= target <= the weight of the list.
- * *before becomes the weight of the prefix without it. Same splitting as oe_keys_select; reorders the list. */
+ * *before becomes the weight of the prefix without it. Reorders the list; orders must differ. */
 oe_candidate oe_dist_select(oe_candidate *list, int32_t n, uint64_t target, uint64_t *before);
 
 /* Draws from a row of any length, where entry i is token i. `random` are 64 uniform bits. Cannot fail: the entry `max`

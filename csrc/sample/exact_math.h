@@ -1,5 +1,5 @@
-/* Logarithm and exponential that give the same bits on every machine: C libraries differ in the last ones, and a bit may
- * decide whether a token stays. Sums and products of doubles in a fixed order, compiled without contraction; the
+/* Logarithm and exponential that give the same bits on every machine: C libraries differ in the last ones, and a bit
+ * may decide whether a token stays. Sums and products of doubles in a fixed order, compiled without contraction; the
  * relative error is a few times 2^-53. */
 #ifndef OE_EXACT_MATH_H
 #define OE_EXACT_MATH_H

@@ -29,21 +29,16 @@ void oe_pool_free(oe_pool *p) {
     memset(p, 0, sizeof *p);
 }
 
-static bool grow(void **array, size_t size) {
-    void *grown = realloc(*array, size);
-    *array = grown ? grown : *array;
-    return grown != NULL;
-}
-
 bool oe_pool_reserve_keys(oe_pool *p, int32_t k) {
     if (k <= p->keys_k) {
         return true;
     }
-    if (!grow((void **)&p->keys, oe_top_capacity(k) * sizeof *p->keys)) {
-        return false;
+    uint64_t *keys = realloc(p->keys, oe_top_capacity(k) * sizeof *keys);
+    if (keys) {
+        p->keys = keys;
+        p->keys_k = k;
     }
-    p->keys_k = k;
-    return true;
+    return keys != NULL;
 }
 
 /* Lists have one of few sizes, so that they grow once at most. */
@@ -53,11 +48,16 @@ bool oe_pool_reserve_list(oe_pool *p, int32_t n) {
     }
     const size_t room = (size_t)(n <= OE_BLOCK ? OE_BLOCK : n <= OE_DIST_LIST ? OE_DIST_LIST : p->n_vocab + OE_BLOCK);
     const size_t before = (size_t)p->list_capacity;
-    if (!grow((void **)&p->dist.x, room * sizeof *p->dist.x) || !grow((void **)&p->dist.id, room * sizeof *p->dist.id) ||
-        !grow((void **)&p->dist.candidates, room * sizeof *p->dist.candidates)) {
+    float *x = realloc(p->dist.x, room * sizeof *x);
+    p->dist.x = x ? x : p->dist.x;
+    int32_t *id = realloc(p->dist.id, room * sizeof *id);
+    p->dist.id = id ? id : p->dist.id;
+    oe_candidate *candidates = realloc(p->dist.candidates, room * sizeof *candidates);
+    p->dist.candidates = candidates ? candidates : p->dist.candidates;
+    if (!x || !id || !candidates) {
         return false;
     }
-    memset(p->dist.candidates + before, 0, (room - before) * sizeof *p->dist.candidates);
+    memset(candidates + before, 0, (room - before) * sizeof *candidates);
     p->list_capacity = (int32_t)room;
     return true;
 }
@@ -285,7 +285,9 @@ static void keep_listed(oe_pool *p, uint64_t first, uint64_t last) {
         kept += order >= first && order <= last;
     }
     p->n = kept;
-    find_max(p);
+    if (first > 0) { /* else the best is still there */
+        find_max(p);
+    }
 }
 
 bool oe_pool_keep_orders(oe_pool *p, uint64_t first, uint64_t last) {
@@ -313,10 +315,10 @@ bool oe_pool_keep_orders(oe_pool *p, uint64_t first, uint64_t last) {
     }
     int32_t kept = 0;
     for (int32_t i = 0; i < p->n; i++) {
-        const float x = entry(&p->row, p->dist.id[i]);
-        p->dist.x[kept] = x;
-        p->dist.id[kept] = p->dist.id[i];
-        kept += x > -INFINITY && oe_is_allowed(logits.mask, p->dist.id[i]);
+        const int32_t id = p->dist.id[i];
+        p->dist.x[kept] = logits.x[id];
+        p->dist.id[kept] = id;
+        kept += logits.x[id] > -INFINITY && oe_is_allowed(logits.mask, id); /* others have the highest rank */
     }
     p->n = kept;
     p->is_list = true;

@@ -285,12 +285,13 @@ static oe_sample_status begin(oe_sampler *s, const oe_row *row) {
     return OE_SAMPLE_OK;
 }
 
-/* Whether all that is left to do from this link on are cuts that drawing from a row does by the way. */
+/* Whether all that is left to do from this link on is top-p and min-p, which drawing from a row does by the way. */
 static bool is_fused(const oe_sampler *s, int32_t link) {
-    if (s->pool.is_list || s->has_adaptive || s->params.mirostat || s->params.min_keep > 1) {
+    if (s->pool.is_list || s->has_adaptive || s->params.mirostat || s->params.min_keep > 1 || link == s->n_links ||
+        s->links[link] != OE_LINK_TOP_P) {
         return false;
     }
-    link += link < s->n_links && s->links[link] == OE_LINK_TOP_P;
+    link += 1;
     link += link < s->n_links && s->links[link] == OE_LINK_MIN_P;
     return link == s->n_links;
 }

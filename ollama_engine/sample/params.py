@@ -139,8 +139,10 @@ class SamplingParams:
     )
     samplers: Iterable[str] = field(
         default=SAMPLERS,
-        metadata={"help": "the order of samplers, as names with semicolons between them; others do nothing "
-                  f"[{';'.join(SAMPLERS)}]"},
+        metadata={
+            "help": "the order of samplers, as names with semicolons between them; others do nothing "
+            f"[{';'.join(SAMPLERS)}]"
+        },
     )
     seed: int | None = field(
         default=None, metadata={"help": "same seed, same tokens; without one every run differs [0..2^64-1]"}

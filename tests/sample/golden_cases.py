@@ -105,7 +105,7 @@ TEXTS = (
 
 def token_histories() -> list[list[int]]:
     """Token ids without text: few of them, so that they repeat in all ways."""
-    source = random.Random(5)  # noqa: S311
+    source = random.Random(5)
     return [[source.randrange(300, 300 + kinds) for _ in range(n)] for kinds in (2, 3, 5) for n in (1, 30, 200)]
 
 

@@ -2,13 +2,12 @@
 
     python -m tests.sample.make_goldens
 
-needs llama.cpp's library as `python bench/peers.py build` leaves it. Its functions are called one by one, with a list of
-candidates as its own programs make it. Probabilities are the softmax of the logits that a sampler leaves.
+needs llama.cpp's library as `python bench/peers.py build` leaves it. Its functions are called one by one, with a list
+of candidates as its own programs make it. Probabilities are the softmax of the logits that a sampler leaves.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 import tempfile
 import zlib
@@ -245,7 +244,7 @@ def main() -> None:
             llama._lib.llama_model_get_vocab.argtypes = [c_void_p]
             goldens = make(Peer(llama, llama._lib.llama_model_get_vocab(model)))
     text = json.dumps(goldens, separators=(",", ":"))
-    OUT.write_text(text.replace('],"', '],\n"').replace('}],', '}],\n') + "\n", encoding="utf-8")
+    OUT.write_text(text.replace('],"', '],\n"').replace("}],", "}],\n") + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -44,9 +44,7 @@ ALONE = {
 }
 
 
-def expected(
-    logits: FloatRow, params: SamplingParams, draws: int, history: list[int], **more: Any
-) -> list[int | None]:
+def expected(logits: FloatRow, params: SamplingParams, draws: int, history: list[int], **more: Any) -> list[int | None]:
     """Tokens drawn one after the other, each of them accepted."""
     history, state, found = list(history), twin.State.of(params), list[int | None]()
     for draw in range(draws):
@@ -160,7 +158,7 @@ def test_any_row_any_chain(logits: FloatRow, given: dict[str, Any], data: st.Dat
     state = twin.State.of(params)
     mask = None if allowed is None else bitmap(allowed)
     for _ in range(3):
-        first, second = twin.random_bits(sampler.seed, sampler.draws)
+        _, second = twin.random_bits(sampler.seed, sampler.draws)
         found = twin.candidates(logits, params, second, history, allowed, sequences, state)
         if found is None:
             with pytest.raises(SamplingError, match="-inf"):

@@ -120,7 +120,16 @@ def test_defaults() -> None:
         "adaptive_target": -1.0,
         "adaptive_decay": 0.9,
         "samplers": (
-            "penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature", "adaptive_p"
+            "penalties",
+            "dry",
+            "top_n_sigma",
+            "top_k",
+            "typ_p",
+            "top_p",
+            "min_p",
+            "xtc",
+            "temperature",
+            "adaptive_p",
         ),
         "seed": None,
         "max_tokens": None,

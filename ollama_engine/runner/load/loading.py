@@ -10,7 +10,6 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from ollama_engine.config import EngineConfig
@@ -73,7 +72,6 @@ class Loaded:
     cache: Cache
     executor: Executor
     breakers: BreakerFinder
-    """Finds DRY's sequence breakers in the vocabulary, once for all requests."""
     is_encoder: bool
     """Whether the model only reads. Asked here once: an interrupt in a look at a protocol's members would be lost."""
     reads_media: ReadsMedia | None = None
@@ -156,15 +154,10 @@ def load(
             raise does_not_fit(gguf.path, error, report) from error
         undo.pop_all()
     return Loaded(
-        path, config, gguf, tokenizer, backend, weights, model, cache, executor, _breakers(model, tokenizer),
-        isinstance(model, TextEncoder), model if isinstance(model, ReadsMedia) else None, text_executor,
+        path, config, gguf, tokenizer, backend, weights, model, cache, executor,
+        BreakerFinder(min(model.n_vocab, tokenizer.n_vocab), tokenizer), isinstance(model, TextEncoder),
+        model if isinstance(model, ReadsMedia) else None, text_executor,
     )  # fmt: skip
-
-
-def _breakers(model: Model, tokenizer: Tokenizer) -> BreakerFinder:
-    n_drawn = min(model.n_vocab, tokenizer.n_vocab)
-    encode = partial(tokenizer.encode, add_special=False, parse_special=False)
-    return BreakerFinder(n_drawn, partial(tokenizer.token_bytes, skip_special=False), encode)
 
 
 def _batch_size(config: EngineConfig) -> int:
