@@ -43,15 +43,16 @@ static uint64_t differing_bits(const oe_candidate *list, int32_t n) {
 
 /* Narrows a long list to those candidates that share the ten highest bits that differ, the answer among them. */
 static int32_t select_bin(oe_candidate *list, int32_t n, uint64_t target, uint64_t *before) {
-    uint64_t bins[OE_DIST_BINS] = {0};
+    uint64_t bins[OE_DIST_BINS][2] = {0}; /* neighbours go into different copies, as in logit_kernels.h */
     const int highest = oe_bitset_highest(differing_bits(list, n) | 1);
     const int shift = highest > 9 ? highest - 9 : 0;
     uint64_t bin = 0;
     for (int32_t i = 0; i < n; i++) {
-        bins[list[i].order >> shift & (OE_DIST_BINS - 1)] += list[i].weight;
+        bins[list[i].order >> shift & (OE_DIST_BINS - 1)][i & 1] += list[i].weight;
     }
-    while (bin < OE_DIST_BINS - 1 && *before + bins[bin] < target) {
-        *before += bins[bin++];
+    while (bin < OE_DIST_BINS - 1 && *before + bins[bin][0] + bins[bin][1] < target) {
+        *before += bins[bin][0] + bins[bin][1];
+        bin++;
     }
     int32_t size = 0;
     for (int32_t i = 0; i < n; i++) {

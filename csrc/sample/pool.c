@@ -135,14 +135,6 @@ bool oe_pool_settle(oe_pool *p, oe_logits *logits) {
     return true;
 }
 
-static float largest_of_blocks(const oe_pool *p) {
-    float max = -INFINITY;
-    for (int32_t b = 0; b < oe_block_count(p->n_vocab); b++) {
-        max = p->block_max[b] > max ? p->block_max[b] : max;
-    }
-    return max;
-}
-
 bool oe_pool_remove(oe_pool *p, const int32_t *tokens, int32_t n) {
     if (!make_dense(p)) {
         return false;
@@ -150,18 +142,14 @@ bool oe_pool_remove(oe_pool *p, const int32_t *tokens, int32_t n) {
     for (int32_t i = 0; i < n; i++) {
         put_dense(p, p->row.logits.mask, tokens[i], -INFINITY);
     }
-    p->max = largest_of_blocks(p);
+    p->max = oe_largest(p->block_max, oe_block_count(p->n_vocab));
     return true;
 }
 
 /* -- from a row to a list ------------------------------------------------------------------------------------------ */
 
 static void find_max(oe_pool *p) {
-    float max = -INFINITY;
-    for (int32_t i = 0; i < p->n; i++) {
-        max = p->dist.x[i] > max ? p->dist.x[i] : max;
-    }
-    p->max = max;
+    p->max = oe_largest(p->dist.x, p->n);
     p->is_list = true;
 }
 
