@@ -78,6 +78,21 @@ CASES = {
 }
 
 
+def mixture(p: npt.NDArray[np.float64], share: float, threshold: float) -> npt.NDArray[np.float64]:
+    """XTC: in this share of draws, no token above the threshold but the least of them."""
+    top = np.argsort(-p)[: int(np.count_nonzero(p >= threshold)) - 1]
+    rest = p.copy()
+    rest[top] = 0
+    return np.asarray((1 - share) * p + share * rest / rest.sum())
+
+
+XTC_BASE = SamplingParams(temperature=1.7, top_k=0, top_p=1, samplers=("temperature", "xtc"))
+CASES |= {
+    f"XTC, {share}": (replace(XTC_BASE, xtc_probability=share, xtc_threshold=0.03), mixture(HOT, share, 0.03))
+    for share in (0.25, 1.0)
+}
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_draws_of_one_stream(name: str) -> None:
     params, p = CASES[name]
