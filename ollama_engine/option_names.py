@@ -49,6 +49,11 @@ ALIASES: Mapping[str, str] = {
     **dict.fromkeys(("n_keep", "keep"), "num_keep"),
     "cache_prompt": "cache",
     "max_time": "timeout",
+    # Chats.
+    **dict.fromkeys(("enable_thinking", "thinking", "reasoning", "reasoning_effort"), "think"),
+    "chat_template": "template",
+    **dict.fromkeys(("chat_template_kwargs", "template_kwargs"), "template_variables"),
+    "functions": "tools",
 }
 """Names that others give to what is an option here."""
 
@@ -64,7 +69,7 @@ def unknown_option(
     `elsewhere` are options that belong to something else: {how they are written, with {} for the name: their names}.
     """
     homes = {"": own, **(elsewhere or {})}
-    found = meant(name, [one for names in homes.values() for one in names])
+    found = meant(name, [option for names in homes.values() for option in names])
     said = f"{call} takes no {name!r}"
     if found is None:
         return UnknownOptionError(f"{said}; it takes {', '.join(own)}")
@@ -77,9 +82,9 @@ def unknown_option(
 def meant(name: str, known: list[str]) -> str | None:
     """Which of the options that are known is meant by another name, or by a slip; None where that cannot be told."""
     plain = name.lower().replace("-", "_")
-    for one in (plain, ALIASES.get(plain)):
-        if one in known:
-            return one
+    for candidate in (plain, ALIASES.get(plain)):
+        if candidate in known:
+            return candidate
     from difflib import get_close_matches  # noqa: PLC0415 (for who mistyped only)
 
     return next(iter(get_close_matches(plain, known, 1, ALIKE)), None)

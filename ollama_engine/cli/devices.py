@@ -21,7 +21,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    """Print the devices."""
     devices = ollama_engine.Engine.devices()
     if args.json:
         print(json.dumps([device_facts(device) for device in devices], indent=2))
@@ -51,5 +50,5 @@ def device_facts(device: Device) -> dict[str, Any]:
 
 
 def _features(device: Device) -> str:
-    """Instruction sets by name; a value other than "1" is said too."""
+    """Instruction sets by name, with their value where it is not "1"."""
     return " ".join(name if value == "1" else f"{name}={value}" for name, value in device.features.items())

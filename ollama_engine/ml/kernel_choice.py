@@ -1,9 +1,9 @@
-"""Which kernel a product of a weight goes to, and which copy of the weight it reads, by the number of rows.
+"""Chooses the kernel for a product, and the copy of the weight that it reads, by the number of rows.
 
-On the CPU there are three ways: our kernels for small batches and ggml's for anything, which both read the weight as
-it lies in the file, and ggml's on a repacked copy. All give results of the same worth, so the fastest is taken. `TABLE`
-says for each kind of CPU where ours are; `python bench/kernel_choice.py` measures it anew, and the figures are in
-docs/performance.md. Other devices have ggml's kernels only.
+On the CPU there are three ways: our small-batch kernels and ggml's general kernels, which both read the weight as it
+lies in the file, and ggml's kernels on a repacked copy. All are equally accurate, so the fastest is chosen. `TABLE`
+says for each kind of CPU where our kernels are the fastest. `python bench/kernel_choice.py` measures that table; the
+figures are in docs/performance.md. Other devices have ggml's kernels only.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from ollama_engine.ml.tensor import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Borders:
-    """For which numbers of rows our kernels are faster than ggml's, or as fast, with one type of weights."""
+    """The range of row counts for which our kernels are at least as fast as ggml's, for one weight type."""
 
     first: int
-    """Fewest rows of activations; 1, unless ggml is faster with a single one."""
+    """Fewest rows of activations; 1, unless ggml is faster with a single row."""
     last: int
     """Most rows of activations."""
     last_long: int | None = None
-    """Most rows where those of the weight are longer than LONG; None: as `last`."""
+    """Most rows of activations where the rows are longer than LONG; None: as `last`."""
     per_expert: int = 0
-    """In a product of experts, the most rows for each expert, were they shared out evenly; 0: not measured."""
+    """Mixture of experts: most rows per expert, as an average over the experts; 0: not measured."""
 
 
 LONG = 2048
-"""Activations of longer rows do not stay in the first cache."""
+"""Length in elements beyond which rows of activations no longer stay in the L1 cache."""
 
 MEASURED = 512
-"""The most rows that were measured."""
+"""Most rows of activations that the benchmark covers; `last` of a kernel that wins throughout."""
 
 REPACKED_ROWS = 16
-"""Products of K-quants with fewer rows read the repacked copy: for more, ggml has a faster kernel for the original."""
+"""K-quants with fewer rows read the repacked copy; from here on, ggml's kernel for the original is faster."""
 
 _AVX512_VNNI = {
     "q4_K": Borders(1, 32, per_expert=64),
@@ -72,14 +72,14 @@ TABLE: Mapping[str, Mapping[str, Borders]] = {
         "bf16": Borders(1, 8),
     },
 }
-"""Measured on AMD Zen 4 and Zen 5 (those of AVX2 and AVX-VNNI beside a ggml without AVX-512), and on an Intel Xeon."""
+"""Measured on AMD Zen 4 and Zen 5 and on an Intel Xeon; AVX2 and AVX-VNNI against a ggml built without AVX-512."""
 
 
 def kind_of_cpu(traits: Collection[str]) -> str:
-    """The row of TABLE for a CPU with these traits (see `cpu_traits`), or "" where ggml's kernels are used throughout.
+    """The key of TABLE for a CPU with these traits (see `cpu_traits`); "" means ggml's kernels for everything.
 
-    So are they with AVX-512 but without VNNI: there our kernels have AVX2 and ggml's have the wider vectors, and nobody
-    has compared them.
+    A CPU with AVX-512 but without VNNI gets "": our kernels would run with AVX2 there, against ggml's with AVX-512, and
+    that comparison has not been measured.
     """
     if "avx512" in traits:
         if "avx512vnni" not in traits:
@@ -89,7 +89,7 @@ def kind_of_cpu(traits: Collection[str]) -> str:
 
 
 def small_batch_rows(cpu: str, dtype: str, length: int) -> range:
-    """Numbers of rows for which our kernels are taken on such a CPU, with weights whose rows have that length."""
+    """Row counts for which our kernels are chosen on this kind of CPU, for weights with rows of `length` elements."""
     borders = TABLE.get(cpu, {}).get(dtype)
     if borders is None:
         return range(0)
@@ -98,7 +98,7 @@ def small_batch_rows(cpu: str, dtype: str, length: int) -> range:
 
 
 def rows_per_expert(cpu: str, dtype: str) -> int:
-    """Most rows for each expert, were they shared out evenly, for which our kernels are taken on such a CPU."""
+    """Most rows per expert, on average, for which our kernels are chosen on this kind of CPU."""
     borders = TABLE.get(cpu, {}).get(dtype)
     return borders.per_expert if borders is not None else 0
 
@@ -117,7 +117,7 @@ def wants_repacked(dtype: str, *, experts: bool) -> bool:
 
 
 def choose_copy(weight: Tensor, rows: int) -> Tensor:
-    """Whichever copy of a weight ggml multiplies faster with that many rows."""
+    """The copy of a weight, original or repacked, with which ggml is faster at this number of rows."""
     if weight.repacked is not None and (rows < REPACKED_ROWS or not weight.dtype.endswith("_K")):
         return weight.repacked
     return weight

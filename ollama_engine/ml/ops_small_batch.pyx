@@ -1,7 +1,7 @@
-"""Products of weights with few rows of activations, by kernels of our own (csrc/kernels/small_batch/kernel.h).
+"""Small-batch matmul: products of weights with few rows of activations (csrc/kernels/small_batch/kernel.h).
 
-They enter a graph as two custom operations of ggml's, which only its CPU backend runs: the first brings the
-activations into the form that kernels take (for quantized weights it quantizes them), the second multiplies.
+A product is two ggml custom operations, which only ggml's CPU backend runs: the first converts the activations to the
+kernel's layout (for quantized weights it also quantizes them), the second multiplies.
 """
 
 from libc.stdint cimport int64_t
@@ -28,11 +28,11 @@ cdef dict _KINDS = {
 cdef dict _INSTRUCTIONS = {
     "scalar": OE_SB_PLAIN, "avx2": OE_SB_AVX2, "avxvnni": OE_SB_AVX_VNNI, "avx512": OE_SB_AVX512,
 }  # fmt: skip
-# Types of weights that have kernels. Those of the others are for mul_mat_small_batch alone.
+# Weight types that have kernels. mul_mat_id_small_batch has them for the quantized types only.
 SMALL_BATCH_QUANTIZED = ("q4_K", "q6_K", "q4_0", "q8_0", "mxfp4")
 cdef tuple _FLOATS = ("f16", "bf16")
-cdef int64_t MANY = 1 << 20  # a number of results for which no kernel is too wide
-cdef int64_t SHORTEST = 16  # f16 and bf16: rows must be multiples of it; the blocks of other types are
+cdef int64_t MANY = 1 << 20  # more results than the widest kernel needs
+cdef int64_t SHORTEST = 16  # f16 and bf16 rows must be multiples of this; blocks of the other types always are
 
 
 cdef const oe_sb_kernel *_kernel(lib.ggml_type weights, str instructions, int64_t m) noexcept:
@@ -58,7 +58,7 @@ cdef dict _FASTEST = {
 
 
 def cpu_traits():
-    """What this CPU has of: avx2 (with FMA and F16C), avxvnni, avx512 (F, BW and VL), avx512vnni, intel."""
+    """Traits of this CPU, a subset of: avx2 (with FMA and F16C), avxvnni, avx512 (F, BW and VL), avx512vnni, intel."""
     has = {
         "avx2": oe_cpu_has_avx2_fma_f16c(), "avxvnni": oe_cpu_has_avx_vnni(), "avx512": oe_cpu_has_avx512(),
         "avx512vnni": oe_cpu_has_avx512_vnni(), "intel": oe_cpu_is_intel(),
@@ -78,7 +78,7 @@ def reads_in_place(Tensor weight not None):
     if w.buffer == NULL or not lib.ggml_backend_buffer_is_host(w.buffer):
         return False
     device = lib.ggml_backend_buft_get_device(lib.ggml_backend_buffer_get_type(w.buffer))
-    # Memory without a device is that of a mapped file.
+    # A buffer type without a device is that of a mapped file.
     return device == NULL or lib.get_dev_type(device) == lib.GGML_BACKEND_DEVICE_TYPE_CPU
 
 
@@ -105,7 +105,7 @@ cdef lib.ggml_tensor *custom(Graph graph, const int64_t *ne, lib.ggml_type type,
 
 
 cdef const oe_sb_kernel *kernel_of(str op, tuple types, Tensor weight, str instructions) except NULL:
-    """The kernel of these instructions, or the fastest, for a weight of one of these types, which have some."""
+    """The kernel for this weight with these instructions, or the fastest one for None. Raises ShapeError."""
     if weight.dtype not in types:
         raise ShapeError(f"{op}: the weight must be {', '.join(types[:-1])} or {types[-1]}, got {describe(weight)}; "
                          f"use {op.removesuffix('_small_batch')}")
@@ -116,7 +116,7 @@ cdef const oe_sb_kernel *kernel_of(str op, tuple types, Tensor weight, str instr
 
 
 cdef Tensor _rounded(Graph graph, Tensor b, const oe_sb_kernel *kernel):
-    """The activations as the kernel takes them. Products of the same values share them: query, key and value do."""
+    """The node that converts the activations. Query, key and value multiply the same values and share it."""
     cdef int64_t[4] ne = [oe_sb_acts_size(kernel, b.ptr.ne[0], b.ptr.ne[1]), 1, 1, 1]
     cdef lib.ggml_tensor *operand = b.ptr
     key = (<size_t>b.ptr, <size_t>kernel.quantize, b.ptr.ne[1] == 1 and kernel.multiply_single != NULL)
@@ -132,8 +132,9 @@ def mul_mat_small_batch(Tensor a not None, Tensor b not None, str instructions=N
     """Product with a transposed, as mul_mat: a [n, m] of type q4_K, q6_K, q4_0, q8_0, mxfp4, f16 or bf16, b f32 [n, k]
     -> f32 [m, k].
 
-    Any k is right, few are fast. `b` is rounded to 8 bits as by mul_mat where a is quantized, and not at all where a is
-    f16 or bf16. A row of the result has the same bits whatever the other rows are, and on every CPU (NaNs aside).
+    Takes any k, and is fast for a small one. `b` is quantized to 8 bits as in mul_mat where a is quantized, and stays
+    f32 where a is f16 or bf16. A row of the result has the same bits on every CPU and whatever the other rows are (NaNs
+    aside).
     `instructions`: one of `small_batch_instructions(a.dtype)`; None takes the last.
     """
     cdef Graph graph = graph_of(a, b)

@@ -1,8 +1,8 @@
 """Weights: the tensors of a GGUF file, planned for each device, then mapped or read.
 
-On the CPU they stay in the mapped file. Matrices whose type ggml can repack get a second, repacked copy there
-(`Tensor.repacked`), which its small-batch products read faster, unless our own kernels read the original
-(`kernel_choice`); where memory is short they go without, and the log says so.
+On the CPU, weights stay in the mapped file. A matrix gets a second, repacked copy (`Tensor.repacked`) where ggml can
+repack its type and `kernel_choice` has no faster kernel for the original. Where memory is short there are no such
+copies, and the log says so.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Weights(Mapping[str, Tensor]):
     # -- commit --------------------------------------------------------------------------------------------------------
 
     def load(self, progress: Progress | None = None) -> None:
-        """Map, allocate and read; `repack` follows, when all else that a model needs has its memory.
+        """Map, allocate and read. Call `repack` later, when everything else that the model needs has its memory.
 
         `progress` is called with (bytes done, bytes in all), last by `repack` with both equal.
         """
@@ -100,7 +100,7 @@ class Weights(Mapping[str, Tensor]):
 
     @contextmanager
     def _open_files(self) -> Iterator[list[_FileView]]:
-        """The model's files; an error gives back what was loaded."""
+        """Open the model's files. On an error, free what was loaded."""
         files = [_FileView(path) for path in self.gguf.files]
         try:
             yield files
@@ -215,7 +215,7 @@ def _plan_devices(backend: Backend, gguf: GGUFFile) -> dict[str, int]:
 
 
 def _plan_mapping(backend: Backend, gguf: GGUFFile, devices: Mapping[str, int]) -> dict[str, TensorInfo]:
-    """Tensors that the CPU reads straight from the file: all of its own, unless their place is not aligned."""
+    """Tensors that the CPU reads from the mapped file: all of its own, except those at unaligned offsets."""
     if not backend.params.mmap:
         return {}
     cpu = len(backend.devices) - 1
@@ -243,7 +243,7 @@ def _plan_repacking(backend: Backend, gguf: GGUFFile, devices: Mapping[str, int]
 
 
 def _groups(infos: list[TensorInfo]) -> Iterator[list[TensorInfo]]:
-    """Tensors to repack at once: enough work for all threads, and short enough to be interrupted between two."""
+    """Groups of tensors to repack at once: work for all threads, yet short enough for Ctrl-C between two groups."""
     group: list[TensorInfo] = []
     for info in infos:
         group.append(info)
@@ -255,7 +255,7 @@ def _groups(infos: list[TensorInfo]) -> Iterator[list[TensorInfo]]:
 
 
 def _touch(storage: Storage, info: TensorInfo) -> None:
-    """Bring a mapped tensor into memory now, where the system can, and not page by page in the first step."""
+    """Page a mapped tensor in now, where the system can; otherwise the first step does so page by page."""
     end = info.offset + info.nbytes
     for begin in range(info.offset, end, _CHUNK):
         if not storage.populate(begin, min(_CHUNK, end - begin)):

@@ -23,7 +23,7 @@ Dim = str | int
 
 @dataclass(frozen=True)
 class Scope:
-    """Where a module looks for its weights: all tensors, and the prefix of its own."""
+    """The place where a module looks for its weights: all tensors of the file, the options, and a name prefix."""
 
     weights: Mapping[str, Tensor]
     options: Any
@@ -92,7 +92,7 @@ class Weight:
 
     @property
     def tensor(self) -> Tensor:
-        """The bound weight."""
+        """The bound weight. Raises ModelFormatError where the file does not have it."""
         if self.weight is None:
             raise ModelFormatError(f"weight {self.name!r} is not bound, or the file does not have it")
         return self.weight
@@ -110,7 +110,7 @@ class Module:
 
 
 def _declarations(cls: type[Module]) -> Iterator[tuple[str, Weight | Part[Any] | Blocks[Any]]]:
-    """Those of the class and its bases, in order; a subclass replaces or, with None, drops what has its name."""
+    """Declarations of the class and its bases, in order. A subclass replaces one by its name, or drops it with None."""
     found = {name: value for base in reversed(cls.__mro__) for name, value in vars(base).items()}
     for name, value in found.items():
         if isinstance(value, (Weight, Part, Blocks)):
@@ -128,7 +128,7 @@ class Part(Generic[M]):
         self.name = name
 
     def bind(self, scope: Scope) -> M:
-        """The bound module."""
+        """Make the module and bind its weights. Raises ModelFormatError where a tensor is missing or does not fit."""
         return self.module(scope if self.name is None else scope.below(self.name))
 
     @overload
@@ -136,7 +136,7 @@ class Part(Generic[M]):
     @overload
     def __get__(self, instance: object, owner: type) -> M: ...
     def __get__(self, instance: object | None, owner: type) -> Part[M] | M:
-        return self  # binding puts the module into the instance's own attributes, which come first
+        return self  # for typing only: binding sets an instance attribute, which hides this descriptor
 
 
 class Blocks(Generic[M]):
@@ -148,7 +148,7 @@ class Blocks(Generic[M]):
         self.name = name
 
     def bind(self, scope: Scope) -> list[M]:
-        """The bound modules."""
+        """Make one module for each block, in order. Raises as `Part.bind`."""
         return [self.module(scope.below(f"{self.name}.{i}")) for i in range(scope.size(self.count))]
 
     @overload

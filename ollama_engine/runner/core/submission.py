@@ -49,19 +49,24 @@ class Submission:
 
     def start(
         self, inputs: Inputs, params: SamplingParams, options: RequestOptions, channel: RequestChannel, *,
-        follows: Generation | None = None,
+        follows: Generation | None = None, show_special: bool = False,
     ) -> Generation:  # fmt: skip
-        """Hand in one request. Raises what is wrong with it, and as `EngineThread.submit` does."""
-        made = self.make(inputs, params, options, channel, follows=follows)
+        """Hand in one request. Raises what is wrong with it, and as `EngineThread.submit` does.
+
+        `show_special`: control tokens of the answer are part of its text.
+        """
+        made = self.make(inputs, params, options, channel, follows=follows, show_special=show_special)
         self.thread.submit(made)
         return made
 
     def make(
         self, inputs: Inputs, params: SamplingParams, options: RequestOptions, channel: RequestChannel, *,
-        follows: Generation | None = None, pinned: PinnedPrefix | None = None,
+        follows: Generation | None = None, pinned: PinnedPrefix | None = None, show_special: bool = False,
     ) -> Generation:  # fmt: skip
         """A request, to be handed to `thread`. Raises what is wrong with it."""
-        return new_generation(self.loaded, inputs, params, options, channel, follows=follows, pinned=pinned)
+        return new_generation(
+            self.loaded, inputs, params, options, channel, follows=follows, pinned=pinned, show_special=show_special
+        )
 
     def hand_in(self, request: Request, prompt: Prompt, params: SamplingParams, keywords: RequestKeywords) -> None:
         """Start a request. Raises as `start` does."""
@@ -99,7 +104,7 @@ class Submission:
     async def acomplete_all(
         self, prompt: Prompt | Prompts, params: SamplingParams, n: int | None, keywords: RequestKeywords
     ) -> list[Completion]:
-        """`complete_all` for asyncio."""
+        """`complete_all` for asyncio; cancelling the awaiting task cancels all of its requests."""
         from ollama_engine.runner.request.astream import AsyncMailbox  # noqa: PLC0415 (asyncio)
 
         events: AsyncMailbox[Numbered] = AsyncMailbox()
@@ -112,7 +117,6 @@ class Submission:
         return await arun_or_cancel(group.call, complete)
 
     def logits(self, prompt: Prompt) -> FloatArray:
-        """See `Engine.logits`."""
         events: SimpleQueue[Event] = SimpleQueue()
         channel = RequestChannel(events)
 
@@ -142,7 +146,6 @@ class Submission:
         self.thread.submit(*made)
 
     def fork(self, request: Request, params: SamplingParams | None, keywords: RequestKeywords) -> Request:
-        """See `Engine.fork`."""
         source = request.generation
         assert source is not None
         assert request.inputs is not None
