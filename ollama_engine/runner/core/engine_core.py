@@ -31,6 +31,7 @@ from ollama_engine.runner.schedule.batching import Step, assemble, follow
 from ollama_engine.runner.schedule.queued import QueuedRequest
 from ollama_engine.runner.schedule.scheduler import Limits, Plan, SchedulerState, plan
 from ollama_engine.runner.schedule.sequence import Generation
+from ollama_engine.runner.schedule.steering import Constraint, MaskMaker
 
 __all__ = ["EngineCore", "Task"]
 
@@ -109,6 +110,7 @@ class EngineCore:
             self.queue.sweep()
             self.queue.admit()
             self._prepare()
+            self._prepare_masks()
             record.mark("plan")
         if self._verify or self._check_is_due():
             self.check()
@@ -244,6 +246,19 @@ class EngineCore:
             return False
         following = follow(self._steps, step)
         return following is not None and self._place(following)
+
+    def _prepare_masks(self) -> None:
+        """Make the token masks for the step under way, while the device computes it."""
+        if self._in_flight is None:
+            return
+        wanted: dict[MaskMaker, list[Constraint]] = {}
+        for entry in self._in_flight.entries:
+            sequence = entry.sequence
+            if isinstance(sequence, Generation) and sequence.constraint is not None and entry.outputs and entry.alive:
+                if sequence.constraint.maker is not None:
+                    wanted.setdefault(sequence.constraint.maker, []).append(sequence.constraint)
+        for maker, constraints in wanted.items():
+            maker.make(constraints)
 
     def _place(self, step: Step) -> bool:
         """Find cells and a graph for a step; False where there are too few cells."""

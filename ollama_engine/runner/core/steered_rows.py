@@ -68,7 +68,7 @@ class SteeredRows:
         generation.n_generated += 1
         # Here, and not in delivery: a token behind a stop text must not enter the context.
         self.text += generation.emitter.push(token)
-        if generation.emitter.stopped:
+        if generation.emitter.stopped or (generation.constraint is not None and generation.constraint.ended):
             return self._end("stop")
         if generation.complete:
             return self._end("length")

@@ -1,0 +1,46 @@
+"""From an answer's text to its value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ollama_engine.errors import IncompleteError, Option
+
+__all__ = ["Reading"]
+
+
+class Decoder(Protocol):
+    """What is asked of the model's tokenizer."""
+
+    def decode(self, ids: Iterable[int], *, skip_special: bool = True, continues: bool = False) -> str:
+        """The text of ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Reads the value of an answer in a format."""
+
+    value: Callable[[str], object]
+    answered: tuple[int, ...]
+    """Tokens of the answer that came in another request: this one is its fork."""
+    decoder: Decoder
+    cut: str | None = None
+    """Why the answer is not whole."""
+
+    def read(self, text: str, tokens: Sequence[int]) -> object:
+        """The value. Raises IncompleteError where the answer was cut off, and what the caller's own validators raise."""
+        if self.cut is not None:
+            raise IncompleteError(
+                f"the answer is not whole, {self.cut}: {_shortened(text)}",
+                advice=[("choose a larger ", Option("max_tokens")), "look at `text` for what there is of it"],
+            )
+        if self.answered:
+            # Not the texts: a character may be split between the two.
+            text = self.decoder.decode([*self.answered, *tokens], continues=True)
+        return self.value(text)
+
+
+def _shortened(text: str) -> str:
+    return repr(text) if len(text) <= 60 else f"{text[:20]!r} ... {text[-30:]!r}"
