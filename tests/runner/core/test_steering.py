@@ -93,7 +93,7 @@ def ask(
     """An answer that is steered: no public call takes a constraint or a drafter yet."""
 
     def steered(*args: Any, **keywords: Any) -> Any:
-        return new_generation(*args, **keywords, constraint=constraint, drafter=drafter)
+        return new_generation(*args, **{**keywords, "constraint": constraint, "drafter": drafter})
 
     with patch.object(submission, "new_generation", steered):
         request = engine.submit(PROMPT, params, **options)
