@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ollama_engine.errors import GrammarError
 from ollama_engine.sample.constraints.answer import Reading
+from ollama_engine.sample.constraints.locate import located
 from ollama_engine.sample.constraints.matcher import GrammarConstraint, MaskMaker
-from ollama_engine.sample.constraints.source import Source, read_format
+from ollama_engine.sample.constraints.source import Source, read_format, schema_grammar
 from ollama_engine.sample.constraints.vocabulary import TextTokenizer, make_tokenizer
 
 if TYPE_CHECKING:
@@ -42,7 +43,9 @@ class GrammarCompiler:
 
         matcher = LLMatcher(self._ll_tokenizer(), source.text, log_level=0)
         if matcher.is_error():
-            raise GrammarError(matcher.get_error()[:500])
+            if source.schema is not None:
+                raise located(source.schema, _refusal)
+            raise GrammarError(f"the grammar cannot be used: {matcher.get_error()[:500]}")
         return matcher
 
     def _ll_tokenizer(self) -> LLTokenizer:
@@ -50,3 +53,11 @@ class GrammarCompiler:
             if self._tokenizer is None:
                 self._tokenizer = make_tokenizer(self._text_tokenizer, self._n_vocab)
             return self._tokenizer
+
+
+def _refusal(schema: Mapping[str, Any]) -> str:
+    """What the compiler says against a schema."""
+    from llguidance import LLMatcher, LLTokenizer  # noqa: PLC0415
+
+    matcher = LLMatcher(LLTokenizer("byte"), schema_grammar(schema), log_level=0)
+    return str(matcher.get_error()) if matcher.is_error() else ""

@@ -8,12 +8,19 @@ from typing import Any, NamedTuple
 
 from ollama_engine.errors import ConfigError, GrammarError, Option
 from ollama_engine.sample.constraints.formats import FORMATS, GBNF, Choice, Lark, Regex
+from ollama_engine.sample.constraints.schema import checked_schema
 
-__all__ = ["Source", "read_format"]
+__all__ = ["Source", "read_format", "schema_grammar"]
 
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
-WHITE_SPACE = r" |\n[ \t]{0,32}"
-"""Between the parts of JSON: a space, or a line break with its indentation. More never ends with some models."""
+JSON_OPTIONS: Mapping[str, Any] = {
+    # A space, or a line break with its indentation: with some models, more never ends.
+    "whitespace_pattern": r" |\n[ \t]{0,32}",
+    # Every text has one spelling: a name with escapes would pass as one that the schema does not list.
+    "json_allowed_escapes": 'nrtbf"\\',
+    "lenient": False,
+    "coerce_one_of": False,
+}
 
 
 class Source(NamedTuple):
@@ -58,10 +65,21 @@ def _schema_of_text(text: str) -> Mapping[str, Any]:
     return schema
 
 
-def _of_schema(schema: Mapping[str, Any]) -> Source:
-    options = {"whitespace_pattern": WHITE_SPACE, "lenient": False, "coerce_one_of": False}
-    grammar = {"grammars": [{"json_schema": {**schema, "x-guidance": options}}]}
-    return Source(json.dumps(grammar), json.loads, schema)
+def _of_schema(given: Mapping[str, Any]) -> Source:
+    try:
+        # What JSON makes of it: lists of tuples, and nothing but texts, numbers, lists and objects.
+        plain = json.loads(json.dumps(given, allow_nan=False))
+        schema = checked_schema(plain)
+    except (TypeError, ValueError, RecursionError) as error:
+        if isinstance(error, GrammarError):
+            raise
+        raise ConfigError(Option("format"), f" is no JSON schema: {error}") from None
+    return Source(schema_grammar(schema), json.loads, schema)
+
+
+def schema_grammar(schema: Mapping[str, Any]) -> str:
+    """A checked JSON schema as a grammar for the matcher."""
+    return json.dumps({"grammars": [{"json_schema": {**schema, "x-guidance": JSON_OPTIONS}}]})
 
 
 def _of_lark(grammar: str) -> Source:
