@@ -103,6 +103,7 @@ class EngineCore:
         """Do one step. Raises what is a fault of the engine itself; nothing can be served after that."""
         with self.monitor.step() as record:
             outputs = self._collect(record)
+            self._scrap_if_stale(outputs)
             self._exclusive()
             self._launch(record)
             self._deliver(outputs)
@@ -168,6 +169,16 @@ class EngineCore:
                 self.cache_manager.take_back(output.sequence)
         record.mark("sample")
         return outputs
+
+    def _scrap_if_stale(self, outputs: list[StepOutput]) -> None:
+        """Plan the next step anew where a constraint forced tokens: it computes all of them, not the first only.
+
+        Computing one token takes many times as long as planning a step.
+        """
+        forced = {output.sequence for output in outputs if isinstance(output.sequence, Generation)
+                  and output.sequence.has_forced}  # fmt: skip
+        if self._next is not None and any(entry.alive and entry.sequence in forced for entry in self._next.entries):
+            self.scrap()
 
     def _exclusive(self) -> None:
         for _ in range(len(self._tasks)):

@@ -41,12 +41,18 @@ class Candidate(NamedTuple):
     end: int
     """Inputs [begin, end) are known but not computed; at least one."""
     decoding: bool = False
-    """Whether these are the token sampled last and its draft: any number of them may be served, from the first on."""
+    """Whether these are the tokens known last and a draft: any number of them may be served, from the first on."""
     all_rows: bool = False
     """Whether logits are wanted for every row, not for the last one only."""
     priority: int = 0
     groups: Sequence[Group] = ()
     """Groups among its inputs, counted as `begin` and `end` are."""
+    certain: int = 1
+    """Of a decoding sequence, how many of these are no guesses; those behind the last of them are its draft."""
+
+    def outputs(self, n: int) -> int:
+        """Rows of logits that the first `n` of these ask for, where it decodes: the last certain one and guesses."""
+        return max(0, n - self.certain + 1)
 
 
 class Limits(NamedTuple):
@@ -223,26 +229,31 @@ class _PlanBuilder:
             self.starved = [one.key for one in seated if one.key not in chosen]
             self.short = len(self.starved)
             seated = [one for one in seated if one.key in chosen]
-        self.scheduled = [Scheduled(one.key, 1, 1) for one in seated]
+        self.scheduled = [Scheduled(one.key, 1, one.outputs(1)) for one in seated]
         self.room -= len(seated)
         self.rows -= len(seated)
         # Those without a place will want a cell in the next step.
         self.cells -= len(decoding) + (self.limits.headroom if decoding else 0)
 
     def add_drafts(self, decoding: Sequence[Candidate]) -> None:
-        """The drafts of those that decode, as far as prompts leave room, rows and cells.
+        """What those that decode have beside one token, as far as prompts leave room, rows and cells.
 
         Cells that are missing are `short`: a draft is worth more than a finished sequence that may be reused.
         """
-        drafts = {one.key: one.end - one.begin - 1 for one in decoding}
+        by_key = {one.key: one for one in decoding}
         cells = self.cells + self.limits.headroom
         for i, run in enumerate(self.scheduled):
-            wanted = max(0, min(drafts.get(run.key, 0), self.room, self.rows))
+            one = by_key.get(run.key)
+            if one is None:
+                continue
+            # A row of logits was set aside for its first token; those in between ask for none.
+            wanted = max(0, min(one.end - one.begin - 1, self.room, self.rows + one.certain - 1))
             more = min(wanted, max(0, cells))
-            self.scheduled[i] = run._replace(n=run.n + more, outputs=run.outputs + more)
+            outputs = one.outputs(1 + more)
+            self.scheduled[i] = run._replace(n=1 + more, outputs=outputs)
             self.short += wanted - more
             self.room -= more
-            self.rows -= more
+            self.rows -= max(0, outputs - 1)
             cells -= more
 
     def prefill(self, prompts: Sequence[Candidate]) -> int | None:

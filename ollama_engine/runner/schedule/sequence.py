@@ -5,7 +5,8 @@ that will give the next token computes, that token is `awaited`: it has an index
 Taking a sequence out of a step under way raises its `epoch`; what that step computes for it is dropped.
 
 A step computes k inputs of a decoding sequence: its last token, then k - 1 tokens of a `draft`. The sampler verifies
-them row by row; those after the first wrong one are taken back. Without a drafter k is 1.
+them row by row; those after the first wrong one are taken back. Without a drafter k is 1, unless a constraint forced
+tokens to follow the one sampled: these need no verifying, and only the last of them has a row of logits.
 """
 
 from __future__ import annotations
@@ -119,7 +120,9 @@ class Sequence(QueuedRequest):
             return None
         begin, priority = self.submitted, self.options.priority
         if begin >= self.n_inputs:
-            return Candidate(self.key, begin, begin + 1 + len(self.draft), True, False, priority)
+            certain = max(1, self.known - begin)
+            end = min(begin + certain + len(self.draft), self.num_ctx)
+            return Candidate(self.key, begin, end, True, False, priority, certain=certain)
         return Candidate(self.key, begin, self.n_inputs, False, self.wants_all_rows, priority, self.inputs.groups)
 
     def token(self, at: int) -> int:
@@ -230,6 +233,11 @@ class Generation(Sequence):
         if self.params.max_tokens is None:
             return places
         return min(places, self.params.max_tokens - self.n_generated - self.awaited)
+
+    @property
+    def has_forced(self) -> bool:
+        """Whether more tokens are known than the next step, as it was planned, computes."""
+        return self.awaited > 0 and self.submitted < self.known
 
     def propose(self) -> None:
         """Have the drafter guess what follows, for the next step. Raises what the drafter raises."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +12,7 @@ from ollama_engine.errors import GrammarError
 from ollama_engine.sample.constraints.answer import Reading
 from ollama_engine.sample.constraints.locate import located
 from ollama_engine.sample.constraints.matcher import GrammarConstraint, MaskMaker
-from ollama_engine.sample.constraints.source import Source, read_format, schema_grammar
+from ollama_engine.sample.constraints.source import Source, format_key, read_format, schema_grammar
 from ollama_engine.sample.constraints.vocabulary import TextTokenizer, make_tokenizer
 
 if TYPE_CHECKING:
@@ -18,45 +20,95 @@ if TYPE_CHECKING:
 
 __all__ = ["GrammarCompiler"]
 
+MOST_ENTRIES = 256
+"""Grammars that are kept compiled."""
+MOST_CHARACTERS = 4 << 20
+"""Of their texts together. What is compiled takes some ten times as many bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Tools:
+    """What grammars of one vocabulary share."""
+
+    tokenizer: LLTokenizer
+    maker: MaskMaker
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    """A grammar, and a matcher at its beginning, of which requests get copies."""
+
+    source: Source
+    matcher: LLMatcher
+
 
 class GrammarCompiler:
-    """Compiles formats for one vocabulary, in the threads of callers."""
+    """Compiles formats for one vocabulary, in the threads of callers; any number of them may.
+
+    The least recently used of what was compiled goes first. A request gets a copy of its own.
+    """
 
     def __init__(self, tokenizer: TextTokenizer, n_vocab: int) -> None:
         self._text_tokenizer = tokenizer
         self._n_vocab = n_vocab
-        self._tokenizer: LLTokenizer | None = None
-        self._making = Lock()
-        self.maker = MaskMaker()
+        self._tools: _Tools | None = None
+        self._making_tools = Lock()
+        self._compiled: OrderedDict[Hashable, _Compiled] = OrderedDict()
+        self._characters = 0
+        self._choosing = Lock()
 
     def constraint(self, given: object, answered: Sequence[int] = ()) -> GrammarConstraint:
         """A constraint for an answer in this format, of which the tokens `answered` have come already.
 
         Raises ConfigError for what is no format, GrammarError for one that cannot be compiled.
         """
+        tools = self._shared()
+        compiled = self._find(given, tools.tokenizer)
+        reading = Reading(compiled.source.read, tuple(answered), self._text_tokenizer)
+        return GrammarConstraint(compiled.matcher.deep_copy(), self._n_vocab, tools.maker, reading)
+
+    def _find(self, given: object, tokenizer: LLTokenizer) -> _Compiled:
+        """What a format is compiled to, now or earlier."""
+        key = format_key(given)
+        with self._choosing:
+            found = self._compiled.get(key)
+            if found is not None:
+                self._compiled.move_to_end(key)
+                return found
         source = read_format(given)
-        reading = Reading(source.read, tuple(answered), self._text_tokenizer)
-        return GrammarConstraint(self._matcher(source), self._n_vocab, self.maker, reading)
+        made = _Compiled(source, _compile(source, tokenizer))
+        with self._choosing:
+            if key not in self._compiled:
+                self._compiled[key] = made
+                self._characters += len(source.text)
+            while len(self._compiled) > MOST_ENTRIES or self._characters > MOST_CHARACTERS:
+                _, old = self._compiled.popitem(last=False)
+                self._characters -= len(old.source.text)
+        return made
 
-    def _matcher(self, source: Source) -> LLMatcher:
-        from llguidance import LLMatcher  # noqa: PLC0415 (most requests ask for no format)
+    def _shared(self) -> _Tools:
+        from llguidance import LLExecutor  # noqa: PLC0415 (most requests ask for no format)
 
-        matcher = LLMatcher(self._ll_tokenizer(), source.text, log_level=0)
-        if matcher.is_error():
-            if source.schema is not None:
-                raise located(source.schema, _refusal)
-            raise GrammarError(f"the grammar cannot be used: {matcher.get_error()[:500]}")
-        return matcher
+        with self._making_tools:
+            if self._tools is None:
+                tokenizer = make_tokenizer(self._text_tokenizer, self._n_vocab)
+                self._tools = _Tools(tokenizer, MaskMaker((tokenizer.vocab_size + 31) // 32, LLExecutor()))
+            return self._tools
 
-    def _ll_tokenizer(self) -> LLTokenizer:
-        with self._making:
-            if self._tokenizer is None:
-                self._tokenizer = make_tokenizer(self._text_tokenizer, self._n_vocab)
-            return self._tokenizer
+
+def _compile(source: Source, tokenizer: LLTokenizer) -> LLMatcher:
+    from llguidance import LLMatcher  # noqa: PLC0415
+
+    matcher = LLMatcher(tokenizer, source.text, log_level=0)
+    if matcher.is_error():
+        if source.schema is not None:
+            raise located(source.schema, _refusal)
+        raise GrammarError(f"the grammar cannot be used: {matcher.get_error()[:500]}")
+    return matcher
 
 
 def _refusal(schema: Mapping[str, Any]) -> str:
-    """What the compiler says against a schema."""
+    """What the compiler says against a schema, whatever the vocabulary; "" for nothing."""
     from llguidance import LLMatcher, LLTokenizer  # noqa: PLC0415
 
     matcher = LLMatcher(LLTokenizer("byte"), schema_grammar(schema), log_level=0)

@@ -14,9 +14,11 @@ from typing import Any
 from urllib.parse import unquote
 
 from ollama_engine.errors import GrammarError
+from ollama_engine.sample.constraints.disjoint import are_disjoint
 from ollama_engine.sample.constraints.keywords import (
     ANNOTATIONS,
     ASSERTIONS,
+    COUNTS,
     FORMATS,
     LISTS,
     MAPS,
@@ -36,9 +38,9 @@ _CONTROL = {chr(code) for code in (*range(0x20), 0x7F)} - set("\b\f\n\r\t")
 
 def fault(what: str, pointer: str, keyword: str | None = None) -> GrammarError:
     """An error about a place in a schema."""
-    said = "" if keyword is None else f" keyword {keyword!r}"
-    return GrammarError(f"the JSON schema cannot be used: at {pointer or '/'},{said} {what}", pointer=pointer,
-                        keyword=keyword)  # fmt: skip
+    said = "" if keyword is None else f"keyword {keyword!r} "
+    where = pointer or "the top level"
+    return GrammarError(f"the JSON schema cannot be used: at {where}, {said}{what}", pointer=pointer, keyword=keyword)
 
 
 def checked_schema(schema: Mapping[str, Any]) -> Schema:
@@ -123,12 +125,44 @@ class _Check:
             if made[keyword] is schema[keyword]:
                 made[keyword] = made[keyword].copy()
             made[keyword][name] = copy
-        if schema.get("format") in FORMATS:
+        if isinstance(schema.get("format"), str) and schema["format"] in FORMATS:
             del made["format"]
             made["allOf"] = [*made.get("allOf", ()), {"pattern": FORMATS[schema["format"]]}]
+        if "oneOf" in schema and "anyOf" not in schema and are_disjoint(schema["oneOf"], self._resolve):
+            made["anyOf"] = made.pop("oneOf")
+        for keyword in COUNTS & set(made):
+            if isinstance(made[keyword], float) and made[keyword].is_integer():
+                made[keyword] = int(made[keyword])
+        if "propertyNames" in made:
+            made |= self._named(made, made.pop("propertyNames"), pointer)
         if pointer not in self._open and _lists_all(schema):
             made["additionalProperties"] = False
         return made
+
+    def _named(self, schema: Schema, names: Any, pointer: str) -> Schema:
+        """An object whose names are listed, or match a pattern, said with `properties` or `patternProperties`."""
+        found = self._resolve(names)
+        said = set(found) - ANNOTATIONS - {"type"} if isinstance(found, Mapping) else set()
+        if found is True or (isinstance(found, Mapping) and not said and found.get("type", "string") == "string"):
+            return {}
+        others = schema.get("additionalProperties", True)
+        if not {"properties", "patternProperties"} & set(schema) and found:
+            if said == {"pattern"}:
+                return {"patternProperties": {found["pattern"]: others}, "additionalProperties": False}
+            listed = found.get("enum", [found["const"]] if "const" in found else None)
+            if said <= {"enum", "const"} and isinstance(listed, list) and all(isinstance(name, str) for name in listed):
+                return {"properties": dict.fromkeys(listed, others), "additionalProperties": False}
+        raise fault("is supported with a pattern or an enum alone, and without `properties`", pointer, "propertyNames")
+
+    def _resolve(self, schema: Any) -> Any:
+        """What a schema refers to, where it does nothing else."""
+        seen = 0
+        while isinstance(schema, Mapping) and set(schema) - ANNOTATIONS == {"$ref"} and seen < MAX_DEPTH:
+            reference = schema["$ref"]
+            if not isinstance(reference, str) or not reference.startswith("#/"):
+                return schema
+            schema, seen = self._resolved(unquote(reference[1:]), ""), seen + 1
+        return schema
 
 
 def _asserts(schema: Mapping[str, Any]) -> bool:
@@ -185,6 +219,8 @@ def _check_keyword(schema: Mapping[str, Any], keyword: object, pointer: str) -> 
         raise fault(f"is an object of schemas, got {value!r:.40}", pointer, keyword)
     if keyword in LISTS and not isinstance(value, list):
         raise fault(f"is a list of schemas, got {value!r:.40}", pointer, keyword)
+    if keyword == "$ref" and pointer and {"$id", "id"} & set(schema):
+        raise fault("beside an $id: drafts differ in what it refers to", pointer, keyword)
     _check_value(schema, keyword, value, pointer)
 
 
@@ -212,5 +248,3 @@ def _texts(value: object) -> Iterator[str]:
 
 def _unwritable(text: str) -> bool:
     return bool(_CONTROL.intersection(text)) or any("\ud800" <= c <= "\udfff" for c in text)
-
-

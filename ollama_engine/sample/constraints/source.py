@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, NamedTuple, get_origin
 
-from ollama_engine.errors import ConfigError, GrammarError, Option
+from ollama_engine.errors import ConfigError, Option
 from ollama_engine.sample.constraints.formats import FORMATS, GBNF, Choice, Lark, Regex
 from ollama_engine.sample.constraints.schema import checked_schema
 
-__all__ = ["Source", "read_format", "schema_grammar"]
+__all__ = ["Source", "format_key", "read_format", "schema_grammar"]
 
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 JSON_OPTIONS: Mapping[str, Any] = {
@@ -27,25 +27,47 @@ class Source(NamedTuple):
     """A grammar before it is compiled."""
 
     text: str
-    """What the matcher is made of; equal texts are equal grammars."""
+    """What the matcher is made of."""
     read: Callable[[str], object]
     """A whole answer's value."""
     schema: Mapping[str, Any] | None = None
     """The JSON schema that it was made of."""
 
 
+def format_key(given: object) -> Hashable:
+    """What equal formats have in common: a schema's text, in its order; a type; or the format itself.
+
+    Raises ConfigError for a dict that JSON cannot write.
+    """
+    if isinstance(given, Mapping):
+        return ("schema", _written(given))
+    try:
+        hash(given)
+    except TypeError:
+        return ("object", id(given), repr(given))
+    return (type(given), given)
+
+
 def read_format(given: object) -> Source:
     """The grammar that a format stands for. Raises ConfigError for what is none, GrammarError for what is wrong in it."""
     if isinstance(given, str):
-        return _of_schema(_schema_of_text(given))
+        return _of_schema(_schema_of_text(given), json.loads)
     if isinstance(given, Mapping):
-        return _of_schema(given)
+        return _of_schema(given, json.loads)
     if isinstance(given, Regex):
         return _of_lark(f"start: /{_slashed(given.pattern)}/")
     if isinstance(given, Choice):
-        return _of_lark(f"start: {' | '.join(map(_quoted, given.choices))}")
+        return _of_lark(f"start: {' | '.join(json.dumps(text, ensure_ascii=False) for text in given.choices)}")
     if isinstance(given, Lark):
         return _of_lark(given.grammar)
+    if isinstance(given, GBNF):
+        from ollama_engine.sample.constraints.gbnf import lark_of  # noqa: PLC0415
+
+        return _of_lark(lark_of(given.grammar))
+    if isinstance(given, type) or get_origin(given) is not None:
+        from ollama_engine.sample.constraints.python_types import schema_of  # noqa: PLC0415 (pydantic)
+
+        return _of_schema(*schema_of(given))
     raise _no_format(given)
 
 
@@ -58,23 +80,24 @@ def _schema_of_text(text: str) -> Mapping[str, Any]:
         return ANY_OBJECT
     try:
         schema = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise _no_format(text) from None
     if not isinstance(schema, dict):
         raise _no_format(text)
     return schema
 
 
-def _of_schema(given: Mapping[str, Any]) -> Source:
+def _written(schema: Mapping[str, Any]) -> str:
     try:
-        # What JSON makes of it: lists of tuples, and nothing but texts, numbers, lists and objects.
-        plain = json.loads(json.dumps(given, allow_nan=False))
-        schema = checked_schema(plain)
+        return json.dumps(dict(schema), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        if isinstance(error, GrammarError):
-            raise
-        raise ConfigError(Option("format"), f" is no JSON schema: {error}") from None
-    return Source(schema_grammar(schema), json.loads, schema)
+        raise ConfigError(Option("format"), f" is a dict that is no JSON schema: {error}") from None
+
+
+def _of_schema(given: Mapping[str, Any], read: Callable[[str], object]) -> Source:
+    # What JSON makes of it: lists of tuples, and nothing but texts, numbers, lists and objects.
+    schema = checked_schema(json.loads(_written(given)))
+    return Source(schema_grammar(schema), read, schema)
 
 
 def schema_grammar(schema: Mapping[str, Any]) -> str:
@@ -89,7 +112,3 @@ def _of_lark(grammar: str) -> Source:
 def _slashed(pattern: str) -> str:
     """A pattern between slashes, as Lark writes it."""
     return pattern.replace("/", r"\/").replace("\n", r"\n")
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
