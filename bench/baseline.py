@@ -91,7 +91,7 @@ def collect(where: str, runs: Sequence[Sequence[Row]]) -> Baseline:
 
 
 def _expected(measured: list[tuple[float, Row]]) -> Expected:
-    ordered = sorted(measured, key=lambda one: one[0])
+    ordered = sorted(measured, key=lambda row: row[0])
     ratio, row = ordered[min(1, len(ordered) - 1)]
     informative = row.waits or row.seconds < SHORTEST
     return Expected(float(f"{ratio:.4g}"), float(f"{row.seconds * 1e6:.4g}"), informative)

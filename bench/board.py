@@ -83,7 +83,7 @@ def shown(found: dict[str, Any], *, as_markdown: bool) -> str:
 
 def take_baseline(runs: int) -> None:
     found = [measure_quickly(options=("-m", "not (twin or peer or waits)")) for _ in range(runs)]
-    taken = baseline.collect(baseline.machine(found[0]), [from_json(one) for one in found])
+    taken = baseline.collect(baseline.machine(found[0]), [from_json(path) for path in found])
     baseline.save(taken)
     print(f"{len(taken.rows)} rows, from {runs} runs, in {baseline.PATH.relative_to(ROOT)}")
 

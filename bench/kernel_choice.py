@@ -19,8 +19,8 @@ import numpy as np
 from ollama_engine.ml import ops
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
-from ollama_engine.ml.kernel_choice import is_intel, small_batch_rows
-from ollama_engine.ml.ops_small_batch import small_batch_fastest, suits_small_batch
+from ollama_engine.ml.kernel_choice import THIS_CPU, small_batch_rows
+from ollama_engine.ml.ops_small_batch import reads_in_place, small_batch_instructions
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.quantize import quantize_rows
 from ollama_engine.ml.storage import Storage, can_repack
@@ -45,17 +45,12 @@ def main() -> None:
     print(f"{cpu_name()}\n\n| type | kernel | {' | '.join(map(str, rows))} |\n|---|---|{'---:|' * len(rows)}")
     with Backend(BackendParams(threads=1), max_nodes=64) as backend:
         for dtype in args.types:
-            print(f"| {dtype} | {small_batch_fastest(dtype)} |", end="", flush=True)
+            print(f"| {dtype} | {small_batch_instructions(dtype)[-1]} |", end="", flush=True)
             for n in rows:
                 ratio = statistics.median(faster(backend, dtype, shape, n) for shape in shapes)
-                chosen = "*" if n in table_rows(dtype, shapes[0][0]) else ""
+                chosen = "*" if n in small_batch_rows(THIS_CPU, dtype, shapes[0][0]) else ""
                 print(f" {ratio:.2f}{chosen} |", end="", flush=True)
             print()
-
-
-def table_rows(dtype: str, length: int) -> range:
-    """The rows for which the table chooses our kernel here."""
-    return small_batch_rows(small_batch_fastest(dtype), dtype, length, intel=is_intel())
 
 
 def faster(backend: Backend, dtype: str, shape: tuple[int, int], rows: int) -> float:
@@ -71,7 +66,7 @@ def faster(backend: Backend, dtype: str, shape: tuple[int, int], rows: int) -> f
             copy.allocate_repacked()
         for each in weights:
             each.set_bytes(random_weights(dtype, k, m))
-        if not suits_small_batch(weight):
+        if not reads_in_place(weight):
             return 0.0
         ours = seconds(backend, weight, values, small_batch=True)
         return min(seconds(backend, each, values, small_batch=False) for each in weights) / ours

@@ -125,7 +125,7 @@ class Batch:
     @property
     def n_embedded(self) -> int:
         """Rows that are embeddings of media items."""
-        return sum(part.n for part in self.media if not part.item.cross_attention) if self.media else 0
+        return sum(part.n for part in self.media if not part.item.cross_attention)
 
     def embedded_rows(self) -> Int32Array:
         """The rows that are embeddings of media items, int32 [n_embedded]."""
@@ -133,7 +133,7 @@ class Batch:
         return np.concatenate(runs).astype(np.int32) if runs else np.empty(0, np.int32)
 
     def first_positions(self) -> dict[int, int]:
-        """{sequence: its lowest position}."""
+        """The lowest position of each sequence in this batch, {sequence: position}."""
         firsts: dict[int, int] = {}
         for sequence, position in zip(self.sequences.tolist(), self.positions.tolist(), strict=True):
             firsts[sequence] = min(firsts.get(sequence, position), position)

@@ -55,7 +55,7 @@ def unknown_option(
     `elsewhere` are options that belong to something else: {how they are written, with {} for the name: their names}.
     """
     homes = {"": own, **(elsewhere or {})}
-    found = meant(name, [one for names in homes.values() for one in names])
+    found = meant(name, [option for names in homes.values() for option in names])
     said = f"{call} takes no {name!r}"
     if found is None:
         return UnknownOptionError(f"{said}; it takes {', '.join(own)}")
@@ -68,9 +68,9 @@ def unknown_option(
 def meant(name: str, known: list[str]) -> str | None:
     """Which of the options that are known is meant by another name, or by a slip; None where that cannot be told."""
     plain = name.lower().replace("-", "_")
-    for one in (plain, ALIASES.get(plain)):
-        if one in known:
-            return one
+    for candidate in (plain, ALIASES.get(plain)):
+        if candidate in known:
+            return candidate
     from difflib import get_close_matches  # noqa: PLC0415 (for who mistyped only)
 
     return next(iter(get_close_matches(plain, known, 1, ALIKE)), None)

@@ -56,6 +56,6 @@ def test_the_context_is_decided_once() -> None:
 
 
 def test_the_engines_defaults_are_those_of_its_configuration() -> None:
-    defaults = {name: one.default for name, one in inspect.signature(Engine).parameters.items()}
+    defaults = {name: parameter.default for name, parameter in inspect.signature(Engine).parameters.items()}
     assert {f.name: f.default for f in fields(EngineConfig)}.items() <= defaults.items()
     assert defaults.keys() - {f.name for f in fields(EngineConfig)} == {"model", "progress"}

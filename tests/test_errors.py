@@ -18,7 +18,7 @@ from ollama_engine.errors import (
     UnknownOptionError,
 )
 
-CLASSES = [one for name in errors.__all__ if isinstance(one := getattr(errors, name), type) and name != "Option"]
+CLASSES = [found for name in errors.__all__ if isinstance(found := getattr(errors, name), type) and name != "Option"]
 
 
 def overflow() -> ContextOverflowError:

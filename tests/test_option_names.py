@@ -69,14 +69,14 @@ def test_other_mistakes_are_told_by_python() -> None:
 
 
 def test_every_alias_stands_for_an_option_and_is_none() -> None:
-    known = {one.name for cls in (EngineConfig, SamplingParams, RequestOptions) for one in fields(cls)} | {"model"}
+    known = {field.name for cls in (EngineConfig, SamplingParams, RequestOptions) for field in fields(cls)} | {"model"}
     assert set(ALIASES.values()) <= known
     assert not set(ALIASES) & known
     assert str(unknown_option("f", "zzz", ["a", "b"])) == "f takes no 'zzz'; it takes a, b"
 
 
 def test_signatures_are_those_of_the_options() -> None:
-    assert list(inspect.signature(SamplingParams).parameters) == [one.name for one in fields(SamplingParams)]
+    assert list(inspect.signature(SamplingParams).parameters) == [field.name for field in fields(SamplingParams)]
     assert list(inspect.signature(Engine).parameters)[:3] == ["model", "num_ctx", "parallel"]
 
 

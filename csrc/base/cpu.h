@@ -28,12 +28,15 @@ static inline bool oe_cpu_has_avx512_vnni(void) {
     return oe_cpu_has_avx512() && __builtin_cpu_supports("avx512vnni");
 }
 
+static inline bool oe_cpu_is_intel(void) { return __builtin_cpu_is("intel"); }
+
 #else
 
 static inline bool oe_cpu_has_avx2_fma_f16c(void) { return false; }
 static inline bool oe_cpu_has_avx_vnni(void) { return false; }
 static inline bool oe_cpu_has_avx512(void) { return false; }
 static inline bool oe_cpu_has_avx512_vnni(void) { return false; }
+static inline bool oe_cpu_is_intel(void) { return false; }
 
 #endif
 

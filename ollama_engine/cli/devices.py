@@ -21,7 +21,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    """Print the devices."""
     devices = ollama_engine.Engine.devices()
     if args.json:
         print(json.dumps([device_facts(device) for device in devices], indent=2))

@@ -50,7 +50,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    """Embed and print."""
     config = build(EngineConfig, args, skip=NOT_ENGINE)
     given = [argument(text, f"text {number}") for number, text in enumerate(args.texts, 1)]
     if not given and (sys.stdin is None or sys.stdin.isatty()):
@@ -136,7 +135,7 @@ def plain(embedding: Embedding) -> str:
 
 
 def as_json(embedding: Embedding) -> str:
-    """One line of JSON."""
+    """One line of JSON, without a newline: `embedding`, `prompt_tokens`, `dropped_tokens`."""
     rest = json.dumps({"prompt_tokens": embedding.prompt_tokens, "dropped_tokens": embedding.dropped_tokens})
     return f'{{"embedding": [{", ".join(map(_number, embedding.vector.tolist()))}], {rest[1:]}'
 
@@ -151,7 +150,7 @@ def _piped() -> Iterator[str]:
 
 
 def _tell_dropped(found: Sequence[Embedding]) -> None:
-    dropped = [one.dropped_tokens for one in found if one.dropped_tokens]
+    dropped = [embedding.dropped_tokens for embedding in found if embedding.dropped_tokens]
     if dropped:
         cut = f"{len(dropped)} of {len(found)} texts were cut"
         print(f"warning: {cut}, by {sum(dropped)} tokens in all", file=sys.stderr)

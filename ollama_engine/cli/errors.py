@@ -69,6 +69,6 @@ def describe(error: BaseException, write: Callable[[Option], str | None] = str) 
 
 
 def exit_code(error: BaseException, flags: Flags) -> int:
-    """See above."""
+    """2 where the caller can mend the command line (as argparse exits), 1 for every other failure."""
     wrong_value = isinstance(error, EngineError) and error.option in flags
     return EXIT_USAGE if wrong_value or isinstance(error, UsageError) else EXIT_ERROR

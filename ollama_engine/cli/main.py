@@ -129,7 +129,7 @@ class _LazyParser(argparse.ArgumentParser):
     def _hint(self, flag: str) -> str:
         from ollama_engine.option_names import meant  # noqa: PLC0415 (for who mistyped only)
 
-        flags = {one[2:].replace("-", "_"): one for action in self._actions for one in action.option_strings}
+        flags = {flag[2:].replace("-", "_"): flag for action in self._actions for flag in action.option_strings}
         found = meant(flag[2:].partition("=")[0], list(flags))
         return "" if found is None else f"; did you mean {flags[found]}?"
 
@@ -138,7 +138,7 @@ def _find_late_prompt(found: argparse.Namespace, extras: list[str]) -> None:
     """Move a PROMPT, or TEXTs, behind options to its place: argparse before Python 3.13 takes it for a surplus."""
     marked = extras[:1] == ["--"]
     rest = extras[1:] if marked else extras
-    if rest and getattr(found, "texts", None) == [] and (marked or not any(one.startswith("-") for one in rest)):
+    if rest and getattr(found, "texts", None) == [] and (marked or not any(word.startswith("-") for word in rest)):
         found.texts = list(rest)
         extras[:] = []
     if rest and getattr(found, "prompt", "") is None and (marked or not rest[0].startswith("-")):

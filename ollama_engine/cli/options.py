@@ -161,7 +161,6 @@ def build(cls: type[_T], args: argparse.Namespace, *, skip: Collection[str] = ()
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """Add the argument MODEL."""
     parser.add_argument("model", metavar="MODEL", help=f"a GGUF file (any part of a split one), or {DEMO}: the model "
                         "inside of this package")  # fmt: skip
 

@@ -28,7 +28,7 @@ def _near(path: str, known: tuple[str, ...]) -> list[str]:
     from difflib import get_close_matches  # noqa: PLC0415 (for who mistyped only)
 
     folder, name = os.path.split(path.rstrip(os.sep))
-    names = {} if folder else {one: one for one in known}
+    names = {} if folder else {entry: entry for entry in known}
     with suppress(OSError):
-        names |= {one.lower(): os.path.join(folder, one) for one in sorted(os.listdir(folder or "."))}
-    return [names[one] for one in get_close_matches(name.lower(), names, SHOWN)]
+        names |= {entry.lower(): os.path.join(folder, entry) for entry in sorted(os.listdir(folder or "."))}
+    return [names[match] for match in get_close_matches(name.lower(), names, SHOWN)]

@@ -34,7 +34,6 @@ class StatusLine:
         return shutil.get_terminal_size().columns - 1
 
     def clear(self) -> None:
-        """Remove the line."""
         if self._shown:
             self._stream.write(ERASE_LINE)
             self._stream.flush()

@@ -46,7 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    """Load and answer."""
     params = build(SamplingParams, args, skip=NOT_SAMPLING)
     request_options = build(RequestOptions, args, skip=NOT_REQUEST)
     config = build(EngineConfig, args, skip=NOT_ENGINE, parallel=1)

@@ -47,7 +47,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    """Print the facts."""
     with GGUFFile(model_path(args.model)) as file:
         known = facts(file)
         if args.json:

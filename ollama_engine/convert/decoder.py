@@ -59,17 +59,17 @@ def experts(applies: Callable[[Config, int], bool] | None = None) -> tuple[Tenso
     source = LAYER + "mlp.experts."
     fused = ("n_expert", "n_ff_exp_twice", "n_embd")
 
-    def one(name: str, part: str, shape: tuple[str, ...], transform: Transform | None = None) -> Tensor:
+    def weight(name: str, part: str, shape: tuple[str, ...], transform: Transform | None = None) -> Tensor:
         return Tensor(f"{BLOCK}ffn_{name}_exps.weight", source + part, shape, transform, applies=applies)
 
     return (
         Tensor(BLOCK + "ffn_gate_inp.weight", LAYER + "mlp.gate.weight", ("n_expert", "n_embd"), applies=applies),
-        one("gate", "{e}.gate_proj.weight", ("n_ff_exp", "n_embd")),
-        one("up", "{e}.up_proj.weight", ("n_ff_exp", "n_embd")),
-        one("down", "{e}.down_proj.weight", ("n_embd", "n_ff_exp")),
-        one("gate", "gate_up_proj", fused, half(0, 1)),
-        one("up", "gate_up_proj", fused, half(1, 1)),
-        one("down", "down_proj", ("n_expert", "n_embd", "n_ff_exp")),
+        weight("gate", "{e}.gate_proj.weight", ("n_ff_exp", "n_embd")),
+        weight("up", "{e}.up_proj.weight", ("n_ff_exp", "n_embd")),
+        weight("down", "{e}.down_proj.weight", ("n_embd", "n_ff_exp")),
+        weight("gate", "gate_up_proj", fused, half(0, 1)),
+        weight("up", "gate_up_proj", fused, half(1, 1)),
+        weight("down", "down_proj", ("n_expert", "n_embd", "n_ff_exp")),
     )
 
 

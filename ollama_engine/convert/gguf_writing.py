@@ -35,7 +35,7 @@ class ByteCounter:
         self._progress = progress
 
     def add(self, n: int) -> None:
-        """`n` more bytes."""
+        """Count `n` more bytes as written, and report the progress."""
         self._done += n
         if self._progress is not None:
             self._progress(self._done, self._total)

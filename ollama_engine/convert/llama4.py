@@ -128,16 +128,16 @@ def _experts() -> tuple[Tensor, ...]:
     fused = ("n_expert", "n_embd", "n_ff_exp_twice")
     single = {name: tuple(size.replace("n_ff", "n_ff_exp") for size in shape) for name, shape in SHAPES.items()}
 
-    def one(target: str, source: str, shape: tuple[str, ...], transform: Transform | None = None) -> Tensor:
+    def weight(target: str, source: str, shape: tuple[str, ...], transform: Transform | None = None) -> Tensor:
         return Tensor(f"{BLOCK}ffn_{target}.weight", FEED_FORWARD + source, shape, transform, applies=_sparse)
 
     return (
-        one("gate_inp", "router.weight", ("n_expert", "n_embd")),
-        one("gate_exps", "experts.gate_up_proj", fused, half(0, 2, turned=True)),
-        one("up_exps", "experts.gate_up_proj", fused, half(1, 2, turned=True)),
-        one("down_exps", "experts.down_proj", ("n_expert", "n_ff_exp", "n_embd"), transpose()),
-        *(one(f"{name}_exps", f"experts.{{e}}.{name}_proj.weight", shape) for name, shape in single.items()),
-        *(one(f"{name}_shexp", f"shared_expert.{name}_proj.weight", shape) for name, shape in single.items()),
+        weight("gate_inp", "router.weight", ("n_expert", "n_embd")),
+        weight("gate_exps", "experts.gate_up_proj", fused, half(0, 2, turned=True)),
+        weight("up_exps", "experts.gate_up_proj", fused, half(1, 2, turned=True)),
+        weight("down_exps", "experts.down_proj", ("n_expert", "n_ff_exp", "n_embd"), transpose()),
+        *(weight(f"{name}_exps", f"experts.{{e}}.{name}_proj.weight", shape) for name, shape in single.items()),
+        *(weight(f"{name}_shexp", f"shared_expert.{name}_proj.weight", shape) for name, shape in single.items()),
     )
 
 

@@ -75,8 +75,8 @@ MODERN_BERT = Architecture(
     tensors=(
         Tensor("token_embd.weight", "embeddings.tok_embeddings.weight", ("n_vocab", "n_embd")),
         *norm("token_embd_norm", "embeddings.norm", bias=False),
-        *(replace(one, applies=lambda config, layer: layer > 0)
-          for one in norm(BLOCK + "attn_norm", LAYER + "attn_norm", bias=False)),
+        *(replace(rule, applies=lambda config, layer: layer > 0)
+          for rule in norm(BLOCK + "attn_norm", LAYER + "attn_norm", bias=False)),
         *linear(BLOCK + "attn_qkv", LAYER + "attn.Wqkv", "qkv_size", "n_embd"),
         *linear(BLOCK + "attn_output", LAYER + "attn.Wo", "n_embd", "n_embd"),
         *norm(BLOCK + "ffn_norm", LAYER + "mlp_norm", bias=False),

@@ -40,7 +40,7 @@ class Perplexity:
     total_of_squares: float = 0.0
 
     def plus(self, logprobs: Float64Array) -> Perplexity:
-        """With these log-probabilities too."""
+        """A new sum that also counts these log-probabilities (natural logarithm, float64 [n])."""
         return Perplexity(
             self.n_scored + len(logprobs),
             self.total - float(logprobs.sum()),

@@ -281,7 +281,7 @@ def fill_range_mask(ranges, mask):
 # -- the border --------------------------------------------------------------------------------------------------------
 
 cdef int64_t _limit(str name, object limit) except -1:
-    """0 for none."""
+    """A window or chunk size for C, where 0 means unlimited."""
     if limit is not None and limit < 1:
         raise ValueError(f"{name} is at least 1, got {limit}")
     return 0 if limit is None else min(limit, 1 << 32)

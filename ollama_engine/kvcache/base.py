@@ -138,7 +138,7 @@ class Cache(StepCache, Protocol):
         """Memory of the process in which masks and indices are made."""
 
     def close(self) -> None:
-        """Free the memory."""
+        """Free the tensors. Any later call on the cache is an error."""
 
 
 class Shiftable(Protocol):

@@ -61,6 +61,7 @@ class CausalCache:
         # -- configuration --
         self.config = config
         self.visibility = Visibility(window=window, chunk=chunk)
+        self._limited = window is not None or chunk is not None
         self.memory = memory
         # -- storage --
         # First, for it refuses what does not fit before the table takes memory.
@@ -115,15 +116,21 @@ class CausalCache:
     def begin(self, batch: Batch) -> None:
         """Find cells for the batch's tokens. Raises ContextOverflowError, changing nothing, when too few are free."""
         self.require_room(batch)
-        self.cells.slide(batch.positions, batch.sequences)
+        if self._limited:
+            self.cells.slide(batch.positions, batch.sequences)
         places = self.cells.find_places(batch.positions, batch.sequences)
         assert places is not None
         self.cells.place(places, batch.positions, batch.sequences)
         self._batch = batch
         self._places = places
         self._n_tokens = len(batch)
-        self._history = next(history for history in self._histories_for(len(batch)) if self._suits(history, batch))
+        self._history = self._choose_history(batch)
         self._history.begin(self.cells, batch)
+
+    def _choose_history(self, batch: Batch) -> History:
+        if len(batch) <= self._paged_rows:
+            return self._paged
+        return next(history for history in self._histories_for(len(batch)) if self._suits(history, batch))
 
     def _histories_for(self, n_tokens: int) -> Sequence[History]:
         """Those that may show their history to as many rows, the preferred one first."""
@@ -137,7 +144,7 @@ class CausalCache:
         return (*histories, self._masked)
 
     def _suits(self, history: History, batch: Batch) -> bool:
-        if history is self._masked or len(batch) <= self._paged_rows:
+        if history is self._masked:
             return True
         listed = self.cells.n_indices(batch.sequences)
         if history is self._gathered:

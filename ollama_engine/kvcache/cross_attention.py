@@ -225,7 +225,7 @@ class CrossAttentionCache:
 
     @property
     def mask_bytes(self) -> int:
-        """None is kept."""
+        """0: cross attention reads whole images, so it needs no mask."""
         return 0
 
     def close(self) -> None:
@@ -248,7 +248,7 @@ class ImageShifter:
         self._slots.shift(sequence, begin, discard)
 
     def reserve(self) -> None:
-        """Nothing is moved."""
+        """Does nothing: a shift renumbers slots and computes no graph, so it needs no memory."""
 
 
 class ImageSaver:

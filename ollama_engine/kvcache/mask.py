@@ -35,16 +35,16 @@ class MaskBuffer:
 
     def reserve(self, n_rows: int, n_cells: int) -> None:
         """Take the memory for masks of up to n_rows * n_cells entries. Raises NoMemoryError."""
-        what = f"the mask of {n_rows} tokens over {n_cells} cells"
-        self._take(mask_bytes(n_rows, n_cells), what, ("batch_size", "num_ctx", "parallel"))
+        if len(self._buffer) < mask_bytes(n_rows, n_cells):
+            what = f"the mask of {n_rows} tokens over {n_cells} cells"
+            self._take(mask_bytes(n_rows, n_cells), what, ("batch_size", "num_ctx", "parallel"))
 
     def reserve_indices(self, n: int) -> None:
         """Take the memory for `n` indices. Raises NoMemoryError."""
-        self._take(index_bytes(1, n), f"a list of {n} cells", ("num_ctx", "parallel"))
+        if len(self._buffer) < index_bytes(1, n):
+            self._take(index_bytes(1, n), f"a list of {n} cells", ("num_ctx", "parallel"))
 
     def _take(self, nbytes: int, what: str, lower: tuple[str, ...]) -> None:
-        if len(self._buffer) >= nbytes:
-            return
         try:
             # Written, so that the system gives the memory now and not in the middle of an answer.
             self._buffer = np.full(nbytes, 0, dtype=np.uint8)

@@ -75,10 +75,10 @@ def masks_of(batch: Batch, size: int, window: int | None, causal: Visibility | N
     """The masks of parts of `size` rows, [parts, 1, size, size]; as `mask_of`."""
     if size == len(batch):
         return mask_of(batch, window, causal)[None, None]
-    pieces = (slice(begin, begin + size) for begin in range(0, len(batch), size))
+    parts = (slice(begin, begin + size) for begin in range(0, len(batch), size))
     return np.stack([
-        mask_of(Batch(batch.tokens[one], batch.positions[one], batch.sequences[one], batch.outputs[:0]), window, causal)
-        for one in pieces
+        mask_of(Batch(batch.tokens[p], batch.positions[p], batch.sequences[p], batch.outputs[:0]), window, causal)
+        for p in parts
     ])[:, None]  # fmt: skip
 
 
@@ -152,7 +152,7 @@ class NullCache:
         self._part = part_of(batch) if self._flash_attention else self._n_tokens
 
     def roll_back(self, batch: Batch) -> None:
-        """Nothing holds its tokens."""
+        """Does nothing: this cache stores no tokens that a failed step could leave behind."""
 
     def worst_cases(self, n_tokens: int) -> Iterator[None]:
         """Prepare for building a graph of as many tokens. Raises NoMemoryError where its mask would not fit."""

@@ -36,7 +36,7 @@ class Visibility:
             return positions - np.int32(min(self.window, 2**31 - 1) - 1)
         if self.chunk is not None:
             return positions - positions % np.int32(min(self.chunk, 2**31 - 1))
-        return np.zeros_like(positions)
+        return np.zeros(len(positions), np.int32)
 
     def first_of(self, position: int) -> int:
         """The lowest position that a token at `position` sees; it never falls as positions rise."""

@@ -1,18 +1,18 @@
 """The tensor layer: the only code that sees ggml's pointers.
 
-What is where
+Modules
     device, device_info   the devices of this machine; ggml's libraries are loaded on the first question for them
     placement, threads    pure decisions: which devices, how many threads, which layer where
     backend               Backend: devices, threads and scheduler of one engine; owner of last resort of all below
     storage               Storage: tensors that outlive graphs (a cache, weights), allocated or mapped as a whole
     weights, gguf         a model file, checked, read and spread over storages
-    types, tensor         element types and shapes; Tensor; what owns tensors and knows whether they are still there
-    window                read-only sight of results where they lie, and what keeps their memory meanwhile
+    types, tensor         element types and shapes; Tensor; Owner, the base of what owns tensors and can be closed
+    window                zero-copy, read-only views of results; they keep the memory alive
     context, computation  Context: makes the tensors of one graph; its base plans, allocates and computes it
-    graph_walk            what ggml's planner does not look at in a graph
+    graph_walk            checks of a graph that ggml's memory planner omits
     operands, ops_*       every operation, checked before ggml sees it; `ops` is their index
-    memory, hostmem       what was planned and taken; what the system still has
-    libggml.pxd ...       ggml's C interface, held against its headers by a test
+    memory, hostmem       memory planned and taken; memory that the system still has
+    libggml.pxd ...       declarations of ggml's C interface; a test compares them with its headers
 
 Lifetimes
     A Backend closes what was made on it. A closed owner (Context, Storage, Weights) makes its tensors raise

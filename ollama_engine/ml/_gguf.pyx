@@ -137,7 +137,7 @@ cdef class Header:
         return 0
 
     cdef int _keep(self, const uint8_t[::1] data, const chk.oe_gguf_layout *layout) except -1:
-        """Take along what ggml's getters do not give: dimensions per tensor, and strings with zero bytes."""
+        """Copy what ggml's getters do not return: dimensions per tensor, and strings that contain zero bytes."""
         cdef int64_t i
         self._n_dims = [layout.tensors[i].n_dims for i in range(layout.n_tensors)]
         self._zero_strings = {

@@ -1,12 +1,11 @@
 """Backend: the devices, threads and graph scheduler that one engine computes with.
 
-Everything that lives on it (contexts, weights, caches) is closed before it. Two backends in one process share
-nothing but the CPUs: each has a thread pool of its own, and they compute in turns where both together would have more
-threads than there are CPUs (csrc/threads/cpu_gate.h). A backend does not survive a fork: the child has none of its
-threads.
+A Backend closes everything that was made on it (contexts, weights, caches) before itself. Two backends of one process
+share only the CPUs: each has its own thread pool, and they compute in turns when their threads together outnumber the
+CPUs (csrc/threads/cpu_gate.h). A backend does not survive a fork: the child process has none of its threads.
 
-`lock` is held while the scheduler works; it is reentrant, and `busy` tells a call from inside ggml (out of a log
-handler, say) from one that waited its turn.
+`lock` is held while the scheduler works. It is reentrant, so `busy` distinguishes a call from inside ggml (for example
+from a log handler) from a call that waited for the lock.
 """
 
 import logging
@@ -39,7 +38,7 @@ MAX_NODES_LIMIT = 65536
 MAX_DEVICES = DEVICE_SLOTS
 # What ops.flash_attention takes as keys and values.
 KEY_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
-# 60 tensor descriptions of 336 bytes, and tables.
+# Room for 60 tensor descriptions of 336 bytes each, and ggml's tables.
 SCHEDULER_BYTES_PER_NODE = 24576
 
 
@@ -55,7 +54,7 @@ cdef class Buffer:
 
 
 cdef Buffer new_buffer(lib.ggml_backend_buffer_t buffer):
-    """`buffer` in Python's care, or None where ggml found no memory."""
+    """`buffer` owned by a Python object, which frees it; None where ggml found no memory."""
     if buffer == NULL:
         return None
     cdef Buffer holder = Buffer.__new__(Buffer)
@@ -64,8 +63,8 @@ cdef Buffer new_buffer(lib.ggml_backend_buffer_t buffer):
     return holder
 
 
-# How long threads spin for the next graph before they sleep: about 2 ms, which is longer than what lies between two
-# steps. ggml's 50 would keep cores from the callers, and from other engines, for a tenth of a second.
+# How long threads spin for the next graph before they sleep: about 2 ms, longer than the gap between two steps.
+# ggml's default of 50 would take the cores from callers, and from other engines, for a tenth of a second.
 cdef int POLL = 1
 
 
@@ -144,7 +143,7 @@ cdef class Backend:
     cdef lib.ggml_backend_sched_t _new_scheduler(self) except NULL:
         # ggml counts copies between devices among the nodes, and ends the process where its table is full.
         cdef size_t size = self.max_nodes + 64 if self.n_handles == 1 else 2 * self.max_nodes
-        # It does not look whether it got its memory (mostly address space), so ask first.
+        # ggml does not check whether it got this memory (mostly address space), so try the allocation first.
         cdef void *probe = malloc(size * SCHEDULER_BYTES_PER_NODE)
         if probe == NULL:
             raise NoMemoryError(f"no address space to schedule graphs of {self.max_nodes} nodes; lower max_nodes")
@@ -212,7 +211,7 @@ cdef class Backend:
         return self.forget_graph()
 
     cdef int renew_scheduler(self) except -1:
-        """Start over. (A failed allocation leaves plans without memory in the scheduler.)"""
+        """Replace the scheduler: after a failed allocation it holds plans without memory."""
         cdef Scheduler scheduler = Scheduler.__new__(Scheduler)
         scheduler.pid = self.pid
         scheduler.ptr = self._new_scheduler()
@@ -223,7 +222,7 @@ cdef class Backend:
         return 0
 
     cdef lib.ggml_backend_sched_t measuring_scheduler(self) except NULL:
-        """One whose plans never get memory: measuring in the working one would take its memory away."""
+        """A second scheduler, which plans and never allocates: measuring in the first would take away its memory."""
         if self.measurer == NULL:
             self.measurer = self._new_scheduler()
         return self.measurer

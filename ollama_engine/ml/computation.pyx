@@ -20,9 +20,9 @@ from ollama_engine.ml.graph_walk cimport most_alive, structure_of
 from ollama_engine.ml.libcompute cimport OE_THREW, oe_compute
 from ollama_engine.ml.tensor cimport Graph, Tensor, describe, root_of
 
-# Below this, what an allocation takes is not compared with what the system has.
+# Smaller allocations are not compared with the memory that the system has: asking takes 100 us.
 cdef size_t SMALL = 64 * 1024
-# ggml's planner has places for 256 gaps in its memory, and there can be one beside every value that is alive.
+# ggml's planner tracks up to 256 gaps in its memory; there can be one beside every value that is alive.
 cdef int MAX_ALIVE = 250
 
 
@@ -117,7 +117,7 @@ cdef class Computation(Graph):
 
     @property
     def n_nodes(self):
-        """Operations in the graph."""
+        """Number of operations in the graph (ggml nodes; leaves such as weights do not count)."""
         self.charge(0)
         return lib.ggml_graph_n_nodes(self.graph)
 
@@ -195,7 +195,7 @@ cdef class Computation(Graph):
                     pass
 
     cdef int make_ready(self) except -1:
-        """With the lock held: everything that can be refused is refused here."""
+        """With the lock held: make every check that can refuse the graph, so that nothing fails later."""
         self.prepare()
         self.backend.check_free()
         if self.backend.allocated is not self:
@@ -311,7 +311,7 @@ cdef class Computation(Graph):
         return self.forget_inputs()
 
     cdef size_t upper_bound(self) noexcept:
-        """Bytes of memory that the graph might need beyond what the scheduler holds, were nothing reused."""
+        """An upper bound on the bytes that the graph needs beyond what the scheduler holds: no value reuses memory."""
         cdef lib.ggml_tensor *t = lib.ggml_get_first_tensor(self.ctx)
         cdef int host = self.backend.n_handles - 1
         cdef size_t held = lib.ggml_backend_sched_get_buffer_size(self.backend.sched, self.backend.handles[host])
@@ -340,7 +340,7 @@ cdef class Computation(Graph):
         return 0
 
     cdef int restore_operands(self) except -1:
-        """Undo what planning for several devices does to a graph: it puts copies in the place of operands."""
+        """Put the original operands back: planning for several devices replaces some by copies."""
         cdef int64_t n = 0
         cdef size_t width = lib.GGML_MAX_SRC * sizeof(lib.ggml_tensor *)
         cdef lib.ggml_tensor *t = lib.ggml_get_first_tensor(self.ctx)
@@ -377,7 +377,7 @@ cdef class Computation(Graph):
 
 
 cdef bint _all_below(const int32_t *values, int64_t n, uint32_t rows) noexcept:
-    """Whether all are from 0 to before `rows`; without a branch, so that the compiler takes many at a time."""
+    """Whether all values lie in [0, rows). The loop has no branch, so that the compiler vectorizes it."""
     cdef int64_t i
     cdef uint32_t most = 0
     for i in range(n):

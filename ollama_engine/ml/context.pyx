@@ -9,8 +9,8 @@
         ctx.compute()
         print(y.numpy())
 
-Inputs must be written before every compute, since the scheduler reuses their memory once they are read. One context
-at a time has memory on a backend: allocating another one takes it away, and the outputs with it.
+Write the inputs before every compute: the scheduler reuses their memory once they are read. One context at a time has
+memory on a backend: allocating another context takes that memory away, and the outputs with it.
 """
 
 import numpy as np
@@ -31,7 +31,7 @@ from ollama_engine.ml.types cimport kind_of, shape_to_ne, type_of, whole
 from ollama_engine.ml.window cimport Window, window_over
 
 cdef size_t CHUNK = 64 * 1024
-# To ask the system what is available takes 100 us: a 64th of it may be used up before it is asked again.
+# Asking the system for its available memory takes 100 us, so the answer is reused until a 64th of it is taken.
 cdef size_t SHARE = 64
 
 
@@ -76,7 +76,7 @@ cdef class Context(Computation):
         return t
 
     def from_floats(self, values, shape=None, str dtype="f32"):
-        """A constant from numbers: any array or sequence of floats. One of the right type is copied once, as it lies.
+        """A constant from any array or sequence of floats. An array of the constant's type is copied once, unconverted.
 
         `shape` in ggml's order; None takes it from the array. Raises ShapeError when the count differs, or when a
         number is too large for the type.
@@ -107,7 +107,7 @@ cdef class Context(Computation):
         return self.constant(array, shape, dtype)
 
     cdef Tensor constant(self, object array, object shape, str dtype):
-        """A constant of the values of an array that has the constant's type."""
+        """A constant from an array that already has the constant's element type."""
         if shape is None:
             shape = array.shape[::-1] or (1,)
         cdef int64_t ne[4]
@@ -190,7 +190,7 @@ cdef class Context(Computation):
         self.limits = None
         return 0
 
-    # -- looking into results without a copy ---------------------------------------------------------------------------
+    # -- reading results without a copy --------------------------------------------------------------------------------
 
     cdef Window window(self, Tensor t):
         self.backend.check_open()

@@ -1,4 +1,4 @@
-"""What is known of one device: a plain description without a pointer in sight of its users."""
+"""Device: a description of one compute device in plain values, without pointers."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Device:
     """Number of this device among those of the same library: CUDA 0, CUDA 1 ..."""
     description: str
     memory_total: int
-    """Bytes."""
+    """Memory of the device in bytes."""
     memory_free: int
-    """Bytes; for the CPU what ggml reports, which is often the total."""
+    """Free memory in bytes. For the CPU ggml often reports the total here."""
     id: str | None = None
     """PCI address where known."""
     features: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), hash=False)

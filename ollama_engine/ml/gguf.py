@@ -24,14 +24,14 @@ from ollama_engine.ml.metadata import Metadata, MetadataValue
 __all__ = ["IMAGE_PARTS", "GGUFFile", "TensorInfo"]
 
 IMAGE_PARTS: Final = ("v.", "mm.")
-"""How names of tensors begin that read images."""
+"""Prefixes of the tensors of a vision tower and of its projector."""
 
-# A vocabulary of 128k tokens with merges makes a header of about 8 MB. The walk over 1 MB takes 0.2 ms, to have memory
-# for it 0.4: so rather half as much again, and again, than much too much.
+# A vocabulary of 128k tokens with merges makes a header of about 8 MB. Memory costs more than parsing: 1 MB takes
+# 0.4 ms to allocate and 0.2 ms to walk. So the buffer grows by half at a time instead of being far too large.
 _FIRST_READ = 1 << 17
 _ROOM = 64 << 20
 _KEPT = 4096
-"""Arrays of more entries are decoded each time anew: the merges of a vocabulary of 128k are 19 MiB of strings."""
+"""Longer arrays are decoded on every access and not kept: 128k tokens have 19 MiB of merges as strings."""
 _PART_NAME = re.compile(r"(?P<prefix>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
 
 
@@ -104,7 +104,7 @@ class GGUFFile:
 
     @property
     def metadata(self) -> Mapping[str, MetadataValue]:
-        """The metadata in file order. Values are decoded when asked for, large arrays each time anew.
+        """The metadata in file order. Values are decoded on access; large arrays are decoded again on every access.
 
         Strings come as str, with bytes that are not UTF-8 as surrogate escapes; arrays of strings as list[str]; arrays
         of numbers or truth values as read-only numpy arrays.
@@ -149,7 +149,7 @@ class GGUFFile:
 
 
 class _LazyMetadata(Mapping[str, MetadataValue]):
-    """Decodes on first use and remembers, but for large arrays: who asks for a vocabulary makes something of it."""
+    """Decodes values on first use and keeps them, except large arrays: a tokenizer reads those once."""
 
     def __init__(self, header: Header) -> None:
         self._header = header
@@ -198,7 +198,7 @@ def _read_header(path: str) -> Header:
 
 
 class _Start:
-    """The first bytes of a file, of which more and more are read; those that are there are not read again."""
+    """A growing buffer of the first bytes of a file. Each byte is read once."""
 
     def __init__(self, path: str, file: FileIO, size: int) -> None:
         self._path = path
@@ -208,7 +208,7 @@ class _Start:
         self._room = self._take(min(size, _ROOM))
 
     def read(self, wanted: int) -> memoryview:
-        """The first `wanted` bytes. Raises ModelFormatError where the file has no longer as many."""
+        """The first `wanted` bytes. Raises ModelFormatError where the file has become shorter than that."""
         if wanted > len(self._room):
             before, self._room = self._room, self._take(min(self._size, MAX_HEADER))
             self._room[: self._have] = before[: self._have]
@@ -223,7 +223,7 @@ class _Start:
 
     @staticmethod
     def _take(size: int) -> memoryview:
-        """Memory that is taken from the system page by page, as it is written."""
+        """Allocate `size` bytes that the system backs page by page, as they are written."""
         try:
             return memoryview(mmap.mmap(-1, max(1, size), flags=mmap.MAP_PRIVATE))
         except OSError as error:
@@ -249,7 +249,7 @@ def _split_count(path: str, header: Header) -> int:
 
 
 def _part_paths(path: str, count: int) -> tuple[str, ...]:
-    """The paths of all parts, by the name of one of them."""
+    """The paths of all parts of a split model, derived from the path of one part."""
     folder, name = os.path.split(path)
     match = _PART_NAME.fullmatch(name)
     if match is None or int(match["count"]) != count:

@@ -1,4 +1,4 @@
-"""What ggml's memory planner does not look at in a graph, and would answer with wrong results or an abort."""
+"""Checks that ggml's memory planner omits. Without them it computes wrong results or aborts the process."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint64_t
@@ -9,7 +9,7 @@ from ollama_engine.ml.tensor cimport root_of
 
 
 cdef class _Walk:
-    """Numbers the tensors of one context in the order in which they were made; -1 stands for all others."""
+    """Numbers the tensors of one context in the order of their creation; tensors of other contexts get -1."""
     cdef char *first
     cdef size_t stride
     cdef int64_t count
@@ -69,7 +69,7 @@ cdef uint64_t structure_of(lib.ggml_context *ctx, lib.ggml_cgraph *graph) except
 
 
 cdef int most_alive(lib.ggml_context *ctx, lib.ggml_cgraph *graph) except -1:
-    """An upper bound on how many results and inputs wait to be used at one time."""
+    """An upper bound on the number of results and inputs that are alive at one time."""
     cdef _Walk walk = _walk(ctx)
     cdef int n_nodes = lib.ggml_graph_n_nodes(graph)
     cdef int *tables = <int *>calloc(2 * walk.count + n_nodes + 2, sizeof(int))
@@ -138,7 +138,7 @@ cdef int _count_leaves(_Walk walk, lib.ggml_cgraph *graph, int *last) noexcept:
 
 
 cdef int expand_graph(lib.ggml_context *ctx, lib.ggml_cgraph *graph, lib.ggml_tensor *output) except -1:
-    """Add nodes bottom up. ggml does it by recursion, for which a long chain needs more stack than there is."""
+    """Add nodes bottom up, without recursion: ggml recurses, and a long chain of nodes overflows its stack."""
     cdef size_t most = lib.ggml_used_mem(ctx) // lib.ggml_tensor_overhead() + 1
     cdef lib.ggml_tensor **stack = <lib.ggml_tensor **>malloc(most * sizeof(lib.ggml_tensor *))
     cdef lib.ggml_tensor *top

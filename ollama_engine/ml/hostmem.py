@@ -9,11 +9,11 @@ from typing import NamedTuple
 AnyPath = str | os.PathLike[str]
 
 UNLIMITED = 1 << 62
-"""Control groups of version 1 have a number as large as this where version 2 says "max"."""
+"""Version 1 control groups write "no limit" as a number of this size; version 2 writes "max"."""
 
 
 class _Names(NamedTuple):
-    """What a control group's files, and lines of its memory.stat, are called."""
+    """Names of a control group's files, and of the lines of its memory.stat."""
 
     limit: str
     used: str
@@ -32,8 +32,8 @@ def available_bytes(
 ) -> int:
     """Bytes that can be allocated without swapping: the kernel's estimate, bounded by every control group's limit.
 
-    Linux hands out more addresses than it has memory, so an allocation that is far too large would succeed and kill
-    the process later; this is asked first.
+    Ask this before a large allocation. Linux overcommits: an allocation that is far too large succeeds, and the kernel
+    kills the process later.
     """
     rooms = (_room(group, names) for group, names in _memory_groups(cgroups, membership))
     return min(_system_available(meminfo), *rooms, UNLIMITED)
@@ -73,9 +73,9 @@ def _memory_groups(cgroups: AnyPath, membership: AnyPath) -> Iterator[tuple[str,
 
 
 def _room(group: str, names: _Names) -> int:
-    """Room below one group's limit; page cache counts as used there although it is given back, so it is added again.
+    """Bytes below one group's limit. Page cache counts as used although the kernel reclaims it, so it is added back.
 
-    Memory shared between processes is counted as page cache, but is not given back.
+    Shared memory counts as page cache too, but cannot be reclaimed: it is not added.
     """
     try:
         limit = _read(os.path.join(group, names.limit)).strip()
@@ -90,6 +90,6 @@ def _room(group: str, names: _Names) -> int:
 
 
 def _read(path: AnyPath) -> str:
-    # pathlib takes longer to import than all of these files to read.
+    # os.path, not pathlib: importing pathlib takes longer than reading all of these files.
     with open(path, encoding="utf-8", errors="surrogateescape") as file:
         return file.read()

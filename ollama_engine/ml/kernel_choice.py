@@ -1,136 +1,142 @@
-"""Which kernel and which copy of a weight a product reads: one table, by CPU, weight type and number of rows.
+"""Chooses the kernel for a product, and the copy of the weight that it reads, by the number of rows.
 
-`mul_mat` is ggml's, on the weights as they lie in the file or on a repacked copy; `mul_mat_small_batch` is our own.
-`python bench/kernel_choice.py` measures the table for the machine it runs on, beside this one.
+On the CPU there are three ways: our small-batch kernels and ggml's general kernels, which both read the weight as it
+lies in the file, and ggml's kernels on a repacked copy. All are equally accurate, so the fastest is chosen. `TABLE`
+says for each kind of CPU where our kernels are the fastest. `python bench/kernel_choice.py` measures that table; the
+figures are in docs/performance.md. Other devices have ggml's kernels only.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from functools import cache
-from itertools import islice
-from typing import NamedTuple
 
-from ollama_engine.ml import ops
-from ollama_engine.ml.ops_experts import suits_small_batch_experts
-from ollama_engine.ml.ops_small_batch import small_batch_fastest, suits_small_batch
+from ollama_engine.ml.ops_experts import mul_mat_id_small_batch
+from ollama_engine.ml.ops_nn import mul_mat, mul_mat_id
+from ollama_engine.ml.ops_small_batch import cpu_traits, mul_mat_small_batch, reads_in_place
 from ollama_engine.ml.tensor import Tensor
 
-__all__ = [
-    "MOST_ROWS",
-    "SMALL_BATCH",
-    "SmallBatch",
-    "choose_copy",
-    "expert_product",
-    "is_intel",
-    "product",
-    "small_batch_rows",
-]
 
-MOST_ROWS = 512
-"""The most rows measured."""
-
-REPACKED_ROWS = 16
-"""Products of K-quants with fewer rows read the repacked copy: for more, ggml has a faster kernel for the original."""
-
-SHORT = 2048
-"""Rows of BF16 weights up to this length are served as the table says. For longer ones, whose activations do not stay
-in the first cache, ggml is ahead with AVX-512, which has an instruction for BF16."""
-
-
-class SmallBatch(NamedTuple):
-    """For which products our own kernel is faster than ggml's, or as fast."""
+@dataclass(frozen=True, slots=True)
+class Borders:
+    """The range of row counts for which our kernels are at least as fast as ggml's, for one weight type."""
 
     first: int
-    """Rows of activations, at least."""
+    """Fewest rows of activations; 1, unless ggml is faster with a single row."""
     last: int
-    """Rows of activations, at most."""
+    """Most rows of activations."""
+    last_long: int | None = None
+    """Most rows of activations where the rows are longer than LONG; None: as `last`."""
     per_expert: int = 0
-    """Rows for each expert, were they shared out evenly, at most; 0 where there is no such kernel."""
+    """Mixture of experts: most rows per expert, as an average over the experts; 0: not measured."""
 
 
-SMALL_BATCH: dict[str, dict[str, SmallBatch]] = {
-    "avx512": {
-        "q4_K": SmallBatch(1, 32, 64),
-        "q6_K": SmallBatch(1, 32, 64),
-        "q4_0": SmallBatch(1, 512, 256),
-        "q8_0": SmallBatch(1, 512, 256),
-        "mxfp4": SmallBatch(1, 512, 256),
-        "f16": SmallBatch(1, 6),
-        "bf16": SmallBatch(1, 4),
-    },
+LONG = 2048
+"""Length in elements beyond which rows of activations no longer stay in the L1 cache."""
+
+MEASURED = 512
+"""Most rows of activations that the benchmark covers; `last` of a kernel that wins throughout."""
+
+REPACKED_ROWS = 16
+"""K-quants with fewer rows read the repacked copy; from here on, ggml's kernel for the original is faster."""
+
+_AVX512_VNNI = {
+    "q4_K": Borders(1, 32, per_expert=64),
+    "q6_K": Borders(1, 32, per_expert=64),
+    "q4_0": Borders(1, MEASURED, per_expert=256),
+    "q8_0": Borders(1, MEASURED, per_expert=256),
+    "mxfp4": Borders(1, MEASURED, per_expert=256),
+    "f16": Borders(1, 6),
+    "bf16": Borders(1, 4, last_long=1),
+}
+
+TABLE: Mapping[str, Mapping[str, Borders]] = {
+    "avx512vnni": _AVX512_VNNI,
+    "avx512vnni-intel": _AVX512_VNNI
+    | {"q4_K": Borders(1, MEASURED, per_expert=64), "q6_K": Borders(1, 64, per_expert=64)},
     "avxvnni": {
-        "q4_K": SmallBatch(1, 512),
-        "q6_K": SmallBatch(2, 512),
-        "q4_0": SmallBatch(1, 512),
-        "q8_0": SmallBatch(1, 512),
+        "q4_K": Borders(1, MEASURED),
+        "q6_K": Borders(2, MEASURED),
+        "q4_0": Borders(1, MEASURED),
+        "q8_0": Borders(1, MEASURED),
+        "f16": Borders(1, 4),
+        "bf16": Borders(1, 8),
     },
     "avx2": {
-        "q4_K": SmallBatch(1, 512),
-        "q6_K": SmallBatch(2, 64),
-        "q4_0": SmallBatch(1, 512),
-        "q8_0": SmallBatch(1, 512),
-        "f16": SmallBatch(1, 4),
-        "bf16": SmallBatch(1, 8),
+        "q4_K": Borders(1, MEASURED),
+        "q6_K": Borders(2, 64),
+        "q4_0": Borders(1, MEASURED),
+        "q8_0": Borders(1, MEASURED),
+        "f16": Borders(1, 4),
+        "bf16": Borders(1, 8),
     },
 }
-"""By instructions of the CPU ("avx512" has VNNI) and type of the weight. Measured on AMD Zen 4 and Zen 5, those of
-AVX2 and AVX-VNNI beside a ggml without AVX-512."""
-
-INTEL: dict[str, dict[str, SmallBatch]] = {"avx512": {"q4_K": SmallBatch(1, 512, 64), "q6_K": SmallBatch(1, 64, 64)}}
-"""Where an Intel CPU differs, measured on a Xeon with AVX-512 VNNI and AMX; docs/performance.md has the figures."""
-
-_NONE = SmallBatch(1, 0)
+"""Measured on AMD Zen 4 and Zen 5 and on an Intel Xeon; AVX2 and AVX-VNNI against a ggml built without AVX-512."""
 
 
-def small_batch_rows(instructions: str, dtype: str, length: int, *, intel: bool = False) -> range:
-    """The numbers of rows for which `mul_mat_small_batch` is chosen, with weights whose rows have that length."""
-    chosen = SMALL_BATCH.get(instructions, {}).get(dtype, _NONE)
-    if intel:
-        chosen = INTEL.get(instructions, {}).get(dtype, chosen)
-    first, last, _ = chosen
-    if (instructions, dtype) == ("avx512", "bf16") and length > SHORT:
-        last = 1
-    return range(first, last + 1)
+def kind_of_cpu(traits: Collection[str]) -> str:
+    """The key of TABLE for a CPU with these traits (see `cpu_traits`); "" means ggml's kernels for everything.
+
+    A CPU with AVX-512 but without VNNI gets "": our kernels would run with AVX2 there, against ggml's with AVX-512, and
+    that comparison has not been measured.
+    """
+    if "avx512" in traits:
+        if "avx512vnni" not in traits:
+            return ""
+        return "avx512vnni-intel" if "intel" in traits else "avx512vnni"
+    return next((name for name in ("avxvnni", "avx2") if name in traits), "")
+
+
+def small_batch_rows(cpu: str, dtype: str, length: int) -> range:
+    """Row counts for which our kernels are chosen on this kind of CPU, for weights with rows of `length` elements."""
+    borders = TABLE.get(cpu, {}).get(dtype)
+    if borders is None:
+        return range(0)
+    last = borders.last_long if borders.last_long is not None and length > LONG else borders.last
+    return range(borders.first, last + 1)
+
+
+def rows_per_expert(cpu: str, dtype: str) -> int:
+    """Most rows per expert, on average, for which our kernels are chosen on this kind of CPU."""
+    borders = TABLE.get(cpu, {}).get(dtype)
+    return borders.per_expert if borders is not None else 0
+
+
+THIS_CPU = kind_of_cpu(cpu_traits())
 
 
 @cache
 def _rows_here(dtype: str, length: int) -> range:
-    return small_batch_rows(small_batch_fastest(dtype), dtype, length, intel=is_intel())
+    return small_batch_rows(THIS_CPU, dtype, length)
 
 
-@cache
-def is_intel() -> bool:
-    """Whether the CPU is one of Intel's; False where the system does not say."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            return any(line.startswith("vendor_id") and "GenuineIntel" in line for line in islice(file, 8))
-    except OSError:
-        return False
-
-
-@cache
-def _rows_per_expert(dtype: str) -> int:
-    return SMALL_BATCH.get(small_batch_fastest(dtype), {}).get(dtype, _NONE).per_expert
+def wants_repacked(dtype: str, *, experts: bool) -> bool:
+    """Whether products of such weights read a repacked copy on this CPU, if ggml can make one."""
+    return not (rows_per_expert(THIS_CPU, dtype) if experts else _rows_here(dtype, LONG))
 
 
 def choose_copy(weight: Tensor, rows: int) -> Tensor:
-    """The copy of a weight that ggml multiplies the faster with that many rows."""
+    """The copy of a weight, original or repacked, with which ggml is faster at this number of rows."""
     if weight.repacked is not None and (rows < REPACKED_ROWS or not weight.dtype.endswith("_K")):
         return weight.repacked
     return weight
 
 
 def product(weight: Tensor, x: Tensor) -> Tensor:
-    """weight [n, m] times x [n, rows] -> f32 [m, rows], by the kernel and copy of the weight that suit the rows."""
+    """weight [n, m] times x [n, rows] -> f32 [m, rows]."""
     rows = x.dim(1)
-    if rows in _rows_here(weight.dtype, weight.dim(0)) and x.dim(2) == x.dim(3) == 1 and suits_small_batch(weight):
-        return ops.mul_mat_small_batch(weight, x)
-    return ops.mul_mat(choose_copy(weight, rows), x)
+    if rows in _rows_here(weight.dtype, weight.dim(0)) and x.dim(2) == x.dim(3) == 1 and reads_in_place(weight):
+        return mul_mat_small_batch(weight, x)
+    return mul_mat(choose_copy(weight, rows), x)
 
 
 def expert_product(experts: Tensor, x: Tensor, ids: Tensor) -> Tensor:
-    """experts [in, out, experts], x [in, used or 1, n], ids [used, n] -> [out, used, n], by the kernel that suits."""
-    rows = ids.dim(0) * ids.dim(1)
-    if rows <= _rows_per_expert(experts.dtype) * experts.dim(2) and suits_small_batch_experts(experts):
-        return ops.mul_mat_id_small_batch(experts, x, ids)
-    return ops.mul_mat_id(choose_copy(experts, x.dim(2)), x, ids)
+    """experts [n, m, e] times x [n, used or 1, tokens], of which ids [used, tokens] name the experts.
+
+    -> f32 [m, used, tokens].
+    """
+    routes = ids.dim(0) * ids.dim(1)
+    if routes <= rows_per_expert(THIS_CPU, experts.dtype) * experts.dim(2) and reads_in_place(experts):
+        return mul_mat_id_small_batch(experts, x, ids)
+    return mul_mat_id(choose_copy(experts, x.dim(2)), x, ids)

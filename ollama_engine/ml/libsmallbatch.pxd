@@ -1,4 +1,4 @@
-# csrc/kernels/small_batch.h, small_batch_op.h, small_batch_experts_op.h and weighted_sum_op.h
+# csrc/base/cpu.h; csrc/kernels/small_batch/kernel.h, op.h and experts_op.h; csrc/kernels/weighted_sum_op.h
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t
@@ -6,7 +6,15 @@ from libc.stdint cimport int64_t
 from ollama_engine.ml.libggml cimport ggml_tensor
 
 
-cdef extern from "kernels/small_batch.h" nogil:
+cdef extern from "base/cpu.h" nogil:
+    bint oe_cpu_has_avx2_fma_f16c()
+    bint oe_cpu_has_avx_vnni()
+    bint oe_cpu_has_avx512()
+    bint oe_cpu_has_avx512_vnni()
+    bint oe_cpu_is_intel()
+
+
+cdef extern from "kernels/small_batch/kernel.h" nogil:
     enum oe_sb_type:
         OE_SB_Q4_K
         OE_SB_Q6_K
@@ -17,7 +25,7 @@ cdef extern from "kernels/small_batch.h" nogil:
         OE_SB_BF16
 
     enum oe_sb_isa:
-        OE_SB_SCALAR
+        OE_SB_PLAIN
         OE_SB_AVX2
         OE_SB_AVX_VNNI
         OE_SB_AVX512
@@ -28,19 +36,18 @@ cdef extern from "kernels/small_batch.h" nogil:
     struct oe_sb_kernel:
         int64_t block
         void (*quantize)(const float *x, void *act) noexcept
-        void (*multiply_one)(const oe_sb_product *p, int64_t first, int64_t last) noexcept
+        void (*multiply_single)(const oe_sb_product *p, int64_t first, int64_t last) noexcept
 
     const oe_sb_kernel *oe_sb_kernel_find(oe_sb_type type, oe_sb_isa isa, int64_t m)
-    bint oe_sb_compared(oe_sb_isa isa)
 
 
-cdef extern from "kernels/small_batch_op.h" nogil:
+cdef extern from "kernels/small_batch/op.h" nogil:
     int64_t oe_sb_acts_size(const oe_sb_kernel *kernel, int64_t k, int64_t rows)
     void oe_sb_quantize_op(ggml_tensor *dst, int ith, int nth, void *kernel) noexcept
     void oe_sb_multiply_op(ggml_tensor *dst, int ith, int nth, void *kernel) noexcept
 
 
-cdef extern from "kernels/small_batch_experts_op.h" nogil:
+cdef extern from "kernels/small_batch/experts_op.h" nogil:
     int64_t oe_experts_plan_size(int64_t routes, int64_t experts)
     int64_t oe_experts_acts_size(const oe_sb_kernel *kernel, int64_t k, int64_t routes)
     void oe_experts_plan_op(ggml_tensor *dst, int ith, int nth, void *experts) noexcept

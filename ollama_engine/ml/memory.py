@@ -1,4 +1,4 @@
-"""What was planned and taken of each device's memory."""
+"""Memory reports: the bytes that an engine plans and takes on each device."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """Bytes of one device."""
+    """Bytes that an engine takes on one device, by purpose."""
 
     device: str
     weights: int = 0
@@ -16,17 +16,17 @@ class DeviceMemory:
     mapped: int = 0
     """Weights read from the mapped file: page cache that the system can take back."""
     repacked: int = 0
-    """Second copies of weights in the layout for few-row products."""
+    """Second copies of weights, in ggml's repacked layout."""
     cache: int = 0
     """Keys and values."""
     graph: int = 0
     """Intermediate results of the largest graph."""
     work: int = 0
-    """What the CPU takes beside them: its kernels while they compute that graph, and masks before."""
+    """Memory on the CPU beside the results: scratch memory of its kernels, and the masks."""
 
     @property
     def allocated(self) -> int:
-        """All but what is only mapped."""
+        """Bytes of all but the mapped weights."""
         return self.weights + self.repacked + self.cache + self.graph + self.work
 
 

@@ -69,7 +69,7 @@ class Metadata:
         return self._one(name, default, lambda value: _integer(value, *_I64), "an integer")
 
     def f32(self, name: _Str, default: _D = _REQUIRED) -> float | _D:
-        """A finite number."""
+        """A finite float; an integer counts, NaN and infinity do not."""
         return self._one(name, default, _number, "a finite number")
 
     def u32s(self, name: _Str, n: int, default: _D = _REQUIRED) -> _List[int] | _D:
@@ -100,10 +100,9 @@ class Metadata:
         return self._one(name, default, _truth, "true or false")
 
     def str(self, name: _Str, default: _D = _REQUIRED) -> _Str | _D:
-        """A string."""
         return self._one(name, default, _string, "a string")
 
-    # -- how all of them work -----------------------------------------------------------------------------------------
+    # -- shared by all getters ----------------------------------------------------------------------------------------
 
     def _get(self, name: _Str) -> MetadataValue | None:
         return self.values.get(self.key(name))

@@ -1,4 +1,4 @@
-"""What operations ask of their operands, in one place."""
+"""Checks of operands that several operations share."""
 
 from ollama_engine.errors import ShapeError
 
@@ -9,7 +9,7 @@ cdef double LARGEST_FLOAT = 3.4028234663852886e38
 
 
 cdef double finite(object value, str op, str name) except? -1.0:
-    """`value` as a number that a C float holds. Call it before the graph is looked at: it may run Python code."""
+    """`value` as a finite C float. Call it before any check of the graph: converting may run Python code."""
     cdef double number = float(value)
     if not -LARGEST_FLOAT <= number <= LARGEST_FLOAT:
         raise ShapeError(f"{op}: {name} must be a finite number, got {value}")
@@ -23,7 +23,7 @@ cdef int need_f32(Tensor a, str op) except -1:
 
 
 cdef int need_rows(Tensor a, str op) except -1:
-    """Elements of a row lie side by side; the rows themselves may lie anywhere."""
+    """Refuse a tensor whose rows are not contiguous; the rows themselves may lie anywhere."""
     need_f32(a, op)
     if a.ptr.nb[0] != sizeof(float):
         raise ShapeError(f"{op}: rows of {describe(a)} must be contiguous; use ops.cont(...)")
@@ -31,9 +31,9 @@ cdef int need_rows(Tensor a, str op) except -1:
 
 
 cdef lib.ggml_tensor *dense(Graph graph, Tensor a, str op) except NULL:
-    """`a` with all strides those of a fresh tensor of its shape. Leave room for one more tensor.
+    """`a` with the strides of a newly made tensor of its shape. The graph needs room for one more tensor.
 
-    For ggml_is_contiguous the stride of a dimension of size 1 may be anything, but many kernels use it all the same.
+    ggml_is_contiguous ignores the stride of a dimension of size 1, but many kernels use it all the same.
     """
     cdef lib.ggml_tensor *t = a.ptr
     cdef size_t expected = lib.ggml_type_size(t.type)

@@ -1,7 +1,7 @@
-"""Every operation on tensors but `+ - * /`: one function each, checked before ggml sees it.
+"""Every operation on tensors except `+ - * /`, one function each. Operands are checked before ggml sees them.
 
-Each takes and returns `Tensor`s of one graph, raises ShapeError for what ggml could not compute, and computes nothing
-itself: that happens in `Context.compute()`.
+A function takes and returns `Tensor`s of one graph and raises ShapeError for operands that ggml cannot compute with. It
+only adds a node to the graph; `Context.compute()` computes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Operations of our own for mixtures of experts, as custom operations of ggml's, which only its CPU backend runs.
+"""Our own operations for mixtures of experts. They are ggml custom operations, which only its CPU backend runs.
 
-Products (csrc/kernels/small_batch_experts_op.h) enter a graph as three of them: the first sorts the rows by their
-experts, the second quantizes the activations in that order, the third multiplies. Weighted sums of rows
-(csrc/kernels/weighted_sum_op.h) are one.
+A product with experts (csrc/kernels/small_batch/experts_op.h) is three nodes of the graph: the first sorts the rows by
+their experts, the second quantizes the activations in that order, the third multiplies. A weighted sum of rows
+(csrc/kernels/weighted_sum_op.h) is one node.
 """
 
 from libc.stdint cimport int64_t
@@ -15,27 +15,13 @@ from ollama_engine.ml.libsmallbatch cimport (
     oe_experts_acts_size, oe_experts_multiply_op, oe_experts_plan_op, oe_experts_plan_size, oe_experts_quantize_op,
     oe_sb_kernel, oe_weighted_sum_op,
 )
-from ollama_engine.ml.ops_small_batch cimport custom, kernel_of, lies_as_in_a_file
+from ollama_engine.ml.ops_small_batch cimport custom, kernel_of
 from ollama_engine.ml.tensor cimport Graph, Tensor, alive, describe, graph_of, wrap
 
-from ollama_engine.ml.ops_small_batch import SMALL_BATCH_QUANTIZED, small_batch_fastest
+from ollama_engine.ml.ops_small_batch import SMALL_BATCH_QUANTIZED
 
-# One thread sorts them, by numbers of 32 bits.
+# One thread sorts the ids, and counts them in 32 bits.
 cdef int64_t MAX_ROUTES = 1 << 22
-
-
-def small_batch_experts_chosen(str dtype not None):
-    """Whether products of experts of this type go to mul_mat_id_small_batch on this CPU, if each has few rows.
-
-    They have been compared with ggml's on CPUs with AVX-512 only.
-    """
-    return dtype in SMALL_BATCH_QUANTIZED and small_batch_fastest(dtype) == "avx512"
-
-
-def suits_small_batch_experts(Tensor experts not None):
-    """Whether mul_mat_id_small_batch is chosen for these experts, which must lie in the CPU's memory as in a file."""
-    alive(experts)
-    return small_batch_experts_chosen(experts.dtype) and experts.ptr.ne[3] == 1 and lies_as_in_a_file(experts)
 
 
 cdef int _check(Tensor experts, Tensor b, Tensor ids) except -1:
@@ -60,7 +46,7 @@ cdef int _check(Tensor experts, Tensor b, Tensor ids) except -1:
 
 
 cdef Tensor _plan(Graph graph, Tensor ids, int64_t experts):
-    """The ids sorted. Products with the same ids share it: gate, up and down do."""
+    """The node that sorts the ids. Gate, up and down have the same ids and share it."""
     cdef int64_t[4] ne = [oe_experts_plan_size(ids.ptr.ne[0] * ids.ptr.ne[1], experts), 1, 1, 1]
     cdef lib.ggml_tensor *operand = ids.ptr
     key = (<size_t>operand, experts)
@@ -73,10 +59,10 @@ cdef Tensor _plan(Graph graph, Tensor ids, int64_t experts):
 
 
 cdef Tensor _rounded(Graph graph, Tensor b, Tensor ids, Tensor plan, const oe_sb_kernel *kernel):
-    """The activations as the kernel takes them. Products of the same values and ids share them: gate and up do."""
+    """The node that quantizes the activations. Gate and up have the same values and ids and share it."""
     cdef int64_t[4] ne = [oe_experts_acts_size(kernel, b.ptr.ne[0], ids.ptr.ne[0] * ids.ptr.ne[1]), 1, 1, 1]
     cdef lib.ggml_tensor *operands[3]
-    key = (<size_t>b.ptr, <size_t>plan.ptr, <size_t>kernel.quantize, kernel.multiply_one != NULL)
+    key = (<size_t>b.ptr, <size_t>plan.ptr, <size_t>kernel.quantize, kernel.multiply_single != NULL)
     acts = graph.rounded.get(key)
     if acts is None:
         operands[0], operands[1], operands[2] = b.ptr, ids.ptr, plan.ptr
@@ -90,9 +76,9 @@ def mul_mat_id_small_batch(Tensor experts not None, Tensor b not None, Tensor id
     """One matrix for each row, as mul_mat_id: experts [n, m, e] of type q4_K, q6_K, q4_0, q8_0 or mxfp4, b f32
     [n, used or 1, k], ids i32 [used, k] -> f32 [m, used, k].
 
-    Up to 2**22 ids are right, few for each expert are fast. Rows may name the same expert, also those of one token. `b`
-    is rounded to 8 bits as by mul_mat_id. A row of the result has the same bits whatever the others are, and on every
-    CPU. `instructions`: one of `small_batch_instructions(experts.dtype)`; None takes the last.
+    Takes up to 2**22 ids, and is fast where few rows choose the same expert. Ids may repeat, also within one token. `b`
+    is quantized to 8 bits as in mul_mat_id. A row of the result has the same bits on every CPU and whatever the other
+    rows are. `instructions`: one of `small_batch_instructions(experts.dtype)`; None takes the last.
     """
     cdef Graph graph = graph_of(experts, b, ids)
     cdef lib.ggml_tensor *operands[3]
@@ -110,13 +96,13 @@ def mul_mat_id_small_batch(Tensor experts not None, Tensor b not None, Tensor id
 
 
 def suits_weighted_sum(Tensor x not None):
-    """Whether weighted_sum is chosen here for a result of a graph: where nothing but the CPU computes."""
+    """Whether to use weighted_sum on `x`: it needs a backend with no device but the CPU."""
     alive(x)
     return x.owner.is_graph and (<Computation>x.owner).backend.n_handles == 1
 
 
 def weighted_sum(Tensor x not None, Tensor weights not None):
-    """Sum of rows with a weight each, in order: x f32 [m, rows, n], weights f32 [1, rows, n] -> f32 [m, n]."""
+    """Weighted sum of rows, added in order: x f32 [m, rows, n], weights f32 [1, rows, n] -> f32 [m, n]."""
     cdef Graph graph = graph_of(x, weights)
     cdef lib.ggml_tensor *a = x.ptr
     cdef lib.ggml_tensor *w = weights.ptr

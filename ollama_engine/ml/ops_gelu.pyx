@@ -1,6 +1,6 @@
-"""The exact form of GELU by a kernel of our own (csrc/kernels/gelu.h), where it is computed on the CPU.
+"""The exact form of GELU with our own kernel (csrc/kernels/gelu.h), for graphs that the CPU computes.
 
-It enters a graph as a custom operation of ggml's, which only its CPU backend runs.
+It is a ggml custom operation, which only ggml's CPU backend runs.
 """
 
 from ollama_engine.ml cimport libggml as lib
@@ -19,12 +19,12 @@ def lies_on_cpu(Tensor weight not None):
     if w.buffer == NULL or not lib.ggml_backend_buffer_is_host(w.buffer):
         return False
     device = lib.ggml_backend_buft_get_device(lib.ggml_backend_buffer_get_type(w.buffer))
-    # Memory of nobody is that of a mapped file.
+    # A buffer type without a device is that of a mapped file.
     return device == NULL or lib.get_dev_type(device) == lib.GGML_BACKEND_DEVICE_TYPE_CPU
 
 
 def gelu_exact(Tensor a not None):
-    """x * Phi(x), Phi being the normal distribution's: unary's gelu_erf to 2e-7 * max(1, |x|), and much faster."""
+    """x * Phi(x), with Phi of the normal distribution. Within 2e-7 * max(1, |x|) of unary's gelu_erf, much faster."""
     cdef Graph graph = graph_of(a)
     cdef lib.ggml_tensor *operand = dense_f32(graph, a, "gelu_exact")
     return wrap(graph, lib.ggml_custom_4d(graph.ctx, lib.GGML_TYPE_F32, operand.ne[0], operand.ne[1], operand.ne[2],

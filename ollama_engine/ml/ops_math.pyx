@@ -51,7 +51,7 @@ def glu(Tensor gate not None, Tensor up not None, str name not None="silu"):
 
 
 def sqr(Tensor a not None):
-    """a * a."""
+    """`a * a` for each element, f32."""
     return _apply(a, lib.ggml_sqr, "sqr")
 
 
@@ -145,19 +145,19 @@ def mean(Tensor a not None):
 
 cdef lib.ggml_tensor *_order(Graph graph, Tensor a, bint descending) except NULL:
     cdef lib.ggml_tensor *values = dense_f32(graph, a, "argsort")
-    # ggml sorts with std::sort, which reads and writes beyond the row when nan breaks the order. This makes them +inf.
+    # ggml uses std::sort, which reads and writes beyond the row where nan breaks the order; so nan becomes +inf here.
     values = lib.ggml_clamp(graph.ctx, values, -math.inf, math.inf)
     return lib.ggml_argsort(graph.ctx, values, lib.GGML_SORT_ORDER_DESC if descending else lib.GGML_SORT_ORDER_ASC)
 
 
 def argsort(Tensor a not None, bint descending=False):
-    """Places of the values of each row in order, i32; nan counts as +inf. Equal values come in any order."""
+    """Indices that sort each row, i32; nan counts as +inf. The order of equal values is undefined."""
     cdef Graph graph = graph_of(a)
     return wrap(graph, _order(graph, a, descending))
 
 
 def top_k(Tensor a not None, k):
-    """Places of the k largest values of each row, largest first, i32 [k, ...] (a view of the whole order)."""
+    """Indices of the k largest values of each row, largest first, i32 [k, ...]: a view of a full argsort."""
     cdef int64_t count = whole(k)
     alive(a)
     if not 1 <= count <= a.ptr.ne[0]:

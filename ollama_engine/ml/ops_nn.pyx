@@ -11,7 +11,7 @@ from ollama_engine.ml.types cimport check_size, whole
 
 cdef dict _ROPE_MODES = {"norm": 0, "neox": 2}
 
-# ggml notes each row for each expert that it might go to, 8 bytes each.
+# ggml reserves 8 bytes for each pair of a row and an expert, whether the row goes there or not.
 cdef int64_t MAX_ROUTES = 1LL << 27
 
 
@@ -46,7 +46,7 @@ def mul_mat(Tensor a not None, Tensor b not None, bint precise=False):
         if x.ne[2] != 1 or y.ne[3] != 1:
             raise ShapeError(f"mul_mat: a repacked weight has 2 dimensions, the values up to 3; got {describe(a)} and "
                              f"{describe(b)}")
-        # ggml takes four rows at a time and goes by their length, not by their stride.
+        # ggml's repacked kernel reads four rows at once and ignores their stride, so they must be dense.
         if y.nb[1] != y.ne[0] * sizeof(float):
             y = lib.ggml_cont(graph.ctx, y)
     result = lib.ggml_mul_mat(graph.ctx, x, y)
@@ -89,9 +89,9 @@ def mul_mat_id(Tensor experts not None, Tensor b not None, Tensor ids not None):
 
 
 cdef bint _distinct(lib.ggml_tensor *ids) noexcept:
-    """Whether each row of ids is a piece of one row of an argsort, so that it holds no number twice.
+    """Whether each row of ids is part of one row of an argsort, and so names no expert twice.
 
-    ggml's kernel for repacked experts has room for each token once at each expert, and writes on beyond it.
+    ggml's kernel for repacked experts has room for each token once per expert, and writes past the end otherwise.
     """
     cdef lib.ggml_tensor *root = root_of(ids)
     cdef size_t row = root.ne[0] * sizeof(int)
@@ -141,7 +141,7 @@ def rope(Tensor x not None, Tensor positions not None, n_dims, *, str mode not N
                 or not lib.ggml_is_contiguous(f):
             raise ShapeError(f"rope: factors are f32 [{turning // 2}], got {describe(factors)}")
         if f.ne[0] < a.ne[0] // 2:
-            # ggml reads a factor for every pair of the head, also for those that do not turn.
+            # ggml reads a factor for every pair of the head, also for pairs that are not rotated.
             f = lib.ggml_repeat_4d(graph.ctx, dense(graph, factors, "rope"),
                                    (a.ne[0] // 2 + f.ne[0] - 1) // f.ne[0] * f.ne[0], 1, 1, 1)
     return wrap(graph, lib.ggml_rope_ext(
@@ -181,7 +181,7 @@ def softmax(Tensor a not None, Tensor mask=None, scale=1.0, Tensor sinks=None):
         _check_sinks("softmax", sinks, a.ptr.ne[2])
     result = lib.ggml_soft_max_ext(graph.ctx, a.ptr, mask.ptr if mask is not None else NULL, factor, 0.0)
     if sinks is not None:
-        # A view, because ggml may write the result over an operand of its shape, and reads sinks after that.
+        # A view, because ggml may overwrite an operand of the result's shape, and reads the sinks after that.
         lib.ggml_soft_max_add_sinks(result, lib.ggml_reshape_4d(graph.ctx, sinks.ptr, sinks.ptr.ne[0], 1, 1, 1))
     return wrap(graph, result)
 

@@ -1,7 +1,7 @@
-"""Attention of few rows over the cells listed for each, by kernels of our own (csrc/kernels/attention.h).
+"""Paged attention: attention of few rows over lists of cells, with our own kernels (csrc/kernels/attention.h).
 
-It enters a graph as custom operations of ggml's, which only its CPU backend runs: one cuts the lists into pieces, for
-all layers that read them, and one for each layer attends.
+It is ggml custom operations, which only ggml's CPU backend runs: one node splits the lists into pieces, for all layers
+that read them, and one node per layer attends.
 """
 
 from cython cimport final
@@ -30,7 +30,7 @@ cdef dict _INSTRUCTIONS = {"scalar": OE_ATTENTION_SCALAR, "avx2": OE_ATTENTION_A
 
 @final
 cdef class _Params:
-    """What an operation is told beside its operands; the graph keeps it."""
+    """Parameters of one custom operation. The graph keeps it alive, since ggml holds only a pointer."""
 
     cdef oe_attention_params values
 
@@ -54,9 +54,9 @@ cdef dict _FASTEST = {
 
 
 def paged_attention_chosen(str dtype not None):
-    """Whether attention of few rows over keys and values of this type goes to paged_attention on this CPU.
+    """Whether paged_attention is the fast choice for keys and values of this type on this CPU.
 
-    It does where the CPU has AVX2 and FMA, or AVX-512. (In plain C it is right, and far slower than ggml's.)
+    It is with AVX2 and FMA, or AVX-512. The plain C kernel gives the same bits but is far slower than ggml's.
     """
     return _FASTEST.get(<int>type_of(dtype), "scalar") != "scalar"
 
@@ -103,7 +103,7 @@ cdef int _check_sinks(Tensor sinks, int64_t heads) except -1:
 
 
 cdef Tensor _plan(Graph graph, Tensor parts, Tensor cells, int64_t kv_heads):
-    """The pieces of the lists, one for all layers that read them."""
+    """The node that splits the lists into pieces. All layers that read the same lists share it."""
     cdef lib.ggml_tensor *operands[2]
     key = ("plan", <size_t>parts.ptr, <size_t>cells.ptr, kv_heads)
     plan = graph.kept.get(key)
@@ -129,13 +129,13 @@ cdef _Params _params(Graph graph, const oe_attention_kernel *kernel, float scale
 
 def paged_attention(Tensor q not None, Tensor k not None, Tensor v not None, Tensor parts not None,
                     Tensor cells not None, scale=1.0, *, softcap=0.0, Tensor sinks=None, str instructions=None):
-    """softmax(softcap(q k * scale)) v over the cells that are listed for each row, and no others.
+    """softmax(softcap(q k * scale)) v over the cells listed for each row.
 
     q f32 [d, rows, heads], k [d, n, kv_heads], v [dv, n, kv_heads] (both f32, f16, bf16 or q8_0), cells i32 [m] below
-    n, parts i32 [2, rows]: row i sees cells[parts[i][0]] to before cells[parts[i][1]], in that order; 0 where that is
-    none. sinks f32 [heads] as for flash_attention. -> f32 [dv, heads, rows]. kv_heads divides heads. A row of the
-    result has the same bits wherever its cells lie, whatever the other rows are, and on every CPU. `instructions`: one
-    of `paged_attention_instructions(k.dtype)`; None takes the last.
+    n, parts i32 [2, rows]: row i sees cells[parts[i][0]:parts[i][1]], in that order, and gives 0 where that is empty.
+    sinks f32 [heads] as for flash_attention. -> f32 [dv, heads, rows]. kv_heads divides heads. A row of the result has
+    the same bits on every CPU, wherever its cells lie and whatever the other rows are. `instructions`: one of
+    `paged_attention_instructions(k.dtype)`; None takes the last.
     """
     cdef float factor = finite(scale, "paged_attention", "scale"), cap = finite(softcap, "paged_attention", "softcap")
     if cap < 0:

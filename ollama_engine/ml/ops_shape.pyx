@@ -1,4 +1,4 @@
-"""Views, copies and rows: moving values without changing them (but for their type)."""
+"""Views, copies and rows: operations that move values and change at most their type."""
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t
@@ -11,7 +11,7 @@ from ollama_engine.ml.operands cimport dense, dense_f32
 from ollama_engine.ml.tensor cimport Graph, Tensor, alive, describe, graph_of, root_of, wrap
 from ollama_engine.ml.types cimport check_size, first_of, shape_to_ne, type_of, whole
 
-cdef int64_t FAR = 1LL << 48  # no offset or stride is as large
+cdef int64_t FAR = 1LL << 48  # larger than any real offset or stride; sums of a few still fit into 64 bits
 
 
 cdef Graph _graph(Tensor t, Context ctx):
@@ -79,7 +79,7 @@ cdef bint _lies_inside(lib.ggml_tensor *t, const int64_t *ne, const size_t *nb, 
     cdef int i
     for i in range(1, 4):
         if ne[i] > 1:
-            if nb[i] > <size_t>(size // (ne[i] - 1)):  # the product may be more than 64 bits hold
+            if nb[i] > <size_t>(size // (ne[i] - 1)):  # a division: the product could overflow 64 bits
                 return False
             end += (ne[i] - 1) * nb[i]
     return end <= size and start + row * ne[1] * ne[2] * ne[3] <= size
@@ -128,7 +128,7 @@ cdef bint _is_float(lib.ggml_type kind) noexcept:
 
 
 def cont(Tensor t not None):
-    """A contiguous copy."""
+    """A contiguous copy of `t` (f32, f16, bf16 or i32), of the same shape and type."""
     cdef Graph graph = graph_of(t)
     if not _is_float(t.ptr.type) and t.ptr.type != lib.GGML_TYPE_I32:
         raise ShapeError(f"cont: expected f32, f16, bf16 or i32, got {describe(t)}")
@@ -167,7 +167,7 @@ def copy(Tensor source not None, Tensor into not None):
         raise ShapeError(f"copy: {describe(source)} and {describe(into)} have different numbers of elements")
     _check_copy("copy", source, into.ptr.type)
     if not lib.ggml_are_same_shape(source.ptr, into.ptr):
-        # ggml sizes its scratch memory for quantizing by the target's rows, but fills it with the source's.
+        # ggml's scratch memory for quantizing is as long as a row of the target, but it writes a row of the source.
         if lib.ggml_blck_size(into.ptr.type) > 1:
             raise ShapeError(f"copy: {describe(source)} into a quantized {describe(into)}: the shapes must be equal")
         if not lib.ggml_is_contiguous(source.ptr) or not lib.ggml_is_contiguous(into.ptr):
@@ -182,7 +182,7 @@ def copy(Tensor source not None, Tensor into not None):
 
 
 cdef bint _overlap(lib.ggml_tensor *a, lib.ggml_tensor *b) noexcept:
-    """Whether two tensors show parts of one tensor's memory that meet."""
+    """Whether two tensors are views of the same memory with bytes in common."""
     if root_of(a) != root_of(b):
         return False
     return a.view_offs < b.view_offs + lib.ggml_nbytes(b) and b.view_offs < a.view_offs + lib.ggml_nbytes(a)

@@ -1,7 +1,7 @@
-"""Products of weights with few rows of activations, by kernels of our own (csrc/kernels/small_batch.h).
+"""Small-batch matmul: products of weights with few rows of activations (csrc/kernels/small_batch/kernel.h).
 
-They enter a graph as two custom operations of ggml's, which only its CPU backend runs: the first brings the
-activations into the form that kernels take (for quantized weights it quantizes them), the second multiplies.
+A product is two ggml custom operations, which only ggml's CPU backend runs: the first converts the activations to the
+kernel's layout (for quantized weights it also quantizes them), the second multiplies.
 """
 
 from libc.stdint cimport int64_t
@@ -10,9 +10,10 @@ from ollama_engine.errors import ShapeError
 
 from ollama_engine.ml cimport libggml as lib
 from ollama_engine.ml.libsmallbatch cimport (
-    OE_SB_AVX2, OE_SB_AVX512, OE_SB_AVX_VNNI, OE_SB_BF16, OE_SB_F16, OE_SB_MXFP4, OE_SB_Q4_0, OE_SB_Q4_K,
-    OE_SB_Q6_K, OE_SB_Q8_0, OE_SB_SCALAR, oe_sb_acts_size, oe_sb_compared, oe_sb_isa, oe_sb_kernel,
-    oe_sb_kernel_find, oe_sb_multiply_op, oe_sb_quantize_op, oe_sb_type,
+    OE_SB_AVX2, OE_SB_AVX512, OE_SB_AVX_VNNI, OE_SB_BF16, OE_SB_F16, OE_SB_MXFP4, OE_SB_PLAIN, OE_SB_Q4_0, OE_SB_Q4_K,
+    OE_SB_Q6_K, OE_SB_Q8_0, oe_cpu_has_avx2_fma_f16c, oe_cpu_has_avx512, oe_cpu_has_avx512_vnni, oe_cpu_has_avx_vnni,
+    oe_cpu_is_intel, oe_sb_acts_size, oe_sb_isa, oe_sb_kernel, oe_sb_kernel_find, oe_sb_multiply_op,
+    oe_sb_quantize_op, oe_sb_type,
 )
 from ollama_engine.ml.tensor cimport Graph, Tensor, alive, describe, graph_of, wrap
 from ollama_engine.ml.types cimport check_size, type_of
@@ -25,13 +26,13 @@ cdef dict _KINDS = {
 }  # fmt: skip
 # From the slowest to the fastest.
 cdef dict _INSTRUCTIONS = {
-    "scalar": OE_SB_SCALAR, "avx2": OE_SB_AVX2, "avxvnni": OE_SB_AVX_VNNI, "avx512": OE_SB_AVX512,
+    "scalar": OE_SB_PLAIN, "avx2": OE_SB_AVX2, "avxvnni": OE_SB_AVX_VNNI, "avx512": OE_SB_AVX512,
 }  # fmt: skip
-# Types of weights that have kernels. Those of the others are for mul_mat_small_batch alone.
+# Weight types that have kernels. mul_mat_id_small_batch has them for the quantized types only.
 SMALL_BATCH_QUANTIZED = ("q4_K", "q6_K", "q4_0", "q8_0", "mxfp4")
 cdef tuple _FLOATS = ("f16", "bf16")
-cdef int64_t MANY = 1 << 20  # a number of results for which no kernel is too wide
-cdef int64_t SHORTEST = 16  # f16 and bf16: rows must be multiples of it; the blocks of other types are
+cdef int64_t MANY = 1 << 20  # more results than the widest kernel needs
+cdef int64_t SHORTEST = 16  # f16 and bf16 rows must be multiples of this; blocks of the other types always are
 
 
 cdef const oe_sb_kernel *_kernel(lib.ggml_type weights, str instructions, int64_t m) noexcept:
@@ -56,44 +57,28 @@ cdef dict _FASTEST = {
 }
 
 
-cdef bint _is_chosen(int kind, str fastest) except -1:
-    if kind == lib.GGML_TYPE_MXFP4:
-        return fastest == "avx512"
-    return oe_sb_compared(<oe_sb_isa><int>_INSTRUCTIONS[fastest])
+def cpu_traits():
+    """Traits of this CPU, a subset of: avx2 (with FMA and F16C), avxvnni, avx512 (F, BW and VL), avx512vnni, intel."""
+    has = {
+        "avx2": oe_cpu_has_avx2_fma_f16c(), "avxvnni": oe_cpu_has_avx_vnni(), "avx512": oe_cpu_has_avx512(),
+        "avx512vnni": oe_cpu_has_avx512_vnni(), "intel": oe_cpu_is_intel(),
+    }  # fmt: skip
+    return frozenset([name for name, there in has.items() if there])
 
 
-cdef frozenset _CHOSEN = frozenset([kind for kind, fastest in _FASTEST.items() if _is_chosen(kind, fastest)])
+def reads_in_place(Tensor weight not None):
+    """Whether mul_mat_small_batch or its sibling for experts can read this weight where it lies.
 
-
-def small_batch_fastest(str dtype not None):
-    """The last of small_batch_instructions, or "" where there is none."""
-    return _FASTEST.get(<int>type_of(dtype), "")
-
-
-def small_batch_chosen(str dtype not None):
-    """Whether small-batch products of weights of this type go to mul_mat_small_batch on this CPU, which needs vectors.
-
-    How many rows are few, `nn.layers` knows. (MXFP4 has been compared with ggml's kernels on CPUs with AVX-512 only.)
+    It must lie in the CPU's memory, row by row as in a file.
     """
-    return <int>type_of(dtype) in _CHOSEN
-
-
-def suits_small_batch(Tensor weight not None):
-    """Whether mul_mat_small_batch is chosen here for this weight, which must lie in the CPU's memory as in a file."""
     alive(weight)
-    return (<int>weight.ptr.type in _CHOSEN and weight.ptr.ne[2] == 1 and weight.ptr.ne[3] == 1
-            and lies_as_in_a_file(weight))
-
-
-cdef bint lies_as_in_a_file(Tensor weight) except -1:
-    """Whether the CPU can read this weight row by row."""
     cdef lib.ggml_tensor *w = weight.ptr
-    if weight.owner.is_repacked or w.ne[0] % SHORTEST:
+    if <int>w.type not in _FASTEST or w.ne[0] % SHORTEST or w.ne[3] != 1 or weight.owner.is_repacked:
         return False
     if w.buffer == NULL or not lib.ggml_backend_buffer_is_host(w.buffer):
         return False
     device = lib.ggml_backend_buft_get_device(lib.ggml_backend_buffer_get_type(w.buffer))
-    # Memory of nobody is that of a mapped file.
+    # A buffer type without a device is that of a mapped file.
     return device == NULL or lib.get_dev_type(device) == lib.GGML_BACKEND_DEVICE_TYPE_CPU
 
 
@@ -120,21 +105,21 @@ cdef lib.ggml_tensor *custom(Graph graph, const int64_t *ne, lib.ggml_type type,
 
 
 cdef const oe_sb_kernel *kernel_of(str op, tuple types, Tensor weight, str instructions) except NULL:
-    """The kernel of these instructions, or the fastest, for a weight of one of these types, which have some."""
+    """The kernel for this weight with these instructions, or the fastest one for None. Raises ShapeError."""
     if weight.dtype not in types:
         raise ShapeError(f"{op}: the weight must be {', '.join(types[:-1])} or {types[-1]}, got {describe(weight)}; "
                          f"use {op.removesuffix('_small_batch')}")
     if instructions is not None and instructions not in small_batch_instructions(weight.dtype):
         raise ShapeError(f"{op}: no {instructions!r} kernel for {weight.dtype} weights here; "
                          f"there are {small_batch_instructions(weight.dtype)}")
-    return _kernel(weight.ptr.type, instructions or small_batch_fastest(weight.dtype), weight.ptr.ne[1])
+    return _kernel(weight.ptr.type, instructions or <str>_FASTEST[<int>weight.ptr.type], weight.ptr.ne[1])
 
 
 cdef Tensor _rounded(Graph graph, Tensor b, const oe_sb_kernel *kernel):
-    """The activations as the kernel takes them. Products of the same values share them: query, key and value do."""
+    """The node that converts the activations. Query, key and value multiply the same values and share it."""
     cdef int64_t[4] ne = [oe_sb_acts_size(kernel, b.ptr.ne[0], b.ptr.ne[1]), 1, 1, 1]
     cdef lib.ggml_tensor *operand = b.ptr
-    key = (<size_t>b.ptr, <size_t>kernel.quantize, b.ptr.ne[1] == 1 and kernel.multiply_one != NULL)
+    key = (<size_t>b.ptr, <size_t>kernel.quantize, b.ptr.ne[1] == 1 and kernel.multiply_single != NULL)
     acts = graph.rounded.get(key)
     if acts is None:
         acts = wrap(graph, custom(graph, ne, lib.GGML_TYPE_I8, &operand, 1, oe_sb_quantize_op, lib.GGML_N_TASKS_MAX,
@@ -147,8 +132,9 @@ def mul_mat_small_batch(Tensor a not None, Tensor b not None, str instructions=N
     """Product with a transposed, as mul_mat: a [n, m] of type q4_K, q6_K, q4_0, q8_0, mxfp4, f16 or bf16, b f32 [n, k]
     -> f32 [m, k].
 
-    Any k is right, few are fast. `b` is rounded to 8 bits as by mul_mat where a is quantized, and not at all where a is
-    f16 or bf16. A row of the result has the same bits whatever the other rows are, and on every CPU (NaNs aside).
+    Takes any k, and is fast for a small one. `b` is quantized to 8 bits as in mul_mat where a is quantized, and stays
+    f32 where a is f16 or bf16. A row of the result has the same bits on every CPU and whatever the other rows are (NaNs
+    aside).
     `instructions`: one of `small_batch_instructions(a.dtype)`; None takes the last.
     """
     cdef Graph graph = graph_of(a, b)

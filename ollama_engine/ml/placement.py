@@ -92,8 +92,8 @@ def assign_layers(devices: Sequence[Device], n_layers: int, params: BackendParam
 def choose_threads(requested: int | None) -> int:
     """The requested number, or one thread for each physical core that this process may use.
 
-    Never more than the CPUs it may use: ggml's threads wait for each other by spinning, several hundred times a step,
-    and a step of one thread too many takes seconds. A request beyond that is cut, and the log says so.
+    Never more than the CPUs that the process may use: ggml's threads wait for each other by spinning, several hundred
+    times a step, and one thread too many makes a step take seconds. A larger request is reduced, and the log says so.
     """
     if requested is None:
         return max(1, min(len(_physical(_own_cpus())), usable_cpus(), MAX_THREADS))
@@ -114,7 +114,7 @@ def _own_cpus() -> set[int]:
 
 
 def _physical(cpus: set[int], topology: str | os.PathLike[str] = "/sys/devices/system/cpu") -> set[str]:
-    """Groups of hardware threads that share one core; one entry for each cpu where that is unknown."""
+    """Groups of hardware threads that share a core; one group per CPU where the topology is unknown."""
     groups = set()
     for cpu in cpus:
         try:

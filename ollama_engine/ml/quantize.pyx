@@ -19,9 +19,9 @@ def quantize_rows(str dtype not None, const float[:, ::1] rows not None, uint8_t
                   const float[::1] importance=None):
     """Write `rows` float32 [n, row length] into `out` as elements of `dtype`.
 
-    `importance` has one weight for each element of a row; the types that know no weights ignore it. `out` has exactly
-    the bytes that the rows take. Numbers that are not finite spoil their block; see `are_valid`. Raises ShapeError for
-    sizes that do not fit and types that cannot be written.
+    `importance` has one weight for each element of a row; types that use no importance ignore it. `out` must have
+    exactly the size of the result. A number that is not finite spoils its block; see `are_valid`. Raises ShapeError for
+    sizes that do not fit and for types that cannot be written.
     """
     cdef lib.ggml_type kind = type_of(dtype)
     cdef int64_t n = rows.shape[0], length = rows.shape[1]

@@ -16,7 +16,7 @@ from ollama_engine.ml.tensor cimport Graph, Owner, Tensor, describe, wrap
 from ollama_engine.ml.types cimport shape_to_ne, type_of, whole
 
 
-# What ggml's CPU kernels expect of the address of a tensor.
+# Alignment in bytes that ggml's CPU kernels expect of a tensor's address.
 ALIGNMENT = 32
 
 
@@ -135,7 +135,7 @@ cdef class Storage(Owner):
         if not self.tensors:
             raise ShapeError("this storage has no tensors to allocate; declare them with add(...)")
         needed = lib.ggml_backend_alloc_ctx_tensors_from_buft_size(self.ctx, kind)
-        # Repacked memory is the CPU's too, although ggml does not call it so.
+        # Repacked memory is host memory too, although ggml does not report it as such.
         if (lib.ggml_backend_buft_is_host(kind) or self.is_repacked) and needed > available_bytes():
             raise NoMemoryError(f"{needed >> 20} MiB are needed, {available_bytes() >> 20} MiB are available")
         self.placed = True
@@ -148,7 +148,7 @@ cdef class Storage(Owner):
         return 0
 
     def map(self, memory, offsets):
-        """Let the declared tensors be windows into `memory` (a read-only buffer on page boundaries, such as an mmap).
+        """Make the declared tensors windows into `memory` (a read-only, page-aligned buffer such as an mmap).
 
         `offsets` gives the byte at which each tensor starts, {name: offset}. Nothing is copied; the CPU reads there.
         `memory` cannot be closed or resized before this storage is closed.
@@ -180,11 +180,11 @@ cdef class Storage(Owner):
             self.mark_weights()
 
     def populate(self, offset, size):
-        """Bring `size` bytes of the mapped memory, from byte `offset` on, into memory now, and not in the first step.
+        """Page in `size` bytes of the mapped memory from byte `offset` on, so that the first step does not wait for it.
 
-        All threads of the backend do it. The system is asked for some pages of each 64 KiB, and brings those around
-        them, as far as it reads ahead. False where it has no such call, which Linux has since 5.14, or one of the
-        pages that are asked for cannot be read. Raises ShapeError for bytes that are not mapped.
+        All threads of the backend take part. They ask for a few pages of each 64 KiB, and Linux maps the pages around
+        those with them. Returns False where the system lacks the call (Linux has it since 5.14) or cannot read a page.
+        Raises ShapeError for bytes that are not mapped.
         """
         cdef int64_t first = whole(offset), length = whole(size)
         cdef int threads = self.backend.threads, status
@@ -208,7 +208,7 @@ cdef class Storage(Owner):
 
         For memory of the CPU, repacked or not. Raises as `set_bytes` does, with nothing changed.
         """
-        contents = dict(contents)  # what it holds stays the same, whoever else has it
+        contents = dict(contents)  # a copy: another thread may change the caller's dict
         cdef size_t held = 0, n = len(contents)
         cdef int threads = self.backend.threads
         cdef Filling *fillings = <Filling *>calloc(max(1, n), sizeof(Filling))
@@ -241,7 +241,7 @@ cdef class Storage(Owner):
                                  f"offsets being multiples of {ALIGNMENT}")
 
     def mark_weights(self):
-        """Tell the scheduler to run products with these tensors where they are."""
+        """Mark the tensors as weights: the scheduler then runs their products on the device that holds them."""
         self.charge(0)
         for holder in self.buffers:
             lib.ggml_backend_buffer_set_usage((<Buffer>holder).buffer, lib.GGML_BACKEND_BUFFER_USAGE_WEIGHTS)
@@ -300,7 +300,7 @@ cdef class Storage(Owner):
 
 
 cdef int _check_fillings(Storage storage, contents, const Filling *fillings) except -1:
-    """With the lock held."""
+    """Raise ShapeError unless every tensor accepts its buffer. The caller holds the lock."""
     for holder in storage.buffers:
         if not storage.is_repacked and not lib.ggml_backend_buffer_is_host((<Buffer>holder).buffer):
             raise ShapeError("fill is for memory of the CPU; set the tensors of other devices one by one")
@@ -352,7 +352,7 @@ def can_repack(Backend backend not None, str dtype not None, shape):
     kind = _repack_type(backend)
     if kind == NULL or ne[3] != 1 or not lib.ggml_is_quantized(weight_type):
         return False
-    # ggml answers for a finished operation only: the weight lies in an empty buffer of that kind.
+    # ggml answers only for a complete operation, so make one whose weight lies in an empty repacked buffer.
     empty = new_buffer(lib.ggml_backend_buft_alloc_buffer(kind, 0))
     if empty is None:
         raise NoMemoryError("no memory for a trial product")

@@ -1,4 +1,4 @@
-"""Tensor: a shape, a type and a place in memory; and what owns tensors.
+"""Tensor: a shape, an element type and a place in memory; Owner and Graph: the bases of what owns tensors.
 
 Shapes are in ggml's order, fastest dimension first, always of rank 4 inside ggml; `Tensor.shape` drops trailing ones.
 Weights and cache storage belong to a `Storage`; the nodes of a computation belong to a `Graph`. A tensor keeps its
@@ -21,12 +21,12 @@ from ollama_engine.ml cimport libggml as lib
 from ollama_engine.ml.types cimport axis_of, dtype_name, kind_of
 from ollama_engine.ml.window cimport Window, mapping_of
 
-# Copies from here on release the GIL, which costs as much as copying some kilobytes.
+# Bytes from which a copy releases the GIL. Releasing it costs as much as copying a few kilobytes.
 cdef size_t LARGE = 64 * 1024
 
 
 cdef lib.ggml_tensor *root_of(lib.ggml_tensor *ptr) noexcept:
-    """The tensor whose memory a view shows; the tensor itself when it is none."""
+    """The tensor that a view looks into; the tensor itself where it is no view."""
     return ptr if ptr.view_src == NULL else ptr.view_src
 
 
@@ -34,7 +34,7 @@ cdef class Owner:
     """Owns tensors. `closed` turns True once, and then every use of its tensors raises."""
 
     cdef int start(self, size_t size) except -1:
-        """Take memory for the descriptions of tensors. (ggml ends the process when it cannot allocate it itself.)"""
+        """Allocate memory for the descriptions of tensors here: ggml ends the process where its own malloc fails."""
         cdef lib.ggml_init_params params
         self.arena = <char *>malloc(size)
         if self.arena == NULL:
@@ -66,7 +66,7 @@ cdef class Owner:
         return 0
 
     cdef int busy(self) except -1:
-        """Whether values may only be exchanged with `lock` held."""
+        """Whether reading and writing values needs `lock`."""
         return 0
 
     cdef int check_access(self, Tensor t, bint writing) except -1:
@@ -88,7 +88,7 @@ cdef class Graph(Owner):
         return self.arena <= <char *>ptr < self.arena + self.arena_size
 
     cdef int use_stored(self, Tensor t) except -1:
-        """Count a weight or cache tensor as a leaf of this graph, and remember whose it is."""
+        """Count a weight or cache tensor as a leaf of this graph, and keep its owner."""
         if t.owner.lock is not self.lock:
             raise ShapeError(f"{describe(t)} belongs to another Backend than the graph")
         if t.ptr.data == NULL:
@@ -103,7 +103,7 @@ cdef class Graph(Owner):
         return 0
 
     cdef int check_target(self, Tensor t, str op) except -1:
-        """Refuse a result that would be written into memory that cannot be written, such as a mapped file."""
+        """Refuse a result that would be written into read-only memory, such as a mapped file."""
         target = self.stored.get(<size_t>root_of(t.ptr))
         if target is not None and (<Tensor>target).owner.read_only:
             raise ShapeError(f"{op}: {describe(t)} lies in a mapped file and cannot be changed")
@@ -111,9 +111,9 @@ cdef class Graph(Owner):
         return 0
 
     cdef int limit_index(self, Tensor index, int64_t rows, lib.ggml_tensor *result) except -1:
-        """Remember that in `result` the values of `index` select among `rows` rows; `Context.compute` checks them.
+        """Note that the operation `result` uses the values of `index` as row numbers below `rows`.
 
-        ggml checks row numbers while computing, and ends the process on a bad one, or does not check them at all.
+        `Context.compute` checks them. ggml either ends the process on a bad row number or does not check at all.
         """
         cdef lib.ggml_tensor *source = index.ptr
         cdef bint moved = False
@@ -139,7 +139,7 @@ cdef class Graph(Owner):
         return 0
 
     cdef dict active_limits(self):
-        """{address: (index, rows)} for the operations that are computed, the smallest number of rows for each index."""
+        """{address: (index, rows)} of the operations in the graph, with the smallest number of rows for each index."""
         cdef dict limits = {}
         for index, rows, result in self.index_limits:
             if (<lib.ggml_tensor *><size_t>result).flags & lib.GGML_TENSOR_FLAG_COMPUTE:
@@ -291,7 +291,7 @@ cdef class Tensor:
         alive(self)
         kind = kind_of(self.ptr.type)
         if self.ptr.data == NULL or not lib.ggml_is_contiguous(self.ptr):
-            self.exchange(NULL, 0, False)  # says what is wrong
+            self.exchange(NULL, 0, False)  # raises the error that fits
         if kind is None:
             out = np.empty(lib.ggml_nbytes(self.ptr), dtype=np.uint8)
         else:
@@ -302,10 +302,10 @@ cdef class Tensor:
     def mapped(self):
         """Look at the values without copying them: `with tensor.mapped() as array:` gives a read-only numpy array.
 
-        Outputs and inputs of a graph in host memory show their own memory, strided where they are not contiguous; all
-        else is copied, as by `numpy`. Inside the block, what would change that memory raises ComputeError: allocating
-        or computing any context of the backend, and setting inputs. Closing is allowed; the memory is freed later.
-        An array that is kept after the block keeps the memory from being freed, but shows undefined values.
+        The array is a view for outputs and inputs of a graph in host memory (strided where they are not contiguous),
+        and a copy as from `numpy` for all else. Inside the block, calls that would change the memory raise
+        ComputeError: allocating or computing any context of the backend, and setting inputs. Closing is allowed; the
+        memory is freed later. An array that outlives the block keeps the memory alive, but its values are undefined.
         Raises as `numpy`, and ComputeError while the backend computes.
         """
         alive(self)
@@ -327,13 +327,13 @@ cdef class Tensor:
         return 0
 
     cdef int exchange(self, void *data, size_t size, bint writing) except -1:
-        """Copy all bytes in or out, after the graph that is being computed with this tensor's owner."""
+        """Copy all bytes in or out. Waits for a computation that uses this tensor's owner."""
         cdef object lock = None
         alive(self)
         if self.owner.busy():
             lock = self.owner.lock
             lock.acquire()
-        elif size >= LARGE and self.owner.lock.acquire(blocking=False):  # not worth to wait for
+        elif size >= LARGE and self.owner.lock.acquire(blocking=False):  # not worth waiting for
             lock = self.owner.lock
         try:
             alive(self)
@@ -381,7 +381,7 @@ cdef int _copy(lib.ggml_tensor *ptr, void *data, size_t size, bint writing) exce
 
 cdef object _array_over(Tensor t, Window window):
     alive(t)
-    cdef lib.ggml_tensor form = t.ptr[0]  # making objects may collect garbage, and that may close the owner
+    cdef lib.ggml_tensor form = t.ptr[0]  # a copy: creating objects may run the garbage collector and close the owner
     cdef int n = lib.ggml_n_dims(&form)
     shape, strides = tuple([form.ne[n - 1 - i] for i in range(n)]), tuple([form.nb[n - 1 - i] for i in range(n)])
     return np.ndarray(shape, kind_of(form.type), window, 0, strides)
@@ -391,7 +391,7 @@ ctypedef lib.ggml_tensor *(*binary_op)(lib.ggml_context *, lib.ggml_tensor *, li
 
 
 cdef object _arithmetic(Tensor a, object other, binary_op op, str sign):
-    """Element by element; the right operand is repeated where its dimensions divide the left one's."""
+    """Elementwise `op`; the right operand is repeated where its dimensions divide those of the left."""
     if not isinstance(other, Tensor):
         return NotImplemented
     cdef Tensor b = <Tensor>other
@@ -406,7 +406,7 @@ cdef object _arithmetic(Tensor a, object other, binary_op op, str sign):
 
 
 cdef object _payload(Tensor t, object data):
-    """`data` as a C-contiguous array of the element type that the tensor holds."""
+    """`data` as a C-contiguous array of the tensor's element type. Raises ShapeError."""
     expected = kind_of(t.ptr.type)
     if type(data) is np.ndarray and data.dtype is expected:
         return data if data.flags.c_contiguous else np.ascontiguousarray(data)

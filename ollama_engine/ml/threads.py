@@ -1,4 +1,4 @@
-"""Whether the system grants a number of threads. ggml asks for its own without looking, and ends the process."""
+"""Checks that the system grants a number of threads: ggml ends the process where it cannot start its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ollama_engine.errors import NoMemoryError, Option
 
 
 def check_threads(n: int) -> None:
-    """Start and end n - 1 threads at once (the caller is the n-th). Raises NoMemoryError when there are fewer."""
+    """Start n - 1 threads at once (the caller is the n-th) and end them. Raises NoMemoryError where one fails."""
     done = threading.Event()
     started = []
     try:

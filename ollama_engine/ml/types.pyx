@@ -12,7 +12,7 @@ from ollama_engine.errors import ShapeError
 
 from ollama_engine.ml cimport libggml as lib
 
-# ggml counts rows and columns in 32 bits, and multiplies sizes without looking.
+# ggml counts rows and columns in 32 bits, and multiplies sizes without overflow checks.
 cdef int64_t MAX_DIM = (1LL << 31) - 1
 cdef int64_t MAX_ELEMENTS = 1LL << 40
 cdef tuple INTEGERS = (int, np.integer)
@@ -86,14 +86,14 @@ cdef int check_size(const int64_t *ne) except -1:
 
 
 cdef tuple first_of(object values, Py_ssize_t most):
-    """At most so many of the values of an iterable, or one that is a number itself."""
+    """The first `most` values of an iterable; a plain number counts as one value."""
     if type(values) is tuple and len(<tuple>values) <= most:
         return values
     return (values,) if isinstance(values, INTEGERS) else tuple(itertools.islice(values, most))
 
 
 cdef int64_t _dimension(object value) except -1:
-    """`value` as a number, 0 where it is none that a dimension may be."""
+    """`value` as an integer; 0 for anything that cannot be a dimension."""
     cdef int overflow = 0
     cdef int64_t number
     if not PyLong_CheckExact(value):
@@ -121,7 +121,7 @@ cdef int shape_to_ne(object shape, lib.ggml_type type, int64_t *ne) except -1:
 
 
 cdef int64_t whole(object value) except? -1:
-    """A whole number that a C integer holds. (As C arguments, Cython would take floats and cut them off.)"""
+    """`value` as a C integer; raises for floats. (Cython itself accepts a float as a C argument and truncates it.)"""
     return PyNumber_Index(value)
 
 

@@ -1,8 +1,8 @@
 """Weights: the tensors of a GGUF file, planned for each device, then mapped or read.
 
-On the CPU they stay in the mapped file. Matrices whose type has a repacked layout get a second, repacked copy there
-(`Tensor.repacked`), which few-row products read faster, unless our own kernels for few rows take the original
-(ops_small_batch); where memory is short they go without, and the log says so.
+On the CPU, weights stay in the mapped file. A matrix gets a second, repacked copy (`Tensor.repacked`) where ggml can
+repack its type and `kernel_choice` has no faster kernel for the original. Where memory is short there are no such
+copies, and the log says so.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from ollama_engine.errors import ClosedError, ModelFormatError
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.gguf import GGUFFile, TensorInfo
 from ollama_engine.ml.hostmem import available_bytes
-from ollama_engine.ml.ops_experts import small_batch_experts_chosen
-from ollama_engine.ml.ops_small_batch import small_batch_chosen
+from ollama_engine.ml.kernel_choice import wants_repacked
 from ollama_engine.ml.placement import assign_layers
 from ollama_engine.ml.storage import ALIGNMENT, Storage, can_repack
 from ollama_engine.ml.tensor import Tensor
@@ -76,7 +75,7 @@ class Weights(Mapping[str, Tensor]):
     # -- commit --------------------------------------------------------------------------------------------------------
 
     def load(self, progress: Progress | None = None) -> None:
-        """Map, allocate and read; `repack` follows, when all else that a model needs has its memory.
+        """Map, allocate and read. Call `repack` later, when everything else that the model needs has its memory.
 
         `progress` is called with (bytes done, bytes in all), last by `repack` with both equal.
         """
@@ -101,7 +100,7 @@ class Weights(Mapping[str, Tensor]):
 
     @contextmanager
     def _open_files(self) -> Iterator[list[_FileView]]:
-        """The model's files; an error gives back what was loaded."""
+        """Open the model's files. On an error, free what was loaded."""
         files = [_FileView(path) for path in self.gguf.files]
         try:
             yield files
@@ -216,7 +215,7 @@ def _plan_devices(backend: Backend, gguf: GGUFFile) -> dict[str, int]:
 
 
 def _plan_mapping(backend: Backend, gguf: GGUFFile, devices: Mapping[str, int]) -> dict[str, TensorInfo]:
-    """Tensors that the CPU reads straight from the file: all of its own, unless their place is not aligned."""
+    """Tensors that the CPU reads from the mapped file: all of its own, except those at unaligned offsets."""
     if not backend.params.mmap:
         return {}
     cpu = len(backend.devices) - 1
@@ -236,24 +235,19 @@ def _plan_repacking(backend: Backend, gguf: GGUFFile, devices: Mapping[str, int]
         i
         for n, i in gguf.tensors.items()
         if devices[n] == cpu and len(i.shape) in (2, 3) and not n.endswith(_READ_ONLY_BY_ROW)
-        and (tied or n != "token_embd.weight") and not _stays(i)
+        and (tied or n != "token_embd.weight") and wants_repacked(i.dtype, experts=len(i.shape) == 3)
     ]  # fmt: skip
     kinds = {(i.dtype, i.shape) for i in candidates}
     repackable = {kind for kind in kinds if can_repack(backend, *kind)}
     return [i for i in candidates if (i.dtype, i.shape) in repackable]
 
 
-def _stays(info: TensorInfo) -> bool:
-    """Whether kernels of our own read it as it lies in the file."""
-    return small_batch_experts_chosen(info.dtype) if len(info.shape) == 3 else small_batch_chosen(info.dtype)
-
-
 def _groups(infos: list[TensorInfo]) -> Iterator[list[TensorInfo]]:
-    """Tensors to be repacked at once: work for several threads, and soon done for who watches or interrupts."""
+    """Groups of tensors to repack at once: work for all threads, yet short enough for Ctrl-C between two groups."""
     group: list[TensorInfo] = []
     for info in infos:
         group.append(info)
-        if sum(one.nbytes for one in group) >= _GROUP:
+        if sum(member.nbytes for member in group) >= _GROUP:
             yield group
             group = []
     if group:
@@ -261,7 +255,7 @@ def _groups(infos: list[TensorInfo]) -> Iterator[list[TensorInfo]]:
 
 
 def _touch(storage: Storage, info: TensorInfo) -> None:
-    """Bring a mapped tensor into memory now, where the system can, and not page by page in the first step."""
+    """Page a mapped tensor in now, where the system can; otherwise the first step does so page by page."""
     end = info.offset + info.nbytes
     for begin in range(info.offset, end, _CHUNK):
         if not storage.populate(begin, min(_CHUNK, end - begin)):

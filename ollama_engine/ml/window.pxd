@@ -2,7 +2,7 @@ from libc.stddef cimport size_t
 
 
 cdef class Memory:
-    # Windows that somebody holds; those that forbid to change the memory.
+    # Windows that exist; windows that are open and forbid changes of the memory.
     cdef int windows
     cdef int open_windows
 

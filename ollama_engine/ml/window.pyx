@@ -1,5 +1,5 @@
-"""Windows: read-only sight of memory for Python. While one is open nothing may change the memory, and while an array
-over one is alive nothing may free it."""
+"""Windows: read-only views of memory for numpy. While a window is open, nothing may change the memory; while an array
+over it is alive, nothing may free it."""
 
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
@@ -8,7 +8,7 @@ from ollama_engine.errors import ClosedError
 
 
 cdef class Memory:
-    """Base of what owns an allocation, which is freed with the last reference. Windows hold one, and are counted."""
+    """Base of what owns an allocation, freed with the last reference. It counts the windows that refer to it."""
 
 
 @cython.no_gc  # no cycle leads through a Memory; cleared by the collector, it could not be counted down
@@ -26,7 +26,7 @@ cdef class Window:
             self.memory.windows -= 1
 
     cdef void end(self) noexcept:
-        """The memory may change from now on."""
+        """Stop protecting the memory: it may change from now on."""
         self.memory.open_windows -= self.is_open
         self.is_open = False
 
@@ -43,7 +43,7 @@ cdef Window window_over(Memory memory, const void *data, size_t size):
 
 
 cdef class Mapping:
-    """What `Tensor.mapped` returns: `with` it, the array."""
+    """What `Tensor.mapped` returns: a context manager that yields the array."""
 
     def __enter__(self):
         if self.array is None:

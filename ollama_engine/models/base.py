@@ -73,7 +73,7 @@ class Embeds(Protocol):
 
     @property
     def n_embd(self) -> int:
-        """Length of one."""
+        """Length of a hidden state."""
 
     def hidden(self, inputs: ModelInputs, cache: LayerView) -> Tensor:
         """Build the graph: hidden states f32 [n_embd, n_outputs]."""

@@ -1,4 +1,4 @@
-"""Qwen3, dense and with experts: `general.architecture` = qwen3 or qwen3moe.
+"""Qwen3, dense: `general.architecture` = qwen3 (with experts: qwen_moe.py).
 
 Qwen2 without biases; each head of queries and keys is normalized before it is rotated. Source: Yang et al. 2025.
 """

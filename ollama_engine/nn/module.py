@@ -92,7 +92,7 @@ class Weight:
 
     @property
     def tensor(self) -> Tensor:
-        """The bound weight."""
+        """The bound weight. Raises ModelFormatError where the file does not have it."""
         if self.weight is None:
             raise ModelFormatError(f"weight {self.name!r} is not bound, or the file does not have it")
         return self.weight
@@ -128,7 +128,7 @@ class Part(Generic[M]):
         self.name = name
 
     def bind(self, scope: Scope) -> M:
-        """The bound module."""
+        """Make the module and bind its weights. Raises ModelFormatError where a tensor is missing or does not fit."""
         return self.module(scope if self.name is None else scope.below(self.name))
 
     @overload
@@ -148,7 +148,7 @@ class Blocks(Generic[M]):
         self.name = name
 
     def bind(self, scope: Scope) -> list[M]:
-        """The bound modules."""
+        """Make one module for each block, in order. Raises as `Part.bind`."""
         return [self.module(scope.below(f"{self.name}.{i}")) for i in range(scope.size(self.count))]
 
     @overload

@@ -50,10 +50,10 @@ def sum_slots(outputs: Tensor) -> Tensor:
     """[n_embd, used, n] -> [n_embd, n], by operations that every device has."""
     n_embd, used, n = outputs.dim(0), outputs.dim(1), outputs.dim(2)
 
-    def one(expert: int) -> Tensor:
+    def slot(expert: int) -> Tensor:
         return ops.view(outputs, (n_embd, n), (outputs.stride(2),), expert * outputs.stride(1))
 
-    total = ops.cont(one(0)) if used == 1 else one(0) + one(1)
+    total = ops.cont(slot(0)) if used == 1 else slot(0) + slot(1)
     for expert in range(2, used):
-        total = total + one(expert)
+        total = total + slot(expert)
     return total

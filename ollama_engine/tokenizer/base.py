@@ -60,7 +60,7 @@ class Tokenizer:
 
     @property
     def bos_id(self) -> int | None:
-        """Begin of sequence."""
+        """The token that begins a sequence, or None where the vocabulary names none."""
         return self._vocab.bos_id
 
     @property

@@ -83,7 +83,7 @@ GPT2_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(
 
 
 def _words(digits: str, *, contraction: str = CONTRACTION + "|", spaces: str = SPACES) -> str:
-    """The cl100k shape."""
+    """The cl100k shape (OpenAI's tiktoken): contractions, words, runs of digits, punctuation, spaces."""
     return rf"{contraction}[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{spaces}"
 
 

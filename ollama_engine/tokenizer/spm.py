@@ -1,4 +1,4 @@
-"""SentencePiece BPE: `tokenizer.ggml.model` llama."""
+"""SentencePiece BPE, which GGUF calls "llama" (`tokenizer.ggml.model`): pairs merge by score, not by rank."""
 
 from __future__ import annotations
 

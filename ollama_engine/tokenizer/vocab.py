@@ -30,7 +30,7 @@ DEFAULTS: Mapping[str, Mapping[str, int]] = {
 
 
 class TokenType(IntEnum):
-    """`tokenizer.ggml.token_type`."""
+    """Kinds of tokens as GGUF numbers them (`tokenizer.ggml.token_type`, after SentencePiece)."""
 
     NORMAL = 1
     UNKNOWN = 2

@@ -150,7 +150,7 @@ def test_names_are_those_of_tests() -> None:
 
 
 def test_calibration() -> None:
-    one = calibrate(rounds=1)
-    assert all(seconds > 0 for seconds in one)
+    times = calibrate(rounds=1)
+    assert all(seconds > 0 for seconds in times)
     assert unit((1.0, 8.0, 1.0), (2.0, 1.0, 1.0)) == pytest.approx(1.0)
     assert unit((1.0, 4.0, 2.0)) == pytest.approx(2.0)

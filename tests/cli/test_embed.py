@@ -30,10 +30,10 @@ def test_json(cli, bert: str, engine: Engine) -> None:
     result = cli("embed", bert, "a thing", "it", *QUIET)
     assert (result.code, result.err) == (0, "")
     found = [json.loads(line) for line in result.out.splitlines()]
-    assert [sorted(one) for one in found] == [["dropped_tokens", "embedding", "prompt_tokens"]] * 2
-    vectors = np.array([one["embedding"] for one in found], dtype=np.float32)
+    assert [sorted(line) for line in found] == [["dropped_tokens", "embedding", "prompt_tokens"]] * 2
+    vectors = np.array([line["embedding"] for line in found], dtype=np.float32)
     np.testing.assert_array_equal(vectors, engine.embed(["a thing", "it"]))
-    assert [one["prompt_tokens"] for one in found] == [len(engine.tokenize(text)) for text in ("a thing", "it")]
+    assert [line["prompt_tokens"] for line in found] == [len(engine.tokenize(text)) for text in ("a thing", "it")]
 
 
 def test_plain_numbers_and_options(cli, bert: str, engine: Engine) -> None:

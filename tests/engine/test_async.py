@@ -78,7 +78,9 @@ def test_a_list_of_prompts(engine: Engine) -> None:
     async def work() -> list[Completion]:
         return await engine.agenerate([[1, 2], [3, 4], [5]], SHORT)
 
-    assert [one.tokens for one in run(work)] == [one.tokens for one in engine.generate([[1, 2], [3, 4], [5]], SHORT)]
+    assert [answer.tokens for answer in run(work)] == [
+        answer.tokens for answer in engine.generate([[1, 2], [3, 4], [5]], SHORT)
+    ]
 
 
 def test_chunks_add_up_to_the_completion(engine: Engine) -> None:
@@ -151,8 +153,8 @@ def test_many_calls_that_fail_leave_no_trace(engine: Engine) -> None:
         return list(ended), await engine.agenerate([1, 2, 3], SHORT)
 
     ended, answer = run(work)
-    assert all(isinstance(one, (EngineError, asyncio.TimeoutError)) for one in ended)
-    assert not any(isinstance(one, EngineBusyError) for one in ended)
+    assert all(isinstance(outcome, (EngineError, asyncio.TimeoutError)) for outcome in ended)
+    assert not any(isinstance(outcome, EngineBusyError) for outcome in ended)
     assert len(answer.tokens) == 10
 
 
@@ -271,4 +273,4 @@ def test_closing_the_engine_under_tasks(tmp_path: Any) -> None:
         await asyncio.to_thread(engine.close)
         return await asyncio.gather(*tasks, return_exceptions=True)
 
-    assert {type(one) for one in run(work)} == {ClosedError}
+    assert {type(outcome) for outcome in run(work)} == {ClosedError}

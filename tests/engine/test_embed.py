@@ -82,8 +82,8 @@ def test_shapes(name: str, request: pytest.FixtureRequest) -> None:
     ids = engine.tokenize(TEXTS[1])
     np.testing.assert_allclose(engine.embed(ids), many[1], atol=SAME)
     np.testing.assert_allclose(engine.embed([ids, ids])[1], many[1], atol=SAME)
-    for one in (tuple(ids), np.array(ids)):
-        np.testing.assert_allclose(engine.embed(one), many[1], atol=SAME)
+    for prompt in (tuple(ids), np.array(ids)):
+        np.testing.assert_allclose(engine.embed(prompt), many[1], atol=SAME)
     for several in (tuple(TEXTS[:3]), (ids, TEXTS[1])):
         assert engine.embed(several).shape == (len(several), 64)
     assert engine.embed([]).shape == engine.embed(()).shape == (0, 64)
@@ -102,12 +102,12 @@ def test_dimensions_and_lengths(bert: Engine) -> None:
 
 def test_embeddings_tell_of_tokens(bert: Engine) -> None:
     found = bert.embeddings(TEXTS)
-    assert [one.prompt_tokens for one in found] == [len(bert.tokenize(text)) for text in TEXTS]
-    assert not any(one.dropped_tokens for one in found)
-    np.testing.assert_allclose(np.stack([one.vector for one in found]), bert.embed(TEXTS), atol=SAME)
+    assert [embedding.prompt_tokens for embedding in found] == [len(bert.tokenize(text)) for text in TEXTS]
+    assert not any(embedding.dropped_tokens for embedding in found)
+    np.testing.assert_allclose(np.stack([embedding.vector for embedding in found]), bert.embed(TEXTS), atol=SAME)
     rows = bert.embeddings(TEXTS, pooling="none", normalize=False)
-    assert [one.vector.shape for one in rows] == [(one.prompt_tokens, 64) for one in found]
-    means = np.stack([one.vector.mean(0) for one in rows])
+    assert [embedding.vector.shape for embedding in rows] == [(embedding.prompt_tokens, 64) for embedding in found]
+    means = np.stack([embedding.vector.mean(0) for embedding in rows])
     np.testing.assert_allclose(bert.embed(TEXTS, normalize=False), means, atol=SAME)
 
 
@@ -456,7 +456,7 @@ def test_asyncio(bert: Engine, ranker: Engine) -> None:
         found = await asyncio.gather(*(bert.aembed(text) for text in TEXTS))
         np.testing.assert_allclose(np.stack(found), bert.embed(TEXTS), atol=SAME)
         assert (await bert.aembed(TEXTS, dimensions=8)).shape == (len(TEXTS), 8)
-        assert [one.prompt_tokens for one in await bert.aembeddings(["a"])] == [3]
+        assert [embedding.prompt_tokens for embedding in await bert.aembeddings(["a"])] == [3]
         np.testing.assert_allclose(await ranker.arank("a", TEXTS), ranker.rank("a", TEXTS), atol=SAME)
         with pytest.raises(ContextOverflowError):
             await bert.aembed("thing " * N_CTX)

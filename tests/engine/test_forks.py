@@ -46,9 +46,9 @@ def lone(engine: Engine, ids: list[int], params: SamplingParams) -> tuple[int, .
 def test_answers_share_the_prompt_and_count_seeds_up(engine: Engine) -> None:
     found = engine.generate(PROMPT, drawn(), n=6)  # more than run at once
     assert engine.metrics.prompt_tokens == len(PROMPT) + 5
-    assert [one.usage.cached_tokens for one in found] == [0] + [len(PROMPT) - 1] * 5
-    assert [one.tokens for one in found] == [lone(engine, PROMPT, drawn(seed=11 + i)) for i in range(6)]
-    assert len({one.tokens for one in found}) > 1
+    assert [answer.usage.cached_tokens for answer in found] == [0] + [len(PROMPT) - 1] * 5
+    assert [answer.tokens for answer in found] == [lone(engine, PROMPT, drawn(seed=11 + i)) for i in range(6)]
+    assert len({answer.tokens for answer in found}) > 1
 
 
 def test_seeds_begin_again_after_the_last(engine: Engine) -> None:
@@ -57,7 +57,7 @@ def test_seeds_begin_again_after_the_last(engine: Engine) -> None:
 
 
 def test_without_a_seed_answers_differ(engine: Engine) -> None:
-    assert len({one.tokens for one in engine.generate(PROMPT, drawn(seed=None), n=4)}) > 1
+    assert len({answer.tokens for answer in engine.generate(PROMPT, drawn(seed=None), n=4)}) > 1
 
 
 def test_one_answer_asked_for_by_number_is_a_list(engine: Engine) -> None:
@@ -69,12 +69,12 @@ def test_several_prompts_give_one_flat_list(engine: Engine) -> None:
     prompts = [PROMPT, PROMPT[:9], [7]]
     found = engine.generate(prompts, drawn(), n=2)
     expected = [lone(engine, prompt, drawn(seed=11 + i)) for prompt in prompts for i in range(2)]
-    assert [one.tokens for one in found] == expected
+    assert [answer.tokens for answer in found] == expected
     assert asyncio.run(answers(engine, prompts, 2)) == expected
 
 
 async def answers(engine: Engine, prompts: list[list[int]], n: int) -> list[tuple[int, ...]]:
-    return [one.tokens for one in await engine.agenerate(prompts, drawn(), n=n)]
+    return [answer.tokens for answer in await engine.agenerate(prompts, drawn(), n=n)]
 
 
 @pytest.mark.parametrize("n", [0, -1, 1.0, True, "2"])
@@ -91,7 +91,7 @@ def test_one_stream_is_one_answer(engine: Engine, call: str) -> None:
 
 def test_answers_that_keep_to_themselves_share_nothing(engine: Engine) -> None:
     found = engine.generate(PROMPT, drawn(), n=3, cache=False)
-    assert [one.usage.cached_tokens for one in found] == [0, 0, 0]
+    assert [answer.usage.cached_tokens for answer in found] == [0, 0, 0]
 
 
 def test_many_answers_are_one_request_to_the_queue(path: str) -> None:
@@ -108,7 +108,7 @@ def test_where_one_is_refused_none_begins(path: str) -> None:
 
 def test_a_leader_that_leaves_early_holds_nobody_up(engine: Engine) -> None:
     found = engine.generate(PROMPT, drawn(0), n=3)
-    assert [one.tokens for one in found] == [()] * 3
+    assert [answer.tokens for answer in found] == [()] * 3
     late = engine.submit(PROMPT, drawn(50), timeout=1e-9)
     fork = engine.fork(late, drawn(), timeout=None)
     assert fork.result(PATIENCE).tokens == lone(engine, PROMPT, drawn())

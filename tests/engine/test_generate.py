@@ -269,11 +269,11 @@ def test_bad_prompts_raise_at_once(tiny: Engine, call: str, prompt: Any, error: 
 def test_a_list_of_prompts_is_answered_by_calls_that_can(tiny: Engine) -> None:
     prompts = [PROMPT, [9, 9], PROMPT[:2]]
     found = tiny.generate(prompts, greedy(logit_bias=NO_END))
-    assert [one.tokens for one in found] == [tiny.generate(one, greedy(logit_bias=NO_END)).tokens for one in prompts]
-    assert [one.text for one in tiny.generate(["a", "b"], greedy())] == [
-        tiny.generate(one, greedy()).text for one in ("a", "b")
-    ]
-    assert [one.text for one in tiny.generate(("a",), greedy())] == [tiny.generate("a", greedy()).text]
+    expected = [tiny.generate(prompt, greedy(logit_bias=NO_END)).tokens for prompt in prompts]
+    assert [answer.tokens for answer in found] == expected
+    texts = [tiny.generate(text, greedy()).text for text in ("a", "b")]
+    assert [answer.text for answer in tiny.generate(["a", "b"], greedy())] == texts
+    assert [answer.text for answer in tiny.generate(("a",), greedy())] == [tiny.generate("a", greedy()).text]
     for call in (tiny.stream, tiny.logits, tiny.submit):
         with pytest.raises(ConfigError, match="whole numbers"):
             call(["a"])  # type: ignore[operator]
@@ -408,7 +408,7 @@ def test_a_long_list_is_one_request_to_the_queue(tmp_path: Path) -> None:
     path = write_tiny_llama(tmp_path / "tiny.gguf", n_layer=1).path
     with Engine(path, num_ctx=64, parallel=2, max_queue=1, threads=1) as engine:
         found = engine.generate([PROMPT] * 20, greedy(max_tokens=2))
-        assert [one.tokens for one in found] == [found[0].tokens] * 20
+        assert [answer.tokens for answer in found] == [found[0].tokens] * 20
         with pytest.raises(TokenizerError):
             engine.generate([PROMPT, [N_VOCAB]], greedy())
         assert engine.metrics.queued == 0

@@ -73,7 +73,7 @@ def test_advice_fits_the_call(engine: Engine) -> None:
 def test_a_tuple_of_prompts_is_a_list_of_them(engine: Engine) -> None:
     """And one of whole numbers is one prompt, for answers as for embeddings."""
     answers = engine.generate(("ab", "c"), THREE)
-    assert [one.tokens for one in answers] == [engine.generate(text, THREE).tokens for text in ("ab", "c")]
+    assert [answer.tokens for answer in answers] == [engine.generate(text, THREE).tokens for text in ("ab", "c")]
     assert engine.generate((1, 2), THREE).tokens == engine.generate([1, 2], THREE).tokens
     assert (engine.embed(("ab", "c")).shape, engine.embed((1, 2)).shape) == ((2, 64), (64,))
 

@@ -44,7 +44,7 @@ def test_masks(case: Case) -> None:
     batch = Batch(np.zeros_like(as_ints[0]), *as_ints, outputs=as_ints[0][:0])
     mask = mask_of(batch, case.window, case.causal)
     assert mask.dtype == np.float16
-    assert "/".join("".join({0: "0", -np.inf: "x"}[one] for one in row) for row in mask.tolist()) == case.mask
+    assert "/".join("".join({0: "0", -np.inf: "x"}[bias] for bias in row) for row in mask.tolist()) == case.mask
 
 
 def test_layers_of_one_kind_share_a_cache() -> None:

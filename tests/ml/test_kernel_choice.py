@@ -1,4 +1,4 @@
-"""Which kernel a linear map asks for: the borders of docs/performance.md, told by the operations in the graph."""
+"""Which kernel a product asks for: the borders of docs/performance.md, told by the operations in the graph."""
 
 from __future__ import annotations
 
@@ -9,9 +9,24 @@ import pytest
 from ollama_engine.ml import kernel_choice
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
-from ollama_engine.ml.ops_small_batch import small_batch_chosen, small_batch_fastest
+from ollama_engine.ml.kernel_choice import (
+    LONG,
+    REPACKED_ROWS,
+    TABLE,
+    THIS_CPU,
+    choose_copy,
+    expert_product,
+    kind_of_cpu,
+    product,
+    rows_per_expert,
+    small_batch_rows,
+    wants_repacked,
+)
+from ollama_engine.ml.ops_small_batch import SMALL_BATCH_QUANTIZED, cpu_traits, small_batch_instructions
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.storage import Storage
+
+TYPES = sorted({dtype for borders in TABLE.values() for dtype in borders})
 
 
 @pytest.fixture(scope="module")
@@ -25,55 +40,97 @@ def operations(backend: Backend, dtype: str, *shape: int) -> int:
     with Storage(backend, 1) as storage, Context(backend) as ctx:
         weight = storage.add("w", dtype, (256, 32))
         storage.allocate(0)
-        y = kernel_choice.product(weight, ctx.input("f32", (256, *shape)))
+        y = product(weight, ctx.input("f32", (256, *shape)))
         assert y.shape == tuple([32, *shape] if shape[-1] > 1 else [32, *shape[:-1]])
         ctx.forward(y)
         return ctx.n_nodes
 
 
-TYPES = sorted(kernel_choice.SMALL_BATCH["avx512"])
+def expert_operations(backend: Backend, dtype: str, tokens: int) -> int:
+    """Operations of a product of 2 experts, both of which each token uses: mul_mat_id is one, ours three."""
+    with Storage(backend, 1) as storage, Context(backend) as ctx:
+        experts = storage.add("w", dtype, (256, 32, 2))
+        storage.allocate(0)
+        y = expert_product(experts, ctx.input("f32", (256, 1, tokens)), ctx.input("i32", (2, tokens)))
+        assert y.shape == (32, 2, tokens) if tokens > 1 else (32, 2)
+        ctx.forward(y)
+        return ctx.n_nodes
+
+
+def test_the_kind_of_a_cpu() -> None:
+    old = {"avx2"}
+    assert kind_of_cpu(()) == ""
+    assert kind_of_cpu(old) == "avx2"
+    assert kind_of_cpu(old | {"avxvnni", "intel"}) == "avxvnni"
+    assert kind_of_cpu(old | {"avx512"}) == "", "nobody has compared there"
+    assert kind_of_cpu(old | {"avx512", "avx512vnni"}) == "avx512vnni"
+    assert kind_of_cpu(old | {"avx512", "avx512vnni", "intel"}) == "avx512vnni-intel"
+    assert kind_of_cpu(cpu_traits()) == THIS_CPU
+    assert {"", *TABLE} >= {THIS_CPU}
+
+
+@pytest.mark.parametrize("cpu", TABLE)
+def test_every_entry_has_a_kernel(cpu: str) -> None:
+    for dtype, borders in TABLE[cpu].items():
+        assert 1 <= borders.first <= borders.last, dtype
+        assert borders.per_expert == 0 or dtype in SMALL_BATCH_QUANTIZED, "there are no kernels for other experts"
+        if cpu == THIS_CPU:
+            assert len(small_batch_instructions(dtype)) > 1, dtype
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_small_batch_go_to_our_kernels(backend: Backend, dtype: str) -> None:
-    if not small_batch_chosen(dtype):
-        pytest.skip("this CPU lacks the vectors; ggml's kernels are used throughout")
-    served = kernel_choice.small_batch_rows(small_batch_fastest(dtype), dtype, 256, intel=kernel_choice.is_intel())
-    for rows in (1, 2, served.start, served.stop - 1, served.stop):
-        assert (operations(backend, dtype, rows) == 2) == (rows in served), rows
+def test_small_batches_go_to_our_kernels(backend: Backend, dtype: str) -> None:
+    rows = small_batch_rows(THIS_CPU, dtype, 256)
+    for n in {1, 2, rows.start, rows.stop - 1, rows.stop} - {-1, 0}:
+        assert (operations(backend, dtype, n) == 2) == (n in rows), n
 
 
-def test_the_borders_of_each_instruction_set() -> None:
-    assert 2 in kernel_choice.small_batch_rows("avx2", "q6_K", 4096)
-    assert 1 not in kernel_choice.small_batch_rows("avx2", "q6_K", 4096)
-    assert 512 in kernel_choice.small_batch_rows("avxvnni", "q6_K", 4096)
-    assert 6 in kernel_choice.small_batch_rows("avx512", "f16", 8192)
-    assert 8 in kernel_choice.small_batch_rows("avx2", "bf16", 8192)
-    assert [
-        rows for rows in range(1, 9) if rows in kernel_choice.small_batch_rows("avx512", "bf16", kernel_choice.SHORT)
-    ] == [1, 2, 3, 4]
-    assert [
-        rows
-        for rows in range(1, 9)
-        if rows in kernel_choice.small_batch_rows("avx512", "bf16", kernel_choice.SHORT + 1)
-    ] == [1]
-    assert 33 not in kernel_choice.small_batch_rows("avx512", "q4_K", 4096)
-    assert 512 in kernel_choice.small_batch_rows("avx512", "q4_K", 4096, intel=True)
-    assert 1 not in kernel_choice.small_batch_rows("scalar", "q4_0", 256)
-    assert 1 not in kernel_choice.small_batch_rows("", "q5_K", 256)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_experts_with_few_rows_go_to_our_kernels(backend: Backend, dtype: str) -> None:
+    most = rows_per_expert(THIS_CPU, dtype)
+    chosen = {tokens: expert_operations(backend, dtype, tokens) == 3 for tokens in {1, 2, most, most + 1} - {0}}
+    assert chosen == {tokens: tokens <= most for tokens in chosen}
+
+
+def test_the_borders() -> None:
+    assert 1 not in small_batch_rows("avx2", "q6_K", 4096)
+    assert 2 in small_batch_rows("avx2", "q6_K", 4096)
+    assert list(small_batch_rows("avx512vnni", "bf16", LONG)) == [1, 2, 3, 4]
+    assert list(small_batch_rows("avx512vnni", "bf16", LONG + 1)) == [1]
+    assert 33 not in small_batch_rows("avx512vnni", "q4_K", 4096)
+    assert 512 in small_batch_rows("avx512vnni-intel", "q4_K", 4096)
+    assert not small_batch_rows("avx512vnni", "q5_K", 256)
+    assert not small_batch_rows("", "q4_0", 256)
+    assert rows_per_expert("avx2", "q4_0") == rows_per_expert("", "q4_0") == 0
 
 
 def test_other_types_and_shapes_go_to_ggml(backend: Backend) -> None:
     assert operations(backend, "f32", 4) == 1
     assert operations(backend, "q5_K", 4) == 1
     assert operations(backend, "q8_0", 4, 3) == 1
+    assert expert_operations(backend, "f16", 4) == 1
+    assert expert_operations(backend, "q5_K", 4) == 1
 
 
-def test_the_repacked_copy_serves_one_row_of_k_quants(backend: Backend) -> None:
+def test_the_repacked_copy_serves_few_rows_of_k_quants(backend: Backend) -> None:
     with Storage(backend, 1) as storage, Storage(backend, 1) as other:
         weight, copy = storage.add("w", "q5_K", (256, 32)), other.add("w", "q5_K", (256, 32))
         storage.allocate(0)
         other.allocate(0)
         weight.repacked = copy
-        assert kernel_choice.choose_copy(weight, 1) is copy
-        assert kernel_choice.choose_copy(weight, kernel_choice.REPACKED_ROWS) is weight
+        assert choose_copy(weight, 1) is copy
+        assert choose_copy(weight, REPACKED_ROWS) is weight
+
+
+def test_types_without_kernels_of_ours_want_a_repacked_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert wants_repacked("q5_K", experts=False)
+    assert wants_repacked("q5_K", experts=True)
+    for cpu, borders in TABLE.items():
+        monkeypatch.setattr(kernel_choice, "THIS_CPU", cpu)
+        kernel_choice._rows_here.cache_clear()
+        try:
+            for dtype, there in borders.items():
+                assert not wants_repacked(dtype, experts=False)
+                assert wants_repacked(dtype, experts=True) == (there.per_expert == 0)
+        finally:
+            kernel_choice._rows_here.cache_clear()

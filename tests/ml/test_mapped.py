@@ -50,9 +50,9 @@ def test_an_input_is_seen_once_it_is_written(ctx: Context) -> None:
     with pytest.raises(ShapeError, match="has no values"):
         x.mapped()
     x.set(np.array([7, 8, 9], dtype=np.float32))
-    with x.mapped() as one, x.mapped() as other:
-        assert one.tolist() == [7, 8, 9]
-        assert np.shares_memory(one, other)
+    with x.mapped() as view, x.mapped() as other:
+        assert view.tolist() == [7, 8, 9]
+        assert np.shares_memory(view, other)
 
 
 def test_what_is_not_contiguous_comes_strided(ctx: Context) -> None:
@@ -75,10 +75,10 @@ def test_constants_and_stored_tensors_are_copied(backend: Backend, ctx: Context,
         t = storage.add("t", dtype, (32, 2))
         storage.allocate(0)
         for tensor in (t, ctx.zeros(dtype, (32, 2))):
-            with tensor.mapped() as one, tensor.mapped() as other:
-                np.testing.assert_array_equal(one, tensor.numpy())
-                assert not np.shares_memory(one, other)
-                assert not one.flags.writeable
+            with tensor.mapped() as view, tensor.mapped() as other:
+                np.testing.assert_array_equal(view, tensor.numpy())
+                assert not np.shares_memory(view, other)
+                assert not view.flags.writeable
 
 
 def test_the_array_is_read_only(graph: tuple[Tensor, Tensor]) -> None:

@@ -15,8 +15,7 @@ from ollama_engine.errors import ShapeError
 from ollama_engine.ml import ops
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
-from ollama_engine.ml.ops_experts import suits_small_batch_experts
-from ollama_engine.ml.ops_small_batch import small_batch_instructions
+from ollama_engine.ml.ops_small_batch import reads_in_place, small_batch_instructions
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.storage import Storage, can_repack
 from ollama_engine.ml.tensor import Tensor
@@ -231,19 +230,19 @@ def test_infinity_spoils_its_rows_only(backend: Backend) -> None:
     assert out[[0, 2]].tobytes() == clean[[0, 2]].tobytes()
 
 
-def test_where_it_is_chosen(backend: Backend, ctx: Context) -> None:
+def test_what_it_can_read(backend: Backend, ctx: Context) -> None:
     """Only for experts that lie in the CPU's memory as in the file."""
     with Storage(backend, 2) as storage, Storage(backend, 1) as repacked:
         weight, other = storage.add("w", "q4_0", (256, 32, 2)), storage.add("f", "f32", (256, 32, 2))
-        assert not suits_small_batch_experts(weight)
+        assert not reads_in_place(weight)
         storage.allocate(0)
-        assert suits_small_batch_experts(weight) == ("avx512" in small_batch_instructions("q4_0"))
-        assert not suits_small_batch_experts(other)
-        assert not suits_small_batch_experts(ops.cast(ctx.input("f32", (256, 32, 2)), "q4_0"))
+        assert reads_in_place(weight)
+        assert not reads_in_place(other)
+        assert not reads_in_place(ops.cast(ctx.input("f32", (256, 32, 2)), "q4_0"))
         if can_repack(backend, "q4_0", (256, 32, 2)):
             copy = repacked.add("w", "q4_0", (256, 32, 2))
             repacked.allocate_repacked()
-            assert not suits_small_batch_experts(copy)
+            assert not reads_in_place(copy)
             with pytest.raises(ShapeError, match="repacked"):
                 ops.mul_mat_id_small_batch(copy, ctx.input("f32", (256, 1, 2)), ctx.input("i32", (2, 2)))
 

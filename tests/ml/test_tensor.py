@@ -317,14 +317,14 @@ def test_repacked_tensors_serve_products_only(backend: Backend) -> None:
         weights = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType.Q4_0)
         for product, right in zip(products, (x.numpy(), wide.numpy()[:, :64]), strict=True):
             np.testing.assert_allclose(product.numpy(), right @ weights.T, atol=0.6)
-        one = ctx.from_ints([1])
+        rows = ctx.from_ints([1])
         for attempt in (
             t.numpy,
             lambda: ops.view(t, (64, 2), ctx=ctx),
-            lambda: ops.get_rows(t, one),
+            lambda: ops.get_rows(t, rows),
             lambda: x + t,
             lambda: ops.mul_mat(x, t),
-            lambda: ops.set_rows(t, x, one),
+            lambda: ops.set_rows(t, x, rows),
         ):
             with pytest.raises(EngineError):
                 attempt()

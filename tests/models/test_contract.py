@@ -136,10 +136,10 @@ def test_without_a_cache_the_logits_are_the_same(variant: Variant, flash: Any, t
         expected = [rows(parts.executor, ids, 64, sequence=s, last=16) for s, ids in ((0, first), (5, second))]
         cache = make_null_cache(parts.model.cache_layers, flash_attention=flash == "on", causal=True)
         alone = Executor(parts.backend, parts.model, cache, 120, 120)
-        one, other = Batch.of(first, 0, 0), Batch.of(second, 0, 5)
+        left, other = Batch.of(first, 0, 0), Batch.of(second, 0, 5)
         both = Batch(
-            *(np.concatenate(pair) for pair in ((one.tokens, other.tokens), (one.positions, other.positions),
-                                                (one.sequences, other.sequences))),
+            *(np.concatenate(pair) for pair in ((left.tokens, other.tokens), (left.positions, other.positions),
+                                                (left.sequences, other.sequences))),
             np.array([*range(54, 70), *range(104, 120)], dtype=np.int32),
         )  # fmt: skip
         assert difference(alone.run(both), np.concatenate(expected)) <= SAME

@@ -66,9 +66,9 @@ def test_texts_in_one_batch_do_not_see_each_other(case: Case, folder: Path) -> N
         assert difference(together, np.stack(alone)) <= case.tolerance
         # Not one hidden state of a text depends on the batch, whether its first, its last or one in between is read.
         rows = engine.embeddings(texts, pooling="none", normalize=False)
-        for text, one in zip(texts, rows, strict=True):
+        for text, row in zip(texts, rows, strict=True):
             (expected,) = engine.embeddings([text], pooling="none", normalize=False)
-            assert difference(one.vector, expected.vector) <= case.tolerance
+            assert difference(row.vector, expected.vector) <= case.tolerance
 
 
 OPTIONAL = {"token_types.weight", "cls.weight", "cls.bias", "cls.norm.weight", "cls.output.weight", "cls.output.bias"}

@@ -162,7 +162,7 @@ def test_a_list_that_is_refused_does_not_begin(path: str) -> None:
         running.cancel()
         waiting.cancel()
         check_nothing_left(engine)
-        assert [len(one.tokens) for one in engine.generate([[3], [4], [5]], SHORT)] == [12] * 3
+        assert [len(answer.tokens) for answer in engine.generate([[3], [4], [5]], SHORT)] == [12] * 3
 
 
 def test_storms_of_cancellations(engine: Engine, alone: list[tuple[int, ...]]) -> None:
@@ -226,7 +226,7 @@ def tamper(engine: Engine, change: Callable[[Generation], None]) -> None:
 
 def test_an_exception_in_an_emitter(engine: Engine, alone: list[tuple[int, ...]]) -> None:
     asked = ask_all(engine)[:6]
-    tamper(engine, lambda one: setattr(one, "emitter", BrokenPush()))
+    tamper(engine, lambda request: setattr(request, "emitter", BrokenPush()))
     broken = engine.submit([9, 9], LONG)
     with pytest.raises(ZeroDivisionError, match="emitter"):
         broken.result(PATIENCE)
@@ -235,7 +235,7 @@ def test_an_exception_in_an_emitter(engine: Engine, alone: list[tuple[int, ...]]
 
 def test_an_exception_in_a_mailbox(engine: Engine, alone: list[tuple[int, ...]]) -> None:
     box = BrokenMailbox()
-    tamper(engine, lambda one: setattr(one, "channel", RequestChannel(box)))
+    tamper(engine, lambda request: setattr(request, "channel", RequestChannel(box)))
     engine.submit([9, 9], LONG)
     check_all(ask_all(engine), alone)
     check_nothing_left(engine)
@@ -260,7 +260,7 @@ def test_an_exception_in_a_sampler(
 
     monkeypatch.setattr(steered_rows, "sample_rows", fail_together)
     monkeypatch.setattr(steered_rows, "_sample_alone", fail_alone)
-    tamper(engine, lambda one: bad.append(one.sampler))
+    tamper(engine, lambda request: bad.append(request.sampler))
     broken = engine.submit([9, 9], LONG)
     asked = ask_all(engine)
     with pytest.raises(ZeroDivisionError, match="sampler"):
@@ -362,10 +362,10 @@ def test_a_step_that_fails_ends_those_in_it_only(
             outcomes.append(request.result(PATIENCE))
         except ComputeError as error:
             outcomes.append(error)
-    failed = [one for one in outcomes if isinstance(one, ComputeError)]
+    failed = [outcome for outcome in outcomes if isinstance(outcome, ComputeError)]
     assert 1 <= len(failed) <= 4
-    for one, expected in zip(outcomes, alone, strict=True):
-        assert isinstance(one, ComputeError) or one.tokens == expected
+    for outcome, expected in zip(outcomes, alone, strict=True):
+        assert isinstance(outcome, ComputeError) or outcome.tokens == expected
     check_all(ask_all(engine), alone)
 
 

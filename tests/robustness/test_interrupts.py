@@ -159,22 +159,22 @@ def test_an_interrupt_anywhere_leaves_a_session_before_or_after_the_call(
     answer = session.fork().generate(greedy(4)).tokens
     after = {"append": (*PROMPT, *NEW), "generate": (*PROMPT, *answer), "rewind": tuple(PROMPT[:-2])}
     calls: dict[str, Callable[[Session], object]] = {
-        "append": lambda one: one.append(NEW),
-        "generate": lambda one: one.generate(greedy(4)),
-        "stream": lambda one: one.stream(greedy(4)),
-        "rewind": lambda one: one.rewind(2),
-        "fork": lambda one: one.fork(),
-        "save": lambda one: one.save(tmp_path / "saved"),
-        "close": lambda one: one.close(),
+        "append": lambda fork: fork.append(NEW),
+        "generate": lambda fork: fork.generate(greedy(4)),
+        "stream": lambda fork: fork.stream(greedy(4)),
+        "rewind": lambda fork: fork.rewind(2),
+        "fork": lambda fork: fork.fork(),
+        "save": lambda fork: fork.save(tmp_path / "saved"),
+        "close": lambda fork: fork.close(),
     }
     for point in itertools.count(step=scaled(1, quick=3)):
-        with session.fork() as one:
-            error = interrupted_at(lambda: calls[way](one), point)
+        with session.fork() as fork:
+            error = interrupted_at(lambda: calls[way](fork), point)
             if way != "close":
-                found = one.tokens
+                found = fork.tokens
                 assert found in (tuple(PROMPT), after.get(way))
-                one.append(NEW)
-                assert one.tokens == (*found, *NEW)
+                fork.append(NEW)
+                assert fork.tokens == (*found, *NEW)
         if error is None:
             break
         del error

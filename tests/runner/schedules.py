@@ -280,11 +280,11 @@ class Run:
     def _noting_restarts(self) -> Iterator[None]:
         withdraw = Sequence.withdraw
 
-        def noting(one: Sequence) -> None:
-            withdraw(one)
-            if isinstance(one, Generation) and one.shifted:
-                asked = next(asked for asked in self.asked if asked.sequence is one)
-                asked.restarts.append((one.n_generated, tuple(one.inputs.tokens.tolist())))
+        def noting(sequence: Sequence) -> None:
+            withdraw(sequence)
+            if isinstance(sequence, Generation) and sequence.shifted:
+                asked = next(asked for asked in self.asked if asked.sequence is sequence)
+                asked.restarts.append((sequence.n_generated, tuple(sequence.inputs.tokens.tolist())))
 
         with patch.object(Sequence, "withdraw", noting):
             yield

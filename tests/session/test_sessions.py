@@ -75,15 +75,15 @@ def test_only_what_is_new_is_computed(engine: Engine) -> None:
     session.append(FIRST)
     assert session.tokens == tuple(FIRST)
     before = engine.metrics.prompt_tokens
-    one = session.generate(greedy())
-    assert one.tokens == lone(engine, FIRST)
-    assert one.usage.cached_tokens == len(FIRST) - 1
-    assert session.tokens == (*FIRST, *one.tokens)
+    first = session.generate(greedy())
+    assert first.tokens == lone(engine, FIRST)
+    assert first.usage.cached_tokens == len(FIRST) - 1
+    assert session.tokens == (*FIRST, *first.tokens)
     session.append(SECOND)
-    two = session.generate(greedy())
-    assert two.tokens == lone(engine, [*FIRST, *one.tokens, *SECOND])
-    assert two.usage.cached_tokens == len(FIRST) + len(one.tokens) + len(SECOND) - 1
-    computed_by_others = len(FIRST) + len([*FIRST, *one.tokens, *SECOND])
+    second = session.generate(greedy())
+    assert second.tokens == lone(engine, [*FIRST, *first.tokens, *SECOND])
+    assert second.usage.cached_tokens == len(FIRST) + len(first.tokens) + len(SECOND) - 1
+    computed_by_others = len(FIRST) + len([*FIRST, *first.tokens, *SECOND])
     # One for each answer, the last token of the first answer, and the new ones.
     assert engine.metrics.prompt_tokens - before - computed_by_others == 1 + 1 + len(SECOND) + 1
 

@@ -65,7 +65,6 @@ def _counts(text: str) -> tuple[int, ...]:
 
 
 def main(args: argparse.Namespace) -> None:
-    """Measure, print and draw."""
     if args.plot is not None:
         import ollama_engine.cli.bench.plot as plot  # noqa: PLC0415, PLR0402 (a picture is asked for seldom)
 

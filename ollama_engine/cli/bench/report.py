@@ -12,7 +12,6 @@ Row = tuple[str, ...]
 
 
 def report(result: dict[str, Any]) -> str:
-    """Text of several lines."""
     tables = [_single(result)]
     if result["parallel"]:
         tables.append(_varied("streams", result["parallel"]))

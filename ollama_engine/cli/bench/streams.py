@@ -121,7 +121,7 @@ class _Callers:
         return [arrival for arrival in arrivals if arrival.n_tokens]
 
     def close(self) -> None:
-        """End all calls soon."""
+        """Abandon the measurement: streams that wait for the start never start, the others are closed."""
         self._closed = True
         self._start.abort()
         for stream in self._streams:

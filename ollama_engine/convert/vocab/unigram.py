@@ -71,7 +71,7 @@ class _Steps:
     marks_spaces: bool = False
 
     def flags(self) -> dict[str, Any]:
-        """Keys below `tokenizer.ggml.`."""
+        """GGUF metadata of this normalizer; keys without their prefix `tokenizer.ggml.`."""
         flags: dict[str, Any] = {
             "add_space_prefix": self.prefix,
             "remove_extra_whitespaces": self.squeezes or self.cuts_words,

@@ -49,13 +49,16 @@ CHECK_SECONDS = 1.0
 
 
 class Task(Protocol):
-    """Something that needs the cache while nothing computes; raises nothing, but tells whoever waits for it."""
+    """Work that needs the cache while no step is in flight, such as saving a session.
+
+    Neither method raises: a task passes its result, or its error, to the caller that waits for it.
+    """
 
     def run(self, core: EngineCore) -> None:
-        """Do it."""
+        """Do the work on the engine thread."""
 
     def fail(self, error: BaseException) -> None:
-        """It will not be done."""
+        """Pass `error` to the caller instead: the engine is closing or has failed."""
 
 
 class EngineCore:
@@ -92,7 +95,7 @@ class EngineCore:
         return bool(self._in_flight or self._next or self._tasks or self.queue.busy)
 
     def add(self, request: QueuedRequest) -> None:
-        """Queue a request."""
+        """Queue a request; the next step considers it."""
         self.queue.add(request)
 
     def add_task(self, task: Task) -> None:
@@ -157,7 +160,7 @@ class EngineCore:
         except Exception as error:
             self._fail(step, error)
             return []
-        bad = [one.sequence for one in outputs if not one.sound]
+        bad = [output.sequence for output in outputs if not output.sound]
         if bad:
             self.scrap()
             # What else came of it may wait in a history that was left early.
@@ -185,13 +188,14 @@ class EngineCore:
             self._changed = True
             self._tasks[0].run(self)
             del self._tasks[0]  # not before, so that a fault is told to whoever waits for it
-        for one in [one for one in self.queue.running.values() if one.full and not one.awaited]:
+        settled = [sequence for sequence in self.queue.running.values() if sequence.full and not sequence.awaited]
+        for generation in settled:
             try:
-                assert isinstance(one, Generation)
-                self.cache_manager.shift(one)
+                assert isinstance(generation, Generation)
+                self.cache_manager.shift(generation)
                 self.monitor.shifted()
             except Exception as error:
-                self.queue.end(one, error)
+                self.queue.end(generation, error)
         turns = self.queue.batch_turns()
         if turns:
             for request, event in turns[0].batcher.run(turns):
@@ -207,7 +211,7 @@ class EngineCore:
         failures: list[tuple[BatchMedia, Exception]] = []
         media = NO_MEDIA
         if step.batch.media:
-            media = self.executor.media_rows(step.batch, lambda part, failure: failures.append((part, failure)))
+            media = self.executor.media_rows(step.batch, lambda *failed: failures.append(failed))
         reused = self.executor.counts.reused
         try:
             tokens = step.tokens()
@@ -224,14 +228,14 @@ class EngineCore:
 
     def _deliver(self, outputs: list[StepOutput]) -> None:
         now = self.monitor.clock()
-        for one in outputs:
-            sequence = one.sequence
+        for output in outputs:
+            sequence = output.sequence
             if sequence.ended:
                 continue  # by an error since it landed
-            event, ended = outcome(one, now)
+            event, ended = outcome(output, now)
             if ended is not None:
                 # Before the caller knows, so that it finds what it expects.
-                self.queue.leave(sequence, ended, keep=not isinstance(event, BaseException) and one.sound)
+                self.queue.leave(sequence, ended, keep=not isinstance(event, BaseException) and output.sound)
             sequence.channel.send(event)
 
     def _prepare(self) -> None:
@@ -287,9 +291,9 @@ class EngineCore:
         self._next = step
         self._steps += 1
         for entry in step.entries:
-            one = entry.sequence
-            one.submitted += entry.n
-            one.awaited += entry.outputs > 0
+            sequence = entry.sequence
+            sequence.submitted += entry.n
+            sequence.awaited += entry.outputs > 0
         return True
 
     def _propose(self) -> None:
@@ -312,7 +316,7 @@ class EngineCore:
             max_outputs=self.executor.max_outputs,
             free_cells=self.cache_manager.room,
             prompt_tokens=PROMPT_TOKENS,
-            headroom=HEADROOM * sum(one.decoding for one in candidates),
+            headroom=HEADROOM * sum(candidate.decoding for candidate in candidates),
             groups_apart=self._traits.groups_apart,
         )
         return plan(candidates, limits, self._scheduler_state)
@@ -326,8 +330,8 @@ class EngineCore:
         for entry in step.entries:
             if entry.alive:
                 self.queue.end(entry.sequence, error)
-        for one in list(self.queue.running.values()):
-            self.queue.preempt(one)
+        for sequence in list(self.queue.running.values()):
+            self.queue.preempt(sequence)
         self.cache_manager.forget()
 
     def scrap(self) -> None:

@@ -149,6 +149,8 @@ class RequestQueue:
 
         Where all of them have a lower priority than a sequence that runs, only one of `FAIR_EVERY` gaps has a batch.
         """
+        if not self.waiting:
+            return []
         ready = [request for request in self.waiting if isinstance(request, BatchedRequest) and not request.idle]
         if not ready:
             return []

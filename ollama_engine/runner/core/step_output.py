@@ -17,7 +17,7 @@ __all__ = ["StepOutput", "outcome", "step_outputs"]
 
 
 class StepOutput(NamedTuple):
-    """What one sequence got."""
+    """What one step gives to one sequence: tokens, an error, or its end."""
 
     sequence: Sequence
     tokens: tuple[int, ...] = ()

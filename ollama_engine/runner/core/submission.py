@@ -108,7 +108,7 @@ class Submission:
     async def acomplete_all(
         self, prompt: Prompt | Prompts, params: SamplingParams, n: int | None, keywords: RequestKeywords
     ) -> list[Completion]:
-        """`complete_all` for asyncio."""
+        """`complete_all` for asyncio; cancelling the awaiting task cancels all of its requests."""
         from ollama_engine.runner.request.astream import AsyncMailbox  # noqa: PLC0415 (asyncio)
 
         events: AsyncMailbox[Numbered] = AsyncMailbox()
@@ -121,7 +121,6 @@ class Submission:
         return await arun_or_cancel(group.call, complete)
 
     def logits(self, prompt: Prompt) -> FloatArray:
-        """See `Engine.logits`."""
         events: SimpleQueue[Event] = SimpleQueue()
         channel = RequestChannel(events)
 
@@ -151,7 +150,6 @@ class Submission:
         self.thread.submit(*made)
 
     def fork(self, request: Request, params: SamplingParams | None, keywords: RequestKeywords) -> Request:
-        """See `Engine.fork`."""
         source = request.generation
         assert source is not None
         assert request.inputs is not None

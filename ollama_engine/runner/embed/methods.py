@@ -30,7 +30,7 @@ class EmbedMethods:
         _engine_thread: EngineThread
 
         def _open(self) -> Loaded:
-            """The model. Raises ClosedError."""
+            """The loaded model; Engine defines it. Raises ClosedError after `close`."""
 
     def __init__(self) -> None:
         # A finaliser that runs in the middle of making it may ask for embeddings too.
@@ -115,7 +115,7 @@ class EmbedMethods:
         pooling: Pooling | None = None, on_overflow: TooLong = "error",
         priority: int = 0, timeout: float | None = None,
     ) -> list[Embedding]:  # fmt: skip
-        """`embeddings` for asyncio."""
+        """`embeddings` for asyncio: the same arguments, result and errors. Cancelling the task cancels the request."""
         pending = self._embedding().embeddings(
             _listed(texts)[0], pooling, on_overflow, dimensions, RequestOptions(priority=priority, timeout=timeout),
             normalize=normalize,
@@ -139,7 +139,7 @@ class EmbedMethods:
         self, query: str, documents: Sequence[str], *, on_overflow: TooLong = "error", priority: int = 0,
         timeout: float | None = None,
     ) -> FloatArray:  # fmt: skip
-        """`rank` for asyncio."""
+        """`rank` for asyncio: the same arguments, result and errors. Cancelling the task cancels the request."""
         options = RequestOptions(priority=priority, timeout=timeout)
         return await self._embedding().rank(query, documents, on_overflow, options).coming()
 

@@ -123,7 +123,8 @@ class Executor:
         assert self._prepared is None, "one batch is prepared at a time"
         self._cache.begin(batch)
         n_images = 0 if batch.images is None else len(batch.images)
-        shape = self._shape(len(batch), len(batch.outputs), batch.n_embedded, n_images)
+        n_embedded = batch.n_embedded if batch.media else 0
+        shape = self._shape(len(batch), len(batch.outputs), n_embedded, n_images)
         try:
             reusable = self._graph is not None and self._graph.shape == shape
             graph = self._graph if reusable else self._build(shape)

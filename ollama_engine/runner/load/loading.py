@@ -87,7 +87,7 @@ class Loaded:
         return _report(self.backend, self.weights, self.cache.nbytes, self.cache.mask_bytes)
 
     def close(self) -> None:
-        """Free everything."""
+        """Free cache, weights and backend, and unmap the file. No step may be in flight."""
         if self.text_executor is not None:
             self.text_executor.close()
         self.executor.close()

@@ -37,7 +37,6 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """Number of values."""
         return sum(self.counts)
 
     @property
@@ -58,7 +57,7 @@ class Histogram:
 
 
 class Cells(NamedTuple):
-    """Cells of the cache."""
+    """How many cells of the cache are in use; one cell holds one token."""
 
     used: int = 0
     free: int = 0
@@ -186,7 +185,7 @@ class Metrics:
                 self._built += 1
 
     def gauges(self, *, queued: int, running: int, cells: Cells) -> None:
-        """How things stand."""
+        """Set the gauges: the values of this moment, where counters only grow."""
         with self._lock:
             self._queued, self._running, self._cells = queued, running, cells
 

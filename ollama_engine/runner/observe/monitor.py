@@ -62,7 +62,7 @@ def slot_info(request: QueuedRequest, now: float) -> SlotInfo:
 
 @dataclass(slots=True)
 class _Flight:
-    """A step under way."""
+    """A step in flight: launched at `at`, in the monitor's clock."""
 
     at: float
     step: Step
@@ -169,7 +169,6 @@ class Monitor:
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def arrived(self, request: QueuedRequest) -> None:
-        """A request is queued."""
         tokens, priority = request.progress().prompt_tokens, request.options.priority
         self.trace.begin_request(request.key, self.clock(), kind=request.kind, prompt_tokens=tokens, priority=priority)
 
@@ -194,7 +193,6 @@ class Monitor:
         self.metrics.count(shifts=1)
 
     def left(self, request: QueuedRequest, outcome: Outcome, now: float) -> None:
-        """It has ended."""
         progress = request.progress()
         self.metrics.ended(request.kind, outcome)
         self.trace.end_request(

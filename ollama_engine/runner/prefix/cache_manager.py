@@ -56,41 +56,41 @@ class CacheManager:
 
     # -- coming and going ----------------------------------------------------------------------------------------------
 
-    def begin(self, one: Sequence, now: float) -> bool:
+    def begin(self, sequence: Sequence, now: float) -> bool:
         """Give a request a sequence, with what of its inputs is in the cache already; False when all are in use."""
-        pinned = one.pinned
+        pinned = sequence.pinned
         if pinned is not None and pinned.slot is not None and self.prefix_cache.state(pinned.slot) == "finished":
-            self._resume(one, pinned.slot, now)
+            self._resume(sequence, pinned.slot, now)
             return True
-        if one.options.cache and not one.wants_all_rows:
-            start = self.prefix_cache.begin(one.inputs, now, self._resumable)
+        if sequence.options.cache and not sequence.wants_all_rows:
+            start = self.prefix_cache.begin(sequence.inputs, now, self._resumable)
         else:
-            start = self.prefix_cache.begin_empty(now, one.inputs.namespace)
+            start = self.prefix_cache.begin_empty(now, sequence.inputs.namespace)
         if start is None:
             return False
         if start.remove_from is not None:
             self.cache.remove(start.sequence, start.remove_from)
         if start.source is not None:
             self.cache.share(start.source, start.sequence, start.length)
-        one.slot, one.submitted = start.sequence, start.length
+        sequence.slot, sequence.submitted = start.sequence, start.length
         if pinned is not None and pinned.slot is None and not pinned.closed:
             self._pin(start.sequence, pinned)
         return True
 
-    def _resume(self, one: Sequence, slot: int, now: float) -> None:
+    def _resume(self, sequence: Sequence, slot: int, now: float) -> None:
         """A session goes on with what it has, unless another history holds more of its inputs."""
         # The last input's logits are wanted.
-        limit = floor_cut(max(0, len(one.inputs) - 1), one.inputs.groups)
-        length = self.prefix_cache.common(slot, one.inputs, limit, self._resumable)
-        other = self.prefix_cache.longest_prefix(one.inputs, self._resumable)
+        limit = floor_cut(max(0, len(sequence.inputs) - 1), sequence.inputs.groups)
+        length = self.prefix_cache.common(slot, sequence.inputs, limit, self._resumable)
+        other = self.prefix_cache.longest_prefix(sequence.inputs, self._resumable)
         source = other.sequence if other.length > length else None
         self._cut(slot, 0 if source is not None else length)
-        self.prefix_cache.resume(slot, now, one.inputs.namespace)
+        self.prefix_cache.resume(slot, now, sequence.inputs.namespace)
         if source is not None:
             length = other.length
             self.prefix_cache.share(source, slot, length)
             self.cache.share(source, slot, length)
-        one.slot, one.submitted = slot, length
+        sequence.slot, sequence.submitted = slot, length
 
     def _cut(self, slot: int, length: int) -> None:
         self.cache.remove(slot, length)
@@ -101,12 +101,12 @@ class CacheManager:
         # What a window has dropped for a later position, it has dropped for all earlier ones too.
         return length if self.cache.can_resume(sequence, length) else 0
 
-    def leave(self, one: Sequence, now: float, *, keep: bool) -> None:
+    def leave(self, sequence: Sequence, now: float, *, keep: bool) -> None:
         """A request gives its sequence back; `keep` leaves its history for those that begin alike."""
-        slot, one.slot = one.slot, None
+        slot, sequence.slot = sequence.slot, None
         if slot is None:
             return
-        if not (keep and one.options.cache):
+        if not (keep and sequence.options.cache):
             self.cache.remove(slot)
             if not self.prefix_cache.pinned(slot):
                 self.prefix_cache.release(slot)
@@ -228,9 +228,9 @@ class CacheManager:
 
     def clean(self, sequences: list[Sequence]) -> None:
         """What is no number must leave the cache before anybody computes with it: a mask does not hide it."""
-        for one in sequences:
-            if one.slot is not None:
-                self.cache.remove(one.slot)
+        for sequence in sequences:
+            if sequence.slot is not None:
+                self.cache.remove(sequence.slot)
         self.cache.scrub()
 
     def forget(self) -> None:
@@ -258,18 +258,18 @@ class CacheManager:
         self.cache.remove(sequence)
         self.prefix_cache.release(sequence)
 
-    def shift(self, one: Generation) -> None:
+    def shift(self, generation: Generation) -> None:
         """Make place in a full context: the oldest half of what is not kept leaves. Nothing may compute.
 
         Raises ContextOverflowError where `num_keep` leaves no place.
         """
-        assert one.slot is not None
-        planned = plan_shift(one.submitted, one.keep, one.num_ctx, one.inputs.groups)
-        moved = not _moves_axes(one, planned.keep) and self._move(one.slot, planned.keep, planned.discard)
-        one.discard(planned.keep, planned.discard)
-        one.shifted += planned.discard
-        if not moved or not self.cache.can_resume(one.slot, one.submitted):
-            self._compute_again(one, planned.keep)
+        assert generation.slot is not None
+        planned = plan_shift(generation.submitted, generation.keep, generation.num_ctx, generation.inputs.groups)
+        moved = not _moves_axes(generation, planned.keep) and self._move(generation.slot, planned.keep, planned.discard)
+        generation.discard(planned.keep, planned.discard)
+        generation.shifted += planned.discard
+        if not moved or not self.cache.can_resume(generation.slot, generation.submitted):
+            self._compute_again(generation, planned.keep)
 
     def _move(self, slot: int, keep: int, discard: int) -> bool:
         """Turn the keys that stay to their new positions; False where that cannot be done."""
@@ -296,16 +296,16 @@ class CacheManager:
             self.prefix_cache.shift(slot, keep, discard)
         return True
 
-    def _compute_again(self, one: Generation, keep: int) -> None:
+    def _compute_again(self, generation: Generation, keep: int) -> None:
         """What follows the kept beginning is computed at its new positions, as a prompt."""
-        slot = one.slot
+        slot = generation.slot
         assert slot is not None
         begin = keep if self.cache.can_resume(slot, keep) else 0
         self.cache.remove(slot, begin)
         if self.prefix_cache.length(slot):
             self.prefix_cache.truncate(slot, begin)
-        one.withdraw()
-        one.slot, one.submitted = slot, begin
+        generation.withdraw()
+        generation.slot, generation.submitted = slot, begin
 
 
 def _moves_axes(generation: Generation, keep: int) -> bool:

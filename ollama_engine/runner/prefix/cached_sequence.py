@@ -63,7 +63,7 @@ class CachedSequence:
         return common_media(self.media, (span.identity for span in inputs.media), n)
 
     def extend(self, inputs: Inputs) -> None:
-        """More inputs."""
+        """Append inputs that the cache now holds too."""
         begin = len(self.tokens)
         self.tokens.frombytes(np.ascontiguousarray(inputs.tokens, dtype=np.int32).tobytes())
         for span in inputs.media:

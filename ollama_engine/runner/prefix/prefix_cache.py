@@ -253,7 +253,7 @@ class PrefixCache:
         self._set_free(sequence)
 
     def pin(self, sequence: int) -> None:
-        """Keep it from being evicted until unpinned as often: a session holds on to it."""
+        """Keep the sequence from being evicted until `unpin` is called as often. Sessions pin theirs."""
         cached = self._of(sequence)
         if cached.state == "free":
             raise ValueError(f"sequence {sequence} is free, there is nothing to pin")
@@ -261,7 +261,7 @@ class PrefixCache:
         self._settle(sequence)
 
     def unpin(self, sequence: int) -> None:
-        """Undo one `pin`."""
+        """Undo one `pin`. Raises ValueError where the sequence is not pinned."""
         cached = self._of(sequence)
         if not cached.pins:
             raise ValueError(f"sequence {sequence} is not pinned")

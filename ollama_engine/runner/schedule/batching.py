@@ -68,7 +68,7 @@ class Step:
         return tokens
 
     def sequence_at(self, row: int) -> Sequence:
-        """Whose row it is."""
+        """The sequence whose input is this row of the batch. Raises IndexError beyond the last row."""
         for entry in self.entries:
             if row < entry.n:
                 return entry.sequence
@@ -77,7 +77,7 @@ class Step:
 
     @property
     def prompt_tokens(self) -> int:
-        """Rows of prompts."""
+        """Number of rows that are prompt tokens; the other rows decode."""
         return 0 if self.decoding else sum(entry.n for entry in self.entries if not entry.decoding)
 
     def check(self) -> None:
@@ -183,5 +183,5 @@ def follow(number: int, step: Step) -> Step | None:
 
 
 def _n_followers(step: Step) -> int:
-    left = [one.places if isinstance(one := entry.sequence, Generation) else 0 for entry in step.entries]
+    left = [generation.places if isinstance(generation := entry.sequence, Generation) else 0 for entry in step.entries]
     return min(left)

@@ -115,7 +115,7 @@ class Inputs:
 
     @classmethod
     def text(cls, tokens: Sequence[int] | Int32Array) -> Inputs:
-        """Tokens alone."""
+        """Inputs of token ids, without media."""
         return cls(np.asarray(tokens, dtype=np.int32))
 
     def __len__(self) -> int:
@@ -150,7 +150,7 @@ class Inputs:
         return self if namespace == self.namespace else replace(self, namespace=namespace)
 
     def with_tokens(self, tokens: Sequence[int]) -> Inputs:
-        """These inputs, then tokens."""
+        """A new Inputs: these, followed by token ids."""
         return self.join(Inputs.text(tokens)) if len(tokens) else self
 
     def without(self, begin: int, end: int) -> Inputs:

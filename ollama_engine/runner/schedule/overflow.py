@@ -100,8 +100,8 @@ def plan_eviction(candidates: Sequence[int], fits: Callable[[Collection[int]], b
         return None
     enough = 1 + bisect_left(range(1, len(candidates)), True, key=lambda n: fits(candidates[:n]))
     leaving = list(candidates[:enough])
-    for one in leaving[-2::-1]:  # the last one is needed
-        others = [other for other in leaving if other != one]
+    for candidate in leaving[-2::-1]:  # the last one is needed
+        others = [other for other in leaving if other != candidate]
         if fits(others):
             leaving = others
     return leaving

@@ -93,7 +93,7 @@ class SchedulerState(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """One step."""
+    """What one step computes, and the scheduler's state after it."""
 
     scheduled: tuple[Scheduled, ...]
     """Decoding sequences first, then prompts; each key once."""
@@ -116,21 +116,21 @@ def plan(candidates: Iterable[Candidate], limits: Limits, state: SchedulerState 
     """
     _check(limits)
     line = _line(candidates, state.line)
-    ranked = any(one.priority != line[0].priority for one in line)
+    ranked = any(candidate.priority != line[0].priority for candidate in line)
     fair = not ranked or (state.since_fair >= FAIR_EVERY - 1 and state.owed is None)
-    order = line if fair else sorted(line, key=lambda one: -one.priority)
-    decoding = [one for one in order if one.decoding]
-    prompts = [one for one in order if not one.decoding]
+    order = line if fair else sorted(line, key=lambda candidate: -candidate.priority)
+    decoding = [candidate for candidate in order if candidate.decoding]
+    prompts = [candidate for candidate in order if not candidate.decoding]
     if state.owed is not None:
-        prompts.sort(key=lambda one: one.key != state.owed)
+        prompts.sort(key=lambda candidate: candidate.key != state.owed)
     step = _PlanBuilder(limits, limits.batch_size, limits.max_outputs, limits.free_cells)
     step.decode(decoding, _set_aside(prompts, len(decoding), limits, state))
     owed = step.prefill(prompts) if prompts else None
-    if any(one.end - one.begin > 1 for one in decoding):
+    if any(candidate.end - candidate.begin > 1 for candidate in decoding):
         step.add_drafts(decoding)
     served = {piece.key for piece in step.scheduled}
-    waiting = [one.key for one in line if one.key not in served]
-    after = (*waiting, *(one.key for one in line if one.key in served))
+    waiting = [candidate.key for candidate in line if candidate.key not in served]
+    after = (*waiting, *(candidate.key for candidate in line if candidate.key in served))
     return Plan(
         tuple(step.scheduled),
         SchedulerState(after, owed, 0 if fair else state.since_fair + 1),
@@ -146,11 +146,11 @@ def choose_victim(candidates: Iterable[Candidate], freed: Mapping[int, int]) -> 
     an end; None when nothing but that would help.
     """
     juniors = sorted(candidates, key=_seniority)[1:]
-    return next((one.key for one in reversed(juniors) if freed.get(one.key, 0) > 0), None)
+    return next((candidate.key for candidate in reversed(juniors) if freed.get(candidate.key, 0) > 0), None)
 
 
-def _seniority(one: Candidate) -> tuple[int, int]:
-    return (-one.priority, one.key)
+def _seniority(candidate: Candidate) -> tuple[int, int]:
+    return (-candidate.priority, candidate.key)
 
 
 def _check(limits: Limits) -> None:
@@ -162,12 +162,12 @@ def _check(limits: Limits) -> None:
 def _line(candidates: Iterable[Candidate], known: Sequence[int]) -> list[Candidate]:
     """Candidates in the order of the line; newcomers stand at its end, the oldest first."""
     by_key: dict[int, Candidate] = {}
-    for one in candidates:
-        if one.begin >= one.end:
-            raise ValueError(f"a candidate has pending inputs; got {one}")
-        if one.key in by_key:
-            raise ValueError(f"each candidate has its own key, two have {one.key}")
-        by_key[one.key] = one
+    for candidate in candidates:
+        if candidate.begin >= candidate.end:
+            raise ValueError(f"a candidate has pending inputs; got {candidate}")
+        if candidate.key in by_key:
+            raise ValueError(f"each candidate has its own key, two have {candidate.key}")
+        by_key[candidate.key] = candidate
     line = [by_key.pop(key) for key in known if key in by_key]
     return line + [by_key[key] for key in sorted(by_key)]
 
@@ -177,13 +177,13 @@ class _Demand(NamedTuple):
     rows: int = 0
 
 
-def _least(one: Candidate, limits: Limits) -> _Demand:
+def _least(candidate: Candidate, limits: Limits) -> _Demand:
     """What the smallest next piece of a prompt takes."""
-    n = ceil_cut(one.begin + 1, one.groups) - one.begin
-    rows = n if one.all_rows else int(one.begin + n == one.end)
-    if one.begin + n > one.end or rows > limits.max_outputs:
+    n = ceil_cut(candidate.begin + 1, candidate.groups) - candidate.begin
+    rows = n if candidate.all_rows else int(candidate.begin + n == candidate.end)
+    if candidate.begin + n > candidate.end or rows > limits.max_outputs:
         raise ValueError(
-            f"the next group of {one} has {n} inputs and wants {rows} rows of logits; "
+            f"the next group of {candidate} has {n} inputs and wants {rows} rows of logits; "
             f"a step computes whole groups and has {limits.max_outputs} rows"
         )
     return _Demand(n, rows)
@@ -201,9 +201,9 @@ def _set_aside(prompts: Sequence[Candidate], n_decoding: int, limits: Limits, st
 def _shares(prompts: Sequence[Candidate], spare: int) -> dict[int, int]:
     """How many of the spare cells each prompt may take: all it needs, after its seniors."""
     shares = {}
-    for one in sorted(prompts, key=_seniority):
-        shares[one.key] = max(0, min(spare, one.end - one.begin))
-        spare -= one.end - one.begin
+    for candidate in sorted(prompts, key=_seniority):
+        shares[candidate.key] = max(0, min(spare, candidate.end - candidate.begin))
+        spare -= candidate.end - candidate.begin
     return shares
 
 
@@ -225,11 +225,11 @@ class _PlanBuilder:
         places = max(0, min(self.room - aside.tokens, self.rows - aside.rows))
         seated = decoding[:places]
         if len(seated) > self.cells:
-            chosen = {one.key for one in sorted(seated, key=_seniority)[: self.cells]}
-            self.starved = [one.key for one in seated if one.key not in chosen]
+            chosen = {candidate.key for candidate in sorted(seated, key=_seniority)[: self.cells]}
+            self.starved = [candidate.key for candidate in seated if candidate.key not in chosen]
             self.short = len(self.starved)
-            seated = [one for one in seated if one.key in chosen]
-        self.scheduled = [Scheduled(one.key, 1, one.outputs(1)) for one in seated]
+            seated = [candidate for candidate in seated if candidate.key in chosen]
+        self.scheduled = [Scheduled(candidate.key, 1, candidate.outputs(1)) for candidate in seated]
         self.room -= len(seated)
         self.rows -= len(seated)
         # Those without a place will want a cell in the next step.
@@ -240,16 +240,17 @@ class _PlanBuilder:
 
         Cells that are missing are `short`: a draft is worth more than a finished sequence that may be reused.
         """
-        by_key = {one.key: one for one in decoding}
+        by_key = {candidate.key: candidate for candidate in decoding}
         cells = self.cells + self.limits.headroom
         for i, run in enumerate(self.scheduled):
-            one = by_key.get(run.key)
-            if one is None:
+            candidate = by_key.get(run.key)
+            if candidate is None:
                 continue
             # A row of logits was set aside for its first token; those in between ask for none.
-            wanted = max(0, min(one.end - one.begin - 1, self.room, self.rows + one.certain - 1))
+            most = min(self.room, self.rows + candidate.certain - 1)
+            wanted = max(0, min(candidate.end - candidate.begin - 1, most))
             more = min(wanted, max(0, cells))
-            outputs = one.outputs(1 + more)
+            outputs = candidate.outputs(1 + more)
             self.scheduled[i] = run._replace(n=1 + more, outputs=outputs)
             self.short += wanted - more
             self.room -= more
@@ -265,49 +266,49 @@ class _PlanBuilder:
             usual = self.room
         owed = None
         n_prefilled = 0
-        for one in prompts:
-            least = _least(one, self.limits)
-            n = self._fitting(one, least, usual - n_prefilled, first=n_prefilled == 0)
-            n = min(n, self._before_next_group(one))
-            if n == 0 and one is prompts[0]:
-                missing = max(0, least.tokens - shares[one.key])
-                owed = None if missing else one.key
+        for candidate in prompts:
+            least = _least(candidate, self.limits)
+            n = self._fitting(candidate, least, usual - n_prefilled, first=n_prefilled == 0)
+            n = min(n, self._before_next_group(candidate))
+            if n == 0 and candidate is prompts[0]:
+                missing = max(0, least.tokens - shares[candidate.key])
+                owed = None if missing else candidate.key
                 self.short += missing
-            allowed = n if n <= shares[one.key] else _cut(one, shares[one.key])
-            self.short += max(0, n - shares[one.key])
+            allowed = n if n <= shares[candidate.key] else _cut(candidate, shares[candidate.key])
+            self.short += max(0, n - shares[candidate.key])
             if allowed == 0:
                 continue
-            outputs = allowed if one.all_rows else int(one.begin + allowed == one.end)
-            self.scheduled.append(Scheduled(one.key, allowed, outputs))
-            self.has_group |= any(one.begin <= first < one.begin + allowed for first, _ in one.groups)
+            outputs = allowed if candidate.all_rows else int(candidate.begin + allowed == candidate.end)
+            self.scheduled.append(Scheduled(candidate.key, allowed, outputs))
+            self.has_group |= any(candidate.begin <= first < candidate.begin + allowed for first, _ in candidate.groups)
             n_prefilled += allowed
             self.room -= allowed
             self.cells -= allowed
             self.rows -= outputs
         return owed
 
-    def _before_next_group(self, one: Candidate) -> int:
+    def _before_next_group(self, candidate: Candidate) -> int:
         """How many inputs lie before the first group that must wait for another step."""
         if not self.limits.groups_apart:
-            return one.end - one.begin
-        ahead = [begin for begin, _ in one.groups if begin >= one.begin]
+            return candidate.end - candidate.begin
+        ahead = [begin for begin, _ in candidate.groups if begin >= candidate.begin]
         must_wait = ahead[0 if self.has_group else 1 :]
-        return (must_wait[0] if must_wait else one.end) - one.begin
+        return (must_wait[0] if must_wait else candidate.end) - candidate.begin
 
-    def _fitting(self, one: Candidate, least: _Demand, usual: int, *, first: bool) -> int:
+    def _fitting(self, candidate: Candidate, least: _Demand, usual: int, *, first: bool) -> int:
         """How many inputs the batch has room for, 0 when not even the next group fits."""
         if least.tokens > usual and first:
             alone = not self.scheduled
             fits = (alone or least.tokens <= self.room) and least.rows <= self.rows
             return least.tokens if fits else 0
-        n = _cut(one, min(usual, self.rows) if one.all_rows else usual)
-        if not one.all_rows and self.rows == 0 and one.begin + n == one.end:
-            n = _cut(one, n - 1)
+        n = _cut(candidate, min(usual, self.rows) if candidate.all_rows else usual)
+        if not candidate.all_rows and self.rows == 0 and candidate.begin + n == candidate.end:
+            n = _cut(candidate, n - 1)
         return n
 
 
-def _cut(one: Candidate, limit: int) -> int:
+def _cut(candidate: Candidate, limit: int) -> int:
     """The most inputs up to `limit` that split no group."""
-    if limit >= one.end - one.begin:
-        return one.end - one.begin
-    return max(0, floor_cut(one.begin + max(0, limit), one.groups) - one.begin)
+    if limit >= candidate.end - candidate.begin:
+        return candidate.end - candidate.begin
+    return max(0, floor_cut(candidate.begin + max(0, limit), candidate.groups) - candidate.begin)

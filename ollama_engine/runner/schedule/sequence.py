@@ -102,7 +102,6 @@ class Sequence(QueuedRequest):
         return True
 
     def progress(self) -> Progress:
-        """See `QueuedRequest`."""
         state: State = "waiting" if self.slot is None else "answer" if self.decoding else "prompt"
         return Progress(
             state, len(self.inputs), self.submitted, self.cached or 0, preemptions=self.preemptions, sequence=self.slot

@@ -73,7 +73,7 @@ def layout_of(loaded: Loaded) -> Layout:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SessionFile:
-    """What a file holds."""
+    """The contents of a session file: whose model, which tokens, and their keys and values."""
 
     fingerprint: str
     layout: Layout
@@ -191,7 +191,7 @@ class _Reader:
         self._digest = hashlib.sha256()
 
     def bytes(self, n: int) -> npt.NDArray[np.uint8]:
-        """The next `n` bytes."""
+        """Read `n` bytes, uint8 [n]. Raises SessionFormatError where the file ends before."""
         data = np.empty(n, dtype=np.uint8)
         if self._file.readinto(data.data) != n:
             raise SessionFormatError("the file became shorter while it was read")
@@ -199,11 +199,11 @@ class _Reader:
         return data
 
     def numbers(self, n: int) -> Int32Array:
-        """The next `n` numbers."""
+        """Read `n` little-endian integers, int32 [n]."""
         return self.bytes(4 * n).view("<i4").astype(np.int32)
 
     def floats(self, n: int) -> FloatArray:
-        """The next `n` numbers, float32."""
+        """Read `n` little-endian numbers, float32 [n]."""
         return self.bytes(4 * n).view("<f4").astype(np.float32)
 
     def check(self) -> None:

@@ -17,7 +17,7 @@ __all__ = ["load_session"]
 def load_session(
     engine: object, submission: Submission, identity: ModelIdentity, path: str | os.PathLike[str]
 ) -> Session:
-    """See `Engine.load_session`."""
+    """The session of a file, its keys and values restored. Arguments and errors: `Engine.load_session`."""
     submission.thread.check_open()
     found = read_session(path, identity.fingerprint, submission.loaded.model.n_input_ids)
     if len(found.inputs) > submission.loaded.num_ctx:

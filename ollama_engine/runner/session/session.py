@@ -124,7 +124,7 @@ class Session:
         return stream
 
     async def aappend(self, prompt: Prompt, **options: Unpack[RequestKeywords]) -> None:
-        """`append` for asyncio."""
+        """`append` for asyncio: the same arguments and errors. Cancelling the task cancels the request."""
         await self._settled()
         with (turn := Lock()):
             self._begin(turn)

@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 
 from ollama_engine import demo
 from ollama_engine.input import Batch
+from ollama_engine.ml.kernel_choice import THIS_CPU, small_batch_rows
 from ollama_engine.ml.ops_paged import paged_attention_chosen
-from ollama_engine.ml.ops_small_batch import small_batch_chosen
 from ollama_engine.runner.load.loading import Loaded
 from tests.kvcache.drawing import ints
 from tests.models.variants import loaded
 from tests.suite import scaled
 
 STREAMS, STEPS = 32, 12
-OURS = small_batch_chosen("q8_0") and paged_attention_chosen("f16")
+OURS = bool(small_batch_rows(THIS_CPU, "q8_0", 256)) and paged_attention_chosen("f16")
 Logits = NDArray[np.float32]
 
 

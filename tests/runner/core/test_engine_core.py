@@ -90,8 +90,8 @@ class Rig:
         monkeypatch.setattr(core_module, "plan", counting)
 
     def add(self, *asked: Asked) -> None:
-        for one in asked:
-            self.core.add(one.sequence)
+        for request in asked:
+            self.core.add(request.sequence)
 
     def step(self, n: int) -> int:
         """Steps; how many of them planned."""
@@ -111,30 +111,30 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
 
 
 def test_answers_that_go_on_are_not_planned_again(rig: Rig) -> None:
-    one, other = Asked(60), Asked(80)
-    rig.add(one, other)
+    first, other = Asked(60), Asked(80)
+    rig.add(first, other)
     assert rig.step(4) > 0
     assert rig.step(50) == 0
     rig.finish()
-    assert (one.n_tokens, one.end, other.n_tokens, other.end) == (60, "length", 80, "length")
+    assert (first.n_tokens, first.end, other.n_tokens, other.end) == (60, "length", 80, "length")
     assert rig.counts["plans"] < 12
 
 
 def test_who_comes_in_between_is_served_at_once(rig: Rig) -> None:
-    one, late = Asked(60), Asked(10)
-    rig.add(one)
+    first, late = Asked(60), Asked(10)
+    rig.add(first)
     rig.step(20)
     rig.add(late)
     assert rig.step(3) > 0
     assert late.n_tokens > 0
     assert rig.step(5) == 0
     rig.finish()
-    assert (one.n_tokens, late.n_tokens) == (60, 10)
+    assert (first.n_tokens, late.n_tokens) == (60, 10)
 
 
 def test_who_leaves_in_between_is_left_out(rig: Rig) -> None:
-    one, gone = Asked(60), Asked(60)
-    rig.add(one, gone)
+    first, gone = Asked(60), Asked(60)
+    rig.add(first, gone)
     rig.step(20)
     gone.sequence.channel.cancelled = True
     rig.step(3)
@@ -143,22 +143,22 @@ def test_who_leaves_in_between_is_left_out(rig: Rig) -> None:
     assert rig.step(10) == 0
     assert len(rig.executor.served) == before + 10
     rig.finish()
-    assert one.n_tokens == 60
+    assert first.n_tokens == 60
 
 
 def test_a_full_context_is_shifted_in_between(rig: Rig) -> None:
-    one, other = Asked(70, RequestOptions("shift"), num_ctx=16), Asked(70)
-    rig.add(one, other)
+    first, other = Asked(70, RequestOptions("shift"), num_ctx=16), Asked(70)
+    rig.add(first, other)
     rig.finish()
-    assert (one.n_tokens, one.end, other.n_tokens) == (70, "length", 70)
+    assert (first.n_tokens, first.end, other.n_tokens) == (70, "length", 70)
     assert rig.core.metrics().shifts > 3
     assert 0 < rig.counts["plans"] < 60
 
 
 def test_a_cache_that_fills_up_has_the_younger_one_give_way(rig: Rig) -> None:
     rig.cache.n_cells = 40
-    one, other = Asked(33, RequestOptions(cache=False)), Asked(33, RequestOptions(cache=False))
-    rig.add(one, other)
+    first, other = Asked(33, RequestOptions(cache=False)), Asked(33, RequestOptions(cache=False))
+    rig.add(first, other)
     rig.finish()
-    assert (one.n_tokens, other.n_tokens) == (33, 33)
+    assert (first.n_tokens, other.n_tokens) == (33, 33)
     assert rig.core.metrics().preemptions > 0

@@ -146,8 +146,8 @@ def test_requests_are_served_in_order_of_arrival(rig: Rig) -> None:
     rig.executor.go.clear()
     asked = [rig.ask() for _ in range(6)]
     rig.executor.go.set()
-    assert all(isinstance(one.end(), Result) for one in asked)
-    assert [one.sequence.key for one in asked] == list(range(6))
+    assert all(isinstance(request.end(), Result) for request in asked)
+    assert [request.sequence.key for request in asked] == list(range(6))
     assert rig.executor.served[:2] == [0, 1]
 
 
@@ -155,7 +155,7 @@ def test_tasks_run_while_nothing_computes(rig: Rig) -> None:
     asked = [rig.ask() for _ in range(5)]
     jobs = [rig.do(lambda _: assert_not(rig.executor.computing)) for _ in range(5)]
     assert [job.result() for job in jobs] == ["done"] * 5
-    assert all(isinstance(one.end(), Result) for one in asked)
+    assert all(isinstance(request.end(), Result) for request in asked)
 
 
 def assert_not(computing: bool) -> None:
@@ -185,7 +185,7 @@ def test_no_more_wait_than_max_queue() -> None:
             rig.ask()
     assert rig.core.monitor.metrics.snapshot(0).requests["rejected"] == 2
     rig.executor.go.set()
-    assert all(isinstance(one.end(), Result) for one in asked)
+    assert all(isinstance(request.end(), Result) for request in asked)
     assert isinstance(rig.ask().end(), Result)
     rig.thread.close()
 
@@ -202,7 +202,7 @@ def test_calls_that_are_cancelled_on_their_way_take_no_place() -> None:
     with pytest.raises(EngineBusyError, match="max_queue is 3"):
         rig.ask()
     rig.executor.go.set()
-    assert all(isinstance(one.end(), Result) for one in asked)
+    assert all(isinstance(request.end(), Result) for request in asked)
     assert isinstance(rig.ask().end(), Result)
     assert rig.thread.coming == 0
     rig.thread.close()
@@ -221,7 +221,7 @@ def test_a_cancelled_request_that_still_runs_makes_place() -> None:
         rig.ask()
     rig.executor.go.set()
     first.end()
-    assert all(isinstance(one.end(), Result) for one in (second, third))
+    assert all(isinstance(request.end(), Result) for request in (second, third))
     rig.thread.close()
 
 
@@ -240,11 +240,11 @@ def test_many_submitters_are_counted_together() -> None:
 
     with ThreadPoolExecutor(8) as pool:
         futures = [pool.submit(submit) for _ in range(8)]
-        asked = [one for future in futures for one in future.result(PATIENCE)]
+        asked = [request for future in futures for request in future.result(PATIENCE)]
     # What is on its way from the inbox to the core is in neither for a moment.
     assert 12 <= len(asked) <= 14
     rig.executor.go.set()
-    assert all(isinstance(one.end(), Result) for one in asked)
+    assert all(isinstance(request.end(), Result) for request in asked)
     rig.thread.close()
 
 
@@ -262,7 +262,7 @@ def test_closing_fails_running_and_waiting_requests_and_tasks(rig: Rig) -> None:
         assert not rig.exits
         rig.executor.go.set()
         closing.result(PATIENCE)
-    assert all(isinstance(one.end(), (ClosedError, Result)) for one in asked)
+    assert all(isinstance(request.end(), (ClosedError, Result)) for request in asked)
     assert isinstance(asked[-1].sequence.channel, RequestChannel)
     assert isinstance(job.result(), (ClosedError, str))
     assert rig.executor.closed
@@ -360,8 +360,8 @@ def test_everything_ends_however_submitting_and_closing_meet(rig: Rig, round_: i
         done = [future.result(PATIENCE) for future in futures]
     for jobs, asked in done:
         assert all(job.result() == "done" or isinstance(job.outcome, ClosedError) for job in jobs)
-        assert all(isinstance(one.end(), (Result, ClosedError)) for one in asked)
-        assert all(one.events.empty() for one in asked), "a request ends once"
+        assert all(isinstance(request.end(), (Result, ClosedError)) for request in asked)
+        assert all(request.events.empty() for request in asked), "a request ends once"
 
 
 def test_several_threads_may_close_at_once(rig: Rig) -> None:
@@ -387,8 +387,8 @@ def test_a_fault_closes_the_engine_and_says_why(rig: Rig, error: BaseException) 
     asked = [rig.ask() for _ in range(4)]
     job = rig.do()
     release.set()
-    for one in asked:
-        ended = one.end()
+    for request in asked:
+        ended = request.end()
         assert isinstance(ended, ClosedError)
         assert ended.__cause__ is error
         assert repr(error) in str(ended)
@@ -408,7 +408,7 @@ def test_a_fault_is_told_even_where_nothing_can_be_tidied_up(rig: Rig) -> None:
     assert rig.executor.begun.wait(PATIENCE)
     rig.core.cache_manager.leave = fail  # type: ignore[method-assign]
     rig.executor.go.set()
-    assert all("books are wrong" in str(one.end()) for one in asked)
+    assert all("books are wrong" in str(request.end()) for request in asked)
 
 
 def test_a_step_that_fails_ends_its_own_requests_only(rig: Rig) -> None:
@@ -416,7 +416,7 @@ def test_a_step_that_fails_ends_its_own_requests_only(rig: Rig) -> None:
     rig.executor.fail_at = 0
     asked = [rig.ask() for _ in range(5)]
     rig.executor.go.set()
-    ends = [one.end() for one in asked]
+    ends = [request.end() for request in asked]
     assert isinstance(ends[0], ComputeError)
     assert all(isinstance(end, (ComputeError, Result)) for end in ends)
     assert isinstance(ends[-1], Result)

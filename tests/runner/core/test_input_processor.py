@@ -35,9 +35,9 @@ def made(parts: Loaded, prompt: list[int], **options: Any) -> Any:
 
 def test_a_prompt_that_fits_is_taken_whole(parts: Loaded) -> None:
     for overflow in ("error", "truncate", "shift"):
-        one = made(parts, list(range(31)), on_overflow=overflow)
-        assert (one.inputs.tokens.tolist(), one.n_prompt, one.dropped) == (list(range(31)), 31, 0)
-        assert one.eog_ids == {318, 319}
+        generation = made(parts, list(range(31)), on_overflow=overflow)
+        assert (generation.inputs.tokens.tolist(), generation.n_prompt, generation.dropped) == (list(range(31)), 31, 0)
+        assert generation.eog_ids == {318, 319}
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,9 @@ def test_a_longer_one_keeps_its_beginning_and_its_newest_tokens(
 ) -> None:
     """Where it is truncated, a quarter of the context is left to the answer, or less where more is to be kept."""
     prompt = list(range(50))
-    one = made(parts, prompt, on_overflow=overflow, num_keep=num_keep)
-    assert one.inputs.tokens.tolist() == prompt[:num_keep] + prompt[dropped + num_keep :]
-    assert (one.n_prompt, one.dropped, one.keep) == (50, dropped, num_keep)
+    generation = made(parts, prompt, on_overflow=overflow, num_keep=num_keep)
+    assert generation.inputs.tokens.tolist() == prompt[:num_keep] + prompt[dropped + num_keep :]
+    assert (generation.n_prompt, generation.dropped, generation.keep) == (50, dropped, num_keep)
 
 
 @pytest.mark.parametrize(
@@ -75,10 +75,10 @@ def test_a_longer_one_keeps_its_beginning_and_its_newest_tokens(
 def test_one_as_long_as_the_context(parts: Loaded, overflow: str, max_tokens: int | None, dropped: int) -> None:
     """It leaves no place for an answer: where one is wanted, the prompt is refused, cut, or shifted later."""
     params = SamplingParams(max_tokens=max_tokens)
-    one = new_generation(
+    generation = new_generation(
         parts, prompt_inputs(parts, list(range(32))), params, RequestOptions(overflow), RequestChannel(Events())
     )  # type: ignore[arg-type]
-    assert (one.dropped, one.inputs.tokens.tolist()) == (dropped, list(range(dropped, 32)))
+    assert (generation.dropped, generation.inputs.tokens.tolist()) == (dropped, list(range(dropped, 32)))
 
 
 def test_num_keep_beyond_the_prompt_keeps_the_prompt(parts: Loaded) -> None:
@@ -91,11 +91,11 @@ def test_penalties_see_what_is_left_of_the_prompt(parts: Loaded) -> None:
     row[[5, 6]] = 1.0
     params = SamplingParams(temperature=0, presence_penalty=10, repeat_last_n=-1)
     prompt = [5] * 10 + [7] * 23
-    one = new_generation(
+    generation = new_generation(
         parts, prompt_inputs(parts, prompt), params, RequestOptions("truncate"), RequestChannel(Events())
     )
-    assert one.inputs.tokens.tolist() == [5] + [7] * 23
-    assert one.sampler.sample(row) == 6
+    assert generation.inputs.tokens.tolist() == [5] + [7] * 23
+    assert generation.sampler.sample(row) == 6
     other = new_generation(
         parts, prompt_inputs(parts, [6, *[7] * 23]), params, RequestOptions("truncate"), RequestChannel(Events())
     )
@@ -126,8 +126,8 @@ def test_what_is_refused(parts: Loaded, prompt: list[int], options: Any, error: 
 
 
 def test_scoring_has_a_row_for_each_token(parts: Loaded) -> None:
-    one = new_scoring(parts, prompt_inputs(parts, [1, 2, 3]), RequestChannel(Events()))
-    assert one.rows.shape == (3, 320)
+    scoring = new_scoring(parts, prompt_inputs(parts, [1, 2, 3]), RequestChannel(Events()))
+    assert scoring.rows.shape == (3, 320)
     for prompt, error in (([], ConfigError), ([999], TokenizerError), ([1] * 33, ContextOverflowError)):
         with pytest.raises(error):
             new_scoring(parts, prompt_inputs(parts, prompt), RequestChannel(Events()))

@@ -51,8 +51,8 @@ def generation(
 
 
 def step_of(*sequences: Sequence) -> Step:
-    pieces = tuple(Scheduled(one.key, 3, 3 if one.wants_all_rows else 1) for one in sequences)
-    return assemble(0, pieces, {one.key: one for one in sequences})
+    pieces = tuple(Scheduled(sequence.key, 3, 3 if sequence.wants_all_rows else 1) for sequence in sequences)
+    return assemble(0, pieces, {sequence.key: sequence for sequence in sequences})
 
 
 def rows(*best: int) -> FloatArray:
@@ -60,25 +60,25 @@ def rows(*best: int) -> FloatArray:
 
 
 def test_each_gets_the_token_of_its_row() -> None:
-    one, other = generation(1), generation(2)
-    outputs = step_outputs(step_of(one, other), rows(4, 2), 10.0)
-    assert [(it.sequence, it.tokens, it.reason) for it in outputs] == [(one, (4,), None), (other, (2,), None)]
-    assert (one.sampled, one.n_generated, one.awaited, one.first_token_at) == ([4], 1, 0, 10.0)
+    first, other = generation(1), generation(2)
+    outputs = step_outputs(step_of(first, other), rows(4, 2), 10.0)
+    assert [(it.sequence, it.tokens, it.reason) for it in outputs] == [(first, (4,), None), (other, (2,), None)]
+    assert (first.sampled, first.n_generated, first.awaited, first.first_token_at) == ([4], 1, 0, 10.0)
 
 
 def test_who_has_left_gets_nothing_and_rows_are_not_mixed() -> None:
-    one, gone, other = generation(1), generation(2), generation(3)
-    step = step_of(one, gone, other)
+    first, gone, other = generation(1), generation(2), generation(3)
+    step = step_of(first, gone, other)
     gone.epoch += 1
     outputs = step_outputs(step, rows(4, 5, 6), 0.0)
-    assert [(it.sequence, it.tokens) for it in outputs] == [(one, (4,)), (other, (6,))]
+    assert [(it.sequence, it.tokens) for it in outputs] == [(first, (4,)), (other, (6,))]
     assert (gone.sampled, gone.awaited) == ([], 1)
 
 
 def test_an_end_token_ends_it_and_is_no_part_of_it() -> None:
-    one = generation(1)
-    (outputs,) = step_outputs(step_of(one), rows(END), 0.0)
-    assert (outputs.tokens, outputs.reason, one.sampled, one.epoch) == ((), "stop", [], 1)
+    answer = generation(1)
+    (outputs,) = step_outputs(step_of(answer), rows(END), 0.0)
+    assert (outputs.tokens, outputs.reason, answer.sampled, answer.epoch) == ((), "stop", [], 1)
 
 
 @pytest.mark.parametrize(
@@ -105,16 +105,16 @@ def test_limits(made: Generation, token: int | None, reason: str | None) -> None
 
 
 def test_scores_are_put_where_they_belong_again_after_a_preemption() -> None:
-    one = Scoring(channel=RequestChannel(Events()), inputs=Inputs.text([1] * 6), num_ctx=9, key=1, slot=1,
+    scoring = Scoring(channel=RequestChannel(Events()), inputs=Inputs.text([1] * 6), num_ctx=9, key=1, slot=1,
                   rows=np.empty((6, N_VOCAB), np.float32))  # fmt: skip
-    assert step_outputs(step_of(one), rows(1, 2, 3), 0.0) == []
-    one.withdraw()
-    one.slot = 1
-    assert step_outputs(step_of(one), rows(1, 2, 3), 0.0) == []
-    one.submitted = 3
-    (outputs,) = step_outputs(step_of(one), rows(4, 5, 6), 0.0)
+    assert step_outputs(step_of(scoring), rows(1, 2, 3), 0.0) == []
+    scoring.withdraw()
+    scoring.slot = 1
+    assert step_outputs(step_of(scoring), rows(1, 2, 3), 0.0) == []
+    scoring.submitted = 3
+    (outputs,) = step_outputs(step_of(scoring), rows(4, 5, 6), 0.0)
     assert (outputs.reason, outputs.sound) == ("stop", True)
-    assert one.rows.argmax(axis=1).tolist() == [1, 2, 3, 4, 5, 6]
+    assert scoring.rows.argmax(axis=1).tolist() == [1, 2, 3, 4, 5, 6]
 
 
 def test_nonsense_is_an_error_of_its_own_row() -> None:
@@ -128,8 +128,8 @@ def test_nonsense_is_an_error_of_its_own_row() -> None:
 
 
 def test_logprobs_are_of_the_sampled_token() -> None:
-    one = generation(1, logprobs=2)
-    (outputs,) = step_outputs(step_of(one), rows(4), 0.0)
+    answer = generation(1, logprobs=2)
+    (outputs,) = step_outputs(step_of(answer), rows(4), 0.0)
     assert outputs.logprobs is not None
     assert outputs.logprobs[0].token == 4
 
@@ -142,9 +142,9 @@ def test_a_token_that_goes_on() -> None:
 
 
 def test_a_stop_text_ends_it() -> None:
-    one = generation(1, stop=("cd",))
-    assert outcome(StepOutput(one, (2,)), 0.0) == (Chunk("", (2,)), None)
-    event, ended = outcome(StepOutput(one, (3,)), 0.0)
+    answer = generation(1, stop=("cd",))
+    assert outcome(StepOutput(answer, (2,)), 0.0) == (Chunk("", (2,)), None)
+    event, ended = outcome(StepOutput(answer, (3,)), 0.0)
     assert ended == "stop"
     assert isinstance(event, Chunk)
     assert (event.text, event.tokens, event.finish_reason) == ("", (3,), "stop")
@@ -152,9 +152,9 @@ def test_a_stop_text_ends_it() -> None:
 
 
 def test_held_text_is_flushed_at_the_end() -> None:
-    one = generation(1, stop=("cd",))
-    outcome(StepOutput(one, (2,)), 0.0)
-    event, ended = outcome(StepOutput(one, reason="stop"), 0.0)
+    answer = generation(1, stop=("cd",))
+    outcome(StepOutput(answer, (2,)), 0.0)
+    event, ended = outcome(StepOutput(answer, reason="stop"), 0.0)
     assert isinstance(event, Chunk)
     assert (event.text, ended) == ("c", "stop")
 
@@ -166,8 +166,8 @@ def test_a_stop_text_and_a_limit_at_once_count_as_a_stop() -> None:
 def test_errors_are_handed_on() -> None:
     error = SamplingError("none")
     assert outcome(StepOutput(generation(1), error=error), 0.0) == (error, "error")
-    one = generation(1)
-    one.emitter.flush()
-    event, ended = outcome(StepOutput(one, (2,)), 0.0)
+    answer = generation(1)
+    answer.emitter.flush()
+    event, ended = outcome(StepOutput(answer, (2,)), 0.0)
     assert isinstance(event, Exception)
     assert ended == "error"

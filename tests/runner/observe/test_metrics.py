@@ -73,10 +73,10 @@ def test_quantiles_are_upper_bounds() -> None:
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=50), st.floats(0, 1))
 def test_quantiles_hold(seconds: list[float], q: float) -> None:
     metrics = Metrics()
-    for now, one in enumerate(seconds):
-        metrics.step(now, one, prompt_tokens=0, completion_tokens=1, graph_reused=True)
+    for now, duration in enumerate(seconds):
+        metrics.step(now, duration, prompt_tokens=0, completion_tokens=1, graph_reused=True)
     bound = metrics.snapshot(0).step_seconds.quantile(q)
-    assert sum(one <= bound for one in seconds) >= q * len(seconds) - 1e-9
+    assert sum(duration <= bound for duration in seconds) >= q * len(seconds) - 1e-9
     assert bound <= max(seconds)
 
 

@@ -44,7 +44,7 @@ def test_counts_add_up(engine: Engine) -> None:
     with pytest.raises(SamplingError):
         engine.generate(texts[0], SamplingParams(logit_bias=dict.fromkeys(range(engine.info.n_vocab), float("-inf"))))
     settle(engine)
-    got, usages = engine.metrics, [one.usage for one in [*found, stopped]]
+    got, usages = engine.metrics, [completion.usage for completion in [*found, stopped]]
     assert got.completion_tokens >= sum(usage.completion_tokens for usage in usages)
     # A token that is computed while a stop text is found may be sampled, and dropped.
     assert got.completion_tokens <= sum(usage.completion_tokens for usage in usages) + 1
@@ -52,7 +52,7 @@ def test_counts_add_up(engine: Engine) -> None:
     failed = len(engine.tokenize(texts[0]))
     assert prompts <= got.prompt_tokens + got.cached_tokens <= prompts + 2 * failed
     assert got.cached_tokens >= sum(usage.cached_tokens for usage in usages)
-    ended = Counter(one.finish_reason for one in [*found, stopped])
+    ended = Counter(completion.finish_reason for completion in [*found, stopped])
     assert {name: n for name, n in got.requests.items() if n} == {**ended, "deadline": 1, "error": 1}
     assert got.steps == got.graphs_built + got.graphs_reused == got.step_seconds.count
     assert (got.queued, got.running) == (0, 0)
@@ -108,9 +108,9 @@ def test_the_log_shows_batches_with_ids_and_texts(engine: Engine, caplog: pytest
         settle(engine)
     lines = [record.getMessage() for record in caplog.records if record.name == "ollama_engine.trace"]
     assert lines[0].startswith("step 0 request 0 sequence 0 position 0 logits 1: ")
-    ids = [[int(one) for one in re.findall(r"(\d+)='", line)] for line in lines]
+    ids = [[int(token) for token in re.findall(r"(\d+)='", line)] for line in lines]
     assert ids[0] == engine.tokenize("Once upon a time")
-    assert [one for line in ids[1:] for one in line] == list(found.tokens[:-1])
+    assert [token for line in ids[1:] for token in line] == list(found.tokens[:-1])
     assert f"{found.tokens[0]}={engine._loaded.tokenizer.token_text(found.tokens[0])!r}" in lines[1]
     assert {record.levelno for record in caplog.records if record.name == "ollama_engine.trace"} == {TRACE}
 

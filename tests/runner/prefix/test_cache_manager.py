@@ -42,22 +42,22 @@ class Rig:
             sampler=Sampler(params, 8), emitter=cast(TextEmitter, None), eog_ids=frozenset(), n_prompt=len(tokens),
         )  # fmt: skip
 
-    def begin(self, one: Sequence) -> bool:
+    def begin(self, sequence: Sequence) -> bool:
         self.now += 1
-        return self.cache_manager.begin(one, self.now)
+        return self.cache_manager.begin(sequence, self.now)
 
-    def compute(self, one: Sequence, n: int | None = None) -> None:
+    def compute(self, sequence: Sequence, n: int | None = None) -> None:
         """As a step of this sequence alone."""
-        n = one.n_inputs - one.submitted if n is None else n
-        step = assemble(0, (Scheduled(one.key, n, 1),), {one.key: one})
-        assert one.slot is not None
-        self.cache.lengths[one.slot] += n
-        one.submitted += n
+        n = sequence.n_inputs - sequence.submitted if n is None else n
+        step = assemble(0, (Scheduled(sequence.key, n, 1),), {sequence.key: sequence})
+        assert sequence.slot is not None
+        self.cache.lengths[sequence.slot] += n
+        sequence.submitted += n
         self.cache_manager.note(step, step.tokens())
 
-    def leave(self, one: Sequence, *, keep: bool = True) -> None:
+    def leave(self, sequence: Sequence, *, keep: bool = True) -> None:
         self.now += 1
-        self.cache_manager.leave(one, self.now, keep=keep)
+        self.cache_manager.leave(sequence, self.now, keep=keep)
         self.cache_manager.prefix_cache.check()
 
 
@@ -121,7 +121,7 @@ def test_a_window_that_has_dropped_too_much_is_not_resumed(rig: Rig) -> None:
 
 def test_when_all_sequences_are_in_use_nobody_begins(rig: Rig) -> None:
     running = [rig.request([i, 2, 3]) for i in range(4)]
-    assert [rig.begin(one) for one in running] == [True] * 4
+    assert [rig.begin(sequence) for sequence in running] == [True] * 4
     late = rig.request([7])
     assert not rig.begin(late)
     assert late.slot is None
@@ -133,24 +133,24 @@ def test_when_all_sequences_are_in_use_nobody_begins(rig: Rig) -> None:
 
 
 def test_who_has_left_a_step_leaves_its_cells(rig: Rig) -> None:
-    one = rig.request([1, 2, 3])
-    rig.begin(one)
-    rig.compute(one)
-    one.sampled, one.awaited = [5], 1
-    step = assemble(0, (Scheduled(one.key, 1, 1),), {one.key: one})
+    sequence = rig.request([1, 2, 3])
+    rig.begin(sequence)
+    rig.compute(sequence)
+    sequence.sampled, sequence.awaited = [5], 1
+    step = assemble(0, (Scheduled(sequence.key, 1, 1),), {sequence.key: sequence})
     rig.cache.lengths[0] += 1
-    one.epoch += 1
+    sequence.epoch += 1
     rig.cache_manager.note(step, step.tokens())
     assert rig.cache.lengths[0] == rig.cache_manager.prefix_cache.length(0) == 3
 
 
 def test_eviction_takes_the_one_that_was_not_used_for_longest(rig: Rig) -> None:
     ended = [rig.request([i, 2, 3]) for i in range(3)]
-    for one in ended:
-        rig.begin(one)
-        rig.compute(one)
-    for one in (ended[1], ended[0]):
-        rig.leave(one)
+    for sequence in ended:
+        rig.begin(sequence)
+        rig.compute(sequence)
+    for sequence in (ended[1], ended[0]):
+        rig.leave(sequence)
     assert rig.cache_manager.evict()
     assert [rig.cache_manager.prefix_cache.state(i) for i in range(3)] == ["finished", "free", "live"]
     assert rig.cache_manager.evict()
@@ -159,24 +159,24 @@ def test_eviction_takes_the_one_that_was_not_used_for_longest(rig: Rig) -> None:
 
 
 def test_a_shift_moves_cells_history_and_sequence_alike(rig: Rig) -> None:
-    one = rig.request([1, 2, 3, 4], on_overflow="shift")
-    one.keep = 2
-    rig.begin(one)
-    rig.compute(one)
+    sequence = rig.request([1, 2, 3, 4], on_overflow="shift")
+    sequence.keep = 2
+    rig.begin(sequence)
+    rig.compute(sequence)
     for token in (5, 6, 7, 8):
-        one.sampled.append(token)
-        rig.compute(one, 1)
-    one.sampled.append(9)
-    assert one.full
-    rig.cache_manager.shift(one)
+        sequence.sampled.append(token)
+        rig.compute(sequence, 1)
+    sequence.sampled.append(9)
+    assert sequence.full
+    rig.cache_manager.shift(sequence)
     assert ("shift", 0, 2, 3) in rig.cache.calls
     assert rig.cache_manager.prefix_cache.tokens(0).tolist() == [1, 2, 6, 7, 8]
-    assert (one.submitted, one.shifted, one.known, one.token(5)) == (5, 3, 6, 9)
-    candidate = one.candidate()
+    assert (sequence.submitted, sequence.shifted, sequence.known, sequence.token(5)) == (5, 3, 6, 9)
+    candidate = sequence.candidate()
     assert candidate is not None
     assert candidate.decoding
     # What a shift left has seen what is gone: nobody else may have it.
-    rig.leave(one)
+    rig.leave(sequence)
     other = rig.request([1, 2, 6, 7, 8])
     rig.begin(other)
     assert other.submitted == 2
@@ -187,24 +187,24 @@ def test_what_cannot_be_moved_is_computed_again(rig: Rig, how: str, monkeypatch:
     def refuse(*_: object) -> None:
         raise ContextOverflowError("shares cells")
 
-    one = rig.request([1, 2, 3, 4], on_overflow="shift")
-    one.keep = 2
-    rig.begin(one)
-    rig.compute(one)
+    sequence = rig.request([1, 2, 3, 4], on_overflow="shift")
+    sequence.keep = 2
+    rig.begin(sequence)
+    rig.compute(sequence)
     for token in (5, 6, 7, 8):
-        one.sampled.append(token)
-        rig.compute(one, 1)
-    one.sampled.append(9)
+        sequence.sampled.append(token)
+        rig.compute(sequence, 1)
+    sequence.sampled.append(9)
     if how == "cannot shift":
         monkeypatch.setattr(rig.cache_manager, "_shiftable", None)
     elif how == "no room to copy":
         monkeypatch.setattr(rig.cache, "require_shift", refuse)
     else:
         monkeypatch.setattr(rig.cache, "can_resume", lambda sequence, position: position <= 2)
-    epoch = one.epoch
-    rig.cache_manager.shift(one)
-    assert one.inputs.tokens.tolist() == [1, 2, 6, 7, 8, 9]
-    assert (one.submitted, one.slot, one.sampled, one.epoch) == (2, 0, [], epoch + 1)
+    epoch = sequence.epoch
+    rig.cache_manager.shift(sequence)
+    assert sequence.inputs.tokens.tolist() == [1, 2, 6, 7, 8, 9]
+    assert (sequence.submitted, sequence.slot, sequence.sampled, sequence.epoch) == (2, 0, [], epoch + 1)
     assert rig.cache.lengths[0] == rig.cache_manager.prefix_cache.length(0) == 2
 
 
@@ -220,18 +220,18 @@ def test_a_shift_gives_up_those_only_that_make_it_fit(
         if not set(helps) <= set(without):
             raise ContextOverflowError("shares cells")
 
-    one = rig.request([1, 2, 3, 4, 5, 6, 7, 8], on_overflow="shift")
-    rig.begin(one)
+    sequence = rig.request([1, 2, 3, 4, 5, 6, 7, 8], on_overflow="shift")
+    rig.begin(sequence)
     for first in (11, 12, 13):
         kept = rig.request([first, 2, 3])
         rig.begin(kept)
         rig.compute(kept)
         rig.leave(kept)
     assert rig.cache_manager.prefix_cache.evict_candidates() == [1, 2, 3]
-    rig.compute(one)
-    one.sampled.append(9)
+    rig.compute(sequence)
+    sequence.sampled.append(9)
     monkeypatch.setattr(rig.cache, "require_shift", require)
-    rig.cache_manager.shift(one)
+    rig.cache_manager.shift(sequence)
     assert rig.cache_manager.prefix_cache.evict_candidates() == left
     assert ("shift" in [call[0] for call in rig.cache.calls]) == (helps != [9])
 
@@ -277,17 +277,17 @@ def test_what_does_not_fit_at_all_displaces_nobody(rig: Rig, n_sequences: int, n
 
 def keep(rig: Rig, length: int) -> None:
     """A request of as many tokens that ends, and stays in the cache."""
-    one = rig.request([1000 * length + i for i in range(length)])
-    rig.begin(one)
-    rig.compute(one)
-    rig.leave(one)
+    sequence = rig.request([1000 * length + i for i in range(length)])
+    rig.begin(sequence)
+    rig.compute(sequence)
+    rig.leave(sequence)
 
 
 def test_after_a_fault_no_history_is_trusted(rig: Rig) -> None:
     ended, live = rig.request([1, 2, 3]), rig.request([4, 5, 6])
-    for one in (ended, live):
-        rig.begin(one)
-        rig.compute(one)
+    for sequence in (ended, live):
+        rig.begin(sequence)
+        rig.compute(sequence)
     rig.leave(ended)
     rig.cache_manager.forget()
     assert [rig.cache_manager.prefix_cache.state(i) for i in range(2)] == ["free", "live"]

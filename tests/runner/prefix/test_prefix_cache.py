@@ -275,7 +275,7 @@ def test_none_at_all() -> None:
 # -- against lists -----------------------------------------------------------------------------------------------------
 
 pieces = st.lists(st.sampled_from([[Input(1)], [Input(2)], IMAGE, OTHER_IMAGE]), max_size=6).map(
-    lambda runs: [one for run in runs for one in run]
+    lambda runs: [item for run in runs for item in run]
 )
 
 
@@ -305,15 +305,15 @@ class AgainstLists(RuleBasedStateMachine):
         """Length of the longest prefix."""
         limit = floor_cut(max(0, len(prompt) - 1), Inputs.of(prompt).groups)
         best = 0
-        for one in self.model:
+        for twin in self.model:
             n = 0
-            while n < min(one.exact, limit) and one.inputs[n] == prompt[n]:
+            while n < min(twin.exact, limit) and twin.inputs[n] == prompt[n]:
                 n += 1
             best = max(best, floor_cut(n, Inputs.of(prompt).groups))
         return best
 
     def some(self, *states: str) -> list[int]:
-        return [i for i, one in enumerate(self.model) if one.state in states]
+        return [i for i, twin in enumerate(self.model) if twin.state in states]
 
     @rule(prompt=pieces, data=st.data())
     def begin(self, prompt: list[Input], data: st.DataObject) -> None:
@@ -325,7 +325,9 @@ class AgainstLists(RuleBasedStateMachine):
         assert self.made.longest_prefix(Inputs.of(prompt)).length == expected
         start = self.made.begin(Inputs.of(prompt), self.now)
         if start is None:
-            evictable = [one for one in self.model if one.state == "free" or (one.state == "finished" and not one.pins)]
+            evictable = [
+                twin for twin in self.model if twin.state == "free" or (twin.state == "finished" and not twin.pins)
+            ]
             assert not evictable
             return
         self.follow(start, prompt)
@@ -338,7 +340,7 @@ class AgainstLists(RuleBasedStateMachine):
         if start.remove_from is not None:
             assert mine.state == "finished"
             if start.remove_from == 0:
-                oldest = [one.used_at for one in self.model if one.state == "finished" and not one.pins]
+                oldest = [twin.used_at for twin in self.model if twin.state == "finished" and not twin.pins]
                 assert len(oldest) >= self.kept or not self.some("free")
                 spared = start.source is not None and self.model[start.source].used_at == min(oldest)
                 assert mine.used_at == min(oldest) or spared
@@ -358,38 +360,38 @@ class AgainstLists(RuleBasedStateMachine):
     @rule(data=st.data(), inputs=pieces)
     def extend(self, data: st.DataObject, inputs: list[Input]) -> None:
         sequence = data.draw(st.sampled_from(self.some("live")))
-        one = self.model[sequence]
+        twin = self.model[sequence]
         if inputs == [Input(1)]:
             self.made.append(sequence, 1)
         else:
             self.made.extend(sequence, Inputs.of(inputs))
-        if one.exact == len(one.inputs):
-            one.exact += len(inputs)
-        one.inputs = one.inputs + inputs
+        if twin.exact == len(twin.inputs):
+            twin.exact += len(inputs)
+        twin.inputs = twin.inputs + inputs
 
     @precondition(lambda self: self.some("live", "finished"))
     @rule(data=st.data())
     def truncate(self, data: st.DataObject) -> None:
         sequence = data.draw(st.sampled_from(self.some("live", "finished")))
-        one = self.model[sequence]
-        length = floor_cut(data.draw(st.integers(0, len(one.inputs))), Inputs.of(one.inputs).groups)
+        twin = self.model[sequence]
+        length = floor_cut(data.draw(st.integers(0, len(twin.inputs))), Inputs.of(twin.inputs).groups)
         self.made.truncate(sequence, length)
-        one.inputs = one.inputs[:length]
-        one.exact = min(one.exact, length)
-        if not one.inputs and one.state == "finished" and not one.pins:
+        twin.inputs = twin.inputs[:length]
+        twin.exact = min(twin.exact, length)
+        if not twin.inputs and twin.state == "finished" and not twin.pins:
             self.model[sequence] = Model()
 
     @precondition(lambda self: self.some("live"))
     @rule(data=st.data())
     def shift(self, data: st.DataObject) -> None:
         sequence = data.draw(st.sampled_from(self.some("live")))
-        one = self.model[sequence]
-        cuts = [floor_cut(data.draw(st.integers(0, len(one.inputs))), Inputs.of(one.inputs).groups) for _ in range(2)]
+        twin = self.model[sequence]
+        cuts = [floor_cut(data.draw(st.integers(0, len(twin.inputs))), Inputs.of(twin.inputs).groups) for _ in range(2)]
         keep, end = sorted(cuts)
         self.made.shift(sequence, keep, end - keep)
         if keep < end:
-            one.exact = min(one.exact, keep)
-        one.inputs = one.inputs[:keep] + one.inputs[end:]
+            twin.exact = min(twin.exact, keep)
+        twin.inputs = twin.inputs[:keep] + twin.inputs[end:]
 
     @precondition(lambda self: self.some("live"))
     @rule(data=st.data())
@@ -397,23 +399,23 @@ class AgainstLists(RuleBasedStateMachine):
         self.now += 1
         sequence = data.draw(st.sampled_from(self.some("live")))
         self.made.finish(sequence, self.now)
-        one = self.model[sequence]
-        one.state, one.used_at = "finished", self.now
-        if not one.inputs and not one.pins:
+        twin = self.model[sequence]
+        twin.state, twin.used_at = "finished", self.now
+        if not twin.inputs and not twin.pins:
             self.model[sequence] = Model()
 
     @precondition(lambda self: self.some("live", "finished"))
     @rule(data=st.data(), pin=st.booleans())
     def pin(self, data: st.DataObject, pin: bool) -> None:
         sequence = data.draw(st.sampled_from(self.some("live", "finished")))
-        one = self.model[sequence]
+        twin = self.model[sequence]
         if pin:
             self.made.pin(sequence)
-            one.pins += 1
-        elif one.pins:
+            twin.pins += 1
+        elif twin.pins:
             self.made.unpin(sequence)
-            one.pins -= 1
-            if not one.pins and not one.inputs and one.state == "finished":
+            twin.pins -= 1
+            if not twin.pins and not twin.inputs and twin.state == "finished":
                 self.model[sequence] = Model()
 
     @precondition(lambda self: any(not self.model[i].pins for i in self.some("live", "finished")))
@@ -426,12 +428,14 @@ class AgainstLists(RuleBasedStateMachine):
     @invariant()
     def same(self) -> None:
         self.made.check()
-        assert all(one.state == "free" for one in self.model[len(self.made) :])
-        for sequence, one in enumerate(self.model[: len(self.made)]):
-            assert self.made.tokens(sequence).tolist() == [i.token for i in one.inputs]
-            assert self.made.state(sequence) == one.state
-            assert self.made.pinned(sequence) == (one.pins > 0)
-        evictable = [(one.used_at, i) for i, one in enumerate(self.model) if one.state == "finished" and not one.pins]
+        assert all(twin.state == "free" for twin in self.model[len(self.made) :])
+        for sequence, twin in enumerate(self.model[: len(self.made)]):
+            assert self.made.tokens(sequence).tolist() == [i.token for i in twin.inputs]
+            assert self.made.state(sequence) == twin.state
+            assert self.made.pinned(sequence) == (twin.pins > 0)
+        evictable = [
+            (twin.used_at, i) for i, twin in enumerate(self.model) if twin.state == "finished" and not twin.pins
+        ]
         assert self.made.evict_candidates() == [i for _, i in sorted(evictable)]
 
 

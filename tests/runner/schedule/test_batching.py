@@ -50,11 +50,11 @@ def test_only_the_last_row_of_a_prompt_has_logits() -> None:
 
 def test_tokens_are_read_when_the_step_starts() -> None:
     """A step is planned before the token that it computes is known."""
-    one = sequence(1, 0, [5], submitted=1)
-    step = assemble(0, (Scheduled(1, 1, 1),), {1: one})
-    one.submitted += 1
+    asked = sequence(1, 0, [5], submitted=1)
+    step = assemble(0, (Scheduled(1, 1, 1),), {1: asked})
+    asked.submitted += 1
     assert step.tokens().tolist() == [0]
-    one.sampled.append(42)
+    asked.sampled.append(42)
     assert step.tokens().tolist() == [42]
 
 
@@ -88,10 +88,14 @@ def answer(
 
 def planned(number: int, sequences: list[Generation]) -> Step | None:
     """What comes next without any step before."""
-    candidates = [found for one in sequences if (found := one.candidate()) is not None]
+    candidates = [found for generation in sequences if (found := generation.candidate()) is not None]
     if len(candidates) < len(sequences):
         return None
-    return assemble(number, plan(candidates, Limits(64, 64, 10_000)).scheduled, {one.key: one for one in sequences})
+    return assemble(
+        number,
+        plan(candidates, Limits(64, 64, 10_000)).scheduled,
+        {generation.key: generation for generation in sequences},
+    )
 
 
 def launch(step: Step) -> None:
@@ -130,7 +134,10 @@ def test_a_step_that_follows_is_what_planning_gives(sequences: list[Generation])
         following = follow(step.number + 1, step)
         if following is None:
             # A context that is shifted has a place for one more than is counted on.
-            full = [one.options.on_overflow == "shift" and one.submitted == one.num_ctx - 1 for one in sequences]
+            full = [
+                generation.options.on_overflow == "shift" and generation.submitted == generation.num_ctx - 1
+                for generation in sequences
+            ]
             assert expected is None or any(full)
             return
         assert expected is not None
@@ -145,8 +152,8 @@ def test_a_step_that_follows_is_what_planning_gives(sequences: list[Generation])
 
 
 def test_nothing_follows_where_somebody_has_left() -> None:
-    one, other = answer(1), answer(2)
-    step = planned(0, [one, other])
+    asked, other = answer(1), answer(2)
+    step = planned(0, [asked, other])
     assert step is not None
     launch(step)
     assert follow(1, step) is not None
@@ -156,7 +163,7 @@ def test_nothing_follows_where_somebody_has_left() -> None:
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_nothing_follows_a_prompt(n: int) -> None:
-    one = sequence(1, 0, [5, 6])
-    step = assemble(0, (Scheduled(1, n, n - 1),), {1: one})
+    asked = sequence(1, 0, [5, 6])
+    step = assemble(0, (Scheduled(1, n, n - 1),), {1: asked})
     launch(step)
     assert follow(1, step) is None

@@ -140,7 +140,7 @@ def test_truncation_invariants(sequence: tuple[int, tuple[Group, ...]], num_keep
 )
 def test_eviction(gives: dict[int, int], needed: int, expected: list[int] | None) -> None:
     """Each candidate that leaves gives so many cells."""
-    assert plan_eviction(list(gives), lambda gone: sum(gives[one] for one in gone) >= needed) == expected
+    assert plan_eviction(list(gives), lambda gone: sum(gives[key] for key in gone) >= needed) == expected
 
 
 def test_eviction_of_two_that_help_together_only() -> None:
@@ -154,14 +154,14 @@ def test_nobody_leaves_for_nothing(gives: list[int], needed: int) -> None:
 
     def fits(gone: Collection[int]) -> bool:
         asked.append(len(gone))
-        return sum(gives[one] for one in gone) >= needed
+        return sum(gives[key] for key in gone) >= needed
 
     found = plan_eviction(range(len(gives)), fits)
     assert (found is None) == (sum(gives) < needed)
     if found:
         assert found == sorted(found)
-        given = sum(gives[one] for one in found)
+        given = sum(gives[key] for key in found)
         assert given >= needed
-        assert all(given - gives[one] < needed for one in found)
+        assert all(given - gives[key] < needed for key in found)
         assert sum(gives[: max(found)]) < needed, "no later one than needed"
     assert len(asked) <= 6 + len(gives)

@@ -281,7 +281,7 @@ def candidates_of(most: int) -> st.SearchStrategy[list[Candidate]]:
 
 def check_step(candidates: list[Candidate], limits: Limits, got: Plan) -> None:
     """What holds for every plan."""
-    by_key = {one.key: one for one in candidates}
+    by_key = {candidate.key: candidate for candidate in candidates}
     keys = [piece.key for piece in got.scheduled]
     assert len(set(keys)) == len(keys)
     assert set(keys) <= set(by_key)
@@ -290,21 +290,21 @@ def check_step(candidates: list[Candidate], limits: Limits, got: Plan) -> None:
     assert n_tokens <= limits.free_cells
     assert sum(piece.outputs for piece in got.scheduled) <= limits.max_outputs
     for piece in got.scheduled:
-        one = by_key[piece.key]
-        end = one.begin + piece.n
+        candidate = by_key[piece.key]
+        end = candidate.begin + piece.n
         assert piece.n > 0
-        assert end <= one.end
-        assert ceil_cut(end, one.groups) == end, "a group was split"
-        assert piece.outputs == (piece.n if one.all_rows or one.decoding else int(end == one.end))
+        assert end <= candidate.end
+        assert ceil_cut(end, candidate.groups) == end, "a group was split"
+        assert piece.outputs == (piece.n if candidate.all_rows or candidate.decoding else int(end == candidate.end))
     if limits.groups_apart:
         groups = [begin for piece in got.scheduled for begin, _ in by_key[piece.key].groups
                   if by_key[piece.key].begin <= begin < by_key[piece.key].begin + piece.n]  # fmt: skip
         assert len(groups) <= 1, "groups keep apart"
     if n_tokens > limits.batch_size:
         assert len(got.scheduled) == 1, "only alone may a group exceed the batch"
-        one, piece = by_key[keys[0]], got.scheduled[0]
-        assert (one.begin, one.begin + piece.n) in one.groups
-    decoding = [one.key for one in candidates if one.decoding]
+        candidate, piece = by_key[keys[0]], got.scheduled[0]
+        assert (candidate.begin, candidate.begin + piece.n) in candidate.groups
+    decoding = [candidate.key for candidate in candidates if candidate.decoding]
     assert keys[: len(set(keys) & set(decoding))] == [key for key in keys if key in decoding], "decoding comes first"
     assert set(got.starved) <= set(decoding) - set(keys)
 
@@ -321,7 +321,7 @@ def test_any_step(candidates: list[Candidate], limits: Limits, free_cells: int) 
     assert (unlimited.short, unlimited.starved) == (0, ())
     # The most senior of all is never the one to wait for a cell, if there is one and it can use it.
     if got.starved:
-        senior = min(candidates, key=lambda one: (-one.priority, one.key))
+        senior = min(candidates, key=lambda candidate: (-candidate.priority, candidate.key))
         assert senior.key not in got.starved or free_cells == 0
 
 
@@ -329,7 +329,7 @@ def test_any_step(candidates: list[Candidate], limits: Limits, free_cells: int) 
 @given(candidates_of(7), limits_of, st.data())
 def test_nobody_starves(candidates: list[Candidate], limits: Limits, data: st.DataObject) -> None:
     """While newcomers of any priority keep coming, each is served within 10 * (N + 1) steps."""
-    running = {one.key: one for one in candidates}
+    running = {candidate.key: candidate for candidate in candidates}
     waited = dict.fromkeys(running, 0)
     state, next_key = SchedulerState(), len(running)
     arrivals = data.draw(st.lists(st.integers(0, 12), max_size=60))
@@ -341,21 +341,21 @@ def test_nobody_starves(candidates: list[Candidate], limits: Limits, data: st.Da
         got = plan(running.values(), limits, state)
         check_step(list(running.values()), limits, got)
         state = got.state
-        for key, one in running.items():
+        for key, candidate in running.items():
             waited[key] += 1
-            assert waited[key] <= 10 * (8 + 1), f"{one} starves"
+            assert waited[key] <= 10 * (8 + 1), f"{candidate} starves"
         for piece in got.scheduled:
-            one = running[piece.key]
+            candidate = running[piece.key]
             waited[piece.key] = 0
-            if one.decoding:
+            if candidate.decoding:
                 continue
-            if one.begin + piece.n == one.end:
+            if candidate.begin + piece.n == candidate.end:
                 del running[piece.key]
                 running[next_key] = data.draw(candidate_of(next_key))
                 waited[next_key] = 0
                 next_key += 1
             else:
-                running[piece.key] = one._replace(begin=one.begin + piece.n)
+                running[piece.key] = candidate._replace(begin=candidate.begin + piece.n)
 
 
 @settings(max_examples=scaled(100, quick=25), deadline=None)
@@ -363,7 +363,10 @@ def test_nobody_starves(candidates: list[Candidate], limits: Limits, data: st.Da
 def test_a_small_pool_comes_to_an_end(candidates: list[Candidate], limits: Limits, n_cells: int) -> None:
     """With preemption, and cells enough for the largest alone, everyone gets all computed; nobody is stuck."""
     limits = limits._replace(headroom=0)
-    running = {one.key: one._replace(begin=0, end=11, decoding=False) if one.decoding else one for one in candidates}
+    running = {
+        candidate.key: candidate._replace(begin=0, end=11, decoding=False) if candidate.decoding else candidate
+        for candidate in candidates
+    }
     held = dict.fromkeys(running, 0)
     state = SchedulerState()
     for _ in range(2000):
@@ -381,9 +384,9 @@ def test_a_small_pool_comes_to_an_end(candidates: list[Candidate], limits: Limit
             continue
         state = got.state
         for piece in got.scheduled:
-            one = running[piece.key]
+            candidate = running[piece.key]
             held[piece.key] += piece.n
-            running[piece.key] = one._replace(begin=one.begin + piece.n)
-            if running[piece.key].begin == one.end:
+            running[piece.key] = candidate._replace(begin=candidate.begin + piece.n)
+            if running[piece.key].begin == candidate.end:
                 del running[piece.key], held[piece.key]
     pytest.fail("some never came to their end")

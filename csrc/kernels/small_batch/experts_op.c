@@ -1,9 +1,9 @@
-#include "kernels/small_batch_experts_op.h"
+#include "kernels/small_batch/experts_op.h"
 
 #include <stdbool.h>
 
-#include "kernels/small_batch_quads.h"
 #include "ggml.h"
+#include "kernels/small_batch/quads.h"
 #include "threads/chunk_counter.h"
 
 /* -- the plan: which routes go to which expert --------------------------------------------------------------------- */
@@ -97,10 +97,10 @@ static size_t acts_of(const oe_sb_kernel *kernel, int64_t k, run of) {
     return (size_t)(of.first * oe_quads_of(kernel, k)) * oe_quad_bytes(kernel);
 }
 
-/* Whether a run is for multiply_one, which takes blocks by fours: the rest of a four costs as much as several. */
+/* Whether a run is for multiply_single, which takes blocks by fours: the rest of a four costs as much as several. */
 static bool is_alone(const oe_sb_kernel *kernel, int64_t k, run of) {
     const int64_t blocks = k / kernel->block;
-    return of.routes == 1 && kernel->multiply_one && blocks % OE_QUAD == 0;
+    return of.routes == 1 && kernel->multiply_single && blocks % OE_QUAD == 0;
 }
 
 void oe_experts_quantize_op(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
@@ -158,7 +158,7 @@ void oe_experts_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *use
             const run mine = p.runs[first / groups];
             const oe_sb_product product = product_of(kernel, dst, p, mine);
             const int64_t stop = (end - begin) * OE_SB_GROUP;
-            (is_alone(kernel, k, mine) ? kernel->multiply_one : kernel->multiply)(
+            (is_alone(kernel, k, mine) ? kernel->multiply_single : kernel->multiply)(
                 &product, (first - begin) * OE_SB_GROUP, stop < m ? stop : m);
         }
     }

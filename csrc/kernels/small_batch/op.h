@@ -1,9 +1,9 @@
-/* The products of small_batch.h as operations of ggml's graphs: callbacks for ggml_custom_4d, run by the CPU backend's
- * threads. `kernel` is an oe_sb_kernel. */
+/* Products with few rows (kernel.h) as operations of ggml's graphs: callbacks for ggml_custom_4d, run by the threads of
+ * the CPU backend. `kernel` is an oe_sb_kernel. */
 #ifndef OE_SB_OP_H
 #define OE_SB_OP_H
 
-#include "kernels/small_batch.h"
+#include "kernels/small_batch/kernel.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,9 +1,9 @@
-#include "kernels/small_batch_op.h"
+#include "kernels/small_batch/op.h"
 
 #include <stdbool.h>
 
-#include "kernels/small_batch_quads.h"
 #include "ggml.h"
+#include "kernels/small_batch/quads.h"
 #include "threads/chunk_counter.h"
 
 static int64_t acts_bytes(const oe_sb_kernel *kernel, int64_t k, int64_t rows) {
@@ -29,7 +29,7 @@ void oe_sb_quantize_op(struct ggml_tensor *dst, int ith, int nth, void *userdata
     const oe_sb_kernel *kernel = userdata;
     const struct ggml_tensor *x = dst->src[0];
     const int64_t k = x->ne[0], rows = x->ne[1], all = oe_quads_of(kernel, k) * rows;
-    const bool alone = rows == 1 && kernel->multiply_one;
+    const bool alone = rows == 1 && kernel->multiply_single;
     if (ith == 0) {
         atomic_init(taken_groups(kernel, dst, k, rows), 0);
     }
@@ -55,7 +55,7 @@ void oe_sb_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *userdata
         .out = dst->data,
     };
     void (*const multiply)(const oe_sb_product *p, int64_t first, int64_t last) =
-        product.rows == 1 && kernel->multiply_one ? kernel->multiply_one : kernel->multiply;
+        product.rows == 1 && kernel->multiply_single ? kernel->multiply_single : kernel->multiply;
     const int64_t groups = (product.m + OE_SB_GROUP - 1) / OE_SB_GROUP;
     oe_chunk_counter *taken = taken_groups(kernel, acts, weights->ne[0], product.rows);
     int64_t first, last;

@@ -1,11 +1,11 @@
-/* Activations as the kernels of small_batch.h take them: quantized blocks, four at a time. */
+/* Activations as the kernels take them: quantized blocks, four at a time. */
 #ifndef OE_SB_QUADS_H
 #define OE_SB_QUADS_H
 
 #include <stdbool.h>
 #include <string.h>
 
-#include "kernels/small_batch.h"
+#include "kernels/small_batch/activations.h"
 
 typedef union oe_quad {
     oe_act256 of_256[OE_QUAD];
@@ -19,7 +19,7 @@ static inline int64_t oe_quads_of(const oe_sb_kernel *kernel, int64_t k) {
 
 static inline size_t oe_quad_bytes(const oe_sb_kernel *kernel) { return OE_QUAD * kernel->act_bytes; }
 
-/* The first four blocks of x, or as many as there are. */
+/* Quantizes the first four blocks of x, or as many as there are; the others are 0. */
 static inline void oe_quad_quantize(const oe_sb_kernel *kernel, const float *x, int64_t blocks, oe_quad *quad) {
     memset(quad, 0, sizeof *quad);
     for (int64_t b = 0; b < OE_QUAD && b < blocks; b++) {
@@ -27,8 +27,8 @@ static inline void oe_quad_quantize(const oe_sb_kernel *kernel, const float *x, 
     }
 }
 
-/* Where the kernel wants it. For multiply_one (`alone`), words that are in the same place of their blocks lie side by
- * side. */
+/* Copies a quad to where the kernel reads it. For multiply_single (`alone`), words from the same place of their blocks
+ * lie side by side. */
 static inline void oe_quad_store(const oe_sb_kernel *kernel, const oe_quad *quad, bool alone, char *to) {
     if (!alone) {
         memcpy(to, quad->bytes, oe_quad_bytes(kernel));

@@ -1,5 +1,5 @@
 /* Products in which each row of activations names the matrix that it is multiplied with (mixtures of experts), for few
- * rows, by the kernels of small_batch.h. As operations of ggml's graphs: callbacks for ggml_custom_4d, run by the CPU
+ * rows, by the kernels of kernel.h. As operations of ggml's graphs: callbacks for ggml_custom_4d, run by the CPU
  * backend's threads.
  *
  * A *route* is one row of one token: number slot + used * token, in the order of the ids. The first operation sorts the
@@ -8,7 +8,7 @@
 #ifndef OE_SB_EXPERTS_OP_H
 #define OE_SB_EXPERTS_OP_H
 
-#include "kernels/small_batch.h"
+#include "kernels/small_batch/kernel.h"
 
 #ifdef __cplusplus
 extern "C" {

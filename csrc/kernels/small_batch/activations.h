@@ -1,0 +1,35 @@
+/* Activations as kernels take them: for quantized weights rounded to 8 bits. */
+#ifndef OE_SB_ACTIVATIONS_H
+#define OE_SB_ACTIVATIONS_H
+
+#include "kernels/small_batch/kernel.h"
+
+/* 256 activations x[i] = d * q[i], ggml's Q8_K with positive d. Every 4 bytes of it are a word that kernels load. */
+typedef struct oe_act256 {
+    float d;
+    int16_t sum16[16]; /* of 16 values each */
+    int16_t sum32[8];
+    int8_t q[256];
+} oe_act256;
+
+/* 32 activations, ggml's Q8_0: d is rounded to f16. */
+typedef struct oe_act32 {
+    float d;
+    int32_t minus8;   /* -8 times the sum of the values, which undoes the offset of Q4_0's codes */
+    int32_t minus128; /* -128 times: the offset that kernels give signed codes */
+    int8_t q[32];
+} oe_act32;
+
+/* Make a block of activations of 256 or 32 floats; the last copies 16 floats, for 16-bit weights. Kernels with the same
+ * function can share activations. */
+void oe_sb_quantize256(const float *x, void *act);
+void oe_sb_quantize32(const float *x, void *act);
+void oe_sb_copy16(const float *x, void *act);
+
+/* The kernel of a type of weights whose blocks are multiplied with such activations. */
+#define OE_SB_DEFINE_256(type)                                                                                         \
+    const oe_sb_kernel OE_SB_KERNEL(type) = {256, sizeof(oe_act256), oe_sb_quantize256, oe_multiply, MULTIPLY_SINGLE}
+#define OE_SB_DEFINE_32(type)                                                                                          \
+    const oe_sb_kernel OE_SB_KERNEL(type) = {32, sizeof(oe_act32), oe_sb_quantize32, oe_multiply, MULTIPLY_SINGLE}
+
+#endif

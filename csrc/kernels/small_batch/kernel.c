@@ -1,0 +1,55 @@
+#include "kernels/small_batch/kernel.h"
+
+#include <stdbool.h>
+
+#include "base/cpu.h"
+
+/* The kernels of one type by oe_sb_isa, NULL where this build has none. OE_SB_HAS_AVX_VNNI: the compiler knows these
+ * instructions. Kernels of 16-bit weights have no use for them. */
+#if !defined(__x86_64__)
+#define KERNELS(type) {&oe_sb_##type##_scalar}
+#define FLOAT_KERNELS(type) KERNELS(type)
+#elif defined(OE_SB_HAS_AVX_VNNI)
+#define KERNELS(type) {&oe_sb_##type##_scalar, &oe_sb_##type##_avx2, &oe_sb_##type##_avxvnni, &oe_sb_##type##_avx512}
+#define FLOAT_KERNELS(type) {&oe_sb_##type##_scalar, &oe_sb_##type##_avx2, NULL, &oe_sb_##type##_avx512}
+#else
+#define KERNELS(type) {&oe_sb_##type##_scalar, &oe_sb_##type##_avx2, NULL, &oe_sb_##type##_avx512}
+#define FLOAT_KERNELS(type) KERNELS(type)
+#endif
+
+#define DECLARE(type)                                                                                                  \
+    extern const oe_sb_kernel oe_sb_##type##_scalar, oe_sb_##type##_avx2, oe_sb_##type##_avxvnni, oe_sb_##type##_avx512
+
+DECLARE(q4_k);
+DECLARE(q6_k);
+DECLARE(q4_0);
+DECLARE(q8_0);
+DECLARE(mxfp4);
+DECLARE(f16);
+DECLARE(bf16);
+
+static const oe_sb_kernel *const all[OE_SB_TYPES][OE_SB_ISAS] = {
+    [OE_SB_Q4_K] = KERNELS(q4_k),
+    [OE_SB_Q6_K] = KERNELS(q6_k),
+    [OE_SB_Q4_0] = KERNELS(q4_0),
+    [OE_SB_Q8_0] = KERNELS(q8_0),
+    [OE_SB_MXFP4] = KERNELS(mxfp4),
+    [OE_SB_F16] = FLOAT_KERNELS(f16),
+    [OE_SB_BF16] = FLOAT_KERNELS(bf16),
+};
+
+static bool cpu_has(oe_sb_isa isa) {
+    switch (isa) {
+    case OE_SB_AVX2: return oe_cpu_has_avx2_fma_f16c();
+    case OE_SB_AVX_VNNI: return oe_cpu_has_avx_vnni();
+    case OE_SB_AVX512: return oe_cpu_has_avx512_vnni();
+    default: return isa == OE_SB_PLAIN;
+    }
+}
+
+const oe_sb_kernel *oe_sb_kernel_find(oe_sb_type type, oe_sb_isa isa, int64_t m) {
+    if (!cpu_has(isa) || !all[type][isa]) {
+        return NULL;
+    }
+    return all[type][m < OE_SB_GROUP ? OE_SB_PLAIN : isa];
+}

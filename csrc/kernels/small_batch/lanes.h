@@ -1,0 +1,239 @@
+/* Vectors of 32-bit lanes with one block of weights in each, for the kernels of quantized weights: LANES (16 with
+ * AVX-512, 8 with AVX2) blocks at a time. These are the blocks of as many rows at one place, with the same activations
+ * in all lanes; or, where a single row of activations is multiplied (`single`), 4 blocks each of LANES / 4 rows, with
+ * the same activations for each row.
+ *
+ * Codes of weights are multiplied with activations (signed bytes, from -127 to 127) four at a time: VPDPBUSD takes
+ * unsigned codes and adds up in 32 bits. AVX2 alone has VPMADDUBSW, which adds two products in 16 bits. */
+#ifndef OE_SB_LANES_H
+#define OE_SB_LANES_H
+
+#include <immintrin.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "kernels/small_batch/activations.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#define TILE 8 /* rows of activations at a time: their sums, and 8 vectors of codes */
+
+/* LANES blocks of weights: the block in lane 4 * i + j is at + j * near + i * far. */
+typedef struct window {
+    const uint8_t *at;
+    size_t near, far;
+} window;
+
+#if defined(__AVX512VNNI__)
+#include "kernels/small_batch/lanes_avx512.h"
+#else
+#include "kernels/small_batch/lanes_avx2.h"
+#endif
+
+/* Ends a basic block: the compiler looks at what follows by itself. GCC's time goes by the square of a block's length,
+ * and was a minute for some kernels. */
+INLINE void end_basic_block(void) {
+    __asm__ goto("" : : : : next);
+next:;
+}
+
+/* -- activations --------------------------------------------------------------------------------------------------- */
+
+/* A word of activations for each lane, from its place in the block `act`. */
+INLINE ints act_word(const bool single, const void *place, const void *act) {
+    const char *word = place;
+    if (single) { /* those of 4 blocks lie side by side */
+        return ints_repeat((const char *)act + OE_QUAD * (word - (const char *)act));
+    }
+    int32_t same;
+    memcpy(&same, word, sizeof same);
+    return ints_set(same);
+}
+
+INLINE floats act_float(const bool single, const void *place, const void *act) {
+    return floats_from_bits(act_word(single, place, act));
+}
+
+/* -- what blocks hold ---------------------------------------------------------------------------------------------- */
+
+/* 16 bytes at `offset` of each block, turned: each lane of word[j] holds bytes 4j .. 4j + 3 of its block. Words that
+ * nobody uses cost nothing: the compiler drops them. */
+INLINE void load_words(window w, size_t offset, ints word[4]) {
+    const ints r0 = load_column(w, offset, 0), r1 = load_column(w, offset, 1);
+    const ints r2 = load_column(w, offset, 2), r3 = load_column(w, offset, 3);
+    const ints a = unpack_low_32(r0, r1), b = unpack_high_32(r0, r1);
+    const ints c = unpack_low_32(r2, r3), d = unpack_high_32(r2, r3);
+    word[0] = unpack_low_64(a, c);
+    word[1] = unpack_high_64(a, c);
+    word[2] = unpack_low_64(b, d);
+    word[3] = unpack_high_64(b, d);
+}
+
+/* The bits of `mask` in each byte, after a shift of the whole lane to the right. */
+INLINE ints low_bits(ints x, int shift, int mask) { return ints_and(ints_shift_right(x, shift), bytes_set(mask)); }
+
+INLINE ints byte_of(ints words, int j) { return ints_and(ints_shift_right(words, 8 * j), ints_set(255)); }
+
+/* The f16 in the low half of each lane, and in the high half. */
+INLINE floats half_low(ints words) { return floats_from_halves(words); }
+INLINE floats half_high(ints words) { return floats_from_halves(ints_shift_right(words, 16)); }
+
+/* The f16 at `offset` of each block, of which no byte behind offset + 15 is read. */
+INLINE floats read_half(window w, size_t offset) {
+    ints x[4];
+    load_words(w, offset, x);
+    return half_low(x[0]);
+}
+
+/* Bytes 2j and 2j + 1 of each lane as two 16-bit numbers, 256 times as large. */
+INLINE ints byte_pair(ints words, int j) {
+    const int first = j ? 0x03800280 : 0x01800080;
+    return bytes_pick(words, bytes_of_16(first, first + 0x04000400, first + 0x08000800, first + 0x0c000c00));
+}
+
+/* Fetches what lies `ahead` bytes behind these LANES blocks, of rows from `group` on. Rows lie one after the other, so
+ * that each step through a group of rows fetches its share of later ones in order, as memory likes it best. */
+INLINE void prefetch(const oe_sb_product *p, size_t group, int64_t step, size_t share, size_t ahead) {
+    const size_t from = group + (size_t)step * share + ahead;
+    if (from + share <= (size_t)p->m * p->row_bytes) {
+#pragma GCC unroll 16
+        for (size_t i = 0; i < share; i += 64) {
+            _mm_prefetch((const char *)(p->weights + from + i), _MM_HINT_T0);
+        }
+    }
+}
+
+/* -- products of codes and activations ----------------------------------------------------------------------------- */
+
+/* For blocks in parts of 4 * `words` codes with a whole factor for each part: part_factor and signed_part_factor make
+ * the factor from byte j of each lane; add_part adds factor * (codes times the n-th row's activations from number
+ * `from` on) to sum[n]. Codes are unsigned; without VNNI they are at most `most`. */
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+
+#define HAS_VNNI 1
+
+INLINE ints part_factor(ints words, int j) { return byte_of(words, j); }
+
+INLINE ints signed_part_factor(ints words, int j) {
+    return ints_shift_right_signed(ints_shift_left(words, 24 - 8 * j), 24);
+}
+
+INLINE void add_part(const bool single, const int n_tile, const int words, const int most, const ints *codes,
+                     ints factor, const oe_act256 *act, int from, ints *sum) {
+    (void)most;
+#pragma GCC unroll 8
+    for (int n = 0; n < n_tile; n++) {
+        const oe_act256 *a = act + OE_QUAD * n;
+        ints dot = ints_set(0);
+#pragma GCC unroll 8
+        for (int i = 0; i < words; i++) {
+            dot = ints_add_products_of_bytes(dot, codes[i], act_word(single, a->q + from + 4 * i, a));
+        }
+        sum[n] = ints_add(sum[n], ints_multiply(dot, factor));
+    }
+}
+
+/* *start in each lane and the products of 32 codes from 0 to `most` with the activations. */
+INLINE ints dot_32(const bool single, const int most, const ints *codes, const int32_t *start, const oe_act32 *act) {
+    ints dot = act_word(single, start, act);
+    (void)most;
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+        dot = ints_add_products_of_bytes(dot, codes[i], act_word(single, act->q + 4 * i, act));
+    }
+    return dot;
+}
+
+/* Signed codes as dot_32_signed takes them: 128 more, which makes them unsigned. */
+INLINE ints ready_signed(ints codes) { return ints_xor(codes, bytes_set(0x80)); }
+
+/* The products of 32 codes from -`most` to `most`, or from -128. */
+INLINE ints dot_32_signed(const bool single, const int most, const ints *codes, const oe_act32 *act) {
+    return dot_32(single, most, codes, &act->minus128, act);
+}
+
+#else
+
+#define HAS_VNNI 0
+
+/* Factors of 16 bits, twice in each lane. */
+INLINE ints byte_twice(ints words, int j) {
+    const int first = 0x00800080 + 0x01000100 * j;
+    return bytes_pick(words, bytes_of_16(first, first + 0x04000400, first + 0x08000800, first + 0x0c000c00));
+}
+
+INLINE ints part_factor(ints words, int j) { return shorts_shift_right(byte_twice(words, j), 8); }
+
+INLINE ints signed_part_factor(ints words, int j) { return shorts_shift_right_signed(byte_twice(words, j), 8); }
+
+/* How many words of products of codes up to `most` add up in 16 bits, two neighbours each: a power of 2, 8 at most. */
+INLINE int words_that_fit(const int most) {
+    const int fit = 32767 / (2 * 127 * most);
+    return fit >= 8 ? 8 : fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
+}
+
+INLINE void add_part(const bool single, const int n_tile, const int words, const int most, const ints *codes,
+                     ints factor, const oe_act256 *act, int from, ints *sum) {
+    const int fit = words_that_fit(most) < words ? words_that_fit(most) : words;
+#pragma GCC unroll 4
+    for (int first = 0; first < words; first += fit) {
+#pragma GCC unroll 8
+        for (int n = 0; n < n_tile; n++) {
+            const oe_act256 *a = act + OE_QUAD * n;
+            ints dot = shorts_products_of_bytes(codes[first], act_word(single, a->q + from + 4 * first, a));
+#pragma GCC unroll 8
+            for (int i = first + 1; i < first + fit; i++) {
+                dot = shorts_add(dot, shorts_products_of_bytes(codes[i], act_word(single, a->q + from + 4 * i, a)));
+            }
+            sum[n] = ints_add(sum[n], ints_pair_products(dot, factor));
+        }
+    }
+}
+
+/* `sum` and the products of 32 codes of sizes up to `most`; `with_signs` says whether codes have signs. */
+INLINE ints sum_32(const bool single, const int most, const bool with_signs, const ints *codes, ints sum,
+                   const oe_act32 *act) {
+    const int fit = words_that_fit(most);
+    ints dot = shorts_set(0);
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+        const ints word = act_word(single, act->q + 4 * i, act);
+        const ints q = with_signs ? bytes_with_sign(word, codes[i]) : word;
+        const ints pairs = shorts_products_of_bytes(with_signs ? bytes_size(codes[i]) : codes[i], q);
+        dot = i % fit == 0 ? pairs : shorts_add(dot, pairs);
+        if ((i + 1) % fit == 0) {
+            sum = ints_add(sum, ints_pair_products(dot, shorts_set(1)));
+        }
+    }
+    return sum;
+}
+
+INLINE ints dot_32(const bool single, const int most, const ints *codes, const int32_t *start, const oe_act32 *act) {
+    return sum_32(single, most, false, codes, act_word(single, start, act), act);
+}
+
+INLINE ints ready_signed(ints codes) { return codes; }
+
+/* A code's size times the activation with the code's sign. */
+INLINE ints dot_32_signed(const bool single, const int most, const ints *codes, const oe_act32 *act) {
+    return sum_32(single, most, true, codes, ints_set(0), act);
+}
+
+#endif
+
+/* Pairs of 16-bit factors times pairs of sums of activations. */
+INLINE ints times_sums(const bool single, const int pairs, const ints *factor, const int16_t *sums,
+                       const oe_act256 *act) {
+    ints total = ints_set(0);
+#pragma GCC unroll 8
+    for (int j = 0; j < pairs; j++) {
+        total = ints_add_pair_products(total, factor[j], act_word(single, sums + 2 * j, act));
+    }
+    return total;
+}
+
+/* *out += x * the activations' own factor, which is `d`. */
+INLINE void add_scaled(const bool single, floats x, const float *d, const void *act, floats *out) {
+    *out = floats_add(*out, floats_multiply(x, act_float(single, d, act)));
+}
+
+#endif

@@ -1,0 +1,69 @@
+/* lanes.h with 16 lanes: AVX-512 F, BW, VL and VNNI. */
+#define LANES 16
+
+typedef __m512i ints; /* 16 numbers of 32 bits, 32 of 16 ("shorts") or 64 of 8 ("bytes") */
+typedef __m512 floats;
+
+INLINE ints ints_set(int32_t x) { return _mm512_set1_epi32(x); }
+INLINE ints bytes_set(int x) { return _mm512_set1_epi8((char)x); }
+INLINE ints bytes_of_16(int a, int b, int c, int d) { return _mm512_broadcast_i32x4(_mm_setr_epi32(a, b, c, d)); }
+INLINE ints ints_repeat(const void *bytes_16) {
+    return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)bytes_16));
+}
+
+INLINE ints ints_and(ints a, ints b) { return _mm512_and_si512(a, b); }
+INLINE ints ints_or(ints a, ints b) { return _mm512_or_si512(a, b); }
+INLINE ints ints_xor(ints a, ints b) { return _mm512_xor_si512(a, b); }
+INLINE ints ints_add(ints a, ints b) { return _mm512_add_epi32(a, b); }
+INLINE ints ints_subtract(ints a, ints b) { return _mm512_sub_epi32(a, b); }
+INLINE ints ints_multiply(ints a, ints b) { return _mm512_mullo_epi32(a, b); }
+INLINE ints ints_shift_left(ints x, int n) { return _mm512_slli_epi32(x, (unsigned)n); }
+INLINE ints ints_shift_left_by(ints x, ints n) { return _mm512_sllv_epi32(x, n); }
+INLINE ints ints_shift_right(ints x, int n) { return _mm512_srli_epi32(x, (unsigned)n); }
+INLINE ints ints_shift_right_signed(ints x, int n) { return _mm512_srai_epi32(x, (unsigned)n); }
+INLINE ints ints_where_less(ints x, ints limit, ints less, ints not_less) {
+    return _mm512_mask_blend_epi32(_mm512_cmplt_epi32_mask(x, limit), not_less, less);
+}
+
+INLINE ints shorts_shift_right(ints x, int n) { return _mm512_srli_epi16(x, (unsigned)n); }
+INLINE ints shorts_shift_right_signed(ints x, int n) { return _mm512_srai_epi16(x, (unsigned)n); }
+INLINE ints bytes_pick(ints from, ints index) { return _mm512_shuffle_epi8(from, index); }
+
+INLINE ints unpack_low_32(ints a, ints b) { return _mm512_unpacklo_epi32(a, b); }
+INLINE ints unpack_high_32(ints a, ints b) { return _mm512_unpackhi_epi32(a, b); }
+INLINE ints unpack_low_64(ints a, ints b) { return _mm512_unpacklo_epi64(a, b); }
+INLINE ints unpack_high_64(ints a, ints b) { return _mm512_unpackhi_epi64(a, b); }
+
+/* sum + 4 products of unsigned bytes with signed ones in each lane; sum + 2 products of shorts. */
+INLINE ints ints_add_products_of_bytes(ints sum, ints a, ints b) { return _mm512_dpbusd_epi32(sum, a, b); }
+INLINE ints ints_add_pair_products(ints sum, ints a, ints b) { return _mm512_dpwssd_epi32(sum, a, b); }
+
+INLINE floats floats_set(float x) { return _mm512_set1_ps(x); }
+INLINE floats floats_from_ints(ints x) { return _mm512_cvtepi32_ps(x); }
+INLINE floats floats_from_bits(ints x) { return _mm512_castsi512_ps(x); }
+INLINE floats floats_from_halves(ints words) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(words)); }
+INLINE floats floats_add(floats a, floats b) { return _mm512_add_ps(a, b); }
+INLINE floats floats_subtract(floats a, floats b) { return _mm512_sub_ps(a, b); }
+INLINE floats floats_multiply(floats a, floats b) { return _mm512_mul_ps(a, b); }
+
+/* 16 bytes each of the lanes j, 4 + j, 8 + j, 12 + j. (Masked loads merge on more of the CPU's ports than inserts.) */
+INLINE ints load_column(window w, size_t offset, size_t j) {
+    const uint8_t *p = w.at + offset + j * w.near;
+    ints x = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)p));
+    x = _mm512_mask_broadcast_i32x4(x, 0x00f0, _mm_loadu_si128((const __m128i *)(p + w.far)));
+    x = _mm512_mask_broadcast_i32x4(x, 0x0f00, _mm_loadu_si128((const __m128i *)(p + 2 * w.far)));
+    return _mm512_mask_broadcast_i32x4(x, 0xf000, _mm_loadu_si128((const __m128i *)(p + 3 * w.far)));
+}
+
+/* All lanes but the first `skip`. */
+INLINE void store_lanes(float *to, int skip, floats x) {
+    _mm512_mask_storeu_ps(to, (__mmask16)(0xffffu << skip), x);
+}
+
+/* The sums of each 4 lanes, (0 + 1) + (2 + 3), but the first `skip` of them. */
+INLINE void store_sums_of_4(float *to, int skip, floats x) {
+    const floats pairs = floats_add(x, _mm512_permute_ps(x, 0xb1));
+    const floats sums = floats_add(pairs, _mm512_permute_ps(pairs, 0x4e));
+    const __m128 rows = _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, sums));
+    _mm_mask_storeu_ps(to, (__mmask8)(0xf << skip & 0xf), rows);
+}

@@ -1,0 +1,65 @@
+/* MXFP4 (Open Compute Project, Microscaling Formats 2023): 32 weights in 17 bytes: an exponent e of 8 bits, 32 numbers
+ * of 4 bits, E2M1. A weight is 2^(e - 127) times its number. Codes here are twice the numbers, and so whole; d is half
+ * of the power. */
+#include "kernels/small_batch/activations.h"
+
+#define BLOCK_BYTES 17
+
+typedef oe_act32 act_block;
+
+static const int8_t TWICE[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+#ifdef OE_SB_SCALAR
+#include "kernels/small_batch/scalar.h"
+
+typedef oe_sb_block32 weight_block;
+
+static float half_power(uint8_t exponent) {
+    const uint32_t bits = exponent < 2 ? 0x00200000u << exponent : (uint32_t)(exponent - 1) << 23;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static void unpack(const uint8_t *p, weight_block *x) {
+    x->d = half_power(p[0]);
+    for (int i = 0; i < 16; i++) {
+        x->code[i] = TWICE[p[1 + i] & 15];
+        x->code[16 + i] = TWICE[p[1 + i] >> 4];
+    }
+}
+
+#define product oe_sb_block32_product
+#include "kernels/small_batch/scalar_product.h"
+#else
+#include "kernels/small_batch/lanes.h"
+
+INLINE floats half_power(ints exponent) {
+    const ints usual = ints_shift_left(ints_subtract(exponent, ints_set(1)), 23);
+    const ints subnormal = ints_shift_left_by(ints_set(0x00200000), exponent);
+    return floats_from_bits(ints_where_less(exponent, ints_set(2), subnormal, usual));
+}
+
+INLINE void add_block(const bool single, const int n_tile, window w, const act_block *act, floats *out) {
+    const ints table = ready_signed(ints_repeat(TWICE));
+    ints head[4], words[4], codes[8];
+    load_words(w, 0, head);
+    load_words(w, 1, words);
+    const floats d = half_power(byte_of(head[0], 0));
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        codes[i] = bytes_pick(table, low_bits(words[i], 0, 0x0f));
+        codes[4 + i] = bytes_pick(table, low_bits(words[i], 4, 0x0f));
+    }
+#pragma GCC unroll 8
+    for (int n = 0; n < n_tile; n++) {
+        const act_block *a = act + OE_QUAD * n;
+        const ints dot = dot_32_signed(single, 12, codes, a);
+        add_scaled(single, floats_multiply(d, floats_from_ints(dot)), &a->d, a, out + n);
+    }
+}
+
+#include "kernels/small_batch/vector_product.h"
+#endif
+
+OE_SB_DEFINE_32(mxfp4);

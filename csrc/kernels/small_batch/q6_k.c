@@ -1,0 +1,101 @@
+/* Q6_K: 256 weights in 210 bytes: the low 4 bits of the codes, their high 2 bits, 16 signed scales of 8 bits, f16 d.
+ * A weight of part j of 16 is d * scale[j] * (code - 32). */
+#include "kernels/small_batch/activations.h"
+
+#define BLOCK_BYTES 210
+
+typedef oe_act256 act_block;
+
+#ifdef OE_SB_SCALAR
+#include "kernels/small_batch/scalar.h"
+
+typedef struct weight_block {
+    float d;
+    int8_t scale[16];
+    int8_t code[256];
+} weight_block;
+
+static void unpack(const uint8_t *p, weight_block *x) {
+    for (int i = 0; i < 256; i++) {
+        const int half = i / 128, run = i % 128 / 32, at = i % 32;
+        const uint8_t low = p[64 * half + 32 * (run % 2) + at], high = p[128 + 32 * half + at];
+        x->code[i] = (int8_t)(((run < 2 ? low & 15 : low >> 4) | (high >> 2 * run & 3) << 4) - 32);
+    }
+    memcpy(x->scale, p + 192, 16);
+    x->d = oe_sb_read_f16(p + 208);
+}
+
+static float product(const weight_block *x, const act_block *act) {
+    int32_t sum = 0;
+    for (int j = 0; j < 16; j++) {
+        sum += x->scale[j] * oe_sb_dot(x->code + 16 * j, act->q + 16 * j, 16);
+    }
+    return x->d * (float)sum * act->d;
+}
+
+#include "kernels/small_batch/scalar_product.h"
+#else
+#include "kernels/small_batch/lanes.h"
+
+typedef struct block_scales {
+    floats d;
+    ints scale[4]; /* byte j of [i]: of part 4i + j */
+    ints pair[8];  /* 16 bits each: 32 times those of the parts 2i and 2i + 1 */
+} block_scales;
+
+INLINE void read_scales(window w, block_scales *s) {
+    ints last[4];
+    load_words(w, 192, s->scale);
+    load_words(w, 194, last); /* ends with the block */
+    s->d = half_high(last[3]);
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+        s->pair[i] = shorts_shift_right_signed(byte_pair(s->scale[i / 2], i % 2), 3);
+    }
+}
+
+/* The q-th of the four runs of 16 codes that share words of `low` and `high`. */
+INLINE void read_codes(const int q, const ints *low, const ints *high, ints *codes) {
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        const ints bits = q < 2 ? ints_shift_left(high[i], 4 - 2 * q) : ints_shift_right(high[i], 2 * q - 4);
+        codes[i] = ints_or(low_bits(low[4 * (q % 2) + i], q < 2 ? 0 : 4, 0x0f), ints_and(bits, bytes_set(0x30)));
+    }
+}
+
+INLINE void add_block(const bool single, const int n_tile, window w, const act_block *act, floats *out) {
+    block_scales s;
+    ints sum[TILE], low[8], high[4], codes[4];
+    read_scales(w, &s);
+#pragma GCC unroll 8
+    for (int n = 0; n < n_tile; n++) {
+        sum[n] = ints_set(0);
+    }
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++) { /* 16 bytes of high bits belong to 4 runs of 16 codes */
+        load_words(w, 64 * (size_t)(j / 2) + 16 * (size_t)(j % 2), low);
+        load_words(w, 64 * (size_t)(j / 2) + 16 * (size_t)(j % 2) + 32, low + 4);
+        load_words(w, 128 + 16 * (size_t)j, high);
+#pragma GCC unroll 4
+        for (int q = 0; q < 4; q++) {
+            const int part = 8 * (j / 2) + j % 2 + 2 * q;
+            read_codes(q, low, high, codes);
+            add_part(single, n_tile, 4, 63, codes, signed_part_factor(s.scale[part / 4], part % 4), act,
+                     16 * part, sum);
+            if (q % 2) {
+                end_basic_block();
+            }
+        }
+    }
+#pragma GCC unroll 8
+    for (int n = 0; n < n_tile; n++) {
+        const act_block *a = act + OE_QUAD * n;
+        const ints whole = ints_subtract(sum[n], times_sums(single, 8, s.pair, a->sum16, a));
+        add_scaled(single, floats_multiply(s.d, floats_from_ints(whole)), &a->d, a, out + n);
+    }
+}
+
+#include "kernels/small_batch/vector_product.h"
+#endif
+
+OE_SB_DEFINE_256(q6_k);

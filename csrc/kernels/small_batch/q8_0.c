@@ -1,0 +1,43 @@
+/* Q8_0: 32 weights in 34 bytes: f16 d, 32 signed codes of 8 bits. A weight is d * code. */
+#include "kernels/small_batch/activations.h"
+
+#define BLOCK_BYTES 34
+
+typedef oe_act32 act_block;
+
+#ifdef OE_SB_SCALAR
+#include "kernels/small_batch/scalar.h"
+
+typedef oe_sb_block32 weight_block;
+
+static void unpack(const uint8_t *p, weight_block *x) {
+    x->d = oe_sb_read_f16(p);
+    memcpy(x->code, p + 2, 32);
+}
+
+#define product oe_sb_block32_product
+#include "kernels/small_batch/scalar_product.h"
+#else
+#include "kernels/small_batch/lanes.h"
+
+INLINE void add_block(const bool single, const int n_tile, window w, const act_block *act, floats *out) {
+    const floats d = read_half(w, 0);
+    ints codes[8];
+    load_words(w, 2, codes);
+    load_words(w, 18, codes + 4);
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+        codes[i] = ready_signed(codes[i]);
+    }
+#pragma GCC unroll 8
+    for (int n = 0; n < n_tile; n++) {
+        const act_block *a = act + OE_QUAD * n;
+        const ints dot = dot_32_signed(single, 128, codes, a);
+        add_scaled(single, floats_multiply(d, floats_from_ints(dot)), &a->d, a, out + n);
+    }
+}
+
+#include "kernels/small_batch/vector_product.h"
+#endif
+
+OE_SB_DEFINE_32(q8_0);

@@ -1,0 +1,104 @@
+/* The products (kernel.h) of a type of quantized weights with the vectors of lanes.h. A file defines before it includes
+ * this:
+ *
+ *     BLOCK_BYTES    of a block of weights
+ *     act_block      the type of a block of activations, oe_act256 or oe_act32
+ *     add_block      INLINE void add_block(const bool single, const int n_tile, window w, const act_block *act,
+ *                    floats *out): adds the products of LANES blocks with those of the n-th row of activations, which
+ *                    are act[OE_QUAD * n], to out[n] */
+
+/* -- several rows of activations, in tiles of equal size ----------------------------------------------------------- */
+
+INLINE floats total(floats s0, floats s1, floats s2, floats s3) {
+    return floats_add(floats_add(s0, s1), floats_add(s2, s3));
+}
+
+/* Rows from .. from + LANES - 1 of weights with n_tile rows of activations from `row` on; results of the first `skip`
+ * rows of weights are not stored. */
+INLINE void multiply_tile(const int n_tile, const oe_sb_product *p, int64_t row, int64_t from, int skip) {
+    const size_t group = (size_t)from * p->row_bytes;
+    const act_block *act = (const act_block *)p->acts + row * OE_QUAD;
+    window w = {p->weights + group, p->row_bytes, 4 * p->row_bytes};
+    floats out[OE_QUAD][TILE];
+    memset(out, 0, sizeof out);
+    for (int64_t b = 0; b < p->blocks; b++, w.at += BLOCK_BYTES) {
+        if (row == 0) {
+            prefetch(p, group, b, LANES * BLOCK_BYTES, LANES * p->row_bytes);
+        }
+        add_block(false, n_tile, w, act + b / OE_QUAD * p->rows * OE_QUAD + b % OE_QUAD, out[b % OE_QUAD]);
+    }
+#pragma GCC unroll 8
+    for (int n = 0; n < n_tile; n++) {
+        store_lanes(oe_sb_out(p, row + n) + from, skip, total(out[0][n], out[1][n], out[2][n], out[3][n]));
+    }
+}
+
+static void oe_multiply_any_tile(int64_t n, const oe_sb_product *p, int64_t row, int64_t from, int skip) {
+    switch (n) {
+    case 1: multiply_tile(1, p, row, from, skip); break;
+    case 2: multiply_tile(2, p, row, from, skip); break;
+    case 3: multiply_tile(3, p, row, from, skip); break;
+    case 4: multiply_tile(4, p, row, from, skip); break;
+    case 5: multiply_tile(5, p, row, from, skip); break;
+    case 6: multiply_tile(6, p, row, from, skip); break;
+    case 7: multiply_tile(7, p, row, from, skip); break;
+    default: multiply_tile(TILE, p, row, from, skip); break;
+    }
+}
+
+/* The last LANES rows of weights may overlap those before them, whose results are there already. */
+static void oe_multiply(const oe_sb_product *p, int64_t first, int64_t last) {
+    for (; first < last; first += LANES) {
+        const int64_t from = first + LANES <= p->m ? first : p->m - LANES;
+        for (int64_t row = 0, left = p->rows; left > 0;) {
+            const int64_t tiles = (left + TILE - 1) / TILE;
+            const int64_t n = (left + tiles - 1) / tiles;
+            oe_multiply_any_tile(n, p, row, from, (int)(first - from));
+            row += n;
+            left -= n;
+        }
+    }
+}
+
+/* -- a single row of activations ----------------------------------------------------------------------------------- */
+
+#define SINGLE_ROWS (LANES / OE_QUAD) /* of weights at a time */
+#define NEAR_ENOUGH 4096              /* bytes that are fetched ahead at least, or they would come too late */
+
+/* The blocks that SINGLE_ROWS rows have after their last whole four, and zeros for the others. */
+INLINE void copy_rest(const oe_sb_product *p, size_t group, uint8_t *rest) {
+    const size_t whole = (size_t)(p->blocks / OE_QUAD * OE_QUAD), left = (size_t)p->blocks - whole;
+    memset(rest, 0, LANES * BLOCK_BYTES);
+    for (size_t i = 0; i < SINGLE_ROWS; i++) {
+        const uint8_t *row = p->weights + group + i * p->row_bytes;
+        memcpy(rest + i * OE_QUAD * BLOCK_BYTES, row + whole * BLOCK_BYTES, left * BLOCK_BYTES);
+    }
+}
+
+/* The sums s0 to s3 of each of SINGLE_ROWS rows, in its 4 lanes. */
+INLINE floats multiply_rows(const oe_sb_product *p, size_t group, size_t ahead) {
+    const act_block *act = p->acts;
+    window w = {p->weights + group, BLOCK_BYTES, p->row_bytes};
+    floats out = floats_set(0);
+    for (int64_t quad = 0; quad < p->blocks / OE_QUAD; quad++, act += OE_QUAD, w.at += OE_QUAD * BLOCK_BYTES) {
+        prefetch(p, group, quad, LANES * BLOCK_BYTES, ahead);
+        add_block(true, 1, w, act, &out);
+    }
+    if (p->blocks % OE_QUAD) {
+        uint8_t rest[LANES * BLOCK_BYTES];
+        copy_rest(p, group, rest);
+        add_block(true, 1, (window){rest, BLOCK_BYTES, OE_QUAD * BLOCK_BYTES}, act, &out);
+    }
+    return out;
+}
+
+static void oe_multiply_single(const oe_sb_product *p, int64_t first, int64_t last) {
+    const size_t step = SINGLE_ROWS * p->row_bytes, ahead = (NEAR_ENOUGH + step - 1) / step * step;
+    for (; first < last; first += SINGLE_ROWS) {
+        const int64_t from = first + SINGLE_ROWS <= p->m ? first : p->m - SINGLE_ROWS;
+        const floats out = multiply_rows(p, (size_t)from * p->row_bytes, ahead);
+        store_sums_of_4(oe_sb_out(p, 0) + from, (int)(first - from), out);
+    }
+}
+
+#define MULTIPLY_SINGLE oe_multiply_single
