@@ -9,6 +9,9 @@ from typing import Any
 
 __all__ = ["are_disjoint"]
 
+MAX_DEPTH = 4
+"""Properties of properties that are compared: schemas may refer to themselves."""
+
 Resolve = Callable[[Any], Any]
 """The schema that a schema which is a $ref and nothing else refers to; others as they are."""
 
@@ -19,7 +22,7 @@ def are_disjoint(schemas: list[Any], resolve: Resolve) -> bool:
     return all(_apart(a, b, resolve) for a, b in combinations(found, 2))
 
 
-def _apart(a: Any, b: Any, resolve: Resolve) -> bool:
+def _apart(a: Any, b: Any, resolve: Resolve, depth: int = 0) -> bool:
     if a is False or b is False:
         return True
     if not isinstance(a, Mapping) or not isinstance(b, Mapping):
@@ -30,7 +33,8 @@ def _apart(a: Any, b: Any, resolve: Resolve) -> bool:
     if values is not None and others is not None:
         return not values & others
     return _types(a) == _types(b) == {"object"} and any(
-        _apart(resolve(_property(a, name)), resolve(_property(b, name)), resolve) for name in _shared_names(a, b)
+        depth < MAX_DEPTH and _apart(resolve(_property(a, name)), resolve(_property(b, name)), resolve, depth + 1)
+        for name in _shared_names(a, b)
     )
 
 

@@ -128,8 +128,8 @@ class _Check:
         if isinstance(schema.get("format"), str) and schema["format"] in FORMATS:
             del made["format"]
             made["allOf"] = [*made.get("allOf", ()), {"pattern": FORMATS[schema["format"]]}]
-        if "oneOf" in schema and "anyOf" not in schema and are_disjoint(schema["oneOf"], self._resolve):
-            made["anyOf"] = made.pop("oneOf")
+        if "oneOf" in schema:
+            made |= self._told_apart(made, schema["oneOf"], pointer)
         for keyword in COUNTS & set(made):
             if isinstance(made[keyword], float) and made[keyword].is_integer():
                 made[keyword] = int(made[keyword])
@@ -138,6 +138,19 @@ class _Check:
         if pointer not in self._open and _lists_all(schema):
             made["additionalProperties"] = False
         return made
+
+    def _told_apart(self, made: Schema, alternatives: list[Any], pointer: str) -> Schema:
+        """anyOf in the place of a oneOf whose alternatives have no value in common.
+
+        That is judged by what the schema says: a closed object would look as if it had nothing in common with others.
+        """
+        if not are_disjoint(alternatives, self._resolve):
+            raise fault(
+                "has alternatives that may share a value; write anyOf, or give each a required property with another "
+                "`const`", pointer, "oneOf",
+            )  # fmt: skip
+        either = {"anyOf": made.pop("oneOf")}
+        return either if "anyOf" not in made else {"allOf": [*made.get("allOf", ()), either]}
 
     def _named(self, schema: Schema, names: Any, pointer: str) -> Schema:
         """An object whose names are listed, or match a pattern, said with `properties` or `patternProperties`."""
