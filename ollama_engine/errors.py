@@ -6,6 +6,7 @@
     ├── ModelFormatError        ValueError    the file is not a GGUF that can be read, or holds wrong tensors
     │   └── UnsupportedModelError             the file is sound, but its architecture or tokenizer is unknown here
     ├── TokenizerError          ValueError    text or ids that the vocabulary cannot take
+    ├── ChatError               ValueError    messages that cannot be read, or that the chat template refuses
     ├── MediaError              ValueError    an image that cannot be read, or that the model cannot take
     ├── GrammarError            ValueError    a schema or grammar that cannot be compiled, or became too complex
     ├── IncompleteError         ValueError    `parsed` of an answer that was cut off before it was whole
@@ -33,6 +34,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 __all__ = [
+    "ChatError",
     "ClosedError",
     "ComputeError",
     "ConfigError",
@@ -135,6 +137,12 @@ class UnsupportedModelError(ModelFormatError):
 
 class TokenizerError(EngineError, ValueError):
     """Text that the vocabulary cannot express, or an id outside of it."""
+
+    http_status = 400
+
+
+class ChatError(EngineError, ValueError):
+    """Messages, tools or a chat template that cannot be read, or messages that the template refuses."""
 
     http_status = 400
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from functools import partial
 from operator import index
 from typing import Protocol
@@ -46,6 +47,7 @@ class Tokenizer:
         self._vocab = vocab
         self._model = model
         self._types = vocab.types.tobytes()
+        self._steering = frozenset(map(int, np.flatnonzero(np.isin(vocab.types, HIDDEN)))) | vocab.guarded_ids
         self._always, self._with_special = self._tries()
         # What each token adds to the output, filled on use. An entry is a constant, so a lost race costs nothing.
         self._visible: dict[int, bytes] = {}
@@ -91,6 +93,10 @@ class Tokenizer:
         """Whether the token steers the model and is no part of the output (types control and unknown)."""
         return self._types[self._check(token_id)] in HIDDEN
 
+    def is_steering(self, token_id: int) -> bool:
+        """Whether the token comes of text only where control tokens are parsed: those, <think>, <|channel|> ..."""
+        return self._check(token_id) in self._steering
+
     # -- text to ids ---------------------------------------------------------------------------------------------------
 
     def encode(
@@ -100,35 +106,57 @@ class Tokenizer:
 
         `add_special` adds BOS and EOS where the vocabulary asks for them; a prompt that is encoded in pieces wants it
         for the first piece only. `parse_special` turns the text of control tokens into these tokens; without it such
-        text is ordinary text (user-defined tokens are found either way). `continues`: the text goes on where another
-        one ended, so that a SentencePiece vocabulary puts no space before it. Bytes, and lone surrogates as
-        `errors="surrogateescape"` makes them, need not be UTF-8: what is not is encoded byte by byte.
+        text is ordinary text (user-defined tokens that steer nothing are found either way). `continues`: the text goes
+        on where another one ended, so that a SentencePiece vocabulary puts no space before it. Bytes, and lone
+        surrogates as `errors="surrogateescape"` makes them, need not be UTF-8: what is not is encoded byte by byte.
 
         A byte-pair vocabulary that has no token for a byte leaves it out, as the original tokenizers do, with a logged
         warning. Raises TokenizerError for other lone surrogates, and when a SentencePiece vocabulary has neither a
         byte piece nor an unknown piece for a character.
         """
-        if isinstance(text, (bytes, bytearray, memoryview)):
-            data = bytes(text)
-            text = data.decode("utf-8", "surrogateescape")
-        else:
-            data = _to_bytes(text)
-        ids: list[int] = []
-        if add_special and self._vocab.add_bos and self._vocab.bos_id is not None:
-            ids.append(self._vocab.bos_id)
+        data = bytes(text) if isinstance(text, (bytes, bytearray, memoryview)) else _to_bytes(text)
         matches = (self._with_special if parse_special else self._always).find_all(data)
-        if not matches:
-            if text:
-                ids += self._model.encode(text, prefix=not continues)
-        else:
-            self._encode_between(data, matches, ids, continues=continues)
-        if add_special and self._vocab.add_eos and self._vocab.eos_id is not None:
-            ids.append(self._vocab.eos_id)
-        return ids
+        return self._around(self._encode_between(data, matches, continues=continues), add_special=add_special)
+
+    def encode_parts(self, parts: Sequence[tuple[str, bool]], *, add_special: bool = True) -> list[int]:
+        """Token ids of a text in parts (text, parse_special).
+
+        The ids of the joined text, wherever it is cut, except that a control token comes only of characters which all
+        lie in parts with `parse_special`. Raises as `encode` does.
+        """
+        data = b"".join(_to_bytes(text) for text, _ in parts)
+        spans = _parsed_spans(parts)
+        matches = self._with_special.find_all(data)
+        if any(id_ in self._steering and not _lies_in(start, end, spans) for start, end, id_ in matches):
+            matches = self._matches_within(data, spans)
+        return self._around(self._encode_between(data, matches), add_special=add_special)
+
+    def _matches_within(self, data: bytes, spans: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
+        """Control tokens of the spans; between them, tokens that are found in any text."""
+        steering = [
+            (begin + start, begin + end, id_)
+            for begin, stop in spans
+            for start, end, id_ in self._with_special.find_all(data[begin:stop])
+            if id_ in self._steering
+        ]
+        found, at = [], 0
+        for start, end, id_ in [*steering, (len(data), len(data), -1)]:
+            found += [(at + s, at + e, other) for s, e, other in self._always.find_all(data[at:start])]
+            found += [(start, end, id_)] if id_ >= 0 else []
+            at = end
+        return found
+
+    def _around(self, ids: list[int], *, add_special: bool) -> list[int]:
+        if not add_special:
+            return ids
+        before = [self._vocab.bos_id] if self._vocab.add_bos and self._vocab.bos_id is not None else []
+        after = [self._vocab.eos_id] if self._vocab.add_eos and self._vocab.eos_id is not None else []
+        return [*before, *ids, *after]
 
     def _encode_between(
-        self, data: bytes, matches: list[tuple[int, int, int]], ids: list[int], *, continues: bool
-    ) -> None:
+        self, data: bytes, matches: list[tuple[int, int, int]], *, continues: bool = False
+    ) -> list[int]:
+        ids: list[int] = []
         at = 0
         strip_left = False
         for start, end, id_ in [*matches, (len(data), len(data), -1)]:
@@ -143,6 +171,7 @@ class Tokenizer:
                 ids.append(id_)
             at = end
             strip_left = id_ in self._vocab.rstrip_ids
+        return ids
 
     # -- ids to text ---------------------------------------------------------------------------------------------------
 
@@ -210,9 +239,28 @@ class Tokenizer:
             text = self._vocab.texts[id_]
             if self._types[id_] == TokenType.USER_DEFINED:
                 text = self._model.special_text(text)
-                user_defined.append((text.encode("utf-8", "surrogateescape"), id_))
+                if id_ not in self._steering:
+                    user_defined.append((text.encode("utf-8", "surrogateescape"), id_))
             special.append((text.encode("utf-8", "surrogateescape"), id_))
         return TextTrie(user_defined), TextTrie(special)
+
+
+def _parsed_spans(parts: Sequence[tuple[str, bool]]) -> list[tuple[int, int]]:
+    """The bytes of parts with parse_special; neighbours are one span."""
+    spans: list[tuple[int, int]] = []
+    end = 0
+    for text, parse_special in parts:
+        begin, end = end, end + len(_to_bytes(text))
+        if parse_special and begin < end:
+            begin = spans.pop()[0] if spans and spans[-1][1] == begin else begin
+            spans.append((begin, end))
+    return spans
+
+
+def _lies_in(start: int, end: int, spans: list[tuple[int, int]]) -> bool:
+    """Whether one of the spans, which ascend, holds all of it."""
+    at = bisect_right(spans, start, key=lambda span: span[0]) - 1
+    return at >= 0 and end <= spans[at][1]
 
 
 def _whole_numbers(ids: Iterable[int]) -> list[int]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.tokenizer._merge import BpeMerger
-from ollama_engine.tokenizer.vocab import TokenType, Vocabulary
+from ollama_engine.tokenizer.vocab import Vocabulary
 
 if TYPE_CHECKING:
     from ollama_engine.tokenizer.pretokenizer import PreTokenizer
@@ -28,7 +28,7 @@ class BpeModel:
             raise ModelFormatError(f"tokenizer.ggml.merges is missing; tokenizer model {vocab.model!r} needs it")
         self._spec = vocab.spec
         self._lowercase = vocab.lowercase
-        plain = np.isin(vocab.types, (TokenType.NORMAL, TokenType.USER_DEFINED)).astype(np.uint8)
+        plain = vocab.ordinary.astype(np.uint8)
         unknown = -1 if vocab.unknown_id is None or vocab.spec.byte_level else vocab.unknown_id
         self._merger = BpeMerger(vocab.texts, merges or [], plain, vocab.spec.byte_level, unknown)
         self._byte_of = {code: byte for byte, code in enumerate(_gpt2_alphabet())}

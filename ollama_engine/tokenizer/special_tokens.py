@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ollama_engine.tokenizer._merge import find_texts
 from ollama_engine.tokenizer.metadata import Fields
 
-__all__ = ["apply_text_rules", "find_known_texts", "strip_rules"]
+__all__ = ["apply_text_rules", "find_known_texts", "guarded_tokens", "strip_rules"]
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
 
@@ -115,6 +115,29 @@ def _drop_inner_ends(ids: Mapping[str, int], types: NDArray[np.uint8], ends: set
     if is_end("</s>") and (is_end("<|tool_response>") or is_end("<|plamo:eos|>")):
         ends.discard(ids["</s>"])
         types[ids["</s>"]] = NORMAL
+
+
+def guarded_tokens(
+    metadata: Mapping[str, Any], texts: list[str], types: NDArray[np.uint8], file_types: NDArray[np.uint8]
+) -> frozenset[int]:
+    """User-defined tokens that steer the model all the same, so that text which a user typed must not become them.
+
+    Vocabularies mark tokens as user-defined for the sake of their output: <think>, <tool_call>, DeepSeek's <｜User｜>.
+    They are taken for control tokens where the file says so (harmony's were made user-defined by the rules above),
+    where they look like <|this|>, and where a chat template of the file writes them. Others, such as runs of spaces
+    and <table>, are found in any text.
+    """
+    templates = [value for name, value in metadata.items() if name.startswith("tokenizer.chat_template")]
+    source = "\n".join(value for value in templates if isinstance(value, str))
+
+    def steers(id_: int) -> bool:
+        text = texts[id_]
+        if file_types[id_] == CONTROL or (text[:2] in ("<|", "<｜") and text[-2:] in ("|>", "｜>")):
+            return True
+        edges = text[0] + text[-1]
+        return len(text) > 2 and not any(c.isalnum() or c.isspace() or c == "▁" for c in edges) and text in source
+
+    return frozenset(id_ for id_ in map(int, np.flatnonzero(types == USER_DEFINED)) if steers(id_))
 
 
 def strip_rules(

@@ -25,8 +25,7 @@ class SpmModel:
         if np.isnan(vocab.scores).any():
             raise ModelFormatError("tokenizer.ggml.scores holds NaN")
         ranks = np.unique(-vocab.scores, return_inverse=True)[1].astype(np.uint32)
-        made = np.isin(vocab.types, (TokenType.NORMAL, TokenType.USER_DEFINED))
-        kinds = np.where(vocab.types == TokenType.UNUSED, 2, made).astype(np.uint8)
+        kinds = np.where(vocab.types == TokenType.UNUSED, 2, vocab.ordinary).astype(np.uint8)
         spelled = byte_ids(vocab.texts)
         unknown = -1 if vocab.unknown_id is None else vocab.unknown_id
         kinds[spelled[spelled >= 0]] = 0

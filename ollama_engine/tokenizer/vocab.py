@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ollama_engine.errors import ModelFormatError, UnsupportedModelError
 from ollama_engine.tokenizer.metadata import Fields
 from ollama_engine.tokenizer.pretokenizer_table import PreTokenizerSpec, find_spec
-from ollama_engine.tokenizer.special_tokens import apply_text_rules, find_known_texts, strip_rules
+from ollama_engine.tokenizer.special_tokens import apply_text_rules, find_known_texts, guarded_tokens, strip_rules
 
 __all__ = ["TokenType", "Vocabulary", "read_vocabulary"]
 
@@ -61,9 +61,18 @@ class Vocabulary:
     add_space_prefix: bool
     lowercase: bool
     strip_accents: bool
+    guarded_ids: frozenset[int]
+    """User-defined tokens that steer the model, as control tokens do: text becomes them only where those are parsed."""
     lstrip_ids: frozenset[int]
     """Special tokens that swallow the white space before them."""
     rstrip_ids: frozenset[int]
+
+    @property
+    def ordinary(self) -> NDArray[np.bool_]:
+        """Which tokens text may become by merging, by id."""
+        found = np.isin(self.types, (TokenType.NORMAL, TokenType.USER_DEFINED))
+        found[list(self.guarded_ids)] = False
+        return found
 
 
 def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
@@ -82,6 +91,7 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
     n_vocab = len(texts)
     ids = find_known_texts(texts)
     types = _types(fields, n_vocab)
+    file_types = types.copy()
     unknown_id = _unknown_id(fields, types, model)
     if model == "bert":
         bos_id, eos_id = _around_bert(fields, types)
@@ -106,6 +116,7 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
         add_space_prefix=model == "bert" or (model in SENTENCEPIECE and fields.flag("add_space_prefix", True)),
         lowercase=lowercase,
         strip_accents=model == "bert" and fields.flag("normalizer.strip_accents", lowercase),
+        guarded_ids=guarded_tokens(metadata, texts, types, file_types),
         lstrip_ids=lstrip_ids,
         rstrip_ids=rstrip_ids,
     )

@@ -8,7 +8,7 @@ from ollama_engine.input import FloatArray
 from ollama_engine.runner.core.steered_rows import SteeredRows, draw_steered, is_sound, sample_all
 from ollama_engine.runner.observe.metrics import Outcome
 from ollama_engine.runner.request.channel import Event
-from ollama_engine.runner.request.results import AnswerReader, Chunk, FinishReason, Result
+from ollama_engine.runner.request.results import ValueReader, Chunk, FinishReason, Result
 from ollama_engine.runner.schedule.batching import Step
 from ollama_engine.runner.schedule.sequence import Generation, Scoring, Sequence
 from ollama_engine.sample import TokenLogprobs
@@ -149,7 +149,7 @@ def _chunk(generation: Generation, output: StepOutput, now: float) -> Chunk:
     return Chunk(text, output.tokens, logprobs, reason, usage, _reader(generation, reason))
 
 
-def _reader(generation: Generation, reason: FinishReason | None) -> AnswerReader | None:
+def _reader(generation: Generation, reason: FinishReason | None) -> ValueReader | None:
     """What reads the value of an answer that has ended, where a format was asked for."""
     if reason is None or generation.constraint is None:
         return None

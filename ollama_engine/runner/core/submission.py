@@ -52,16 +52,22 @@ class Submission:
 
     def start(
         self, inputs: Inputs, params: SamplingParams, options: RequestOptions, channel: RequestChannel, *,
-        follows: Generation | None = None, answered: Sequence[int] = (),
+        follows: Generation | None = None, show_special: bool = False, answered: Sequence[int] = (),
     ) -> Generation:  # fmt: skip
-        """Hand in one request. Raises what is wrong with it, and as `EngineThread.submit` does."""
-        made = self.make(inputs, params, options, channel, follows=follows, answered=answered)
+        """Hand in one request. Raises what is wrong with it, and as `EngineThread.submit` does.
+
+        `show_special`: control tokens of the answer are part of its text. `answered`: see `make`.
+        """
+        made = self.make(
+            inputs, params, options, channel, follows=follows, show_special=show_special, answered=answered
+        )
         self.thread.submit(made)
         return made
 
     def make(
         self, inputs: Inputs, params: SamplingParams, options: RequestOptions, channel: RequestChannel, *,
-        follows: Generation | None = None, pinned: PinnedPrefix | None = None, answered: Sequence[int] = (),
+        follows: Generation | None = None, pinned: PinnedPrefix | None = None, show_special: bool = False,
+        answered: Sequence[int] = (),
     ) -> Generation:  # fmt: skip
         """A request, to be handed to `thread`. `answered`: tokens at the end of `inputs` that its format begins with.
 
@@ -69,8 +75,9 @@ class Submission:
         """
         constraint = None if options.format is None else self._grammars.constraint(options.format, answered)
         return new_generation(
-            self.loaded, inputs, params, options, channel, follows=follows, pinned=pinned, constraint=constraint
-        )
+            self.loaded, inputs, params, options, channel, follows=follows, pinned=pinned, show_special=show_special,
+            constraint=constraint,
+        )  # fmt: skip
 
     def hand_in(self, request: Request, prompt: Prompt, params: SamplingParams, keywords: RequestKeywords) -> None:
         """Start a request. Raises as `start` does."""

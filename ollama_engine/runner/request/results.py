@@ -10,7 +10,7 @@ from ollama_engine.errors import ConfigError, Option
 
 from ollama_engine.sample import TokenLogprobs
 
-__all__ = ["AnswerReader", "Chunk", "Completion", "FinishReason", "Result", "Usage", "collect"]
+__all__ = ["ValueReader", "Chunk", "Completion", "FinishReason", "Result", "Usage", "collect"]
 
 FinishReason = Literal["stop", "length"]
 
@@ -42,7 +42,7 @@ class Usage:
     preemptions: int = 0
 
 
-class AnswerReader(Protocol):
+class ValueReader(Protocol):
     """Reads the value of an answer that was asked for in a format."""
 
     def read(self, text: str, tokens: Sequence[int]) -> object:
@@ -68,7 +68,7 @@ class Chunk:
     logprobs: tuple[TokenLogprobs, ...] | None = None
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
-    reader: AnswerReader | None = field(default=None, repr=False, compare=False)
+    reader: ValueReader | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Completion:
     finish_reason: FinishReason
     usage: Usage
     logprobs: tuple[TokenLogprobs, ...] | None
-    reader: AnswerReader | None = field(default=None, repr=False, compare=False)
+    reader: ValueReader | None = field(default=None, repr=False, compare=False)
 
     @property
     def parsed(self) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ollama_engine.runner.request.results import AnswerReader
+from ollama_engine.runner.request.results import ValueReader
 
 __all__ = ["Constraint", "Drafter", "MaskMaker", "TokenMask"]
 
@@ -40,7 +40,7 @@ class Constraint(Protocol):
     def maker(self) -> MaskMaker | None:
         """What makes the next mask while the device computes; None: `mask` does when it is asked."""
 
-    def reader(self, cut: str | None) -> AnswerReader | None:
+    def reader(self, cut: str | None) -> ValueReader | None:
         """What reads a value from the answer, which has ended, or was cut off for this reason."""
 
 

@@ -31,8 +31,8 @@ class TextTokenizer(Protocol):
     def token_bytes(self, token_id: int, *, skip_special: bool = True) -> bytes:
         """What the token adds to the output."""
 
-    def is_control(self, token_id: int) -> bool:
-        """Whether it is no part of the output."""
+    def is_steering(self, token_id: int) -> bool:
+        """Whether the token is no text: a grammar names it (`<tool_call>`), and text does not match it."""
 
     def encode(
         self, text: str | bytes, *, add_special: bool = True, parse_special: bool = True, continues: bool = False
@@ -51,7 +51,7 @@ class _Wrapper:
         self._known: dict[str | bytes, list[int]] = {}
         self.eos_token_id = ends[0]
         self.tokens = [tokenizer.token_bytes(i, skip_special=False) for i in range(n_vocab)]
-        self.special_token_ids = [i for i in range(n_vocab) if is_marker(tokenizer, i, self.tokens[i])]
+        self.special_token_ids = [i for i in range(n_vocab) if tokenizer.is_steering(i)]
         self._special = frozenset(self.special_token_ids)
         self._by_bytes = {data: i for i, data in reversed(list(enumerate(self.tokens))) if i not in self._special}
         self._longest = max(map(len, self.tokens))
@@ -88,15 +88,6 @@ class _Wrapper:
             else:
                 break  # a byte that no token has: nothing can be forced from here on
         return ids
-
-
-def is_marker(tokenizer: TextTokenizer, token_id: int, data: bytes) -> bool:
-    """Whether a grammar names the token (`<name>`), and text does not match it.
-
-    Control tokens are, and what a vocabulary defines beside its text in angle brackets: `<tool_call>` is a control
-    token in some files and a user-defined one in others.
-    """
-    return tokenizer.is_control(token_id)
 
 
 def make_tokenizer(tokenizer: TextTokenizer, n_vocab: int) -> LLTokenizer:
