@@ -10,7 +10,7 @@ from ollama_engine.errors import ConfigError, Option
 
 from ollama_engine.sample import TokenLogprobs
 
-__all__ = ["ValueReader", "Chunk", "Completion", "FinishReason", "Result", "Usage", "collect"]
+__all__ = ["Chunk", "Completion", "FinishReason", "Result", "Usage", "ValueReader", "collect", "value_of"]
 
 FinishReason = Literal["stop", "length"]
 
@@ -45,8 +45,18 @@ class Usage:
 class ValueReader(Protocol):
     """Reads the value of an answer that was asked for in a format."""
 
-    def read(self, text: str, tokens: Sequence[int]) -> object:
-        """The value. Raises IncompleteError where the answer was cut off."""
+    def read(self, text: str, tokens: Sequence[int] | None) -> object:
+        """The value. `tokens`: of the text; None where the text is not all that they say.
+
+        Raises IncompleteError where the answer was cut off.
+        """
+
+
+def value_of(reader: ValueReader | None, text: str, tokens: Sequence[int] | None = None) -> Any:
+    """The value of an answer. Raises ConfigError where no format was asked for, and what the reader raises."""
+    if reader is None:
+        raise ConfigError("the answer has no parsed value: it was asked for without ", Option("format"))
+    return reader.read(text, tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +108,7 @@ class Completion:
         It is read anew each time. Raises IncompleteError for an answer that was cut off by max_tokens, num_ctx or a
         stop text, and ConfigError where no format was asked for; what the type's own validators raise.
         """
-        if self.reader is None:
-            raise ConfigError("the answer has no parsed value: it was asked for without ", Option("format"))
-        return self.reader.read(self.text, self.tokens)
+        return value_of(self.reader, self.text, self.tokens)
 
 
 @dataclass(frozen=True, slots=True)

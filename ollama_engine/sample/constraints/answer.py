@@ -29,14 +29,17 @@ class Reading:
     cut: str | None = None
     """Why the answer is not whole."""
 
-    def read(self, text: str, tokens: Sequence[int]) -> object:
-        """The value. Raises IncompleteError where the answer was cut off, and what the caller's own validators raise."""
+    def read(self, text: str, tokens: Sequence[int] | None) -> object:
+        """The value. Raises IncompleteError where the answer was cut off, and what the caller's own validators raise.
+
+        `tokens`: of the text; None where the text is not all that they say.
+        """
         if self.cut is not None:
             raise IncompleteError(
                 f"the answer is not whole, {self.cut}: {_shortened(text)}",
                 advice=[("choose a larger ", Option("max_tokens")), "look at `text` for what there is of it"],
             )
-        if self.answered:
+        if self.answered and tokens is not None:
             # Not the texts: a character may be split between the two.
             text = self.decoder.decode([*self.answered, *tokens], continues=True)
         return self.value(text)

@@ -61,7 +61,7 @@ def read_format(given: object) -> Source:
     if isinstance(given, Lark):
         return _of_lark(given.grammar)
     if isinstance(given, GBNF):
-        from ollama_engine.sample.constraints.gbnf import lark_of  # noqa: PLC0415
+        from ollama_engine.sample.constraints.gbnf_lark import lark_of  # noqa: PLC0415
 
         return _of_lark(lark_of(given.grammar))
     if isinstance(given, type) or get_origin(given) is not None:
