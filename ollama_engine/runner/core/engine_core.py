@@ -269,9 +269,11 @@ class EngineCore:
         wanted: dict[MaskMaker, list[Constraint]] = {}
         for entry in self._in_flight.entries:
             sequence = entry.sequence
-            if isinstance(sequence, Generation) and sequence.constraint is not None and entry.outputs and entry.alive:
-                if sequence.constraint.maker is not None:
-                    wanted.setdefault(sequence.constraint.maker, []).append(sequence.constraint)
+            if not isinstance(sequence, Generation) or not entry.outputs or not entry.alive:
+                continue
+            constraint = sequence.constraint
+            if constraint is not None and constraint.maker is not None:
+                wanted.setdefault(constraint.maker, []).append(constraint)
         for maker, constraints in wanted.items():
             maker.make(constraints)
 

@@ -19,7 +19,8 @@ class SteeredRows:
     """The tokens that a generation with a constraint or a draft gets from its rows of one step, drawn row by row."""
 
     __slots__ = (
-        "draft", "ended", "error", "generation", "logprobs", "n_drawn", "n_rows", "reason", "row", "sound", "text", "tokens"
+        "draft", "ended", "error", "generation", "logprobs", "n_drawn", "n_rows", "reason", "row", "sound", "text",
+        "tokens",
     )  # fmt: skip
 
     def __init__(self, generation: Generation, row: int, n_rows: int, now: float) -> None:

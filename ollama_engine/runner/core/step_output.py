@@ -8,7 +8,7 @@ from ollama_engine.input import FloatArray
 from ollama_engine.runner.core.steered_rows import SteeredRows, draw_steered, is_sound, sample_all
 from ollama_engine.runner.observe.metrics import Outcome
 from ollama_engine.runner.request.channel import Event
-from ollama_engine.runner.request.results import ValueReader, Chunk, FinishReason, Result
+from ollama_engine.runner.request.results import Chunk, FinishReason, Result, ValueReader
 from ollama_engine.runner.schedule.batching import Step
 from ollama_engine.runner.schedule.sequence import Generation, Scoring, Sequence
 from ollama_engine.sample import TokenLogprobs

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from ollama_engine.errors import ConfigError, Option
-
 from ollama_engine.sample import TokenLogprobs
 
 __all__ = ["Chunk", "Completion", "FinishReason", "Result", "Usage", "ValueReader", "collect", "value_of"]

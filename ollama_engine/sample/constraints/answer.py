@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from ollama_engine.errors import IncompleteError, Option
+from ollama_engine.sample.constraints.vocabulary import TextTokenizer
 
 __all__ = ["Reading"]
-
-
-class Decoder(Protocol):
-    """What is asked of the model's tokenizer."""
-
-    def decode(self, ids: Iterable[int], *, skip_special: bool = True, continues: bool = False) -> str:
-        """The text of ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +18,7 @@ class Reading:
     value: Callable[[str], object]
     answered: tuple[int, ...]
     """Tokens of the answer that came in another request: this one is its fork."""
-    decoder: Decoder
+    decoder: TextTokenizer
     cut: str | None = None
     """Why the answer is not whole."""
 

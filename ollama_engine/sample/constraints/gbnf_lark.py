@@ -179,17 +179,16 @@ class _Converter:
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def _written(self, productions: Productions, terminals: dict[str, Regular]) -> str:
-        names = {"token": str, "rule": str, "terminal": str}
         lines = []
         for name, choices in productions.items():
-            written = [" ".join(names[kind](text) for kind, text in symbols) or '""' for symbols in choices]
+            written = [" ".join(text for _, text in symbols) or '""' for symbols in choices]
             lines.append(f"{name}: {' | '.join(written)}")
         lines += [f"{name}: /{self._pattern(e)}/" for name, e in terminals.items()]
         return "\n".join(lines) + "\n"
 
     def _pattern(self, e: Regular) -> str:
         if e[0] == "set":
-            return "[" + "".join(self._range(i) for i in range(len(self._atoms)) if e[1] >> i & 1) + "]"
+            return self._set(e[1])
         if e[0] == "cat":
             return self._pattern(e[1]) + self._pattern(e[2])
         if e[0] == "alt":
@@ -199,9 +198,14 @@ class _Converter:
         inner = self._pattern(e[1])
         return f"(?:{inner}){{{e[2]},{'' if e[3] is None else e[3]}}}"
 
-    def _range(self, atom: int) -> str:
-        low, high = self._atoms[atom]
-        return rf"\x{{{low:X}}}" if low == high else rf"\x{{{low:X}}}-\x{{{high:X}}}"
+    def _set(self, atoms: int) -> str:
+        ranges: list[tuple[int, int]] = []
+        for i, (low, high) in enumerate(self._atoms):
+            if atoms >> i & 1:
+                joined = bool(ranges) and ranges[-1][1] == low - 1
+                ranges[-1:] = [(ranges[-1][0], high)] if joined else [*ranges[-1:], (low, high)]
+        spans = (rf"\x{{{low:X}}}" + (rf"-\x{{{high:X}}}" if low < high else "") for low, high in ranges)
+        return f"[{''.join(spans)}]"
 
 
 def _cat_all(parts: list[Regular]) -> Regular:

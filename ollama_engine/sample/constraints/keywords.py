@@ -11,21 +11,23 @@ LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
 SINGLE = frozenset({"additionalItems", "additionalProperties", "items"})
 """Hold one schema."""
 ASSERTIONS = frozenset({
-    "$ref", "const", "enum", "exclusiveMaximum", "exclusiveMinimum", "format", "maxItems", "maxLength", "maxProperties",
-    "maximum", "minItems", "minLength", "minProperties", "minimum", "multipleOf", "pattern", "propertyNames", "required", "type",
+    "$ref", "const", "enum", "exclusiveMaximum", "exclusiveMinimum", "format", "maxItems", "maxLength",
+    "maxProperties", "maximum", "minItems", "minLength", "minProperties", "minimum", "multipleOf", "pattern",
+    "propertyNames", "required", "type",
 })  # fmt: skip
 """Enforced."""
 COUNTS = frozenset({"maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties"})
 """Whole numbers, which JSON may write as 2.0."""
 ANNOTATIONS = frozenset({
-    "$anchor", "$comment", "$id", "$schema", "default",
-    "deprecated", "description", "discriminator", "examples", "id", "readOnly", "title", "writeOnly",
+    "$anchor", "$comment", "$id", "$schema", "default", "deprecated", "description", "discriminator", "examples",
+    "id", "readOnly", "title", "writeOnly",
 })  # fmt: skip
 """Say nothing about what is valid (`discriminator` is OpenAPI's, beside a oneOf)."""
 UNSUPPORTED = frozenset({
-    "$dynamicAnchor", "$dynamicRef", "$recursiveAnchor", "$recursiveRef", "$vocabulary", "contains", "contentEncoding", "contentMediaType", "contentSchema", "dependencies",
-    "dependentRequired", "dependentSchemas", "else", "if", "maxContains", "minContains", "not", "then",
-    "unevaluatedItems", "unevaluatedProperties", "uniqueItems",
+    "$dynamicAnchor", "$dynamicRef", "$recursiveAnchor", "$recursiveRef", "$vocabulary", "contains",
+    "contentEncoding", "contentMediaType", "contentSchema", "dependencies", "dependentRequired", "dependentSchemas",
+    "else", "if", "maxContains", "minContains", "not", "then", "unevaluatedItems", "unevaluatedProperties",
+    "uniqueItems",
 })  # fmt: skip
 """Known, and refused: no grammar is made for them."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple, get_origin
 
@@ -10,7 +11,7 @@ from ollama_engine.errors import ConfigError, Option
 from ollama_engine.sample.constraints.formats import FORMATS, GBNF, Choice, Lark, Regex
 from ollama_engine.sample.constraints.schema import checked_schema
 
-__all__ = ["Source", "format_key", "read_format", "schema_grammar"]
+__all__ = ["Source", "format_key", "lark_with_schemas", "read_format", "schema_grammar"]
 
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 JSON_OPTIONS: Mapping[str, Any] = {
@@ -21,6 +22,9 @@ JSON_OPTIONS: Mapping[str, Any] = {
     "lenient": False,
     "coerce_one_of": False,
 }
+
+
+_JSON = re.compile(r"%json\s*")
 
 
 class Source(NamedTuple):
@@ -49,25 +53,30 @@ def format_key(given: object) -> Hashable:
 
 
 def read_format(given: object) -> Source:
-    """The grammar that a format stands for. Raises ConfigError for what is none, GrammarError for what is wrong in it."""
-    if isinstance(given, str):
-        return _of_schema(_schema_of_text(given), json.loads)
-    if isinstance(given, Mapping):
-        return _of_schema(given, json.loads)
-    if isinstance(given, Regex):
-        return _of_lark(f"start: /{_slashed(given.pattern)}/")
-    if isinstance(given, Choice):
-        return _of_lark(f"start: {' | '.join(json.dumps(text, ensure_ascii=False) for text in given.choices)}")
-    if isinstance(given, Lark):
-        return _of_lark(given.grammar)
-    if isinstance(given, GBNF):
-        from ollama_engine.sample.constraints.gbnf_lark import lark_of  # noqa: PLC0415
+    """The grammar that a format stands for.
 
-        return _of_lark(lark_of(given.grammar))
+    Raises ConfigError for what is no format, GrammarError for what is wrong in it.
+    """
+    if isinstance(given, (str, Mapping)):
+        return _of_schema(_schema_of_text(given) if isinstance(given, str) else given, json.loads)
     if isinstance(given, type) or get_origin(given) is not None:
         from ollama_engine.sample.constraints.python_types import schema_of  # noqa: PLC0415 (pydantic)
 
         return _of_schema(*schema_of(given))
+    return Source(json.dumps({"grammars": [{"lark_grammar": _lark_of(given)}]}), str)
+
+
+def _lark_of(given: object) -> str:
+    if isinstance(given, Regex):
+        return f"start: /{_slashed(given.pattern)}/"
+    if isinstance(given, Choice):
+        return f"start: {' | '.join(json.dumps(text, ensure_ascii=False) for text in given.choices)}"
+    if isinstance(given, Lark):
+        return lark_with_schemas(given.grammar)
+    if isinstance(given, GBNF):
+        from ollama_engine.sample.constraints.gbnf_lark import lark_of  # noqa: PLC0415 (few ask for it)
+
+        return lark_of(given.grammar)
     raise _no_format(given)
 
 
@@ -105,8 +114,23 @@ def schema_grammar(schema: Mapping[str, Any]) -> str:
     return json.dumps({"grammars": [{"json_schema": {**schema, "x-guidance": JSON_OPTIONS}}]})
 
 
-def _of_lark(grammar: str) -> Source:
-    return Source(json.dumps({"grammars": [{"lark_grammar": grammar}]}), str)
+def lark_with_schemas(grammar: str) -> str:
+    """A Lark grammar whose `%json` schemas are checked, and compiled with the options of others.
+
+    Raises GrammarError for what of them cannot be enforced.
+    """
+    pieces, at = [], 0
+    for found in _JSON.finditer(grammar):
+        try:
+            schema, length = json.JSONDecoder().raw_decode(grammar[found.end() :])
+        except ValueError:
+            continue  # the matcher says what is wrong, and where
+        if found.start() < at or not isinstance(schema, dict):
+            continue
+        checked = {**checked_schema(schema), "x-guidance": JSON_OPTIONS}
+        pieces += [grammar[at : found.end()], json.dumps(checked)]
+        at = found.end() + length
+    return "".join([*pieces, grammar[at:]])
 
 
 def _slashed(pattern: str) -> str:

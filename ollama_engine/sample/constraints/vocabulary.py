@@ -6,7 +6,8 @@ Made once for each engine, when the first request with a format comes, in the th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -30,6 +31,9 @@ class TextTokenizer(Protocol):
 
     def token_bytes(self, token_id: int, *, skip_special: bool = True) -> bytes:
         """What the token adds to the output."""
+
+    def decode(self, ids: Iterable[int], *, skip_special: bool = True, continues: bool = False) -> str:
+        """The text of ids."""
 
     def is_steering(self, token_id: int) -> bool:
         """Whether the token is no text: a grammar names it (`<tool_call>`), and text does not match it."""
@@ -70,9 +74,9 @@ class _Wrapper:
 
     def _encode(self, data: bytes) -> list[int]:
         ids = self._tokenizer.encode(data, add_special=False, parse_special=False, continues=True)
-        if not self._special.intersection(ids) and all(i < len(self.tokens) for i in ids):
-            if b"".join(self.tokens[i] for i in ids) == data:
-                return ids
+        known = not self._special.intersection(ids) and all(i < len(self.tokens) for i in ids)
+        if known and b"".join(self.tokens[i] for i in ids) == data:
+            return ids
         # A vocabulary that normalizes text, or has a marker among the text: the longest token at each place.
         return self._longest_first(data)
 
@@ -99,4 +103,4 @@ def make_tokenizer(tokenizer: TextTokenizer, n_vocab: int) -> LLTokenizer:
 
     ends = sorted(i for i in tokenizer.eog_ids if i < n_vocab) or [n_vocab]
     wrapper = _Wrapper(tokenizer, n_vocab, ends)
-    return LLTokenizer(wrapper, n_vocab=len(wrapper.tokens), eos_token=ends)
+    return LLTokenizer(cast(Any, wrapper), n_vocab=len(wrapper.tokens), eos_token=ends)
