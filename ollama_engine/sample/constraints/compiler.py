@@ -18,7 +18,7 @@ from ollama_engine.sample.constraints.vocabulary import TextTokenizer, make_toke
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-__all__ = ["GrammarCompiler"]
+__all__ = ["GrammarCompiler", "compile_source"]
 
 MOST_ENTRIES = 256
 """Grammars that are kept compiled."""
@@ -76,7 +76,7 @@ class GrammarCompiler:
                 self._compiled.move_to_end(key)
                 return found
         source = read_format(given)
-        made = _Compiled(source, _compile(source, tokenizer))
+        made = _Compiled(source, compile_source(source, tokenizer))
         with self._choosing:
             if key not in self._compiled:
                 self._compiled[key] = made
@@ -96,7 +96,8 @@ class GrammarCompiler:
             return self._tools
 
 
-def _compile(source: Source, tokenizer: LLTokenizer) -> LLMatcher:
+def compile_source(source: Source, tokenizer: LLTokenizer) -> LLMatcher:
+    """A matcher at the beginning of the grammar. Raises GrammarError, with the place where it is in a JSON schema."""
     from llguidance import LLMatcher  # noqa: PLC0415
 
     matcher = LLMatcher(tokenizer, source.text, log_level=0)

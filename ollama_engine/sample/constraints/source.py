@@ -24,6 +24,8 @@ JSON_OPTIONS: Mapping[str, Any] = {
 }
 
 
+_BARE = re.compile(r"\\.|/|\n", re.DOTALL)
+_ESCAPED = {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}
 _JSON = re.compile(r"%json\s*")
 
 
@@ -70,7 +72,7 @@ def _lark_of(given: object) -> str:
     if isinstance(given, Regex):
         return f"start: /{_slashed(given.pattern)}/"
     if isinstance(given, Choice):
-        return f"start: {' | '.join(json.dumps(text, ensure_ascii=False) for text in given.choices)}"
+        return f"start: /{'|'.join(map(_literal, given.choices))}/"
     if isinstance(given, Lark):
         return lark_with_schemas(given.grammar)
     if isinstance(given, GBNF):
@@ -133,6 +135,11 @@ def lark_with_schemas(grammar: str) -> str:
     return "".join([*pieces, grammar[at:]])
 
 
+def _literal(text: str) -> str:
+    """A pattern that matches this text alone."""
+    return "".join(c if c.isascii() and c.isalnum() else rf"\x{{{ord(c):X}}}" for c in text)
+
+
 def _slashed(pattern: str) -> str:
     """A pattern between slashes, as Lark writes it."""
-    return pattern.replace("/", r"\/").replace("\n", r"\n")
+    return _BARE.sub(lambda found: _ESCAPED.get(found[0], found[0]), pattern)
