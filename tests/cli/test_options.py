@@ -65,6 +65,7 @@ CASES: list[tuple[type, list[str], dict[str, Any]]] = [
     (RequestOptions, ["--timeout", "2.5", "--priority", "-3", "--no-cache"], {"timeout": 2.5, "priority": -3,
     "cache": False}),
     (RequestOptions, ["--cache-salt", "user 7"], {"cache_salt": "user 7"}),
+    (RequestOptions, ["--format", "json"], {"format": "json"}),
 ]  # fmt: skip
 
 
