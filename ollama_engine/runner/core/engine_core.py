@@ -31,6 +31,7 @@ from ollama_engine.runner.schedule.batching import Step, assemble, follow
 from ollama_engine.runner.schedule.queued import QueuedRequest
 from ollama_engine.runner.schedule.scheduler import Limits, Plan, SchedulerState, plan
 from ollama_engine.runner.schedule.sequence import Generation
+from ollama_engine.runner.schedule.steering import Constraint, MaskMaker
 
 __all__ = ["EngineCore", "Task"]
 
@@ -105,6 +106,7 @@ class EngineCore:
         """Do one step. An exception is a fault of the engine itself, which cannot serve anything after that."""
         with self.monitor.step() as record:
             outputs = self._collect(record)
+            self._scrap_if_stale(outputs)
             self._exclusive()
             self._launch(record)
             self._deliver(outputs)
@@ -112,6 +114,7 @@ class EngineCore:
             self.queue.sweep()
             self.queue.admit()
             self._prepare()
+            self._prepare_masks()
             record.mark("plan")
         if self._verify or self._check_is_due():
             self.check()
@@ -169,6 +172,16 @@ class EngineCore:
                 self.cache_manager.take_back(output.sequence)
         record.mark("sample")
         return outputs
+
+    def _scrap_if_stale(self, outputs: list[StepOutput]) -> None:
+        """Plan the next step anew where a constraint forced tokens: it computes all of them, not the first only.
+
+        Computing one token takes many times as long as planning a step.
+        """
+        forced = {output.sequence for output in outputs if isinstance(output.sequence, Generation)
+                  and output.sequence.has_forced}  # fmt: skip
+        if self._next is not None and any(entry.alive and entry.sequence in forced for entry in self._next.entries):
+            self.scrap()
 
     def _exclusive(self) -> None:
         for _ in range(len(self._tasks)):
@@ -248,6 +261,21 @@ class EngineCore:
             return False
         following = follow(self._steps, step)
         return following is not None and self._place(following)
+
+    def _prepare_masks(self) -> None:
+        """Make the token masks for the step under way, while the device computes it."""
+        if self._in_flight is None:
+            return
+        wanted: dict[MaskMaker, list[Constraint]] = {}
+        for entry in self._in_flight.entries:
+            sequence = entry.sequence
+            if not isinstance(sequence, Generation) or not entry.outputs or not entry.alive:
+                continue
+            constraint = sequence.constraint
+            if constraint is not None and constraint.maker is not None:
+                wanted.setdefault(constraint.maker, []).append(constraint)
+        for maker, constraints in wanted.items():
+            maker.make(constraints)
 
     def _place(self, step: Step) -> bool:
         """Find cells and a graph for a step; False where there are too few cells."""

@@ -128,8 +128,7 @@ def new_generation(
     else:
         inputs, keep = _truncated(inputs, loaded.num_ctx, params, options)
     _check_groups(inputs, loaded)
-    # A model may have more rows of output than tokens (padding); those ids are never sampled.
-    sampler = Sampler(params, min(loaded.model.n_vocab, loaded.tokenizer.n_vocab))
+    sampler = _sampler(loaded, params)
     sampler.accept_many(_penalized(inputs, sampler.n_vocab))
     return Generation(
         channel=channel,
@@ -154,6 +153,13 @@ def new_generation(
     )
 
 
+def _sampler(loaded: Loaded, params: SamplingParams) -> Sampler:
+    # A model may have more rows of output than tokens, for padding; those are not drawn.
+    n_drawn = min(loaded.model.n_vocab, loaded.tokenizer.n_vocab)
+    breakers = loaded.breakers.find(tuple(params.dry_sequence_breakers)) if params.dry_multiplier else None
+    return Sampler(params, n_drawn, breakers=breakers)
+
+
 def _truncated(inputs: Inputs, num_ctx: int, params: SamplingParams, options: RequestOptions) -> tuple[Inputs, int]:
     """(the prompt, cut where needed; the number of inputs at its beginning that a shift keeps)."""
     limit = num_ctx
@@ -174,7 +180,7 @@ def _check_groups(inputs: Inputs, loaded: Loaded) -> None:
 
 
 def _penalized(inputs: Inputs, n_vocab: int) -> list[int]:
-    """The prompt tokens that penalties count: those of text, not of media."""
+    """The tokens that penalties and DRY look back on: those of text."""
     return [token for token in inputs.text_tokens() if token < n_vocab]
 
 

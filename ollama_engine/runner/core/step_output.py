@@ -8,7 +8,7 @@ from ollama_engine.input import FloatArray
 from ollama_engine.runner.core.steered_rows import SteeredRows, draw_steered, is_sound, sample_all
 from ollama_engine.runner.observe.metrics import Outcome
 from ollama_engine.runner.request.channel import Event
-from ollama_engine.runner.request.results import Chunk, FinishReason, Result
+from ollama_engine.runner.request.results import Chunk, FinishReason, Result, ValueReader
 from ollama_engine.runner.schedule.batching import Step
 from ollama_engine.runner.schedule.sequence import Generation, Scoring, Sequence
 from ollama_engine.sample import TokenLogprobs
@@ -137,7 +137,8 @@ def _chunk(generation: Generation, output: StepOutput, now: float) -> Chunk:
     emitter, logprobs = generation.emitter, output.logprobs
     if not output.tokens:
         wanted = None if generation.params.logprobs is None else ()
-        return Chunk(emitter.flush(), (), wanted, output.reason, generation.usage(now))
+        text = emitter.flush()
+        return Chunk(text, (), wanted, output.reason, generation.usage(now), _reader(generation, output.reason))
     reason = output.reason
     text = emitter.push(output.tokens[0]) if output.text is None else output.text
     if not emitter.stopped and reason is not None:
@@ -145,4 +146,16 @@ def _chunk(generation: Generation, output: StepOutput, now: float) -> Chunk:
     if emitter.stopped:
         reason = "stop"
     usage = None if reason is None else generation.usage(now)
-    return Chunk(text, output.tokens, logprobs, reason, usage)
+    return Chunk(text, output.tokens, logprobs, reason, usage, _reader(generation, reason))
+
+
+def _reader(generation: Generation, reason: FinishReason | None) -> ValueReader | None:
+    """What reads the value of an answer that has ended, where a format was asked for."""
+    if reason is None or generation.constraint is None:
+        return None
+    cut = None
+    if generation.emitter.stopped:
+        cut = f"the stop text {generation.emitter.stop!r} came"
+    elif reason == "length":
+        cut = "max_tokens or num_ctx was reached"
+    return generation.constraint.reader(cut)

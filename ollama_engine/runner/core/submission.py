@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from queue import SimpleQueue
 
 from ollama_engine.errors import ConfigError
@@ -28,6 +29,7 @@ from ollama_engine.runner.request.results import Completion
 from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.sequence import Generation
 from ollama_engine.sample import SamplingParams
+from ollama_engine.sample.constraints.compiler import GrammarCompiler
 
 __all__ = ["Submission"]
 
@@ -38,6 +40,7 @@ class Submission:
     def __init__(self, loaded: Loaded, thread: EngineThread) -> None:
         self.loaded = loaded
         self.thread = thread
+        self._grammars = GrammarCompiler(loaded.tokenizer, min(loaded.model.n_vocab, loaded.tokenizer.n_vocab))
 
     def inputs(self, prompt: Prompt, *, add_special: bool = True, several: str = SEVERAL) -> Inputs:
         """The inputs of a prompt. `several`: hint shown when several prompts are passed.
@@ -49,24 +52,32 @@ class Submission:
 
     def start(
         self, inputs: Inputs, params: SamplingParams, options: RequestOptions, channel: RequestChannel, *,
-        follows: Generation | None = None, show_special: bool = False,
+        follows: Generation | None = None, show_special: bool = False, answered: Sequence[int] = (),
     ) -> Generation:  # fmt: skip
         """Submit one request. Raises errors about its arguments, and as `EngineThread.submit` does.
 
-        `show_special`: control tokens of the answer are part of its text.
+        `show_special`: control tokens of the answer are part of its text. `answered`: see `make`.
         """
-        made = self.make(inputs, params, options, channel, follows=follows, show_special=show_special)
+        made = self.make(
+            inputs, params, options, channel, follows=follows, show_special=show_special, answered=answered
+        )
         self.thread.submit(made)
         return made
 
     def make(
         self, inputs: Inputs, params: SamplingParams, options: RequestOptions, channel: RequestChannel, *,
         follows: Generation | None = None, pinned: PinnedPrefix | None = None, show_special: bool = False,
+        answered: Sequence[int] = (),
     ) -> Generation:  # fmt: skip
-        """Make a request without submitting it. Raises errors about its arguments."""
+        """Make a request without submitting it. Raises errors about its arguments.
+
+        `answered`: tokens at the end of `inputs` that belong to the answer which follows the format.
+        """
+        constraint = None if options.format is None else self._grammars.constraint(options.format, answered)
         return new_generation(
-            self.loaded, inputs, params, options, channel, follows=follows, pinned=pinned, show_special=show_special
-        )
+            self.loaded, inputs, params, options, channel, follows=follows, pinned=pinned, show_special=show_special,
+            constraint=constraint,
+        )  # fmt: skip
 
     def hand_in(self, request: Request, prompt: Prompt, params: SamplingParams, keywords: RequestKeywords) -> None:
         """Start a request. Raises as `start` does."""
@@ -152,9 +163,14 @@ class Submission:
         inputs = request.inputs.with_tokens(request.tokens)
         fork = Request(request.engine, inputs)
         options = source.options.replaced(keywords)
+        answered: tuple[int, ...] = ()
+        if source.constraint is not None and "format" not in keywords:
+            answered = (*source.constraint.answered, *request.tokens)
 
         def start() -> None:
-            fork.generation = self.start(inputs, params or source.params, options, fork.channel, follows=source)
+            fork.generation = self.start(
+                inputs, params or source.params, options, fork.channel, follows=source, answered=answered
+            )
 
         run_or_cancel(fork.channel, start)
         return fork

@@ -38,6 +38,7 @@ from ollama_engine.models import (
 from ollama_engine.runner.load.errors import SMALLER, does_not_fit, naming
 from ollama_engine.runner.load.executor import Executor
 from ollama_engine.runner.load.pooling_type import read_pooling
+from ollama_engine.sample import BreakerFinder
 from ollama_engine.tokenizer import Tokenizer, from_metadata
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class Loaded:
     model: Model
     cache: Cache
     executor: Executor
+    breakers: BreakerFinder
     is_encoder: bool
     """Whether the model is a text encoder. Checked once, here: an interrupt during isinstance of a Protocol is lost."""
     reads_media: ReadsMedia | None = None
@@ -153,7 +155,8 @@ def load(
         undo.pop_all()
     return Loaded(
         path, config, gguf, tokenizer, backend, weights, model, cache, executor,
-        isinstance(model, TextEncoder), model if isinstance(model, ReadsMedia) else None, text_executor,
+        BreakerFinder(min(model.n_vocab, tokenizer.n_vocab), tokenizer), isinstance(model, TextEncoder),
+        model if isinstance(model, ReadsMedia) else None, text_executor,
     )  # fmt: skip
 
 

@@ -116,7 +116,7 @@ def assemble(
         media=media,
         axes=_axes(entries, begins, traits.position_axes) if traits.position_axes > 1 else None,
     )
-    return Step(number, batch, entries, all(entry.decoding and entry.n == 1 for entry in entries))
+    return Step(number, batch, entries, all(entry.decoding and entry.n == entry.outputs == 1 for entry in entries))
 
 
 def _media(entries: tuple[StepEntry, ...], begins: list[int]) -> tuple[BatchMedia, ...]:

@@ -41,12 +41,18 @@ class Candidate(NamedTuple):
     end: int
     """Inputs [begin, end) are known but not computed; at least one."""
     decoding: bool = False
-    """Whether these are the last sampled token and its draft; any number from the first on may be served."""
+    """Whether these are the last known tokens and a draft; any number from the first on may be served."""
     all_rows: bool = False
     """Whether logits are wanted for every row, not only for the last."""
     priority: int = 0
     groups: Sequence[Group] = ()
     """Groups among its inputs, as indices like `begin` and `end`."""
+    certain: int = 1
+    """Of a decoding sequence, how many of these are no guesses; those behind the last of them are its draft."""
+
+    def outputs(self, n: int) -> int:
+        """Rows of logits that the first `n` of these ask for, where it decodes: the last certain one and guesses."""
+        return max(0, n - self.certain + 1)
 
 
 class Limits(NamedTuple):
@@ -223,26 +229,32 @@ class _PlanBuilder:
             self.starved = [candidate.key for candidate in seated if candidate.key not in chosen]
             self.short = len(self.starved)
             seated = [candidate for candidate in seated if candidate.key in chosen]
-        self.scheduled = [Scheduled(candidate.key, 1, 1) for candidate in seated]
+        self.scheduled = [Scheduled(candidate.key, 1, candidate.outputs(1)) for candidate in seated]
         self.room -= len(seated)
         self.rows -= len(seated)
         # Those without room in this batch need a cell in the next step.
         self.cells -= len(decoding) + (self.limits.headroom if decoding else 0)
 
     def add_drafts(self, decoding: Sequence[Candidate]) -> None:
-        """Schedule drafts, as far as prompts leave tokens, rows and cells.
+        """What those that decode have beside one token, as far as prompts leave room, rows and cells.
 
         Missing cells count as `short`: a draft is worth more than a finished sequence that might be reused.
         """
-        drafts = {candidate.key: candidate.end - candidate.begin - 1 for candidate in decoding}
+        by_key = {candidate.key: candidate for candidate in decoding}
         cells = self.cells + self.limits.headroom
         for i, run in enumerate(self.scheduled):
-            wanted = max(0, min(drafts.get(run.key, 0), self.room, self.rows))
+            candidate = by_key.get(run.key)
+            if candidate is None:
+                continue
+            # A row of logits was set aside for its first token; those in between ask for none.
+            most = min(self.room, self.rows + candidate.certain - 1)
+            wanted = max(0, min(candidate.end - candidate.begin - 1, most))
             more = min(wanted, max(0, cells))
-            self.scheduled[i] = run._replace(n=run.n + more, outputs=run.outputs + more)
+            outputs = candidate.outputs(1 + more)
+            self.scheduled[i] = run._replace(n=1 + more, outputs=outputs)
             self.short += wanted - more
             self.room -= more
-            self.rows -= more
+            self.rows -= max(0, outputs - 1)
             cells -= more
 
     def prefill(self, prompts: Sequence[Candidate]) -> int | None:

@@ -5,7 +5,8 @@ that will give the next token is in flight, that token is `awaited`: it has an i
 Taking a sequence out of a step in flight raises its `epoch`, and the step's result is dropped for it.
 
 A step computes k inputs of a decoding sequence: its last token, then k - 1 tokens of a `draft`. The sampler verifies
-them row by row; tokens after the first wrong one are taken back. Without a drafter k is 1.
+them row by row; those after the first wrong one are taken back. Without a drafter k is 1, unless a constraint forced
+tokens to follow the one sampled: these need no verifying, and only the last of them has a row of logits.
 """
 
 from __future__ import annotations
@@ -118,7 +119,9 @@ class Sequence(QueuedRequest):
             return None
         begin, priority = self.submitted, self.options.priority
         if begin >= self.n_inputs:
-            return Candidate(self.key, begin, begin + 1 + len(self.draft), True, False, priority)
+            certain = max(1, self.known - begin)
+            end = min(begin + certain + len(self.draft), self.num_ctx)
+            return Candidate(self.key, begin, end, True, False, priority, certain=certain)
         return Candidate(self.key, begin, self.n_inputs, False, self.wants_all_rows, priority, self.inputs.groups)
 
     def token(self, at: int) -> int:
@@ -229,6 +232,11 @@ class Generation(Sequence):
         if self.params.max_tokens is None:
             return places
         return min(places, self.params.max_tokens - self.n_generated - self.awaited)
+
+    @property
+    def has_forced(self) -> bool:
+        """Whether more tokens are known than the next step, as it was planned, computes."""
+        return self.awaited > 0 and self.submitted < self.known
 
     def propose(self) -> None:
         """Let the drafter propose tokens for the next step. Raises what the drafter raises."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Constraint", "Drafter", "TokenMask"]
+from ollama_engine.runner.request.results import ValueReader
+
+__all__ = ["Constraint", "Drafter", "MaskMaker", "TokenMask"]
 
 TokenMask = npt.NDArray[np.uint32]
 """[ceil(n_vocab / 32)], a bitmap: token i may come where bit i % 32 of word i // 32 is set."""
@@ -17,11 +19,36 @@ TokenMask = npt.NDArray[np.uint32]
 class Constraint(Protocol):
     """Restricts the next tokens, as a grammar does. The engine thread calls it; an exception ends only its request."""
 
+    answered: tuple[int, ...]
+    """Tokens that had come when the request began: it goes on with another one's answer."""
+
     def mask(self) -> TokenMask | None:
         """The allowed next tokens; None: all. The next call may overwrite the array."""
 
     def accept(self, token: int) -> None:
         """Advance by a sampled token."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing may follow any more: the answer ends without an end token."""
+
+    @property
+    def forced(self) -> Sequence[int]:
+        """Tokens that come next whatever the model computes: their masks allow nothing else."""
+
+    @property
+    def maker(self) -> MaskMaker | None:
+        """What makes the next mask while the device computes; None: `mask` does when it is asked."""
+
+    def reader(self, cut: str | None) -> ValueReader | None:
+        """What reads a value from the answer, which has ended, or was cut off for this reason."""
+
+
+class MaskMaker(Protocol):
+    """Makes the next masks of several constraints, side by side. It raises nothing: `Constraint.mask` does."""
+
+    def make(self, constraints: Sequence[Any], /) -> None:
+        """Make them; all of these constraints have this maker."""
 
 
 class Drafter(Protocol):
