@@ -1,4 +1,4 @@
-"""How does attention of a prompt depend on the order of cells, on their type, and on requests that decode beside it? Each
+"""How does prompt attention depend on the order of cells, on their type, and on requests that decode beside it? Each
 of the cache's ways to attention: a mask over the run of cells, gathered keys and values, KV indices.
 
 Two layers with the heads of Llama 3.2 1B, 8,192 tokens of 8 sequences, one thread. Their cells are interleaved, as
