@@ -56,7 +56,7 @@ class Candidate(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Limits of one step."""
+    """Limits of one step: tokens, rows of logits, and cells."""
 
     batch_size: int
     """Most tokens."""

@@ -322,7 +322,7 @@ def test_the_loops_own_thread_cannot_wait_for_itself(rig: Rig) -> None:
 
 
 def test_closing_without_waiting(rig: Rig) -> None:
-    """As a finaliser does."""
+    """A finaliser closes the engine without waiting for its thread."""
     release = threading.Event()
     job = rig.do(lambda _: release.wait(PATIENCE))
     assert job.started.wait(PATIENCE)

@@ -1,4 +1,4 @@
-"""Landing: who gets which row, who ends, and that what nobody wants any more is dropped."""
+"""Step output: which sequence gets which row, which ones end, and that unwanted results are dropped."""
 
 from __future__ import annotations
 
