@@ -12,7 +12,8 @@ Format: the templates.
 from __future__ import annotations
 
 from ollama_engine.chat.dialects.base import Dialect
-from ollama_engine.chat.dialects.json_calls import JsonSection
+from ollama_engine.chat.dialects.json_calls import JsonSection, write_object
+from ollama_engine.chat.dialects.tool_grammar import CallForm
 
 __all__ = ["GIGACHAT"]
 
@@ -24,4 +25,8 @@ GIGACHAT = Dialect(
         "<|function_call|>": JsonSection(),
     },
     dropped=("<|message_sep|>",),
+    forms=tuple(
+        CallForm(write_object(), begin=marker, marker=marker)
+        for marker in ("<|function_call|>", "<|message_sep|>\n\nfunction call<|role_sep|>\n")
+    ),
 )

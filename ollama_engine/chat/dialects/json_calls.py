@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ollama_engine.chat.dialects.answer import Answer, Call
 from ollama_engine.chat.dialects.json_scanner import JsonScanner, StringDecoder, read_string
 from ollama_engine.chat.dialects.scanner import ENDS, MalformedError, Reading, ignore, markers
+from ollama_engine.chat.dialects.tool_grammar import Json, Part, object_schema
+from ollama_engine.chat.dialects.tools import ToolDefinition
 
-__all__ = ["CALL", "CallKeys", "JsonSection", "read_arguments", "read_call"]
+__all__ = ["CALL", "CallKeys", "JsonSection", "read_arguments", "read_call", "write_object"]
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,16 @@ class _SectionReading:
         self.more = (yield from answer.peek()) == "{"
         if not self.more and section.end:
             yield from answer.close(section.end, section.begin)
+
+
+def write_object(name_key: str = "name", arguments_key: str = "arguments") -> Callable[[ToolDefinition], list[Part]]:
+    """Writes a call as an object of these two members."""
+
+    def write(tool: ToolDefinition) -> list[Part]:
+        begin = f'{{"{name_key}": {json.dumps(tool.name)}, "{arguments_key}": '
+        return [begin, Json(object_schema(tool)), "}"]
+
+    return write
 
 
 def read_call(call: Call, keys: CallKeys = CALL) -> Reading[None]:
