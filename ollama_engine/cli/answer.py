@@ -12,10 +12,10 @@ from ollama_engine.errors import Option
 if TYPE_CHECKING:
     from ollama_engine.engine import Engine
     from ollama_engine.runner.request.options import RequestOptions
-    from ollama_engine.runner.request.results import Chunk, Usage
+    from ollama_engine.runner.request.results import Usage
     from ollama_engine.sample import SamplingParams
 
-__all__ = ["Answerer", "usage_text"]
+__all__ = ["Answerer", "report_end", "usage_text"]
 
 NUM_CTX, SHIFT = Option("num_ctx"), Option("on_overflow", "shift")
 
@@ -48,21 +48,29 @@ class Answerer:
             finally:
                 if last not in ("", "\n"):
                     _write("\n")
-        self._report(chunk, params)
+        assert chunk.usage is not None
+        report_end(self._engine, chunk.finish_reason, chunk.usage, params, self._write_option, verbose=self._verbose)
 
-    def _report(self, final: Chunk, params: SamplingParams) -> None:
-        usage = final.usage
-        assert usage is not None
-        if final.finish_reason == "length" and usage.completion_tokens != params.max_tokens:
-            # The context cut the answer off: no max_tokens asked for that.
-            print(
-                f"warning: the answer ends because the context is full ({self._write_option(NUM_CTX)} is "
-                f"{self._engine.config.num_ctx}); choose a larger one, or let answers go on with "
-                f"{self._write_option(SHIFT)}",
-                file=sys.stderr,
-            )
-        if self._verbose:
-            print(f"\n{usage_text(usage)}\nended by {final.finish_reason}", file=sys.stderr)
+
+def report_end(
+    engine: Engine,
+    finish_reason: str | None,
+    usage: Usage,
+    params: SamplingParams,
+    write: Callable[[Option], str | None],
+    *,
+    verbose: bool,
+) -> None:
+    """Say on standard error that the context cut an answer off; with `verbose`, what the answer took."""
+    if finish_reason == "length" and usage.completion_tokens != params.max_tokens:
+        # No max_tokens asked for that.
+        print(
+            f"warning: the answer ends because the context is full ({write(NUM_CTX)} is {engine.config.num_ctx}); "
+            f"choose a larger one, or let answers go on with {write(SHIFT)}",
+            file=sys.stderr,
+        )
+    if verbose:
+        print(f"\n{usage_text(usage)}\nended by {finish_reason}", file=sys.stderr)
 
 
 def _write(text: str) -> None:

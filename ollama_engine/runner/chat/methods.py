@@ -58,6 +58,10 @@ class ChatMethods:
 
         return tuple(template_sources(self._open()).by_name)
 
+    def chat_template(self, name: str | None = None) -> str:
+        """The source of a chat template (Jinja): of that name, or the default one. Raises ChatError for no such one."""
+        return self._preparation().templates.choose(name).source
+
     def chat(
         self, messages: Sequence[object], params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[ChatKeywords]
     ) -> ChatResult:

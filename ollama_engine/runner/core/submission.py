@@ -1,7 +1,8 @@
-"""Submission: where requests of an engine are handed in, alone or several at once; sessions hand in theirs here too."""
+"""Submission: makes requests from callers' arguments and submits them to the engine thread, one or several at once."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from queue import SimpleQueue
 
 from ollama_engine.errors import ConfigError
@@ -28,45 +29,55 @@ from ollama_engine.runner.request.results import Completion
 from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.sequence import Generation
 from ollama_engine.sample import SamplingParams
+from ollama_engine.sample.constraints.compiler import GrammarCompiler
 
 __all__ = ["Submission"]
 
 
 class Submission:
-    """A loaded model and the thread that serves it. Knows no Engine, so that each can go before the other."""
+    """A loaded model and the thread that serves it. It does not refer to the Engine, so the Engine can be collected."""
 
     def __init__(self, loaded: Loaded, thread: EngineThread) -> None:
         self.loaded = loaded
         self.thread = thread
+        self._grammars = GrammarCompiler(loaded.tokenizer, min(loaded.model.n_vocab, loaded.tokenizer.n_vocab))
 
     def inputs(self, prompt: Prompt, *, add_special: bool = True, several: str = SEVERAL) -> Inputs:
         """The inputs of a prompt. `several`: hint shown when several prompts are passed.
 
-        Raises what is wrong with the prompt; ClosedError first, for a closed engine has no model to ask.
+        Raises errors about the prompt; but ClosedError first, because a closed engine has no tokenizer.
         """
         self.thread.check_open()
         return prompt_inputs(self.loaded, prompt, add_special=add_special, several=several)
 
     def start(
         self, inputs: Inputs, params: SamplingParams, options: RequestOptions, channel: RequestChannel, *,
-        follows: Generation | None = None, show_special: bool = False,
+        follows: Generation | None = None, show_special: bool = False, answered: Sequence[int] = (),
     ) -> Generation:  # fmt: skip
-        """Hand in one request. Raises what is wrong with it, and as `EngineThread.submit` does.
+        """Submit one request. Raises errors about its arguments, and as `EngineThread.submit` does.
 
-        `show_special`: control tokens of the answer are part of its text.
+        `show_special`: control tokens of the answer are part of its text. `answered`: see `make`.
         """
-        made = self.make(inputs, params, options, channel, follows=follows, show_special=show_special)
+        made = self.make(
+            inputs, params, options, channel, follows=follows, show_special=show_special, answered=answered
+        )
         self.thread.submit(made)
         return made
 
     def make(
         self, inputs: Inputs, params: SamplingParams, options: RequestOptions, channel: RequestChannel, *,
         follows: Generation | None = None, pinned: PinnedPrefix | None = None, show_special: bool = False,
+        answered: Sequence[int] = (),
     ) -> Generation:  # fmt: skip
-        """A request, to be handed to `thread`. Raises what is wrong with it."""
+        """Make a request without submitting it. Raises errors about its arguments.
+
+        `answered`: tokens at the end of `inputs` that belong to the answer which follows the format.
+        """
+        constraint = None if options.format is None else self._grammars.constraint(options.format, answered)
         return new_generation(
-            self.loaded, inputs, params, options, channel, follows=follows, pinned=pinned, show_special=show_special
-        )
+            self.loaded, inputs, params, options, channel, follows=follows, pinned=pinned, show_special=show_special,
+            constraint=constraint,
+        )  # fmt: skip
 
     def hand_in(self, request: Request, prompt: Prompt, params: SamplingParams, keywords: RequestKeywords) -> None:
         """Start a request. Raises as `start` does."""
@@ -91,7 +102,7 @@ class Submission:
     def complete_all(
         self, prompt: Prompt | Prompts, params: SamplingParams, n: int | None, keywords: RequestKeywords
     ) -> list[Completion]:
-        """`n` answers to each prompt. Raises as `start`, and what ends the first that fails."""
+        """`n` answers to each prompt. Raises as `start`, and the error of the first request that fails."""
         events: SimpleQueue[Numbered] = SimpleQueue()
         group = RequestGroup(events.put)
 
@@ -132,7 +143,7 @@ class Submission:
         self, group: RequestGroup, prompt: Prompt | Prompts, params: SamplingParams, n: int | None,
         keywords: RequestKeywords,
     ) -> None:  # fmt: skip
-        """`n` requests for each prompt, which share its cells: all of them, or none where one is refused."""
+        """Submit `n` requests for each prompt, which share its cells: all of them, or none where one is refused."""
         options = RequestOptions.of(keywords)
         check_params(params)
         name = "prompts" if is_many(prompt) else None
@@ -152,9 +163,14 @@ class Submission:
         inputs = request.inputs.with_tokens(request.tokens)
         fork = Request(request.engine, inputs)
         options = source.options.replaced(keywords)
+        answered: tuple[int, ...] = ()
+        if source.constraint is not None and "format" not in keywords:
+            answered = (*source.constraint.answered, *request.tokens)
 
         def start() -> None:
-            fork.generation = self.start(inputs, params or source.params, options, fork.channel, follows=source)
+            fork.generation = self.start(
+                inputs, params or source.params, options, fork.channel, follows=source, answered=answered
+            )
 
         run_or_cancel(fork.channel, start)
         return fork
@@ -163,4 +179,4 @@ class Submission:
 def check_forkable(request: Request, engine: object) -> None:
     """Raise ConfigError for anything but a request of this engine."""
     if not isinstance(request, Request) or request.generation is None or request.engine is not engine:
-        raise ConfigError("fork takes a Request that submit or fork of this Engine gave")
+        raise ConfigError("fork takes a Request that submit or fork of this Engine returned")

@@ -12,6 +12,7 @@ from ollama_engine.config import EngineConfig
 from ollama_engine.errors import ConfigError, Option
 from ollama_engine.option_names import unknown_option
 from ollama_engine.sample import SamplingParams
+from ollama_engine.sample.constraints.formats import Format
 
 __all__ = ["OnOverflow", "RequestKeywords", "RequestOptions", "options_elsewhere", "whole"]
 
@@ -40,6 +41,9 @@ class RequestKeywords(TypedDict, total=False):
         cache: whether the request may reuse what earlier ones computed and leave its own for later ones (default True).
         cache_salt: requests share prefixes with those of the same salt only, for instance one for each user, so that
             nobody can tell by the time an answer takes what others have asked (default None: one for all).
+        format: what form the answer has: "json" for any JSON object, a JSON schema (a dict, or its text), a pydantic
+            model, dataclass, TypedDict or other type, or one of Regex, Choice, Lark and GBNF (default None: any).
+            `Completion.parsed` has its value. GrammarError says what of it cannot be compiled.
     """
 
     on_overflow: OnOverflow
@@ -48,6 +52,7 @@ class RequestKeywords(TypedDict, total=False):
     timeout: float | None
     cache: bool
     cache_salt: str | None
+    format: Format | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,9 @@ class RequestOptions:
     )
     cache_salt: str | None = field(
         default=None, metadata={"help": "share what is computed with requests of the same salt only"}
+    )
+    format: Format | None = field(
+        default=None, metadata={"help": "the answer's form: json for any JSON object, or a JSON schema"}
     )
 
     def __post_init__(self) -> None:

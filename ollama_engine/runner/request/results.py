@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
+from ollama_engine.errors import ConfigError, Option
 from ollama_engine.sample import TokenLogprobs
 
-__all__ = ["Chunk", "Completion", "FinishReason", "Result", "Usage", "collect"]
+__all__ = ["Chunk", "Completion", "FinishReason", "Result", "Usage", "ValueReader", "collect", "value_of"]
 
 FinishReason = Literal["stop", "length"]
 
@@ -39,6 +41,23 @@ class Usage:
     preemptions: int = 0
 
 
+class ValueReader(Protocol):
+    """Reads the value of an answer that was asked for in a format."""
+
+    def read(self, text: str, tokens: Sequence[int] | None) -> object:
+        """The value. `tokens`: of the text; None where the text is not all that they say.
+
+        Raises IncompleteError where the answer was cut off.
+        """
+
+
+def value_of(reader: ValueReader | None, text: str, tokens: Sequence[int] | None = None) -> Any:
+    """The value of an answer. Raises ConfigError where no format was asked for, and what the reader raises."""
+    if reader is None:
+        raise ConfigError("the answer has no parsed value: it was asked for without ", Option("format"))
+    return reader.read(text, tokens)
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """One piece of a streamed completion. The last has `finish_reason` and `usage`.
@@ -50,6 +69,7 @@ class Chunk:
         logprobs: one entry for each of `tokens`, when asked for.
         finish_reason: "stop": the model ended, or a stop text appeared. "length": max_tokens or num_ctx is reached.
         usage: tokens counted and seconds taken.
+        reader: of the last chunk, reads the answer's value where a `format` was asked for; not for callers.
     """
 
     text: str
@@ -57,6 +77,7 @@ class Chunk:
     logprobs: tuple[TokenLogprobs, ...] | None = None
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
+    reader: ValueReader | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +90,7 @@ class Completion:
         finish_reason: "stop": the model ended, or a stop text appeared. "length": max_tokens or num_ctx is reached.
         usage: tokens counted and seconds taken.
         logprobs: one entry for each of `tokens`, when `SamplingParams.logprobs` asked for them.
+        reader: reads `parsed`; not for callers.
     """
 
     text: str
@@ -76,6 +98,16 @@ class Completion:
     finish_reason: FinishReason
     usage: Usage
     logprobs: tuple[TokenLogprobs, ...] | None
+    reader: ValueReader | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def parsed(self) -> Any:
+        """The value of an answer in a `format`: an instance of the type that was given, what the JSON says, or text.
+
+        It is read anew each time. Raises IncompleteError for an answer that was cut off by max_tokens, num_ctx or a
+        stop text, and ConfigError where no format was asked for; what the type's own validators raise.
+        """
+        return value_of(self.reader, self.text, self.tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,4 +130,5 @@ def collect(chunks: list[Chunk]) -> Completion:
         finish_reason=last.finish_reason,
         usage=last.usage,
         logprobs=tuple(entry for part in logprobs for entry in part) if wanted else None,
+        reader=last.reader,
     )
