@@ -71,6 +71,8 @@ class Dialect:
         sections: what begins a call or several, and who reads it.
         dropped: markers that say nothing a caller needs.
         sections_end_thinking: whether a section's marker is a control token, which ends reasoning that has no end.
+        calls_in_thinking: what else does: a section's marker together with how a call begins, since reasoning may
+            mention the marker alone.
         turn_ends: texts that end the assistant's turn. Templates of one dialect may do so in different ways; detection
             replaces these by those that it finds.
         read: reads an answer that is not just reasoning, then content with sections in it.
@@ -83,6 +85,7 @@ class Dialect:
     sections: Mapping[str, Handler] = field(default_factory=dict)
     dropped: Sequence[str] = ()
     sections_end_thinking: bool = False
+    calls_in_thinking: Sequence[str] = ()
     turn_ends: Sequence[str] = ()
     read: Callable[[Dialect, Answer], Reading[None]] | None = None
     forms: Sequence[CallForm] = ()
@@ -99,7 +102,8 @@ class Dialect:
 
     def read_body(self, answer: Answer) -> Reading[None]:
         """Read reasoning, then content with sections in it."""
-        section = yield from answer.think(self.thinking, self.sections if self.sections_end_thinking else ())
+        ends = [*(self.sections if self.sections_end_thinking else ()), *self.calls_in_thinking]
+        section = yield from answer.think(self.thinking, self.sections, ends)
         yield from answer.body(self.sections, self.dropped, section)
 
     def parser(

@@ -155,7 +155,7 @@ def test_text_is_free_until_a_call_begins(name: str) -> None:
 
 
 ALSO_READ = {"command-r7b", "gemma", "harmony", "llama3", "minicpm5", "mistral", "mistral-tekken", "muse"}
-"""Their examples hold forms that parsers read and grammars do not write: missing ids, single quotes, several calls, ends."""
+"""Their examples hold forms that parsers read and grammars do not write: no ids, single quotes, ends of turns."""
 
 
 def _begins(name: str) -> list[str]:
