@@ -32,6 +32,15 @@ ALIASES: Mapping[str, str] = {
     "penalty_last_n": "repeat_last_n",
     **dict.fromkeys(("penalty_present", "presence"), "presence_penalty"),
     **dict.fromkeys(("penalty_freq", "frequency"), "frequency_penalty"),
+    **dict.fromkeys(("typ_p", "typical"), "typical_p"),
+    "mirostat_mode": "mirostat",
+    "mirostat_ent": "mirostat_tau",
+    "mirostat_lr": "mirostat_eta",
+    "dynatemp_exp": "dynatemp_exponent",
+    **dict.fromkeys(("dry_sequence_breaker", "sequence_breakers"), "dry_sequence_breakers"),
+    **dict.fromkeys(("dry_range", "dry_penalty_range"), "dry_penalty_last_n"),
+    **dict.fromkeys(("nsigma", "n_sigma"), "top_n_sigma"),
+    **dict.fromkeys(("sampler_order", "sampler_priority", "sampling_order"), "samplers"),
     **dict.fromkeys(("stop_sequences", "stop_strings", "stops"), "stop"),
     **dict.fromkeys(("n_probs", "top_logprobs", "num_logprobs"), "logprobs"),
     **dict.fromkeys(("random_seed", "manual_seed"), "seed"),
@@ -40,6 +49,11 @@ ALIASES: Mapping[str, str] = {
     **dict.fromkeys(("n_keep", "keep"), "num_keep"),
     "cache_prompt": "cache",
     "max_time": "timeout",
+    # Chats.
+    **dict.fromkeys(("enable_thinking", "thinking", "reasoning", "reasoning_effort"), "think"),
+    "chat_template": "template",
+    **dict.fromkeys(("chat_template_kwargs", "template_kwargs"), "template_variables"),
+    "functions": "tools",
 }
 """Names that others give to what is an option here."""
 

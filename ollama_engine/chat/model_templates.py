@@ -1,34 +1,27 @@
-"""ModelTemplates: the chat templates of a GGUF file, and which of them a call takes."""
+"""ModelTemplates: the chat templates of a model, and which of them a call takes."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import Any
 
 from ollama_engine.chat.template import ChatTemplate
 from ollama_engine.errors import ChatError, Option
 
 __all__ = ["ModelTemplates"]
 
-KEY = "tokenizer.chat_template"
 DEFAULT, TOOL_USE = "default", "tool_use"
 
 
 class ModelTemplates:
     """Templates by name; each is compiled when it is first taken.
 
-    metadata: of a GGUF file: `tokenizer.chat_template` is the default one, `tokenizer.chat_template.NAME` others.
+    sources: by name.
     special_tokens: variables such as `bos_token`, with the texts of control tokens.
-    fallback: the source of a template for a file without one.
     """
 
-    def __init__(
-        self, metadata: Mapping[str, Any], special_tokens: Mapping[str, str], fallback: str | None = None
-    ) -> None:
-        self.sources = _sources(metadata)
-        if not self.sources and fallback is not None:
-            self.sources[DEFAULT] = fallback
+    def __init__(self, sources: Mapping[str, str], special_tokens: Mapping[str, str]) -> None:
+        self.sources = dict(sources)
         self._special_tokens = special_tokens
         self._compiled: dict[str, ChatTemplate] = {}
         self._compiling = threading.Lock()
@@ -69,11 +62,3 @@ class ModelTemplates:
                     self._compiled.clear()
                 self._compiled[source] = found
             return found
-
-
-def _sources(metadata: Mapping[str, Any]) -> dict[str, str]:
-    found = {DEFAULT: metadata[KEY]} if isinstance(metadata.get(KEY), str) else {}
-    for key, value in metadata.items():
-        if key.startswith(KEY + ".") and isinstance(value, str):
-            found[key[len(KEY) + 1 :]] = value
-    return found

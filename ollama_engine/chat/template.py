@@ -44,15 +44,15 @@ class ChatTemplate:
         self, source: str, special_tokens: Mapping[str, str] | None = None, now: Callable[[], datetime] = datetime.now
     ) -> None:
         self.source = source
-        self._special_tokens = {name: Traced(text) for name, text in (special_tokens or {}).items()}
+        self._special_tokens = {name: Traced.whole(text) for name, text in (special_tokens or {}).items()}
         environment = ChatEnvironment(now)
         try:
             self._template = environment.from_string(source)
             self._variables = frozenset(meta.find_undeclared_variables(environment.parse(source)))
         except TemplateSyntaxError as error:
             raise ChatError(f"the chat template is not valid, line {error.lineno}: {error.message}") from None
-        except RecursionError:
-            raise ChatError("the chat template nests too deeply") from None
+        except (RecursionError, SyntaxError) as error:  # of jinja2's parser, of the code that it makes
+            raise ChatError(f"the chat template nests too deeply: {error}") from None
 
     def reads(self, name: str) -> bool:
         """Whether it reads a variable of that name."""
@@ -62,6 +62,7 @@ class ChatTemplate:
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Any] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None, add_generation_prompt: bool = False,
         continue_final_message: bool | str = False, variables: Mapping[str, Any] | None = None,
+        keep_none: bool = False,
     ) -> str:  # fmt: skip
         """The text, marked by who wrote it.
 
@@ -73,10 +74,11 @@ class ChatTemplate:
             continue_final_message: leave the last message open, for the model to go on with; a str names the field
                 that it goes on with, True means "content".
             variables: whatever else the template reads.
+            keep_none: give the template fields of messages that are None. Most would write them out.
 
         Raises ChatError where the template refuses the messages, or fails.
         """
-        found = [_for_template(message) for message in messages]
+        found = [_for_template(message, keep_none=keep_none) for message in messages]
         mark = final = ""
         if continue_final_message:
             name = "content" if continue_final_message is True else continue_final_message
@@ -114,11 +116,11 @@ def text_segments(text: str, *, trust_contents: bool = False) -> list[Text]:
     return segments
 
 
-def _for_template(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Without fields that are None, which many templates would write out; reasoning under all of its names."""
-    found = {name: value for name, value in message.items() if value is not None}
+def _for_template(message: Mapping[str, Any], *, keep_none: bool) -> dict[str, Any]:
+    """Without fields that are None, as transformers leaves them out; reasoning under all of its names."""
+    found = {name: value for name, value in message.items() if keep_none or value is not None}
     if found.get("role") in ROLES:
-        found["role"] = Traced(found["role"])
+        found["role"] = Traced.whole(found["role"])
     reasoning = next((found[name] for name in REASONING if name in found), None)
     return found if reasoning is None else {"thinking": reasoning, **found, "reasoning_content": reasoning}
 

@@ -1,7 +1,7 @@
 """Reasoning on, off, and its levels: what callers ask for with `think`, as the variables of a template.
 
 Templates have no common switch. Qwen3, GLM and SmolLM3 read `enable_thinking`, DeepSeek and Granite `thinking`,
-gpt-oss `reasoning_effort`, others a budget in tokens or nothing at all.
+gpt-oss `reasoning_effort`, Seed-OSS `thinking_budget`, others nothing at all.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ Think = bool | Literal["low", "medium", "high"] | None
 LEVELS = ("low", "medium", "high")
 SWITCHES = ("enable_thinking", "thinking")
 LEVEL = "reasoning_effort"
+BUDGET = "thinking_budget"
 TEMPLATE = Option("template")
 
 
@@ -29,6 +30,8 @@ def thinking_variables(template: ChatTemplate, think: Think) -> dict[str, Any]:
         return {}
     switches = [name for name in SWITCHES if template.reads(name)]
     if isinstance(think, bool):
+        if not switches and template.reads(BUDGET):
+            return {} if think else {BUDGET: 0}
         if not switches and think != _always(template):
             raise ChatError(Option("think", str(think)), f": {_without_switch(template)}")
         return dict.fromkeys(switches, think)

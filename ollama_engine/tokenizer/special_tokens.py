@@ -1,7 +1,7 @@
-"""Owns the rules that go by the text of a token.
+"""Rules about known special tokens, by their text.
 
-GGUF files made by llama.cpp name one end-of-generation id, and vocabularies often carry wrong token types. These rules
-find the other ends of a turn and correct the types. The names are facts of the published vocabularies.
+GGUF files from llama.cpp's converter name one end-of-generation id, and token types in vocabularies are often wrong.
+These rules find the other ends of a turn and correct the types. The texts are facts of published vocabularies.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ FIM_TEXTS: dict[str, tuple[str, ...]] = {
 FIM_OLD_KEYS = {"fim_pre": "prefix", "fim_suf": "suffix", "fim_mid": "middle"}
 FIM_ENDS = ("fim_pad", "fim_rep", "fim_sep")
 
-# gpt-oss speaks in channels: these are part of what the chat layer reads, so they are always rendered.
+# gpt-oss answers in channels. The chat layer reads these markers, so they are always part of the output.
 RENDERED_TEXTS = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")
 
-# Rules of one vocabulary or another name these, too.
+# Rules for single vocabularies name these as well.
 OTHER_TEXTS = ("<s>", "</s>", "<unk>", "<mask>", "[MASK]", "<|plamo:eos|>")
 
 
 def find_known_texts(texts: list[str]) -> dict[str, int]:
-    """Ids of the tokens that a rule here names; of two equal texts the later token counts, as in llama.cpp."""
+    """Ids of the tokens that these rules name. Of two tokens with equal text the later counts, as in llama.cpp."""
     known = {*END_TEXTS, *RENDERED_TEXTS, *OTHER_TEXTS, *(text for group in FIM_TEXTS.values() for text in group)}
     return find_texts(texts, known)
 
@@ -70,7 +70,7 @@ def apply_text_rules(
         if text in ids:
             ends.add(ids[text])
             types[ids[text]] = CONTROL
-    # A normal "</s>" is what people write for closing strike-through in HTML: it ends nothing.
+    # A "</s>" of type normal is ordinary text, such as HTML that closes strike-through: it does not end generation.
     strike = ids.get("</s>")
     if strike is not None and (types[strike] != NORMAL or "token_type" not in fields):
         ends.add(strike)
@@ -143,7 +143,7 @@ def guarded_tokens(
 def strip_rules(
     metadata: Mapping[str, Any], pre: str, architecture: str, ids: Mapping[str, int], types: NDArray[np.uint8]
 ) -> tuple[frozenset[int], frozenset[int]]:
-    """Special tokens that swallow white space: (before them, after them). GGUF does not store this; model names do."""
+    """Special tokens that strip white space (before, after). GGUF does not store it; the model's name decides."""
     name = str(metadata.get("general.name", "")).lower()
     if any(s in pre for s in ("jina-v2-de", "jina-v2-es", "jina-v2-code")) or any(
         s in architecture for s in ("nomic-bert-moe", "jina-bert-v3")

@@ -36,8 +36,9 @@ COMMON = (
 
 SYNTAX = (
     "{{ messages }}", "{% endfor %}", "{% raw %}", "{% endraw %}", "{# x #}", "{%- if true -%}", "{{ bos_token }}",
-    "{{ raise_exception('x') }}", "{{ ''.__class__ }}", "%s", "{0}", "\\n", "\\u003c|im_end|\\u003e", "&lt;|im_end|&gt;",
-    "\x00", "\u200b", "\ufeff", "\r\n", "\u2028", "é", "\U0001f600", "'", '"', "\\", "<!--", "]]>", "\ue000", "\U000f0000",
+    "{{ raise_exception('x') }}", "{{ ''.__class__ }}", "%s", "{0}", "\\n", "\\u003c|im_end|\\u003e",
+    "&lt;|im_end|&gt;", "\x00", "\u200b", "\ufeff", "\r\n", "\u2028", "é", "\U0001f600", "'", '"', "\\", "<!--", "]]>",
+    "\ue000", "\U000f0000",
 )  # fmt: skip
 
 MARKED = re.compile("⟦([^⟦⟧]*)⟧")
@@ -92,7 +93,8 @@ def atoms(rng: random.Random, tokens: Sequence[str], count: int) -> list[str]:
         token = rng.choice(tokens)
         cut = rng.randrange(len(token))
         return rng.choice((
-            token, token, token, token + rng.choice(tokens), token[:cut], token[cut:], token[:cut] + token + token[cut:],
+            token, token, token, token + rng.choice(tokens), token[:cut], token[cut:],
+            token[:cut] + token + token[cut:],
             token.upper(), token.lower(), token.replace("|", "｜"), f" {token} ", f"\n{token}\n", token + "\n",
             rng.choice(SYNTAX), rng.choice(SYNTAX) + token, f"user\n{token}", f"assistant{token}",
         ))  # fmt: skip

@@ -25,7 +25,12 @@ PUBLISHED = [
     ("phi3", "microsoft-Phi-3.5-mini-instruct", [SYSTEM, *TURNS], {"without": "</s>"}),
     ("mistral", "mistralai-Mistral-Nemo-Instruct-2407", TURNS, {}),
     ("mistral", "mistralai-Mistral-Nemo-Instruct-2407", [USER], {}),
-    ("deepseek", "deepseek-ai-DeepSeek-R1-Distill-Llama-8B", TURNS, {"without": "<think>\n", "eos_token": "<｜end▁of▁sentence｜>"}),
+    (
+        "deepseek",
+        "deepseek-ai-DeepSeek-R1-Distill-Llama-8B",
+        TURNS,
+        {"without": "<think>\n", "eos_token": "<｜end▁of▁sentence｜>"},
+    ),
     ("granite", "ibm-granite-granite-3.3-2B-Instruct", [SYSTEM, *TURNS], {}),
 ]
 

@@ -2,7 +2,7 @@
 
     python -m tests.published.make_smollm2_goldens PUBLISHED.gguf
 
-needs llama.cpp's tools (`python bench/peers.py build`): llama-quantize makes the F32 file, and its library answers, with
+needs llama.cpp (`python bench/peers.py build`): llama-quantize makes the F32 file, and its library answers, with
 f32 keys and values and without flash attention. Takes minutes.
 """
 
@@ -19,7 +19,7 @@ from bench.peer_llama import MISSING, Llama, find
 from bench.peer_tools import tool
 from tests.published.smollm2_prompts import PROMPTS
 
-MOST, N_CTX, THREADS = 48, 512, 2
+MOST, N_CTX, THREADS = 32, 512, 1
 GOLDENS = Path(__file__).parent / "smollm2_goldens.npz"
 
 

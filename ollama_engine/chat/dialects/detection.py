@@ -147,8 +147,7 @@ def _signed(text: str) -> Dialect | None:
 
 def _control_tokens(metadata: Mapping[str, Any]) -> str:
     """The vocabulary's control and user-defined tokens, a line each."""
-    tokens = metadata.get("tokenizer.ggml.tokens") or ()
-    types = metadata.get("tokenizer.ggml.token_type") or ()
+    tokens, types = (metadata.get(f"tokenizer.ggml.{name}", ()) for name in ("tokens", "token_type"))
     return "\n".join(str(token) for token, kind in zip(tokens, types, strict=False) if kind in _CONTROL_TYPES)
 
 

@@ -48,6 +48,20 @@ class ChatMethods:
             self._chat_preparation = ChatPreparation(loaded)  # a lost race makes one more, and no harm
         return self._chat_preparation
 
+    @property
+    def chat_templates(self) -> tuple[str, ...]:
+        """Names of the model's chat templates, "default" among them as a rule; () where it needs `template=` to chat.
+
+        A model without any has the template of a family whose control tokens it knows, if there is one.
+        """
+        from ollama_engine.runner.chat.template_sources import template_sources  # noqa: PLC0415 (see above)
+
+        return tuple(template_sources(self._open()).by_name)
+
+    def chat_template(self, name: str | None = None) -> str:
+        """The source of a chat template (Jinja): of that name, or the default one. Raises ChatError for no such one."""
+        return self._preparation().templates.choose(name).source
+
     def chat(
         self, messages: Sequence[object], params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[ChatKeywords]
     ) -> ChatResult:

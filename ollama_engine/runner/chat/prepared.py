@@ -6,18 +6,20 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from weakref import WeakKeyDictionary
 
+from ollama_engine.chat.conversation import render_conversation
 from ollama_engine.chat.dialects import Dialect, ToolDefinition, detect, named
-from ollama_engine.chat.families import fallback_family
-from ollama_engine.chat.messages import Message, plain_data, read_messages
+from ollama_engine.chat.media_marks import MediaMarks
+from ollama_engine.chat.messages import plain_data, read_messages
 from ollama_engine.chat.model_templates import ModelTemplates
+from ollama_engine.chat.provenance import trusted_spans
 from ollama_engine.chat.template import ChatTemplate, text_segments
-from ollama_engine.chat.template_fields import template_fields
 from ollama_engine.chat.thinking import thinking_variables
 from ollama_engine.chat.tool_schemas import definitions, read_tools
-from ollama_engine.errors import ChatError
 from ollama_engine.runner.chat.answer_reader import AnswerReader
 from ollama_engine.runner.chat.options import ChatOptions
+from ollama_engine.runner.chat.template_sources import is_steering, template_sources
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.sample import SamplingParams
 from ollama_engine.segments import Segment
@@ -57,22 +59,20 @@ class ChatPreparation:
 
     def __init__(self, loaded: Loaded) -> None:
         self._loaded = loaded
+        self._dialects: WeakKeyDictionary[ChatTemplate, Dialect] = WeakKeyDictionary()
+        self._lost: WeakKeyDictionary[ChatTemplate, set[str]] = WeakKeyDictionary()
 
     @cached_property
     def templates(self) -> ModelTemplates:
-        """Those of the model's file."""
-        metadata, special_tokens = self._loaded.gguf.metadata, _special_tokens(self._loaded)
-        found = ModelTemplates(metadata, special_tokens)
-        if found.sources:
-            return found
-        family = fallback_family(self._is_steering, str(metadata.get("general.name", "")))
+        """Those of the model's file, or of a family like it."""
+        sources, family = template_sources(self._loaded)
         if family is not None:
             log.warning(
                 "%s has no chat template; by its vocabulary, messages are written as models of the %s family read "
                 "them. Pass template= to choose another one",
                 self._loaded.path, family.name,
             )  # fmt: skip
-        return ModelTemplates(metadata, special_tokens, family.source if family else None)
+        return ModelTemplates(sources, _special_tokens(self._loaded))
 
     def segments(
         self, messages: Sequence[object], options: ChatOptions, *, add_generation_prompt: bool
@@ -85,12 +85,12 @@ class ChatPreparation:
         segments, template, tail = self._rendered(
             messages, options, add_generation_prompt=not options.continue_final_message
         )
-        dialect = named(options.dialect) if options.dialect else detect(template.source, self._loaded.gguf.metadata)
+        dialect = named(options.dialect) if options.dialect else self._dialect_of(template)
         ends = [end for end in dialect.stops() if not self._ends_by_token(end)]
         return PreparedChat(
             segments=segments,
             params=replace(params, stop=(*params.stop, *ends)) if ends else params,
-            show_special=bool(ends) or dialect.name != "text",
+            show_special=self._shows_special(dialect, ends),
             dialect=dialect,
             tools=definitions(read_tools(options.tools)),
             reasoning_open=dialect.reasoning_open(tail),
@@ -99,11 +99,11 @@ class ChatPreparation:
     def _rendered(
         self, messages: Sequence[object], options: ChatOptions, *, add_generation_prompt: bool
     ) -> tuple[list[Segment], ChatTemplate, str]:
-        read, tools = read_messages(messages), read_tools(options.tools)
+        read, tools, marks = read_messages(messages), read_tools(options.tools), MediaMarks()
         template = self.templates.choose(options.template, with_tools=tools is not None)
-        _check_media(read)
-        text = template.render(
-            template_fields(template, read),
+        text = render_conversation(
+            template,
+            marks.mark(read),
             tools=tools,
             documents=None if options.documents is None else plain_data(options.documents, "documents"),
             add_generation_prompt=add_generation_prompt,
@@ -111,12 +111,37 @@ class ChatPreparation:
             variables=thinking_variables(template, options.think)
             | plain_data(options.template_variables, "template_variables"),
         )
-        return [*text_segments(text, trust_contents=options.trust_contents)], template, text[-TAIL:]
+        given = (messages, options.tools, options.documents, options.template_variables)
+        self._warn_of_unknown_origin(text, template, given)
+        return marks.place(text_segments(text, trust_contents=options.trust_contents)), template, text[-TAIL:]
 
-    def _is_steering(self, text: str) -> bool:
-        tokenizer = self._loaded.tokenizer
-        ids = tokenizer.encode(text, add_special=False)
-        return len(ids) == 1 and tokenizer.is_steering(ids[0])
+    def _warn_of_unknown_origin(self, text: str, template: ChatTemplate, given: object) -> None:
+        """Log control tokens that no caller's text holds, and that the template wrote in a way that loses its mark."""
+        spans = trusted_spans(text)
+        for begin, end in self._loaded.tokenizer.steering_texts(text):
+            if any(first <= begin and end <= last for first, last in spans) or text[begin:end] in repr(given):
+                continue
+            lost = self._lost.setdefault(template, set())
+            if text[begin:end] not in lost:
+                lost.add(text[begin:end])
+                log.warning(
+                    "the chat template writes %r in a way that cannot be told from what a user types; it is taken as "
+                    "text. Write it as a literal, or pass trust_contents=True where all contents are your own",
+                    text[begin:end],
+                )
+
+    def _dialect_of(self, template: ChatTemplate) -> Dialect:
+        """Detected once: that reads the vocabulary where the template says nothing."""
+        found = self._dialects.get(template)
+        if found is None:
+            found = detect(template.source, self._loaded.gguf.metadata)
+            self._dialects[template] = found  # a lost race costs one more look
+        return found
+
+    def _shows_special(self, dialect: Dialect, ends: Sequence[str]) -> bool:
+        """Whether control tokens are read in the answer; else they are no part of its text, as anywhere else."""
+        markers = [*ends, *(marker for pair in dialect.thinking for marker in pair)]
+        return dialect.name not in ("text", "json") or any(is_steering(self._loaded, marker) for marker in markers)
 
     def _ends_by_token(self, text: str) -> bool:
         tokenizer = self._loaded.tokenizer
@@ -128,9 +153,3 @@ def _special_tokens(loaded: Loaded) -> dict[str, str]:
     tokenizer = loaded.tokenizer
     ids = {"bos_token": tokenizer.bos_id, "eos_token": tokenizer.eos_id}
     return {name: tokenizer.token_text(id_) for name, id_ in ids.items() if id_ is not None}
-
-
-def _check_media(messages: Sequence[Message]) -> None:
-    for number, message in enumerate(messages):
-        if message.media:
-            raise ChatError(f"messages[{number}].content: images in chats are not read yet")

@@ -10,7 +10,7 @@ A step is pipelined: while the device computes it, the one before is delivered a
     admit      waiting requests get a cache sequence, and what of their prompt is in the cache already
     prepare    plan the next step, find its cells, build its graph
 
-A sequence that leaves raises its epoch: what a step under way computes for it is dropped.
+A sequence that leaves raises its epoch, so that the result of a step in flight is dropped for it.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ __all__ = ["EngineCore", "Task"]
 log = logging.getLogger(__name__)
 
 PROMPT_TOKENS = 64
-"""Of prompts, in a step that also decodes: answers under way go on at a fair pace, and 64 rows take little longer each
-than 512 do."""
+"""Most prompt tokens in a step that also decodes, so that running answers stay quick: 64 is nearly as efficient per row
+as 512."""
 
 HEADROOM = 16
 """Cells that prompts leave to each decoding sequence, so that it can go on for a while."""
 
 CHECK_SECONDS = 1.0
-"""How often an engine that has nothing to do looks through its tables: with 131,072 cells that takes 2 ms."""
+"""Interval at which an idle engine checks its tables: with 131,072 cells a check takes 2 ms."""
 
 
 class Task(Protocol):
@@ -99,11 +99,11 @@ class EngineCore:
         self.queue.add(request)
 
     def add_task(self, task: Task) -> None:
-        """Run it as soon as nothing computes."""
+        """Run a task as soon as no step is in flight."""
         self._tasks.append(task)
 
     def step(self) -> None:
-        """Do one step. Raises what is a fault of the engine itself; nothing can be served after that."""
+        """Do one step. An exception is a fault of the engine itself, which cannot serve anything after that."""
         with self.monitor.step() as record:
             outputs = self._collect(record)
             self._scrap_if_stale(outputs)
@@ -126,7 +126,7 @@ class EngineCore:
         return True
 
     def fail_all(self, error: BaseException) -> None:
-        """End every request, the waiting ones too, with this error; a step that computes ends first. For the end."""
+        """End every request, also waiting ones, with this error, after the step in flight. For closing the engine."""
         try:
             self.executor.close()
         finally:
@@ -137,7 +137,7 @@ class EngineCore:
             self._tasks.clear()
 
     def metrics(self, coming: int = 0) -> MetricsSnapshot:
-        """What was done, and how things stand; `coming` more are on their way here. Any thread may ask."""
+        """Counters and gauges; `coming` adds requests that are not queued yet. Any thread may ask."""
         waiting, running = self.queue.counts()
         return self.monitor.snapshot(self.cache.usage, waiting + coming, running)
 
@@ -187,7 +187,7 @@ class EngineCore:
         for _ in range(len(self._tasks)):
             self._changed = True
             self._tasks[0].run(self)
-            del self._tasks[0]  # not before, so that a fault is told to whoever waits for it
+            del self._tasks[0]  # not before it has run: after a fault, fail_all still finds the task and its caller
         settled = [sequence for sequence in self.queue.running.values() if sequence.full and not sequence.awaited]
         for generation in settled:
             try:
@@ -223,7 +223,7 @@ class EngineCore:
         self.cache_manager.note(step, tokens)
         record.launched(step, reused=self.executor.counts.reused > reused)
         for part, failure in failures:
-            # Not before: its cells belong to the step.
+            # Not before the launch: the cells of the sequence belong to the step.
             self.queue.end(step.sequence_at(part.row), failure)
 
     def _deliver(self, outputs: list[StepOutput]) -> None:
@@ -231,10 +231,10 @@ class EngineCore:
         for output in outputs:
             sequence = output.sequence
             if sequence.ended:
-                continue  # by an error since it landed
+                continue  # by an error since its step was collected
             event, ended = outcome(output, now)
             if ended is not None:
-                # Before the caller knows, so that it finds what it expects.
+                # Before the caller gets the event, so that the caller finds the request gone.
                 self.queue.leave(sequence, ended, keep=not isinstance(event, BaseException) and output.sound)
             sequence.channel.send(event)
 
@@ -255,7 +255,7 @@ class EngineCore:
                 return
 
     def _follow(self) -> bool:
-        """Prepare the next token of each that the step under way serves; False where there is more to think about."""
+        """Prepare the next token of every sequence of this step, without planning; False where that is not enough."""
         step = self._in_flight
         if step is None or len(step.entries) != len(self.queue.running) or len(step.entries) > self.cache_manager.room:
             return False
@@ -299,7 +299,7 @@ class EngineCore:
         return True
 
     def _propose(self) -> None:
-        """Drafters guess; one that raises ends its request."""
+        """Let drafters propose tokens. A drafter that raises ends its request."""
         for sequence in list(self.queue.running.values()):
             if not isinstance(sequence, Generation) or sequence.drafter is None:
                 continue
@@ -326,7 +326,7 @@ class EngineCore:
     # -- giving up -----------------------------------------------------------------------------------------------------
 
     def _fail(self, step: Step, error: BaseException) -> None:
-        """A step could not be computed: its requests end, the others are computed anew."""
+        """After a step that could not be computed: end its requests, and compute all others again."""
         report(log, logging.ERROR, "a step failed: %s", error, exc_info=log.isEnabledFor(logging.DEBUG))
         self.scrap()
         for entry in step.entries:
@@ -337,7 +337,7 @@ class EngineCore:
         self.cache_manager.forget()
 
     def scrap(self) -> None:
-        """Give up the prepared step; its sequences are where they were."""
+        """Drop the prepared step; its sequences are as before."""
         step, self._next = self._next, None
         if step is None:
             return

@@ -1,4 +1,4 @@
-"""Sampling for generations that a constraint or a draft steers: a token mask for each row, several rows in a step."""
+"""Sampling for generations with a constraint (a token mask for each row) or a draft (several rows in a step)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SteeredRows:
         generation.first_token_at = generation.first_token_at or now
         self.generation = generation
         self.row = row
-        """Of the logits, for the next token."""
+        """The row of the logits for the next token."""
         self.n_rows = n_rows
         self.draft, generation.draft = generation.draft, ()
         self.n_drawn = 0
@@ -42,7 +42,7 @@ class SteeredRows:
         self.sound = True
 
     def mask(self) -> TokenMask | Exception | None:
-        """What may come next, or the error of the constraint, which ends this request alone."""
+        """The mask of allowed next tokens, or the constraint's error, which ends only this request."""
         constraint = self.generation.constraint
         try:
             return None if constraint is None else constraint.mask()
@@ -56,7 +56,7 @@ class SteeredRows:
         return constraint.forced[0] if constraint is not None and constraint.forced else None
 
     def take(self, token: int | Exception, logits: FloatArray) -> bool:
-        """Take the token that was drawn; whether the next row is of use, because it was computed after this token."""
+        """Take the drawn token. Returns whether the next row is valid: it is if its draft token is this token."""
         generation, row = self.generation, self.row
         try:
             if isinstance(token, BaseException):
@@ -119,14 +119,14 @@ class SteeredRows:
         return False
 
     def take_back(self) -> int:
-        """How many inputs of the step came of wrong guesses. They no longer count as submitted."""
+        """Withdraw the inputs of the step that were wrong draft tokens; returns their number."""
         right = self.n_rows if self.ended else self.n_drawn
         self.generation.submitted -= self.n_rows - right
         return self.n_rows - right
 
 
 def draw_steered(steered: list[SteeredRows], logits: FloatArray) -> list[SteeredRows]:
-    """Draw from all first rows at once, then from the second rows of those whose draft goes on, and so on."""
+    """Draw from all first rows at once, then from the second rows of generations whose draft was right, and so on."""
     active = steered
     while active:
         # A token that is forced is not drawn: the random stream, which others come from, goes on where it was.
@@ -142,7 +142,7 @@ def draw_steered(steered: list[SteeredRows], logits: FloatArray) -> list[Steered
 def sample_all(
     samplers: list[Sampler], logits: FloatArray, masks: Sequence[TokenMask | Exception | None] | None = None
 ) -> list[int | Exception]:
-    """A token for each row of logits [n, n_vocab], or what went wrong with it."""
+    """A token for each row of logits [n, n_vocab], or the exception that sampling it raised."""
     try:
         if masks is None or all(mask is None for mask in masks):
             return list(sample_rows(samplers, logits))
@@ -150,7 +150,7 @@ def sample_all(
         if len(sound) == len(masks):
             return list(sample_rows(samplers, logits, sound))
     except Exception:
-        pass  # asked again below, one by one, so that only those end that cannot go on
+        pass  # sampled again below, one by one, so that only rows with an error end their requests
     given = masks or [None] * len(samplers)
     return [_sample_alone(sampler, row, mask) for sampler, row, mask in zip(samplers, logits, given, strict=True)]
 
@@ -165,5 +165,5 @@ def _sample_alone(sampler: Sampler, row: FloatArray, mask: TokenMask | Exception
 
 
 def is_sound(logits: FloatArray) -> bool:
-    """Whether there is no NaN and no +infinity among them."""
+    """Whether the logits contain neither NaN nor +infinity."""
     return bool((logits < np.inf).all())

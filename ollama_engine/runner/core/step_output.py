@@ -1,4 +1,4 @@
-"""What a computed step gives its sequences. Sampling comes before the next step starts, delivery after."""
+"""The output of a computed step: sampling, before the next step starts, and delivery, after that."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ class StepOutput(NamedTuple):
 
     sequence: Sequence
     tokens: tuple[int, ...] = ()
-    """More than one where a draft was right; none where the sequence ended without one."""
+    """Sampled tokens: several where a draft was right, none where the sequence ended without a token."""
     logprobs: tuple[TokenLogprobs, ...] | None = None
-    """One entry for each token, where they were asked for."""
+    """One entry for each token, if the request asked for log-probabilities."""
     text: str | None = None
-    """What the tokens say, where it was needed to find their end; else the text emitter is asked in delivery."""
+    """Text of the tokens, if finding a stop text needed it; otherwise delivery asks the text emitter."""
     reason: FinishReason | None = None
-    """Why it has ended; a stop text is found in delivery only."""
+    """Why the sequence has ended, if it has. Stop texts are mostly found later, in delivery."""
     error: BaseException | None = None
     sound: bool = True
-    """Whether the logits were numbers; if not, what led to them lies in the cache. Known of those that end here."""
+    """False where a sequence ends here because of NaN logits: then its cells may contain NaN, too."""
     taken_back: int = 0
-    """Inputs of the step that came of wrong guesses: the last ones of the sequence, to be removed from the cache."""
+    """Number of wrong draft tokens: the last inputs of the sequence, which must leave the cache."""
 
 
 def step_outputs(step: Step, logits: FloatArray, now: float) -> list[StepOutput]:
-    """Sample for all rows that are still wanted, and let their sequences take the tokens."""
+    """Sample for all sequences that are still alive, and append the tokens to them."""
     outputs: list[StepOutput] = []
     drawn: list[Generation] = []
     rows: list[int] = []
@@ -47,7 +47,7 @@ def step_outputs(step: Step, logits: FloatArray, now: float) -> list[StepOutput]
         if not entry.outputs or not entry.alive:
             pass
         elif isinstance(sequence, Generation):
-            # A prompt may leave no room for an answer, or none be wanted.
+            # No room for an answer, or none wanted (max_tokens=0).
             if not entry.decoding and sequence.complete:
                 outputs.append(_ended(sequence, "length", logits[row]))
             elif entry.outputs == 1 and sequence.constraint is None:
@@ -118,7 +118,7 @@ def _steered(rows: SteeredRows) -> StepOutput:
 
 
 def outcome(output: StepOutput, now: float) -> tuple[Event, Outcome | None]:
-    """What goes into the sequence's mailbox, and how it has ended with it; None when it goes on."""
+    """(the event for the request's channel; the outcome if the sequence ends with it, else None)."""
     sequence = output.sequence
     try:
         if output.error is not None:
@@ -129,7 +129,7 @@ def outcome(output: StepOutput, now: float) -> tuple[Event, Outcome | None]:
         assert isinstance(sequence, Scoring), "the only other kind"
         return Result(sequence.rows), output.reason
     except Exception as error:
-        # What ends this request must not end others.
+        # Catch everything: an error in one request must not end others.
         return error, "error"
 
 
@@ -142,7 +142,7 @@ def _chunk(generation: Generation, output: StepOutput, now: float) -> Chunk:
     reason = output.reason
     text = emitter.push(output.tokens[0]) if output.text is None else output.text
     if not emitter.stopped and reason is not None:
-        text += emitter.flush()  # which may complete a stop text too
+        text += emitter.flush()  # may complete a stop text, too
     if emitter.stopped:
         reason = "stop"
     usage = None if reason is None else generation.usage(now)

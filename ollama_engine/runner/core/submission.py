@@ -1,4 +1,4 @@
-"""Submission: where requests of an engine are handed in, alone or several at once; sessions hand in theirs here too."""
+"""Submission: makes requests from callers' arguments and submits them to the engine thread, one or several at once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = ["Submission"]
 
 
 class Submission:
-    """A loaded model and the thread that serves it. Knows no Engine, so that each can go before the other."""
+    """A loaded model and the thread that serves it. It does not refer to the Engine, so the Engine can be collected."""
 
     def __init__(self, loaded: Loaded, thread: EngineThread) -> None:
         self.loaded = loaded
@@ -45,7 +45,7 @@ class Submission:
     def inputs(self, prompt: Prompt, *, add_special: bool = True, several: str = SEVERAL) -> Inputs:
         """The inputs of a prompt. `several`: hint shown when several prompts are passed.
 
-        Raises what is wrong with the prompt; ClosedError first, for a closed engine has no model to ask.
+        Raises errors about the prompt; but ClosedError first, because a closed engine has no tokenizer.
         """
         self.thread.check_open()
         return prompt_inputs(self.loaded, prompt, add_special=add_special, several=several)
@@ -54,7 +54,7 @@ class Submission:
         self, inputs: Inputs, params: SamplingParams, options: RequestOptions, channel: RequestChannel, *,
         follows: Generation | None = None, show_special: bool = False, answered: Sequence[int] = (),
     ) -> Generation:  # fmt: skip
-        """Hand in one request. Raises what is wrong with it, and as `EngineThread.submit` does.
+        """Submit one request. Raises errors about its arguments, and as `EngineThread.submit` does.
 
         `show_special`: control tokens of the answer are part of its text. `answered`: see `make`.
         """
@@ -69,9 +69,9 @@ class Submission:
         follows: Generation | None = None, pinned: PinnedPrefix | None = None, show_special: bool = False,
         answered: Sequence[int] = (),
     ) -> Generation:  # fmt: skip
-        """A request, to be handed to `thread`. `answered`: tokens at the end of `inputs` that its format begins with.
+        """Make a request without submitting it. Raises errors about its arguments.
 
-        Raises what is wrong with it.
+        `answered`: tokens at the end of `inputs` that belong to the answer which follows the format.
         """
         constraint = None if options.format is None else self._grammars.constraint(options.format, answered)
         return new_generation(
@@ -102,7 +102,7 @@ class Submission:
     def complete_all(
         self, prompt: Prompt | Prompts, params: SamplingParams, n: int | None, keywords: RequestKeywords
     ) -> list[Completion]:
-        """`n` answers to each prompt. Raises as `start`, and what ends the first that fails."""
+        """`n` answers to each prompt. Raises as `start`, and the error of the first request that fails."""
         events: SimpleQueue[Numbered] = SimpleQueue()
         group = RequestGroup(events.put)
 
@@ -143,7 +143,7 @@ class Submission:
         self, group: RequestGroup, prompt: Prompt | Prompts, params: SamplingParams, n: int | None,
         keywords: RequestKeywords,
     ) -> None:  # fmt: skip
-        """`n` requests for each prompt, which share its cells: all of them, or none where one is refused."""
+        """Submit `n` requests for each prompt, which share its cells: all of them, or none where one is refused."""
         options = RequestOptions.of(keywords)
         check_params(params)
         name = "prompts" if is_many(prompt) else None
@@ -179,4 +179,4 @@ class Submission:
 def check_forkable(request: Request, engine: object) -> None:
     """Raise ConfigError for anything but a request of this engine."""
     if not isinstance(request, Request) or request.generation is None or request.engine is not engine:
-        raise ConfigError("fork takes a Request that submit or fork of this Engine gave")
+        raise ConfigError("fork takes a Request that submit or fork of this Engine returned")

@@ -1,4 +1,4 @@
-"""What steers a generation from outside its sampler: a constraint on its tokens, a drafter that guesses ahead."""
+"""Protocols that steer a generation: a constraint on its tokens, and a drafter for speculative decoding."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ TokenMask = npt.NDArray[np.uint32]
 
 
 class Constraint(Protocol):
-    """Says which tokens may come next: a grammar. The engine's thread calls it; an exception ends the request alone."""
+    """Restricts the next tokens, as a grammar does. The engine thread calls it; an exception ends only its request."""
 
     answered: tuple[int, ...]
     """Tokens that had come when the request began: it goes on with another one's answer."""
 
     def mask(self) -> TokenMask | None:
-        """The tokens that may come next; None: all. It may be overwritten by the next call."""
+        """The allowed next tokens; None: all. The next call may overwrite the array."""
 
     def accept(self, token: int) -> None:
-        """Take note of the token that has come."""
+        """Advance by a sampled token."""
 
     @property
     def ended(self) -> bool:
@@ -54,12 +54,12 @@ class MaskMaker(Protocol):
 class Drafter(Protocol):
     """Guesses the next tokens, so that one step verifies several (speculative decoding, arXiv:2211.17192).
 
-    The answer does not depend on it: each guess is compared with the token that the sampler takes. The engine's thread
-    calls it while no step computes this sequence; an exception ends the request alone.
+    The answer does not depend on it: each proposal is compared with the token that the sampler takes. The engine thread
+    calls it while no step in flight has this sequence; an exception ends only its request.
     """
 
     def propose(self, tokens: Sequence[int], most: int) -> Sequence[int]:
-        """Up to `most` tokens that may follow `tokens`, the context as it is now; none where it has no guess.
+        """Up to `most` tokens that may follow `tokens`, the current context; an empty sequence for no proposal.
 
-        After truncation or a shift the context is not the whole text; where it has images, it has their placeholders.
+        After truncation or a shift the context is not the whole text. Images appear as their placeholder tokens.
         """

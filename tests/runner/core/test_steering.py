@@ -108,6 +108,15 @@ def drawn(n: int = 24, **fields: Any) -> SamplingParams:
     return greedy(n, temperature=1.0, top_k=50, seed=7, **fields)
 
 
+WITH_STATE = [
+    drawn(40, mirostat=2, mirostat_tau=3, mirostat_eta=0.5),
+    drawn(40, adaptive_target=0.1, adaptive_decay=0.7),
+    drawn(40, dry_multiplier=2, dry_allowed_length=1, dry_sequence_breakers=()),
+    drawn(40, xtc_probability=0.5, xtc_threshold=0.01),
+]
+"""Samplers that remember more than how often they drew."""
+
+
 # -- constraints -------------------------------------------------------------------------------------------------------
 
 
@@ -159,7 +168,9 @@ def test_a_mask_of_the_wrong_size_is_refused(engine: Engine) -> None:
 # -- drafts ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("params", [greedy(40), drawn(40), drawn(40, logprobs=2), greedy(40, repeat_penalty=1.5)])
+@pytest.mark.parametrize(
+    "params", [greedy(40), drawn(40), drawn(40, logprobs=2), greedy(40, repeat_penalty=1.5), *WITH_STATE]
+)
 @pytest.mark.parametrize(
     "wrong_at", [lambda at: False, lambda at: True, lambda at: at % 3 == 0, lambda at: at % 7 == 2],
     ids=["right", "wrong", "often wrong", "seldom wrong"],
