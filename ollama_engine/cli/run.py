@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "main"]
 
-NOT_SAMPLING = ("logprobs",)
+NOT_SAMPLING = ("logprobs", "prompt_logprobs")
 """Sampling options whose results plain text cannot show."""
 NOT_REQUEST = ("priority", "cache", "cache_salt")
 """One answer at a time, of one user: none is before it, and only the answers that follow share what was computed."""

@@ -70,6 +70,7 @@ class Wish:
     """Steps from submission; another one goes on from what it has by then."""
     task: bool
     """Something wants the cache for itself when it comes."""
+    prompt_logprobs: int | None
     drafts: float | None
     """A drafter guesses ahead, and each of its tokens is right with this probability; None: no drafter."""
 
@@ -112,6 +113,7 @@ def wishes(num_ctx: int) -> st.SearchStrategy[Wish]:
         more_answers=_rarely(st.integers(1, 3), 0),
         fork_after=_rarely(st.integers(0, 12)),
         task=_rarely(st.just(True), False),
+        prompt_logprobs=_rarely(st.integers(0, 2)),
         drafts=_rarely(st.sampled_from([0.0, 0.5, 0.9, 1.0])),
     )
 
@@ -244,7 +246,7 @@ class Run:
             tokens = self._answer(tuple(prompt[-self._schedule.num_ctx :]), wish.stop_after + 1)
             text = self._parts.tokenizer.decode(tokens[-2:])
             stop = (text,) if text else ()
-        params = SamplingParams(temperature=0, max_tokens=most, stop=stop)
+        params = SamplingParams(temperature=0, max_tokens=most, stop=stop, prompt_logprobs=wish.prompt_logprobs)
         follows = follows if wish.cache else None
         drafter = None if wish.drafts is None else Guesser(self._answer, prompt, wish.drafts)
         return new_generation(

@@ -6,8 +6,6 @@ import time
 from collections.abc import Sequence
 from typing import cast
 
-import numpy as np
-
 from ollama_engine.errors import ConfigError, ContextOverflowError, MediaError, Option, TokenizerError
 from ollama_engine.input import Input, MediaItem
 from ollama_engine.runner.load.loading import Loaded
@@ -17,6 +15,7 @@ from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.runner.request.prompts import SEVERAL, Prompt, check_params, is_segments, prompt_ids
 from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.overflow import plan_truncation
+from ollama_engine.runner.schedule.row_readers import AllRows, PromptLogprobs
 from ollama_engine.runner.schedule.sequence import Generation, Scoring
 from ollama_engine.runner.schedule.steering import Constraint, Drafter
 from ollama_engine.runner.schedule.text_emitter import TextEmitter
@@ -117,6 +116,10 @@ def new_generation(
     # A model may have more rows of output than tokens, for padding; those are not drawn.
     sampler = Sampler(params, min(loaded.model.n_vocab, loaded.tokenizer.n_vocab))
     sampler.accept_many(_penalized(inputs, sampler.n_vocab))
+    row_reader = None
+    if params.prompt_logprobs is not None:
+        _check_rows(inputs, loaded)
+        row_reader = PromptLogprobs(inputs, sampler, params.prompt_logprobs)
     return Generation(
         channel=channel,
         inputs=inputs.within(options.cache_salt or ""),
@@ -132,6 +135,7 @@ def new_generation(
         keep=keep,
         # A request that shares nothing need not wait for another one.
         follows=follows if options.cache else None,
+        row_reader=row_reader,
         pinned=pinned,
         constraint=constraint,
         drafter=drafter,
@@ -184,20 +188,24 @@ def new_scoring(loaded: Loaded, inputs: Inputs, channel: RequestChannel) -> Scor
     refuse_encoder(loaded)
     _check_prompt(inputs)
     _check_length(len(inputs), loaded.num_ctx)
+    _check_rows(inputs, loaded)
+    return Scoring(
+        channel=channel,
+        inputs=inputs,
+        num_ctx=loaded.num_ctx,
+        submitted_at=time.perf_counter(),
+        row_reader=AllRows(len(inputs), loaded.model.n_vocab),
+    )
+
+
+def _check_rows(inputs: Inputs, loaded: Loaded) -> None:
+    """Raise MediaError for inputs that belong together where a step has fewer rows of logits."""
     most = loaded.executor.max_outputs
     if inputs.largest_group > most:
         raise MediaError(
             f"{inputs.largest_group} inputs of the prompt belong together (one image), and a step has rows of logits "
             f"for {most}; give text only"
         )
-    rows = np.empty((len(inputs), loaded.model.n_vocab), dtype=np.float32)
-    return Scoring(
-        channel=channel,
-        inputs=inputs,
-        num_ctx=loaded.num_ctx,
-        submitted_at=time.perf_counter(),
-        rows=rows,
-    )
 
 
 def refuse_encoder(loaded: Loaded) -> None:

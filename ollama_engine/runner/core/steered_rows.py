@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from ollama_engine.input import FloatArray
 from ollama_engine.runner.request.results import FinishReason
+from ollama_engine.runner.schedule.row_readers import is_sound
 from ollama_engine.runner.schedule.sequence import Generation
 from ollama_engine.runner.schedule.steering import TokenMask
 from ollama_engine.sample import Sampler, TokenLogprobs, sample_rows
 
-__all__ = ["SteeredRows", "draw_steered", "is_sound", "sample_all"]
+__all__ = ["SteeredRows", "draw_steered", "sample_all"]
 
 
 class SteeredRows:
@@ -122,8 +121,3 @@ def _sample_alone(sampler: Sampler, row: FloatArray, mask: TokenMask | Exception
         return sampler.sample(row[: sampler.n_vocab], mask)
     except Exception as error:
         return error
-
-
-def is_sound(logits: FloatArray) -> bool:
-    """Whether there is no NaN and no +infinity among them."""
-    return bool((logits < np.inf).all())

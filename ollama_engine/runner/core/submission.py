@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from queue import SimpleQueue
 
 from ollama_engine.errors import ConfigError
@@ -24,7 +25,7 @@ from ollama_engine.runner.request.prompts import (
     several,
 )
 from ollama_engine.runner.request.request import Request
-from ollama_engine.runner.request.results import Completion
+from ollama_engine.runner.request.results import Completion, share_prompt_logprobs
 from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.sequence import Generation
 from ollama_engine.sample import SamplingParams
@@ -92,7 +93,7 @@ class Submission:
 
         def complete() -> list[Completion]:
             self._start_all(group, prompt, params, n, keywords)
-            return group.completions(events.get)
+            return share_prompt_logprobs(group.completions(events.get), n or 1)
 
         return run_or_cancel(group.call, complete)
 
@@ -107,7 +108,7 @@ class Submission:
 
         async def complete() -> list[Completion]:
             self._start_all(group, prompt, params, n, keywords)
-            return await group.acompletions(events.get)
+            return share_prompt_logprobs(await group.acompletions(events.get), n or 1)
 
         return await arun_or_cancel(group.call, complete)
 
@@ -149,7 +150,9 @@ class Submission:
         options = source.options.replaced(keywords)
 
         def start() -> None:
-            fork.generation = self.start(inputs, params or source.params, options, fork.channel, follows=source)
+            # Those of the prompt are what nobody who forks waits for, and would have it computed anew.
+            inherited = replace(source.params, prompt_logprobs=None)
+            fork.generation = self.start(inputs, params or inherited, options, fork.channel, follows=source)
 
         run_or_cancel(fork.channel, start)
         return fork

@@ -106,8 +106,10 @@ def check_params(params: object, hint: str = "") -> None:
 def several(params: SamplingParams, n: int | None) -> Iterator[SamplingParams]:
     """Parameters for each of `n` answers to one prompt: those given, with a seed of its own where one was given.
 
-    The seed of answer i is `seed + i` (modulo 2^64). Raises ConfigError for n below 1.
+    The seed of answer i is `seed + i` (modulo 2^64). Log-probabilities of the prompt are the first one's to give.
+    Raises ConfigError for n below 1.
     """
     n = 1 if n is None else whole("n", n, 1, 1 << 16)
     for i in range(n):
-        yield params if params.seed is None else replace(params, seed=(params.seed + i) % _SEEDS)
+        seed = params.seed if params.seed is None else (params.seed + i) % _SEEDS
+        yield params if i == 0 else replace(params, seed=seed, prompt_logprobs=None)

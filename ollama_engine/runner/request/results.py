@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ollama_engine.sample import TokenLogprobs
 
-__all__ = ["Chunk", "Completion", "FinishReason", "Result", "Usage", "collect"]
+__all__ = ["Chunk", "Completion", "FinishReason", "Result", "Usage", "collect", "share_prompt_logprobs"]
 
 FinishReason = Literal["stop", "length"]
 
@@ -50,6 +50,7 @@ class Chunk:
         logprobs: one entry for each of `tokens`, when asked for.
         finish_reason: "stop": the model ended, or a stop text appeared. "length": max_tokens or num_ctx is reached.
         usage: tokens counted and seconds taken.
+        prompt_logprobs: of the first chunk, see `Completion`.
     """
 
     text: str
@@ -57,6 +58,7 @@ class Chunk:
     logprobs: tuple[TokenLogprobs, ...] | None = None
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,9 @@ class Completion:
         finish_reason: "stop": the model ended, or a stop text appeared. "length": max_tokens or num_ctx is reached.
         usage: tokens counted and seconds taken.
         logprobs: one entry for each of `tokens`, when `SamplingParams.logprobs` asked for them.
+        prompt_logprobs: one entry for each token of the prompt (what `on_overflow` has left of it), when
+            `SamplingParams.prompt_logprobs` asked for them. The first is None, for it follows nothing; so are those of
+            images.
     """
 
     text: str
@@ -76,6 +81,7 @@ class Completion:
     finish_reason: FinishReason
     usage: Usage
     logprobs: tuple[TokenLogprobs, ...] | None
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +89,15 @@ class Result:
     """All that comes out of a request that has no chunks: logits, or embeddings."""
 
     value: object
+
+
+def share_prompt_logprobs(completions: list[Completion], n: int) -> list[Completion]:
+    """`n` completions of each prompt in turn: what the first says of the prompt, all `n` do."""
+    if all(completion.prompt_logprobs is None for completion in completions):
+        return completions
+    firsts = [completions[i - i % n] for i in range(len(completions))]
+    pairs = zip(completions, firsts, strict=True)
+    return [replace(completion, prompt_logprobs=first.prompt_logprobs) for completion, first in pairs]
 
 
 def collect(chunks: list[Chunk]) -> Completion:
@@ -98,4 +113,5 @@ def collect(chunks: list[Chunk]) -> Completion:
         finish_reason=last.finish_reason,
         usage=last.usage,
         logprobs=tuple(entry for part in logprobs for entry in part) if wanted else None,
+        prompt_logprobs=chunks[0].prompt_logprobs,
     )

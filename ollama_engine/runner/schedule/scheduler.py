@@ -42,11 +42,23 @@ class Candidate(NamedTuple):
     """Inputs [begin, end) are known but not computed; at least one."""
     decoding: bool = False
     """Whether these are the token sampled last and its draft: any number of them may be served, from the first on."""
-    all_rows: bool = False
-    """Whether logits are wanted for every row, not for the last one only."""
+    rows_from: int | None = None
+    """Of a prompt, the first input whose logits are wanted, and those of all behind it; None: the last one's only."""
     priority: int = 0
     groups: Sequence[Group] = ()
     """Groups among its inputs, counted as `begin` and `end` are."""
+
+    def prompt_rows(self, n: int) -> int:
+        """How many rows of logits the first `n` inputs of a prompt give; they are the last ones of these."""
+        return max(0, self.begin + n - self._first_row)
+
+    def prompt_tokens(self, rows: int) -> int:
+        """How many inputs of a prompt can be computed with as many rows of logits, at most."""
+        return min(self._first_row + rows, self.end) - self.begin
+
+    @property
+    def _first_row(self) -> int:
+        return max(self.begin, self.end - 1 if self.rows_from is None else self.rows_from)
 
 
 class Limits(NamedTuple):
@@ -72,7 +84,7 @@ class Scheduled(NamedTuple):
     key: int
     n: int
     outputs: int
-    """Rows with logits, counted from the piece's end: 0 where the prompt goes on, 1 at its end, n for all."""
+    """Rows with logits, counted from the piece's end: 1 at a prompt's end, 0 before; more where more are wanted."""
 
 
 class SchedulerState(NamedTuple):
@@ -174,7 +186,7 @@ class _Demand(NamedTuple):
 def _least(candidate: Candidate, limits: Limits) -> _Demand:
     """What the smallest next piece of a prompt takes."""
     n = ceil_cut(candidate.begin + 1, candidate.groups) - candidate.begin
-    rows = n if candidate.all_rows else int(candidate.begin + n == candidate.end)
+    rows = candidate.prompt_rows(n)
     if candidate.begin + n > candidate.end or rows > limits.max_outputs:
         raise ValueError(
             f"the next group of {candidate} has {n} inputs and wants {rows} rows of logits; "
@@ -266,7 +278,7 @@ class _PlanBuilder:
             self.short += max(0, n - shares[candidate.key])
             if allowed == 0:
                 continue
-            outputs = allowed if candidate.all_rows else int(candidate.begin + allowed == candidate.end)
+            outputs = candidate.prompt_rows(allowed)
             self.scheduled.append(Scheduled(candidate.key, allowed, outputs))
             self.has_group |= any(candidate.begin <= first < candidate.begin + allowed for first, _ in candidate.groups)
             n_prefilled += allowed
@@ -289,10 +301,7 @@ class _PlanBuilder:
             alone = not self.scheduled
             fits = (alone or least.tokens <= self.room) and least.rows <= self.rows
             return least.tokens if fits else 0
-        n = _cut(candidate, min(usual, self.rows) if candidate.all_rows else usual)
-        if not candidate.all_rows and self.rows == 0 and candidate.begin + n == candidate.end:
-            n = _cut(candidate, n - 1)
-        return n
+        return _cut(candidate, min(usual, candidate.prompt_tokens(self.rows)))
 
 
 def _cut(candidate: Candidate, limit: int) -> int:

@@ -16,16 +16,16 @@ from itertools import islice
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from ollama_engine.input import Int32Array
 from ollama_engine.runner.request.results import Usage
 from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.queued import Kind, Progress, QueuedRequest, State
+from ollama_engine.runner.schedule.row_readers import PromptLogprobs, RowReader
 from ollama_engine.runner.schedule.scheduler import Candidate
 from ollama_engine.runner.schedule.steering import Constraint, Drafter
 from ollama_engine.runner.schedule.text_emitter import TextEmitter
-from ollama_engine.sample import Sampler, SamplingParams
+from ollama_engine.sample import Sampler, SamplingParams, TokenLogprobs
 
 if TYPE_CHECKING:
     from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix
@@ -40,11 +40,14 @@ MAX_DRAFT = 63
 class Sequence(QueuedRequest):
     """A request that is computed in a cache sequence."""
 
-    wants_all_rows: ClassVar[bool] = False
+    answers: ClassVar[bool] = False
+    """Whether a token is drawn from the last row of its prompt."""
 
     inputs: Inputs
     """What is computed as a prompt: the prompt, and after a preemption the answer so far too."""
     num_ctx: int
+    row_reader: RowReader | None = None
+    """What is kept of the prompt's logits; the last row of an answer's prompt is drawn from, besides."""
     pinned: PinnedPrefix | None = None
     """The session that it belongs to, whose cache sequence it takes."""
     # -- place --
@@ -74,6 +77,14 @@ class Sequence(QueuedRequest):
 
     def __post_init__(self) -> None:
         self.n_inputs = self.answer_begin = len(self.inputs)
+
+    @property
+    def rows_from(self) -> int | None:
+        """The first input of the prompt whose logits are wanted, and those of all behind it; None: the last one's only.
+
+        The cache's prefixes are of use up to there.
+        """
+        return None if self.row_reader is None else self.row_reader.next
 
     @property
     def known(self) -> int:
@@ -119,7 +130,7 @@ class Sequence(QueuedRequest):
         begin, priority = self.submitted, self.options.priority
         if begin >= self.n_inputs:
             return Candidate(self.key, begin, begin + 1 + len(self.draft), True, False, priority)
-        return Candidate(self.key, begin, self.n_inputs, False, self.wants_all_rows, priority, self.inputs.groups)
+        return Candidate(self.key, begin, self.n_inputs, False, self.rows_from, priority, self.inputs.groups)
 
     def token(self, at: int) -> int:
         """The token of one input; 0 where it is not known yet."""
@@ -166,6 +177,7 @@ class Generation(Sequence):
     """A request for an answer."""
 
     kind: ClassVar[Kind] = "generation"
+    answers: ClassVar[bool] = True
 
     params: SamplingParams
     sampler: Sampler
@@ -241,6 +253,11 @@ class Generation(Sequence):
         guesses = self.drafter.propose(self.context.tokens.tolist(), most) if most else ()
         self.draft = tuple(_token(guess, self.sampler.n_vocab) for guess in islice(guesses, most))
 
+    def take_prompt_logprobs(self) -> tuple[TokenLogprobs | None, ...] | None:
+        """The log-probabilities of the prompt's tokens, where they were asked for; once, for the first chunk."""
+        reader, self.row_reader = self.row_reader, None
+        return reader.result() if isinstance(reader, PromptLogprobs) else None
+
     def usage(self, now: float) -> Usage:
         """Counts and times until now."""
         first = self.first_token_at or now
@@ -268,12 +285,8 @@ def _token(guess: object, n_vocab: int) -> int:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Scoring(Sequence):
-    """A request for the logits of every row of a prompt."""
+    """A request for what its row reader makes of a prompt's logits."""
 
     kind: ClassVar[Kind] = "scoring"
-    wants_all_rows: ClassVar[bool] = True
 
-    rows: npt.NDArray[np.float32]
-    """[len(inputs), n_vocab]; filled as they come."""
-    sound: bool = True
-    """Whether all rows so far are numbers."""
+    row_reader: RowReader
