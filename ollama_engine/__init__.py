@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ollama_engine.runner.request.request import Request
     from ollama_engine.runner.request.results import Chunk, Completion, Usage
     from ollama_engine.runner.request.stream import Stream
+    from ollama_engine.runner.score.results import Score
     from ollama_engine.runner.session.session import Session
     from ollama_engine.sample import SamplingParams, TokenLogprobs
     from ollama_engine.segments import Media, Text, Tokens
@@ -51,6 +52,7 @@ __all__ = [
     "Request",
     "RequestKeywords",
     "SamplingParams",
+    "Score",
     "Session",
     "SlotInfo",
     "Stream",
@@ -77,6 +79,7 @@ _HOMES = {
     "Request": "runner.request.request",
     "RequestKeywords": "runner.request.options",
     "SamplingParams": "sample",
+    "Score": "runner.score.results",
     "Session": "runner.session.session",
     "SlotInfo": "runner.observe.monitor",
     "Stream": "runner.request.stream",

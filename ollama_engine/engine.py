@@ -28,6 +28,7 @@ from ollama_engine.runner.request.prompts import Prompt, Prompts, is_many
 from ollama_engine.runner.request.request import Request
 from ollama_engine.runner.request.results import Completion
 from ollama_engine.runner.request.stream import Stream
+from ollama_engine.runner.score.methods import ScoreMethods
 from ollama_engine.runner.session.identity import ModelIdentity
 from ollama_engine.sample import SamplingParams
 
@@ -41,7 +42,7 @@ _DEFAULT_PARAMS = SamplingParams()
 
 
 @refuses_unknown(options_elsewhere)
-class Engine(EmbedMethods):
+class Engine(EmbedMethods, ScoreMethods):
     """A loaded model, shared by any number of threads and asyncio tasks: their requests are computed together.
 
     Args:

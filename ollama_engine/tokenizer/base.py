@@ -93,13 +93,16 @@ class Tokenizer:
 
     # -- text to ids ---------------------------------------------------------------------------------------------------
 
-    def encode(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+    def encode(
+        self, text: str | bytes, *, add_special: bool = True, parse_special: bool = True, continues: bool = False
+    ) -> list[int]:
         """Token ids of a text.
 
         `add_special` adds BOS and EOS where the vocabulary asks for them; a prompt that is encoded in pieces wants it
         for the first piece only. `parse_special` turns the text of control tokens into these tokens; without it such
         text is ordinary text (user-defined tokens are found either way). Bytes, and lone surrogates as
-        `errors="surrogateescape"` makes them, need not be UTF-8: what is not is encoded byte by byte.
+        `errors="surrogateescape"` makes them, need not be UTF-8: what is not is encoded byte by byte. `continues`: the
+        text goes on in the middle of another one, so no space is put before it where the vocabulary asks for that.
 
         A byte-pair vocabulary that has no token for a byte leaves it out, as the original tokenizers do, with a logged
         warning. Raises TokenizerError for other lone surrogates, and when a SentencePiece vocabulary has neither a
@@ -116,14 +119,16 @@ class Tokenizer:
         matches = (self._with_special if parse_special else self._always).find_all(data)
         if not matches:
             if text:
-                ids += self._model.encode(text, prefix=True)
+                ids += self._model.encode(text, prefix=not continues)
         else:
-            self._encode_between(data, matches, ids)
+            self._encode_between(data, matches, ids, continues=continues)
         if add_special and self._vocab.add_eos and self._vocab.eos_id is not None:
             ids.append(self._vocab.eos_id)
         return ids
 
-    def _encode_between(self, data: bytes, matches: list[tuple[int, int, int]], ids: list[int]) -> None:
+    def _encode_between(
+        self, data: bytes, matches: list[tuple[int, int, int]], ids: list[int], *, continues: bool
+    ) -> None:
         at = 0
         strip_left = False
         for start, end, id_ in [*matches, (len(data), len(data), -1)]:
@@ -133,7 +138,7 @@ class Tokenizer:
             if id_ in self._vocab.lstrip_ids:
                 text = text.rstrip(WHITE_SPACE)
             if text:
-                ids += self._model.encode(text, prefix=True)
+                ids += self._model.encode(text, prefix=at > 0 or not continues)
             if id_ >= 0:
                 ids.append(id_)
             at = end

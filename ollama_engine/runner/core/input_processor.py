@@ -15,7 +15,7 @@ from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.runner.request.prompts import SEVERAL, Prompt, check_params, is_segments, prompt_ids
 from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.overflow import plan_truncation
-from ollama_engine.runner.schedule.row_readers import AllRows, PromptLogprobs
+from ollama_engine.runner.schedule.row_readers import AllRows, PromptLogprobs, RowReader
 from ollama_engine.runner.schedule.sequence import Generation, Scoring
 from ollama_engine.runner.schedule.steering import Constraint, Drafter
 from ollama_engine.runner.schedule.text_emitter import TextEmitter
@@ -28,6 +28,7 @@ __all__ = ["new_generation", "new_scoring", "prompt_inputs", "refuse_encoder"]
 NUM_CTX = Option("num_ctx")
 SHORTEN, REWIND = "shorten it", "append less or rewind it"
 LARGER = ("choose a larger ", NUM_CTX)
+_USUAL = RequestOptions()
 CUT = ("let it be cut with ", Option("on_overflow", "truncate"), " or ", Option("on_overflow", "shift"))
 
 
@@ -183,18 +184,30 @@ def _first_token(params: SamplingParams, options: RequestOptions) -> int:
     return 0 if params.max_tokens == 0 or options.on_overflow == "shift" else 1
 
 
-def new_scoring(loaded: Loaded, inputs: Inputs, channel: RequestChannel) -> Scoring:
-    """A request for the logits of every input of a prompt. Raises as `new_generation` does."""
+def new_scoring(
+    loaded: Loaded, inputs: Inputs, channel: RequestChannel, row_reader: RowReader | None = None,
+    options: RequestOptions = _USUAL, *, follows: Scoring | None = None, shared: int = 0,
+) -> Scoring:  # fmt: skip
+    """A request for what `row_reader` makes of a prompt's logits; None: the logits of every input.
+
+    One that `follows` another begins when the `shared` inputs that both begin with are computed. Raises as
+    `new_generation` does.
+    """
     refuse_encoder(loaded)
     _check_prompt(inputs)
     _check_length(len(inputs), loaded.num_ctx)
-    _check_rows(inputs, loaded)
+    if row_reader is None:
+        _check_rows(inputs, loaded)
+        row_reader = AllRows(len(inputs), loaded.model.n_vocab)
     return Scoring(
         channel=channel,
-        inputs=inputs,
+        inputs=inputs.within(options.cache_salt or ""),
         num_ctx=loaded.num_ctx,
+        options=options,
         submitted_at=time.perf_counter(),
-        row_reader=AllRows(len(inputs), loaded.model.n_vocab),
+        row_reader=row_reader,
+        follows=follows,
+        shared=shared,
     )
 
 

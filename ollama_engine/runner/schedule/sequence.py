@@ -290,3 +290,10 @@ class Scoring(Sequence):
     kind: ClassVar[Kind] = "scoring"
 
     row_reader: RowReader
+    shared: int = 0
+    """Inputs at its beginning that the one it follows has too."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether what it shares is computed, or never will be."""
+        return self.follows is None or self.follows.ended or self.follows.submitted >= self.shared
