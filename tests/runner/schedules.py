@@ -218,9 +218,11 @@ class Run:
         events: list[Event] = []
         channel = RequestChannel(_List(events))
         try:
-            sequence = (
-                self._scoring(prompt, channel, wish.rows_from) if wish.scoring else self._generation(wish, prompt, channel, follows)
-            )
+            sequence: Sequence
+            if wish.scoring:
+                sequence = self._scoring(prompt, channel, wish.rows_from)
+            else:
+                sequence = self._generation(wish, prompt, channel, follows)
         except ContextOverflowError:
             num_ctx = self._schedule.num_ctx
             answer = not wish.scoring and wish.max_tokens != 0
