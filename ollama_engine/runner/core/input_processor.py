@@ -14,6 +14,7 @@ from ollama_engine.runner.request.channel import RequestChannel
 from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.runner.request.prompts import SEVERAL, Prompt, check_params, is_segments, prompt_ids
 from ollama_engine.runner.schedule.inputs import Inputs
+from ollama_engine.runner.schedule.logits_processors import ProcessorChain
 from ollama_engine.runner.schedule.overflow import plan_truncation
 from ollama_engine.runner.schedule.row_readers import AllRows, PromptLogprobs, RowReader
 from ollama_engine.runner.schedule.sequence import Generation, Scoring
@@ -139,6 +140,7 @@ def new_generation(
         row_reader=row_reader,
         pinned=pinned,
         constraint=constraint,
+        processors=ProcessorChain(options.logits_processors, inputs.tokens) if options.logits_processors else None,
         drafter=drafter,
     )
 

@@ -1,4 +1,6 @@
-"""Sampling for generations that a constraint or a draft steers: a token mask for each row, several rows in a step."""
+"""Sampling for generations that are steered: by a token mask for each row, by logits processors, by drafts, which make
+several rows in a step.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ __all__ = ["SteeredRows", "draw_steered", "sample_all"]
 
 
 class SteeredRows:
-    """The tokens that a generation with a constraint or a draft gets from its rows of one step, drawn row by row."""
+    """The tokens that a steered generation gets from its rows of one step, drawn row by row."""
 
     __slots__ = (
         "draft", "ended", "error", "generation", "logprobs", "n_rows", "reason", "row", "sound", "text", "tokens"
@@ -37,11 +39,16 @@ class SteeredRows:
         self.error: BaseException | None = None
         self.sound = True
 
-    def mask(self) -> TokenMask | Exception | None:
-        """What may come next, or the error of the constraint, which ends this request alone."""
-        constraint = self.generation.constraint
+    def prepare(self, logits: FloatArray) -> TokenMask | Exception | None:
+        """What may come next, when the processors have changed this row's `logits`.
+
+        Or the error of a processor or the constraint, which ends this request alone.
+        """
+        generation = self.generation
         try:
-            return None if constraint is None else constraint.mask()
+            if generation.processors is not None:
+                generation.processors.apply(logits[: generation.sampler.n_vocab])
+            return None if generation.constraint is None else generation.constraint.mask()
         except Exception as error:
             return error
 
@@ -57,6 +64,8 @@ class SteeredRows:
                 scores = logits[row, : generation.sampler.n_vocab]
                 self.logprobs.append(generation.sampler.logprobs(scores, token, wanted))
             generation.sampler.accept(token)
+            if generation.processors is not None:
+                generation.processors.accept(token)
             if generation.constraint is not None:
                 generation.constraint.accept(token)
         except Exception as error:
@@ -91,8 +100,8 @@ def draw_steered(steered: list[SteeredRows], logits: FloatArray) -> list[Steered
     """Draw from all first rows at once, then from the second rows of those whose draft goes on, and so on."""
     active = steered
     while active:
-        masks = [rows.mask() for rows in active]
-        wanted = logits[[rows.row for rows in active]]
+        wanted = logits[[rows.row for rows in active]]  # a copy, which processors may change
+        masks = [rows.prepare(row) for rows, row in zip(active, wanted, strict=True)]
         tokens = sample_all([rows.generation.sampler for rows in active], wanted, masks)
         active = [rows for rows, token in zip(active, tokens, strict=True) if rows.take(token, logits)]
     return steered

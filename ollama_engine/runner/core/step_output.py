@@ -55,7 +55,7 @@ def step_outputs(step: Step, logits: FloatArray, now: float) -> list[StepOutput]
             # A prompt may leave no room for an answer, or none be wanted.
             if not entry.decoding and sequence.complete:
                 outputs.append(_ended(sequence, "length", logits[row_drawn]))
-            elif entry.drawn == 1 and sequence.constraint is None:
+            elif entry.drawn == 1 and not sequence.is_steered:
                 drawn.append(sequence)
                 rows.append(row_drawn)
             else:

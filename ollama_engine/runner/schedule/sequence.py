@@ -20,6 +20,7 @@ import numpy as np
 from ollama_engine.input import Int32Array
 from ollama_engine.runner.request.results import Usage
 from ollama_engine.runner.schedule.inputs import Inputs
+from ollama_engine.runner.schedule.logits_processors import ProcessorChain
 from ollama_engine.runner.schedule.queued import Kind, Progress, QueuedRequest, State
 from ollama_engine.runner.schedule.row_readers import PromptLogprobs, RowReader
 from ollama_engine.runner.schedule.scheduler import Candidate
@@ -193,6 +194,7 @@ class Generation(Sequence):
     n_generated: int = 0
     first_token_at: float = 0.0
     constraint: Constraint | None = None
+    processors: ProcessorChain | None = None
     drafter: Drafter | None = None
 
     @property
@@ -204,6 +206,11 @@ class Generation(Sequence):
             return False  # how many of its draft are right decides where it goes on
         coming = self.n_inputs + len(self.sampled) + self.awaited
         return self.submitted < coming and not self.at_limit(self.n_generated + self.awaited, coming)
+
+    @property
+    def is_steered(self) -> bool:
+        """Whether something outside of its sampler has a say in each of its tokens."""
+        return self.constraint is not None or self.processors is not None
 
     @property
     def ready(self) -> bool:
