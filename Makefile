@@ -1,14 +1,18 @@
-# Two commands a newcomer needs: `make run` and `make test`. Everything lives in .venv.
+# Three commands a newcomer needs: `make run`, `make chat` and `make test`. Everything lives in .venv.
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 BUILD_REQUIRES := scikit-build-core>=0.11 cython>=3.1 cython-cmake>=0.2.2 cmake>=3.26 ninja>=1.11 pip>=23
 NATIVE := CMakeLists.txt pyproject.toml Makefile $(shell find csrc ollama_engine -name '*.pyx' -o -name '*.pxd' -o -name '*.[ch]' -o -name 'ggml.lock' -o -name fetch.py)
 
-.PHONY: run test test-all lint bench bench-smoke bench-check build reference clean
+.PHONY: run chat test test-all lint bench bench-smoke bench-check build reference clean
 
 run: $(VENV)/.built
 	$(VENV)/bin/ollama-engine run demo "Once upon a time" --verbose
+
+# A conversation with SmolLM2 135M (94 MB, downloaded once).
+chat: $(VENV)/.built
+	$(VENV)/bin/ollama-engine run "$$($(PY) bench/real_model.py)"
 
 # The quick suite: every behaviour, few examples of each.
 test: $(VENV)/.built $(VENV)/.test

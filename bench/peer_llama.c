@@ -57,8 +57,9 @@ void peer_model_free(struct llama_model * model) {
     llama_model_free(model);
 }
 
-int peer_tokenize(const struct llama_model * model, const char * text, int length, int32_t * tokens, int capacity) {
-    return llama_tokenize(llama_model_get_vocab(model), text, length, tokens, capacity, false, false);
+int peer_tokenize(const struct llama_model * model, const char * text, int length, int32_t * tokens, int capacity,
+                  bool parse_special) {
+    return llama_tokenize(llama_model_get_vocab(model), text, length, tokens, capacity, false, parse_special);
 }
 
 struct llama_context * peer_context(struct llama_model * model, int n_ctx, int n_batch, int threads) {
@@ -71,6 +72,20 @@ struct llama_context * peer_context(struct llama_model * model, int n_ctx, int n
     return llama_init_from_model(model, params);
 }
 
+// A context of `exact` arithmetic: f32 keys and values, plain attention.
+struct llama_context * peer_exact_context(struct llama_model * model, int n_ctx, int threads) {
+    struct llama_context_params params = llama_context_default_params();
+    params.n_ctx = n_ctx;
+    params.n_batch = n_ctx;
+    params.n_ubatch = n_ctx;
+    params.n_threads = threads;
+    params.n_threads_batch = threads;
+    params.type_k = GGML_TYPE_F32;
+    params.type_v = GGML_TYPE_F32;
+    params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
+    return llama_init_from_model(model, params);
+}
+
 void peer_context_free(struct llama_context * context) {
     llama_free(context);
 }
@@ -80,6 +95,39 @@ int peer_decode(struct llama_context * context, int32_t token) {
     const int status = llama_decode(context, llama_batch_get_one(&token, 1));
     llama_synchronize(context);
     return status;
+}
+
+// The most likely tokens after a prompt, in an empty context, up to `most` or an end token, which is not among them.
+// `gaps`: how much more likely each was than the second, in nats. Returns how many, or -1.
+int peer_greedy(struct llama_context * context, const struct llama_model * model, int32_t * prompt, int n_prompt,
+                int32_t * tokens, float * gaps, int most) {
+    const struct llama_vocab * vocab = llama_model_get_vocab(model);
+    const int n_vocab = llama_vocab_n_tokens(vocab);
+    llama_memory_clear(llama_get_memory(context), true);
+    if (llama_decode(context, llama_batch_get_one(prompt, n_prompt))) {
+        return -1;
+    }
+    for (int n = 0; n < most; ++n) {
+        const float * logits = llama_get_logits_ith(context, -1);
+        int best = 0, second = -1;
+        for (int i = 1; i < n_vocab; ++i) {
+            if (logits[i] > logits[best]) {
+                second = best;
+                best = i;
+            } else if (second < 0 || logits[i] > logits[second]) {
+                second = i;
+            }
+        }
+        if (llama_vocab_is_eog(vocab, best)) {
+            return n;
+        }
+        tokens[n] = best;
+        gaps[n] = logits[best] - logits[second];
+        if (n + 1 < most && llama_decode(context, llama_batch_get_one(&tokens[n], 1))) {
+            return -1;
+        }
+    }
+    return most;
 }
 
 // Forgets the first position and moves the others down by one; keys turn when the next token is decoded.

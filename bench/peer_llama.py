@@ -31,9 +31,11 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "peer_sample": (c_int, [c_void_p, c_void_p, c_int, c_void_p]),
     "peer_model": (c_void_p, [c_char_p, c_bool]),
     "peer_model_free": (None, [c_void_p]),
-    "peer_tokenize": (c_int, [c_void_p, c_char_p, c_int, POINTER(c_int32), c_int]),
+    "peer_tokenize": (c_int, [c_void_p, c_char_p, c_int, POINTER(c_int32), c_int, c_bool]),
     "peer_context": (c_void_p, [c_void_p, c_int, c_int, c_int]),
+    "peer_exact_context": (c_void_p, [c_void_p, c_int, c_int]),
     "peer_context_free": (None, [c_void_p]),
+    "peer_greedy": (c_int, [c_void_p, c_void_p, c_void_p, c_int, c_void_p, c_void_p, c_int]),
     "peer_decode": (c_int, [c_void_p, c_int32]),
     "peer_shift": (None, [c_void_p]),
 }
@@ -105,7 +107,14 @@ class Llama:
 
     @contextmanager
     def context(self, model: int, n_ctx: int, n_batch: int, threads: int) -> Iterator[int]:
-        pointer = self._lib.peer_context(model, n_ctx, n_batch, threads)
+        yield from self._context(self._lib.peer_context(model, n_ctx, n_batch, threads), n_ctx)
+
+    @contextmanager
+    def exact_context(self, model: int, n_ctx: int, threads: int) -> Iterator[int]:
+        """f32 keys and values, no flash attention."""
+        yield from self._context(self._lib.peer_exact_context(model, n_ctx, threads), n_ctx)
+
+    def _context(self, pointer: int | None, n_ctx: int) -> Iterator[int]:
         if not pointer:
             raise MemoryError(f"llama.cpp makes no context of {n_ctx} tokens")
         try:
@@ -123,10 +132,10 @@ class Llama:
         with self.model(path, vocab_only=True):
             pass
 
-    def tokenize(self, model: int, text: bytes, tokens: NDArray[np.int32]) -> int:
+    def tokenize(self, model: int, text: bytes, tokens: NDArray[np.int32], *, parse_special: bool = False) -> int:
         """Write the ids of a text to `tokens`; returns how many."""
         into = tokens.ctypes.data_as(POINTER(c_int32))
-        found: int = self._lib.peer_tokenize(model, text, len(text), into, len(tokens))
+        found: int = self._lib.peer_tokenize(model, text, len(text), into, len(tokens), parse_special)
         if found < 0:
             raise ValueError(f"{-found} tokens do not fit into {len(tokens)}")
         return found
@@ -135,6 +144,16 @@ class Llama:
         """One token behind the last; turns keys that were shifted before."""
         if self._lib.peer_decode(context, token):
             raise RuntimeError("llama.cpp did not decode a token")
+
+    def greedy(self, context: int, model: int, prompt: NDArray[np.int32], most: int) -> tuple[list[int], list[float]]:
+        """Up to `most` tokens of the greedy answer to a prompt, and by how many nats each was ahead of the second."""
+        tokens, gaps = np.zeros(most, np.int32), np.zeros(most, np.float32)
+        n = self._lib.peer_greedy(
+            context, model, prompt.ctypes.data, len(prompt), tokens.ctypes.data, gaps.ctypes.data, most
+        )
+        if n < 0:
+            raise RuntimeError("llama.cpp did not decode a prompt")
+        return tokens[:n].tolist(), gaps[:n].tolist()
 
     def shift(self, context: int) -> None:
         """Forget the first position."""

@@ -15,11 +15,15 @@ from typing import TYPE_CHECKING
 from ollama_engine.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from ollama_engine.chat.messages import Message, ToolCall
     from ollama_engine.config import EngineConfig
     from ollama_engine.engine import Engine
     from ollama_engine.errors import EngineError
     from ollama_engine.ml.device_info import Device
     from ollama_engine.ml.memory import MemoryReport
+    from ollama_engine.runner.chat.options import ChatKeywords, TemplateKeywords
+    from ollama_engine.runner.chat.results import ChatChunk, ChatResult
+    from ollama_engine.runner.chat.streams import AsyncChatStream, ChatStream
     from ollama_engine.runner.embed.results import Embedding
     from ollama_engine.runner.load.model_info import ModelInfo
     from ollama_engine.runner.observe.metrics import MetricsSnapshot
@@ -37,7 +41,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AsyncChatStream",
     "AsyncStream",
+    "ChatChunk",
+    "ChatKeywords",
+    "ChatResult",
+    "ChatStream",
     "Chunk",
     "Completion",
     "Device",
@@ -47,6 +56,7 @@ __all__ = [
     "EngineError",
     "Media",
     "MemoryReport",
+    "Message",
     "MetricsSnapshot",
     "ModelInfo",
     "Request",
@@ -56,15 +66,22 @@ __all__ = [
     "Session",
     "SlotInfo",
     "Stream",
+    "TemplateKeywords",
     "Text",
     "TokenLogprobs",
     "Tokens",
+    "ToolCall",
     "Usage",
     "__version__",
 ]
 
 _HOMES = {
+    "AsyncChatStream": "runner.chat.streams",
     "AsyncStream": "runner.request.astream",
+    "ChatChunk": "runner.chat.results",
+    "ChatKeywords": "runner.chat.options",
+    "ChatResult": "runner.chat.results",
+    "ChatStream": "runner.chat.streams",
     "Chunk": "runner.request.results",
     "Completion": "runner.request.results",
     "Device": "ml.device_info",
@@ -74,6 +91,7 @@ _HOMES = {
     "EngineError": "errors",
     "Media": "segments",
     "MemoryReport": "ml.memory",
+    "Message": "chat.messages",
     "MetricsSnapshot": "runner.observe.metrics",
     "ModelInfo": "runner.load.model_info",
     "Request": "runner.request.request",
@@ -83,9 +101,11 @@ _HOMES = {
     "Session": "runner.session.session",
     "SlotInfo": "runner.observe.monitor",
     "Stream": "runner.request.stream",
+    "TemplateKeywords": "runner.chat.options",
     "Text": "segments",
     "TokenLogprobs": "sample",
     "Tokens": "segments",
+    "ToolCall": "chat.messages",
     "Usage": "runner.request.results",
 }
 

@@ -16,6 +16,7 @@ from ollama_engine.errors import ClosedError
 from ollama_engine.ml.device import devices as all_devices
 from ollama_engine.ml.device_info import Device
 from ollama_engine.option_names import refuses_unknown
+from ollama_engine.runner.chat.methods import ChatMethods
 from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.core.engine_thread import EngineThread
 from ollama_engine.runner.core.submission import Submission, check_forkable
@@ -42,7 +43,7 @@ _DEFAULT_PARAMS = SamplingParams()
 
 
 @refuses_unknown(options_elsewhere)
-class Engine(EmbedMethods, ScoreMethods):
+class Engine(EmbedMethods, ChatMethods, ScoreMethods):
     """A loaded model, shared by any number of threads and asyncio tasks: their requests are computed together.
 
     Args:

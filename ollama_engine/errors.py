@@ -6,6 +6,7 @@
     ├── ModelFormatError        ValueError    the file is not a GGUF that can be read, or holds wrong tensors
     │   └── UnsupportedModelError             the file is sound, but its architecture or tokenizer is unknown here
     ├── TokenizerError          ValueError    text or ids that the vocabulary cannot take
+    ├── ChatError               ValueError    messages that cannot be read, or that the chat template refuses
     ├── MediaError              ValueError    an image that cannot be read, or that the model cannot take
     ├── ShapeError              ValueError    a tensor operation got shapes, types or strides it cannot take
     ├── SamplingError           ValueError    logits that no token can be drawn from (NaN, or all -inf)
@@ -31,6 +32,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 __all__ = [
+    "ChatError",
     "ClosedError",
     "ComputeError",
     "ConfigError",
@@ -131,6 +133,12 @@ class UnsupportedModelError(ModelFormatError):
 
 class TokenizerError(EngineError, ValueError):
     """Text that the vocabulary cannot express, or an id outside of it."""
+
+    http_status = 400
+
+
+class ChatError(EngineError, ValueError):
+    """Messages, tools or a chat template that cannot be read, or messages that the template refuses."""
 
     http_status = 400
 

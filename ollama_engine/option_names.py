@@ -40,6 +40,11 @@ ALIASES: Mapping[str, str] = {
     **dict.fromkeys(("n_keep", "keep"), "num_keep"),
     "cache_prompt": "cache",
     "max_time": "timeout",
+    # Chats.
+    **dict.fromkeys(("enable_thinking", "thinking", "reasoning", "reasoning_effort"), "think"),
+    "chat_template": "template",
+    **dict.fromkeys(("chat_template_kwargs", "template_kwargs"), "template_variables"),
+    "functions": "tools",
 }
 """Names that others give to what is an option here."""
 

@@ -10,7 +10,7 @@ __all__ = ["Media", "Segment", "Text", "Tokens", "is_segment"]
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A piece of text.
+    """A piece of text. Texts that follow each other are tokenized as one: it does not matter where they are cut.
 
     Attributes:
         text: what it says.

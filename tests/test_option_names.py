@@ -13,6 +13,7 @@ import ollama_engine
 from ollama_engine import Engine, EngineConfig, SamplingParams
 from ollama_engine.errors import ConfigError, UnknownOptionError
 from ollama_engine.option_names import ALIASES, unknown_option
+from ollama_engine.runner.chat.options import ChatOptions
 from ollama_engine.runner.request.options import RequestOptions
 from tests.tiny import write_tiny_llama
 
@@ -69,7 +70,8 @@ def test_other_mistakes_are_told_by_python() -> None:
 
 
 def test_every_alias_stands_for_an_option_and_is_none() -> None:
-    known = {field.name for cls in (EngineConfig, SamplingParams, RequestOptions) for field in fields(cls)} | {"model"}
+    known = {field.name for cls in (EngineConfig, SamplingParams, RequestOptions, ChatOptions) for field in fields(cls)}
+    known |= {"model"}
     assert set(ALIASES.values()) <= known
     assert not set(ALIASES) & known
     assert str(unknown_option("f", "zzz", ["a", "b"])) == "f takes no 'zzz'; it takes a, b"

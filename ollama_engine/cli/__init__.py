@@ -1,5 +1,5 @@
 """The program `ollama-engine`: options, printing and exit codes around the Engine. Each subcommand has its own module.
 
-`main` holds the parser and the one place where errors become messages; what a subcommand needs is imported when that
-subcommand is chosen, so that `--version` and `--help` start no numpy and no backend.
+`main` has the parser, and is the only place that turns errors into messages. A subcommand's imports happen when it is
+chosen, so `--version` and `--help` load neither numpy nor a backend.
 """

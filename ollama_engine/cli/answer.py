@@ -1,4 +1,4 @@
-"""One prompt, one answer: streams the text to standard output, and what it took to standard error when asked for."""
+"""Answers one prompt: streams the text to standard output; with --verbose, usage goes to standard error."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ollama_engine.errors import Option
 if TYPE_CHECKING:
     from ollama_engine.engine import Engine
     from ollama_engine.runner.request.options import RequestOptions
-    from ollama_engine.runner.request.results import Chunk, Usage
+    from ollama_engine.runner.request.results import Usage
     from ollama_engine.sample import SamplingParams
 
-__all__ = ["Answerer", "usage_text"]
+__all__ = ["Answerer", "report_end", "usage_text"]
 
 NUM_CTX, SHIFT = Option("num_ctx"), Option("on_overflow", "shift")
 
 
 class Answerer:
-    """Prints the answers of one engine. `write` says how its options are typed."""
+    """Prints the answers of one engine. `write` gives the spelling of an option for messages."""
 
     def __init__(
         self, engine: Engine, write: Callable[[Option], str | None] = str, *, verbose: bool = False, echo: bool = False
@@ -34,7 +34,7 @@ class Answerer:
     def answer(self, prompt: str, params: SamplingParams, request_options: RequestOptions) -> None:
         """Stream the answer to standard output, with a line break at its end.
 
-        KeyboardInterrupt cancels the request and goes on to the caller. Raises as `Engine.stream` does.
+        KeyboardInterrupt cancels the request and propagates. Raises as `Engine.stream` does.
         """
         last = prompt[-1:] if self._echo else ""
         options = {field.name: getattr(request_options, field.name) for field in dataclasses.fields(request_options)}
@@ -48,21 +48,29 @@ class Answerer:
             finally:
                 if last not in ("", "\n"):
                     _write("\n")
-        self._report(chunk, params)
+        assert chunk.usage is not None
+        report_end(self._engine, chunk.finish_reason, chunk.usage, params, self._write_option, verbose=self._verbose)
 
-    def _report(self, final: Chunk, params: SamplingParams) -> None:
-        usage = final.usage
-        assert usage is not None
-        if final.finish_reason == "length" and usage.completion_tokens != params.max_tokens:
-            # The answer was cut, and not because the caller asked for it.
-            print(
-                f"warning: the answer ends because the context is full ({self._write_option(NUM_CTX)} is "
-                f"{self._engine.config.num_ctx}); choose a larger one, or let answers go on with "
-                f"{self._write_option(SHIFT)}",
-                file=sys.stderr,
-            )
-        if self._verbose:
-            print(f"\n{usage_text(usage)}\nended by {final.finish_reason}", file=sys.stderr)
+
+def report_end(
+    engine: Engine,
+    finish_reason: str | None,
+    usage: Usage,
+    params: SamplingParams,
+    write: Callable[[Option], str | None],
+    *,
+    verbose: bool,
+) -> None:
+    """Say on standard error that the context cut an answer off; with `verbose`, what the answer took."""
+    if finish_reason == "length" and usage.completion_tokens != params.max_tokens:
+        # No max_tokens asked for that.
+        print(
+            f"warning: the answer ends because the context is full ({write(NUM_CTX)} is {engine.config.num_ctx}); "
+            f"choose a larger one, or let answers go on with {write(SHIFT)}",
+            file=sys.stderr,
+        )
+    if verbose:
+        print(f"\n{usage_text(usage)}\nended by {finish_reason}", file=sys.stderr)
 
 
 def _write(text: str) -> None:
@@ -73,7 +81,7 @@ def _write(text: str) -> None:
 def usage_text(usage: Usage) -> str:
     """Tokens, seconds and tokens/s of prompt and answer, a line each.
 
-    The first token of an answer comes out of the prompt's computation, so the answer's speed counts those after it.
+    Computing the prompt gives the first token of the answer, so the answer's speed counts the tokens after it.
     """
     later = max(0, usage.completion_tokens - 1)
     cached = f", {usage.cached_tokens} of them cached" if usage.cached_tokens else ""

@@ -1,4 +1,4 @@
-"""`ollama-engine convert`: a model's folder, as Hugging Face publishes it, into one GGUF file."""
+"""`ollama-engine convert`: converts a model's folder, as Hugging Face publishes it, to one GGUF file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    """Convert, with a bar on standard error where that is a terminal, and there both sizes at the end."""
+    """Convert. On a terminal, standard error shows a progress bar, and both sizes at the end."""
     with StatusLine(sys.stderr) as line:
         bar = LoadingBar(line, f"writing {args.out}", eta=True)
         sizes = convert_model(

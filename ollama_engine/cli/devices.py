@@ -50,5 +50,5 @@ def device_facts(device: Device) -> dict[str, Any]:
 
 
 def _features(device: Device) -> str:
-    """Instruction sets by name; a value other than "1" is said too."""
+    """Instruction sets by name, with their value where it is not "1"."""
     return " ".join(name if value == "1" else f"{name}={value}" for name, value in device.features.items())

@@ -1,4 +1,4 @@
-"""`ollama-engine embed`: texts become vectors, as JSON or as plain numbers, a line for each."""
+"""`ollama-engine embed`: computes embeddings of texts; prints JSON or plain numbers, a line for each text."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 __all__ = ["add_arguments", "main"]
 
 NOT_ENGINE = ("parallel", "max_queue", "verify", "kv_cache_type")
-"""One call at a time, and nothing of it is cached."""
+"""Engine options without effect here: this program makes one call at a time and caches nothing."""
 
 AT_ONCE = 256
-"""Texts that one call embeds: long files are not held in memory, and progress is told now and then."""
+"""Texts per call: few enough that a long file is not held in memory and that progress can be shown."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +54,7 @@ def main(args: argparse.Namespace) -> None:
     given = [argument(text, f"text {number}") for number, text in enumerate(args.texts, 1)]
     if not given and (sys.stdin is None or sys.stdin.isatty()):
         raise UsageError("there is no TEXT; give some, or pipe lines into standard input")
-    # The engine closes first: a call that an interrupt leaves behind ends with it, and its thread after that.
+    # The engine closes first: that ends a call left behind by an interrupt, so the pool's thread can end as well.
     with StatusLine(sys.stderr) as line, ThreadPoolExecutor(1) as pool, _load(line, args.model, config) as engine:
         bar = CountBar(line, "embedding", len(given) or None)
         done = 0
@@ -70,9 +70,9 @@ def main(args: argparse.Namespace) -> None:
 def _embedded(
     engine: Engine, pool: ThreadPoolExecutor, given: Sequence[str], args: argparse.Namespace
 ) -> Iterator[list[Embedding]]:
-    """What became of the texts, some at a time: the next ones are computed while these are printed.
+    """Embeddings in batches: the next batch is computed while the caller prints this one.
 
-    Raises InputError for a line that is not UTF-8, once all before it are told.
+    Raises InputError for a line that is not UTF-8, after the results of all lines before it.
     """
     kind, texts = ("text", given) if given else ("line", _piped())
     first, ahead = 1, None
@@ -92,7 +92,7 @@ def _embedded(
 
 
 def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    """`AT_ONCE` texts each; the last ones before an InputError come before it."""
+    """Batches of `AT_ONCE` texts. The incomplete batch before an InputError is yielded first."""
     some: list[str] = []
     try:
         for text in texts:
@@ -118,19 +118,19 @@ def _embed(engine: Engine, texts: list[str], kind: str, first: int, args: argpar
 
 @contextlib.contextmanager
 def _naming(kind: str, first: int) -> Iterator[None]:
-    """Errors about one text say which line, or argument, it was; `first` is the number of the first, from 1."""
+    """Make errors about one text name its line or argument. `first` is the number of the batch's first text, from 1."""
     try:
         yield
     except EngineError as error:
         if error.text_number is None:
             raise
-        # The first part is the number, as callers in Python count.
+        # error.parts[0] is the index, which Python callers count from 0.
         where = f"{kind} {first + error.text_number}: "
         raise type(error)(where, *error.parts[1:], advice=error.advice) from None
 
 
 def plain(embedding: Embedding) -> str:
-    """Numbers that read back as the same float32, with spaces between them."""
+    """The numbers with spaces between them, with enough digits to read back as the same float32."""
     return " ".join(map(_number, embedding.vector.tolist()))
 
 

@@ -1,7 +1,7 @@
-"""How the program ends: exit codes, and errors as one readable line that names options as they are typed.
+"""Exit codes, and errors as one readable line that spells options as they are typed.
 
-Wrong usage is what the command line alone explains: a UsageError, or an error about the value of an option that the
-command has. Everything else that goes wrong, such as a file that cannot be read, is a failure.
+Wrong usage is an error that the user can mend on the command line: a UsageError, or an error about the value of an
+option of this command. Every other error, such as a file that cannot be read, is a failure.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ EXIT_INTERRUPTED = 130
 
 
 class UsageError(Exception):
-    """Options or environment variables that make no sense; says what was expected and what came."""
+    """Invalid options or environment variables. The message says what was expected and what came."""
 
 
 class InputError(Exception):
-    """What was piped in, or a file of text, cannot be used; says what was expected and what came."""
+    """Unusable standard input or text file. The message says what was expected and what came."""
 
 
 class Flags:
-    """How the options of one command are typed: its arguments are named like what they set."""
+    """The flags of one command: maps an `errors.Option` to its flag by the name of the argument."""
 
     def __init__(self, actions: Iterable[argparse.Action] = ()) -> None:
         self._actions = tuple(actions)
@@ -39,7 +39,7 @@ class Flags:
         return any(action.dest == name for action in self._actions)
 
     def __call__(self, option: Option) -> str | None:
-        """`--num-ctx`, or with a value `--on-overflow truncate`; None where this command has none that sets it."""
+        """The flag, such as `--num-ctx` or, with a value, `--on-overflow truncate`; None where the command has none."""
         return next((typed for action in self._actions if (typed := _typed(action, option)) is not None), None)
 
 
@@ -53,7 +53,7 @@ def _typed(action: argparse.Action, option: Option) -> str | None:
 
 
 def describe(error: BaseException, write: Callable[[Option], str | None] = str) -> str:
-    """What an error says, for people who see no traceback; `write` says how they type an option."""
+    """The message of an error for users, who see no traceback. `write` spells an option."""
     text = str(error).strip()
     if isinstance(error, EngineError):
         return error.told(write).strip() or type(error).__name__
@@ -69,6 +69,6 @@ def describe(error: BaseException, write: Callable[[Option], str | None] = str) 
 
 
 def exit_code(error: BaseException, flags: Flags) -> int:
-    """2 where the caller can mend the command line (as argparse exits), 1 for every other failure."""
+    """2, as argparse, where the user can mend the command line; 1 for every other failure."""
     wrong_value = isinstance(error, EngineError) and error.option in flags
     return EXIT_USAGE if wrong_value or isinstance(error, UsageError) else EXIT_ERROR

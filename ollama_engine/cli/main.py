@@ -1,4 +1,4 @@
-"""`ollama-engine`: the parser, logging, and the one place where errors become a message and an exit code."""
+"""`ollama-engine`: the parser, logging, and the only place that turns errors into a message and an exit code."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ COMMANDS = {
 }
 
 COLLECT_AFTER = 50_000
-"""New objects that may be garbage, until `program` has them looked through."""
+"""New objects before Python's garbage collector runs, in a process of `program`."""
 
 LOG_VARIABLE = "OLLAMA_ENGINE_LOG"
 TRACE = 5
@@ -62,11 +62,11 @@ exit codes:
 
 
 def program() -> int:
-    """`main` as a process of its own, where settings of the whole process are ours to choose.
+    """`main` in its own process, with settings that a library must not make for its caller's process:
 
-    - Importing and loading make objects by the ten thousand that stay: looking through them all again after each 700,
-      as Python does, takes 12 ms of a start, and once more at the end 20 ms, when the system takes all memory back.
-    - numpy's BLAS starts a thread for each CPU, and these spin while a model loads. Nothing here multiplies with it.
+    - Importing and loading make tens of thousands of objects that stay. Python's garbage collector would scan them
+      after every 700 new ones, 12 ms of a start, and once more at exit, 20 ms, when the system frees all memory anyway.
+    - numpy's BLAS starts a thread for each CPU, which spins while the model loads. Nothing here uses BLAS.
     """
     gc.set_threshold(COLLECT_AFTER)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        _discard_output()  # the reader has seen enough
+        _discard_output()  # the reader closed the pipe, as `head` does
     except Exception as error:
         if debug:
             traceback.print_exc()
@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class _LazyParser(argparse.ArgumentParser):
-    """A subcommand's parser, filled by the subcommand's module when it is about to be used."""
+    """A subcommand's parser. Its module is imported, and adds the arguments, when the subcommand is chosen."""
 
     def __init__(self, *, module: str = "", **settings: Any) -> None:
         super().__init__(allow_abbrev=False, **settings)
@@ -127,7 +127,7 @@ class _LazyParser(argparse.ArgumentParser):
         return found, extras
 
     def _hint(self, flag: str) -> str:
-        from ollama_engine.option_names import meant  # noqa: PLC0415 (for who mistyped only)
+        from ollama_engine.option_names import meant  # noqa: PLC0415 (after a typing mistake only)
 
         flags = {flag[2:].replace("-", "_"): flag for action in self._actions for flag in action.option_strings}
         found = meant(flag[2:].partition("=")[0], list(flags))
@@ -135,7 +135,7 @@ class _LazyParser(argparse.ArgumentParser):
 
 
 def _find_late_prompt(found: argparse.Namespace, extras: list[str]) -> None:
-    """Move a PROMPT, or TEXTs, behind options to its place: argparse before Python 3.13 takes it for a surplus."""
+    """Accept a PROMPT or TEXTs behind options: argparse before Python 3.13 rejects them as surplus arguments."""
     marked = extras[:1] == ["--"]
     rest = extras[1:] if marked else extras
     if rest and getattr(found, "texts", None) == [] and (marked or not any(word.startswith("-") for word in rest)):
@@ -177,15 +177,15 @@ def _add_debug(parser: argparse.ArgumentParser, default: Any) -> None:
 
 
 def _never_fail_on_characters(stream: TextIO) -> None:
-    """A terminal that cannot show a character shows a question mark."""
+    """Print "?" for characters that the terminal's encoding lacks, instead of raising."""
     reconfigure = getattr(stream, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="replace")
 
 
 def _flush() -> None:
-    """Write what is left to standard output, so that a failure (a full disk) is an error like any other."""
-    if sys.stdout is None:  # closed by who started the program
+    """Flush standard output, so that a failure (a full disk) becomes an error message like any other."""
+    if sys.stdout is None:  # the parent process closed it
         return
     try:
         sys.stdout.flush()
@@ -195,7 +195,7 @@ def _flush() -> None:
 
 
 def _discard_output() -> None:
-    """Let what standard output still holds go nowhere: Python would complain about it when it flushes at exit."""
+    """Redirect standard output to nowhere: Python's own flush at exit would print a BrokenPipeError."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
@@ -222,7 +222,7 @@ def _logging() -> Iterator[None]:
 
 
 class _Formatter(logging.Formatter):
-    """Levels in lower case, as in `error: ...`."""
+    """Writes levels in lower case, as in `error: ...`."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         return f"{record.levelname.lower()}: {record.message}"

@@ -1,8 +1,8 @@
-"""Command-line options made from the fields of a dataclass, so that names, defaults and help are stated once.
+"""Makes command-line options from the fields of a dataclass, so that names, defaults and help are stated once.
 
-A field's type decides how its text is read: numbers, texts, choices of a Literal, on/off switches, comma-separated
-numbers, and repeated options for texts and for mappings (`--logit-bias 123=-inf`). Options that were not given stay
-away from the namespace: the dataclass fills in its own defaults and checks the ranges.
+The type of a field decides how its text is parsed: numbers, texts, choices of a Literal, on/off switches,
+comma-separated numbers, and repeated options for texts and for mappings (`--logit-bias 123=-inf`). An option that is
+not given is absent from the namespace: the dataclass has the defaults, and checks the ranges.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Option:
     help: str
     default: Any
     parse: Callable[[str], Any]
-    """Text to value; raises ValueError."""
+    """Parses a text; raises ValueError."""
     metavar: str
     choices: tuple[str, ...] | None = None
     switch: bool = False
-    """`--name` and `--no-name`, without a value."""
+    """Whether the option is a pair `--name` and `--no-name` without a value."""
     mapping: bool = False
-    """`parse` gives (key, value) pairs that are collected into a dict."""
+    """Whether `parse` returns (key, value) pairs, which are collected into a dict."""
     repeated: bool = False
 
     @property
@@ -63,7 +63,7 @@ def options_of(cls: type, skip: Collection[str] = ()) -> tuple[Option, ...]:
 
 
 def _reading(name: str, hint: Any) -> dict[str, Any]:
-    """How text becomes a value of a type. Raises TypeError for a type that no option can have."""
+    """Fields of Option for a type. Raises TypeError for a type that has no option."""
     hint = _one_type(hint)
     kind = (get_origin(hint) or hint, *get_args(hint)[-1:])
     if kind[0] is Literal:
@@ -82,7 +82,7 @@ def _reading(name: str, hint: Any) -> dict[str, Any]:
 
 
 def _one_type(hint: Any) -> Any:
-    """Of a union, the member that options are read as: None goes without saying, and a Literal has more words."""
+    """The member of a union that an option is parsed as: a Literal if there is one, else the first, never None."""
     if get_origin(hint) not in (Union, UnionType):
         return hint
     members = [m for m in get_args(hint) if m is not NoneType]
@@ -137,7 +137,7 @@ def _default_note(option: Option) -> str:
 
 
 def _argument(option: Option) -> Callable[[str], Any]:
-    """`parse` with an error that argparse shows as it is."""
+    """`parse` for argparse: raises ArgumentTypeError, whose message argparse shows unchanged."""
 
     def convert(text: str) -> Any:
         try:
@@ -149,7 +149,7 @@ def _argument(option: Option) -> Callable[[str], Any]:
 
 
 def build(cls: type[_T], args: argparse.Namespace, *, skip: Collection[str] = (), **fixed: Any) -> _T:
-    """The dataclass from what was given on the command line and `fixed`, which counts where nothing was given.
+    """An instance of the dataclass from the command line; `fixed` holds values for options that were not given.
 
     Raises ConfigError for a value out of range.
     """
@@ -167,9 +167,9 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 
 
 def model_path(model: str) -> str:
-    """The path that MODEL stands for; a file that is called demo is ./demo.
+    """The path for MODEL. `demo` is the built-in model; for a file of that name, type ./demo.
 
-    Raises FileNotFoundError, which offers names that are nearly the same, where nothing is.
+    Raises FileNotFoundError, which suggests similar names, where there is no such file.
     """
     if model != DEMO:
         return existing(model, DEMO)

@@ -1,4 +1,4 @@
-"""Paths that callers type: what is not there is said with the names that come near it."""
+"""Paths that users type: an error about a missing file suggests similar names."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from contextlib import suppress
 __all__ = ["existing"]
 
 SHOWN = 3
-"""Names that one message offers at most."""
+"""Most names that one message suggests."""
 
 
 def existing(path: str, *known: str) -> str:
-    """The path itself. Raises FileNotFoundError, which offers names that are nearly the same, where nothing is.
+    """Return the path. Raises FileNotFoundError, which suggests similar names, where there is no such file.
 
-    `known` are names that callers may type instead of a path.
+    `known`: names that users may type instead of a path.
     """
     if os.path.lexists(path):
         return path
@@ -25,7 +25,7 @@ def existing(path: str, *known: str) -> str:
 
 
 def _near(path: str, known: tuple[str, ...]) -> list[str]:
-    from difflib import get_close_matches  # noqa: PLC0415 (for who mistyped only)
+    from difflib import get_close_matches  # noqa: PLC0415 (after a typing mistake only)
 
     folder, name = os.path.split(path.rstrip(os.sep))
     names = {} if folder else {entry: entry for entry in known}

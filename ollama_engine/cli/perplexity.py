@@ -24,7 +24,7 @@ from ollama_engine.runner.load.loading import Loaded, load
 __all__ = ["add_arguments", "main"]
 
 DEFAULT_CONTEXT = 512
-"""That of llama-perplexity, and of most figures that are published for GGUF files."""
+"""llama-perplexity's default, and the context of most published figures for GGUF files."""
 DECIDED = ("num_ctx", "parallel", "max_queue")
 """Engine options that the measurement decides."""
 
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    """Measure and print, with the figure so far on standard error where that is a terminal."""
+    """Measure and print. On a terminal, standard error shows the figure so far."""
     if args.chunks is not None and args.chunks < 1:
         raise UsageError(f"--chunks is 1 or more, got {args.chunks}")
     if args.num_ctx < MIN_CONTEXT:
@@ -76,7 +76,7 @@ def _bytes(path: str) -> bytes:
 
 
 def _chunks(loaded: Loaded, text: str, args: argparse.Namespace) -> list[list[int]]:
-    """What looks like a control token is text here, as in llama-perplexity."""
+    """The chunks of the text. The text of a control token is ordinary text here, as in llama-perplexity."""
     tokenizer = loaded.tokenizer
     bos = tokenizer.bos_id if tokenizer.add_bos else None
     ids = tokenizer.encode(text, add_special=False, parse_special=False)
@@ -100,7 +100,7 @@ def _measure(loaded: Loaded, texts: list[list[int]], line: StatusLine) -> dict[s
 
 
 def _finite(told: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no infinity, which a perplexity is where the model rules out a token of the text."""
+    """Replace infinity, which JSON lacks: the perplexity is infinite where the model excludes a token of the text."""
     return {name: None if value == math.inf else value for name, value in told.items()}
 
 

@@ -1,4 +1,4 @@
-"""One line of progress on a terminal: redrawn in place and gone afterwards. Elsewhere nothing is written."""
+"""A line of progress on a terminal, redrawn in place and removed at the end. Writes nothing elsewhere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ERASE_LINE = "\r\x1b[K"
 
 
 class StatusLine:
-    """A line that says what is going on. A context manager: at the end the line is removed."""
+    """A status line. A context manager, which removes the line at the end."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -22,7 +22,7 @@ class StatusLine:
         self._shown = False
 
     def show(self, text: str) -> None:
-        """Replace the line; a text wider than the terminal is cut, for a wrapped line could not be erased."""
+        """Replace the line. A text wider than the terminal is cut off: a wrapped line could not be erased."""
         if self._enabled:
             self._stream.write(ERASE_LINE + text[: self.width])
             self._stream.flush()
@@ -30,7 +30,7 @@ class StatusLine:
 
     @property
     def width(self) -> int:
-        """Columns that one line has room for."""
+        """Columns available for the text."""
         return shutil.get_terminal_size().columns - 1
 
     def clear(self) -> None:
@@ -49,10 +49,9 @@ class StatusLine:
 
 
 class LoadingBar:
-    """Shows (bytes done, bytes in all) as a bar. What takes less than `delay` seconds shows nothing.
+    """Shows (bytes done, bytes in all) as a bar, once `delay` seconds have passed.
 
-    `eta` adds how long the rest will take. The line goes when all is done, so that messages which follow have a line of
-    their own.
+    `eta` adds the remaining time. The line is removed when all is done, so that later messages start on a new line.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class LoadingBar:
         self._next = self._start + delay
 
     def __call__(self, done: int, total: int) -> None:
-        """Draw, unless it was drawn a moment ago."""
+        """Draw, unless the last drawing is very recent."""
         if done >= total:
             self._line.clear()
             return
@@ -86,7 +85,7 @@ class LoadingBar:
 
 
 class CountBar:
-    """Shows how many texts are done, of `total` where that is known, and how many a second."""
+    """Shows the number of texts done, of `total` where it is known, and texts per second."""
 
     def __init__(
         self, line: StatusLine, title: str, total: int | None, *, clock: Callable[[], float] = time.monotonic
@@ -98,7 +97,7 @@ class CountBar:
         self._start = clock()
 
     def __call__(self, done: int) -> None:
-        """Draw; the line goes when all is done."""
+        """Draw, or remove the line when all is done."""
         if done == self._total:
             self._line.clear()
             return
@@ -113,9 +112,9 @@ class CountBar:
 
 
 def bar(title: str, done: int, total: int, width: int, seconds: float | None = None) -> str:
-    """`title  [####......]  40 %  0.4/1.0 GiB`, at most `width` wide where the numbers alone allow it.
+    """`title  [####......]  40 %  0.4/1.0 GiB`, at most `width` wide unless the numbers alone are wider.
 
-    `seconds` that are left are said behind it, as `ETA 1:05`.
+    `seconds`: remaining time, which is appended as `ETA 1:05`.
     """
     unit, name = (2**30, "GiB") if total >= 2**30 else (2**20, "MiB")
     share = done / total

@@ -1,4 +1,4 @@
-"""`ollama-engine quantize`: a GGUF file again, with smaller weights."""
+"""`ollama-engine quantize`: copies a GGUF file with smaller weights."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    """Quantize, with a bar on standard error where that is a terminal, and there both sizes at the end."""
+    """Quantize. On a terminal, standard error shows a progress bar, and both sizes at the end."""
     source = existing(model_path(args.source))
     imatrix = None if args.imatrix is None else existing(args.imatrix)
     with StatusLine(sys.stderr) as line:

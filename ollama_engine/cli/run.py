@@ -1,19 +1,24 @@
-"""`ollama-engine run`: load a model, then answer the prompt given, the one piped in, or one after the other."""
+"""`ollama-engine run`: a chat in a terminal, or an answer to a prompt from the command line or standard input."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import ollama_engine
 from ollama_engine.cli.answer import Answerer
+from ollama_engine.cli.chat import ChatConversation
+from ollama_engine.cli.chat_printer import ChatPrinter
 from ollama_engine.cli.errors import UsageError
-from ollama_engine.cli.interactive import Conversation, set_here
+from ollama_engine.cli.interactive import continue_texts
+from ollama_engine.cli.line_history import line_history
 from ollama_engine.cli.options import add_model, add_options, build, model_path
 from ollama_engine.cli.progress import LoadingBar, StatusLine
+from ollama_engine.cli.settings import Settings, set_here
 from ollama_engine.cli.texts import argument, decoded
 from ollama_engine.config import EngineConfig
 from ollama_engine.runner.request.options import RequestOptions
@@ -27,19 +32,27 @@ __all__ = ["add_arguments", "main"]
 NOT_SAMPLING = ("logprobs", "prompt_logprobs")
 """Sampling options whose results plain text cannot show."""
 NOT_REQUEST = ("priority", "cache", "cache_salt")
-"""One answer at a time, of one user: none is before it, and only the answers that follow share what was computed."""
+"""Request options without effect here: there is one user and one answer at a time."""
 NOT_SET = (*NOT_SAMPLING, *NOT_REQUEST)
+THINK = ("true", "false", "low", "medium", "high")
+CHAT_OPTIONS = ("system", "template", "think", "hide-thinking")
 NOT_ENGINE = ("parallel", "max_queue")
-"""One answer at a time, and nobody waits."""
+"""Engine options without effect here: there is one answer at a time, and no queue."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of this command."""
     add_model(parser)
-    parser.add_argument("prompt", metavar="PROMPT", nargs="?", help="what to continue; without it, standard input up "
+    parser.add_argument("prompt", metavar="PROMPT", nargs="?", help="what to answer; without it, standard input up "
                         "to its end, or prompts one by one when that is a terminal")  # fmt: skip
-    parser.add_argument("--echo", action="store_true", help="print the prompt before its answer")
+    parser.add_argument("--raw", action="store_true", help="continue the text, also with a model that chats")
+    parser.add_argument("--echo", action="store_true", help="with --raw: print the text before its continuation")
     parser.add_argument("--verbose", action="store_true", help="print times, tokens/s and memory on standard error")
+    chat = parser.add_argument_group("chat options")
+    chat.add_argument("--system", metavar="TEXT", help="the system message; by default as the template has it")
+    chat.add_argument("--template", metavar="FILE", help="a chat template (Jinja), or the name of one in the model")
+    chat.add_argument("--think", choices=THINK, help="whether the model reasons before it answers, or how much")
+    chat.add_argument("--hide-thinking", action="store_true", help="do not show what it reasons; only terminals do")
     add_options(parser, "sampling", SamplingParams, skip=NOT_SAMPLING)
     add_options(parser, "request", RequestOptions, skip=NOT_REQUEST)
     add_options(parser, "engine", EngineConfig, skip=NOT_ENGINE)
@@ -50,15 +63,46 @@ def main(args: argparse.Namespace) -> None:
     request_options = build(RequestOptions, args, skip=NOT_REQUEST)
     config = build(EngineConfig, args, skip=NOT_ENGINE, parallel=1)
     path = model_path(args.model)
+    chat_options = _chat_options(args)
     interactive = args.prompt is None and _is_terminal()
     prompt = "" if interactive else _prompt(args.prompt)
-    with _load(path, config, args.verbose) as engine:
-        write = set_here(args.flags, NOT_SET) if interactive else args.flags
-        answerer = Answerer(engine, write, verbose=args.verbose, echo=args.echo and not interactive)
-        if interactive:
-            Conversation(answerer, params, request_options, write, NOT_SET).run()
+    with _load(path, config, args.verbose) as engine, line_history(used=interactive):
+        settings = Settings(
+            params, request_options, set_here(args.flags, NOT_SET) if interactive else args.flags, NOT_SET
+        )
+        if _chats(engine, args):
+            chat = ChatConversation(engine, _printer(args), settings, chat_options, args.system, args.verbose)
+            chat.run() if interactive else chat.answer(prompt)
         else:
-            answerer.answer(prompt, params, request_options)
+            echo = args.echo and not interactive
+            answerer = Answerer(engine, settings.write, verbose=args.verbose, echo=echo)
+            continue_texts(answerer, settings) if interactive else answerer.answer(prompt, params, request_options)
+
+
+def _chats(engine: Engine, args: argparse.Namespace) -> bool:
+    """Whether to chat. Raises UsageError for chat options that nothing would read."""
+    chats = not args.raw and not args.echo and bool(args.template or engine.chat_templates)
+    unread = [name for name in CHAT_OPTIONS if getattr(args, name.replace("-", "_")) and not chats]
+    if unread:
+        why = "--raw and --echo continue a text" if args.raw or args.echo else "the model has no chat template"
+        raise UsageError(f"--{unread[0]} has no effect: {why}")
+    return chats
+
+
+def _chat_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Options of `Engine.chat`."""
+    think = {"true": True, "false": False}.get(args.think, args.think)
+    template = args.template
+    if template is not None and os.path.isfile(template):
+        with open(template, "rb") as file:
+            template = decoded(file.read(), template)
+    return {"think": think, "template": template}
+
+
+def _printer(args: argparse.Namespace) -> ChatPrinter:
+    terminal = sys.stdout.isatty()
+    dim = terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    return ChatPrinter(reasoning=terminal and not args.hide_thinking, dim=dim)
 
 
 def _is_terminal() -> bool:
@@ -66,7 +110,7 @@ def _is_terminal() -> bool:
 
 
 def _prompt(given: str | None) -> str:
-    """That on the command line, or standard input up to its end, without its last line break."""
+    """The prompt from the command line, or all of standard input without its last line break."""
     if given is not None:
         return argument(given, "PROMPT")
     if sys.stdin is None:

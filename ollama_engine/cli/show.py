@@ -1,4 +1,4 @@
-"""`ollama-engine show`: what a model file says of itself. Reads the header only; a vocabulary alone will do."""
+"""`ollama-engine show`: prints a model file's metadata. Reads only the header; a vocabulary-only file is enough."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SHAPE_KEYS = (
     "expert_used_count",
     "pooling_type",
 )
-"""Architecture keys that are worth a line each."""
+"""Keys of the architecture that the report shows, a line each."""
 
 SHOWN_CHARACTERS = 100
 SHOWN_ENTRIES = 6
@@ -67,7 +67,7 @@ def main(args: argparse.Namespace) -> None:
 
 
 def facts(file: GGUFFile) -> dict[str, Any]:
-    """What is known of a file, ready for JSON. Sizes in bytes; None or absent keys where the file does not say."""
+    """Facts about a file, ready for JSON. Sizes are bytes; a fact that the file lacks is None or absent."""
     metadata = file.metadata
     architecture = metadata.get("general.architecture")
     tensors = file.tensors.values()
@@ -105,7 +105,7 @@ def _types(file: GGUFFile) -> dict[str, dict[str, int]]:
 
 
 def _tokenizer(metadata: Mapping[str, MetadataValue]) -> dict[str, Any] | None:
-    """The vocabulary; `error` says why where it cannot be used here. None when the file has none."""
+    """Facts about the vocabulary, with `error` where this engine cannot use it. None when the file has none."""
     if "tokenizer.ggml.model" not in metadata:
         return None
     known: dict[str, Any] = {
@@ -208,7 +208,7 @@ def _tensor_table(file: GGUFFile) -> str:
 
 
 def _short(value: object) -> str:
-    """A metadata value on one line, long ones cut."""
+    """A metadata value on one line; a long one is cut off."""
     if isinstance(value, np.ndarray | list):
         first = ", ".join(_short(entry) for entry in list(value[:SHOWN_ENTRIES]))
         return f"[{first}]" if len(value) <= SHOWN_ENTRIES else f"[{first}, ... {len(value)} in all]"

@@ -29,7 +29,7 @@ def count(number: int) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with control characters as escapes: what a file says must not steer the terminal."""
+    """The text with control characters escaped: text from a file must not control the terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 

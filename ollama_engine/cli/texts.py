@@ -1,7 +1,7 @@
-"""Texts that callers type, pipe in or keep in files: UTF-8, or an error that says which byte is not.
+"""Decodes texts from arguments, standard input and files: UTF-8, or an error that names the first invalid byte.
 
-Python hands over the bytes of an argument that are not UTF-8 as lone surrogates; no model was trained on what
-a tokenizer would make of those.
+Python passes invalid bytes of an argument as lone surrogates. They are refused: no model was trained on the tokens
+that a tokenizer would make of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ __all__ = ["argument", "decoded"]
 
 
 def decoded(data: bytes, what: str) -> str:
-    """The text of bytes. Raises InputError; `what` names them."""
+    """Decode UTF-8. Raises InputError, in which `what` names the source."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -20,7 +20,7 @@ def decoded(data: bytes, what: str) -> str:
 
 
 def argument(text: str, what: str) -> str:
-    """An argument as it is. Raises UsageError for one that was not UTF-8; `what` names it."""
+    """Return an argument unchanged. Raises UsageError for invalid UTF-8; `what` names the argument."""
     data = text.encode("utf-8", "surrogateescape")
     try:
         data.decode("utf-8")

@@ -1,6 +1,6 @@
-"""How long prompts and answers take: random tokens straight through the executor, without tokenizer and sampler.
+"""Measures prefill and decode: random tokens through the executor, without tokenizer, scheduler and sampler.
 
-Streams are sequences that are computed together. Every measurement starts from an empty cache and leaves it empty.
+A stream is a sequence; streams are computed together. Every measurement starts and ends with an empty cache.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ __all__ = ["decode_seconds", "prefill_seconds", "random_tokens"]
 def random_tokens(n_vocab: int, streams: int, n_tokens: int, seed: int = 0) -> Int32Array:
     """Token ids, int32 [streams, n_tokens]; the same for the same arguments.
 
-    By SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators"): numpy's own generators
-    take 10 ms to import, most of it for the entropy of a seed that nobody asks for here.
+    Uses SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators"), because numpy's
+    generators take 10 ms to import, most of it to collect entropy for a seed that is not needed here.
     """
     x = np.uint64(seed) + np.arange(1, streams * n_tokens + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -39,7 +39,7 @@ def prefill_seconds(executor: Executor, cache: Cache, tokens: Int32Array) -> flo
 
 
 def decode_seconds(executor: Executor, cache: Cache, tokens: Int32Array) -> float:
-    """Seconds for int32 [streams, n_tokens] one token of each stream at a time, with logits for all of them."""
+    """Seconds to decode int32 [streams, n_tokens]: each step takes one token per stream and computes its logits."""
     return _seconds(executor, cache, tokens, _answer_batches(tokens))
 
 

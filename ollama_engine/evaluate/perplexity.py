@@ -1,8 +1,8 @@
-"""Perplexity: how surprised a model is by a text, straight through the executor.
+"""Perplexity: how surprised a model is by a text. It uses the executor directly, without the engine core.
 
-The rule is that of llama-perplexity, so that figures compare. The tokens are cut into chunks of one context each; what
-is left at the end is not looked at. A chunk starts from an empty cache, with BOS in the place of its first token where
-the vocabulary wants BOS, and the tokens behind its middle are scored, each after all tokens before it.
+The rule is llama-perplexity's, so that figures can be compared. The tokens are split into chunks of one context each; a
+rest at the end is dropped. A chunk starts with an empty cache, and with BOS instead of its first token where the
+vocabulary wants BOS. The tokens behind the chunk's middle are scored, each given all tokens before it.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from ollama_engine.runner.load.executor import Executor
 __all__ = ["MIN_CONTEXT", "Perplexity", "chunk_logprobs", "chunks", "scored_from", "token_logprobs"]
 
 MIN_CONTEXT = 8
-"""Tokens of a chunk, at least: fewer leave next to nothing to score."""
+"""Fewest tokens of a chunk: a shorter one has almost no tokens to score."""
 SEQUENCE = 0
 BLOCK = 1 << 16
-"""Logits that are looked at together: they stay in a core's cache."""
+"""Logits that are processed at once: few enough to stay in a core's cache."""
 
 Float64Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Perplexity:
-    """The scores of some tokens, added up. `plus` gives the sum with more of them."""
+    """The sum of the scores of tokens. Immutable: `plus` returns a new sum."""
 
     n_scored: int = 0
     total: float = 0.0
-    """Of the negative log-probabilities."""
+    """Sum of the negative log-probabilities."""
     total_of_squares: float = 0.0
 
     def plus(self, logprobs: Float64Array) -> Perplexity:
@@ -49,13 +49,13 @@ class Perplexity:
 
     @property
     def value(self) -> float:
-        """e to the mean of the negative log-probabilities; infinite where one is, or it is too large for a float."""
+        """exp(mean of the negative log-probabilities); infinite where one of them is, or where it overflows."""
         mean = self.total / self.n_scored
         return math.exp(mean) if mean < 700 else math.inf
 
     @property
     def error(self) -> float:
-        """The standard error of `value`, as if the tokens were independent of each other."""
+        """The standard error of `value`, on the assumption that tokens are independent."""
         if not math.isfinite(self.value):
             return math.inf
         mean = self.total / self.n_scored
@@ -64,7 +64,7 @@ class Perplexity:
 
 
 def scored_from(num_ctx: int) -> int:
-    """The first token of a chunk that is scored; those before it are its context, at least."""
+    """Index of the first scored token of a chunk; the tokens before it are context only."""
     return num_ctx // 2 + 1
 
 
@@ -109,7 +109,7 @@ def chunk_logprobs(executor: Executor, cache: Cache, chunk: Sequence[int]) -> Fl
 
 
 def _batches(chunk: Sequence[int], batch_size: int) -> Iterator[Batch]:
-    """With the logits that score the tokens one place behind them; the last token predicts nothing that is known."""
+    """Batches of a chunk without its last token. A row of logits scores the next token, and the last has none."""
     known = len(chunk) - 1
     for begin in range(0, known, batch_size):
         end = min(begin + batch_size, known)
@@ -124,7 +124,7 @@ def token_logprobs(logits: FloatArray, tokens: npt.NDArray[np.int32]) -> Float64
     """
     found = np.empty(len(tokens), np.float64)
     step = max(1, BLOCK // logits.shape[1])
-    with np.errstate(invalid="ignore"):  # an infinity, which becomes the NaN that is promised
+    with np.errstate(invalid="ignore"):  # +infinity in a row: the result is NaN, as documented
         for start in range(0, len(tokens), step):
             rows = logits[start : start + step]
             top = rows.max(axis=1, keepdims=True)

@@ -1,17 +1,17 @@
-"""Key and value caches: policy and storage; the bookkeeping of cells has no tensor in sight.
+"""Key and value caches: policy, bookkeeping of cells, and storage.
 
 LayerView, StepCache, Cache, Shiftable, Saveable   what models, the executor and the runner call
 make_cache, make_null_cache   the cache for a model's layers; the latter for embeddings
 CausalCache     every token sees the earlier ones of its sequence: all, or those of a window or chunk
 CrossAttentionCache   every token sees the latest image of its sequence
-NullCache       nothing is kept: every token sees all of its sequence in its batch, or all before it
+NullCache       stores nothing: a token sees its sequence within the batch, all of it or up to itself
 CompositeCache  layers of different kinds
 CacheConfig     element type, flash attention, padding
 Visibility      which earlier positions a token attends to (pure)
 Cells           which token lies in which row (in C), ImageSlots which image in which slot (pure)
-MaskedHistory   what rows see as a mask over a run of cells; SpanPolicy: which run (pure); MaskBuffer: its memory
-PagedHistory    what few rows see as indices of cells
-KeyValueStore   the rows; Mover turns keys to other positions; SavedRows are a sequence's, as bytes
+MaskedHistory   a mask over a run of cells; SpanPolicy: which run (pure); MaskBuffer: memory of masks and indices
+PagedHistory    KV indices for few rows
+KeyValueStore   the tensors; Mover rotates keys to other positions; SavedRows: a sequence's keys and values as bytes
 
 CrossAttentionCache, with its ImageSlots, and NullCache are imported when a model asks for one.
 """

@@ -1,4 +1,4 @@
-"""Cells: owns a cell table of csrc/kvcache/cells.c, and the border where Python's arguments are checked."""
+"""Cells: owns a cell table of csrc/kvcache/cells.c and checks all arguments before they reach C."""
 
 import numpy as np
 
@@ -21,13 +21,14 @@ cdef object _NOTHING = np.empty(0, dtype=np.int32)
 
 @final
 cdef class Cells:
-    """`n_cells` cells, all free at first: up to 16 Mi of them, for sequences 0 to MAX_SEQUENCES - 1.
+    """A table of `n_cells` cells (up to 16 Mi), all free at first, for sequences 0 to MAX_SEQUENCES - 1.
 
-    The table grows with the highest sequence that is spoken of, and with what sequences hold. `window`, `chunk` and
-    `memory` are those of `Visibility`: cells that no later token sees are given up when others need them.
+    The table's memory grows with the highest sequence number used and with the cells that sequences hold. `window`,
+    `chunk` and `memory` are those of `Visibility`: a cell that no later token sees is freed when a token needs it.
 
-    Arrays of cells, positions and sequences are int32 and contiguous. Wrong arrays raise ShapeError, numbers out of
-    range ValueError, and what would grow NoMemoryError; then nothing has changed. Use it from one thread at a time.
+    Arrays of cells, positions and sequences are contiguous int32. Every method either succeeds or raises and changes
+    nothing: ShapeError for a wrong array, ValueError for a number out of range, NoMemoryError where the table cannot
+    grow. Use it from one thread at a time.
 
     Raises ValueError for an n_cells or a limit out of range, and NoMemoryError.
     """
@@ -48,20 +49,20 @@ cdef class Cells:
     def __dealloc__(self):
         lib.oe_cells_destroy(self._cells)
 
-    # -- what is there -------------------------------------------------------------------------------------------------
+    # -- queries -------------------------------------------------------------------------------------------------------
 
     def __len__(self):
         return self._cells.n
 
     @property
     def positions(self):
-        """A copy, int32 [n_cells]: the position of each cell, -1 of free ones."""
+        """The position in each cell, int32 [n_cells], -1 for a free cell. A copy."""
         cdef int32_t[::1] out = np.empty(self._cells.n, dtype=np.int32)
         memcpy(&out[0], self._cells.position, self._cells.n * sizeof(int32_t))
         return out.base
 
     def of(self, sequence):
-        """The cells of a sequence and their positions, in the order of positions: two copies, int32 [held]."""
+        """The cells of a sequence and their positions, in the order of positions: two int32 arrays of equal length."""
         cdef lib.oe_sequence *s = &self._cells.sequence[self._sequence(sequence)]
         cdef int32_t n = s.end - s.begin, i
         cdef int32_t[::1] cells = np.empty(n, dtype=np.int32), positions = np.empty(n, dtype=np.int32)
@@ -76,37 +77,37 @@ cdef class Cells:
         return self._cells.n - self._cells.n_used
 
     def room(self, without=_NOTHING):
-        """Free cells that there would be without what no later token sees, and without these sequences."""
+        """Cells that can become free: free ones, cells that no later token sees, and cells of only these sequences."""
         cdef const int32_t[::1] given = self._sequences(without)
         return lib.oe_cells_room(self._cells, &given[0], given.shape[0])
 
     def room_for(self, positions, sequences):
-        """Free cells that there would be after `slide`. Changes nothing."""
+        """Number of free cells after a `slide` with these arguments. Changes nothing."""
         cdef const int32_t[::1] places = _positions(positions)
         cdef const int32_t[::1] given = self._sequences(sequences, places.shape[0])
         return lib.oe_cells_room_for(self._cells, &places[0], &given[0], places.shape[0])
 
     def usage(self):
-        """(cells that some later token sees, those of them with two sequences or more)."""
+        """(cells that some later token sees, how many of them two sequences or more share)."""
         cdef lib.oe_cells_held held = lib.oe_cells_usage(self._cells)
         return held.used, held.shared
 
     def span(self, sequences):
-        """(lowest cell, one more than the highest) that any of these sequences has; (0, 0) for none."""
+        """The range [begin, end) that holds every cell of these sequences; (0, 0) where they have none."""
         cdef const int32_t[::1] given = self._sequences(sequences)
         cdef int32_t begin = 0, end = 0
         lib.oe_cells_span(self._cells, &given[0], given.shape[0], &begin, &end)
         return begin, end
 
     def has_all(self, sequence, begin, end):
-        """Whether every position from `begin` to before `end` of a sequence is there."""
+        """Whether the table holds every position of a sequence in [begin, end)."""
         return lib.oe_cells_has_all(self._cells, self._sequence(sequence), _bound(begin), _bound(end))
 
     def fill_mask(self, begin, sequences, first, last, mask):
-        """Write what each row attends to into float16 [rows, n]: 0 for a cell that it sees, minus infinity otherwise.
+        """Write an attention mask, float16 [rows, n]: 0 for a cell that the row sees, minus infinity for any other.
 
-        Columns are the n cells from `begin` on. A row sees its own sequence's cells with positions from its `first` to
-        its `last`, both included. The GIL is released; only `usage` may be asked meanwhile.
+        Columns are the n cells from `begin` on. A row sees the cells of its own sequence with positions `first` to
+        `last`, both included. Releases the GIL; other threads may only call `usage` meanwhile.
         """
         cdef const int32_t[::1] given = self._sequences(sequences)
         cdef Py_ssize_t n = given.shape[0]
@@ -120,16 +121,16 @@ cdef class Cells:
             lib.oe_mask_fill(self._cells, start, end, &given[0], &low[0], &high[0], n, &rows[0, 0])
 
     def n_indices(self, sequences):
-        """Cells of these sequences, each of which counts once: as many as `fill_indices` writes."""
+        """Number of indices that `fill_indices` writes: the cells of these sequences, each sequence counted once."""
         cdef const int32_t[::1] given = self._sequences(sequences)
         return lib.oe_kv_indices_length(self._cells, &given[0], given.shape[0])
 
     def fill_indices(self, sequences, first, last, ranges, indices):
-        """Write what each row attends to as indices of cells, in the order of positions; returns how many.
+        """Write KV indices: for each row the cells that it sees, in the order of positions. Returns their number.
 
-        `indices` int32 [n_indices or more] gets the cells of each sequence in turn, `ranges` int32 [rows, 2] for each
-        row where in it what it sees begins, and before what it ends. A row sees what it would in `fill_mask`. The GIL
-        is released; only `usage` may be asked meanwhile.
+        `indices` int32 [n_indices or more] gets the cells of each sequence in turn. `ranges` int32 [rows, 2] gets for
+        each row the part of `indices` that it sees, [begin, end). A row sees the same cells as in `fill_mask`. Releases
+        the GIL; other threads may only call `usage` meanwhile.
         """
         cdef const int32_t[::1] given = self._sequences(sequences)
         cdef Py_ssize_t n = given.shape[0]
@@ -157,7 +158,7 @@ cdef class Cells:
     # -- one step ------------------------------------------------------------------------------------------------------
 
     def slide(self, positions=_NOTHING, sequences=_NOTHING):
-        """Give up what neither these tokens, which are not placed yet, nor later ones see."""
+        """Free the cells that neither these new tokens, which have no cells yet, nor later tokens see."""
         cdef const int32_t[::1] places = _positions(positions)
         cdef const int32_t[::1] given = self._sequences(sequences, places.shape[0])
         lib.oe_cells_slide(self._cells, &places[0], &given[0], places.shape[0])
@@ -165,8 +166,8 @@ cdef class Cells:
     def find_places(self, positions, sequences):
         """A free cell for each token, or None when there are too few. Changes nothing.
 
-        Attention sums in the order of cells; to keep that the order of positions, a token gets the lowest free cell
-        behind the last one of its sequence, and the lowest free one only where none is behind.
+        A token gets the lowest free cell behind the last cell of its sequence, or the lowest free cell if there is none
+        behind. Attention adds up in the order of cells, so this keeps the order of positions where it can.
         """
         cdef const int32_t[::1] places = _positions(positions)
         cdef const int32_t[::1] given = self._sequences(sequences, places.shape[0])
@@ -184,7 +185,7 @@ cdef class Cells:
         return out
 
     def place(self, cells, positions, sequences):
-        """Give free cells a position and one sequence each.
+        """Put tokens into free cells: each cell gets a position and one sequence.
 
         Raises ValueError, and changes nothing, where a cell is not free or a sequence would have a position twice.
         """
@@ -217,16 +218,16 @@ cdef class Cells:
         return lib.oe_cells_remove(self._cells, self._sequence(sequence), _bound(begin), stop)
 
     def can_shift(self, sequence, begin, discard, without=_NOTHING):
-        """Whether `shift_plan` would find enough free cells if these other sequences had been removed."""
+        """Whether `shift_plan` would find enough free cells after removing the sequences of `without`."""
         cdef const int32_t[::1] given = self._sequences(without)
         return lib.oe_cells_can_shift(self._cells, self._sequence(sequence), _begin(begin), _discard(discard),
                                       &given[0], given.shape[0])
 
     def shift_plan(self, sequence, begin, discard):
-        """Where the keys go when a sequence loses `discard` positions from `begin` on and what follows moves down.
+        """The moves of a shift that discards `discard` positions from `begin` on, in the order of positions.
 
-        In the order of positions. Cells of this sequence alone stay in place, those that others share go to the lowest
-        cells that are free by then. None when there are too few of these. Changes nothing.
+        Tokens behind them move down by `discard` positions. Cells of this sequence alone stay in place; cells that it
+        shares are copied to the lowest cells that are free by then. None where too few are free. Changes nothing.
         """
         cdef int32_t s = self._sequence(sequence)
         cdef int32_t count = self._cells.sequence[s].end - self._cells.sequence[s].begin
@@ -237,17 +238,17 @@ cdef class Cells:
         return None if n < 0 else Moves(sources.base[:n], targets.base[:n])
 
     def shift(self, sequence, begin, discard, moves):
-        """Carry out a shift that `shift_plan` gave of the table as it is. Raises ValueError for other moves."""
+        """Apply the moves that `shift_plan` returned for the table as it is now. Raises ValueError for any others."""
         cdef object plan = self.shift_plan(sequence, begin, discard)
         if plan is None or not all(np.array_equal(mine, given) for mine, given in zip(plan, moves, strict=True)):
             raise ValueError("these moves are not those that shift_plan gives")
         cdef const int32_t[::1] targets = plan.targets
         lib.oe_cells_shift(self._cells, self._sequence(sequence), _begin(begin), _discard(discard), &targets[0])
 
-    # -- inside --------------------------------------------------------------------------------------------------------
+    # -- internals -----------------------------------------------------------------------------------------------------
 
     cdef int32_t _sequence(self, object sequence) except -1:
-        """A sequence that the table has from now on."""
+        """Check a sequence number, and grow the table to hold it."""
         if not 0 <= sequence < MAX_SEQUENCES:
             raise ValueError(f"sequences are 0 to {MAX_SEQUENCES - 1}, got {sequence}")
         self._hold(sequence)
@@ -278,7 +279,7 @@ def fill_range_mask(ranges, mask):
         lib.oe_mask_of_ranges(&rows[0, 0], rows.shape[0], out.shape[1], &out[0, 0])
 
 
-# -- the border --------------------------------------------------------------------------------------------------------
+# -- checks ------------------------------------------------------------------------------------------------------------
 
 cdef int64_t _limit(str name, object limit) except -1:
     """A window or chunk size for C, where 0 means unlimited."""
@@ -288,7 +289,7 @@ cdef int64_t _limit(str name, object limit) except -1:
 
 
 cdef int64_t _bound(object position) except? -1:
-    """A position to compare with: beyond 32 bits all are alike."""
+    """A bound to compare positions with, clamped: positions have 32 bits."""
     return max(-1 << 32, min(position, 1 << 32))
 
 
@@ -322,7 +323,7 @@ cdef const int32_t[::1] _positions(object given, Py_ssize_t n=-1):
 
 
 cdef int32_t _check_range(const int32_t[::1] view, int64_t end, str name) except? -1:
-    """The highest, -1 of none."""
+    """Raise ValueError unless all values lie in [0, end). Returns the highest; -1 for an empty array."""
     cdef int32_t highest = -1
     cdef Py_ssize_t i
     for i in range(view.shape[0]):
@@ -345,7 +346,7 @@ cdef uint16_t[:, ::1] _mask(object given, Py_ssize_t n):
 
 
 cdef int32_t[:, ::1] _writable(object given, str name, int dims):
-    """int32 of two dimensions, or of one as a single row."""
+    """A writable int32 view with two dimensions; a one-dimensional array becomes a single row."""
     cdef int32_t[:, ::1] view = None
     try:
         if given.ndim == dims:

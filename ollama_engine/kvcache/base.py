@@ -3,7 +3,7 @@
 LayerView   models, while a graph is built
 StepCache   the executor, for one step
 Cache       the runner: what every cache does for sequences
-Shiftable, Saveable   what some caches can do besides; `Cache.shiftable` and `Cache.saveable` say which
+Shiftable, Saveable   optional: `Cache.shiftable` and `Cache.saveable` are None for caches that lack them
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from ollama_engine.ml.tensor import Tensor
 
 @dataclass(frozen=True, slots=True)
 class KVIndices:
-    """What each row attends to, in place of a mask, as FlashInfer's paged KV indices: for `ops.paged_attention`."""
+    """KV indices (FlashInfer): the cells that each row attends to. `ops.paged_attention` takes them, not a mask."""
 
     ranges: Tensor
-    """i32 [2, n]: where in `indices` those of each row begin, and before what they end."""
+    """i32 [2, n]: for each row its part of `indices`, [begin, end)."""
     indices: Tensor
-    """i32 [room]: cells of the history, those of a sequence in the order of positions."""
+    """i32 [room]: cells of the history; those of one sequence are in the order of positions."""
 
 
 class LayerView(Protocol):
@@ -33,19 +33,19 @@ class LayerView(Protocol):
 
     @property
     def flash_attention(self) -> bool:
-        """Whether `get` hands out what flash attention reads, or values permuted for two products."""
+        """Whether `get` returns values in flash attention's layout; otherwise permuted, for two plain products."""
 
     def set_layer(self, layer: int) -> None:
-        """Choose the layer that `put` and `get` speak of."""
+        """Choose the layer for the next `put` and `get`."""
 
     def put(self, key: Tensor, value: Tensor) -> None:
         """Store keys [key_dim, kv_heads, n] and values [value_dim, kv_heads, n] of this batch's tokens."""
 
     def get(self) -> tuple[Tensor, Tensor, Tensor | KVIndices]:
-        """Keys [key_dim, history, kv_heads], values, and what the rows see: a mask f16 [history, n], or indices.
+        """Keys [key_dim, history, kv_heads], values, and a mask f16 [history, n] or the KV indices of the rows.
 
         Values are [value_dim, history, kv_heads] with flash attention and [history, value_dim, kv_heads] without.
-        Indices come with flash attention only.
+        Only flash attention has indices.
         """
 
 
@@ -56,17 +56,17 @@ class StepCache(LayerView, Protocol):
         """Find room for the batch's tokens. Raises ContextOverflowError, changing nothing, when there is too little."""
 
     def roll_back(self, batch: Batch) -> None:
-        """The batch that `begin` took was not computed: nothing holds its tokens."""
+        """Undo `begin`: the batch was not computed, so its tokens leave the cache."""
 
     def worst_cases(self, n_tokens: int) -> Iterator[None]:
-        """Prepare for building each of the worst-case graphs of as many tokens in turn; no cells are taken."""
+        """Prepare in turn for each worst-case graph of `n_tokens` tokens, so that it can be built. Takes no cells."""
 
     @property
     def shape_key(self) -> tuple[int, ...]:
-        """What of the current batch shapes the graph; graphs of one key are interchangeable."""
+        """The sizes of the current batch that shape the graph. A graph can be reused where the key is equal."""
 
     def build_inputs(self, ctx: Context) -> tuple[Tensor, ...]:
-        """Make the input tensors (cell indices, mask) of a new graph; those that say what its rows see."""
+        """Make the input tensors of a new graph. Returns those that say what its rows see (mask or KV indices)."""
 
     def write_inputs(self) -> None:
         """Write the current batch's values into the inputs of the latest graph."""
@@ -74,38 +74,38 @@ class StepCache(LayerView, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CellUsage:
-    """What the cells of a cache hold; of several caches in one, the fullest."""
+    """How many cells of a cache are in use. A composite cache reports its fullest part."""
 
     used: int = 0
     """Cells of tokens that some later token sees."""
     free: int = 0
     shared: int = 0
-    """Of the used ones, those of two sequences or more."""
+    """Used cells that two sequences or more share."""
 
 
 class Cache(StepCache, Protocol):
-    """What the runner calls: every cache keeps sequences, shares their beginnings, and says what it can go on from.
+    """What the runner calls: a cache keeps sequences, shares their prefixes, and says where they can be resumed.
 
-    A sequence is a number from 0 to MAX_SEQUENCES - 1; its tokens have positions. Memory goes by the highest number
-    and by what is held. Several sequences may share the cells of a common beginning; a cell is free when no sequence
-    has it.
+    A sequence is a number from 0 to MAX_SEQUENCES - 1; its tokens have positions. Bookkeeping takes memory by the
+    highest number in use and by the tokens held. Several sequences may share the cells of a common prefix; a cell is
+    free when no sequence has it.
     """
 
     @property
     def room(self) -> int:
-        """Tokens that `begin` has room for, if they go on where their sequences end; a large number where all fit."""
+        """Tokens that `begin` has room for, if each continues its sequence; a large number where all fit."""
 
     def require_room(self, batch: Batch) -> None:
         """Raise ContextOverflowError where `begin` would. Changes nothing."""
 
     def share(self, source: int, target: int, end: int) -> None:
-        """Let `target`, which is empty, have what `source` has below position `end`, without copying."""
+        """Share the tokens of `source` below position `end` with `target`, which is empty. Copies nothing."""
 
     def can_resume(self, sequence: int, position: int) -> bool:
-        """Whether all is there that a token at `position` and later ones attend to, of the positions before it.
+        """Whether the cache still holds every earlier position that tokens from `position` on attend to.
 
-        A cache of windows keeps that for `memory` positions back, and gives the rest up as soon as cells are needed; so
-        `share` or `remove` what comes after `position` before the next step.
+        A cache with a window keeps those for `memory` positions back, and frees older ones as soon as it needs cells.
+        So `share`, or `remove` what comes after `position`, before the next step.
         """
 
     def remove(self, sequence: int, begin: int = 0, end: int | None = None) -> None:
@@ -113,11 +113,11 @@ class Cache(StepCache, Protocol):
 
     @property
     def shiftable(self) -> Shiftable | None:
-        """None where positions cannot change: then the tokens that stay have to be computed again."""
+        """None where positions cannot change: a context shift then computes the remaining tokens again."""
 
     @property
     def saveable(self) -> Saveable | None:
-        """None where sequences cannot be taken out."""
+        """None where sequences cannot be saved and restored."""
 
     def scrub(self) -> None:
         """Zero the free cells. For after a step that computed NaN or infinity: a mask does not hide those."""
@@ -127,7 +127,7 @@ class Cache(StepCache, Protocol):
 
     @property
     def usage(self) -> CellUsage:
-        """How full it is. May be asked from any thread."""
+        """How full the cache is. Any thread may ask."""
 
     @property
     def nbytes(self) -> dict[str, int]:
@@ -135,55 +135,56 @@ class Cache(StepCache, Protocol):
 
     @property
     def mask_bytes(self) -> int:
-        """Memory of the process in which masks and indices are made."""
+        """Host memory for making masks and indices, in bytes."""
 
     def close(self) -> None:
         """Free the tensors. Any later call on the cache is an error."""
 
 
 class Shiftable(Protocol):
-    """Positions can change. No step may be in flight, and graphs that were allocated lose their memory."""
+    """Changes positions. No step may be in flight, and every allocated graph loses its memory."""
 
     def require_shift(self, sequence: int, begin: int, discard: int, without: Collection[int] = ()) -> None:
         """Raise ContextOverflowError or ValueError where `shift` would. Changes nothing.
 
-        `without` asks how it were if these other sequences had been removed.
+        `without`: sequences that count as removed for this question.
         """
 
     def shift(self, sequence: int, begin: int, discard: int) -> None:
-        """Forget `discard` positions from `begin` on; those that follow move down by as many.
+        """Forget `discard` positions from `begin` on; tokens behind them move down by `discard`.
 
-        What other sequences share stays as it is for them. Ask `can_resume` for the next position afterwards: where a
-        window had dropped tokens before `begin`, some are missing. Raises ContextOverflowError, changing nothing,
-        when there are too few free cells to copy shared ones into, and ValueError for a shift by nothing. When the
-        computation fails, that error is raised, and the sequence has lost everything from `begin` on.
+        Other sequences keep what they share. Call `can_resume` for the next position afterwards: where a window had
+        dropped tokens before `begin`, some are missing. Raises ContextOverflowError, changing nothing, when too few
+        cells are free to copy shared ones into, and ValueError where `discard` is not positive. Where the computation
+        fails, raises its error; the sequence has then lost everything from `begin` on.
         """
 
     def reserve(self) -> None:
-        """Take the memory for that now. Raises NoMemoryError."""
+        """Take the memory for the largest shift now. Raises NoMemoryError."""
 
 
 class Saveable(Protocol):
-    """Sequences can be taken out and put back. No step may be in flight, and graphs lose their memory."""
+    """Saves and restores sequences. No step may be in flight, and every allocated graph loses its memory."""
 
     @property
     def row_bytes(self) -> tuple[tuple[int, ...], ...]:
-        """Bytes of one entry in each array of rows, for each kind of what `save` gives."""
+        """Bytes of one row in each array of `SavedRows.rows`, for each kind of layers that `save` returns."""
 
     def save(self, sequence: int) -> list[SavedRows]:
-        """What a sequence has, for each kind of layers."""
+        """The keys and values of a sequence, one entry for each kind of layers."""
 
     def require_restore(self, saved: Sequence[SavedRows], without: Collection[int] = ()) -> None:
         """Raise ContextOverflowError where `restore` would. Changes nothing.
 
-        `without` asks how it were if these sequences had been removed.
+        `without`: sequences that count as removed for this question.
         """
 
     def restore(self, sequence: int, saved: Sequence[SavedRows]) -> None:
-        """Give `sequence`, which is empty, what `save` gave, here or in another cache of the same `row_bytes` and type.
+        """Put what `save` returned into `sequence`, which is empty. It may come from another cache of the same layout.
 
-        No step may be prepared. Raises ContextOverflowError, changing nothing, when there is too little room.
+        Caches have the same layout where `row_bytes` and element type are equal. No step may be prepared. Raises
+        ContextOverflowError, changing nothing, when there is too little room.
         """
 
     def reserve(self) -> None:
-        """Take the memory for that now. Raises NoMemoryError."""
+        """Take the memory for saving and restoring now. Raises NoMemoryError."""

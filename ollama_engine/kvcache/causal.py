@@ -1,12 +1,12 @@
 """Causal cache: every token attends to the earlier tokens of its sequence: all, or those of a window or chunk.
 
 Everything that changes from step to step is an input of the graph: the cells that the batch's tokens go to, and what
-its rows see, as indices of cells or as a mask. So one graph serves as long as the number of tokens stays the same, and
-the room of the indices or the cells that the mask spans. Three ways lead to attention:
+its rows see, as KV indices or as a mask. So a graph is reused while the number of tokens stays the same, and with it
+the room for the indices or the run of cells under the mask. There are three ways to attention:
 
-PagedHistory      few rows, or few of each sequence: indices of cells, read by a kernel of our own
-GatheredHistory   many rows: keys and values are copied together, and masked
-MaskedHistory     elsewhere: a mask over a run of cells
+PagedHistory      few rows, or few of each sequence: KV indices, for our own kernel
+GatheredHistory   many rows: a dense copy of the keys and values that the batch reads, and a mask
+MaskedHistory     all other graphs: a mask over a run of cells
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class CausalCache:
         self._limited = window is not None or chunk is not None
         self.memory = memory
         # -- storage --
-        # First, for it refuses what does not fit before the table takes memory.
+        # Before the cell table: the store refuses what does not fit, and nothing has been taken yet.
         n_cells = _round_up(n_cells, config.history_padding)
         self._store = KeyValueStore(backend, layers, devices, n_cells, config)
         # -- metadata --
@@ -82,7 +82,7 @@ class CausalCache:
         self._gathered_rows = config.gathered_rows if self._store.suits_gathering else None
         self._masked = MaskedHistory(n_cells, config.history_padding, self._buffer)
         self._paged = PagedHistory(n_cells, config.sequences, self._buffer)
-        # Half of the cells as f32 take as much memory as one layer as f16.
+        # Half of the cells, since they are gathered as f32: that takes as much memory as one layer of f16.
         half = _round_up(n_cells // 2, config.history_padding)
         self._gathered = GatheredHistory(half, config.history_padding, self._buffer)
         self._history: History = self._masked
@@ -107,7 +107,7 @@ class CausalCache:
         ctx.expand(self._store.write_values(self._layer, value, self._targets))
 
     def get(self) -> tuple[Tensor, Tensor, Tensor | KVIndices]:
-        """Keys [key_dim, history, kv_heads], values, and what the rows see of this layer: a mask, or indices."""
+        """Keys [key_dim, history, kv_heads], values, and a mask or KV indices. See `LayerView.get`."""
         assert self._targets is not None
         return self._history.get(self._store, self._layer, self._targets.ctx)
 
@@ -133,7 +133,7 @@ class CausalCache:
         return next(history for history in self._histories_for(len(batch)) if self._suits(history, batch))
 
     def _histories_for(self, n_tokens: int) -> Sequence[History]:
-        """Those that may show their history to as many rows, the preferred one first."""
+        """The ways that a graph of `n_tokens` rows may take to attention, the preferred one first."""
         if n_tokens <= self._paged_rows:
             return (self._paged,)
         histories: list[History] = []
@@ -158,7 +158,7 @@ class CausalCache:
             self.cells.remove(sequence, first)
 
     def worst_cases(self, n_tokens: int) -> Iterator[None]:
-        """Prepare for building each of the worst-case graphs of as many tokens in turn; no cells are taken."""
+        """Prepare in turn for each worst-case graph of `n_tokens` tokens, so that it can be built. Takes no cells."""
         self._batch = None
         self._n_tokens = n_tokens
         for history in reversed(self._histories_for(n_tokens)):  # the largest masks first
@@ -168,7 +168,7 @@ class CausalCache:
 
     @property
     def shape_key(self) -> tuple[int, ...]:
-        """Number of tokens, and the room of what they read, or the cells that their mask spans."""
+        """Number of tokens, and the room for indices or gathered cells, or the run of cells under the mask."""
         return self._history.shape_key
 
     def build_inputs(self, ctx: Context) -> tuple[Tensor, ...]:
@@ -189,7 +189,7 @@ class CausalCache:
 
     @property
     def room(self) -> int:
-        """Free cells, and those that no later token sees."""
+        """Free cells, counting those that no later token sees."""
         return self.cells.room()
 
     def require_room(self, batch: Batch) -> None:
@@ -202,11 +202,11 @@ class CausalCache:
             )
 
     def share(self, source: int, target: int, end: int) -> None:
-        """Let `target`, which is empty, have the cells of `source` below position `end`."""
+        """Share the cells of `source` below position `end` with `target`, which is empty."""
         self.cells.share(source, target, end)
 
     def can_resume(self, sequence: int, position: int) -> bool:
-        """Whether all is there that a token at `position` attends to, of the positions before it."""
+        """Whether the cache still holds every earlier position that a token at `position` attends to."""
         return self.cells.has_all(sequence, self.visibility.first_of(position), position)
 
     def remove(self, sequence: int, begin: int = 0, end: int | None = None) -> None:
@@ -221,7 +221,7 @@ class CausalCache:
 
     @property
     def usage(self) -> CellUsage:
-        """How full the table is. May be asked from any thread."""
+        """How full the table is. Any thread may ask."""
         used, shared = self.cells.usage()
         return CellUsage(used, len(self.cells) - used, shared)
 

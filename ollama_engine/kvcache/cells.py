@@ -1,7 +1,7 @@
-"""The cell table: which token's keys and values lie in which row of the cache. Numbers only, no tensor in sight.
+"""The cell table: which row of the cache holds which token's keys and values. It knows numbers, not tensors.
 
-A cell knows its position and how many sequences share it; a sequence lists its cells in the order of positions. The
-table is in C (csrc/kvcache/cells.h, kv_indices.h, mask.h); its numpy twin is in the tests.
+A cell has a position and a count of the sequences that share it; a sequence has a list of its cells in the order of
+positions. The table is C (csrc/kvcache/cells.h, kv_indices.h, mask.h); the tests compare it with a numpy twin.
 """
 
 from __future__ import annotations

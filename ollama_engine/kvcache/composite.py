@@ -1,4 +1,4 @@
-"""Composite caches: layers of different kinds, each kind with a cache of its own, behind one contract."""
+"""Composite caches: one cache for each kind of layer, behind the contract of a single cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CacheT = TypeVar("CacheT", bound=StepCache)
 
 
 class CompositeStepCache(Generic[CacheT]):
-    """`table[layer]` is (which of `caches`, layer within it)."""
+    """Caches of one step. `table[layer]` is (index into `caches`, layer within that cache)."""
 
     def __init__(self, caches: Sequence[CacheT], table: Sequence[tuple[int, int]]) -> None:
         self.caches = tuple(caches)
@@ -28,7 +28,7 @@ class CompositeStepCache(Generic[CacheT]):
 
     @property
     def flash_attention(self) -> bool:
-        """Whether values come as flash attention reads them: all caches are of one kind."""
+        """Whether `get` returns values in flash attention's layout; all caches agree on that."""
         return self.caches[0].flash_attention
 
     @property
@@ -82,9 +82,9 @@ class CompositeStepCache(Generic[CacheT]):
 
 
 class CompositeCache(CompositeStepCache[Cache]):
-    """Caches that keep sequences. What one refuses, none of them has done.
+    """Several caches as one. A call that one cache refuses changes none of them.
 
-    Of no caches it is the cache of a model that keeps nothing: everything fits, and nothing is there.
+    A composite of no caches is the cache of a model without attention: everything fits, and it holds nothing.
     """
 
     def __init__(self, caches: Sequence[Cache], table: Sequence[tuple[int, int]]) -> None:
@@ -131,7 +131,7 @@ class CompositeCache(CompositeStepCache[Cache]):
 
     @property
     def usage(self) -> CellUsage:
-        """That of the fullest cache."""
+        """The usage of the fullest cache."""
         usages = (cache.usage for cache in self.caches)
         return max(usages, key=lambda u: u.used / max(1, u.used + u.free), default=CellUsage())
 
@@ -152,7 +152,7 @@ class CompositeCache(CompositeStepCache[Cache]):
 
 
 class _CompositeShifter:
-    """Shifts all caches, or none. See `Shiftable`."""
+    """Shifts all caches or none. See `Shiftable`."""
 
     def __init__(self, cache: CompositeCache, shiftables: Sequence[Shiftable]) -> None:
         self._cache = cache
@@ -178,7 +178,7 @@ class _CompositeShifter:
 
 
 class _CompositeSaver:
-    """Saves what all caches have, one after the other. See `Saveable`."""
+    """Saves the rows of all caches, one cache after the other. See `Saveable`."""
 
     def __init__(self, cache: CompositeCache, saveables: Sequence[Saveable]) -> None:
         self._cache = cache

@@ -1,4 +1,4 @@
-"""What a cache must know before it is made: sizes from the model, types from the user, padding from the kernels."""
+"""Configuration of a cache: sizes from the model, element types from the user, padding from the kernels."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from ollama_engine.config import CacheType
 from ollama_engine.errors import ConfigError, Option
 
 HISTORY_PADDING = 256
-"""Cells that attention reads come in multiples of this, so that a graph lasts for as many tokens."""
+"""Attention reads cells in multiples of this, so that a graph can be reused for about as many tokens."""
 
 PAGED_ROWS = 64
-"""Rows of one sequence that our kernel for few rows takes no longer for than ggml's tiled one, which begins here."""
+"""Up to this many rows of one sequence our paged kernel is no slower than ggml's tiled one, which needs 64 rows."""
 
 MIXED_ROWS = 32
-"""With fewer rows of each sequence than this on average, our kernel takes as many more rows as there are sequences: of
-64 rows ggml's takes every one over the cells of all sequences that any of them is of."""
+"""With fewer rows per sequence than this on average, our paged kernel also takes batches of `sequences` more rows:
+ggml's runs each row of a tile of 64 over the cells of every sequence in that tile."""
 
 GATHERED_ROWS = 64
-"""From this many rows on attention reads copies of keys and values: ggml's tiled kernel takes no fewer."""
+"""From this many rows on, attention reads gathered keys and values: fewer do not fill ggml's tiled kernel."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +32,9 @@ class LayerShape:
     window: int | None = None
     """Sliding window: a token sees this many tokens, itself included; None sees all."""
     chunk: int | None = None
-    """Chunked attention: a token sees those from the last multiple of this on."""
+    """Chunked attention (Llama 4): a token sees the positions from the last multiple of this on."""
     image_rows: int | None = None
-    """Cross-attention: the layer stores this many rows for one image, and no tokens."""
+    """Cross-attention: the layer stores this many rows for each image, and no tokens."""
 
     @property
     def n_keys(self) -> int:
@@ -49,23 +49,23 @@ class LayerShape:
 
 @dataclass(frozen=True, kw_only=True)
 class CacheConfig:
-    """How keys and values are stored, following what the attention kernel needs."""
+    """How keys and values are stored, and which way to attention a graph takes."""
 
     dtype: CacheType
     flash_attention: bool
     history_padding: int = HISTORY_PADDING
     paged_rows: int = PAGED_ROWS
-    """Graphs of up to this many rows take indices in place of a mask, where the kernel for that is chosen; and of up to
-    `sequences` more, where few are of one sequence. 0: none do.
+    """Graphs of up to this many rows take KV indices instead of a mask, where our kernel is chosen; with few rows per
+    sequence (MIXED_ROWS), up to `sequences` more. 0: no graph does.
     """
     gathered_rows: int | None = GATHERED_ROWS
-    """Other graphs of at least as many rows gather what they read, on the CPU with flash attention. None: none."""
+    """Other graphs of at least this many rows gather what they read (CPU, flash attention). None: no graph does."""
     sequences: int = PAGED_ROWS
-    """Sequences that one batch has at most."""
+    """Most sequences of one batch."""
 
     @property
     def permuted_values(self) -> bool:
-        """Without flash attention the values of one dimension lie side by side, as the second product reads them."""
+        """Whether the values of one dimension lie side by side, as the second product of plain attention reads them."""
         return not self.flash_attention
 
     def __post_init__(self) -> None:

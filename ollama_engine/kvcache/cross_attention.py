@@ -38,8 +38,8 @@ class _Graph:
 class CrossAttentionCache:
     """Room for `n_images` images of `layers[0].image_rows` rows each. Arguments and errors as in CausalCache.
 
-    Beyond LayerView, models read `new_images` (how many `put` must store: image_rows * new_images rows, in the order
-    of `Batch.images`), `sees_images` (False: skip the layer) and `gate`.
+    Beyond LayerView, models read `new_images` (`put` must store image_rows * new_images rows, in the order of
+    `Batch.images`), `sees_images` (False: skip the layer) and `gate`.
     """
 
     def __init__(
@@ -85,12 +85,12 @@ class CrossAttentionCache:
 
     @property
     def sees_images(self) -> bool:
-        """Whether any token of this batch sees an image; where not, `get` and `gate` have nothing to give."""
+        """Whether any token of this batch sees an image; where none does, `get` and `gate` raise ValueError."""
         return any(slot is not None for slot in self._seen)
 
     @property
     def gate(self) -> Tensor:
-        """f32 [1, n]: 1 for tokens that see an image, 0 for those whose result means nothing."""
+        """f32 [1, n]: 1 for tokens that see an image, 0 for tokens whose result must be dropped."""
         if self._graph is None or self._graph.gate is None:
             raise ValueError("no token of this batch sees an image; skip the layer")
         return self._graph.gate
@@ -127,7 +127,7 @@ class CrossAttentionCache:
             self._history = -(-extent // self.config.history_padding) * self.config.history_padding
 
     def roll_back(self, batch: Batch) -> None:
-        """The batch's images are gone."""
+        """Remove the batch's images again."""
         for sequence, first in batch.first_positions().items():
             self.slots.remove(sequence, first)
 
@@ -166,7 +166,7 @@ class CrossAttentionCache:
     def _mask(self) -> np.ndarray[tuple[int, ...], np.dtype[np.float16]]:
         mask = np.full((len(self._seen), self._history), _MINUS_INFINITY)
         for row, slot in enumerate(self._seen):
-            # A row that sees nothing would have no softmax; its result is gated off.
+            # A row that sees no image sees all: softmax over nothing is NaN. The gate drops its result.
             shown = slice(None) if slot is None else slice(slot * self._rows, (slot + 1) * self._rows)
             mask[row, shown] = 0
         return mask
@@ -175,7 +175,7 @@ class CrossAttentionCache:
 
     @property
     def room(self) -> int:
-        """Tokens take none; images do, see `require_room`."""
+        """Unlimited: tokens take no slot here. Images do, see `require_room`."""
         return sys.maxsize
 
     def require_room(self, batch: Batch) -> None:
@@ -193,11 +193,11 @@ class CrossAttentionCache:
         return new, slots
 
     def share(self, source: int, target: int, end: int) -> None:
-        """Let `target`, which is empty, have the images of `source` below position `end`."""
+        """Share the images of `source` below position `end` with `target`, which is empty."""
         self.slots.share(source, target, end)
 
     def can_resume(self, sequence: int, position: int) -> bool:
-        """Whether the image that a token at `position` sees is there, if one came before it."""
+        """Whether the cache still holds the image that a token at `position` sees, if there is one."""
         return self.slots.can_resume(sequence, position)
 
     def remove(self, sequence: int, begin: int = 0, end: int | None = None) -> None:
@@ -215,7 +215,7 @@ class CrossAttentionCache:
 
     @property
     def usage(self) -> CellUsage:
-        """How full it is, in images."""
+        """Usage in images, not in cells."""
         used = len(self.slots.used)
         return CellUsage(used, self.slots.n_slots - used, self.slots.n_shared)
 
@@ -225,7 +225,7 @@ class CrossAttentionCache:
 
     @property
     def mask_bytes(self) -> int:
-        """0: cross attention reads whole images, so it needs no mask."""
+        """0: the mask has no buffer of its own; it is made for each step."""
         return 0
 
     def close(self) -> None:
@@ -233,7 +233,7 @@ class CrossAttentionCache:
 
 
 class ImageShifter:
-    """Shifts the positions of images; their keys have none. See `Shiftable`."""
+    """Shifts the positions of images. Their keys carry no position, so they stay. See `Shiftable`."""
 
     def __init__(self, slots: ImageSlots) -> None:
         self._slots = slots
@@ -243,7 +243,7 @@ class ImageShifter:
         require_valid(begin, discard)
 
     def shift(self, sequence: int, begin: int, discard: int) -> None:
-        """Forget images of `discard` positions from `begin` on; those that follow move down."""
+        """Forget the images of `discard` positions from `begin` on; later images move down."""
         require_valid(begin, discard)
         self._slots.shift(sequence, begin, discard)
 
@@ -252,9 +252,9 @@ class ImageShifter:
 
 
 class ImageSaver:
-    """Saves the images of a sequence: one entry for each, with all its rows. See `Saveable`.
+    """Saves the images of a sequence: one entry per image, with all its rows. See `Saveable`.
 
-    A second kind has positions alone: of the images that gave up their slots.
+    A second SavedRows has positions only: those of images that lost their slots.
     """
 
     def __init__(self, slots: ImageSlots, store: KeyValueStore, rows: int) -> None:
@@ -264,11 +264,11 @@ class ImageSaver:
 
     @property
     def row_bytes(self) -> tuple[tuple[int, ...], ...]:
-        """Bytes of one image in keys and values of each layer in turn; and nothing of lost ones."""
+        """Bytes of one image in keys and values of each layer in turn; lost images have none."""
         return tuple(self._rows * size for size in row_bytes(self._store)), ()
 
     def save(self, sequence: int) -> list[SavedRows]:
-        """What a sequence has. Graphs that were allocated lose their memory."""
+        """The images of a sequence. Every allocated graph loses its memory."""
         images = self._slots.of(sequence)
         kept = {p: slot for p, slot in images.items() if slot is not None}
         rows = read_rows(self._store, self._cells(kept.values()))
@@ -289,7 +289,7 @@ class ImageSaver:
             )
 
     def restore(self, sequence: int, saved: Sequence[SavedRows]) -> None:
-        """Give `sequence`, which has no images, what `save` gave; as many as fit, the latest first."""
+        """Put what `save` returned into `sequence`, which has no images; as many as fit, the latest first."""
         self.require_restore(saved)
         kept, lost = saved
         n = min(len(kept.positions), len(slots := self._slots.available()))
@@ -305,7 +305,7 @@ class ImageSaver:
             raise
 
     def reserve(self) -> None:
-        """Take the memory for the graphs of both now. Raises NoMemoryError."""
+        """Take the memory for the graphs of `save` and `restore` now. Raises NoMemoryError."""
         reserve_rows(self._store)
 
 

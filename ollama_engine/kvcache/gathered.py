@@ -1,9 +1,9 @@
-"""What rows attend to gathered from their cells, and a mask over that: for graphs of many rows.
+"""Gathered history: for graphs of many rows, a dense copy of the keys and values that the batch reads, and a mask.
 
-Cells of sequences that decode side by side take turns, so a mask over the run of cells from the lowest to the highest
-is mostly of other sequences' cells, and attention pays for them. Here a graph first copies the keys and values of its
-own sequences, as f32 and in the order of positions. That costs next to nothing beside attention over many rows, and
-the kernel for many rows takes them whatever type the cache stores.
+Sequences that decode together have interleaved cells. A mask over the run from the lowest to the highest cell would
+cover mostly other sequences' cells, and attention would pay for them. So the graph first copies the keys and values of
+its own sequences, as f32 and in the order of positions. Beside attention over many rows the copy costs almost nothing,
+and ggml's tiled kernel takes f32, whatever type the cache stores.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ollama_engine.ml.tensor import Tensor
 
 
 class GatheredHistory:
-    """For batches whose sequences have up to `most` cells in all; room for them comes in multiples of `padding`.
+    """For batches whose sequences have up to `most` cells together, padded to a multiple of `padding`.
 
     Masks are made in `buffer`.
     """
@@ -35,21 +35,21 @@ class GatheredHistory:
         self._mask: Tensor | None = None
 
     def begin(self, cells: Cells, batch: Batch) -> None:
-        """Choose how many cells there is room for."""
+        """Choose the padded number of cells for this batch."""
         needed = CellSpan(0, cells.n_indices(batch.sequences))
         decoding = is_decoding(batch.sequences)
         self._room = self._rooms.choose(needed, len(batch), decoding=decoding, before=self._room)
         self._n_tokens = len(batch)
 
     def begin_reserve(self, n_tokens: int) -> None:
-        """Choose the most, and take the memory for the mask of as many rows. Raises NoMemoryError."""
+        """Choose the largest number of cells, and take the memory for `n_tokens` rows' mask. Raises NoMemoryError."""
         self._n_tokens = n_tokens
         self._room = self._rooms.whole()
         self._buffer.reserve(n_tokens, self._room.n)
 
     @property
     def shape_key(self) -> tuple[int, ...]:
-        """Number of tokens, and the room for the cells that they read."""
+        """Number of tokens, and the padded number of cells that they read."""
         return (self._n_tokens, self._room.n)
 
     def build_inputs(self, ctx: Context) -> tuple[Tensor, ...]:
@@ -59,7 +59,7 @@ class GatheredHistory:
         return self._indices, self._mask
 
     def write_inputs(self, cells: Cells, sequences: Int32Array, first: Int32Array, last: Int32Array) -> None:
-        """Write them: each row sees its sequence's positions from `first` to `last`."""
+        """Write both inputs: each row sees its sequence's positions from `first` to `last`."""
         assert self._indices is not None
         assert self._mask is not None
         indices, mask = self._buffer.fill_gathered(cells, self._room.n, sequences, first, last)

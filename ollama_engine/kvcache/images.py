@@ -1,4 +1,4 @@
-"""Which image lies in which slot of a cross-attention cache, and which one a token sees. No tensor is in sight."""
+"""Slots of a cross-attention cache: which image lies where, and which one a token sees. Numbers, no tensors."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ Place = tuple[int, int]
 
 
 class ImageSlots:
-    """`n_slots` slots. An image belongs to a position of a sequence; a token sees the latest one up to its own.
+    """`n_slots` slots. An image belongs to a position of a sequence; a token sees the latest image up to itself.
 
-    Sequences may share images. One that no token sees any more gives its slot to a new image when none is free; its
-    position is remembered, for a sequence cannot be resumed where it would be seen again.
+    Sequences may share images. When no slot is free, an image that no token sees any more loses its slot to a new one.
+    Its position is kept, because the sequence cannot be resumed where a token would see the lost image.
     """
 
     def __init__(self, n_slots: int) -> None:
@@ -30,7 +30,7 @@ class ImageSlots:
 
     @property
     def n_shared(self) -> int:
-        """Slots of two sequences or more."""
+        """Number of slots that two sequences or more share."""
         return sum(n > 1 for n in self._n_owners)
 
     def of(self, sequence: int) -> dict[int, int | None]:
@@ -46,7 +46,7 @@ class ImageSlots:
     def find(self, new: Collection[Place], firsts: Mapping[int, int]) -> list[int] | None:
         """Slots for new images, free ones first; None when there are too few. Changes nothing.
 
-        `firsts` gives the first position to be computed of each sequence: what is seen from there on stays.
+        `firsts` gives the first position that the batch computes of each sequence: images seen from there on stay.
         """
         if not new:
             return []
@@ -56,7 +56,7 @@ class ImageSlots:
     def available(
         self, firsts: Mapping[int, int] | None = None, new: Collection[Place] = (), without: Collection[int] = ()
     ) -> list[int]:
-        """Slots that can take an image, free ones first, if the sequences `without` had been removed."""
+        """Slots that can take an image after removing the sequences of `without`, free slots first."""
         held, needed = set[int | None](), set[int | None]()
         for sequence, images in self._images.items():
             if sequence in without:
@@ -69,7 +69,7 @@ class ImageSlots:
         return free + sorted(slot for slot in held - needed if slot is not None)
 
     def place(self, new: Iterable[Place], slots: Iterable[int]) -> None:
-        """Put new images into slots that `find` gave; what was there is gone."""
+        """Put new images into slots that `find` returned; the images in those slots are lost."""
         for (sequence, position), slot in zip(new, slots, strict=True):
             if self._n_owners[slot]:
                 for images in self._images.values():
@@ -79,7 +79,7 @@ class ImageSlots:
             self._n_owners[slot] = 1
 
     def restore(self, sequence: int, images: Mapping[int, int | None]) -> None:
-        """Give a sequence that has none {position: slot}, slots as `available` gave them; None for lost ones."""
+        """Set the images of an empty sequence, {position: slot from `available`, or None for a lost image}."""
         self._require_none(sequence)
         kept = {p: slot for p, slot in images.items() if slot is not None}
         self.place([(sequence, p) for p in kept], kept.values())
@@ -91,7 +91,7 @@ class ImageSlots:
             raise ValueError(f"sequence {sequence} has images; remove them before it gets others")
 
     def share(self, source: int, target: int, end: int) -> None:
-        """Let `target`, which has no images, have those of `source` below `end`."""
+        """Share the images of `source` below position `end` with `target`, which has none."""
         self._require_none(target)
         shared = {p: slot for p, slot in self._images.get(source, {}).items() if p < end}
         if shared:
@@ -104,7 +104,7 @@ class ImageSlots:
                 self._n_owners[slot] += by
 
     def can_resume(self, sequence: int, position: int) -> bool:
-        """Whether the image that tokens from `position` on see is there, if one came before."""
+        """Whether the image that a token at `position` sees still has its slot, if there is such an image."""
         images = self._images.get(sequence, {})
         latest = max((p for p in images if p < position), default=None)
         return latest is None or images[latest] is not None
@@ -118,7 +118,7 @@ class ImageSlots:
         self._count((slot for p, slot in images.items() if p not in kept), -1)
 
     def shift(self, sequence: int, begin: int, discard: int) -> None:
-        """Forget images of `discard` positions from `begin` on; those that follow move down."""
+        """Forget the images of `discard` positions from `begin` on; later images move down."""
         self.remove(sequence, begin, begin + discard)
         images = self._images.get(sequence)
         if images:

@@ -1,4 +1,4 @@
-"""The cache for a model's layers: one for each kind of layer, behind a composite where there are several."""
+"""Makes the cache for a model's layers: one cache for each kind of layer, joined by a composite."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def make_cache(
     memory: int = 0,
     shift_keys: ShiftKeys | None = None,
 ) -> Cache:
-    """A cache that keeps sequences; without layers, one of nothing.
+    """The cache that the runner uses; without layers, an empty composite.
 
-    `size` says how many cells a kind gets, or images for cross-attention. Windows and chunks can be resumed up to
-    `memory` positions back. Raises NoMemoryError, with nothing taken, and ConfigError.
+    `size` gives the number of cells for a kind of layer, or of images for cross-attention. Layers with a window or
+    chunk can be resumed up to `memory` positions back. Raises NoMemoryError, with nothing taken, and ConfigError.
     """
     groups = _by_kind(layers)
     caches: list[Cache] = []
@@ -51,13 +51,13 @@ def make_cache(
 
 
 def make_null_cache(layers: Sequence[LayerShape], *, flash_attention: bool, causal: bool) -> StepCache:
-    """The cache for layers of which nothing is stored: every text is in one batch. See `NullCache`.
+    """The cache for embeddings, which stores nothing: all of a text is in one batch. See `NullCache`.
 
-    Raises ConfigError for layers that attend to images, which nothing else holds.
+    Raises ConfigError for layers that attend to images: only a cross-attention cache holds those.
     """
     if any(layer.image_rows is not None for layer in layers):
         raise ConfigError("a model with cross-attention to images gives no embeddings here")
-    from ollama_engine.kvcache.null import NullCache  # noqa: PLC0415 (who only writes has none)
+    from ollama_engine.kvcache.null import NullCache  # noqa: PLC0415 (only embeddings need it)
 
     groups = _by_kind(layers)
     caches: list[StepCache] = []
@@ -80,11 +80,11 @@ def _by_kind(layers: Sequence[LayerShape]) -> dict[Kind, list[int]]:
 
 
 def _table(groups: Collection[list[int]]) -> list[tuple[int, int]]:
-    """For each layer, which group it is in, and where in it."""
+    """For each layer, (index of its group, index within the group)."""
     places = {layer: (i, at) for i, group in enumerate(groups) for at, layer in enumerate(group)}
     return [places[layer] for layer in sorted(places)]
 
 
 def _of_layers(shift_keys: ShiftKeys, numbers: Sequence[int]) -> ShiftKeys:
-    """`shift_keys` for a cache that counts its own layers only."""
+    """`shift_keys` for a cache of some layers: translates its layer numbers to the model's."""
     return lambda layer, keys, deltas: shift_keys(numbers[layer], keys, deltas)

@@ -1,4 +1,4 @@
-"""The memory in which masks and KV indices are made, taken once."""
+"""The buffer in which masks and KV indices are made; allocated once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def index_bytes(n_sequences: int, n_cells: int) -> int:
 
 
 class MaskBuffer:
-    """Room for one mask, f16, or the indices of one batch, int32. Grows when more is reserved, or made without that."""
+    """A buffer for one f16 mask, or the int32 indices of one batch. Grows on `reserve`, or on demand."""
 
     def __init__(self) -> None:
         self._buffer: npt.NDArray[np.uint8] = np.empty(0, dtype=np.uint8)
@@ -46,7 +46,7 @@ class MaskBuffer:
 
     def _take(self, nbytes: int, what: str, lower: tuple[str, ...]) -> None:
         try:
-            # Written, so that the system gives the memory now and not in the middle of an answer.
+            # Written, so that the system allocates the pages now and not in the middle of an answer.
             self._buffer = np.full(nbytes, 0, dtype=np.uint8)
         except MemoryError:
             raise NoMemoryError(
@@ -56,7 +56,7 @@ class MaskBuffer:
     def fill(
         self, cells: Cells, span: CellSpan, sequences: Int32Array, first: Int32Array, last: Int32Array
     ) -> Float16Array:
-        """The mask of these rows over the cells of `span`, [rows, span.n]; overwritten by the next. See `Cells`."""
+        """The mask of these rows over the cells of `span`, [rows, span.n]. The next call overwrites it. See `Cells`."""
         mask = self._mask(len(sequences), span.n)
         cells.fill_mask(span.begin, sequences, first, last, mask)
         return mask
@@ -68,9 +68,9 @@ class MaskBuffer:
     def fill_gathered(
         self, cells: Cells, room: int, sequences: Int32Array, first: Int32Array, last: Int32Array
     ) -> tuple[Int32Array, Float16Array]:
-        """The cells of these rows' sequences, [room], and each row's mask over them, [rows, room]; overwritten too.
+        """The cells of these rows' sequences, [room], and each row's mask over them, [rows, room]; overwritten as well.
 
-        Behind them comes a cell of theirs that no row sees there: that of others might hold NaN, which no mask hides.
+        Padding repeats one of those cells: a cell of another sequence might hold NaN, which a mask does not hide.
         """
         ranges = np.empty((len(sequences), 2), dtype=np.int32)
         indices = np.empty(room, dtype=np.int32)
@@ -83,7 +83,7 @@ class MaskBuffer:
     def fill_indices(
         self, cells: Cells, room: int, sequences: Int32Array, first: Int32Array, last: Int32Array
     ) -> tuple[Int32Array, Int32Array]:
-        """Each row's range of the indices, [rows, 2], and these, [room], 0 behind them; overwritten by the next."""
+        """Each row's range of indices, [rows, 2], and the indices, [room], padded with 0; overwritten as well."""
         self.reserve_indices(room)
         ranges = np.empty((len(sequences), 2), dtype=np.int32)
         indices = self._buffer[: index_bytes(1, room)].view(np.int32)

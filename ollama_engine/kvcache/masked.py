@@ -1,4 +1,4 @@
-"""What rows attend to as a mask over a run of cells: for graphs of many rows, and wherever attention is ggml's."""
+"""Masked history: a mask over a run of cells, for graphs that neither page nor gather (GPUs, plain attention)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ollama_engine.ml.tensor import Tensor
 
 
 class MaskedHistory:
-    """For a cache of `n_cells` cells, of which attention reads a run that begins and ends at multiples of `padding`.
+    """For a cache of `n_cells` cells. Attention reads a run of them that begins and ends at multiples of `padding`.
 
     Masks are made in `buffer`.
     """
@@ -27,20 +27,20 @@ class MaskedHistory:
         self._mask: Tensor | None = None
 
     def begin(self, cells: Cells, batch: Batch) -> None:
-        """Choose the run that the batch's rows read."""
+        """Choose the run of cells for this batch."""
         needed, decoding = CellSpan(*cells.span(batch.sequences)), is_decoding(batch.sequences)
         self._span = self._spans.choose(needed, len(batch), decoding=decoding, before=self._span)
         self._n_tokens = len(batch)
 
     def begin_reserve(self, n_tokens: int) -> None:
-        """Choose all cells, and take the memory for the mask of as many rows. Raises NoMemoryError."""
+        """Choose all cells, and take the memory for the mask of `n_tokens` rows. Raises NoMemoryError."""
         self._n_tokens = n_tokens
         self._span = self._spans.whole()
         self._masks.reserve(n_tokens, self._span.n)
 
     @property
     def shape_key(self) -> tuple[int, ...]:
-        """Number of tokens, and the cells that attention reads: from where, to before where."""
+        """Number of tokens, and the run of cells [begin, end) that attention reads."""
         return (self._n_tokens, *self._span)
 
     def build_inputs(self, ctx: Context) -> tuple[Tensor, ...]:

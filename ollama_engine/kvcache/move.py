@@ -1,7 +1,7 @@
-"""Turning keys to other positions, in their cells or on the way to others, as graphs of bounded size.
+"""Moves keys to other positions (rotating them, as RoPE does) and to other cells, by graphs of bounded size.
 
-One graph reads up to `PIECE` cells of every layer, turns the keys, and writes them to their targets. All rows of a
-layer are read before one is written; no target of a piece is a source of another.
+One graph reads up to `PIECE` cells of every layer, rotates the keys, and writes them to their targets. All rows of a
+layer are read before the first is written, and no target of one graph is a source of another.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PIECE = 256
 """Cells that one graph moves."""
 
 ShiftKeys = Callable[[int, Tensor, Tensor], Tensor]
-"""(layer, keys f32 [key_dim, kv_heads, n], deltas i32 [n]) -> the keys as they are at positions changed by deltas."""
+"""(layer, keys f32 [key_dim, kv_heads, n], deltas i32 [n]) -> the keys, rotated to their positions plus deltas."""
 
 
 @dataclass(slots=True)
@@ -31,9 +31,9 @@ class _Graph:
     targets: CellIndices
     deltas: Tensor
     values: bool
-    """Whether values are copied too: they are where cells change."""
+    """Whether values are copied too: only where tokens change their cells."""
     turns: bool = False
-    """Whether keys of some layer turn: layers without positions stay as they are."""
+    """Whether the keys of any layer are rotated; layers without positional encoding keep theirs."""
 
     def run(self, moves: Moves, delta: int) -> None:
         if not self.turns and not self.values:
@@ -52,7 +52,7 @@ def _cut(moves: Moves) -> Iterator[Moves]:
 
 
 class Mover:
-    """Moves cells of one store. Takes the backend's memory for graphs: what others had allocated is given up."""
+    """Moves cells of one store. Takes the backend's memory for graphs, so other allocated graphs lose theirs."""
 
     def __init__(self, store: KeyValueStore, shift_keys: ShiftKeys) -> None:
         self._store = store
@@ -64,7 +64,7 @@ class Mover:
             ctx.reserve()
 
     def rotate(self, moves: Moves, delta: int) -> None:
-        """Move, and turn keys by `delta` positions. Values of cells that stay are not touched."""
+        """Move tokens, and rotate their keys by `delta` positions. Tokens that keep their cell keep their values."""
         stay = moves.sources == moves.targets
         for chosen, values in ((stay, False), (~stay, True)):
             for piece, graph in self._pieces(Moves(moves.sources[chosen], moves.targets[chosen]), values):

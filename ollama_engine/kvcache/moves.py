@@ -1,4 +1,4 @@
-"""What a plan of moves is: numbers of cells."""
+"""Moves: the plan of a shift, as cell numbers."""
 
 from __future__ import annotations
 

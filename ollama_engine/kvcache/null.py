@@ -19,13 +19,13 @@ from ollama_engine.ml.hostmem import available_bytes
 from ollama_engine.ml.tensor import Tensor
 
 _CHECKED_FROM = 1 << 26
-"""Bytes of a mask from which on available memory is asked for; that takes as long as a small batch."""
+"""Masks of at least this many bytes are compared with the available memory. Asking takes as long as a small batch."""
 
 _AT_ONCE = 1 << 20
-"""Entries of a mask that are decided in one go: what that takes beside the mask is a few MiB."""
+"""Entries of a mask computed at once, so that temporary arrays take a few MiB."""
 
 PARTS = (64, 128, 256)
-"""Rows of parts that are looked for in a batch. A tile of ggml's flash attention is 64 rows, and fewer are slower."""
+"""Part sizes to try. A tile of ggml's flash attention is 64 rows, and smaller parts are slower."""
 
 Float16Array = npt.NDArray[np.float16]
 
@@ -51,9 +51,9 @@ def mask_of(batch: Batch, window: int | None, causal: Visibility | None) -> Floa
 
 
 def part_of(batch: Batch) -> int:
-    """Rows of the shortest equal parts of a batch of which none sees anything of another; all rows if there are none.
+    """The smallest size in PARTS that splits a batch without splitting a sequence; all rows if there is none.
 
-    So attention is computed for each part by itself, and costs their number times less.
+    No part attends to another, so attention over p parts costs 1/p of attention over the whole batch.
     """
     n = len(batch)
     n_sequences = None
@@ -67,7 +67,7 @@ def part_of(batch: Batch) -> int:
 
 
 def _distinct(numbers: npt.NDArray[np.signedinteger[Any]]) -> int:
-    """How many there are that differ. `numpy.unique` would import, which the engine's thread never does."""
+    """Number of distinct values. Not `numpy.unique`: it imports a module, and the engine thread never imports."""
     return int(np.count_nonzero(np.bincount(numbers)))
 
 
@@ -86,14 +86,14 @@ def _fill(
     mask: Float16Array, positions: Int32Array, some: npt.NDArray[np.intp], rows: npt.NDArray[np.intp],
     window: int | None, causal: Visibility | None,
 ) -> None:  # fmt: skip
-    """What rows `some` of a sequence see of its `rows`."""
+    """Write the mask of the rows `some` of a sequence over all of its `rows`."""
     here, there = positions[some][:, None], positions[rows][None, :]
     unseen = np.zeros((len(some), len(rows)), dtype=np.bool_)
     if causal is not None:
         unseen |= (there > here) | (there < causal.first(positions[some])[:, None])
     if window is not None:
         unseen |= np.abs(there - here) > window // 2
-    if rows[-1] - rows[0] == len(rows) - 1:  # they lie together, as those of the embedder do
+    if rows[-1] - rows[0] == len(rows) - 1:  # contiguous, as the embedder's are
         block = mask[some[0] : some[-1] + 1, rows[0] : rows[-1] + 1]
         block[...] = 0
         block[unseen] = -np.inf
@@ -102,7 +102,7 @@ def _fill(
 
 
 def _require_memory(n_tokens: int) -> None:
-    """A graph's mask and what it is written from, where both are on the host. Raises NoMemoryError."""
+    """Raise NoMemoryError unless memory for the mask, and for a copy to write it from, is available."""
     needed = mask_bytes(n_tokens, n_tokens)
     if needed >= _CHECKED_FROM and 2 * needed > available_bytes():
         raise _no_memory(n_tokens)
@@ -126,8 +126,8 @@ class _Graph:
 class NullCache:
     """Every token attends to all tokens of its sequence in its batch, earlier and later.
 
-    With a `window` W only to those up to W // 2 away on either side (ModernBERT). With `causal` a token attends to
-    what it would in a causal cache.
+    With a `window` W, only to those up to W // 2 away on either side (ModernBERT). With `causal`, a token attends to
+    the same tokens as in a causal cache.
     """
 
     def __init__(self, *, flash_attention: bool, window: int | None = None, causal: Visibility | None = None) -> None:
@@ -155,7 +155,7 @@ class NullCache:
         """Does nothing: this cache stores no tokens that a failed step could leave behind."""
 
     def worst_cases(self, n_tokens: int) -> Iterator[None]:
-        """Prepare for building a graph of as many tokens. Raises NoMemoryError where its mask would not fit."""
+        """Prepare for building a graph of `n_tokens` tokens. Raises NoMemoryError where its mask would not fit."""
         _require_memory(n_tokens)
         self._batch = None
         self._n_tokens = self._part = n_tokens
@@ -163,7 +163,7 @@ class NullCache:
 
     @property
     def shape_key(self) -> tuple[int, ...]:
-        """Number of tokens, and of those in a part."""
+        """Number of tokens in the batch and in a part."""
         return (self._n_tokens, self._part)
 
     def build_inputs(self, ctx: Context) -> tuple[Tensor, ...]:
@@ -187,7 +187,7 @@ class NullCache:
         return self._flash_attention
 
     def set_layer(self, layer: int) -> None:
-        """All layers are alike; what an earlier one put is gone."""
+        """Forget what the previous layer put. All layers are alike, so the number does not matter."""
         if self._graph is not None:
             self._graph.key = self._graph.value = None
 

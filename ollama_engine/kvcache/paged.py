@@ -1,8 +1,8 @@
-"""What rows attend to as indices of cells: for graphs of few rows, where attention is `ops.paged_attention`.
+"""Paged history: KV indices instead of a mask, for graphs of few rows that attend with `ops.paged_attention`.
 
-A mask has an entry for each row and each cell of all sequences, and attention looks at every one of them for every
-head. Indices name only what a row sees, in the order of positions, so that a row's result does not depend on where its
-cells lie. Keys and values are those of the whole cache: the graph does not change with the cells that are read.
+A mask has an entry for each row and each cell of all sequences, and attention visits every entry for every head. KV
+indices name only the cells that a row sees, in the order of positions, so a row's result does not depend on where its
+cells lie. The graph reads keys and values of the whole cache, so it does not change with the cells that are read.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from ollama_engine.ml.context import Context
 from ollama_engine.ml.tensor import Tensor
 
 LEAST_ROOM = 1024
-"""Indices that there is room for at least."""
+"""Smallest room for indices."""
 
 
 def choose_room(needed: int, most: int, before: int) -> int:
-    """Room for `needed` indices; one graph serves while it stays. `before` is that of the previous step.
+    """Room for `needed` indices. A graph is reused while the room stays; `before` is that of the previous step.
 
-    What is too large costs memory and some copying, no attention: so it is a power of two, and shrinks to a quarter.
+    Spare room costs memory and some copying, but no attention. So the room is a power of two, and shrinks only when a
+    quarter of it would do.
     """
     least = max(needed, LEAST_ROOM)
     if needed <= before <= 4 * least:
@@ -31,7 +32,7 @@ def choose_room(needed: int, most: int, before: int) -> int:
 
 
 MOST_LISTS = 64
-"""Sequences that there is room for where all of them share all cells: beyond that, each has some of its own."""
+"""Sequences that may all share all cells. With more of them, the room assumes that each has cells of its own."""
 
 
 class PagedHistory:
@@ -48,13 +49,13 @@ class PagedHistory:
         self._inputs: KVIndices | None = None
 
     def begin(self, cells: Cells, batch: Batch) -> None:
-        """Choose how many indices there is room for."""
+        """Choose the room for this batch's indices."""
         self._n_tokens = len(batch)
         needed = cells.n_indices(batch.sequences)
         self._room = choose_room(needed, max(needed, self.most(len(batch))), self._room)
 
     def most(self, n_tokens: int) -> int:
-        """Indices that there is room for: rows of one sequence share them, and all sequences may share all cells."""
+        """Most indices of a batch: rows of one sequence share their list, and all sequences may share all cells."""
         return min(n_tokens, self._n_lists) * self._n_cells
 
     def begin_reserve(self, n_tokens: int) -> None:
@@ -68,7 +69,7 @@ class PagedHistory:
 
     @property
     def shape_key(self) -> tuple[int, ...]:
-        """Number of tokens, and the room of their indices."""
+        """Number of tokens, and the room for their indices."""
         return (self._n_tokens, self._room)
 
     def build_inputs(self, ctx: Context) -> tuple[Tensor, ...]:

@@ -1,7 +1,7 @@
-"""Rows of a store as plain bytes: what one sequence has, taken out and put back. No step may be in flight.
+"""Reads and writes the keys and values of one sequence as plain bytes. No step may be in flight.
 
 A row is one token's keys, or values, of one layer as the cache stores them. Rows of values are the same bytes whether
-the store keeps them permuted or not. What lies far from the sequence's own cells is not touched.
+the store keeps them permuted or not. Cells far from those of the sequence are not touched.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ Bytes = npt.NDArray[np.uint8]
 Indices = npt.NDArray[np.integer[Any]]
 
 PIECE = 256
-"""Cells that are copied at once, of every layer."""
+"""Most cells that one graph copies, in every layer."""
 NEAR = 32
-"""A run goes on over as many cells of others: another piece takes longer than to copy those along."""
+"""A run may contain gaps of this many foreign cells: copying those is faster than starting another run."""
 RUNS = 64
-"""Runs that a sequence is copied in, however its cells are scattered."""
+"""Most runs for one sequence, however scattered its cells are."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SavedRows:
-    """What layers of one kind hold of a sequence: an entry for each token, or for each image."""
+    """Keys and values of a sequence in layers of one kind: one entry per token, or per image."""
 
     positions: Int32Array
-    """[n], ascending. A window or chunk has dropped those that no later token sees."""
+    """Positions [n], ascending. A window or chunk has dropped positions that no later token sees."""
     rows: tuple[Bytes, ...]
-    """Keys and values of each layer in turn, uint8 [n, bytes of an entry]; none where positions are all there is."""
+    """Keys and values of each layer in turn, uint8 [n, bytes of an entry]; empty where only positions are saved."""
 
 
 def row_bytes(store: KeyValueStore) -> tuple[int, ...]:
@@ -47,7 +47,7 @@ def row_bytes(store: KeyValueStore) -> tuple[int, ...]:
 
 
 def read_rows(store: KeyValueStore, cells: Int32Array) -> tuple[Bytes, ...]:
-    """The rows of these cells, uint8 [n, bytes of a row]. Graphs that were allocated lose their memory."""
+    """The rows of these cells, uint8 [n, bytes of a row]. Every allocated graph loses its memory."""
     rows = tuple(np.empty((len(cells), size), dtype=np.uint8) for size in row_bytes(store))
     for span in pieces(cells):
         chosen, at = _within(span, cells)
@@ -57,12 +57,12 @@ def read_rows(store: KeyValueStore, cells: Int32Array) -> tuple[Bytes, ...]:
 
 
 def write_rows(store: KeyValueStore, cells: Int32Array, rows: Sequence[Bytes]) -> None:
-    """Write what `read_rows` gave, or the same of another store, into these cells; graphs lose their memory."""
+    """Write rows from `read_rows`, of any store, into these cells. Every allocated graph loses its memory."""
     for span in pieces(cells):
         chosen, at = _within(span, cells)
         if len(at) == span.n:
             blocks = [np.empty((span.n, size), dtype=np.uint8) for size in row_bytes(store)]
-        else:  # cells of others lie between
+        else:  # the span contains cells of other sequences: read it, change it, write it back
             blocks = _read(store, span)
         for block, new in zip(blocks, rows, strict=True):
             block[at] = new[chosen]
@@ -70,9 +70,9 @@ def write_rows(store: KeyValueStore, cells: Int32Array, rows: Sequence[Bytes]) -
 
 
 def reserve_rows(store: KeyValueStore) -> None:
-    """Take the memory for the graphs of both now. Raises NoMemoryError."""
+    """Take the memory for the graphs of reading and writing now. Raises NoMemoryError."""
     if not store.config.permuted_values:
-        return  # others only show what is there
+        return  # without permuted values, graphs are views and need no memory
     for build in (_reading, _writing):
         with Context(store.backend) as ctx:
             build(store, CellSpan(0, min(PIECE, store.n_cells)), ctx)
@@ -90,7 +90,7 @@ def pieces(cells: Int32Array) -> Iterator[CellSpan]:
     gaps = np.diff(ordered)
     apart = np.flatnonzero(gaps > NEAR)
     if len(apart) >= RUNS:
-        apart = np.sort(apart[np.argsort(gaps[apart])[1 - RUNS :]])  # what costs most stays out
+        apart = np.sort(apart[np.argsort(gaps[apart])[1 - RUNS :]])  # split at the widest gaps
     for run in np.split(ordered, apart + 1):
         end = int(run[-1]) + 1
         for begin in range(int(run[0]), end, PIECE):
@@ -98,7 +98,7 @@ def pieces(cells: Int32Array) -> Iterator[CellSpan]:
 
 
 def _within(span: CellSpan, cells: Int32Array) -> tuple[Indices, Indices]:
-    """Which of the cells lie in a span, and where in it."""
+    """The indices of those `cells` that lie in a span, and their places within the span."""
     chosen = np.flatnonzero((cells >= span.begin) & (cells < span.end))
     return chosen, cells[chosen] - span.begin
 
@@ -117,7 +117,7 @@ def _read(store: KeyValueStore, span: CellSpan) -> list[Bytes]:
 
 
 def _reading(store: KeyValueStore, span: CellSpan, ctx: Context) -> list[Tensor]:
-    """The graph that shows the span: permuted values are gathered."""
+    """The tensors of the span: views, except that permuted values are gathered."""
     found = [_rows_of(store, i, tensor, span, ctx) for i, tensor in enumerate(store.tensors())]
     if store.config.permuted_values:
         found[1::2] = [ops.cont(values) for values in found[1::2]]
@@ -149,7 +149,7 @@ def _write(store: KeyValueStore, span: CellSpan, blocks: Sequence[Bytes]) -> Non
 
 
 def _writing(store: KeyValueStore, span: CellSpan, ctx: Context) -> list[Tensor]:
-    """The graph that takes the span: permuted values are inputs, which it scatters."""
+    """The tensors to write a span through: views, except that permuted values are inputs that the graph scatters."""
     into = [_rows_of(store, i, tensor, span, ctx) for i, tensor in enumerate(store.tensors())]
     if store.config.permuted_values:
         given = [ctx.input(values.dtype, values.shape) for values in into[1::2]]
@@ -167,7 +167,7 @@ def _is_permuted(store: KeyValueStore, i: int) -> bool:
 
 
 def _rows_of(store: KeyValueStore, i: int, tensor: Tensor, span: CellSpan, ctx: Context) -> Tensor:
-    """Its part for a span: [row, cells], or [cells, row] where it is permuted."""
+    """The part of the i-th tensor for a span: [row, cells], or [cells, row] where it is permuted."""
     step = tensor.stride(1)
     if _is_permuted(store, i):
         return ops.view(tensor, (span.n, tensor.dim(1)), (step,), span.begin * tensor.stride(0), ctx=ctx)

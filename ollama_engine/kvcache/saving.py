@@ -1,4 +1,4 @@
-"""Saving sequences of a causal cache, and restoring them: here or in another one."""
+"""Saves sequences of a causal cache, and restores them in the same cache or in another."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CellSaver:
         return (row_bytes(self._store),)
 
     def save(self, sequence: int) -> list[SavedRows]:
-        """What a sequence has. Graphs that were allocated lose their memory."""
+        """The keys and values of a sequence. Every allocated graph loses its memory."""
         cells, positions = self._cells.of(sequence)
         return [SavedRows(positions, read_rows(self._store, cells))]
 
@@ -37,7 +37,7 @@ class CellSaver:
             raise ContextOverflowError(f"{n} tokens do not fit: {free} of {len(self._cells)} cache cells are free")
 
     def restore(self, sequence: int, saved: Sequence[SavedRows]) -> None:
-        """Give `sequence`, which is empty, what `save` gave. See `Saveable.restore`."""
+        """Put what `save` returned into `sequence`, which is empty. See `Saveable.restore`."""
         self.require_restore(saved)
         (kind,) = saved
         n = len(kind.positions)
@@ -54,5 +54,5 @@ class CellSaver:
             raise
 
     def reserve(self) -> None:
-        """Take the memory for the graphs of both now. Raises NoMemoryError."""
+        """Take the memory for the graphs of `save` and `restore` now. Raises NoMemoryError."""
         reserve_rows(self._store)

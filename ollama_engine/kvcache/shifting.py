@@ -1,4 +1,4 @@
-"""Shifting a causal cache: cells of a sequence that stay get their keys turned, those that others share are copied."""
+"""Shifts sequences of a causal cache: rotates the keys in place, and copies cells that other sequences share."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CellShifter:
         )
 
     def shift(self, sequence: int, begin: int, discard: int) -> None:
-        """Forget `discard` positions from `begin` on; those that follow move down. See `Shiftable.shift`."""
+        """Forget `discard` positions from `begin` on; later tokens move down. See `Shiftable.shift`."""
         require_valid(begin, discard)
         moves = self._cells.shift_plan(sequence, begin, discard)
         if moves is None:
@@ -40,7 +40,7 @@ class CellShifter:
         try:
             self._mover.rotate(moves, -discard)
         except BaseException:
-            # Some keys have turned and some have not.
+            # Some keys are rotated and some are not.
             self._cells.remove(sequence, begin)
             raise
         self._cells.shift(sequence, begin, discard, moves)

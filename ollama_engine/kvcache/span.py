@@ -1,7 +1,7 @@
-"""How much of the cache a step reads: a run of cells, chosen so that one graph serves many steps. Numbers only.
+"""Chooses the run of cells that a masked step reads, so that one graph serves many steps. Pure arithmetic.
 
-Attention reads from the lowest to the highest cell that a sequence of the batch has; what others keep costs nothing.
-The graph holds as long as the run does, so its edges move in steps.
+Attention reads from the lowest to the highest cell of the batch's sequences; cells outside cost nothing. A graph is
+reused while the run stays the same, so the edges of the run move in coarse steps.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import NamedTuple
 from ollama_engine.input import Int32Array
 
 STEPS = 64
-"""Decoding steps that one run should last. Of a composite of two caches, whose edges move at different steps, 62 of 64
-then find their graph: more than 95 %."""
+"""Decoding steps that one run should last. In a composite of two caches the edges move at different steps, so 62 of 64
+steps reuse their graph: more than 95 %."""
 
 
 class CellSpan(NamedTuple):
@@ -29,9 +29,9 @@ class CellSpan(NamedTuple):
 class SpanPolicy:
     """For a cache of `n_cells` cells, whose runs begin and end at multiples of `padding`.
 
-    When all sequences decode, each step takes as many cells as there are rows; the edges lie on a grid that is coarse
-    enough for `STEPS` steps. Cells beyond those in use are masked, which attention over few rows passes over quickly;
-    prompts pay for them in full, and get the finest grid.
+    A decoding step takes one cell per row, so the edges lie on a grid that is coarse enough for `STEPS` steps. Cells
+    beyond those in use are masked: attention over few rows skips them quickly, but prompts pay for them in full. So
+    prompts get the finest grid.
     """
 
     def __init__(self, n_cells: int, padding: int) -> None:
@@ -43,11 +43,11 @@ class SpanPolicy:
         return CellSpan(0, self._n_cells)
 
     def choose(self, needed: CellSpan, n_rows: int, *, decoding: bool, before: CellSpan) -> CellSpan:
-        """The run to read where `needed` must be; `before` is that of the previous step.
+        """The run to read, which contains `needed`; `before` is the run of the previous step.
 
-        When decoding, the previous one stays as long as it serves and is not half as long again as a new one would be:
-        the lower edge would move whenever a window drops its oldest cells, or when batches of several sequences take
-        turns.
+        When decoding, the previous run stays while it contains `needed` and is at most 1.5 times as long as a new run.
+        Without that its lower edge would move whenever a window drops its oldest cells, or when batches of different
+        sequences alternate.
         """
         step = self._step(n_rows) if decoding else self._padding
         fresh = CellSpan(needed.begin // step * step, min(-(-needed.end // step) * step, self._n_cells))
@@ -61,5 +61,5 @@ class SpanPolicy:
 
 
 def is_decoding(sequences: Int32Array) -> bool:
-    """Whether rows of these sequences are one token of each: what steps of running requests look like."""
+    """Whether each sequence has one row, as in a step where all requests decode."""
     return len(set(sequences.tolist())) == len(sequences)

@@ -1,7 +1,7 @@
-"""Where keys and values lie: tensors for each layer, rows written and read by cell number. No policy.
+"""The storage of keys and values: tensors for each layer, whose rows are addressed by cell number. No policy.
 
-Keys of a layer lie as [key_dim * kv_heads, cells]. Values lie alike for flash attention; without it they lie as
-[cells, value_dim * kv_heads], because the product with the attention weights runs along the cells.
+Keys of a layer are [key_dim * kv_heads, cells]. Values have the same layout for flash attention. Without it they are
+permuted, [cells, value_dim * kv_heads], because the product with the attention weights runs along the cells.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ class KeyValueStore:
     # -- in graphs -----------------------------------------------------------------------------------------------------
 
     def write_keys(self, layer: int, keys: Tensor, places: CellIndices) -> Tensor:
-        """Keys of n tokens, f32 of n_keys * n elements, into `places`; to be given to `ctx.expand`."""
+        """Write keys of n tokens, f32 of n_keys * n elements, into `places`. Pass the result to `ctx.expand`."""
         rows = ops.reshape(keys, self.layers[layer].n_keys, places.n)
         return ops.set_rows(self._keys[layer], rows, places.rows)
 
     def write_values(self, layer: int, values: Tensor, places: CellIndices) -> Tensor:
-        """Values of n tokens, f32 of n_values * n elements, into `places`; to be given to `ctx.expand`."""
+        """Write values of n tokens, f32 of n_values * n elements, into `places`. Pass the result to `ctx.expand`."""
         n_values = self.layers[layer].n_values
         if not self._permuted:
             return ops.set_rows(self._values[layer], ops.reshape(values, n_values, places.n), places.rows)
@@ -92,13 +92,13 @@ class KeyValueStore:
         return ops.get_rows(self._elements(layer, places.ctx), places.elements[self.layers[layer].n_values])
 
     def _elements(self, layer: int, ctx: Context) -> Tensor:
-        """Permuted values one by one, [1, n_cells * n_values]."""
+        """Permuted values as rows of one element, [1, n_cells * n_values], for get_rows and set_rows."""
         values = self._values[layer]
         n = self.n_cells * self.layers[layer].n_values
         return ops.view(values, (1, n), (values.stride(0),), ctx=ctx)
 
     def history(self, layer: int, begin: int, end: int, ctx: Context) -> tuple[Tensor, Tensor]:
-        """Keys [key_dim, n, kv_heads] and values of the n cells from `begin` to before `end`, as attention reads them.
+        """Views of the cells [begin, end) as attention reads them: keys [key_dim, n, kv_heads], and values.
 
         Values are [value_dim, n, kv_heads], or [n, value_dim, kv_heads] where they are permuted.
         """
@@ -111,9 +111,9 @@ class KeyValueStore:
         return keys, ops.view(values, dims, (row, row * shape.value_dim), begin * values.stride(0), ctx=ctx)
 
     def gather(self, layer: int, cells: Tensor) -> tuple[Tensor, Tensor]:
-        """Copies of the keys and values of the cells that `cells` i32 [n] names, f32, as `history` has them.
+        """Copies, f32, of the keys and values of `cells` i32 [n], shaped as those of `history`.
 
-        For a store whose values are not permuted.
+        Only for a store whose values are not permuted.
         """
         shape = self.layers[layer]
         keys, values = (ops.get_rows(tensors[layer], cells) for tensors in (self._keys, self._values))
@@ -133,16 +133,16 @@ class KeyValueStore:
 
     @property
     def suits_gathering(self) -> bool:
-        """Whether attention of many rows reads copies of these keys and values: on the CPU, with flash attention.
+        """Whether attention over many rows gathers these keys and values first: on the CPU, with flash attention.
 
-        On GPUs nobody has measured it.
+        On GPUs it has not been measured.
         """
         on_cpu = all(self.backend.devices[device].kind == "cpu" for device in self._storages)
         return on_cpu and not self._permuted
 
     @property
     def suits_paging(self) -> bool:
-        """Whether attention of few rows over these keys and values goes to `ops.paged_attention`."""
+        """Whether attention over few rows of these keys and values uses `ops.paged_attention`."""
         return self.suits_gathering and paged_attention_chosen(self.config.dtype)
 
     def zero(self, cells: npt.NDArray[np.bool_]) -> None:
@@ -163,7 +163,7 @@ class KeyValueStore:
 
 
 class CellIndices:
-    """Inputs of one graph that name the cells of `n` tokens: as rows, and value by value where those are permuted.
+    """Inputs of one graph with the cells of `n` tokens: as row numbers, and per value where values are permuted.
 
     Reading takes type "i32", writing "i64".
     """
@@ -183,7 +183,7 @@ class CellIndices:
         """Write the cell numbers into the inputs; without `values` where the graph reads keys only."""
         self.rows.set(cells.astype(self._type))
         for count, tensor in self.elements.items() if values else ():
-            # Permuted values of one token lie n_cells apart.
+            # The permuted values of one token lie n_cells apart.
             dims = np.arange(count, dtype=np.int64) * self._n_cells
             tensor.set((cells[:, None] + dims[None, :]).reshape(-1).astype(self._type))
 

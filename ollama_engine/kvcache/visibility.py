@@ -1,4 +1,4 @@
-"""Which earlier positions a token attends to: the policy behind a mask, as plain numbers.
+"""Visibility: the positions that a token attends to. It decides what masks and KV indices contain.
 
 A token attends to a run of positions of its own sequence, from `first` to `last`. The run ends with the token itself,
 or with the end of its block where the batch has blocks (the tokens of one image see each other).
@@ -15,10 +15,10 @@ from ollama_engine.input import Batch, Int32Array
 
 @dataclass(frozen=True, kw_only=True)
 class Visibility:
-    """How far back tokens see.
+    """How far back a token sees.
 
-    `window` W: the token itself and the W - 1 before it. `chunk` C: from the last multiple of C on (Llama 4). Neither:
-    everything.
+    `window` W: the token itself and the W - 1 before it. `chunk` C: positions from the last multiple of C on (Llama 4).
+    Neither: all positions up to its own.
     """
 
     window: int | None = None
@@ -46,7 +46,7 @@ class Visibility:
 
 
 def last_seen(batch: Batch) -> Int32Array:
-    """The highest position that each row sees: its own, or its block's last one."""
+    """The highest position that each row sees: its own, or the last of its block."""
     if batch.blocks is None:
         return batch.positions
     last = batch.positions.copy()

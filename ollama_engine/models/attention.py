@@ -1,6 +1,6 @@
-"""Attention of equal blocks, and `LayerStep`: what changes from layer to layer.
+"""Attention of decoder blocks, and `LayerStep`: positions, rotation and cache of one layer in one step.
 
-A model's file replaces what makes queries, keys and values; see `fused` for those that are rows of one matrix.
+A model's file replaces how queries, keys and values are made; `fused` has them as rows of one matrix.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the runner asks of a model, and what a model gets."""
+"""Contracts between models and the runner: ModelInputs, Model, and optional abilities of models."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ class ModelInputs:
     """Input tensors of one graph. Shapes are known while it is built, values only when it is computed."""
 
     tokens: Tensor
-    """i32 [n]."""
+    """Token ids, i32 [n]."""
     positions: Tensor
-    """i32 [n]; [n, axes] for models with several position axes."""
+    """Positions, i32 [n]; [n, axes] for models with several position axes."""
     outputs: Tensor | None
-    """i32 [n_outputs], the rows that are wanted of the result; None for all, in order."""
+    """i32 [n_outputs], the rows to return; None for all, in order."""
     types: Tensor | None = None
-    """i32 [n], which of a pair of texts each token is of, 0 or 1; None for models whose tokens have no types."""
+    """i32 [n], the type of each token: 0 or 1, its text in a pair of texts. None for models without token types."""
     embeddings: Tensor | None = None
-    """f32 [n_embd, m]: rows of media, which stand in place of the embeddings of m tokens; None in batches of text."""
+    """f32 [n_embd, m]: embeddings of media, which replace those of m tokens. None in batches without media."""
     embedding_rows: Tensor | None = None
-    """i32 [m], which rows of the batch these are."""
+    """i32 [m], the rows of the batch that `embeddings` replace."""
     images: Tensor | None = None
-    """f32 [n_embd, image_rows * images], what layers with cross-attention store of the images of this batch, in the
-    order of `Batch.images`; None where none comes along."""
+    """f32 [n_embd, image_rows * images], input of the cross-attention layers: the images of this batch in the order of
+    `Batch.images`. None in batches without images."""
 
 
 class Model(Protocol):
@@ -49,11 +49,11 @@ class Model(Protocol):
 
     @property
     def n_input_ids(self) -> int:
-        """Rows of the token embedding: ids that may be given, at least `n_vocab`. Those beyond are never sampled."""
+        """Rows of the token embedding, at least `n_vocab`. Ids from `n_vocab` on are valid inputs but never sampled."""
 
     @property
     def context_length(self) -> int:
-        """Tokens that the model was trained for."""
+        """Longest text that the model was trained for, in tokens."""
 
     @property
     def cache_layers(self) -> tuple[LayerShape, ...]:
@@ -69,7 +69,7 @@ class Model(Protocol):
 
 @runtime_checkable
 class Embeds(Protocol):
-    """A model whose last hidden states can be had: what becomes logits, or the embedding of a text."""
+    """A model that can return its last hidden states, from which logits or embeddings are made."""
 
     @property
     def n_embd(self) -> int:
@@ -81,18 +81,18 @@ class Embeds(Protocol):
 
 @runtime_checkable
 class TextEncoder(Embeds, Protocol):
-    """A model that reads texts as a whole, each token all others, and writes none. Its `forward` is `hidden`."""
+    """A bidirectional model: each token attends to all others, and nothing is generated. `forward` is `hidden`."""
 
     head_pooling: ClassVar[Literal["cls", "mean"]]
-    """What `scores` is given where the file does not say: the first token's hidden state, or the mean."""
+    """Pooling for `scores` where the file does not say: the first token's hidden state, or the mean."""
 
     @property
     def n_token_types(self) -> int:
-        """How many types tokens have; 0 where they have none."""
+        """Number of token types; 0 for a model without them."""
 
     @property
     def n_scores(self) -> int:
-        """Scores that it gives a text, or a pair of texts; 0 without a classification head."""
+        """Number of scores for a text or a pair of texts; 0 without a classification head."""
 
     def scores(self, pooled: Tensor) -> Tensor:
         """Build the graph: pooled hidden states f32 [n_embd, n] -> f32 [n_scores, n]."""
@@ -104,36 +104,36 @@ class ReadsMedia(Protocol):
 
     @property
     def media_traits(self) -> MediaTraits:
-        """How it wants them batched."""
+        """How media must be batched for this model."""
 
     def media_item(self, data: bytes) -> MediaItem:
-        """What it makes of a file's bytes. Called from any thread; `MediaItem.embeddings` computes later.
+        """A media item from a file's bytes. Any thread may call it; `MediaItem.embeddings` computes later.
 
-        Raises MediaError for bytes that it cannot read.
+        Raises MediaError for bytes that it cannot decode.
         """
 
     def post_tokenize(self, inputs: list[Input]) -> list[Input]:
-        """Rewrite a prompt: each item comes as one input with the token -1, and leaves as the inputs that it takes.
+        """Rewrite a prompt: replace each media item, one input with token -1, by all the inputs that it takes.
 
-        The model puts tokens in their places, adds those that begin and end an image, and sets `same_batch` on the
-        item's own first input, not on a token before it, which may be cached with another image behind it.
+        The model fills in token ids, adds the tokens that begin and end an image, and sets `same_batch` on the first
+        input of the item itself. Not on a token before it: that may be cached with another image behind it.
         """
 
 
 @runtime_checkable
 class FitsContext(Protocol):
-    """A model that computes otherwise for long contexts."""
+    """A model that computes differently for long contexts."""
 
     def fit_context(self, num_ctx: int) -> None:
-        """Requests will hold up to `num_ctx` tokens. Called once, before the first graph."""
+        """Prepare for requests of up to `num_ctx` tokens. Called once, before the first graph."""
 
 
 @runtime_checkable
 class ShiftsKeys(Protocol):
-    """A model whose stored keys can be turned to other positions. Others have tokens computed again instead."""
+    """A model whose stored keys can be rotated to other positions. Others compute the tokens again."""
 
     def shift_keys(self, layer: int, keys: Tensor, deltas: Tensor) -> Tensor:
-        """Keys f32 [key_dim, kv_heads, n] of a layer as they are at positions changed by deltas i32 [n].
+        """Keys f32 [key_dim, kv_heads, n] of a layer, moved to their positions plus `deltas` i32 [n].
 
-        Layers without positions return them as they are.
+        A layer without positions returns the keys unchanged.
         """

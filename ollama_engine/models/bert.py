@@ -75,7 +75,7 @@ class Bert(NomicBert):
         return replace(o, ropes=(None,) * o.n_layer)
 
     def fit_context(self, num_ctx: int) -> None:
-        """Texts will hold up to `num_ctx` tokens. Raises ConfigError for more than the model has positions."""
+        """Raise ConfigError where `num_ctx` exceeds the model's learnt positions."""
         if num_ctx > self.context_length:
             raise ConfigError(
                 Option("num_ctx"),

@@ -1,6 +1,6 @@
-"""Base of text encoders: a text becomes hidden states, and these an embedding or scores.
+"""Base of text encoders: hidden states of a whole text, for an embedding or for scores.
 
-A model's file says what its blocks are. `attention.causal` is false in their files, and nothing is cached.
+A model's file defines the blocks. `attention.causal` is false in their GGUF files, and nothing is cached.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ MAX_SCORES = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class BidirectionalOptions(Options):
-    """Sizes and constants from the metadata. A window W shows a token those up to W // 2 away on either side."""
+    """Sizes and constants from the metadata. With a window W, a token sees up to W // 2 tokens on either side."""
 
     n_token_types: int
-    """Number of token types, which tell the two texts of a pair apart (BERT's segments); 0 without types."""
+    """Number of token types (BERT's segments), which distinguish the two texts of a pair; 0 without types."""
     n_scores: int
     """Outputs of the classification head, where the file has one."""
 
@@ -73,7 +73,7 @@ class BidirectionalTransformer(Transformer):
 
     @property
     def n_token_types(self) -> int:
-        """How many types tokens have; 0 where they have none."""
+        """Number of token types; 0 for a model without them."""
         return self.options.n_token_types
 
     @property

@@ -19,7 +19,7 @@ from ollama_engine.models.options import LAYER_EPS, Options, read_common, read_w
 
 
 class NormedAttention(SelfAttention):
-    """Each head of queries and keys has a norm of its own, in files that have such."""
+    """Each head of queries and keys has its own norm, in files that have these weights."""
 
     q_norm = nn.LayerNorm("attn_q_norm", "head_dim", "n_head", optional=True)
     k_norm = nn.LayerNorm("attn_k_norm", "head_dim", "n_head_kv", optional=True)

@@ -46,7 +46,7 @@ class Decoder(Transformer):
         return self.token_embd(tokens)
 
     def embed_inputs(self, inputs: ModelInputs) -> Tensor:
-        """f32 [n_embd, n]: embeddings of the tokens, and of media in their rows."""
+        """f32 [n_embd, n]: embeddings of the tokens, replaced in the rows of media by those of the media."""
         x = self.embed(inputs.tokens)
         if inputs.embeddings is None or inputs.embedding_rows is None:
             return x
@@ -66,6 +66,6 @@ class Decoder(Transformer):
         return self.output_norm(x, self.options.norm_eps)
 
     def shift_keys(self, layer: int, keys: Tensor, deltas: Tensor) -> Tensor:
-        """Keys f32 [head_dim, n_head_kv, n] of a layer at positions changed by deltas i32 [n]."""
+        """Keys f32 [head_dim, n_head_kv, n] of a layer, moved to their positions plus `deltas` i32 [n]."""
         rope = self.options.ropes[layer]
         return keys if rope is None else rope.shifted(keys, deltas, self.rope_factors(keys))

@@ -1,8 +1,8 @@
-"""Reads files of other converters under the names that models know, which are those of llama.cpp's converter.
+"""Translates GGUF files of other converters to the names of llama.cpp's converter, which models use.
 
-What differs is data: another `general.architecture`, other keys below it, other tensor names, and values that their
-engine hard-codes. Models see none of it. The shorter names of YaRN's constants are read by `nn.read_rope`,
-and experts whose names were exchanged by `llama`.
+The differences are data: another `general.architecture`, other keys below it, other tensor names, and values that the
+other engine hard-codes. Models see none of them. Two differences are handled elsewhere: `nn.read_rope` reads shorter
+names of YaRN's constants, and `llama` mends experts with exchanged names.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def _nothing(found: Values) -> Values:
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """How files of one `general.architecture` differ from those that its model reads."""
+    """The differences between files of one `general.architecture` and what its model reads."""
 
     architecture: str
-    """The name that the model is registered by."""
+    """The name under which the model is registered."""
     keys: Mapping[str, str] = field(default_factory=dict)
-    """Their name -> the known one, both below the architecture's; a file that has both keeps the known one."""
+    """Foreign key -> known key, both without the architecture's prefix. A file with both keeps the known one."""
     tensors: tuple[tuple[str, str], ...] = ()
     """(regular expression of a whole name, replacement)."""
     missing: Callable[[Values], Values] = _nothing
@@ -48,7 +48,7 @@ GEMMA3_STRETCHED = (34, 48, 62)
 
 
 def _gemma3(found: Values) -> Values:
-    """Ollama's vision files lack the epsilon, and all of its files lack the scaling of global layers."""
+    """Ollama's vision files lack the epsilon, and all its files lack the rotary scaling of global layers."""
     keys: dict[str, MetadataValue] = {"attention.layer_norm_rms_epsilon": 1e-6, "rope.freq_base": 1e6}
     bases = {"rope.local.freq_base", "rope.global.freq_base"}
     ollama = bases & set(found) or ("vision.block_count" in found and "rope.freq_base_swa" not in found)
@@ -58,7 +58,7 @@ def _gemma3(found: Values) -> Values:
 
 
 DIALECTS: Mapping[str, Dialect] = {
-    # Ollama's.
+    # Ollama's name for gpt-oss.
     "gptoss": Dialect(
         architecture="gpt-oss",
         tensors=(
@@ -68,7 +68,7 @@ DIALECTS: Mapping[str, Dialect] = {
         ),
         missing=_gpt_oss,
     ),
-    # The whole magnitude of YaRN, of which ggml makes a part by itself.
+    # rope.scaling.attn_factor is YaRN's whole magnitude, a part of which ggml applies by itself.
     "olmo3": Dialect(architecture="olmo2", keys={"rope.scaling.attn_factor": "rope.scaling.yarn_attn_factor"}),
     "gemma3": Dialect(
         architecture="gemma3",
@@ -85,14 +85,14 @@ TOKEN_TYPES = "tokenizer.ggml.token_type_count"
 
 
 def known_values(values: Values) -> Metadata:
-    """The metadata of a model under known names; those of its tokenizer are left out, but for a size of the model.
+    """The metadata of a model under known names, without keys of the tokenizer (except a size of the model).
 
     Raises ModelFormatError when `general.architecture` is missing.
     """
     theirs = Metadata(values).architecture
     dialect = DIALECTS.get(theirs, Dialect(architecture=theirs))
     own = {key.removeprefix(f"{theirs}."): values[key] for key in values if key.startswith(f"{theirs}.")}
-    if own.get("rope.scaling.type") == "":  # Ollama writes what a config leaves out
+    if own.get("rope.scaling.type") == "":  # Ollama writes "" where the config has no scaling
         del own["rope.scaling.type"]
     renamed = {dialect.keys[key]: value for key, value in own.items() if key in dialect.keys}
     kept = {key: value for key, value in own.items() if key not in dialect.keys}
@@ -103,7 +103,7 @@ def known_values(values: Values) -> Metadata:
 
 
 def known_names(architecture: str, weights: Mapping[str, T]) -> Mapping[str, T]:
-    """`weights` of a file whose `general.architecture` is this, by the names that its model knows.
+    """The `weights` of a file with this `general.architecture`, under the names that its model knows.
 
     Raises ModelFormatError when two tensors would have one name.
     """

@@ -21,7 +21,7 @@ from ollama_engine.models.decoder import Decoder
 from ollama_engine.models.options import Options, read_common, read_windows
 
 WIDEST = 46
-"""Layers of the 27B model, whose scores are scaled by n_embd / n_head. GGUF has no key for it that llama.cpp writes."""
+"""Layers of the 27B model, whose scores are scaled by n_embd / n_head; llama.cpp writes no key for that scale."""
 
 
 class Layer(nn.Module):
@@ -41,7 +41,7 @@ class Layer(nn.Module):
 
 
 def read_scale(metadata: Metadata, o: Options, widest: int) -> float:
-    """Factor of the attention scores; the model with `widest` layers differs from the others."""
+    """Factor of the attention scores; the model with `widest` layers has another one."""
     usual = o.n_embd / o.n_head if o.n_layer == widest else o.head_dim
     return metadata.f32("attention.scale", 0.0) or 1 / math.sqrt(usual)
 

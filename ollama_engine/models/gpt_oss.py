@@ -3,8 +3,8 @@
 Every block is a mixture of experts with biases and a clamped SwiGLU; each head of attention has a sink, a score that
 takes part in the softmax and adds nothing; every other layer attends to a window. Source: OpenAI 2025.
 
-The ends of YaRN's ramp are not rounded to whole dimensions here, as in the reference and in transformers; ggml, and
-llama.cpp with it, rounds them, which turns the keys of a long text by some tenths of a radian.
+Here, as in the reference and in transformers, the ends of YaRN's ramp are not rounded to whole dimensions. ggml, and so
+llama.cpp, rounds them, which rotates the keys of a long text by some tenths of a radian.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ollama_engine.models.options import Options, read_common, read_experts, rea
 
 GAIN = 1.702
 LIMIT = 7.0
-"""Of the experts' activation; GGUF has no keys for them."""
+"""Constants of the experts' activation; GGUF has no keys for them."""
 
 
 class SinkAttention(SelfAttention):

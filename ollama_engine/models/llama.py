@@ -36,7 +36,7 @@ class SparseMLP(nn.Module):
 
 
 def _as_meant(scope: nn.Scope) -> nn.Scope:
-    """Exchanges `up` and `down` where each has the other's shape: files of an old converter have them so."""
+    """Exchange `up` and `down` where each has the other's shape: an old converter wrote them so."""
     up, down = (f"{scope.prefix}ffn_{name}_exps.weight" for name in ("up", "down"))
     if up not in scope.weights or down not in scope.weights:
         return scope
@@ -55,7 +55,7 @@ class SparseLayer(PreNormLayer):
 
 
 def make_layer(scope: nn.Scope) -> PreNormLayer:
-    """One block, of whichever kind the file has."""
+    """One block: dense, or with experts where the file has them."""
     return SparseLayer(scope) if scope.options.n_expert else PreNormLayer(scope)
 
 

@@ -10,7 +10,7 @@ from ollama_engine.ml.tensor import Tensor
 from ollama_engine.models.llama import Llama
 
 TEMPERATURES = ("attention.temperature_scale", "rope.scaling_beta")
-"""How Ministral 3 sharpens attention with the distance from the start, as llama.cpp and as Ollama calls it."""
+"""Keys, llama.cpp's and Ollama's, of Ministral 3's attention scale, which grows with the position."""
 
 
 class Mistral3(Llama):

@@ -18,7 +18,7 @@ from ollama_engine.models.fused import FusedAttention, FusedMLP
 from ollama_engine.models.options import read_local_ropes, read_windows
 
 PERIOD = 3
-"""One layer in so many, the first, attends to the whole text; used where the file does not say."""
+"""The first of every 3 layers attends to the whole text, where the file does not say otherwise."""
 
 
 class GeGLU(FusedMLP):
@@ -28,7 +28,7 @@ class GeGLU(FusedMLP):
 
 
 MLPS = {"gelu": GeGLU, "silu": FusedMLP}
-"""By `hidden_activation`."""
+"""Feed-forward blocks by `hidden_activation`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,12 +16,12 @@ from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml.metadata import Metadata
 
 MAX_LAYERS = 4096
-"""A file that claims more is refused: lists of that length would be made before a tensor is found missing."""
+"""A file that claims more layers is refused: per-layer lists are made before a missing tensor would be noticed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Sizes and constants from the metadata, under GGUF's names shortened."""
+    """Sizes and constants from the metadata, named like GGUF's keys but shorter."""
 
     n_layer: int
     n_embd: int
@@ -37,7 +37,7 @@ class Options:
     ropes: tuple[nn.Rope | None, ...]
     """The rotation of each layer; None where a layer has no positions."""
     windows: tuple[int | None, ...]
-    """How many tokens each layer attends to; None: all."""
+    """Sliding window of each layer in tokens; None: all tokens."""
     attention_softcap: float = 0.0
     logit_softcap: float = 0.0
     logit_scale: float = 1.0
@@ -48,16 +48,16 @@ class Options:
     n_ff_shexp: int = 0
     """Hidden size of the expert that all tokens share."""
     normalize_experts: bool = True
-    """Whether the weights of the chosen experts are made to add up to 1."""
+    """Whether the weights of the chosen experts are normalized to a sum of 1."""
 
     @property
     def q_size(self) -> int:
-        """Query values of one token; not n_embd where head_dim is explicit."""
+        """Numbers in the queries of one token; differs from n_embd where head_dim is explicit."""
         return self.n_head * self.head_dim
 
     @property
     def kv_size(self) -> int:
-        """Key (or value) values of one token."""
+        """Numbers in the keys of one token, and in its values."""
         return self.n_head_kv * self.head_dim
 
     @property
@@ -72,7 +72,7 @@ class Options:
 
     @property
     def n_rope_factors(self) -> int:
-        """Entries of a tensor that divides rotary angles."""
+        """Length of a tensor of rotary factors."""
         return self.rope.n_dims // 2
 
 
@@ -103,7 +103,7 @@ def read_common(
         )
     if metadata.u32("attention.value_length", head_dim) != head_dim:
         raise ModelFormatError("attention.key_length and attention.value_length differ; this model has one head size")
-    # Some converters write hidden size / heads here although the heads are smaller.
+    # Some converters write hidden size / heads here, although heads are smaller.
     n_rot = min(metadata.u32("rope.dimension_count", head_dim), head_dim)
     o = Options(
         n_layer=metadata.u32("block_count"),
@@ -160,9 +160,9 @@ def read_windows(
 ) -> tuple[int | None, ...]:
     """The window of each layer.
 
-    `attention.sliding_window_pattern` is a list with a flag for each layer, or a period: the last layer of each, or
-    with `full_first` the first, attends to all tokens; with 0 all layers are local. `period` and the window `default`
-    are used where the file does not say.
+    `attention.sliding_window_pattern` is a list with a flag for each layer, or a period. In each period the last layer,
+    or the first with `full_first`, attends to all tokens; period 0 makes all layers local. `period` and the window
+    `default` apply where the file does not say.
     """
     window = min(metadata.u32("attention.sliding_window", default), 2**31 - 1)
     if not window:
@@ -180,7 +180,7 @@ def read_windows(
 def read_local_ropes(
     metadata: Metadata, rope: nn.Rope, windows: tuple[int | None, ...], base: float
 ) -> tuple[nn.Rope, ...]:
-    """`rope` for global layers; local ones have a base of their own, or `base`, and no scaling."""
+    """The rotation of each layer: `rope` for global ones; local ones have their own base, or `base`, and no scaling."""
     base = metadata.f32("rope.freq_base_swa", base)
     local = nn.Rope(n_dims=rope.n_dims, mode=rope.mode, base=nn.check_base("rope.freq_base_swa", base))
     return tuple(local if window else rope for window in windows)

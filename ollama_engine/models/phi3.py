@@ -3,9 +3,9 @@
 A Llama whose query, key and value projections are one matrix, and whose gate and up projections are another. Long
 contexts have two sets of rotary factors (LongRoPE, Ding et al. 2024). Source: Abdin et al. 2024.
 
-transformers keeps the sliding window of the config in every layer, llama.cpp drops it; here it is kept. transformers
-takes the short factors for texts up to the original context and the long ones beyond, which a cache of rotated keys
-cannot follow; here, as in llama.cpp, the size of the context decides once: see `fit_context`.
+The config's sliding window applies in every layer, as in transformers; llama.cpp drops it. transformers uses the short
+factors for texts up to the original context and the long factors beyond; a cache of rotated keys cannot switch. Here,
+as in llama.cpp, the size of the context decides once: see `fit_context`.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Phi3(Decoder):
         return replace(o, windows=read_windows(metadata, o.n_layer, period=0))
 
     def fit_context(self, num_ctx: int) -> None:
-        """Requests will hold up to `num_ctx` tokens: chooses the long factors beyond the original context."""
+        """Choose the long factors where `num_ctx` exceeds the original context."""
         self._long = num_ctx > self.options.rope.original_context
 
     def rope_factors(self, like: Tensor) -> Tensor | None:
-        """One of the two sets, if the model has them."""
+        """The short or the long factors, f32 [n_rope_factors]; None where the model has none."""
         return (self.long_factors if self._long else self.short_factors).weight

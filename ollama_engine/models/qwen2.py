@@ -2,11 +2,11 @@
 
 A Llama with biases on queries, keys and values, and rotations of halves instead of pairs. Source: Yang et al. 2024.
 
-transformers has a sliding window for the upper layers, which no published model switches on and GGUF has no key for;
-conversion refuses such a config.
+transformers supports a sliding window in the upper layers. No published model switches it on, and GGUF has no key for
+it, so conversion refuses such a config.
 
-Qwen2-VL and Qwen2.5-VL have the same text part: `general.architecture` = qwen25vl. Their positions have three axes,
-which are the same number for a token of text: rotation is the usual one.
+Qwen2-VL and Qwen2.5-VL have the same text part: `general.architecture` = qwen25vl. Their positions have three axes. A
+text token has the same number on all three, so the usual rotation is right for it.
 """
 
 from __future__ import annotations

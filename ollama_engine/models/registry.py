@@ -1,7 +1,7 @@
-"""`general.architecture` -> model class, imported when first asked for.
+"""`general.architecture` -> model class, imported on first use.
 
-The built-in ones are rows of `ollama_engine.architectures`. Other packages add theirs through the entry point group
-`ollama_engine.models`, whose entries are named as `general.architecture` and point to a class.
+Built-in models are rows of `ollama_engine.architectures`. Other packages add theirs through the entry point group
+`ollama_engine.models`: an entry has the name of the `general.architecture` and points to a class.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def model_class(architecture: str) -> type[Model]:
 
 
 def _of_others() -> EntryPoints:
-    """Imports a module that takes long, and looks at every installed package: built-in models do without."""
+    """Models of other packages. Slow to import and to search, so only called for names that are not built in."""
     from importlib.metadata import entry_points  # noqa: PLC0415
 
     return entry_points(group=ENTRY_POINTS)

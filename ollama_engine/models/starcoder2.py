@@ -2,7 +2,7 @@
 
 Norms that subtract the mean, biases everywhere, and a plain feed-forward block with GELU. Source: Lozhkov et al. 2024.
 
-transformers keeps the sliding window of the config in every layer, llama.cpp drops it; here it is kept.
+The config's sliding window applies in every layer, as in transformers; llama.cpp drops it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ollama_engine.models.options import LAYER_EPS, Options, read_common, read_w
 
 
 class Layer(PreNormLayer):
-    """One block. Linear maps have biases where the file has them: all, in what is published."""
+    """One block. Linear maps have biases where the file has them; all published models have all of them."""
 
     attn_norm = nn.LayerNorm("attn_norm", "n_embd", bias=True)
     ffn_norm = nn.LayerNorm("ffn_norm", "n_embd", bias=True)

@@ -1,6 +1,6 @@
 """Base of decoders and text encoders: the token embedding, and the loop over layers.
 
-Binds options and weights, and answers what the runner asks of every model (`base.Model`).
+It reads options, binds weights, and implements `base.Model`.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class Transformer(nn.Module):
 
     @property
     def context_length(self) -> int:
-        """Tokens that the model was trained for."""
+        """Longest text that the model was trained for, in tokens."""
         return self.options.context_length
 
     @property
     def cache_layers(self) -> tuple[LayerShape, ...]:
-        """One head size for keys and values, each layer with its window."""
+        """The same head size for keys and values of every layer; each layer has its own window."""
         o = self.options
         return tuple(
             LayerShape(kv_heads=o.n_head_kv, key_dim=o.head_dim, value_dim=o.head_dim, window=window)
@@ -73,7 +73,7 @@ class Transformer(nn.Module):
         return None
 
     def through_layers(self, x: Tensor, inputs: ModelInputs, cache: LayerView) -> Tensor:
-        """Runs all layers: x [n_embd, n] -> [n_embd, n_outputs]."""
+        """Run all layers: x [n_embd, n] -> [n_embd, n_outputs]."""
         o, factors = self.options, self.rope_factors(inputs.tokens)
         for i, layer in enumerate(self.layers):
             cache.set_layer(i)

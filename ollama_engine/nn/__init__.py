@@ -1,12 +1,12 @@
 """Blocks that models share, with weights bound by GGUF name.
 
 Module, Part, Blocks, Scope      how a model declares and finds its weights
-Linear, Embedding                one weight each
-RMSNorm, LayerNorm               one weight each, or two
-GatedMLP, GeluMLP                feed-forward blocks; gelu
-PlainMLP, ErfMLP                 without a gate
+Linear, Embedding                linear map, token embedding
+RMSNorm, LayerNorm               norms
+GatedMLP, GeluMLP                feed-forward blocks with a gate; gelu
+PlainMLP, ErfMLP                 feed-forward blocks without a gate
 Rope, read_rope                  rotary positions and their scaling
-attention, soft_cap              over a cache's history
+attention, soft_cap              attention over a cache's history
 ExpertLinear, route, sum_experts mixture of experts
 """
 

@@ -10,12 +10,12 @@ from ollama_engine.ml.tensor import Tensor
 def attention(
     query: Tensor, cache: LayerView, scale: float, *, softcap: float = 0.0, sinks: Tensor | None = None
 ) -> Tensor:
-    """softmax(scale q k + mask) v for the cache's current layer; indices of cells may stand for the mask.
+    """softmax(scale q k + mask) v for the cache's current layer. The cache may give KV indices instead of a mask.
 
     `query` f32 [key_dim, heads, n] -> f32 [value_dim * heads, n]. Query heads share key heads in order (GQA).
     A `softcap` above 0 bounds the scores to softcap * tanh(scores / softcap) before the mask (Gemma 2). `sinks` f32
-    [heads] are scores that join the sum below the softmax and have no value (gpt-oss). A cache whose keys come in parts
-    has each part of the rows see its own.
+    [heads] are scores that join the denominator of the softmax and have no value (gpt-oss). Where a cache returns keys
+    in parts, each part of the rows attends to its own part.
     """
     keys, values, seen = cache.get()
     heads, n = query.dim(1), query.dim(2)
@@ -38,5 +38,5 @@ def attention(
 
 
 def soft_cap(x: Tensor, cap: float) -> Tensor:
-    """cap * tanh(x / cap): nearly x where x is small, never beyond the cap."""
+    """cap * tanh(x / cap): almost x for small x, and never beyond the cap."""
     return ops.scale(ops.unary(ops.scale(x, 1 / cap), "tanh"), cap)

@@ -58,8 +58,8 @@ class ErfMLP(PlainMLP):
 def gelu(x: Tensor) -> Tensor:
     """The tanh form of GELU (Hendrycks and Gimpel 2016): x * sigmoid(sqrt(8 / pi) * (x + 0.044715 x^3)).
 
-    Made of several operations, because ggml's own reads a table of 16-bit numbers on the CPU: a model's logits then
-    are off by 1e-3 of their deviation, and depend on how a prompt is cut into batches.
+    Several operations instead of ggml's own, which looks values up in a 16-bit table on the CPU. With the table, logits
+    are off by 1e-3 of their standard deviation, and depend on how a prompt is split into batches.
     """
     slope = math.sqrt(8 / math.pi)
     inner = x * ops.scale(ops.sqr(x), 0.044715 * slope, slope)

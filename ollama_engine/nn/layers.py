@@ -1,4 +1,4 @@
-"""The smallest blocks: linear maps, embeddings, norms."""
+"""Layers with weights of their own: linear maps, embeddings, norms."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ollama_engine.nn.module import Dim, Scope, Weight
 
 
 class Biased(Weight):
-    """A weight with the bias `name.bias`: required if `bias` is true, otherwise taken where the file has one."""
+    """A weight with the bias `name.bias`: required if `bias` is true, else used where the file has one."""
 
     def __init__(
         self, name: str, *dims: Dim, alt: str | None = None, optional: bool = False, bias: bool = False
@@ -62,7 +62,7 @@ Norm = RMSNorm | LayerNorm
 
 
 class Factors(Weight):
-    """A vector that divides rotary angles, absent in most files."""
+    """A vector that divides rotary angles (Llama 3.1, LongRoPE); most files have none."""
 
     def __init__(self, name: str, *dims: Dim) -> None:
         super().__init__(name, *dims, optional=True)

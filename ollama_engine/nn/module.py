@@ -23,7 +23,7 @@ Dim = str | int
 
 @dataclass(frozen=True)
 class Scope:
-    """Where a module looks for its weights: all tensors, and the prefix of its own."""
+    """The place where a module looks for its weights: all tensors of the file, the options, and a name prefix."""
 
     weights: Mapping[str, Tensor]
     options: Any
@@ -110,7 +110,7 @@ class Module:
 
 
 def _declarations(cls: type[Module]) -> Iterator[tuple[str, Weight | Part[Any] | Blocks[Any]]]:
-    """Those of the class and its bases, in order; a subclass replaces or, with None, drops what has its name."""
+    """Declarations of the class and its bases, in order. A subclass replaces one by its name, or drops it with None."""
     found = {name: value for base in reversed(cls.__mro__) for name, value in vars(base).items()}
     for name, value in found.items():
         if isinstance(value, (Weight, Part, Blocks)):
@@ -136,7 +136,7 @@ class Part(Generic[M]):
     @overload
     def __get__(self, instance: object, owner: type) -> M: ...
     def __get__(self, instance: object | None, owner: type) -> Part[M] | M:
-        return self  # binding puts the module into the instance's own attributes, which come first
+        return self  # for typing only: binding sets an instance attribute, which hides this descriptor
 
 
 class Blocks(Generic[M]):

@@ -1,4 +1,4 @@
-"""Mixture of experts: a router sends each token through a few of many feed-forward blocks."""
+"""Mixture of experts (MoE): a router sends each token through a few of many feed-forward blocks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def sum_experts(outputs: Tensor, weights: Tensor) -> Tensor:
 
 
 def sum_slots(outputs: Tensor) -> Tensor:
-    """[n_embd, used, n] -> [n_embd, n], by operations that every device has."""
+    """The sum over `used` of [n_embd, used, n] -> [n_embd, n], by operations that every device has."""
     n_embd, used, n = outputs.dim(0), outputs.dim(1), outputs.dim(2)
 
     def slot(expert: int) -> Tensor:

@@ -51,14 +51,14 @@ class Rope:
 
     @property
     def yarn_magnitude(self) -> float:
-        """What ggml multiplies the result with besides attn_factor; 1 without YaRN."""
+        """The factor that ggml applies to the result besides attn_factor; 1 without YaRN."""
         return yarn_magnitude(self.scale) if self.ext_factor else 1.0
 
     def yarn_divisors(self) -> list[float]:
-        """What YaRN divides the angle of each pair by, [n_dims / 2], with a ramp whose ends are not rounded.
+        """YaRN's divisor for the angle of each pair, [n_dims / 2], with a ramp whose ends are not rounded.
 
-        From the dimension that turns beta_fast times in the original context to the one that turns beta_slow times,
-        angles go over from those of the position to those of the scaled position (Peng et al. 2023).
+        Between the dimension that turns beta_fast times in the original context and the one that turns beta_slow times,
+        angles change linearly from those of the position to those of the scaled position (Peng et al. 2023).
         """
 
         def dimension(turns: float) -> float:
@@ -72,25 +72,25 @@ class Rope:
         return [1 / (self.scale * (1 - u) + u) for u in unscaled]
 
     def shifted(self, keys: Tensor, deltas: Tensor, factors: Tensor | None = None) -> Tensor:
-        """Keys that were rotated for some positions, as they are at positions changed by deltas i32 [n].
+        """Rotated keys moved to other positions: their own plus `deltas` i32 [n].
 
-        Angles grow linearly with positions, so the rotation by the difference does it. The keys have their magnitude
-        already, so what YaRN multiplies with is cancelled.
+        Angles are linear in the position, so rotating by the difference is enough. The keys already have YaRN's
+        magnitude, so that factor is cancelled.
         """
         return replace(self, attn_factor=1 / self.yarn_magnitude)(keys, deltas, factors)
 
 
 def yarn_magnitude(scale: float) -> float:
-    """What YaRN multiplies queries and keys with when positions are scaled (Peng et al. 2023); ggml does it itself."""
+    """YaRN's factor on queries and keys for scaled positions (Peng et al. 2023). ggml applies it by itself."""
     return 1 + 0.1 * math.log(1 / scale)
 
 
 def read_rope(metadata: Metadata, n_dims: int, mode: str = "norm", *, longrope: bool = False) -> Rope:
-    """Base, scaling type and factors of a model; llama.cpp's key names and Ollama's shorter ones are both read.
+    """The rotation of a model, from its metadata. Reads llama.cpp's key names and Ollama's shorter ones.
 
-    With `longrope` that scaling is accepted: its factors are tensors, which the model binds itself.
+    `longrope` accepts that scaling type: its factors are tensors, which the model binds itself.
 
-    Raises ModelFormatError for numbers that no rotation can be made of, UnsupportedModelError for an unknown scaling.
+    Raises ModelFormatError for numbers that cannot define a rotation, UnsupportedModelError for an unknown scaling.
     """
     kind = metadata.str("rope.scaling.type", "linear")
     kinds = ("none", "linear", "yarn", *(["longrope"] if longrope else []))
@@ -112,13 +112,13 @@ def read_rope(metadata: Metadata, n_dims: int, mode: str = "norm", *, longrope: 
 
 
 def check_base(name: str, base: float) -> float:
-    """`base` itself. Raises ModelFormatError for one that no rotation can be made of."""
+    """Return `base`. Raises ModelFormatError where it cannot define a rotation."""
     return _within(name, base, 1 + 1e-6, 1e30)
 
 
 def _with_yarn(rope: Rope, metadata: Metadata) -> Rope:
-    # rope.scaling.yarn_log_multiplier means another thing in each architecture that has it; those models read it.
-    # yarn_attn_factor is the whole magnitude, as converters take it from the config, of which ggml makes a part itself.
+    # Not read here: rope.scaling.yarn_log_multiplier, which has another meaning in each architecture that uses it.
+    # yarn_attn_factor is the whole magnitude, as in the published config; ggml applies a part of it by itself.
     magnitude = metadata.f32("rope.scaling.yarn_attn_factor", None)
     if magnitude is not None:
         magnitude = _within("rope.scaling.yarn_attn_factor", magnitude, 1e-6, 1e6) / yarn_magnitude(rope.scale)
@@ -132,7 +132,7 @@ def _with_yarn(rope: Rope, metadata: Metadata) -> Rope:
 
 
 def _either(metadata: Metadata, name: str, other: str, default: float) -> float:
-    """A key of llama.cpp's, or of Ollama's where the file has none."""
+    """The value of llama.cpp's key `name`, else of Ollama's key `other`, else `default`."""
     return metadata.f32(f"rope.scaling.{name}", metadata.f32(f"rope.scaling.{other}", default))
 
 

@@ -1,14 +1,14 @@
-"""Text to token ids and back, from the metadata of a GGUF file; no model is needed.
+"""Text to token ids and back, from the metadata of a GGUF file. Needs no loaded model.
 
     tokenizer = from_gguf("model.gguf")
     ids = tokenizer.encode("Hello")
     tokenizer.decode(ids)
 
-- `metadata`, `vocab`, `special_tokens`: what the file says, and what is known beyond it
+- `metadata`, `vocab`, `special_tokens`: the vocabulary of a file, corrected by rules about known tokens
 - `pretokenizer_table`, `pretokenizer`, `bpe`: byte-pair encoding
-- `spm`: SentencePiece's byte-pair encoding; `unigram`, `charsmap`: its other model, and how that normalizes text
-- `wordpiece`: BERT's
-- `_merge`: the loops of all but the last, in C
+- `spm`: SentencePiece's byte-pair encoding; `unigram`, `charsmap`: its unigram model, and the normalization of its text
+- `wordpiece`: BERT's WordPiece
+- `_merge`: the inner loops of all these but WordPiece, in C
 - `base`: Tokenizer; `detokenizer`: streams of ids to text
 """
 
@@ -34,7 +34,7 @@ def from_metadata(metadata: Mapping[str, Any]) -> Tokenizer:
     Raises UnsupportedModelError for a tokenizer or pre-tokenizer unknown here, ModelFormatError for broken metadata.
     """
     vocab = read_vocabulary(metadata)
-    # A file has one of these models; WordPiece's imports the regex library, which takes longer than a header to read.
+    # Import only the file's own kind: WordPiece imports the regex library, which takes longer than reading a header.
     if vocab.model == "llama":
         from ollama_engine.tokenizer.spm import SpmModel  # noqa: PLC0415
 
@@ -53,7 +53,7 @@ def from_metadata(metadata: Mapping[str, Any]) -> Tokenizer:
 
 
 def from_gguf(path: str | PathLike[str]) -> Tokenizer:
-    """The tokenizer of a GGUF file; a file that holds only a vocabulary will do.
+    """The tokenizer of a GGUF file. A file with a vocabulary and no weights is enough.
 
     Raises OSError when the file cannot be opened, and what `from_metadata` raises.
     """

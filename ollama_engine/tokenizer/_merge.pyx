@@ -1,6 +1,6 @@
-"""Owns the C side of the tokenizers: byte-pair and SentencePiece merging, unigram search, and special tokens.
+"""The C side of the tokenizers: byte-pair and SentencePiece merging, unigram search, and special tokens.
 
-Objects are immutable once built and keep their scratch memory on the call, so any number of threads may share one.
+Objects are immutable, and each call has its own scratch memory, so any number of threads may share an object.
 """
 
 import logging
@@ -101,12 +101,12 @@ cdef struct Span:
 
 
 cdef Span utf8(str text, list kept) except *:
-    """The UTF-8 that Python keeps with a text; that of lone surrogates, which it has none for, is put into `kept`."""
+    """The UTF-8 that Python caches for a str. With lone surrogates there is none: it is made, and `kept` holds it."""
     cdef Span span
     cdef bytes raw
     try:
         span.start = PyUnicode_AsUTF8AndSize(text, &span.size)
-    except UnicodeEncodeError:  # they stand for bytes that are not UTF-8
+    except UnicodeEncodeError:  # lone surrogates, which stand for invalid bytes
         raw = to_bytes(text)
         kept.append(raw)
         span.start, span.size = PyBytes_AS_STRING(raw), PyBytes_GET_SIZE(raw)
@@ -114,7 +114,7 @@ cdef Span utf8(str text, list kept) except *:
 
 
 cdef int check(int status) except -1:
-    """Turn what the C functions return into an exception."""
+    """Raise the exception for a C function's status."""
     if status < 0:
         raise MemoryError("no memory for the tokenizer")
     if status > 0:
@@ -142,9 +142,9 @@ def only_texts(list values not None):
 
 
 def find_texts(list texts not None, set wanted not None):
-    """{text: its last place among `texts`} of those that are wanted.
+    """{text: its last index in `texts`} for the wanted texts that occur.
 
-    A vocabulary is large and they are few: most texts are told from them by their first character.
+    A vocabulary is large and few texts are wanted, so the first character rules most of them out.
     """
     cdef dict found = {}
     cdef set firsts = {text[:1] for text in wanted}
@@ -163,7 +163,7 @@ def find_texts(list texts not None, set wanted not None):
 
 
 cdef int take(list texts, Py_ssize_t first, oe_bpe_text *batch, list kept) except -1:
-    """The next texts from `first` on; how many."""
+    """Fill `batch` with the texts from `first` on; returns how many it took."""
     cdef int n = <int>min(<Py_ssize_t>OE_BPE_BATCH, len(texts) - first), i
     cdef Span span
     kept.clear()
@@ -238,7 +238,7 @@ cdef class SpmMerger:
     """SentencePiece BPE over `pieces` (id order).
 
     `ranks[id]` orders the pieces, lowest merges first. `kinds[id]`: 0 = never made from text, 1 = normal, 2 = unused
-    (built on the way, taken apart at the end). `byte_ids[b]` is the piece of byte b or -1, `unknown` an id or -1.
+    (made on the way, split at the end). `byte_ids[b]` is the piece of byte b or -1, `unknown` an id or -1.
     """
 
     cdef oe_spm spm
@@ -283,10 +283,10 @@ cdef class SpmMerger:
 
 
 cdef class UnigramSearch:
-    """The best way to cut a text into `pieces` (id order), by the sum of `scores`.
+    """Finds the split of a text into `pieces` (id order) with the highest sum of `scores`.
 
-    `made[id]` is nonzero for pieces that text may become. A character that is none costs `unknown_score`; it is spelled
-    in bytes where `byte_ids` has them, and is `unknown` (an id or -1) otherwise.
+    `made[id]` is nonzero for pieces that text may become. A character without a piece scores
+    `unknown_score`; it becomes byte pieces where `byte_ids` has them, and `unknown` (an id or -1) otherwise.
     """
 
     cdef oe_unigram model

@@ -1,8 +1,9 @@
-"""The tokenizer that callers hold: special tokens, BOS and EOS around a text model, and the way back to text."""
+"""Tokenizer, the public class: adds special tokens, BOS and EOS to a text model, and decodes ids to text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from functools import partial
 from operator import index
 from typing import Protocol
@@ -18,36 +19,37 @@ __all__ = ["TextModel", "Tokenizer"]
 
 # Unicode's White_Space; str.strip() would also take U+001C to U+001F.
 WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"  # noqa: E501
-# Not part of the output unless asked for.
+# Types of tokens that are not part of the output by default.
 HIDDEN = (TokenType.CONTROL, TokenType.UNKNOWN)
 
 
 class TextModel(Protocol):
-    """How one kind of vocabulary treats ordinary text."""
+    """The part that differs by kind of vocabulary (BPE, SentencePiece, unigram, WordPiece): ordinary text."""
 
     def encode(self, text: str, *, prefix: bool) -> list[int]:
         """Ids of a text without special tokens. `prefix`: it starts the input or follows a special token."""
 
     def special_text(self, text: str) -> str:
-        """How the text of a user-defined token looks in input and output."""
+        """The text of a user-defined token as it appears in input and output."""
 
     def normal_bytes(self, text: str) -> bytes:
-        """What a normal token of this text adds to the output."""
+        """The bytes of output for a normal token with this vocabulary text."""
 
 
 class Tokenizer:
     """Text to token ids and back, as one vocabulary defines it. Immutable: threads may share it.
 
-    Special tokens are found leftmost first, the longest at each place, as in Hugging Face's tokenizers; llama.cpp goes
-    through them by length, which differs only where two of them overlap.
+    Special tokens match leftmost first, and longest first at one place, as in Hugging Face's tokenizers. llama.cpp
+    searches for the longest token first, which differs only where two of them overlap.
     """
 
     def __init__(self, vocab: Vocabulary, model: TextModel) -> None:
         self._vocab = vocab
         self._model = model
         self._types = vocab.types.tobytes()
+        self._steering = frozenset(map(int, np.flatnonzero(np.isin(vocab.types, HIDDEN)))) | vocab.guarded_ids
         self._always, self._with_special = self._tries()
-        # What each token adds to the output, filled on use. An entry is a constant, so a lost race costs nothing.
+        # Output bytes of each token, filled on use. An entry never changes, so two threads may both compute it.
         self._visible: dict[int, bytes] = {}
         self._all: dict[int, bytes] = {}
 
@@ -65,7 +67,7 @@ class Tokenizer:
 
     @property
     def eos_id(self) -> int | None:
-        """End of sequence: the first of them. Generation ends at any of `eog_ids`."""
+        """The token that ends a sequence (EOS), or None. Generation ends at any of `eog_ids`, not only here."""
         return self._vocab.eos_id
 
     @property
@@ -84,12 +86,16 @@ class Tokenizer:
         return self._vocab.add_eos
 
     def token_text(self, token_id: int) -> str:
-        """The text in the vocabulary as it is stored: for logs, not for output."""
+        """The raw text of a token in the vocabulary: for logs, not for output."""
         return self._vocab.texts[self._check(token_id)]
 
     def is_control(self, token_id: int) -> bool:
-        """Whether the token steers the model and is no part of the output (types control and unknown)."""
+        """Whether the token is left out of the output: types control and unknown."""
         return self._types[self._check(token_id)] in HIDDEN
+
+    def is_steering(self, token_id: int) -> bool:
+        """Whether the token comes of text only where control tokens are parsed: those, <think>, <|channel|> ..."""
+        return self._check(token_id) in self._steering
 
     # -- text to ids ---------------------------------------------------------------------------------------------------
 
@@ -98,37 +104,59 @@ class Tokenizer:
     ) -> list[int]:
         """Token ids of a text.
 
-        `add_special` adds BOS and EOS where the vocabulary asks for them; a prompt that is encoded in pieces wants it
-        for the first piece only. `parse_special` turns the text of control tokens into these tokens; without it such
-        text is ordinary text (user-defined tokens are found either way). Bytes, and lone surrogates as
-        `errors="surrogateescape"` makes them, need not be UTF-8: what is not is encoded byte by byte. `continues`: the
-        text goes on in the middle of another one, so no space is put before it where the vocabulary asks for that.
+        `add_special` adds BOS and EOS where the vocabulary asks for them; for a prompt in several pieces, set it for
+        the first piece only. `parse_special` turns the text of control tokens into these tokens; without it, such text
+        is ordinary text. User-defined tokens that steer nothing are found either way. `continues`: the text goes on in
+        the middle of another one, so no space is put before it where the vocabulary asks for that.
 
-        A byte-pair vocabulary that has no token for a byte leaves it out, as the original tokenizers do, with a logged
-        warning. Raises TokenizerError for other lone surrogates, and when a SentencePiece vocabulary has neither a
-        byte piece nor an unknown piece for a character.
+        `text` need not be valid UTF-8: pass bytes, or a str with lone surrogates as `errors="surrogateescape"` makes
+        them. Invalid bytes are encoded one by one. A byte-pair vocabulary without a token for a byte leaves that byte
+        out, as the original tokenizers do, and logs a warning. Raises TokenizerError for other lone surrogates, and
+        when a SentencePiece vocabulary has neither a byte piece nor an unknown piece for a character.
         """
-        if isinstance(text, (bytes, bytearray, memoryview)):
-            data = bytes(text)
-            text = data.decode("utf-8", "surrogateescape")
-        else:
-            data = _to_bytes(text)
-        ids: list[int] = []
-        if add_special and self._vocab.add_bos and self._vocab.bos_id is not None:
-            ids.append(self._vocab.bos_id)
+        data = bytes(text) if isinstance(text, (bytes, bytearray, memoryview)) else _to_bytes(text)
         matches = (self._with_special if parse_special else self._always).find_all(data)
-        if not matches:
-            if text:
-                ids += self._model.encode(text, prefix=not continues)
-        else:
-            self._encode_between(data, matches, ids, continues=continues)
-        if add_special and self._vocab.add_eos and self._vocab.eos_id is not None:
-            ids.append(self._vocab.eos_id)
-        return ids
+        return self._around(self._encode_between(data, matches, continues=continues), add_special=add_special)
+
+    def encode_parts(self, parts: Sequence[tuple[str, bool]], *, add_special: bool = True) -> list[int]:
+        """Token ids of a text in parts (text, parse_special).
+
+        The ids of the joined text, wherever it is cut, except that a control token comes only of characters which all
+        lie in parts with `parse_special`. Raises as `encode` does.
+        """
+        data = b"".join(_to_bytes(text) for text, _ in parts)
+        spans = _parsed_spans(parts)
+        matches = self._with_special.find_all(data)
+        if any(id_ in self._steering and not _lies_in(start, end, spans) for start, end, id_ in matches):
+            matches = self._matches_within(data, spans)
+        return self._around(self._encode_between(data, matches), add_special=add_special)
+
+    def _matches_within(self, data: bytes, spans: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
+        """Control tokens of the spans; between them, tokens that are found in any text."""
+        steering = [
+            (begin + start, begin + end, id_)
+            for begin, stop in spans
+            for start, end, id_ in self._with_special.find_all(data[begin:stop])
+            if id_ in self._steering
+        ]
+        found, at = [], 0
+        for start, end, id_ in [*steering, (len(data), len(data), -1)]:
+            found += [(at + s, at + e, other) for s, e, other in self._always.find_all(data[at:start])]
+            found += [(start, end, id_)] if id_ >= 0 else []
+            at = end
+        return found
+
+    def _around(self, ids: list[int], *, add_special: bool) -> list[int]:
+        if not add_special:
+            return ids
+        before = [self._vocab.bos_id] if self._vocab.add_bos and self._vocab.bos_id is not None else []
+        after = [self._vocab.eos_id] if self._vocab.add_eos and self._vocab.eos_id is not None else []
+        return [*before, *ids, *after]
 
     def _encode_between(
-        self, data: bytes, matches: list[tuple[int, int, int]], ids: list[int], *, continues: bool
-    ) -> None:
+        self, data: bytes, matches: list[tuple[int, int, int]], *, continues: bool = False
+    ) -> list[int]:
+        ids: list[int] = []
         at = 0
         strip_left = False
         for start, end, id_ in [*matches, (len(data), len(data), -1)]:
@@ -143,13 +171,14 @@ class Tokenizer:
                 ids.append(id_)
             at = end
             strip_left = id_ in self._vocab.rstrip_ids
+        return ids
 
     # -- ids to text ---------------------------------------------------------------------------------------------------
 
     def token_bytes(self, token_id: int, *, skip_special: bool = True) -> bytes:
-        """What the token adds to the output; b"" for control tokens unless `skip_special` is false.
+        """The bytes that the token adds to the output; b"" for control tokens unless `skip_special` is false.
 
-        One token need not be whole characters. Raises TokenizerError for an id outside of the vocabulary.
+        A token may hold only part of a character. Raises TokenizerError for an id outside of the vocabulary.
         """
         cache = self._visible if skip_special else self._all
         data = cache.get(token_id)
@@ -164,24 +193,24 @@ class Tokenizer:
         return data.removeprefix(b" ") if self._vocab.add_space_prefix and not continues else data
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True, continues: bool = False) -> str:
-        """The text of ids, with U+FFFD for what is not UTF-8.
+        """The text of ids, with U+FFFD for invalid UTF-8.
 
         `skip_special` leaves control tokens out. A SentencePiece vocabulary puts a space before every text, so one
-        leading space is removed again; `continues` keeps it, for ids that go on after a prompt. Spaces before
-        punctuation stay (llama.cpp removes them for some vocabularies): the text of encoded text is that text.
+        leading space is removed again; `continues` keeps it, for ids that follow a prompt. Spaces before punctuation
+        stay, so that decoding reverses encoding; llama.cpp removes them for some vocabularies.
 
         Raises TokenizerError for an id outside of the vocabulary, or one that is no whole number.
         """
         return self.decode_bytes(ids, skip_special=skip_special, continues=continues).decode("utf-8", "replace")
 
     def detokenizer(self, *, skip_special: bool = True, continues: bool = False) -> Detokenizer:
-        """The same as `decode`, id by id."""
+        """A decoder for a stream of ids: `decode`, one id at a time."""
         return Detokenizer(
             self.token_bytes if skip_special else partial(self.token_bytes, skip_special=False),
             strip_space=self._vocab.add_space_prefix and not continues,
         )
 
-    # -- inside --------------------------------------------------------------------------------------------------------
+    # -- internals -----------------------------------------------------------------------------------------------------
 
     def _check(self, token_id: int) -> int:
         if not 0 <= token_id < len(self._vocab.texts):
@@ -198,11 +227,11 @@ class Tokenizer:
         if kind == TokenType.USER_DEFINED:
             text = self._model.special_text(text)
         elif kind not in HIDDEN:
-            return b""  # unused and undefined tokens: padding of the vocabulary
+            return b""  # unused and undefined tokens pad the vocabulary
         return text.encode("utf-8", "surrogateescape")
 
     def _tries(self) -> tuple[TextTrie, TextTrie]:
-        """(always found, found with parse_special)."""
+        """(tokens found always, tokens found with `parse_special`)."""
         user_defined: list[tuple[bytes, int]] = []
         special: list[tuple[bytes, int]] = []
         kinds = (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED)
@@ -210,9 +239,28 @@ class Tokenizer:
             text = self._vocab.texts[id_]
             if self._types[id_] == TokenType.USER_DEFINED:
                 text = self._model.special_text(text)
-                user_defined.append((text.encode("utf-8", "surrogateescape"), id_))
+                if id_ not in self._steering:
+                    user_defined.append((text.encode("utf-8", "surrogateescape"), id_))
             special.append((text.encode("utf-8", "surrogateescape"), id_))
         return TextTrie(user_defined), TextTrie(special)
+
+
+def _parsed_spans(parts: Sequence[tuple[str, bool]]) -> list[tuple[int, int]]:
+    """The bytes of parts with parse_special; neighbours are one span."""
+    spans: list[tuple[int, int]] = []
+    end = 0
+    for text, parse_special in parts:
+        begin, end = end, end + len(_to_bytes(text))
+        if parse_special and begin < end:
+            begin = spans.pop()[0] if spans and spans[-1][1] == begin else begin
+            spans.append((begin, end))
+    return spans
+
+
+def _lies_in(start: int, end: int, spans: list[tuple[int, int]]) -> bool:
+    """Whether one of the spans, which ascend, holds all of it."""
+    at = bisect_right(spans, start, key=lambda span: span[0]) - 1
+    return at >= 0 and end <= spans[at][1]
 
 
 def _whole_numbers(ids: Iterable[int]) -> list[int]:

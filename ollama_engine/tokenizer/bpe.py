@@ -9,7 +9,7 @@ import numpy as np
 
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.tokenizer._merge import BpeMerger
-from ollama_engine.tokenizer.vocab import TokenType, Vocabulary
+from ollama_engine.tokenizer.vocab import Vocabulary
 
 if TYPE_CHECKING:
     from ollama_engine.tokenizer.pretokenizer import PreTokenizer
@@ -18,24 +18,24 @@ __all__ = ["BpeModel"]
 
 
 class BpeModel:
-    """Text between special tokens -> ids, and a token's text -> bytes. See `models.TextModel`."""
+    """Text between special tokens -> ids, and a token's text -> bytes. See `base.TextModel`."""
 
     def __init__(self, vocab: Vocabulary, merges: list[str] | None) -> None:
         if vocab.spec is None:
             raise ModelFormatError("a byte-pair vocabulary needs a pre-tokenizer")
-        # Kimi K2 files may come without merges: its vocabulary is then read as pieces and bytes.
+        # Some Kimi K2 files have no merges; their vocabulary then works as whole pieces and single bytes.
         if merges is None and vocab.spec.name != "kimi-k2":
             raise ModelFormatError(f"tokenizer.ggml.merges is missing; tokenizer model {vocab.model!r} needs it")
         self._spec = vocab.spec
         self._lowercase = vocab.lowercase
-        plain = np.isin(vocab.types, (TokenType.NORMAL, TokenType.USER_DEFINED)).astype(np.uint8)
+        plain = vocab.ordinary.astype(np.uint8)
         unknown = -1 if vocab.unknown_id is None or vocab.spec.byte_level else vocab.unknown_id
         self._merger = BpeMerger(vocab.texts, merges or [], plain, vocab.spec.byte_level, unknown)
         self._byte_of = {code: byte for byte, code in enumerate(_gpt2_alphabet())}
 
     @cached_property
     def _pretokenizer(self) -> PreTokenizer:
-        """Made when the first text comes: the regex library takes longer to import than a model's header to read."""
+        """Compiled for the first text, not on load: importing the regex library takes longer than reading a header."""
         from ollama_engine.tokenizer.pretokenizer import PreTokenizer  # noqa: PLC0415
 
         return PreTokenizer(self._spec)
@@ -55,16 +55,16 @@ class BpeModel:
         return ids
 
     def special_text(self, text: str) -> str:
-        """How a user-defined token looks in text."""
+        """The text of a user-defined token as it appears in input and output."""
         return text.replace("▁", " ") if self._spec.escape_spaces else text
 
     def normal_bytes(self, text: str) -> bytes:
-        """What a normal token adds to the output."""
+        """The bytes of output for a normal token with this vocabulary text."""
         if not self._spec.byte_level:
             return self.special_text(text).encode("utf-8", "surrogateescape")
         try:
             return bytes([self._byte_of[ord(c)] for c in text])
-        except KeyError:  # a token added without GPT-2's spelling
+        except KeyError:  # an added token in plain text, not in GPT-2's spelling
             return text.encode("utf-8", "surrogateescape")
 
 

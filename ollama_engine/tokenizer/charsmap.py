@@ -1,7 +1,7 @@
 """Reads the table by which SentencePiece normalizes text: `tokenizer.ggml.precompiled_charsmap`.
 
-A size in bytes, a trie of that size as a double array (Aoe 1989, in the layout of darts-clone), and the replacements,
-each ended by a zero byte.
+Layout: the size of the trie in bytes, the trie as a double array (Aoe 1989, in the layout of darts-clone), and the
+replacements, each ended by a zero byte.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Charsmap:
         self._mapper = CharsMapper(np.frombuffer(data, "<u4", size // 4, 4).astype(np.uint32), texts)
 
     def apply(self, text: str) -> str:
-        """The normalized text. Bytes that are not UTF-8, as surrogates, stay.
+        """The normalized text. Surrogates, which stand for invalid UTF-8, stay.
 
         Raises ModelFormatError for a key without a replacement.
         """

@@ -1,4 +1,4 @@
-"""Turns a stream of ids into text without ever cutting a character."""
+"""Turns a stream of ids into text without cutting a character in two."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ __all__ = ["Detokenizer"]
 class Detokenizer:
     """Text of one generation, id by id. Made by `Tokenizer.detokenizer`; not to be shared between threads.
 
-    The texts that `push` and `flush` return, joined, equal `Tokenizer.decode` of all ids. Bytes of an unfinished
-    character wait for the next ids; bytes that can no longer become one turn into U+FFFD.
+    The joined texts of `push` and `flush` equal `Tokenizer.decode` of all ids. Bytes of an incomplete character wait
+    for the next ids; bytes that cannot become a character any more turn into U+FFFD.
     """
 
     def __init__(self, token_bytes: Callable[[int], bytes], *, strip_space: bool) -> None:
@@ -32,7 +32,7 @@ class Detokenizer:
         return text
 
     def flush(self) -> str:
-        """Text of bytes still waiting: U+FFFD or nothing. Further ids then start a new character."""
+        """The text of waiting bytes, U+FFFD or "". Ids pushed later start a new character."""
         text, _ = utf_8_decode(self._waiting, "replace", True)
         self._waiting = b""
         return text

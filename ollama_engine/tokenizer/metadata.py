@@ -1,7 +1,7 @@
 """Reads typed values out of GGUF metadata.
 
-Files in the wild store one key with several integer widths, as plain Python lists or as numpy arrays; here every form
-becomes one Python type, and a value that does not fit raises ModelFormatError naming the key.
+Converters disagree about types: one key has several integer widths, and an array may be a list or a numpy array. Here
+every form becomes one Python type. A value that does not fit raises a ModelFormatError that names the key.
 """
 
 from __future__ import annotations

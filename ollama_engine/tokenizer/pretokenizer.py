@@ -1,4 +1,4 @@
-"""Cuts a text into the pieces that are merged one by one."""
+"""Splits a text into pieces; byte-pair merging then treats each piece by itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Splitter = Callable[[str], list[str]]
 class PreTokenizer:
     """The stages of a spec, compiled.
 
-    Lone surrogates (bytes that are not UTF-8) are cut as if each were U+FFFD, and kept as they are in the pieces.
+    A lone surrogate (an invalid byte) is matched as U+FFFD, and stays as it is in the pieces.
     """
 
     def __init__(self, spec: PreTokenizerSpec) -> None:
@@ -25,7 +25,7 @@ class PreTokenizer:
         self._surrogate = regex.compile("[\ud800-\udfff]")
 
     def split(self, text: str) -> list[str]:
-        """Pieces in order; together they are the text, unless the spec drops white space."""
+        """The pieces in order. Joined they equal the text, unless the spec drops white space."""
         if text.isascii() or not self._surrogate.search(text):
             return self._split(text)
         pieces = []
@@ -75,10 +75,10 @@ def _isolator(expression: str) -> Splitter:
 
 
 def _digit_grouper(stage: Stage) -> Splitter:
-    """Cuts runs of digits into threes from the right. As an expression with look-ahead it takes quadratic time."""
+    """Splits runs of digits into threes from the right. The original's look-ahead expression takes quadratic time."""
     find_runs = regex.compile(stage.expression).finditer
-    # Oniguruma, which the original uses, counts the superscripts and fractions of Latin-1 as parts of words, and unlike
-    # `regex` no joiners.
+    # For Oniguruma, which the original uses, Latin-1's superscripts and fractions are word characters, and joiners are
+    # not; for `regex` it is the other way round.
     is_word = regex.compile(r"[²³¹¼½¾]|[^\W\u200c\u200d]").match
 
     def cuts(text: str) -> Iterator[int]:

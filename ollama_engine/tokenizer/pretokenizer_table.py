@@ -1,20 +1,20 @@
-"""The table of pre-tokenizers: `tokenizer.ggml.pre` -> how a text is cut into pieces before merging.
+"""The table of pre-tokenizers: `tokenizer.ggml.pre` -> the rules that split a text into pieces before merging.
 
 Expressions are those of the models' own tokenizers where they are known, in the syntax of the `regex` library; the
-list of names is llama.cpp's. A stage re-splits every piece of the stage before; what an expression does not match
-stays as a piece of its own.
+list of names is llama.cpp's. A stage splits every piece of the stage before; text that an expression does not match
+stays a piece of its own.
 
 Known differences. Ours follow the original (Hugging Face) tokenizer where llama.cpp approximates it:
-- contractions are matched without case in full Unicode: U+017F LONG S after an apostrophe counts as "s";
-- tekken, gpt-4o, kimi-k2, youtu, tiny_aya and their relatives tell upper from lower case and count marks as letters
+- contractions match case-insensitively in full Unicode: U+017F LONG S after an apostrophe counts as "s";
+- tekken, gpt-4o, kimi-k2, youtu, tiny_aya and relatives distinguish upper and lower case and count marks as letters
   (llama.cpp takes any letter but ASCII a-z or A-Z, and breaks most words at combining marks);
 - kimi-k2's Han is the whole script, with radicals and U+3005, not ranges of ideographs;
 - tiny_aya and afmoe part groups of digits from the text around them, which changes how spaces before a number split;
   tiny_aya groups only decimal digits, and only where the number ends at a word boundary;
 - superbpe counts decimal digits of every script, not only ASCII;
 - deepseek-llm and deepseek-coder compare white space as itself: U+2028 and U+3000 fall into their character ranges.
-Where only llama.cpp's form is known (default, falcon, viking, ...), it is taken as it is. Characters that are newer
-than the Unicode version of either side are unassigned there, and may split otherwise.
+Where only llama.cpp's form is known (default, falcon, viking, ...), this table uses it. A character newer than the
+Unicode version of one side is unassigned there, and may split differently.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class Rule(Enum):
     ISOLATE = "isolate"
     """Matches become pieces; so does what lies between them."""
     FIND = "find"
-    """The same for an expression that matches every character somewhere: nothing lies between."""
+    """As ISOLATE, for an expression whose matches cover the whole text."""
     KEEP = "keep"
     """Matches become pieces; the rest is dropped."""
     GROUP = "group"
-    """Matches are runs of digits, cut into threes from the right."""
+    """Matches are runs of digits, split into threes from the right."""
     GROUP_WORD = "group_word"
-    """The same, only for runs that end at a word boundary."""
+    """As GROUP, only for runs that end at a word boundary."""
     CUT = "cut"
-    """The same, but a run is not parted from the text around it."""
+    """As GROUP, but the outer threes stay joined to the text around the run."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class PreTokenizerSpec:
     byte_level: bool = True
     """Tokens spell bytes with GPT-2's alphabet; else they are plain UTF-8."""
     escape_spaces: bool = False
-    """Tokens have U+2581 for a space."""
+    """Tokens spell a space as U+2581."""
     whole_newlines: bool = False
     """A run of newlines that is a token becomes that token without merging."""
 
@@ -175,7 +175,7 @@ def _table() -> dict[str, PreTokenizerSpec]:
             Stage(r"[\r\n]"),
             Stage(rf"\s?[{CASED_LETTERS}]+"),
             Stage(r"\s?[!-/:-~！-／：-～‘-‟　-。]+"),
-            Stage(r"(?<!\s)\s+\Z"),  # the look-behind keeps the search from starting anew at each space of a run
+            Stage(r"(?<!\s)\s+\Z"),  # the look-behind avoids a new search at each space of a run, which is quadratic
             CHINESE_RUNS,
             Stage(r"\p{N}+"),
         ),
@@ -273,9 +273,9 @@ def pretokenizer_names() -> list[str]:
 
 
 def find_spec(pre: str, architecture: str = "", model: str = "gpt2") -> PreTokenizerSpec:
-    """The row for `tokenizer.ggml.pre`; a missing or "default" name goes by the architecture where that is certain.
+    """The row for `tokenizer.ggml.pre`. A missing or "default" name is replaced by the architecture's where it has one.
 
-    Raises UnsupportedModelError, with the names that exist.
+    Raises UnsupportedModelError, which lists the known names.
     """
     if model == "whitespace":
         pre = "whitespace"

@@ -1,7 +1,7 @@
-"""Owns the rules that go by the text of a token.
+"""Rules about known special tokens, by their text.
 
-GGUF files made by llama.cpp name one end-of-generation id, and vocabularies often carry wrong token types. These rules
-find the other ends of a turn and correct the types. The names are facts of the published vocabularies.
+GGUF files from llama.cpp's converter name one end-of-generation id, and token types in vocabularies are often wrong.
+These rules find the other ends of a turn and correct the types. The texts are facts of published vocabularies.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ollama_engine.tokenizer._merge import find_texts
 from ollama_engine.tokenizer.metadata import Fields
 
-__all__ = ["apply_text_rules", "find_known_texts", "strip_rules"]
+__all__ = ["apply_text_rules", "find_known_texts", "guarded_tokens", "strip_rules"]
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
 
@@ -47,15 +47,15 @@ FIM_TEXTS: dict[str, tuple[str, ...]] = {
 FIM_OLD_KEYS = {"fim_pre": "prefix", "fim_suf": "suffix", "fim_mid": "middle"}
 FIM_ENDS = ("fim_pad", "fim_rep", "fim_sep")
 
-# gpt-oss speaks in channels: these are part of what the chat layer reads, so they are always rendered.
+# gpt-oss answers in channels. The chat layer reads these markers, so they are always part of the output.
 RENDERED_TEXTS = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")
 
-# Rules of one vocabulary or another name these, too.
+# Rules for single vocabularies name these as well.
 OTHER_TEXTS = ("<s>", "</s>", "<unk>", "<mask>", "[MASK]", "<|plamo:eos|>")
 
 
 def find_known_texts(texts: list[str]) -> dict[str, int]:
-    """Ids of the tokens that a rule here names; of two equal texts the later token counts, as in llama.cpp."""
+    """Ids of the tokens that these rules name. Of two tokens with equal text the later counts, as in llama.cpp."""
     known = {*END_TEXTS, *RENDERED_TEXTS, *OTHER_TEXTS, *(text for group in FIM_TEXTS.values() for text in group)}
     return find_texts(texts, known)
 
@@ -70,7 +70,7 @@ def apply_text_rules(
         if text in ids:
             ends.add(ids[text])
             types[ids[text]] = CONTROL
-    # A normal "</s>" is what people write for closing strike-through in HTML: it ends nothing.
+    # A "</s>" of type normal is ordinary text, such as HTML that closes strike-through: it does not end generation.
     strike = ids.get("</s>")
     if strike is not None and (types[strike] != NORMAL or "token_type" not in fields):
         ends.add(strike)
@@ -117,10 +117,33 @@ def _drop_inner_ends(ids: Mapping[str, int], types: NDArray[np.uint8], ends: set
         types[ids["</s>"]] = NORMAL
 
 
+def guarded_tokens(
+    metadata: Mapping[str, Any], texts: list[str], types: NDArray[np.uint8], file_types: NDArray[np.uint8]
+) -> frozenset[int]:
+    """User-defined tokens that steer the model all the same, so that text which a user typed must not become them.
+
+    Vocabularies mark tokens as user-defined for the sake of their output: <think>, <tool_call>, DeepSeek's <｜User｜>.
+    They are taken for control tokens where the file says so (harmony's were made user-defined by the rules above),
+    where they look like <|this|>, and where a chat template of the file writes them. Others, such as runs of spaces
+    and <table>, are found in any text.
+    """
+    templates = [value for name, value in metadata.items() if name.startswith("tokenizer.chat_template")]
+    source = "\n".join(value for value in templates if isinstance(value, str))
+
+    def steers(id_: int) -> bool:
+        text = texts[id_]
+        if file_types[id_] == CONTROL or (text[:2] in ("<|", "<｜") and text[-2:] in ("|>", "｜>")):
+            return True
+        edges = text[0] + text[-1]
+        return len(text) > 2 and not any(c.isalnum() or c.isspace() or c == "▁" for c in edges) and text in source
+
+    return frozenset(id_ for id_ in map(int, np.flatnonzero(types == USER_DEFINED)) if steers(id_))
+
+
 def strip_rules(
     metadata: Mapping[str, Any], pre: str, architecture: str, ids: Mapping[str, int], types: NDArray[np.uint8]
 ) -> tuple[frozenset[int], frozenset[int]]:
-    """Special tokens that swallow white space: (before them, after them). GGUF does not store this; model names do."""
+    """Special tokens that strip white space (before, after). GGUF does not store it; the model's name decides."""
     name = str(metadata.get("general.name", "")).lower()
     if any(s in pre for s in ("jina-v2-de", "jina-v2-es", "jina-v2-code")) or any(
         s in architecture for s in ("nomic-bert-moe", "jina-bert-v3")

@@ -12,11 +12,11 @@ __all__ = ["SpmModel", "byte_ids"]
 
 
 class SpmModel:
-    """Text between special tokens -> ids, and a token's text -> bytes. See `models.TextModel`.
+    """Text between special tokens -> ids, and a token's text -> bytes. See `base.TextModel`.
 
-    As in SentencePiece, text never becomes a control, unknown or byte piece by merging, and unused pieces are taken
-    apart again; llama.cpp takes any piece. A byte that is not UTF-8 becomes its byte piece alone, where llama.cpp
-    takes the following bytes along.
+    As in SentencePiece, merging never makes a control, unknown or byte piece, and unused pieces are split again;
+    llama.cpp accepts any piece. An invalid UTF-8 byte becomes its own byte piece only; llama.cpp consumes the bytes
+    behind it, too.
     """
 
     def __init__(self, vocab: Vocabulary) -> None:
@@ -25,8 +25,7 @@ class SpmModel:
         if np.isnan(vocab.scores).any():
             raise ModelFormatError("tokenizer.ggml.scores holds NaN")
         ranks = np.unique(-vocab.scores, return_inverse=True)[1].astype(np.uint32)
-        made = np.isin(vocab.types, (TokenType.NORMAL, TokenType.USER_DEFINED))
-        kinds = np.where(vocab.types == TokenType.UNUSED, 2, made).astype(np.uint8)
+        kinds = np.where(vocab.types == TokenType.UNUSED, 2, vocab.ordinary).astype(np.uint8)
         spelled = byte_ids(vocab.texts)
         unknown = -1 if vocab.unknown_id is None else vocab.unknown_id
         kinds[spelled[spelled >= 0]] = 0
@@ -40,16 +39,16 @@ class SpmModel:
         return self._merger.encode(text.replace(" ", "▁").encode("utf-8", "surrogateescape"))
 
     def special_text(self, text: str) -> str:
-        """How a user-defined token looks in text."""
+        """The text of a user-defined token as it appears in input and output."""
         return text.replace("▁", " ")
 
     def normal_bytes(self, text: str) -> bytes:
-        """What a normal token adds to the output."""
+        """The bytes of output for a normal token with this vocabulary text."""
         return text.replace("▁", " ").encode("utf-8", "surrogateescape")
 
 
 def byte_ids(texts: list[str]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    """The piece <0xHH> of each byte, or -1."""
+    """The id of the piece <0xHH> for each byte, int32 [256], or -1."""
     names = {f"<0x{byte:02X}>": byte for byte in range(256)}
     ids = np.full(256, -1, np.int32)
     for id_, text in enumerate(texts):

@@ -1,4 +1,4 @@
-"""SentencePiece unigram: `tokenizer.ggml.model` t5, of T5, XLM-R and the embedding models made of it."""
+"""SentencePiece unigram, which GGUF calls "t5": T5, XLM-R, and embedding models derived from XLM-R."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ollama_engine.tokenizer.vocab import TokenType, Vocabulary
 __all__ = ["UnigramModel"]
 
 UNKNOWN_PENALTY = 10.0
-"""How much worse an unknown character is than the worst piece (SentencePiece's constant)."""
+"""Score of an unknown character below that of the worst piece (SentencePiece's constant)."""
 
 
 class UnigramModel:
     """Text between special tokens -> ids, and a token's text -> bytes. See `base.TextModel`.
 
-    Text is normalized first: `charsmap` replaces characters, and with `squeeze` spaces at the ends go and runs of them
-    become one. Characters that no piece has are spelled in bytes where the vocabulary has these, as in SentencePiece;
-    llama.cpp takes the unknown token.
+    Text is normalized first: `charsmap` replaces characters, and `squeeze` removes spaces at the ends and merges runs
+    of spaces. A character without a piece is spelled in byte pieces where the vocabulary has them, as in SentencePiece;
+    llama.cpp uses the unknown token.
     """
 
     def __init__(self, vocab: Vocabulary, charsmap: bytes, *, squeeze: bool) -> None:
@@ -54,9 +54,9 @@ class UnigramModel:
         return self._search.encode(text.replace(" ", "▁").encode("utf-8", "surrogateescape"))
 
     def special_text(self, text: str) -> str:
-        """How a user-defined token looks in text."""
+        """The text of a user-defined token as it appears in input and output."""
         return text.replace("▁", " ")
 
     def normal_bytes(self, text: str) -> bytes:
-        """What a normal token adds to the output."""
+        """The bytes of output for a normal token with this vocabulary text."""
         return text.replace("▁", " ").encode("utf-8", "surrogateescape")

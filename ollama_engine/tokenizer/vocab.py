@@ -1,4 +1,4 @@
-"""Owns what a vocabulary is: texts, types and scores of the tokens, and which ids are special."""
+"""Vocabulary: texts, types and scores of the tokens, and which ids are special."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ollama_engine.errors import ModelFormatError, UnsupportedModelError
 from ollama_engine.tokenizer.metadata import Fields
 from ollama_engine.tokenizer.pretokenizer_table import PreTokenizerSpec, find_spec
-from ollama_engine.tokenizer.special_tokens import apply_text_rules, find_known_texts, strip_rules
+from ollama_engine.tokenizer.special_tokens import apply_text_rules, find_known_texts, guarded_tokens, strip_rules
 
 __all__ = ["TokenType", "Vocabulary", "read_vocabulary"]
 
@@ -26,7 +26,7 @@ DEFAULTS: Mapping[str, Mapping[str, int]] = {
     "llama": {"bos": 1, "eos": 2, "unknown": 0},
     "t5": {"eos": 1},
 }
-"""Ids of special tokens that a file may leave out, by tokenizer model: those of llama.cpp."""
+"""Default ids of special tokens that a file may omit, by tokenizer model; they are llama.cpp's."""
 
 
 class TokenType(IntEnum):
@@ -42,13 +42,13 @@ class TokenType(IntEnum):
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A vocabulary as the metadata gives it, after the rules that go by token text."""
+    """A vocabulary from metadata, corrected by the rules in `special_tokens`."""
 
     model: str
     texts: list[str]
-    """By id; raw vocabulary text (GPT-2 spelling of bytes, U+2581 for spaces)."""
+    """Raw text of each token (bytes in GPT-2's spelling, U+2581 for spaces)."""
     types: NDArray[np.uint8]
-    """TokenType by id; other values count as undefined."""
+    """TokenType of each token; other values count as undefined."""
     scores: NDArray[np.float32] | None
     spec: PreTokenizerSpec | None
     """None for SentencePiece and WordPiece."""
@@ -61,9 +61,18 @@ class Vocabulary:
     add_space_prefix: bool
     lowercase: bool
     strip_accents: bool
+    guarded_ids: frozenset[int]
+    """User-defined tokens that steer the model, as control tokens do: text becomes them only where those are parsed."""
     lstrip_ids: frozenset[int]
-    """Special tokens that swallow the white space before them."""
+    """Special tokens that strip the white space before them."""
     rstrip_ids: frozenset[int]
+
+    @property
+    def ordinary(self) -> NDArray[np.bool_]:
+        """Which tokens text may become by merging, by id."""
+        found = np.isin(self.types, (TokenType.NORMAL, TokenType.USER_DEFINED))
+        found[list(self.guarded_ids)] = False
+        return found
 
 
 def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
@@ -82,6 +91,7 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
     n_vocab = len(texts)
     ids = find_known_texts(texts)
     types = _types(fields, n_vocab)
+    file_types = types.copy()
     unknown_id = _unknown_id(fields, types, model)
     if model == "bert":
         bos_id, eos_id = _around_bert(fields, types)
@@ -101,11 +111,12 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
         unknown_id=unknown_id,
         eog_ids=eog_ids,
         add_bos=_add_bos(fields, model, spec, bos_id),
-        # llama.cpp puts BERT's two around every text, whatever the flags say.
+        # llama.cpp puts [CLS] and [SEP] around every text of BERT, whatever the flags say.
         add_eos=eos_id is not None if model == "bert" else _add(fields, "eos", model == "t5", eos_id),
         add_space_prefix=model == "bert" or (model in SENTENCEPIECE and fields.flag("add_space_prefix", True)),
         lowercase=lowercase,
         strip_accents=model == "bert" and fields.flag("normalizer.strip_accents", lowercase),
+        guarded_ids=guarded_tokens(metadata, texts, types, file_types),
         lstrip_ids=lstrip_ids,
         rstrip_ids=rstrip_ids,
     )
@@ -128,7 +139,7 @@ def _types(fields: Fields, n_vocab: int) -> NDArray[np.uint8]:
 
 
 def _unknown_id(fields: Fields, types: NDArray[np.uint8], model: str) -> int | None:
-    """Of t5 the first of that type where the file does not say: llama.cpp has 2, but models made of XLM-R have 3."""
+    """The unknown token. For t5 without a key, the first of that type: llama.cpp assumes 2, but XLM-R has 3."""
     if model == "t5" and "unknown_token_id" not in fields:
         found = np.flatnonzero(types == TokenType.UNKNOWN)
         return int(found[0]) if found.size else None
@@ -138,8 +149,8 @@ def _unknown_id(fields: Fields, types: NDArray[np.uint8], model: str) -> int | N
 def _special_id(fields: Fields, kind: str, types: NDArray[np.uint8], model: str) -> int | None:
     """The id under the key, else the default of the tokenizer model.
 
-    llama.cpp takes its defaults (11 for `gpt2` is Falcon's) blindly. Here a default that is an ordinary token of this
-    vocabulary does not count: generation must not stop at a comma.
+    llama.cpp applies its defaults unchecked (11 for `gpt2` is Falcon's). Here a default is ignored where that id is an
+    ordinary token of this vocabulary: generation must not stop at a comma.
     """
     name = f"{kind}_token_id"
     id_ = fields.token_id(name, len(types))
@@ -150,7 +161,7 @@ def _special_id(fields: Fields, kind: str, types: NDArray[np.uint8], model: str)
 
 
 def _around_bert(fields: Fields, types: NDArray[np.uint8]) -> tuple[int | None, int | None]:
-    """The ids before and after a text: what BERT calls [CLS] and [SEP]. "seperator" is how GGUF spells it."""
+    """The ids before and after a text, BERT's [CLS] and [SEP]. GGUF spells the key "seperator"."""
     first = fields.token_id("cls_token_id", len(types))
     last = fields.token_id("seperator_token_id", len(types))
     return (

@@ -1,8 +1,8 @@
-"""WordPiece: `tokenizer.ggml.model` bert. Text is cleaned and cut into words, words into the longest known pieces.
+"""WordPiece, `tokenizer.ggml.model` bert: splits cleaned text into words, and words into the longest known pieces.
 
-As in BERT's own tokenizer (Devlin et al. 2018) and Hugging Face's. GGUF marks pieces that start a word with U+2581,
-where BERT marks the others with "##". Characters that are newer than the Unicode version of either side may be treated
-otherwise: Hugging Face's tables are of Unicode 8.
+It follows BERT's own tokenizer (Devlin et al. 2018) and Hugging Face's. GGUF marks pieces that start a word with
+U+2581; BERT marks the other pieces, with "##". Characters newer than Hugging Face's tables, which are of Unicode 8, may
+be treated differently.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ __all__ = ["WordPieceModel"]
 
 START = "▁"
 MAX_WORD = 100
-"""Characters; longer words are unknown."""
+"""Most characters of a word; a longer word becomes the unknown token."""
 CACHED_WORDS = 1 << 15
 
 ASCII_PUNCTUATION = r"!-/:-@\[-`{-~"
-# Hugging Face's ranges: the fifth is said to begin at U+2B820 elsewhere, and U+2B820 to U+2B91F are no ideographs here.
+# Hugging Face's ranges of ideographs. Other sources begin the fifth at U+2B820; here U+2B820 to U+2B91F are left out.
 IDEOGRAPHS = (
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002b81f\U0002b920-\U0002ceaf"
     "\U0002f800-\U0002fa1f"
@@ -54,15 +54,15 @@ class WordPieceModel:
         self._unknown = vocab.unknown_id
         self._lowercase = vocab.lowercase
         self._strip_accents = vocab.strip_accents
-        # Texts repeat their words; a lost race costs nothing.
+        # A cache, since texts repeat their words. Two threads may compute the same entry, which does no harm.
         self._ids_of = lru_cache(maxsize=CACHED_WORDS)(self._ids_of_word)
 
     def encode(self, text: str, *, prefix: bool) -> list[int]:
-        """`prefix` changes nothing: a special token is a border of words like any other."""
+        """`prefix` has no effect: a special token separates words like any other border."""
         return [id_ for word in self.words(text) for id_ in self._ids_of(word)]
 
     def words(self, text: str) -> list[str]:
-        """What is looked up: words without white space, marks of punctuation and ideographs alone."""
+        """The units that are looked up: words, single punctuation marks and single ideographs, without white space."""
         if text.isascii():
             text = text.translate(_ASCII_DROPPED)
             return _ASCII_WORDS.findall(text.lower() if self._lowercase else text)
@@ -70,13 +70,13 @@ class WordPieceModel:
         if self._strip_accents:
             text = _ACCENT.sub("", unicodedata.normalize("NFD", text))
         if self._lowercase:
-            # Character by character: a sigma at the end of a word is one like the others.
+            # Character by character: str.lower() of a whole word turns a final sigma into another letter.
             text = "".join(map(str.lower, text)) if "Σ" in text else text.lower()
         found: list[str] = _WORDS.findall(text)
         return found
 
     def _ids_of_word(self, word: str) -> tuple[int, ...]:
-        """The longest piece that fits, again and again; the whole word is unknown where none does."""
+        """Greedy: the longest piece that fits, repeatedly. The whole word is unknown where no piece fits."""
         found = []
         at, pieces = 0, self._starts
         while at < len(word) <= MAX_WORD:
@@ -96,9 +96,9 @@ class WordPieceModel:
         return (self._unknown,)
 
     def special_text(self, text: str) -> str:
-        """How a user-defined token looks in text."""
+        """The text of a user-defined token as it appears in input and output."""
         return text
 
     def normal_bytes(self, text: str) -> bytes:
-        """What a normal token adds to the output: a word is set off by a space, punctuation too."""
+        """The bytes of output for a normal token: a piece that starts a word, or a mark, has a space before it."""
         return text.replace(START, " ", 1).encode("utf-8", "surrogateescape")

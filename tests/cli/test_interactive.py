@@ -9,7 +9,8 @@ import pytest
 
 from ollama_engine.cli.answer import Answerer
 from ollama_engine.cli.errors import Flags
-from ollama_engine.cli.interactive import HINT, Conversation, set_here
+from ollama_engine.cli.interactive import HINT, continue_texts
+from ollama_engine.cli.settings import Settings, set_here
 from ollama_engine.errors import ContextOverflowError, Option
 from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.sample import SamplingParams
@@ -55,7 +56,8 @@ def talk(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
         monkeypatch.setattr("builtins.input", read)
         run.answerer = answerer = FakeAnswerer()
         skip = ("logprobs", "priority", "cache")
-        Conversation(answerer, SamplingParams(seed=1), RequestOptions(num_keep=2), set_here(Flags(), skip), skip).run()
+        write = set_here(Flags(), skip)
+        continue_texts(answerer, Settings(SamplingParams(seed=1), RequestOptions(num_keep=2), write, skip))
         assert next(waiting, None) is None, "the loop ended early"
         return answerer.asked, capsys.readouterr().err.replace(">>> ", "")
 
@@ -167,6 +169,8 @@ def test_ctrl_c_stops_an_answer_and_then_leaves(tiny: str) -> None:
         terminal.type(b"/set max_tokens 1\n")
         terminal.wait_for(b">>> ")
         terminal.type(b"again\n")
+        terminal.wait_for(b">>> ")
+        terminal.type(b"\x03")
         terminal.wait_for(b">>> ")
         assert terminal.end(b"\x03") == 130
         assert b"Traceback" not in terminal.shown

@@ -1,12 +1,12 @@
 """`ollama-engine bench`: tokens per second of prompts and answers, load time and memory.
 
-command   arguments, and the order of things
+command   arguments, and the order of measurements
 plan      what to measure
 parts     one prompt and one answer through the executor, also behind a long context
 streams   several callers at once, through the Engine
-result    what was measured, as one JSON object
-report    the same for people
-plot      the same as a picture
+result    the results as one JSON object
+report    the results as text
+plot      the results as a picture
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The arguments of `ollama-engine bench`, and the order in which things are measured.
+"""The arguments of `ollama-engine bench`, and the order of measurements.
 
-One prompt and one answer come first; callers at once need an engine of another size, which is opened when the first
-one is closed. Of everything there is a warm-up, then the repetitions, of which the median counts.
+One prompt and one answer come first. Several callers need an engine of another size, which is opened after the first
+engine is closed. Each measurement is a warm-up, then repetitions; the median counts.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from ollama_engine.runner.load.loading import load
 __all__ = ["add_arguments", "main"]
 
 SIZED = ("num_ctx", "parallel", "max_queue")
-"""Engine options that the measurement decides, and one that it has no use for."""
+"""Engine options that the measurement sets, and one without effect here."""
 PLOT_PARALLEL = (1, 2, 4, 8)
 PLOT_DEPTHS = (0, 256, 1024, 2048, 4096)
-"""What a picture shows unless something else is asked for; depths only as far as the model was trained."""
+"""Defaults of a picture; depths are limited to the context that the model was trained for."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,7 +66,7 @@ def _counts(text: str) -> tuple[int, ...]:
 
 def main(args: argparse.Namespace) -> None:
     if args.plot is not None:
-        import ollama_engine.cli.bench.plot as plot  # noqa: PLC0415, PLR0402 (a picture is asked for seldom)
+        import ollama_engine.cli.bench.plot as plot  # noqa: PLC0415, PLR0402 (rarely asked for)
 
         plot.check(args.plot)
     path = model_path(args.model)
@@ -92,7 +92,7 @@ def _plan(args: argparse.Namespace, path: str) -> Plan:
 
 
 def _open_writer(path: str) -> GGUFFile:
-    """The model's file. Raises ConfigError for an encoder."""
+    """Open the model's file. Raises ConfigError for a text encoder."""
     file = GGUFFile(path)
     metadata = Metadata(file.metadata)
     if not metadata.bool("attention.causal", True):
@@ -102,7 +102,7 @@ def _open_writer(path: str) -> GGUFFile:
 
 
 def _trained_context(path: str) -> int:
-    """Tokens that the model was trained for."""
+    """Longest context that the model was trained for, in tokens."""
     with GGUFFile(path) as file:
         return Metadata(file.metadata).u32("context_length", DEFAULT_NUM_CTX) or DEFAULT_NUM_CTX
 
@@ -133,7 +133,7 @@ def _measure(path: str, plan: Plan, single: EngineConfig, shared: EngineConfig) 
 def _measure_callers(
     path: str, plan: Plan, config: EngineConfig, n_vocab: int, banned: Collection[int], line: StatusLine
 ) -> list[Samples]:
-    # One prompt and one answer need no Engine, whose import would be a tenth of a short run.
+    # Imported here: one prompt and one answer need no Engine, and its import takes a tenth of a short run.
     from ollama_engine.cli.bench.streams import measure_streams  # noqa: PLC0415
     from ollama_engine.engine import Engine  # noqa: PLC0415
 

@@ -1,7 +1,7 @@
-"""One prompt and one answer measured apart, as llama-bench does: random tokens straight through the executor.
+"""Measures one prompt and one answer separately, as llama-bench does: random tokens through the executor.
 
-From an empty context, and behind a context that is there already (llama-bench calls it depth, `-d`): its tokens are
-computed first and not timed, and stay for all repetitions.
+From an empty context, and behind an existing context (llama-bench's depth, `-d`): its tokens are computed first,
+without timing, and stay for all repetitions.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from ollama_engine.runner.load.loading import Loaded
 __all__ = ["Samples", "Show", "measure_depths", "measure_parts"]
 
 Samples = dict[str, list[float]]
-"""Tokens/s of every repetition, {"prefill_tps": [...], "decode_tps": [...]}; empty for what is left out."""
+"""Tokens/s of every repetition, {"prefill_tps": [...], "decode_tps": [...]}; [] for a part that is left out."""
 Show = Callable[[str], None]
-"""Tells who waits what is being measured."""
+"""Shows the user what is being measured."""
 
 SEQUENCE = 0
 
@@ -40,7 +40,7 @@ def measure_parts(loaded: Loaded, plan: Plan, show: Show) -> Samples:
 
 
 def measure_depths(loaded: Loaded, plan: Plan, show: Show) -> list[Samples]:
-    """Prompt and answer, each behind as many tokens as `plan.depths` says; one entry for each depth."""
+    """Prompt and answer, each behind a context; one entry for each depth in `plan.depths`."""
     tokens = random_tokens(loaded.model.n_vocab, 1, plan.num_ctx)[0].tolist()
     context = _Context(loaded.executor, loaded.cache, tokens)
     found = []
@@ -54,7 +54,7 @@ def measure_depths(loaded: Loaded, plan: Plan, show: Show) -> list[Samples]:
 def _samples(
     plan: Plan, show: Show, title: str, prefill: Callable[[int], float], decode: Callable[[int], float]
 ) -> Samples:
-    """Warm-up and repetitions of both; `prefill` and `decode` take a number of tokens and give seconds."""
+    """Warm-up and repetitions of both. `prefill` and `decode` take a number of tokens and return seconds."""
     samples: Samples = {}
     for name, n_tokens, n_warm, seconds in (
         ("prefill", plan.n_prompt, plan.n_prompt, prefill),
@@ -73,7 +73,7 @@ def _samples(
 
 
 class _Context:
-    """A sequence of `tokens`, of which the first ones are in the cache."""
+    """A sequence of `tokens`; the cache holds a prefix of it."""
 
     def __init__(self, executor: Executor, cache: Cache, tokens: list[int]) -> None:
         self._executor = executor
@@ -82,8 +82,8 @@ class _Context:
         self._depth = 0
 
     def fill(self, depth: int) -> None:
-        """Let exactly the first `depth` tokens be in the cache, as many of them as possible those that are there."""
-        # A window may have given up what the tokens from here on attend to.
+        """Make the cache hold exactly the first `depth` tokens, and compute as few of them as possible."""
+        # A window may have dropped tokens that the tokens from here on attend to.
         if depth < self._depth or not self._cache.can_resume(SEQUENCE, self._depth):
             self._depth = 0
         self._cache.remove(SEQUENCE, self._depth)

@@ -1,4 +1,4 @@
-"""What `bench` measures: how many tokens, how often, for how many streams and behind how long a context."""
+"""The plan of `bench`: number of tokens, repetitions, streams and depths."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ollama_engine.config import RANGES
 __all__ = ["Plan"]
 
 CONTEXT_STEP = 256
-"""Contexts are multiples of this, here as in llama.cpp, so that both take the same memory."""
+"""Contexts are multiples of this, as in llama.cpp, so that both engines take the same memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to measure. Raises UsageError for what cannot be."""
+    """What to measure. Raises UsageError for a plan that cannot be measured."""
 
     n_prompt: int
     n_gen: int
@@ -37,7 +37,7 @@ class Plan:
             raise UsageError(f"--parallel are numbers of streams, 1 or more; got {min(self.parallel)}")
         if any(depth < 0 for depth in self.depths):
             raise UsageError(f"--depth are numbers of tokens, 0 or more; got {min(self.depths)}")
-        # The first token of an answer is the prompt's; its speed shows from the second on.
+        # Computing the prompt gives the first token of an answer, so decoding speed needs a second one.
         if self.parallel and (self.n_prompt < 1 or self.n_gen < 2):
             raise UsageError(
                 f"streams have a prompt and an answer: -p is 1 or more and -n 2 or more; got {self.n_prompt} and "

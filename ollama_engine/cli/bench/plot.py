@@ -1,7 +1,7 @@
-"""What `bench` found, as a picture: tokens/s over the number of callers and over the depth of the context.
+"""The results of `bench` as a picture: tokens/s by the number of callers and by the depth of the context.
 
-Prompts and answers differ by an order of magnitude, so each has a panel of its own. All axes show 0. Needs
-matplotlib, which is imported here only, without a window system and without its global state.
+Prompts and answers differ by an order of magnitude, so each has its own panel. All axes start at 0. Needs matplotlib,
+which only this module imports, without a window system and without its global state.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ PANEL_INCHES = (5.0, 3.2)
 TITLE_INCHES = 0.9
 DOTS_PER_INCH = 150
 TICK_GAP, LABEL_GAP = 0.05, 0.09
-"""How near to each other numbers may be drawn, as a share of the axis."""
+"""Smallest distance between two labels, as a share of the axis."""
 
 
 def check(path: str) -> None:
-    """Raise UsageError or OSError now when a picture could not be drawn there later."""
+    """Raise UsageError or OSError before measuring, where the picture could not be drawn afterwards."""
     try:
         import matplotlib  # noqa: F401, PLC0415
     except ImportError:
@@ -87,7 +87,7 @@ def _draw_panel(panel: Axes, measured: Sequence[dict[str, Any]], key: str, name:
 
 
 def apart(values: Sequence[int], gap: float) -> list[int]:
-    """Those of ascending `values` that are at least `gap` of the largest above the one kept before them."""
+    """The ascending `values` to label: each at least `gap` times the largest above the one kept before it."""
     kept: list[int] = []
     for value in values:
         if not kept or value - kept[-1] >= gap * values[-1]:

@@ -1,4 +1,4 @@
-"""What `bench` found, for people: the conditions, then one table for each question."""
+"""The results of `bench` as text: the conditions, then one table for each question."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _single(result: dict[str, Any]) -> str:
 
 
 def _varied(name: str, measured: list[dict[str, Any]]) -> str:
-    """One row for each value; prompt and answer side by side, as far as they were measured."""
+    """One row for each value, with prompt and answer side by side where they were measured."""
     parts = [part for part in ("prefill", "decode") if measured[0]["samples"][f"{part}_tps"]]
     rows: list[Row] = [(name, *(title for part in parts for title in (f"{part} tokens/s", "least", "most")))]
     for each in measured:

@@ -1,4 +1,4 @@
-"""What `bench` found, as one JSON object: medians, every sample, and under which conditions it was measured."""
+"""The results of `bench` as one JSON object: medians, every sample, and the conditions of the measurement."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["conditions", "medians", "peak_rss_bytes", "rows"]
 
 
 def medians(samples: Samples) -> dict[str, float | None]:
-    """The median of each list of speeds; None for what is left out."""
+    """The median of each list of speeds; None for an empty list."""
     return {name: float(np.median(speeds)) if speeds else None for name, speeds in samples.items()}
 
 
@@ -30,7 +30,7 @@ def rows(name: str, values: Iterable[int], found: Iterable[Samples]) -> list[dic
 
 
 def conditions(loaded: Loaded, plan: Plan) -> dict[str, Any]:
-    """What was measured, on what, and how; `graphs` counts those of one prompt and one answer, at all depths."""
+    """Model, machine and plan. `graphs` counts those of one prompt and one answer, at all depths."""
     return {
         "model": loaded.path,
         "architecture": loaded.gguf.architecture,
@@ -53,9 +53,9 @@ def conditions(loaded: Loaded, plan: Plan) -> dict[str, Any]:
 
 
 def peak_rss_bytes(status: str | os.PathLike[str] = "/proc/self/status") -> int | None:
-    """The most memory this process had at one time, mapped model pages included; None where that is not known.
+    """Peak resident memory of this process, mapped model pages included; None where the system does not say.
 
-    Linux hands getrusage's figure down from the process that started this one, so there its own status is read.
+    On Linux, reads /proc: getrusage's figure there is inherited from the parent process.
     """
     try:
         with open(status, encoding="ascii", errors="replace") as entries:

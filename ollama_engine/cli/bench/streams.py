@@ -1,7 +1,7 @@
-"""Several callers at once, measured where they stand: through the public Engine, its queues and its sampling.
+"""Measures several callers at once, through the public Engine with its queues and sampling.
 
-Each stream is a request of its own with a prompt of random token ids that no other one had, so that nothing can be
-reused, and an answer of exactly as many tokens as asked for: the tokens that end an answer are banned.
+Each stream is a request. Its prompt is random token ids that no other request has, so the prefix cache cannot reuse
+anything; its answer has exactly the planned number of tokens, because tokens that end an answer are banned.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Arrival", "Speeds", "measure_streams", "speeds_of"]
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A piece of an answer that has reached its caller."""
+    """A chunk of an answer that has reached its caller."""
 
     at: float
     """Seconds of time.perf_counter."""
@@ -43,22 +43,22 @@ class Speeds:
 
 
 def speeds_of(n_prompt: int, submitted: float, answers: Sequence[Sequence[Arrival]]) -> Speeds:
-    """What callers got who submitted prompts of `n_prompt` tokens at one time; one list of arrivals for each.
+    """Speeds of callers that submitted prompts of `n_prompt` tokens at the same time; `answers` has one list for each.
 
-    Prefill lasts until the last stream has its first token: all prompts by that time. Decoding lasts from there until
-    the last stream ends, and what arrives then counts. So a stream that answers while another one's prompt is still
-    computed makes the first figure smaller and adds nothing to the second.
+    Prefill lasts until the last stream has its first token, and counts all prompts. Decoding lasts from then until the
+    last stream ends, and counts the tokens that arrive in that time. So a stream that answers while another prompt is
+    still computed makes the first figure smaller and adds nothing to the second.
     """
     latest = max(answers, key=lambda arrivals: arrivals[0].at)
     begin, end = latest[0].at, max(arrivals[-1].at for arrivals in answers)
-    # Tokens of one step reach their callers one after the other: what comes less than half a step later is of the same.
+    # Tokens of one step reach their callers one after the other: arrivals within half a step belong to the same step.
     step = (latest[-1].at - begin) / max(1, len(latest) - 1)
     decoded = sum(arrival.n_tokens for arrivals in answers for arrival in arrivals if arrival.at > begin + step / 2)
     return Speeds(len(answers) * n_prompt / (begin - submitted), decoded / (end - begin))
 
 
 def measure_streams(engine: Engine, plan: Plan, n_vocab: int, banned: Collection[int], show: Show) -> list[Samples]:
-    """One entry for each width in `plan.parallel`. Prompts are of ids below `n_vocab`; no answer has a `banned` one."""
+    """One entry for each width in `plan.parallel`. Prompts have ids below `n_vocab`; answers have no `banned` ids."""
     seeds = itertools.count(1)
     found = []
     for width in plan.parallel:
@@ -77,12 +77,12 @@ def measure_streams(engine: Engine, plan: Plan, n_vocab: int, banned: Collection
 
 
 def _sampling(n_tokens: int, banned: Collection[int]) -> SamplingParams:
-    """The defaults that callers get, and an answer of exactly `n_tokens`; the same one each time."""
+    """The default parameters, for answers of exactly `n_tokens` tokens, with a fixed seed."""
     return SamplingParams(max_tokens=n_tokens, logit_bias=dict.fromkeys(banned, -math.inf), seed=0)
 
 
 def _serve(engine: Engine, prompts: list[list[int]], params: SamplingParams) -> Speeds:
-    """Submit all prompts at one time, each from a thread of its own that takes the answer too."""
+    """Submit all prompts at once, each from its own thread, which also reads the answer."""
     callers = _Callers(engine, params, len(prompts))
     with ThreadPoolExecutor(len(prompts)) as threads:
         try:
@@ -90,7 +90,7 @@ def _serve(engine: Engine, prompts: list[list[int]], params: SamplingParams) -> 
             wait(calls, return_when=FIRST_EXCEPTION)
             answers = [call.result() for call in calls if call.done()]
         except BaseException:
-            callers.close()  # or leaving would wait for answers that nobody wants any more
+            callers.close()  # else leaving the block waits for answers that are not needed any more
             raise
     for tokens in (sum(arrival.n_tokens for arrival in answer) for answer in answers):
         if tokens != params.max_tokens:
@@ -99,7 +99,7 @@ def _serve(engine: Engine, prompts: list[list[int]], params: SamplingParams) -> 
 
 
 class _Callers:
-    """`width` threads that start together, when the last one is there."""
+    """`width` threads that start together, when all of them are ready."""
 
     def __init__(self, engine: Engine, params: SamplingParams, width: int) -> None:
         self._engine = engine
@@ -111,11 +111,11 @@ class _Callers:
         """Seconds of time.perf_counter."""
 
     def call(self, prompt: list[int]) -> list[Arrival]:
-        """Wait for the others, then for the whole answer; the pieces that have tokens."""
+        """Wait for the other callers, then for the whole answer. Returns the chunks that have tokens."""
         self._start.wait()
         stream = self._engine.stream(prompt, self._params)
         self._streams.append(stream)
-        if self._closed:  # meanwhile
+        if self._closed:  # closed while this stream was starting
             stream.close()
         arrivals = [Arrival(time.perf_counter(), len(chunk.tokens)) for chunk in stream]
         return [arrival for arrival in arrivals if arrival.n_tokens]

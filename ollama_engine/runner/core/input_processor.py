@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 from ollama_engine.errors import ConfigError, ContextOverflowError, MediaError, Option, TokenizerError
@@ -48,32 +49,43 @@ def prompt_inputs(loaded: Loaded, prompt: Prompt, *, add_special: bool = True, s
 
 def _segment_inputs(loaded: Loaded, segments: Sequence[Segment], *, add_special: bool) -> Inputs:
     found: list[Input] = []
-    for number, segment in enumerate(segments):
-        begins, ends = add_special and number == 0, add_special and number == len(segments) - 1
-        if isinstance(segment, Text):
-            ids = _text_ids(loaded.tokenizer, segment, begins=begins, ends=ends)
-        elif isinstance(segment, Tokens):
-            ids = _checked(_token_ids(loaded.tokenizer, segment), loaded)
+    runs = list(_text_runs(segments))
+    for number, run in enumerate(runs):
+        begins, ends = add_special and number == 0, add_special and number == len(runs) - 1
+        if isinstance(run, Tokens):
+            ids = _checked(_token_ids(loaded.tokenizer, run), loaded)
+        elif isinstance(run, Media):
+            ids = _run_ids(loaded.tokenizer, [], begins=begins, ends=False)
         else:
-            ids = _text_ids(loaded.tokenizer, Text(""), begins=begins, ends=False)
+            ids = _run_ids(loaded.tokenizer, run, begins=begins, ends=ends)
         found += map(Input, ids)
-        if isinstance(segment, Media):
-            found.append(Input(-1, _media_item(loaded, segment)))
+        if isinstance(run, Media):
+            found.append(Input(-1, _media_item(loaded, run)))
     if loaded.reads_media is not None and any(given.media is not None for given in found):
         found = loaded.reads_media.post_tokenize(found)
     return Inputs.of(found)
 
 
-def _text_ids(tokenizer: Tokenizer, text: Text, *, begins: bool, ends: bool) -> list[int]:
-    """The ids of one text, with BOS where it begins the prompt and EOS where it ends it.
+def _text_runs(segments: Sequence[Segment]) -> Iterator[list[Text] | Tokens | Media]:
+    """Texts that follow each other together: what is tokenized is the joined text, wherever it is cut."""
+    for is_text, run in itertools.groupby(segments, lambda segment: isinstance(segment, Text)):
+        if is_text:
+            yield cast("list[Text]", list(run))
+        else:
+            yield from cast("Iterator[Tokens | Media]", run)
+
+
+def _run_ids(tokenizer: Tokenizer, texts: Sequence[Text], *, begins: bool, ends: bool) -> list[int]:
+    """The ids of texts, with BOS where they begin the prompt and EOS where they end it.
 
     A template may have written BOS itself; there is only one.
     """
-    ids = tokenizer.encode(text.text, add_special=begins or ends, parse_special=text.parse_special)
+    parts = [(text.text, text.parse_special) for text in texts if text.text]
+    ids = tokenizer.encode_parts(parts, add_special=begins or ends)
     if begins or ends:
         n_bos = int(tokenizer.add_bos and tokenizer.bos_id is not None)
         n_eos = int(tokenizer.add_eos and tokenizer.eos_id is not None)
-        twice = n_bos and text.parse_special and ids[1:2] == [tokenizer.bos_id]
+        twice = n_bos and parts and parts[0][1] and ids[1:2] == [tokenizer.bos_id]
         ids = ids[(0 if begins and not twice else n_bos) : len(ids) - (0 if ends else n_eos)]
     return ids
 
@@ -99,9 +111,11 @@ def _media_item(loaded: Loaded, media: Media) -> MediaItem:
 def new_generation(
     loaded: Loaded, inputs: Inputs, params: SamplingParams, options: RequestOptions, channel: RequestChannel, *,
     follows: Generation | None = None, pinned: PinnedPrefix | None = None, constraint: Constraint | None = None,
-    drafter: Drafter | None = None,
+    drafter: Drafter | None = None, show_special: bool = False,
 ) -> Generation:  # fmt: skip
     """A request for an answer; one that `follows` another begins when that one's prompt is there to share.
+
+    `show_special`: control tokens that are sampled are part of the answer's text, as they stand in the vocabulary.
 
     Raises ConfigError for an empty prompt and for a model that only reads, ContextOverflowError for a prompt longer
     than num_ctx, or as long where an answer is wanted, unless it may be cut.
@@ -130,7 +144,9 @@ def new_generation(
         submitted_at=time.perf_counter(),
         params=params,
         sampler=sampler,
-        emitter=TextEmitter(loaded.tokenizer.detokenizer(continues=True), tuple(params.stop)),
+        emitter=TextEmitter(
+            loaded.tokenizer.detokenizer(skip_special=not show_special, continues=True), tuple(params.stop)
+        ),
         eog_ids=loaded.tokenizer.eog_ids,
         n_prompt=n_prompt,
         dropped=n_prompt - len(inputs),

@@ -50,19 +50,24 @@ class Submission:
 
     def start(
         self, inputs: Inputs, params: SamplingParams, options: RequestOptions, channel: RequestChannel, *,
-        follows: Generation | None = None,
+        follows: Generation | None = None, show_special: bool = False,
     ) -> Generation:  # fmt: skip
-        """Hand in one request. Raises what is wrong with it, and as `EngineThread.submit` does."""
-        made = self.make(inputs, params, options, channel, follows=follows)
+        """Hand in one request. Raises what is wrong with it, and as `EngineThread.submit` does.
+
+        `show_special`: control tokens of the answer are part of its text.
+        """
+        made = self.make(inputs, params, options, channel, follows=follows, show_special=show_special)
         self.thread.submit(made)
         return made
 
     def make(
         self, inputs: Inputs, params: SamplingParams, options: RequestOptions, channel: RequestChannel, *,
-        follows: Generation | None = None, pinned: PinnedPrefix | None = None,
+        follows: Generation | None = None, pinned: PinnedPrefix | None = None, show_special: bool = False,
     ) -> Generation:  # fmt: skip
         """A request, to be handed to `thread`. Raises what is wrong with it."""
-        return new_generation(self.loaded, inputs, params, options, channel, follows=follows, pinned=pinned)
+        return new_generation(
+            self.loaded, inputs, params, options, channel, follows=follows, pinned=pinned, show_special=show_special
+        )
 
     def hand_in(self, request: Request, prompt: Prompt, params: SamplingParams, keywords: RequestKeywords) -> None:
         """Start a request. Raises as `start` does."""

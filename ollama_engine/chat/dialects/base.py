@@ -1,0 +1,119 @@
+"""Dialect: how models of one kind write tool calls and reasoning, and the parser that reads them while they stream."""
+
+from __future__ import annotations
+
+import secrets
+import string
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ollama_engine.chat.dialects.answer import Answer, Handler
+from ollama_engine.chat.dialects.scanner import Markers, Reading
+from ollama_engine.chat.dialects.tools import ToolDefinition
+from ollama_engine.chat.events import Event
+from ollama_engine.errors import ClosedError
+
+__all__ = ["Dialect", "Parser", "new_call_id"]
+
+_ALPHABET = string.ascii_letters + string.digits
+_NONE = Markers(())
+
+
+def new_call_id() -> str:
+    """Nine random letters and digits: the one form of an id that every template takes (Mistral's check it)."""
+    return "".join(secrets.choice(_ALPHABET) for _ in range(9))
+
+
+class Parser:
+    """Reads one answer while it streams in.
+
+    Without tools nothing is a call: what would be one stays text of the answer. Text never gets lost: it comes out as
+    content, reasoning, arguments or a malformed call. Only markers go, and white space beside them: up to two line
+    breaks before, and all of it behind reasoning and calls.
+    """
+
+    def __init__(self, read: Callable[[Answer], Reading[None]], answer: Answer) -> None:
+        self._answer = answer
+        self._reading = self._read_all(read)
+        next(self._reading)
+
+    def _read_all(self, read: Callable[[Answer], Reading[None]]) -> Reading[None]:
+        yield
+        yield from read(self._answer)
+        yield from self._answer.until(_NONE, self._answer.content)
+
+    def feed(self, text: str) -> list[Event]:
+        """What this much more text makes certain. Control tokens come as their text."""
+        if self._answer.closed:
+            raise ClosedError("this parser has finished; expected a new parser for each answer")
+        if text:
+            self._answer.extend(text)
+            next(self._reading, None)
+        return self._answer.drain()
+
+    def finish(self) -> list[Event]:
+        """The answer ends here: what was still held back."""
+        self._answer.stop()
+        next(self._reading, None)
+        return self._answer.drain()
+
+
+@dataclass(frozen=True, repr=False)
+class Dialect:
+    """How models of one kind write calls and reasoning.
+
+    Attributes:
+        name: what callers choose it by.
+        thinking: what reasoning begins and ends with.
+        sections: what begins a call or several, and who reads it.
+        dropped: markers that say nothing a caller needs.
+        sections_end_thinking: whether a section's marker is a control token, which ends reasoning that has no end.
+        turn_ends: texts that end the assistant's turn. Templates of one dialect may do so in different ways; detection
+            replaces these by those that it finds.
+        read: reads an answer that is not just reasoning, then content with sections in it.
+    """
+
+    name: str
+    thinking: Sequence[tuple[str, str]] = (("<think>", "</think>"),)
+    sections: Mapping[str, Handler] = field(default_factory=dict)
+    dropped: Sequence[str] = ()
+    sections_end_thinking: bool = False
+    turn_ends: Sequence[str] = ()
+    read: Callable[[Dialect, Answer], Reading[None]] | None = None
+
+    def __repr__(self) -> str:
+        return f"<dialect {self.name}>"
+
+    def read_answer(self, answer: Answer) -> Reading[None]:
+        """Read the answer up to its end, or to where only content follows."""
+        if self.read is not None:
+            return self.read(self, answer)
+        return self.read_body(answer)
+
+    def read_body(self, answer: Answer) -> Reading[None]:
+        """Read reasoning, then content with sections in it."""
+        section = yield from answer.think(self.thinking, self.sections if self.sections_end_thinking else ())
+        yield from answer.body(self.sections, self.dropped, section)
+
+    def parser(
+        self,
+        *,
+        tools: Sequence[ToolDefinition] = (),
+        reasoning_open: bool = False,
+        new_id: Callable[[], str] = new_call_id,
+    ) -> Parser:
+        """A parser of one answer.
+
+        tools: what the model may call; a call of any other is malformed.
+        reasoning_open: the prompt ends inside the reasoning (see `reasoning_open`).
+        new_id: makes ids for calls that come without.
+        """
+        return Parser(self.read_answer, Answer(tools, reasoning_open, new_id))
+
+    def stops(self) -> tuple[str, ...]:
+        """Texts that end the assistant's turn, beside the vocabulary's end tokens."""
+        return tuple(self.turn_ends)
+
+    def reasoning_open(self, prompt_tail: str) -> bool:
+        """Whether a prompt that ends like this has opened the reasoning, so that the answer begins inside it."""
+        return prompt_tail.rstrip().endswith(tuple(begin.rstrip() for begin, _ in self.thinking))

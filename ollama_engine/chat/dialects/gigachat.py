@@ -1,0 +1,27 @@
+"""GigaChat 3 and 3.1.
+
+    Let me look.<|message_sep|>
+
+    function call<|role_sep|>
+    {"name": "weather", "arguments": {"city": "Paris"}}                                          (3)
+    Let me look.<|function_call|>{"name": "weather", "arguments": {"city": "Paris"}}             (3.1)
+
+Format: the templates.
+"""
+
+from __future__ import annotations
+
+from ollama_engine.chat.dialects.base import Dialect
+from ollama_engine.chat.dialects.json_calls import JsonSection
+
+__all__ = ["GIGACHAT"]
+
+GIGACHAT = Dialect(
+    "gigachat",
+    sections={
+        "<|message_sep|>\n\nfunction call<|role_sep|>\n": JsonSection(),
+        "function call<|role_sep|>\n": JsonSection(),
+        "<|function_call|>": JsonSection(),
+    },
+    turn_ends=(),
+)

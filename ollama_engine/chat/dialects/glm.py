@@ -1,0 +1,52 @@
+"""GLM 4.5 to 4.7; Ling 3, Laguna and Spark write the same, Hunyuan 3 nearly.
+
+    <think>They ask.</think>
+    <tool_call>weather
+    <arg_key>city</arg_key>
+    <arg_value>Paris</arg_value>
+    </tool_call>
+
+Line breaks are missing in some. Hunyuan's tags end in ":opensource", and it has a section around all calls. Format: the
+templates.
+"""
+
+from __future__ import annotations
+
+from ollama_engine.chat.dialects.base import Dialect
+from ollama_engine.chat.dialects.marked_calls import MarkedCalls
+from ollama_engine.chat.dialects.tagged_calls import TaggedCall
+
+__all__ = ["GLM", "HUNYUAN3"]
+
+GLM = Dialect(
+    "glm",
+    sections={
+        "<tool_call>": MarkedCalls(
+            TaggedCall(key="<arg_key>", key_end="</arg_key>", value="<arg_value>", value_end="</arg_value>"),
+            end="</tool_call>",
+        )
+    },
+    turn_ends=("<|user|>", "<|observation|>"),
+)
+
+_HUNYUAN3_CALL = TaggedCall(
+    name_end="<tool_sep:opensource>",
+    key="<arg_key:opensource>",
+    key_end="</arg_key:opensource>",
+    value="<arg_value:opensource>",
+    value_end="</arg_value:opensource>",
+)
+HUNYUAN3 = Dialect(
+    "hunyuan3",
+    thinking=(("<think:opensource>", "</think:opensource>"),),
+    sections={
+        "<tool_calls:opensource>": MarkedCalls(
+            _HUNYUAN3_CALL,
+            "<tool_call:opensource>",
+            "</tool_call:opensource>",
+            section_end="</tool_calls:opensource>",
+        )
+    },
+    sections_end_thinking=True,
+    turn_ends=("<｜hy_eos:opensource｜>",),
+)

@@ -1,0 +1,27 @@
+"""Hermes 2 and 3, Qwen 2.5 and 3, Granite 4, and many that were tuned like them.
+
+    <think>
+    They ask for the weather.
+    </think>
+
+    Let me look.
+    <tool_call>
+    {"name": "weather", "arguments": {"city": "Paris"}}
+    </tool_call>
+
+Several calls follow each other, each between markers of its own; some models put several objects, or an array, between
+one pair. Format: NousResearch's Hermes-Function-Calling, and the templates of these models.
+"""
+
+from __future__ import annotations
+
+from ollama_engine.chat.dialects.base import Dialect
+from ollama_engine.chat.dialects.json_calls import JsonSection
+
+__all__ = ["HERMES"]
+
+HERMES = Dialect(
+    "hermes",
+    sections={"<tool_call>": JsonSection(end="</tool_call>", begin="<tool_call>")},
+    turn_ends=("<|im_end|>",),
+)

@@ -1,0 +1,159 @@
+"""Calls whose arguments stand between tags, each on its own: <parameter=city>Paris</parameter>.
+
+Values have no quotes, so the tool's JSON Schema says what they are. One that must be a string streams as one; one that
+must be an object or an array is read as JSON (Python's literals too); anything else is decided when it is complete.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ollama_engine.chat.dialects.answer import Call
+from ollama_engine.chat.dialects.literals import PYTHON, escaped
+from ollama_engine.chat.dialects.scanner import MalformedError, Reading, Scanner, Sink, markers
+
+__all__ = ["CONTAINERS", "STRING", "TaggedCall", "decided", "member", "types_of"]
+
+STRING = frozenset({"string"})
+CONTAINERS = (frozenset({"object"}), frozenset({"array"}))
+_PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
+_JSON_TYPES: Mapping[type, tuple[str, ...]] = {
+    str: ("string",),
+    bool: ("boolean",),
+    int: ("integer", "number"),
+    float: ("number",),
+    dict: ("object",),
+    list: ("array",),
+    type(None): ("null",),
+}
+
+
+@dataclass(frozen=True)
+class TaggedCall:
+    """Reads a name and tagged arguments, up to the call's end marker, which it leaves.
+
+    name_end: what stands behind the name; "" where the first argument, or the end, does.
+    key: what stands before an argument's name.
+    key_end: what stands behind it.
+    value: what stands before the value, perhaps behind white space.
+    value_end: what stands behind it.
+    attributes: between `key_end` and `value` stand attributes, which may say string="true" or type="string"; others
+        may stand before `name_end`.
+    quotes: what may stand around a value, inside of its tags.
+    line_breaks: one line break at each end of a value is layout.
+    """
+
+    key: str
+    key_end: str
+    value_end: str
+    value: str = ""
+    name_end: str = ""
+    attributes: bool = False
+    quotes: tuple[str, str] | None = None
+    line_breaks: bool = False
+
+    def __call__(self, call: Call) -> Reading[None]:
+        answer = call.answer
+        yield from answer.skip_space()
+        name = yield from answer.word()
+        if self.attributes:
+            yield from answer.text_to(self.name_end)
+        elif self.name_end:
+            yield from answer.expect(self.name_end)
+        call.begin(name)
+        call.arguments("{")
+        separator = ""
+        yield from answer.skip_space()
+        while (yield from answer.accept(self.key)):
+            key, _ = yield from answer.text_to(self.key_end)
+            call.arguments(f'{separator}"{escaped(key)}": ')
+            yield from self._value(call, key)
+            separator = ", "
+            yield from answer.skip_space()
+        call.arguments("}")
+
+    def _value(self, call: Call, key: str) -> Reading[None]:
+        answer = call.answer
+        types = types_of(None if call.tool is None else member(call.tool.parameters, key))
+        if self.attributes:
+            attributes, _ = yield from answer.text_to(self.value)
+            types = _told(attributes)
+        elif self.value:
+            yield from answer.skip_space()
+            yield from answer.expect(self.value)
+        if self.line_breaks:
+            yield from answer.accept("\n")
+        if types in CONTAINERS:
+            yield from answer.skip_space()
+            yield from PYTHON.read(answer, call.arguments)
+            yield from answer.skip_space()
+            yield from answer.expect(self.value_end)
+        elif types == STRING:
+            call.arguments('"')
+            yield from self._text(answer, lambda text: call.arguments(escaped(text)))
+            call.arguments('"')
+        else:
+            pieces: list[str] = []
+            yield from self._text(answer, pieces.append)
+            call.arguments(decided("".join(pieces), types))
+
+    def _text(self, answer: Scanner, sink: Sink) -> Reading[None]:
+        """Read a value as text, and what ends it."""
+        if self.quotes and (yield from answer.accept(self.quotes[0])):
+            if (yield from answer.until(markers(self.quotes[1], line_breaks=0), sink)) is None:
+                raise MalformedError(f"expected {self.quotes[1]!r}, but the answer ends")
+            yield from answer.expect(self.value_end)
+            return
+        ends = markers(self.value_end, line_breaks=int(self.line_breaks))
+        if (yield from answer.until(ends, sink)) is None:
+            raise MalformedError(f"expected {self.value_end!r}, but the answer ends")
+
+
+def member(schema: Any, key: str) -> Any:
+    """The schema of an object's member, or of an array's items; None where the schema does not say."""
+    if not isinstance(schema, Mapping):
+        return None
+    properties = schema.get("properties", {})
+    if isinstance(properties, Mapping) and key in properties:
+        return properties[key]
+    return schema.get("items") if key == "item" else None
+
+
+def types_of(schema: Any) -> frozenset[str] | None:
+    """The JSON types that a schema allows, as far as it says so itself; None where it does not."""
+    if not isinstance(schema, Mapping):
+        return None
+    if isinstance(schema.get("type"), str):
+        return frozenset({schema["type"]})
+    if isinstance(schema.get("type"), list):
+        return frozenset(map(str, schema["type"]))
+    if "enum" in schema or "const" in schema:
+        values = schema["enum"] if isinstance(schema.get("enum"), list) else [schema.get("const")]
+        return frozenset(_JSON_TYPES[type(value)][0] for value in values if type(value) in _JSON_TYPES)
+    for union in ("anyOf", "oneOf"):
+        if isinstance(schema.get(union), list):
+            each = [types_of(choice) for choice in schema[union]]
+            return None if None in each else frozenset().union(*filter(None, each))
+    return None
+
+
+def _told(attributes: str) -> frozenset[str] | None:
+    """The types that attributes say: string="true", or type="string"."""
+    if 'string="true"' in attributes or 'type="string"' in attributes:
+        return STRING
+    return frozenset(types for names in _JSON_TYPES.values() for types in names if types != "string")
+
+
+def decided(text: str, types: frozenset[str] | None) -> str:
+    """The JSON of a value: what its text says if the schema allows that, else the text as a string."""
+    stripped = text.strip()
+    candidate = _PYTHON_WORDS.get(stripped, stripped)
+    try:
+        value = json.loads(candidate)
+    except (ValueError, RecursionError):
+        return f'"{escaped(text)}"'
+    fits = types is None or not types.isdisjoint(_JSON_TYPES[type(value)])
+    return candidate if fits else f'"{escaped(text)}"'

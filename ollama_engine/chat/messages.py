@@ -1,0 +1,256 @@
+"""Messages as callers pass them, checked, in one form.
+
+OpenAI's chat completions and Ollama's /api/chat differ in details: arguments of tool calls as JSON text or as an
+object, images as parts of the content or as a list beside it, `tool_name` or `name`, `reasoning_content`, `reasoning`
+or `thinking`. All of these are read, as dicts, dataclasses, or objects with `model_dump` (pydantic's).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ollama_engine.errors import ChatError
+from ollama_engine.segments import Media
+
+__all__ = ["Content", "Message", "ToolCall", "as_mapping", "plain_data", "read_messages"]
+
+Content = str | tuple[str | Media, ...] | None
+"""A text; texts and media in their order; or nothing, in a message that only calls tools."""
+
+REASONING = ("reasoning_content", "thinking", "reasoning")
+READ = {"role", "content", "images", "tool_calls", "tool_call_id", "tool_name", "name", *REASONING}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call in an answer that is history.
+
+    Attributes:
+        name: of the tool.
+        arguments: an object, in the order it was written; a text where that is no JSON object.
+        id: what its result refers to.
+        arguments_text: the arguments as they were written: JSON text, unless it is none.
+    """
+
+    name: str
+    arguments: Mapping[str, Any] | str
+    id: str | None = None
+    arguments_text: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.arguments_text:
+            given = self.arguments
+            text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+            object.__setattr__(self, "arguments_text", text)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a conversation.
+
+    Attributes:
+        role: "system", "developer", "user", "assistant", "tool", or another one that the model's template knows.
+        content: what it says.
+        reasoning: what the model thought before it said that.
+        tool_calls: what it called.
+        tool_call_id: the call that a tool's message is the result of.
+        name: of the tool, or of who speaks.
+        extra: all other fields, which go to the template as they are.
+    """
+
+    role: str
+    content: Content = None
+    reasoning: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    name: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def media(self) -> tuple[Media, ...]:
+        """Images in the content, in their order."""
+        return tuple(part for part in self.content if isinstance(part, Media)) if self.content else ()
+
+    @property
+    def text(self) -> str:
+        """The texts of the content, one behind the other."""
+        return "".join(part for part in self.content or () if isinstance(part, str))
+
+
+def read_messages(messages: object) -> tuple[Message, ...]:
+    """Checks and reads a conversation. Raises ChatError that names the message, by its number from 0, and the field."""
+    if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Sequence):
+        raise ChatError(
+            f"messages: expected a list of messages such as [{{'role': 'user', 'content': 'Hello'}}], got "
+            f"{type(messages).__name__}"
+        )
+    if not messages:
+        raise ChatError("messages: expected one message at least, got an empty list")
+    return tuple(
+        message if isinstance(message, Message) else _read_message(f"messages[{number}]", message)
+        for number, message in enumerate(messages)
+    )
+
+
+def _read_message(where: str, given: object) -> Message:
+    fields = as_mapping(where, given)
+    role = fields.get("role")
+    if not isinstance(role, str) or not role:
+        raise ChatError(f'{where}.role: expected "system", "user", "assistant" or "tool", got {role!r:.40}')
+    calls = tuple(_read_calls(f"{where}.tool_calls", fields.get("tool_calls")))
+    content = _with_images(_read_content(f"{where}.content", fields.get("content")), where, fields.get("images"))
+    reasoning = next((key for key in REASONING if fields.get(key) is not None), "reasoning_content")
+    if content is None and not calls and fields.get(reasoning) is None:
+        raise ChatError(f"{where}.content: expected a text, or a list of parts, got None")
+    return Message(
+        role=role,
+        content=content,
+        reasoning=_text_or_none(where, fields, reasoning),
+        tool_calls=calls,
+        tool_call_id=_text_or_none(where, fields, "tool_call_id"),
+        name=_text_or_none(where, fields, "tool_name" if fields.get("tool_name") is not None else "name"),
+        extra={name: value for name, value in fields.items() if name not in READ and value is not None},
+    )
+
+
+def as_mapping(where: str, given: object) -> Mapping[str, Any]:
+    """The fields of a dict, a dataclass or a pydantic object, as plain data. Raises ChatError for anything else."""
+    found = plain_data(given, where)
+    if not isinstance(found, dict):
+        raise ChatError(
+            f"{where}: expected a dict, a dataclass or an object with model_dump, got {type(given).__name__}"
+        )
+    return found
+
+
+def plain_data(value: object, where: str) -> Any:
+    """The same in dicts, lists, str, int, float, bool, None and bytes: nothing with methods that a template might call.
+
+    Raises ChatError for anything else.
+    """
+    if value is None or type(value) in (str, int, float, bool, bytes):
+        return value
+    if isinstance(value, Mapping):
+        return {plain_data(key, where): plain_data(item, f"{where}.{key}") for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain_data(item, f"{where}[{number}]") for number, item in enumerate(value)]
+    for kind in (str, int, float, bytes):
+        if isinstance(value, kind):
+            return kind(value) if kind is not str else str.__str__(value)  # type: ignore[arg-type]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {entry.name: plain_data(getattr(value, entry.name), where) for entry in dataclasses.fields(value)}
+    dump = getattr(value, "model_dump", None)
+    if callable(dump):
+        return plain_data(dump(), where)
+    raise ChatError(f"{where}: expected what JSON can hold, got {type(value).__name__}")
+
+
+def _text_or_none(where: str, fields: Mapping[str, Any], name: str) -> str | None:
+    value = fields.get(name)
+    if value is None or isinstance(value, str):
+        return value
+    raise ChatError(f"{where}.{name}: expected a text, got {type(value).__name__}")
+
+
+# -- content -----------------------------------------------------------------------------------------------------------
+
+
+def _read_content(where: str, content: object) -> Content:
+    if content is None or isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise ChatError(f"{where}: expected a text, or a list of parts, got {type(content).__name__}")
+    return tuple(_read_part(f"{where}[{number}]", part) for number, part in enumerate(content))
+
+
+def _read_part(where: str, part: object) -> str | Media:
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, dict):
+        raise ChatError(f'{where}: expected a part such as {{"type": "text", "text": ...}}, got {type(part).__name__}')
+    kind = part.get("type")
+    if kind in ("text", "input_text", "output_text"):
+        if not isinstance(part.get("text"), str):
+            raise ChatError(f"{where}.text: expected a text, got {type(part.get('text')).__name__}")
+        return str(part["text"])
+    if kind in ("image_url", "input_image"):
+        url = part.get("image_url")
+        return _image(f"{where}.image_url", url.get("url") if isinstance(url, dict) else url)
+    if kind == "image":
+        return _image(f"{where}.image", part.get("image"))
+    raise ChatError(f'{where}.type: expected "text" or "image_url", got {kind!r:.40}')
+
+
+def _with_images(content: Content, where: str, images: object) -> Content:
+    """Ollama's list of images, which stand before the text."""
+    if not images:
+        return content
+    if not isinstance(images, list):
+        raise ChatError(f"{where}.images: expected a list, got {type(images).__name__}")
+    found = tuple(_image(f"{where}.images[{number}]", image) for number, image in enumerate(images))
+    return found + (content if isinstance(content, tuple) else (content,) if content else ())
+
+
+def _image(where: str, image: object) -> Media:
+    """Bytes of a file, base64 text of them, or a data URL. Addresses on the net are not fetched."""
+    if isinstance(image, bytes):
+        return Media(image)
+    if not isinstance(image, str):
+        raise ChatError(f"{where}: expected a data URL, base64 text or bytes, got {type(image).__name__}")
+    text = image
+    if text.startswith("data:"):
+        head, _, text = text.partition(",")
+        if not head.endswith(";base64"):
+            raise ChatError(f"{where}: expected a data URL in base64, got {head[:40]!r}")
+    elif "://" in text[:16]:
+        raise ChatError(f"{where}: expected a data URL; addresses such as {text[:40]!r} are not fetched")
+    try:
+        return Media(base64.b64decode(text, validate=True))
+    except binascii.Error as error:
+        raise ChatError(f"{where}: expected base64, which this is not: {error}") from None
+
+
+# -- tool calls --------------------------------------------------------------------------------------------------------
+
+
+def _read_calls(where: str, calls: object) -> Iterator[ToolCall]:
+    if calls is None:
+        return
+    if not isinstance(calls, list):
+        raise ChatError(f"{where}: expected a list, got {type(calls).__name__}")
+    for number, call in enumerate(calls):
+        yield _read_call(f"{where}[{number}]", call)
+
+
+def _read_call(where: str, call: object) -> ToolCall:
+    if not isinstance(call, dict):
+        raise ChatError(
+            f'{where}: expected {{"function": {{"name": ..., "arguments": ...}}}}, got {type(call).__name__}'
+        )
+    function = call.get("function", call)
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise ChatError(f"{where}.function.name: expected the name of a tool, got {function!r:.60}")
+    arguments = function.get("arguments")
+    if arguments is not None and not isinstance(arguments, (str, dict)):
+        raise ChatError(
+            f"{where}.function.arguments: expected an object or its JSON text, got {type(arguments).__name__}"
+        )
+    text = arguments if isinstance(arguments, str) else ""
+    return ToolCall(function["name"], _arguments(arguments), _text_or_none(where, call, "id"), text)
+
+
+def _arguments(arguments: str | dict[str, Any] | None) -> Mapping[str, Any] | str:
+    """An object where it is one, though in JSON text; the model may have written something else."""
+    if not isinstance(arguments, str):
+        return arguments or {}
+    try:
+        found = json.loads(arguments) if arguments.strip() else {}
+    except ValueError:
+        return arguments
+    return found if isinstance(found, dict) else arguments

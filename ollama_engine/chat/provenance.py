@@ -1,0 +1,214 @@
+"""Which characters of a rendered text the template wrote itself: a str that remembers.
+
+A template's literals are `Traced`, with all characters trusted; what callers pass is plain str, of which nothing is.
+Operations keep the marks of the characters they keep, and one that is not known here returns a plain str. So trust can
+get lost on the way and never comes out of nothing: where in doubt, a text counts as typed by a user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, SupportsIndex
+
+__all__ = ["Safe", "Span", "Traced", "joined", "trusted_spans"]
+
+Span = tuple[int, int]
+"""First character, and the one behind the last."""
+
+
+class Traced(str):
+    """A text of which some characters are trusted. Compares, hashes and searches as any str does."""
+
+    __slots__ = ("_spans",)
+    _spans: tuple[Span, ...]
+
+    def __new__(cls, text: str, spans: Iterable[Span] | None = None) -> Traced:
+        """`spans`: the trusted characters, ascending and apart from each other; None: all of them."""
+        made = super().__new__(cls, text)
+        made._spans = (((0, len(text)),) if text else ()) if spans is None else tuple(spans)
+        return made
+
+    def __str__(self) -> str:
+        return self
+
+    def __add__(self, other: str) -> str:
+        return joined((self, other)) if _is_text(other) else NotImplemented
+
+    def __radd__(self, other: str) -> str:
+        return joined((other, self)) if _is_text(other) else NotImplemented
+
+    def __mul__(self, count: SupportsIndex) -> str:
+        return joined([self] * count.__index__())
+
+    __rmul__ = __mul__
+
+    def __getitem__(self, key: SupportsIndex | slice) -> str:
+        if not isinstance(key, slice):
+            at = range(len(self))[key]
+            return self._cut(at, at + 1)
+        begin, end, step = key.indices(len(self))
+        return self._cut(begin, max(begin, end)) if step == 1 else super().__getitem__(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return (self._cut(at, at + 1) for at in range(len(self)))
+
+    def join(self, parts: Iterable[str], /) -> str:
+        found: list[str] = []
+        for part in parts:
+            found += (self, part) if found else (part,)
+        return joined(found)
+
+    # -- what keeps a part of it ---------------------------------------------------------------------------------------
+
+    def lstrip(self, characters: str | None = None, /) -> str:
+        return self._cut(len(self) - len(super().lstrip(characters)), len(self))
+
+    def rstrip(self, characters: str | None = None, /) -> str:
+        return self._cut(0, len(super().rstrip(characters)))
+
+    def strip(self, characters: str | None = None, /) -> str:
+        begin = len(self) - len(super().lstrip(characters))
+        return self._cut(begin, max(begin, len(super().rstrip(characters))))
+
+    def removeprefix(self, prefix: str, /) -> str:
+        return self._cut(len(self) - len(super().removeprefix(prefix)), len(self))
+
+    def removesuffix(self, suffix: str, /) -> str:
+        return self._cut(0, len(super().removesuffix(suffix)))
+
+    def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[Any]:
+        return self._located(super().split(sep, maxsplit), sep)
+
+    def rsplit(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[Any]:
+        return self._located(super().rsplit(sep, maxsplit), sep)
+
+    def splitlines(self, keepends: bool = False) -> list[Any]:
+        found, at = [], 0
+        for line, whole in zip(super().splitlines(keepends), super().splitlines(True), strict=True):
+            found.append(self._cut(at, at + len(line)))
+            at += len(whole)
+        return found
+
+    def partition(self, sep: str, /) -> tuple[Any, Any, Any]:
+        before, found, after = map(len, super().partition(sep))
+        return self._cut(0, before), self._cut(before, before + found), self._cut(len(self) - after, len(self))
+
+    def rpartition(self, sep: str, /) -> tuple[Any, Any, Any]:
+        before, found, after = map(len, super().rpartition(sep))
+        return self._cut(0, before), self._cut(before, before + found), self._cut(len(self) - after, len(self))
+
+    # -- what changes characters ---------------------------------------------------------------------------------------
+
+    def replace(self, old: str, new: str, count: SupportsIndex = -1, /) -> str:
+        """What replaces trusted characters keeps its own marks; what replaces others is not trusted."""
+        left = count.__index__()
+        if not old:
+            return super().replace(old, new, left)
+        parts: list[str] = []
+        begin = 0
+        while left != 0 and (found := self.find(old, begin)) >= 0:
+            whole = self._cut(found, found + len(old))
+            trusted = trusted_spans(whole) == ((0, len(old)),)
+            parts += (self._cut(begin, found), new if trusted else _plain(new))
+            begin, left = found + len(old), left - 1
+        return joined([*parts, self._cut(begin, len(self))])
+
+    def lower(self) -> str:
+        return self._respelled(super().lower())
+
+    def upper(self) -> str:
+        return self._respelled(super().upper())
+
+    def capitalize(self) -> str:
+        return self._respelled(super().capitalize())
+
+    def title(self) -> str:
+        return self._respelled(super().title())
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def _respelled(self, text: str) -> str:
+        """The same characters in other letters; where one becomes several, places are not known any more."""
+        return Traced(text, self._spans) if len(text) == len(self) else text
+
+    def _cut(self, begin: int, end: int) -> str:
+        text = super().__getitem__(slice(begin, end))
+        spans = [
+            (max(first, begin) - begin, min(last, end) - begin)
+            for first, last in self._spans
+            if first < end and last > begin and begin < end
+        ]
+        return Traced(text, spans) if spans else text
+
+    def _located(self, parts: list[str], sep: str | None) -> list[Any]:
+        """Pieces of this text that `sep` (None: white space) stands between, with their marks."""
+        found, at = [], 0
+        for part in parts:
+            if sep is None:  # no white space at its beginning, and nothing else before it
+                at = self.index(part, at)
+            found.append(self._cut(at, at + len(part)))
+            at += len(part) + len(sep or "")
+        return found
+
+
+class Safe(Traced):
+    """What jinja2's `safe` makes of a text: HTML that is complete, so what is added to it is escaped.
+
+    Templates that use it mean no such thing, but the models were trained on what comes out.
+    """
+
+    __slots__ = ()
+
+    def __html__(self) -> str:
+        return self
+
+    def __add__(self, other: str) -> str:
+        return self.of(joined((self, self.escaped(other)))) if isinstance(other, str) else NotImplemented
+
+    def __radd__(self, other: str) -> str:
+        return self.of(joined((self.escaped(other), self))) if isinstance(other, str) else NotImplemented
+
+    @classmethod
+    def of(cls, text: str) -> Safe:
+        """The text as it stands, with its marks."""
+        return cls(str.__str__(text), trusted_spans(text))
+
+    @classmethod
+    def escaped(cls, text: str) -> Safe:
+        """The text with entities for the five characters that HTML reads, unless it is safe already."""
+        if hasattr(text, "__html__"):
+            return cls.of(text)
+        for character, entity in (("&", "&amp;"), (">", "&gt;"), ("<", "&lt;"), ("'", "&#39;"), ('"', "&#34;")):
+            text = text.replace(character, Traced(entity) if isinstance(text, Traced) else entity)
+        return cls.of(text)
+
+
+def joined(parts: Iterable[str]) -> str:
+    """These texts, one behind the other."""
+    texts: list[str] = []
+    spans: list[Span] = []
+    at = 0
+    for part in parts:
+        for first, last in trusted_spans(part):
+            if spans and spans[-1][1] == at + first:
+                spans[-1] = (spans[-1][0], at + last)
+            else:
+                spans.append((at + first, at + last))
+        texts.append(part)
+        at += len(part)
+    text = "".join(texts)
+    return Traced(text, spans) if spans else text
+
+
+def trusted_spans(text: str) -> tuple[Span, ...]:
+    """The characters that the template wrote."""
+    return text._spans if isinstance(text, Traced) else ()
+
+
+def _is_text(value: object) -> bool:
+    """Whether it is a str, and none that escapes what is added to it (jinja2's `safe` makes such)."""
+    return isinstance(value, str) and not hasattr(value, "__html__")
+
+
+def _plain(text: str) -> str:
+    return str.__str__(text)

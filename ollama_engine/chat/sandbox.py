@@ -1,0 +1,170 @@
+"""What chat templates run in: jinja2's immutable sandbox, with what transformers gives them.
+
+Transformers' `apply_chat_template` (transformers/utils/chat_template_utils.py) is the reference for what a template
+finds here: `trim_blocks`, `lstrip_blocks`, break and continue, `generation` blocks, `raise_exception`, `strftime_now`,
+`tojson` as `json.dumps` writes, and stricter `dict` and `namespace`. In addition, literals are `Traced`, and what joins
+texts keeps their marks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Any
+
+from jinja2 import nodes
+from jinja2.compiler import CodeGenerator, Frame
+from jinja2.exceptions import SecurityError, TemplateError
+from jinja2.ext import Extension, LoopControlExtension
+from jinja2.filters import make_attrgetter
+from jinja2.parser import Parser
+from jinja2.runtime import Macro
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace, pass_environment
+
+from ollama_engine.chat.provenance import Safe, Traced, joined
+
+__all__ = ["ChatEnvironment", "RefusedError"]
+
+LONGEST = 1 << 26
+"""Characters, or items of a list, that a multiplication may make; a template in a file is somebody else's program."""
+
+
+class RefusedError(TemplateError):
+    """What a template raises with `raise_exception`."""
+
+
+class ChatEnvironment(ImmutableSandboxedEnvironment):
+    """For one template. `now` is the clock of `strftime_now`."""
+
+    intercepted_binops = frozenset({"*", "**"})
+
+    def __init__(self, now: Callable[[], datetime] = datetime.now) -> None:
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlocks, LoopControlExtension])
+        self.literals: list[Traced] = []
+        """Texts of the compiled template, by their numbers in its code."""
+        self.filters["tojson"] = _tojson
+        self.filters["join"] = _join
+        self.filters["safe"] = lambda value: Safe.of(str(value))
+        self.filters["escape"] = self.filters["e"] = lambda value: Safe.escaped(str(value))
+        self.globals["raise_exception"] = _raise_exception
+        self.globals["strftime_now"] = lambda format: now().strftime(format)
+        self.globals["dict"] = _TemplateDict()
+        self.globals["namespace"] = _TemplateNamespace
+
+    # jinja2 calls it as a method of the instance: texts that templates put out, and those of macros and set blocks.
+    concat = staticmethod(joined)
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        """Multiplication, for what does not fill the memory."""
+        if operator == "**" and isinstance(left, int) and isinstance(right, int):
+            if right > 0 and left.bit_length() * right > LONGEST:
+                raise SecurityError(f"{left} ** {right} is too large a number for a chat template")
+        elif operator == "*":
+            for several, times in ((left, right), (right, left)):
+                if (
+                    isinstance(several, (str, list, tuple))
+                    and isinstance(times, int)
+                    and len(several) * times > LONGEST
+                ):
+                    raise SecurityError(f"a chat template repeats {len(several)} characters or items {times} times")
+        return super().call_binop(context, operator, left, right)
+
+
+class _LiteralsTraced(CodeGenerator):
+    """Writes texts of the template as `Traced`, and concatenation so that it keeps marks."""
+
+    environment: ChatEnvironment
+
+    def _literal(self, text: str) -> str:
+        self.environment.literals.append((Safe if isinstance(text, Safe) else Traced)(str.__str__(text)))
+        return f"environment.literals[{len(self.environment.literals) - 1}]"
+
+    def visit_Const(self, node: nodes.Const, frame: Frame) -> None:  # noqa: N802 (jinja2's names)
+        value = node.as_const(frame.eval_ctx)
+        if isinstance(value, str):
+            self.write(self._literal(value))
+        else:
+            super().visit_Const(node, frame)
+
+    def visit_TemplateData(self, node: nodes.TemplateData, frame: Frame) -> None:  # noqa: N802
+        self.write(self._literal(node.data))
+
+    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802
+        self.write("environment.concat(map(str, (")
+        for part in node.nodes:
+            self.visit(part, frame)
+            self.write(", ")
+        self.write(")))")
+
+    def _output_const_repr(self, group: Iterable[Any]) -> str:
+        return self._literal("".join(group))
+
+
+ChatEnvironment.code_generator_class = _LiteralsTraced
+
+
+class GenerationBlocks(Extension):
+    """`{% generation %}...{% endgeneration %}`: what the assistant has written; rendered as it stands."""
+
+    tags = {"generation"}  # noqa: RUF012 (as jinja2 declares it)
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        """Reads one block."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_render"), [], [], body).set_lineno(line)
+
+    def _render(self, caller: Macro) -> str:
+        return caller()
+
+
+class _TemplateDict:
+    """`dict(...)` and `dict.fromkeys(...)`, without the class and what hangs on it."""
+
+    def __call__(self, *args: Any, **values: Any) -> dict[Any, Any]:
+        return dict(*args, **values)
+
+    def fromkeys(self, *args: Any) -> dict[Any, Any]:
+        """As dict's own."""
+        return dict.fromkeys(*args)
+
+
+class _TemplateNamespace(Namespace):
+    """A namespace whose attributes do not begin with an underscore."""
+
+    def __init__(*args: Any, **values: Any) -> None:  # "self" may be an attribute
+        self, *given = args
+        attributes = dict(*given, **values)
+        for name in attributes:
+            _check_attribute(name)
+        Namespace.__init__(self, attributes)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_attribute(name)
+        super().__setitem__(name, value)
+
+
+def _check_attribute(name: object) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise SecurityError(f"a namespace has no attributes that begin with an underscore, such as {name!r}")
+
+
+def _tojson(
+    value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:  # fmt: skip
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+@pass_environment
+def _join(environment: ChatEnvironment, values: Iterable[Any], d: str = "", attribute: str | int | None = None) -> str:
+    """jinja2's `join`, which keeps marks."""
+    found = values if attribute is None else map(make_attrgetter(environment, attribute), values)
+    separator = str(d)
+    return (separator if isinstance(separator, Traced) else Traced(separator, ())).join(map(str, found))
+
+
+def _raise_exception(message: object) -> None:
+    raise RefusedError(str(message))

@@ -1,0 +1,162 @@
+"""ChatTemplate: messages to segments of a prompt, as the template of a model writes them.
+
+The text is that of transformers' `apply_chat_template`. What the template wrote itself becomes trusted text, in which
+control tokens are parsed; everything else (contents, names, tools, documents) becomes text in which they are not.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from jinja2 import TemplateError, TemplateSyntaxError, meta
+
+from ollama_engine.chat.provenance import Traced, trusted_spans
+from ollama_engine.chat.sandbox import ChatEnvironment, RefusedError
+from ollama_engine.errors import ChatError
+from ollama_engine.segments import Text
+
+__all__ = ["ChatTemplate", "text_segments"]
+
+log = logging.getLogger(__name__)
+
+ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
+"""Roles that may become part of a control token, such as <|user|>: names of ours, not a caller's text."""
+
+REASONING = ("reasoning_content", "thinking", "reasoning")
+
+
+class ChatTemplate:
+    """A jinja2 template, compiled. Immutable: threads may share it.
+
+    Args:
+        source: what the file, or the caller, gives.
+        special_tokens: variables such as `bos_token` with the texts of control tokens.
+        now: the clock of templates that write a date.
+
+    Raises ChatError for a source that is no template.
+    """
+
+    def __init__(
+        self, source: str, special_tokens: Mapping[str, str] | None = None, now: Callable[[], datetime] = datetime.now
+    ) -> None:
+        self.source = source
+        self._special_tokens = {name: Traced(text) for name, text in (special_tokens or {}).items()}
+        environment = ChatEnvironment(now)
+        try:
+            self._template = environment.from_string(source)
+            self._variables = frozenset(meta.find_undeclared_variables(environment.parse(source)))
+        except TemplateSyntaxError as error:
+            raise ChatError(f"the chat template is not valid, line {error.lineno}: {error.message}") from None
+        except RecursionError:
+            raise ChatError("the chat template nests too deeply") from None
+
+    def reads(self, name: str) -> bool:
+        """Whether it reads a variable of that name."""
+        return name in self._variables
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Any] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None, add_generation_prompt: bool = False,
+        continue_final_message: bool | str = False, variables: Mapping[str, Any] | None = None,
+        keep_none: bool = False,
+    ) -> str:  # fmt: skip
+        """The text, marked by who wrote it.
+
+        Args:
+            messages: plain data (see `plain_data`) with the fields that the template reads.
+            tools: JSON schemas of functions.
+            documents: dicts with "title" and "text", for templates that read them.
+            add_generation_prompt: end with the beginning of an answer.
+            continue_final_message: leave the last message open, for the model to go on with; a str names the field
+                that it goes on with, True means "content".
+            variables: whatever else the template reads.
+            keep_none: give the template fields of messages that are None. Most would write them out.
+
+        Raises ChatError where the template refuses the messages, or fails.
+        """
+        found = [_for_template(message, keep_none=keep_none) for message in messages]
+        mark = final = ""
+        if continue_final_message:
+            name = "content" if continue_final_message is True else continue_final_message
+            mark, final = _mark_end(found, name, self.source)
+        given = {**self._special_tokens, **(variables or {})}
+        given |= {"messages": found, "tools": tools, "documents": documents}
+        text = self._render({**given, "add_generation_prompt": add_generation_prompt})
+        return _cut_at(mark, final, text) if mark else text
+
+    def _render(self, variables: dict[str, Any]) -> str:
+        try:
+            return self._template.render(variables)
+        except RefusedError as error:
+            raise ChatError(f"the chat template refuses the messages: {error}") from None
+        except TemplateError as error:
+            raise ChatError(f"the chat template fails: {error}") from None
+        except MemoryError:
+            raise
+        except Exception as error:  # whatever operations on values of other types than it expects raise
+            raise ChatError(f"the chat template cannot take these messages: {type(error).__name__}: {error}") from error
+
+
+def text_segments(text: str, *, trust_contents: bool = False) -> list[Text]:
+    """A rendered text as segments: control tokens are parsed in what the template wrote, or everywhere."""
+    if trust_contents:
+        return [Text(str.__str__(text), True)] if text else []
+    segments, at = [], 0
+    for begin, end in trusted_spans(text):
+        if begin > at:
+            segments.append(Text(str.__str__(text[at:begin]), False))
+        segments.append(Text(str.__str__(text[begin:end]), True))
+        at = end
+    if at < len(text):
+        segments.append(Text(str.__str__(text[at:]), False))
+    return segments
+
+
+def _for_template(message: Mapping[str, Any], *, keep_none: bool) -> dict[str, Any]:
+    """Without fields that are None, as transformers leaves them out; reasoning under all of its names."""
+    found = {name: value for name, value in message.items() if keep_none or value is not None}
+    if found.get("role") in ROLES:
+        found["role"] = Traced(found["role"])
+    reasoning = next((found[name] for name in REASONING if name in found), None)
+    return found if reasoning is None else {"thinking": reasoning, **found, "reasoning_content": reasoning}
+
+
+# -- an open end -------------------------------------------------------------------------------------------------------
+
+
+def _mark_end(messages: list[dict[str, Any]], name: str, source: str) -> tuple[str, str]:
+    """Put a mark behind the text that is to go on; the mark, and the text.
+
+    The mark ends with a space, which is missing in the rendered text where the template strips.
+    """
+    last, mark = messages[-1], f"END{secrets.token_hex(8)} "
+    final = last.get(name)
+    if final is None:
+        raise ChatError(f"the last message is to go on, but has no {name!r}")
+    names = [name]
+    if name in REASONING:
+        names = [each for each in REASONING if last.get(each) == final]
+    if not any(each in source for each in names):
+        raise ChatError(f"the last message is to go on in {name!r}, which the chat template does not write")
+    if isinstance(final, list):
+        index = next((i for i in reversed(range(len(final))) if "text" in final[i]), None)
+        if index is None:
+            raise ChatError("the last message is to go on, but none of its parts is a text")
+        text = final[index]["text"]
+        last[name] = [*final[:index], {**final[index], "text": text + mark}, *final[index + 1 :]]
+        return mark, text
+    for each in names:
+        last[each] = final + mark
+    return mark, final
+
+
+def _cut_at(mark: str, final: str, text: str) -> str:
+    """The text before the mark, stripped as the template strips."""
+    at = text.rfind(mark.strip())
+    if at < 0 or final.strip() not in text:
+        raise ChatError("the last message is to go on, but the chat template does not write it as it is")
+    return text[:at] if text[at : at + len(mark)] == mark else text[:at].rstrip()

@@ -1,0 +1,125 @@
+"""In which form a template takes messages: found out by rendering short conversations, once for each template.
+
+Templates agree on no form. Some write arguments of tool calls that are objects, some JSON text; some want an empty
+content beside tool calls, some none; a few know contents as lists of parts only, or no system message. What is
+found out is what a template writes out in full and not in Python's spelling of a dict, which no model was trained on.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+from ollama_engine.chat.messages import Message, ToolCall
+from ollama_engine.chat.template import ChatTemplate
+from ollama_engine.errors import ChatError
+
+__all__ = ["TemplateForm", "form_of"]
+
+NoContent = Literal["absent", "empty", "none"]
+
+KEY, VALUE, NAME, CONTENT = "needlekey", "needlevalue", "needlename", "needlecontent"
+_USER, _ANSWER = {"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}
+_PARAMETERS = {"type": "object", "properties": {"a": {"type": "string", "description": "x"}}, "required": ["a"]}
+_TOOLS = [{"type": "function", "function": {"name": "x", "description": "x", "parameters": _PARAMETERS}}]
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateForm:
+    """How a template takes what a conversation says.
+
+    Attributes:
+        parts: contents are lists of parts, not texts.
+        arguments_as_text: arguments of tool calls are JSON text, not objects.
+        no_content: what a message with tool calls only has as its content.
+        writes_calls: whether tool calls appear in what it writes.
+        takes_system: whether it has a place for a system message.
+        knows_developer: whether it reads the role "developer", which is "system" to others.
+    """
+
+    parts: bool = False
+    arguments_as_text: bool = False
+    no_content: NoContent = "absent"
+    writes_calls: bool = True
+    takes_system: bool = True
+    knows_developer: bool = False
+
+    def fields(self, message: Message) -> dict[str, Any]:
+        """The message as the template reads it; media are left out."""
+        role = "system" if message.role == "developer" and not self.knows_developer else message.role
+        found: dict[str, Any] = {"role": role, **self._content(message)}
+        optional = {
+            "reasoning_content": message.reasoning,
+            "tool_calls": [self._call(call) for call in message.tool_calls] or None,
+            "tool_call_id": message.tool_call_id,
+            "name": message.name,
+        }
+        return found | {name: value for name, value in optional.items() if value is not None} | dict(message.extra)
+
+    def _content(self, message: Message) -> dict[str, Any]:
+        if message.content is None or (message.tool_calls and not message.content):
+            return _without_content(self.no_content)
+        if self.parts:
+            content = message.content
+            texts = [content] if isinstance(content, str) else [part for part in content if isinstance(part, str)]
+            return {"content": [{"type": "text", "text": text} for text in texts]}
+        return {"content": message.text}
+
+    def _call(self, call: ToolCall) -> dict[str, Any]:
+        arguments = call.arguments_text if self.arguments_as_text else call.arguments
+        found: dict[str, Any] = {"type": "function", "function": {"name": call.name, "arguments": arguments}}
+        return found if call.id is None else {"id": call.id, **found}
+
+
+@lru_cache(maxsize=64)
+def form_of(template: ChatTemplate) -> TemplateForm:
+    """Found out at the first call, by some ten renderings of a few messages."""
+    parts = not _writes(template, [{"role": "user", "content": CONTENT}], CONTENT) and _writes(
+        template, [{"role": "user", "content": [{"type": "text", "text": CONTENT}]}], CONTENT
+    )
+    calls = _form_of_calls(template)
+    system = [{"role": "system", "content": CONTENT}, _USER]
+    return TemplateForm(
+        parts=parts,
+        arguments_as_text=calls is not None and calls[0],
+        no_content="empty" if calls is None else calls[1],
+        writes_calls=calls is not None,
+        takes_system=parts or _writes(template, system, CONTENT) or not _writes(template, [_USER], ""),
+        knows_developer="developer" in template.source,
+    )
+
+
+def _form_of_calls(template: ChatTemplate) -> tuple[bool, NoContent] | None:
+    """(arguments as text, what stands for no content); None where no form makes the template write a call.
+
+    In the middle of a conversation with tools if it can be, for that is where most calls are.
+    """
+    contents: tuple[NoContent, ...] = ("absent", "empty", "none")
+    result = {"role": "tool", "tool_call_id": "needle123", "name": NAME, "content": "x"}
+    for after, tools in (([result, _ANSWER, _USER], _TOOLS), ([result], _TOOLS), ([], _TOOLS), ([], None)):
+        for as_text, content in itertools.product((False, True), contents):
+            arguments: Any = f'{{"{KEY}": "{VALUE}"}}' if as_text else {KEY: VALUE}
+            call = {"id": "needle123", "type": "function", "function": {"name": NAME, "arguments": arguments}}
+            messages = [_USER, {"role": "assistant", **_without_content(content), "tool_calls": [call]}, *after]
+            if _writes(template, messages, NAME, KEY, VALUE, tools=tools):
+                return as_text, content
+    return None
+
+
+def _without_content(form: NoContent) -> dict[str, Any]:
+    return {} if form == "absent" else {"content": "" if form == "empty" else None}
+
+
+def _writes(
+    template: ChatTemplate, messages: Sequence[Mapping[str, Any]], *needles: str, tools: Sequence[Any] | None = None
+) -> bool:
+    """Whether the template writes all of these, and none of them in Python's quotes or twice in JSON's."""
+    try:
+        text = template.render(messages, tools=tools, keep_none=True)
+    except ChatError:
+        return False
+    spoiled = (f"'{KEY}'", f'\\"{KEY}')
+    return all(needle in text for needle in needles) and not any(mark in text for mark in spoiled)

@@ -1,0 +1,54 @@
+"""Reasoning on, off, and its levels: what callers ask for with `think`, as the variables of a template.
+
+Templates have no common switch. Qwen3, GLM and SmolLM3 read `enable_thinking`, DeepSeek and Granite `thinking`,
+gpt-oss `reasoning_effort`, Seed-OSS `thinking_budget`, others nothing at all.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from ollama_engine.chat.template import ChatTemplate
+from ollama_engine.errors import ChatError, ConfigError, Option
+
+__all__ = ["Think", "thinking_variables"]
+
+Think = bool | Literal["low", "medium", "high"] | None
+LEVELS = ("low", "medium", "high")
+SWITCHES = ("enable_thinking", "thinking")
+LEVEL = "reasoning_effort"
+BUDGET = "thinking_budget"
+TEMPLATE = Option("template")
+
+
+def thinking_variables(template: ChatTemplate, think: Think) -> dict[str, Any]:
+    """Variables that turn reasoning on (True), off (False) or to a level; None leaves it as the template has it.
+
+    Raises ConfigError for another value, ChatError where the template has no such switch.
+    """
+    if think is None:
+        return {}
+    switches = [name for name in SWITCHES if template.reads(name)]
+    if isinstance(think, bool):
+        if not switches and template.reads(BUDGET):
+            return {} if think else {BUDGET: 0}
+        if not switches and think != _always(template):
+            raise ChatError(Option("think", str(think)), f": {_without_switch(template)}")
+        return dict.fromkeys(switches, think)
+    if think not in LEVELS:
+        raise ConfigError(Option("think"), f" is True, False, one of {', '.join(LEVELS)}, or None, got {think!r}")
+    if not template.reads(LEVEL):
+        raise ChatError(Option("think", think), ": the chat template has no levels of reasoning")
+    return {LEVEL: think, **dict.fromkeys(switches, True)}
+
+
+def _always(template: ChatTemplate) -> bool:
+    """Whether the model of a template without a switch reasons."""
+    return any(sign in template.source for sign in ("<think>", "[THINK]", "<|channel|>", LEVEL))
+
+
+def _without_switch(template: ChatTemplate) -> str:
+    if template.reads(LEVEL):
+        return f"the model always reasons; the chat template has levels ({', '.join(LEVELS)})"
+    always = "the model always reasons" if _always(template) else "the model does not reason"
+    return f"{always}, as far as its chat template shows: it has no switch"

@@ -1,0 +1,139 @@
+"""`ollama-engine run` with a model that chats: a conversation of many turns, and commands that look after it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from ollama_engine.cli.answer import report_end
+from ollama_engine.cli.chat_file import SavedChat, load_chat, save_chat
+from ollama_engine.cli.chat_printer import Answer, ChatPrinter
+from ollama_engine.cli.prompt_loop import Command, PromptLoop, set_command
+from ollama_engine.cli.settings import Settings
+from ollama_engine.errors import ChatError, ContextOverflowError
+from ollama_engine.segments import Text
+
+if TYPE_CHECKING:
+    from ollama_engine.engine import Engine
+
+__all__ = ["HINT", "ChatConversation"]
+
+HINT = "Ask away. /help lists the commands; /bye or Ctrl-D leaves."
+SHOWS = "info, parameters, system, template, messages or prompt"
+
+
+@dataclass
+class ChatConversation:
+    """One conversation with one model.
+
+    Attributes:
+        options: of `Engine.chat` that stay the same in every turn: template, think.
+        messages: turns of user and assistant, without the system message.
+    """
+
+    engine: Engine
+    printer: ChatPrinter
+    settings: Settings
+    options: dict[str, Any]
+    system: str | None = None
+    verbose: bool = False
+    messages: list[dict[str, str]] = field(default_factory=list)
+
+    def run(self) -> None:
+        """Serve until the user leaves."""
+        PromptLoop(HINT, self.answer, self._commands(), self.settings).run()
+
+    def answer(self, text: str) -> None:
+        """Stream the answer to a message. Raises as `Engine.chat_stream` does; the conversation is as before then.
+
+        Where the context is full, the oldest turns leave the conversation, and the user is told. An answer that the
+        user stops stays as far as it came.
+        """
+        turn = {"role": "user", "content": text}
+        answer = self._stream(turn)
+        if answer.content or answer.last is not None:
+            said = {"role": "assistant", "content": answer.content}
+            self.messages += [turn, said | ({"reasoning": answer.reasoning} if answer.reasoning else {})]
+        if answer.last is not None and answer.last.usage is not None:
+            report_end(
+                self.engine, answer.last.finish_reason, answer.last.usage, self.settings.params, self.settings.write,
+                verbose=self.verbose,
+            )  # fmt: skip
+
+    def _stream(self, turn: dict[str, str]) -> Answer:
+        request = self.settings.request_options
+        options = {option.name: getattr(request, option.name) for option in fields(request)}
+        left = 0
+        while True:
+            messages = self._with_system([*self.messages[left:], turn])
+            try:
+                stream = self.engine.chat_stream(messages, self.settings.params, **self.options, **options)
+            except ContextOverflowError:
+                if left >= len(self.messages):
+                    raise
+                left += 2
+                continue
+            if left:
+                del self.messages[:left]
+                print(f"(the context is full: the oldest {left} messages left the conversation)", file=sys.stderr)
+            with stream:
+                return self.printer.show(stream)
+
+    def _with_system(self, messages: list[dict[str, str]]) -> list[dict[str, str]]:
+        return messages if self.system is None else [{"role": "system", "content": self.system}, *messages]
+
+    # -- commands ------------------------------------------------------------------------------------------------------
+
+    def _commands(self) -> dict[str, Command]:
+        return {
+            "/set": set_command(self.settings),
+            "/system": Command("/system TEXT", "tell the model who it is; without TEXT, as its template has it",
+                               self._set_system),
+            "/clear": Command("/clear", "forget the conversation, not the system message", self._clear),
+            "/save": Command("/save FILE", "write the conversation to a new file", self._save),
+            "/load": Command("/load FILE", "go on with a conversation from a file", self._load),
+            "/show": Command("/show WHAT", f"print {SHOWS}", self._show),
+        }  # fmt: skip
+
+    def _set_system(self, text: str) -> str:
+        self.system = text or None
+        return "the system message is set" if text else "the system message is the template's"
+
+    def _clear(self, _: str) -> str:
+        self.messages = []
+        return "the conversation is empty"
+
+    def _save(self, name: str) -> str:
+        save_chat(name, SavedChat(self.system, self.messages))
+        return f"{len(self.messages)} messages are in {name}"
+
+    def _load(self, name: str) -> str:
+        saved = load_chat(name)
+        self.system, self.messages = saved.system, saved.messages
+        return f"{len(self.messages)} messages from {name}"
+
+    def _show(self, what: str) -> str:
+        shows: dict[str, Callable[[], str]] = {
+            "info": lambda: str(self.engine.info),
+            "parameters": lambda: str(self.settings),
+            "system": lambda: self.system or "(as the template has it)",
+            "template": self._template,
+            "messages": lambda: "\n\n".join(f"{each['role']}: {each['content']}" for each in self.messages) or "(none)",
+            "prompt": self._prompt,
+        }
+        if what not in shows:
+            raise ChatError(f"/show takes {SHOWS}, got {what!r}")
+        return shows[what]()
+
+    def _template(self) -> str:
+        chosen = self.options.get("template")
+        return chosen if chosen and "{" in chosen else self.engine.chat_template(chosen)
+
+    def _prompt(self) -> str:
+        """All that the model has been told, as its template writes it."""
+        segments = self.engine.apply_template(
+            self._with_system(self.messages), add_generation_prompt=False, **self.options
+        )
+        return "".join(segment.text for segment in segments if isinstance(segment, Text))

@@ -1,0 +1,47 @@
+"""AnswerReader: chunks of text to chunks of a conversation, by the dialect's parser."""
+
+from __future__ import annotations
+
+from ollama_engine.chat.dialects import Parser
+from ollama_engine.chat.events import (
+    ContentDelta,
+    Event,
+    MalformedToolCall,
+    ReasoningDelta,
+    ToolCallEnd,
+)
+from ollama_engine.runner.chat.results import ChatChunk, ChatFinishReason, ToolEvent
+from ollama_engine.runner.request.results import Chunk
+
+__all__ = ["AnswerReader"]
+
+
+class AnswerReader:
+    """Reads one answer. A malformed call is content too: no text gets lost."""
+
+    def __init__(self, parser: Parser) -> None:
+        self._parser = parser
+        self._called = False
+
+    def read(self, chunk: Chunk) -> ChatChunk:
+        """What this chunk adds."""
+        events = self._parser.feed(chunk.text)
+        if chunk.finish_reason is not None:
+            events = [*events, *self._parser.finish()]
+        self._called = self._called or any(isinstance(event, ToolCallEnd) for event in events)
+        return ChatChunk(
+            content="".join(map(_content, events)),
+            reasoning="".join(event.text for event in events if isinstance(event, ReasoningDelta)),
+            tool_events=tuple(event for event in events if isinstance(event, ToolEvent)),
+            tokens=chunk.tokens,
+            logprobs=chunk.logprobs,
+            finish_reason=self._finish_reason(chunk),
+            usage=chunk.usage,
+        )
+
+    def _finish_reason(self, chunk: Chunk) -> ChatFinishReason | None:
+        return "tool_calls" if self._called and chunk.finish_reason == "stop" else chunk.finish_reason
+
+
+def _content(event: Event) -> str:
+    return event.text if isinstance(event, (ContentDelta, MalformedToolCall)) else ""

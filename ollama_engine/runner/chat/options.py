@@ -1,0 +1,94 @@
+"""ChatOptions: what a conversation may say beside its messages; defaults and checks stated once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, TypedDict, cast
+
+from ollama_engine.chat.thinking import Think
+from ollama_engine.errors import ConfigError, Option
+from ollama_engine.option_names import unknown_option
+from ollama_engine.runner.request.options import RequestKeywords, RequestOptions, options_elsewhere
+
+__all__ = ["ChatKeywords", "ChatOptions", "TemplateKeywords", "split_keywords"]
+
+
+class TemplateKeywords(TypedDict, total=False):
+    """Keyword arguments of all that applies a chat template.
+
+    Attributes:
+        tools: functions that the model may call, with JSON schemas of their parameters, as OpenAI's API takes them.
+        documents: dicts with "title" and "text", for templates that read them.
+        template: source of a chat template, or the name of one in the model's file; None (default) takes "tool_use"
+            for tools where the file has it, else the default one.
+        think: whether the model reasons before it answers (True, False), or how much ("low", "medium", "high"); None
+            (default) leaves it to the template. Raises ChatError where the template has no such switch.
+        continue_final_message: the last message is the beginning of the answer, and the model goes on with it. A str
+            names the field to go on with ("reasoning_content").
+        template_variables: whatever else the template reads.
+        trust_contents: parse control tokens in contents, names, tools and documents too. Only where none of them comes
+            from somebody else (default False).
+    """
+
+    tools: Sequence[Any] | None
+    documents: Sequence[Mapping[str, Any]] | None
+    template: str | None
+    think: Think
+    continue_final_message: bool | str
+    template_variables: Mapping[str, Any] | None
+    trust_contents: bool
+
+
+class ChatKeywords(TemplateKeywords, RequestKeywords, total=False):
+    """Keyword arguments of a chat: those of templates, those of every request (`RequestKeywords`), and `dialect`.
+
+    Attributes:
+        dialect: how the model writes tool calls and reasoning, where its template does not tell.
+    """
+
+    dialect: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChatOptions:
+    """Checked `ChatKeywords`, without those of every request. Raises ConfigError for values of other types."""
+
+    tools: Sequence[Any] | None = None
+    documents: Sequence[Mapping[str, Any]] | None = None
+    template: str | None = None
+    think: Think = None
+    continue_final_message: bool | str = False
+    template_variables: Mapping[str, Any] = field(default_factory=dict)
+    trust_contents: bool = False
+    dialect: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(cast(object, self.continue_final_message), (bool, str)):
+            given = self.continue_final_message
+            raise ConfigError(Option("continue_final_message"), f" is True, False or a field's name, got {given!r}")
+        if not isinstance(cast(object, self.trust_contents), bool):
+            raise ConfigError(Option("trust_contents"), f" is True or False, got {self.trust_contents!r}")
+        if not isinstance(cast(object, self.template_variables), Mapping):
+            raise ConfigError(Option("template_variables"), f" is a dict, got {self.template_variables!r:.60}")
+
+    @classmethod
+    def of(cls, keywords: Mapping[str, Any]) -> ChatOptions:
+        """From keyword arguments; an unknown one raises UnknownOptionError."""
+        known = [option.name for option in fields(cls)]
+        for name in keywords:
+            if name not in known:
+                raise unknown_option("a chat", name, known)
+        return cls(**{name: value for name, value in keywords.items() if value is not None})
+
+
+def split_keywords(keywords: Mapping[str, Any]) -> tuple[ChatOptions, RequestOptions]:
+    """Options of the chat, and of its request; an unknown one raises UnknownOptionError."""
+    own = [option.name for option in fields(ChatOptions)]
+    chat = {name: value for name, value in keywords.items() if name in own}
+    rest: Any = {name: value for name, value in keywords.items() if name not in own}
+    request = [option.name for option in fields(RequestOptions)]
+    for name in rest:
+        if name not in request:
+            raise unknown_option("a chat", name, [*own, *request], options_elsewhere())
+    return ChatOptions.of(chat), RequestOptions.of(rest)

@@ -1,0 +1,143 @@
+"""From a conversation to a prompt in segments, and to how its answer will be read."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from weakref import WeakKeyDictionary
+
+from ollama_engine.chat.conversation import render_conversation
+from ollama_engine.chat.dialects import Dialect, ToolDefinition, detect, named
+from ollama_engine.chat.messages import Message, plain_data, read_messages
+from ollama_engine.chat.model_templates import ModelTemplates
+from ollama_engine.chat.template import ChatTemplate, text_segments
+from ollama_engine.chat.thinking import thinking_variables
+from ollama_engine.chat.tool_schemas import definitions, read_tools
+from ollama_engine.errors import ChatError
+from ollama_engine.runner.chat.answer_reader import AnswerReader
+from ollama_engine.runner.chat.options import ChatOptions
+from ollama_engine.runner.chat.template_sources import is_steering, template_sources
+from ollama_engine.runner.load.loading import Loaded
+from ollama_engine.sample import SamplingParams
+from ollama_engine.segments import Segment
+
+log = logging.getLogger(__name__)
+
+__all__ = ["ChatPreparation", "PreparedChat"]
+
+TAIL = 400
+"""Characters at the end of a prompt that tell whether the answer begins inside the reasoning."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedChat:
+    """A conversation's prompt, and what is known of its answer.
+
+    Attributes:
+        segments: the prompt.
+        params: how to sample, with the texts that end the assistant's turn.
+        show_special: whether control tokens of the answer are part of its text, for the dialect to read.
+    """
+
+    segments: list[Segment]
+    params: SamplingParams
+    show_special: bool
+    dialect: Dialect
+    tools: tuple[ToolDefinition, ...]
+    reasoning_open: bool
+
+    def reader(self) -> AnswerReader:
+        """For one answer."""
+        return AnswerReader(self.dialect.parser(tools=self.tools, reasoning_open=self.reasoning_open))
+
+
+class ChatPreparation:
+    """Templates and dialect of a loaded model. Threads may share it."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self._loaded = loaded
+        self._dialects: WeakKeyDictionary[ChatTemplate, Dialect] = WeakKeyDictionary()
+
+    @cached_property
+    def templates(self) -> ModelTemplates:
+        """Those of the model's file, or of a family like it."""
+        sources, family = template_sources(self._loaded)
+        if family is not None:
+            log.warning(
+                "%s has no chat template; by its vocabulary, messages are written as models of the %s family read "
+                "them. Pass template= to choose another one",
+                self._loaded.path, family.name,
+            )  # fmt: skip
+        return ModelTemplates(sources, _special_tokens(self._loaded))
+
+    def segments(
+        self, messages: Sequence[object], options: ChatOptions, *, add_generation_prompt: bool
+    ) -> list[Segment]:
+        """See `Engine.apply_template`."""
+        return self._rendered(messages, options, add_generation_prompt=add_generation_prompt)[0]
+
+    def prepare(self, messages: Sequence[object], params: SamplingParams, options: ChatOptions) -> PreparedChat:
+        """Raises ChatError for messages, tools and options that cannot be read, or that the template refuses."""
+        segments, template, tail = self._rendered(
+            messages, options, add_generation_prompt=not options.continue_final_message
+        )
+        dialect = named(options.dialect) if options.dialect else self._dialect_of(template)
+        ends = [end for end in dialect.stops() if not self._ends_by_token(end)]
+        return PreparedChat(
+            segments=segments,
+            params=replace(params, stop=(*params.stop, *ends)) if ends else params,
+            show_special=self._shows_special(dialect),
+            dialect=dialect,
+            tools=definitions(read_tools(options.tools)),
+            reasoning_open=dialect.reasoning_open(tail),
+        )
+
+    def _rendered(
+        self, messages: Sequence[object], options: ChatOptions, *, add_generation_prompt: bool
+    ) -> tuple[list[Segment], ChatTemplate, str]:
+        read, tools = read_messages(messages), read_tools(options.tools)
+        template = self.templates.choose(options.template, with_tools=tools is not None)
+        _check_media(read)
+        text = render_conversation(
+            template,
+            read,
+            tools=tools,
+            documents=None if options.documents is None else plain_data(options.documents, "documents"),
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=options.continue_final_message,
+            variables=thinking_variables(template, options.think)
+            | plain_data(options.template_variables, "template_variables"),
+        )
+        return [*text_segments(text, trust_contents=options.trust_contents)], template, text[-TAIL:]
+
+    def _dialect_of(self, template: ChatTemplate) -> Dialect:
+        """Detected once: that reads the vocabulary where the template says nothing."""
+        found = self._dialects.get(template)
+        if found is None:
+            found = detect(template.source, self._loaded.gguf.metadata)
+            self._dialects[template] = found  # a lost race costs one more look
+        return found
+
+    def _shows_special(self, dialect: Dialect) -> bool:
+        """Whether the dialect reads control tokens; else they are no part of the text, as in any other answer."""
+        markers = [marker for pair in dialect.thinking for marker in pair]
+        return dialect.name not in ("text", "json") or any(is_steering(self._loaded, marker) for marker in markers)
+
+    def _ends_by_token(self, text: str) -> bool:
+        tokenizer = self._loaded.tokenizer
+        ids = tokenizer.encode(text, add_special=False)
+        return len(ids) == 1 and ids[0] in tokenizer.eog_ids
+
+
+def _special_tokens(loaded: Loaded) -> dict[str, str]:
+    tokenizer = loaded.tokenizer
+    ids = {"bos_token": tokenizer.bos_id, "eos_token": tokenizer.eos_id}
+    return {name: tokenizer.token_text(id_) for name, id_ in ids.items() if id_ is not None}
+
+
+def _check_media(messages: Sequence[Message]) -> None:
+    for number, message in enumerate(messages):
+        if message.media:
+            raise ChatError(f"messages[{number}].content: images in chats are not read yet")

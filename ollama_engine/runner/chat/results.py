@@ -1,0 +1,100 @@
+"""What comes out of a conversation's request: chunks while it is written, and a result at the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ollama_engine.chat.events import MalformedToolCall, ToolCallDelta, ToolCallEnd, ToolCallStart
+from ollama_engine.chat.messages import Message, ToolCall
+from ollama_engine.runner.request.results import Usage
+from ollama_engine.sample import TokenLogprobs
+
+__all__ = ["ChatChunk", "ChatFinishReason", "ChatResult", "ToolEvent"]
+
+ChatFinishReason = Literal["stop", "length", "tool_calls"]
+ToolEvent = ToolCallStart | ToolCallDelta | ToolCallEnd | MalformedToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class ChatChunk:
+    """One piece of a streamed answer. The last has `finish_reason` and `usage`.
+
+    Attributes:
+        content: text of the answer.
+        reasoning: what the model thinks before it answers.
+        tool_events: tool calls, as they are written: a start, pieces of arguments, an end; or a malformed one.
+        tokens: sampled since the chunk before.
+        logprobs: one entry for each of `tokens`, when asked for.
+        finish_reason: "stop": the model ended, or a stop text appeared. "length": max_tokens or num_ctx is reached.
+            "tool_calls": the model ended, and waits for results.
+        usage: tokens counted and seconds taken.
+    """
+
+    content: str = ""
+    reasoning: str = ""
+    tool_events: tuple[ToolEvent, ...] = ()
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    finish_reason: ChatFinishReason | None = None
+    usage: Usage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChatResult:
+    """A whole answer.
+
+    Attributes:
+        message: of the assistant; append it to the messages for the next turn.
+        finish_reason: see `ChatChunk`.
+        usage: tokens counted and seconds taken.
+        tokens: all sampled tokens but the one that ended the answer.
+        malformed_tool_calls: calls that cannot be read, with the reasons; their text is part of the content.
+        logprobs: one entry for each of `tokens`, when `SamplingParams.logprobs` asked for them.
+    """
+
+    message: Message
+    finish_reason: ChatFinishReason
+    usage: Usage
+    tokens: tuple[int, ...] = ()
+    malformed_tool_calls: tuple[MalformedToolCall, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+
+    @property
+    def content(self) -> str:
+        """Text of the answer."""
+        return self.message.text
+
+    @property
+    def reasoning(self) -> str | None:
+        """What the model thought before it answered; None where it did not."""
+        return self.message.reasoning
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """Tools that the model calls."""
+        return self.message.tool_calls
+
+
+def collect_chat(chunks: list[ChatChunk]) -> ChatResult:
+    """The result that these chunks, the last one included, make up."""
+    last = chunks[-1]
+    assert last.finish_reason is not None
+    assert last.usage is not None
+    events = [event for chunk in chunks for event in chunk.tool_events]
+    calls = [event.call for event in events if isinstance(event, ToolCallEnd)]
+    logprobs = [chunk.logprobs for chunk in chunks if chunk.logprobs is not None]
+    message = Message(
+        role="assistant",
+        content="".join(chunk.content for chunk in chunks),
+        reasoning="".join(chunk.reasoning for chunk in chunks) or None,
+        tool_calls=tuple(ToolCall(call.name, call.arguments, call.id, call.arguments_text) for call in calls),
+    )
+    return ChatResult(
+        message=message,
+        finish_reason=last.finish_reason,
+        usage=last.usage,
+        tokens=tuple(token for chunk in chunks for token in chunk.tokens),
+        malformed_tool_calls=tuple(event for event in events if isinstance(event, MalformedToolCall)),
+        logprobs=tuple(entry for part in logprobs for entry in part) if logprobs else None,
+    )

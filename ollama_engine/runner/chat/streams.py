@@ -1,0 +1,90 @@
+"""ChatStream and AsyncChatStream: chunks of one conversation's answer, as they come."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from ollama_engine.errors import ClosedError
+from ollama_engine.runner.chat.answer_reader import AnswerReader
+from ollama_engine.runner.chat.results import ChatChunk, ChatResult, collect_chat
+from ollama_engine.runner.request.stream import Stream
+
+if TYPE_CHECKING:
+    from ollama_engine.runner.request.astream import AsyncStream
+
+__all__ = ["AsyncChatStream", "ChatStream"]
+
+
+class ChatStream(Iterator[ChatChunk]):
+    """The chunks of one answer. Closing or dropping it cancels the request at its next step.
+
+    `next` raises what ended the request early. For one thread: chunks are read in their order.
+    """
+
+    def __init__(self, stream: Stream, reader: AnswerReader) -> None:
+        self._stream = stream
+        self._reader = reader
+
+    def __next__(self) -> ChatChunk:
+        return self._reader.read(next(self._stream))
+
+    def result(self) -> ChatResult:
+        """All that is left to come, as one result. Raises ClosedError where nothing is."""
+        with self:
+            chunks = list(self)
+        return _collected(chunks)
+
+    def close(self) -> None:
+        """Cancel the request if it has not ended; there are no further chunks. Safe to call twice."""
+        self._stream.close()
+
+    def __enter__(self) -> ChatStream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"ChatStream({self._stream!r})"
+
+
+class AsyncChatStream(AsyncIterator[ChatChunk]):
+    """`ChatStream` for asyncio: `async for`. Cancelling the task that waits for a chunk cancels the request."""
+
+    def __init__(self, stream: AsyncStream, reader: AnswerReader) -> None:
+        self._stream = stream
+        self._reader = reader
+
+    async def __anext__(self) -> ChatChunk:
+        return self._reader.read(await anext(self._stream))
+
+    async def result(self) -> ChatResult:
+        """All that is left to come, as one result. Raises ClosedError where nothing is."""
+        async with self:
+            chunks = [chunk async for chunk in self]
+        return _collected(chunks)
+
+    async def aclose(self) -> None:
+        """Cancel the request if it has not ended; there are no further chunks. Safe to call twice."""
+        await self._stream.aclose()
+
+    async def __aenter__(self) -> AsyncChatStream:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __repr__(self) -> str:
+        return f"AsyncChatStream({self._stream!r})"
+
+
+def _collected(chunks: list[ChatChunk]) -> ChatResult:
+    if not chunks or chunks[-1].finish_reason is None:
+        raise ClosedError("the stream has ended, or was closed, before its result was asked for")
+    return collect_chat(chunks)

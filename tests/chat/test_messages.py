@@ -1,0 +1,141 @@
+"""Messages as OpenAI's and Ollama's APIs take them."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from ollama_engine.chat.messages import Message, ToolCall, read_messages
+from ollama_engine.chat.tool_schemas import definitions, read_tools
+from ollama_engine.errors import ChatError
+from ollama_engine.segments import Media
+
+IMAGE = base64.b64encode(b"image").decode()
+
+
+def read(message: Any) -> Message:
+    return read_messages([message])[0]
+
+
+def called(**function: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": None, "tool_calls": [{"id": "a", "type": "function", "function": function}]}
+
+
+def test_forms_of_the_same_call() -> None:
+    wanted = ToolCall("f", {"b": 1, "a": "é"}, "a", '{"b": 1, "a": "é"}')
+    as_text = read(called(name="f", arguments='{"b": 1, "a": "é"}')).tool_calls
+    assert as_text == read(called(name="f", arguments={"b": 1, "a": "é"})).tool_calls == (wanted,)
+    ollama = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": {"b": 1}}}]}
+    assert read(ollama).tool_calls == (ToolCall("f", {"b": 1}),)
+    assert list(as_text[0].arguments) == ["b", "a"]
+
+
+@pytest.mark.parametrize(("arguments", "wanted", "text"), [
+    (None, {}, "{}"), ("", {}, "{}"), (" ", {}, " "), ('{"a": ', '{"a": ', '{"a": '), ("[1]", "[1]", "[1]"),
+    ('{"a": 1e400}', {"a": float("inf")}, '{"a": 1e400}'),
+])  # fmt: skip
+def test_arguments_that_a_model_wrote(arguments: Any, wanted: Any, text: str) -> None:
+    call = read(called(name="f", arguments=arguments)).tool_calls[0]
+    assert (call.arguments, call.arguments_text) == (wanted, text)
+
+
+def test_names_of_fields() -> None:
+    assert read({"role": "tool", "tool_name": "f", "content": "x"}).name == "f"
+    assert read({"role": "tool", "name": "f", "tool_call_id": "a", "content": "x"}).tool_call_id == "a"
+    for name in ("reasoning", "thinking", "reasoning_content"):
+        assert read({"role": "assistant", "content": "x", name: "why"}).reasoning == "why"
+    openai = {"role": "assistant", "content": "x", "refusal": None, "annotations": [], "audio": None}
+    assert read(openai) == Message("assistant", "x", extra={"annotations": []})
+    assert read({"role": "assistant", "tool_plan": "I look.", "content": "x"}).extra == {"tool_plan": "I look."}
+
+
+def test_parts_and_images() -> None:
+    url = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{IMAGE}"}}
+    content = [{"type": "text", "text": "a"}, url, {"type": "text", "text": "b"}]
+    message = read({"role": "user", "content": content})
+    assert message.content == ("a", Media(b"image"), "b")
+    assert (message.text, message.media) == ("ab", (Media(b"image"),))
+    assert read({"role": "user", "content": "a", "images": [IMAGE, b"x"]}).content == (
+        Media(b"image"),
+        Media(b"x"),
+        "a",
+    )
+    assert read({"role": "user", "content": [{"type": "input_text", "text": "a"}]}).text == "a"
+    assert read({"role": "user", "content": "a", "images": []}).content == "a"
+
+
+@dataclass
+class Part:
+    type: str
+    text: str
+
+
+@dataclass
+class Question:
+    content: list[Part]
+    role: str = "user"
+    more: dict[str, Any] = field(default_factory=dict)
+
+
+class Text(str):
+    __slots__ = ()
+
+
+def test_objects() -> None:
+    message = read(Question([Part("text", "a"), Part("text", "b")]))
+    assert (message.text, message.extra) == ("ab", {"more": {}})
+    assert type(read({"role": Text("user"), "content": Text("x")}).content) is str
+    assert read(Message("user", "x")) == Message("user", "x")
+
+
+@pytest.mark.parametrize(("messages", "told"), [
+    ("Hello", "messages: expected a list of messages such as"),
+    ({"role": "user"}, "messages: expected a list"),
+    ([], "one message at least"),
+    (["Hello"], r"messages\[0\]: expected a dict, a dataclass"),
+    ([{"content": "x"}], r'messages\[0\].role: expected "system", "user"'),
+    ([{"role": 5, "content": "x"}], r"messages\[0\].role: .* got 5"),
+    ([{"role": "user", "content": "x"}, {"role": "user"}], r"messages\[1\].content: expected a text, or a list"),
+    ([{"role": "user", "content": 5}], r"messages\[0\].content: expected a text, or a list of parts, got int"),
+    ([{"role": "user", "content": [5]}], r"messages\[0\].content\[0\]: expected a part"),
+    ([{"role": "user", "content": [{"type": "audio"}]}], r"content\[0\].type: expected \"text\" or \"image_url\""),
+    ([{"role": "user", "content": [{"type": "text"}]}], r"content\[0\].text: expected a text"),
+    ([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://x/y.png"}}]}],
+     r"content\[0\].image_url: expected a data URL; addresses .* are not fetched"),
+    ([{"role": "user", "content": [{"type": "image_url", "image_url": "data:image/png,x"}]}], "data URL in base64"),
+    ([{"role": "user", "content": "x", "images": ["%"]}], r"images\[0\]: expected base64"),
+    ([{"role": "user", "content": "x", "images": "x"}], "images: expected a list"),
+    ([{"role": "user", "content": "x", "name": 5}], r"messages\[0\].name: expected a text, got int"),
+    ([{"role": "user", "content": "x", "weight": object()}], r"messages\[0\].weight: expected what JSON can hold"),
+    ([{"role": "assistant", "tool_calls": {}}], r"tool_calls: expected a list, got dict"),
+    ([{"role": "assistant", "tool_calls": ["f"]}], r"tool_calls\[0\]: expected"),
+    ([{"role": "assistant", "tool_calls": [{"function": {}}]}], r"tool_calls\[0\].function.name: expected the name"),
+    ([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": [1]}}]}],
+     r"tool_calls\[0\].function.arguments: expected an object or its JSON text, got list"),
+])  # fmt: skip
+def test_what_cannot_be_read(messages: Any, told: str) -> None:
+    with pytest.raises(ChatError, match=told):
+        read_messages(messages)
+
+
+def test_tools() -> None:
+    function = {"name": "f", "description": "d", "parameters": {"type": "object"}}
+    wanted = [{"type": "function", "function": function}]
+    assert read_tools([function]) == read_tools(wanted) == read_tools(({"type": "function", **function},)) == wanted
+    assert read_tools(None) is None
+    assert read_tools([]) is None
+    assert [(tool.name, tool.parameters) for tool in definitions(wanted)] == [("f", {"type": "object"})]
+    assert read_tools([{"name": "f", "parameters": None}]) is not None
+
+
+@pytest.mark.parametrize(("tools", "told"), [
+    ("f", "tools: expected a list"), ([5], r"tools\[0\]: expected a dict"),
+    ([{"function": {}}], r"tools\[0\].function.name"),
+    ([{"name": "f", "parameters": 5}], "parameters: expected a JSON"),
+])  # fmt: skip
+def test_what_are_no_tools(tools: Any, told: str) -> None:
+    with pytest.raises(ChatError, match=told):
+        read_tools(tools)
