@@ -24,6 +24,7 @@ from ollama_engine.runner.embed.methods import EmbedMethods
 from ollama_engine.runner.load.loading import Loaded, load
 from ollama_engine.runner.observe.metrics import MetricsSnapshot
 from ollama_engine.runner.observe.monitor import Monitor, SlotInfo
+from ollama_engine.runner.request.answer_count import AnswerCount
 from ollama_engine.runner.request.options import RequestKeywords, RequestOptions, options_elsewhere
 from ollama_engine.runner.request.prompts import Prompt, Prompts, is_many
 from ollama_engine.runner.request.request import Request
@@ -128,24 +129,28 @@ class Engine(EmbedMethods, ChatMethods, ScoreMethods):
 
     @overload
     def generate(
-        self, prompt: Prompt, params: SamplingParams = ..., *, n: None = None, **options: Unpack[RequestKeywords]
-    ) -> Completion: ...
+        self, prompt: Prompt, params: SamplingParams = ..., *, n: None = None, best_of: int | None = ...,
+        **options: Unpack[RequestKeywords],
+    ) -> Completion: ...  # fmt: skip
     @overload
     def generate(
-        self, prompt: Prompt, params: SamplingParams = ..., *, n: int, **options: Unpack[RequestKeywords]
-    ) -> list[Completion]: ...
+        self, prompt: Prompt, params: SamplingParams = ..., *, n: int, best_of: int | None = ...,
+        **options: Unpack[RequestKeywords],
+    ) -> list[Completion]: ...  # fmt: skip
     @overload
     def generate(
-        self, prompt: Prompts, params: SamplingParams = ..., *, n: int | None = None, **options: Unpack[RequestKeywords]
-    ) -> list[Completion]: ...
+        self, prompt: Prompts, params: SamplingParams = ..., *, n: int | None = None, best_of: int | None = ...,
+        **options: Unpack[RequestKeywords],
+    ) -> list[Completion]: ...  # fmt: skip
     def generate(
         self, prompt: Prompt | Prompts, params: SamplingParams = _DEFAULT_PARAMS, *, n: int | None = None,
-        **options: Unpack[RequestKeywords],
+        best_of: int | None = None, **options: Unpack[RequestKeywords],
     ) -> Completion | list[Completion]:  # fmt: skip
         """The whole answer to a prompt (text, or token ids as they are); a list or tuple of prompts gives a list.
 
         `n` asks for as many answers to each prompt, which share what is computed of it, and gives one flat list: those
-        to the first prompt first. Where `params` have a seed, answer i of a prompt has `seed + i`.
+        to the first prompt first. Where `params` have a seed, answer i of a prompt has `seed + i`. `best_of` writes as
+        many, and returns the `n` (or one) with the highest `cumulative_logprob`, the best first.
 
         Keyword arguments: see `RequestKeywords`. Raises ContextOverflowError for a prompt that leaves no place for an
         answer unless `on_overflow` says otherwise; TokenizerError for ids outside of the vocabulary and text that it
@@ -154,8 +159,10 @@ class Engine(EmbedMethods, ChatMethods, ScoreMethods):
         ClosedError when the Engine is closed, before or meanwhile. The first answer of several that fails ends the
         call, and the others.
         """
-        if n is not None or is_many(prompt):
-            return self._ready().complete_all(prompt, params, n, options)
+        if n is not None or best_of is not None or is_many(prompt):
+            count = AnswerCount.of(n, best_of, params)
+            found = self._ready().complete_all(prompt, params, count, options)
+            return found if n is not None or is_many(prompt) else found[0]
         return self._ready().complete(Request(self, watched=True), cast(Prompt, prompt), params, options)
 
     def stream(
@@ -195,23 +202,28 @@ class Engine(EmbedMethods, ChatMethods, ScoreMethods):
 
     @overload
     async def agenerate(
-        self, prompt: Prompt, params: SamplingParams = ..., *, n: None = None, **options: Unpack[RequestKeywords]
-    ) -> Completion: ...
+        self, prompt: Prompt, params: SamplingParams = ..., *, n: None = None, best_of: int | None = ...,
+        **options: Unpack[RequestKeywords],
+    ) -> Completion: ...  # fmt: skip
     @overload
     async def agenerate(
-        self, prompt: Prompt, params: SamplingParams = ..., *, n: int, **options: Unpack[RequestKeywords]
-    ) -> list[Completion]: ...
+        self, prompt: Prompt, params: SamplingParams = ..., *, n: int, best_of: int | None = ...,
+        **options: Unpack[RequestKeywords],
+    ) -> list[Completion]: ...  # fmt: skip
     @overload
     async def agenerate(
-        self, prompt: Prompts, params: SamplingParams = ..., *, n: int | None = None, **options: Unpack[RequestKeywords]
-    ) -> list[Completion]: ...
+        self, prompt: Prompts, params: SamplingParams = ..., *, n: int | None = None, best_of: int | None = ...,
+        **options: Unpack[RequestKeywords],
+    ) -> list[Completion]: ...  # fmt: skip
     async def agenerate(
         self, prompt: Prompt | Prompts, params: SamplingParams = _DEFAULT_PARAMS, *, n: int | None = None,
-        **options: Unpack[RequestKeywords],
+        best_of: int | None = None, **options: Unpack[RequestKeywords],
     ) -> Completion | list[Completion]:  # fmt: skip
         """`generate` for asyncio. Cancelling the task cancels the request."""
-        if n is not None or is_many(prompt):
-            return await self._ready().acomplete_all(prompt, params, n, options)
+        if n is not None or best_of is not None or is_many(prompt):
+            count = AnswerCount.of(n, best_of, params)
+            found = await self._ready().acomplete_all(prompt, params, count, options)
+            return found if n is not None or is_many(prompt) else found[0]
         return await self.astream(cast(Prompt, prompt), params, **options).completion()
 
     def astream(

@@ -11,6 +11,7 @@ from ollama_engine.runner.core.engine_thread import EngineThread
 from ollama_engine.runner.core.input_processor import new_generation, new_scoring, prompt_inputs
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix
+from ollama_engine.runner.request.answer_count import AnswerCount
 from ollama_engine.runner.request.channel import Event, RequestChannel, arun_or_cancel, result_of, run_or_cancel
 from ollama_engine.runner.request.group import Numbered, RequestGroup
 from ollama_engine.runner.request.options import RequestKeywords, RequestOptions
@@ -22,10 +23,9 @@ from ollama_engine.runner.request.prompts import (
     check_params,
     is_many,
     many,
-    several,
 )
 from ollama_engine.runner.request.request import Request
-from ollama_engine.runner.request.results import Completion, share_prompt_logprobs
+from ollama_engine.runner.request.results import Completion
 from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.sequence import Generation
 from ollama_engine.sample import SamplingParams
@@ -90,20 +90,20 @@ class Submission:
         return run_or_cancel(request.channel, complete)
 
     def complete_all(
-        self, prompt: Prompt | Prompts, params: SamplingParams, n: int | None, keywords: RequestKeywords
+        self, prompt: Prompt | Prompts, params: SamplingParams, count: AnswerCount, keywords: RequestKeywords
     ) -> list[Completion]:
-        """`n` answers to each prompt. Raises as `start`, and what ends the first that fails."""
+        """Answers to each prompt, as many as `count` says. Raises as `start`, and what ends the first that fails."""
         events: SimpleQueue[Numbered] = SimpleQueue()
         group = RequestGroup(events.put)
 
         def complete() -> list[Completion]:
-            self._start_all(group, prompt, params, n, keywords)
-            return share_prompt_logprobs(group.completions(events.get), n or 1)
+            self._start_all(group, prompt, params, count, keywords)
+            return count.chosen(group.completions(events.get), params)
 
         return run_or_cancel(group.call, complete)
 
     async def acomplete_all(
-        self, prompt: Prompt | Prompts, params: SamplingParams, n: int | None, keywords: RequestKeywords
+        self, prompt: Prompt | Prompts, params: SamplingParams, count: AnswerCount, keywords: RequestKeywords
     ) -> list[Completion]:
         """`complete_all` for asyncio; cancelling the awaiting task cancels all of its requests."""
         from ollama_engine.runner.request.astream import AsyncMailbox  # noqa: PLC0415 (asyncio)
@@ -112,8 +112,8 @@ class Submission:
         group = RequestGroup(events.put)
 
         async def complete() -> list[Completion]:
-            self._start_all(group, prompt, params, n, keywords)
-            return share_prompt_logprobs(await group.acompletions(events.get), n or 1)
+            self._start_all(group, prompt, params, count, keywords)
+            return count.chosen(await group.acompletions(events.get), params)
 
         return await arun_or_cancel(group.call, complete)
 
@@ -130,10 +130,10 @@ class Submission:
         return run_or_cancel(channel, compute)
 
     def _start_all(
-        self, group: RequestGroup, prompt: Prompt | Prompts, params: SamplingParams, n: int | None,
+        self, group: RequestGroup, prompt: Prompt | Prompts, params: SamplingParams, count: AnswerCount,
         keywords: RequestKeywords,
     ) -> None:  # fmt: skip
-        """`n` requests for each prompt, which share its cells: all of them, or none where one is refused."""
+        """Requests for each prompt, which share its cells: all of them, or none where one is refused."""
         options = RequestOptions.of(keywords)
         check_params(params)
         name = "prompts" if is_many(prompt) else None
@@ -141,7 +141,7 @@ class Submission:
         for number, each in enumerate(many(prompt)):
             with about_one(name, number):
                 inputs, first = self.inputs(each), None
-                for variant in several(params, n):
+                for variant in count.variants(params):
                     made.append(self.make(inputs, variant, options, group.channel(), follows=first))
                     first = first or made[-1]
         self.thread.submit(*made)

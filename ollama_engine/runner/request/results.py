@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from dataclasses import dataclass
 from typing import Literal
 
 from ollama_engine.sample import TokenLogprobs
 
-__all__ = ["Chunk", "Completion", "FinishReason", "Result", "Usage", "collect", "share_prompt_logprobs"]
+__all__ = ["Chunk", "Completion", "FinishReason", "Result", "Usage", "collect"]
 
 FinishReason = Literal["stop", "length"]
 
@@ -26,6 +27,7 @@ class Usage:
         dropped_prompt_tokens: left out of a prompt longer than num_ctx (`on_overflow` "truncate" and "shift").
         shifted_tokens: of prompt and answer, dropped from the context while the answer went on (`on_overflow` "shift").
         preemptions: how often the request gave up its cells to an older one and was computed again.
+        discarded_tokens: sampled for candidates of `best_of` that are not returned; counted in the best one's usage.
     """
 
     prompt_tokens: int
@@ -37,6 +39,7 @@ class Usage:
     dropped_prompt_tokens: int = 0
     shifted_tokens: int = 0
     preemptions: int = 0
+    discarded_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,8 @@ class Completion:
         prompt_logprobs: one entry for each token of the prompt (what `on_overflow` has left of it), when
             `SamplingParams.prompt_logprobs` asked for them. The first is None, for it follows nothing; so are those of
             images.
+        cumulative_logprob: the sum of the log-probabilities of `tokens`, where they were asked for or `best_of` needed
+            them. The token that ended the generation does not count.
     """
 
     text: str
@@ -82,6 +87,7 @@ class Completion:
     usage: Usage
     logprobs: tuple[TokenLogprobs, ...] | None
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
+    cumulative_logprob: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,27 +97,19 @@ class Result:
     value: object
 
 
-def share_prompt_logprobs(completions: list[Completion], n: int) -> list[Completion]:
-    """`n` completions of each prompt in turn: what the first says of the prompt, all `n` do."""
-    if all(completion.prompt_logprobs is None for completion in completions):
-        return completions
-    firsts = [completions[i - i % n] for i in range(len(completions))]
-    pairs = zip(completions, firsts, strict=True)
-    return [replace(completion, prompt_logprobs=first.prompt_logprobs) for completion, first in pairs]
-
-
 def collect(chunks: list[Chunk]) -> Completion:
     """The completion that these chunks, the last one included, make up."""
     last = chunks[-1]
     assert last.finish_reason is not None
     assert last.usage is not None
-    logprobs = [chunk.logprobs for chunk in chunks if chunk.logprobs is not None]
-    wanted = bool(logprobs) or last.logprobs is not None
+    parts = [chunk.logprobs for chunk in chunks if chunk.logprobs is not None]
+    logprobs = tuple(entry for part in parts for entry in part) if parts else None
     return Completion(
         text="".join(chunk.text for chunk in chunks),
         tokens=tuple(token for chunk in chunks for token in chunk.tokens),
         finish_reason=last.finish_reason,
         usage=last.usage,
-        logprobs=tuple(entry for part in logprobs for entry in part) if wanted else None,
+        logprobs=logprobs,
         prompt_logprobs=chunks[0].prompt_logprobs,
+        cumulative_logprob=None if logprobs is None else math.fsum(entry.logprob for entry in logprobs),
     )
