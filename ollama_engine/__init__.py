@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ollama_engine.runner.observe.monitor import SlotInfo
     from ollama_engine.runner.request.astream import AsyncStream
     from ollama_engine.runner.request.options import RequestKeywords
+    from ollama_engine.runner.request.reasoning import ReasoningBudget
     from ollama_engine.runner.request.request import Request
     from ollama_engine.runner.request.results import Chunk, Completion, Usage
     from ollama_engine.runner.request.stream import Stream
@@ -59,6 +60,7 @@ __all__ = [
     "Message",
     "MetricsSnapshot",
     "ModelInfo",
+    "ReasoningBudget",
     "Request",
     "RequestKeywords",
     "SamplingParams",
@@ -94,6 +96,7 @@ _HOMES = {
     "Message": "chat.messages",
     "MetricsSnapshot": "runner.observe.metrics",
     "ModelInfo": "runner.load.model_info",
+    "ReasoningBudget": "runner.request.reasoning",
     "Request": "runner.request.request",
     "RequestKeywords": "runner.request.options",
     "SamplingParams": "sample",

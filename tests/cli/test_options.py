@@ -32,6 +32,7 @@ CASES: list[tuple[type, list[str], dict[str, Any]]] = [
     (SamplingParams, ["--logit-bias", "123=-inf", "--logit-bias", "5=2"], {"logit_bias": {123: -math.inf, 5: 2.0}}),
     (SamplingParams, ["--logprobs", "3"], {"logprobs": 3}),
     (SamplingParams, ["--prompt-logprobs", "0"], {"prompt_logprobs": 0}),
+    (RequestOptions, ["--reasoning-budget", "9"], {"reasoning_budget": 9}),
     (EngineConfig, [], {}),
     (EngineConfig, ["--num-ctx", "64", "--batch-size", "8"], {"num_ctx": 64, "batch_size": 8}),
     (EngineConfig, ["--threads", "3"], {"threads": 3}),

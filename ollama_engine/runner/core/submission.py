@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from queue import SimpleQueue
 
@@ -9,6 +10,7 @@ from ollama_engine.errors import ConfigError
 from ollama_engine.input import FloatArray
 from ollama_engine.runner.core.engine_thread import EngineThread
 from ollama_engine.runner.core.input_processor import new_generation, new_scoring, prompt_inputs
+from ollama_engine.runner.core.reasoning import budgeted_reasoning
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix
 from ollama_engine.runner.request.answer_count import AnswerCount
@@ -24,10 +26,12 @@ from ollama_engine.runner.request.prompts import (
     is_many,
     many,
 )
+from ollama_engine.runner.request.reasoning import ReasoningBudget
 from ollama_engine.runner.request.request import Request
 from ollama_engine.runner.request.results import Completion
 from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.sequence import Generation
+from ollama_engine.runner.schedule.steering import Constraint
 from ollama_engine.sample import SamplingParams
 
 __all__ = ["Submission"]
@@ -50,24 +54,38 @@ class Submission:
 
     def start(
         self, inputs: Inputs, params: SamplingParams, options: RequestOptions, channel: RequestChannel, *,
-        follows: Generation | None = None, show_special: bool = False,
+        follows: Generation | None = None, show_special: bool = False, answered: Sequence[int] = (),
     ) -> Generation:  # fmt: skip
         """Hand in one request. Raises what is wrong with it, and as `EngineThread.submit` does.
 
         `show_special`: control tokens of the answer are part of its text.
         """
-        made = self.make(inputs, params, options, channel, follows=follows, show_special=show_special)
+        made = self.make(
+            inputs, params, options, channel, follows=follows, show_special=show_special, answered=answered
+        )
         self.thread.submit(made)
         return made
 
     def make(
         self, inputs: Inputs, params: SamplingParams, options: RequestOptions, channel: RequestChannel, *,
         follows: Generation | None = None, pinned: PinnedPrefix | None = None, show_special: bool = False,
+        answered: Sequence[int] = (),
     ) -> Generation:  # fmt: skip
-        """A request, to be handed to `thread`. Raises what is wrong with it."""
-        return new_generation(
-            self.loaded, inputs, params, options, channel, follows=follows, pinned=pinned, show_special=show_special
-        )
+        """A request, to be handed to `thread`. `answered`: tokens at the end of `inputs` that its answer begins with.
+
+        Raises what is wrong with it.
+        """
+        constraint: Constraint | None = None
+        budget = options.reasoning_budget
+        if budget is not None:
+            budget = budget if isinstance(budget, ReasoningBudget) else ReasoningBudget(budget)
+            constraint = budgeted_reasoning(self.loaded, budget, answered, constraint)
+        made = new_generation(
+            self.loaded, inputs, params, options, channel, follows=follows, pinned=pinned, show_special=show_special,
+            constraint=constraint,
+        )  # fmt: skip
+        made.answered = tuple(answered)
+        return made
 
     def hand_in(self, request: Request, prompt: Prompt, params: SamplingParams, keywords: RequestKeywords) -> None:
         """Start a request. Raises as `start` does."""
@@ -153,11 +171,14 @@ class Submission:
         inputs = request.inputs.with_tokens(request.tokens)
         fork = Request(request.engine, inputs)
         options = source.options.replaced(keywords)
+        answered = () if "reasoning_budget" in keywords else (*source.answered, *request.tokens)
 
         def start() -> None:
             # Those of the prompt are what nobody who forks waits for, and would have it computed anew.
             inherited = replace(source.params, prompt_logprobs=None)
-            fork.generation = self.start(inputs, params or inherited, options, fork.channel, follows=source)
+            fork.generation = self.start(
+                inputs, params or inherited, options, fork.channel, follows=source, answered=answered
+            )
 
         run_or_cancel(fork.channel, start)
         return fork

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 from ollama_engine.config import PYTHON_ONLY, EngineConfig
 from ollama_engine.errors import ConfigError, Option
 from ollama_engine.option_names import unknown_option
+from ollama_engine.runner.request.reasoning import ReasoningBudget
 from ollama_engine.sample import SamplingParams
 
 __all__ = ["LogitsProcessor", "OnOverflow", "RequestKeywords", "RequestOptions", "options_elsewhere", "whole"]
@@ -55,6 +56,9 @@ class RequestKeywords(TypedDict, total=False):
             their order before penalties and all other sampling; a constraint's mask is applied to what they leave, and
             log-probabilities stay those of the model. The engine's thread calls them between two steps, so all requests
             wait for a slow one. What one raises ends its request with a SamplingError, of which it is the cause.
+        reasoning_budget: tokens that a model may reason for before it is made to answer (default None: any number). A
+            number stands for reasoning between the markers of the chat's dialect, or <think> and </think> elsewhere; a
+            `ReasoningBudget` names others.
     """
 
     on_overflow: OnOverflow
@@ -64,6 +68,7 @@ class RequestKeywords(TypedDict, total=False):
     cache: bool
     cache_salt: str | None
     logits_processors: Sequence[LogitsProcessor]
+    reasoning_budget: int | ReasoningBudget | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +97,9 @@ class RequestOptions:
         default=None, metadata={"help": "share what is computed with requests of the same salt only"}
     )
     logits_processors: Sequence[LogitsProcessor] = field(default=(), metadata={PYTHON_ONLY: True})
+    reasoning_budget: int | ReasoningBudget | None = field(
+        default=None, metadata={"help": "tokens that the model may reason for before it is made to answer [>= 0]"}
+    )
 
     def __post_init__(self) -> None:
         if self.on_overflow not in get_args(OnOverflow):
@@ -107,6 +115,8 @@ class RequestOptions:
         if self.cache_salt is not None and not isinstance(self.cache_salt, str):
             raise ConfigError(Option("cache_salt"), f" is a str or None, got {self.cache_salt!r}")
         object.__setattr__(self, "logits_processors", _processors(self.logits_processors))
+        if self.reasoning_budget is not None and not isinstance(self.reasoning_budget, ReasoningBudget):
+            ReasoningBudget(self.reasoning_budget)  # raises
 
     @classmethod
     def of(cls, options: RequestKeywords) -> RequestOptions:

@@ -193,6 +193,8 @@ class Generation(Sequence):
     shifted: int = 0
     n_generated: int = 0
     first_token_at: float = 0.0
+    answered: tuple[int, ...] = ()
+    """Tokens at the end of the prompt that its answer begins with: it goes on from another request."""
     constraint: Constraint | None = None
     processors: ProcessorChain | None = None
     drafter: Drafter | None = None
