@@ -134,6 +134,6 @@ def test_a_chat_that_does_not_reason_is_left_alone(engine: Engine) -> None:
 
 def test_a_dialect_without_reasoning(engine: Engine) -> None:
     options: Any = {"template": UNOPENED, "dialect": "functionary-v3.2"}
-    with pytest.raises(ChatError, match=r"functionary-v3\\.2 dialect has no reasoning to limit"):
+    with pytest.raises(ChatError, match=r"functionary-v3\.2 dialect has no reasoning to limit"):
         engine.chat(HELLO, GREEDY, reasoning_budget=3, **options)
     assert engine.chat(HELLO, GREEDY, reasoning_budget=budget(3), **options).tokens[3:6] == closing(engine)[:3]
