@@ -28,6 +28,26 @@ STEPS = {
     "greedy": SamplingParams(temperature=0),
 }
 
+OFF = SamplingParams(temperature=1, top_k=0, top_p=1, seed=1, dry_sequence_breakers=(), dry_penalty_last_n=4096)
+SAMPLERS = {
+    "none": OFF,
+    "top_k": replace(OFF, top_k=40),
+    "top_p": replace(OFF, top_p=0.9),
+    "min_p": replace(OFF, min_p=0.05),
+    "typ_p": replace(OFF, typical_p=0.9),
+    "top_n_sigma": replace(OFF, top_n_sigma=1.0),
+    "xtc": replace(OFF, xtc_probability=1, xtc_threshold=0.01),
+    "dynatemp": replace(OFF, dynatemp_range=0.5),
+    "mirostat 1": replace(OFF, mirostat=1),
+    "mirostat 2": replace(OFF, mirostat=2),
+    "adaptive_p": replace(OFF, adaptive_target=0.3, min_p=0.05),
+    "dry": replace(OFF, dry_multiplier=0.8, top_k=40),
+    "all, behind top_k": SamplingParams(
+        seed=1, typical_p=0.95, min_p=0.05, xtc_probability=1, xtc_threshold=0.1, dynatemp_range=0.5
+    ),
+}
+"""One at a time; DRY and adaptive-p with what goes with them. DRY looks at 4096 tokens."""
+
 
 def gaussian(rows: int, n_vocab: int) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
     return (np.random.default_rng(0).standard_normal((rows, n_vocab)) * 3).astype(np.float32)
@@ -57,6 +77,28 @@ def test_step_peer(benchmark: BenchmarkFixture, llama: Llama, n_vocab: int, name
     benchmark.group = f"one step, vocabulary {n_vocab}, {name}"
     logits = gaussian(1, n_vocab)[0]
     with llama.chain(STEPS[name], n_vocab) as chain:
+        benchmark(llama.sample, chain, logits)
+
+
+def history(name: str) -> list[int]:
+    """4096 tokens of 500 for DRY: they repeat, but not for long."""
+    return np.random.default_rng(2).integers(0, 500, 4096).tolist() if name == "dry" else []
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_step_by_sampler(benchmark: BenchmarkFixture, name: str) -> None:
+    benchmark.group = f"one step, vocabulary 128256, {name} alone"
+    sampler = Sampler(SAMPLERS[name], 128_256)
+    sampler.accept_many(history(name))
+    benchmark(sampler.sample, gaussian(1, 128_256)[0])
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_step_by_sampler_peer(benchmark: BenchmarkFixture, llama: Llama, name: str) -> None:
+    benchmark.group = f"one step, vocabulary 128256, {name} alone"
+    logits = gaussian(1, 128_256)[0]
+    with llama.chain(SAMPLERS[name], 128_256, history(name)) as chain:
         benchmark(llama.sample, chain, logits)
 
 

@@ -16,19 +16,48 @@ void peer_start(void) {
 
 // -- sampling ---------------------------------------------------------------------------------------------------------
 
-struct llama_sampler * peer_chain(int top_k, float top_p, float temperature, uint32_t seed) {
+struct peer_sampling {
+    int32_t top_k, mirostat, n_vocab;
+    float top_n_sigma, typical_p, top_p, min_p, xtc_probability, xtc_threshold, temperature, dynatemp_range,
+        dynatemp_exponent, mirostat_tau, mirostat_eta, adaptive_target, adaptive_decay;
+    float dry_multiplier, dry_base;
+    int32_t dry_allowed_length, dry_penalty_last_n;
+};
+
+// As llama.cpp's programs build it; the vocabulary that DRY takes is for sequence breakers alone.
+struct llama_sampler * peer_chain(const struct peer_sampling * p, uint32_t seed) {
     struct llama_sampler * chain = llama_sampler_chain_init(llama_sampler_chain_default_params());
-    if (temperature <= 0) {
+    if (p->temperature <= 0) {
         llama_sampler_chain_add(chain, llama_sampler_init_greedy());
         return chain;
     }
-    if (top_k > 0) {
-        llama_sampler_chain_add(chain, llama_sampler_init_top_k(top_k));
+    if (p->mirostat) {
+        llama_sampler_chain_add(chain, llama_sampler_init_temp(p->temperature));
+        llama_sampler_chain_add(chain, p->mirostat == 1
+            ? llama_sampler_init_mirostat(p->n_vocab, seed, p->mirostat_tau, p->mirostat_eta, 100)
+            : llama_sampler_init_mirostat_v2(seed, p->mirostat_tau, p->mirostat_eta));
+        return chain;
     }
-    llama_sampler_chain_add(chain, llama_sampler_init_top_p(top_p, 1));
-    llama_sampler_chain_add(chain, llama_sampler_init_temp(temperature));
-    llama_sampler_chain_add(chain, llama_sampler_init_dist(seed));
+    llama_sampler_chain_add(chain, llama_sampler_init_dry(
+        NULL, p->dry_multiplier, p->dry_base, p->dry_allowed_length, p->dry_penalty_last_n, NULL, 0));
+    llama_sampler_chain_add(chain, llama_sampler_init_top_n_sigma(p->top_n_sigma));
+    if (p->top_k > 0) {
+        llama_sampler_chain_add(chain, llama_sampler_init_top_k(p->top_k));
+    }
+    llama_sampler_chain_add(chain, llama_sampler_init_typical(p->typical_p, 0));
+    llama_sampler_chain_add(chain, llama_sampler_init_top_p(p->top_p, 0));
+    llama_sampler_chain_add(chain, llama_sampler_init_min_p(p->min_p, 0));
+    llama_sampler_chain_add(chain, llama_sampler_init_xtc(p->xtc_probability, p->xtc_threshold, 0, seed));
+    llama_sampler_chain_add(chain, llama_sampler_init_temp_ext(
+        p->temperature, p->dynatemp_range, p->dynatemp_exponent));
+    llama_sampler_chain_add(chain, p->adaptive_target >= 0
+        ? llama_sampler_init_adaptive_p(p->adaptive_target, p->adaptive_decay, seed)
+        : llama_sampler_init_dist(seed));
     return chain;
+}
+
+void peer_accept(struct llama_sampler * chain, int32_t token) {
+    llama_sampler_accept(chain, token);
 }
 
 void peer_chain_free(struct llama_sampler * chain) {

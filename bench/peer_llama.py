@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from ctypes import POINTER, c_bool, c_char_p, c_float, c_int, c_int32, c_uint32, c_void_p
 from dataclasses import dataclass
@@ -26,7 +26,8 @@ MISSING = "llama.cpp is not built; `python bench/peers.py build` does it"
 CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "peer_start": (None, []),
-    "peer_chain": (c_void_p, [c_int, c_float, c_float, c_uint32]),
+    "peer_chain": (c_void_p, [c_void_p, c_uint32]),
+    "peer_accept": (None, [c_void_p, c_int32]),
     "peer_chain_free": (None, [c_void_p]),
     "peer_sample": (c_int, [c_void_p, c_void_p, c_int, c_void_p]),
     "peer_model": (c_void_p, [c_char_p, c_bool]),
@@ -59,6 +60,20 @@ def find(folder: Path) -> Llama | None:
     return Llama(out)
 
 
+class _Sampling(ctypes.Structure):
+    """peer_llama.c's peer_sampling: options by their names in SamplingParams."""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("top_k", "mirostat", "n_vocab")),
+        *((name, c_float) for name in (
+            "top_n_sigma", "typical_p", "top_p", "min_p", "xtc_probability", "xtc_threshold", "temperature",
+            "dynatemp_range", "dynatemp_exponent", "mirostat_tau", "mirostat_eta", "adaptive_target", "adaptive_decay",
+            "dry_multiplier", "dry_base",
+        )),
+        *((name, c_int32) for name in ("dry_allowed_length", "dry_penalty_last_n")),
+    )  # fmt: skip
+
+
 @dataclass
 class _Chain:
     """A sampler chain and its candidates."""
@@ -80,8 +95,13 @@ class Llama:
     # -- sampling ------------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def chain(self, params: SamplingParams, n_vocab: int) -> Iterator[_Chain]:
-        pointer = self._lib.peer_chain(params.top_k, params.top_p, params.temperature, 1)
+    def chain(self, params: SamplingParams, n_vocab: int, history: Iterable[int] = ()) -> Iterator[_Chain]:
+        """The samplers of params in llama.cpp's order, after the tokens of a history; penalties are left out."""
+        names = [name for name, _ in _Sampling._fields_ if name != "n_vocab"]
+        options = _Sampling(n_vocab=n_vocab, **{name: getattr(params, name) for name in names})
+        pointer = self._lib.peer_chain(ctypes.byref(options), 1)
+        for token in history:
+            self._lib.peer_accept(pointer, int(token))
         try:
             yield _Chain(pointer, np.empty(n_vocab, CANDIDATE))
         finally:

@@ -194,8 +194,9 @@ class Engine(EmbedMethods, ChatMethods, ScoreMethods):
         Its prompt is that one's prompt and the tokens of all chunks that have been taken from it (`Request.tokens`).
         What of them is in the cache is shared, not copied; the answer is the one that this prompt gets alone. Where
         the first prompt is still to be computed, the fork waits for that. Parameters and options that are not given
-        are those of `request`, but for `prompt_logprobs`; `max_tokens` counts, and a seed draws, from the beginning
-        again. Raises as `submit` does, and ConfigError for a request of another Engine.
+        are those of `request`, but for `prompt_logprobs`; `max_tokens` counts, a seed draws, and mirostat and
+        adaptive-p begin, from the beginning again. Raises as `submit` does, and ConfigError for a request of another
+        Engine.
         """
         check_forkable(request, self)
         return self._ready().fork(request, params, options)

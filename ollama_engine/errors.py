@@ -8,6 +8,8 @@
     ├── TokenizerError          ValueError    text or ids that the vocabulary cannot take
     ├── ChatError               ValueError    messages that cannot be read, or that the chat template refuses
     ├── MediaError              ValueError    an image that cannot be read, or that the model cannot take
+    ├── GrammarError            ValueError    a schema or grammar that cannot be compiled, or became too complex
+    ├── IncompleteError         ValueError    `parsed` of an answer that was cut off before it was whole
     ├── ShapeError              ValueError    a tensor operation got shapes, types or strides it cannot take
     ├── SamplingError           ValueError    logits that no token can be drawn from (NaN, or all -inf)
     ├── ContextOverflowError    ValueError    more tokens than the context holds
@@ -41,6 +43,8 @@ __all__ = [
     "DeviceError",
     "EngineBusyError",
     "EngineError",
+    "GrammarError",
+    "IncompleteError",
     "MediaError",
     "ModelFormatError",
     "NoMemoryError",
@@ -147,6 +151,27 @@ class MediaError(EngineError, ValueError):
     """An image, or another medium, that cannot be read, or that the model cannot take."""
 
     http_status = 400
+
+
+class GrammarError(EngineError, ValueError):
+    """A schema or grammar that cannot be compiled for this model, or has become too complex while an answer was made.
+
+    `pointer` says where in a JSON schema (RFC 6901), `keyword` which of its keywords; None where neither is known.
+    """
+
+    http_status = 400
+
+    def __init__(
+        self, *parts: str | Option, advice: Iterable[Phrase] = (), pointer: str | None = None,
+        keyword: str | None = None,
+    ) -> None:  # fmt: skip
+        self.pointer = pointer
+        self.keyword = keyword
+        super().__init__(*parts, advice=advice)
+
+
+class IncompleteError(EngineError, ValueError):
+    """The value of an answer that was cut off before its format was fulfilled."""
 
 
 class ShapeError(EngineError, ValueError):

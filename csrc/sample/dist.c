@@ -6,15 +6,16 @@
 
 #include "base/bitset.h"
 
+#define LONG_LIST 512     /* candidates that are sorted into bins before they are split in two */
 #define SAMPLED_BLOCKS 16 /* enough to see how far most of a row spreads */
 
 /* -- lists ------------------------------------------------------------------------------------------------------- */
 
-/* Ranks and weights of scratch->x[n], as candidates in the same order. */
-static void weigh_list(const oe_logit_kernels *kernels, int32_t n, oe_scale scale, const oe_dist_scratch *scratch) {
+uint64_t oe_dist_weigh_list(const oe_logit_kernels *kernels, int32_t n, oe_scale scale,
+                            const oe_dist_scratch *scratch) {
     float padded[OE_BLOCK];
     uint32_t rank[OE_BLOCK];
-    uint64_t weight[OE_BLOCK];
+    uint64_t weight[OE_BLOCK], total = 0;
     for (int32_t start = 0; start < n; start += OE_BLOCK) {
         const int32_t size = n - start < OE_BLOCK ? n - start : OE_BLOCK;
         for (int32_t j = 0; j < OE_BLOCK; j++) {
@@ -24,38 +25,74 @@ static void weigh_list(const oe_logit_kernels *kernels, int32_t n, oe_scale scal
         for (int32_t j = 0; j < size; j++) {
             const uint64_t order = (uint64_t)rank[j] << 32 | (uint32_t)scratch->id[start + j];
             scratch->candidates[start + j] = (oe_candidate){order, weight[j]};
+            total += weight[j];
         }
     }
+    return total;
 }
 
-/* The last candidate of the smallest prefix (by order) that weighs >= target. 1 <= target <= the weight of the list.
- * *before becomes the weight of the prefix without it. Same splitting as oe_keys_select; reorders the list. */
-static oe_candidate select_from_list(oe_candidate *list, int32_t n, uint64_t target, uint64_t *before) {
+/* The bits in which the candidates differ, or 0. */
+static uint64_t differing_bits(const oe_candidate *list, int32_t n) {
+    uint64_t all = ~(uint64_t)0, any = 0;
+    for (int32_t i = 0; i < n; i++) {
+        all &= list[i].order;
+        any |= list[i].order;
+    }
+    return all ^ any;
+}
+
+/* Narrows a long list to those candidates that share the ten highest bits that differ, the answer among them. */
+static int32_t select_bin(oe_candidate *list, int32_t n, uint64_t target, uint64_t *before) {
+    uint64_t bins[OE_DIST_BINS][2] = {0}; /* neighbours go into different copies, as in logit_kernels.h */
+    const int highest = oe_bitset_highest(differing_bits(list, n) | 1);
+    const int shift = highest > 9 ? highest - 9 : 0;
+    uint64_t bin = 0;
+    for (int32_t i = 0; i < n; i++) {
+        bins[list[i].order >> shift & (OE_DIST_BINS - 1)][i & 1] += list[i].weight;
+    }
+    while (bin < OE_DIST_BINS - 1 && *before + bins[bin][0] + bins[bin][1] < target) {
+        *before += bins[bin][0] + bins[bin][1];
+        bin++;
+    }
+    int32_t size = 0;
+    for (int32_t i = 0; i < n; i++) {
+        const oe_candidate candidate = list[i];
+        list[i] = list[size];
+        list[size] = candidate;
+        size += (candidate.order >> shift & (OE_DIST_BINS - 1)) == bin;
+    }
+    return size ? size : 1;
+}
+
+/* The same as splitting in two at the highest bit that differs, as oe_keys_select does. */
+static int32_t select_half(oe_candidate **list, int32_t n, uint64_t target, uint64_t *before) {
+    const uint64_t bit = (uint64_t)1 << oe_bitset_highest(differing_bits(*list, n) | 1);
+    oe_candidate *at = *list;
+    int32_t split = 0;
+    uint64_t weight = 0;
+    for (int32_t i = 0; i < n; i++) {
+        const oe_candidate candidate = at[i];
+        const uint64_t first = (candidate.order & bit) == 0;
+        at[i] = at[split];
+        at[split] = candidate;
+        split += (int32_t)first;
+        weight += candidate.weight & (0 - first);
+    }
+    if (*before + weight >= target) {
+        return split;
+    }
+    *before += weight;
+    *list += split;
+    return n - split;
+}
+
+oe_candidate oe_dist_select(oe_candidate *list, int32_t n, uint64_t target, uint64_t *before) {
     *before = 0;
+    while (n > LONG_LIST) {
+        n = select_bin(list, n, target, before);
+    }
     while (n > 1) {
-        uint64_t all = ~(uint64_t)0, any = 0;
-        for (int32_t i = 0; i < n; i++) {
-            all &= list[i].order;
-            any |= list[i].order;
-        }
-        const uint64_t bit = (uint64_t)1 << oe_bitset_highest(all ^ any);
-        int32_t split = 0;
-        uint64_t weight = 0;
-        for (int32_t i = 0; i < n; i++) {
-            const oe_candidate candidate = list[i];
-            const uint64_t first = (candidate.order & bit) == 0;
-            list[i] = list[split];
-            list[split] = candidate;
-            split += (int32_t)first;
-            weight += candidate.weight & (0 - first);
-        }
-        if (*before + weight >= target) {
-            n = split;
-        } else {
-            *before += weight;
-            list += split;
-            n -= split;
-        }
+        n = select_half(&list, n, target, before);
     }
     return list[0];
 }
@@ -141,11 +178,11 @@ static int32_t list_window(const row_search *s, oe_window window, int32_t *block
         const int32_t token = scratch->id[i];
         scratch->x[i] = oe_is_allowed(s->row->mask, token) ? s->row->x[token] : -INFINITY;
     }
-    weigh_list(s->kernels, n, s->scale, scratch);
+    oe_dist_weigh_list(s->kernels, n, s->scale, scratch);
     return n;
 }
 
-/* Among entries of one rank, whose order is that of their ids: as select_from_list, but adds to *before. */
+/* Among entries of one rank, whose order is that of their ids: as oe_dist_select, but adds to *before. */
 static oe_candidate select_among_ties(const row_search *s, oe_window rank, oe_extent extent, uint64_t target,
                                       uint64_t *before) {
     const oe_dist_scratch *scratch = s->scratch;
@@ -153,7 +190,7 @@ static oe_candidate select_among_ties(const row_search *s, oe_window rank, oe_ex
     if (extent.low == extent.high) { /* they weigh the same: find it by counting */
         scratch->x[0] = extent.low;
         scratch->id[0] = 0;
-        weigh_list(s->kernels, 1, s->scale, scratch);
+        oe_dist_weigh_list(s->kernels, 1, s->scale, scratch);
         const uint64_t weight = scratch->candidates[0].weight ? scratch->candidates[0].weight : 1;
         const uint64_t passed = (target - *before - 1) / weight, most = (uint64_t)extent.count - 1;
         const uint64_t n = passed < most ? passed : most;
@@ -174,7 +211,7 @@ static oe_candidate select_among_ties(const row_search *s, oe_window rank, oe_ex
     return last;
 }
 
-/* As select_from_list. The window around the answer is narrowed until its entries fit into the list. */
+/* As oe_dist_select. The window around the answer is narrowed until its entries fit into the list. */
 static oe_candidate select_from_row(const row_search *s, uint64_t target, uint64_t *before) {
     oe_window window = narrow_row(s, target, before);
     for (;;) {
@@ -182,7 +219,7 @@ static oe_candidate select_from_row(const row_search *s, uint64_t target, uint64
         const int32_t n = list_window(s, window, &block);
         if (block == oe_block_count(s->row->n)) {
             uint64_t inside;
-            const oe_candidate last = select_from_list(s->scratch->candidates, n, target - *before, &inside);
+            const oe_candidate last = oe_dist_select(s->scratch->candidates, n, target - *before, &inside);
             *before += inside;
             return last;
         }
@@ -247,7 +284,7 @@ static oe_window likely_head(const row_search *s, const oe_dist_spec *spec) {
 
 /* -- the draw ---------------------------------------------------------------------------------------------------- */
 
-static uint64_t top_p_target(double top_p, uint64_t total) {
+uint64_t oe_dist_top_p_target(double top_p, uint64_t total) {
     const double target = ceil(top_p * (double)total);
     if (target < 1.0) {
         return 1;
@@ -255,7 +292,8 @@ static uint64_t top_p_target(double top_p, uint64_t total) {
     return target < (double)total ? (uint64_t)target : total;
 }
 
-static uint64_t multiply_high(uint64_t a, uint64_t b) {
+/* The upper half of their product. */
+uint64_t oe_dist_uniform(uint64_t a, uint64_t b) {
     const uint64_t low = (uint32_t)a * (uint64_t)(uint32_t)b;
     const uint64_t middle = (a >> 32) * (uint32_t)b + (low >> 32);
     const uint64_t other = (uint32_t)a * (b >> 32) + (uint32_t)middle;
@@ -265,45 +303,45 @@ static uint64_t multiply_high(uint64_t a, uint64_t b) {
 /* Both cuts keep a prefix, so the lighter one is what both keep: no need to look for top-p's where min-p's falls short
  * of its target. */
 static bool top_p_cuts(const oe_dist_spec *spec, oe_weights weights) {
-    return spec->top_p < 1.0 && top_p_target(spec->top_p, weights.total) <= weights.kept;
+    return spec->top_p < 1.0 && oe_dist_top_p_target(spec->top_p, weights.total) <= weights.kept;
 }
 
 static uint64_t lighter(uint64_t kept, uint64_t before, oe_candidate last) {
     return before + last.weight < kept ? before + last.weight : kept;
 }
 
-int32_t oe_dist_draw_list(const oe_logit_kernels *kernels, int32_t n, const oe_dist_spec *spec, uint64_t random,
-                          const oe_dist_scratch *scratch) {
-    oe_candidate *list = scratch->candidates;
-    oe_weights weights = {0, 0};
+/* Sums of the row, with the bins of its head; and what the cuts keep of them. */
+static oe_weights weigh_row(row_search *s, const oe_dist_spec *spec, uint64_t *last) {
     uint64_t before;
-    weigh_list(kernels, n, spec->scale, scratch);
-    for (int32_t i = 0; i < n; i++) {
-        weights.total += list[i].weight;
-        weights.kept += (list[i].order >> 32) <= spec->min_p_rank ? list[i].weight : 0;
+    s->head = likely_head(s, spec);
+    s->shift = shift_of(s->head);
+    clear_bins(s->scratch);
+    oe_weights weights = s->kernels->sum(s->row, s->scale, spec->min_p_rank, s->head, s->shift, s->scratch->bins);
+    for (uint32_t bin = 0; bin <= s->head.span >> s->shift; bin++) {
+        s->scratch->head[bin] = sum_of_copies(s->scratch->bins[bin]);
+        s->head_weight += s->scratch->head[bin];
     }
+    *last = (uint64_t)spec->min_p_rank << 32 | 0xffffffffu;
     if (top_p_cuts(spec, weights)) {
-        const oe_candidate last = select_from_list(list, n, top_p_target(spec->top_p, weights.total), &before);
-        weights.kept = lighter(weights.kept, before, last);
+        const oe_candidate found = select_from_row(s, oe_dist_top_p_target(spec->top_p, weights.total), &before);
+        weights.kept = lighter(weights.kept, before, found);
+        *last = found.order < *last ? found.order : *last;
     }
-    return (int32_t)(uint32_t)select_from_list(list, n, multiply_high(random, weights.kept) + 1, &before).order;
+    return weights;
 }
 
 int32_t oe_dist_draw_row(const oe_logit_kernels *kernels, const oe_logits *row, const oe_dist_spec *spec,
                          uint64_t random, const oe_dist_scratch *scratch) {
     row_search s = {.kernels = kernels, .row = row, .scale = spec->scale, .scratch = scratch};
-    uint64_t before;
-    s.head = likely_head(&s, spec);
-    s.shift = shift_of(s.head);
-    clear_bins(scratch);
-    oe_weights weights = kernels->sum(row, s.scale, spec->min_p_rank, s.head, s.shift, scratch->bins);
-    for (uint32_t bin = 0; bin <= s.head.span >> s.shift; bin++) {
-        scratch->head[bin] = sum_of_copies(scratch->bins[bin]);
-        s.head_weight += scratch->head[bin];
-    }
-    if (top_p_cuts(spec, weights)) {
-        const oe_candidate last = select_from_row(&s, top_p_target(spec->top_p, weights.total), &before);
-        weights.kept = lighter(weights.kept, before, last);
-    }
-    return (int32_t)(uint32_t)select_from_row(&s, multiply_high(random, weights.kept) + 1, &before).order;
+    uint64_t before, last;
+    const oe_weights weights = weigh_row(&s, spec, &last);
+    return (int32_t)(uint32_t)select_from_row(&s, oe_dist_uniform(random, weights.kept) + 1, &before).order;
+}
+
+uint64_t oe_dist_last_of_row(const oe_logit_kernels *kernels, const oe_logits *row, const oe_dist_spec *spec,
+                             const oe_dist_scratch *scratch) {
+    row_search s = {.kernels = kernels, .row = row, .scale = spec->scale, .scratch = scratch};
+    uint64_t last;
+    weigh_row(&s, spec, &last);
+    return last;
 }

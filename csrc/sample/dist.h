@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define OE_DIST_LIST 4096 /* candidates that are handled as a list; more go through a histogram */
+#define OE_DIST_LIST 4096 /* room for candidates that a row's search needs */
 #define OE_DIST_BINS 1024
 
 typedef struct oe_candidate {
@@ -23,9 +23,9 @@ typedef struct oe_candidate {
     uint64_t weight;
 } oe_candidate;
 
-/* Working memory of one caller. The last two may be NULL for lists. */
+/* Working memory of one caller. Rows need room for OE_DIST_LIST candidates, and the last two. */
 typedef struct oe_dist_scratch {
-    float *x;                 /* [OE_DIST_LIST], or the length of the longest list if that is less; and the next two */
+    float *x; /* [room for the longest list]; and the next two */
     int32_t *id;
     oe_candidate *candidates; /* zero at first */
     uint64_t (*bins)[OE_BIN_COPIES]; /* [OE_DIST_BINS] */
@@ -38,14 +38,27 @@ typedef struct oe_dist_spec {
     uint32_t min_p_rank; /* keep entries of at most this rank; OE_RANK_LIMIT keeps all */
 } oe_dist_spec;
 
-/* Draws from the entries scratch->x[n] of the tokens scratch->id[n], in any order; 1 <= n <= OE_DIST_LIST.
- * `random` are 64 uniform bits. Cannot fail: the entry `max` is kept. */
-int32_t oe_dist_draw_list(const oe_logit_kernels *kernels, int32_t n, const oe_dist_spec *spec, uint64_t random,
-                          const oe_dist_scratch *scratch);
+/* The weight that the smallest prefix kept by top-p has at least: top_p of the total, rounded up. */
+uint64_t oe_dist_top_p_target(double top_p, uint64_t total);
 
-/* The same from a row of any length, where entry i is token i. */
+/* 0 .. total - 1, each as likely as the others: `random` are 64 uniform bits. */
+uint64_t oe_dist_uniform(uint64_t random, uint64_t total);
+
+/* Candidates of the entries scratch->x[n] of the tokens scratch->id[n], in the same order; returns their weight. */
+uint64_t oe_dist_weigh_list(const oe_logit_kernels *kernels, int32_t n, oe_scale scale, const oe_dist_scratch *scratch);
+
+/* The last candidate of the smallest prefix (by order) that weighs >= target. 1 <= target <= the weight of the list.
+ * *before becomes the weight of the prefix without it. Reorders the list; orders must differ. */
+oe_candidate oe_dist_select(oe_candidate *list, int32_t n, uint64_t target, uint64_t *before);
+
+/* Draws from a row of any length, where entry i is token i. `random` are 64 uniform bits. Cannot fail: the entry `max`
+ * is kept. */
 int32_t oe_dist_draw_row(const oe_logit_kernels *kernels, const oe_logits *row, const oe_dist_spec *spec,
                          uint64_t random, const oe_dist_scratch *scratch);
+
+/* The order of the last entry that the spec keeps. */
+uint64_t oe_dist_last_of_row(const oe_logit_kernels *kernels, const oe_logits *row, const oe_dist_spec *spec,
+                             const oe_dist_scratch *scratch);
 
 #ifdef __cplusplus
 }

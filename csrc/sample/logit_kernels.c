@@ -411,6 +411,77 @@ static int32_t pick(const oe_logits *row, oe_scale scale, oe_window window, int3
     return found;
 }
 
+static oe_surprise surprise(const oe_logits *row, oe_scale scale) {
+    float copy[OE_BLOCK];
+    uint32_t rank[OE_BLOCK];
+    uint64_t weight[OE_BLOCK];
+    oe_surprise sums = {0, 0, 0};
+    for (int32_t b = 0; b < oe_block_count(row->n); b++) {
+        const float *x = block_of(row, b, copy);
+        uint64_t total = 0, distance = 0;
+        uint32_t count = 0;
+        block_weigh(x, scale, rank, weight);
+        for (int j = 0; j < OE_BLOCK; j++) {
+            total += weight[j];
+            distance += oe_weighted_distance(rank[j], weight[j]);
+        }
+        for (int j = 0; j < OE_BLOCK; j++) {
+            count += x[j] > -INFINITY;
+        }
+        sums.count += (int32_t)count;
+        sums.total += total;
+        sums.distance += distance;
+    }
+    return sums;
+}
+
+static float least(const oe_logits *row) {
+    float copy[OE_BLOCK], low[LANES], found = INFINITY;
+    for (int j = 0; j < LANES; j++) {
+        low[j] = INFINITY;
+    }
+    for (int32_t b = 0; b < oe_block_count(row->n); b++) {
+        const float *x = block_of(row, b, copy);
+        for (int i = 0; i < OE_BLOCK; i += LANES) {
+            for (int j = 0; j < LANES; j++) {
+                const float entry = x[i + j] > -INFINITY ? x[i + j] : INFINITY;
+                low[j] = entry < low[j] ? entry : low[j];
+            }
+        }
+    }
+    for (int j = 0; j < LANES; j++) {
+        found = low[j] < found ? low[j] : found;
+    }
+    return found;
+}
+
+static oe_moments moments(const oe_logits *row, float max, double factor) {
+    float copy[OE_BLOCK];
+    uint32_t step[OE_BLOCK];
+    oe_moments sums = {0, 0, 0, 0};
+    for (int32_t b = 0; b < oe_block_count(row->n); b++) {
+        const float *x = block_of(row, b, copy);
+        uint64_t sum = 0, low = 0, high = 0;
+        uint32_t count = 0;
+        for (int j = 0; j < OE_BLOCK; j++) {
+            const uint32_t is = x[j] > -INFINITY;
+            step[j] = oe_step_of(is ? x[j] : max, max, factor);
+            count += is;
+        }
+        for (int j = 0; j < OE_BLOCK; j++) {
+            const uint64_t square = (uint64_t)step[j] * step[j];
+            sum += step[j];
+            low += square & 0xffffffffu;
+            high += square >> 32;
+        }
+        sums.count += (int32_t)count;
+        sums.sum += sum;
+        sums.squares_low += low;
+        sums.squares_high += high;
+    }
+    return sums;
+}
+
 static int32_t nth(const oe_logits *row, oe_scale scale, oe_window window, int32_t n) {
     float copy[OE_BLOCK];
     for (int32_t b = 0; b < oe_block_count(row->n); b++) {
@@ -433,4 +504,5 @@ static int32_t nth(const oe_logits *row, oe_scale scale, oe_window window, int32
 }
 
 extern const oe_logit_kernels OE_LOGIT_KERNELS;
-const oe_logit_kernels OE_LOGIT_KERNELS = {scan, column_maxima, above, weigh, sum, bin, extent, pick, nth};
+const oe_logit_kernels OE_LOGIT_KERNELS = {scan, column_maxima, above, weigh, sum, bin, extent, pick, surprise,
+                                           least, moments, nth};

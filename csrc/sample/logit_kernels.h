@@ -74,6 +74,28 @@ typedef struct oe_weights {
     uint64_t kept; /* of the entries whose rank is at most the one asked for */
 } oe_weights;
 
+/* What entropy is made of. Entries at -inf do not count. */
+typedef struct oe_surprise {
+    int32_t count;
+    uint64_t total;    /* sum of the weights */
+    uint64_t distance; /* sum of weight * d, each product rounded down to 2^-40 */
+} oe_surprise;
+
+static inline uint64_t oe_weighted_distance(uint32_t rank, uint64_t weight) {
+    return weight * rank >> 24; /* exp(-d) * d <= 1 / e, so that the product stays below 2^63 */
+}
+
+/* What variance is made of: sums over q = floor((max - x) * factor), below 2^31, of the entries above -inf. */
+typedef struct oe_moments {
+    int32_t count;
+    uint64_t sum, squares_low, squares_high; /* of q * q the lower 32 bits and the others */
+} oe_moments;
+
+static inline uint32_t oe_step_of(float x, float max, double factor) {
+    const double q = ((double)max - (double)x) * factor;
+    return (uint32_t)(int32_t)(q > 0.0 ? (q < 2147483647.0 ? q : 2147483647.0) : 0.0);
+}
+
 /* What is in a window. */
 typedef struct oe_extent {
     int32_t count;
@@ -107,6 +129,12 @@ typedef struct oe_logit_kernels {
     /* Which entries are in the window, in order, from block *block on, which moves on behind the last block that was
      * looked at: the last one, or the one after which another might not fit into at[room]. room >= OE_BLOCK. */
     int32_t (*pick)(const oe_logits *row, oe_scale scale, oe_window window, int32_t *block, int32_t *at, int32_t room);
+
+    oe_surprise (*surprise)(const oe_logits *row, oe_scale scale);
+
+    /* The smallest entry above -inf, or +inf when there is none; and the moments of all. */
+    float (*least)(const oe_logits *row);
+    oe_moments (*moments)(const oe_logits *row, float max, double factor);
 
     /* The entry of the window that has n before it, or -1. */
     int32_t (*nth)(const oe_logits *row, oe_scale scale, oe_window window, int32_t n);

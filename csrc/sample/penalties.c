@@ -15,14 +15,14 @@ static bool reserve_touched(oe_penalties *p, int32_t more) {
     int64_t capacity = 2 * ((int64_t)p->n_touched + more);
     capacity = capacity < p->n_vocab ? capacity : p->n_vocab;
     const size_t size = (size_t)capacity * sizeof(int32_t);
-    void *grown[4] = {p->touched, p->count, p->bias, p->value};
+    void *grown[5] = {p->touched, p->count, p->bias, p->value, p->repeat};
     bool done = true;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         void *moved = realloc(grown[i], size);
         grown[i] = moved ? moved : grown[i];
         done = done && moved;
     }
-    p->touched = grown[0], p->count = grown[1], p->bias = grown[2], p->value = grown[3];
+    p->touched = grown[0], p->count = grown[1], p->bias = grown[2], p->value = grown[3], p->repeat = grown[4];
     p->touched_capacity = done ? (int32_t)capacity : p->touched_capacity;
     return done;
 }
@@ -50,6 +50,7 @@ static int32_t touch(oe_penalties *p, int32_t token) {
         p->touched[p->n_touched] = token;
         p->count[p->n_touched] = 0;
         p->bias[p->n_touched] = 0.0f;
+        p->repeat[p->n_touched] = 0;
         p->slot[token] = ++p->n_touched;
     }
     return p->slot[token] - 1;
@@ -122,7 +123,7 @@ bool oe_penalties_follow(oe_penalties *p, const oe_penalties *from) {
 }
 
 void oe_penalties_free(oe_penalties *p) {
-    void *owned[] = {p->slot, p->touched, p->count, p->bias, p->value, p->recent};
+    void *owned[] = {p->slot, p->touched, p->count, p->bias, p->value, p->repeat, p->recent};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) {
         free(owned[i]);
     }
@@ -138,6 +139,29 @@ void oe_penalties_reset(oe_penalties *p) {
     }
     p->n_touched = p->n_bias;
     p->n_recent = p->recent_start = 0;
+}
+
+bool oe_penalties_repeats(oe_penalties *p, int32_t token, int32_t length) {
+    if (!reserve_touched(p, 1)) {
+        return false;
+    }
+    const int32_t before = p->n_touched;
+    const int32_t i = touch(p, token);
+    p->n_passing += p->n_touched > before;
+    p->repeats = true;
+    p->repeat[i] = length > p->repeat[i] ? length : p->repeat[i];
+    return true;
+}
+
+void oe_penalties_end_step(oe_penalties *p) {
+    if (!p->repeats) {
+        return;
+    }
+    for (; p->n_passing; p->n_passing--) {
+        p->slot[p->touched[--p->n_touched]] = 0;
+    }
+    memset(p->repeat, 0, (size_t)p->n_touched * sizeof *p->repeat);
+    p->repeats = false;
 }
 
 bool oe_penalties_accept(oe_penalties *p, const int32_t *tokens, int64_t n) {

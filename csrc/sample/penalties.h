@@ -19,9 +19,12 @@ typedef struct oe_penalties {
     /* -- touched tokens -- */
     int32_t *slot; /* [n_vocab] 1 + index below, 0 where untouched; NULL when nothing can be touched */
     int32_t *touched, *count;
+    int32_t *repeat; /* how long a repetition the token would continue, see dry.h; 0 but during a step */
     float *bias;
     float *value; /* room for a number of each, which the caller writes */
     int32_t n_touched, touched_capacity;
+    bool repeats;        /* whether any token has a `repeat`; the last n_passing are touched for that alone */
+    int32_t n_passing;
     /* -- the last n_recent accepted tokens, oldest at recent[recent_start]; unused without a window -- */
     int32_t *recent; /* [recent_capacity], a ring once it holds `window` */
     int32_t recent_capacity, n_recent, recent_start;
@@ -36,6 +39,10 @@ bool oe_penalties_follow(oe_penalties *penalties, const oe_penalties *from);
 
 void oe_penalties_free(oe_penalties *penalties);
 void oe_penalties_reset(oe_penalties *penalties); /* no token accepted; the biases stay */
+
+/* The token would continue a repetition so long. Touches it until oe_penalties_end_step. False without memory. */
+bool oe_penalties_repeats(oe_penalties *penalties, int32_t token, int32_t length);
+void oe_penalties_end_step(oe_penalties *penalties);
 
 /* Adds tokens (0..n_vocab-1). False when there is no memory: then nothing has changed. */
 bool oe_penalties_accept(oe_penalties *penalties, const int32_t *tokens, int64_t n);

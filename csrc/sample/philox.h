@@ -6,8 +6,13 @@
 
 #include <stdint.h>
 
-/* 64 random bits for draw `index` of the stream `key`: the first two words of the block with counter (index, 0). */
-static inline uint64_t oe_philox_u64(uint64_t key, uint64_t index) {
+/* The random numbers of one draw: 64 bits to draw with, and 64 for XTC. */
+typedef struct oe_philox_draw {
+    uint64_t first, second;
+} oe_philox_draw;
+
+/* The block of the stream `key` with counter (index, 0). */
+static inline oe_philox_draw oe_philox(uint64_t key, uint64_t index) {
     uint32_t c[4] = {(uint32_t)index, (uint32_t)(index >> 32), 0, 0};
     uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
     for (int round = 0; round < 10; round++) {
@@ -21,7 +26,7 @@ static inline uint64_t oe_philox_u64(uint64_t key, uint64_t index) {
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }
-    return ((uint64_t)c[1] << 32) | c[0];
+    return (oe_philox_draw){(uint64_t)c[1] << 32 | c[0], (uint64_t)c[3] << 32 | c[2]};
 }
 
 #endif

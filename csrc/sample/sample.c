@@ -5,106 +5,135 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "base/bitset.h"
+#include "sample/adaptive.h"
+#include "sample/chain.h"
 #include "sample/dist.h"
+#include "sample/exact_math.h"
 #include "sample/penalties.h"
 #include "sample/philox.h"
+#include "sample/pool.h"
 #include "sample/select.h"
 
 struct oe_sampler {
     /* -- parameters -- */
-    const oe_logit_kernels *kernels;
     oe_sample_params params;
-    int32_t n_vocab;
-    bool has_penalties;
+    oe_link links[OE_LINKS]; /* [n_links] the chain without samplers that are off and adaptive-p */
+    int32_t n_links;
+    int32_t n_lead;    /* so many of them, at the beginning, are penalties and DRY, which touch few tokens of a row */
+    bool is_greedy;    /* nothing but the best token matters */
+    bool has_penalties, has_dry, has_adaptive;
     /* -- random stream -- */
     uint64_t draws;
-    /* -- what penalties and biases touch; penalties.value: the logit of the current step after both -- */
+    /* -- history, and what penalties, DRY and biases touch; penalties.value: the logit of the current step after the
+     *    biases and the samplers that lead -- */
     oe_penalties penalties;
+    oe_dry dry;
+    /* -- state, and what accepting the token drawn last makes of it -- */
+    double mu;
+    oe_adaptive adaptive;
+    int32_t drawn;        /* -1 for none */
+    double drawn_measure; /* its surprise in bits for mirostat, its probability for adaptive-p */
     /* -- working memory of a step -- */
-    float *block_max;
-    uint64_t *keys;
-    int32_t keys_k; /* the k that `keys` has room for */
-    float *dense;   /* [n_vocab] the row to draw from, where it is a long one that differs from the logits */
-    oe_dist_scratch dist;
+    oe_pool pool;
+    uint64_t *weights; /* [weights_capacity] what adaptive-p's candidates weighed before it */
+    int32_t weights_capacity;
 };
-
-static bool top_k_is_on(const oe_sampler *s) { return s->params.top_k > 0 && s->params.top_k < s->n_vocab; }
-
-static bool reserve_keys(oe_sampler *s, int32_t k) {
-    if (k > s->keys_k) {
-        uint64_t *keys = realloc(s->keys, oe_top_capacity(k) * sizeof *keys);
-        if (!keys) {
-            return false;
-        }
-        s->keys = keys;
-        s->keys_k = k;
-    }
-    return true;
-}
 
 /* -- life -------------------------------------------------------------------------------------------------------- */
 
-/* The longest row that this sampler may have to draw from. */
-static int32_t most_candidates(const oe_sampler *s) { return top_k_is_on(s) ? s->params.top_k : s->n_vocab; }
+static bool is_overlay(oe_link link) { return link == OE_LINK_PENALTIES || link == OE_LINK_DRY; }
 
-static int32_t list_capacity(const oe_sampler *s) {
-    return most_candidates(s) < OE_DIST_LIST ? most_candidates(s) : OE_DIST_LIST;
+/* Typical and XTC may remove the best token; what comes behind a temperature of 0 has no choice. */
+static bool only_best_matters(const oe_sampler *s) {
+    for (int32_t i = s->n_lead; i < s->n_links && !s->params.mirostat; i++) {
+        const oe_link link = s->links[i];
+        if (link == OE_LINK_TEMPERATURE) {
+            return s->params.temperature == 0.0 && !(s->params.dynatemp_range > 0.0) && !s->has_adaptive;
+        }
+        if (is_overlay(link) || link == OE_LINK_TYP_P || link == OE_LINK_XTC) {
+            return false;
+        }
+    }
+    return false;
 }
 
-static bool allocate_dist(oe_sampler *s) {
-    const bool is_long = most_candidates(s) > OE_DIST_LIST;
-    const size_t list = (size_t)list_capacity(s);
-    oe_dist_scratch *dist = &s->dist;
-    dist->x = malloc(list * sizeof *dist->x);
-    dist->id = malloc(list * sizeof *dist->id);
-    dist->candidates = calloc(list, sizeof *dist->candidates);
-    if (is_long) {
-        dist->bins = malloc(OE_DIST_BINS * sizeof *dist->bins);
-        dist->head = malloc(OE_DIST_BINS * sizeof *dist->head);
+static void plan_chain(oe_sampler *s) {
+    for (int32_t i = 0; i < s->params.n_chain; i++) {
+        const oe_link link = (oe_link)s->params.chain[i];
+        if (!oe_chain_is_on(&s->params, link, s->pool.n_vocab)) {
+            continue;
+        }
+        s->has_penalties |= link == OE_LINK_PENALTIES;
+        s->has_dry |= link == OE_LINK_DRY;
+        s->has_adaptive |= link == OE_LINK_ADAPTIVE_P;
+        if (link != OE_LINK_ADAPTIVE_P) {
+            s->links[s->n_links++] = link;
+        }
     }
-    const bool needs_dense = is_long && (top_k_is_on(s) || s->has_penalties || s->penalties.n_bias);
-    if (needs_dense) {
-        s->dense = malloc((size_t)s->n_vocab * sizeof *s->dense);
+    while (s->n_lead < s->n_links && is_overlay(s->links[s->n_lead])) {
+        s->n_lead++;
     }
-    return dist->x && dist->id && dist->candidates && (!is_long || (dist->bins && dist->head)) &&
-           (!needs_dense || s->dense);
+    s->is_greedy = only_best_matters(s);
 }
 
+static bool top_k_comes_first(const oe_sampler *s) {
+    return s->n_lead < s->n_links && s->links[s->n_lead] == OE_LINK_TOP_K;
+}
+
+/* What a step will need in any case, so that it is not short of it. */
 static bool allocate(oe_sampler *s) {
-    s->block_max = malloc((size_t)oe_block_count(s->n_vocab) * sizeof *s->block_max);
-    return s->block_max && reserve_keys(s, top_k_is_on(s) ? s->params.top_k : 1) &&
-           (s->params.temperature == 0 || allocate_dist(s));
+    const bool is_short = top_k_comes_first(s);
+    const int32_t most = is_short ? s->params.top_k : s->pool.n_vocab;
+    const bool is_touched = s->has_penalties || s->has_dry || s->penalties.n_bias;
+    if (!oe_pool_reserve_keys(&s->pool, is_short ? most : 1)) {
+        return false;
+    }
+    if (s->is_greedy) {
+        return true;
+    }
+    return most <= OE_DIST_LIST || is_short ? oe_pool_reserve_list(&s->pool, most)
+                                            : oe_pool_reserve_row(&s->pool, is_touched);
 }
 
 oe_sampler *oe_sampler_create(const oe_sample_params *params, int32_t n_vocab, const oe_logit_kernels *kernels,
-                              const int32_t *bias_id, const float *bias, int32_t n_bias) {
+                              const int32_t *bias_id, const float *bias, int32_t n_bias,
+                              const oe_dry_breakers *breakers) {
     oe_sampler *s = calloc(1, sizeof *s);
     if (!s) {
         return NULL;
     }
-    s->kernels = kernels;
     s->params = *params;
-    s->n_vocab = n_vocab;
-    s->has_penalties = params->repeat_last_n != 0 && (params->repeat_penalty != 1.0f ||
-                       params->presence_penalty != 0.0f || params->frequency_penalty != 0.0f);
-    if (!oe_penalties_init(&s->penalties, n_vocab, params->repeat_last_n, bias_id, bias, n_bias) || !allocate(s)) {
+    s->dry = (oe_dry){.window = params->dry_penalty_last_n, .allowed = params->dry_allowed_length};
+    if (breakers) {
+        s->dry.breakers = *breakers;
+    }
+    const bool done = oe_pool_init(&s->pool, kernels, n_vocab) &&
+                      oe_penalties_init(&s->penalties, n_vocab, params->repeat_last_n, bias_id, bias, n_bias);
+    if (done) {
+        plan_chain(s);
+    }
+    if (!done || !allocate(s)) {
         oe_sampler_destroy(s);
         return NULL;
     }
+    oe_sampler_reset(s);
     return s;
 }
 
 oe_sampler *oe_sampler_copy(const oe_sampler *from) {
     const oe_penalties *penalties = &from->penalties;
-    oe_sampler *s = oe_sampler_create(&from->params, from->n_vocab, from->kernels, penalties->touched, penalties->bias,
-                                      penalties->n_bias);
-    if (s && !oe_penalties_follow(&s->penalties, penalties)) {
+    oe_sampler *s = oe_sampler_create(&from->params, from->pool.n_vocab, from->pool.kernels, penalties->touched,
+                                      penalties->bias, penalties->n_bias, &from->dry.breakers);
+    if (s && (!oe_penalties_follow(&s->penalties, penalties) || !oe_dry_follow(&s->dry, &from->dry))) {
         oe_sampler_destroy(s);
         return NULL;
     }
     if (s) {
         s->draws = from->draws;
+        s->mu = from->mu;
+        s->adaptive = from->adaptive;
+        s->drawn = from->drawn;
+        s->drawn_measure = from->drawn_measure;
     }
     return s;
 }
@@ -113,46 +142,116 @@ void oe_sampler_destroy(oe_sampler *s) {
     if (!s) {
         return;
     }
-    void *owned[] = {s->block_max, s->keys,      s->dense, s->dist.x, s->dist.id, s->dist.candidates,
-                     s->dist.bins, s->dist.head};
-    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) {
-        free(owned[i]);
-    }
+    oe_pool_free(&s->pool);
     oe_penalties_free(&s->penalties);
+    oe_dry_free(&s->dry);
+    free(s->weights);
     free(s);
 }
 
 void oe_sampler_reset(oe_sampler *s) {
     oe_penalties_reset(&s->penalties);
+    s->dry.n_history = 0;
     s->draws = 0;
+    s->drawn = -1;
+    s->mu = 2.0 * s->params.mirostat_tau;
+    s->adaptive = oe_adaptive_begin(s->params.adaptive_target, s->params.adaptive_decay);
 }
 
 uint64_t oe_sampler_draws(const oe_sampler *s) { return s->draws; }
 
+double oe_sampler_mirostat_mu(const oe_sampler *s) { return s->mu; }
+
+double oe_sampler_adaptive_mean(const oe_sampler *s) { return oe_adaptive_mean(&s->adaptive); }
+
 oe_sample_status oe_sampler_accept(oe_sampler *s, const int32_t *tokens, int64_t n) {
-    const bool kept = !s->has_penalties || n <= 0 || oe_penalties_accept(&s->penalties, tokens, n);
-    return kept ? OE_SAMPLE_OK : OE_SAMPLE_NO_MEMORY;
+    if (n <= 0) {
+        return OE_SAMPLE_OK;
+    }
+    if (s->has_dry && !oe_dry_accept(&s->dry, tokens, n)) {
+        return OE_SAMPLE_NO_MEMORY;
+    }
+    if (s->has_penalties && !oe_penalties_accept(&s->penalties, tokens, n)) {
+        s->dry.n_history -= n < s->dry.n_history ? n : s->dry.n_history;
+        return OE_SAMPLE_NO_MEMORY;
+    }
+    if (tokens[0] == s->drawn && s->params.mirostat) {
+        s->mu -= s->params.mirostat_eta * (s->drawn_measure - s->params.mirostat_tau);
+    }
+    if (tokens[0] == s->drawn && s->has_adaptive) {
+        oe_adaptive_accept(&s->adaptive, s->params.adaptive_decay, s->drawn_measure);
+    }
+    s->drawn = -1;
+    return OE_SAMPLE_OK;
+}
+
+/* -- penalties ----------------------------------------------------------------------------------------------------- */
+
+static float below_infinity(float x) { return x <= FLT_MAX ? x : FLT_MAX; } /* for what overflowed; -inf stays */
+
+/* Repeat penalty: N. Keskar et al., "CTRL", 2019, section 4.1, with llama.cpp's rule for negative logits (multiply, so
+ * that both signs lose). Presence and frequency: OpenAI's API reference. DRY: see dry.h. */
+static float penalized(const oe_sampler *s, oe_link link, int32_t i, float x) {
+    const oe_penalties *p = &s->penalties;
+    const oe_sample_params *q = &s->params;
+    if (link == OE_LINK_PENALTIES && p->count[i] > 0) {
+        x = x > 0.0f ? x / q->repeat_penalty : x * q->repeat_penalty;
+        x -= (float)p->count[i] * q->frequency_penalty + q->presence_penalty;
+    }
+    if (link == OE_LINK_DRY && p->repeat[i] > 0) {
+        const double beyond = (double)(p->repeat[i] - q->dry_allowed_length);
+        const double penalty = q->dry_multiplier * oe_exp(beyond * oe_log(q->dry_base));
+        x -= penalty < FLT_MAX ? (float)penalty : FLT_MAX;
+    }
+    return below_infinity(x);
+}
+
+static float touched_logit(const oe_sampler *s, int32_t i, float x) {
+    x = below_infinity(x + s->penalties.bias[i]);
+    for (int32_t link = 0; link < s->n_lead; link++) {
+        x = penalized(s, s->links[link], i, x);
+    }
+    return x;
+}
+
+static bool find_repetitions(oe_sampler *s) {
+    if (!s->has_dry) {
+        return true;
+    }
+    const int64_t n = oe_dry_scan(&s->dry);
+    bool done = n >= 0;
+    for (int64_t i = 0; done && i < n; i++) {
+        const oe_dry_hit hit = oe_dry_hit_at(&s->dry, i);
+        if (hit.length > 0 && !oe_dry_is_breaker(&s->dry, hit.token)) {
+            done = oe_penalties_repeats(&s->penalties, hit.token, hit.length);
+        }
+    }
+    return done;
+}
+
+/* Penalties or DRY behind a sampler that has cut the candidates or changed their temperature. */
+static bool penalize_list(oe_sampler *s, oe_link link) {
+    oe_pool *pool = &s->pool;
+    const int32_t *slot = s->penalties.slot;
+    if (!oe_pool_to_list(pool)) {
+        return false;
+    }
+    for (int32_t i = 0; i < pool->n; i++) {
+        const int32_t id = pool->dist.id[i];
+        const float x = below_infinity((float)((double)pool->dist.x[i] * pool->inverse));
+        pool->dist.x[i] = slot && slot[id] ? penalized(s, link, slot[id] - 1, x) : x;
+    }
+    pool->inverse = 1.0;
+    return oe_pool_keep_above(pool, -INFINITY);
 }
 
 /* -- one step ---------------------------------------------------------------------------------------------------- */
-
-static float below_infinity(float x) { return x <= FLT_MAX ? x : FLT_MAX; } /* for sums that overflowed; -inf stays */
-
-/* Repeat penalty: N. Keskar et al., "CTRL", 2019, section 4.1, with llama.cpp's rule for negative logits (multiply, so
- * that both signs lose). Presence and frequency: OpenAI's API reference. The bias comes last and is added as it is. */
-static float touched_logit(const oe_sampler *s, int32_t i, float x) {
-    if (s->penalties.count[i] > 0) {
-        x = x > 0.0f ? x / s->params.repeat_penalty : x * s->params.repeat_penalty;
-        x -= (float)s->penalties.count[i] * s->params.frequency_penalty + s->params.presence_penalty;
-    }
-    return below_infinity(below_infinity(x) + s->penalties.bias[i]); /* +inf and a ban would be NaN */
-}
 
 /* The row of a job after its scan. */
 static oe_row make_row(const oe_sample_job *job, int32_t n_allowed) {
     const oe_sampler *s = job->sampler;
     const oe_penalties *p = &s->penalties;
-    oe_row row = {.logits = {job->logits, job->mask, s->block_max, s->n_vocab}, .n_allowed = n_allowed};
+    oe_row row = {.logits = {job->logits, job->mask, s->pool.block_max, s->pool.n_vocab}, .n_allowed = n_allowed};
     if (p->n_touched) {
         for (int32_t i = 0; i < p->n_touched; i++) {
             const float x = oe_is_allowed(job->mask, p->touched[i]) ? job->logits[p->touched[i]] : -INFINITY;
@@ -166,120 +265,145 @@ static oe_row make_row(const oe_sample_job *job, int32_t n_allowed) {
     return row;
 }
 
-static oe_dist_spec make_spec(const oe_sample_params *params, float max) {
-    const double inverse = 1.0 / params->temperature;
-    const double rank = params->min_p > 0 ? floor(-log(params->min_p) * OE_RANK_ONE) : OE_RANK_LIMIT;
-    const oe_dist_spec spec = {
-        .scale = {max, inverse > FLT_MAX ? FLT_MAX : inverse < FLT_MIN ? FLT_MIN : (float)inverse},
-        .top_p = params->top_p,
-        .min_p_rank = rank < OE_RANK_LIMIT ? (uint32_t)rank : OE_RANK_LIMIT,
-    };
-    return spec;
+static oe_sample_status status_of(bool done) { return done ? OE_SAMPLE_OK : OE_SAMPLE_NO_MEMORY; }
+
+/* The candidates before the chain: a row, or a list where that is shorter. */
+static oe_sample_status begin(oe_sampler *s, const oe_row *row) {
+    oe_pool *pool = &s->pool;
+    oe_pool_start(pool, row, -INFINITY);
+    if (top_k_comes_first(s)) {
+        return OE_SAMPLE_OK;
+    }
+    if (row->n_allowed <= OE_DIST_LIST) {
+        const bool done = oe_pool_to_list(pool);
+        return done && pool->n == 0 ? OE_SAMPLE_NO_TOKEN : status_of(done);
+    }
+    if (!oe_row_top(pool->kernels, row, 1, pool->keys)) {
+        return OE_SAMPLE_NO_TOKEN;
+    }
+    pool->max = oe_key_logit(pool->keys[0]);
+    return OE_SAMPLE_OK;
 }
 
-/* Into the list to draw from: a short row, the allowed entries of a row that has few, or the top-k. */
-static int32_t list_row(const oe_sampler *s, const oe_row *row) {
-    for (int32_t i = 0; i < s->n_vocab; i++) {
-        s->dist.x[i] = row->logits.x[i];
-        s->dist.id[i] = i;
+/* Whether all that is left to do from this link on is top-p and min-p, which drawing from a row does by the way. */
+static bool is_fused(const oe_sampler *s, int32_t link) {
+    if (s->pool.is_list || s->has_adaptive || s->params.mirostat || s->params.min_keep > 1 || link == s->n_links ||
+        s->links[link] != OE_LINK_TOP_P) {
+        return false;
     }
-    for (int32_t i = 0; i < row->n_touched; i++) {
-        s->dist.x[row->touched[i]] = row->value[i];
-    }
-    return s->n_vocab;
+    link += 1;
+    link += link < s->n_links && s->links[link] == OE_LINK_MIN_P;
+    return link == s->n_links;
 }
 
-/* Stops where the list is full, for another thread may change the mask after it was counted. */
-static int32_t list_allowed(const oe_sampler *s, const oe_row *row) {
-    const oe_logits *logits = &row->logits;
-    const int32_t room = list_capacity(s);
-    int32_t n = 0;
-    for (int32_t b = 0; b < oe_block_count(logits->n); b++) {
-        for (uint64_t bits = oe_allowed(logits->mask, logits->n, b); bits && n < room; bits &= bits - 1) {
-            const int32_t i = b * OE_BLOCK + oe_bitset_lowest(bits);
-            s->dist.x[n] = oe_row_is_touched(row, i) ? row->value[row->slot[i] - 1] : logits->x[i];
-            s->dist.id[n++] = i;
+/* Candidates after the chain; *fused says at which link it stopped, since drawing can do the rest. */
+static oe_sample_status run_chain(oe_sampler *s, const oe_row *row, uint64_t random, int32_t *fused) {
+    oe_pool *pool = &s->pool;
+    oe_sample_status status = begin(s, row);
+    int32_t i = s->n_lead;
+    for (; status == OE_SAMPLE_OK && i < s->n_links && !(fused && is_fused(s, i)); i++) {
+        const oe_link link = s->links[i];
+        status = status_of(is_overlay(link) ? penalize_list(s, link) : oe_chain_apply(pool, &s->params, link, random));
+        status = status == OE_SAMPLE_OK && pool->is_list && pool->n == 0 ? OE_SAMPLE_NO_TOKEN : status;
+    }
+    if (fused) {
+        *fused = i;
+    }
+    if (status == OE_SAMPLE_OK && s->params.mirostat) {
+        status = status_of(oe_chain_mirostat(pool, s->params.mirostat, s->mu));
+    }
+    return status;
+}
+
+static bool adapt(oe_sampler *s) {
+    oe_pool *pool = &s->pool;
+    if (!oe_pool_to_list(pool)) {
+        return false;
+    }
+    if (pool->n > s->weights_capacity) {
+        uint64_t *grown = realloc(s->weights, (size_t)pool->list_capacity * sizeof *grown);
+        if (!grown) {
+            return false;
         }
+        s->weights = grown;
+        s->weights_capacity = pool->list_capacity;
     }
-    return n;
+    oe_adaptive_transform(&s->adaptive, s->params.adaptive_target, pool, s->weights);
+    return true;
 }
 
-static int32_t list_top(const oe_sampler *s, int32_t n_top) {
-    for (int32_t i = 0; i < n_top; i++) {
-        s->dist.x[i] = oe_key_logit(s->keys[i]);
-        s->dist.id[i] = oe_key_id(s->keys[i]);
+/* What accepting this candidate will change the state by. */
+static double measure_of(const oe_sampler *s, oe_candidate drawn, uint64_t total) {
+    if (s->params.mirostat) {
+        return (oe_log((double)total) - oe_log((double)(drawn.weight ? drawn.weight : 1))) / OE_LN2;
     }
-    return n_top;
+    return s->has_adaptive ? oe_adaptive_probability(&s->pool, s->weights, (int32_t)(uint32_t)drawn.order) : 0.0;
 }
 
-static float dense_max(const oe_sampler *s, const uint32_t *mask, int32_t block) {
-    const int32_t start = block * OE_BLOCK;
-    const int32_t end = s->n_vocab - start < OE_BLOCK ? s->n_vocab : start + OE_BLOCK;
-    float max = -INFINITY;
-    for (int32_t i = start; i < end; i++) {
-        max = s->dense[i] > max && oe_is_allowed(mask, i) ? s->dense[i] : max;
+static oe_sample_status draw(oe_sampler *s, int32_t fused, uint64_t random, int32_t *token) {
+    oe_pool *pool = &s->pool;
+    if (s->has_adaptive && !adapt(s)) {
+        return OE_SAMPLE_NO_MEMORY;
     }
-    return max;
-}
-
-static void put_dense(oe_sampler *s, const uint32_t *mask, int32_t id, float x) {
-    float *max = &s->block_max[id / OE_BLOCK];
-    const float before = s->dense[id];
-    s->dense[id] = x;
-    if (x >= *max) {
-        *max = x;
-    } else if (before == *max) {
-        *max = dense_max(s, mask, id / OE_BLOCK);
+    if (pool->is_list) {
+        uint64_t before;
+        if (pool->n == 0) {
+            return OE_SAMPLE_NO_TOKEN;
+        }
+        const uint64_t total = oe_pool_weigh(pool);
+        const oe_candidate drawn =
+            oe_dist_select(pool->dist.candidates, pool->n, oe_dist_uniform(random, total) + 1, &before);
+        *token = (int32_t)(uint32_t)drawn.order;
+        s->drawn_measure = measure_of(s, drawn, total);
+        return OE_SAMPLE_OK;
     }
-}
-
-/* As a row of its own: the logits with the touched ones in place, or the top-k, all others being at -inf. */
-static oe_logits dense_row(oe_sampler *s, const oe_row *row) {
-    if (!row->n_touched) {
-        return row->logits;
+    oe_logits logits;
+    if (!oe_pool_settle(pool, &logits)) {
+        return OE_SAMPLE_NO_MEMORY;
     }
-    memcpy(s->dense, row->logits.x, (size_t)s->n_vocab * sizeof *s->dense);
-    for (int32_t i = 0; i < row->n_touched; i++) {
-        put_dense(s, row->logits.mask, row->touched[i], row->value[i]);
+    oe_dist_spec spec = {oe_pool_scale(pool), 1.0, OE_RANK_LIMIT};
+    for (int32_t i = fused; i < s->n_links; i++) {
+        spec.top_p = s->links[i] == OE_LINK_TOP_P ? s->params.top_p : spec.top_p;
+        spec.min_p_rank = s->links[i] == OE_LINK_MIN_P ? oe_chain_rank_of(s->params.min_p) : spec.min_p_rank;
     }
-    return (oe_logits){s->dense, row->logits.mask, s->block_max, s->n_vocab};
-}
-
-static oe_logits dense_top(oe_sampler *s, int32_t n_top) {
-    for (int32_t i = 0; i < s->n_vocab; i++) {
-        s->dense[i] = -INFINITY;
-    }
-    for (int32_t i = 0; i < oe_block_count(s->n_vocab); i++) {
-        s->block_max[i] = -INFINITY;
-    }
-    for (int32_t i = 0; i < n_top; i++) {
-        put_dense(s, NULL, oe_key_id(s->keys[i]), oe_key_logit(s->keys[i]));
-    }
-    return (oe_logits){s->dense, NULL, s->block_max, s->n_vocab};
-}
-
-static int32_t draw(oe_sampler *s, const oe_row *row, int32_t n_top, float max) {
-    const oe_dist_spec spec = make_spec(&s->params, max);
-    const uint64_t random = oe_philox_u64(s->params.seed, s->draws++);
-    const bool from_top = top_k_is_on(s);
-    if ((from_top ? n_top : row->n_allowed) <= OE_DIST_LIST) {
-        const int32_t n = from_top ? list_top(s, n_top) : row->logits.mask ? list_allowed(s, row) : list_row(s, row);
-        return oe_dist_draw_list(s->kernels, n, &spec, random, &s->dist);
-    }
-    const oe_logits logits = from_top ? dense_top(s, n_top) : dense_row(s, row);
-    return oe_dist_draw_row(s->kernels, &logits, &spec, random, &s->dist);
+    *token = oe_dist_draw_row(pool->kernels, &logits, &spec, random, &pool->dist);
+    return OE_SAMPLE_OK;
 }
 
 /* Fills block_max and *n_allowed; false, with the job's status, for logits that are NaN or +inf. */
 static bool scan(oe_sample_job *job, const uint32_t *mask, int32_t *n_allowed) {
-    oe_sampler *s = job->sampler;
+    oe_pool *pool = &job->sampler->pool;
     job->status = OE_SAMPLE_OK;
-    *n_allowed = s->kernels->scan(job->logits, s->n_vocab, mask, s->block_max);
+    *n_allowed = pool->kernels->scan(job->logits, pool->n_vocab, mask, pool->block_max);
     if (*n_allowed < 0) {
         job->status = OE_SAMPLE_BAD_LOGITS;
-        oe_row_find_bad(job->logits, s->n_vocab, &job->bad_first, &job->bad_count);
+        oe_row_find_bad(job->logits, pool->n_vocab, &job->bad_first, &job->bad_count);
     }
     return job->status == OE_SAMPLE_OK;
+}
+
+static oe_sample_status take_best(oe_sampler *s, const oe_row *row, int32_t *token) {
+    if (!row->n_touched) {
+        *token = oe_row_best(row);
+        return *token < 0 ? OE_SAMPLE_NO_TOKEN : OE_SAMPLE_OK;
+    }
+    if (!oe_row_top(s->pool.kernels, row, 1, s->pool.keys)) {
+        return OE_SAMPLE_NO_TOKEN;
+    }
+    *token = oe_key_id(s->pool.keys[0]);
+    return OE_SAMPLE_OK;
+}
+
+static oe_sample_status choose(oe_sampler *s, const oe_row *row, int32_t *token) {
+    if (s->is_greedy) {
+        return take_best(s, row, token);
+    }
+    int32_t fused;
+    const oe_philox_draw random = oe_philox(s->params.seed, s->draws);
+    oe_sample_status status = run_chain(s, row, random.second, &fused);
+    status = status == OE_SAMPLE_OK ? draw(s, fused, random.first, token) : status;
+    s->draws += status == OE_SAMPLE_OK;
+    return status;
 }
 
 static void run_job(oe_sample_job *job) {
@@ -288,23 +412,15 @@ static void run_job(oe_sample_job *job) {
     if (!scan(job, job->mask, &n_allowed)) {
         return;
     }
-    const bool greedy = s->params.temperature == 0;
-    const oe_row row = make_row(job, n_allowed);
-    if (greedy && !row.n_touched) {
-        job->token = oe_row_best(&row);
-        job->status = job->token < 0 ? OE_SAMPLE_NO_TOKEN : OE_SAMPLE_OK;
-        return;
+    job->status = status_of(find_repetitions(s));
+    if (job->status == OE_SAMPLE_OK) {
+        const oe_row row = make_row(job, n_allowed);
+        job->status = choose(s, &row, &job->token);
     }
-    const int32_t n_top = oe_row_top(s->kernels, &row, !greedy && top_k_is_on(s) ? s->params.top_k : 1, s->keys);
-    if (n_top == 0) {
-        job->status = OE_SAMPLE_NO_TOKEN;
-        return;
+    oe_penalties_end_step(&s->penalties);
+    if (job->status == OE_SAMPLE_OK) {
+        s->drawn = job->token;
     }
-    uint64_t best = s->keys[0];
-    for (int32_t i = 1; i < n_top; i++) {
-        best = s->keys[i] > best ? s->keys[i] : best;
-    }
-    job->token = greedy ? oe_key_id(best) : draw(s, &row, n_top, oe_key_logit(best));
 }
 
 void oe_sampler_run(oe_sample_job *jobs, int64_t n) {
@@ -313,40 +429,60 @@ void oe_sampler_run(oe_sample_job *jobs, int64_t n) {
     }
 }
 
-/* -- log-probabilities ------------------------------------------------------------------------------------------- */
+/* -- candidates ---------------------------------------------------------------------------------------------------- */
 
-static int compare_descending(const void *a, const void *b) {
-    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x < y) - (x > y);
+static int32_t list_candidates(oe_sampler *s, int32_t *id, double *p) {
+    oe_pool *pool = &s->pool;
+    const uint64_t total = oe_pool_weigh(pool);
+    for (int32_t i = 0; i < pool->n; i++) {
+        id[i] = pool->dist.id[i];
+        p[i] = (double)pool->dist.candidates[i].weight / (double)total;
+    }
+    return pool->n;
 }
+
+int32_t oe_sampler_candidates(oe_sample_job *job, int32_t *id, double *p) {
+    oe_sampler *s = job->sampler;
+    int32_t n_allowed;
+    if (!scan(job, job->mask, &n_allowed)) {
+        return 0;
+    }
+    job->status = status_of(find_repetitions(s));
+    if (job->status == OE_SAMPLE_OK) {
+        const oe_row row = make_row(job, n_allowed);
+        job->status = run_chain(s, &row, oe_philox(s->params.seed, s->draws).second, NULL);
+    }
+    if (job->status == OE_SAMPLE_OK) {
+        job->status = status_of(s->has_adaptive ? adapt(s) : oe_pool_to_list(&s->pool));
+    }
+    oe_penalties_end_step(&s->penalties);
+    return job->status == OE_SAMPLE_OK ? list_candidates(s, id, p) : 0;
+}
+
+/* -- log-probabilities ------------------------------------------------------------------------------------------- */
 
 void oe_sampler_logprobs(oe_sample_job *job, double *logprob, int32_t top, int32_t *top_id, double *top_logprob,
                          int32_t *n_top) {
-    oe_sampler *s = job->sampler;
-    const int32_t k = top > 0 ? top : 1;
+    oe_pool *pool = &job->sampler->pool;
     int32_t n_allowed;
     if (!scan(job, NULL, &n_allowed)) {
         return;
     }
-    if (!reserve_keys(s, k)) {
-        job->status = OE_SAMPLE_NO_MEMORY;
+    const oe_row row = {.logits = {job->logits, NULL, pool->block_max, pool->n_vocab}, .n_allowed = n_allowed};
+    oe_pool_start(pool, &row, -INFINITY);
+    const int32_t found = oe_pool_best(pool, top > 0 ? top : 1);
+    if (found <= 0) {
+        job->status = found < 0 ? OE_SAMPLE_NO_MEMORY : OE_SAMPLE_NO_TOKEN;
         return;
     }
-    const oe_row row = {.logits = {job->logits, NULL, s->block_max, s->n_vocab}, .n_allowed = n_allowed};
-    const int32_t found = oe_row_top(s->kernels, &row, k, s->keys);
-    if (found == 0) {
-        job->status = OE_SAMPLE_NO_TOKEN;
-        return;
-    }
-    qsort(s->keys, (size_t)found, sizeof *s->keys, compare_descending);
-    const float max = oe_key_logit(s->keys[0]);
+    const float max = oe_key_logit(pool->keys[0]);
     const oe_window none = {0, 0};
-    const oe_weights weights = s->kernels->sum(&row.logits, (oe_scale){max, 1.0f}, OE_RANK_LIMIT, none, 0, NULL);
+    const oe_weights weights = pool->kernels->sum(&row.logits, (oe_scale){max, 1.0f}, OE_RANK_LIMIT, none, 0, NULL);
     const double log_total = log((double)weights.total / (double)OE_WEIGHT_ONE);
     *logprob = ((double)job->logits[job->token] - max) - log_total;
     *n_top = found < top ? found : top;
     for (int32_t i = 0; i < *n_top; i++) {
-        top_id[i] = oe_key_id(s->keys[i]);
-        top_logprob[i] = ((double)oe_key_logit(s->keys[i]) - max) - log_total;
+        top_id[i] = oe_key_id(pool->keys[i]);
+        top_logprob[i] = ((double)oe_key_logit(pool->keys[i]) - max) - log_total;
     }
 }

@@ -1,14 +1,19 @@
-/* A sampler: parameters, random stream and token history of one sequence, and the working memory for one step.
+/* A sampler: parameters, random stream, token history and state of one sequence, and the working memory for one step.
  *
- * One step, in this order (Ollama's): mask -> penalties and biases -> top-k -> temperature -> softmax -> top-p -> min-p
- * -> draw. Every instruction set gives the same token: select.h says how ties break, dist.h what the softmax is. A
- * sampler may be used by one thread at a time; different samplers share nothing. */
+ * One step: mask -> biases -> the samplers of the chain in its order -> mirostat -> draw. Samplers that are off cost
+ * nothing. Every instruction set gives the same token: select.h says how ties break, dist.h what the softmax is. A
+ * sampler may be used by one thread at a time; different samplers share nothing but sequence breakers.
+ *
+ * What a draw changes beside the random stream (mirostat's mu, adaptive-p's average) changes when the token drawn last
+ * is accepted; any other token leaves it as it is. */
 #ifndef OE_SAMPLE_H
 #define OE_SAMPLE_H
 
 #include <stdint.h>
 
+#include "sample/dry.h"
 #include "sample/logit_kernels.h"
+#include "sample/params.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -23,28 +28,20 @@ typedef enum oe_sample_status {
     OE_SAMPLE_NO_TOKEN,   /* every allowed logit is -inf after penalties and biases */
 } oe_sample_status;
 
-typedef struct oe_sample_params {
-    double temperature;     /* >= 0; 0 is greedy */
-    double top_p;           /* 0..1 */
-    double min_p;           /* 0..1 */
-    int32_t top_k;          /* 0 or >= n_vocab: off */
-    int32_t repeat_last_n;  /* tokens that penalties look back on; 0 none, -1 all */
-    float repeat_penalty;   /* > 0 */
-    float presence_penalty;
-    float frequency_penalty;
-    uint64_t seed;
-} oe_sample_params;
-
 typedef struct oe_sampler oe_sampler;
 
-/* bias_id[n_bias] distinct, in 0..n_vocab-1; bias[n_bias] finite or -inf. NULL when there is no memory. */
+/* bias_id[n_bias] distinct, in 0..n_vocab-1; bias[n_bias] finite or -inf. The arrays of `breakers`, which are of this
+ * vocabulary, must outlive the sampler and its copies; NULL for none. NULL when there is no memory. */
 oe_sampler *oe_sampler_create(const oe_sample_params *params, int32_t n_vocab, const oe_logit_kernels *kernels,
-                              const int32_t *bias_id, const float *bias, int32_t n_bias);
-oe_sampler *oe_sampler_copy(const oe_sampler *from); /* same seed, draws and history; NULL when there is no memory */
+                              const int32_t *bias_id, const float *bias, int32_t n_bias,
+                              const oe_dry_breakers *breakers);
+oe_sampler *oe_sampler_copy(const oe_sampler *from); /* same seed, draws, history, state; NULL when no memory is left */
 void oe_sampler_destroy(oe_sampler *sampler);
 void oe_sampler_reset(oe_sampler *sampler); /* no draws made, no token accepted */
 
 uint64_t oe_sampler_draws(const oe_sampler *sampler);
+double oe_sampler_mirostat_mu(const oe_sampler *sampler);   /* in bits */
+double oe_sampler_adaptive_mean(const oe_sampler *sampler); /* of the probabilities of recent tokens */
 
 /* Adds tokens (0..n_vocab-1) to the history. With OE_SAMPLE_NO_MEMORY the history is as it was before the call. */
 oe_sample_status oe_sampler_accept(oe_sampler *sampler, const int32_t *tokens, int64_t n);
@@ -63,6 +60,10 @@ typedef struct oe_sample_job {
  * A disallowed token is one whose logit is -inf, with this exception: NaN or +inf there is an error as elsewhere, for
  * it says that the model's numbers are wrong, and those of the allowed tokens come from the same product. */
 void oe_sampler_run(oe_sample_job *jobs, int64_t n);
+
+/* What the next step of this job would draw from: tokens into id[n_vocab], their probabilities into p[n_vocab], in any
+ * order; how many. Changes nothing. job: sampler, logits and mask in; status and bad_* out. */
+int32_t oe_sampler_candidates(oe_sample_job *job, int32_t *id, double *p);
 
 /* Natural log-probabilities of the softmax of the logits as they are: no mask, no penalty, no bias, no temperature.
  * The `top` largest go to top_id[top] / top_logprob[top], best first; *n_top says how many (tokens at -inf have none).

@@ -16,7 +16,7 @@ void oe_row_find_bad(const float *x, int32_t n, int32_t *first, int32_t *count) 
     }
 }
 
-static float largest(const float *x, int32_t n) {
+float oe_largest(const float *x, int32_t n) {
     float max[8], best = -INFINITY; /* side by side: each alone would wait for the one before */
     for (int j = 0; j < 8; j++) {
         max[j] = -INFINITY;
@@ -39,7 +39,7 @@ static float largest(const float *x, int32_t n) {
 int32_t oe_row_best(const oe_row *row) {
     const oe_logits *logits = &row->logits;
     const int32_t blocks = oe_block_count(logits->n);
-    const float best = largest(logits->block_max, blocks);
+    const float best = oe_largest(logits->block_max, blocks);
     int32_t block = 0;
     while (block < blocks && logits->block_max[block] != best) {
         block++;

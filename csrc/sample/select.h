@@ -50,6 +50,9 @@ static inline float oe_key_logit(uint64_t key) {
 /* After a scan failed: the first NaN or +inf and how many there are. */
 void oe_row_find_bad(const float *x, int32_t n, int32_t *first, int32_t *count);
 
+/* The largest of x[n], or -inf. */
+float oe_largest(const float *x, int32_t n);
+
 /* The first of the largest allowed entries above -inf, or -1. Needs a row without touched entries. */
 int32_t oe_row_best(const oe_row *row);
 

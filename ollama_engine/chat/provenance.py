@@ -8,7 +8,10 @@ get lost on the way and never comes out of nothing: where in doubt, a text count
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["Safe", "Span", "Traced", "joined", "trusted_spans"]
 
@@ -22,11 +25,19 @@ class Traced(str):
     __slots__ = ("_spans",)
     _spans: tuple[Span, ...]
 
-    def __new__(cls, text: str, spans: Iterable[Span] | None = None) -> Traced:
-        """`spans`: the trusted characters, ascending and apart from each other; None: all of them."""
+    def __new__(cls, text: str = "", spans: Iterable[Span] = ()) -> Self:
+        """`spans`: the trusted characters, ascending and apart from each other.
+
+        None by default: jinja2 and str make texts of the class of others (`type(text)(...)`) and know nothing of marks.
+        """
         made = super().__new__(cls, text)
-        made._spans = (((0, len(text)),) if text else ()) if spans is None else tuple(spans)
+        made._spans = tuple(spans)
         return made
+
+    @classmethod
+    def whole(cls, text: str) -> Self:
+        """A text of the template, trusted from its first to its last character."""
+        return cls(text, ((0, len(text)),) if text else ())
 
     def __str__(self) -> str:
         return self
@@ -102,7 +113,7 @@ class Traced(str):
     def replace(self, old: str, new: str, count: SupportsIndex = -1, /) -> str:
         """What replaces trusted characters keeps its own marks; what replaces others is not trusted."""
         left = count.__index__()
-        if not old:
+        if not isinstance(old, str) or not isinstance(new, str) or not old:
             return super().replace(old, new, left)
         parts: list[str] = []
         begin = 0
@@ -179,7 +190,7 @@ class Safe(Traced):
         if hasattr(text, "__html__"):
             return cls.of(text)
         for character, entity in (("&", "&amp;"), (">", "&gt;"), ("<", "&lt;"), ("'", "&#39;"), ('"', "&#34;")):
-            text = text.replace(character, Traced(entity) if isinstance(text, Traced) else entity)
+            text = text.replace(character, Traced.whole(entity) if isinstance(text, Traced) else entity)
         return cls.of(text)
 
 

@@ -6,10 +6,13 @@
     accept_rows      _sample.pyx    one accepted token for each row
     sampler_instructions  _sample.pyx  what the kernels were compiled for; all give the same tokens
     TokenLogprobs    logprobs.py    what `Sampler.logprobs` returns
+    BreakerFinder    breakers.py    the tokens that DRY's sequence breakers are, found once for each vocabulary
+    SequenceBreakers breakers.py    those of some texts
 
-The work is done in csrc: sample.c (penalties, order of operations), penalties.c (what penalties look back on), select.c
-(top-k), dist.c (top-p, min-p, draw), logit_kernels.c (softmax and other loops over whole rows, for each instruction
-set), philox.h (random numbers).
+The work is done in csrc: sample.c (one step), chain.c (the samplers), pool.c (candidates), penalties.c and dry.c (what
+penalties and DRY look back on), adaptive.c (adaptive-p), select.c (top-k), dist.c (top-p in whole rows, draw),
+logit_kernels.c (softmax and other loops over whole rows, for each instruction set), philox.h (random numbers),
+exact_math.h (logarithms that are the same everywhere).
 
 The names below are imported when they are first used: parameters are wanted where no sampler, and no numpy, is.
 """
@@ -22,13 +25,16 @@ from ollama_engine.lazy import lazy_names
 
 if TYPE_CHECKING:
     from ollama_engine.sample._sample import Sampler, accept_rows, sample_rows, sampler_instructions
+    from ollama_engine.sample.breakers import BreakerFinder, SequenceBreakers
     from ollama_engine.sample.logprobs import TokenLogprobs
     from ollama_engine.sample.params import LogitBias, SamplingParams
 
 __all__ = [
+    "BreakerFinder",
     "LogitBias",
     "Sampler",
     "SamplingParams",
+    "SequenceBreakers",
     "TokenLogprobs",
     "accept_rows",
     "sample_rows",
@@ -36,9 +42,11 @@ __all__ = [
 ]
 
 _HOMES = {
+    "BreakerFinder": "breakers",
     "LogitBias": "params",
     "Sampler": "_sample",
     "SamplingParams": "params",
+    "SequenceBreakers": "breakers",
     "TokenLogprobs": "logprobs",
     "accept_rows": "_sample",
     "sample_rows": "_sample",

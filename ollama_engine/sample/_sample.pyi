@@ -5,6 +5,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ollama_engine.errors import SamplingError
+from ollama_engine.sample.breakers import SequenceBreakers
 from ollama_engine.sample.logprobs import TokenLogprobs
 from ollama_engine.sample.params import SamplingParams
 
@@ -12,7 +13,15 @@ __all__ = ["Sampler", "accept_rows", "sample_rows", "sampler_instructions"]
 
 @final
 class Sampler:
-    def __new__(cls, params: SamplingParams, n_vocab: SupportsIndex, instructions: str | None = None) -> Sampler: ...
+    def __new__(
+        cls,
+        params: SamplingParams,
+        n_vocab: SupportsIndex,
+        instructions: str | None = None,
+        breakers: SequenceBreakers | None = None,
+    ) -> Sampler: ...
+    @property
+    def breakers(self) -> SequenceBreakers | None: ...
     @property
     def params(self) -> SamplingParams: ...
     @property
@@ -21,7 +30,14 @@ class Sampler:
     def seed(self) -> int: ...
     @property
     def draws(self) -> int: ...
+    @property
+    def mirostat_mu(self) -> float: ...
+    @property
+    def adaptive_mean(self) -> float: ...
     def sample(self, logits: npt.NDArray[np.float32], mask: npt.NDArray[np.uint32] | None = None) -> int: ...
+    def candidates(
+        self, logits: npt.NDArray[np.float32], mask: npt.NDArray[np.uint32] | None = None
+    ) -> dict[int, float]: ...
     def accept(self, token: SupportsIndex) -> None: ...
     def accept_many(self, ids: Iterable[SupportsIndex]) -> None: ...
     def logprobs(

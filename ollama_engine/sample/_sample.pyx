@@ -12,7 +12,9 @@ from libc.stdlib cimport free, malloc
 from ollama_engine.sample cimport libsample as lib
 
 from ollama_engine.errors import ConfigError, NoMemoryError, SamplingError, ShapeError, TokenizerError
-from ollama_engine.sample.arguments import bias_arrays, checked_n_vocab, checked_top, describe
+from ollama_engine.sample.arguments import (
+    bias_arrays, check_breakers, checked_list, checked_n_vocab, checked_tokens, checked_top, describe, native_params,
+)
 from ollama_engine.sample.logprobs import TokenLogprobs
 from ollama_engine.sample.params import SamplingParams
 
@@ -47,18 +49,16 @@ cdef const lib.oe_logit_kernels *_kernels_of(object instructions) except NULL:
 cdef class Sampler:
     """Chooses the tokens of one sequence: its parameters, random stream and token history.
 
-    One step, in this order: mask, penalties and logit_bias, top-k, temperature, softmax, top-p, min-p, draw.
+    One step: mask, logit_bias, the samplers of the chain in the order of `params.samplers`, draw. docs/sampling.md
+    describes each of them and the papers they are from; what they share:
 
-    * Penalties look at the last `repeat_last_n` accepted tokens: `repeat_penalty` divides a positive logit and
-      multiplies another one, once per distinct token (Keskar et al., CTRL, 2019; llama.cpp's sign rule); then
-      `frequency_penalty` times the number of occurrences and `presence_penalty` are subtracted (OpenAI's definition).
-      The bias is added last.
-    * top-k keeps the k largest logits; top-p, over the softmax of those, the smallest set of most probable tokens
-      whose probabilities reach p, at least one; min-p what is at least min_p times as probable as the best.
-      Equal tokens rank by id, the lower one first.
+    * Probabilities are the softmax of the logits that the samplers before have left. Equal tokens rank by id, the
+      lower one first. A token at -inf is no candidate for any sampler.
     * The draw walks the kept tokens in that rank order with one number of Philox4x32-10, keyed by the seed and
       counted by the draws made: the same seed, parameters, history and logits give the same token in any batch.
-      Temperature 0 takes the best token and draws nothing.
+      XTC decides by another number of the same draw. Temperature 0 takes the best token and draws nothing, unless
+      typical, XTC or penalties behind a cut leave something to chance.
+    * mirostat and adaptive-p change their state when the token drawn last is accepted, and by no other token.
 
     Logits of -inf are tokens that cannot come. NaN and +inf raise: +inf is an overflow in the model, and a softmax
     over it is not defined. A failed call changes nothing. The logits are only read.
@@ -75,18 +75,21 @@ cdef class Sampler:
     Use a Sampler from one thread at a time; different Samplers are independent.
 
     params: SamplingParams. n_vocab: number of logits, 1..2^24. instructions: one of `sampler_instructions()`, which all
-    give the same tokens; None takes the fastest.
-    Raises ConfigError (n_vocab, a logit_bias outside of it, unknown instructions) and NoMemoryError.
+    give the same tokens; None takes the fastest. breakers: SequenceBreakers of this vocabulary for DRY, or None;
+    `params.dry_sequence_breakers`, being texts, are for who has the vocabulary (BreakerFinder).
+    Raises ConfigError (n_vocab, a logit_bias or breakers that do not fit it, unknown instructions) and NoMemoryError.
     """
 
     cdef lib.oe_sampler *_sampler
+    cdef lib.oe_dry_breakers _breakers
     cdef bint _busy
     cdef readonly object params
     cdef readonly int n_vocab
     # The seed in use: the one of params, or the fresh one that was drawn in its place.
     cdef readonly object seed
+    cdef readonly object breakers  # whose arrays _breakers points to
 
-    def __cinit__(self, params, n_vocab, instructions=None):
+    def __cinit__(self, params, n_vocab, instructions=None, breakers=None):
         if not isinstance(params, SamplingParams):
             raise TypeError(f"params must be SamplingParams, got {type(params).__name__}")
         self.params = params
@@ -95,15 +98,24 @@ cdef class Sampler:
         bias_id, bias = bias_arrays(params.logit_bias, self.n_vocab)
         cdef const int32_t[::1] ids = bias_id
         cdef const float[::1] values = bias
-        cdef lib.oe_sample_params native = lib.oe_sample_params(
-            temperature=params.temperature, top_p=params.top_p, min_p=params.min_p, top_k=params.top_k,
-            repeat_last_n=params.repeat_last_n, repeat_penalty=params.repeat_penalty,
-            presence_penalty=params.presence_penalty, frequency_penalty=params.frequency_penalty, seed=self.seed)
+        cdef lib.oe_sample_params native = native_params(params, self.seed, lib.OE_LINKS)
         cdef int32_t n_bias = len(bias)
         self._sampler = lib.oe_sampler_create(&native, self.n_vocab, _kernels_of(instructions),
-                                              &ids[0] if n_bias else NULL, &values[0] if n_bias else NULL, n_bias)
+                                              &ids[0] if n_bias else NULL, &values[0] if n_bias else NULL, n_bias,
+                                              self._set_breakers(breakers))
         if self._sampler is NULL:
             raise NoMemoryError(f"no memory for a sampler over {self.n_vocab} tokens")
+
+    cdef const lib.oe_dry_breakers *_set_breakers(self, object breakers) except? NULL:
+        if breakers is None:
+            return NULL
+        check_breakers(breakers, self.n_vocab)
+        cdef const uint32_t[::1] single = breakers.single
+        cdef const int32_t[::1] first = breakers.first, start = breakers.start, rest = breakers.rest
+        self.breakers = breakers
+        self._breakers = lib.oe_dry_breakers(
+            single=&single[0], n_sequences=len(breakers.first) - 1, first=&first[0], start=&start[0], rest=&rest[0])
+        return &self._breakers
 
     def __dealloc__(self):
         lib.oe_sampler_destroy(self._sampler)
@@ -115,6 +127,16 @@ cdef class Sampler:
     def draws(self):
         """How many random numbers have been drawn: the position in the random stream."""
         return lib.oe_sampler_draws(self._sampler)
+
+    @property
+    def mirostat_mu(self):
+        """The surprise in bits that mirostat allows the next token."""
+        return lib.oe_sampler_mirostat_mu(self._sampler)
+
+    @property
+    def adaptive_mean(self):
+        """adaptive-p's moving average of the probabilities of the tokens accepted."""
+        return lib.oe_sampler_adaptive_mean(self._sampler)
 
     cdef int _claim(self) except -1:
         """Another thread may come here while the GIL is released; two of them in one sampler would corrupt memory."""
@@ -144,6 +166,25 @@ cdef class Sampler:
             raise _error_of(&job)
         return job.token
 
+    def candidates(self, logits, mask=None):
+        """What `sample` would draw from: {token: probability}, the best first. Raises as it does; changes nothing."""
+        cdef const float[::1] row = _checked_row(logits, self.n_vocab)
+        cdef const uint32_t[::1] allowed = _checked_mask(mask, self.n_vocab)
+        cdef int32_t[::1] ids = array("i", bytes(4 * self.n_vocab))
+        cdef double[::1] p = array("d", bytes(8 * self.n_vocab))
+        cdef lib.oe_sample_job job
+        cdef int32_t n
+        self._claim()
+        job.sampler = self._sampler
+        job.logits = &row[0]
+        job.mask = _words_of(allowed)
+        with nogil:
+            n = lib.oe_sampler_candidates(&job, &ids[0], &p[0])
+        self._busy = False
+        if job.status != lib.OE_SAMPLE_OK:
+            raise _error_of(&job)
+        return dict(sorted(((ids[i], p[i]) for i in range(n)), key=lambda pair: (-pair[1], pair[0])))
+
     def accept(self, token):
         """Adds a token, generated or of the prompt, to the history that the penalties look at.
 
@@ -163,7 +204,7 @@ cdef class Sampler:
 
     def accept_many(self, ids):
         """`accept` for each of the ids (any iterable of int, say a prompt); all of them or, on an error, none."""
-        cdef const int32_t[::1] tokens = _checked_tokens(ids, self.n_vocab)
+        cdef const int32_t[::1] tokens = checked_tokens(ids, self.n_vocab)
         cdef Py_ssize_t n = tokens.shape[0]
         if n == 0:
             return
@@ -210,6 +251,7 @@ cdef class Sampler:
         lib.oe_sampler_destroy(twin._sampler)
         twin._sampler = copy
         twin.seed = self.seed
+        twin.breakers = self.breakers
         return twin
 
     def reset(self):
@@ -232,7 +274,7 @@ def sample_rows(samplers, logits, masks=None):
     sequence needs the first one accepted, so it goes into another call), SamplingError when another thread is using
     one; then no row was sampled.
     """
-    cdef list owners = _checked_samplers(samplers)
+    cdef list owners = checked_list(samplers, Sampler)
     cdef const float[:, ::1] rows = _checked_rows(logits, owners)
     cdef list held = _checked_masks(masks, owners)
     cdef const uint32_t[::1] allowed
@@ -265,7 +307,7 @@ def accept_rows(samplers, tokens):
     Raises as `accept` and `sample_rows` do, ShapeError when there are not as many tokens as samplers; then, unless it
     is a NoMemoryError, nothing was accepted.
     """
-    cdef list owners = _checked_samplers(samplers)
+    cdef list owners = checked_list(samplers, Sampler)
     cdef list ids = list(tokens)
     cdef Py_ssize_t i, n = len(owners)
     if len(ids) != n:
@@ -356,14 +398,6 @@ cdef list _checked_masks(object masks, list owners):
     return [_checked_mask(mask, (<Sampler> owner).n_vocab) for mask, owner in zip(given, owners)]
 
 
-cdef list _checked_samplers(object samplers):
-    cdef list owners = list(samplers)
-    for owner in owners:
-        if not isinstance(owner, Sampler):
-            raise TypeError(f"samplers must hold Sampler, got {type(owner).__name__}")
-    return owners
-
-
 cdef const float[:, ::1] _checked_rows(object logits, list owners):
     cdef const float[:, ::1] rows = None
     cdef Sampler sampler
@@ -384,19 +418,3 @@ cdef int32_t _checked_token(object token, int n_vocab) except -1:
     if not 0 <= number < n_vocab:
         raise TokenizerError(f"token ids must be from 0 to {n_vocab - 1}, got {token}")
     return number
-
-
-cdef object _checked_tokens(object ids, int n_vocab):
-    """The ids as array("i"), which has a buffer of int32 (C int) and takes integers only."""
-    cdef Py_ssize_t i
-    values = list(ids)
-    try:
-        tokens = array("i", values)
-    except OverflowError:
-        tokens = array("i", [-1])
-    cdef const int32_t[::1] view = tokens
-    for i in range(view.shape[0]):
-        if not 0 <= view[i] < n_vocab:
-            token = next(value for value in values if not 0 <= value < n_vocab)
-            raise TokenizerError(f"token ids must be from 0 to {n_vocab - 1}, got {token}")
-    return tokens

@@ -10,7 +10,7 @@ __all__ = ["TokenLogprobs"]
 class TokenLogprobs(NamedTuple):
     """Natural log-probabilities of one step, from the softmax of the model's logits as they came.
 
-    Temperature, penalties, biases and top-k/top-p/min-p do not enter, so a token can be sampled that is not in `top`.
+    No mask, no bias and no sampler enters, so a token can be sampled that is not in `top`.
     """
 
     token: int

@@ -13,7 +13,12 @@ from ollama_engine.config import EngineConfig, documented
 from ollama_engine.errors import ConfigError, Option
 from ollama_engine.option_names import refuses_unknown
 
-__all__ = ["LogitBias", "SamplingParams"]
+__all__ = ["SAMPLERS", "LogitBias", "SamplingParams"]
+
+SAMPLERS = (
+    "penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature", "adaptive_p"
+)  # fmt: skip
+"""llama.cpp's names of the samplers that a chain can have, in its default order; adaptive_p draws, so it is last."""
 
 _INT32_MAX = 2**31 - 1
 _FLOAT32_MAX = 3.4028234663852886e38
@@ -56,9 +61,12 @@ def _elsewhere() -> dict[str, list[str]]:
 class SamplingParams:
     """How the next token is chosen from the logits, and when generation ends.
 
-    The order of one step: penalties and logit_bias, top_k, temperature, softmax, top_p, min_p, draw. Values are checked
-    on construction; a ConfigError says which range was expected and what came. `stop` may be given as one text or any
-    iterable of texts and is a tuple afterwards; `logit_bias` as any mapping, of which a copy is kept.
+    The order of one step: token mask, logit_bias, then the samplers in the order that `samplers` names them, then the
+    draw. A sampler that is off, or not named, does nothing. docs/sampling.md says what each does and where it is from.
+
+    Values are checked on construction; a ConfigError says which range was expected and what came. `stop`,
+    `dry_sequence_breakers` and `samplers` may be given as one text or any iterable of texts and are tuples afterwards;
+    `logit_bias` as any mapping, of which a copy is kept.
     """
 
     temperature: float = field(
@@ -73,6 +81,68 @@ class SamplingParams:
     min_p: float = field(
         default=0.0,
         metadata={"help": "keep tokens at least this probable relative to the best one; 0 keeps all [0..1]"},
+    )
+    typical_p: float = field(
+        default=1.0,
+        metadata={"help": "keep the most typical tokens whose probabilities sum up to this; 1 keeps all [0..1]"},
+    )
+    top_n_sigma: float = field(
+        default=-1.0,
+        metadata={"help": "keep logits within so many standard deviations of the best; 0 and less keep all [finite]"},
+    )
+    xtc_probability: float = field(
+        default=0.0, metadata={"help": "how often XTC excludes top choices; 0 is off [0..1]"}
+    )
+    xtc_threshold: float = field(
+        default=0.1,
+        metadata={"help": "XTC excludes all tokens this probable but the least of them; above 0.5 is off [0..1]"},
+    )
+    min_keep: int = field(
+        default=0, metadata={"help": "tokens that top_p, min_p, typical_p and XTC leave at least [>= 0]"}
+    )
+    dynatemp_range: float = field(
+        default=0.0,
+        metadata={"help": "temperature varies by this much: lower where the model is sure; 0 is off [>= 0]"},
+    )
+    dynatemp_exponent: float = field(
+        default=1.0, metadata={"help": "how entropy, from 0 to 1, becomes a temperature in that range [>= 0]"}
+    )
+    dry_multiplier: float = field(
+        default=0.0, metadata={"help": "DRY: penalty of a token that continues a repetition; 0 is off [>= 0]"}
+    )
+    dry_base: float = field(
+        default=1.75, metadata={"help": "DRY: each further token of a repetition multiplies the penalty by this [>= 1]"}
+    )
+    dry_allowed_length: int = field(
+        default=2, metadata={"help": "DRY: repetitions of fewer tokens than this are not penalized [>= 0]"}
+    )
+    dry_penalty_last_n: int = field(
+        default=-1,
+        metadata={"help": "DRY: how many recent tokens, prompt included, it looks at; 0 none, -1 all [>= -1]"},
+    )
+    dry_sequence_breakers: Iterable[str] = field(
+        default=("\n", ":", '"', "*"),
+        metadata={"help": "DRY: no repetition goes beyond these texts; several may be given [not empty]"},
+    )
+    mirostat: int = field(
+        default=0,
+        metadata={"help": "1 or 2: hold the surprise of tokens constant, instead of all samplers that cut [0..2]"},
+    )
+    mirostat_tau: float = field(default=5.0, metadata={"help": "mirostat: the surprise to hold, in bits [0..1e6]"})
+    mirostat_eta: float = field(default=0.1, metadata={"help": "mirostat: how fast it corrects itself [0..1e6]"})
+    adaptive_target: float = field(
+        default=-1.0,
+        metadata={"help": "adaptive-p: prefer tokens about this probable; below 0 is off [finite, up to 1]"},
+    )
+    adaptive_decay: float = field(
+        default=0.9, metadata={"help": "adaptive-p: it looks back on about 1 / (1 - decay) tokens [0..0.99]"}
+    )
+    samplers: Iterable[str] = field(
+        default=SAMPLERS,
+        metadata={
+            "help": "the order of samplers, as names with semicolons between them; others do nothing "
+            f"[{';'.join(SAMPLERS)}]"
+        },
     )
     seed: int | None = field(
         default=None, metadata={"help": "same seed, same tokens; without one every run differs [0..2^64-1]"}
@@ -100,7 +170,7 @@ class SamplingParams:
     )
     logit_bias: Mapping[int, float] = field(
         default=LogitBias(),
-        metadata={"help": "token id -> number added to its logit after the penalties; -inf bans the token [< inf]"},
+        metadata={"help": "token id -> number added to its logit before all else; -inf bans the token [< inf]"},
     )
     logprobs: int | None = field(
         default=None,
@@ -121,9 +191,27 @@ class SamplingParams:
             "top_k": _integer("top_k", self.top_k, 0),
             "top_p": _number("top_p", self.top_p, 0, 1),
             "min_p": _number("min_p", self.min_p, 0, 1),
+            "typical_p": _number("typical_p", self.typical_p, 0, 1),
+            "top_n_sigma": _number("top_n_sigma", self.top_n_sigma, -math.inf),
+            "xtc_probability": _number("xtc_probability", self.xtc_probability, 0, 1),
+            "xtc_threshold": _number("xtc_threshold", self.xtc_threshold, 0, 1),
+            "min_keep": _integer("min_keep", self.min_keep, 0),
+            "dynatemp_range": _number("dynatemp_range", self.dynatemp_range, 0),
+            "dynatemp_exponent": _number("dynatemp_exponent", self.dynatemp_exponent, 0),
+            "dry_multiplier": _number("dry_multiplier", self.dry_multiplier, 0, _PENALTY_MAX),
+            "dry_base": _number("dry_base", self.dry_base, 1, 1e6),
+            "dry_allowed_length": _integer("dry_allowed_length", self.dry_allowed_length, 0),
+            "dry_penalty_last_n": _integer("dry_penalty_last_n", self.dry_penalty_last_n, -1),
+            "dry_sequence_breakers": _texts("dry_sequence_breakers", self.dry_sequence_breakers),
+            "mirostat": _integer("mirostat", self.mirostat, 0, 2),
+            "mirostat_tau": _number("mirostat_tau", self.mirostat_tau, 0, 1e6),
+            "mirostat_eta": _number("mirostat_eta", self.mirostat_eta, 0, 1e6),
+            "adaptive_target": _number("adaptive_target", self.adaptive_target, -math.inf, 1),
+            "adaptive_decay": _number("adaptive_decay", self.adaptive_decay, 0, 0.99),
+            "samplers": _samplers(self.samplers),
             "seed": None if self.seed is None else _integer("seed", self.seed, 0, 2**64 - 1),
             "max_tokens": None if self.max_tokens is None else _integer("max_tokens", self.max_tokens, 0),
-            "stop": _stop(self.stop),
+            "stop": _texts("stop", self.stop),
             "repeat_penalty": _number("repeat_penalty", self.repeat_penalty, 1e-6, 1e6),
             "repeat_last_n": _integer("repeat_last_n", self.repeat_last_n, -1),
             "presence_penalty": _number("presence_penalty", self.presence_penalty, -_PENALTY_MAX, _PENALTY_MAX),
@@ -136,6 +224,10 @@ class SamplingParams:
         }
         for spec in fields(self):  # frozen: the normalised values replace the given ones here and nowhere else
             object.__setattr__(self, spec.name, checked[spec.name])
+        if self.mirostat and self.adaptive_target >= 0:
+            raise ConfigError(
+                Option("mirostat"), " and ", Option("adaptive_target"), " both choose the token; use one of them"
+            )
 
 
 def _integer(name: str, value: object, low: int, high: int = _INT32_MAX) -> int:
@@ -157,7 +249,8 @@ def _number(name: str, value: object, low: float, high: float = math.inf) -> flo
     number = _float(value)
     if not (math.isfinite(number) and low <= number <= high):
         expected = f">= {low}" if high == math.inf else f"from {low} to {high}"
-        raise ConfigError(Option(name), f" must be a finite number {expected}, got {value!r}")
+        expected = "" if -low == high == math.inf else f"<= {high}" if low == -math.inf else expected
+        raise ConfigError(Option(name), f" must be a finite number{expected and ' ' + expected}, got {value!r}")
     return number
 
 
@@ -177,12 +270,24 @@ def _logit_bias(value: object) -> LogitBias:
     return value if isinstance(value, LogitBias) else LogitBias(value)
 
 
-def _stop(value: object) -> tuple[str, ...]:
-    texts = (value,) if isinstance(value, str) else value
-    if not isinstance(texts, Iterable):
-        raise ConfigError(Option("stop"), f" must be a text or several texts, got {value!r}")
-    stops = tuple(texts)
-    for text in stops:
+def _texts(name: str, value: object) -> tuple[str, ...]:
+    given = (value,) if isinstance(value, str) else value
+    if not isinstance(given, Iterable):
+        raise ConfigError(Option(name), f" must be a text or several texts, got {value!r}")
+    texts = tuple(given)
+    for text in texts:
         if not isinstance(text, str) or not text:
-            raise ConfigError(Option("stop"), f" must hold non-empty texts, got {text!r}")
-    return stops
+            raise ConfigError(Option(name), f" must hold non-empty texts, got {text!r}")
+    return texts
+
+
+def _samplers(value: object) -> tuple[str, ...]:
+    names = tuple(name for text in _texts("samplers", value) for name in text.split(";"))
+    for place, name in enumerate(names):
+        if name not in SAMPLERS:
+            raise ConfigError(Option("samplers"), f" is made of {', '.join(SAMPLERS)}; got {name!r}")
+        if name in names[:place]:
+            raise ConfigError(Option("samplers"), f" names {name!r} twice")
+    if "adaptive_p" in names[:-1]:
+        raise ConfigError(Option("samplers"), " must have adaptive_p at the end, since it draws the token")
+    return names

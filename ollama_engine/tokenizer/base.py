@@ -94,7 +94,7 @@ class Tokenizer:
         return self._types[self._check(token_id)] in HIDDEN
 
     def is_steering(self, token_id: int) -> bool:
-        """Whether the token comes of text only where control tokens are parsed: those, <think>, <|channel|> ..."""
+        """Whether text becomes this token only where control tokens are parsed: those, <think>, <|channel|> ..."""
         return self._check(token_id) in self._steering
 
     # -- text to ids ---------------------------------------------------------------------------------------------------
@@ -106,8 +106,8 @@ class Tokenizer:
 
         `add_special` adds BOS and EOS where the vocabulary asks for them; for a prompt in several pieces, set it for
         the first piece only. `parse_special` turns the text of control tokens into these tokens; without it, such text
-        is ordinary text. User-defined tokens that steer nothing are found either way. `continues`: the text goes on in
-        the middle of another one, so no space is put before it where the vocabulary asks for that.
+        is ordinary text. User-defined tokens that are not steering (`is_steering`) are found either way. `continues`:
+        the text goes on where another one ended, so that a SentencePiece vocabulary puts no space before it.
 
         `text` need not be valid UTF-8: pass bytes, or a str with lone surrogates as `errors="surrogateescape"` makes
         them. Invalid bytes are encoded one by one. A byte-pair vocabulary without a token for a byte leaves that byte
@@ -121,8 +121,8 @@ class Tokenizer:
     def encode_parts(self, parts: Sequence[tuple[str, bool]], *, add_special: bool = True) -> list[int]:
         """Token ids of a text in parts (text, parse_special).
 
-        The ids of the joined text, wherever it is cut, except that a control token comes only of characters which all
-        lie in parts with `parse_special`. Raises as `encode` does.
+        The same ids as for the joined text, however it is split, with one exception: a control token needs all its
+        characters in parts with `parse_special`. Raises as `encode` does.
         """
         data = b"".join(_to_bytes(text) for text, _ in parts)
         spans = _parsed_spans(parts)
@@ -130,6 +130,15 @@ class Tokenizer:
         if any(id_ in self._steering and not _lies_in(start, end, spans) for start, end, id_ in matches):
             matches = self._matches_within(data, spans)
         return self._around(self._encode_between(data, matches), add_special=add_special)
+
+    def steering_texts(self, text: str) -> list[tuple[int, int]]:
+        """Where a text holds what are steering tokens if they are parsed: [begin, end) in characters."""
+        data = _to_bytes(text)
+        found = [(begin, end) for begin, end, id_ in self._with_special.find_all(data) if id_ in self._steering]
+        return [
+            (len(data[:begin].decode("utf-8", "surrogateescape")), len(data[:end].decode("utf-8", "surrogateescape")))
+            for begin, end in found
+        ]
 
     def _matches_within(self, data: bytes, spans: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
         """Control tokens of the spans; between them, tokens that are found in any text."""

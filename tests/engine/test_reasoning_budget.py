@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from ollama_engine import Completion, Engine, ReasoningBudget, SamplingParams, demo
-from ollama_engine.errors import ChatError, ConfigError
+from ollama_engine.errors import ChatError, ConfigError, IncompleteError
 
 PROMPT = "Once upon a time there was a little girl called Lily. She"
 CLOSES = " The end of it."
@@ -106,6 +107,60 @@ def test_what_is_refused(engine: Engine, given: Any) -> None:
 def test_texts_that_are_refused(texts: Any) -> None:
     with pytest.raises(ConfigError, match="reasoning budget"):
         ReasoningBudget(3, **texts)
+
+
+# -- with a format -----------------------------------------------------------------------------------------------------
+
+SCHEMA: dict[str, Any] = {"type": "object", "properties": {"name": {"enum": ["Lily", "Tom"]}}, "required": ["name"],
+                          "additionalProperties": False}  # fmt: skip
+
+
+@pytest.mark.parametrize("temperature", [0, 1.5])
+@pytest.mark.parametrize("n", [0, 5])
+def test_a_format_is_the_answers(engine: Engine, n: int, temperature: float) -> None:
+    params = SamplingParams(temperature=temperature, seed=3, max_tokens=60)
+    found = engine.generate(PROMPT, params, format=SCHEMA, reasoning_budget=budget(n))
+    assert found.finish_reason == "stop"
+    assert found.parsed in ({"name": "Lily"}, {"name": "Tom"})
+    reasoning, closes, answer = found.text.partition(CLOSES)
+    assert closes
+    assert json.loads(answer) == found.parsed
+    assert bool(reasoning) == (n > 0)
+    alone = engine.generate(PROMPT, params, format=SCHEMA)
+    assert json.loads(alone.text) == alone.parsed
+
+
+def test_an_answer_in_a_format_may_do_without_reasoning(engine: Engine) -> None:
+    opens = " Let me think."
+    params = SamplingParams(temperature=0, max_tokens=60)
+    found = engine.generate(PROMPT, params, format=SCHEMA, reasoning_budget=budget(5, opens=opens))
+    assert found.parsed in ({"name": "Lily"}, {"name": "Tom"})
+    wanted = SamplingParams(temperature=0, max_tokens=60, logit_bias={closing(engine, opens)[0]: 1e6})
+    thought = engine.generate(PROMPT, wanted, format=SCHEMA, reasoning_budget=budget(5, opens=opens))
+    assert thought.text.startswith(opens)
+    assert CLOSES in thought.text
+    assert thought.parsed in ({"name": "Lily"}, {"name": "Tom"})
+
+
+def test_who_is_cut_off_while_reasoning_has_no_value(engine: Engine) -> None:
+    found = engine.generate(PROMPT, SamplingParams(max_tokens=4), format=SCHEMA, reasoning_budget=budget(9))
+    with pytest.raises(IncompleteError):
+        _ = found.parsed
+
+
+def test_a_fork_reads_the_whole_answer(engine: Engine) -> None:
+    params = SamplingParams(temperature=0, max_tokens=60, logprobs=0)  # one token in each step
+    request = engine.submit(PROMPT, params, format=SCHEMA, reasoning_budget=budget(2))
+    taken = 2 + len(closing(engine)) + 2
+    for _ in range(taken):
+        next(request)
+    assert engine.fork(request).result().parsed == request.result().parsed
+
+
+def test_several_at_once_have_their_masks_made_together(engine: Engine) -> None:
+    params = SamplingParams(temperature=1.2, seed=1, max_tokens=60)
+    for found in engine.generate(PROMPT, params, n=5, format=SCHEMA, reasoning_budget=budget(3)):
+        assert found.parsed["name"] in ("Lily", "Tom")
 
 
 # -- chats -------------------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ CASES = [
     Case("window -1 is everything", [1.0, 3.0, 2.0], 2, [1] + [0] * 99, {"presence_penalty": 9, "repeat_last_n": -1}),
     Case("bias adds", [1.0, 3.0, 2.0], 0, [], {"logit_bias": {0: 2.5}}),
     Case("bias bans", [1.0, 3.0, 2.0], 2, [], {"logit_bias": {1: -math.inf}}),
-    Case("bias comes after the penalties", [1.0, 3.0, 2.0], 1, [1], {"repeat_penalty": 3, "logit_bias": {1: 1.5}}),
+    Case("bias comes before the penalties", [1.0, 3.0, 2.0], 2, [1], {"repeat_penalty": 3, "logit_bias": {1: 1.5}}),
     Case("bias of a banned logit", [-math.inf, 3.0, 2.0], 1, [], {"logit_bias": {0: 100.0}}),
     Case("bias that overflows", [3e38, 1.0, 2.0], 0, [], {"logit_bias": {0: 3e38}}),
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from ollama_engine.ml import Backend, BackendParams, Context, ops
 from ollama_engine.sample import Sampler, SamplingParams, accept_rows, sample_rows
 from tests.sample import rows
 from tests.sample.rows import FloatRow
+from tests.suite import scaled
 
 V = 500
 PARAMS = SamplingParams(seed=7, top_k=0, top_p=0.95, repeat_penalty=1.2, repeat_last_n=16, frequency_penalty=0.1)
@@ -217,11 +219,32 @@ def test_one_sampler_in_many_threads_is_refused_not_corrupted() -> None:
     assert all(isinstance(token, int) for token in sample_rows(shared, logits))
 
 
-@pytest.mark.parametrize("top_k", [0, 40])
-def test_logits_that_another_thread_rewrites_give_a_token_or_an_error(top_k: int) -> None:
+OFF = SamplingParams(seed=1, top_k=0, top_p=1)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(seed=1),
+        SamplingParams(seed=1, top_k=0),
+        replace(OFF, top_p=0.9, min_p=1e-9, repeat_penalty=1.5),
+        replace(OFF, min_p=1e-9),
+        replace(OFF, typical_p=0.5),
+        replace(OFF, top_n_sigma=1.0),
+        replace(OFF, xtc_probability=1, xtc_threshold=0.001),
+        replace(OFF, dynatemp_range=1, top_p=0.99),
+        replace(OFF, mirostat=1),
+        replace(OFF, mirostat=2),
+        replace(OFF, adaptive_target=0.3),
+        replace(OFF, presence_penalty=1, samplers=("temperature", "penalties", "min_p")),
+    ],
+    ids=str,
+)
+def test_logits_that_another_thread_rewrites_give_a_token_or_an_error(params: SamplingParams) -> None:
     """Nonsense, since a row changed while it was read; but a token of the vocabulary, or a SamplingError."""
     n_vocab = 30_000
-    sampler = Sampler(SamplingParams(seed=1, top_k=top_k), n_vocab)
+    sampler = Sampler(params, n_vocab)
+    sampler.accept_many(range(50))
     logits = rows.gaussian(n_vocab, 3.0)[None].copy()
     values = [rows.gaussian(n_vocab, scale) for scale in (0.1, 3.0, 30.0)]
     done = threading.Event()
@@ -234,7 +257,7 @@ def test_logits_that_another_thread_rewrites_give_a_token_or_an_error(top_k: int
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        for _ in range(300):
+        for _ in range(scaled(300, quick=100)):
             (token,) = sample_rows([sampler], logits)
             assert isinstance(token, SamplingError) or 0 <= token < n_vocab
     finally:

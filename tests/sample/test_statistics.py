@@ -65,12 +65,31 @@ def expected_top_p(p: npt.NDArray[np.float64], top_p: float) -> npt.NDArray[np.f
 LOGITS = rows.gaussian(60, 1.5, seed=11)
 HOT = softmax(LOGITS.astype(np.float64) / 1.7)
 TWELFTH = np.sort(HOT)[-12]
+WARMED_FIRST = ("temperature", "top_k", "top_p", "min_p")
 CASES = {
     "plain": (SamplingParams(temperature=1, top_k=0, top_p=1), softmax(LOGITS.astype(np.float64))),
     "temperature": (SamplingParams(temperature=1.7, top_k=0, top_p=1), HOT),
     "top-k": (SamplingParams(temperature=1.7, top_k=12, top_p=1), np.where(TWELFTH <= HOT, HOT, 0)),
-    "top-p": (SamplingParams(temperature=1.7, top_k=0, top_p=0.7), expected_top_p(HOT, 0.7)),
-    "min-p": (SamplingParams(temperature=1.7, top_k=0, top_p=1, min_p=0.2), np.where(HOT.max() * 0.2 <= HOT, HOT, 0)),
+    "top-p": (SamplingParams(temperature=1.7, top_k=0, top_p=0.7, samplers=WARMED_FIRST), expected_top_p(HOT, 0.7)),
+    "min-p": (
+        SamplingParams(temperature=1.7, top_k=0, top_p=1, min_p=0.2, samplers=WARMED_FIRST),
+        np.where(HOT.max() * 0.2 <= HOT, HOT, 0),
+    ),
+}
+
+
+def mixture(p: npt.NDArray[np.float64], share: float, threshold: float) -> npt.NDArray[np.float64]:
+    """XTC: in this share of draws, no token above the threshold but the least of them."""
+    top = np.argsort(-p)[: int(np.count_nonzero(p >= threshold)) - 1]
+    rest = p.copy()
+    rest[top] = 0
+    return np.asarray((1 - share) * p + share * rest / rest.sum())
+
+
+XTC_BASE = SamplingParams(temperature=1.7, top_k=0, top_p=1, samplers=("temperature", "xtc"))
+CASES |= {
+    f"XTC, {share}": (replace(XTC_BASE, xtc_probability=share, xtc_threshold=0.03), mixture(HOT, share, 0.03))
+    for share in (0.25, 1.0)
 }
 
 

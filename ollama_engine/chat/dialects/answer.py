@@ -95,8 +95,10 @@ class Answer(Scanner):
         pairs: what reasoning begins and ends with.
         sections: markers of sections that end it too; returns which did.
         """
-        begin = yield from self._opens([begin for begin, _ in pairs])
+        begin = yield from self._at_start([begin for begin, _ in pairs])
         if begin is None and not self.reasoning_open:
+            if (yield from self._at_start([end for _, end in pairs])):  # reasoning that was off, closed once more
+                yield from self.skip_space()
             return None
         ends = [end for pair_begin, end in pairs if begin in (None, pair_begin)]
         others = tuple(sections) if self.tools else ()
@@ -106,9 +108,9 @@ class Answer(Scanner):
             yield from self.skip_space()
         return found if found in others else None
 
-    def _opens(self, begins: Sequence[str]) -> Reading[str | None]:
-        """Read what opens the reasoning, with at most two line breaks before it."""
-        found = yield from self.accept(*("\n" * count + begin for begin in begins for count in range(3)))
+    def _at_start(self, texts: Sequence[str]) -> Reading[str | None]:
+        """Read one of the markers, with at most two line breaks before it."""
+        found = yield from self.accept(*("\n" * count + text for text in texts for count in range(3)))
         return None if found is None else found.lstrip("\n")
 
     def close(self, end: str, *begins: str) -> Reading[None]:
@@ -196,5 +198,7 @@ class Call:
         return self.answer.emit(ToolCallEnd(self.index, ParsedToolCall(self._id, self.tool.name, arguments, text)))
 
     def fail(self, reason: str) -> None:
-        """The call is malformed: its text is what has been recorded."""
-        self.answer.emit(MalformedToolCall(self.answer.recorded(), reason, self.index))
+        """The call is malformed: its text is what has been recorded. An array that breaks off between calls is none."""
+        text = self.answer.recorded()
+        if text.strip():
+            self.answer.emit(MalformedToolCall(text, reason, self.index))

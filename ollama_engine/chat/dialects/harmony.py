@@ -15,7 +15,7 @@ import re
 
 from ollama_engine.chat.dialects.answer import Answer, Call
 from ollama_engine.chat.dialects.base import Dialect
-from ollama_engine.chat.dialects.json_calls import read_object
+from ollama_engine.chat.dialects.json_calls import read_arguments
 from ollama_engine.chat.dialects.scanner import Reading, markers
 
 __all__ = ["HARMONY"]
@@ -53,7 +53,8 @@ class _Messages:
             header = begin
         else:
             pieces = [begin]
-            if (yield from answer.until(markers("<|message|>", line_breaks=0), pieces.append)) is None:
+            found = yield from answer.until(markers("<|message|>", *_ENDS, line_breaks=0), pieces.append)
+            if found != "<|message|>":
                 answer.content(answer.recorded())
                 return None
             header = "".join(pieces)
@@ -82,8 +83,7 @@ def _read_call(call: Call, name: str) -> Reading[None]:
     """Read a call's message and the marker behind it."""
     answer = call.answer
     call.begin(name)
-    yield from answer.skip_space()
-    yield from read_object(call)
+    yield from read_arguments(call)
     yield from answer.skip_space()
     if (yield from answer.accept(*_ENDS)) is None:
         yield from answer.close(_ENDS[0], *_BEGINS)

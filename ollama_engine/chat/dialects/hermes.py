@@ -16,7 +16,8 @@ one pair. Format: NousResearch's Hermes-Function-Calling, and the templates of t
 from __future__ import annotations
 
 from ollama_engine.chat.dialects.base import Dialect
-from ollama_engine.chat.dialects.json_calls import JsonSection
+from ollama_engine.chat.dialects.json_calls import JsonSection, write_object
+from ollama_engine.chat.dialects.tool_grammar import CallForm
 
 __all__ = ["HERMES"]
 
@@ -24,4 +25,13 @@ HERMES = Dialect(
     "hermes",
     sections={"<tool_call>": JsonSection(end="</tool_call>", begin="<tool_call>")},
     turn_ends=("<|im_end|>",),
+    forms=(
+        CallForm(
+            write_object(),
+            begin="<tool_call>\n",
+            between="\n</tool_call>\n<tool_call>\n",
+            end="\n</tool_call>",
+            marker="<tool_call>",
+        ),
+    ),
 )

@@ -13,6 +13,7 @@ from ollama_engine.chat.dialects.scanner import ENDS, MalformedError, Reading, S
 __all__ = ["PYTHON", "Literals", "escaped"]
 
 _TOKEN = re.compile(r"[\w.+\-]+")
+_BARE_KEY = re.compile(r"[^\s:,<>{}\[\]\"]+")
 _JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _WORDS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "0": "\0", "\n": ""}
@@ -88,7 +89,10 @@ class Literals:
         if quote is not None:
             yield from self._string(answer, sink, quote)
         elif self.bare_keys:
-            sink(f'"{escaped((yield from answer.word("a key")))}"')
+            key = yield from answer.run(_BARE_KEY)
+            if not key:
+                raise MalformedError(f"expected a key, got {(yield from answer.peek())!r}")
+            sink(f'"{escaped(key)}"')
         else:
             raise MalformedError(f"expected a key in quotes, got {(yield from answer.peek())!r}")
 

@@ -16,10 +16,11 @@ from __future__ import annotations
 from ollama_engine.chat.dialects.base import Dialect
 from ollama_engine.chat.dialects.marked_calls import MarkedCalls
 from ollama_engine.chat.dialects.tagged_calls import TaggedCall
+from ollama_engine.chat.dialects.tool_grammar import CallForm
 
 __all__ = ["QWEN3_CODER"]
 
-_CALL = TaggedCall(name_end=">", key="<parameter=", key_end=">", value_end="</parameter>", line_breaks=True)
+_CALL = TaggedCall(name_end=">", key="<parameter=", key_end=">", value_end="</parameter>", line_breaks=True, gap="\n")
 
 QWEN3_CODER = Dialect(
     "qwen3-coder",
@@ -28,4 +29,14 @@ QWEN3_CODER = Dialect(
         "<function=": MarkedCalls(_CALL, end="</function>", section_end="</tool_call>"),
     },
     turn_ends=("<|im_end|>",),
+    forms=(
+        CallForm(
+            _CALL.write,
+            begin="<tool_call>\n<function=",
+            between="</function>\n</tool_call>\n<tool_call>\n<function=",
+            end="</function>\n</tool_call>",
+            marker="<tool_call>",
+        ),
+        CallForm(_CALL.write, begin="<function=", end="</function>", marker="<function="),
+    ),
 )

@@ -24,4 +24,5 @@ SMOLLM3 = Dialect(
     "smollm3",
     sections={**HERMES.sections, "<code>": PythonSection("</code>", certain=False)},
     turn_ends=("<|im_end|>",),
+    forms=HERMES.forms,
 )

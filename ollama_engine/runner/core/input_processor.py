@@ -1,4 +1,4 @@
-"""From a caller's prompt to a sequence that the engine core can take, or the error that says why not."""
+"""Makes a sequence for the engine core from a caller's prompt, or raises the error that says why not."""
 
 from __future__ import annotations
 
@@ -113,12 +113,12 @@ def new_generation(
     follows: Generation | None = None, pinned: PinnedPrefix | None = None, constraint: Constraint | None = None,
     drafter: Drafter | None = None, show_special: bool = False,
 ) -> Generation:  # fmt: skip
-    """A request for an answer; one that `follows` another begins when that one's prompt is there to share.
+    """A request for an answer. If it `follows` another request, it starts when that one's prompt can be shared.
 
     `show_special`: control tokens that are sampled are part of the answer's text, as they stand in the vocabulary.
 
-    Raises ConfigError for an empty prompt and for a model that only reads, ContextOverflowError for a prompt longer
-    than num_ctx, or as long where an answer is wanted, unless it may be cut.
+    Raises ConfigError for an empty prompt and for a text encoder. Raises ContextOverflowError, unless the prompt may be
+    cut, where it has more than num_ctx tokens, or exactly num_ctx and an answer is wanted.
     """
     refuse_encoder(loaded)
     check_params(params)
@@ -129,8 +129,7 @@ def new_generation(
     else:
         inputs, keep = _truncated(inputs, loaded.num_ctx, params, options)
     _check_groups(inputs, loaded)
-    # A model may have more rows of output than tokens, for padding; those are not drawn.
-    sampler = Sampler(params, min(loaded.model.n_vocab, loaded.tokenizer.n_vocab))
+    sampler = _sampler(loaded, params)
     sampler.accept_many(_penalized(inputs, sampler.n_vocab))
     row_reader = None
     if params.prompt_logprobs is not None:
@@ -151,7 +150,7 @@ def new_generation(
         n_prompt=n_prompt,
         dropped=n_prompt - len(inputs),
         keep=keep,
-        # A request that shares nothing need not wait for another one.
+        # Without the prefix cache there is nothing to share, so it need not wait.
         follows=follows if options.cache else None,
         row_reader=row_reader,
         pinned=pinned,
@@ -161,8 +160,15 @@ def new_generation(
     )
 
 
+def _sampler(loaded: Loaded, params: SamplingParams) -> Sampler:
+    # A model may have more rows of output than tokens, for padding; those are not drawn.
+    n_drawn = min(loaded.model.n_vocab, loaded.tokenizer.n_vocab)
+    breakers = loaded.breakers.find(tuple(params.dry_sequence_breakers)) if params.dry_multiplier else None
+    return Sampler(params, n_drawn, breakers=breakers)
+
+
 def _truncated(inputs: Inputs, num_ctx: int, params: SamplingParams, options: RequestOptions) -> tuple[Inputs, int]:
-    """The prompt cut to what fits, and how many inputs at its beginning a shift keeps."""
+    """(the prompt, cut where needed; the number of inputs at its beginning that a shift keeps)."""
     limit = num_ctx
     if len(inputs) > num_ctx - _first_token(params, options):
         limit -= _answer_room(num_ctx, params, options)
@@ -171,7 +177,7 @@ def _truncated(inputs: Inputs, num_ctx: int, params: SamplingParams, options: Re
 
 
 def _check_groups(inputs: Inputs, loaded: Loaded) -> None:
-    """Raise MediaError for inputs that belong together and fit no batch."""
+    """Raise MediaError for a group of inputs that is larger than a batch."""
     most = max(loaded.executor.batch_size, loaded.executor.traits.largest_group)
     if inputs.largest_group > most:
         raise MediaError(
@@ -181,15 +187,15 @@ def _check_groups(inputs: Inputs, loaded: Loaded) -> None:
 
 
 def _penalized(inputs: Inputs, n_vocab: int) -> list[int]:
-    """The tokens that penalties look back on: those of text."""
+    """The tokens that penalties and DRY look back on: those of text."""
     return [token for token in inputs.text_tokens() if token < n_vocab]
 
 
 def _answer_room(num_ctx: int, params: SamplingParams, options: RequestOptions) -> int:
-    """Tokens that a prompt which is cut leaves to its answer; one that is shifted makes its own room.
+    """Room in tokens that cutting a prompt leaves for its answer; 0 with context shift, which makes room later.
 
-    All that are asked for, up to half of the context, or a quarter of it where no number is asked for; fewer where
-    `num_keep` needs the place, but one.
+    `max_tokens`, at most half of the context; without `max_tokens` a quarter of it. Less where `num_keep` needs the
+    room, but at least one.
     """
     if options.on_overflow == "shift":
         return 0
@@ -198,7 +204,7 @@ def _answer_room(num_ctx: int, params: SamplingParams, options: RequestOptions) 
 
 
 def _first_token(params: SamplingParams, options: RequestOptions) -> int:
-    """Places behind the prompt that an answer needs, at least; one that is shifted makes its own."""
+    """1 where the context needs room for a first token; 0 without an answer, and with context shift."""
     return 0 if params.max_tokens == 0 or options.on_overflow == "shift" else 1
 
 
@@ -240,7 +246,7 @@ def _check_rows(inputs: Inputs, loaded: Loaded) -> None:
 
 
 def refuse_encoder(loaded: Loaded) -> None:
-    """Raise ConfigError for a model that only reads."""
+    """Raise ConfigError for a text encoder."""
     if loaded.is_encoder:
         raise ConfigError(
             f"{loaded.model.architecture} reads texts and writes none: it has embeddings (Engine.embed), and scores "
@@ -265,7 +271,7 @@ def _checked(ids: list[int], loaded: Loaded) -> list[int]:
 
 
 def _check_room(n_prompt: int, num_ctx: int, params: SamplingParams, *, in_session: bool) -> None:
-    """Raise ContextOverflowError where the prompt does not fit, or leaves no place for the first token of an answer."""
+    """Raise ContextOverflowError where the prompt does not fit, or leaves no room for a first token."""
     if n_prompt < num_ctx or (n_prompt == num_ctx and params.max_tokens == 0):
         return
     has = f"the session comes to {n_prompt} tokens" if in_session else f"the prompt has {n_prompt} tokens"
@@ -276,7 +282,7 @@ def _check_room(n_prompt: int, num_ctx: int, params: SamplingParams, *, in_sessi
 
 
 def _check_length(n_prompt: int, num_ctx: int) -> None:
-    """Raise ContextOverflowError for a prompt that has no answer and is never cut."""
+    """Raise ContextOverflowError where a prompt without an answer does not fit; such a prompt is never cut."""
     if n_prompt > num_ctx:
         raise ContextOverflowError(
             f"the prompt has {n_prompt} tokens, but ", NUM_CTX, f" is {num_ctx}", advice=[SHORTEN, LARGER]

@@ -30,8 +30,8 @@ def budgeted_reasoning(
         MarkerFinder(budget.closes, partial(tokenizer.token_bytes, skip_special=False)),
         n_vocab=min(loaded.model.n_vocab, tokenizer.n_vocab),
         ends=tokenizer.eog_ids,
+        decode=partial(tokenizer.decode, continues=True),
         answer=answer,
     )
-    for token in answered:
-        made.accept(token)
+    made.resume(answered)
     return made

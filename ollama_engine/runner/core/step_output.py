@@ -1,4 +1,4 @@
-"""What a computed step gives its sequences. Sampling comes before the next step starts, delivery after."""
+"""The output of a computed step: sampling, before the next step starts, and delivery, after that."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ollama_engine.input import FloatArray
 from ollama_engine.runner.core.steered_rows import SteeredRows, draw_steered, sample_all
 from ollama_engine.runner.observe.metrics import Outcome
 from ollama_engine.runner.request.channel import Event
-from ollama_engine.runner.request.results import Chunk, FinishReason, Result
+from ollama_engine.runner.request.results import Chunk, FinishReason, Result, ValueReader
 from ollama_engine.runner.schedule.batching import Step, StepEntry
 from ollama_engine.runner.schedule.row_readers import is_sound
 from ollama_engine.runner.schedule.sequence import Generation, Scoring, Sequence
@@ -22,22 +22,22 @@ class StepOutput(NamedTuple):
 
     sequence: Sequence
     tokens: tuple[int, ...] = ()
-    """More than one where a draft was right; none where the sequence ended without one."""
+    """Sampled tokens: several where a draft was right, none where the sequence ended without a token."""
     logprobs: tuple[TokenLogprobs, ...] | None = None
-    """One entry for each token, where they were asked for."""
+    """One entry for each token, if the request asked for log-probabilities."""
     text: str | None = None
-    """What the tokens say, where it was needed to find their end; else the text emitter is asked in delivery."""
+    """Text of the tokens, if finding a stop text needed it; otherwise delivery asks the text emitter."""
     reason: FinishReason | None = None
-    """Why it has ended; a stop text is found in delivery only."""
+    """Why the sequence has ended, if it has. Stop texts are mostly found later, in delivery."""
     error: BaseException | None = None
     sound: bool = True
-    """Whether the logits were numbers; if not, what led to them lies in the cache. Known of those that end here."""
+    """False where a sequence ends here because of NaN logits: then its cells may contain NaN, too."""
     taken_back: int = 0
-    """Inputs of the step that came of wrong guesses: the last ones of the sequence, to be removed from the cache."""
+    """Number of wrong draft tokens: the last inputs of the sequence, which must leave the cache."""
 
 
 def step_outputs(step: Step, logits: FloatArray, now: float) -> list[StepOutput]:
-    """Sample for all rows that are still wanted, and let their sequences take the tokens."""
+    """Sample for all sequences that are still alive, and append the tokens to them."""
     outputs: list[StepOutput] = []
     drawn: list[Generation] = []
     rows: list[int] = []
@@ -52,7 +52,7 @@ def step_outputs(step: Step, logits: FloatArray, now: float) -> list[StepOutput]
         elif entry.drawn:
             assert isinstance(sequence, Generation), "the only kind that draws"
             row_drawn = row + entry.read
-            # A prompt may leave no room for an answer, or none be wanted.
+            # No room for an answer, or none wanted (max_tokens=0).
             if not entry.decoding and sequence.complete:
                 outputs.append(_ended(sequence, "length", logits[row_drawn]))
             elif entry.drawn == 1 and not sequence.is_steered:
@@ -125,7 +125,7 @@ def _steered(rows: SteeredRows) -> StepOutput:
 
 
 def outcome(output: StepOutput, now: float) -> tuple[Event, Outcome | None]:
-    """What goes into the sequence's mailbox, and how it has ended with it; None when it goes on."""
+    """(the event for the request's channel; the outcome if the sequence ends with it, else None)."""
     sequence = output.sequence
     try:
         if output.error is not None:
@@ -136,7 +136,7 @@ def outcome(output: StepOutput, now: float) -> tuple[Event, Outcome | None]:
         assert isinstance(sequence, Scoring), "the only other kind"
         return Result(sequence.row_reader.result()), output.reason
     except Exception as error:
-        # What ends this request must not end others.
+        # Catch everything: an error in one request must not end others.
         return error, "error"
 
 
@@ -144,12 +144,25 @@ def _chunk(generation: Generation, output: StepOutput, now: float) -> Chunk:
     emitter, logprobs, of_prompt = generation.emitter, output.logprobs, generation.take_prompt_logprobs()
     if not output.tokens:
         wanted = None if generation.params.logprobs is None else ()
-        return Chunk(emitter.flush(), (), wanted, output.reason, generation.usage(now), of_prompt)
+        reader = _reader(generation, output.reason)
+        return Chunk(emitter.flush(), (), wanted, output.reason, generation.usage(now), of_prompt, reader)
     reason = output.reason
     text = emitter.push(output.tokens[0]) if output.text is None else output.text
     if not emitter.stopped and reason is not None:
-        text += emitter.flush()  # which may complete a stop text too
+        text += emitter.flush()  # may complete a stop text, too
     if emitter.stopped:
         reason = "stop"
     usage = None if reason is None else generation.usage(now)
-    return Chunk(text, output.tokens, logprobs, reason, usage, of_prompt)
+    return Chunk(text, output.tokens, logprobs, reason, usage, of_prompt, _reader(generation, reason))
+
+
+def _reader(generation: Generation, reason: FinishReason | None) -> ValueReader | None:
+    """What reads the value of an answer that has ended, where a format was asked for."""
+    if reason is None or generation.constraint is None:
+        return None
+    cut = None
+    if generation.emitter.stopped:
+        cut = f"the stop text {generation.emitter.stop!r} came"
+    elif reason == "length":
+        cut = "max_tokens or num_ctx was reached"
+    return generation.constraint.reader(cut)

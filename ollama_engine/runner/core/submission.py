@@ -1,4 +1,4 @@
-"""Submission: where requests of an engine are handed in, alone or several at once; sessions hand in theirs here too."""
+"""Submission: makes requests from callers' arguments and submits them to the engine thread, one or several at once."""
 
 from __future__ import annotations
 
@@ -33,21 +33,23 @@ from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.sequence import Generation
 from ollama_engine.runner.schedule.steering import Constraint
 from ollama_engine.sample import SamplingParams
+from ollama_engine.sample.constraints.compiler import GrammarCompiler
 
 __all__ = ["Submission"]
 
 
 class Submission:
-    """A loaded model and the thread that serves it. Knows no Engine, so that each can go before the other."""
+    """A loaded model and the thread that serves it. It does not refer to the Engine, so the Engine can be collected."""
 
     def __init__(self, loaded: Loaded, thread: EngineThread) -> None:
         self.loaded = loaded
         self.thread = thread
+        self._grammars = GrammarCompiler(loaded.tokenizer, min(loaded.model.n_vocab, loaded.tokenizer.n_vocab))
 
     def inputs(self, prompt: Prompt, *, add_special: bool = True, several: str = SEVERAL) -> Inputs:
         """The inputs of a prompt. `several`: hint shown when several prompts are passed.
 
-        Raises what is wrong with the prompt; ClosedError first, for a closed engine has no model to ask.
+        Raises errors about the prompt; but ClosedError first, because a closed engine has no tokenizer.
         """
         self.thread.check_open()
         return prompt_inputs(self.loaded, prompt, add_special=add_special, several=several)
@@ -56,9 +58,9 @@ class Submission:
         self, inputs: Inputs, params: SamplingParams, options: RequestOptions, channel: RequestChannel, *,
         follows: Generation | None = None, show_special: bool = False, answered: Sequence[int] = (),
     ) -> Generation:  # fmt: skip
-        """Hand in one request. Raises what is wrong with it, and as `EngineThread.submit` does.
+        """Submit one request. Raises errors about its arguments, and as `EngineThread.submit` does.
 
-        `show_special`: control tokens of the answer are part of its text.
+        `show_special`: control tokens of the answer are part of its text. `answered`: see `make`.
         """
         made = self.make(
             inputs, params, options, channel, follows=follows, show_special=show_special, answered=answered
@@ -71,21 +73,23 @@ class Submission:
         follows: Generation | None = None, pinned: PinnedPrefix | None = None, show_special: bool = False,
         answered: Sequence[int] = (),
     ) -> Generation:  # fmt: skip
-        """A request, to be handed to `thread`. `answered`: tokens at the end of `inputs` that its answer begins with.
+        """Make a request without submitting it. Raises errors about its arguments.
 
-        Raises what is wrong with it.
+        `answered`: tokens at the end of `inputs` that its answer begins with.
         """
-        constraint: Constraint | None = None
-        budget = options.reasoning_budget
-        if budget is not None:
-            budget = budget if isinstance(budget, ReasoningBudget) else ReasoningBudget(budget)
-            constraint = budgeted_reasoning(self.loaded, budget, answered, constraint)
-        made = new_generation(
+        return new_generation(
             self.loaded, inputs, params, options, channel, follows=follows, pinned=pinned, show_special=show_special,
-            constraint=constraint,
+            constraint=self._constraint(options, answered),
         )  # fmt: skip
-        made.answered = tuple(answered)
-        return made
+
+    def _constraint(self, options: RequestOptions, answered: Sequence[int]) -> Constraint | None:
+        """What an answer must obey, of which the tokens `answered` have come."""
+        budget, form = options.reasoning_budget, options.format
+        if budget is None:
+            return None if form is None else self._grammars.constraint(form, answered)
+        of_answer = None if form is None else self._grammars.constraint(form)
+        budget = budget if isinstance(budget, ReasoningBudget) else ReasoningBudget(budget)
+        return budgeted_reasoning(self.loaded, budget, answered, of_answer)
 
     def hand_in(self, request: Request, prompt: Prompt, params: SamplingParams, keywords: RequestKeywords) -> None:
         """Start a request. Raises as `start` does."""
@@ -110,7 +114,7 @@ class Submission:
     def complete_all(
         self, prompt: Prompt | Prompts, params: SamplingParams, count: AnswerCount, keywords: RequestKeywords
     ) -> list[Completion]:
-        """Answers to each prompt, as many as `count` says. Raises as `start`, and what ends the first that fails."""
+        """Answers to each prompt, as many as `count` says. Raises as `start`, and the error of the first that fails."""
         events: SimpleQueue[Numbered] = SimpleQueue()
         group = RequestGroup(events.put)
 
@@ -151,7 +155,7 @@ class Submission:
         self, group: RequestGroup, prompt: Prompt | Prompts, params: SamplingParams, count: AnswerCount,
         keywords: RequestKeywords,
     ) -> None:  # fmt: skip
-        """Requests for each prompt, which share its cells: all of them, or none where one is refused."""
+        """Submit requests for each prompt, which share its cells: all of them, or none where one is refused."""
         options = RequestOptions.of(keywords)
         check_params(params)
         name = "prompts" if is_many(prompt) else None
@@ -171,10 +175,12 @@ class Submission:
         inputs = request.inputs.with_tokens(request.tokens)
         fork = Request(request.engine, inputs)
         options = source.options.replaced(keywords)
-        answered = () if "reasoning_budget" in keywords else (*source.answered, *request.tokens)
+        answered: tuple[int, ...] = ()
+        if source.constraint is not None and not {"format", "reasoning_budget"} & set(keywords):
+            answered = (*source.constraint.answered, *request.tokens)
 
         def start() -> None:
-            # Those of the prompt are what nobody who forks waits for, and would have it computed anew.
+            # The caller has those of the prompt, which would have to be computed again.
             inherited = replace(source.params, prompt_logprobs=None)
             fork.generation = self.start(
                 inputs, params or inherited, options, fork.channel, follows=source, answered=answered
@@ -187,4 +193,4 @@ class Submission:
 def check_forkable(request: Request, engine: object) -> None:
     """Raise ConfigError for anything but a request of this engine."""
     if not isinstance(request, Request) or request.generation is None or request.engine is not engine:
-        raise ConfigError("fork takes a Request that submit or fork of this Engine gave")
+        raise ConfigError("fork takes a Request that submit or fork of this Engine returned")

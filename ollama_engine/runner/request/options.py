@@ -14,6 +14,7 @@ from ollama_engine.errors import ConfigError, Option
 from ollama_engine.option_names import unknown_option
 from ollama_engine.runner.request.reasoning import ReasoningBudget
 from ollama_engine.sample import SamplingParams
+from ollama_engine.sample.constraints.formats import Format
 
 __all__ = ["LogitsProcessor", "OnOverflow", "RequestKeywords", "RequestOptions", "options_elsewhere", "whole"]
 
@@ -50,6 +51,9 @@ class RequestKeywords(TypedDict, total=False):
         cache: whether the request may reuse what earlier ones computed and leave its own for later ones (default True).
         cache_salt: requests share prefixes with those of the same salt only, for instance one for each user, so that
             nobody can tell by the time an answer takes what others have asked (default None: one for all).
+        format: what form the answer has: "json" for any JSON object, a JSON schema (a dict, or its text), a pydantic
+            model, dataclass, TypedDict or other type, or one of Regex, Choice, Lark and GBNF (default None: any).
+            `Completion.parsed` has its value. GrammarError says what of it cannot be compiled.
         logits_processors: functions that change the logits before a token is chosen (default none). Each is called with
             the token ids of prompt and answer so far (int32 [n], read-only) and the logits of the next token (float32
             [n_vocab]), which it changes in place, returning None, or replaces by what it returns. They are called in
@@ -69,6 +73,7 @@ class RequestKeywords(TypedDict, total=False):
     cache_salt: str | None
     logits_processors: Sequence[LogitsProcessor]
     reasoning_budget: int | ReasoningBudget | None
+    format: Format | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +104,9 @@ class RequestOptions:
     logits_processors: Sequence[LogitsProcessor] = field(default=(), metadata={PYTHON_ONLY: True})
     reasoning_budget: int | ReasoningBudget | None = field(
         default=None, metadata={"help": "tokens that the model may reason for before it is made to answer [>= 0]"}
+    )
+    format: Format | None = field(
+        default=None, metadata={"help": "the answer's form: json for any JSON object, or a JSON schema"}
     )
 
     def __post_init__(self) -> None:

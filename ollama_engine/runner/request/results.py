@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
+from ollama_engine.errors import ConfigError, Option
 from ollama_engine.sample import TokenLogprobs
 
-__all__ = ["Chunk", "Completion", "FinishReason", "Result", "Usage", "collect"]
+__all__ = ["Chunk", "Completion", "FinishReason", "Result", "Usage", "ValueReader", "collect", "value_of"]
 
 FinishReason = Literal["stop", "length"]
 
@@ -42,6 +44,23 @@ class Usage:
     discarded_tokens: int = 0
 
 
+class ValueReader(Protocol):
+    """Reads the value of an answer that was asked for in a format."""
+
+    def read(self, text: str, tokens: Sequence[int] | None) -> object:
+        """The value. `tokens`: of the text; None where the text is not all that they say.
+
+        Raises IncompleteError where the answer was cut off.
+        """
+
+
+def value_of(reader: ValueReader | None, text: str, tokens: Sequence[int] | None = None) -> Any:
+    """The value of an answer. Raises ConfigError where no format was asked for, and what the reader raises."""
+    if reader is None:
+        raise ConfigError("the answer has no parsed value: it was asked for without ", Option("format"))
+    return reader.read(text, tokens)
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """One piece of a streamed completion. The last has `finish_reason` and `usage`.
@@ -54,6 +73,7 @@ class Chunk:
         finish_reason: "stop": the model ended, or a stop text appeared. "length": max_tokens or num_ctx is reached.
         usage: tokens counted and seconds taken.
         prompt_logprobs: of the first chunk, see `Completion`.
+        reader: of the last chunk, reads the answer's value where a `format` was asked for; not for callers.
     """
 
     text: str
@@ -62,6 +82,7 @@ class Chunk:
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
+    reader: ValueReader | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +100,7 @@ class Completion:
             images.
         cumulative_logprob: the sum of the log-probabilities of `tokens`, where they were asked for or `best_of` needed
             them. The token that ended the generation does not count.
+        reader: reads `parsed`; not for callers.
     """
 
     text: str
@@ -88,6 +110,16 @@ class Completion:
     logprobs: tuple[TokenLogprobs, ...] | None
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
     cumulative_logprob: float | None = None
+    reader: ValueReader | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def parsed(self) -> Any:
+        """The value of an answer in a `format`: an instance of the type that was given, what the JSON says, or text.
+
+        It is read anew each time. Raises IncompleteError for an answer that was cut off by max_tokens, num_ctx or a
+        stop text, and ConfigError where no format was asked for; what the type's own validators raise.
+        """
+        return value_of(self.reader, self.text, self.tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,4 +144,5 @@ def collect(chunks: list[Chunk]) -> Completion:
         logprobs=logprobs,
         prompt_logprobs=chunks[0].prompt_logprobs,
         cumulative_logprob=None if logprobs is None else math.fsum(entry.logprob for entry in logprobs),
+        reader=last.reader,
     )

@@ -10,7 +10,7 @@ from threading import Lock, RLock
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
-from ollama_engine.errors import ClosedError, ConfigError, EngineBusyError
+from ollama_engine.errors import ClosedError, ConfigError, EngineBusyError, Option
 from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.core.submission import Submission
 from ollama_engine.runner.core.tasks import End, EngineTask, Release
@@ -101,6 +101,7 @@ class Session:
         """
         with (turn := Lock()):
             self._begin(turn)
+            _refuse_format(options)
             added = self._added(prompt)
             if len(added):
                 self._complete(self._inputs.join(added), _NOTHING, options)
@@ -128,6 +129,7 @@ class Session:
         await self._settled()
         with (turn := Lock()):
             self._begin(turn)
+            _refuse_format(options)
             added = self._added(prompt)
             if len(added):
                 await self._acomplete(self._inputs.join(added), _NOTHING, options)
@@ -320,6 +322,11 @@ class Session:
 
     def __repr__(self) -> str:
         return f"Session({'closed' if self._closed else _counted(len(self._inputs))})"
+
+
+def _refuse_format(options: RequestKeywords) -> None:
+    if options.get("format") is not None:
+        raise ConfigError("append asks for no answer: it takes no ", Option("format"))
 
 
 def _counted(n: int) -> str:

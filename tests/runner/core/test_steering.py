@@ -26,7 +26,25 @@ PROMPT = [5, 77, 200, 31, 8, 19, 4]
 PATIENCE = 60
 
 
-class Among:
+class Plain:
+    """A constraint that ends nothing, forces nothing and makes its masks when they are asked for."""
+
+    answered = ()
+    ended = False
+    forced = ()
+    maker = None
+
+    def mask(self) -> TokenMask | None:
+        return None
+
+    def accept(self, token: int) -> None:
+        pass
+
+    def reader(self, cut: str | None) -> None:
+        return None
+
+
+class Among(Plain):
     """Only these tokens may come, and none twice in a row."""
 
     def __init__(self, tokens: Sequence[int]) -> None:
@@ -76,7 +94,7 @@ def ask(
     """An answer that is steered: no public call takes a constraint or a drafter yet."""
 
     def steered(*args: Any, **keywords: Any) -> Any:
-        return new_generation(*args, **keywords, constraint=constraint, drafter=drafter)
+        return new_generation(*args, **{**keywords, "constraint": constraint, "drafter": drafter})
 
     with patch.object(submission, "new_generation", steered):
         request = engine.submit(PROMPT, params, **options)
@@ -89,6 +107,15 @@ def greedy(n: int = 24, **fields: Any) -> SamplingParams:
 
 def drawn(n: int = 24, **fields: Any) -> SamplingParams:
     return greedy(n, temperature=1.0, top_k=50, seed=7, **fields)
+
+
+WITH_STATE = [
+    drawn(40, mirostat=2, mirostat_tau=3, mirostat_eta=0.5),
+    drawn(40, adaptive_target=0.1, adaptive_decay=0.7),
+    drawn(40, dry_multiplier=2, dry_allowed_length=1, dry_sequence_breakers=()),
+    drawn(40, xtc_probability=0.5, xtc_threshold=0.01),
+]
+"""Samplers that remember more than how often they drew."""
 
 
 # -- constraints -------------------------------------------------------------------------------------------------------
@@ -108,12 +135,9 @@ def test_only_what_the_mask_allows_comes(engine: Engine, params: SamplingParams)
 def test_a_masked_answer_is_that_of_the_same_bans(engine: Engine) -> None:
     """One mask for all tokens is a logit bias of minus infinity for the others."""
 
-    class Even:
+    class Even(Plain):
         def mask(self) -> TokenMask:
             return np.full(N_VOCAB // 32, 0x55555555, np.uint32)
-
-        def accept(self, token: int) -> None:
-            pass
 
     bans = {token: float("-inf") for token in [*range(1, N_VOCAB, 2), EOS, EOT]}
     for params in (greedy(), drawn()):
@@ -145,7 +169,9 @@ def test_a_mask_of_the_wrong_size_is_refused(engine: Engine) -> None:
 # -- drafts ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("params", [greedy(40), drawn(40), drawn(40, logprobs=2), greedy(40, repeat_penalty=1.5)])
+@pytest.mark.parametrize(
+    "params", [greedy(40), drawn(40), drawn(40, logprobs=2), greedy(40, repeat_penalty=1.5), *WITH_STATE]
+)
 @pytest.mark.parametrize(
     "wrong_at", [lambda at: False, lambda at: True, lambda at: at % 3 == 0, lambda at: at % 7 == 2],
     ids=["right", "wrong", "often wrong", "seldom wrong"],

@@ -52,7 +52,7 @@ def allowed(constraint: BudgetedReasoning) -> list[int] | None:
 
 def reasoning(budget: int, opening: Sequence[int] = (), answer: Answer | None = None) -> BudgetedReasoning:
     finder = MarkerFinder("</think>", token_bytes)
-    return BudgetedReasoning(budget, opening, CLOSING, finder, n_vocab=N_VOCAB, ends=[END], answer=answer)
+    return BudgetedReasoning(budget, opening, CLOSING, finder, n_vocab=N_VOCAB, ends=[END], decode=str, answer=answer)
 
 
 def feed(constraint: BudgetedReasoning, *tokens: int) -> list[list[int] | None]:
