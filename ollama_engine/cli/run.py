@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "main"]
 
-NOT_SAMPLING = ("logprobs",)
+NOT_SAMPLING = ("logprobs", "prompt_logprobs")
 """Sampling options whose results plain text cannot show."""
 NOT_REQUEST = ("priority", "cache", "cache_salt")
 """Request options without effect here: there is one user and one answer at a time."""
