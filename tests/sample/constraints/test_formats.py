@@ -48,7 +48,11 @@ def test_choices_are_texts_as_they_stand() -> None:
 
 def test_a_choice_that_begins_another() -> None:
     made = matcher(Choice(["yes", "yes, sir", "no"]))
-    assert [text for text in ("yes", "yes, sir", "no", "yes,", "nos") if accepts(made, text)] == ["yes", "yes, sir", "no"]
+    assert [text for text in ("yes", "yes, sir", "no", "yes,", "nos") if accepts(made, text)] == [
+        "yes",
+        "yes, sir",
+        "no",
+    ]
 
 
 @pytest.mark.parametrize("bad", ["yes", [], ["a", ""], ["a", 3], 3, [None], b"ab", ["\ud800"]])
@@ -63,7 +67,9 @@ def test_what_is_no_text(kind: Any) -> None:
         kind(b"a")
 
 
-@pytest.mark.parametrize("bad", [Regex("("), Regex("(?=a)b"), Regex(r"(a)\1"), Lark("start: undefined"), Lark("x"), Lark("")])
+@pytest.mark.parametrize(
+    "bad", [Regex("("), Regex("(?=a)b"), Regex(r"(a)\1"), Lark("start: undefined"), Lark("x"), Lark("")]
+)
 def test_what_cannot_be_compiled(bad: Any) -> None:
     with pytest.raises(GrammarError, match="cannot be used"):
         matcher(bad)
