@@ -63,7 +63,6 @@ def measure(engine: Engine, streams: int, tokens: int, rounds: int) -> None:
                 speed = run(engine, streams, tokens, number, options)
             if number:  # the first warms up
                 speeds[kind].append(speed)
-    free = speeds["free"]
     ratios = {
         kind: median(a / b for a, b in zip(speeds[kind], speeds["free"], strict=True))
         for kind in kinds
