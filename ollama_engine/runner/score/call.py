@@ -43,7 +43,6 @@ class ScoreCall:
         for number, tokens in enumerate(pair.continuations):
             with about_one(name, number):
                 self._check(tokens)
-
         self._planned = plan_paths(pair.continuations)
         self._readers = [PathReader(path, len(pair.inputs), self._sampler) for path in self._planned.paths]
 
@@ -89,4 +88,6 @@ class ScoreCall:
         rows = [self._readers[node.path].found[node.depth - paths[node.path].first] for node in nodes[tokens]]
         found = [row[token] for row, token in zip(rows, tokens, strict=True)]
         logprobs = tuple(entry.logprob for entry in found)
-        return Score(sum(logprobs), tokens, logprobs, all(entry.is_best for entry in found))
+        # A list, which `all` cannot leave half used: an interrupt as a generator is closed would be swallowed.
+        are_best = [entry.is_best for entry in found]
+        return Score(sum(logprobs), tokens, logprobs, all(are_best))
