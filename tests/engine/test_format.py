@@ -314,7 +314,7 @@ def test_a_matcher_that_fails_ends_its_request_alone(engine: Engine) -> None:
 
 def test_a_grammar_that_becomes_too_complex_says_so(engine: Engine) -> None:
     """llguidance gives up on a step; the request ends with an error, and not with any text."""
-    hard = Lark("start: x x x x x x x x\nx: /(a|b|ab|ba|aa|bb){1,200}/ | x x | \"a\" x \"b\"")
+    hard = Lark('start: x x x x x x x x\nx: /(a|b|ab|ba|aa|bb){1,200}/ | x x | "a" x "b"')
     try:
         answer = engine.generate("Once", drawn(max_tokens=60), format=hard)
     except GrammarError as error:
