@@ -64,7 +64,9 @@ def measure(engine: Engine, streams: int, tokens: int, rounds: int) -> None:
             if number:  # the first warms up
                 speeds[kind].append(speed)
     ratios = {
-        kind: median(a / b for a, b in zip(speeds[kind], speeds["free"], strict=True)) for kind in kinds if kind != "free"
+        kind: median(a / b for a, b in zip(speeds[kind], speeds["free"], strict=True))
+        for kind in kinds
+        if kind != "free"
     }
     told = ", ".join(f"{kind} {median(each):.1f} tokens/s" for kind, each in speeds.items())
     print(f"{streams} streams: {told}; " + ", ".join(f"{kind} / free = {ratio:.3f}" for kind, ratio in ratios.items()))

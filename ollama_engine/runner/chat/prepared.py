@@ -17,12 +17,13 @@ from ollama_engine.chat.provenance import trusted_spans
 from ollama_engine.chat.template import ChatTemplate, text_segments
 from ollama_engine.chat.thinking import thinking_variables
 from ollama_engine.chat.tool_schemas import definitions, read_tools
-from ollama_engine.errors import ConfigError, Option
+from ollama_engine.errors import ChatError, ConfigError, Option
 from ollama_engine.runner.chat.answer_reader import AnswerReader
 from ollama_engine.runner.chat.options import ChatOptions
 from ollama_engine.runner.chat.template_sources import is_steering, template_sources
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.request.options import RequestOptions
+from ollama_engine.runner.request.reasoning import ReasoningBudget
 from ollama_engine.sample import SamplingParams
 from ollama_engine.sample.constraints.formats import Lark
 from ollama_engine.segments import Segment
@@ -52,21 +53,45 @@ class PreparedChat:
     dialect: Dialect
     tools: tuple[ToolDefinition, ...]
     reasoning_open: bool
+    thinking: tuple[str, str] | None
+    """What reasoning begins and ends with; None where the dialect knows none."""
     format: Lark | None
 
     def request_options(self, given: RequestOptions) -> RequestOptions:
-        """Those of the caller, with the format that forces a call. Raises ConfigError where they have one already."""
+        """`given`, with what forces a call, and with a reasoning budget in tokens made one of this dialect.
+
+        Raises ConfigError for a forced call beside a format or a budget; ChatError where there is no reasoning to limit.
+        """
         if self.format is None:
-            return given
-        if given.format is not None:
+            return self.with_budget(given)
+        other = "format" if given.format is not None else "reasoning_budget"
+        if given.format is not None or given.reasoning_budget is not None:
             raise ConfigError(
-                Option("tool_choice"), " forces a call, so the answer cannot have a ", Option("format"), " too"
+                Option("tool_choice"), " forces a call, so the answer cannot have a ", Option(other), " too"
             )
         return replace(given, format=self.format)
 
     def reader(self) -> AnswerReader:
         """For one answer."""
         return AnswerReader(self.dialect.parser(tools=self.tools, reasoning_open=self.reasoning_open))
+
+    def with_budget(self, options: RequestOptions) -> RequestOptions:
+        """`options`, with a reasoning budget in tokens made one of this dialect. Raises ChatError where it has none."""
+        budget = options.reasoning_budget
+        if budget is None or isinstance(budget, ReasoningBudget):
+            return options
+        if self.thinking is None:
+            raise ChatError(
+                f"the {self.dialect.name} dialect has no reasoning to limit",
+                advice=[
+                    "pass a ReasoningBudget that names its markers",
+                    ("leave ", Option("reasoning_budget"), " out"),
+                ],
+            )
+        opens, closes = self.thinking
+        return replace(
+            options, reasoning_budget=ReasoningBudget(budget, None if self.reasoning_open else opens, closes)
+        )
 
 
 class ChatPreparation:
@@ -111,6 +136,7 @@ class ChatPreparation:
             dialect=dialect,
             tools=tools,
             reasoning_open=reasoning_open,
+            thinking=self._thinking(dialect, tail),
             format=self._format_of_calls(dialect, template, tools, options, reasoning_open=reasoning_open),
         )
 
@@ -188,6 +214,13 @@ class ChatPreparation:
             found = detect(template.source, self._loaded.gguf.metadata)
             self._dialects[template] = found  # a lost race costs one more look
         return found
+
+    def _thinking(self, dialect: Dialect, tail: str) -> tuple[str, str] | None:
+        """Of a dialect's markers those that the prompt ends with, or the vocabulary has, or the first ones."""
+        pairs = list(dialect.thinking)
+        opened = [pair for pair in pairs if tail.rstrip().endswith(pair[0].rstrip())]
+        known = [pair for pair in pairs if is_steering(self._loaded, pair[0])]
+        return next(iter([*opened, *known, *pairs]), None)
 
     def _shows_special(self, dialect: Dialect, ends: Sequence[str]) -> bool:
         """Whether control tokens are read in the answer; else they are no part of its text, as anywhere else."""

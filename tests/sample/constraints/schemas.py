@@ -7,9 +7,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-NAMES = st.sampled_from(["a", "id", "name", "first name", "größe", "x/y", "q\"t", "tab\t", "日本", "é", "_", "$ref", "type"])
+NAMES = st.sampled_from(
+    ["a", "id", "name", "first name", "größe", "x/y", 'q"t', "tab\t", "日本", "é", "_", "$ref", "type"]
+)
 TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=6)
-PATTERNS = st.sampled_from(["^[a-z]{1,4}$", "[0-9]", "^(foo|bar)+$", "^\\d{2}-\\w+$", "a|b", "^$", "^\\s*x", "[^\"]{2}", "é+"])
+PATTERNS = st.sampled_from(
+    ["^[a-z]{1,4}$", "[0-9]", "^(foo|bar)+$", "^\\d{2}-\\w+$", "a|b", "^$", "^\\s*x", '[^"]{2}', "é+"]
+)
 FORMATS = st.sampled_from(["date", "time", "date-time", "uuid", "ipv4", "email", "hostname", "uri", "duration"])
 SMALL = st.integers(0, 4)
 VALUES = st.recursive(
