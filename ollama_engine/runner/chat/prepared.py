@@ -60,7 +60,7 @@ class PreparedChat:
     def request_options(self, given: RequestOptions) -> RequestOptions:
         """`given`, with what forces a call, and with a reasoning budget in tokens made one of this dialect.
 
-        Raises ConfigError for a forced call beside a format or a budget; ChatError where there is no reasoning to limit.
+        Raises ConfigError for a forced call beside a format or a budget; ChatError where no reasoning can be limited.
         """
         if self.format is None:
             return self.with_budget(given)
