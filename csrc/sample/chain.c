@@ -336,7 +336,8 @@ static bool divide_by(oe_pool *p, double temperature) {
     if (!(temperature > 0.0)) {
         return oe_pool_keep_top(p, 1);
     }
-    p->inverse *= 1.0 / temperature;
+    const double inverse = p->inverse * (1.0 / temperature);
+    p->inverse = inverse < FLT_MAX ? inverse : FLT_MAX; /* infinity times 0 is no number */
     return true;
 }
 
