@@ -1,8 +1,9 @@
 """Which kernel is the fastest for a product of quantized experts with few tokens? ggml's mul_mat_id on the weights as
 they lie in the file, the same on their repacked copy, and mul_mat_id_small_batch; one thread, random values and routes.
 
-The borders in `nn/moe.py` come from here. Groups are one type, model and number of tokens; within one the kernels
-compare. Run: `python -m pytest bench/bench_experts.py --benchmark-enable --benchmark-group-by=group`.
+The borders `per_expert` in `ml/kernel_choice.py` come from here. Groups are one type, model and number of tokens;
+within a group the kernels compare. Run:
+`python -m pytest bench/bench_experts.py --benchmark-enable --benchmark-group-by=group`.
 """
 
 from __future__ import annotations

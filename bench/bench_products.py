@@ -2,8 +2,8 @@
 the file, the same on its repacked copy, and mul_mat_small_batch; one thread, random values.
 
 The borders in `ml/kernel_choice.py` come from here; `kernel_choice.py` prints the table for one machine. Groups are
-one shape, type and number of rows; within one the kernels
-compare. Run: `python -m pytest bench/bench_products.py --benchmark-enable --benchmark-group-by=group`.
+one shape, type and number of rows; within a group the kernels compare. Run:
+`python -m pytest bench/bench_products.py --benchmark-enable --benchmark-group-by=group`.
 """
 
 from __future__ import annotations

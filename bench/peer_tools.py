@@ -80,7 +80,7 @@ def build_tools() -> Path:
     if not (source / "CMakeLists.txt").exists():
         fetch_sources(source)
     configure = [cmake, "-S", str(source), "-B", str(source / "build")]
-    configure += [f"-D{key}={value}" for key, value in OPTIONS.items()]
+    configure += [f"-D{key}={value}" for key, value in (OPTIONS | _without_amx()).items()]
     ninja = find_program("ninja")
     if ninja is not None:
         configure += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
@@ -89,6 +89,15 @@ def build_tools() -> Path:
     build = [cmake, "--build", str(source / "build"), "--target", *TOOLS, "-j", jobs]
     subprocess.run(build, check=True, stdout=sys.stderr)
     return tools
+
+
+def _without_amx() -> dict[str, str]:
+    """Build options for CPUs that announce AMX: ggml's AMX products end the process where the system forbids it."""
+    try:
+        announced = "amx_int8" in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        announced = False
+    return dict.fromkeys(("CMAKE_C_FLAGS", "CMAKE_CXX_FLAGS"), "-mno-amx-int8") if announced else {}
 
 
 def built(name: str) -> Path | None:

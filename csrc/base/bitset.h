@@ -1,4 +1,4 @@
-/* Sets of small numbers as words of 64 bits: finding members, and a set that finds the next one over wide gaps. */
+/* Sets of small numbers in 64-bit words: a flat set, and a tree that skips wide gaps to the next member. */
 #ifndef OE_BITSET_H
 #define OE_BITSET_H
 
@@ -17,7 +17,7 @@ static inline int32_t oe_bitset_lowest(uint64_t word) { return __builtin_ctzll(w
 
 static inline int32_t oe_bitset_highest(uint64_t word) { return 63 - __builtin_clzll(word); }
 
-/* The lowest member from `i` on, -1 when there is none; `i` may lie behind the end. */
+/* The lowest member >= `i`, or -1; `i` may lie behind the end. */
 static inline int32_t oe_bitset_next(const uint64_t *words, int32_t n_words, int32_t i) {
     int32_t w = i >> 6;
     if (w >= n_words) {
@@ -33,7 +33,7 @@ static inline int32_t oe_bitset_next(const uint64_t *words, int32_t n_words, int
     return (w << 6) + oe_bitset_lowest(word);
 }
 
-/* Two more levels say which words below have any member: of 2^24 numbers the top one has 64 words. */
+/* Two more levels mark the words below that have a member: for 2^24 numbers the top level has 64 words. */
 #define OE_TREE_LEVELS 3
 
 typedef struct oe_bit_tree {

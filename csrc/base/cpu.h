@@ -1,5 +1,5 @@
-/* Instruction sets that kernels are compiled for and this CPU may have, each named by what its files are compiled with:
- * a compiler may use any of that anywhere in them. */
+/* Checks for the instruction sets that kernels are compiled for. A check covers every extension in the set's compiler
+ * flags, because a compiler may use any of them anywhere in such a file. */
 #ifndef OE_CPU_H
 #define OE_CPU_H
 
@@ -12,7 +12,7 @@ static inline bool oe_cpu_has_avx2_fma_f16c(void) {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
 }
 
-/* (Not every compiler that has the instructions knows the word for __builtin_cpu_supports.) */
+/* Read from CPUID: some compilers have the instructions but not this name for __builtin_cpu_supports. */
 static inline bool oe_cpu_has_avx_vnni(void) {
     unsigned a, b, c, d;
     return oe_cpu_has_avx2_fma_f16c() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);

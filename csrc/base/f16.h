@@ -1,4 +1,4 @@
-/* Half-precision numbers where no instruction converts them. */
+/* Conversion of half-precision numbers in plain C, for code without the instructions. */
 #ifndef OE_F16_H
 #define OE_F16_H
 

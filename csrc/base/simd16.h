@@ -1,5 +1,5 @@
-/* 16 floats side by side: an AVX-512 register, two of AVX2, or an array, as the file that includes this is compiled.
- * Every operation has the same bits in all three. Products are added with one rounding (FMA) everywhere. */
+/* Vectors of 16 floats: one AVX-512 register, two AVX2 registers, or an array, by the flags of the including file.
+ * Every operation gives the same bits in all three. Products are added with one rounding (FMA) everywhere. */
 #ifndef OE_SIMD16_H
 #define OE_SIMD16_H
 

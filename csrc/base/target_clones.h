@@ -1,6 +1,6 @@
-/* Loops that the compiler vectorises are compiled for several instruction sets, chosen when the library is loaded.
- * GCC needs ifunc support for that; elsewhere there is the baseline. No path may contract or reorder floats: all give
- * the same bits (the build passes -ffp-contract=off where there are any). */
+/* Compiles a function for several instruction sets; the loader picks one. For loops that the compiler vectorises.
+ * It needs GCC and ifunc; elsewhere only the baseline is compiled. All clones give the same bits, because none
+ * contracts or reorders floats (files with floats are built with -ffp-contract=off). */
 #ifndef OE_TARGET_CLONES_H
 #define OE_TARGET_CLONES_H
 

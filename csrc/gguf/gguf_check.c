@@ -11,9 +11,9 @@ static const uint8_t value_size[T_COUNT] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 
 
 #define MIN_KV_BYTES (8 + 1 + 4 + 1)           /* key length, one character, type, one byte */
 #define MIN_TENSOR_BYTES (8 + 1 + 4 + 4 + 8)   /* name length, one character, dimensions, type, offset */
-#define MAX_BYTES ((uint64_t)1 << 61)          /* of a tensor and of all together: the sum of three such still fits */
+#define MAX_BYTES ((uint64_t)1 << 61)          /* of a tensor and of all: three of these still add up */
 
-/* Room for one more item in a table that doubles: memory follows what was read, never what a count claims. */
+/* Room for one more item in a table that doubles. Memory grows with the items read, whatever a count claims. */
 static void *grown(void *table, int64_t n, size_t item) {
     if (n & (n - 1)) {
         return table;
@@ -211,7 +211,7 @@ static int walk_tensors(oe_gguf_walk *w, int64_t count, const struct oe_gguf_typ
     return 1;
 }
 
-/* Turn offsets within the data section into offsets within the file, and hold them against the file's size. */
+/* Turns offsets within the data section into offsets within the file, and checks them against the file's size. */
 static int place_tensors(oe_gguf_walk *w, struct oe_gguf_layout *layout) {
     layout->data_offset = w->pos;
     if (layout->n_tensors > 0) {

@@ -1,8 +1,8 @@
 /* Bounds checks of a GGUF header, before ggml's own reader sees it.
  *
- * ggml's reader trusts counts and lengths enough to allocate by them, says what is wrong only on stderr and drops the
+ * ggml's reader allocates by counts and lengths that it has not checked, reports faults on stderr only, and loses the
  * length of strings. This walk reads nothing outside of [data, data + have), allocates in proportion to the bytes that
- * it has really seen, and names the first fault with its place in the file.
+ * it has read, and returns the first fault with its place in the file.
  */
 #ifndef OE_GGUF_CHECK_H
 #define OE_GGUF_CHECK_H

@@ -1,4 +1,4 @@
-/* Names that stand twice in a GGUF header. */
+/* Finds repeated names in a GGUF header. */
 #include <stdlib.h>
 
 #include "gguf/gguf_walk.h"
@@ -19,7 +19,7 @@ static int compare_names(const void *a, const void *b) {
     return order ? order : (x->index < y->index ? -1 : x->index > y->index);
 }
 
-/* Sorts `names` and reports a repeated one at the place of its second appearance. */
+/* Sorts `names` and reports a repeated one at its second place in the file. */
 static int check_unique(oe_gguf_walk *w, struct name *names, int64_t n, enum oe_gguf_status status) {
     w->fault->what = status == OE_GGUF_DUPLICATE_KEY ? "a metadata key" : "a tensor name";
     qsort(names, (size_t)n, sizeof(*names), compare_names);

@@ -1,6 +1,6 @@
-/* Reading a GGUF header byte by byte: nothing outside of what is there, and the first fault with its place.
+/* A cursor over a GGUF header: reads nothing outside of the given bytes, and records the first fault with its place.
  *
- * Every function answers 0 for a fault, with the story in walk->fault, and 1 otherwise. */
+ * Every function returns 0 for a fault, described in walk->fault, and 1 otherwise. */
 #ifndef OE_GGUF_WALK_H
 #define OE_GGUF_WALK_H
 
@@ -78,7 +78,7 @@ static inline int oe_walk_string(oe_gguf_walk *w, const char **text, size_t *len
     return 1;
 }
 
-/* A key or tensor name; from here on faults speak of it. */
+/* Reads a key or tensor name. Later faults are reported as faults of this item. */
 static inline int oe_walk_name(oe_gguf_walk *w, const char **name, size_t *length) {
     const uint64_t at = w->pos;
     w->fault->name = NULL;
@@ -96,7 +96,7 @@ static inline int oe_walk_name(oe_gguf_walk *w, const char **name, size_t *lengt
     return 1;
 }
 
-/* No two of the layout's keys, and no two of its tensors, have one name. */
+/* Checks that no two keys, and no two tensors, of the layout have the same name. */
 int oe_gguf_check_names(oe_gguf_walk *walk, const struct oe_gguf_layout *layout);
 
 #ifdef __cplusplus

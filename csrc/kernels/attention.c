@@ -5,7 +5,7 @@
 #include "base/cpu.h"
 #include "base/simd16.h"
 
-#define LEAST 256 /* cells of a piece: to begin and join one costs as much as some ten cells */
+#define LEAST 256 /* fewest cells of a piece: starting and joining a piece costs as much as about ten cells */
 
 int64_t oe_attention_partial(int64_t value_dim) {
     return 2 * OE_LANES + (value_dim + OE_LANES - 1) / OE_LANES * OE_LANES;

@@ -1,12 +1,12 @@
-/* Attention of few rows over cells of a cache: each row reads the cells that are listed for it, in the order of the
- * list, and no others. (The other way is a mask over all cells, which every row and head goes through.)
+/* Paged attention of few rows: each row reads only the cells in its list, in the order of the list. (The alternative
+ * is a mask over all cells, which every row and head has to visit.)
  *
- * A row's list is cut into pieces, whose results are joined in order. How, is decided by the length of the list alone,
- * and sums are made in a fixed order with one rounding for each product and sum (simd16.h): what a row gives depends on
- * its query and on what its cells hold, bit by bit, and not on where they lie, on other rows, on the number of threads
- * or on the instruction set.
+ * A row's list is split into pieces, whose results are joined in order. The split depends only on the length of the
+ * list, and sums have a fixed order with one rounding for each product and sum (simd16.h). So the bits of a row's
+ * result depend on its query and on the contents of its cells, but not on where these lie, on other rows, on the
+ * number of threads or on the instruction set.
  *
- * Query heads that share keys and values (GQA) are taken together: a cell's keys and values are read once for them. */
+ * Query heads that share keys and values (GQA) are computed together, so a cell is read once for all of them. */
 #ifndef OE_ATTENTION_H
 #define OE_ATTENTION_H
 
@@ -32,13 +32,13 @@ typedef enum oe_attention_isa {
     OE_ATTENTION_ISAS
 } oe_attention_isa;
 
-#define OE_PIECES 16 /* of one row at most */
+#define OE_PIECES 16 /* most pieces of one row */
 
-/* Keys, or values: dim numbers for each head of each cell. */
+/* Keys or values: dim numbers for each head of each cell. */
 typedef struct oe_attention_side {
     const char *data;
     size_t cell, head; /* bytes from one to the next */
-    int64_t dim;       /* of Q8_0 a multiple of 32 */
+    int64_t dim;       /* for Q8_0 a multiple of 32 */
 } oe_attention_side;
 
 /* One key head, the query heads that share it, and some cells of one row's list. */
@@ -56,15 +56,15 @@ typedef struct oe_attention_piece {
 
 typedef struct oe_attention_kernel {
     void (*attend)(const oe_attention_piece *piece);
-    /* out[dim] of one query head from its parts in n <= OE_PIECES pieces, `stride` floats apart. `sink`, unless NULL,
-     * is a score that has no value. */
+    /* Joins the partial results of one query head in n <= OE_PIECES pieces, `stride` floats apart, to out[dim]. `sink`,
+     * unless NULL, is a score without a value. */
     void (*join)(const float *partial, int64_t stride, int64_t n, const float *sink, int64_t dim, float *out);
 } oe_attention_kernel;
 
-/* Floats that a piece leaves for each query head. */
+/* Floats in a piece's partial result for one query head. */
 int64_t oe_attention_partial(int64_t value_dim);
 
-/* How many pieces a list of n cells has, 1 to OE_PIECES, and the first cell of the i-th; that of the last + 1 is n. */
+/* The number of pieces of a list of n cells, 1 to OE_PIECES; and the first cell of piece i, n for i = that number. */
 int64_t oe_attention_pieces(int64_t n);
 int64_t oe_attention_piece_begin(int64_t n, int64_t i);
 
@@ -73,7 +73,7 @@ const oe_attention_kernel *oe_attention_kernel_find(oe_attention_type type, oe_a
 
 /* -- shared by the kernels' files ---------------------------------------------------------------------------------- */
 
-/* The last two on x86-64 only. */
+/* The last two exist on x86-64 only. */
 extern const oe_attention_kernel oe_attention_scalar[OE_ATTENTION_TYPES];
 extern const oe_attention_kernel oe_attention_avx2[OE_ATTENTION_TYPES];
 extern const oe_attention_kernel oe_attention_avx512[OE_ATTENTION_TYPES];

@@ -5,10 +5,10 @@
 
 #include "base/simd16.h"
 
-#define TILE 64 /* cells whose scores are kept: their keys and values of one head fit the first cache */
-#define HEADS 8 /* query heads that are taken together, at most */
+#define TILE 64 /* cells whose scores are kept: their keys and values of one head fit the L1 cache */
+#define HEADS 8 /* most query heads computed together */
 
-/* Sums that are held in registers. */
+/* Sums kept in registers. */
 #if defined(__AVX512F__)
 #define SUMS 16
 #elif defined(__AVX2__)
@@ -24,8 +24,8 @@ _Static_assert(OE_PIECES == OE_LANES, "the pieces of a row are joined in one vec
 #define Q8_0_BLOCK 32
 #define Q8_0_BYTES 34
 
-/* A partial result: what has been subtracted from the scores, in all lanes; sums of exp(score - max), to be added up;
- * sums of exp(score - max) * value. */
+/* Layout of a partial result: the maximum subtracted from the scores, the same in all lanes; sums of exp(score - max),
+ * one per lane; sums of exp(score - max) * value. */
 #define MAX_AT 0
 #define SUM_AT OE_LANES
 #define VALUES_AT (2 * OE_LANES)
@@ -34,7 +34,7 @@ _Static_assert(OE_PIECES == OE_LANES, "the pieces of a row are joined in one vec
 
 INLINE size_t bytes_of(const int type) { return type == OE_ATTENTION_F32 ? 4 : 2; }
 
-/* The 16 numbers from i on, which is a multiple of 16. */
+/* Loads 16 numbers from i on; i is a multiple of 16. */
 INLINE lanes load_whole(const int type, const char *cell, int64_t i) {
     if (type == OE_ATTENTION_F32) {
         return lanes_load((const float *)(const void *)cell + i);
@@ -51,7 +51,7 @@ INLINE lanes load_whole(const int type, const char *cell, int64_t i) {
     return lanes_mul(lanes_set(oe_f16_to_f32(scale)), lanes_from_i8(block + 2 + i % Q8_0_BLOCK));
 }
 
-/* The same where only `count` are left, unless that is 0 and all are there; those that are not are 0. */
+/* Loads the `count` numbers that are left from i on, and 0 for the rest; a `count` of 0 means all 16. */
 INLINE lanes load(const int type, const char *cell, int64_t i, int64_t count) {
     if (count == 0) {
         return load_whole(type, cell, i);
@@ -74,7 +74,7 @@ INLINE void prefetch(const oe_attention_side *side, int32_t cell) {
 
 /* -- scores -------------------------------------------------------------------------------------------------------- */
 
-/* 16 of the numbers of some cells with those of some heads. */
+/* Adds the products of 16 numbers, for some cells and some heads. */
 INLINE void add_products(const int type, const int heads, const int cells, const float *const *query,
                          const char *const *key, int64_t i, int64_t count, lanes *sum) {
     lanes q[HEADS];
@@ -102,7 +102,7 @@ INLINE void sum_up(const lanes *sum, float *to) {
 #endif
 }
 
-/* score[h][c] = query h times the key of cell c; `heads` times the cells that are taken together is SUMS. */
+/* score[h][c] = query h times the key of cell c. It takes SUMS / `heads` cells at a time. */
 INLINE void score_cells(const int type, const int heads, const oe_attention_piece *p, const float *const *query,
                         const int32_t *cell, int64_t n, float (*score)[TILE]) {
     enum { MOST = SUMS };
@@ -113,7 +113,7 @@ INLINE void score_cells(const int type, const int heads, const oe_attention_piec
         float got[MOST];
 #pragma GCC unroll 16
         for (int c = 0; c < cells; c++) {
-            const int32_t at = cell[first + c < n ? first + c : n - 1]; /* beyond the last one: nobody looks at it */
+            const int32_t at = cell[first + c < n ? first + c : n - 1]; /* padding repeats the last cell; unused */
             key[c] = cell_of(&p->keys, at);
             prefetch(&p->values, at);
         }
@@ -151,7 +151,7 @@ INLINE void fill(float *to, int64_t from, int64_t end, float value) {
     }
 }
 
-/* Scores become exp(score - max), with those of the tile counted in. Returns exp(max before - max). */
+/* Turns scores into exp(score - max), after updating max with this tile. Returns exp(old max - max). */
 INLINE float weigh(const oe_attention_piece *p, float *score, int64_t n, float *partial) {
     const int64_t whole = (n + OE_LANES - 1) / OE_LANES * OE_LANES;
     const lanes before = lanes_load(partial + MAX_AT);
@@ -160,7 +160,7 @@ INLINE float weigh(const oe_attention_piece *p, float *score, int64_t n, float *
     for (int64_t i = 0; i < whole; i += OE_LANES) {
         lanes_store(score + i, scaled(p, lanes_load(score + i)));
     }
-    fill(score, n, whole, -INFINITY); /* now: a cap or a negative scale would make another number of it */
+    fill(score, n, whole, -INFINITY); /* only now, since a cap or a negative scale would change -INFINITY */
     for (int64_t i = 0; i < whole; i += OE_LANES) {
         most = lanes_max(most, lanes_load(score + i));
     }
@@ -181,7 +181,7 @@ INLINE float weigh(const oe_attention_piece *p, float *score, int64_t n, float *
 
 /* -- values -------------------------------------------------------------------------------------------------------- */
 
-/* The numbers from `from` on of the values, `vectors` times 16 of them, or, unless `count` is 0, only as many. */
+/* Adds `vectors` * 16 numbers of the values from `from` on; with a `count` above 0, only so many. */
 INLINE void add_values(const int type, const int heads, const int vectors, const oe_attention_piece *p,
                        const int32_t *cell, int64_t n, float (*weight)[TILE], const float *shrink, int64_t from,
                        int64_t count, float *partial, int64_t stride) {

@@ -6,13 +6,13 @@
 #include "ggml.h"
 #include "threads/chunk_counter.h"
 
-/* Rows are cut into pieces; a thing to be done is a piece of one row for one key head. */
+/* Rows are split into pieces. A unit of work is one piece of one row for one key head. */
 typedef struct plan {
-    oe_chunk_counter *taken; /* of all things */
-    int32_t *first_piece;    /* [rows + 1] those of all rows are counted on */
-    int32_t *begin;          /* [rows] in the list */
+    oe_chunk_counter *taken; /* units of work taken */
+    int32_t *first_piece;    /* [rows + 1] numbered across all rows */
+    int32_t *begin;          /* [rows] index in the list */
     int32_t *length;         /* [rows] */
-    _Atomic int32_t *done;   /* [rows][kv_heads] pieces of which the result is there; 0 between operations */
+    _Atomic int32_t *done;   /* [rows][kv_heads] finished pieces; 0 between operations */
 } plan;
 
 int64_t oe_attention_plan_size(int64_t rows, int64_t kv_heads) {
@@ -67,7 +67,7 @@ typedef struct operation {
     const oe_attention_params *params;
     plan plan;
     int64_t rows, heads, kv_heads, group, value_dim;
-    int64_t stride;  /* floats of a partial result, for one query head */
+    int64_t stride;  /* floats in a partial result of one query head */
     float *partials; /* [pieces][heads][stride] */
     float *out;      /* [rows][heads][value_dim] */
 } operation;
@@ -133,8 +133,8 @@ static void join(const operation *op, int64_t row, int64_t pieces, int64_t kv_he
     }
 }
 
-/* Whoever does the last piece of a row joins them. */
-static void do_one(const operation *op, int64_t row, int64_t number, int64_t kv_head) {
+/* Computes a piece. The thread that finishes a row's last piece joins all of them. */
+static void do_piece(const operation *op, int64_t row, int64_t number, int64_t kv_head) {
     const int32_t pieces = op->plan.first_piece[row + 1] - op->plan.first_piece[row];
     _Atomic int32_t *done = op->plan.done + row * op->kv_heads + kv_head;
     if (op->plan.length[row]) {
@@ -146,7 +146,7 @@ static void do_one(const operation *op, int64_t row, int64_t number, int64_t kv_
     }
 }
 
-/* The row that has a piece. */
+/* The row of a piece, by binary search. */
 static int64_t row_of(const plan *plan, int64_t rows, int64_t piece) {
     int64_t low = 0, high = rows - 1;
     while (low < high) {
@@ -162,16 +162,16 @@ static int64_t row_of(const plan *plan, int64_t rows, int64_t piece) {
 
 void oe_attention_op(struct ggml_tensor *dst, int ith, int nth, void *params) {
     const operation op = operation_of(dst, params);
-    const int64_t things = op.plan.first_piece[op.rows] * op.kv_heads;
+    const int64_t n_pieces = op.plan.first_piece[op.rows] * op.kv_heads;
     int64_t first, last;
     (void)ith;
-    while (oe_take_chunk(op.plan.taken, things, nth, &first, &last)) {
+    while (oe_take_chunk(op.plan.taken, n_pieces, nth, &first, &last)) {
         int64_t row = row_of(&op.plan, op.rows, first / op.kv_heads);
         for (int64_t i = first; i < last; i++) {
             const int64_t piece = i / op.kv_heads;
             row += piece == op.plan.first_piece[row + 1];
-            do_one(&op, row, piece - op.plan.first_piece[row], i % op.kv_heads);
+            do_piece(&op, row, piece - op.plan.first_piece[row], i % op.kv_heads);
         }
     }
-    oe_leave_chunks(op.plan.taken, things, nth);
+    oe_leave_chunks(op.plan.taken, n_pieces, nth);
 }

@@ -1,5 +1,5 @@
-/* Attention over listed cells (attention.h) as operations of ggml's graphs: callbacks for ggml_custom_4d, run by the
- * CPU backend's threads. The first one cuts the lists into pieces, once for all layers that read the same lists. */
+/* Paged attention (attention.h) as ggml custom operations: callbacks for ggml_custom_4d, run by the CPU backend's
+ * threads. The first operation splits the lists into pieces, once for all layers that read the same lists. */
 #ifndef OE_ATTENTION_OP_H
 #define OE_ATTENTION_OP_H
 
@@ -16,20 +16,20 @@ typedef struct oe_attention_params {
     float scale, cap;
 } oe_attention_params;
 
-/* Bytes that oe_attention_plan_op needs as dst, for up to kv_heads key heads. */
+/* Size of oe_attention_plan_op's dst in bytes, for up to kv_heads key heads. */
 int64_t oe_attention_plan_size(int64_t rows, int64_t kv_heads);
 
-/* dst i8 [oe_attention_plan_size] from src[0] i32 [2, rows]: where each row's part of the list begins, and before what
- * it ends; and from src[1], the list i32 [n], its length alone. A part that is not in it is empty. */
+/* dst i8 [oe_attention_plan_size]. src[0] i32 [2, rows]: each row's part [begin, end) of the list. src[1]: the list i32
+ * [n], of which only the length is read. A part outside of the list counts as empty. */
 void oe_attention_plan_op(struct ggml_tensor *dst, int ith, int nth, void *unused);
 
-/* Floats that oe_attention_op needs as dst, the result [rows][heads][value_dim] first; for a list of n cells. */
+/* Size of oe_attention_op's dst in floats for a list of n cells: the result [rows][heads][value_dim], then scratch. */
 int64_t oe_attention_size(int64_t rows, int64_t heads, int64_t value_dim, int64_t n);
 
-/* dst f32 [oe_attention_size] from src: query f32 [key_dim, rows, heads], keys [key_dim, cells, kv_heads], values
- * [value_dim, cells, kv_heads], what oe_attention_plan_op wrote, the list i32 [n] of cells, and sinks f32 [heads] or
- * NULL. A row that sees nothing gets 0. Operations of one plan come one after the other: where threads take their
- * shares from is kept there. */
+/* dst f32 [oe_attention_size]. src: query f32 [key_dim, rows, heads], keys [key_dim, cells, kv_heads], values
+ * [value_dim, cells, kv_heads], the result of oe_attention_plan_op, the list i32 [n] of cells, and sinks f32 [heads] or
+ * NULL. A row that sees nothing gets 0. Operations with the same plan must run one after the other, because the plan
+ * holds their chunk counter. */
 void oe_attention_op(struct ggml_tensor *dst, int ith, int nth, void *params);
 
 #ifdef __cplusplus

@@ -6,7 +6,7 @@
 #include "base/target_clones.h"
 #include "ggml.h"
 
-#define SHARE 4096 /* numbers that a thread takes at least: fewer take less time than to share them */
+#define SHARE 4096 /* fewest numbers per thread: fewer take less time than sharing them out */
 
 /* exp(y) for y <= 0, to about 2e-7 of its value; below -87, where floats end, as for -87. */
 static inline float exp_of_negative(float y) {

@@ -6,7 +6,7 @@
 #include "base/target_clones.h"
 #include "ggml.h"
 
-#define PIECE 256 /* results at a time: the sums stay in the first cache */
+#define PIECE 256 /* results at a time, so that the sums stay in the L1 cache */
 
 /* to[0 .. count - 1] from rows of `stride` bytes and weights of `step` bytes. */
 OE_TARGET_CLONES

@@ -75,7 +75,7 @@ bool oe_cells_hold(oe_cells *cells, int32_t n) {
 
 /* -- one step ------------------------------------------------------------------------------------------------------ */
 
-/* Whether a call comes to this sequence for the first time. */
+/* Whether this call sees the sequence for the first time. */
 static inline bool is_met_first(const oe_cells *cells, oe_sequence *s) {
     const bool first = s->stamp != cells->stamp;
     s->stamp = cells->stamp;
@@ -99,7 +99,7 @@ bool oe_cells_find(oe_cells *cells, const int32_t *sequence, int64_t n, int32_t 
         return false;
     }
     cells->stamp++;
-    for (int64_t i = 0; i < n; i++) { /* taken for the moment, so that no two tokens get one cell */
+    for (int64_t i = 0; i < n; i++) { /* taken temporarily, so that no two tokens get the same cell */
         oe_sequence *s = &cells->sequence[sequence[i]];
         if (is_met_first(cells, s)) {
             s->mark = oe_count(s) ? s->cell[s->end - 1] : -1;
@@ -114,7 +114,7 @@ bool oe_cells_find(oe_cells *cells, const int32_t *sequence, int64_t n, int32_t 
     return true;
 }
 
-/* Takes cells out of the free ones; none when one of them is not free or named twice. */
+/* Takes cells out of the free set; none of them when one is not free or is named twice. */
 static bool claim_all(oe_cells *cells, const int32_t *where, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         if (!oe_bitset_has(cells->free.level[0], where[i])) {
@@ -137,7 +137,7 @@ static bool is_among(const int32_t *position, const int32_t *sequence, int64_t n
     return false;
 }
 
-/* Whether no sequence gets a position twice. Positions mostly go on behind the last one, and are new then. */
+/* Whether no sequence gets a position twice. A position behind the last one is new, which is the usual case. */
 static bool are_new(oe_cells *cells, const int32_t *position, const int32_t *sequence, int64_t n) {
     cells->stamp++;
     for (int64_t i = 0; i < n; i++) {
@@ -155,7 +155,7 @@ static bool are_new(oe_cells *cells, const int32_t *position, const int32_t *seq
     return true;
 }
 
-/* Room in each sequence for its tokens of a batch. */
+/* Makes room in each sequence's list for its tokens of a batch. */
 static bool make_room_for(oe_cells *cells, const int32_t *sequence, int64_t n) {
     cells->stamp++;
     for (int64_t i = 0; i < n; i++) {

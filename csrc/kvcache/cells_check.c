@@ -68,7 +68,7 @@ static const char *fault_of_advanced(const oe_cells *cells) {
     return n ? "those that advanced are listed" : NULL;
 }
 
-/* Counts owners from the sequences' side. */
+/* Counts the owners of cells from the lists of the sequences. */
 static const char *fault_of_owners(oe_cells *cells) {
     const char *fault = NULL;
     for (int32_t s = 0; s < cells->n_sequences; s++) {

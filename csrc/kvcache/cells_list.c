@@ -11,7 +11,7 @@ int32_t oe_index(const oe_cells *cells, const oe_sequence *s, int64_t position) 
     if (position > oe_last(cells, s)) {
         return high;
     }
-    if (oe_last(cells, s) - oe_first(cells, s) == high - low - 1) { /* each position once: there is no gap */
+    if (oe_last(cells, s) - oe_first(cells, s) == high - low - 1) { /* no gaps: the index follows from the position */
         return low + (int32_t)(position - oe_first(cells, s));
     }
     while (low < high) {
@@ -27,7 +27,7 @@ int32_t oe_index(const oe_cells *cells, const oe_sequence *s, int64_t position) 
 
 bool oe_list_grow(oe_sequence *s, int32_t n) {
     const int64_t count = oe_count(s), needed = count + n;
-    if (needed <= s->room / 2) { /* a window has moved on: rare enough to move what is left */
+    if (needed <= s->room / 2) { /* a window left free space in front: move the rest there, which is rare */
         memmove(s->cell, s->cell + s->begin, (size_t)count * sizeof *s->cell);
     } else {
         const int64_t room = needed + needed / 2 + 8;
@@ -63,7 +63,7 @@ void oe_list_shrink(oe_sequence *s) {
     }
 }
 
-/* Descents to the cells from i to before j. */
+/* Descents among the cells in [i, j), each compared with the cell before it. */
 static int32_t descents(const oe_sequence *s, int32_t i, int32_t j) {
     int32_t found = 0;
     for (int32_t k = i > s->begin ? i : s->begin + 1; k < j && k < s->end; k++) {

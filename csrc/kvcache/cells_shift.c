@@ -4,7 +4,7 @@
 
 static bool is_shared(const oe_cells *cells, int32_t cell) { return cells->n_owners[cell] - cells->lost[cell] > 1; }
 
-/* The part of s->cell that is discarded ends where that which moves down begins. */
+/* Indices in s->cell: cells [discarded, moved) are discarded, cells [moved, s->end) move down. */
 typedef struct parts {
     int32_t discarded, moved;
 } parts;
@@ -36,7 +36,7 @@ int32_t oe_cells_shift_plan(oe_cells *cells, int32_t sequence, int64_t begin, in
     if (!oe_cells_can_shift(cells, sequence, begin, discard, NULL, 0)) {
         return -1;
     }
-    for (int32_t i = at.discarded; i < at.moved; i++) { /* free by then, and for the moment */
+    for (int32_t i = at.discarded; i < at.moved; i++) { /* they will be free by then; marked so temporarily */
         if (!is_shared(cells, s->cell[i])) {
             oe_tree_add(&cells->free, s->cell[i]);
         }
@@ -66,7 +66,7 @@ void oe_cells_shift(oe_cells *cells, int32_t sequence, int64_t begin, int64_t di
             cells->position[cell] = position;
             continue;
         }
-        oe_drop_owner(cells, cell); /* others have it */
+        oe_drop_owner(cells, cell); /* other sequences keep it */
         oe_tree_drop(&cells->free, to);
         oe_occupy(cells, to, position);
         s->cell[i] = to;

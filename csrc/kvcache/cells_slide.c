@@ -8,7 +8,7 @@ int64_t oe_kept_from(const oe_reach *reach, int64_t next) {
     return reach->chunk ? back - back % reach->chunk : 0;
 }
 
-/* -- what would leave ---------------------------------------------------------------------------------------------- */
+/* -- what can be freed --------------------------------------------------------------------------------------------- */
 
 oe_losses oe_weigh(oe_cells *cells, int32_t n) {
     oe_losses losses = {0, 0};
@@ -48,7 +48,7 @@ int32_t oe_list_gone(oe_cells *cells, const int32_t *sequence, int64_t n) {
     return listed;
 }
 
-/* Lists those that advanced and have not got `stamp`, behind others. How many there are then. */
+/* Appends the advanced sequences without this `stamp` to the `listed` ones in cells->leaving; returns the new count. */
 static int32_t list_advanced(oe_cells *cells, int32_t listed, uint64_t stamp) {
     for (int32_t k = 0; k < cells->n_advanced; k++) {
         oe_sequence *s = &cells->sequence[cells->advanced[k]];
@@ -60,7 +60,7 @@ static int32_t list_advanced(oe_cells *cells, int32_t listed, uint64_t stamp) {
     return listed;
 }
 
-/* Lists the sequences of these rows, which go on with the lowest of their positions, then the others that advanced. */
+/* Lists the sequences of these rows, which continue at their lowest new position, then the other advanced ones. */
 static int32_t list_unseen(oe_cells *cells, const int32_t *position, const int32_t *sequence, int64_t n) {
     int32_t listed = 0;
     if (!oe_is_limited(cells)) {
@@ -99,13 +99,13 @@ int32_t oe_cells_room(oe_cells *cells, const int32_t *sequence, int64_t n) {
 }
 
 oe_cells_held oe_cells_usage(oe_cells *cells) {
-    const int32_t listed = list_advanced(cells, 0, UINT64_MAX); /* no call has this stamp, and none is written */
+    const int32_t listed = list_advanced(cells, 0, UINT64_MAX); /* no sequence has this stamp: lists all, writes none */
     const oe_losses losses = oe_weigh(cells, listed);
     oe_unweigh(cells, listed);
     return (oe_cells_held){cells->n_used - losses.freed, cells->n_shared - losses.unshared};
 }
 
-/* -- leaving ------------------------------------------------------------------------------------------------------- */
+/* -- freeing ------------------------------------------------------------------------------------------------------- */
 
 void oe_cells_slide(oe_cells *cells, const int32_t *position, const int32_t *sequence, int64_t n) {
     const int32_t listed = list_unseen(cells, position, sequence, n);
@@ -116,6 +116,6 @@ void oe_cells_slide(oe_cells *cells, const int32_t *position, const int32_t *seq
     }
     cells->n_advanced = 0;
     for (int64_t i = 0; i < n; i++) {
-        oe_advance(cells, sequence[i]); /* they may have gone back, and kept more than their end would */
+        oe_advance(cells, sequence[i]); /* rows before the end of their sequence keep more than its end would */
     }
 }

@@ -1,5 +1,5 @@
-/* What all changes of a table are made of: a cell gained or lost, and the list of a sequence's cells. For the files
- * that implement cells.h. */
+/* Primitives of the table: gaining and losing a cell, and the list of a sequence's cells. Only for the files that
+ * implement cells.h. */
 #ifndef OE_CELLS_TABLE_H
 #define OE_CELLS_TABLE_H
 
@@ -20,7 +20,7 @@ static inline void oe_settle_next(const oe_cells *cells, oe_sequence *s) {
     s->next = oe_count(s) ? (int64_t)oe_last(cells, s) + 1 : 0;
 }
 
-/* Gives a cell that was taken out of the free ones its position and first owner. */
+/* Gives a cell, already taken out of the free set, its position and first owner. */
 static inline void oe_occupy(oe_cells *cells, int32_t cell, int32_t position) {
     cells->position[cell] = position;
     cells->n_owners[cell] = 1;
@@ -39,18 +39,18 @@ static inline void oe_drop_owner(oe_cells *cells, int32_t cell) {
     }
 }
 
-/* Where in s->cell the first position of `position` or more is; s->end where there is none. */
+/* The index in s->cell of the first cell at `position` or later; s->end where there is none. */
 int32_t oe_index(const oe_cells *cells, const oe_sequence *s, int64_t position);
 
-/* Room behind s->end for `n` more. False, with nothing changed, when there is no memory. */
+/* Makes room behind s->end for `n` more cells. False, with nothing changed, when there is no memory. */
 bool oe_list_grow(oe_sequence *s, int32_t n);
 
-/* Gives back most of what it does not need. */
+/* Frees most of the list's unused memory. */
 void oe_list_shrink(oe_sequence *s);
 
 static inline bool oe_list_make_room(oe_sequence *s, int32_t n) { return s->room - s->end >= n || oe_list_grow(s, n); }
 
-/* Adds a cell that has its position, and that there is room for: behind all others, or where it belongs. */
+/* Adds a cell that has its position: append puts it behind all others, insert by position. There must be room. */
 static inline void oe_list_append(oe_sequence *s, int32_t cell) {
     s->descents += s->end > s->begin && cell < s->cell[s->end - 1];
     s->cell[s->end++] = cell;
@@ -58,15 +58,15 @@ static inline void oe_list_append(oe_sequence *s, int32_t cell) {
 
 void oe_list_insert(const oe_cells *cells, oe_sequence *s, int32_t cell);
 
-/* Takes out what s->cell has from i to before j; the cells lose an owner. */
+/* Removes the cells [i, j) from s->cell; each loses an owner. */
 void oe_list_drop(oe_cells *cells, oe_sequence *s, int32_t i, int32_t j);
 
-/* Counts s->descents anew. */
+/* Counts s->descents again. */
 void oe_list_settle(oe_sequence *s);
 
 static inline bool oe_is_limited(const oe_cells *cells) { return cells->reach.window || cells->reach.chunk; }
 
-/* Notes that some of its cells may be out of sight. */
+/* Lists the sequence as advanced: later tokens may not see some of its cells any more. */
 static inline void oe_advance(oe_cells *cells, int32_t sequence) {
     oe_sequence *s = &cells->sequence[sequence];
     if (!s->advanced && oe_is_limited(cells)) {
@@ -75,11 +75,11 @@ static inline void oe_advance(oe_cells *cells, int32_t sequence) {
     }
 }
 
-/* Where it would begin if it lost what no token from `next` on sees. */
+/* The first position to keep: tokens from `next` on, or from `memory` positions before it, see none before. */
 int64_t oe_kept_from(const oe_reach *reach, int64_t next);
 
-/* Counts what would be free if n sequences, those of cells->leaving, lost their positions below `below`; oe_unweigh
- * undoes what this did to cells->lost. */
+/* Counts the cells that become free when the n sequences in cells->leaving lose their positions below s->below. It
+ * writes to cells->lost, which oe_unweigh resets. */
 typedef struct oe_losses {
     int32_t freed, unshared;
 } oe_losses;
@@ -87,7 +87,7 @@ typedef struct oe_losses {
 oe_losses oe_weigh(oe_cells *cells, int32_t n);
 void oe_unweigh(oe_cells *cells, int32_t n);
 
-/* Lists these sequences, each once, as leaving with all that they have; how many. */
+/* Lists these sequences in cells->leaving, each once, with all their cells. Returns their number. */
 int32_t oe_list_gone(oe_cells *cells, const int32_t *sequence, int64_t n);
 
 #endif

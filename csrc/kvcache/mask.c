@@ -6,7 +6,7 @@
 #include "kvcache/cells_table.h"
 
 #define SEEN ((uint16_t)0x0000)   /* f16 0 */
-#define PIECE 64                  /* cells that are looked at as one */
+#define PIECE 64                  /* cells that are compared at once */
 #define HIDDEN ((uint16_t)0xfc00) /* f16 minus infinity */
 
 OE_TARGET_CLONES
@@ -16,9 +16,9 @@ static void fill(uint16_t *restrict mask, int32_t n, uint16_t value) {
     }
 }
 
-/* One row, and the part of its sequence's list that it shows. */
+/* One row of the mask, and the part [from, to) of its sequence's list that it sees. */
 typedef struct row {
-    uint16_t *mask; /* of the cells from begin to before end */
+    uint16_t *mask; /* for the cells [begin, end) */
     int32_t begin, end;
     int32_t from, to;
 } row;
@@ -44,7 +44,7 @@ static bool is_run(const oe_sequence *s, int32_t i, int32_t n) {
     return !s->descents && s->cell[i + n - 1] - s->cell[i] == n - 1;
 }
 
-/* Writes the cells from s->cell[i] to before s->cell[j]: mostly they are one run, or several. */
+/* Writes `value` for the cells s->cell[i..j), run by run: they are mostly one run, or a few. */
 static void write(const row *r, const oe_sequence *s, int32_t i, int32_t j, uint16_t value) {
     while (i < j) {
         const int32_t left = j - i, n = left < PIECE || is_run(s, i, left) ? left : PIECE;
@@ -70,7 +70,7 @@ static void write_first(const row *r, const oe_sequence *s) {
     write(r, s, r->from, r->to, SEEN);
 }
 
-/* Writes the part of i..j that lies outside of a..b. */
+/* Writes `value` for the part of [i, j) outside of [a, b). */
 static void write_outside(const row *r, const oe_sequence *s, int32_t i, int32_t j, int32_t a, int32_t b,
                           uint16_t value) {
     if (a >= b) {
@@ -91,7 +91,7 @@ void oe_mask_fill(const oe_cells *cells, int32_t begin, int32_t end, const int32
             r.from = oe_index(cells, s, first[i]);
             r.to = oe_index(cells, s, (int64_t)last[i] + 1);
         }
-        if (i && sequence[i] == sequence[i - 1]) { /* mostly it sees what the row before does, and one token more */
+        if (i && sequence[i] == sequence[i - 1]) { /* copy the row before and write the difference, usually one token */
             memcpy(r.mask, before.mask, (size_t)(end - begin) * sizeof *mask);
             write_outside(&r, s, before.from, before.to, r.from, r.to, HIDDEN);
             write_outside(&r, s, r.from, r.to, before.from, before.to, SEEN);

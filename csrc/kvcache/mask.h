@@ -1,5 +1,5 @@
-/* Masks of attention: for each row of a batch, which cells of a run it attends to, as the f16 numbers that are added to
- * the scores: 0 where it does, minus infinity where not. */
+/* Attention masks: f16 numbers that are added to the scores, 0 for cells that a row attends to and minus infinity for
+ * all others. */
 #ifndef OE_MASK_H
 #define OE_MASK_H
 
@@ -16,7 +16,7 @@ extern "C" {
 void oe_mask_fill(const oe_cells *cells, int32_t begin, int32_t end, const int32_t *sequence, const int32_t *first,
                   const int32_t *last, int64_t n, uint16_t *mask);
 
-/* mask[n * width]: row i sees columns range[i][0] to before range[i][1]; 0 <= range[i][0] <= range[i][1] <= width. */
+/* mask[n * width]: row i sees the columns [range[i][0], range[i][1]); 0 <= range[i][0] <= range[i][1] <= width. */
 void oe_mask_of_ranges(const int32_t *range, int64_t n, int32_t width, uint16_t *mask);
 
 #ifdef __cplusplus

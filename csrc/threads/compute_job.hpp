@@ -16,7 +16,7 @@ struct oe_compute_job {
     oe_cpu_gate_runner run_gated;
 };
 
-/* ggml's C++ parts allocate with `new`, and nothing may be thrown through a thread's first function. */
+/* ggml's C++ parts allocate with `new`, and an exception that leaves a thread's first function ends the process. */
 static int oe_compute_now(void *argument) noexcept {
     const oe_compute_job *job = static_cast<oe_compute_job *>(argument);
     try {

@@ -2,19 +2,19 @@
 
 #include <pthread.h>
 
-/* One for the process: all libraries and threads of it share the CPUs. */
+/* One gate for the process, because all its libraries and threads share the CPUs. */
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t moved;
-    unsigned long next;      /* the number that the next computation to come draws */
-    unsigned long serving;   /* the number that may start when its threads fit */
-    int running;             /* threads */
-    const oe_cpu_gate *last; /* the backend that computed last, as long as its threads may spin; or NULL */
+    unsigned long next;      /* the ticket that the next arriving computation draws */
+    unsigned long serving;   /* the ticket that may start as soon as its threads fit */
+    int running;             /* threads that compute now */
+    const oe_cpu_gate *last; /* the backend that computed last, while its threads may still spin; or NULL */
 } queue = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0, 0, NULL};
 
 static pthread_once_t prepared = PTHREAD_ONCE_INIT;
 
-/* A child of a fork has none of the threads that were computing or waiting. */
+/* In the child of a fork: none of the computing and waiting threads exist there. */
 static void start_afresh(void) {
     pthread_mutex_init(&queue.lock, NULL);
     pthread_cond_init(&queue.moved, NULL);

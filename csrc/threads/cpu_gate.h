@@ -1,9 +1,9 @@
-/* A gate before the CPUs, for the computations of all backends of the process that have no GPU: those that run at the
- * same time have no more threads than there are CPUs.
+/* A gate for the computations of all backends of the process without a GPU: computations that run at the same time have
+ * no more threads together than there are CPUs.
  *
- * ggml's threads wait for each other by spinning. Two pools of as many threads as there are CPUs keep each other from
- * getting on: both engines together then compute a fraction of what one computes alone. Computations pass in the order
- * of arrival, one graph each. */
+ * The reason: ggml's threads wait for each other by spinning. Two pools with as many threads as CPUs block each other,
+ * and both engines together compute a fraction of what one computes alone. Computations pass in order of arrival, one
+ * graph each. */
 #ifndef OE_CPU_GATE_H
 #define OE_CPU_GATE_H
 
@@ -11,19 +11,19 @@
 extern "C" {
 #endif
 
-/* What the gate has to know of a backend. */
+/* What the gate needs to know about a backend. */
 typedef struct oe_cpu_gate {
-    int threads;          /* of a computation; 0 passes without waiting */
+    int threads;          /* of one computation; 0: never waits */
     int cpus;             /* of this machine */
-    void (*rest)(void *); /* sends the threads of `pool`, which spin for a while after a computation, to sleep */
+    void (*rest)(void *); /* sends the threads of `pool` to sleep, which spin for a while after a computation */
     void *pool;
 } oe_cpu_gate;
 
-/* Waits until enough CPUs are free, then calls task(argument), which must not throw, and returns its result. The pool
- * that computed last, if that is another one, is sent to sleep. */
+/* Waits until enough CPUs are free, calls task(argument), which must not throw, and returns its result. First sends the
+ * pool that computed last to sleep, if it is another one. */
 int oe_cpu_gate_run(const oe_cpu_gate *gate, int (*task)(void *), void *argument);
 
-/* oe_cpu_gate_run as a value, for libraries that this one is not linked to: there must be one of it in a process. */
+/* oe_cpu_gate_run as a value, for libraries that do not link this one: a process must have exactly one gate. */
 typedef int (*oe_cpu_gate_runner)(const oe_cpu_gate *gate, int (*task)(void *), void *argument);
 
 /* Must be called before gate->pool is freed. */

@@ -1,4 +1,4 @@
-// Equal pieces of work, done side by side by threads that live as long as the call.
+// Runs equal pieces of work on several threads, which live as long as the call.
 #ifndef OE_FAN_OUT_H
 #define OE_FAN_OUT_H
 
@@ -8,12 +8,12 @@
 extern "C" {
 #endif
 
-// Does piece `i`; 0, or anything else when it failed. Must not throw.
+// Does piece `i`. Returns 0, or anything else for a failure. Must not throw.
 typedef int (*oe_piece)(void *context, size_t i);
 
-// Does pieces 0 ... n - 1 on the calling thread and up to `threads` - 1 more, each piece once and in no order. Where
-// threads cannot be started, those that there are do it all. 0, or -1 when a piece failed; the others are done then,
-// too.
+// Does pieces 0 ... n - 1 on the calling thread and up to `threads` - 1 more, each piece once, in no order. Where
+// threads cannot be started, the existing ones do all the work. Returns 0, or -1 when a piece failed; the other pieces
+// are done all the same.
 int oe_fan_out(size_t n, int threads, oe_piece piece, void *context);
 
 #ifdef __cplusplus

@@ -10,7 +10,7 @@
 
 #include "threads/fan_out.h"
 
-// C libraries older than that have no name for it.
+// For C libraries older than Linux 5.14, whose headers lack the name.
 #if defined(__linux__) && !defined(MADV_POPULATE_READ)
 #define MADV_POPULATE_READ 22
 #endif
@@ -37,8 +37,8 @@ static int zero(void *all, size_t i) {
     return 0;
 }
 
-// What Linux maps around a page that it maps, as far as it has it (fault_around_bytes): to ask for every single page
-// would have it look for each of them once more, which takes two thirds as long again.
+// When Linux maps a page, it also maps the cached pages around it (fault_around_bytes). Asking for every single page
+// would make it look each of them up again, which takes two thirds as long again.
 static const size_t AROUND = 64 << 10;
 
 static int populate(void *all, size_t i) {
@@ -47,7 +47,7 @@ static int populate(void *all, size_t i) {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     const uintptr_t end = (uintptr_t)m.start + m.size;
     for (uintptr_t at = (uintptr_t)m.start / page * page; at < end; at = (at / AROUND + 1) * AROUND) {
-        // Two pages: one that had to be read from the file comes alone, and then the next brings the others.
+        // Two pages: a page that must first be read from the file is mapped alone; then the second maps those around.
         const size_t size = end - at < 2 * page ? end - at : 2 * page;
         if (madvise((void *)at, size, MADV_POPULATE_READ) != 0) {
             return -1;

@@ -1,4 +1,4 @@
-// Long memory, stretch by stretch, on several threads at once.
+// Zeroes or pages in long ranges of memory, in pieces, on several threads at once.
 #ifndef OE_PREFAULT_H
 #define OE_PREFAULT_H
 
@@ -8,11 +8,11 @@
 extern "C" {
 #endif
 
-// Sets all bytes to zero, and so takes the memory from the system.
+// Sets all bytes to zero, which makes the system allocate the pages.
 void oe_prefault_zero(void *start, size_t size, int threads);
 
-// Brings pages of a mapped file into memory and into this process's page tables. 0, or -1 where the system has no such
-// call (Linux has since 5.14) or a page cannot be read; pages come one by one then, when they are used.
+// Reads pages of a mapped file and enters them into this process's page tables. Returns 0; or -1 where the system lacks
+// the call (Linux has it since 5.14) or a page cannot be read: then pages are mapped one by one on first use.
 int oe_prefault_populate(void *start, size_t size, int threads);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-// One background thread that runs one task at a time, handed over without a lock of Python's.
+// A background thread that runs one task at a time. Handing a task over takes no lock of Python's.
 #ifndef OE_WORKER_H
 #define OE_WORKER_H
 
@@ -8,7 +8,7 @@ extern "C" {
 
 typedef struct oe_worker oe_worker;
 
-// Returns a number of the task's choosing; must not throw.
+// A task: returns a number of its choosing, and must not throw.
 typedef int (*oe_worker_task)(void *argument);
 
 // A worker with its thread waiting, or NULL when none can be started.
@@ -17,10 +17,10 @@ oe_worker *oe_worker_new(void);
 // Waits for a running task, then ends the thread. NULL is allowed.
 void oe_worker_free(oe_worker *worker);
 
-// Starts a task; 0, or -1 when the one before was not waited for.
+// Starts a task. Returns 0, or -1 when the task before was not waited for.
 int oe_worker_start(oe_worker *worker, oe_worker_task task, void *argument);
 
-// Waits until the started task has ended; its result through `result`. 0, or -1 when none was started.
+// Waits until the started task has ended and stores its result. Returns 0, or -1 when no task was started.
 int oe_worker_wait(oe_worker *worker, int *result);
 
 #ifdef __cplusplus

@@ -39,15 +39,15 @@ typedef struct {
     uint32_t    length;
 } oe_bpe_text;
 
-/* Tables of a vocabulary are larger than a cache, and every text lies elsewhere in them: texts come in batches, so that
- * one does not wait for memory before the next is looked for. At most this many at once. */
+/* Texts per batch. The tables of a vocabulary are larger than a cache, and each text hashes to another place. In a
+ * batch all slots are prefetched first, so that texts do not wait for memory one after the other. */
 enum { OE_BPE_BATCH = 32 };
 
 /* Tokens `id`, `id` + 1, ... */
 int oe_bpe_put_tokens(oe_bpe *bpe, const oe_bpe_text *texts, int n, int32_t id, const uint8_t *whole);
 
-/* After all tokens: "left right", of ranks `rank`, `rank` + 1, ... When one has no space to split at, the number of
- * texts from there on. */
+/* Adds merges "left right" of ranks `rank`, `rank` + 1, ..., after all tokens. Where a text has no space to split at,
+ * returns the number of texts from there on. */
 int oe_bpe_put_merges(oe_bpe *bpe, const oe_bpe_text *texts, int n, uint32_t rank);
 
 /* After all tokens. */

@@ -1,6 +1,6 @@
 /* SentencePiece's table of replacements: a trie as a double array, in the layout of darts-clone, and texts.
  *
- * Nothing of it is trusted: a step out of the array ends the search, a text outside of the texts is an error.
+ * The table is not trusted: a step out of the array ends the search, a text outside of the texts is an error.
  */
 #ifndef OE_CHARSMAP_H
 #define OE_CHARSMAP_H

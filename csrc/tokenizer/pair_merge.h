@@ -46,7 +46,7 @@ int  oe_scratch_reserve_text(oe_scratch *scratch, size_t size);
 /* Appends a symbol to the chain. 0, or -1 when memory is short. */
 int oe_scratch_add(oe_scratch *scratch, uint32_t start, uint32_t length, int32_t id);
 
-/* Tells whether two neighbours merge, and into what. `model` and `text` are passed through. */
+/* Returns whether two neighbours merge, and into what. `model` and `text` are passed through. */
 typedef int (*oe_merge_find)(const void *model, const char *text, const oe_symbol *left, const oe_symbol *right,
                              oe_merge *merge);
 
@@ -72,7 +72,7 @@ void oe_pair_map_free(oe_pair_map *map);
 /* The first rank given to a pair stays. */
 void oe_pair_map_put(oe_pair_map *map, int32_t left, int32_t right, oe_merge merge);
 
-/* Lets the slot of a pair come into the cache while something else is done; the pair is put later. */
+/* Prefetches the slot of a pair that is put later. */
 void oe_pair_map_prefetch(const oe_pair_map *map, int32_t left, int32_t right);
 
 /* An oe_merge_find whose model is an oe_pair_map. */

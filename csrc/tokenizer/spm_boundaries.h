@@ -1,9 +1,8 @@
-/* Borders between words that no merge crosses.
+/* Word boundaries that no merge crosses.
  *
- * Vocabularies that write a space as U+2581 merge over whole texts. A merge can only cross the border before a space
- * if some token has a space after the byte that stands before that border. Elsewhere the text is cut, which changes
- * nothing in the result and keeps the heap of the merge loop small.
- */
+ * Vocabularies that write a space as U+2581 merge over whole texts. A merge can cross the boundary before a space only
+ * if some token contains the byte before the boundary followed by a space. At all other boundaries the text is split:
+ * the result is the same, and the heap of the merge loop stays small. */
 #ifndef OE_SPM_BOUNDARIES_H
 #define OE_SPM_BOUNDARIES_H
 

@@ -30,7 +30,7 @@ int  oe_text_map_init(oe_text_map *map, uint32_t expected);
 void oe_text_map_free(oe_text_map *map);
 int  oe_text_map_put(oe_text_map *map, const char *key, uint32_t length, int32_t id);
 
-/* Lets the slot come into the cache while something else is done; the key is looked up later. */
+/* Prefetches the slot of a key that is looked up later. */
 void oe_text_map_prefetch(const oe_text_map *map, const char *key, size_t length);
 
 /* The id, or -1 when the key is absent. */

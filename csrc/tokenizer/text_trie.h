@@ -1,4 +1,4 @@
-/* Finds the longest of many texts at each position of a text: the special tokens of a vocabulary. */
+/* Finds the longest of many texts at each position of a text. For the special tokens of a vocabulary. */
 #ifndef OE_TEXT_TRIE_H
 #define OE_TEXT_TRIE_H
 

@@ -1,4 +1,4 @@
-/* SentencePiece unigram: of all ways to cut a text into pieces, the one with the highest sum of scores (Viterbi). */
+/* SentencePiece unigram: splits a text into the pieces with the highest sum of scores (Viterbi). */
 #ifndef OE_UNIGRAM_H
 #define OE_UNIGRAM_H
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ollama_engine.chat.messages import Message
 from ollama_engine.chat.template import ChatTemplate
-from ollama_engine.chat.template_form import TemplateForm, form_of
+from ollama_engine.chat.template_form import form_of
 from ollama_engine.errors import ChatError
 
 __all__ = ["render_conversation"]
@@ -23,19 +23,20 @@ SYSTEM = ("system", "developer")
 def render_conversation(template: ChatTemplate, messages: Sequence[Message], **options: Any) -> str:
     """The text of a conversation, marked by who wrote it. `options`: see `ChatTemplate.render`.
 
-    A system message goes to the first user's where the template has no place for it, and tool calls go into the content
-    where it does not write them. Both are logged. Raises ChatError as `ChatTemplate.render` does.
+    Nothing gets lost where a template has no place for it: a system message goes to the user's that follows, tool calls
+    go into the content, and a tool's result becomes a message of the user, which is logged. Raises ChatError as
+    `ChatTemplate.render` does.
     """
     form = form_of(template)
     if not form.takes_system and any(message.role in SYSTEM for message in messages):
         messages = _system_first(messages)
     if not form.writes_calls and any(message.tool_calls for message in messages):
         messages = [_calls_in_content(message) for message in messages]
-    return template.render([form.fields(message) for message in messages], keep_none=_keeps_none(form), **options)
-
-
-def _keeps_none(form: TemplateForm) -> bool:
-    return form.no_content == "none"
+    if not form.writes_results and any(message.role == "tool" for message in messages):
+        messages = [_result_of_user(message) for message in messages]
+    return template.render(
+        [form.fields(message) for message in messages], keep_none=form.no_content == "none", **options
+    )
 
 
 def _system_first(messages: Sequence[Message]) -> list[Message]:
@@ -67,3 +68,12 @@ def _calls_in_content(message: Message) -> Message:
     content = message.content if isinstance(message.content, tuple) else (message.text,)
     before = ("\n",) if message.text else ()
     return replace(message, content=(*content, *before, "\n".join(calls)), tool_calls=())
+
+
+def _result_of_user(message: Message) -> Message:
+    if message.role != "tool":
+        return message
+    log.info("the chat template does not write results of tools; they are messages of the user, as JSON")
+    found = {"tool": message.name, "tool_call_id": message.tool_call_id, "result": message.text}
+    text = json.dumps({name: value for name, value in found.items() if value is not None}, ensure_ascii=False)
+    return Message("user", text)

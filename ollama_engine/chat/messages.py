@@ -92,14 +92,11 @@ def read_messages(messages: object) -> tuple[Message, ...]:
         )
     if not messages:
         raise ChatError("messages: expected one message at least, got an empty list")
-    return tuple(
-        message if isinstance(message, Message) else _read_message(f"messages[{number}]", message)
-        for number, message in enumerate(messages)
-    )
+    return tuple(_read_message(f"messages[{number}]", message) for number, message in enumerate(messages))
 
 
 def _read_message(where: str, given: object) -> Message:
-    fields = as_mapping(where, given)
+    fields = as_mapping(where, _as_fields(given) if isinstance(given, Message) else given)
     role = fields.get("role")
     if not isinstance(role, str) or not role:
         raise ChatError(f'{where}.role: expected "system", "user", "assistant" or "tool", got {role!r:.40}')
@@ -119,9 +116,32 @@ def _read_message(where: str, given: object) -> Message:
     )
 
 
+def _as_fields(message: Message) -> dict[str, Any]:
+    """A message as callers write one: nobody checked what they put into it."""
+    content: Any = message.content
+    if isinstance(content, tuple):
+        content = [{"type": "image", "image": part.data} if isinstance(part, Media) else part for part in content]
+    calls = [
+        {"id": call.id, "function": {"name": call.name, "arguments": call.arguments_text}}
+        for call in message.tool_calls
+    ]
+    return {
+        **message.extra,
+        "role": message.role,
+        "content": content,
+        "reasoning_content": message.reasoning,
+        "tool_calls": calls or None,
+        "tool_call_id": message.tool_call_id,
+        "name": message.name,
+    }
+
+
 def as_mapping(where: str, given: object) -> Mapping[str, Any]:
     """The fields of a dict, a dataclass or a pydantic object, as plain data. Raises ChatError for anything else."""
-    found = plain_data(given, where)
+    try:
+        found = plain_data(given, where)
+    except RecursionError:
+        raise ChatError(f"{where}: expected what JSON can hold, but it is nested too deeply") from None
     if not isinstance(found, dict):
         raise ChatError(
             f"{where}: expected a dict, a dataclass or an object with model_dump, got {type(given).__name__}"
@@ -242,7 +262,10 @@ def _read_call(where: str, call: object) -> ToolCall:
             f"{where}.function.arguments: expected an object or its JSON text, got {type(arguments).__name__}"
         )
     text = arguments if isinstance(arguments, str) else ""
-    return ToolCall(function["name"], _arguments(arguments), _text_or_none(where, call, "id"), text)
+    try:
+        return ToolCall(function["name"], _arguments(arguments), _text_or_none(where, call, "id"), text)
+    except TypeError as error:  # of bytes, which are data elsewhere
+        raise ChatError(f"{where}.function.arguments: expected what JSON can hold: {error}") from None
 
 
 def _arguments(arguments: str | dict[str, Any] | None) -> Mapping[str, Any] | str:
@@ -251,6 +274,6 @@ def _arguments(arguments: str | dict[str, Any] | None) -> Mapping[str, Any] | st
         return arguments or {}
     try:
         found = json.loads(arguments) if arguments.strip() else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         return arguments
     return found if isinstance(found, dict) else arguments

@@ -8,7 +8,10 @@ get lost on the way and never comes out of nothing: where in doubt, a text count
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["Safe", "Span", "Traced", "joined", "trusted_spans"]
 
@@ -22,11 +25,19 @@ class Traced(str):
     __slots__ = ("_spans",)
     _spans: tuple[Span, ...]
 
-    def __new__(cls, text: str, spans: Iterable[Span] | None = None) -> Traced:
-        """`spans`: the trusted characters, ascending and apart from each other; None: all of them."""
+    def __new__(cls, text: str = "", spans: Iterable[Span] = ()) -> Self:
+        """`spans`: the trusted characters, ascending and apart from each other.
+
+        None by default: jinja2 and str make texts of the class of others (`type(text)(...)`) and know nothing of marks.
+        """
         made = super().__new__(cls, text)
-        made._spans = (((0, len(text)),) if text else ()) if spans is None else tuple(spans)
+        made._spans = tuple(spans)
         return made
+
+    @classmethod
+    def whole(cls, text: str) -> Self:
+        """A text of the template, trusted from its first to its last character."""
+        return cls(text, ((0, len(text)),) if text else ())
 
     def __str__(self) -> str:
         return self
@@ -102,7 +113,7 @@ class Traced(str):
     def replace(self, old: str, new: str, count: SupportsIndex = -1, /) -> str:
         """What replaces trusted characters keeps its own marks; what replaces others is not trusted."""
         left = count.__index__()
-        if not old:
+        if not isinstance(old, str) or not isinstance(new, str) or not old:
             return super().replace(old, new, left)
         parts: list[str] = []
         begin = 0
@@ -168,6 +179,23 @@ class Safe(Traced):
     def __radd__(self, other: str) -> str:
         return self.of(joined((self.escaped(other), self))) if isinstance(other, str) else NotImplemented
 
+    def __mul__(self, count: SupportsIndex) -> str:
+        return self.of(super().__mul__(count))
+
+    __rmul__ = __mul__
+
+    def join(self, parts: Iterable[str], /) -> str:
+        return self.of(super().join(map(self.escaped, parts)))
+
+    def replace(self, old: str, new: str, count: SupportsIndex = -1, /) -> str:
+        return self.of(super().replace(old, self.escaped(new), count))
+
+    def _respelled(self, text: str) -> str:
+        return self.of(super()._respelled(text))
+
+    def _cut(self, begin: int, end: int) -> str:
+        return self.of(super()._cut(begin, end))
+
     @classmethod
     def of(cls, text: str) -> Safe:
         """The text as it stands, with its marks."""
@@ -179,7 +207,7 @@ class Safe(Traced):
         if hasattr(text, "__html__"):
             return cls.of(text)
         for character, entity in (("&", "&amp;"), (">", "&gt;"), ("<", "&lt;"), ("'", "&#39;"), ('"', "&#34;")):
-            text = text.replace(character, Traced(entity) if isinstance(text, Traced) else entity)
+            text = text.replace(character, Traced.whole(entity) if isinstance(text, Traced) else entity)
         return cls.of(text)
 
 

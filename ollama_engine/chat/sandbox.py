@@ -78,7 +78,7 @@ class _LiteralsTraced(CodeGenerator):
     environment: ChatEnvironment
 
     def _literal(self, text: str) -> str:
-        self.environment.literals.append((Safe if isinstance(text, Safe) else Traced)(str.__str__(text)))
+        self.environment.literals.append((Safe if hasattr(text, "__html__") else Traced).whole(str.__str__(text)))
         return f"environment.literals[{len(self.environment.literals) - 1}]"
 
     def visit_Const(self, node: nodes.Const, frame: Frame) -> None:  # noqa: N802 (jinja2's names)
@@ -163,7 +163,7 @@ def _join(environment: ChatEnvironment, values: Iterable[Any], d: str = "", attr
     """jinja2's `join`, which keeps marks."""
     found = values if attribute is None else map(make_attrgetter(environment, attribute), values)
     separator = str(d)
-    return (separator if isinstance(separator, Traced) else Traced(separator, ())).join(map(str, found))
+    return (separator if isinstance(separator, Traced) else Traced(separator)).join(map(str, found))
 
 
 def _raise_exception(message: object) -> None:

@@ -44,15 +44,15 @@ class ChatTemplate:
         self, source: str, special_tokens: Mapping[str, str] | None = None, now: Callable[[], datetime] = datetime.now
     ) -> None:
         self.source = source
-        self._special_tokens = {name: Traced(text) for name, text in (special_tokens or {}).items()}
+        self._special_tokens = {name: Traced.whole(text) for name, text in (special_tokens or {}).items()}
         environment = ChatEnvironment(now)
         try:
             self._template = environment.from_string(source)
             self._variables = frozenset(meta.find_undeclared_variables(environment.parse(source)))
         except TemplateSyntaxError as error:
             raise ChatError(f"the chat template is not valid, line {error.lineno}: {error.message}") from None
-        except RecursionError:
-            raise ChatError("the chat template nests too deeply") from None
+        except (RecursionError, SyntaxError) as error:  # jinja2's parser, Python's of the code that jinja2 makes
+            raise ChatError(f"the chat template cannot be compiled: {error}") from None
 
     def reads(self, name: str) -> bool:
         """Whether it reads a variable of that name."""
@@ -120,7 +120,7 @@ def _for_template(message: Mapping[str, Any], *, keep_none: bool) -> dict[str, A
     """Without fields that are None, as transformers leaves them out; reasoning under all of its names."""
     found = {name: value for name, value in message.items() if keep_none or value is not None}
     if found.get("role") in ROLES:
-        found["role"] = Traced(found["role"])
+        found["role"] = Traced.whole(found["role"])
     reasoning = next((found[name] for name in REASONING if name in found), None)
     return found if reasoning is None else {"thinking": reasoning, **found, "reasoning_content": reasoning}
 

@@ -21,8 +21,10 @@ __all__ = ["TemplateForm", "form_of"]
 
 NoContent = Literal["absent", "empty", "none"]
 
-KEY, VALUE, NAME, CONTENT = "needlekey", "needlevalue", "needlename", "needlecontent"
+KEY, VALUE, NAME, CONTENT, ID = "needlekey", "needlevalue", "needlename", "needlecontent", "needle123"
 _USER, _ANSWER = {"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}
+_RESULT = {"role": "tool", "tool_call_id": ID, "name": NAME, "content": CONTENT}
+_PARTS = [{"type": "text", "text": CONTENT}]
 _PARAMETERS = {"type": "object", "properties": {"a": {"type": "string", "description": "x"}}, "required": ["a"]}
 _TOOLS = [{"type": "function", "function": {"name": "x", "description": "x", "parameters": _PARAMETERS}}]
 
@@ -36,6 +38,7 @@ class TemplateForm:
         arguments_as_text: arguments of tool calls are JSON text, not objects.
         no_content: what a message with tool calls only has as its content.
         writes_calls: whether tool calls appear in what it writes.
+        writes_results: whether messages of tools do.
         takes_system: whether it has a place for a system message.
         knows_developer: whether it reads the role "developer", which is "system" to others.
     """
@@ -44,6 +47,7 @@ class TemplateForm:
     arguments_as_text: bool = False
     no_content: NoContent = "absent"
     writes_calls: bool = True
+    writes_results: bool = True
     takes_system: bool = True
     knows_developer: bool = False
 
@@ -78,7 +82,7 @@ class TemplateForm:
 def form_of(template: ChatTemplate) -> TemplateForm:
     """Found out at the first call, by some ten renderings of a few messages."""
     parts = not _writes(template, [{"role": "user", "content": CONTENT}], CONTENT) and _writes(
-        template, [{"role": "user", "content": [{"type": "text", "text": CONTENT}]}], CONTENT
+        template, [{"role": "user", "content": _PARTS}], CONTENT
     )
     calls = _form_of_calls(template)
     system = [{"role": "system", "content": CONTENT}, _USER]
@@ -87,6 +91,7 @@ def form_of(template: ChatTemplate) -> TemplateForm:
         arguments_as_text=calls is not None and calls[0],
         no_content="empty" if calls is None else calls[1],
         writes_calls=calls is not None,
+        writes_results=_writes_results(template, calls, parts=parts),
         takes_system=parts or _writes(template, system, CONTENT) or not _writes(template, [_USER], ""),
         knows_developer="developer" in template.source,
     )
@@ -98,15 +103,23 @@ def _form_of_calls(template: ChatTemplate) -> tuple[bool, NoContent] | None:
     In the middle of a conversation with tools if it can be, for that is where most calls are.
     """
     contents: tuple[NoContent, ...] = ("absent", "empty", "none")
-    result = {"role": "tool", "tool_call_id": "needle123", "name": NAME, "content": "x"}
-    for after, tools in (([result, _ANSWER, _USER], _TOOLS), ([result], _TOOLS), ([], _TOOLS), ([], None)):
-        for as_text, content in itertools.product((False, True), contents):
-            arguments: Any = f'{{"{KEY}": "{VALUE}"}}' if as_text else {KEY: VALUE}
-            call = {"id": "needle123", "type": "function", "function": {"name": NAME, "arguments": arguments}}
-            messages = [_USER, {"role": "assistant", **_without_content(content), "tool_calls": [call]}, *after]
-            if _writes(template, messages, NAME, KEY, VALUE, tools=tools):
-                return as_text, content
+    for after, tools in (([_RESULT, _ANSWER, _USER], _TOOLS), ([_RESULT], _TOOLS), ([], _TOOLS), ([], None)):
+        for form in itertools.product((False, True), contents):
+            if _writes(template, [_USER, _calling(*form), *after], NAME, KEY, VALUE, tools=tools):
+                return form
     return None
+
+
+def _writes_results(template: ChatTemplate, calls: tuple[bool, NoContent] | None, *, parts: bool) -> bool:
+    before = [_USER, _ANSWER if calls is None else _calling(*calls)]
+    result = {**_RESULT, "content": _PARTS} if parts else _RESULT
+    return any(_writes(template, [*before, result], CONTENT, tools=tools) for tools in (_TOOLS, None))
+
+
+def _calling(as_text: bool, content: NoContent) -> dict[str, Any]:
+    arguments: Any = f'{{"{KEY}": "{VALUE}"}}' if as_text else {KEY: VALUE}
+    call = {"id": ID, "type": "function", "function": {"name": NAME, "arguments": arguments}}
+    return {"role": "assistant", **_without_content(content), "tool_calls": [call]}
 
 
 def _without_content(form: NoContent) -> dict[str, Any]:

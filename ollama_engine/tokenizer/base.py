@@ -94,17 +94,20 @@ class Tokenizer:
         return self._types[self._check(token_id)] in HIDDEN
 
     def is_steering(self, token_id: int) -> bool:
-        """Whether the token comes of text only where control tokens are parsed: those, <think>, <|channel|> ..."""
+        """Whether text becomes this token only where control tokens are parsed: those, <think>, <|channel|> ..."""
         return self._check(token_id) in self._steering
 
     # -- text to ids ---------------------------------------------------------------------------------------------------
 
-    def encode(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+    def encode(
+        self, text: str | bytes, *, add_special: bool = True, parse_special: bool = True, continues: bool = False
+    ) -> list[int]:
         """Token ids of a text.
 
         `add_special` adds BOS and EOS where the vocabulary asks for them; for a prompt in several pieces, set it for
         the first piece only. `parse_special` turns the text of control tokens into these tokens; without it, such text
-        is ordinary text. User-defined tokens that steer nothing are found either way.
+        is ordinary text. User-defined tokens that are not steering (`is_steering`) are found either way. `continues`:
+        the text goes on where another one ended, so that a SentencePiece vocabulary puts no space before it.
 
         `text` need not be valid UTF-8: pass bytes, or a str with lone surrogates as `errors="surrogateescape"` makes
         them. Invalid bytes are encoded one by one. A byte-pair vocabulary without a token for a byte leaves that byte
@@ -113,13 +116,13 @@ class Tokenizer:
         """
         data = bytes(text) if isinstance(text, (bytes, bytearray, memoryview)) else _to_bytes(text)
         matches = (self._with_special if parse_special else self._always).find_all(data)
-        return self._around(self._encode_between(data, matches), add_special=add_special)
+        return self._around(self._encode_between(data, matches, continues=continues), add_special=add_special)
 
     def encode_parts(self, parts: Sequence[tuple[str, bool]], *, add_special: bool = True) -> list[int]:
         """Token ids of a text in parts (text, parse_special).
 
-        The ids of the joined text, wherever it is cut, except that a control token comes only of characters which all
-        lie in parts with `parse_special`. Raises as `encode` does.
+        The same ids as for the joined text, however it is split, with one exception: a control token needs all its
+        characters in parts with `parse_special`. Raises as `encode` does.
         """
         data = b"".join(_to_bytes(text) for text, _ in parts)
         spans = _parsed_spans(parts)
@@ -127,6 +130,15 @@ class Tokenizer:
         if any(id_ in self._steering and not _lies_in(start, end, spans) for start, end, id_ in matches):
             matches = self._matches_within(data, spans)
         return self._around(self._encode_between(data, matches), add_special=add_special)
+
+    def steering_texts(self, text: str) -> list[tuple[int, int]]:
+        """Where a text holds what are steering tokens if they are parsed: [begin, end) in characters."""
+        data = _to_bytes(text)
+        found = [(begin, end) for begin, end, id_ in self._with_special.find_all(data) if id_ in self._steering]
+        return [
+            (len(data[:begin].decode("utf-8", "surrogateescape")), len(data[:end].decode("utf-8", "surrogateescape")))
+            for begin, end in found
+        ]
 
     def _matches_within(self, data: bytes, spans: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
         """Control tokens of the spans; between them, tokens that are found in any text."""
@@ -150,7 +162,9 @@ class Tokenizer:
         after = [self._vocab.eos_id] if self._vocab.add_eos and self._vocab.eos_id is not None else []
         return [*before, *ids, *after]
 
-    def _encode_between(self, data: bytes, matches: list[tuple[int, int, int]]) -> list[int]:
+    def _encode_between(
+        self, data: bytes, matches: list[tuple[int, int, int]], *, continues: bool = False
+    ) -> list[int]:
         ids: list[int] = []
         at = 0
         strip_left = False
@@ -161,7 +175,7 @@ class Tokenizer:
             if id_ in self._vocab.lstrip_ids:
                 text = text.rstrip(WHITE_SPACE)
             if text:
-                ids += self._model.encode(text, prefix=True)
+                ids += self._model.encode(text, prefix=at > 0 or not continues)
             if id_ >= 0:
                 ids.append(id_)
             at = end

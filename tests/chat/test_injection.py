@@ -13,14 +13,19 @@ from ollama_engine.chat.template import text_segments
 from tests.chat.injection import KINDS, MARKED, SLOTS, Target, content, harmless, hostile, rendered
 from tests.chat.make_template_goldens import FILE, digest
 from tests.chat.real_templates import sources
-from tests.suite import scaled
+from tests.suite import scaled, slow_except
 
 GOLDENS: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
 NAMES = sorted(GOLDENS["real"])
+QUICK = (
+    "Qwen-Qwen3-0.6B", "meta-llama-Llama-3.1-8B-Instruct", "openai-gpt-oss-120b", "google-gemma-2-2b-it",
+    "deepseek-ai-DeepSeek-V3.1", "mistralai-Mistral-Nemo-Instruct-2407", "meetkai-functionary-medium-v3.1",
+    "NousResearch-Hermes-3-Llama-3.1-8B-tool_use", "MiniMax-M3", "ibm-granite-granite-3.3-2B-Instruct",
+)  # fmt: skip
 CONTENTS = scaled(1_000, quick=60)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", slow_except(NAMES, *QUICK))
 def test_contents_hold_no_control_token(name: str) -> None:
     target = Target.of(sources()[name])
     rng = random.Random(name)
@@ -66,7 +71,7 @@ def same_as_harmless(target: Target, text: str, steering: list[tuple[int, int, s
     return True
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", slow_except(NAMES, *QUICK))
 def test_the_text_is_that_of_transformers(name: str) -> None:
     target = Target.of(sources()[name])
     found = [

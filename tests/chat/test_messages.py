@@ -13,6 +13,9 @@ from ollama_engine.chat.tool_schemas import definitions, read_tools
 from ollama_engine.errors import ChatError
 from ollama_engine.segments import Media
 
+DEEP: Any = []
+for _ in range(5_000):
+    DEEP = [DEEP]
 IMAGE = base64.b64encode(b"image").decode()
 
 
@@ -88,7 +91,12 @@ def test_objects() -> None:
     message = read(Question([Part("text", "a"), Part("text", "b")]))
     assert (message.text, message.extra) == ("ab", {"more": {}})
     assert type(read({"role": Text("user"), "content": Text("x")}).content) is str
-    assert read(Message("user", "x")) == Message("user", "x")
+    call = ToolCall("f", {"a": 1}, "id", '{"a":1}')
+    for same in (Message("user", "x"), Message("assistant", "x", "why", (call,), extra={"b": 1}),
+                 Message("user", ("a", Media(b"b"))), Message("tool", "x", tool_call_id="id", name="f")):  # fmt: skip
+        assert read(same) == same
+    assert type(read(Message("user", Text("x"))).content) is str
+    assert read(called(name="f", arguments="[" * 100_000)).tool_calls[0].arguments == "[" * 100_000
 
 
 @pytest.mark.parametrize(("messages", "told"), [
@@ -110,6 +118,11 @@ def test_objects() -> None:
     ([{"role": "user", "content": "x", "images": "x"}], "images: expected a list"),
     ([{"role": "user", "content": "x", "name": 5}], r"messages\[0\].name: expected a text, got int"),
     ([{"role": "user", "content": "x", "weight": object()}], r"messages\[0\].weight: expected what JSON can hold"),
+    ([Message("user", 5)], r"messages\[0\].content: expected a text"),  # type: ignore[arg-type]
+    ([Message("user", "x", extra={"a": object()})], r"messages\[0\].a: expected what JSON can hold"),
+    ([{"role": "user", "content": DEEP}], r"messages\[0\]: .* nested too deeply"),
+    ([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"a": b"x"}}}]}],
+     r"tool_calls\[0\].function.arguments: expected what JSON can hold"),
     ([{"role": "assistant", "tool_calls": {}}], r"tool_calls: expected a list, got dict"),
     ([{"role": "assistant", "tool_calls": ["f"]}], r"tool_calls\[0\]: expected"),
     ([{"role": "assistant", "tool_calls": [{"function": {}}]}], r"tool_calls\[0\].function.name: expected the name"),

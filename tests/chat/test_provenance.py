@@ -24,7 +24,7 @@ EXAMPLES = settings(max_examples=scaled(2_000, quick=200), deadline=None)
 def texts(draw: st.DrawFn, most: int = 5) -> str:
     """Plain, trusted or mixed; a space or line break may be either."""
     parts = draw(st.lists(st.tuples(st.booleans(), st.text("ABC \n1!abc.,", max_size=6)), max_size=most))
-    return joined([Traced(only(text, OURS)) if ours else only(text, THEIRS) for ours, text in parts])
+    return joined([Traced.whole(only(text, OURS)) if ours else only(text, THEIRS) for ours, text in parts])
 
 
 def only(text: str, alphabet: str) -> str:
@@ -101,11 +101,11 @@ def test_replacing(text: str, old: str, new: str, count: int) -> None:
 
 
 def test_what_replaces_typed_text_is_not_trusted() -> None:
-    mixed = joined([Traced("<"), "image", Traced(">")])
-    assert trusted_spans(mixed.replace("image", Traced("|x|"))) == ((0, 1), (4, 5))
-    assert trusted_spans(Traced("{name}!").replace("{name}", "<|x|>")) == ((5, 6),)
-    assert trusted_spans(Traced("a-b").replace("-", Traced("|"))) == ((0, 3),)
-    assert trusted_spans("image".replace("image", Traced("<|x|>"))) == ()
+    mixed = joined([Traced.whole("<"), "image", Traced.whole(">")])
+    assert trusted_spans(mixed.replace("image", Traced.whole("|x|"))) == ((0, 1), (4, 5))
+    assert trusted_spans(Traced.whole("{name}!").replace("{name}", "<|x|>")) == ((5, 6),)
+    assert trusted_spans(Traced.whole("a-b").replace("-", Traced.whole("|"))) == ((0, 3),)
+    assert trusted_spans("image".replace("image", Traced.whole("<|x|>"))) == ()
 
 
 @EXAMPLES
@@ -115,7 +115,7 @@ def test_other_letters(text: str) -> None:
         found = getattr(text, change.__name__)()
         assert found == change(str.__str__(text))
         assert trusted_spans(found) == trusted_spans(text)
-    assert trusted_spans(Traced("ß").upper()) == (), "one character became two"
+    assert trusted_spans(Traced.whole("ß").upper()) == (), "one character became two"
 
 
 @EXAMPLES
@@ -132,9 +132,9 @@ def test_it_is_a_str(text: str) -> None:
 
 
 def test_safe_text_escapes_what_is_added() -> None:
-    marked = Safe("<a>") + joined(["<", Traced("&")]) + "'\""
+    marked = Safe.whole("<a>") + joined(["<", Traced.whole("&")]) + "'\""
     assert marked == "<a>&lt;&amp;&#39;&#34;"
     assert trusted_spans(marked) == ((0, 3), (7, 12))
-    assert "<" + Safe("<") == "&lt;<"
-    assert Traced("<") + Safe("<") == "&lt;<"
-    assert Safe("<") + Safe("<") == "<<"
+    assert "<" + Safe.whole("<") == "&lt;<"
+    assert Traced.whole("<") + Safe.whole("<") == "&lt;<"
+    assert Safe.whole("<") + Safe.whole("<") == "<<"

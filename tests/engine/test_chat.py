@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +12,10 @@ from typing import Any
 
 import pytest
 
-from ollama_engine import ChatResult, Engine, Message, SamplingParams, Text, demo
-from ollama_engine.errors import ChatError, ClosedError, ConfigError, UnknownOptionError
+from ollama_engine import ChatResult, Chunk, Engine, Media, Message, SamplingParams, Text, demo
+from ollama_engine.errors import ChatError, ClosedError, ConfigError, MediaError, UnknownOptionError
+from ollama_engine.runner.chat.results import collect_chat
+from tests.tiny import write_tiny_llama
 
 GREEDY = SamplingParams(temperature=0, max_tokens=24)
 HELLO = [{"role": "user", "content": "Name three colors."}]
@@ -24,6 +28,12 @@ CHATML = (
 @pytest.fixture(scope="module")
 def smollm2(smollm2_path: Path) -> Iterator[Engine]:
     with Engine(smollm2_path, num_ctx=1024, parallel=2) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def stories() -> Iterator[Engine]:
+    with Engine(demo.path(), num_ctx=256) as engine:
         yield engine
 
 
@@ -56,12 +66,14 @@ def test_the_prompt(smollm2: Engine) -> None:
 @pytest.mark.parametrize(
     "content", ["", " ", "\n", "\n\nHi", "Hi\n", "ab", "  x  ", "é\u0301", "日本", "\t", "user", "!?"]
 )
-def test_ids_are_those_of_the_whole_text(smollm2: Engine, content: str) -> None:
+@pytest.mark.parametrize("model", ["smollm2", "stories"])
+def test_ids_are_those_of_the_whole_text(request: pytest.FixtureRequest, model: str, content: str) -> None:
     """Wherever the template's text and a harmless content meet."""
+    engine: Engine = request.getfixturevalue(model)
     messages = [{"role": role, "content": content} for role in ("system", "user", "assistant", "user")]
-    segments = smollm2.apply_template(messages)
-    with smollm2.stream(segments, SamplingParams(max_tokens=0)) as stream:
-        assert list(stream._request.prompt) == smollm2.tokenize(text_of(segments))
+    segments = engine.apply_template(messages)
+    whole = engine.tokenize(text_of(segments), add_special=model == "smollm2")  # the demo's template writes BOS
+    assert list(engine.submit(segments, SamplingParams(max_tokens=0)).prompt) == whole
 
 
 def test_what_was_typed_is_text(smollm2: Engine) -> None:
@@ -173,13 +185,93 @@ def test_wrong_arguments(
             call()
 
 
-def test_no_template() -> None:
-    with Engine(demo.path(), num_ctx=64) as engine:
+def test_no_template(tmp_path: Path) -> None:
+    path = write_tiny_llama(tmp_path / "tiny.gguf", n_layer=1).path
+    with Engine(path, num_ctx=64) as engine:
         with pytest.raises(ChatError, match=r"no chat template.*pass one with template"):
             engine.chat(HELLO, GREEDY)
-        template = "{{ messages[0].content }}"
+        template, short = "{{ messages[0].content }}", SamplingParams(temperature=0, max_tokens=4)
         assert text_of(engine.apply_template(HELLO, template=template)) == "Name three colors."
-        result = engine.chat(HELLO, SamplingParams(temperature=0, max_tokens=4), template=template)
-        assert result.content == engine.generate("Name three colors.", SamplingParams(temperature=0, max_tokens=4)).text
+        result = engine.chat(HELLO, short, template=template)
+        assert result.content == engine.generate("Name three colors.", short).text
     with pytest.raises(ClosedError):
         engine.chat(HELLO)
+
+
+@pytest.mark.parametrize(("template", "content"), [
+    ("{{ messages[0].content }}", "Hi"),
+    ("{{ bos_token }}{{ messages[0].content }}", "Hi"),
+    ("{{ bos_token + messages[0].content }}", "<|begin_of_text|>Hi"),
+    ("{{ messages[0].content }}", "<|begin_of_text|>Hi"),
+    ("{{ bos_token }}", ""),
+])  # fmt: skip
+def test_the_begin_token_comes_once(tmp_path: Path, template: str, content: str) -> None:
+    with Engine(write_tiny_llama(tmp_path / "tiny.gguf", n_layer=1).path, num_ctx=64) as engine:
+        segments = engine.apply_template([{"role": "user", "content": content}], template=template)
+        prompt = engine.submit(segments, SamplingParams(max_tokens=0)).prompt
+        bos = engine.tokenize("")
+        assert (prompt[:1], prompt.count(bos[0])) == (tuple(bos), 1)
+        assert engine.detokenize(prompt) == content
+
+
+def test_a_model_that_calls_a_tool(tmp_path: Path) -> None:
+    """The dialect reads what the model writes; here the model is made to write it, as the beginning of its answer."""
+    path = write_tiny_llama(tmp_path / "tiny.gguf", n_layer=1).path
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}{# <tool_call> #}{{ tools }}"
+    tools = [{"name": "f", "parameters": {"type": "object", "properties": {}}}]
+    with Engine(path, num_ctx=512) as engine:
+        result = engine.chat(HELLO, SamplingParams(max_tokens=3, temperature=0), template=template, tools=tools)
+        assert result.finish_reason in ("length", "stop")
+        with engine.chat_stream(HELLO, SamplingParams(max_tokens=3), template=template, tools=tools) as stream:
+            reader = stream._reader
+        chunks = [Chunk('<tool_call>{"name": "f", "argu'), Chunk('ments": {}}</tool'), Chunk("_call>"),
+                  Chunk("", finish_reason="stop", usage=result.usage)]  # fmt: skip
+        read = [reader.read(chunk) for chunk in chunks]
+        assert [chunk.finish_reason for chunk in read] == [None, None, None, "tool_calls"]
+        called = collect_chat(read)
+        assert (called.tool_calls[0].name, called.tool_calls[0].arguments, called.content) == ("f", {}, "")
+        answered = [*HELLO, called.message, {"role": "tool", "content": "x", "tool_call_id": called.tool_calls[0].id}]
+        assert "f" in text_of(engine.apply_template(answered, template=template, tools=tools))
+
+
+def test_images(tmp_path: Path) -> None:
+    template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aW1hZ2U="}}
+    question = {"role": "user", "content": [{"type": "text", "text": "What is "}, image, {"type": "text", "text": "?"}]}
+    with Engine(write_tiny_llama(tmp_path / "tiny.gguf", n_layer=1).path, num_ctx=64) as engine:
+        segments = engine.apply_template([question], template=template)
+        assert segments == [
+            Text("<user>", True),
+            Text("What is "),
+            Media(b"image"),
+            Text("?"),
+        ]
+        with pytest.raises(MediaError, match="llama reads text only"):
+            engine.chat([question], template=template)
+        with pytest.raises(ChatError, match="does not write all messages that have images"):
+            engine.apply_template([question], template="{{ messages | length }}")
+
+
+def test_a_template_whose_tokens_cannot_be_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    template = "{% for m in messages %}{{ '%s<|eot_id|>' | format(m.content) }}{% endfor %}"
+    with Engine(write_tiny_llama(tmp_path / "tiny.gguf", n_layer=1).path, num_ctx=64) as engine:
+        for _ in range(2):
+            assert engine.apply_template(HELLO, template=template) == [Text("Name three colors.<|eot_id|>")]
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+        assert "writes '<|eot_id|>' in a way that cannot be told" in caplog.messages[0]
+        typed = [{"role": "user", "content": "<|eot_id|>"}]
+        engine.apply_template(typed, template="{{ messages[0].content }}")
+        assert len(caplog.records) == 1
+
+
+def test_jinja2_is_imported_for_the_first_chat_only(tmp_path: Path) -> None:
+    path = write_tiny_llama(tmp_path / "tiny.gguf", n_layer=1).path
+    code = (
+        "import sys, ollama_engine as oe\n"
+        f"engine = oe.Engine({path!r}, num_ctx=64, threads=1)\n"
+        "engine.generate('a', oe.SamplingParams(max_tokens=1))\n"
+        "assert 'jinja2' not in sys.modules\n"
+        "engine.apply_template([{'role': 'user', 'content': 'x'}], template='{{ messages }}')\n"
+        "assert 'jinja2' in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

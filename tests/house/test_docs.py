@@ -12,7 +12,7 @@ from ollama_engine import demo
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 BLOCKS = [
     pytest.param(block, id=f"{guide}-{i}")
-    for guide in ("sessions.md", "embeddings.md", "sampling.md")
+    for guide in ("chat.md", "sessions.md", "embeddings.md", "sampling.md", "scoring.md")
     for i, block in enumerate(
         re.findall(r"```python\n(.*?)```", (DOCS / guide).read_text(encoding="utf-8"), flags=re.DOTALL)
     )
@@ -23,6 +23,16 @@ BLOCKS = [
 def test_python_block_runs(block: str, capsys: pytest.CaptureFixture[str]) -> None:
     exec(compile(block.replace('"model.gguf"', repr(str(demo.path()))), "docs", "exec"), {})
     assert capsys.readouterr().out.strip()
+
+
+def test_structured_output_guide(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its blocks follow each other; its types are those of a program's module."""
+    pytest.importorskip("pydantic", reason="types as formats need it")
+    names: dict[str, object] = {"__name__": "__main__"}
+    guide = (DOCS / "structured-output.md").read_text(encoding="utf-8")
+    for block in re.findall(r"```python\n(.*?)```", guide, flags=re.DOTALL):
+        exec(compile(block, "docs", "exec"), names)
+        assert capsys.readouterr().out.strip()
 
 
 def test_requests_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,7 +29,7 @@ static uint16_t f32_to_f16(float x) {
     if (size >= 0x477ff000u) { /* 65520 and more */
         return (uint16_t)(sign | 0x7c00u);
     }
-    if (size < 0x38800000u) { /* below the least normal one, 2^-14: the sum's last bit is worth 2^-24 */
+    if (size < 0x38800000u) { /* below the smallest normal number, 2^-14: the sum's last bit is worth 2^-24 */
         return (uint16_t)(sign | (bits_of(float_of(size) + 0.5f) & 0x7ffu));
     }
     return (uint16_t)(sign | ((size + 0xfffu + (size >> 13 & 1u) - 0x38000000u) >> 13));
@@ -37,7 +37,7 @@ static uint16_t f32_to_f16(float x) {
 
 /* -- activations --------------------------------------------------------------------------------------------------- */
 
-#define LANES 16 /* independent maxima, so that the compiler needs no leave to reorder float operations */
+#define LANES 16 /* independent maxima: the compiler vectorizes them without reordering float operations */
 
 /* The largest |x|; NaNs do not count. n is a multiple of LANES. */
 static inline float largest(const float *x, int n) {
@@ -56,8 +56,8 @@ static inline float largest(const float *x, int n) {
     return max[0];
 }
 
-/* The nearest whole number, ties to even, for |x| < 2^22: adding 1.5 * 2^23 leaves no bits below 1. NaN gives 0. (The
- * same arithmetic as ggml's, so that what lies beyond comes out as there.) */
+/* The nearest whole number, ties to even, for |x| < 2^22: adding 1.5 * 2^23 leaves no bits below 1. NaN gives 0. (It is
+ * ggml's arithmetic, so that numbers beyond 2^22 give the same result.) */
 static inline int8_t nearest(float x) {
     const int32_t whole = (int32_t)(bits_of(x + 12582912.0f) & 0x007fffffu) - 0x00400000;
     return (int8_t)(uint8_t)(whole < 127 ? whole : 127);

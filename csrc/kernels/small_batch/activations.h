@@ -1,4 +1,4 @@
-/* Activations as kernels take them: for quantized weights rounded to 8 bits. */
+/* Formats of activations: quantized to 8 bits for quantized weights, f32 for 16-bit weights. */
 #ifndef OE_SB_ACTIVATIONS_H
 #define OE_SB_ACTIVATIONS_H
 
@@ -15,8 +15,8 @@ typedef struct oe_act256 {
 /* 32 activations, ggml's Q8_0: d is rounded to f16. */
 typedef struct oe_act32 {
     float d;
-    int32_t minus8;   /* -8 times the sum of the values, which undoes the offset of Q4_0's codes */
-    int32_t minus128; /* -128 times: the offset that kernels give signed codes */
+    int32_t minus8;   /* -8 times the sum of the values: undoes the offset of Q4_0's codes */
+    int32_t minus128; /* -128 times that sum: undoes the offset that kernels add to signed codes */
     int8_t q[32];
 } oe_act32;
 

@@ -12,11 +12,11 @@ typedef struct run { /* places first .. first + routes - 1 of the sorted routes 
     int32_t expert, first, routes;
 } run;
 
-typedef struct plan { /* where its parts lie in a tensor for so many routes */
+typedef struct plan { /* pointers to its parts within a tensor */
     int32_t *n_runs;
     run *runs;
     int32_t *run_of;  /* by route */
-    int32_t *place;   /* by route: where it is among the sorted ones */
+    int32_t *place;   /* by route: its place in `sorted` */
     int32_t *sorted;  /* by place: the route */
     int32_t *counted; /* by expert: its routes, while the plan is made */
 } plan;
@@ -35,7 +35,7 @@ static plan plan_in(const struct ggml_tensor *t, int64_t routes) {
     };
 }
 
-/* Ids are checked before a graph is computed; who changes them after that gets a wrong expert, and no other memory. */
+/* Ids are checked before a graph is computed. An id changed after that gives a wrong expert, never a wild read. */
 static int32_t expert_of(const struct ggml_tensor *ids, int64_t route, int64_t experts) {
     const int64_t slot = route % ids->ne[0], token = route / ids->ne[0];
     const int32_t id = *(const int32_t *)((const char *)ids->data + slot * (int64_t)sizeof id +
@@ -43,7 +43,7 @@ static int32_t expert_of(const struct ggml_tensor *ids, int64_t route, int64_t e
     return id < 0 ? 0 : id < experts ? id : (int32_t)experts - 1;
 }
 
-/* Turns the counts of all experts into runs, and each count into the number of its run. */
+/* Makes a run of each expert with routes, and replaces each count by the number of its run. */
 static void make_runs(plan p, int64_t experts) {
     int32_t first = 0;
     *p.n_runs = 0;
@@ -78,7 +78,7 @@ void oe_experts_plan_op(struct ggml_tensor *dst, int ith, int nth, void *userdat
     }
 }
 
-/* -- activations: those of a run lie together, as kernels take the rows of one product ----------------------------- */
+/* -- activations: those of a run are contiguous, as the rows of one product ---------------------------------------- */
 
 static int64_t acts_bytes(const oe_sb_kernel *kernel, int64_t k, int64_t routes) {
     return oe_quads_of(kernel, k) * routes * (int64_t)oe_quad_bytes(kernel);
@@ -97,7 +97,7 @@ static size_t acts_of(const oe_sb_kernel *kernel, int64_t k, run of) {
     return (size_t)(of.first * oe_quads_of(kernel, k)) * oe_quad_bytes(kernel);
 }
 
-/* Whether a run is for multiply_single, which takes blocks by fours: the rest of a four costs as much as several. */
+/* Whether a run uses multiply_single. It takes blocks by fours, and a partial four costs as much as several whole. */
 static bool is_alone(const oe_sb_kernel *kernel, int64_t k, run of) {
     const int64_t blocks = k / kernel->block;
     return of.routes == 1 && kernel->multiply_single && blocks % OE_QUAD == 0;
@@ -152,7 +152,7 @@ void oe_experts_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *use
     int64_t first, last;
     (void)ith;
     while (oe_take_chunk(taken, parts, nth, &first, &last)) {
-        for (int64_t end; first < last; first = end) { /* piece by piece, of one run each */
+        for (int64_t end; first < last; first = end) { /* parts that each lie in one run */
             const int64_t begin = first / groups * groups;
             end = last < begin + groups ? last : begin + groups;
             const run mine = p.runs[first / groups];

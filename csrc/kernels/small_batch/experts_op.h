@@ -1,6 +1,5 @@
-/* Products in which each row of activations names the matrix that it is multiplied with (mixtures of experts), for few
- * rows, by the kernels of kernel.h. As operations of ggml's graphs: callbacks for ggml_custom_4d, run by the CPU
- * backend's threads.
+/* Small-batch products with experts, where each row of activations names its matrix, with the kernels of kernel.h. They
+ * are ggml custom operations: callbacks for ggml_custom_4d, run by the CPU backend's threads.
  *
  * A *route* is one row of one token: number slot + used * token, in the order of the ids. The first operation sorts the
  * routes by their experts; those of one expert are a *run*, for which its weights are read once. The second quantizes
@@ -16,14 +15,14 @@ extern "C" {
 
 struct ggml_tensor;
 
-/* Numbers that oe_experts_plan_op needs as dst. */
+/* Size of oe_experts_plan_op's dst, in i32. */
 int64_t oe_experts_plan_size(int64_t routes, int64_t experts);
 
-/* Bytes that oe_experts_quantize_op needs as dst. */
+/* Size of oe_experts_quantize_op's dst in bytes. */
 int64_t oe_experts_acts_size(const oe_sb_kernel *kernel, int64_t k, int64_t routes);
 
 /* dst i32 [oe_experts_plan_size] from src[0], the ids i32 [used, tokens] with contiguous rows. `experts` is their
- * number, cast to a pointer; ids are below it, or are taken for the nearest that is. For one thread. */
+ * number, cast to a pointer; an id beyond it counts as the nearest valid one. For one thread. */
 void oe_experts_plan_op(struct ggml_tensor *dst, int ith, int nth, void *experts);
 
 /* dst i8 [oe_experts_acts_size] from src[0] f32 [k, 1 or a divisor of used, tokens] with contiguous rows, src[1], the
@@ -31,8 +30,8 @@ void oe_experts_plan_op(struct ggml_tensor *dst, int ith, int nth, void *experts
 void oe_experts_quantize_op(struct ggml_tensor *dst, int ith, int nth, void *kernel);
 
 /* dst f32 [m, used, tokens] from src[0], the contiguous weights [k, m, experts], src[1], which oe_experts_quantize_op
- * wrote, and src[2], the plan. Several products may share src[1], one after the other: where threads take their shares
- * from is kept there. */
+ * wrote, and src[2], the plan. Several products may share src[1], but must run one after the other, because it holds
+ * their chunk counter. */
 void oe_experts_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *kernel);
 
 #ifdef __cplusplus

@@ -18,20 +18,20 @@
 
 #define BYTES (2 * OE_LANES)
 #define SINGLE_WEIGHTS 4 /* rows of weights at a time for a single row of activations */
-#define NEAR_ENOUGH 4096 /* bytes that are fetched ahead at least, or they would come too late */
+#define NEAR_ENOUGH 4096 /* least distance in bytes to prefetch: anything nearer arrives too late */
 
 INLINE lanes weights16(const oe_sb_type type, const uint8_t *x) {
     return type == OE_SB_F16 ? lanes_from_f16(x) : lanes_from_bf16(x);
 }
 
 typedef struct place { /* of a tile */
-    int64_t row;  /* the first of activations */
-    int64_t from; /* the first of weights */
-    int64_t skip; /* rows of weights whose results are there already */
-    size_t ahead; /* bytes to what should be fetched, or 0 */
+    int64_t row;  /* first row of activations */
+    int64_t from; /* first row of weights */
+    int64_t skip; /* rows of weights whose results are stored already */
+    size_t ahead; /* distance to prefetch in bytes, or 0 */
 } place;
 
-/* As in the other kernels: each step fetches its share of the rows behind these, in order. */
+/* As in the other kernels: each step prefetches its share of the following rows, in order. */
 INLINE void prefetch(const oe_sb_product *p, size_t group, size_t done, size_t share, size_t ahead) {
     const size_t at = group + done + ahead;
     if (ahead && at + share <= (size_t)p->m * p->row_bytes) {
@@ -127,14 +127,14 @@ INLINE void multiply_several(const oe_sb_type type, const oe_sb_product *p, int6
 }
 
 #if defined(__AVX512F__) && !defined(OE_SB_SCALAR)
-/* AVX2 is faster by up to a quarter where rows are long. */
+/* For a single row AVX2 is faster than AVX-512, by up to a quarter where rows are long. */
 extern const oe_sb_kernel oe_sb_f16_avx2, oe_sb_bf16_avx2;
 
-INLINE void multiply_one(const oe_sb_type type, const oe_sb_product *p, int64_t first, int64_t last) {
+INLINE void multiply_row(const oe_sb_type type, const oe_sb_product *p, int64_t first, int64_t last) {
     (type == OE_SB_F16 ? oe_sb_f16_avx2 : oe_sb_bf16_avx2).multiply(p, first, last);
 }
 #else
-INLINE void multiply_one(const oe_sb_type type, const oe_sb_product *p, int64_t first, int64_t last) {
+INLINE void multiply_row(const oe_sb_type type, const oe_sb_product *p, int64_t first, int64_t last) {
     if (p->m < SINGLE_WEIGHTS) {
         for (; first < last; first++) {
             multiply_tile(type, 1, 1, p, (place){0, first, 0, 0});
@@ -151,7 +151,7 @@ INLINE void multiply_one(const oe_sb_type type, const oe_sb_product *p, int64_t 
 
 INLINE void multiply(const oe_sb_type type, const oe_sb_product *p, int64_t first, int64_t last) {
     if (p->rows == 1) {
-        multiply_one(type, p, first, last);
+        multiply_row(type, p, first, last);
     } else {
         multiply_several(type, p, first, last);
     }
@@ -160,6 +160,6 @@ INLINE void multiply(const oe_sb_type type, const oe_sb_product *p, int64_t firs
 static void multiply_f16(const oe_sb_product *p, int64_t first, int64_t last) { multiply(OE_SB_F16, p, first, last); }
 static void multiply_bf16(const oe_sb_product *p, int64_t first, int64_t last) { multiply(OE_SB_BF16, p, first, last); }
 
-/* multiply_single is for kernels that want activations in another order for a single row. */
+/* No multiply_single: only kernels that read activations in another order for a single row need one. */
 const oe_sb_kernel OE_SB_KERNEL(f16) = {OE_LANES, OE_LANES * sizeof(float), oe_sb_copy16, multiply_f16, NULL};
 const oe_sb_kernel OE_SB_KERNEL(bf16) = {OE_LANES, OE_LANES * sizeof(float), oe_sb_copy16, multiply_bf16, NULL};

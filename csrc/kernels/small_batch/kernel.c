@@ -4,8 +4,8 @@
 
 #include "base/cpu.h"
 
-/* The kernels of one type by oe_sb_isa, NULL where this build has none. OE_SB_HAS_AVX_VNNI: the compiler knows these
- * instructions. Kernels of 16-bit weights have no use for them. */
+/* The kernels of one type by oe_sb_isa, NULL where this build has none. OE_SB_HAS_AVX_VNNI: the compiler supports these
+ * instructions, which kernels of 16-bit weights do not use. */
 #if !defined(__x86_64__)
 #define KERNELS(type) {&oe_sb_##type##_scalar}
 #define FLOAT_KERNELS(type) KERNELS(type)

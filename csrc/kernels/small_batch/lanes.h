@@ -1,7 +1,7 @@
-/* Vectors of 32-bit lanes with one block of weights in each, for the kernels of quantized weights: LANES (16 with
- * AVX-512, 8 with AVX2) blocks at a time. These are the blocks of as many rows at one place, with the same activations
- * in all lanes; or, where a single row of activations is multiplied (`single`), 4 blocks each of LANES / 4 rows, with
- * the same activations for each row.
+/* Vectors of 32-bit lanes for the kernels of quantized weights: LANES (16 with AVX-512, 8 with AVX2) blocks of weights
+ * at a time, one in each lane. They are the blocks of LANES rows at the same place, with the same activations in all
+ * lanes; or, for a single row of activations (`single`), 4 blocks each of LANES / 4 rows, with the same activations
+ * for each.
  *
  * Codes of weights are multiplied with activations (signed bytes, from -127 to 127) four at a time: VPDPBUSD takes
  * unsigned codes and adds up in 32 bits. AVX2 alone has VPMADDUBSW, which adds two products in 16 bits. */
@@ -29,8 +29,8 @@ typedef struct window {
 #include "kernels/small_batch/lanes_avx2.h"
 #endif
 
-/* Ends a basic block: the compiler looks at what follows by itself. GCC's time goes by the square of a block's length,
- * and was a minute for some kernels. */
+/* Ends a basic block, to shorten compilation: GCC's time grows with the square of a block's length, and was a minute
+ * for some kernels. */
 INLINE void end_basic_block(void) {
     __asm__ goto("" : : : : next);
 next:;
@@ -41,7 +41,7 @@ next:;
 /* A word of activations for each lane, from its place in the block `act`. */
 INLINE ints act_word(const bool single, const void *place, const void *act) {
     const char *word = place;
-    if (single) { /* those of 4 blocks lie side by side */
+    if (single) { /* the words of 4 blocks are interleaved */
         return ints_repeat((const char *)act + OE_QUAD * (word - (const char *)act));
     }
     int32_t same;
@@ -55,8 +55,8 @@ INLINE floats act_float(const bool single, const void *place, const void *act) {
 
 /* -- what blocks hold ---------------------------------------------------------------------------------------------- */
 
-/* 16 bytes at `offset` of each block, turned: each lane of word[j] holds bytes 4j .. 4j + 3 of its block. Words that
- * nobody uses cost nothing: the compiler drops them. */
+/* 16 bytes at `offset` of each block, turned: each lane of word[j] holds bytes 4j .. 4j + 3 of its block. The
+ * compiler drops unused words, so they cost nothing. */
 INLINE void load_words(window w, size_t offset, ints word[4]) {
     const ints r0 = load_column(w, offset, 0), r1 = load_column(w, offset, 1);
     const ints r2 = load_column(w, offset, 2), r3 = load_column(w, offset, 3);

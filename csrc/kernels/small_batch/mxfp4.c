@@ -1,6 +1,6 @@
 /* MXFP4 (Open Compute Project, Microscaling Formats 2023): 32 weights in 17 bytes: an exponent e of 8 bits, 32 numbers
- * of 4 bits, E2M1. A weight is 2^(e - 127) times its number. Codes here are twice the numbers, and so whole; d is half
- * of the power. */
+ * of 4 bits, E2M1. A weight is 2^(e - 127) times its number. Codes here are twice the numbers, so that they are whole;
+ * d is half of the power of 2. */
 #include "kernels/small_batch/activations.h"
 
 #define BLOCK_BYTES 17

@@ -10,17 +10,17 @@ static int64_t acts_bytes(const oe_sb_kernel *kernel, int64_t k, int64_t rows) {
     return oe_quads_of(kernel, k) * rows * (int64_t)oe_quad_bytes(kernel);
 }
 
-/* Room to start with a cache line, and for the counter. */
+/* Extra room: to align to a cache line, and for the chunk counter. */
 int64_t oe_sb_acts_size(const oe_sb_kernel *kernel, int64_t k, int64_t rows) {
     return acts_bytes(kernel, k, rows) + 3 * OE_CACHE_LINE;
 }
 
-/* ggml aligns to 32 bytes. Vectors of 64 should not lie in two lines of the cache. */
+/* ggml aligns to 32 bytes; a vector of 64 should not cross a cache line. */
 static char *acts_of(const struct ggml_tensor *acts) {
     return (char *)(((uintptr_t)acts->data + OE_CACHE_LINE - 1) / OE_CACHE_LINE * OE_CACHE_LINE);
 }
 
-/* Groups of weight rows that are taken. */
+/* The chunk counter, in groups of weight rows. */
 static oe_chunk_counter *taken_groups(const oe_sb_kernel *by, const struct ggml_tensor *acts, int64_t k, int64_t rows) {
     return oe_chunk_counter_behind(acts_of(acts), acts_bytes(by, k, rows));
 }

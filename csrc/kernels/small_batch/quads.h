@@ -1,4 +1,4 @@
-/* Activations as the kernels take them: quantized blocks, four at a time. */
+/* Layout of quantized activations for the kernels: blocks in fours ("quads"). */
 #ifndef OE_SB_QUADS_H
 #define OE_SB_QUADS_H
 
@@ -19,7 +19,7 @@ static inline int64_t oe_quads_of(const oe_sb_kernel *kernel, int64_t k) {
 
 static inline size_t oe_quad_bytes(const oe_sb_kernel *kernel) { return OE_QUAD * kernel->act_bytes; }
 
-/* Quantizes the first four blocks of x, or as many as there are; the others are 0. */
+/* Quantizes up to four blocks of x; missing ones become 0. */
 static inline void oe_quad_quantize(const oe_sb_kernel *kernel, const float *x, int64_t blocks, oe_quad *quad) {
     memset(quad, 0, sizeof *quad);
     for (int64_t b = 0; b < OE_QUAD && b < blocks; b++) {
@@ -27,8 +27,8 @@ static inline void oe_quad_quantize(const oe_sb_kernel *kernel, const float *x, 
     }
 }
 
-/* Copies a quad to where the kernel reads it. For multiply_single (`alone`), words from the same place of their blocks
- * lie side by side. */
+/* Copies a quad to its place in the kernel's activations. For multiply_single (`alone`), the words of the four blocks
+ * are interleaved. */
 static inline void oe_quad_store(const oe_sb_kernel *kernel, const oe_quad *quad, bool alone, char *to) {
     if (!alone) {
         memcpy(to, quad->bytes, oe_quad_bytes(kernel));

@@ -1,4 +1,4 @@
-/* What the plain C twins of the kernels for quantized weights share. */
+/* Shared by the plain C twins of the kernels for quantized weights. */
 #ifndef OE_SB_SCALAR_H
 #define OE_SB_SCALAR_H
 

@@ -1,8 +1,8 @@
-/* The product (kernel.h) of a type of quantized weights in plain C, which those with vectors must equal bit by bit. A
- * file defines before it includes this:
+/* The product (kernel.h) of a quantized weight type in plain C; the vector kernels must equal it bit by bit. A file
+ * defines before it includes this:
  *
- *     BLOCK_BYTES     of a block of weights
- *     weight_block    what unpack makes of a block of weights
+ *     BLOCK_BYTES     size of a block of weights
+ *     weight_block    an unpacked block of weights
  *     act_block       the type of a block of activations, oe_act256 or oe_act32
  *     static void unpack(const uint8_t *p, weight_block *x)
  *     static float product(const weight_block *x, const act_block *act) */

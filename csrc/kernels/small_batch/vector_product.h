@@ -1,11 +1,11 @@
-/* The products (kernel.h) of a type of quantized weights with the vectors of lanes.h. A file defines before it includes
+/* The products (kernel.h) of a quantized weight type with the vectors of lanes.h. A file defines before it includes
  * this:
  *
- *     BLOCK_BYTES    of a block of weights
- *     act_block      the type of a block of activations, oe_act256 or oe_act32
- *     add_block      INLINE void add_block(const bool single, const int n_tile, window w, const act_block *act,
- *                    floats *out): adds the products of LANES blocks with those of the n-th row of activations, which
- *                    are act[OE_QUAD * n], to out[n] */
+ *      BLOCK_BYTES    size of a block of weights
+ *      act_block      the type of a block of activations, oe_act256 or oe_act32
+ *      add_block      INLINE void add_block(const bool single, const int n_tile, window w, const act_block *act,
+ *                     floats *out): adds the products of LANES blocks with those of the n-th row of activations, which
+ *                     are act[OE_QUAD * n], to out[n] */
 
 /* -- several rows of activations, in tiles of equal size ----------------------------------------------------------- */
 
@@ -46,7 +46,7 @@ static void oe_multiply_any_tile(int64_t n, const oe_sb_product *p, int64_t row,
     }
 }
 
-/* The last LANES rows of weights may overlap those before them, whose results are there already. */
+/* The last LANES rows of weights may overlap rows before them, whose results are stored already. */
 static void oe_multiply(const oe_sb_product *p, int64_t first, int64_t last) {
     for (; first < last; first += LANES) {
         const int64_t from = first + LANES <= p->m ? first : p->m - LANES;
@@ -63,7 +63,7 @@ static void oe_multiply(const oe_sb_product *p, int64_t first, int64_t last) {
 /* -- a single row of activations ----------------------------------------------------------------------------------- */
 
 #define SINGLE_ROWS (LANES / OE_QUAD) /* of weights at a time */
-#define NEAR_ENOUGH 4096              /* bytes that are fetched ahead at least, or they would come too late */
+#define NEAR_ENOUGH 4096              /* least distance in bytes to prefetch: nearer arrives too late */
 
 /* The blocks that SINGLE_ROWS rows have after their last whole four, and zeros for the others. */
 INLINE void copy_rest(const oe_sb_product *p, size_t group, uint8_t *rest) {

@@ -6,12 +6,15 @@ import secrets
 import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
 
 from ollama_engine.chat.dialects.answer import Answer, Handler
 from ollama_engine.chat.dialects.scanner import Markers, Reading
+from ollama_engine.chat.dialects.tool_grammar import CallForm, Grammar, Wanted, start_of_forms
 from ollama_engine.chat.dialects.tools import ToolDefinition
 from ollama_engine.chat.events import Event
-from ollama_engine.errors import ClosedError
+from ollama_engine.errors import ClosedError, ConfigError, Option
 
 __all__ = ["Dialect", "Parser", "new_call_id"]
 
@@ -68,9 +71,13 @@ class Dialect:
         sections: what begins a call or several, and who reads it.
         dropped: markers that say nothing a caller needs.
         sections_end_thinking: whether a section's marker is a control token, which ends reasoning that has no end.
+        calls_in_thinking: what else does: a section's marker together with how a call begins, since reasoning may
+            mention the marker alone.
         turn_ends: texts that end the assistant's turn. Templates of one dialect may do so in different ways; detection
             replaces these by those that it finds.
         read: reads an answer that is not just reasoning, then content with sections in it.
+        forms: how calls are written, that of choice first; grammars are made of these.
+        answer_grammar: makes the grammar of answers that `read` reads.
     """
 
     name: str
@@ -78,8 +85,11 @@ class Dialect:
     sections: Mapping[str, Handler] = field(default_factory=dict)
     dropped: Sequence[str] = ()
     sections_end_thinking: bool = False
+    calls_in_thinking: Sequence[str] = ()
     turn_ends: Sequence[str] = ()
     read: Callable[[Dialect, Answer], Reading[None]] | None = None
+    forms: Sequence[CallForm] = ()
+    answer_grammar: Callable[[Grammar, Wanted], str] | None = None
 
     def __repr__(self) -> str:
         return f"<dialect {self.name}>"
@@ -92,7 +102,8 @@ class Dialect:
 
     def read_body(self, answer: Answer) -> Reading[None]:
         """Read reasoning, then content with sections in it."""
-        section = yield from answer.think(self.thinking, self.sections if self.sections_end_thinking else ())
+        ends = [*(self.sections if self.sections_end_thinking else ()), *self.calls_in_thinking]
+        section = yield from answer.think(self.thinking, self.sections, ends)
         yield from answer.body(self.sections, self.dropped, section)
 
     def parser(
@@ -117,3 +128,42 @@ class Dialect:
     def reasoning_open(self, prompt_tail: str) -> bool:
         """Whether a prompt that ends like this has opened the reasoning, so that the answer begins inside it."""
         return prompt_tail.rstrip().endswith(tuple(begin.rstrip() for begin, _ in self.thinking))
+
+    def tool_grammar(
+        self,
+        tools: Sequence[ToolDefinition],
+        choice: str = "auto",
+        parallel: bool = True,
+        *,
+        control_tokens: Mapping[str, int] = MappingProxyType({}),
+        json_options: Mapping[str, Any] = MappingProxyType({}),
+        reasoning_open: bool = False,
+    ) -> str | None:
+        """A grammar (llguidance's Lark) of answers whose calls are well-formed, with arguments that follow the schemas.
+
+        tools: what may be called.
+        choice: "required" or the name of a tool: reasoning, and then calls, of this tool; "auto": any text, and after
+            the marker of a call nothing but a call; "none": no grammar.
+        parallel: whether several calls may come.
+        control_tokens: texts and ids of the vocabulary's control tokens.
+        json_options: llguidance's options for each schema.
+        reasoning_open: see `reasoning_open`.
+
+        None where nothing can be forced: without tools, in dialects that have no calls, and with "auto" in those where
+        no marker says that a call begins. Raises ConfigError for a choice that is no tool, and for parameters that
+        the dialect cannot write.
+        """
+        if not tools or choice == "none" or not (self.forms or self.answer_grammar):
+            return None
+        offered = [tool for tool in tools if choice in ("auto", "required", tool.name)]
+        if not offered:
+            names = ", ".join(tool.name for tool in tools)
+            raise ConfigError(
+                Option("tool_choice"), f' must be "auto", "none", "required" or one of {names}, got {choice!r}'
+            )
+        grammar = Grammar(control_tokens, json_options)
+        wanted = Wanted(offered, choice != "auto", parallel, reasoning_open)
+        if self.answer_grammar is not None:
+            return grammar.lark(self.answer_grammar(grammar, wanted))
+        start = start_of_forms(grammar, wanted, self.forms, self.thinking, self.dropped)
+        return None if start is None else grammar.lark(start)

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from ollama_engine.chat.dialects.answer import Answer, Call
 from ollama_engine.chat.dialects.base import Dialect
-from ollama_engine.chat.dialects.json_calls import read_object
+from ollama_engine.chat.dialects.json_calls import read_arguments
 from ollama_engine.chat.dialects.marked_calls import MarkedCalls
 from ollama_engine.chat.dialects.scanner import MalformedError, Reading, markers
+from ollama_engine.chat.dialects.tool_grammar import CallForm, Json, Part, object_schema
+from ollama_engine.chat.dialects.tools import ToolDefinition
 
 __all__ = ["FUNCTIONARY_V31", "FUNCTIONARY_V32"]
 
@@ -24,8 +26,7 @@ def _read_v31(call: Call) -> Reading[None]:
     name = yield from answer.word()
     yield from answer.expect(">")
     call.begin(name)
-    yield from answer.skip_space()
-    yield from read_object(call)
+    yield from read_arguments(call)
 
 
 def _read_v32(dialect: Dialect, answer: Answer) -> Reading[None]:
@@ -56,13 +57,27 @@ def _read_v32_call(call: Call) -> Reading[None]:
     if not answer.tools:
         raise MalformedError("no tools were offered")
     call.begin(name)
-    yield from answer.skip_space()
-    yield from read_object(call)
+    yield from read_arguments(call)
+
+
+def _write_v31(tool: ToolDefinition) -> list[Part]:
+    return [f"{tool.name}>", Json(object_schema(tool)), "</function>"]
+
+
+def _write_v32(tool: ToolDefinition) -> list[Part]:
+    return [f"{tool.name}\n", Json(object_schema(tool))]
 
 
 FUNCTIONARY_V31 = Dialect(
     "functionary-v3.1",
     sections={"<function=": MarkedCalls(_read_v31, end="</function>")},
     turn_ends=("<|eot_id|>", "<|eom_id|>"),
+    forms=(CallForm(_write_v31, begin="<function=", between="<function=", marker="<function="),),
 )
-FUNCTIONARY_V32 = Dialect("functionary-v3.2", thinking=(), read=_read_v32, turn_ends=("<|eot_id|>", "<|eom_id|>"))
+FUNCTIONARY_V32 = Dialect(
+    "functionary-v3.2",
+    thinking=(),
+    read=_read_v32,
+    turn_ends=("<|eot_id|>", "<|eom_id|>"),
+    forms=(CallForm(_write_v32, between="\n>>>"),),
+)

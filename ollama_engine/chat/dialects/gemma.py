@@ -15,8 +15,9 @@ from __future__ import annotations
 from ollama_engine.chat.dialects.answer import Answer
 from ollama_engine.chat.dialects.base import Dialect
 from ollama_engine.chat.dialects.plain_json import read_unmarked
-from ollama_engine.chat.dialects.python_calls import PythonSection
+from ollama_engine.chat.dialects.python_calls import PythonSection, write_python_call
 from ollama_engine.chat.dialects.scanner import Reading
+from ollama_engine.chat.dialects.tool_grammar import CallForm
 
 __all__ = ["GEMMA"]
 
@@ -32,4 +33,5 @@ GEMMA = Dialect(
     sections={"```tool_code": PythonSection("```", printed=True)},
     turn_ends=("<end_of_turn>",),
     read=_read,
+    forms=(CallForm(write_python_call, begin="```tool_code\n", between="\n", end="\n```", marker="```tool_code"),),
 )

@@ -12,7 +12,8 @@ Format: the templates.
 from __future__ import annotations
 
 from ollama_engine.chat.dialects.base import Dialect
-from ollama_engine.chat.dialects.json_calls import JsonSection
+from ollama_engine.chat.dialects.json_calls import JsonSection, write_object
+from ollama_engine.chat.dialects.tool_grammar import CallForm
 
 __all__ = ["GIGACHAT"]
 
@@ -23,5 +24,9 @@ GIGACHAT = Dialect(
         "function call<|role_sep|>\n": JsonSection(),
         "<|function_call|>": JsonSection(),
     },
-    turn_ends=(),
+    dropped=("<|message_sep|>",),
+    forms=tuple(
+        CallForm(write_object(), begin=marker, marker=marker)
+        for marker in ("<|function_call|>", "<|message_sep|>\n\nfunction call<|role_sep|>\n")
+    ),
 )

@@ -15,18 +15,31 @@ from __future__ import annotations
 from ollama_engine.chat.dialects.base import Dialect
 from ollama_engine.chat.dialects.marked_calls import MarkedCalls
 from ollama_engine.chat.dialects.tagged_calls import TaggedCall
+from ollama_engine.chat.dialects.tool_grammar import CallForm, optional
 
 __all__ = ["GLM", "HUNYUAN3"]
 
+_CALL = TaggedCall(
+    key="<arg_key>",
+    key_end="</arg_key>",
+    value="<arg_value>",
+    value_end="</arg_value>",
+    gap=optional("\n"),
+)
+
 GLM = Dialect(
     "glm",
-    sections={
-        "<tool_call>": MarkedCalls(
-            TaggedCall(key="<arg_key>", key_end="</arg_key>", value="<arg_value>", value_end="</arg_value>"),
-            end="</tool_call>",
-        )
-    },
+    sections={"<tool_call>": MarkedCalls(_CALL, end="</tool_call>")},
     turn_ends=("<|user|>", "<|observation|>"),
+    forms=(
+        CallForm(
+            _CALL.write,
+            begin="<tool_call>",
+            between="</tool_call>\n<tool_call>",
+            end="</tool_call>",
+            marker="<tool_call>",
+        ),
+    ),
 )
 
 _HUNYUAN3_CALL = TaggedCall(
@@ -35,6 +48,7 @@ _HUNYUAN3_CALL = TaggedCall(
     key_end="</arg_key:opensource>",
     value="<arg_value:opensource>",
     value_end="</arg_value:opensource>",
+    gap="\n",
 )
 HUNYUAN3 = Dialect(
     "hunyuan3",
@@ -49,4 +63,13 @@ HUNYUAN3 = Dialect(
     },
     sections_end_thinking=True,
     turn_ends=("<｜hy_eos:opensource｜>",),
+    forms=(
+        CallForm(
+            _HUNYUAN3_CALL.write,
+            begin="<tool_calls:opensource>\n<tool_call:opensource>",
+            between="</tool_call:opensource>\n<tool_call:opensource>",
+            end="</tool_call:opensource>\n</tool_calls:opensource>",
+            marker="<tool_calls:opensource>",
+        ),
+    ),
 )

@@ -9,7 +9,8 @@ Format: the templates.
 from __future__ import annotations
 
 from ollama_engine.chat.dialects.base import Dialect
-from ollama_engine.chat.dialects.json_calls import JsonSection
+from ollama_engine.chat.dialects.json_calls import JsonSection, write_object
+from ollama_engine.chat.dialects.tool_grammar import CallForm
 
 __all__ = ["GRANITE"]
 
@@ -18,4 +19,8 @@ GRANITE = Dialect(
     sections={"<|tool_call|>": JsonSection(), "<tool_call>": JsonSection()},
     dropped=("<response>", "</response>"),
     turn_ends=("<|end_of_text|>",),
+    forms=(
+        CallForm(write_object(), begin="<|tool_call|>[", between=", ", end="]", marker="<|tool_call|>"),
+        CallForm(write_object(), begin="<tool_call>[", between=", ", end="]", marker="<tool_call>"),
+    ),
 )

@@ -15,8 +15,9 @@ import re
 
 from ollama_engine.chat.dialects.answer import Answer, Call
 from ollama_engine.chat.dialects.base import Dialect
-from ollama_engine.chat.dialects.json_calls import read_object
+from ollama_engine.chat.dialects.json_calls import read_arguments
 from ollama_engine.chat.dialects.scanner import Reading, markers
+from ollama_engine.chat.dialects.tool_grammar import Choice, Grammar, Json, Part, Wanted, object_schema
 
 __all__ = ["HARMONY"]
 
@@ -53,7 +54,8 @@ class _Messages:
             header = begin
         else:
             pieces = [begin]
-            if (yield from answer.until(markers("<|message|>", line_breaks=0), pieces.append)) is None:
+            found = yield from answer.until(markers("<|message|>", *_ENDS, line_breaks=0), pieces.append)
+            if found != "<|message|>":
                 answer.content(answer.recorded())
                 return None
             header = "".join(pieces)
@@ -82,8 +84,7 @@ def _read_call(call: Call, name: str) -> Reading[None]:
     """Read a call's message and the marker behind it."""
     answer = call.answer
     call.begin(name)
-    yield from answer.skip_space()
-    yield from read_object(call)
+    yield from read_arguments(call)
     yield from answer.skip_space()
     if (yield from answer.accept(*_ENDS)) is None:
         yield from answer.close(_ENDS[0], *_BEGINS)
@@ -93,9 +94,28 @@ def _read(dialect: Dialect, answer: Answer) -> Reading[None]:
     yield from _Messages(answer).read()
 
 
+def _answer_grammar(grammar: Grammar, wanted: Wanted) -> str:
+    """Reasoning and a call; or, where none is required, reasoning and content, then a call or the final message."""
+
+    def message(channel: str) -> str:
+        return grammar.rule(f"{grammar.text(f'<|channel|>{channel}<|message|>')} {rest}")
+
+    rest = f"{grammar.any_text('<|end|>')} {grammar.text('<|start|>assistant')}"
+    opened = rest if wanted.reasoning_open else ""
+    calls: list[list[Part]] = [
+        [f"{tool.name} <|constrain|>json<|message|>", Json(object_schema(tool))] for tool in wanted.tools
+    ]
+    call = grammar.parts(["<|channel|>commentary to=functions.", Choice(calls)])
+    if wanted.required:
+        return f"{opened} {message('analysis')}* {call}"
+    final = f"{grammar.text('<|channel|>final<|message|>')} TEXT?"
+    return f"{opened} ({message('analysis')} | {message('commentary')})* ({call} | {final})"
+
+
 HARMONY = Dialect(
     "harmony",
     thinking=(("<|channel|>analysis<|message|>", "<|end|>"),),
     turn_ends=("<|return|>", "<|call|>"),
     read=_read,
+    answer_grammar=_answer_grammar,
 )

@@ -24,27 +24,39 @@ from __future__ import annotations
 from ollama_engine.chat.dialects.base import Dialect
 from ollama_engine.chat.dialects.marked_calls import MarkedCalls
 from ollama_engine.chat.dialects.tagged_calls import TaggedCall
+from ollama_engine.chat.dialects.tool_grammar import CallForm
 
 __all__ = ["DEEPSEEK_V32", "MINIMAX_M2", "SEED_OSS"]
 
+_MINIMAX_CALL = TaggedCall(name_end='">', key='<parameter name="', key_end='">', value_end="</parameter>", gap="\n")
 MINIMAX_M2 = Dialect(
     "minimax-m2",
     sections={
         "<minimax:tool_call>": MarkedCalls(
-            TaggedCall(name_end='">', key='<parameter name="', key_end='">', value_end="</parameter>"),
+            _MINIMAX_CALL,
             '<invoke name="',
             "</invoke>",
             section_end="</minimax:tool_call>",
         )
     },
     turn_ends=("[e~[",),
+    forms=(
+        CallForm(
+            _MINIMAX_CALL.write,
+            begin='<minimax:tool_call>\n<invoke name="',
+            between='</invoke>\n<invoke name="',
+            end="</invoke>\n</minimax:tool_call>",
+            marker="<minimax:tool_call>",
+        ),
+    ),
 )
 
 _DSML_CALL = TaggedCall(
     name_end='">',
     key='<｜DSML｜parameter name="',
     key_end='"',
-    attributes=True,
+    attributes=lambda is_string, _: f' string="{str(is_string).lower()}"',
+    gap="\n",
     value=">",
     value_end="</｜DSML｜parameter>",
 )
@@ -57,17 +69,37 @@ DEEPSEEK_V32 = Dialect(
         for section in ("function_calls", "tool_calls")
     },
     turn_ends=("<｜end▁of▁sentence｜>",),
+    forms=tuple(
+        CallForm(
+            _DSML_CALL.write,
+            begin=f'<｜DSML｜{section}>\n<｜DSML｜invoke name="',
+            between='</｜DSML｜invoke>\n<｜DSML｜invoke name="',
+            end=f"</｜DSML｜invoke>\n</｜DSML｜{section}>",
+            marker=f"<｜DSML｜{section}>",
+        )
+        for section in ("function_calls", "tool_calls")
+    ),
 )
+_SEED_CALL = TaggedCall(name_end=">", key="<parameter=", key_end=">", value_end="</parameter>", gap="\n")
 SEED_OSS = Dialect(
     "seed-oss",
     thinking=(("<seed:think>", "</seed:think>"),),
     sections={
         "<seed:tool_call>": MarkedCalls(
-            TaggedCall(name_end=">", key="<parameter=", key_end=">", value_end="</parameter>"),
+            _SEED_CALL,
             "<function=",
             "</function>",
             section_end="</seed:tool_call>",
         )
     },
     turn_ends=("<seed:eos>",),
+    forms=(
+        CallForm(
+            _SEED_CALL.write,
+            begin="<seed:tool_call>\n<function=",
+            between="</function>\n<function=",
+            end="</function>\n</seed:tool_call>",
+            marker="<seed:tool_call>",
+        ),
+    ),
 )

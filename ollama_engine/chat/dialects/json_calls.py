@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ollama_engine.chat.dialects.answer import Answer, Call
 from ollama_engine.chat.dialects.json_scanner import JsonScanner, StringDecoder, read_string
 from ollama_engine.chat.dialects.scanner import ENDS, MalformedError, Reading, ignore, markers
+from ollama_engine.chat.dialects.tool_grammar import Json, Part, object_schema
+from ollama_engine.chat.dialects.tools import ToolDefinition
 
-__all__ = ["CALL", "CallKeys", "JsonSection", "read_arguments", "read_call", "read_object"]
+__all__ = ["CALL", "CallKeys", "JsonSection", "read_arguments", "read_call", "write_object"]
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,16 @@ class _SectionReading:
             yield from answer.close(section.end, section.begin)
 
 
+def write_object(name_key: str = "name", arguments_key: str = "arguments") -> Callable[[ToolDefinition], list[Part]]:
+    """Writes a call as an object of these two members."""
+
+    def write(tool: ToolDefinition) -> list[Part]:
+        begin = f'{{"{name_key}": {json.dumps(tool.name)}, "{arguments_key}": '
+        return [begin, Json(object_schema(tool)), "}"]
+
+    return write
+
+
 def read_call(call: Call, keys: CallKeys = CALL) -> Reading[None]:
     """Read one call's object. The call begins where both its name and the key of its arguments are known."""
     answer = call.answer
@@ -162,10 +175,11 @@ def _read_id(answer: Answer) -> Reading[str]:
 
 
 def read_arguments(call: Call) -> Reading[None]:
-    """Read the object of arguments, or a string that holds it as JSON."""
+    """Read white space and the object of arguments, or a string that holds it as JSON."""
     answer = call.answer
+    yield from answer.skip_space()
     if (yield from answer.peek()) != '"':
-        yield from read_object(call)
+        yield from _read_object(call)
         return
     inside = JsonScanner()
     decoder = StringDecoder()
@@ -182,7 +196,7 @@ def read_arguments(call: Call) -> Reading[None]:
         raise MalformedError("the arguments' text ends inside a value")
 
 
-def read_object(call: Call) -> Reading[None]:
+def _read_object(call: Call) -> Reading[None]:
     """Read the object of arguments."""
     character = yield from call.answer.peek()
     if character != "{":

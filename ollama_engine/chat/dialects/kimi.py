@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from ollama_engine.chat.dialects.answer import Call
 from ollama_engine.chat.dialects.base import Dialect
-from ollama_engine.chat.dialects.json_calls import read_object
+from ollama_engine.chat.dialects.json_calls import read_arguments
 from ollama_engine.chat.dialects.marked_calls import MarkedCalls
 from ollama_engine.chat.dialects.scanner import Reading
+from ollama_engine.chat.dialects.tool_grammar import CallForm, Json, Part, Pattern, object_schema
+from ollama_engine.chat.dialects.tools import ToolDefinition
 
 __all__ = ["KIMI_K2", "SOLAR"]
 
@@ -26,8 +28,7 @@ def _read_kimi(call: Call) -> Reading[None]:
     yield from answer.skip_space()
     yield from answer.expect("<|tool_call_argument_begin|>")
     call.begin(id.removeprefix("functions.").rpartition(":")[0] or id, id)
-    yield from answer.skip_space()
-    yield from read_object(call)
+    yield from read_arguments(call)
 
 
 def _read_solar(call: Call) -> Reading[None]:
@@ -37,8 +38,23 @@ def _read_solar(call: Call) -> Reading[None]:
     name = yield from answer.word()
     yield from answer.expect("<|tool_call:args|>")
     call.begin(name, id)
-    yield from answer.skip_space()
-    yield from read_object(call)
+    yield from read_arguments(call)
+
+
+def _write_kimi(tool: ToolDefinition) -> list[Part]:
+    begin = f"<|tool_call_begin|>functions.{tool.name}:"
+    return [
+        begin,
+        Pattern("[0-9]{1,3}"),
+        "<|tool_call_argument_begin|>",
+        Json(object_schema(tool)),
+        "<|tool_call_end|>",
+    ]
+
+
+def _write_solar(tool: ToolDefinition) -> list[Part]:
+    name = f"<|tool_call:name|>{tool.name}<|tool_call:args|>"
+    return ["<|tool_call:begin|>", Pattern("[a-zA-Z0-9]{1,10}"), name, Json(object_schema(tool)), "<|tool_call:end|>"]
 
 
 KIMI_K2 = Dialect(
@@ -50,6 +66,15 @@ KIMI_K2 = Dialect(
     },
     sections_end_thinking=True,
     turn_ends=("<|im_end|>",),
+    forms=(
+        CallForm(
+            _write_kimi,
+            begin="<|tool_calls_section_begin|>",
+            between="",
+            end="<|tool_calls_section_end|>",
+            marker="<|tool_calls_section_begin|>",
+        ),
+    ),
 )
 SOLAR = Dialect(
     "solar",
@@ -59,4 +84,5 @@ SOLAR = Dialect(
     },
     dropped=("<|begin|>assistant", "<|content|>", "<|end|>"),
     turn_ends=("<|flush|>", "<|calls|>"),
+    forms=(CallForm(_write_solar, begin="<|tool_calls|>", between="", marker="<|tool_calls|>"),),
 )

@@ -12,6 +12,8 @@ from __future__ import annotations
 from ollama_engine.chat.dialects.base import Dialect
 from ollama_engine.chat.dialects.marked_calls import MarkedCalls
 from ollama_engine.chat.dialects.tagged_calls import TaggedCall
+from ollama_engine.chat.dialects.tool_grammar import CallForm, Part, Pattern
+from ollama_engine.chat.dialects.tools import ToolDefinition
 
 __all__ = ["KIMI_K3"]
 
@@ -19,10 +21,15 @@ _CALL = TaggedCall(
     name_end="<|sep|>",
     key='<|open|>argument key="',
     key_end='"',
-    attributes=True,
+    attributes=lambda _, kind: f' type="{"number" if kind == "integer" else kind}"',
     value="<|sep|>",
     value_end="<|close|>argument<|sep|>",
 )
+
+
+def _write(tool: ToolDefinition) -> list[Part]:
+    return [f'{tool.name}" index="', Pattern("[0-9]{1,3}"), '"<|sep|>', *_CALL.write_arguments(tool)]
+
 
 KIMI_K3 = Dialect(
     "kimi-k3",
@@ -35,4 +42,13 @@ KIMI_K3 = Dialect(
     dropped=("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"),
     sections_end_thinking=True,
     turn_ends=("<|end_of_msg|>",),
+    forms=(
+        CallForm(
+            _write,
+            begin='<|open|>tools<|sep|><|open|>call tool="',
+            between='<|close|>call<|sep|><|open|>call tool="',
+            end="<|close|>call<|sep|><|close|>tools<|sep|>",
+            marker="<|open|>tools<|sep|>",
+        ),
+    ),
 )

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from ollama_engine.chat.dialects.answer import Answer, Call
 from ollama_engine.chat.dialects.base import Dialect
-from ollama_engine.chat.dialects.json_calls import JsonSection
+from ollama_engine.chat.dialects.json_calls import JsonSection, write_object
 from ollama_engine.chat.dialects.plain_json import read_unmarked
 from ollama_engine.chat.dialects.python_calls import read_python_arguments
 from ollama_engine.chat.dialects.scanner import Reading
+from ollama_engine.chat.dialects.tool_grammar import CallForm
 
 __all__ = ["LLAMA3"]
 
@@ -47,4 +48,5 @@ LLAMA3 = Dialect(
     sections={"<|python_tag|>": _python_tag},
     turn_ends=("<|eot_id|>", "<|eom_id|>"),
     read=_read,
+    forms=(CallForm(write_object("name", "parameters"), between="; ", marker="<|python_tag|>"),),
 )

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from ollama_engine.chat.dialects.answer import Answer, Call
 from ollama_engine.chat.dialects.base import Dialect
-from ollama_engine.chat.dialects.json_calls import JsonSection, read_object
+from ollama_engine.chat.dialects.json_calls import JsonSection, read_arguments, write_object
 from ollama_engine.chat.dialects.marked_calls import MarkedCalls
 from ollama_engine.chat.dialects.scanner import Reading
+from ollama_engine.chat.dialects.tool_grammar import CallForm, Json, Part, object_schema
+from ollama_engine.chat.dialects.tools import ToolDefinition
 
 __all__ = ["MISTRAL", "MISTRAL_TEKKEN"]
 
@@ -26,8 +28,11 @@ def _read_named(call: Call) -> Reading[None]:
     id = (yield from answer.word("an id")) if (yield from answer.accept("[CALL_ID]")) else None
     yield from answer.expect("[ARGS]")
     call.begin(name, id)
-    yield from answer.skip_space()
-    yield from read_object(call)
+    yield from read_arguments(call)
+
+
+def _write_named(tool: ToolDefinition) -> list[Part]:
+    return [f"{tool.name}[ARGS]", Json(object_schema(tool))]
 
 
 _ARRAY = JsonSection()
@@ -46,6 +51,7 @@ MISTRAL = Dialect(
     sections={"[TOOL_CALLS]": _calls},
     sections_end_thinking=True,
     turn_ends=("</s>",),
+    forms=(CallForm(write_object(), begin="[TOOL_CALLS][", between=", ", end="]", marker="[TOOL_CALLS]"),),
 )
 MISTRAL_TEKKEN = Dialect(
     "mistral-tekken",
@@ -53,4 +59,5 @@ MISTRAL_TEKKEN = Dialect(
     sections=MISTRAL.sections,
     sections_end_thinking=True,
     turn_ends=("</s>",),
+    forms=(CallForm(_write_named, begin="[TOOL_CALLS]", between="[TOOL_CALLS]", marker="[TOOL_CALLS]"),),
 )

@@ -14,30 +14,63 @@ from __future__ import annotations
 from ollama_engine.chat.dialects.answer import Answer
 from ollama_engine.chat.dialects.base import Dialect
 from ollama_engine.chat.dialects.marked_calls import MarkedCalls
-from ollama_engine.chat.dialects.scanner import Reading, markers
+from ollama_engine.chat.dialects.scanner import WORD, Reading, markers
 from ollama_engine.chat.dialects.tagged_calls import TaggedCall
+from ollama_engine.chat.dialects.tool_grammar import EMPTY, Choice, Grammar, Wanted
 
 __all__ = ["MUSE"]
 
-_MESSAGE = markers("<|message|>", line_breaks=0)
 _ENDS = ("<|eom|>", "<|eot|>")
 
 
 def _read(dialect: Dialect, answer: Answer) -> Reading[None]:
-    """Read messages: a recipient, then reasoning, or content with calls in it."""
-    if answer.reasoning_open:
-        yield from answer.until(markers(*_ENDS), answer.reasoning)
-    elif (yield from answer.peek()) not in (" ", "<"):
-        yield from answer.until(markers("<|start|>"), answer.content)
+    """Read messages: a recipient, then reasoning, or content with calls in it. What stands outside is content."""
+    recipient = "self" if answer.reasoning_open else (yield from _recipient(answer))
     while True:
-        header: list[str] = []
-        if (yield from answer.until(_MESSAGE, header.append)) is None:
-            answer.content("".join(header))
-            return
-        if "".join(header).endswith(" to=self"):
+        if recipient is None:
+            if (yield from answer.until(markers("<|start|>"), answer.content)) is None:
+                return
+            yield from answer.accept("assistant")
+            recipient = yield from _recipient(answer)
+            continue
+        if recipient == "self":
             yield from answer.until(markers(*_ENDS), answer.reasoning)
         else:
             yield from answer.body(dialect.sections, ends=_ENDS)
+        recipient = None
+
+
+def _recipient(answer: Answer) -> Reading[str | None]:
+    """Read whom a message is for, and the marker of its text; None where no message begins."""
+    answer.record()
+    recipient: str | None = "user"
+    if (yield from answer.accept(" to=")):
+        recipient = yield from answer.run(WORD)
+    if (yield from answer.accept("<|message|>")) is None:
+        answer.content(answer.recorded())
+        return None
+    answer.recorded()
+    return recipient
+
+
+_CALL = TaggedCall(name_end='">', key='<atem:parameter name="', key_end='">', value_end="</atem:parameter>", gap="\n")
+_BEGIN = '<atem:function_calls>\n<atem:invoke name="'
+_END = "</atem:invoke>\n</atem:function_calls>"
+
+
+def _answer_grammar(grammar: Grammar, wanted: Wanted) -> str:
+    """Reasoning and calls, a message each; where none is required, messages to the user as well."""
+    rest = f"{grammar.any_text('<|eom|>')} {grammar.text('<|start|>assistant')}"
+    earlier = " | ".join(
+        f"{grammar.text(f' to={to}<|message|>')} {rest}" for to in ("self", "user")[: 2 - wanted.required]
+    )
+    calls = [[f" to={tool.name}<|message|>{_BEGIN}", *_CALL.write(tool), _END] for tool in wanted.tools]
+    call = grammar.rule(grammar.part(Choice(calls)))
+    if wanted.parallel:
+        call = f"{call} ({grammar.text('<|eom|><|start|>assistant')} {call})*"
+    before = f"{rest if wanted.reasoning_open else EMPTY} ({earlier})*"
+    answer = "" if wanted.required else f" | {grammar.text(' to=user<|message|>')} TEXT?"
+    return f"{before} ({call}{answer})"
 
 
 MUSE = Dialect(
@@ -45,12 +78,10 @@ MUSE = Dialect(
     thinking=((" to=self<|message|>", "<|eom|>"),),
     sections={
         "<atem:function_calls>": MarkedCalls(
-            TaggedCall(name_end='">', key='<atem:parameter name="', key_end='">', value_end="</atem:parameter>"),
-            '<atem:invoke name="',
-            "</atem:invoke>",
-            section_end="</atem:function_calls>",
+            _CALL, '<atem:invoke name="', "</atem:invoke>", section_end="</atem:function_calls>"
         )
     },
     turn_ends=("<|eot|>",),
     read=_read,
+    answer_grammar=_answer_grammar,
 )

@@ -9,7 +9,8 @@ Phi-4-reasoning writes <think>. Format: Microsoft's model cards, and the templat
 from __future__ import annotations
 
 from ollama_engine.chat.dialects.base import Dialect
-from ollama_engine.chat.dialects.json_calls import JsonSection
+from ollama_engine.chat.dialects.json_calls import JsonSection, write_object
+from ollama_engine.chat.dialects.tool_grammar import CallForm
 
 __all__ = ["PHI4"]
 
@@ -20,4 +21,8 @@ PHI4 = Dialect(
         "<|tool_call|>": JsonSection("<|/tool_call|>"),
     },
     turn_ends=("<|end|>", "<|im_end|>"),
+    forms=(
+        CallForm(write_object(), begin="<|tool_call|>[", between=", ", end="]<|/tool_call|>", marker="<|tool_call|>"),
+        CallForm(write_object(), begin="functools[", between=", ", end="]", marker="functools["),
+    ),
 )

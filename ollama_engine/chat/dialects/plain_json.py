@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from ollama_engine.chat.dialects.answer import Answer
 from ollama_engine.chat.dialects.base import Dialect
-from ollama_engine.chat.dialects.json_calls import JsonSection
+from ollama_engine.chat.dialects.json_calls import JsonSection, write_object
 from ollama_engine.chat.dialects.python_calls import PythonSection
 from ollama_engine.chat.dialects.scanner import Reading
+from ollama_engine.chat.dialects.tool_grammar import CallForm
 
 __all__ = ["PLAIN_JSON", "read_unmarked"]
 
@@ -46,4 +47,4 @@ def _read(dialect: Dialect, answer: Answer) -> Reading[None]:
     yield from read_unmarked(answer)
 
 
-PLAIN_JSON = Dialect("json", read=_read)
+PLAIN_JSON = Dialect("json", read=_read, forms=(CallForm(write_object(), between="\n"),))

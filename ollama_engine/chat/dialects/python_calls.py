@@ -8,8 +8,10 @@ from ollama_engine.chat.dialects.answer import Answer, Call
 from ollama_engine.chat.dialects.json_calls import JsonSection
 from ollama_engine.chat.dialects.literals import PYTHON, escaped
 from ollama_engine.chat.dialects.scanner import MalformedError, Reading, markers
+from ollama_engine.chat.dialects.tool_grammar import Json, Members, Part, definitions_of
+from ollama_engine.chat.dialects.tools import ToolDefinition
 
-__all__ = ["PythonSection", "read_python_arguments", "read_python_call"]
+__all__ = ["PythonSection", "read_python_arguments", "read_python_call", "write_python_call"]
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,16 @@ class _ListReading:
             self.more = bool(section.end) and following not in ("", section.end)
         if not self.more and section.end:
             yield from answer.close(section.end)
+
+
+def write_python_call(tool: ToolDefinition) -> list[Part]:
+    """The parts of a call. Values are JSON: true, false and null are understood."""
+    required, definitions = tool.parameters.get("required", ()), definitions_of(tool.parameters)
+    items: list[tuple[list[Part], bool]] = [
+        ([f"{key}=", Json({**schema, **definitions})], key in required)
+        for key, schema in tool.parameters.get("properties", {}).items()
+    ]
+    return [f"{tool.name}(", Members(items, ", "), ")"]
 
 
 def read_python_call(call: Call) -> Reading[None]:

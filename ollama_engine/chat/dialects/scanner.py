@@ -12,7 +12,18 @@ from collections.abc import Callable, Generator, Iterable
 from functools import lru_cache
 from typing import Protocol, TypeVar
 
-__all__ = ["ENDS", "MalformedError", "Markers", "Reading", "Scanner", "Sink", "ValueScanner", "ignore", "markers"]
+__all__ = [
+    "ENDS",
+    "WORD",
+    "MalformedError",
+    "Markers",
+    "Reading",
+    "Scanner",
+    "Sink",
+    "ValueScanner",
+    "ignore",
+    "markers",
+]
 
 T = TypeVar("T")
 Reading = Generator[None, None, T]
@@ -21,7 +32,7 @@ Sink = Callable[[str], None]
 """Takes pieces of text as soon as they are certain."""
 
 ENDS = "the answer ends inside a call"
-_WORD = re.compile(r"[^\s<>\[\]{}()\"'`=,;|｜]+")
+WORD = re.compile(r"[^\s<>\[\]{}()\"'`=,;|｜]+")
 _SPACE = re.compile(r"\s*")
 
 
@@ -141,6 +152,10 @@ class Scanner:
                 raise MalformedError(f"expected {end!r}, but the answer ends")
             yield
 
+    def unread(self, count: int) -> None:
+        """Go back by so many characters of the marker that was read last; not while recording."""
+        self._at -= count
+
     def _pass_on(self, end: int, sink: Sink) -> None:
         if end > self._at:
             sink(self._take(end))
@@ -184,7 +199,7 @@ class Scanner:
 
     def word(self, expected: str = "a name") -> Reading[str]:
         """Read up to white space, a bracket, a quote or the like; nothing is malformed."""
-        found = yield from self.run(_WORD)
+        found = yield from self.run(WORD)
         if not found:
             raise MalformedError(f"expected {expected}, {(yield from self._what_came())}")
         return found

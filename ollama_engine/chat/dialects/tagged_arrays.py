@@ -13,7 +13,8 @@ Apriel's prompt opens the reasoning with a sentence, and "[BEGIN FINAL RESPONSE]
 from __future__ import annotations
 
 from ollama_engine.chat.dialects.base import Dialect
-from ollama_engine.chat.dialects.json_calls import JsonSection
+from ollama_engine.chat.dialects.json_calls import JsonSection, write_object
+from ollama_engine.chat.dialects.tool_grammar import CallForm
 
 __all__ = ["APRIEL", "MINIMAX_M1", "NEMOTRON_V2"]
 
@@ -25,10 +26,19 @@ APRIEL = Dialect(
     sections=_TOOL_CALLS,
     dropped=("[END FINAL RESPONSE]",),
     turn_ends=("<|end|>",),
+    forms=(CallForm(write_object(), begin="<tool_calls>[", between=", ", end="]</tool_calls>", marker="<tool_calls>"),),
 )
-MINIMAX_M1 = Dialect("minimax-m1", sections=_TOOL_CALLS, turn_ends=("<end_of_sentence>",))
+MINIMAX_M1 = Dialect(
+    "minimax-m1",
+    sections=_TOOL_CALLS,
+    turn_ends=("<end_of_sentence>",),
+    forms=(
+        CallForm(write_object(), begin="<tool_calls>\n", between="\n", end="\n</tool_calls>", marker="<tool_calls>"),
+    ),
+)
 NEMOTRON_V2 = Dialect(
     "nemotron-v2",
     sections={"<TOOLCALL>": JsonSection("</TOOLCALL>", begin="<TOOLCALL>")},
     turn_ends=("<SPECIAL_12>",),
+    forms=(CallForm(write_object(), begin="<TOOLCALL>[", between=", ", end="]</TOOLCALL>", marker="<TOOLCALL>"),),
 )

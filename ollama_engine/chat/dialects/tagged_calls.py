@@ -7,18 +7,23 @@ must be an object or an array is read as JSON (Python's literals too); anything 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ollama_engine.chat.dialects.answer import Call
+from ollama_engine.chat.dialects.json_scanner import MAX_DEPTH
 from ollama_engine.chat.dialects.literals import PYTHON, escaped
 from ollama_engine.chat.dialects.scanner import MalformedError, Reading, Scanner, Sink, markers
+from ollama_engine.chat.dialects.tool_grammar import AnyText, Choice, Json, Members, Part, definitions_of
+from ollama_engine.chat.dialects.tools import ToolDefinition
+from ollama_engine.errors import ConfigError, Option
 
-__all__ = ["CONTAINERS", "STRING", "TaggedCall", "decided", "member", "types_of"]
+__all__ = ["CONTAINERS", "STRING", "TaggedCall", "decided", "member", "resolved", "types_of"]
 
 STRING = frozenset({"string"})
 CONTAINERS = (frozenset({"object"}), frozenset({"array"}))
+_UNCHECKED = {"pattern", "minLength", "maxLength", "format", "anyOf", "oneOf", "allOf", "not", "enum", "const", "$ref"}
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 _JSON_TYPES: Mapping[type, tuple[str, ...]] = {
     str: ("string",),
@@ -41,7 +46,8 @@ class TaggedCall:
     value: what stands before the value, perhaps behind white space.
     value_end: what stands behind it.
     attributes: between `key_end` and `value` stand attributes, which may say string="true" or type="string"; others
-        may stand before `name_end`.
+        may stand before `name_end`. Writes those of a value: whether it is a string, and its JSON type.
+    gap: what stands between tags when calls are written.
     quotes: what may stand around a value, inside of its tags.
     line_breaks: one line break at each end of a value is layout.
     """
@@ -51,7 +57,8 @@ class TaggedCall:
     value_end: str
     value: str = ""
     name_end: str = ""
-    attributes: bool = False
+    attributes: Callable[[bool, str], str] | None = None
+    gap: Part = ""
     quotes: tuple[str, str] | None = None
     line_breaks: bool = False
 
@@ -75,9 +82,49 @@ class TaggedCall:
             yield from answer.skip_space()
         call.arguments("}")
 
+    def write(self, tool: ToolDefinition) -> list[Part]:
+        """The parts of a call, up to its end marker."""
+        return [tool.name + self.name_end, *self.write_arguments(tool)]
+
+    def write_arguments(self, tool: ToolDefinition) -> list[Part]:
+        """The parts of the arguments."""
+        required = tool.parameters.get("required", ())
+        items = [
+            (self._written(tool, key, schema), key in required)
+            for key, schema in tool.parameters.get("properties", {}).items()
+        ]
+        return [self.gap, Members(items)]
+
+    def _written(self, tool: ToolDefinition, key: str, schema: Any) -> list[Part]:
+        """The parts of one argument."""
+        schema = resolved(schema, tool.parameters)
+        types = types_of(schema)
+        is_string = types is None or "string" in types
+        line = "\n" if self.line_breaks else ""
+        before = self.gap if self.value and not self.attributes else ""
+        attributes = (
+            ""
+            if self.attributes is None
+            else self.attributes(is_string, "string" if is_string else min(types or ("",)))
+        )
+        head: list[Part] = [self.key + key + self.key_end, before, attributes + self.value + line]
+        if not is_string:
+            value: list[Part] = [Json({**schema, **definitions_of(tool.parameters)}), line + self.value_end]
+        elif isinstance(schema, Mapping) and types == STRING and ("enum" in schema or "const" in schema):
+            choices = schema.get("enum", [schema.get("const")])
+            value = [Choice([[choice + line + self.value_end] for choice in choices])]
+        else:
+            _check_string(tool, key, schema)
+            value = [AnyText(line + self.value_end)]
+            if self.quotes:
+                head.append(self.quotes[0])
+                value = [AnyText(self.quotes[1]), self.value_end]
+        return [*head, *value, self.gap]
+
     def _value(self, call: Call, key: str) -> Reading[None]:
         answer = call.answer
-        types = types_of(None if call.tool is None else member(call.tool.parameters, key))
+        parameters = {} if call.tool is None else call.tool.parameters
+        types = types_of(resolved(member(parameters, key), parameters))
         if self.attributes:
             attributes, _ = yield from answer.text_to(self.value)
             types = _told(attributes)
@@ -120,6 +167,28 @@ def member(schema: Any, key: str) -> Any:
     if isinstance(properties, Mapping) and key in properties:
         return properties[key]
     return schema.get("items") if key == "item" else None
+
+
+def resolved(schema: Any, root: Mapping[str, Any]) -> Any:
+    """What a reference inside of the root schema stands for; any other schema as it is."""
+    for _ in range(MAX_DEPTH):
+        if not isinstance(schema, Mapping) or not str(schema.get("$ref", "")).startswith("#/"):
+            break
+        schema, steps = root, schema["$ref"][2:].split("/")
+        for step in steps:
+            schema = schema.get(step) if isinstance(schema, Mapping) else None
+    return schema
+
+
+def _check_string(tool: ToolDefinition, key: str, schema: Any) -> None:
+    """Refuse what a value that stands without quotes cannot be held to."""
+    refused = set(schema or ()) & _UNCHECKED if isinstance(schema, Mapping) else set()
+    if refused:
+        raise ConfigError(
+            Option("tools"),
+            f": {tool.name}.{key} has {min(refused)!r}, which this model's format of calls cannot be held to",
+            advice=("leave it out of the schema, and check the argument when the call comes",),
+        )
 
 
 def types_of(schema: Any) -> frozenset[str] | None:

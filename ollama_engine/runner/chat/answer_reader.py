@@ -37,6 +37,7 @@ class AnswerReader:
             logprobs=chunk.logprobs,
             finish_reason=self._finish_reason(chunk),
             usage=chunk.usage,
+            reader=chunk.reader,
         )
 
     def _finish_reason(self, chunk: Chunk) -> ChatFinishReason | None:

@@ -10,16 +10,20 @@ from weakref import WeakKeyDictionary
 
 from ollama_engine.chat.conversation import render_conversation
 from ollama_engine.chat.dialects import Dialect, ToolDefinition, detect, named
-from ollama_engine.chat.messages import Message, plain_data, read_messages
+from ollama_engine.chat.media_marks import MediaMarks
+from ollama_engine.chat.messages import plain_data, read_messages
 from ollama_engine.chat.model_templates import ModelTemplates
+from ollama_engine.chat.provenance import trusted_spans
 from ollama_engine.chat.template import ChatTemplate, text_segments
 from ollama_engine.chat.thinking import thinking_variables
 from ollama_engine.chat.tool_schemas import definitions, read_tools
-from ollama_engine.errors import ChatError
+from ollama_engine.errors import ChatError, Option
 from ollama_engine.runner.chat.answer_reader import AnswerReader
 from ollama_engine.runner.chat.options import ChatOptions
 from ollama_engine.runner.chat.template_sources import is_steering, template_sources
 from ollama_engine.runner.load.loading import Loaded
+from ollama_engine.runner.request.options import RequestOptions
+from ollama_engine.runner.request.reasoning import ReasoningBudget
 from ollama_engine.sample import SamplingParams
 from ollama_engine.segments import Segment
 
@@ -47,10 +51,30 @@ class PreparedChat:
     dialect: Dialect
     tools: tuple[ToolDefinition, ...]
     reasoning_open: bool
+    thinking: tuple[str, str] | None
+    """What reasoning begins and ends with; None where the dialect knows none."""
 
     def reader(self) -> AnswerReader:
         """For one answer."""
         return AnswerReader(self.dialect.parser(tools=self.tools, reasoning_open=self.reasoning_open))
+
+    def with_budget(self, options: RequestOptions) -> RequestOptions:
+        """`options`, with a reasoning budget in tokens made one of this dialect. Raises ChatError where it has none."""
+        budget = options.reasoning_budget
+        if budget is None or isinstance(budget, ReasoningBudget):
+            return options
+        if self.thinking is None:
+            raise ChatError(
+                f"the {self.dialect.name} dialect has no reasoning to limit",
+                advice=[
+                    "pass a ReasoningBudget that names its markers",
+                    ("leave ", Option("reasoning_budget"), " out"),
+                ],
+            )
+        opens, closes = self.thinking
+        return replace(
+            options, reasoning_budget=ReasoningBudget(budget, None if self.reasoning_open else opens, closes)
+        )
 
 
 class ChatPreparation:
@@ -59,6 +83,7 @@ class ChatPreparation:
     def __init__(self, loaded: Loaded) -> None:
         self._loaded = loaded
         self._dialects: WeakKeyDictionary[ChatTemplate, Dialect] = WeakKeyDictionary()
+        self._lost: WeakKeyDictionary[ChatTemplate, set[str]] = WeakKeyDictionary()
 
     @cached_property
     def templates(self) -> ModelTemplates:
@@ -88,21 +113,21 @@ class ChatPreparation:
         return PreparedChat(
             segments=segments,
             params=replace(params, stop=(*params.stop, *ends)) if ends else params,
-            show_special=self._shows_special(dialect),
+            show_special=self._shows_special(dialect, ends),
             dialect=dialect,
             tools=definitions(read_tools(options.tools)),
             reasoning_open=dialect.reasoning_open(tail),
+            thinking=self._thinking(dialect, tail),
         )
 
     def _rendered(
         self, messages: Sequence[object], options: ChatOptions, *, add_generation_prompt: bool
     ) -> tuple[list[Segment], ChatTemplate, str]:
-        read, tools = read_messages(messages), read_tools(options.tools)
+        read, tools, marks = read_messages(messages), read_tools(options.tools), MediaMarks()
         template = self.templates.choose(options.template, with_tools=tools is not None)
-        _check_media(read)
         text = render_conversation(
             template,
-            read,
+            marks.mark(read),
             tools=tools,
             documents=None if options.documents is None else plain_data(options.documents, "documents"),
             add_generation_prompt=add_generation_prompt,
@@ -110,7 +135,24 @@ class ChatPreparation:
             variables=thinking_variables(template, options.think)
             | plain_data(options.template_variables, "template_variables"),
         )
-        return [*text_segments(text, trust_contents=options.trust_contents)], template, text[-TAIL:]
+        given = (messages, options.tools, options.documents, options.template_variables)
+        self._warn_of_unknown_origin(text, template, given)
+        return marks.place(text_segments(text, trust_contents=options.trust_contents)), template, text[-TAIL:]
+
+    def _warn_of_unknown_origin(self, text: str, template: ChatTemplate, given: object) -> None:
+        """Log control tokens that no caller's text holds, and that the template wrote in a way that loses its mark."""
+        spans = trusted_spans(text)
+        for begin, end in self._loaded.tokenizer.steering_texts(text):
+            if any(first <= begin and end <= last for first, last in spans) or text[begin:end] in repr(given):
+                continue
+            lost = self._lost.setdefault(template, set())
+            if text[begin:end] not in lost:
+                lost.add(text[begin:end])
+                log.warning(
+                    "the chat template writes %r in a way that cannot be told from what a user types; it is taken as "
+                    "text. Write it as a literal, or pass trust_contents=True where all contents are your own",
+                    text[begin:end],
+                )
 
     def _dialect_of(self, template: ChatTemplate) -> Dialect:
         """Detected once: that reads the vocabulary where the template says nothing."""
@@ -120,9 +162,16 @@ class ChatPreparation:
             self._dialects[template] = found  # a lost race costs one more look
         return found
 
-    def _shows_special(self, dialect: Dialect) -> bool:
-        """Whether the dialect reads control tokens; else they are no part of the text, as in any other answer."""
-        markers = [marker for pair in dialect.thinking for marker in pair]
+    def _thinking(self, dialect: Dialect, tail: str) -> tuple[str, str] | None:
+        """Of a dialect's markers those that the prompt ends with, or the vocabulary has, or the first ones."""
+        pairs = list(dialect.thinking)
+        opened = [pair for pair in pairs if tail.rstrip().endswith(pair[0].rstrip())]
+        known = [pair for pair in pairs if is_steering(self._loaded, pair[0])]
+        return next(iter([*opened, *known, *pairs]), None)
+
+    def _shows_special(self, dialect: Dialect, ends: Sequence[str]) -> bool:
+        """Whether control tokens are read in the answer; else they are no part of its text, as anywhere else."""
+        markers = [*ends, *(marker for pair in dialect.thinking for marker in pair)]
         return dialect.name not in ("text", "json") or any(is_steering(self._loaded, marker) for marker in markers)
 
     def _ends_by_token(self, text: str) -> bool:
@@ -135,9 +184,3 @@ def _special_tokens(loaded: Loaded) -> dict[str, str]:
     tokenizer = loaded.tokenizer
     ids = {"bos_token": tokenizer.bos_id, "eos_token": tokenizer.eos_id}
     return {name: tokenizer.token_text(id_) for name, id_ in ids.items() if id_ is not None}
-
-
-def _check_media(messages: Sequence[Message]) -> None:
-    for number, message in enumerate(messages):
-        if message.media:
-            raise ChatError(f"messages[{number}].content: images in chats are not read yet")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from ollama_engine.chat.events import MalformedToolCall, ToolCallDelta, ToolCallEnd, ToolCallStart
 from ollama_engine.chat.messages import Message, ToolCall
-from ollama_engine.runner.request.results import Usage
+from ollama_engine.runner.request.results import Usage, ValueReader, value_of
 from ollama_engine.sample import TokenLogprobs
 
 __all__ = ["ChatChunk", "ChatFinishReason", "ChatResult", "ToolEvent"]
@@ -29,6 +29,7 @@ class ChatChunk:
         finish_reason: "stop": the model ended, or a stop text appeared. "length": max_tokens or num_ctx is reached.
             "tool_calls": the model ended, and waits for results.
         usage: tokens counted and seconds taken.
+        reader: of the last chunk, reads the answer's value where a `format` was asked for; not for callers.
     """
 
     content: str = ""
@@ -38,6 +39,7 @@ class ChatChunk:
     logprobs: tuple[TokenLogprobs, ...] | None = None
     finish_reason: ChatFinishReason | None = None
     usage: Usage | None = None
+    reader: ValueReader | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class ChatResult:
         tokens: all sampled tokens but the one that ended the answer.
         malformed_tool_calls: calls that cannot be read, with the reasons; their text is part of the content.
         logprobs: one entry for each of `tokens`, when `SamplingParams.logprobs` asked for them.
+        reader: reads `parsed`; not for callers.
     """
 
     message: Message
@@ -59,6 +62,12 @@ class ChatResult:
     tokens: tuple[int, ...] = ()
     malformed_tool_calls: tuple[MalformedToolCall, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] | None = None
+    reader: ValueReader | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def parsed(self) -> Any:
+        """The value of the content, where a `format` was asked for; see `Completion.parsed`."""
+        return value_of(self.reader, self.content)
 
     @property
     def content(self) -> str:
@@ -97,4 +106,5 @@ def collect_chat(chunks: list[ChatChunk]) -> ChatResult:
         tokens=tuple(token for chunk in chunks for token in chunk.tokens),
         malformed_tool_calls=tuple(event for event in events if isinstance(event, MalformedToolCall)),
         logprobs=tuple(entry for part in logprobs for entry in part) if logprobs else None,
+        reader=last.reader,
     )

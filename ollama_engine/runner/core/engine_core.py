@@ -10,7 +10,7 @@ A step is pipelined: while the device computes it, the one before is delivered a
     admit      waiting requests get a cache sequence, and what of their prompt is in the cache already
     prepare    plan the next step, find its cells, build its graph
 
-A sequence that leaves raises its epoch: what a step under way computes for it is dropped.
+A sequence that leaves raises its epoch, so that the result of a step in flight is dropped for it.
 """
 
 from __future__ import annotations
@@ -31,20 +31,21 @@ from ollama_engine.runner.schedule.batching import Step, assemble, follow
 from ollama_engine.runner.schedule.queued import QueuedRequest
 from ollama_engine.runner.schedule.scheduler import Limits, Plan, SchedulerState, plan
 from ollama_engine.runner.schedule.sequence import Generation
+from ollama_engine.runner.schedule.steering import Constraint, MaskMaker
 
 __all__ = ["EngineCore", "Task"]
 
 log = logging.getLogger(__name__)
 
 PROMPT_TOKENS = 64
-"""Of prompts, in a step that also decodes: answers under way go on at a fair pace, and 64 rows take little longer each
-than 512 do."""
+"""Most prompt tokens in a step that also decodes, so that running answers stay quick: 64 is nearly as efficient per row
+as 512."""
 
 HEADROOM = 16
 """Cells that prompts leave to each decoding sequence, so that it can go on for a while."""
 
 CHECK_SECONDS = 1.0
-"""How often an engine that has nothing to do looks through its tables: with 131,072 cells that takes 2 ms."""
+"""Interval at which an idle engine checks its tables: with 131,072 cells a check takes 2 ms."""
 
 
 class Task(Protocol):
@@ -98,13 +99,14 @@ class EngineCore:
         self.queue.add(request)
 
     def add_task(self, task: Task) -> None:
-        """Run it as soon as nothing computes."""
+        """Run a task as soon as no step is in flight."""
         self._tasks.append(task)
 
     def step(self) -> None:
-        """Do one step. Raises what is a fault of the engine itself; nothing can be served after that."""
+        """Do one step. An exception is a fault of the engine itself, which cannot serve anything after that."""
         with self.monitor.step() as record:
             outputs = self._collect(record)
+            self._scrap_if_stale(outputs)
             self._exclusive()
             self._launch(record)
             self._deliver(outputs)
@@ -112,6 +114,7 @@ class EngineCore:
             self.queue.sweep()
             self.queue.admit()
             self._prepare()
+            self._prepare_masks()
             record.mark("plan")
         if self._verify or self._check_is_due():
             self.check()
@@ -123,7 +126,7 @@ class EngineCore:
         return True
 
     def fail_all(self, error: BaseException) -> None:
-        """End every request, the waiting ones too, with this error; a step that computes ends first. For the end."""
+        """End every request, also waiting ones, with this error, after the step in flight. For closing the engine."""
         try:
             self.executor.close()
         finally:
@@ -134,7 +137,7 @@ class EngineCore:
             self._tasks.clear()
 
     def metrics(self, coming: int = 0) -> MetricsSnapshot:
-        """What was done, and how things stand; `coming` more are on their way here. Any thread may ask."""
+        """Counters and gauges; `coming` adds requests that are not queued yet. Any thread may ask."""
         waiting, running = self.queue.counts()
         return self.monitor.snapshot(self.cache.usage, waiting + coming, running)
 
@@ -170,11 +173,21 @@ class EngineCore:
         record.mark("sample")
         return outputs
 
+    def _scrap_if_stale(self, outputs: list[StepOutput]) -> None:
+        """Plan the next step anew where a constraint forced tokens: it computes all of them, not the first only.
+
+        Computing one token takes many times as long as planning a step.
+        """
+        forced = {output.sequence for output in outputs if isinstance(output.sequence, Generation)
+                  and output.sequence.has_forced}  # fmt: skip
+        if self._next is not None and any(entry.alive and entry.sequence in forced for entry in self._next.entries):
+            self.scrap()
+
     def _exclusive(self) -> None:
         for _ in range(len(self._tasks)):
             self._changed = True
             self._tasks[0].run(self)
-            del self._tasks[0]  # not before, so that a fault is told to whoever waits for it
+            del self._tasks[0]  # not before it has run: after a fault, fail_all still finds the task and its caller
         settled = [sequence for sequence in self.queue.running.values() if sequence.full and not sequence.awaited]
         for generation in settled:
             try:
@@ -210,7 +223,7 @@ class EngineCore:
         self.cache_manager.note(step, tokens)
         record.launched(step, reused=self.executor.counts.reused > reused)
         for part, failure in failures:
-            # Not before: its cells belong to the step.
+            # Not before the launch: the cells of the sequence belong to the step.
             self.queue.end(step.sequence_at(part.row), failure)
 
     def _deliver(self, outputs: list[StepOutput]) -> None:
@@ -218,10 +231,10 @@ class EngineCore:
         for output in outputs:
             sequence = output.sequence
             if sequence.ended:
-                continue  # by an error since it landed
+                continue  # by an error since its step was collected
             event, ended = outcome(output, now)
             if ended is not None:
-                # Before the caller knows, so that it finds what it expects.
+                # Before the caller gets the event, so that the caller finds the request gone.
                 self.queue.leave(sequence, ended, keep=not isinstance(event, BaseException) and output.sound)
             sequence.channel.send(event)
 
@@ -242,12 +255,27 @@ class EngineCore:
                 return
 
     def _follow(self) -> bool:
-        """Prepare the next token of each that the step under way serves; False where there is more to think about."""
+        """Prepare the next token of every sequence of this step, without planning; False where that is not enough."""
         step = self._in_flight
         if step is None or len(step.entries) != len(self.queue.running) or len(step.entries) > self.cache_manager.room:
             return False
         following = follow(self._steps, step)
         return following is not None and self._place(following)
+
+    def _prepare_masks(self) -> None:
+        """Make the token masks for the step under way, while the device computes it."""
+        if self._in_flight is None:
+            return
+        wanted: dict[MaskMaker, list[Constraint]] = {}
+        for entry in self._in_flight.entries:
+            sequence = entry.sequence
+            if not isinstance(sequence, Generation) or not entry.outputs or not entry.alive:
+                continue
+            constraint = sequence.constraint
+            if constraint is not None and constraint.maker is not None:
+                wanted.setdefault(constraint.maker, []).append(constraint)
+        for maker, constraints in wanted.items():
+            maker.make(constraints)
 
     def _place(self, step: Step) -> bool:
         """Find cells and a graph for a step; False where there are too few cells."""
@@ -267,11 +295,11 @@ class EngineCore:
         for entry in step.entries:
             sequence = entry.sequence
             sequence.submitted += entry.n
-            sequence.awaited += entry.outputs > 0
+            sequence.awaited += entry.drawn > 0
         return True
 
     def _propose(self) -> None:
-        """Drafters guess; one that raises ends its request."""
+        """Let drafters propose tokens. A drafter that raises ends its request."""
         for sequence in list(self.queue.running.values()):
             if not isinstance(sequence, Generation) or sequence.drafter is None:
                 continue
@@ -298,7 +326,7 @@ class EngineCore:
     # -- giving up -----------------------------------------------------------------------------------------------------
 
     def _fail(self, step: Step, error: BaseException) -> None:
-        """A step could not be computed: its requests end, the others are computed anew."""
+        """After a step that could not be computed: end its requests, and compute all others again."""
         report(log, logging.ERROR, "a step failed: %s", error, exc_info=log.isEnabledFor(logging.DEBUG))
         self.scrap()
         for entry in step.entries:
@@ -309,7 +337,7 @@ class EngineCore:
         self.cache_manager.forget()
 
     def scrap(self) -> None:
-        """Give up the prepared step; its sequences are where they were."""
+        """Drop the prepared step; its sequences are as before."""
         step, self._next = self._next, None
         if step is None:
             return
@@ -317,4 +345,4 @@ class EngineCore:
         for entry in step.entries:
             if entry.alive:
                 entry.sequence.submitted -= entry.n
-                entry.sequence.awaited -= entry.outputs > 0
+                entry.sequence.awaited -= entry.drawn > 0

@@ -1,4 +1,4 @@
-"""EngineThread: the one thread that owns the core. Callers put work into its inbox, and do not wait for it here."""
+"""EngineThread: the thread that owns the core. Callers put work into its inbox and wait elsewhere, on their channel."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class _Owner(weakref.ref[object]):
-    """Comes into the inbox when the owner has been collected: the engine closes."""
+    """Put into the inbox when the owner has been garbage collected; the engine then closes."""
 
     __slots__ = ()
 
@@ -32,7 +32,7 @@ class _Owner(weakref.ref[object]):
 Work = tuple[QueuedRequest, ...] | Task
 """Requests of one call, or a task."""
 Parcel = list[Work]
-"""Holds the work until it is taken out. `list.pop` gives it to one thread only, which alone says how the work ended."""
+"""A list with the work in it. `list.pop` gives the work to one thread only, and that thread reports how it ended."""
 
 
 class EngineThread:
@@ -54,11 +54,11 @@ class EngineThread:
         # -- state --
         self._inbox: SimpleQueue[Parcel | Task | _Owner | None] = SimpleQueue()
         """Parcels; tasks that are weak references; the owner or None, at which the engine closes."""
-        # Reentrant, for a finaliser that runs in the middle of `submit` may submit too.
+        # Reentrant: a finaliser that runs in the middle of `submit` may call `submit`, too.
         self._counting = threading.RLock()
         self._calls = 0
         self._handed_in: deque[tuple[QueuedRequest, ...]] = deque()
-        """Calls that the core has not taken in yet. An interrupted `submit` leaves a cancelled entry here."""
+        """Calls that the core has not taken yet. An interrupted `submit` leaves a cancelled entry here."""
         self._taken_in = 0
         self._closed = False
         self._ended = False
@@ -76,13 +76,13 @@ class EngineThread:
         except RuntimeError:
             self._on_exit()
             raise
-        # The interpreter must not go away under a computation.
+        # At exit the interpreter waits for the computation, instead of ending under it.
         atexit.register(self.close)
 
     # -- from any thread -----------------------------------------------------------------------------------------------
 
     def submit(self, *requests: QueuedRequest) -> None:
-        """Queue requests; those of one call count as one, so that a long list is not refused for its length.
+        """Queue requests. All requests of one call count as one, so that a long list is not refused for its length.
 
         Raises EngineBusyError when `max_queue` calls of any kind wait already, ClosedError, and ComputeError on the
         engine's own thread, which would wait for itself.
@@ -99,16 +99,16 @@ class EngineThread:
                 request.call = number
             self._handed_in.append(requests)
             self._put(requests)
-            # Last: an interrupted submission must not be counted, or its place in the queue would stay taken.
+            # Last: an interrupted submission must not be counted, or it would occupy a place in the queue for ever.
             self._calls = number
 
     @property
     def coming(self) -> int:
-        """Submissions that the core has not taken in yet."""
+        """Number of submissions that the core has not taken yet."""
         return max(0, self._calls - self._taken_in)
 
     def _is_full(self) -> bool:
-        """Whether `max_queue` calls wait. Those that were cancelled on their way to the core do not count."""
+        """Whether `max_queue` calls wait, without those that were cancelled before the core took them."""
         queue = self._core.queue
         if not queue.is_full(self._max_queue - self.coming):
             return False
@@ -154,7 +154,7 @@ class EngineThread:
         self._closed = True
         self._inbox.put(None)
         if wait and threading.current_thread() is not self._thread:
-            # Thread.join takes a thread that runs on for ended when it is interrupted (bpo-45274), so it comes last.
+            # Last, because an interrupted Thread.join treats a running thread as ended (bpo-45274).
             with self._serving:
                 pass
             self._thread.join()
@@ -204,9 +204,9 @@ class EngineThread:
             self._on_exit()
 
     def _take_in(self) -> None:
-        """Hand what came to the core. Waits where there is nothing to do.
+        """Pass the inbox to the core. Waits where there is nothing to do.
 
-        Where a request waits for its caller, not longer than until the next sweep: it may be cancelled, or late.
+        While a request waits for its caller, it waits only until the next sweep: the request may be cancelled or late.
         """
         try:
             while True:
@@ -247,7 +247,7 @@ class EngineThread:
     def _refuse_parcel(self, parcel: Parcel) -> None:
         try:
             work = parcel.pop()
-        except IndexError:  # another thread has it
+        except IndexError:  # another thread took the work
             return
         self._refuse(work)
 

@@ -1,4 +1,4 @@
-"""From a caller's prompt to a sequence that the engine core can take, or the error that says why not."""
+"""Makes a sequence for the engine core from a caller's prompt, or raises the error that says why not."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import itertools
 import time
 from collections.abc import Iterator, Sequence
 from typing import cast
-
-import numpy as np
 
 from ollama_engine.errors import ConfigError, ContextOverflowError, MediaError, Option, TokenizerError
 from ollama_engine.input import Input, MediaItem
@@ -17,7 +15,9 @@ from ollama_engine.runner.request.channel import RequestChannel
 from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.runner.request.prompts import SEVERAL, Prompt, check_params, is_segments, prompt_ids
 from ollama_engine.runner.schedule.inputs import Inputs
+from ollama_engine.runner.schedule.logits_processors import ProcessorChain
 from ollama_engine.runner.schedule.overflow import plan_truncation
+from ollama_engine.runner.schedule.row_readers import AllRows, PromptLogprobs, RowReader
 from ollama_engine.runner.schedule.sequence import Generation, Scoring
 from ollama_engine.runner.schedule.steering import Constraint, Drafter
 from ollama_engine.runner.schedule.text_emitter import TextEmitter
@@ -30,6 +30,7 @@ __all__ = ["new_generation", "new_scoring", "prompt_inputs", "refuse_encoder"]
 NUM_CTX = Option("num_ctx")
 SHORTEN, REWIND = "shorten it", "append less or rewind it"
 LARGER = ("choose a larger ", NUM_CTX)
+_USUAL = RequestOptions()
 CUT = ("let it be cut with ", Option("on_overflow", "truncate"), " or ", Option("on_overflow", "shift"))
 
 
@@ -112,12 +113,12 @@ def new_generation(
     follows: Generation | None = None, pinned: PinnedPrefix | None = None, constraint: Constraint | None = None,
     drafter: Drafter | None = None, show_special: bool = False,
 ) -> Generation:  # fmt: skip
-    """A request for an answer; one that `follows` another begins when that one's prompt is there to share.
+    """A request for an answer. If it `follows` another request, it starts when that one's prompt can be shared.
 
     `show_special`: control tokens that are sampled are part of the answer's text, as they stand in the vocabulary.
 
-    Raises ConfigError for an empty prompt and for a model that only reads, ContextOverflowError for a prompt longer
-    than num_ctx, or as long where an answer is wanted, unless it may be cut.
+    Raises ConfigError for an empty prompt and for a text encoder. Raises ContextOverflowError, unless the prompt may be
+    cut, where it has more than num_ctx tokens, or exactly num_ctx and an answer is wanted.
     """
     refuse_encoder(loaded)
     check_params(params)
@@ -130,6 +131,10 @@ def new_generation(
     _check_groups(inputs, loaded)
     sampler = _sampler(loaded, params)
     sampler.accept_many(_penalized(inputs, sampler.n_vocab))
+    row_reader = None
+    if params.prompt_logprobs is not None:
+        _check_rows(inputs, loaded)
+        row_reader = PromptLogprobs(inputs, sampler, params.prompt_logprobs)
     return Generation(
         channel=channel,
         inputs=inputs.within(options.cache_salt or ""),
@@ -145,10 +150,12 @@ def new_generation(
         n_prompt=n_prompt,
         dropped=n_prompt - len(inputs),
         keep=keep,
-        # A request that shares nothing need not wait for another one.
+        # Without the prefix cache there is nothing to share, so it need not wait.
         follows=follows if options.cache else None,
+        row_reader=row_reader,
         pinned=pinned,
         constraint=constraint,
+        processors=ProcessorChain(options.logits_processors, inputs.tokens) if options.logits_processors else None,
         drafter=drafter,
     )
 
@@ -161,7 +168,7 @@ def _sampler(loaded: Loaded, params: SamplingParams) -> Sampler:
 
 
 def _truncated(inputs: Inputs, num_ctx: int, params: SamplingParams, options: RequestOptions) -> tuple[Inputs, int]:
-    """The prompt cut to what fits, and how many inputs at its beginning a shift keeps."""
+    """(the prompt, cut where needed; the number of inputs at its beginning that a shift keeps)."""
     limit = num_ctx
     if len(inputs) > num_ctx - _first_token(params, options):
         limit -= _answer_room(num_ctx, params, options)
@@ -170,7 +177,7 @@ def _truncated(inputs: Inputs, num_ctx: int, params: SamplingParams, options: Re
 
 
 def _check_groups(inputs: Inputs, loaded: Loaded) -> None:
-    """Raise MediaError for inputs that belong together and fit no batch."""
+    """Raise MediaError for a group of inputs that is larger than a batch."""
     most = max(loaded.executor.batch_size, loaded.executor.traits.largest_group)
     if inputs.largest_group > most:
         raise MediaError(
@@ -185,10 +192,10 @@ def _penalized(inputs: Inputs, n_vocab: int) -> list[int]:
 
 
 def _answer_room(num_ctx: int, params: SamplingParams, options: RequestOptions) -> int:
-    """Tokens that a prompt which is cut leaves to its answer; one that is shifted makes its own room.
+    """Room in tokens that cutting a prompt leaves for its answer; 0 with context shift, which makes room later.
 
-    All that are asked for, up to half of the context, or a quarter of it where no number is asked for; fewer where
-    `num_keep` needs the place, but one.
+    `max_tokens`, at most half of the context; without `max_tokens` a quarter of it. Less where `num_keep` needs the
+    room, but at least one.
     """
     if options.on_overflow == "shift":
         return 0
@@ -197,33 +204,49 @@ def _answer_room(num_ctx: int, params: SamplingParams, options: RequestOptions) 
 
 
 def _first_token(params: SamplingParams, options: RequestOptions) -> int:
-    """Places behind the prompt that an answer needs, at least; one that is shifted makes its own."""
+    """1 where the context needs room for a first token; 0 without an answer, and with context shift."""
     return 0 if params.max_tokens == 0 or options.on_overflow == "shift" else 1
 
 
-def new_scoring(loaded: Loaded, inputs: Inputs, channel: RequestChannel) -> Scoring:
-    """A request for the logits of every input of a prompt. Raises as `new_generation` does."""
+def new_scoring(
+    loaded: Loaded, inputs: Inputs, channel: RequestChannel, row_reader: RowReader | None = None,
+    options: RequestOptions = _USUAL, *, follows: Scoring | None = None, shared: int = 0,
+) -> Scoring:  # fmt: skip
+    """A request for what `row_reader` makes of a prompt's logits; None: the logits of every input.
+
+    One that `follows` another begins when the `shared` inputs that both begin with are computed. Raises as
+    `new_generation` does.
+    """
     refuse_encoder(loaded)
     _check_prompt(inputs)
     _check_length(len(inputs), loaded.num_ctx)
+    if row_reader is None:
+        _check_rows(inputs, loaded)
+        row_reader = AllRows(len(inputs), loaded.model.n_vocab)
+    return Scoring(
+        channel=channel,
+        inputs=inputs.within(options.cache_salt or ""),
+        num_ctx=loaded.num_ctx,
+        options=options,
+        submitted_at=time.perf_counter(),
+        row_reader=row_reader,
+        follows=follows,
+        shared=shared,
+    )
+
+
+def _check_rows(inputs: Inputs, loaded: Loaded) -> None:
+    """Raise MediaError for inputs that belong together where a step has fewer rows of logits."""
     most = loaded.executor.max_outputs
     if inputs.largest_group > most:
         raise MediaError(
             f"{inputs.largest_group} inputs of the prompt belong together (one image), and a step has rows of logits "
             f"for {most}; give text only"
         )
-    rows = np.empty((len(inputs), loaded.model.n_vocab), dtype=np.float32)
-    return Scoring(
-        channel=channel,
-        inputs=inputs,
-        num_ctx=loaded.num_ctx,
-        submitted_at=time.perf_counter(),
-        rows=rows,
-    )
 
 
 def refuse_encoder(loaded: Loaded) -> None:
-    """Raise ConfigError for a model that only reads."""
+    """Raise ConfigError for a text encoder."""
     if loaded.is_encoder:
         raise ConfigError(
             f"{loaded.model.architecture} reads texts and writes none: it has embeddings (Engine.embed), and scores "
@@ -248,7 +271,7 @@ def _checked(ids: list[int], loaded: Loaded) -> list[int]:
 
 
 def _check_room(n_prompt: int, num_ctx: int, params: SamplingParams, *, in_session: bool) -> None:
-    """Raise ContextOverflowError where the prompt does not fit, or leaves no place for the first token of an answer."""
+    """Raise ContextOverflowError where the prompt does not fit, or leaves no room for a first token."""
     if n_prompt < num_ctx or (n_prompt == num_ctx and params.max_tokens == 0):
         return
     has = f"the session comes to {n_prompt} tokens" if in_session else f"the prompt has {n_prompt} tokens"
@@ -259,7 +282,7 @@ def _check_room(n_prompt: int, num_ctx: int, params: SamplingParams, *, in_sessi
 
 
 def _check_length(n_prompt: int, num_ctx: int) -> None:
-    """Raise ContextOverflowError for a prompt that has no answer and is never cut."""
+    """Raise ContextOverflowError where a prompt without an answer does not fit; such a prompt is never cut."""
     if n_prompt > num_ctx:
         raise ContextOverflowError(
             f"the prompt has {n_prompt} tokens, but ", NUM_CTX, f" is {num_ctx}", advice=[SHORTEN, LARGER]

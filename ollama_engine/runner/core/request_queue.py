@@ -1,4 +1,4 @@
-"""RequestQueue: all requests of an engine. Who waits and who runs, whose turn it is, who leaves, who is preempted."""
+"""RequestQueue: all requests of an engine, waiting and running. It decides on admission, preemption and the end."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from ollama_engine.runner.schedule.sequence import Sequence
 __all__ = ["RequestQueue"]
 
 FAIR_EVERY = 9
-"""Of as many turns, one leaves priorities aside, so that nobody starves."""
+"""Every FAIR_EVERY-th turn ignores priorities, so that no request starves."""
 
 SWEEP_SECONDS = 0.02
-"""How often those that wait are looked through for cancelled and late ones."""
+"""Interval at which waiting requests are checked for cancellation and timeout."""
 
 
 class RequestQueue:
-    """All requests wait in one list, in the order of their turn: by priority, and by age where that is the same.
+    """All requests wait in one list, in the order of priority, then of age.
 
-    Sequences leave it for one of the `parallel` cache sequences; then they run. Batched requests need none: they stay
-    in the list, and those whose turn it is have parts in the next batch.
+    A Sequence leaves the list when it gets one of the `parallel` cache sequences; then it runs. A BatchedRequest needs
+    no cache sequence: it stays in the list, and when its turn comes, parts of it are in the next batch.
     """
 
     def __init__(self, cache_manager: CacheManager, parallel: int, monitor: Monitor) -> None:
@@ -38,16 +38,16 @@ class RequestQueue:
         self.running: dict[int, Sequence] = {}
         self._arrivals = 0
         self._n_ended = 0
-        """Sequences that have ended: a preempted one waits for that."""
+        """Number of sequences that have ended; a preempted sequence waits for it to grow."""
         self._swept_at = float("-inf")
         # -- turns --
         self._admitted = 0
         self._batches = 0
         self._gaps = 0
-        """Times that a batch could have come between two steps."""
+        """Gaps between two steps that could have had a batch."""
 
     def __iter__(self) -> Iterator[QueuedRequest]:
-        """All of them, as they are now."""
+        """All requests, as a snapshot."""
         return iter([*list(self.running.values()), *self.waiting])
 
     def __bool__(self) -> bool:
@@ -55,31 +55,31 @@ class RequestQueue:
 
     @property
     def busy(self) -> bool:
-        """Whether a step can do something for them: not where all wait for their callers."""
+        """Whether a step has work: False where every request waits for its caller."""
         return bool(self.running) or any(not request.idle for request in self.waiting)
 
     @property
     def vacant(self) -> int:
-        """How many more sequences could run. Any thread may ask."""
+        """Number of sequences that could still be admitted. Any thread may ask."""
         return self._parallel - len(self.running)
 
     def counts(self) -> tuple[int, int]:
-        """How many wait, and how many are served. Any thread may ask."""
+        """(waiting, running) requests. Any thread may ask."""
         waiting = list(self.waiting)
         in_batches = sum(isinstance(request, BatchedRequest) and request.started_at > 0 for request in waiting)
         return len(waiting) - in_batches, len(self.running) + in_batches
 
     def slots(self) -> list[SlotInfo]:
-        """How they stand, the oldest first. Any thread may ask."""
+        """The state of every request, the oldest first. Any thread may ask."""
         now = self._monitor.clock()
         return [slot_info(request, now) for request in sorted(self, key=_arrival)]
 
     def candidates(self) -> list[Candidate]:
-        """What the scheduler chooses from."""
+        """The running sequences with pending inputs, for the scheduler."""
         return [found for sequence in self.running.values() if (found := sequence.candidate()) is not None]
 
     def check(self) -> None:
-        """Raise AssertionError unless it agrees with the prefix cache."""
+        """Raise AssertionError unless the queue agrees with the prefix cache."""
         self._cache_manager.check()
         prefix_cache = self._cache_manager.prefix_cache
         live = [slot for slot in range(len(prefix_cache)) if prefix_cache.state(slot) == "live"]
@@ -90,7 +90,7 @@ class RequestQueue:
     # -- coming --------------------------------------------------------------------------------------------------------
 
     def add(self, request: QueuedRequest) -> None:
-        """A request queues: behind those of higher priority, and of the same that came before."""
+        """Queue a request, behind those of higher priority and older ones of the same priority."""
         request.key = self._arrivals
         self._arrivals += 1
         self._monitor.arrived(request)
@@ -100,7 +100,7 @@ class RequestQueue:
         bisect.insort(self.waiting, request, key=_turn)
 
     def is_full(self, places: int) -> bool:
-        """Whether as many calls wait, beyond the sequences that will run at once. Cancelled ones count nowhere."""
+        """Whether `places` calls wait, without those that can run at once and without cancelled ones."""
         if len(self.waiting) < places + self.vacant:
             return False
         running = sum(not sequence.channel.unwanted for sequence in list(self.running.values()))
@@ -110,7 +110,7 @@ class RequestQueue:
     # -- turns ---------------------------------------------------------------------------------------------------------
 
     def admit(self) -> None:
-        """Sequences whose turn it is get a cache sequence, and what of their prompt is in the cache already."""
+        """Admit sequences in turn: each gets a cache sequence, which shares the longest cached prefix of its prompt."""
         while len(self.running) < self._parallel:
             sequence = self._next()
             if sequence is None:
@@ -118,7 +118,7 @@ class RequestQueue:
             now = self._monitor.clock()
             if not self._cache_manager.begin(sequence, now):
                 if not self.running:
-                    # No cache sequence will ever come back by itself.
+                    # Sessions hold all cache sequences, and none will be released by itself.
                     self.end(sequence, ContextOverflowError("sessions hold all sequences of the cache; close some"))
                 return
             if sequence.cached is None:
@@ -126,18 +126,18 @@ class RequestQueue:
             self.waiting.remove(sequence)
             self._admitted += 1
             self.running[sequence.key] = sequence
-            sequence.follows = None  # or a chain of forks would never be freed
+            sequence.follows = None  # drop the reference: a chain of forks would never be freed
             self._monitor.started(sequence, now)
 
     def _next(self) -> Sequence | None:
-        """The sequence whose turn it is."""
+        """The next sequence to admit, or None."""
         sequences = (request for request in self.waiting if isinstance(request, Sequence))
         ready = filter(self._admissible, sequences)
         return min(ready, key=_arrival, default=None) if _is_fair(self._admitted) else next(ready, None)
 
     def _admissible(self, sequence: Sequence) -> bool:
-        """Not while it shares a prompt still to be computed; nor if it was preempted, no sequence has ended since, and
-        there are still too few cells for it.
+        """Whether a sequence may start: not while the prompt that it will share is being computed, and not after a
+        preemption until another sequence has ended or there are enough cells.
         """
         if not sequence.ready:
             return False
@@ -145,9 +145,9 @@ class RequestQueue:
         return not gave_way or self._cache_manager.room >= sequence.known
 
     def batch_turns(self) -> list[BatchedRequest]:
-        """Those with parts for a batch between two steps, whose turn it is first; they have one batcher. Often none.
+        """Requests for a batch between two steps, in order of turn, all of the same batcher. Often none.
 
-        Where all of them have a lower priority than a sequence that runs, only one of `FAIR_EVERY` gaps has a batch.
+        Where all have a lower priority than a running sequence, only one in `FAIR_EVERY` gaps has a batch.
         """
         if not self.waiting:
             return []
@@ -171,10 +171,10 @@ class RequestQueue:
     # -- leaving -------------------------------------------------------------------------------------------------------
 
     def sweep(self) -> None:
-        """Those that were cancelled, or are late, end."""
+        """End requests that were cancelled or whose timeout has passed."""
         now = self._monitor.clock()
         chosen: list[QueuedRequest]
-        # There may be thousands, and they have time.
+        # Waiting requests only now and then: there may be thousands of them.
         if now - self._swept_at >= SWEEP_SECONDS:
             self._swept_at = now
             chosen = list(self)
@@ -188,7 +188,7 @@ class RequestQueue:
                 self.end(request, DeadlineError(f"the request has not ended within its timeout of {timeout} s"))
 
     def finish(self, request: BatchedRequest, event: Result | BaseException) -> None:
-        """A batched request has its result, or ends early."""
+        """End a batched request with its result or its error."""
         if isinstance(event, BaseException):
             self.end(request, event)
         elif not request.ended:
@@ -196,26 +196,26 @@ class RequestQueue:
             request.channel.send(event)
 
     def end(self, request: QueuedRequest, error: BaseException) -> None:
-        """A request ends early, unless it has ended."""
+        """End a request with an error, unless it has ended already."""
         if request.ended:
             return
         self.leave(request, outcome_of(error), keep=isinstance(error, (ClosedError, DeadlineError)))
         request.channel.send(error)
 
     def leave(self, request: QueuedRequest, outcome: Outcome, *, keep: bool) -> None:
-        """It has ended; `keep` leaves its history to those that begin alike."""
+        """Remove a request that has ended. `keep` leaves its inputs in the prefix cache for later requests."""
         request.mark_ended()
         now = self._monitor.clock()
         if isinstance(request, Sequence):
             self._n_ended += 1
             self._cache_manager.leave(request, now, keep=keep)
         self._monitor.left(request, outcome, now)
-        # Last, so that a fault is told to it too.
+        # Last: after a fault in the lines above, the request still gets the error.
         if self.running.pop(request.key, None) is None:
             self.waiting.remove(request)
 
     def give_up(self, error: BaseException) -> None:
-        """All end. The cache and its books are left as they are: a fault may have left them in disorder."""
+        """End all requests. Does not touch the cache and its bookkeeping, which a fault may have left inconsistent."""
         now = self._monitor.clock()
         for request in self:
             request.mark_ended()
@@ -224,10 +224,10 @@ class RequestQueue:
         self.running.clear()
         self.waiting.clear()
 
-    # -- giving way ----------------------------------------------------------------------------------------------------
+    # -- making room ---------------------------------------------------------------------------------------------------
 
     def make_room(self, planned: Plan, *, computing: bool) -> bool:
-        """Cells are short: evict a history, else preempt a sequence where no other can go on. False: wait."""
+        """Free cells: evict a cached sequence, else preempt one where no other can continue. False: wait instead."""
         if self._cache_manager.evict():
             self._monitor.evicted()
             return True
@@ -241,7 +241,7 @@ class RequestQueue:
             return True
         if planned.scheduled:
             return False
-        # Of those that run, at most the most senior one has cells: with them another one may go on.
+        # Among the running sequences at most the most senior one has cells; taking them may let another continue.
         last = self.running[max(freed, key=freed.__getitem__)]
         self.end(last, self._cache_is_full())
         return True
@@ -251,11 +251,11 @@ class RequestQueue:
         if not self._cache_manager.holds_sessions:
             return ContextOverflowError("the cache is full, and has too few cells for this request", advice=[larger])
         return ContextOverflowError(
-            "the cache is full, and nobody can give up cells: sessions hold them", advice=["close some", larger]
+            "the cache is full, and no cells can be evicted: sessions hold them", advice=["close some", larger]
         )
 
     def preempt(self, sequence: Sequence) -> None:
-        """Take a running sequence's cells; it waits again, and is computed anew."""
+        """Take the cells of a running sequence. It waits again, and is computed again later."""
         self._cache_manager.leave(sequence, self._monitor.clock(), keep=False)
         del self.running[sequence.key]
         sequence.withdraw()
@@ -266,7 +266,7 @@ class RequestQueue:
 
 
 def _is_fair(turn: int) -> bool:
-    """Whether this turn leaves priorities aside."""
+    """Whether this turn ignores priorities."""
     return turn % FAIR_EVERY == FAIR_EVERY - 1
 
 
@@ -279,5 +279,5 @@ def _turn(request: QueuedRequest) -> tuple[int, int]:
 
 
 def _batch_turn(request: BatchedRequest) -> tuple[int, int, int]:
-    """By priority; of those that have the same, who gave a part longest ago."""
+    """Sort key: by priority, then by the batch that took the request's latest part, oldest first."""
     return (-request.options.priority, request.last_batch, request.key)

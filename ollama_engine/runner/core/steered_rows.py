@@ -1,25 +1,27 @@
-"""Sampling for generations that a constraint or a draft steers: a token mask for each row, several rows in a step."""
+"""Sampling for generations that are steered: by a token mask for each row, by logits processors, by drafts, which make
+several rows in a step.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from ollama_engine.input import FloatArray
 from ollama_engine.runner.request.results import FinishReason
+from ollama_engine.runner.schedule.row_readers import is_sound
 from ollama_engine.runner.schedule.sequence import Generation
 from ollama_engine.runner.schedule.steering import TokenMask
 from ollama_engine.sample import Sampler, TokenLogprobs, sample_rows
 
-__all__ = ["SteeredRows", "draw_steered", "is_sound", "sample_all"]
+__all__ = ["SteeredRows", "draw_steered", "sample_all"]
 
 
 class SteeredRows:
-    """The tokens that a generation with a constraint or a draft gets from its rows of one step, drawn row by row."""
+    """The tokens that a steered generation gets from its rows of one step, drawn row by row."""
 
     __slots__ = (
-        "draft", "ended", "error", "generation", "logprobs", "n_rows", "reason", "row", "sound", "text", "tokens"
+        "draft", "ended", "error", "generation", "logprobs", "n_drawn", "n_rows", "reason", "row", "sound", "text",
+        "tokens",
     )  # fmt: skip
 
     def __init__(self, generation: Generation, row: int, n_rows: int, now: float) -> None:
@@ -27,9 +29,11 @@ class SteeredRows:
         generation.first_token_at = generation.first_token_at or now
         self.generation = generation
         self.row = row
-        """Of the logits, for the next token."""
+        """The row of the logits for the next token."""
         self.n_rows = n_rows
         self.draft, generation.draft = generation.draft, ()
+        self.n_drawn = 0
+        """Rows that a token was drawn from; more tokens come of them where a constraint forces some."""
         self.tokens: list[int] = []
         self.text = ""
         self.logprobs: list[TokenLogprobs] = []
@@ -38,16 +42,27 @@ class SteeredRows:
         self.error: BaseException | None = None
         self.sound = True
 
-    def mask(self) -> TokenMask | Exception | None:
-        """What may come next, or the error of the constraint, which ends this request alone."""
-        constraint = self.generation.constraint
+    def prepare(self, logits: FloatArray) -> TokenMask | Exception | None:
+        """The mask of allowed next tokens, when the processors have changed this row's `logits`.
+
+        Or the error of a processor or the constraint, which ends only this request.
+        """
+        generation = self.generation
         try:
-            return None if constraint is None else constraint.mask()
+            if generation.processors is not None:
+                generation.processors.apply(logits[: generation.sampler.n_vocab])
+            return None if generation.constraint is None else generation.constraint.mask()
         except Exception as error:
             return error
 
+    @property
+    def forced(self) -> int | None:
+        """The token that comes next whatever the logits are, if the constraint forces one."""
+        constraint = self.generation.constraint
+        return constraint.forced[0] if constraint is not None and constraint.forced else None
+
     def take(self, token: int | Exception, logits: FloatArray) -> bool:
-        """Take the token that was drawn; whether the next row is of use, because it was computed after this token."""
+        """Take the drawn token. Returns whether the next row is valid: it is if its draft token is this token."""
         generation, row = self.generation, self.row
         try:
             if isinstance(token, BaseException):
@@ -57,24 +72,54 @@ class SteeredRows:
             if (wanted := generation.params.logprobs) is not None:
                 scores = logits[row, : generation.sampler.n_vocab]
                 self.logprobs.append(generation.sampler.logprobs(scores, token, wanted))
-            generation.sampler.accept(token)
-            if generation.constraint is not None:
-                generation.constraint.accept(token)
+            self._accept(token)
+            self.row += 1
+            self.n_drawn += 1
+            if self._at_end():
+                return False
+            if self._take_forced():
+                return False
         except Exception as error:
             self.error, self.sound = error, is_sound(logits[row])
             return self._end(None)
+        return self.n_drawn < self.n_rows and self.draft[self.n_drawn - 1] == token
+
+    def _accept(self, token: int) -> None:
+        generation = self.generation
+        generation.sampler.accept(token)
+        if generation.processors is not None:
+            generation.processors.accept(token)
+        if generation.constraint is not None:
+            generation.constraint.accept(token)
         self.tokens.append(token)
         generation.sampled.append(token)
         generation.n_generated += 1
         # Here, and not in delivery: a token behind a stop text must not enter the context.
         self.text += generation.emitter.push(token)
-        if generation.emitter.stopped:
-            return self._end("stop")
-        if generation.complete:
-            return self._end("length")
-        n = len(self.tokens)
-        self.row += 1
-        return n < self.n_rows and self.draft[n - 1] == token
+
+    def _take_forced(self) -> bool:
+        """Take the tokens that the constraint forces, which the next step computes at once; whether there were any.
+
+        Where log-probabilities are asked for, each needs its row of logits, and they come one by one.
+        """
+        generation = self.generation
+        constraint = generation.constraint
+        if constraint is None or not constraint.forced or generation.params.logprobs is not None:
+            return False
+        while constraint.forced:
+            self._accept(constraint.forced[0])
+            if self._at_end():
+                break
+        return True
+
+    def _at_end(self) -> bool:
+        """End with the token taken last, where the answer ends there."""
+        generation = self.generation
+        if generation.emitter.stopped or (generation.constraint is not None and generation.constraint.ended):
+            self._end("stop")
+        elif generation.complete:
+            self._end("length")
+        return self.ended
 
     def _end(self, reason: FinishReason | None) -> bool:
         self.ended, self.reason = True, reason
@@ -82,27 +127,30 @@ class SteeredRows:
         return False
 
     def take_back(self) -> int:
-        """How many inputs of the step came of wrong guesses. They no longer count as submitted."""
-        right = self.n_rows if self.ended else len(self.tokens)
+        """Withdraw the inputs of the step that were wrong draft tokens; returns their number."""
+        right = self.n_rows if self.ended else self.n_drawn
         self.generation.submitted -= self.n_rows - right
         return self.n_rows - right
 
 
 def draw_steered(steered: list[SteeredRows], logits: FloatArray) -> list[SteeredRows]:
-    """Draw from all first rows at once, then from the second rows of those whose draft goes on, and so on."""
+    """Draw from all first rows at once, then from the second rows of generations whose draft was right, and so on."""
     active = steered
     while active:
-        masks = [rows.mask() for rows in active]
-        wanted = logits[[rows.row for rows in active]]
-        tokens = sample_all([rows.generation.sampler for rows in active], wanted, masks)
-        active = [rows for rows, token in zip(active, tokens, strict=True) if rows.take(token, logits)]
+        # A token that is forced is not drawn: the random stream, which others come from, goes on where it was.
+        drawn = [rows for rows in active if rows.forced is None]
+        wanted = logits[[rows.row for rows in drawn]]  # a copy, which processors may change
+        masks = [rows.prepare(row) for rows, row in zip(drawn, wanted, strict=True)]
+        tokens = iter(sample_all([rows.generation.sampler for rows in drawn], wanted, masks) if drawn else ())
+        chosen = [next(tokens) if rows.forced is None else rows.forced for rows in active]
+        active = [rows for rows, token in zip(active, chosen, strict=True) if rows.take(token, logits)]
     return steered
 
 
 def sample_all(
     samplers: list[Sampler], logits: FloatArray, masks: Sequence[TokenMask | Exception | None] | None = None
 ) -> list[int | Exception]:
-    """A token for each row of logits [n, n_vocab], or what went wrong with it."""
+    """A token for each row of logits [n, n_vocab], or the exception that sampling it raised."""
     try:
         if masks is None or all(mask is None for mask in masks):
             return list(sample_rows(samplers, logits))
@@ -110,7 +158,7 @@ def sample_all(
         if len(sound) == len(masks):
             return list(sample_rows(samplers, logits, sound))
     except Exception:
-        pass  # asked again below, one by one, so that only those end that cannot go on
+        pass  # sampled again below, one by one, so that only rows with an error end their requests
     given = masks or [None] * len(samplers)
     return [_sample_alone(sampler, row, mask) for sampler, row, mask in zip(samplers, logits, given, strict=True)]
 
@@ -122,8 +170,3 @@ def _sample_alone(sampler: Sampler, row: FloatArray, mask: TokenMask | Exception
         return sampler.sample(row[: sampler.n_vocab], mask)
     except Exception as error:
         return error
-
-
-def is_sound(logits: FloatArray) -> bool:
-    """Whether there is no NaN and no +infinity among them."""
-    return bool((logits < np.inf).all())

@@ -1,15 +1,16 @@
-"""What a computed step gives its sequences. Sampling comes before the next step starts, delivery after."""
+"""The output of a computed step: sampling, before the next step starts, and delivery, after that."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from ollama_engine.input import FloatArray
-from ollama_engine.runner.core.steered_rows import SteeredRows, draw_steered, is_sound, sample_all
+from ollama_engine.runner.core.steered_rows import SteeredRows, draw_steered, sample_all
 from ollama_engine.runner.observe.metrics import Outcome
 from ollama_engine.runner.request.channel import Event
-from ollama_engine.runner.request.results import Chunk, FinishReason, Result
-from ollama_engine.runner.schedule.batching import Step
+from ollama_engine.runner.request.results import Chunk, FinishReason, Result, ValueReader
+from ollama_engine.runner.schedule.batching import Step, StepEntry
+from ollama_engine.runner.schedule.row_readers import is_sound
 from ollama_engine.runner.schedule.sequence import Generation, Scoring, Sequence
 from ollama_engine.sample import TokenLogprobs
 
@@ -21,56 +22,62 @@ class StepOutput(NamedTuple):
 
     sequence: Sequence
     tokens: tuple[int, ...] = ()
-    """More than one where a draft was right; none where the sequence ended without one."""
+    """Sampled tokens: several where a draft was right, none where the sequence ended without a token."""
     logprobs: tuple[TokenLogprobs, ...] | None = None
-    """One entry for each token, where they were asked for."""
+    """One entry for each token, if the request asked for log-probabilities."""
     text: str | None = None
-    """What the tokens say, where it was needed to find their end; else the text emitter is asked in delivery."""
+    """Text of the tokens, if finding a stop text needed it; otherwise delivery asks the text emitter."""
     reason: FinishReason | None = None
-    """Why it has ended; a stop text is found in delivery only."""
+    """Why the sequence has ended, if it has. Stop texts are mostly found later, in delivery."""
     error: BaseException | None = None
     sound: bool = True
-    """Whether the logits were numbers; if not, what led to them lies in the cache. Known of those that end here."""
+    """False where a sequence ends here because of NaN logits: then its cells may contain NaN, too."""
     taken_back: int = 0
-    """Inputs of the step that came of wrong guesses: the last ones of the sequence, to be removed from the cache."""
+    """Number of wrong draft tokens: the last inputs of the sequence, which must leave the cache."""
 
 
 def step_outputs(step: Step, logits: FloatArray, now: float) -> list[StepOutput]:
-    """Sample for all rows that are still wanted, and let their sequences take the tokens."""
+    """Sample for all sequences that are still alive, and append the tokens to them."""
     outputs: list[StepOutput] = []
     drawn: list[Generation] = []
     rows: list[int] = []
     steered: list[SteeredRows] = []
     row = at = 0
     for entry in step.entries:
-        sequence = entry.sequence
+        sequence, first = entry.sequence, at + entry.n - entry.outputs
         if not entry.outputs or not entry.alive:
             pass
-        elif isinstance(sequence, Generation):
-            # A prompt may leave no room for an answer, or none be wanted.
+        elif entry.read and (ended := _read(entry, int(step.batch.positions[first]), logits[row:])) is not None:
+            outputs.append(ended)
+        elif entry.drawn:
+            assert isinstance(sequence, Generation), "the only kind that draws"
+            row_drawn = row + entry.read
+            # No room for an answer, or none wanted (max_tokens=0).
             if not entry.decoding and sequence.complete:
-                outputs.append(_ended(sequence, "length", logits[row]))
-            elif entry.outputs == 1 and sequence.constraint is None:
+                outputs.append(_ended(sequence, "length", logits[row_drawn]))
+            elif entry.drawn == 1 and not sequence.is_steered:
                 drawn.append(sequence)
-                rows.append(row)
+                rows.append(row_drawn)
             else:
-                steered.append(SteeredRows(sequence, row, entry.outputs, now))
-        elif isinstance(sequence, Scoring):
-            begin = int(step.batch.positions[at + entry.n - entry.outputs])
-            outputs.extend(_score(sequence, begin, logits[row : row + entry.outputs]))
+                steered.append(SteeredRows(sequence, row_drawn, entry.drawn, now))
         row += entry.outputs
         at += entry.n
     return outputs + _draw(drawn, rows, logits, now) + [_steered(each) for each in draw_steered(steered, logits)]
 
 
-def _score(sequence: Scoring, begin: int, logits: FloatArray) -> list[StepOutput]:
-    end = begin + len(logits)
-    sequence.rows[begin:end] = logits
-    sequence.sound &= is_sound(logits)
-    if end < len(sequence.rows):
-        return []
+def _read(entry: StepEntry, begin: int, logits: FloatArray) -> StepOutput | None:
+    """Have the row reader take its rows, the first ones of `logits`; where that ends the sequence, its output."""
+    sequence, rows = entry.sequence, logits[: entry.read]
+    assert sequence.row_reader is not None
+    try:
+        sequence.row_reader.read(begin, rows)
+    except Exception as error:
+        sequence.epoch += 1
+        return StepOutput(sequence, error=error, sound=is_sound(rows))
+    if isinstance(sequence, Generation) or sequence.row_reader.next is not None:
+        return None
     sequence.epoch += 1
-    return [StepOutput(sequence, reason="stop", sound=sequence.sound)]
+    return StepOutput(sequence, reason="stop", sound=sequence.row_reader.sound)
 
 
 def _ended(sequence: Sequence, reason: FinishReason, logits: FloatArray) -> StepOutput:
@@ -118,7 +125,7 @@ def _steered(rows: SteeredRows) -> StepOutput:
 
 
 def outcome(output: StepOutput, now: float) -> tuple[Event, Outcome | None]:
-    """What goes into the sequence's mailbox, and how it has ended with it; None when it goes on."""
+    """(the event for the request's channel; the outcome if the sequence ends with it, else None)."""
     sequence = output.sequence
     try:
         if output.error is not None:
@@ -127,22 +134,35 @@ def outcome(output: StepOutput, now: float) -> tuple[Event, Outcome | None]:
             chunk = _chunk(sequence, output, now)
             return chunk, chunk.finish_reason
         assert isinstance(sequence, Scoring), "the only other kind"
-        return Result(sequence.rows), output.reason
+        return Result(sequence.row_reader.result()), output.reason
     except Exception as error:
-        # What ends this request must not end others.
+        # Catch everything: an error in one request must not end others.
         return error, "error"
 
 
 def _chunk(generation: Generation, output: StepOutput, now: float) -> Chunk:
-    emitter, logprobs = generation.emitter, output.logprobs
+    emitter, logprobs, of_prompt = generation.emitter, output.logprobs, generation.take_prompt_logprobs()
     if not output.tokens:
         wanted = None if generation.params.logprobs is None else ()
-        return Chunk(emitter.flush(), (), wanted, output.reason, generation.usage(now))
+        reader = _reader(generation, output.reason)
+        return Chunk(emitter.flush(), (), wanted, output.reason, generation.usage(now), of_prompt, reader)
     reason = output.reason
     text = emitter.push(output.tokens[0]) if output.text is None else output.text
     if not emitter.stopped and reason is not None:
-        text += emitter.flush()  # which may complete a stop text too
+        text += emitter.flush()  # may complete a stop text, too
     if emitter.stopped:
         reason = "stop"
     usage = None if reason is None else generation.usage(now)
-    return Chunk(text, output.tokens, logprobs, reason, usage)
+    return Chunk(text, output.tokens, logprobs, reason, usage, of_prompt, _reader(generation, reason))
+
+
+def _reader(generation: Generation, reason: FinishReason | None) -> ValueReader | None:
+    """What reads the value of an answer that has ended, where a format was asked for."""
+    if reason is None or generation.constraint is None:
+        return None
+    cut = None
+    if generation.emitter.stopped:
+        cut = f"the stop text {generation.emitter.stop!r} came"
+    elif reason == "length":
+        cut = "max_tokens or num_ctx was reached"
+    return generation.constraint.reader(cut)

@@ -1,15 +1,19 @@
-"""Submission: where requests of an engine are handed in, alone or several at once; sessions hand in theirs here too."""
+"""Submission: makes requests from callers' arguments and submits them to the engine thread, one or several at once."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from queue import SimpleQueue
 
 from ollama_engine.errors import ConfigError
 from ollama_engine.input import FloatArray
 from ollama_engine.runner.core.engine_thread import EngineThread
 from ollama_engine.runner.core.input_processor import new_generation, new_scoring, prompt_inputs
+from ollama_engine.runner.core.reasoning import budgeted_reasoning
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix
+from ollama_engine.runner.request.answer_count import AnswerCount
 from ollama_engine.runner.request.channel import Event, RequestChannel, arun_or_cancel, result_of, run_or_cancel
 from ollama_engine.runner.request.group import Numbered, RequestGroup
 from ollama_engine.runner.request.options import RequestKeywords, RequestOptions
@@ -21,52 +25,71 @@ from ollama_engine.runner.request.prompts import (
     check_params,
     is_many,
     many,
-    several,
 )
+from ollama_engine.runner.request.reasoning import ReasoningBudget
 from ollama_engine.runner.request.request import Request
 from ollama_engine.runner.request.results import Completion
 from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.sequence import Generation
+from ollama_engine.runner.schedule.steering import Constraint
 from ollama_engine.sample import SamplingParams
+from ollama_engine.sample.constraints.compiler import GrammarCompiler
 
 __all__ = ["Submission"]
 
 
 class Submission:
-    """A loaded model and the thread that serves it. Knows no Engine, so that each can go before the other."""
+    """A loaded model and the thread that serves it. It does not refer to the Engine, so the Engine can be collected."""
 
     def __init__(self, loaded: Loaded, thread: EngineThread) -> None:
         self.loaded = loaded
         self.thread = thread
+        self._grammars = GrammarCompiler(loaded.tokenizer, min(loaded.model.n_vocab, loaded.tokenizer.n_vocab))
 
     def inputs(self, prompt: Prompt, *, add_special: bool = True, several: str = SEVERAL) -> Inputs:
         """The inputs of a prompt. `several`: hint shown when several prompts are passed.
 
-        Raises what is wrong with the prompt; ClosedError first, for a closed engine has no model to ask.
+        Raises errors about the prompt; but ClosedError first, because a closed engine has no tokenizer.
         """
         self.thread.check_open()
         return prompt_inputs(self.loaded, prompt, add_special=add_special, several=several)
 
     def start(
         self, inputs: Inputs, params: SamplingParams, options: RequestOptions, channel: RequestChannel, *,
-        follows: Generation | None = None, show_special: bool = False,
+        follows: Generation | None = None, show_special: bool = False, answered: Sequence[int] = (),
     ) -> Generation:  # fmt: skip
-        """Hand in one request. Raises what is wrong with it, and as `EngineThread.submit` does.
+        """Submit one request. Raises errors about its arguments, and as `EngineThread.submit` does.
 
-        `show_special`: control tokens of the answer are part of its text.
+        `show_special`: control tokens of the answer are part of its text. `answered`: see `make`.
         """
-        made = self.make(inputs, params, options, channel, follows=follows, show_special=show_special)
+        made = self.make(
+            inputs, params, options, channel, follows=follows, show_special=show_special, answered=answered
+        )
         self.thread.submit(made)
         return made
 
     def make(
         self, inputs: Inputs, params: SamplingParams, options: RequestOptions, channel: RequestChannel, *,
         follows: Generation | None = None, pinned: PinnedPrefix | None = None, show_special: bool = False,
+        answered: Sequence[int] = (),
     ) -> Generation:  # fmt: skip
-        """A request, to be handed to `thread`. Raises what is wrong with it."""
+        """Make a request without submitting it. Raises errors about its arguments.
+
+        `answered`: tokens at the end of `inputs` that its answer begins with.
+        """
         return new_generation(
-            self.loaded, inputs, params, options, channel, follows=follows, pinned=pinned, show_special=show_special
-        )
+            self.loaded, inputs, params, options, channel, follows=follows, pinned=pinned, show_special=show_special,
+            constraint=self._constraint(options, answered),
+        )  # fmt: skip
+
+    def _constraint(self, options: RequestOptions, answered: Sequence[int]) -> Constraint | None:
+        """What an answer must obey, of which the tokens `answered` have come."""
+        budget, form = options.reasoning_budget, options.format
+        if budget is None:
+            return None if form is None else self._grammars.constraint(form, answered)
+        of_answer = None if form is None else self._grammars.constraint(form)
+        budget = budget if isinstance(budget, ReasoningBudget) else ReasoningBudget(budget)
+        return budgeted_reasoning(self.loaded, budget, answered, of_answer)
 
     def hand_in(self, request: Request, prompt: Prompt, params: SamplingParams, keywords: RequestKeywords) -> None:
         """Start a request. Raises as `start` does."""
@@ -89,20 +112,20 @@ class Submission:
         return run_or_cancel(request.channel, complete)
 
     def complete_all(
-        self, prompt: Prompt | Prompts, params: SamplingParams, n: int | None, keywords: RequestKeywords
+        self, prompt: Prompt | Prompts, params: SamplingParams, count: AnswerCount, keywords: RequestKeywords
     ) -> list[Completion]:
-        """`n` answers to each prompt. Raises as `start`, and what ends the first that fails."""
+        """Answers to each prompt, as many as `count` says. Raises as `start`, and the error of the first that fails."""
         events: SimpleQueue[Numbered] = SimpleQueue()
         group = RequestGroup(events.put)
 
         def complete() -> list[Completion]:
-            self._start_all(group, prompt, params, n, keywords)
-            return group.completions(events.get)
+            self._start_all(group, prompt, params, count, keywords)
+            return count.chosen(group.completions(events.get), params)
 
         return run_or_cancel(group.call, complete)
 
     async def acomplete_all(
-        self, prompt: Prompt | Prompts, params: SamplingParams, n: int | None, keywords: RequestKeywords
+        self, prompt: Prompt | Prompts, params: SamplingParams, count: AnswerCount, keywords: RequestKeywords
     ) -> list[Completion]:
         """`complete_all` for asyncio; cancelling the awaiting task cancels all of its requests."""
         from ollama_engine.runner.request.astream import AsyncMailbox  # noqa: PLC0415 (asyncio)
@@ -111,8 +134,8 @@ class Submission:
         group = RequestGroup(events.put)
 
         async def complete() -> list[Completion]:
-            self._start_all(group, prompt, params, n, keywords)
-            return await group.acompletions(events.get)
+            self._start_all(group, prompt, params, count, keywords)
+            return count.chosen(await group.acompletions(events.get), params)
 
         return await arun_or_cancel(group.call, complete)
 
@@ -129,10 +152,10 @@ class Submission:
         return run_or_cancel(channel, compute)
 
     def _start_all(
-        self, group: RequestGroup, prompt: Prompt | Prompts, params: SamplingParams, n: int | None,
+        self, group: RequestGroup, prompt: Prompt | Prompts, params: SamplingParams, count: AnswerCount,
         keywords: RequestKeywords,
     ) -> None:  # fmt: skip
-        """`n` requests for each prompt, which share its cells: all of them, or none where one is refused."""
+        """Submit requests for each prompt, which share its cells: all of them, or none where one is refused."""
         options = RequestOptions.of(keywords)
         check_params(params)
         name = "prompts" if is_many(prompt) else None
@@ -140,7 +163,7 @@ class Submission:
         for number, each in enumerate(many(prompt)):
             with about_one(name, number):
                 inputs, first = self.inputs(each), None
-                for variant in several(params, n):
+                for variant in count.variants(params):
                     made.append(self.make(inputs, variant, options, group.channel(), follows=first))
                     first = first or made[-1]
         self.thread.submit(*made)
@@ -152,9 +175,16 @@ class Submission:
         inputs = request.inputs.with_tokens(request.tokens)
         fork = Request(request.engine, inputs)
         options = source.options.replaced(keywords)
+        answered: tuple[int, ...] = ()
+        if source.constraint is not None and not {"format", "reasoning_budget"} & set(keywords):
+            answered = (*source.constraint.answered, *request.tokens)
 
         def start() -> None:
-            fork.generation = self.start(inputs, params or source.params, options, fork.channel, follows=source)
+            # The caller has those of the prompt, which would have to be computed again.
+            inherited = replace(source.params, prompt_logprobs=None)
+            fork.generation = self.start(
+                inputs, params or inherited, options, fork.channel, follows=source, answered=answered
+            )
 
         run_or_cancel(fork.channel, start)
         return fork
@@ -163,4 +193,4 @@ class Submission:
 def check_forkable(request: Request, engine: object) -> None:
     """Raise ConfigError for anything but a request of this engine."""
     if not isinstance(request, Request) or request.generation is None or request.engine is not engine:
-        raise ConfigError("fork takes a Request that submit or fork of this Engine gave")
+        raise ConfigError("fork takes a Request that submit or fork of this Engine returned")

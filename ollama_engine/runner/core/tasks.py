@@ -1,4 +1,4 @@
-"""Tasks: what callers have the engine's thread do for them while nothing computes."""
+"""Tasks: work of callers that the engine thread does while no step is in flight."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 
 class EngineTask(Generic[Result]):
-    """Does `work`; `result` waits for what it returns, or raises what it raised."""
+    """Does `work` on the engine thread; `result` waits, and returns its result or raises its error."""
 
     def __init__(self, work: Callable[[EngineCore], Result]) -> None:
         self._work: Callable[[EngineCore], Result] | None = work
@@ -26,7 +26,7 @@ class EngineTask(Generic[Result]):
 
     def run(self, core: EngineCore) -> None:
         """Called by the engine's thread."""
-        # The thread remembers what it did last; it must not keep a session alive by it.
+        # Drop `work`: the thread keeps its last task, which must not keep a session alive.
         work, self._work = self._work, None
         assert work is not None
         try:
@@ -37,7 +37,7 @@ class EngineTask(Generic[Result]):
             self._errors.put(None)
 
     def fail(self, error: BaseException) -> None:
-        """Called by the engine's thread when it ends first."""
+        """Called by the engine thread when it ends before the task has run."""
         self._work = None
         self._errors.put(error)
 
@@ -50,7 +50,7 @@ class EngineTask(Generic[Result]):
 
 
 class Update:
-    """Changes something of a request without anybody waiting for it. An error in it is a fault of the engine."""
+    """Changes a request; no caller waits for it. An exception in it is a fault of the engine."""
 
     def __init__(self, change: Callable[[EngineCore], object]) -> None:
         self._change = change
@@ -60,11 +60,11 @@ class Update:
         self._change(core)
 
     def fail(self, error: BaseException) -> None:
-        """Nothing to tell: the request has ended with the engine."""
+        """Does nothing: the request has ended with the engine."""
 
 
 class End(EngineTask[None]):
-    """Waits until a request that was handed in before is gone; cancels it."""
+    """Cancels a request that was submitted before, and waits until it is gone."""
 
     def __init__(self, sequence: Sequence) -> None:
         super().__init__(lambda core: None)
@@ -72,8 +72,8 @@ class End(EngineTask[None]):
         sequence.channel.cancelled = True
 
     def run(self, core: EngineCore) -> None:
-        """The step in which this runs ends it; the next time it is gone."""
-        # One without a key was never handed in.
+        """Runs twice: the step after the first run ends the request, at the second run it is gone."""
+        # A request without a key was never submitted.
         if self._sequence.ended or self._sequence.key < 0:
             super().run(core)
         else:
@@ -81,24 +81,24 @@ class End(EngineTask[None]):
 
 
 class Release(weakref.ref[object]):
-    """A session lets go of the cache: it is closed, or nobody has it any more. Nobody waits.
+    """Releases what a session pins in the cache, after `close` or when the session is collected. No caller waits.
 
-    When `session` goes, `ask`, which is no Python code, is called with this. An interrupt in a finaliser would be
-    swallowed, and what the session holds would stay.
+    A weak reference to `session`: when it is collected, `ask` is called with this object. `ask` is not Python code,
+    because an interrupt in a Python finaliser would be swallowed, and the session's cells would stay pinned.
     """
 
     _pinned: PinnedPrefix
 
     @classmethod
     def of(cls, session: object, pinned: PinnedPrefix, ask: Callable[[Release], None]) -> Release:
-        """What lets go of `pinned` for `session`."""
+        """The task that releases `pinned` for `session`."""
         made = cls(session, ask)
         made._pinned = pinned
         return made
 
     def run(self, core: EngineCore) -> None:
-        """Called by the engine's thread; once more does no harm."""
+        """Called by the engine thread; a second call does nothing."""
         core.cache_manager.release(self._pinned)
 
     def fail(self, error: BaseException) -> None:
-        """The cache is gone, and all that was held with it."""
+        """Does nothing: the cache is gone, and everything pinned with it."""

@@ -1,4 +1,4 @@
-"""TextBatcher: texts of all callers, some at a time, to vectors. The engine's thread owns it."""
+"""TextBatcher: computes the texts of all callers in batches. The engine thread owns it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = ["TextBatcher"]
 log = logging.getLogger(__name__)
 
 MAX_TEXTS = 64
-"""Texts of one batch, so that it delays answers under way by little."""
+"""Most texts of a batch, so that a batch delays running answers little."""
 
 Part = tuple[int, TokenizedText]
 
 
 class TextBatcher:
-    """Computes batches of up to `batch_size` tokens, or one text that is longer."""
+    """Computes batches of up to `batch_size` tokens, or a single longer text."""
 
     def __init__(self, embedder: Embedder, batch_size: int, monitor: Monitor) -> None:
         self._embedder = embedder
@@ -35,7 +35,7 @@ class TextBatcher:
         self._batches = 0
 
     def run(self, turns: Sequence[EmbeddingRequest]) -> list[tuple[BatchedRequest, Result | BaseException]]:
-        """See Batcher. Those of the same priority give a text in turn, so that a short call waits for no long one."""
+        """See Batcher. Calls of one priority give a text in turn, so that a short call does not wait for a long one."""
         self._batches += 1
         begin = self._monitor.clock()
         taken = self._take(turns, begin)
@@ -54,7 +54,7 @@ class TextBatcher:
         return ended
 
     def _take(self, turns: Sequence[EmbeddingRequest], now: float) -> dict[EmbeddingRequest, list[Part]]:
-        """The texts that are computed next, by request."""
+        """The texts of the next batch, by request."""
         taken: dict[EmbeddingRequest, list[Part]] = {}
         room = self._batch_size
         for count, request in enumerate(_in_turn(turns)):
@@ -75,7 +75,7 @@ class TextBatcher:
 
 
 def _in_turn(turns: Sequence[EmbeddingRequest]) -> Iterable[EmbeddingRequest]:
-    """Whose text is next, while they have some: the first request's, then by priority, one text of each in turn."""
+    """Requests in the order in which they give texts: the first once, then by priority, one text of each in turn."""
     first, *others = turns
     yield first
     for _, alike in groupby(sorted([*others, first], key=_rank), key=_rank):
@@ -102,7 +102,7 @@ def _give(
 
 
 def _told(error: Exception) -> Exception:
-    """What callers hear of a batch that could not be computed."""
+    """The error that callers get for a batch that could not be computed."""
     if type(error) is MemoryError:
         return NoMemoryError(
             "there is no memory left to embed these texts",

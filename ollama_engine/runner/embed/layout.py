@@ -1,7 +1,7 @@
-"""From texts to one batch: which rows each has, and which of them its pooling reads. Numbers only.
+"""Lays texts out in one batch: the rows of each text, and those that its pooling reads. Numbers only.
 
-Attention is computed for each part of a batch by itself where parts see nothing of each other (`kvcache.null`), and
-costs less then. So short texts are packed into parts of one size, where that leaves few rows empty.
+Attention is cheaper where it computes the parts of a batch separately, which needs parts of equal size that do not see
+each other (`kvcache.null`). So short texts are packed into such parts, where that leaves few rows empty.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from ollama_engine.runner.embed.request import TokenizedText
 __all__ = ["TextLayout", "batch_of", "places"]
 
 SPARE = 16
-"""One row of as many may be padding: more padding costs more than attention gains."""
+"""At most one row in this many may be padding: more padding costs more than the parts save in attention."""
 
 
 class TextLayout(NamedTuple):
-    """Which rows of a batch each text has."""
+    """The rows of each text in a batch."""
 
     order: list[int]
-    """Numbers of the texts, by their rows."""
+    """Numbers of the texts, in the order of their rows."""
     begins: list[int]
-    """The first row of each, in this order."""
+    """The first row of each text, in the same order."""
     n_rows: int
     part: int
-    """Rows of a part; `n_rows` where there is only one."""
+    """Rows of a part; `n_rows` for a single part."""
 
 
 def places(lengths: Sequence[int], limit: int) -> TextLayout:
@@ -48,7 +48,7 @@ def places(lengths: Sequence[int], limit: int) -> TextLayout:
 
 
 def _in_parts(lengths: Sequence[int], size: int) -> TextLayout:
-    """First fit, the longest first."""
+    """Pack texts into parts of `size` rows: first fit, longest texts first."""
     used: list[int] = []
     begins = {}
     for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
@@ -62,9 +62,9 @@ def _in_parts(lengths: Sequence[int], size: int) -> TextLayout:
 
 
 def batch_of(texts: Sequence[TokenizedText], poolings: Sequence[Pooling], where: TextLayout) -> Batch:
-    """The batch; its outputs are the rows that the poolings read, in the order of rows.
+    """The batch. Its outputs are the rows that the poolings read, in the order of rows.
 
-    Padding rows belong to one more sequence for each part, so that parts see nothing of each other.
+    Padding rows belong to one dummy sequence per part, so that parts do not see each other.
     """
     n = where.n_rows
     tokens, positions, types = (np.zeros(n, dtype=np.int32) for _ in range(3))

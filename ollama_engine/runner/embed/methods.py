@@ -1,4 +1,4 @@
-"""EmbedMethods: what an Engine offers of embeddings and ranking, for threads and for asyncio."""
+"""EmbedMethods: the embedding and ranking methods of an Engine, for threads and for asyncio."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["EmbedMethods"]
 
 
 class EmbedMethods:
-    """Texts of all callers are computed together, several in one graph; an Engine has all of this."""
+    """Mixin of Engine. Texts of all callers are computed together, several in one graph."""
 
     if TYPE_CHECKING:
         _engine_thread: EngineThread
@@ -53,20 +53,20 @@ class EmbedMethods:
     ) -> FloatArray:  # fmt: skip
         """Embeddings of texts: float32 [n, dim] for a list or tuple of them, [dim] for one.
 
-        A text is a str, token ids that are taken as they are (a list, tuple or array of whole numbers), or a list of
-        segments without media.
+        A text is a str, token ids (a list, tuple or array of whole numbers, used unchanged), or a list of segments
+        without media.
 
         Args:
             texts: what to embed. Some models want a text to begin with its purpose ("query: "): see their description.
             normalize: whether vectors get length 1, so that their products are cosines.
             dimensions: how many numbers of each vector to keep, before it is normalized; for models that were trained
-                to have their vectors cut (Matryoshka).
-            pooling: "mean", "cls" (the first token's) or "last". None takes what the model's file says; where it does
-                not say, "mean" for encoders and "last" for models that write.
-            on_overflow: what happens to a text of more than num_ctx tokens: "error" raises ContextOverflowError,
-                "truncate" leaves its end out, and `embeddings` tells how much of it.
-            priority: higher is served first; nobody starves.
-            timeout: seconds from the call after which it ends with DeadlineError. None: never.
+                for shortened vectors (Matryoshka).
+            pooling: "mean", "cls" (the first token's) or "last". None uses the pooling of the model's file, or without
+                one "mean" for encoders and "last" for generative models.
+            on_overflow: for a text of more than num_ctx tokens: "error" raises ContextOverflowError, "truncate" drops
+                its end; `embeddings` counts the dropped tokens.
+            priority: higher is served first; no call starves.
+            timeout: seconds after which the call ends with DeadlineError. None: never.
 
         Raises ContextOverflowError; TokenizerError for ids outside of the vocabulary and text that it cannot express;
         ConfigError for options out of range, a text without tokens, and a model that only ranks; ComputeError when
@@ -86,7 +86,7 @@ class EmbedMethods:
         pooling: Pooling | None = None, on_overflow: TooLong = "error",
         priority: int = 0, timeout: float | None = None,
     ) -> list[Embedding]:  # fmt: skip
-        """`embed` for a list, with how many tokens each text has, and how many of them were dropped.
+        """`embed` for a list, with the number of tokens of each text, and of those that were dropped.
 
         With pooling "none" the vector of a text is an array [n_tokens, dim], one row for each token.
         """
@@ -101,7 +101,7 @@ class EmbedMethods:
         pooling: OneVector | None = None, on_overflow: TooLong = "error",
         priority: int = 0, timeout: float | None = None,
     ) -> FloatArray:  # fmt: skip
-        """`embed` for asyncio. Cancelling the task takes back what is not computed yet."""
+        """`embed` for asyncio: the same arguments, result and errors. Cancelling the task cancels the request."""
         many, listed = _listed(texts)
         pending = self._embedding().embed(
             many, pooling, on_overflow, dimensions, RequestOptions(priority=priority, timeout=timeout),
@@ -126,11 +126,11 @@ class EmbedMethods:
         self, query: str, documents: Sequence[str], *, on_overflow: TooLong = "error", priority: int = 0,
         timeout: float | None = None,
     ) -> FloatArray:  # fmt: skip
-        """How well each document answers a query: scores float32 [n], the higher the better, as the model gives them.
+        """How well each document answers a query: the model's own scores, float32 [n], higher is better.
 
-        For rerankers (cross-encoders): a query and a document are read as one text. "truncate" leaves the end of long
-        documents out, and nothing of the query. Raises as `embed` does, and ConfigError for a model without a
-        classification head of one score.
+        For rerankers (cross-encoders), which read a query and a document as one text. "truncate" drops the end of long
+        documents, never of the query. Raises as `embed` does, and ConfigError for a model without a classification head
+        of one score.
         """
         options = RequestOptions(priority=priority, timeout=timeout)
         return self._embedding().rank(query, documents, on_overflow, options).wait()

@@ -16,11 +16,11 @@ __all__ = ["check_pooling", "finish", "pool", "pool_all", "rows_of"]
 FloatArray = npt.NDArray[np.float32]
 
 SMALLEST = 1e-12
-"""A vector that is shorter cannot be made one of length 1; it is divided by this (as in torch)."""
+"""Smallest divisor when normalizing: a shorter vector is divided by this and stays short (as in torch)."""
 
 
 def check_pooling(value: object) -> Pooling:
-    """Raise ConfigError for anything else."""
+    """Return `value` if it is a Pooling; raise ConfigError otherwise."""
     if value not in get_args(Pooling):
         raise ConfigError(Option("pooling"), f" is one of {', '.join(get_args(Pooling))}, got {value!r}")
     return cast(Pooling, value)
@@ -29,23 +29,23 @@ def check_pooling(value: object) -> Pooling:
 def rows_of(n_tokens: int, pooling: Pooling) -> tuple[int, int]:
     """Rows [begin, end) of a text that its pooling reads. Raises ValueError for a text without tokens."""
     if n_tokens < 1:
-        raise ValueError("a text has one token at least; of none, no row is its own")
+        raise ValueError("a text has at least one token")
     if pooling == "cls":
         return 0, 1
     return (n_tokens - 1 if pooling == "last" else 0), n_tokens
 
 
 def pool(rows: FloatArray, pooling: Pooling) -> FloatArray:
-    """The rows that `rows_of` tells, [n, n_embd] -> [n_embd], or [n, n_embd] for "none"."""
+    """Pool the rows of `rows_of`: [n, n_embd] -> [n_embd], or [n, n_embd] for "none"."""
     if pooling == "none":
         return rows.copy()
-    # Of one row, itself; sums of thousands are made with more digits than they end with.
+    # The mean of one row is the row. Sums of thousands of rows use float64, more digits than the result has.
     mean: FloatArray = rows.mean(axis=0, dtype=np.float64).astype(np.float32)
     return mean
 
 
 def pool_all(rows: FloatArray, lengths: Sequence[int], poolings: Sequence[Pooling]) -> list[FloatArray]:
-    """The same for texts of so many tokens, whose `rows_of` follow each other in `rows`."""
+    """`pool` for several texts, whose rows follow each other in `rows`."""
     vectors, at = [], 0
     for n, pooling in zip(lengths, poolings, strict=True):
         begin, end = rows_of(n, pooling)
@@ -57,7 +57,7 @@ def pool_all(rows: FloatArray, lengths: Sequence[int], poolings: Sequence[Poolin
 def finish(vectors: FloatArray, dimensions: int | None, *, normalize: bool) -> FloatArray:
     """The first `dimensions` numbers of vectors [..., n_embd], of length 1 with `normalize`.
 
-    Vectors trained to be cut (Kusupati et al. 2022) are told apart by angle, so they are normalized after the cut.
+    Shortened vectors (Kusupati et al. 2022) are compared by angle, so they are normalized after shortening.
     """
     cut = vectors[..., :dimensions]
     if not normalize:

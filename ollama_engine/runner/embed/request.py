@@ -20,29 +20,29 @@ __all__ = ["EmbeddingRequest", "TokenizedText"]
 
 
 class TokenizedText(NamedTuple):
-    """What is computed for one embedding, or one score."""
+    """The tokens of one text, or of one pair of texts, to compute."""
 
     tokens: Int32Array
     pooling: Pooling
     length: int
-    """Tokens before it was cut."""
+    """Number of tokens before truncation."""
     second: int | None = None
-    """Of a pair: where its second text begins."""
+    """Index at which the second text of a pair begins."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class EmbeddingRequest(BatchedRequest):
-    """The texts of one call. They come in pieces, for the first are computed while others are still cut into tokens."""
+    """The texts of one call. They arrive in pieces: the first are computed while others are still being tokenized."""
 
     kind: ClassVar[Kind] = "embedding"
 
     results: Results[object]
     missing: int
-    """Texts whose vectors are still to come."""
+    """Number of texts without a vector yet."""
     name: str | None
-    """What the caller calls the texts, for errors; None for a single one."""
+    """Name of the list of texts, for errors; None for a single text."""
     pending: deque[tuple[int, TokenizedText]] = field(default_factory=deque)
-    """Texts that wait for a batch, with their numbers."""
+    """Texts waiting for a batch, with their numbers."""
     n_added: int = 0
     added_tokens: int = 0
     computed_tokens: int = 0
@@ -64,7 +64,7 @@ class EmbeddingRequest(BatchedRequest):
     def give(
         self, parts: Sequence[tuple[int, TokenizedText]], vectors: Sequence[FloatArray | EngineError]
     ) -> Result | None:
-        """What came of some texts; the result of the call where these were the last. Raises the first error."""
+        """Take the vectors of some texts; after the last ones, returns the call's result. Raises the first error."""
         good: list[FloatArray] = []
         for (number, text), vector in zip(parts, vectors, strict=True):
             if isinstance(vector, EngineError):

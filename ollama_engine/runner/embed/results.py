@@ -1,4 +1,4 @@
-"""What a call for embeddings or scores gets: vectors in one array, or an Embedding for each text."""
+"""Results of calls: vectors in one array, or an Embedding for each text."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ Value_co = TypeVar("Value_co", covariant=True)
 
 
 class Results(Protocol[Value_co]):
-    """Where the vectors of a call are put together. Only the engine's thread writes into it."""
+    """Collects the vectors of a call. Only the engine thread writes into it."""
 
     def put(self, numbers: Sequence[int], texts: Sequence[TokenizedText], vectors: Sequence[FloatArray]) -> None:
-        """What came of the texts of these numbers."""
+        """Store the vectors of the texts with these numbers."""
 
     def value(self) -> Value_co:
-        """What the caller gets, once all are there."""
+        """The result for the caller, after all vectors are stored."""
 
 
 @dataclass(frozen=True, eq=False)
 class Embedding:
-    """What a text became.
+    """The embedding of one text.
 
     Attributes:
         vector: float32 [dim]; with pooling "none" [n_tokens, dim], one for each token.
@@ -46,7 +46,7 @@ class Embedding:
 
 
 class Vectors:
-    """All in one array float32 [n, dim], cut and normalized, of which the caller gets what `index` picks."""
+    """All vectors in one array float32 [n, dim], shortened and normalized; `index` picks the caller's result."""
 
     def __init__(self, n: int, dim: int, *, normalize: bool, index: Index = ()) -> None:
         self._rows = np.empty((n, dim), dtype=np.float32)
@@ -61,7 +61,7 @@ class Vectors:
 
 
 class Embeddings:
-    """An Embedding for each text, of vectors cut and normalized."""
+    """An Embedding for each text, its vector shortened and normalized."""
 
     def __init__(self, n: int, dim: int, *, normalize: bool) -> None:
         self._found: list[Embedding | None] = [None] * n

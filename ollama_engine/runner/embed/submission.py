@@ -1,4 +1,4 @@
-"""EmbedSubmission: checks what callers ask of embeddings and ranking, and makes calls of it."""
+"""EmbedSubmission: checks the arguments of embedding and ranking calls, and makes the calls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ollama_engine.segments import Text, is_segment
 __all__ = ["EmbedSubmission", "TooLong"]
 
 AT_ONCE = 4096
-"""Characters that are tokenized on an event loop: that takes less than a millisecond."""
+"""Most characters that are tokenized on the event loop, which takes less than a millisecond."""
 
 
 class EmbedSubmission:
@@ -35,7 +35,7 @@ class EmbedSubmission:
     """
 
     def __init__(self, loaded: Loaded, thread: EngineThread) -> None:
-        """Raises UnsupportedModelError for a model that shows no hidden states."""
+        """Raises UnsupportedModelError for a model without access to its hidden states."""
         model: object = loaded.model
         if loaded.text_executor is None or not isinstance(model, Embeds):
             architecture = loaded.model.architecture
@@ -49,7 +49,7 @@ class EmbedSubmission:
         self._batcher = TextBatcher(embedder, loaded.config.batch_size, thread.monitor)
         # -- configuration --
         self._n_embd = model.n_embd
-        # Asked here once: an interrupt in a look at a protocol's members would be lost.
+        # isinstance with a Protocol, once and here: an interrupt in that check would be lost.
         encoder = model if isinstance(model, TextEncoder) else None
         self._n_scores = encoder.n_scores if encoder else 0
         self._knows_pairs = encoder is not None and encoder.n_token_types > 1
@@ -62,7 +62,7 @@ class EmbedSubmission:
         self, texts: Sequence[Prompt], pooling: Pooling | None, too_long: TooLong, dimensions: int | None, options:
         RequestOptions, *, normalize: bool, listed: bool = True,
     ) -> EmbeddingCall[FloatArray]:  # fmt: skip
-        """A call for one vector of each text. `listed`: errors tell the number of a text."""
+        """A call for one vector of each text. `listed`: errors name the number of a text."""
         how, dim = self._checked(pooling, too_long, dimensions, normalize=normalize)
         if how == "none":
             raise ConfigError("with pooling none each token has a vector; those come from Engine.embeddings")
@@ -136,19 +136,19 @@ class EmbedSubmission:
 
 
 def _is_short(texts: Sequence[Prompt]) -> bool:
-    """Whether they are cut into tokens within a moment."""
+    """Whether the texts are short enough to tokenize on the event loop."""
     return len(texts) <= AT_ONCE >> 6 and sum(map(_length, texts)) <= AT_ONCE
 
 
 def _length(text: object) -> int:
-    """Characters or tokens, about; 0 for what is no text."""
+    """Characters or tokens of a text, approximately; 0 for anything else."""
     if isinstance(text, (list, tuple)) and text and is_segment(text[0]):
         return sum(len(segment.text) if isinstance(segment, Text) else 1 for segment in text)
     return len(text) if isinstance(text, Sized) else 0
 
 
 def _head_pooling(loaded: Loaded, metadata: Metadata) -> Pooling:
-    """What the classification head reads: as the file says, or as the architecture has it."""
+    """Pooling for the classification head: from the file, else the architecture's default."""
     if not isinstance(loaded.model, TextEncoder):
         return "last"
     said = read_pooling(metadata, "classifier.pooling_type")

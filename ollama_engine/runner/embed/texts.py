@@ -1,4 +1,4 @@
-"""EmbedTexts: from the texts of a call to tokens, or the error that says what is wrong with one."""
+"""EmbedTexts: tokenizes the texts of a call, or raises the error about the first bad text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class EmbedTexts:
     def alone(
         self, texts: Iterable[Prompt], pooling: Pooling, too_long: TooLong, name: str | None
     ) -> Iterator[TokenizedText]:
-        """Each text by itself. Errors name it by its number in the list that the caller calls `name`."""
+        """Tokenize each text. Errors name a text by its number in the list `name`."""
         for number, text in enumerate(texts):
             with about_one(name, number):
                 found = self._text(text, pooling, too_long)
@@ -83,7 +83,7 @@ class EmbedTexts:
             raise TokenizerError(f"token {bad[0]} is not in the vocabulary (0 to {n_vocab - 1})")
 
     def _fitted(self, ids: list[int], room: int, too_long: TooLong, after: str = "") -> list[int]:
-        """The first `room` tokens, of which an end token is the last."""
+        """The first `room` tokens, with the end token last."""
         if len(ids) <= room:
             return ids
         limit = self._loaded.num_ctx

@@ -1,4 +1,4 @@
-"""What goes wrong while a model is loaded, said with the file that it is about."""
+"""Errors of loading, each with the path of the file that it is about."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ SMALLER = (
     *(("lower ", Option(name)) for name in ("num_ctx", "parallel", "batch_size")),
     ("choose a smaller ", Option("kv_cache_type")),
 )
-"""What helps where the cache does not fit."""
+"""Advice where the cache does not fit."""
 
 DEMO = "demo"
 
 
 @contextlib.contextmanager
 def naming(path: str) -> Iterator[None]:
-    """Errors about what is in the file say which file; what its tensors are not fit for is an error of the file."""
+    """Put the path into errors about the file's contents; turn a ShapeError of its tensors into ModelFormatError."""
     try:
         yield
     except ShapeError as error:
@@ -38,7 +38,7 @@ def naming(path: str) -> Iterator[None]:
 
 
 def _no_demo(error: FileNotFoundError) -> FileNotFoundError:
-    """A model is a path here: a name that stood for something else would open another model than the file it names."""
+    """The error for a missing file called "demo". Only the program accepts that name; in Python a model is a path."""
     hint = "; the model inside of this package is ollama_engine.demo.path()"
     return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT) + hint, error.filename)
 

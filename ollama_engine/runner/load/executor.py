@@ -40,7 +40,7 @@ NO_MEDIA = MediaRows()
 
 @dataclass(slots=True)
 class GraphCounts:
-    """How often graphs were built anew and used again."""
+    """Number of graphs that were built and reused."""
 
     built: int = 0
     reused: int = 0
@@ -49,9 +49,9 @@ class GraphCounts:
 class Executor:
     """Computes batches of up to `batch_size` tokens with up to `max_outputs` rows of logits. Not thread-safe.
 
-    `run` is a step as a whole. In parts: `prepare` finds cells and builds the graph, also while the step before
-    computes; `launch` writes the inputs, the tokens last, and starts it; `results` waits and shows its logits. With
-    `forward`, such as the model's `hidden`, rows are what that gives.
+    `run` does a whole step. Its parts: `prepare` finds cells and builds the graph, also while the step before computes;
+    `launch` writes the inputs, tokens last, and starts the computation; `results` waits for its logits. With `forward`,
+    such as the model's `hidden`, rows are the result of that method instead of logits.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class Executor:
         self._prepared: tuple[Batch, Graph] | None = None
         self._in_flight: tuple[Batch, Graph] | None = None
         self._graph: Graph | None = None
-        """The latest that was allocated."""
+        """The graph that was allocated last."""
         self.counts = GraphCounts()
 
     @property
     def flash_attention(self) -> bool:
-        """Whether attention is ggml's flash attention, or two products."""
+        """Whether attention is flash attention; otherwise two products."""
         return self._cache.flash_attention
 
     def reserve(self, n_decoding: int = 1) -> None:
@@ -86,7 +86,7 @@ class Executor:
 
         Raises NoMemoryError.
         """
-        # Up to so many rows, attention may go other ways than with more.
+        # Smaller graphs may take another way to attention, with other memory.
         few = min(PAGED_ROWS + n_decoding, self.batch_size)
         largest = max(self.batch_size, self.traits.largest_group)
         for n_tokens in dict.fromkeys((largest, few, min(n_decoding, self.batch_size), 1)):
@@ -95,7 +95,7 @@ class Executor:
     def reserve_batch(self, n_tokens: int) -> None:
         """Take the memory for the graphs of a batch of as many tokens, over the whole history. Raises NoMemoryError."""
         n_embedded, n_images = min(n_tokens, self.traits.largest_group), int(self._sizes.image_rows > 0)
-        # To pick all rows but one takes more than to have all.
+        # All rows but one: picking rows takes more memory than returning all.
         n_outputs = min(n_tokens - 1 or 1, self.max_outputs)
         for _ in self._cache.worst_cases(n_tokens):
             graph = self._build(self._shape(n_tokens, n_outputs, n_embedded, n_images))
@@ -116,9 +116,9 @@ class Executor:
             return logits.copy()
 
     def prepare(self, batch: Batch) -> None:
-        """Find cells for a batch and have a graph for it; its tokens may be unknown yet. A step may be computing.
+        """Find cells for a batch, and build or reuse a graph. Token ids may still be unknown; a step may be in flight.
 
-        A group of inputs that is larger than `batch_size` comes as one batch. Raises as `run` does, nothing changed.
+        A group of inputs larger than `batch_size` is one batch. Raises as `run` does, with nothing changed.
         """
         assert self._prepared is None, "one batch is prepared at a time"
         self._cache.begin(batch)
@@ -136,19 +136,19 @@ class Executor:
         self._prepared = (batch, graph)
 
     def takes(self, item: MediaItem) -> bool:
-        """Whether the item's shapes are those that the model's graphs have, as far as it says them."""
+        """Whether the item's shapes, as far as it states them, fit the model's graphs."""
         kind = (self._sizes.image_rows if item.cross_attention else self.traits.largest_group) > 0
         axes = item.positions is None or item.positions.shape == (self.traits.position_axes, item.n_inputs)
         return kind and axes and (item.n_inputs == 1 or not item.cross_attention)
 
     def media_rows(self, batch: Batch, failed: Failed) -> MediaRows:
-        """What `launch` needs of a batch's media. `failed` is told of an item that cannot be computed."""
+        """The media rows for `launch`. Calls `failed` for an item that cannot be computed."""
         return media_rows(batch.media, self._sizes, failed)
 
     def launch(self, tokens: Int32Array, media: MediaRows = NO_MEDIA) -> None:
-        """Start to compute the prepared batch, which gets its `tokens` and embeddings now.
+        """Start to compute the prepared batch with these token ids and embeddings.
 
-        The step before has been waited for.
+        The step before must have ended.
         """
         assert self._in_flight is None, "one step computes at a time"
         assert self._prepared is not None, "a batch is prepared before it is launched"
@@ -192,9 +192,9 @@ class Executor:
 
     @contextmanager
     def results(self) -> Iterator[FloatArray]:
-        """Wait for the step that computes; its logits float32 [len(batch.outputs), n_vocab], to be read in the block.
+        """Wait for the step in flight. Its logits, float32 [len(batch.outputs), n_vocab], are valid within the block.
 
-        Raises ComputeError; the step's tokens are not in the cache then.
+        Raises ComputeError; the cache then does not hold the step's tokens.
         """
         assert self._in_flight is not None, "a step is launched before it is waited for"
         batch, graph = self._in_flight
@@ -209,7 +209,7 @@ class Executor:
             yield logits
 
     def scrap(self) -> None:
-        """Take back a prepared batch: its cells are free again."""
+        """Drop the prepared batch and free its cells."""
         if self._prepared is None:
             return
         batch, graph = self._prepared
@@ -220,12 +220,12 @@ class Executor:
         self._cache.roll_back(batch)
 
     def _strand(self) -> None:
-        """The cache writes into the inputs of the graph that was built last, which is gone: no earlier one will do."""
+        """Forget all graphs. The cache writes into the inputs of the last one built, which is gone."""
         if self._graph is not None:
             self._graph.shape = None
 
     def moved(self) -> None:
-        """Cells were moved by graphs of the cache: what was allocated here lost its memory. No step may compute."""
+        """Forget the graph after the cache ran graphs of its own, which took its memory. No step may be in flight."""
         assert self._in_flight is None, "no cell moves while a step computes"
         if self._graph is not None:
             self._graph.allocated = False
@@ -270,7 +270,7 @@ class Executor:
             self._graph = None
 
     def close(self) -> None:
-        """Let go of everything; a step that computes ends first."""
+        """Free the graph, after the step in flight."""
         if self._in_flight is not None:
             self._in_flight[1].ctx.abandon()
             self._in_flight = None
@@ -285,7 +285,7 @@ def _raise(part: BatchMedia, error: Exception) -> None:
 
 
 def input_sizes(model: Model, traits: MediaTraits, n_types: int) -> InputSizes:
-    """What of a model shapes the inputs of its graphs."""
+    """The sizes of a model that shape the inputs of its graphs."""
     image_rows = max((layer.image_rows or 0 for layer in model.cache_layers), default=0)
     needs_rows = traits.largest_group or image_rows
     n_embd = model.n_embd if needs_rows and isinstance(model, Embeds) else 0

@@ -1,4 +1,4 @@
-"""A built graph: what shapes it, its inputs, and the values that a step writes into them."""
+"""A built graph: its shape, its inputs, and the values that a step writes into them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Graph", "GraphShape", "InputSizes", "MediaRows", "make_inputs", "med
 
 
 class GraphShape(NamedTuple):
-    """What shapes a graph. Graphs of one shape are interchangeable."""
+    """The sizes that shape a graph. A graph can be reused for a step of equal shape."""
 
     n_tokens: int
     n_outputs: int
@@ -26,17 +26,17 @@ class GraphShape(NamedTuple):
     n_embedded: int = 0
     """Rows that are embeddings of media."""
     n_images: int = 0
-    """Images for cross-attention that come along."""
+    """Number of new images for cross-attention."""
     cache: tuple[int, ...] = ()
-    """What the cache adds."""
+    """The cache's `shape_key`."""
 
 
 class InputSizes(NamedTuple):
-    """What of a model shapes the inputs of its graphs."""
+    """The sizes of a model that shape the inputs of its graphs."""
 
     n_embd: int = 0
     axes: int = 1
-    """Of positions."""
+    """Number of position axes."""
     image_rows: int = 0
     """Rows of one image for cross-attention."""
     types: bool = False
@@ -45,10 +45,10 @@ class InputSizes(NamedTuple):
 
 @dataclass(slots=True)
 class Graph:
-    """A built graph and its inputs; the cache keeps its own inputs of it."""
+    """A built graph and its inputs, except those of the cache."""
 
     shape: GraphShape | None
-    """None: it must not be used again."""
+    """None where the graph must not be reused."""
     ctx: Context
     inputs: ModelInputs
     logits: Tensor | None
@@ -57,7 +57,7 @@ class Graph:
 
 
 class MediaRows(NamedTuple):
-    """Embeddings that a step reads."""
+    """Media embeddings that a step reads."""
 
     embeddings: FloatArray | None = None
     """[rows that are embeddings, n_embd]."""
@@ -80,7 +80,7 @@ def make_inputs(ctx: Context, shape: GraphShape, sizes: InputSizes) -> ModelInpu
 
 
 Failed = Callable[[BatchMedia, Exception], None]
-"""Told of an item that cannot be computed; its rows are zeros then."""
+"""Called for an item that cannot be computed; its rows are zeros then."""
 
 
 def media_rows(media: tuple[BatchMedia, ...], sizes: InputSizes, failed: Failed) -> MediaRows:
@@ -102,7 +102,7 @@ def _rows_or_zeros(part: BatchMedia, sizes: InputSizes, failed: Failed) -> Float
 
 
 def item_rows(part: BatchMedia, sizes: InputSizes) -> FloatArray:
-    """What a batch reads of one item, float32 [rows, n_embd]. Raises ComputeError for an array that does not fit."""
+    """The rows of one item that a batch reads, float32 [rows, n_embd]. Raises ComputeError for a wrong array."""
     rows = part.item.embeddings()
     expected = (sizes.image_rows if part.item.cross_attention else part.item.n_inputs, sizes.n_embd)
     if rows.shape != expected or rows.dtype != np.float32:

@@ -1,6 +1,6 @@
-"""From a path and a configuration to everything that runs: plan the memory, take it, load the weights.
+"""Loads a model: plans the memory, takes it, and reads the weights.
 
-Fails as a whole: when any step raises, what was taken before it is given back.
+Loading succeeds or fails as a whole: when any step raises, everything taken before is freed.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ log = logging.getLogger(__name__)
 Progress = Callable[[int, int], None]
 
 NODES_PER_WEIGHT = 32
-"""A graph is allowed this many tensors for each tensor of the file; llama needs about 4."""
+"""Most tensors of a graph, for each tensor of the file; llama needs about 4."""
 
 RESUME_TOKENS = 1024
-"""How far back a sequence can be resumed where layers see a window or chunk only."""
+"""How many positions back a sequence can be resumed, where layers have a window or chunk."""
 
 LOGIT_ROWS = 32
-"""Rows of logits that one step may ask for; more (all rows of a prompt) are computed in several steps."""
+"""Most rows of logits of a step; more (all rows of a prompt) take several steps."""
 
 
 @dataclass(slots=True)
@@ -73,19 +73,19 @@ class Loaded:
     executor: Executor
     breakers: BreakerFinder
     is_encoder: bool
-    """Whether the model only reads. Asked here once: an interrupt in a look at a protocol's members would be lost."""
+    """Whether the model is a text encoder. Checked once, here: an interrupt during isinstance of a Protocol is lost."""
     reads_media: ReadsMedia | None = None
-    """The model, if it reads media; asked for the same reason."""
+    """The model, if it reads media; checked here for the same reason."""
     text_executor: Executor | None = None
-    """Computes hidden states of texts to embed, of which no cache keeps anything; None for a model that shows none."""
+    """Computes hidden states of texts to embed, without a cache; None for a model that gives no hidden states."""
 
     @property
     def num_ctx(self) -> int:
-        """Tokens that one request may hold."""
+        """Most tokens of one request, prompt and answer."""
         return _num_ctx(self.config)
 
     def memory(self) -> MemoryReport:
-        """What was taken, by device and layer."""
+        """The memory taken, by device and layer."""
         return _report(self.backend, self.weights, self.cache.nbytes, self.cache.mask_bytes)
 
     def close(self) -> None:
@@ -132,7 +132,7 @@ def load(
                 model.fit_context(_num_ctx(config))
             _warn_of_long_contexts(model, config)
             if isinstance(model, TextEncoder):
-                read_pooling(metadata)  # raises for one that nobody knows
+                read_pooling(metadata)  # raises for an unknown number
                 cache, executor = _make_encoder(backend, model, config)
                 text_executor: Executor | None = executor
             else:
@@ -147,7 +147,7 @@ def load(
             for contract in (cache.shiftable, cache.saveable):
                 if contract is not None:
                     contract.reserve()
-            # Last, because decoding can do without: what the model needs comes first.
+            # Last: repacked copies are optional, and everything else must have its memory first.
             weights.repack()
         except NoMemoryError as error:
             report = error.report or _report(backend, weights, planned_cache, planned_masks)
@@ -161,7 +161,7 @@ def load(
 
 
 def _batch_size(config: EngineConfig) -> int:
-    """No larger than all contexts together; all that can be decoded at once has a place in a batch."""
+    """`batch_size`, at most all contexts together, and at least a token for each of `parallel` sequences."""
     return max(min(config.batch_size, _num_ctx(config) * config.parallel), config.parallel)
 
 
@@ -190,7 +190,7 @@ def _refuse_if_too_large(backend: Backend, weights: Weights) -> None:
 
 
 def _plan_cache(backend: Backend, weights: Weights, model: Model, config: EngineConfig) -> dict[str, int]:
-    """Bytes that keys and values will take, {device name: bytes}."""
+    """Bytes for keys and values, {device name: bytes}."""
     elements, nbytes = block_of(config.kv_cache_type)
     planned: dict[str, int] = {}
     for number, layer in enumerate(model.cache_layers):
@@ -201,7 +201,7 @@ def _plan_cache(backend: Backend, weights: Weights, model: Model, config: Engine
 
 
 def _plan_masks(model: Model, config: EngineConfig) -> int:
-    """Bytes of this process for the masks of a full batch, or the indices of a short one, for each kind of layers."""
+    """Host bytes for the masks of a full batch, or the KV indices of a short one, over all kinds of layers."""
     kinds = {
         (layer.window, layer.chunk): _cells(layer, model, config)
         for layer in model.cache_layers
@@ -242,7 +242,7 @@ def _make_cache(backend: Backend, weights: Weights, model: Model, config: Engine
 
 
 def _make_encoder(backend: Backend, model: Model, config: EngineConfig) -> tuple[Cache, Executor]:
-    """Nothing is cached, so `kv_cache_type` means nothing; a text is one batch, so batches may be as long as one."""
+    """Cache and executor of a text encoder. It caches nothing, and its batches hold `num_ctx` tokens: a whole text."""
     layers = model.cache_layers
     flash_attention = _decide_flash_attention(backend, config, layers, "f32")
     cache = make_null_cache(layers, flash_attention=flash_attention, causal=False)
@@ -251,11 +251,11 @@ def _make_encoder(backend: Backend, model: Model, config: EngineConfig) -> tuple
 
 
 def _make_text_executor(backend: Backend, model: Model, config: EngineConfig) -> Executor | None:
-    """For a model that writes. As of an encoder, but tokens see what they see when it writes.
+    """The executor for embeddings with a generative model: as for an encoder, but with causal attention.
 
-    Memory for a full batch of texts is taken now. It is the memory of all graphs of the backend, so often none is
-    added. A text longer than `batch_size` takes more when it comes: for `num_ctx` tokens in one graph it would be
-    several times what answers need.
+    Takes the memory for a full batch of texts. All graphs of the backend share their memory, so this often adds none. A
+    text longer than `batch_size` takes more when it comes: reserving `num_ctx` tokens in one graph would take several
+    times the memory that answers need.
     """
     layers = model.cache_layers
     if not isinstance(model, Embeds) or any(layer.image_rows is not None for layer in layers):
@@ -275,9 +275,9 @@ def _warn_of_long_contexts(model: Model, config: EngineConfig) -> None:
 
 
 def _cells(layer: LayerShape, model: Model, config: EngineConfig) -> int:
-    """Cells for all requests together; a window or chunk keeps what can be seen or resumed, and the batch.
+    """Cells of a layer for all requests. With a window or chunk: what a token sees, what can be resumed, and the batch.
 
-    For layers that store images: as many images as requests, and one more to replace another.
+    For layers that store images: one image for each request, and one more to replace another.
     """
     if layer.image_rows is not None:
         return config.parallel + 1
@@ -306,7 +306,7 @@ def _decide_flash_attention(backend: Backend, config: EngineConfig, layers: tupl
 
 
 def _without_flash_attention(backend: Backend, layers: tuple[LayerShape, ...], dtype: str) -> list[str]:
-    """Devices that have no kernel for it."""
+    """Names of the devices without a flash attention kernel for these layers."""
     return [
         device.name
         for number, device in enumerate(backend.devices)
@@ -329,7 +329,7 @@ def _check_model(model: Model, gguf: GGUFFile) -> None:
 
 
 def _report(backend: Backend, weights: Weights, cache: dict[str, int], masks: int) -> MemoryReport:
-    from ollama_engine.ml.memory import DeviceMemory, MemoryReport  # noqa: PLC0415 (for who asks, and for refusals)
+    from ollama_engine.ml.memory import DeviceMemory, MemoryReport  # noqa: PLC0415 (only for reports)
 
     plan, graph = weights.planned(), backend.graph_bytes()
     devices = tuple(

@@ -1,4 +1,4 @@
-"""ModelInfo: what a model file says of itself."""
+"""ModelInfo: facts about a loaded model, from its file and from loading."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["ModelInfo", "model_info"]
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What a model file says of itself, and what was decided for it.
+    """Facts about a loaded model: from its file, and decided while loading.
 
     Attributes:
         path: of the file, or of the part that was named.
@@ -54,7 +54,7 @@ class ModelInfo:
 
 
 def model_info(loaded: Loaded) -> ModelInfo:
-    """Read it from a loaded model."""
+    """The ModelInfo of a loaded model."""
     name, model = loaded.gguf.metadata.get("general.name"), loaded.model
     metadata, embeds = known_values(loaded.gguf.metadata), loaded.text_executor is not None
     return ModelInfo(

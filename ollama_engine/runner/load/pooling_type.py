@@ -1,4 +1,4 @@
-"""How a model's texts are pooled to one vector, as its file says."""
+"""Pooling as a model's file defines it, and defaults without such a definition."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["default_pooling", "model_pooling", "read_pooling"]
 
 
 def read_pooling(metadata: Metadata, key: str = "pooling_type") -> Pooling | None:
-    """What a file says; None where it does not. Raises UnsupportedModelError for a number that is none of them."""
+    """The pooling in the file, or None. Raises UnsupportedModelError for an unknown number."""
     number, names = metadata.u32(key, None), get_args(Pooling)
     if number is None:
         return None
@@ -24,10 +24,10 @@ def read_pooling(metadata: Metadata, key: str = "pooling_type") -> Pooling | Non
 
 
 def default_pooling(said: Pooling | None, *, encoder: bool) -> Pooling | None:
-    """How texts are embedded unless told otherwise: as the file says; None for one that only ranks.
+    """The default pooling: that of the file; None for a model that only ranks.
 
-    Where it does not say, or names no way to one vector, an encoder takes the mean, as sentence-transformers does, and
-    a model that writes the last token, the only one that has seen the whole text.
+    Without one, or with "none", it is the mean for an encoder, as in sentence-transformers, and the last token for a
+    generative model, the only one that has seen the whole text.
     """
     if said == "rank":
         return None
@@ -35,9 +35,9 @@ def default_pooling(said: Pooling | None, *, encoder: bool) -> Pooling | None:
 
 
 def model_pooling(metadata: Metadata, *, encoder: bool) -> Pooling | None:
-    """`default_pooling` of a model's file. A model that writes has other uses, so a number that nobody knows is None.
+    """`default_pooling` of a model's file. Raises for an encoder with an unknown number, as `read_pooling` does.
 
-    For an encoder that raises as `read_pooling` does.
+    For a generative model an unknown number is None, because the model has other uses.
     """
     try:
         return default_pooling(read_pooling(metadata), encoder=encoder)

@@ -1,1 +1,1 @@
-"""What the engine reports of its steps and requests: metrics, timeline, log."""
+"""Reports about steps and requests: metrics, timeline, log."""

@@ -1,6 +1,6 @@
-"""Metrics: what the engine has done, in counters that its thread writes and anybody reads. No clock and no effects.
+"""Metrics: counters and gauges that the engine thread writes and any thread reads. No clock and no effects.
 
-One lock guards all of it: the engine's thread holds it for a microsecond each step, a reader while it copies.
+One lock guards all of them: the engine thread holds it for a microsecond per step, a reader while it copies.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ollama_engine.runner.schedule.queued import Kind
 __all__ = ["Cells", "Histogram", "Metrics", "MetricsSnapshot", "Outcome", "Rate"]
 
 Outcome = Literal["stop", "length", "cancelled", "deadline", "rejected", "error"]
-"""How a request ended: `rejected` ones never began, those at their `deadline` may have."""
+"""How a request ended. A `rejected` request never started; one that missed its `deadline` may have."""
 
 _BOUNDS = tuple(digit * 10.0**power for power in range(-5, 2) for digit in (1, 2, 5))
 _BUCKETS = 20
@@ -25,12 +25,12 @@ _BUCKETS = 20
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """How often values fell between bounds."""
+    """Counts of values between bounds."""
 
     bounds: tuple[float, ...]
     """Upper bounds, ascending; values above the last one are counted as well."""
     counts: tuple[int, ...]
-    """One entry for each bound and one for what is above: not cumulative."""
+    """One entry for each bound and one for larger values. Not cumulative."""
     total: float
     """Sum of the values."""
     maximum: float
@@ -41,11 +41,11 @@ class Histogram:
 
     @property
     def mean(self) -> float:
-        """0 when there are none."""
+        """Mean of the values; 0 without values."""
         return self.total / self.count if self.count else 0.0
 
     def quantile(self, q: float) -> float:
-        """An upper bound of the value that a share `q` (0 to 1) of all do not exceed; 0 when there are none."""
+        """An upper bound of the q-quantile, q from 0 to 1; 0 without values."""
         if not 0 <= q <= 1:
             raise ValueError(f"a quantile is 0 to 1, got {q}")
         left = q * self.count
@@ -62,27 +62,27 @@ class Cells(NamedTuple):
     used: int = 0
     free: int = 0
     shared: int = 0
-    """Of the used ones, those of several sequences."""
+    """Used cells that several sequences share."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetricsSnapshot:
-    """The state at one moment. Counts are since the engine was opened; times are seconds."""
+    """All metrics at one moment. Counters start at 0 when the engine is opened; times are seconds."""
 
     # -- tokens --
     prompt_tokens: int = 0
-    """Computed as entry of prompts, anew after a preemption included."""
+    """Prompt tokens that were computed, including those computed again after a preemption."""
     cached_tokens: int = 0
-    """Tokens of prompts that were in the cache already."""
+    """Prompt tokens that were reused from the prefix cache."""
     completion_tokens: int = 0
     prompt_tokens_per_second: float = 0.0
     completion_tokens_per_second: float = 0.0
-    """Both over the last seconds (the window), pauses included."""
+    """Averages over the last seconds (the window), including pauses."""
     # -- requests of all kinds --
     requests: Mapping[Outcome, int] = field(default_factory=lambda: MappingProxyType({}))
-    """Ended ones by outcome. Those without an answer (logits, embeddings, ranking) end well by "stop"."""
+    """Ended requests by outcome. Without an answer (logits, embeddings, ranking), "stop" means success."""
     requests_by_kind: Mapping[Kind, Mapping[Outcome, int]] = field(default_factory=lambda: MappingProxyType({}))
-    """The same, for each kind; ranking is an "embedding"."""
+    """Ended requests by kind and outcome; ranking counts as "embedding"."""
     queued: int = 0
     running: int = 0
     preemptions: int = 0
@@ -91,7 +91,7 @@ class MetricsSnapshot:
     embedded_tokens: int = 0
     embed_batches: int = 0
     embed_seconds: float = 0.0
-    """In which they were computed; other steps wait meanwhile."""
+    """Seconds of computing them; no other step runs meanwhile."""
     # -- cache --
     cells: Cells = field(default_factory=Cells)
     evictions: int = 0
@@ -148,7 +148,7 @@ class Metrics:
     """Counters of one engine. Every method may be called from any thread. Times are seconds of one clock."""
 
     def __init__(self, window: float = 10.0) -> None:
-        # Signal handlers and finalisers, which may run in the middle of a method, may ask too.
+        # Reentrant: signal handlers and finalisers may call a method while another one runs in this thread.
         self._lock = threading.RLock()
         # -- counters --
         self._counts = MetricsSnapshot()
@@ -190,7 +190,7 @@ class Metrics:
             self._queued, self._running, self._cells = queued, running, cells
 
     def count(self, *, cached_tokens: int = 0, preemptions: int = 0, evictions: int = 0, shifts: int = 0) -> None:
-        """Something rare happened, as often as given."""
+        """Add to counters of rare events."""
         with self._lock:
             old = self._counts
             self._counts = replace(
@@ -222,7 +222,7 @@ class Metrics:
             counts[outcome] += 1
 
     def snapshot(self, now: float) -> MetricsSnapshot:
-        """All of it as of `now`; consistent within itself."""
+        """A consistent snapshot as of `now`."""
         with self._lock:
             kinds = self._requests.values()
             return replace(

@@ -1,4 +1,4 @@
-"""Monitor: what the core reports of its steps and requests, as metrics, timeline and log. Decides nothing."""
+"""Monitor: records what the core does, as metrics, timeline and log. It decides nothing."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ TRACE = 5
 
 @dataclass(frozen=True, slots=True)
 class SlotInfo:
-    """One request that is in the engine."""
+    """The state of one request in the engine."""
 
     id: int
-    """Rises with arrival."""
+    """Number in the order of arrival."""
     kind: Kind
     state: State
     """"batches": some of its texts are in batches, or have been."""
@@ -43,13 +43,13 @@ class SlotInfo:
     priority: int
     preemptions: int
     seconds: float
-    """Since it was submitted."""
+    """Seconds since it was submitted."""
     sequence: int | None
-    """The cache sequence it has; None while it waits, and for embeddings."""
+    """Its cache sequence; None while it waits, and for embeddings."""
 
 
 def slot_info(request: QueuedRequest, now: float) -> SlotInfo:
-    """How a request stands. Any thread may ask; the numbers may be of two neighbouring moments."""
+    """The state of a request. Any thread may ask; the numbers need not be of the same moment."""
     progress = request.progress()
     return SlotInfo(
         id=request.key,
@@ -70,13 +70,13 @@ class _Flight:
 
 
 def report(logger: logging.Logger, level: int, text: str, *args: object, exc_info: bool = False) -> None:
-    """Log. A handler that raises, or calls the engine, must not end the engine."""
+    """Log, and swallow errors: a handler that raises, or calls the engine, must not end the engine."""
     with suppress(Exception):
         logger.log(level, text, *args, exc_info=exc_info)
 
 
 class Record:
-    """One turn of the core: where its time went."""
+    """Timing of one turn of the core, by phase."""
 
     def __init__(self, monitor: Monitor, now: float) -> None:
         self._monitor = monitor
@@ -86,7 +86,7 @@ class Record:
         """Tokens that the step gave to answers."""
 
     def mark(self, phase: Phase) -> float:
-        """What was done since the last mark was this; returns the time."""
+        """Attribute the time since the last mark to `phase`; returns the current time."""
         now = self._monitor.clock()
         self.spans.append(PhaseSpan(phase, self._at, now))
         self._at = now
@@ -156,7 +156,7 @@ class Monitor:
             row += entry.n
 
     def snapshot(self, usage: CellUsage, waiting: int, running: int) -> MetricsSnapshot:
-        """The metrics until now, with how things stand."""
+        """All metrics now, with current gauges."""
         self.metrics.gauges(queued=waiting, running=running, cells=Cells(usage.used, usage.free, usage.shared))
         return self.metrics.snapshot(self.clock())
 
@@ -173,19 +173,19 @@ class Monitor:
         self.trace.begin_request(request.key, self.clock(), kind=request.kind, prompt_tokens=tokens, priority=priority)
 
     def started(self, request: QueuedRequest, now: float) -> None:
-        """It has a cache sequence, or a part of it is in a batch."""
+        """A request got its cache sequence, or its first part is in a batch."""
         progress = request.progress()
         if not progress.preemptions:
             self.metrics.count(cached_tokens=progress.cached_tokens)
         self.trace.mark_request(request.key, "started", now)
 
     def preempted(self, request: QueuedRequest) -> None:
-        """It gave its cells up."""
+        """A request lost its cells."""
         self.metrics.count(preemptions=1)
         self.trace.mark_request(request.key, "preempted", self.clock())
 
     def evicted(self) -> None:
-        """A finished history was given up."""
+        """A cached sequence was evicted."""
         self.metrics.count(evictions=1)
 
     def shifted(self) -> None:
@@ -217,7 +217,7 @@ class Monitor:
 
 
 def outcome_of(error: BaseException) -> Outcome:
-    """What a request that ended early counts as."""
+    """The outcome of a request that ended with this error."""
     if isinstance(error, DeadlineError):
         return "deadline"
     return "cancelled" if isinstance(error, ClosedError) else "error"

@@ -1,4 +1,4 @@
-"""Trace: the latest steps and requests as a timeline that a trace viewer opens. Bounded; no clock and no effects.
+"""Trace: a timeline of the latest steps and requests for a trace viewer. Bounded; no clock and no effects.
 
 The JSON is the Trace Event Format of Chrome's about:tracing, which Perfetto reads too: phases of steps are complete
 events ("X") with one row for each phase, requests are nestable async events ("b", "n", "e").
@@ -60,33 +60,33 @@ class Trace:
     def __init__(self, n_steps: int = 4096) -> None:
         if n_steps < 1:
             raise ValueError(f"a trace holds at least one step, got {n_steps}")
-        # Signal handlers and finalisers, which may run in the middle of a method, may ask too.
+        # Reentrant: signal handlers and finalisers may call a method while another one runs in this thread.
         self._lock = threading.RLock()
         self._steps: deque[StepRecord] = deque(maxlen=n_steps)
         self._ended: deque[_RequestRecord] = deque(maxlen=n_steps)
         self._running: dict[int, _RequestRecord] = {}
 
     def step(self, record: StepRecord) -> None:
-        """Add a step that is over."""
+        """Add a finished step; the oldest one leaves when the trace is full."""
         with self._lock:
             self._steps.append(record)
 
     def begin_request(self, key: int, now: float, **details: Detail) -> None:
-        """A request came in; `details` are shown with it."""
+        """Begin a request; viewers show `details` with it."""
         with self._lock:
             self._running[key] = _RequestRecord(key, now, details)
 
     def mark_request(self, key: int, name: str, now: float) -> None:
-        """Something happened to it: it was started, its first token was sampled, it was preempted.
+        """Mark an event of a request: it was started, its first token was sampled, it was preempted.
 
-        A request that is not running is left alone, for its end may have come first.
+        Ignores a request that is not running: its end may have come first.
         """
         with self._lock:
             if key in self._running:
                 self._running[key].marks.append((name, now))
 
     def end_request(self, key: int, now: float, **details: Detail) -> None:
-        """A request is over. One that is not running is left alone."""
+        """End a request. Ignores one that is not running."""
         with self._lock:
             record = self._running.pop(key, None)
             if record is not None:
@@ -95,12 +95,12 @@ class Trace:
                 self._ended.append(record)
 
     def steps(self) -> tuple[StepRecord, ...]:
-        """The steps that are kept, oldest first."""
+        """The recorded steps, oldest first."""
         with self._lock:
             return tuple(self._steps)
 
     def to_json(self) -> str:
-        """All that is kept, as one JSON object; times are microseconds since the first event in it."""
+        """The whole trace as one JSON object; times are microseconds since its first event."""
         with self._lock:
             steps = tuple(self._steps)
             records = (*self._ended, *self._running.values())

@@ -1,5 +1,5 @@
-"""CacheManager: which cache sequence and which cells a request has; histories and cells are changed together here
-only.
+"""CacheManager: gives requests their cache sequences and cells. Prefix cache and cells change only here, and always
+together.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ollama_engine.runner.load.executor import Executor
 from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix, Saved
 from ollama_engine.runner.prefix.prefix_cache import PrefixCache
 from ollama_engine.runner.schedule.batching import Step
-from ollama_engine.runner.schedule.inputs import Inputs, floor_cut, spans_between
+from ollama_engine.runner.schedule.inputs import Inputs, spans_between
 from ollama_engine.runner.schedule.overflow import plan_eviction, plan_shift
 from ollama_engine.runner.schedule.sequence import Generation, Sequence
 
@@ -26,7 +26,7 @@ NO_SEQUENCE = "sessions and requests hold all sequences of the cache; close some
 
 
 class CacheManager:
-    """The cache and the histories in it."""
+    """A cache, and the prefix cache that says what its sequences hold."""
 
     def __init__(self, cache: Cache, executor: Executor) -> None:
         self.cache = cache
@@ -38,16 +38,16 @@ class CacheManager:
 
     @property
     def room(self) -> int:
-        """Tokens that can be computed without evicting anything."""
+        """Tokens that fit without evicting anything."""
         return self.cache.room
 
     @property
     def holds_sessions(self) -> bool:
-        """Whether any session has something in the cache."""
+        """Whether any session has tokens in the cache."""
         return bool(self._pins)
 
     def check(self) -> None:
-        """Raise AssertionError unless histories are consistent, and pinned as long as a session holds them."""
+        """Raise AssertionError unless the bookkeeping is consistent, and a sequence pinned while a session holds it."""
         self.prefix_cache.check()
         for slot in range(len(self.prefix_cache)):
             pinned = self._pins.get(slot)
@@ -57,13 +57,13 @@ class CacheManager:
     # -- coming and going ----------------------------------------------------------------------------------------------
 
     def begin(self, sequence: Sequence, now: float) -> bool:
-        """Give a request a sequence, with what of its inputs is in the cache already; False when all are in use."""
+        """Give a request a cache sequence that shares its longest cached prefix; False when all are in use."""
         pinned = sequence.pinned
         if pinned is not None and pinned.slot is not None and self.prefix_cache.state(pinned.slot) == "finished":
             self._resume(sequence, pinned.slot, now)
             return True
-        if sequence.options.cache and not sequence.wants_all_rows:
-            start = self.prefix_cache.begin(sequence.inputs, now, self._resumable)
+        if sequence.options.cache:
+            start = self.prefix_cache.begin(sequence.inputs, now, self._resumable, sequence.rows_from)
         else:
             start = self.prefix_cache.begin_empty(now, sequence.inputs.namespace)
         if start is None:
@@ -78,11 +78,10 @@ class CacheManager:
         return True
 
     def _resume(self, sequence: Sequence, slot: int, now: float) -> None:
-        """A session goes on with what it has, unless another history holds more of its inputs."""
-        # The last input's logits are wanted.
-        limit = floor_cut(max(0, len(sequence.inputs) - 1), sequence.inputs.groups)
+        """Continue a session with its own sequence, unless another one holds a longer prefix of its inputs."""
+        limit = sequence.inputs.most_reusable(sequence.rows_from)
         length = self.prefix_cache.common(slot, sequence.inputs, limit, self._resumable)
-        other = self.prefix_cache.longest_prefix(sequence.inputs, self._resumable)
+        other = self.prefix_cache.longest_prefix(sequence.inputs, self._resumable, limit)
         source = other.sequence if other.length > length else None
         self._cut(slot, 0 if source is not None else length)
         self.prefix_cache.resume(slot, now, sequence.inputs.namespace)
@@ -98,11 +97,11 @@ class CacheManager:
             self.prefix_cache.truncate(slot, length)
 
     def _resumable(self, sequence: int, length: int) -> int:
-        # What a window has dropped for a later position, it has dropped for all earlier ones too.
+        # Not a shorter length: a window that lacks tokens for this position lacks them for earlier ones, too.
         return length if self.cache.can_resume(sequence, length) else 0
 
     def leave(self, sequence: Sequence, now: float, *, keep: bool) -> None:
-        """A request gives its sequence back; `keep` leaves its history for those that begin alike."""
+        """Take a request's sequence back. `keep` leaves it in the prefix cache for later requests."""
         slot, sequence.slot = sequence.slot, None
         if slot is None:
             return
@@ -117,12 +116,12 @@ class CacheManager:
     # -- sessions: while nothing computes ------------------------------------------------------------------------------
 
     def trim(self, pinned: PinnedPrefix, tokens: Inputs) -> None:
-        """What a session has of other tokens than these leaves the cache."""
+        """Keep only the prefix of a session's sequence that equals `tokens`."""
         if pinned.slot is not None:
             self._cut(pinned.slot, self.prefix_cache.common(pinned.slot, tokens, len(tokens)))
 
     def fork(self, pinned: PinnedPrefix, other: PinnedPrefix, now: float) -> None:
-        """Give another session the same cells. Raises ContextOverflowError when all sequences are in use."""
+        """Share a session's cells with another session. Raises ContextOverflowError when all sequences are in use."""
         if pinned.slot is None:
             return
         slot, length = self._take(now), self.prefix_cache.length(pinned.slot)
@@ -132,7 +131,7 @@ class CacheManager:
         self.prefix_cache.finish(slot, now)
 
     def save(self, pinned: PinnedPrefix) -> Saved:
-        """A copy of what a session has."""
+        """A copy of a session's keys and values."""
         if pinned.slot is None or self._saveable is None:
             return Saved()
         self._executor.moved()
@@ -140,9 +139,9 @@ class CacheManager:
         return Saved(self.prefix_cache.length(pinned.slot), self.prefix_cache.exact(pinned.slot), parts)
 
     def restore(self, pinned: PinnedPrefix, tokens: Inputs, saved: Saved, now: float) -> None:
-        """Give a session what `save` gave of these tokens; no step is prepared.
+        """Restore the keys and values of these tokens, from `save`, to a session. No step may be prepared.
 
-        Raises ContextOverflowError, changing nothing that a request or session has, when there is no room.
+        Raises ContextOverflowError when there is no room; requests and sessions then keep all they have.
         """
         assert self._saveable is not None, "nothing was saved of such a cache"
         kept = tokens.part(0, saved.length)
@@ -159,7 +158,7 @@ class CacheManager:
         self.prefix_cache.finish(slot, now)
 
     def _make_room(self, saveable: Saveable, saved: Saved) -> None:
-        """Give up histories so that there is a sequence, and cells, for what was saved; none where it does not help."""
+        """Evict cached sequences until there are a sequence and cells for `saved`; none where that does not help."""
 
         def fits(without: Collection[int]) -> bool:
             try:
@@ -193,7 +192,7 @@ class CacheManager:
         pinned.slot, self._pins[slot] = slot, pinned
 
     def release(self, pinned: PinnedPrefix) -> None:
-        """A session lets go: its history stays until others are used more lately, as those of requests do."""
+        """Unpin a session's sequence. It stays in the prefix cache like those of requests, until it is evicted."""
         slot, pinned.slot, pinned.closed, pinned.release = pinned.slot, None, True, None
         if slot is not None:
             del self._pins[slot]
@@ -204,7 +203,7 @@ class CacheManager:
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def note(self, step: Step, tokens: Int32Array) -> None:
-        """A step has been launched: histories gain its tokens. Parts that nobody wants any more leave the cache."""
+        """After a launch: append the step's tokens to their sequences; remove those of requests that have left."""
         values, row = tokens.tolist(), 0
         for entry in step.entries:
             if entry.alive:
@@ -222,19 +221,19 @@ class CacheManager:
             row += entry.n
 
     def take_back(self, sequence: Sequence) -> None:
-        """What was computed behind the inputs that it has submitted came of wrong guesses, and leaves the cache."""
+        """Remove wrong draft tokens from the cache: everything behind the sequence's submitted inputs."""
         if sequence.slot is not None:
             self._cut(sequence.slot, sequence.submitted)
 
     def clean(self, sequences: list[Sequence]) -> None:
-        """What is no number must leave the cache before anybody computes with it: a mask does not hide it."""
+        """Remove sequences with NaN from the cache, before another step reads those cells: a mask does not hide NaN."""
         for sequence in sequences:
             if sequence.slot is not None:
                 self.cache.remove(sequence.slot)
         self.cache.scrub()
 
     def forget(self) -> None:
-        """After a step that failed nobody knows which histories are whole: all that no request holds go."""
+        """After a failed step, drop all sequences without a request: it is unknown which of them are complete."""
         for sequence in range(len(self.prefix_cache)):
             if self.prefix_cache.state(sequence) != "finished":
                 continue
@@ -247,7 +246,7 @@ class CacheManager:
     # -- making room ---------------------------------------------------------------------------------------------------
 
     def evict(self) -> bool:
-        """Give up the history that was not used for longest; False when there is none to give up."""
+        """Evict the least recently used sequence; False when there is none to evict."""
         sequence = next(iter(self.prefix_cache.evict_candidates()), None)
         if sequence is None:
             return False
@@ -259,9 +258,9 @@ class CacheManager:
         self.prefix_cache.release(sequence)
 
     def shift(self, generation: Generation) -> None:
-        """Make place in a full context: the oldest half of what is not kept leaves. Nothing may compute.
+        """Context shift: drop the oldest half of a full context, except the first `num_keep`. No step may be in flight.
 
-        Raises ContextOverflowError where `num_keep` leaves no place.
+        Raises ContextOverflowError where `num_keep` leaves no room.
         """
         assert generation.slot is not None
         planned = plan_shift(generation.submitted, generation.keep, generation.num_ctx, generation.inputs.groups)
@@ -272,13 +271,13 @@ class CacheManager:
             self._compute_again(generation, planned.keep)
 
     def _move(self, slot: int, keep: int, discard: int) -> bool:
-        """Turn the keys that stay to their new positions; False where that cannot be done."""
+        """Rotate the remaining keys to their new positions; False where the cache or model cannot."""
         shiftable = self._shiftable
         if shiftable is None:
             return False
 
         def fits(without: Collection[int]) -> bool:
-            # Cells that it shares are copied first.
+            # Shared cells are copied first, which needs free cells.
             try:
                 shiftable.require_shift(slot, keep, discard, without)
             except ContextOverflowError:
@@ -297,7 +296,7 @@ class CacheManager:
         return True
 
     def _compute_again(self, generation: Generation, keep: int) -> None:
-        """What follows the kept beginning is computed at its new positions, as a prompt."""
+        """Compute everything behind the first `keep` inputs again, as a prompt, at its new positions."""
         slot = generation.slot
         assert slot is not None
         begin = keep if self.cache.can_resume(slot, keep) else 0
@@ -309,5 +308,5 @@ class CacheManager:
 
 
 def _moves_axes(generation: Generation, keep: int) -> bool:
-    """Whether positions on several axes move by something else than the number of inputs that leave: images do that."""
+    """Whether positions move by another number than that of the dropped inputs, as with images on several axes."""
     return any(span.extra_positions for span in generation.inputs.media if span.end > keep)

@@ -1,4 +1,4 @@
-"""CachedSequence: inputs whose keys and values one cache sequence holds, at positions 0, 1, 2, ..., and its users."""
+"""CachedSequence: the inputs whose keys and values a cache sequence holds, at positions 0, 1, 2, ..., and its state."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ State = Literal["free", "live", "finished"]
 
 @dataclass(slots=True)
 class CachedSequence:
-    """Methods raise ValueError, changing nothing, for a range that is not held."""
+    """The inputs of one cache sequence. Methods raise ValueError, changing nothing, for a range that is not held."""
 
     tokens: array[int] = field(default_factory=lambda: array("i"))
-    """32 bits each; appends in place, and numpy reads it without a copy."""
+    """Token ids, int32. An array.array: it appends in place, and numpy reads it without a copy."""
     media: list[MediaIdentity] = field(default_factory=list)
-    """Ascending. Without embeddings: nothing held here can be computed again."""
+    """Media in ascending order. Without their embeddings, so they cannot be computed again from here."""
     namespace: str = ""
-    """Of the inputs; only requests of the same one may reuse them."""
+    """Namespace of the inputs; only requests of the same namespace may reuse them."""
     exact: int | None = None
-    """A shift discarded inputs after this many: later keys and values have seen what is gone. None: all are exact."""
+    """Inputs before the first that a shift discarded; later keys and values still depend on those. None: no shift."""
     state: State = "free"
     pins: int = 0
     used_at: float = 0.0
@@ -37,16 +37,16 @@ class CachedSequence:
 
     @property
     def reusable(self) -> int:
-        """How many inputs a new request may take over."""
+        """Number of inputs that a new request may reuse."""
         return len(self.tokens) if self.exact is None else self.exact
 
     @property
     def evictable(self) -> bool:
-        """Whether nobody would miss it."""
+        """Whether the sequence may be evicted: finished and not pinned."""
         return self.state == "finished" and not self.pins
 
     def common(self, inputs: Inputs, n: int) -> int:
-        """How many of the first `n` inputs are the same, token and media; neither has fewer than `n`."""
+        """Length of the common prefix, at most `n`; inputs are equal if token and media are. Both have at least `n`."""
         if self.namespace != inputs.namespace:
             return 0
         tokens = np.frombuffer(self.tokens, dtype=np.int32)
@@ -58,7 +58,7 @@ class CachedSequence:
             if differs[first]:
                 n = begin + first
                 break
-            # Most differ early, and the few that do not are long.
+            # Compare in growing steps: most sequences differ early, and the others share a long prefix.
             begin, size = end, min(size * 8, 1 << 15)
         return common_media(self.media, (span.identity for span in inputs.media), n)
 
@@ -70,7 +70,7 @@ class CachedSequence:
             self._add_media(span.moved(begin).identity)
 
     def _add_media(self, span: MediaIdentity) -> None:
-        """An item that was computed in several batches is one span again."""
+        """Add a span, and join it with the last one where both belong to the same item, computed in several batches."""
         last = self.media[-1] if self.media else None
         goes_on = last is not None and (last.end, last.hash) == (span.begin, span.hash)
         if last is not None and goes_on and last.offset + last.end - last.begin == span.offset:
@@ -79,7 +79,7 @@ class CachedSequence:
             self.media.append(span)
 
     def copy_from(self, other: CachedSequence, length: int) -> None:
-        """Hold the first `length` inputs of another; this one is empty."""
+        """Copy the first `length` inputs of another sequence to this empty one."""
         if self.tokens:
             raise ValueError(f"a history of {len(self)} inputs cannot take over another's")
         other.check_range(length, len(other))
@@ -96,7 +96,7 @@ class CachedSequence:
             self.exact = None
 
     def shift(self, keep: int, discard: int) -> None:
-        """Inputs [keep, keep + discard) leave, later ones move down."""
+        """Remove the inputs [keep, keep + discard); later ones move down."""
         end = keep + discard
         self.check_range(keep, end)
         del self.tokens[keep:end]
@@ -112,9 +112,9 @@ class CachedSequence:
             raise ValueError(f"a history of {len(self.tokens)} inputs has no range from {begin} to {end}")
 
     def check(self) -> None:
-        """Raise AssertionError unless it is consistent; for tests and debugging."""
+        """Raise AssertionError unless the sequence is consistent; for tests and debugging."""
         assert self.state != "free" or self == CachedSequence(), "a free sequence holds nothing"
-        assert self.state != "finished" or self.tokens or self.pins, "nobody needs an empty finished one"
+        assert self.state != "finished" or self.tokens or self.pins, "an empty finished sequence is freed"
         assert all(a.end <= b.begin for a, b in pairwise(self.media)), "media ascend"
         assert all(0 <= span.begin < span.end <= len(self.tokens) for span in self.media), "media lie within"
         assert self.exact is None or 0 <= self.exact < len(self.tokens), "exact lies within"
@@ -122,12 +122,12 @@ class CachedSequence:
 
 
 def _below(media: list[MediaIdentity], end: int) -> list[MediaIdentity]:
-    """What of them lies in inputs before `end`."""
+    """The parts of media spans that lie before input `end`."""
     return [span._replace(end=min(span.end, end)) for span in media if span.begin < end]
 
 
 def _from(media: list[MediaIdentity], begin: int, back: int) -> list[MediaIdentity]:
-    """What of them lies in inputs from `begin` on, moved `back`."""
+    """The parts of media spans from input `begin` on, moved back by `back` inputs."""
     found = []
     for span in media:
         if span.end > begin:

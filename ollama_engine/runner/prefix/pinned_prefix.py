@@ -1,4 +1,4 @@
-"""PinnedPrefix: what a session has in the cache, and what of it goes into a file. The loop's thread owns it."""
+"""PinnedPrefix: the cache sequence of a session; Saved: its contents for a file. The engine thread owns both."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ __all__ = ["PinnedPrefix", "Saved"]
 
 @dataclass(slots=True, eq=False)
 class PinnedPrefix:
-    """A session's cache sequence. Its history is pinned: it goes when the session says so."""
+    """A session's cache sequence, pinned until the session releases it."""
 
     slot: int | None = None
-    """None until something was computed."""
+    """The cache sequence; None before the first computation."""
     release: object = None
-    """What is done when the session goes: it must outlive the session, and does as long as the cache knows the
-    pinned.
+    """The task that releases the sequence after the session is collected. Kept here, since it must outlive the
+    session.
     """
     closed: bool = False
-    """The session is gone; a request of it that still runs is one like any other."""
+    """Whether the session is gone; a request of it that still runs is then an ordinary request."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,8 +28,8 @@ class Saved:
     """The keys and values of a session."""
 
     length: int = 0
-    """Of so many tokens at its beginning."""
+    """Number of tokens, from the beginning of the session, that have keys and values."""
     exact: int | None = None
     """As in `CachedSequence`."""
     parts: tuple[SavedRows, ...] = ()
-    """As `Saveable.save` gives them."""
+    """The result of `Saveable.save`."""

@@ -1,12 +1,12 @@
 """PrefixCache: which inputs' keys and values each cache sequence holds, and who may reuse them. Bookkeeping only.
 
-A sequence is free, live (a request writes it) or finished (kept for requests that begin alike, until evicted). A
-history lists the inputs at positions 0, 1, 2, ... A new request takes the longest beginning of any history, live ones
-included: the caller lets it share those cells, no data moves.
+A sequence is free, live (a request writes it) or finished (kept for requests with the same prefix, until evicted). Its
+history is the list of inputs at positions 0, 1, 2, ... A new request reuses the longest prefix of any history, also of
+live sequences: it shares those cells, and no data moves.
 
-The caller moves the cells. It may extend a history as soon as the batch that computes the inputs is submitted, as
-whatever reads their cells is computed after it; when that batch fails, it truncates this history and those that took
-the inputs over meanwhile.
+The caller changes the cells. It may extend a history as soon as the batch that computes the inputs is launched, because
+every reader of their cells is computed later. When that batch fails, the caller truncates the history, and those that
+reused the inputs meanwhile.
 """
 
 from __future__ import annotations
@@ -25,74 +25,73 @@ from ollama_engine.runner.schedule.inputs import Inputs, floor_cut
 __all__ = ["Prefix", "PrefixCache", "Resumable", "Start", "Taken"]
 
 Resumable = Callable[[int, int], int]
-"""(sequence, length) -> the greatest length up to it from which the cache can go on; for caches that forget."""
+"""(sequence, length) -> the greatest length <= `length` at which the cache can resume (a window drops tokens)."""
 
 
 class Prefix(NamedTuple):
-    """What of a prompt is in the cache already."""
+    """The longest cached prefix of a prompt."""
 
     sequence: int | None
-    """Whose cells; None when nothing is."""
+    """The sequence that holds it; None where length is 0."""
     length: int
 
 
 class Taken(NamedTuple):
-    """A sequence that is the caller's now, and empty."""
+    """An empty sequence, live from now on."""
 
     sequence: int
     evicted: bool
-    """Whether it held a history until now: remove all its cells."""
+    """Whether it was evicted for this: the caller removes all its cells."""
 
 
 class Start(NamedTuple):
-    """How a request begins, in the order in which the caller does it."""
+    """The start of a request: the steps that the caller takes, in order."""
 
     sequence: int
-    """The request's own from now on."""
+    """The sequence of the request."""
     remove_from: int | None
-    """Remove its cells from this position on; None: nothing to remove."""
+    """First remove its cells from this position on; None: nothing to remove."""
     source: int | None
-    """Then let it share this sequence's first `length` cells; None: it has them, or there are none."""
+    """Then share the first `length` cells of this sequence; None: it has them already, or length is 0."""
     length: int
-    """Inputs that need not be computed."""
+    """Number of inputs that are in the cache already."""
 
 
 HISTORIES = 64
-"""Finished histories that are kept for others: enough for the prompts that recur, few enough to look through each."""
+"""Finished sequences to keep: enough for prompts that recur, few enough to compare a new prompt with each."""
 
 
 class PrefixCache:
-    """Cache sequences, which get their numbers when they are needed: the lowest that is free, or a new one.
+    """Allocates cache sequences on demand: the lowest free number, or a new one.
 
-    There are at most `limit` of them; None: as many as are asked for. Of finished histories that nothing pins, about
-    `kept` stay: with more, a request that begins takes the sequence of the least recently used. Times are the caller's,
-    in any unit.
+    There are at most `limit` sequences; None: any number. About `kept` finished sequences without a pin stay; beyond
+    that, a new request takes the least recently used one. Times are the caller's, in any unit.
 
-    Methods raise ValueError for a sequence that does not exist or is not in the state they need; nothing changes then.
+    Methods raise ValueError, and change nothing, for a sequence that does not exist or is in the wrong state.
     """
 
     def __init__(self, limit: int | None = None, *, kept: int = HISTORIES) -> None:
         if limit is not None and limit < 1:
             raise ValueError(f"there is at least one sequence, got {limit}")
         if kept < 1:
-            raise ValueError(f"at least one history is kept, got {kept}")
+            raise ValueError(f"at least one sequence is kept, got {kept}")
         self._limit = limit
         self._kept = kept
         self._sequences: list[CachedSequence] = []
         self._free: list[int] = []
-        """A heap."""
+        """Free numbers, as a heap."""
         self._held: list[int] = []
-        """Those that are not free, ascending."""
+        """Sequences that are not free, ascending."""
         self._evictable: set[int] = set()
 
-    # -- looking -------------------------------------------------------------------------------------------------------
+    # -- queries -------------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """How many sequences have got numbers: 0 to one less."""
+        """Number of sequences allocated so far, numbered from 0."""
         return len(self._sequences)
 
     def length(self, sequence: int) -> int:
-        """How many inputs the sequence holds."""
+        """Number of inputs that the sequence holds."""
         return len(self._of(sequence).tokens)
 
     def state(self, sequence: int) -> State:
@@ -100,27 +99,27 @@ class PrefixCache:
         return self._of(sequence).state
 
     def pinned(self, sequence: int) -> bool:
-        """Whether something keeps it from being evicted."""
+        """Whether the sequence is pinned, and so never evicted."""
         return self._of(sequence).pins > 0
 
     def tokens(self, sequence: int) -> Int32Array:
-        """A copy of the tokens, [length]."""
+        """A copy of its tokens, int32 [length]."""
         return np.array(self._of(sequence).tokens, dtype=np.int32)
 
-    def longest_prefix(self, inputs: Inputs, resumable: Resumable | None = None) -> Prefix:
-        """The most inputs at the beginning of `inputs` that some sequence holds, and where. Changes nothing.
+    def longest_prefix(self, inputs: Inputs, resumable: Resumable | None = None, limit: int | None = None) -> Prefix:
+        """The longest prefix of `inputs` that some sequence holds. Changes nothing.
 
-        Never all of them, for the last one's logits are wanted, and never up to within a group. Of several equally
-        long, the one of the lowest sequence.
+        Up to `limit`; never all inputs, because the logits of the last one are wanted, and never a part of a group.
+        Among equally long ones, the lowest sequence.
         """
-        limit = floor_cut(max(0, len(inputs) - 1), inputs.groups)
+        limit = inputs.most_reusable(limit)
         best, length = None, 0
         for sequence in self._held if limit else ():
             cached = self._sequences[sequence]
             n = min(cached.reusable, limit)
             if cached.namespace != inputs.namespace:
                 continue
-            # To be longer than the best, it must go on like the prompt where the best ends.
+            # To be longer than the best so far, it must have the prompt's next input at that place. Cheap to check.
             if n <= length or cached.tokens[length] != inputs.tokens[length]:
                 continue
             n = cached.common(inputs, n)
@@ -132,16 +131,16 @@ class PrefixCache:
         return Prefix(best, length)
 
     def common(self, sequence: int, inputs: Inputs, limit: int, resumable: Resumable | None = None) -> int:
-        """How many of the first `limit` of `inputs` the sequence holds and can go on from. Changes nothing.
+        """Length of the prefix of `inputs`, up to `limit`, that the sequence holds and can resume at. Changes nothing.
 
-        For the one whose history it is: unlike `longest_prefix` this counts what a shift left.
+        Only for the owner of the sequence: unlike `longest_prefix`, this also counts inputs behind a context shift.
         """
         cached = self._of(sequence)
         n = cached.common(inputs, min(len(cached), limit))
         return _resumable_cut(sequence, n, inputs, resumable)
 
     def exact(self, sequence: int) -> int | None:
-        """How many inputs are as if nothing had been shifted out; None: all."""
+        """Number of inputs before the first shifted-out one, whose keys and values are exact; None: all."""
         return self._of(sequence).exact
 
     @property
@@ -160,12 +159,15 @@ class PrefixCache:
 
     # -- taking and giving back ----------------------------------------------------------------------------------------
 
-    def begin(self, inputs: Inputs, now: float, resumable: Resumable | None = None) -> Start | None:
+    def begin(
+        self, inputs: Inputs, now: float, resumable: Resumable | None = None, limit: int | None = None
+    ) -> Start | None:
         """A live sequence for a request that holds the longest prefix of `inputs` there is; None when all are in use.
 
-        A finished history that is a prefix as a whole goes on as it is; of any other the beginning is shared.
+        A finished history that is a prefix as a whole goes on as it is; of any other the beginning is shared. `limit`:
+        inputs to reuse at most.
         """
-        source, length = self.longest_prefix(inputs, resumable)
+        source, length = self.longest_prefix(inputs, resumable, limit)
         if source is None:
             return self.begin_empty(now, inputs.namespace)
         cached = self._sequences[source]
@@ -246,7 +248,7 @@ class PrefixCache:
         self._settle(sequence)
 
     def release(self, sequence: int) -> None:
-        """Forget the history: the sequence is free. The caller removes its cells."""
+        """Free the sequence. The caller removes its cells."""
         cached = self._of(sequence)
         if cached.state == "free" or cached.pins:
             raise ValueError(f"sequence {sequence} is {'pinned' if cached.pins else 'free'} and cannot be released")
@@ -271,27 +273,28 @@ class PrefixCache:
     # -- changing a history -------------------------------------------------------------------------------------------
 
     def append(self, sequence: int, token: int) -> None:
-        """One more token of a live sequence."""
+        """Append a token to a live sequence."""
         self._live(sequence).tokens.append(token)
 
     def extend(self, sequence: int, inputs: Inputs) -> None:
-        """More inputs of a live sequence."""
+        """Append inputs to a live sequence."""
         self._live(sequence).extend(inputs)
 
     def truncate(self, sequence: int, length: int) -> None:
-        """Forget the inputs from position `length` on, of a live or finished sequence."""
+        """Remove the inputs from position `length` on from a live or finished sequence."""
         self._of(sequence).truncate(length)
         self._settle(sequence)
 
     def shift(self, sequence: int, keep: int, discard: int) -> None:
-        """Inputs [keep, keep + discard) leave, later ones move down. Only the first `keep` can be reused from now on.
+        """Remove the inputs [keep, keep + discard); later ones move down. Only the first `keep` can be reused then.
 
-        What stays has been computed in view of what left; another request would not get the tokens it gets alone.
+        The remaining keys and values depend on the discarded inputs, so with them another request would get other
+        tokens than it gets alone.
         """
         self._live(sequence).shift(keep, discard)
 
     def check(self) -> None:
-        """Raise AssertionError unless all is consistent; for tests and debugging."""
+        """Raise AssertionError unless all sequences are consistent; for tests and debugging."""
         for cached in self._sequences:
             cached.check()
         states = list(enumerate(self._sequences))
@@ -299,10 +302,10 @@ class PrefixCache:
         assert self._held == [i for i, cached in states if cached.state != "free"], "held ones"
         assert self._evictable == {i for i, cached in states if cached.evictable}, "evictable ones"
 
-    # -- inside --------------------------------------------------------------------------------------------------------
+    # -- internals -----------------------------------------------------------------------------------------------------
 
     def _settle(self, sequence: int) -> None:
-        """Keep account of a sequence that changed; nobody needs an empty finished one that nothing pins."""
+        """Update the indexes after a change of a sequence, and free it if it is finished, empty and not pinned."""
         cached = self._sequences[sequence]
         if not cached.evictable:
             self._evictable.discard(sequence)
@@ -330,7 +333,7 @@ class PrefixCache:
 
 
 def _resumable_cut(sequence: int, n: int, inputs: Inputs, resumable: Resumable | None) -> int:
-    """The greatest length up to `n` that ends no group halfway and that the cache can go on from."""
+    """The greatest length <= `n` at which no group is split and the cache can resume."""
     n = floor_cut(n, inputs.groups)
     while resumable is not None and n > 0:
         possible = floor_cut(min(n, max(0, resumable(sequence, n))), inputs.groups)

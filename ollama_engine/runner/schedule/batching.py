@@ -1,4 +1,4 @@
-"""From a plan to a batch: whose inputs are in which rows, and whose logits come out in which order. Numbers only."""
+"""Makes a batch from a plan: assigns inputs to rows, and logits to sequences. Numbers only."""
 
 from __future__ import annotations
 
@@ -19,34 +19,41 @@ TEXT_ONLY = MediaTraits()
 
 
 class StepEntry(NamedTuple):
-    """A sequence's share of a step. The batch has its positions."""
+    """One sequence's part of a step. Its positions are in the batch."""
 
     sequence: Sequence
     epoch: int
-    """The sequence's, when the step was planned."""
+    """The sequence's epoch when the step was planned."""
     slot: int
     n: int
     outputs: int
-    """Rows with logits, the last ones of it."""
+    """Number of rows with logits: the last rows of this entry."""
     decoding: bool
+    read: int = 0
+    """The first so many of these rows are for the sequence's row reader; tokens are drawn from the others."""
+
+    @property
+    def drawn(self) -> int:
+        """Rows that tokens are drawn from."""
+        return self.outputs - self.read
 
     @property
     def alive(self) -> bool:
-        """Whether the sequence still wants it."""
+        """Whether the sequence still wants the result: it has not left since planning."""
         return self.epoch == self.sequence.epoch
 
 
 @dataclass(slots=True)
 class Step:
-    """A batch and where its rows come from."""
+    """A batch, and the sequences that its rows belong to."""
 
     number: int
     batch: Batch
     entries: tuple[StepEntry, ...]
     decoding: bool
-    """Whether each entry is the one next token of an answer, without a draft."""
+    """Whether every entry is the next token of an answer, without drafts."""
     n_followers: int | None = None
-    """How many steps like this can follow before a sequence comes to a limit; None where nobody has asked."""
+    """Number of steps like this that can follow before a sequence reaches a limit; None: not computed yet."""
 
     @property
     def alive(self) -> bool:
@@ -54,7 +61,7 @@ class Step:
         return any(entry.alive for entry in self.entries)
 
     def tokens(self) -> Int32Array:
-        """The batch's tokens, as far as they are known by now."""
+        """The batch's token ids. Call it at launch: tokens of the step before are known only then."""
         if len(self.entries) == len(self.batch):
             places = zip(self.entries, self.batch.positions.tolist(), strict=True)
             return np.array([entry.sequence.token(at) if entry.alive else 0 for entry, at in places], np.int32)
@@ -81,7 +88,7 @@ class Step:
         return 0 if self.decoding else sum(entry.n for entry in self.entries if not entry.decoding)
 
     def check(self) -> None:
-        """Raise AssertionError unless what is prepared is what its sequences want next; for tests and debugging."""
+        """Raise AssertionError unless the step is what its sequences want next; for tests and debugging."""
         row = 0
         for entry in self.entries:
             end = int(self.batch.positions[row]) + entry.n
@@ -94,7 +101,7 @@ class Step:
 def assemble(
     number: int, scheduled: tuple[Scheduled, ...], sequences: Mapping[int, Sequence], traits: MediaTraits = TEXT_ONLY
 ) -> Step:
-    """The step that computes what is scheduled; the sequences run. Tokens come later, see `Step.tokens`."""
+    """The step for a plan, whose sequences are all running. Its tokens are read at launch, see `Step.tokens`."""
     chosen = [sequences[run.key] for run in scheduled]
     entries = tuple(_entry(run, sequence) for run, sequence in zip(scheduled, chosen, strict=True))
     begins = [sequence.submitted for sequence in chosen]
@@ -116,7 +123,7 @@ def assemble(
         media=media,
         axes=_axes(entries, begins, traits.position_axes) if traits.position_axes > 1 else None,
     )
-    return Step(number, batch, entries, all(entry.decoding and entry.n == 1 for entry in entries))
+    return Step(number, batch, entries, all(entry.decoding and entry.n == entry.outputs == 1 for entry in entries))
 
 
 def _media(entries: tuple[StepEntry, ...], begins: list[int]) -> tuple[BatchMedia, ...]:
@@ -130,7 +137,7 @@ def _media(entries: tuple[StepEntry, ...], begins: list[int]) -> tuple[BatchMedi
 
 
 def _blocks(media: tuple[BatchMedia, ...], n: int) -> Int32Array | None:
-    """Each row's number of the item whose inputs attend to each other; None without such items."""
+    """For each row the number of its block, the media item whose inputs attend to each other; None without blocks."""
     parts = [part for part in media if not part.item.cross_attention]
     if not parts:
         return None
@@ -153,7 +160,9 @@ def _axes(entries: tuple[StepEntry, ...], begins: list[int], axes: int) -> Int32
 
 def _entry(run: Scheduled, sequence: Sequence) -> StepEntry:
     assert sequence.slot is not None
-    return StepEntry(sequence, sequence.epoch, sequence.slot, run.n, run.outputs, sequence.decoding)
+    decoding = sequence.decoding
+    drawn = run.outputs if decoding else int(sequence.answers and sequence.submitted + run.n == sequence.n_inputs)
+    return StepEntry(sequence, sequence.epoch, sequence.slot, run.n, run.outputs, decoding, run.outputs - drawn)
 
 
 def _outputs(entries: tuple[StepEntry, ...]) -> Int32Array:
@@ -166,10 +175,10 @@ def _outputs(entries: tuple[StepEntry, ...]) -> Int32Array:
 
 
 def follow(number: int, step: Step) -> Step | None:
-    """The step after `step`, which computes, where all it serves are answers that go on: the next token of each.
+    """The step after `step`, which is in flight, if all its sequences only continue: one more token for each.
 
-    It is what planning and assembling anew would come to where nobody else runs, at a fraction of the cost. None where
-    a sequence has left, or may end with the tokens that are under way.
+    It equals the result of planning and assembling where no other sequence runs, at a fraction of the cost. None where
+    a sequence has left, or may end with the tokens of the step in flight.
     """
     if not step.decoding or not all(entry.alive for entry in step.entries):
         return None

@@ -1,11 +1,11 @@
-"""Inputs: what a sequence is made of, in arrays, so that long ones can be cut, compared and copied at no cost.
+"""Inputs: the tokens and media of a sequence, as arrays, so that long ones are cheap to cut, compare and copy.
 
 Groups. An input with `same_batch` = k must be computed in one batch with the k inputs that follow it. Inputs that are
-tied to each other in this way, directly or through others, form a group: a half-open range of indices. No batch edge,
-truncation, shift or reused prefix may end inside a group.
+linked in this way, directly or through others, form a group: a half-open range of indices. No batch edge, truncation,
+shift or reused prefix may end inside a group.
 
-Media. A span of inputs may be those of a media item. A cut through an item that no group protects leaves two spans,
-which know their offsets within the item.
+Media. A span of inputs may belong to a media item. Cutting an item that no group protects leaves two spans with their
+offsets within the item.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ollama_engine.input import Input, Int32Array, MediaItem
 
@@ -37,7 +38,7 @@ Group = tuple[int, int]
 
 
 class MediaSpan(NamedTuple):
-    """Inputs [begin, end) are those of a media item, from its input `offset` on."""
+    """Inputs [begin, end) belong to a media item, starting with the item's input `offset`."""
 
     begin: int
     end: int
@@ -50,7 +51,7 @@ class MediaSpan(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """Whether nothing of the item was cut off."""
+        """Whether the span is the complete item."""
         return self.offset == 0 and self.end - self.begin == self.item.n_inputs
 
     def positions(self, axes: int) -> Int32Array:
@@ -65,7 +66,7 @@ class MediaSpan(NamedTuple):
 
     @property
     def extra_positions(self) -> int:
-        """How much further than one per input the span moves the positions of what follows; may be negative."""
+        """By how much the span advances positions beyond its number of inputs; may be negative."""
         if self.whole or self.item.positions is None:
             return self.item.extra_positions if self.whole else 0
         mine = self.item.positions[:, self.offset : self.offset + self.end - self.begin]
@@ -73,12 +74,12 @@ class MediaSpan(NamedTuple):
 
     @property
     def identity(self) -> MediaIdentity:
-        """What makes it the same as another one."""
+        """The fields that decide whether two spans are equal."""
         return MediaIdentity(self.begin, self.end, self.offset, self.item.hash)
 
 
 class MediaIdentity(NamedTuple):
-    """Where a media item lies and which one it is, without its embeddings."""
+    """Place and content hash of a media item, without its embeddings."""
 
     begin: int
     end: int
@@ -88,16 +89,16 @@ class MediaIdentity(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inputs:
-    """A run of inputs. Two inputs are the same if token and media are; groups follow from these."""
+    """A run of inputs. Two inputs are equal if token and media are; equal inputs have equal groups."""
 
     tokens: Int32Array
     """[n]"""
     media: tuple[MediaSpan, ...] = ()
     """Ascending and disjoint."""
     groups: tuple[Group, ...] = ()
-    """Ascending and disjoint; inputs outside of all groups may be computed one by one."""
+    """Ascending and disjoint; inputs outside of groups may be computed one by one."""
     namespace: str = ""
-    """Prefixes are shared within a namespace only: a salt, and whatever changes keys and values."""
+    """Prefixes are shared only within a namespace: a salt, and everything else that changes keys and values."""
 
     @classmethod
     def of(cls, inputs: Sequence[Input]) -> Inputs:
@@ -159,11 +160,20 @@ class Inputs:
 
     def text_tokens(self) -> list[int]:
         """The tokens that are text, without those of media."""
+        tokens: list[int] = self.tokens[self.is_text()].tolist()
+        return tokens
+
+    def is_text(self) -> npt.NDArray[np.bool_]:
+        """Which inputs are tokens of text, bool [n]; the others are rows of media items."""
         is_text = np.ones(len(self), np.bool_)
         for span in self.media:
             is_text[span.begin : span.end] = False
-        tokens: list[int] = self.tokens[is_text].tolist()
-        return tokens
+        return is_text
+
+    def most_reusable(self, limit: int | None = None) -> int:
+        """How many of these a prefix may give, at most: up to `limit`, not the last one, no part of a group."""
+        most = max(0, len(self) - 1)
+        return floor_cut(most if limit is None else min(limit, most), self.groups)
 
     @property
     def largest_group(self) -> int:
@@ -173,8 +183,8 @@ class Inputs:
     def axis_positions(self, begin: int, n: int, axes: int) -> Int32Array:
         """Positions of `n` inputs from `begin` on, int32 [axes, n]; of what follows the last input, too.
 
-        Text counts on by 1 on each axis. A media item has positions of its own, and what follows it goes on where its
-        `n_positions` end (Qwen2-VL, arXiv:2409.12191, section 2.1). What is left of a cut item is an item of its own.
+        Text advances by 1 on each axis. A media item has its own positions, and the input behind it continues after its
+        `n_positions` (Qwen2-VL, arXiv:2409.12191, section 2.1). The rest of a cut item counts as an item.
         """
         found = np.tile(np.arange(begin, begin + n, dtype=np.int32), (axes, 1))
         extra = 0
@@ -189,7 +199,7 @@ class Inputs:
 
 
 def spans_between(spans: Iterable[MediaSpan], begin: int, end: int) -> Iterator[MediaSpan]:
-    """What of these spans lies in inputs [begin, end)."""
+    """The parts of the spans that lie in inputs [begin, end)."""
     for span in spans:
         first, last = max(span.begin, begin), min(span.end, end)
         if first < last:

@@ -1,4 +1,4 @@
-"""What a sequence gives up when it outgrows its context: decided in numbers before the batch, never within a group."""
+"""Plans for a full context: shift, truncation, eviction. Pure arithmetic, before the batch, in whole groups."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ LESS_OR_MORE = (("lower ", NUM_KEEP), ("choose a larger ", NUM_CTX))
 
 
 class Shift(NamedTuple):
-    """Inputs [keep, keep + discard) leave; those after them move down by `discard`."""
+    """Drop the inputs [keep, keep + discard); later ones move down by `discard`."""
 
     keep: int
     discard: int
 
 
 class Truncation(NamedTuple):
-    """Inputs `dropped` leave a prompt; it is empty when the prompt fits."""
+    """The range of inputs `dropped` leaves a prompt; it is empty when the prompt fits."""
 
     keep: int
-    """Inputs kept at the beginning: `num_keep`, or fewer where it lay within a group or beyond the prompt. Later shifts
-    keep as many."""
+    """Inputs kept at the beginning: `num_keep`, or fewer where that is within a group or beyond the prompt. Later
+    shifts keep as many."""
     dropped: range
 
 
 def plan_shift(n_tokens: int, num_keep: int, num_ctx: int, groups: Sequence[Group] = (), need: int = 1) -> Shift:
-    """What a sequence of `n_tokens` computed inputs discards, so that `need` more fit into `num_ctx`.
+    """The context shift of a sequence of `n_tokens` computed inputs, after which `need` more fit into `num_ctx`.
 
-    It is the oldest half of what is not kept, or more where `need` asks for it, up to the end of the group it ends
-    in. Raises ContextOverflowError when `num_keep` leaves no room, or splits a group.
+    It discards the oldest half behind the first `num_keep`, or more where `need` requires it, rounded up to whole
+    groups. Raises ContextOverflowError when `num_keep` leaves no room, or splits a group.
     """
     room = num_ctx - num_keep
     if need > room:
@@ -64,10 +64,10 @@ def plan_shift(n_tokens: int, num_keep: int, num_ctx: int, groups: Sequence[Grou
 
 
 def plan_truncation(n_inputs: int, num_ctx: int, num_keep: int, groups: Sequence[Group] = ()) -> Truncation:
-    """What a prompt of `n_inputs` drops to fit into `num_ctx`: it keeps the first `num_keep` and the newest rest.
+    """The truncation of a prompt to `num_ctx`: it keeps the first `num_keep` inputs and the newest of the rest.
 
-    A group stays whole or leaves whole. Raises ContextOverflowError when `num_keep` leaves no room for the last input
-    and what belongs to it.
+    A group stays or leaves as a whole. Raises ContextOverflowError when `num_keep` leaves no room for the last input
+    and its group.
     """
     if not 0 <= num_keep < num_ctx:
         raise ContextOverflowError(NUM_KEEP, f" is 0 to {num_ctx - 1} (below ", NUM_CTX, f"), got {num_keep}")
@@ -89,10 +89,10 @@ def plan_truncation(n_inputs: int, num_ctx: int, num_keep: int, groups: Sequence
 
 
 def plan_eviction(candidates: Sequence[int], fits: Callable[[Collection[int]], bool]) -> list[int] | None:
-    """Which of the candidates leave so that something `fits`; None where it would not if all of them left.
+    """The candidates to evict so that a request fits; None where evicting all of them is not enough.
 
-    Those that come first leave first, and nobody leaves for nothing: without any one of them it would not fit. `fits`
-    says how it were without these; where more leave, it never fits less.
+    Evicts the first candidates first (least recently used), and as few as possible: none of the evicted could stay.
+    `fits(removed)` must be monotonic: removing more never makes it False.
     """
     if fits(()):
         return []

@@ -1,7 +1,7 @@
-"""QueuedRequest: what requests of every kind have in common, from when they are queued until they end.
+"""QueuedRequest: the base of all kinds of requests, from queueing to their end.
 
-A `Sequence` needs a cache sequence and is computed in steps. A `BatchedRequest` needs none: its parts (texts to embed,
-say) go into batches of their own, which are computed between two steps.
+A `Sequence` needs a cache sequence and is computed in steps. A `BatchedRequest` needs none: its parts, such as texts to
+embed, are computed in separate batches between two steps.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ State = Literal["waiting", "prompt", "answer", "batches"]
 
 
 class Progress(NamedTuple):
-    """How far a request is."""
+    """The progress of a request."""
 
     state: State
     prompt_tokens: int
@@ -31,12 +31,12 @@ class Progress(NamedTuple):
     completion_tokens: int = 0
     preemptions: int = 0
     sequence: int | None = None
-    """The cache sequence it has."""
+    """Its cache sequence, if it has one."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class QueuedRequest:
-    """A request in the engine. The engine's thread owns it."""
+    """A request in the engine. The engine thread owns it."""
 
     kind: ClassVar[Kind]
 
@@ -45,9 +45,9 @@ class QueuedRequest:
     submitted_at: float = 0.0
     # -- place --
     call: int = 0
-    """Which call handed it in; one call may hand in many."""
+    """The call that submitted it; one call may submit many requests."""
     key: int = -1
-    """Rises with arrival."""
+    """Number in the order of arrival."""
     # -- progress --
     started_at: float = 0.0
     """When it was first served; 0 before."""
@@ -59,30 +59,30 @@ class QueuedRequest:
         return False
 
     def progress(self) -> Progress:
-        """How far it is. Any thread may ask; the numbers may be of two neighbouring moments."""
+        """Its progress. Any thread may ask; the numbers need not be of the same moment."""
         raise NotImplementedError
 
     def mark_ended(self) -> None:
-        """It has left the queue; nothing is computed for it any more."""
+        """Called when the request leaves the queue; nothing is computed for it after that."""
         self.ended = True
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class BatchedRequest(QueuedRequest):
-    """A request whose parts `batcher` computes between two steps, together with those of others."""
+    """A request whose parts `batcher` computes between two steps, together with parts of other requests."""
 
     batcher: Batcher
     last_batch: int = 0
-    """The number of the batch that took its latest part: who gave a part longest ago gives the next one."""
+    """The number of the batch that took its latest part. The request with the lowest number gives the next part."""
 
 
 class Batcher(Protocol):
     """Computes the parts of batched requests."""
 
     def run(self, turns: Sequence[Any]) -> list[tuple[BatchedRequest, Result | BaseException]]:
-        """Compute one batch of what these requests have pending, and say which of them ended, and with what.
+        """Compute one batch of pending parts of these requests. Returns those that ended, with their result or error.
 
-        `turns`: requests of this batcher, none idle. The first one's next part is in the batch whatever comes after it;
-        the others are served by priority. Called from the engine's thread while nothing else computes; an error of a
-        batch is what its requests end with, and anything that this raises is a fault of the engine.
+        `turns`: requests of this batcher, none idle. The next part of the first one is in the batch in any case; the
+        others are served by priority. The engine thread calls this while nothing else computes. Where a batch fails,
+        its requests end with the error; an exception from this method is a fault of the engine.
         """

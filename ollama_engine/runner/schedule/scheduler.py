@@ -1,21 +1,21 @@
-"""The scheduler: which inputs of which sequences are computed in the next step. Pure: numbers in, a plan out.
+"""The scheduler: chooses the inputs that the next step computes. Pure: numbers in, a plan out.
 
-Room (the batch's tokens and its rows of logits) is given in turn. Sequences stand in a line; who is served goes to
-its end, newcomers join there, and who did not fit stays in front.
-- Decoding sequences come first with one token each; prompts share what is left, the first in line as much of it as it
-  can use; drafts get what prompts leave. So a step is never longer than `batch_size` tokens, however
-  long the prompts are, and `prompt_tokens` bounds it further while an answer waits for its next token.
-- A prompt at the front of the line whose next group did not fit beside the decoding sequences is owed: the next step
-  sets that much aside before it serves them.
-- A group larger than `batch_size` gets a batch to itself, which is the only case of a larger batch. With `groups_apart`
-  no step has two groups.
-- Higher priority is served first, but at least every ninth step goes by the line alone. So with N sequences, each is
-  served at least once in 10 * (N + 1) steps, whatever the others' priorities, as long as cells suffice.
+Room in a batch (tokens and rows of logits) is shared in turn. Sequences stand in a line: one that is served goes to the
+end, new ones join at the end, and one that did not fit stays in front.
+- Decoding sequences come first, with one token each. Prompts share the rest, the first in line as much as it can use.
+  Drafts get what prompts leave. So a step never exceeds `batch_size` tokens, however long the prompts are;
+  `prompt_tokens` bounds it further while an answer waits for its next token.
+- When the next group of the prompt at the front did not fit beside the decoding sequences, it is owed: the next step
+  reserves room for it before it serves them.
+- A group larger than `batch_size` gets its own batch, the only case of a larger batch. With `groups_apart` no step has
+  two groups.
+- Higher priority is served first, but at least every ninth step follows the line alone. So with N sequences, each is
+  served at least once in 10 * (N + 1) steps, whatever the others' priorities, as long as there are enough cells.
 
-Cells are given by seniority, higher priority first and then the older, because they come back only when a sequence
-ends: taking turns would have all of them wait for each other. Decoding sequences come before prompts, and a prompt
-takes no cell that a senior one still needs. What a plan lacked is in it (`short`, `starved`): the loop evicts finished
-histories or preempts `choose_victim`, and plans again.
+Cells are given by seniority: higher priority first, then age. Not in turn, because cells come back only when a sequence
+ends, so all sequences would end up waiting for each other. Decoding sequences come before prompts, and a prompt takes
+no cell that a senior one still needs. The plan says what it lacked (`short`, `starved`); the core then evicts cached
+sequences, or preempts `choose_victim`, and plans again.
 """
 
 from __future__ import annotations
@@ -29,41 +29,54 @@ from ollama_engine.runner.schedule.inputs import Group, ceil_cut, floor_cut
 __all__ = ["Candidate", "Limits", "Plan", "Scheduled", "SchedulerState", "choose_victim", "plan"]
 
 FAIR_EVERY = 8
-"""Of as many steps, one leaves priorities aside."""
+"""One in this many steps ignores priorities."""
 
 
 class Candidate(NamedTuple):
-    """What the scheduler must know of one sequence."""
+    """The scheduler's view of one sequence."""
 
     key: int
-    """Names the sequence; keys grow with arrival, and a preempted sequence keeps its own."""
+    """Identifies the sequence. Keys increase with arrival; a preempted sequence keeps its key."""
     begin: int
     end: int
     """Inputs [begin, end) are known but not computed; at least one."""
     decoding: bool = False
-    """Whether these are the token sampled last and its draft: any number of them may be served, from the first on."""
-    all_rows: bool = False
-    """Whether logits are wanted for every row, not for the last one only."""
+    """Whether these are the last known tokens and a draft; any number from the first on may be served."""
+    rows_from: int | None = None
+    """Of a prompt, the first input whose logits are wanted, and those of all behind it; None: the last one's only."""
     priority: int = 0
     groups: Sequence[Group] = ()
-    """Groups among its inputs, counted as `begin` and `end` are."""
+    """Groups among its inputs, as indices like `begin` and `end`."""
+    certain: int = 1
+    """Of a decoding sequence, how many of these are no guesses; those behind the last of them are its draft."""
+
+    @property
+    def without_rows(self) -> int:
+        """How many of these come before the first whose logits are wanted."""
+        if self.decoding:
+            return self.certain - 1
+        return max(0, (self.end - 1 if self.rows_from is None else self.rows_from) - self.begin)
+
+    def outputs(self, n: int) -> int:
+        """Rows of logits that the first `n` of these ask for: the last ones."""
+        return max(0, n - self.without_rows)
 
 
 class Limits(NamedTuple):
-    """What one step may take."""
+    """Limits of one step: tokens, rows of logits, and cells."""
 
     batch_size: int
-    """Tokens."""
+    """Most tokens."""
     max_outputs: int
-    """Rows of logits."""
+    """Most rows of logits."""
     free_cells: int
-    """Cells that a token can be put in."""
+    """Free cells, one per token."""
     prompt_tokens: int | None = None
-    """Tokens of prompts in a step that also decodes, or the first group when that is larger; None: no such limit."""
+    """Most prompt tokens in a step that also decodes, except for a larger first group; None: no such limit."""
     headroom: int = 0
-    """Cells that prompts leave free while something decodes, so that it can go on for a while."""
+    """Cells that prompts leave free for decoding sequences, so that these can continue for a while."""
     groups_apart: bool = False
-    """Whether a step may have one group only."""
+    """Whether a step may have only one group."""
 
 
 class Scheduled(NamedTuple):
@@ -72,18 +85,18 @@ class Scheduled(NamedTuple):
     key: int
     n: int
     outputs: int
-    """Rows with logits, counted from the piece's end: 0 where the prompt goes on, 1 at its end, n for all."""
+    """Number of rows with logits, the last ones: 0 within a prompt, 1 at its end; more where more are wanted."""
 
 
 class SchedulerState(NamedTuple):
-    """Who is next: what one plan hands to the next."""
+    """The line of sequences: what one plan passes to the next."""
 
     line: tuple[int, ...] = ()
-    """Keys, the one that waits longest first."""
+    """Keys in the order of the line: the longest waiting first."""
     owed: int | None = None
-    """The prompt that did not fit though it was first."""
+    """Key of the prompt that was first and did not fit."""
     since_fair: int = 0
-    """Steps since priorities were last left aside."""
+    """Steps since the last one that ignored priorities."""
 
 
 class Plan(NamedTuple):
@@ -93,10 +106,10 @@ class Plan(NamedTuple):
     """Decoding sequences first, then prompts; each key once."""
     state: SchedulerState
     starved: tuple[int, ...] = ()
-    """Decoding sequences that had a place in the batch but no cell."""
+    """Decoding sequences that had room in the batch but no cell."""
     short: int = 0
-    """Cells that were missing, at least: with more of them this step had more tokens, or the next one could serve who
-    is first. 0 when cells limit nothing."""
+    """A lower bound on missing cells: with them this step would have more tokens, or the next step could serve the
+    first in line. 0 when cells limit nothing."""
 
 
 _START = SchedulerState()
@@ -105,7 +118,7 @@ _START = SchedulerState()
 def plan(candidates: Iterable[Candidate], limits: Limits, state: SchedulerState = _START) -> Plan:
     """The next step. The order of `candidates` does not matter.
 
-    Raises ValueError for limits out of range, candidates without pending inputs, two of one key, and a group that no
+    Raises ValueError for limits out of range, a candidate without pending inputs, a repeated key, and a group that no
     step can hold.
     """
     _check(limits)
@@ -134,10 +147,10 @@ def plan(candidates: Iterable[Candidate], limits: Limits, state: SchedulerState 
 
 
 def choose_victim(candidates: Iterable[Candidate], freed: Mapping[int, int]) -> int | None:
-    """The sequence to preempt when cells are short: the youngest of the lowest priority that frees any.
+    """The sequence to preempt when cells are short: the youngest with the lowest priority that frees any cell.
 
-    `freed` says how many cells each key would give back. The most senior sequence is never chosen, so that it comes to
-    an end; None when nothing but that would help.
+    `freed`: the number of cells that each key would free. The most senior sequence is never chosen, so that it can end;
+    None when only that one would help.
     """
     juniors = sorted(candidates, key=_seniority)[1:]
     return next((candidate.key for candidate in reversed(juniors) if freed.get(candidate.key, 0) > 0), None)
@@ -154,7 +167,7 @@ def _check(limits: Limits) -> None:
 
 
 def _line(candidates: Iterable[Candidate], known: Sequence[int]) -> list[Candidate]:
-    """Candidates in the order of the line; newcomers stand at its end, the oldest first."""
+    """Candidates in the order of the line; new ones at its end, the oldest first."""
     by_key: dict[int, Candidate] = {}
     for candidate in candidates:
         if candidate.begin >= candidate.end:
@@ -172,9 +185,9 @@ class _Demand(NamedTuple):
 
 
 def _least(candidate: Candidate, limits: Limits) -> _Demand:
-    """What the smallest next piece of a prompt takes."""
+    """Tokens and rows of a prompt's smallest next part: one input, or one group."""
     n = ceil_cut(candidate.begin + 1, candidate.groups) - candidate.begin
-    rows = n if candidate.all_rows else int(candidate.begin + n == candidate.end)
+    rows = candidate.outputs(n)
     if candidate.begin + n > candidate.end or rows > limits.max_outputs:
         raise ValueError(
             f"the next group of {candidate} has {n} inputs and wants {rows} rows of logits; "
@@ -184,7 +197,7 @@ def _least(candidate: Candidate, limits: Limits) -> _Demand:
 
 
 def _set_aside(prompts: Sequence[Candidate], n_decoding: int, limits: Limits, state: SchedulerState) -> _Demand:
-    """What decoding sequences must leave to the prompt that is owed, if there are cells for it beside them."""
+    """Room that decoding sequences must leave for the owed prompt, if there are also cells for it."""
     if not prompts or prompts[0].key != state.owed:
         return _Demand()
     least = _least(prompts[0], limits)
@@ -193,7 +206,7 @@ def _set_aside(prompts: Sequence[Candidate], n_decoding: int, limits: Limits, st
 
 
 def _shares(prompts: Sequence[Candidate], spare: int) -> dict[int, int]:
-    """How many of the spare cells each prompt may take: all it needs, after its seniors."""
+    """The share of each prompt in the spare cells: all it needs, after those senior to it."""
     shares = {}
     for candidate in sorted(prompts, key=_seniority):
         shares[candidate.key] = max(0, min(spare, candidate.end - candidate.begin))
@@ -203,7 +216,7 @@ def _shares(prompts: Sequence[Candidate], spare: int) -> dict[int, int]:
 
 @dataclass(slots=True)
 class _PlanBuilder:
-    """A step being filled. The counts are what is left."""
+    """A step that is being filled. Its counts are the room that is left."""
 
     limits: Limits
     room: int
@@ -215,7 +228,7 @@ class _PlanBuilder:
     has_group: bool = False
 
     def decode(self, decoding: Sequence[Candidate], aside: _Demand) -> None:
-        """One token each, as far as places go; where cells are fewer, to the most senior of those."""
+        """Schedule one token each while there is room in the batch. Where cells are fewer, the most senior get them."""
         places = max(0, min(self.room - aside.tokens, self.rows - aside.rows))
         seated = decoding[:places]
         if len(seated) > self.cells:
@@ -223,30 +236,36 @@ class _PlanBuilder:
             self.starved = [candidate.key for candidate in seated if candidate.key not in chosen]
             self.short = len(self.starved)
             seated = [candidate for candidate in seated if candidate.key in chosen]
-        self.scheduled = [Scheduled(candidate.key, 1, 1) for candidate in seated]
+        self.scheduled = [Scheduled(candidate.key, 1, candidate.outputs(1)) for candidate in seated]
         self.room -= len(seated)
         self.rows -= len(seated)
-        # Those without a place will want a cell in the next step.
+        # Those without room in this batch need a cell in the next step.
         self.cells -= len(decoding) + (self.limits.headroom if decoding else 0)
 
     def add_drafts(self, decoding: Sequence[Candidate]) -> None:
-        """The drafts of those that decode, as far as prompts leave room, rows and cells.
+        """What those that decode have beside one token, as far as prompts leave room, rows and cells.
 
-        Cells that are missing are `short`: a draft is worth more than a finished sequence that may be reused.
+        Missing cells count as `short`: a draft is worth more than a finished sequence that might be reused.
         """
-        drafts = {candidate.key: candidate.end - candidate.begin - 1 for candidate in decoding}
+        by_key = {candidate.key: candidate for candidate in decoding}
         cells = self.cells + self.limits.headroom
         for i, run in enumerate(self.scheduled):
-            wanted = max(0, min(drafts.get(run.key, 0), self.room, self.rows))
+            candidate = by_key.get(run.key)
+            if candidate is None:
+                continue
+            # A row of logits was set aside for its first token; those in between ask for none.
+            most = min(self.room, self.rows + candidate.certain - 1)
+            wanted = max(0, min(candidate.end - candidate.begin - 1, most))
             more = min(wanted, max(0, cells))
-            self.scheduled[i] = run._replace(n=run.n + more, outputs=run.outputs + more)
+            outputs = candidate.outputs(1 + more)
+            self.scheduled[i] = run._replace(n=1 + more, outputs=outputs)
             self.short += wanted - more
             self.room -= more
-            self.rows -= more
+            self.rows -= max(0, outputs - 1)
             cells -= more
 
     def prefill(self, prompts: Sequence[Candidate]) -> int | None:
-        """Fill what is left; returns the first prompt's key when there was no room for it."""
+        """Fill the rest with prompts. Returns the key of the first prompt when it had no room."""
         shares = _shares(prompts, self.cells)
         if self.scheduled and self.limits.prompt_tokens is not None:
             usual = min(self.room, self.limits.prompt_tokens)
@@ -266,7 +285,7 @@ class _PlanBuilder:
             self.short += max(0, n - shares[candidate.key])
             if allowed == 0:
                 continue
-            outputs = allowed if candidate.all_rows else int(candidate.begin + allowed == candidate.end)
+            outputs = candidate.outputs(allowed)
             self.scheduled.append(Scheduled(candidate.key, allowed, outputs))
             self.has_group |= any(candidate.begin <= first < candidate.begin + allowed for first, _ in candidate.groups)
             n_prefilled += allowed
@@ -276,7 +295,7 @@ class _PlanBuilder:
         return owed
 
     def _before_next_group(self, candidate: Candidate) -> int:
-        """How many inputs lie before the first group that must wait for another step."""
+        """Number of inputs before the first group that must wait for another step."""
         if not self.limits.groups_apart:
             return candidate.end - candidate.begin
         ahead = [begin for begin, _ in candidate.groups if begin >= candidate.begin]
@@ -284,19 +303,16 @@ class _PlanBuilder:
         return (must_wait[0] if must_wait else candidate.end) - candidate.begin
 
     def _fitting(self, candidate: Candidate, least: _Demand, usual: int, *, first: bool) -> int:
-        """How many inputs the batch has room for, 0 when not even the next group fits."""
+        """Number of inputs that fit into the batch; 0 when not even the next group fits."""
         if least.tokens > usual and first:
             alone = not self.scheduled
             fits = (alone or least.tokens <= self.room) and least.rows <= self.rows
             return least.tokens if fits else 0
-        n = _cut(candidate, min(usual, self.rows) if candidate.all_rows else usual)
-        if not candidate.all_rows and self.rows == 0 and candidate.begin + n == candidate.end:
-            n = _cut(candidate, n - 1)
-        return n
+        return _cut(candidate, min(usual, candidate.without_rows + self.rows))
 
 
 def _cut(candidate: Candidate, limit: int) -> int:
-    """The most inputs up to `limit` that split no group."""
+    """The greatest number of inputs up to `limit` that splits no group."""
     if limit >= candidate.end - candidate.begin:
         return candidate.end - candidate.begin
     return max(0, floor_cut(candidate.begin + max(0, limit), candidate.groups) - candidate.begin)

@@ -1,11 +1,12 @@
-"""Sequence: one request inside the engine, as a state machine over plain values. The engine's thread owns it.
+"""Sequence: one request inside the engine, as a state machine over plain values. The engine thread owns it.
 
-Its inputs are the prompt, then the tokens sampled. `submitted` of them are computed or being computed. While the step
-that will give the next token computes, that token is `awaited`: it has an index already, but no value.
-Taking a sequence out of a step under way raises its `epoch`; what that step computes for it is dropped.
+Its inputs are the prompt, then the sampled tokens. `submitted` of them are computed or being computed. While the step
+that will give the next token is in flight, that token is `awaited`: it has an index, but no value yet.
+Taking a sequence out of a step in flight raises its `epoch`, and the step's result is dropped for it.
 
 A step computes k inputs of a decoding sequence: its last token, then k - 1 tokens of a `draft`. The sampler verifies
-them row by row; those after the first wrong one are taken back. Without a drafter k is 1.
+them row by row; those after the first wrong one are taken back. Without a drafter k is 1, unless a constraint forced
+tokens to follow the one sampled: these need no verifying, and only the last of them has a row of logits.
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ from itertools import islice
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from ollama_engine.input import Int32Array
 from ollama_engine.runner.request.results import Usage
 from ollama_engine.runner.schedule.inputs import Inputs
+from ollama_engine.runner.schedule.logits_processors import ProcessorChain
 from ollama_engine.runner.schedule.queued import Kind, Progress, QueuedRequest, State
+from ollama_engine.runner.schedule.row_readers import PromptLogprobs, RowReader
 from ollama_engine.runner.schedule.scheduler import Candidate
 from ollama_engine.runner.schedule.steering import Constraint, Drafter
 from ollama_engine.runner.schedule.text_emitter import TextEmitter
-from ollama_engine.sample import Sampler, SamplingParams
+from ollama_engine.sample import Sampler, SamplingParams, TokenLogprobs
 
 if TYPE_CHECKING:
     from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix
@@ -33,66 +35,77 @@ if TYPE_CHECKING:
 __all__ = ["MAX_DRAFT", "Generation", "Scoring", "Sequence"]
 
 MAX_DRAFT = 63
-"""Tokens of a draft, at most: with the last token 64 rows, which attention reads by their KV indices."""
+"""Most tokens of a draft: with the last token these are 64 rows, the most for paged attention."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Sequence(QueuedRequest):
     """A request that is computed in a cache sequence."""
 
-    wants_all_rows: ClassVar[bool] = False
+    answers: ClassVar[bool] = False
+    """Whether a token is drawn from the last row of its prompt."""
 
     inputs: Inputs
-    """What is computed as a prompt: the prompt, and after a preemption the answer so far too."""
+    """The inputs computed as a prompt: the prompt, and after a preemption also the answer so far."""
     num_ctx: int
+    row_reader: RowReader | None = None
+    """What is kept of the prompt's logits; the last row of an answer's prompt is drawn from, besides."""
     pinned: PinnedPrefix | None = None
-    """The session that it belongs to, whose cache sequence it takes."""
+    """The prefix pinned by its session, if any: the request uses that cache sequence."""
     # -- place --
     slot: int | None = None
     """The cache sequence, while it runs."""
     # -- progress --
     submitted: int = 0
     sampled: list[int] = field(default_factory=list)
-    """Tokens that follow `inputs`."""
+    """Sampled tokens, which follow `inputs`."""
     draft: tuple[int, ...] = ()
-    """Guesses of the tokens that follow these."""
+    """Draft tokens, which follow `sampled`."""
     awaited: int = 0
-    """Tokens that steps under way, or prepared, will give."""
+    """Tokens that steps in flight or prepared will give."""
     epoch: int = 0
     preemptions: int = 0
     preempted_at: int = -1
-    """How many requests had ended then."""
+    """Number of requests that had ended at its preemption."""
     follows: Sequence | None = None
-    """It waits until this one's prompt is computed, to share it."""
+    """The request whose prompt it will share: it waits until that prompt is computed."""
     cached: int | None = None
     """Inputs reused when it first began."""
 
     n_inputs: int = field(init=False)
-    """Length of `inputs`, which is asked for several times in each step."""
+    """Length of `inputs`, cached here because every step needs it several times."""
     answer_begin: int = field(init=False)
-    """Where in its context the answer begins, or what a shift has left of it."""
+    """Index at which the answer, or what a shift has left of it, begins."""
 
     def __post_init__(self) -> None:
         self.n_inputs = self.answer_begin = len(self.inputs)
 
     @property
+    def rows_from(self) -> int | None:
+        """The first input of the prompt whose logits are wanted, and those of all behind it; None: the last one's only.
+
+        The cache's prefixes are of use up to there.
+        """
+        return None if self.row_reader is None else self.row_reader.next
+
+    @property
     def known(self) -> int:
-        """Inputs whose tokens are known."""
+        """Number of inputs whose tokens are known."""
         return self.n_inputs + len(self.sampled)
 
     @property
     def decoding(self) -> bool:
-        """Whether the prompt is behind it, or under way to the end."""
+        """Whether the whole prompt is computed or in flight."""
         return self.submitted >= self.n_inputs
 
     @property
     def goes_on(self) -> bool:
-        """Whether there is more to compute after the step under way, as far as can be told before it ends."""
+        """Whether there is more to compute after the step in flight, as far as is known before it ends."""
         return self.submitted < self.n_inputs
 
     @property
     def full(self) -> bool:
-        """Whether its next input has no place in the context."""
+        """Whether the context has no room for its next input."""
         return self.submitted >= self.num_ctx and self.goes_on
 
     @property
@@ -107,19 +120,21 @@ class Sequence(QueuedRequest):
         )
 
     def mark_ended(self) -> None:
-        """See `QueuedRequest`; steps under way compute nothing for it any more."""
+        """See `QueuedRequest`. The results of steps in flight are dropped."""
         self.ended = True
         self.epoch += 1
-        self.follows = None  # or a chain of forks would never be freed
+        self.follows = None  # drop the reference: a chain of forks would never be freed
 
     def candidate(self) -> Candidate | None:
-        """What the scheduler must know, None when nothing of it can be computed next."""
+        """The scheduler's view; None when none of its inputs can be computed next."""
         if self.submitted >= self.num_ctx or not self.goes_on:
             return None
         begin, priority = self.submitted, self.options.priority
         if begin >= self.n_inputs:
-            return Candidate(self.key, begin, begin + 1 + len(self.draft), True, False, priority)
-        return Candidate(self.key, begin, self.n_inputs, False, self.wants_all_rows, priority, self.inputs.groups)
+            certain = max(1, self.known - begin)
+            end = min(begin + certain + len(self.draft), self.num_ctx)
+            return Candidate(self.key, begin, end, True, None, priority, certain=certain)
+        return Candidate(self.key, begin, self.n_inputs, False, self.rows_from, priority, self.inputs.groups)
 
     def token(self, at: int) -> int:
         """The token of one input; 0 where it is not known yet."""
@@ -129,7 +144,7 @@ class Sequence(QueuedRequest):
         return self.sampled[at] if at < len(self.sampled) else 0
 
     def tokens(self, begin: int, n: int) -> Int32Array:
-        """The tokens of `n` inputs, int32 [n]: of the prompt, or of the answer and its draft."""
+        """The tokens of `n` inputs, int32 [n], which lie in the prompt, or in the answer and its draft."""
         if begin + n <= self.n_inputs:
             return self.inputs.tokens[begin : begin + n]
         assert begin >= self.n_inputs, "a step computes either a part of the prompt, or of the answer"
@@ -138,11 +153,11 @@ class Sequence(QueuedRequest):
 
     @property
     def context(self) -> Inputs:
-        """All that it consists of now: what is left of the prompt, and the tokens sampled."""
+        """All its inputs now: the rest of the prompt, and the sampled tokens."""
         return self.inputs.with_tokens(self.sampled)
 
     def withdraw(self) -> None:
-        """Take it out of steps under way; all it knows is to be computed as a prompt, from the beginning."""
+        """Take it out of steps in flight. All known inputs will be computed again, as a prompt."""
         self.epoch += 1
         self.awaited = 0
         self.inputs = self.context
@@ -152,7 +167,7 @@ class Sequence(QueuedRequest):
         self.slot = None
 
     def discard(self, keep: int, n: int) -> None:
-        """Inputs [keep, keep + n) leave. It decodes, all but its last token is computed, and no step is under way."""
+        """Remove the inputs [keep, keep + n). It must be decoding, with all but its last token computed."""
         whole = self.context.without(keep, keep + n)
         self.submitted -= n
         self.draft = ()
@@ -166,36 +181,43 @@ class Generation(Sequence):
     """A request for an answer."""
 
     kind: ClassVar[Kind] = "generation"
+    answers: ClassVar[bool] = True
 
     params: SamplingParams
     sampler: Sampler
     emitter: TextEmitter
     eog_ids: frozenset[int]
     n_prompt: int
-    """Tokens of the prompt as it was given."""
+    """Tokens of the prompt before truncation."""
     dropped: int = 0
-    """Of these, left out before it began."""
+    """Prompt tokens that truncation dropped."""
     keep: int = 0
-    """Inputs at the beginning that a shift leaves in place."""
+    """Inputs at the beginning that a shift keeps."""
     shifted: int = 0
     n_generated: int = 0
     first_token_at: float = 0.0
     constraint: Constraint | None = None
+    processors: ProcessorChain | None = None
     drafter: Drafter | None = None
 
     @property
     def goes_on(self) -> bool:
-        """Whether there is more to compute, as far as can be told before the step under way ends."""
+        """Whether there is more to compute, as far as is known before the step in flight ends."""
         if self.submitted < self.n_inputs:
             return True
         if self.drafter is not None and self.awaited:
-            return False  # how many of its draft are right decides where it goes on
+            return False  # unknown before the draft is verified
         coming = self.n_inputs + len(self.sampled) + self.awaited
         return self.submitted < coming and not self.at_limit(self.n_generated + self.awaited, coming)
 
     @property
+    def is_steered(self) -> bool:
+        """Whether something outside of its sampler has a say in each of its tokens."""
+        return self.constraint is not None or self.processors is not None
+
+    @property
     def ready(self) -> bool:
-        """Whether the prompt that it shares is computed, or never will be."""
+        """Whether the prompt that it will share is computed, or will never be."""
         leader = self.follows
         if leader is None or leader.ended:
             return True
@@ -203,25 +225,25 @@ class Generation(Sequence):
         return leader.n_generated > 0 or leader.submitted >= leader.answer_begin
 
     def progress(self) -> Progress:
-        """See `QueuedRequest`; the prompt is counted as it was given."""
+        """See `QueuedRequest`; the prompt counts before truncation."""
         return Sequence.progress(self)._replace(prompt_tokens=self.n_prompt, completion_tokens=self.n_generated)
 
     def at_limit(self, n_generated: int, n_inputs: int) -> bool:
-        """Whether an answer of that length is complete, in a context that holds that many."""
+        """Whether an answer of `n_generated` tokens is complete, with `n_inputs` inputs in the context."""
         return n_generated == self.params.max_tokens or (
             n_inputs >= self.num_ctx and self.options.on_overflow != "shift"
         )
 
     @property
     def complete(self) -> bool:
-        """Whether the answer ends with what it has."""
+        """Whether the answer is complete with the tokens that it has."""
         return self.at_limit(self.n_generated, self.n_inputs + len(self.sampled))
 
     @property
     def places(self) -> int:
-        """How many tokens, after those under way, can be computed before it comes to a limit or its context is full.
+        """Number of tokens, after those in flight, until it reaches a limit or its context is full.
 
-        Where a draft decides how many come next, none.
+        0 with a drafter, because a draft decides how many tokens come next.
         """
         if self.drafter is not None:
             return 0
@@ -230,8 +252,13 @@ class Generation(Sequence):
             return places
         return min(places, self.params.max_tokens - self.n_generated - self.awaited)
 
+    @property
+    def has_forced(self) -> bool:
+        """Whether more tokens are known than the next step, as it was planned, computes."""
+        return self.awaited > 0 and self.submitted < self.known
+
     def propose(self) -> None:
-        """Have the drafter guess what follows, for the next step. Raises what the drafter raises."""
+        """Let the drafter propose tokens for the next step. Raises what the drafter raises."""
         if self.drafter is None or self.awaited or not self.decoding:
             return
         room = self.num_ctx - self.known
@@ -240,6 +267,11 @@ class Generation(Sequence):
         most = max(0, min(room, MAX_DRAFT))
         guesses = self.drafter.propose(self.context.tokens.tolist(), most) if most else ()
         self.draft = tuple(_token(guess, self.sampler.n_vocab) for guess in islice(guesses, most))
+
+    def take_prompt_logprobs(self) -> tuple[TokenLogprobs | None, ...] | None:
+        """The log-probabilities of the prompt's tokens, where they were asked for; once, for the first chunk."""
+        reader, self.row_reader = self.row_reader, None
+        return reader.result() if isinstance(reader, PromptLogprobs) else None
 
     def usage(self, now: float) -> Usage:
         """Counts and times until now."""
@@ -259,7 +291,7 @@ class Generation(Sequence):
 
 
 def _token(guess: object, n_vocab: int) -> int:
-    """A drafter's guess as a token id. Raises TypeError or ValueError for what is none."""
+    """A drafter's proposal as a token id. Raises TypeError or ValueError where it is not one."""
     token = operator.index(guess)  # type: ignore[arg-type]  # anything may come; it raises
     if not 0 <= token < n_vocab:
         raise ValueError(f"a drafter guesses tokens 0 to {n_vocab - 1}, got {token}")
@@ -268,12 +300,15 @@ def _token(guess: object, n_vocab: int) -> int:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Scoring(Sequence):
-    """A request for the logits of every row of a prompt."""
+    """A request for what its row reader makes of a prompt's logits."""
 
     kind: ClassVar[Kind] = "scoring"
-    wants_all_rows: ClassVar[bool] = True
 
-    rows: npt.NDArray[np.float32]
-    """[len(inputs), n_vocab]; filled as they come."""
-    sound: bool = True
-    """Whether all rows so far are numbers."""
+    row_reader: RowReader
+    shared: int = 0
+    """Inputs at its beginning that the one it follows has too."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether what it shares is computed, or never will be."""
+        return self.follows is None or self.follows.ended or self.follows.submitted >= self.shared

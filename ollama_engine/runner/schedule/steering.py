@@ -1,38 +1,65 @@
-"""What steers a generation from outside its sampler: a constraint on its tokens, a drafter that guesses ahead."""
+"""Protocols that steer a generation: a constraint on its tokens, and a drafter for speculative decoding."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Constraint", "Drafter", "TokenMask"]
+from ollama_engine.runner.request.results import ValueReader
+
+__all__ = ["Constraint", "Drafter", "MaskMaker", "TokenMask"]
 
 TokenMask = npt.NDArray[np.uint32]
 """[ceil(n_vocab / 32)], a bitmap: token i may come where bit i % 32 of word i // 32 is set."""
 
 
 class Constraint(Protocol):
-    """Says which tokens may come next: a grammar. The engine's thread calls it; an exception ends the request alone."""
+    """Restricts the next tokens, as a grammar does. The engine thread calls it; an exception ends only its request."""
+
+    answered: tuple[int, ...]
+    """Tokens that had come when the request began: it goes on with another one's answer."""
 
     def mask(self) -> TokenMask | None:
-        """The tokens that may come next; None: all. It may be overwritten by the next call."""
+        """The allowed next tokens; None: all. The next call may overwrite the array."""
 
     def accept(self, token: int) -> None:
-        """Take note of the token that has come."""
+        """Advance by a sampled token."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing may follow any more: the answer ends without an end token."""
+
+    @property
+    def forced(self) -> Sequence[int]:
+        """Tokens that come next whatever the model computes: their masks allow nothing else."""
+
+    @property
+    def maker(self) -> MaskMaker | None:
+        """What makes the next mask while the device computes; None: `mask` does when it is asked."""
+
+    def reader(self, cut: str | None) -> ValueReader | None:
+        """What reads a value from the answer, which has ended, or was cut off for this reason."""
+
+
+class MaskMaker(Protocol):
+    """Makes the next masks of several constraints, side by side. It raises nothing: `Constraint.mask` does."""
+
+    def make(self, constraints: Sequence[Any], /) -> None:
+        """Make them; all of these constraints have this maker."""
 
 
 class Drafter(Protocol):
     """Guesses the next tokens, so that one step verifies several (speculative decoding, arXiv:2211.17192).
 
-    The answer does not depend on it: each guess is compared with the token that the sampler takes. The engine's thread
-    calls it while no step computes this sequence; an exception ends the request alone.
+    The answer does not depend on it: each proposal is compared with the token that the sampler takes. The engine thread
+    calls it while no step in flight has this sequence; an exception ends only its request.
     """
 
     def propose(self, tokens: Sequence[int], most: int) -> Sequence[int]:
-        """Up to `most` tokens that may follow `tokens`, the context as it is now; none where it has no guess.
+        """Up to `most` tokens that may follow `tokens`, the current context; an empty sequence for no proposal.
 
-        After truncation or a shift the context is not the whole text; where it has images, it has their placeholders.
+        After truncation or a shift the context is not the whole text. Images appear as their placeholder tokens.
         """

@@ -1,7 +1,7 @@
-"""TextEmitter: which text of a sequence may be delivered now, and where it ends.
+"""TextEmitter: decides which text of a sequence may be delivered now, and where the text ends.
 
-Pure: no model, no thread, no clock. Text leaves in pieces that never have to be taken back: a broken UTF-8 sequence
-waits in the detokenizer, and a suffix that may yet grow into a stop string waits here.
+Pure: no model, no thread, no clock. Delivered text never has to be taken back: an incomplete UTF-8 sequence waits in
+the detokenizer, and a suffix that may grow into a stop string waits here.
 """
 
 from __future__ import annotations

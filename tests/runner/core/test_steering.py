@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from ollama_engine import Completion, Engine, SamplingParams
@@ -25,7 +26,25 @@ PROMPT = [5, 77, 200, 31, 8, 19, 4]
 PATIENCE = 60
 
 
-class Among:
+class Plain:
+    """A constraint that ends nothing, forces nothing and makes its masks when they are asked for."""
+
+    answered = ()
+    ended = False
+    forced = ()
+    maker = None
+
+    def mask(self) -> TokenMask | None:
+        return None
+
+    def accept(self, token: int) -> None:
+        pass
+
+    def reader(self, cut: str | None) -> None:
+        return None
+
+
+class Among(Plain):
     """Only these tokens may come, and none twice in a row."""
 
     def __init__(self, tokens: Sequence[int]) -> None:
@@ -75,7 +94,7 @@ def ask(
     """An answer that is steered: no public call takes a constraint or a drafter yet."""
 
     def steered(*args: Any, **keywords: Any) -> Any:
-        return new_generation(*args, **keywords, constraint=constraint, drafter=drafter)
+        return new_generation(*args, **{**keywords, "constraint": constraint, "drafter": drafter})
 
     with patch.object(submission, "new_generation", steered):
         request = engine.submit(PROMPT, params, **options)
@@ -116,12 +135,9 @@ def test_only_what_the_mask_allows_comes(engine: Engine, params: SamplingParams)
 def test_a_masked_answer_is_that_of_the_same_bans(engine: Engine) -> None:
     """One mask for all tokens is a logit bias of minus infinity for the others."""
 
-    class Even:
+    class Even(Plain):
         def mask(self) -> TokenMask:
             return np.full(N_VOCAB // 32, 0x55555555, np.uint32)
-
-        def accept(self, token: int) -> None:
-            pass
 
     bans = {token: float("-inf") for token in [*range(1, N_VOCAB, 2), EOS, EOT]}
     for params in (greedy(), drawn()):
@@ -283,3 +299,32 @@ def test_wrong_guesses_of_others_do_not_hold_up_a_prompt(engine: Engine) -> None
 def _with_drafters(drafters: list[Says]) -> Callable[..., Any]:
     waiting = iter(drafters)
     return lambda *args, **keywords: new_generation(*args, **keywords, drafter=next(waiting))
+
+
+# -- logits processors -------------------------------------------------------------------------------------------------
+
+
+def test_a_mask_wins_over_a_logits_processor(engine: Engine) -> None:
+    def want(ids: npt.NDArray[np.int32], logits: npt.NDArray[np.float32]) -> None:
+        logits[[40, 77]] = 1e3
+
+    answer = ask(engine, greedy(), Among([3, 40, 250]), logits_processors=[want])
+    assert set(answer.tokens) <= {3, 40, 250}
+    assert answer.tokens[::2] == (40,) * 12, "it is never twice in a row"
+
+
+@pytest.mark.parametrize("wrong", [0, 3])
+def test_a_logits_processor_has_its_say_in_every_row_of_a_draft(engine: Engine, wrong: int) -> None:
+    shown: list[list[int]] = []
+
+    def no_multiples(ids: npt.NDArray[np.int32], logits: npt.NDArray[np.float32]) -> None:
+        shown.append(ids.tolist())
+        logits[len(ids) % 7 :: 7] = -np.inf
+
+    expected = ask(engine, drawn(), logits_processors=[no_multiples])
+    assert all(token % 7 != (len(PROMPT) + i) % 7 for i, token in enumerate(expected.tokens))
+    contexts = shown.copy()
+    shown.clear()
+    drafter = Says([*PROMPT, *expected.tokens], wrong_at=lambda at: wrong > 0 and at % wrong == 0)
+    assert ask(engine, drawn(), drafter=drafter, logits_processors=[no_multiples]).tokens == expected.tokens
+    assert shown == contexts, "each row is shown the tokens before it, once"

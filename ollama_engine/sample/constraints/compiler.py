@@ -1,0 +1,117 @@
+"""GrammarCompiler: from a format to a constraint; what was compiled is kept for requests that ask for the same."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from ollama_engine.errors import GrammarError
+from ollama_engine.sample.constraints.answer import Reading
+from ollama_engine.sample.constraints.locate import located
+from ollama_engine.sample.constraints.matcher import GrammarConstraint, MaskMaker
+from ollama_engine.sample.constraints.source import Source, format_key, read_format, schema_grammar
+from ollama_engine.sample.constraints.vocabulary import TextTokenizer, make_tokenizer
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+__all__ = ["GrammarCompiler", "compile_source"]
+
+MOST_ENTRIES = 256
+"""Grammars that are kept compiled."""
+MOST_CHARACTERS = 4 << 20
+"""Of their texts together. What is compiled takes some ten times as many bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Tools:
+    """What grammars of one vocabulary share."""
+
+    tokenizer: LLTokenizer
+    maker: MaskMaker
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    """A grammar, and a matcher at its beginning, of which requests get copies."""
+
+    source: Source
+    matcher: LLMatcher
+
+
+class GrammarCompiler:
+    """Compiles formats for one vocabulary, in the threads of callers; any number of them may.
+
+    The least recently used of what was compiled goes first. A request gets a copy of its own.
+    """
+
+    def __init__(self, tokenizer: TextTokenizer, n_vocab: int) -> None:
+        self._text_tokenizer = tokenizer
+        self._n_vocab = n_vocab
+        self._tools: _Tools | None = None
+        self._making_tools = Lock()
+        self._compiled: OrderedDict[Hashable, _Compiled] = OrderedDict()
+        self._characters = 0
+        self._choosing = Lock()
+
+    def constraint(self, given: object, answered: Sequence[int] = ()) -> GrammarConstraint:
+        """A constraint for an answer in this format, of which the tokens `answered` have come already.
+
+        Raises ConfigError for what is no format, GrammarError for one that cannot be compiled.
+        """
+        tools = self._shared()
+        compiled = self._find(given, tools.tokenizer)
+        reading = Reading(compiled.source.read, tuple(answered), self._text_tokenizer)
+        return GrammarConstraint(compiled.matcher.deep_copy(), self._n_vocab, tools.maker, reading)
+
+    def _find(self, given: object, tokenizer: LLTokenizer) -> _Compiled:
+        """What a format is compiled to, now or earlier."""
+        key = format_key(given)
+        with self._choosing:
+            found = self._compiled.get(key)
+            if found is not None:
+                self._compiled.move_to_end(key)
+                return found
+        source = read_format(given)
+        made = _Compiled(source, compile_source(source, tokenizer))
+        with self._choosing:
+            if key not in self._compiled:
+                self._compiled[key] = made
+                self._characters += len(source.text)
+            while len(self._compiled) > MOST_ENTRIES or self._characters > MOST_CHARACTERS:
+                _, old = self._compiled.popitem(last=False)
+                self._characters -= len(old.source.text)
+        return made
+
+    def _shared(self) -> _Tools:
+        from llguidance import LLExecutor  # noqa: PLC0415 (most requests ask for no format)
+
+        with self._making_tools:
+            if self._tools is None:
+                tokenizer = make_tokenizer(self._text_tokenizer, self._n_vocab)
+                self._tools = _Tools(tokenizer, MaskMaker((tokenizer.vocab_size + 31) // 32, LLExecutor()))
+            return self._tools
+
+
+def compile_source(source: Source, tokenizer: LLTokenizer) -> LLMatcher:
+    """A matcher at the beginning of the grammar. Raises GrammarError, with the place where it is in a JSON schema."""
+    from llguidance import LLMatcher, LLTokenizer  # noqa: PLC0415
+
+    matcher = LLMatcher(tokenizer, source.text, log_level=0)
+    if matcher.is_error():
+        if source.schema is not None:
+            raise located(source.schema, partial(_refusal, LLTokenizer("byte")))
+        raise GrammarError(f"the grammar cannot be used: {matcher.get_error()[:500]}")
+    return matcher
+
+
+def _refusal(tokenizer: LLTokenizer, schema: Mapping[str, Any]) -> str:
+    """What the compiler says against a schema; "" for nothing."""
+    from llguidance import LLMatcher  # noqa: PLC0415
+
+    matcher = LLMatcher(tokenizer, schema_grammar(schema), log_level=0)
+    return str(matcher.get_error()) if matcher.is_error() else ""

@@ -1,0 +1,146 @@
+"""GrammarConstraint: which tokens a grammar allows next, for one answer. MaskMaker: the masks of several at once."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from ollama_engine.errors import GrammarError
+from ollama_engine.sample.constraints.answer import Reading
+
+if TYPE_CHECKING:
+    from llguidance import LLExecutor, LLMatcher
+
+__all__ = ["GrammarConstraint", "MaskMaker"]
+
+Mask = npt.NDArray[np.uint32]
+
+FULFILLED = ("NoExtension", "NoExtensionBias", "EndOfSentence")
+"""Why a matcher stops at the end of its grammar; other reasons are errors."""
+LONGEST = 300
+"""Characters of the matcher's message, which may quote the grammar."""
+
+
+class GrammarConstraint:
+    """Where one answer stands in its grammar. The matcher is ahead of the answer by the tokens that are forced.
+
+    Text that the grammar leaves no choice about gets the tokens that the model's tokenizer makes of it, as far as what
+    follows cannot change them; those are `forced`. So an answer is the same whether they are computed one by one, each
+    with a mask that allows it alone, or several in one step.
+    """
+
+    def __init__(self, matcher: LLMatcher, n_vocab: int, maker: MaskMaker, reading: Reading) -> None:
+        self.maker = maker
+        self.answered = reading.answered
+        """Tokens of the answer that had come when this request began."""
+        self._reading = reading
+        self._matcher = matcher
+        self._n_words = (n_vocab + 31) // 32
+        self._words = np.zeros(maker.n_words, np.uint32)
+        self._made = False
+        self._forced: deque[int] = deque()
+        self._force()
+        for token in self.answered:
+            self.accept(token)
+
+    # -- what may come -------------------------------------------------------------------------------------------------
+
+    @property
+    def ended(self) -> bool:
+        """Whether the grammar is fulfilled and nothing may follow but the end."""
+        return not self._forced and self._matcher.is_stopped() and self._matcher.stop_reason() in FULFILLED
+
+    @property
+    def forced(self) -> Sequence[int]:
+        """The tokens that come next whatever the model computes."""
+        return self._forced
+
+    def mask(self) -> Mask:
+        """uint32 [ceil(n_vocab / 32)]: the forced token, or what the grammar allows; end tokens where it may end.
+
+        Raises GrammarError where the grammar has become too complex.
+        """
+        if self._forced:
+            return self._only(self._forced[0])
+        if not self._made:
+            self.make_mask()
+        self._check()
+        return self._words[: self._n_words]
+
+    def _only(self, token: int) -> Mask:
+        words = np.zeros(self._n_words, np.uint32)
+        words[token // 32] = 1 << (token % 32)
+        return words
+
+    # -- what has come -------------------------------------------------------------------------------------------------
+
+    def accept(self, token: int) -> None:
+        """Take note of the token that has come. Raises GrammarError for one that the grammar does not allow."""
+        if self._forced:
+            forced = self._forced.popleft()
+            if token != forced:
+                raise GrammarError(f"token {token} came where the grammar forces token {forced}")
+            return
+        self._made = False
+        self._matcher.consume_token(token)
+        self._check()
+        self._force()
+
+    def _force(self) -> None:
+        """Take the matcher over the text that has to follow."""
+        forced = self._matcher.compute_ff_tokens()
+        if forced:
+            forced = forced[: self._matcher.validate_tokens(forced)]
+            self._matcher.consume_tokens(forced)
+            self._check()
+            self._forced.extend(forced)
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise GrammarError(f"the grammar cannot go on: {self._matcher.get_error()[:LONGEST]}")
+
+    def reader(self, cut: str | None) -> Reading:
+        """What reads the value of the answer, which has ended, or was cut off for this reason."""
+        return replace(self._reading, cut=cut)
+
+    # -- ahead of time -------------------------------------------------------------------------------------------------
+
+    @property
+    def wants_mask(self) -> bool:
+        """Whether the next mask is not made yet."""
+        return not (self._made or self._forced or self._matcher.is_error())
+
+    def make_mask(self) -> None:
+        """Make the next mask now, without Python's lock."""
+        self._matcher.unsafe_compute_mask_ptr(self._words.ctypes.data, self._words.nbytes)
+        self._made = True
+
+    def mask_into(self, words: Mask) -> LLMatcher:
+        """Have the next mask in `words`, into which the caller has the matcher write it."""
+        self._words, self._made = words, True
+        return self._matcher
+
+
+class MaskMaker:
+    """Makes the masks of several answers side by side, in threads of llguidance's and without Python's lock."""
+
+    def __init__(self, n_words: int, executor: LLExecutor) -> None:
+        self.n_words = n_words
+        """Of a mask, as the matchers of this vocabulary write it."""
+        self._executor = executor
+
+    def make(self, constraints: Sequence[GrammarConstraint]) -> None:
+        """Make those that are missing. What is wrong with one is told when its mask is asked for."""
+        wanted = [constraint for constraint in constraints if constraint.wants_mask]
+        if len(wanted) > 1:
+            # Anew each time: a mask is kept until its row is sampled, which may be some steps later.
+            words = np.zeros((len(wanted), self.n_words), np.uint32)
+            matchers = [(each.mask_into(row), i) for i, (each, row) in enumerate(zip(wanted, words, strict=True))]
+            self._executor.unsafe_compute_mask_ptr(matchers, words.ctypes.data, words.strides[0], len(wanted))
+        elif wanted:
+            wanted[0].make_mask()

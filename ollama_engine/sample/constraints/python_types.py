@@ -1,0 +1,37 @@
+"""Python types as formats: pydantic makes the JSON schema, and an instance of what the answer says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ollama_engine.errors import ConfigError, Option
+
+__all__ = ["schema_of"]
+
+
+def schema_of(given: Any) -> tuple[Mapping[str, Any], Callable[[str], object]]:
+    """The schema of a pydantic model, dataclass, TypedDict or any other annotation, and what reads an instance.
+
+    Raises ConfigError where pydantic is not installed, or makes no schema of the type.
+    """
+    try:
+        from pydantic import TypeAdapter  # noqa: PLC0415 (not every caller has it)
+        from pydantic.errors import PydanticUserError  # noqa: PLC0415
+    except ImportError:
+        raise ConfigError(
+            Option("format"), f": pydantic makes the schema of {_name(given)}, and is not installed",
+            advice=["install it (pip install 'pydantic>=2')", "pass a JSON schema"],
+        ) from None  # fmt: skip
+    try:
+        adapter = TypeAdapter(given)
+        schema = adapter.json_schema()
+    except PydanticUserError as error:
+        raise ConfigError(
+            Option("format"), f": pydantic makes no schema of {_name(given)}: {str(error).splitlines()[0]}"
+        ) from None
+    return schema, adapter.validate_json
+
+
+def _name(given: Any) -> str:
+    return getattr(given, "__qualname__", None) or repr(given)

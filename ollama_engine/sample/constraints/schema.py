@@ -1,0 +1,267 @@
+"""A JSON schema as the grammar's compiler takes it: every keyword is enforced or refused, none is left aside.
+
+What llguidance would leave aside is refused here, with its place: keywords that it does not know, options in the schema
+that loosen it. What it takes more loosely than the specification is written more strictly, or refused.
+
+An object that lists `properties` and says nothing of others has no others, as in llama.cpp and xgrammar: a model has
+no end of ideas for more. Several schemas that hold for one object (allOf, or a $ref with neighbours) are left open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import unquote
+
+from ollama_engine.errors import GrammarError
+from ollama_engine.sample.constraints.disjoint import are_disjoint
+from ollama_engine.sample.constraints.keywords import (
+    ANNOTATIONS,
+    ASSERTIONS,
+    COUNTS,
+    FORMATS,
+    LISTS,
+    MAPS,
+    OTHER_FORMATS,
+    SINGLE,
+    UNSUPPORTED,
+)
+
+__all__ = ["at", "checked_schema", "fault", "subschemas"]
+
+Schema = dict[str, Any]
+
+MAX_DEPTH = 128
+"""Schemas within schemas."""
+_CONTROL = {chr(code) for code in (*range(0x20), 0x7F)} - set("\b\f\n\r\t")
+"""JSON writes these as \\u escapes, which are left out: a name spelled with them would pass as another one."""
+
+
+def fault(what: str, pointer: str, keyword: str | None = None) -> GrammarError:
+    """An error about a place in a schema."""
+    said = "" if keyword is None else f"keyword {keyword!r} "
+    where = pointer or "the top level"
+    return GrammarError(f"the JSON schema cannot be used: at {where}, {said}{what}", pointer=pointer, keyword=keyword)
+
+
+def checked_schema(schema: Mapping[str, Any]) -> Schema:
+    """The schema to compile. Raises GrammarError for what of it cannot be enforced."""
+    return _Check(schema).rewritten()
+
+
+class _Check:
+    """One schema, walked from its root along references."""
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self._root = root
+        self._reached: set[tuple[str, bool]] = set()
+        self._open: set[str] = set()
+        """Schemas of objects for which another one holds too."""
+
+    def rewritten(self) -> Schema:
+        """Check all that is reached, and copy it with what is stricter."""
+        self._visit(self._root, "", conjoined=False, depth=0)
+        copied: Schema = self._copy(self._root, "")
+        return copied
+
+    # -- checking ------------------------------------------------------------------------------------------------------
+
+    def _visit(self, schema: object, pointer: str, *, conjoined: bool, depth: int) -> None:
+        if (pointer, conjoined) in self._reached or isinstance(schema, bool):
+            return
+        if not isinstance(schema, Mapping):
+            raise fault(f"a schema is an object, true or false, got {schema!r:.40}", pointer)
+        if depth > MAX_DEPTH:
+            raise fault(f"schemas are nested more than {MAX_DEPTH} deep", pointer)
+        self._reached.add((pointer, conjoined))
+        if conjoined:
+            self._open.add(pointer)
+        for keyword in schema:
+            _check_keyword(schema, keyword, pointer)
+        together = conjoined or "allOf" in schema or bool({"anyOf", "oneOf", "$ref"} & set(schema) and _asserts(schema))
+        if together:
+            self._open.add(pointer)
+        for keyword, name, inner in subschemas(schema):
+            if keyword not in ("$defs", "definitions"):
+                same = keyword in ("allOf", "anyOf", "oneOf")
+                self._visit(inner, at(pointer, keyword, name), conjoined=together and same, depth=depth + 1)
+        if "$ref" in schema:
+            self._follow(schema["$ref"], pointer, conjoined=together, depth=depth)
+
+    def _follow(self, reference: object, pointer: str, *, conjoined: bool, depth: int) -> None:
+        if not isinstance(reference, str):
+            raise fault(f"is a str, got {reference!r:.40}", pointer, "$ref")
+        if reference == "#" or reference.startswith("#/"):
+            target = unquote(reference[1:])
+            self._visit(self._resolved(target, pointer), target, conjoined=conjoined, depth=depth + 1)
+            return
+        # An anchor or a URI: what it names is in the definitions, if anywhere; llguidance resolves it.
+        for keyword in ("$defs", "definitions"):
+            for name, inner in (self._root.get(keyword) or {}).items():
+                self._visit(inner, at("", keyword, name), conjoined=True, depth=depth + 1)
+
+    def _resolved(self, target: str, pointer: str) -> object:
+        found: object = self._root
+        for part in target.split("/")[1:]:
+            name = part.replace("~1", "/").replace("~0", "~")
+            if isinstance(found, Mapping) and name in found:
+                found = found[name]
+            elif isinstance(found, list) and name.isdecimal() and int(name) < len(found):
+                found = found[int(name)]
+            else:
+                raise fault(f"names {target}, which is not there", pointer, "$ref")
+        return found
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    def _copy(self, schema: Any, pointer: str) -> Any:
+        if not isinstance(schema, Mapping):
+            return schema
+        made = {key: value for key, value in schema.items() if key not in ("uniqueItems", "nullable", "discriminator")}
+        for keyword, name, inner in subschemas(schema):
+            copy = self._copy(inner, at(pointer, keyword, name))
+            if name is None:
+                made[keyword] = copy
+                continue
+            if made[keyword] is schema[keyword]:
+                made[keyword] = made[keyword].copy()
+            made[keyword][name] = copy
+        if isinstance(schema.get("format"), str) and schema["format"] in FORMATS:
+            del made["format"]
+            made["allOf"] = [*made.get("allOf", ()), {"pattern": FORMATS[schema["format"]]}]
+        if "oneOf" in schema:
+            made |= self._told_apart(made, schema["oneOf"], pointer)
+        for keyword in COUNTS & set(made):
+            if isinstance(made[keyword], float) and made[keyword].is_integer():
+                made[keyword] = int(made[keyword])
+        if "propertyNames" in made:
+            made |= self._named(made, made.pop("propertyNames"), pointer)
+        if pointer not in self._open and _lists_all(schema):
+            made["additionalProperties"] = False
+        return made
+
+    def _told_apart(self, made: Schema, alternatives: list[Any], pointer: str) -> Schema:
+        """anyOf in the place of a oneOf whose alternatives have no value in common.
+
+        That is judged by what the schema says: a closed object would look as if it had nothing in common with others.
+        """
+        if not are_disjoint(alternatives, self._resolve):
+            raise fault(
+                "has alternatives that may share a value; write anyOf, or give each a required property with another "
+                "`const`", pointer, "oneOf",
+            )  # fmt: skip
+        either = {"anyOf": made.pop("oneOf")}
+        return either if "anyOf" not in made else {"allOf": [*made.get("allOf", ()), either]}
+
+    def _named(self, schema: Schema, names: Any, pointer: str) -> Schema:
+        """An object whose names are listed, or match a pattern, said with `properties` or `patternProperties`."""
+        found = self._resolve(names)
+        said = set(found) - ANNOTATIONS - {"type"} if isinstance(found, Mapping) else set()
+        if found is True or (isinstance(found, Mapping) and not said and found.get("type", "string") == "string"):
+            return {}
+        others = schema.get("additionalProperties", True)
+        if not {"properties", "patternProperties"} & set(schema) and found:
+            if said == {"pattern"}:
+                return {"patternProperties": {found["pattern"]: others}, "additionalProperties": False}
+            listed = found.get("enum", [found["const"]] if "const" in found else None)
+            if said <= {"enum", "const"} and isinstance(listed, list) and all(isinstance(name, str) for name in listed):
+                return {"properties": dict.fromkeys(listed, others), "additionalProperties": False}
+        raise fault("is supported with a pattern or an enum alone, and without `properties`", pointer, "propertyNames")
+
+    def _resolve(self, schema: Any) -> Any:
+        """What a schema refers to, where it does nothing else."""
+        seen = 0
+        while isinstance(schema, Mapping) and set(schema) - ANNOTATIONS == {"$ref"} and seen < MAX_DEPTH:
+            reference = schema["$ref"]
+            if not isinstance(reference, str) or not reference.startswith("#/"):
+                return schema
+            schema, seen = self._resolved(unquote(reference[1:]), ""), seen + 1
+        return schema
+
+
+def _asserts(schema: Mapping[str, Any]) -> bool:
+    """Whether it says something of objects beside its references and alternatives."""
+    return bool({"properties", "patternProperties", "additionalProperties", "required", "allOf"} & set(schema)) or (
+        len({"anyOf", "oneOf", "$ref"} & set(schema)) > 1
+    )
+
+
+def _lists_all(schema: Mapping[str, Any]) -> bool:
+    properties = schema.get("properties")
+    if not isinstance(properties, Mapping) or {"additionalProperties", "patternProperties"} & set(schema):
+        return False
+    return set(schema.get("required") or ()) <= set(properties)
+
+
+def subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """(keyword, name or index in it or None, schema) of each schema right below this one."""
+    for keyword, value in schema.items():
+        if keyword in MAPS and isinstance(value, Mapping):
+            for name, inner in value.items():
+                yield keyword, name, inner
+        elif isinstance(value, list) and (keyword in LISTS or keyword == "items"):
+            for index, inner in enumerate(value):
+                yield keyword, index, inner
+        elif keyword in SINGLE:
+            yield keyword, None, value
+
+
+def at(pointer: str, keyword: str, name: object) -> str:
+    """The JSON pointer (RFC 6901) of a schema below another one."""
+    below = "" if name is None else "/" + str(name).replace("~", "~0").replace("/", "~1")
+    return f"{pointer}/{keyword}{below}"
+
+
+# -- one keyword -------------------------------------------------------------------------------------------------------
+
+
+def _check_keyword(schema: Mapping[str, Any], keyword: object, pointer: str) -> None:
+    if not isinstance(keyword, str):
+        raise fault(f"names are texts, got {keyword!r:.40}", pointer)
+    value = schema[keyword]
+    if keyword in ("uniqueItems", "nullable") and value is False:
+        return
+    if keyword == "nullable":
+        raise fault('is OpenAPI\'s; write "type": [..., "null"], or anyOf', pointer, keyword)
+    if keyword in UNSUPPORTED:
+        raise fault("is not supported", pointer, keyword)
+    if keyword in ANNOTATIONS or (keyword.startswith("x-") and keyword != "x-guidance"):
+        return
+    if keyword not in ASSERTIONS | MAPS | LISTS | SINGLE:
+        raise fault("is unknown, and nothing is left aside", pointer, keyword)
+    if keyword in MAPS and not isinstance(value, Mapping):
+        raise fault(f"is an object of schemas, got {value!r:.40}", pointer, keyword)
+    if keyword in LISTS and not isinstance(value, list):
+        raise fault(f"is a list of schemas, got {value!r:.40}", pointer, keyword)
+    if keyword == "$ref" and pointer and {"$id", "id"} & set(schema):
+        raise fault("beside an $id: drafts differ in what it refers to", pointer, keyword)
+    _check_value(schema, keyword, value, pointer)
+
+
+def _check_value(schema: Mapping[str, Any], keyword: str, value: Any, pointer: str) -> None:
+    if keyword in ("const", "enum", "required", "properties"):
+        named = list(value) if keyword == "properties" else value
+        if bad := next(filter(_unwritable, _texts(named)), None):
+            raise fault(f"has a text with a control character, {bad!r:.40}, which is not supported", pointer, keyword)
+    if keyword == "format" and (not isinstance(value, str) or value not in OTHER_FORMATS | set(FORMATS)):
+        known = ", ".join(sorted(OTHER_FORMATS | set(FORMATS)))
+        raise fault(f"is one of {known}, got {value!r:.40}", pointer, keyword)
+    if keyword == "minProperties" and isinstance(value, int) and value > len(schema.get("required") or ()) + 1:
+        raise fault("may exceed the number of `required` names by one only: a name might come twice", pointer, keyword)
+
+
+def _texts(value: object) -> Iterator[str]:
+    """All texts in a JSON value, names included. Raises ConfigError for what is no JSON."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _texts(name)
+            yield from _texts(inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _texts(inner)
+
+
+def _unwritable(text: str) -> bool:
+    return bool(_CONTROL.intersection(text)) or any("\ud800" <= c <= "\udfff" for c in text)

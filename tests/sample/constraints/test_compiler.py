@@ -1,0 +1,155 @@
+"""GrammarCompiler: what is compiled once, kept and let go; copies that do not know of each other."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from ollama_engine import demo
+from ollama_engine.errors import GrammarError, IncompleteError
+from ollama_engine.sample.constraints import compiler as compiler_module
+from ollama_engine.sample.constraints.compiler import GrammarCompiler
+from ollama_engine.sample.constraints.formats import Choice, Regex
+from ollama_engine.tokenizer import Tokenizer, from_gguf
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return from_gguf(demo.path())
+
+
+@pytest.fixture
+def compiled() -> Iterator[list[Any]]:
+    """What was compiled."""
+    found: list[Any] = []
+    plain = compiler_module.compile_source
+
+    def noted(source: Any, tokenizer: Any) -> Any:
+        found.append(source)
+        return plain(source, tokenizer)
+
+    with patch.object(compiler_module, "compile_source", noted):
+        yield found
+
+
+def test_equal_formats_are_compiled_once(tokenizer: Tokenizer, compiled: list[Any]) -> None:
+    compiler = GrammarCompiler(tokenizer, tokenizer.n_vocab)
+    for _ in range(3):
+        compiler.constraint({"type": "integer"})
+        compiler.constraint(Choice(["a", "b"]))
+        compiler.constraint(int)
+        compiler.constraint("json")
+    assert len(compiled) == 4
+    compiler.constraint(Choice(["b", "a"]))
+    compiler.constraint({"type": "integer", "minimum": 0})
+    assert len(compiled) == 6
+
+
+def test_the_order_of_properties_counts(tokenizer: Tokenizer, compiled: list[Any]) -> None:
+    compiler = GrammarCompiler(tokenizer, tokenizer.n_vocab)
+    for names in ("ab", "ba"):
+        compiler.constraint({"properties": {name: {"type": "integer"} for name in names}})
+    assert len(compiled) == 2
+
+
+@pytest.mark.parametrize(("limit", "value"), [("MOST_ENTRIES", 3), ("MOST_CHARACTERS", 150)])
+def test_the_least_recently_used_goes(
+    tokenizer: Tokenizer, compiled: list[Any], monkeypatch: pytest.MonkeyPatch, limit: str, value: int
+) -> None:
+    monkeypatch.setattr(compiler_module, limit, value)
+    compiler = GrammarCompiler(tokenizer, tokenizer.n_vocab)
+    for text in ("one", "two", "one", "six", "one", "ten", "one"):
+        compiler.constraint(Choice([text]))
+    assert len(compiled) == 4
+    compiler.constraint(Choice(["two"]))
+    assert len(compiled) == 5
+    assert len(compiler._compiled) <= 3
+    assert compiler._characters == sum(len(each.source.text) for each in compiler._compiled.values())
+
+
+def test_what_cannot_be_compiled_is_not_kept(tokenizer: Tokenizer) -> None:
+    compiler = GrammarCompiler(tokenizer, tokenizer.n_vocab)
+    for _ in range(2):
+        with pytest.raises(GrammarError):
+            compiler.constraint(Regex("("))
+    assert not compiler._compiled
+
+
+def test_constraints_of_one_grammar_go_their_own_ways(tokenizer: Tokenizer) -> None:
+    compiler = GrammarCompiler(tokenizer, tokenizer.n_vocab)
+    first, second = (compiler.constraint(Regex("[ab]x|[cd]y")) for _ in range(2))
+    a, c = (tokenizer.encode(letter, add_special=False)[0] for letter in "ac")
+    first.accept(a)
+    second.accept(c)
+    x, y = (tokenizer.encode(letter, add_special=False)[0] for letter in "xy")
+    assert (first.mask()[x // 32] >> (x % 32) & 1, first.mask()[y // 32] >> (y % 32) & 1) == (1, 0)
+    assert (second.mask()[x // 32] >> (x % 32) & 1, second.mask()[y // 32] >> (y % 32) & 1) == (0, 1)
+
+
+def test_masks_made_side_by_side_are_those_made_alone(tokenizer: Tokenizer) -> None:
+    compiler = GrammarCompiler(tokenizer, tokenizer.n_vocab)
+    formats = [{"type": "object"}, Regex("[a-z]+"), Choice(["yes", "no"]), {"type": "string"}, Regex("a"), {}]
+    alone = [compiler.constraint(each) for each in formats]
+    together = [compiler.constraint(each) for each in formats]
+    together[0].maker.make(together)
+    for one_by_one, side_by_side in zip(alone, together, strict=True):
+        assert (one_by_one.mask() == side_by_side.mask()).all()
+        assert one_by_one.mask().any()
+
+
+def test_an_error_is_told_when_the_mask_is_asked_for(tokenizer: Tokenizer) -> None:
+    compiler = GrammarCompiler(tokenizer, tokenizer.n_vocab)
+    good, bad = compiler.constraint(Regex("[a-z]+")), compiler.constraint(Regex("[a-z]+"))
+    digit = tokenizer.encode("7", add_special=False)[0]
+    with pytest.raises(GrammarError, match="cannot go on"):
+        bad.accept(digit)
+    good.maker.make([good, bad])
+    assert good.mask().any()
+    with pytest.raises(GrammarError, match="cannot go on"):
+        bad.mask()
+    assert not bad.ended
+
+
+def test_a_forced_token_is_the_only_one(tokenizer: Tokenizer) -> None:
+    constraint = GrammarCompiler(tokenizer, tokenizer.n_vocab).constraint(Regex("Once upon a time, [a-z]+"))
+    assert len(constraint.forced) > 2
+    token = constraint.forced[0]
+    assert sum(int(word).bit_count() for word in constraint.mask()) == 1
+    with pytest.raises(GrammarError, match="forces"):
+        constraint.accept(token + 1)
+
+
+def test_an_answer_that_goes_on(tokenizer: Tokenizer) -> None:
+    compiler = GrammarCompiler(tokenizer, tokenizer.n_vocab)
+    ids = tokenizer.encode("[1, ", add_special=False)
+    constraint = compiler.constraint({"type": "array", "items": {"type": "integer"}}, ids)
+    assert constraint.answered == tuple(ids)
+    rest = tokenizer.encode("2]", add_special=False)
+    for token in rest:
+        constraint.accept(token)
+    assert constraint.ended
+    assert constraint.reader(None).read("2]", rest) == [1, 2]
+    with pytest.raises(IncompleteError, match="not whole, it was cut"):
+        constraint.reader("it was cut").read("2]", rest)
+
+
+def test_threads_make_the_vocabulary_once(tokenizer: Tokenizer) -> None:
+    compiler = GrammarCompiler(tokenizer, tokenizer.n_vocab)
+    made = []
+    plain = compiler_module.make_tokenizer
+
+    def noted(*args: Any) -> Any:
+        made.append(args)
+        return plain(*args)
+
+    with patch.object(compiler_module, "make_tokenizer", noted):
+        threads = [threading.Thread(target=compiler.constraint, args=(Choice(["a"]),)) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(made) == 1

@@ -1,0 +1,165 @@
+"""Regex, Choice, Lark and Python types."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import enum
+import re
+import string
+import sys
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import BaseModel, Field
+from typing_extensions import NotRequired, TypedDict
+
+from ollama_engine.errors import ConfigError, GrammarError
+from ollama_engine.sample.constraints.formats import GBNF, Choice, Lark, Regex
+from ollama_engine.sample.constraints.source import read_format
+from tests.sample.constraints.accepting import accepts, matcher
+
+
+@pytest.mark.parametrize(
+    ("pattern", "good", "bad"),
+    [
+        (r"a/b", ["a/b"], ["ab"]),
+        (r"a\/b", ["a/b"], [r"a\/b"]),
+        ("a\nb", ["a\nb"], ["ab"]),
+        (r"[a-c]{2,3}|\d+", ["ab", "abc", "7"], ["a", "abcd", "7a"]),
+        (r"(?i)yes", ["YES", "yes"], ["no"]),
+        (r"", [""], ["a"]),
+        (r"\"\\", ['"\\'], ["x"]),
+        (r"(?s:.)x", ["\nx", "éx"], ["x"]),
+    ],
+)
+def test_a_regular_expression(pattern: str, good: list[str], bad: list[str]) -> None:
+    made = matcher(Regex(pattern))
+    assert [text for text in good if not accepts(made, text)] == []
+    assert [text for text in bad if accepts(made, text)] == []
+
+
+def test_choices_are_texts_as_they_stand() -> None:
+    texts = [string.printable, "a\x00b", "日本\u2028", "\\n", "a|b", '"', "a b", "<|end|>", "/x/", "\x7f"]
+    made = matcher(Choice(texts))
+    assert all(accepts(made, text) for text in texts)
+    assert not any(accepts(made, text) for text in ("a", "b", "\n", string.printable + "x", ""))
+
+
+def test_a_choice_that_begins_another() -> None:
+    made = matcher(Choice(["yes", "yes, sir", "no"]))
+    taken = [text for text in ("yes", "yes, sir", "no", "yes,", "nos") if accepts(made, text)]
+    assert taken == ["yes", "yes, sir", "no"]
+
+
+@pytest.mark.parametrize("bad", ["yes", [], ["a", ""], ["a", 3], 3, [None], b"ab", ["\ud800"]])
+def test_what_are_no_choices(bad: Any) -> None:
+    with pytest.raises(ConfigError, match="Choice takes"):
+        Choice(bad)
+
+
+@pytest.mark.parametrize("kind", [Regex, Lark, GBNF])
+def test_what_is_no_text(kind: Any) -> None:
+    with pytest.raises(ConfigError, match=f"{kind.__name__} takes a str, got bytes"):
+        kind(b"a")
+
+
+@pytest.mark.parametrize(
+    "bad", [Regex("("), Regex("(?=a)b"), Regex(r"(a)\1"), Lark("start: undefined"), Lark("x"), Lark("")]
+)
+def test_what_cannot_be_compiled(bad: Any) -> None:
+    with pytest.raises(GrammarError, match="cannot be used"):
+        matcher(bad)
+
+
+def test_a_schema_in_lark_is_checked_like_any_other() -> None:
+    schema = '{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}'
+    made = matcher(Lark(f'start: "call " arguments\narguments: %json {schema}'))
+    assert accepts(made, 'call {"a": 1}')
+    assert not accepts(made, 'call {"a": 1, "b": 2}')
+    assert not accepts(made, 'call {\n\n\n"a": 1}')
+    with pytest.raises(GrammarError, match="'uniqueItems' is not supported") as caught:
+        matcher(Lark('start: %json {"items": {"uniqueItems": true}}'))
+    assert caught.value.pointer == "/items"
+
+
+# -- Python types ------------------------------------------------------------------------------------------------------
+
+
+class Color(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Pet(BaseModel):
+    name: str
+    color: Color = Color.RED
+    born: datetime.date
+    legs: Annotated[int, Field(ge=0, le=8)]
+    friends: list[Pet] = []
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    y: float = 0.5
+
+
+class Trip(TypedDict):
+    to: Literal["Paris", "Rome"]
+    days: NotRequired[int]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (Point, '{"x": 3}', Point(3)),
+        (Trip, '{"to":"Rome","days":3}', {"to": "Rome", "days": 3}),
+        (list[int], "[1, 2]", [1, 2]),
+        (dict[Color, int], '{"red":1}', {Color.RED: 1}),
+        (tuple[int, str], '[1,"a"]', (1, "a")),
+        (int, "12", 12),
+        (bool, "true", True),
+        (Literal["a", 1], '"a"', "a"),
+        (Annotated[int, Field(gt=3)], "4", 4),
+        (datetime.date, '"2024-02-29"', datetime.date(2024, 2, 29)),
+    ],
+    ids=str,
+)
+def test_a_type(kind: Any, text: str, value: Any) -> None:
+    assert accepts(matcher(kind), text)
+    read = read_format(kind).read(text)
+    assert (read, type(read)) == (value, type(value))
+
+
+def test_a_model() -> None:
+    friend = '{"name":"M","born":"2020-02-29","legs":2}'
+    text = f'{{"name":"Rex","color":"blue","born":"2020-01-01","legs":4,"friends":[{friend}]}}'
+    made = matcher(Pet)
+    assert accepts(made, text)
+    assert not accepts(made, text.replace("legs", "arms"))
+    assert not accepts(made, text.replace("4", "9"))
+    read = read_format(Pet).read(text)
+    assert isinstance(read, Pet)
+    assert (read.color, read.friends[0].legs) == (Color.BLUE, 2)
+
+
+@pytest.mark.parametrize(("kind", "told"), [(set[int], "uniqueItems"), (bytes, "binary")])
+def test_types_that_no_grammar_is_made_of(kind: Any, told: str) -> None:
+    with pytest.raises(GrammarError, match=told):
+        matcher(kind)
+
+
+def test_a_type_that_pydantic_does_not_know() -> None:
+    class Odd:
+        pass
+
+    with pytest.raises(ConfigError, match=re.escape("pydantic makes no schema of")):
+        matcher(Odd)
+
+
+def test_without_pydantic(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pydantic", None)
+    with pytest.raises(ConfigError, match="pydantic makes the schema of Point, and is not installed; install it"):
+        matcher(Point)
+    assert accepts(matcher({"type": "integer"}), "1")

@@ -1,0 +1,151 @@
+"""JSON schemas: what is enforced, what is refused and where, what is read more strictly than written."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from ollama_engine.errors import ConfigError, GrammarError
+from tests.sample.constraints.accepting import accepts, matcher
+
+OBJECT = {"type": "object", "properties": {"a": {"type": "integer"}, "b/c": {"type": "string"}}, "required": ["a"]}
+
+REFUSED: list[tuple[Any, str, str | None]] = [
+    ({"not": {"type": "integer"}}, "", "not"),
+    ({"properties": {"a": {"items": {"uniqueItems": True}}}}, "/properties/a/items", "uniqueItems"),
+    ({"properties": {"b/c": {"if": {}, "then": {}}}}, "/properties/b~1c", "if"),
+    ({"anyOf": [{"type": "string"}, {"frobnicate": 1}]}, "/anyOf/1", "frobnicate"),
+    ({"$ref": "#/$defs/x", "$defs": {"x": {"contains": {}}}}, "/$defs/x", "contains"),
+    ({"$ref": "#/$defs/x"}, "", "$ref"),
+    ({"$ref": "http://example.com/other"}, "", "$ref"),
+    ({"type": "string", "format": "frob"}, "", "format"),
+    ({"properties": {"when": {"type": "string", "pattern": "(?=a)b"}}}, "/properties/when", "pattern"),
+    ({"items": {"type": "integer", "minimum": 5, "maximum": 3}, "minItems": 1, "type": "array"}, "/items", "minimum"),
+    ({"type": "integer", "minimum": 5, "maximum": 3}, "", "minimum"),
+    ({"type": "frob"}, "", "type"),
+    ({"nullable": True, "type": "integer"}, "", "nullable"),
+    ({"x-guidance": {"lenient": True}, "frob": 1}, "", "x-guidance"),
+    ({"properties": {"a": {"x-guidance": {"coerce_one_of": True}}}}, "/properties/a", "x-guidance"),
+    ({"oneOf": [{"type": "integer"}, {"minimum": 3}]}, "", "oneOf"),
+    ({"oneOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]}, "", "oneOf"),
+    ({"type": "object", "minProperties": 2}, "", "minProperties"),
+    ({"const": {"a": ["x\x01"]}}, "", "const"),
+    ({"enum": ["\x7f"]}, "", "enum"),
+    ({"properties": {"\x1f": {}}}, "", "properties"),
+    ({"required": ["\ud800"]}, "", "required"),
+    ({"properties": 3}, "", "properties"),
+    ({"properties": {"a": 3}}, "/properties/a", None),
+    ({"anyOf": {}}, "", "anyOf"),
+    ({"propertyNames": {"minLength": 3}}, "", "propertyNames"),
+    ({"contentEncoding": "base64"}, "", "contentEncoding"),
+    ({"$defs": {"a": {"$id": "x", "$ref": "y"}}, "$ref": "#/$defs/a"}, "/$defs/a", "$ref"),
+]
+
+
+@pytest.mark.parametrize(("schema", "pointer", "keyword"), REFUSED, ids=lambda case: json.dumps(case)[:50])
+def test_what_is_refused_is_named_with_its_place(schema: Any, pointer: str, keyword: str | None) -> None:
+    with pytest.raises(GrammarError) as caught:
+        matcher(schema)
+    assert caught.value.pointer == pointer
+    if keyword is not None:
+        assert caught.value.keyword == keyword
+        assert repr(keyword) in str(caught.value)
+    assert (pointer or "the top level") in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("given", ["", "jsn", "[1]", "{", 3, 1.5, None, b"json", [], object(), {"a": {1, 2}}])
+def test_what_is_no_format(given: Any) -> None:
+    with pytest.raises(ConfigError, match="format"):
+        matcher(given)
+
+
+def test_a_schema_that_contains_itself_as_a_dict_is_no_json() -> None:
+    endless: dict[str, Any] = {}
+    endless["items"] = endless
+    with pytest.raises(ConfigError, match="no JSON schema"):
+        matcher(endless)
+    deep: dict[str, Any] = {}
+    for _ in range(200):
+        deep = {"items": deep, "type": "array"}
+    with pytest.raises(GrammarError, match="deep"):
+        matcher(deep)
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        (OBJECT, ['{"a":1}', '{"a": 1, "b/c": "x"}', '{\n  "a": 1\n}'], ['{"a":1,"z":2}', '{"b/c":"x"}', '{"a":"1"}']),
+        ({**OBJECT, "additionalProperties": True}, ['{"a":1,"z":2}'], ['{"a":1,"b/c":2}', r'{"a":1,"b\/c":2}']),
+        ({"type": "object", "properties": {}}, ["{}"], ['{"a":1}']),
+        ({"type": "object"}, ['{"a":1}', "{}"], ["[]"]),
+        ({}, ["1", '"x"', "[null]"], ["nul"]),
+        ({"allOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]}, ['{"a":1,"b":2}'], []),
+        ({"$ref": "#/$defs/x", "required": ["q"], "properties": {"q": {}}, "$defs": {"x": {"properties": {"p": {}}}}},
+         ['{"p":1,"q":1}'], ["{}"]),
+        ({"type": "integer", "minimum": -3, "exclusiveMaximum": 12}, ["-3", "11", "0"], ["12", "-4", "1.5", "01"]),
+        ({"type": "string", "maxLength": 2}, ['"日é"', '"\\n"', '""'], ['"abc"', r'"\u0041"']),
+        ({"type": "array", "items": {"type": "boolean"}, "maxItems": 2.0}, ["[]", "[true]"], ["[true,true,true]"]),
+        ({"uniqueItems": False, "nullable": False, "type": "array"}, ["[1,1]"], ["1"]),
+        ({"oneOf": [{"const": 1}, {"const": True}, {"type": "string"}]}, ["1", "true", '"1"'], ["2"]),
+        ({"oneOf": [{"enum": [1, 2]}, {"enum": [3]}], "title": "x", "x-order": 3}, ["3"], ["4"]),
+        ({"propertyNames": {"pattern": "^[a-c]$"}, "type": "object", "additionalProperties": {"type": "integer"}},
+         ['{"a":1,"c":2}', "{}"], ['{"d":1}', '{"a":"x"}']),
+        ({"propertyNames": {"type": "string"}, "type": "object"}, ['{"x":1}'], []),
+        ({"type": "object", "minProperties": 1}, ['{"x":1}'], ["{}"]),
+    ],
+    ids=lambda case: json.dumps(case)[:40],
+)  # fmt: skip
+def test_what_is_enforced(schema: Any, good: list[str], bad: list[str]) -> None:
+    made = matcher(schema)
+    assert [text for text in good if not accepts(made, text)] == []
+    assert [text for text in bad if accepts(made, text)] == []
+    json_text = matcher(json.dumps(schema))
+    assert [text for text in good if not accepts(json_text, text)] == []
+
+
+def test_alternatives_that_a_property_tells_apart() -> None:
+    """As pydantic writes a tagged union."""
+    tagged = [
+        {"type": "object", "properties": {"kind": {"const": kind}, "n": {"type": "integer"}}, "required": ["kind"]}
+        for kind in ("cat", "dog")
+    ]
+    schema = {
+        "oneOf": [{"$ref": "#/$defs/cat"}, {"$ref": "#/$defs/dog"}],
+        "discriminator": {"propertyName": "kind", "mapping": {}},
+        "$defs": dict(zip(("cat", "dog"), tagged, strict=True)),
+    }
+    made = matcher(schema)
+    assert accepts(made, '{"kind":"dog","n":3}')
+    assert not accepts(made, '{"kind":"cow"}')
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("date", ["2024-02-29", "2000-02-29", "1999-12-31", "0001-01-01"],
+         ["2023-02-29", "1900-02-29", "2024-02-30", "2024-13-01", "0000-01-01", "24-01-01", "2024-04-31"]),
+        ("time", ["23:59:59Z", "00:00:00.123+05:30"], ["24:00:00Z", "23:59:60Z", "12:00:00", "12:60:00Z"]),
+        ("date-time", ["2024-02-29T23:59:59-08:00"], ["2023-02-29T23:59:59Z", "2024-02-29 23:59:59Z"]),
+    ],
+)  # fmt: skip
+def test_dates_know_leap_years(name: str, good: list[str], bad: list[str]) -> None:
+    made = matcher({"type": "string", "format": name})
+    assert [text for text in good if not accepts(made, f'"{text}"')] == []
+    assert [text for text in bad if accepts(made, f'"{text}"')] == []
+
+
+def test_white_space_comes_to_an_end() -> None:
+    made = matcher(OBJECT)
+    assert accepts(made, '{\n\t"a" : 1 ,\n  "b/c":"x" }')
+    for text in ('{  "a":1}', '{\n\n"a":1}', ' {"a":1}', '{"a":1} ', '{"a":1}\n'):
+        assert not accepts(made, text)
+
+
+def test_a_name_has_one_spelling() -> None:
+    """Or a property that must be a number could come as a text, under a name with an escape."""
+    made = matcher({**OBJECT, "additionalProperties": True})
+    assert not accepts(made, r'{"a":1,"b\u002fc":2}')
+    assert not accepts(made, r'{"\u0061":"x","a":1}')
