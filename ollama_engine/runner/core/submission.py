@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from queue import SimpleQueue
+from threading import Lock
+from typing import TYPE_CHECKING
 
 from ollama_engine.errors import ConfigError
 from ollama_engine.input import FloatArray
@@ -29,7 +31,9 @@ from ollama_engine.runner.request.results import Completion
 from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.sequence import Generation
 from ollama_engine.sample import SamplingParams
-from ollama_engine.sample.constraints.compiler import GrammarCompiler
+
+if TYPE_CHECKING:
+    from ollama_engine.sample.constraints.compiler import GrammarCompiler
 
 __all__ = ["Submission"]
 
@@ -40,7 +44,8 @@ class Submission:
     def __init__(self, loaded: Loaded, thread: EngineThread) -> None:
         self.loaded = loaded
         self.thread = thread
-        self._grammars = GrammarCompiler(loaded.tokenizer, min(loaded.model.n_vocab, loaded.tokenizer.n_vocab))
+        self._grammars: GrammarCompiler | None = None
+        self._making = Lock()
 
     def inputs(self, prompt: Prompt, *, add_special: bool = True, several: str = SEVERAL) -> Inputs:
         """The inputs of a prompt. `several`: hint shown when several prompts are passed.
@@ -73,11 +78,20 @@ class Submission:
 
         `answered`: tokens at the end of `inputs` that belong to the answer which follows the format.
         """
-        constraint = None if options.format is None else self._grammars.constraint(options.format, answered)
+        constraint = None if options.format is None else self._compiler().constraint(options.format, answered)
         return new_generation(
             self.loaded, inputs, params, options, channel, follows=follows, pinned=pinned, show_special=show_special,
             constraint=constraint,
         )  # fmt: skip
+
+    def _compiler(self) -> GrammarCompiler:
+        from ollama_engine.sample.constraints.compiler import GrammarCompiler  # noqa: PLC0415 (few ask for a format)
+
+        with self._making:
+            if self._grammars is None:
+                n_vocab = min(self.loaded.model.n_vocab, self.loaded.tokenizer.n_vocab)
+                self._grammars = GrammarCompiler(self.loaded.tokenizer, n_vocab)
+            return self._grammars
 
     def hand_in(self, request: Request, prompt: Prompt, params: SamplingParams, keywords: RequestKeywords) -> None:
         """Start a request. Raises as `start` does."""
