@@ -8,7 +8,7 @@ NATIVE := CMakeLists.txt pyproject.toml Makefile $(shell find csrc ollama_engine
 .PHONY: run chat test test-all lint bench bench-smoke bench-check build reference clean
 
 run: $(VENV)/.built
-	$(VENV)/bin/ollama-engine run demo "Once upon a time" --verbose
+	$(VENV)/bin/ollama-engine run demo "Tell me a story about a fox." --verbose
 
 # A conversation with SmolLM2 135M (94 MB, downloaded once).
 chat: $(VENV)/.built

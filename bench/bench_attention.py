@@ -1,9 +1,9 @@
 """How long does attention take when requests decode? ggml's flash attention with a mask over the cells of all of them,
-and paged_attention with a list for each: alone, with the heads of Llama 3.2 1B and f16 keys and values, and in a step
-of the demo model; 2 threads.
+and paged_attention with KV indices: alone, with the heads of Llama 3.2 1B and f16 keys and values, and in a step of the
+demo model; 2 threads.
 
-A stream alone has its cells one after the other; of several, each step took one cell for each in turn, as decoding
-does. Run: `python -m pytest bench/bench_attention.py --benchmark-enable --benchmark-group-by=group`.
+A single stream has contiguous cells; several streams have interleaved ones, as decoding leaves them. Run:
+`python -m pytest bench/bench_attention.py --benchmark-enable --benchmark-group-by=group`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What does the cell table cost? One decoding step of 64 sequences, what is asked in between, and what a request does;
+"""What does the cell table cost? One decoding step of 64 sequences, the queries in between, and the calls of a request;
 in C beside the numpy twin of the tests.
 
-131072 cells, of which 64 sequences have 1024 each, in the order in which they decoded; in rows that say so 10,000 idle
-sequences stand beside them. Groups are questions; within one the rows compare.
+131072 cells, of which 64 sequences have 1024 each, interleaved as they decoded; some rows add 10,000 idle sequences.
+Groups are questions; within one the rows compare.
 Run: `python -m pytest bench/bench_cells.py --benchmark-enable --benchmark-only`.
 """
 

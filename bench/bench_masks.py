@@ -1,5 +1,5 @@
-"""What does a mask cost? Written as attention reads it, f16, into memory that is there: prompts and decoding rows, with
-and without windows; in C beside the numpy twin of the tests.
+"""What does a mask cost? As attention reads it, f16, written into existing memory: prompts and decoding rows, with and
+without windows; in C beside the numpy twin of the tests.
 
 Groups are questions; within one the rows compare. Run:
 `python -m pytest bench/bench_masks.py --benchmark-enable --benchmark-only`.

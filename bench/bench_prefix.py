@@ -1,8 +1,8 @@
 """What does a cached prefix cost? The first token of a prompt of which 2,000 tokens are known and 32 are new.
 
 A thin model with the layers of Llama 3.2 1B, one thread. The twin computes the 32 and nothing else, after the same
-2,000 cells: what the engine takes above it is the look-up, cells that are shared, sampling, and the way to the caller
-and back. Beside them the same 32 alone, which attend to nothing before them. Run:
+2,000 cells: the engine adds the look-up, sharing of cells, sampling, and the way to the caller and back. A third row
+computes the same 32 tokens without a context. Run:
 `python -m pytest bench/bench_prefix.py --benchmark-enable --benchmark-group-by=group`.
 """
 

@@ -1,8 +1,8 @@
-"""What does attention of a prompt pay for where cells lie, for how they are stored, and for requests that decode beside
-it? Each of the ways that the cache knows: a mask over the run of cells, keys and values gathered from them, indices.
+"""How does prompt attention depend on the order of cells, on their type, and on requests that decode beside it? Each
+of the cache's ways to attention: a mask over the run of cells, gathered keys and values, KV indices.
 
-Two layers with the heads of Llama 3.2 1B, 8,192 tokens of 8 sequences, one thread. Sequences have their cells by turns,
-as those that decode side by side do, or one after the other. Run:
+Two layers with the heads of Llama 3.2 1B, 8,192 tokens of 8 sequences, one thread. Their cells are interleaved, as
+decoding together leaves them, or contiguous. Run:
 `python -m pytest bench/bench_prompts.py --benchmark-enable --benchmark-group-by=group`.
 """
 

@@ -1,8 +1,8 @@
-"""What does it cost to make room: to turn the keys of a full context, to share a prefix?
+"""What does it cost to make room: to shift a full context, to share a prefix?
 
 A cache of 8,192 tokens with the layers and heads of Llama 3.2 1B: 16 layers of 8 heads of 64, f16, 128 MiB of keys and
-as much of values. One thread. The twins do the same with arrays of numpy; llama.cpp turns the keys of the whole cache
-with the next token, whose own time is taken away. Run:
+as much of values. One thread. The twins do the same with numpy arrays; llama.cpp rotates the keys of the whole cache
+together with the next token, whose own time is subtracted. Run:
 `python -m pytest bench/bench_shift.py --benchmark-enable --benchmark-group-by=group`.
 """
 

@@ -1,7 +1,7 @@
 """What does a step cost besides computing? The core with an executor that computes nothing, and with one that does.
 
 Planning, cells, mask, inputs, sampling (top-k 40 of 2,560 tokens), detokenizing and delivery are all in it; logits are
-random. In the engine, all but landing and take-off goes on while the device computes. Run:
+random. In the engine, all but sampling and launch runs while the device computes. Run:
 `python -m pytest bench/bench_step.py --benchmark-enable --benchmark-group-by=group`.
 """
 

@@ -65,9 +65,10 @@ def measure(engine: Engine, streams: int, tokens: int, rounds: int) -> None:
             if number:  # the first warms up
                 speeds[kind].append(speed)
                 works[kind].append(work)
-    free = speeds["free"]
     ratios = {
-        kind: median(a / b for a, b in zip(speeds[kind], free, strict=True)) for kind in ("schema", "one by one")
+        kind: median(a / b for a, b in zip(speeds[kind], speeds["free"], strict=True))
+        for kind in kinds
+        if kind != "free"
     }
     told = ", ".join(
         f"{kind} {median(each):.1f} tokens/s ({median(works[kind]):.1f} ms of processors a token)"

@@ -1,6 +1,6 @@
-"""What is fast enough, and which rows a change may not make slower.
+"""Targets: how fast is fast enough, and which rows a change must not slow down.
 
-Both name rows as pytest does; a test holds the names to what is there.
+Both name rows as pytest does; a test checks that all named rows exist.
 """
 
 from __future__ import annotations

@@ -30,9 +30,11 @@ if TYPE_CHECKING:
     from ollama_engine.runner.observe.monitor import SlotInfo
     from ollama_engine.runner.request.astream import AsyncStream
     from ollama_engine.runner.request.options import RequestKeywords
+    from ollama_engine.runner.request.reasoning import ReasoningBudget
     from ollama_engine.runner.request.request import Request
     from ollama_engine.runner.request.results import Chunk, Completion, Usage
     from ollama_engine.runner.request.stream import Stream
+    from ollama_engine.runner.score.results import Score
     from ollama_engine.runner.session.session import Session
     from ollama_engine.sample import SamplingParams, TokenLogprobs
     from ollama_engine.sample.constraints.formats import GBNF, Choice, Lark, Regex
@@ -62,10 +64,12 @@ __all__ = [
     "Message",
     "MetricsSnapshot",
     "ModelInfo",
+    "ReasoningBudget",
     "Regex",
     "Request",
     "RequestKeywords",
     "SamplingParams",
+    "Score",
     "Session",
     "SlotInfo",
     "Stream",
@@ -100,10 +104,12 @@ _HOMES = {
     "Message": "chat.messages",
     "MetricsSnapshot": "runner.observe.metrics",
     "ModelInfo": "runner.load.model_info",
+    "ReasoningBudget": "runner.request.reasoning",
     "Regex": "sample.constraints.formats",
     "Request": "runner.request.request",
     "RequestKeywords": "runner.request.options",
     "SamplingParams": "sample",
+    "Score": "runner.score.results",
     "Session": "runner.session.session",
     "SlotInfo": "runner.observe.monitor",
     "Stream": "runner.request.stream",

@@ -12,8 +12,8 @@ from typing import Any, Literal, TypeVar, get_args
 from ollama_engine.errors import ConfigError, Option
 from ollama_engine.option_names import refuses_unknown
 
-__all__ = ["CHOICES", "DEFAULT_NUM_CTX", "RANGES", "CacheType", "EngineConfig", "FlashAttention", "OneVector",
-           "Pooling", "check_options", "documented"]  # fmt: skip
+__all__ = ["CHOICES", "DEFAULT_NUM_CTX", "PYTHON_ONLY", "RANGES", "CacheType", "EngineConfig", "FlashAttention",
+           "OneVector", "Pooling", "check_options", "documented"]  # fmt: skip
 
 FlashAttention = Literal["auto", "on", "off"]
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q4_0"]
@@ -25,6 +25,9 @@ OneVector = Literal["mean", "cls", "last"]
 """Those that make one vector of a text."""
 
 _T = TypeVar("_T")
+
+PYTHON_ONLY = "python only"
+"""In the metadata of options that no command line can have: functions, say."""
 
 DEFAULT_NUM_CTX = 4096
 """The most that num_ctx is by default."""

@@ -24,11 +24,13 @@ from ollama_engine.runner.embed.methods import EmbedMethods
 from ollama_engine.runner.load.loading import Loaded, load
 from ollama_engine.runner.observe.metrics import MetricsSnapshot
 from ollama_engine.runner.observe.monitor import Monitor, SlotInfo
+from ollama_engine.runner.request.answer_count import AnswerCount
 from ollama_engine.runner.request.options import RequestKeywords, RequestOptions, options_elsewhere
 from ollama_engine.runner.request.prompts import Prompt, Prompts, is_many
 from ollama_engine.runner.request.request import Request
 from ollama_engine.runner.request.results import Completion
 from ollama_engine.runner.request.stream import Stream
+from ollama_engine.runner.score.methods import ScoreMethods
 from ollama_engine.runner.session.identity import ModelIdentity
 from ollama_engine.sample import SamplingParams
 
@@ -42,7 +44,7 @@ _DEFAULT_PARAMS = SamplingParams()
 
 
 @refuses_unknown(options_elsewhere)
-class Engine(EmbedMethods, ChatMethods):
+class Engine(EmbedMethods, ChatMethods, ScoreMethods):
     """A loaded model, shared by any number of threads and asyncio tasks: their requests are computed together.
 
     Args:
@@ -127,24 +129,28 @@ class Engine(EmbedMethods, ChatMethods):
 
     @overload
     def generate(
-        self, prompt: Prompt, params: SamplingParams = ..., *, n: None = None, **options: Unpack[RequestKeywords]
-    ) -> Completion: ...
+        self, prompt: Prompt, params: SamplingParams = ..., *, n: None = None, best_of: int | None = ...,
+        **options: Unpack[RequestKeywords],
+    ) -> Completion: ...  # fmt: skip
     @overload
     def generate(
-        self, prompt: Prompt, params: SamplingParams = ..., *, n: int, **options: Unpack[RequestKeywords]
-    ) -> list[Completion]: ...
+        self, prompt: Prompt, params: SamplingParams = ..., *, n: int, best_of: int | None = ...,
+        **options: Unpack[RequestKeywords],
+    ) -> list[Completion]: ...  # fmt: skip
     @overload
     def generate(
-        self, prompt: Prompts, params: SamplingParams = ..., *, n: int | None = None, **options: Unpack[RequestKeywords]
-    ) -> list[Completion]: ...
+        self, prompt: Prompts, params: SamplingParams = ..., *, n: int | None = None, best_of: int | None = ...,
+        **options: Unpack[RequestKeywords],
+    ) -> list[Completion]: ...  # fmt: skip
     def generate(
         self, prompt: Prompt | Prompts, params: SamplingParams = _DEFAULT_PARAMS, *, n: int | None = None,
-        **options: Unpack[RequestKeywords],
+        best_of: int | None = None, **options: Unpack[RequestKeywords],
     ) -> Completion | list[Completion]:  # fmt: skip
         """The whole answer to a prompt (text, or token ids as they are); a list or tuple of prompts gives a list.
 
         `n` asks for as many answers to each prompt, which share what is computed of it, and gives one flat list: those
-        to the first prompt first. Where `params` have a seed, answer i of a prompt has `seed + i`.
+        to the first prompt first. Where `params` have a seed, answer i of a prompt has `seed + i`. `best_of` writes as
+        many, and returns the `n` (or one) with the highest `cumulative_logprob`, the best first.
 
         Keyword arguments: see `RequestKeywords`. Raises ContextOverflowError for a prompt that leaves no place for an
         answer unless `on_overflow` says otherwise; TokenizerError for ids outside of the vocabulary and text that it
@@ -153,8 +159,10 @@ class Engine(EmbedMethods, ChatMethods):
         ClosedError when the Engine is closed, before or meanwhile. The first answer of several that fails ends the
         call, and the others.
         """
-        if n is not None or is_many(prompt):
-            return self._ready().complete_all(prompt, params, n, options)
+        if n is not None or best_of is not None or is_many(prompt):
+            count = AnswerCount.of(n, best_of, params)
+            found = self._ready().complete_all(prompt, params, count, options)
+            return found if n is not None or is_many(prompt) else found[0]
         return self._ready().complete(Request(self, watched=True), cast(Prompt, prompt), params, options)
 
     def stream(
@@ -186,31 +194,37 @@ class Engine(EmbedMethods, ChatMethods):
         Its prompt is that one's prompt and the tokens of all chunks that have been taken from it (`Request.tokens`).
         What of them is in the cache is shared, not copied; the answer is the one that this prompt gets alone. Where
         the first prompt is still to be computed, the fork waits for that. Parameters and options that are not given
-        are those of `request`; `max_tokens` counts, a seed draws, and mirostat and adaptive-p begin, from the beginning
-        again. Raises as `submit` does, and ConfigError for a request of another Engine.
+        are those of `request`, but for `prompt_logprobs`; `max_tokens` counts, a seed draws, and mirostat and
+        adaptive-p begin, from the beginning again. Raises as `submit` does, and ConfigError for a request of another
+        Engine.
         """
         check_forkable(request, self)
         return self._ready().fork(request, params, options)
 
     @overload
     async def agenerate(
-        self, prompt: Prompt, params: SamplingParams = ..., *, n: None = None, **options: Unpack[RequestKeywords]
-    ) -> Completion: ...
+        self, prompt: Prompt, params: SamplingParams = ..., *, n: None = None, best_of: int | None = ...,
+        **options: Unpack[RequestKeywords],
+    ) -> Completion: ...  # fmt: skip
     @overload
     async def agenerate(
-        self, prompt: Prompt, params: SamplingParams = ..., *, n: int, **options: Unpack[RequestKeywords]
-    ) -> list[Completion]: ...
+        self, prompt: Prompt, params: SamplingParams = ..., *, n: int, best_of: int | None = ...,
+        **options: Unpack[RequestKeywords],
+    ) -> list[Completion]: ...  # fmt: skip
     @overload
     async def agenerate(
-        self, prompt: Prompts, params: SamplingParams = ..., *, n: int | None = None, **options: Unpack[RequestKeywords]
-    ) -> list[Completion]: ...
+        self, prompt: Prompts, params: SamplingParams = ..., *, n: int | None = None, best_of: int | None = ...,
+        **options: Unpack[RequestKeywords],
+    ) -> list[Completion]: ...  # fmt: skip
     async def agenerate(
         self, prompt: Prompt | Prompts, params: SamplingParams = _DEFAULT_PARAMS, *, n: int | None = None,
-        **options: Unpack[RequestKeywords],
+        best_of: int | None = None, **options: Unpack[RequestKeywords],
     ) -> Completion | list[Completion]:  # fmt: skip
         """`generate` for asyncio. Cancelling the task cancels the request."""
-        if n is not None or is_many(prompt):
-            return await self._ready().acomplete_all(prompt, params, n, options)
+        if n is not None or best_of is not None or is_many(prompt):
+            count = AnswerCount.of(n, best_of, params)
+            found = await self._ready().acomplete_all(prompt, params, count, options)
+            return found if n is not None or is_many(prompt) else found[0]
         return await self.astream(cast(Prompt, prompt), params, **options).completion()
 
     def astream(

@@ -24,8 +24,8 @@
 Each is also the builtin named beside it, so `except ValueError` keeps working. `http_status` is what a server
 should answer when a request ends with it.
 
-A message that names an option holds it as an `Option`, and so does its advice. `str` writes them as Python does; a
-caller whose users set options in another way (flags, fields of a request) has `EngineError.told` write them its way.
+Messages and advice hold the options that they name as `Option`s. `str` writes those as Python keywords; a program whose
+users set options in another way (flags, fields of a request) writes them with `EngineError.message`.
 """
 
 from __future__ import annotations
@@ -82,25 +82,25 @@ class EngineError(Exception):
     def __init__(self, *parts: str | Option, advice: Iterable[Phrase] = ()) -> None:
         self.parts = parts
         self.advice = tuple(advice)
-        super().__init__(self.told())
+        super().__init__(self.message())
 
     @property
     def option(self) -> str | None:
-        """The option whose value is wrong: a message that begins with one is about it."""
+        """The option whose value is wrong, if any: it is the one that the message begins with."""
         return self.parts[0].name if self.parts and isinstance(self.parts[0], Option) else None
 
-    def told(self, write: Callable[[Option], str | None] = str) -> str:
-        """The message. `write` says how callers write an option; advice with one that they cannot is left out."""
+    def message(self, write: Callable[[Option], str | None] = str) -> str:
+        """The message. `write` spells an option, or returns None where users cannot set it: its advice is left out."""
         said = "".join(part if isinstance(part, str) else write(part) or str(part) for part in self.parts)
         ways = [way for phrase in self.advice if (way := _written(phrase, write)) is not None]
         return f"{said}; {_either(ways)}" if ways else said
 
     def behind(self, *where: str) -> EngineError:
-        """The same error, with where it happened before what it says."""
-        told = type(self)(*where, *self.parts, advice=self.advice)
-        told.__dict__ |= {name: value for name, value in vars(self).items() if name not in ("parts", "advice")}
-        told.args = (told.told(),)
-        return told
+        """The same error with `where` in front of its message."""
+        error = type(self)(*where, *self.parts, advice=self.advice)
+        error.__dict__ |= {name: value for name, value in vars(self).items() if name not in ("parts", "advice")}
+        error.args = (error.message(),)
+        return error
 
 
 def _written(phrase: Phrase, write: Callable[[Option], str | None]) -> str | None:
@@ -195,9 +195,9 @@ class NoMemoryError(EngineError, MemoryError):
         self.report = report
         super().__init__(*parts, advice=advice)
 
-    def told(self, write: Callable[[Option], str | None] = str) -> str:
-        """The message, and below it the report."""
-        said = super().told(write)
+    def message(self, write: Callable[[Option], str | None] = str) -> str:
+        """The message, with the report below it."""
+        said = super().message(write)
         return said if self.report is None else f"{said}\n{self.report}"
 
 

@@ -1,4 +1,4 @@
-"""What options are called elsewhere, and what a caller is told who gives one that a call does not take."""
+"""Names of options in other engines, and the error for an option that a call does not take."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ ALIKE = 0.75
 def unknown_option(
     call: str, name: str, own: Collection[str], elsewhere: Mapping[str, Collection[str]] | None = None
 ) -> UnknownOptionError:
-    """What to raise where `call` is given an option `name` that is none of its `own`.
+    """The error for an option `name` that is not among the `own` options of `call`.
 
-    `elsewhere` are options that belong to something else: {how they are written, with {} for the name: their names}.
+    `elsewhere`: options of other calls, {how to write one, with {} for its name: their names}.
     """
     homes = {"": own, **(elsewhere or {})}
     found = meant(name, [option for names in homes.values() for option in names])
@@ -80,20 +80,20 @@ def unknown_option(
 
 
 def meant(name: str, known: list[str]) -> str | None:
-    """Which of the options that are known is meant by another name, or by a slip; None where that cannot be told."""
+    """The known option that is probably meant: by its name in another engine, or by a similar name; or None."""
     plain = name.lower().replace("-", "_")
     for candidate in (plain, ALIASES.get(plain)):
         if candidate in known:
             return candidate
-    from difflib import get_close_matches  # noqa: PLC0415 (for who mistyped only)
+    from difflib import get_close_matches  # noqa: PLC0415 (after a typing mistake only)
 
     return next(iter(get_close_matches(plain, known, 1, ALIKE)), None)
 
 
 def refuses_unknown(elsewhere: Callable[[], Mapping[str, Collection[str]]] = dict) -> Callable[[Class], Class]:
-    """A decorator of classes: a keyword argument that the constructor does not take is told as `unknown_option` does.
+    """A class decorator: an unknown keyword argument of the constructor raises `unknown_option`'s error.
 
-    Python makes the check itself, and only its TypeError is looked at again: right calls pay for one call more.
+    Python does the check; only its TypeError is examined. So a correct call costs just one more function call.
     """
 
     def decorate(cls: Class) -> Class:

@@ -37,9 +37,9 @@ def test_options_are_named_as_in_python() -> None:
 
 def test_others_name_them_their_way_and_leave_out_what_they_cannot_do() -> None:
     flags = {"on_overflow": "--cut"}
-    told = overflow().told(lambda option: flags.get(option.name))
+    told = overflow().message(lambda option: flags.get(option.name))
     assert told == "more than num_ctx 8; shorten it or cut it with --cut or --cut"
-    assert overflow().told(lambda option: None) == "more than num_ctx 8; shorten it"
+    assert overflow().message(lambda option: None) == "more than num_ctx 8; shorten it"
 
 
 def test_what_an_error_is_about() -> None:
@@ -61,7 +61,7 @@ def test_an_error_is_the_same_elsewhere(cls: type[EngineError], again) -> None:
 def test_where_it_happened_comes_first() -> None:
     error = overflow().behind("texts[3]: ")
     assert str(error).startswith("texts[3]: more than num_ctx 8; shorten it")
-    assert error.told(lambda option: None) == "texts[3]: more than num_ctx 8; shorten it"
+    assert error.message(lambda option: None) == "texts[3]: more than num_ctx 8; shorten it"
     full = NoMemoryError("full", advice=["wait"], report="a table")
     assert str(full.behind("m.gguf: ")) == "m.gguf: full; wait\na table"
 

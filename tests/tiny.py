@@ -61,7 +61,7 @@ class TinyLlama:
 
     @property
     def d(self) -> int:
-        """The head dimension."""
+        """Size of an attention head."""
         return self.head_dim or self.n_embd // self.n_head
 
 

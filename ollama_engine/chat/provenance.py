@@ -179,6 +179,23 @@ class Safe(Traced):
     def __radd__(self, other: str) -> str:
         return self.of(joined((self.escaped(other), self))) if isinstance(other, str) else NotImplemented
 
+    def __mul__(self, count: SupportsIndex) -> str:
+        return self.of(super().__mul__(count))
+
+    __rmul__ = __mul__
+
+    def join(self, parts: Iterable[str], /) -> str:
+        return self.of(super().join(map(self.escaped, parts)))
+
+    def replace(self, old: str, new: str, count: SupportsIndex = -1, /) -> str:
+        return self.of(super().replace(old, self.escaped(new), count))
+
+    def _respelled(self, text: str) -> str:
+        return self.of(super()._respelled(text))
+
+    def _cut(self, begin: int, end: int) -> str:
+        return self.of(super()._cut(begin, end))
+
     @classmethod
     def of(cls, text: str) -> Safe:
         """The text as it stands, with its marks."""

@@ -51,8 +51,8 @@ class ChatTemplate:
             self._variables = frozenset(meta.find_undeclared_variables(environment.parse(source)))
         except TemplateSyntaxError as error:
             raise ChatError(f"the chat template is not valid, line {error.lineno}: {error.message}") from None
-        except (RecursionError, SyntaxError) as error:  # of jinja2's parser, of the code that it makes
-            raise ChatError(f"the chat template nests too deeply: {error}") from None
+        except (RecursionError, SyntaxError) as error:  # jinja2's parser, Python's of the code that jinja2 makes
+            raise ChatError(f"the chat template cannot be compiled: {error}") from None
 
     def reads(self, name: str) -> bool:
         """Whether it reads a variable of that name."""

@@ -58,8 +58,9 @@ class ChatPrinter:
         if chunk.reasoning and self._reasoning:
             _write(f"{DIM}{chunk.reasoning}{PLAIN}" if self._dim else chunk.reasoning)
         if chunk.content:
-            apart = self._reasoning and not begun and (thinking or bool(chunk.reasoning))
-            _write("\n\n" + chunk.content.lstrip("\n") if apart else chunk.content)
+            first = not begun and (thinking or bool(chunk.reasoning))
+            text = chunk.content.lstrip("\n") if first else chunk.content
+            _write("\n\n" + text if first and self._reasoning else text)
 
 
 def _write(text: str) -> None:

@@ -56,7 +56,7 @@ def describe(error: BaseException, write: Callable[[Option], str | None] = str) 
     """The message of an error for users, who see no traceback. `write` spells an option."""
     text = str(error).strip()
     if isinstance(error, EngineError):
-        return error.told(write).strip() or type(error).__name__
+        return error.message(write).strip() or type(error).__name__
     if isinstance(error, UsageError | InputError):
         return text or type(error).__name__
     if isinstance(error, OSError):

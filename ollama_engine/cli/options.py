@@ -14,6 +14,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ollama_engine.cli.paths import existing
+from ollama_engine.config import PYTHON_ONLY
 
 __all__ = ["Option", "add_model", "add_options", "build", "model_path", "options_of"]
 
@@ -50,11 +51,11 @@ class Option:
 
 
 def options_of(cls: type, skip: Collection[str] = ()) -> tuple[Option, ...]:
-    """One Option for each field of a dataclass but those in `skip`."""
+    """One Option for each field of a dataclass but those in `skip`, and those that no text can say."""
     hints = get_type_hints(cls)
     found = []
     for spec in fields(cls):
-        if spec.name not in skip:
+        if spec.name not in skip and PYTHON_ONLY not in spec.metadata:
             assert spec.default is not MISSING, spec.name
             how = _reading(spec.name, hints[spec.name])
             found.append(Option(spec.name, spec.metadata["help"], spec.default, **how))

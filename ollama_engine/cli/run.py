@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "main"]
 
-NOT_SAMPLING = ("logprobs",)
+NOT_SAMPLING = ("logprobs", "prompt_logprobs")
 """Sampling options whose results plain text cannot show."""
 NOT_REQUEST = ("priority", "cache", "cache_salt")
 """Request options without effect here: there is one user and one answer at a time."""
@@ -84,7 +84,7 @@ def _chats(engine: Engine, args: argparse.Namespace) -> bool:
     chats = not args.raw and not args.echo and bool(args.template or engine.chat_templates)
     unread = [name for name in CHAT_OPTIONS if getattr(args, name.replace("-", "_")) and not chats]
     if unread:
-        why = "--raw and --echo continue a text" if args.raw or args.echo else "the model has no chat template"
+        why = "--raw and --echo continue a text" if args.raw or args.echo else "the model's file has no chat template"
         raise UsageError(f"--{unread[0]} has no effect: {why}")
     return chats
 

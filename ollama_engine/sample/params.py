@@ -176,6 +176,10 @@ class SamplingParams:
         default=None,
         metadata={"help": "report log-probabilities: the chosen token's and those of this many best ones [>= 0]"},
     )
+    prompt_logprobs: int | None = field(
+        default=None,
+        metadata={"help": "report log-probabilities of the prompt's tokens, and of this many best ones each [>= 0]"},
+    )
 
     def __repr__(self) -> str:
         given = (spec.name for spec in fields(self) if getattr(self, spec.name) != spec.default)
@@ -214,6 +218,9 @@ class SamplingParams:
             "frequency_penalty": _number("frequency_penalty", self.frequency_penalty, -_PENALTY_MAX, _PENALTY_MAX),
             "logit_bias": _logit_bias(self.logit_bias),
             "logprobs": None if self.logprobs is None else _integer("logprobs", self.logprobs, 0),
+            "prompt_logprobs": (
+                None if self.prompt_logprobs is None else _integer("prompt_logprobs", self.prompt_logprobs, 0)
+            ),
         }
         for spec in fields(self):  # frozen: the normalised values replace the given ones here and nowhere else
             object.__setattr__(self, spec.name, checked[spec.name])

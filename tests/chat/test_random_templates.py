@@ -108,6 +108,7 @@ def rendered(environment: Any, source: str) -> str | None:
         return None
 
 
+@pytest.mark.filterwarnings("ignore::SyntaxWarning")  # of constants such as (5)[0]
 @pytest.mark.parametrize("part", range(4))
 def test_random_templates(part: int) -> None:
     plain = plain_environment()

@@ -21,7 +21,7 @@ LETTERS = tuple(f"--logit-bias={token}={bias}" for token, bias in LETTERS_BIAS.i
 
 @dataclass(frozen=True)
 class Ended:
-    """What a process left."""
+    """Exit code and output of a process that has ended."""
 
     code: int
     out: bytes

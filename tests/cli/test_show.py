@@ -84,7 +84,7 @@ def test_the_demo_model(cli) -> None:
 
 
 def write_metadata(path: Path, architecture: str | None, **values: Any) -> str:
-    """A file without tensors."""
+    """Write a GGUF file that has metadata and no tensors."""
     writer = gguf.GGUFWriter(str(path), architecture or "x")
     if architecture is None:
         writer.kv_data[0].clear()

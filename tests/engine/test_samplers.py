@@ -1,4 +1,4 @@
-"""Every sampler in requests: the same answer alone and in company, in sessions and forks; breakers by the vocabulary."""
+"""Every sampler in requests: the same answer alone and in company, in sessions; breakers of the vocabulary."""
 
 from __future__ import annotations
 

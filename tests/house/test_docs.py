@@ -12,7 +12,7 @@ from ollama_engine import demo
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 BLOCKS = [
     pytest.param(block, id=f"{guide}-{i}")
-    for guide in ("chat.md", "sessions.md", "embeddings.md", "sampling.md")
+    for guide in ("chat.md", "sessions.md", "embeddings.md", "sampling.md", "scoring.md")
     for i, block in enumerate(
         re.findall(r"```python\n(.*?)```", (DOCS / guide).read_text(encoding="utf-8"), flags=re.DOTALL)
     )

@@ -132,7 +132,8 @@ def test_the_options_of_a_command_are_told_without_an_engine(command: str) -> No
     found = imported_after(program(command, "--help"))
     assert f"ollama_engine.cli.{command}" in found
     runner = {name for name in found if name.startswith("ollama_engine.runner")}
-    assert runner <= {f"ollama_engine.runner{name}" for name in ("", ".request", ".request.options")}
+    light = ("", ".request", ".request.options", ".request.reasoning")
+    assert runner <= {f"ollama_engine.runner{name}" for name in light}
     assert not {name for name in found if name.startswith(("numpy", "ollama_engine.ml"))}
     assert "ollama_engine.engine" not in found
 

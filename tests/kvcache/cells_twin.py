@@ -26,7 +26,7 @@ def kept_from(position: int, window: int | None, chunk: int | None, memory: int)
 
 
 class CellsTwin:
-    """As `Cells`."""
+    """The numpy twin of `Cells`: the same methods, results and errors."""
 
     def __init__(self, n_cells: int, *, window: int | None = None, chunk: int | None = None, memory: int = 0) -> None:
         self._reach = window, chunk, memory
@@ -65,7 +65,7 @@ class CellsTwin:
         return int((owners > 0).sum()), int((owners > 1).sum())
 
     def _owners_after(self, positions: Int32Array, sequences: Int32Array) -> Bools:
-        """What `slide` leaves."""
+        """The owners of each cell after `slide`."""
         for sequence in sequences.tolist():
             self._of(sequence)
         comes = self.next.copy()

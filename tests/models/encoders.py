@@ -53,7 +53,7 @@ class Case:
 
     @property
     def class_name(self) -> str:
-        """In transformers."""
+        """Name of the class in transformers."""
         return f"{self.stem}{'ForSequenceClassification' if self.ranks else 'Model'}"
 
     @property
@@ -78,7 +78,7 @@ class Case:
 
 
 def cases() -> tuple[Case, ...]:
-    """Of all architectures."""
+    """The cases of all text encoders."""
     return architectures.all_cases(Case)
 
 

@@ -98,7 +98,7 @@ class Family:
 
 
 def cases() -> tuple[Family, ...]:
-    """Of all architectures."""
+    """The cases of all decoders."""
     return architectures.all_cases(Family)
 
 

@@ -29,7 +29,7 @@ def shown(path: Path) -> str:
 
 
 def folder_of(case: Family | encoders.Case) -> Path:
-    """Of its goldens."""
+    """The folder with the goldens of an architecture."""
     return families.FOLDER if isinstance(case, Family) else encoders.FOLDER
 
 

@@ -48,8 +48,8 @@ def main() -> None:
         exact = Path(folder) / "f32.gguf"
         command = [str(tool("llama-quantize")), "--allow-requantize", str(published), str(exact), "F32"]
         subprocess.run(command, check=True, capture_output=True)
-        f32_tokens, f32_gaps = answers(llama, exact)
         q4_1_tokens, q4_1_gaps = answers(llama, published)
+        f32_tokens, f32_gaps = answers(llama, exact)
     np.savez_compressed(GOLDENS, f32=f32_tokens, f32_gaps=f32_gaps, q4_1=q4_1_tokens, q4_1_gaps=q4_1_gaps)
 
 

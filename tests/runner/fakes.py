@@ -55,14 +55,14 @@ class FakeCache:
         return True
 
     def require_shift(self, sequence: int, begin: int, discard: int, without: Collection[int] = ()) -> None:
-        """There is room."""
+        """Accept every shift: moving cells needs no free ones here."""
 
     def shift(self, sequence: int, begin: int, discard: int) -> None:
         self.calls.append(("shift", sequence, begin, discard))
         self.lengths[sequence] -= discard
 
     def require_restore(self, saved: Sequence[SavedRows], without: Collection[int] = ()) -> None:
-        """Nothing is shared here."""
+        """As in a cache, except that no cells are shared: `without` frees all tokens of its sequences."""
         free = self.room + sum(self.lengths[sequence] for sequence in without)
         if sum(len(part.positions) for part in saved) > free:
             raise ContextOverflowError(f"they do not fit: {free} cells are free")

@@ -24,6 +24,7 @@ from ollama_engine.runner.request.channel import Event, RequestChannel
 from ollama_engine.runner.request.options import OnOverflow, RequestOptions
 from ollama_engine.runner.request.results import Chunk
 from ollama_engine.runner.schedule.inputs import Inputs
+from ollama_engine.runner.schedule.row_readers import AllRows
 from ollama_engine.runner.schedule.sequence import Generation, Scoring, Sequence
 from ollama_engine.sample import SamplingParams
 from tests.kvcache.shrinking import give_cells
@@ -49,6 +50,8 @@ class Wish:
     tail: int
     """0, or the seed of some tokens that follow the document's."""
     scoring: bool
+    rows_from: int
+    """Of scoring, the first row that is wanted."""
     max_tokens: int | None
     overflow: OnOverflow
     num_keep: int
@@ -70,6 +73,7 @@ class Wish:
     """Steps from submission; another one goes on from what it has by then."""
     task: bool
     """Something wants the cache for itself when it comes."""
+    prompt_logprobs: int | None
     drafts: float | None
     """A drafter guesses ahead, and each of its tokens is right with this probability; None: no drafter."""
 
@@ -99,6 +103,7 @@ def wishes(num_ctx: int) -> st.SearchStrategy[Wish]:
         length=st.one_of(st.integers(1, num_ctx // 2), st.integers(1, num_ctx + 8)),
         tail=_rarely(st.integers(1, 3), 0),
         scoring=_rarely(st.booleans(), False),
+        rows_from=st.integers(0, num_ctx),
         max_tokens=st.one_of(st.integers(2, 24), st.sampled_from([0, 1, None])),
         overflow=st.sampled_from(["error", "truncate", "shift", "shift"]),
         num_keep=_rarely(st.integers(1, num_ctx - 1), 0),
@@ -112,6 +117,7 @@ def wishes(num_ctx: int) -> st.SearchStrategy[Wish]:
         more_answers=_rarely(st.integers(1, 3), 0),
         fork_after=_rarely(st.integers(0, 12)),
         task=_rarely(st.just(True), False),
+        prompt_logprobs=_rarely(st.integers(0, 2)),
         drafts=_rarely(st.sampled_from([0.0, 0.5, 0.9, 1.0])),
     )
 
@@ -212,9 +218,11 @@ class Run:
         events: list[Event] = []
         channel = RequestChannel(_List(events))
         try:
-            sequence = (
-                self._scoring(prompt, channel) if wish.scoring else self._generation(wish, prompt, channel, follows)
-            )
+            sequence: Sequence
+            if wish.scoring:
+                sequence = self._scoring(prompt, channel, wish.rows_from)
+            else:
+                sequence = self._generation(wish, prompt, channel, follows)
         except ContextOverflowError:
             num_ctx = self._schedule.num_ctx
             answer = not wish.scoring and wish.max_tokens != 0
@@ -231,8 +239,10 @@ class Run:
         self.core.add(sequence)
         return sequence
 
-    def _scoring(self, prompt: list[int], channel: RequestChannel) -> Scoring:
-        return new_scoring(self._parts, Inputs.text(prompt), channel)
+    def _scoring(self, prompt: list[int], channel: RequestChannel, rows_from: int) -> Scoring:
+        begin = min(rows_from, len(prompt) - 1)
+        reader = LastRows(len(prompt), self._parts.model.n_vocab, begin) if begin else None
+        return new_scoring(self._parts, Inputs.text(prompt), channel, reader)
 
     def _generation(
         self, wish: Wish, prompt: list[int], channel: RequestChannel, follows: Generation | None
@@ -244,7 +254,7 @@ class Run:
             tokens = self._answer(tuple(prompt[-self._schedule.num_ctx :]), wish.stop_after + 1)
             text = self._parts.tokenizer.decode(tokens[-2:])
             stop = (text,) if text else ()
-        params = SamplingParams(temperature=0, max_tokens=most, stop=stop)
+        params = SamplingParams(temperature=0, max_tokens=most, stop=stop, prompt_logprobs=wish.prompt_logprobs)
         follows = follows if wish.cache else None
         drafter = None if wish.drafts is None else Guesser(self._answer, prompt, wish.drafts)
         return new_generation(
@@ -288,6 +298,15 @@ class Run:
 
         with patch.object(Sequence, "withdraw", noting):
             yield
+
+
+class LastRows(AllRows):
+    """Keeps the rows from one on."""
+
+    def __init__(self, n_inputs: int, n_columns: int, begin: int) -> None:
+        super().__init__(n_inputs, n_columns)
+        self._done = begin
+        self.rows[:begin] = 0
 
 
 class Guesser:

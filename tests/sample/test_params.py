@@ -140,6 +140,7 @@ def test_defaults() -> None:
         "frequency_penalty": 0.0,
         "logit_bias": {},
         "logprobs": None,
+        "prompt_logprobs": None,
     }
 
 

@@ -300,7 +300,7 @@ def is_on(name: str, params: SamplingParams, n_vocab: int) -> bool:
     cuts = not params.mirostat
     return {
         "penalties": params.repeat_last_n != 0
-        and (params.repeat_penalty, params.presence_penalty, params.frequency_penalty) != (1, 0, 0),
+        and tuple(map(F32, (params.repeat_penalty, params.presence_penalty, params.frequency_penalty))) != (1, 0, 0),
         "dry": params.dry_multiplier != 0 and params.dry_penalty_last_n != 0,
         "top_n_sigma": cuts and params.top_n_sigma > 0,
         "top_k": cuts and 0 < params.top_k < n_vocab,

@@ -115,7 +115,7 @@ def with_unused(model: bytes, unused: Callable[[int], bool]) -> bytes:
 
 
 def write_gguf(path: Path, metadata: dict[str, Any]) -> Path:
-    """A vocabulary-only file."""
+    """Write a GGUF file with this vocabulary and no tensors."""
     writer = gguf.GGUFWriter(path, metadata["general.architecture"])
     for key, value in metadata.items():
         if isinstance(value, (list, np.ndarray)):

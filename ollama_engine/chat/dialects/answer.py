@@ -39,6 +39,7 @@ class Answer(Scanner):
         self.new_id = new_id
         self._events: list[Event] = []
         self._calls = 0
+        self._was_content = False  # what seemed to be a call
 
     def emit(self, event: Event) -> None:
         """Tell an event."""
@@ -83,17 +84,22 @@ class Answer(Scanner):
         marker = first or (yield from self.until(where, self.content))
         while marker is not None and marker not in ends:
             if marker in handlers:
+                self._was_content = False
                 self.record(marker)
                 yield from handlers[marker](self)
                 self.recorded()
-                yield from self.skip_space()
+                if not self._was_content:
+                    yield from self.skip_space()
             marker = yield from self.until(where, self.content)
 
-    def think(self, pairs: Sequence[tuple[str, str]], sections: Iterable[str] = ()) -> Reading[str | None]:
+    def think(
+        self, pairs: Sequence[tuple[str, str]], sections: Iterable[str] = (), call_begins: Sequence[str] = ()
+    ) -> Reading[str | None]:
         """The reasoning, where the answer begins with it or the prompt opened it, and the white space behind it.
 
         pairs: what reasoning begins and ends with.
-        sections: markers of sections that end it too; returns which did.
+        sections, call_begins: markers of sections, and what ends reasoning too: texts that begin with such a marker.
+            Returns the marker where that is what ended it; the rest of the text is not read.
         """
         begin = yield from self._at_start([begin for begin, _ in pairs])
         if begin is None and not self.reasoning_open:
@@ -101,12 +107,15 @@ class Answer(Scanner):
                 yield from self.skip_space()
             return None
         ends = [end for pair_begin, end in pairs if begin in (None, pair_begin)]
-        others = tuple(sections) if self.tools else ()
+        calls = call_begins if self.tools else ()
         yield from self.skip_space()
-        found = yield from self.until(markers(*ends, *others), self.reasoning)
-        if found is not None and found not in others:
+        found = yield from self.until(markers(*ends, *calls), self.reasoning)
+        if found is None or found not in calls:
             yield from self.skip_space()
-        return found if found in others else None
+            return None
+        marker = max((marker for marker in sections if found.startswith(marker)), key=len)
+        self.unread(len(found) - len(marker))
+        return marker
 
     def _at_start(self, texts: Sequence[str]) -> Reading[str | None]:
         """Read one of the markers, with at most two line breaks before it."""
@@ -136,9 +145,10 @@ class Answer(Scanner):
         except MalformedError as problem:
             if not call.certain:
                 self.content(self.recorded())
+                self._was_content = True
                 return False
             yield from self.until(ends or markers(), ignore)
-            call.fail(str(problem))
+            call.fail(call.problem or str(problem))
             return False
         return True
 
@@ -150,6 +160,7 @@ class Call:
         index: the call's index, None before its start was told.
         certain: False while what is being read may yet be something else than a call; it stays content then.
         tool: the tool it calls, once that is known.
+        problem: why it is malformed, known before it was read to its end.
     """
 
     def __init__(self, answer: Answer, certain: bool = True) -> None:
@@ -158,7 +169,7 @@ class Call:
         self.tool: ToolDefinition | None = None
         self.certain = certain
         self._id = ""
-        self._problem = "the call has no name"
+        self.problem: str | None = None
         self._waiting: list[str] = []
         self._text: list[str] = []
 
@@ -167,7 +178,7 @@ class Call:
         self.certain = True
         self.tool = self.answer.tools.get(name)
         if self.tool is None:
-            self._problem = f"no tool {name!r} was offered"
+            self.problem = f"no tool {name!r} was offered"
             return
         self._id = id or self.answer.new_id()
         self.index = self.answer.next_index()
@@ -187,7 +198,7 @@ class Call:
     def end(self) -> None:
         """The call is complete, and ends or is malformed as a whole; one without arguments has the empty object."""
         if self.index is None or self.tool is None:
-            return self.fail(self._problem)
+            return self.fail(self.problem or "the call has no name")
         if not self._text:
             self.arguments("{}")
         text = "".join(self._text)

@@ -11,7 +11,7 @@ from typing import Any
 
 from ollama_engine.chat.dialects.answer import Answer, Handler
 from ollama_engine.chat.dialects.scanner import Markers, Reading
-from ollama_engine.chat.dialects.tool_grammar import CallForm, Grammar, read_thinking, write_grammar
+from ollama_engine.chat.dialects.tool_grammar import CallForm, Grammar, Wanted, start_of_forms
 from ollama_engine.chat.dialects.tools import ToolDefinition
 from ollama_engine.chat.events import Event
 from ollama_engine.errors import ClosedError, ConfigError, Option
@@ -71,10 +71,13 @@ class Dialect:
         sections: what begins a call or several, and who reads it.
         dropped: markers that say nothing a caller needs.
         sections_end_thinking: whether a section's marker is a control token, which ends reasoning that has no end.
+        calls_in_thinking: what else does: a section's marker together with how a call begins, since reasoning may
+            mention the marker alone.
         turn_ends: texts that end the assistant's turn. Templates of one dialect may do so in different ways; detection
             replaces these by those that it finds.
         read: reads an answer that is not just reasoning, then content with sections in it.
         forms: how calls are written, that of choice first; grammars are made of these.
+        answer_grammar: makes the grammar of answers that `read` reads.
     """
 
     name: str
@@ -82,9 +85,11 @@ class Dialect:
     sections: Mapping[str, Handler] = field(default_factory=dict)
     dropped: Sequence[str] = ()
     sections_end_thinking: bool = False
+    calls_in_thinking: Sequence[str] = ()
     turn_ends: Sequence[str] = ()
     read: Callable[[Dialect, Answer], Reading[None]] | None = None
     forms: Sequence[CallForm] = ()
+    answer_grammar: Callable[[Grammar, Wanted], str] | None = None
 
     def __repr__(self) -> str:
         return f"<dialect {self.name}>"
@@ -97,7 +102,8 @@ class Dialect:
 
     def read_body(self, answer: Answer) -> Reading[None]:
         """Read reasoning, then content with sections in it."""
-        section = yield from answer.think(self.thinking, self.sections if self.sections_end_thinking else ())
+        ends = [*(self.sections if self.sections_end_thinking else ()), *self.calls_in_thinking]
+        section = yield from answer.think(self.thinking, self.sections, ends)
         yield from answer.body(self.sections, self.dropped, section)
 
     def parser(
@@ -147,7 +153,7 @@ class Dialect:
         no marker says that a call begins. Raises ConfigError for a choice that is no tool, and for parameters that
         the dialect cannot write.
         """
-        if not tools or choice == "none" or not self.forms:
+        if not tools or choice == "none" or not (self.forms or self.answer_grammar):
             return None
         offered = [tool for tool in tools if choice in ("auto", "required", tool.name)]
         if not offered:
@@ -156,12 +162,8 @@ class Dialect:
                 Option("tool_choice"), f' must be "auto", "none", "required" or one of {names}, got {choice!r}'
             )
         grammar = Grammar(control_tokens, json_options)
-        return write_grammar(
-            grammar,
-            self.forms,
-            offered,
-            thinking=read_thinking(grammar, self.thinking, reasoning_open),
-            required=choice != "auto",
-            parallel=parallel,
-            dropped=self.dropped,
-        )
+        wanted = Wanted(offered, choice != "auto", parallel, reasoning_open)
+        if self.answer_grammar is not None:
+            return grammar.lark(self.answer_grammar(grammar, wanted))
+        start = start_of_forms(grammar, wanted, self.forms, self.thinking, self.dropped)
+        return None if start is None else grammar.lark(start)

@@ -66,5 +66,5 @@ DEEPSEEK_V31 = Dialect(
     sections=DEEPSEEK_V3.sections,
     sections_end_thinking=True,
     turn_ends=("<｜end▁of▁sentence｜>",),
-    forms=(CallForm(_write_v31, begin=_BEGIN, between="\n", end=_END, marker=_BEGIN),),
+    forms=(CallForm(_write_v31, begin=_BEGIN, between="", end=_END, marker=_BEGIN),),
 )

@@ -74,9 +74,10 @@ _SIGNS: tuple[tuple[Dialect, tuple[str, ...]], ...] = (
     (PHI4, ("<|tool_call|>",)),
     (PHI4, ("functools[",)),
     (LLAMA3, ("<|start_header_id|>", '"parameters"')),
+    (LLAMA3, ("<|python_tag|>",)),
     (GEMMA, ("<start_of_turn>",)),
 )
-"""Dialects and the texts that all stand in a template of theirs; the first row that fits decides."""
+"""Dialects and the texts that all stand in a template of theirs, or are control tokens; the first row decides."""
 
 _ARCHITECTURES = (
     ("gpt-oss", HARMONY),

@@ -10,7 +10,8 @@
     </tool_call>
 
 Several calls follow each other, each between markers of its own; some models put several objects, or an array, between
-one pair. Format: NousResearch's Hermes-Function-Calling, and the templates of these models.
+one pair. Qwen models call inside their reasoning at times, without an end of it. Format: NousResearch's
+Hermes-Function-Calling, and the templates of these models.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ __all__ = ["HERMES"]
 HERMES = Dialect(
     "hermes",
     sections={"<tool_call>": JsonSection(end="</tool_call>", begin="<tool_call>")},
+    calls_in_thinking=("<tool_call>{", "<tool_call>\n{"),
     turn_ends=("<|im_end|>",),
     forms=(
         CallForm(

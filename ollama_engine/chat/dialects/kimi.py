@@ -84,5 +84,5 @@ SOLAR = Dialect(
     },
     dropped=("<|begin|>assistant", "<|content|>", "<|end|>"),
     turn_ends=("<|flush|>", "<|calls|>"),
-    forms=(CallForm(_write_solar, begin="<|tool_calls|>", marker="<|tool_calls|>"),),
+    forms=(CallForm(_write_solar, begin="<|tool_calls|>", between="", marker="<|tool_calls|>"),),
 )

@@ -21,7 +21,7 @@ _CALL = TaggedCall(
     name_end="<|sep|>",
     key='<|open|>argument key="',
     key_end='"',
-    attributes=lambda _, kind: f' type="{kind}"',
+    attributes=lambda _, kind: f' type="{"number" if kind == "integer" else kind}"',
     value="<|sep|>",
     value_end="<|close|>argument<|sep|>",
 )

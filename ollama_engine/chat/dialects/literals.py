@@ -15,6 +15,7 @@ __all__ = ["PYTHON", "Literals", "escaped"]
 _TOKEN = re.compile(r"[\w.+\-]+")
 _BARE_KEY = re.compile(r"[^\s:,<>{}\[\]\"]+")
 _JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _WORDS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "0": "\0", "\n": ""}
 _HEX_DIGITS = {"x": 2, "u": 4, "U": 8}
@@ -22,7 +23,8 @@ _HEX_DIGITS = {"x": 2, "u": 4, "U": 8}
 
 def escaped(text: str) -> str:
     """Text as it stands inside of a JSON string; pieces may be escaped one by one."""
-    return json.dumps(text, ensure_ascii=False)[1:-1]
+    written = json.dumps(text, ensure_ascii=False)[1:-1]
+    return _SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", written)
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,8 @@ def _escape(answer: Scanner) -> Reading[str]:
             raise MalformedError(f"there is no character \\U{digits}")
         return chr(number)
     # As Python does, a backslash that begins no escape stands for itself.
-    return _ESCAPES.get(character, character if character in "\\'\"" else "\\" + character)
+    # JSON's escape of a slash is understood.
+    return _ESCAPES.get(character, character if character in "\\'\"/" else "\\" + character)
 
 
 def _scalar(token: str, following: str) -> str:

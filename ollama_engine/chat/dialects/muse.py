@@ -16,6 +16,7 @@ from ollama_engine.chat.dialects.base import Dialect
 from ollama_engine.chat.dialects.marked_calls import MarkedCalls
 from ollama_engine.chat.dialects.scanner import WORD, Reading, markers
 from ollama_engine.chat.dialects.tagged_calls import TaggedCall
+from ollama_engine.chat.dialects.tool_grammar import EMPTY, Choice, Grammar, Wanted
 
 __all__ = ["MUSE"]
 
@@ -52,17 +53,35 @@ def _recipient(answer: Answer) -> Reading[str | None]:
     return recipient
 
 
+_CALL = TaggedCall(name_end='">', key='<atem:parameter name="', key_end='">', value_end="</atem:parameter>", gap="\n")
+_BEGIN = '<atem:function_calls>\n<atem:invoke name="'
+_END = "</atem:invoke>\n</atem:function_calls>"
+
+
+def _answer_grammar(grammar: Grammar, wanted: Wanted) -> str:
+    """Reasoning and calls, a message each; where none is required, messages to the user as well."""
+    rest = f"{grammar.any_text('<|eom|>')} {grammar.text('<|start|>assistant')}"
+    earlier = " | ".join(
+        f"{grammar.text(f' to={to}<|message|>')} {rest}" for to in ("self", "user")[: 2 - wanted.required]
+    )
+    calls = [[f" to={tool.name}<|message|>{_BEGIN}", *_CALL.write(tool), _END] for tool in wanted.tools]
+    call = grammar.rule(grammar.part(Choice(calls)))
+    if wanted.parallel:
+        call = f"{call} ({grammar.text('<|eom|><|start|>assistant')} {call})*"
+    before = f"{rest if wanted.reasoning_open else EMPTY} ({earlier})*"
+    answer = "" if wanted.required else f" | {grammar.text(' to=user<|message|>')} TEXT?"
+    return f"{before} ({call}{answer})"
+
+
 MUSE = Dialect(
     "muse",
     thinking=((" to=self<|message|>", "<|eom|>"),),
     sections={
         "<atem:function_calls>": MarkedCalls(
-            TaggedCall(name_end='">', key='<atem:parameter name="', key_end='">', value_end="</atem:parameter>"),
-            '<atem:invoke name="',
-            "</atem:invoke>",
-            section_end="</atem:function_calls>",
+            _CALL, '<atem:invoke name="', "</atem:invoke>", section_end="</atem:function_calls>"
         )
     },
     turn_ends=("<|eot|>",),
     read=_read,
+    answer_grammar=_answer_grammar,
 )

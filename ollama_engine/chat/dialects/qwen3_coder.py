@@ -8,7 +8,8 @@
     </function>
     </tool_call>
 
-Models forget <tool_call> at times, so <function=...> begins a call as well. Format: the templates.
+Models forget <tool_call> at times, so <function=...> begins a call as well; and they call inside their reasoning,
+without an end of it. Format: the templates.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ QWEN3_CODER = Dialect(
         "<tool_call>": MarkedCalls(_CALL, "<function=", "</function>", section_end="</tool_call>"),
         "<function=": MarkedCalls(_CALL, end="</function>", section_end="</tool_call>"),
     },
+    calls_in_thinking=("<tool_call><function=", "<tool_call>\n<function="),
     turn_ends=("<|im_end|>",),
     forms=(
         CallForm(

@@ -152,6 +152,10 @@ class Scanner:
                 raise MalformedError(f"expected {end!r}, but the answer ends")
             yield
 
+    def unread(self, count: int) -> None:
+        """Go back by so many characters of the marker that was read last; not while recording."""
+        self._at -= count
+
     def _pass_on(self, end: int, sink: Sink) -> None:
         if end > self._at:
             sink(self._take(end))

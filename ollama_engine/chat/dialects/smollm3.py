@@ -23,6 +23,7 @@ __all__ = ["SMOLLM3"]
 SMOLLM3 = Dialect(
     "smollm3",
     sections={**HERMES.sections, "<code>": PythonSection("</code>", certain=False)},
+    calls_in_thinking=HERMES.calls_in_thinking,
     turn_ends=("<|im_end|>",),
     forms=HERMES.forms,
 )

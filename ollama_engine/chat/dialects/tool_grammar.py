@@ -16,6 +16,7 @@ from typing import Any
 from ollama_engine.chat.dialects.tools import ToolDefinition
 
 __all__ = [
+    "EMPTY",
     "AnyText",
     "CallForm",
     "Choice",
@@ -27,8 +28,7 @@ __all__ = [
     "Repeated",
     "object_schema",
     "optional",
-    "read_thinking",
-    "write_grammar",
+    "start_of_forms",
 ]
 
 
@@ -107,17 +107,18 @@ class Grammar:
 
     def text(self, text: str) -> str:
         """Text as terminals, control tokens by their ids."""
-        tokens = [token for token in self.control_tokens if token and token in text]
-        if not tokens:
-            return json.dumps(text, ensure_ascii=False) if text else ""
-        choice = "|".join(map(re.escape, sorted(tokens, key=len, reverse=True)))
-        pieces = re.split(f"({choice})", text)
+        pieces = re.split(f"({self._tokens_in(text)})", text)
         written = (
             f"<[{self.control_tokens[piece]}]>" if number % 2 else json.dumps(piece, ensure_ascii=False)
             for number, piece in enumerate(pieces)
             if piece
         )
         return " ".join(written)
+
+    def _tokens_in(self, text: str) -> str:
+        """A pattern of the control tokens that stand in the text."""
+        tokens = sorted((token for token in self.control_tokens if token and token in text), key=len, reverse=True)
+        return "|".join(map(re.escape, tokens)) or "(?!)"
 
     def rule(self, body: str, options: str = "") -> str:
         """The name of a rule with this body."""
@@ -129,10 +130,12 @@ class Grammar:
 
     def any_text(self, end: str) -> str:
         """Any text up to and with the first `end`."""
-        if self.begins_with_token(end):
+        token = re.search(self._tokens_in(end), end)
+        if token is None:
+            return self.rule(f"/(?s:.*){_escaped(end)}/", "[lazy]")
+        if token.start() == 0:
             return f"TEXT? {self.text(end)}"
-        pattern = re.escape(end).replace("/", r"\/").replace("\\\n", r"\n")
-        return self.rule(f"/(?s:.*){pattern}/", "[lazy]")
+        return f"/(?s:.*){_escaped(end[: token.start()])}/ {self.text(end[token.start() :])}"
 
     def begins_with_token(self, text: str) -> bool:
         """Whether a text begins with a control token."""
@@ -185,14 +188,14 @@ class CallForm:
     """How one or several calls are written.
 
     write: the parts of a call.
-    begin, between, end: what stands before the first call, between two and behind the last. Without what ends the
-        turn anyway.
+    begin, between, end: what stands before the first call, between two (None where there is never a second) and behind
+        the last. Without what ends the turn anyway.
     marker: after which only calls can come, most often what `begin` starts with; "" where there is none.
     """
 
     write: Callable[[ToolDefinition], Sequence[Part]]
     begin: str = ""
-    between: str = ""
+    between: str | None = None
     end: str = ""
     marker: str = ""
 
@@ -209,44 +212,54 @@ class CallForm:
 
     def _calls(self, grammar: Grammar, tools: Sequence[ToolDefinition], parallel: bool, begin: str) -> str:
         call = grammar.rule(grammar.part(Choice([self.write(tool) for tool in tools])))
-        more = f"({grammar.text(self.between)} {call})*" if parallel and self.between else ""
+        more = "" if self.between is None or not parallel else f"({grammar.text(self.between)} {call})*"
         return grammar.rule(" ".join(filter(None, (grammar.text(begin), call, more, grammar.text(self.end)))))
 
 
-def write_grammar(
+@dataclass(frozen=True)
+class Wanted:
+    """What a grammar is wanted for: see `Dialect.tool_grammar`."""
+
+    tools: Sequence[ToolDefinition]
+    required: bool
+    parallel: bool
+    reasoning_open: bool
+
+
+def start_of_forms(
     grammar: Grammar,
+    wanted: Wanted,
     forms: Sequence[CallForm],
-    tools: Sequence[ToolDefinition],
-    *,
-    thinking: str,
-    required: bool,
-    parallel: bool,
+    thinking: Sequence[tuple[str, str]],
     dropped: Sequence[str],
 ) -> str | None:
-    """The grammar of a whole answer; None where nothing can be forced: no form has a marker to wait for.
+    """What an answer is: reasoning, then calls in the first of the forms, or free text with calls in any.
 
-    thinking: a rule of the reasoning before it, or nothing.
-    dropped: markers that may stand in free text.
+    None where nothing can be forced, because no form has a marker to wait for.
     """
-    if required:
-        return grammar.lark(f"{thinking} {forms[0].required(grammar, tools, parallel)}".strip())
-    sections = [form.section(grammar, tools, parallel) for form in forms if form.marker]
+    before = _reasoning(grammar, thinking, wanted.reasoning_open)
+    if wanted.required:
+        return f"{before} {forms[0].required(grammar, wanted.tools, wanted.parallel)}"
+    sections = [form.section(grammar, wanted.tools, wanted.parallel) for form in forms if form.marker]
     if not sections:
         return None
-    free = grammar.rule(
-        " | ".join(["TEXT", *(grammar.text(token) for token in dropped if token in grammar.control_tokens)])
-    )
-    repeated = "*" if parallel else "?"
-    return grammar.lark(f"{thinking} ({free}* ({' | '.join(sections)})){repeated} {free}*".strip())
+    tokens = [grammar.text(token) for token in dropped if grammar.begins_with_token(token)]
+    free = grammar.rule(" | ".join(["TEXT", *tokens]))
+    return f"{before} ({free}* ({' | '.join(sections)})){'*' if wanted.parallel else '?'} {free}*"
 
 
-def read_thinking(grammar: Grammar, pairs: Sequence[tuple[str, str]], reasoning_open: bool) -> str:
-    """A rule of the reasoning that an answer may begin with, or, where the prompt has opened it, begins with."""
+def _reasoning(grammar: Grammar, pairs: Sequence[tuple[str, str]], reasoning_open: bool) -> str:
+    """The reasoning that an answer may begin with, or, where the prompt has opened it, begins with."""
     if not pairs:
         return ""
-    if reasoning_open:
-        return f"{grammar.any_text(pairs[0][1])} SPACE?"
-    return "".join(f"({grammar.text(begin)} {grammar.any_text(end)} SPACE?)? " for begin, end in pairs[:1]).strip()
+    begin, end = pairs[0]
+    block = f"{grammar.any_text(end)} SPACE?"
+    return block if reasoning_open else f"({grammar.text(begin)} {block})?"
+
+
+def _escaped(text: str) -> str:
+    """Text inside of a pattern between slashes."""
+    return re.escape(text).replace("/", r"\/").replace("\\\n", r"\n")
 
 
 def object_schema(tool: ToolDefinition) -> Mapping[str, Any]:

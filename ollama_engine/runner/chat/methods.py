@@ -50,13 +50,14 @@ class ChatMethods:
 
     @property
     def chat_templates(self) -> tuple[str, ...]:
-        """Names of the model's chat templates, "default" among them as a rule; () where it needs `template=` to chat.
+        """Names of the chat templates in the model's file, as a rule "default"; () where it has none.
 
-        A model without any has the template of a family whose control tokens it knows, if there is one.
+        `chat` then takes the template of a family whose control tokens the model knows, with a warning. Models that
+        only continue text may know such tokens too.
         """
-        from ollama_engine.runner.chat.template_sources import template_sources  # noqa: PLC0415 (see above)
+        from ollama_engine.runner.chat.template_sources import sources_in_file  # noqa: PLC0415 (see above)
 
-        return tuple(template_sources(self._open()).by_name)
+        return tuple(sources_in_file(self._open().gguf.metadata))
 
     def chat_template(self, name: str | None = None) -> str:
         """The source of a chat template (Jinja): of that name, or the default one. Raises ChatError for no such one."""
@@ -92,13 +93,14 @@ class ChatMethods:
 
         submission, (chat, rest) = self._ready(), split_keywords(options)
         prepared = self._preparation().prepare(messages, params, chat)
+        asked = prepared.with_budget(rest)
         request = Request(self)
         stream = ChatStream(Stream(request), prepared.reader())
 
         def start() -> None:
             request.inputs = inputs = submission.inputs(prepared.segments)
             request.generation = submission.start(
-                inputs, prepared.params, rest, request.channel, show_special=prepared.show_special
+                inputs, prepared.params, asked, request.channel, show_special=prepared.show_special
             )
 
         run_or_cancel(request.channel, start)
@@ -120,9 +122,10 @@ class ChatMethods:
 
         submission, (chat, rest) = self._ready(), split_keywords(options)
         prepared = self._preparation().prepare(messages, params, chat)
+        asked = prepared.with_budget(rest)
         stream = AsyncStream(self)
         inputs = submission.inputs(prepared.segments)
-        submission.start(inputs, prepared.params, rest, stream.channel, show_special=prepared.show_special)
+        submission.start(inputs, prepared.params, asked, stream.channel, show_special=prepared.show_special)
         return AsyncChatStream(stream, prepared.reader())
 
     def apply_template(

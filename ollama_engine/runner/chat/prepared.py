@@ -17,10 +17,13 @@ from ollama_engine.chat.provenance import trusted_spans
 from ollama_engine.chat.template import ChatTemplate, text_segments
 from ollama_engine.chat.thinking import thinking_variables
 from ollama_engine.chat.tool_schemas import definitions, read_tools
+from ollama_engine.errors import ChatError, Option
 from ollama_engine.runner.chat.answer_reader import AnswerReader
 from ollama_engine.runner.chat.options import ChatOptions
 from ollama_engine.runner.chat.template_sources import is_steering, template_sources
 from ollama_engine.runner.load.loading import Loaded
+from ollama_engine.runner.request.options import RequestOptions
+from ollama_engine.runner.request.reasoning import ReasoningBudget
 from ollama_engine.sample import SamplingParams
 from ollama_engine.segments import Segment
 
@@ -48,10 +51,30 @@ class PreparedChat:
     dialect: Dialect
     tools: tuple[ToolDefinition, ...]
     reasoning_open: bool
+    thinking: tuple[str, str] | None
+    """What reasoning begins and ends with; None where the dialect knows none."""
 
     def reader(self) -> AnswerReader:
         """For one answer."""
         return AnswerReader(self.dialect.parser(tools=self.tools, reasoning_open=self.reasoning_open))
+
+    def with_budget(self, options: RequestOptions) -> RequestOptions:
+        """`options`, with a reasoning budget in tokens made one of this dialect. Raises ChatError where it has none."""
+        budget = options.reasoning_budget
+        if budget is None or isinstance(budget, ReasoningBudget):
+            return options
+        if self.thinking is None:
+            raise ChatError(
+                f"the {self.dialect.name} dialect has no reasoning to limit",
+                advice=[
+                    "pass a ReasoningBudget that names its markers",
+                    ("leave ", Option("reasoning_budget"), " out"),
+                ],
+            )
+        opens, closes = self.thinking
+        return replace(
+            options, reasoning_budget=ReasoningBudget(budget, None if self.reasoning_open else opens, closes)
+        )
 
 
 class ChatPreparation:
@@ -94,6 +117,7 @@ class ChatPreparation:
             dialect=dialect,
             tools=definitions(read_tools(options.tools)),
             reasoning_open=dialect.reasoning_open(tail),
+            thinking=self._thinking(dialect, tail),
         )
 
     def _rendered(
@@ -137,6 +161,13 @@ class ChatPreparation:
             found = detect(template.source, self._loaded.gguf.metadata)
             self._dialects[template] = found  # a lost race costs one more look
         return found
+
+    def _thinking(self, dialect: Dialect, tail: str) -> tuple[str, str] | None:
+        """Of a dialect's markers those that the prompt ends with, or the vocabulary has, or the first ones."""
+        pairs = list(dialect.thinking)
+        opened = [pair for pair in pairs if tail.rstrip().endswith(pair[0].rstrip())]
+        known = [pair for pair in pairs if is_steering(self._loaded, pair[0])]
+        return next(iter([*opened, *known, *pairs]), None)
 
     def _shows_special(self, dialect: Dialect, ends: Sequence[str]) -> bool:
         """Whether control tokens are read in the answer; else they are no part of its text, as anywhere else."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ollama_engine.chat.families import Family, fallback_family
 from ollama_engine.runner.load.loading import Loaded
 
-__all__ = ["DEFAULT", "TemplateSources", "is_steering", "template_sources"]
+__all__ = ["DEFAULT", "TemplateSources", "is_steering", "sources_in_file", "template_sources"]
 
 KEY = "tokenizer.chat_template"
 DEFAULT = "default"
@@ -27,7 +27,7 @@ class TemplateSources(NamedTuple):
 
 def template_sources(loaded: Loaded) -> TemplateSources:
     """The chat templates of a loaded model."""
-    found = _in_file(loaded.gguf.metadata)
+    found = sources_in_file(loaded.gguf.metadata)
     if found:
         return TemplateSources(found)
     family = fallback_family(lambda text: is_steering(loaded, text), str(loaded.gguf.metadata.get("general.name", "")))
@@ -40,7 +40,7 @@ def is_steering(loaded: Loaded, text: str) -> bool:
     return len(ids) == 1 and loaded.tokenizer.is_steering(ids[0])
 
 
-def _in_file(metadata: Mapping[str, Any]) -> dict[str, str]:
+def sources_in_file(metadata: Mapping[str, Any]) -> dict[str, str]:
     """`tokenizer.chat_template` is the default one, `tokenizer.chat_template.NAME` are others."""
     found = {DEFAULT: metadata[KEY]} if isinstance(metadata.get(KEY), str) else {}
     for key, value in metadata.items():

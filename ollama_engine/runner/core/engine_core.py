@@ -281,7 +281,7 @@ class EngineCore:
         for entry in step.entries:
             sequence = entry.sequence
             sequence.submitted += entry.n
-            sequence.awaited += entry.outputs > 0
+            sequence.awaited += entry.drawn > 0
         return True
 
     def _propose(self) -> None:
@@ -331,4 +331,4 @@ class EngineCore:
         for entry in step.entries:
             if entry.alive:
                 entry.sequence.submitted -= entry.n
-                entry.sequence.awaited -= entry.outputs > 0
+                entry.sequence.awaited -= entry.drawn > 0

@@ -7,8 +7,6 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import cast
 
-import numpy as np
-
 from ollama_engine.errors import ConfigError, ContextOverflowError, MediaError, Option, TokenizerError
 from ollama_engine.input import Input, MediaItem
 from ollama_engine.runner.load.loading import Loaded
@@ -17,7 +15,9 @@ from ollama_engine.runner.request.channel import RequestChannel
 from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.runner.request.prompts import SEVERAL, Prompt, check_params, is_segments, prompt_ids
 from ollama_engine.runner.schedule.inputs import Inputs
+from ollama_engine.runner.schedule.logits_processors import ProcessorChain
 from ollama_engine.runner.schedule.overflow import plan_truncation
+from ollama_engine.runner.schedule.row_readers import AllRows, PromptLogprobs, RowReader
 from ollama_engine.runner.schedule.sequence import Generation, Scoring
 from ollama_engine.runner.schedule.steering import Constraint, Drafter
 from ollama_engine.runner.schedule.text_emitter import TextEmitter
@@ -30,6 +30,7 @@ __all__ = ["new_generation", "new_scoring", "prompt_inputs", "refuse_encoder"]
 NUM_CTX = Option("num_ctx")
 SHORTEN, REWIND = "shorten it", "append less or rewind it"
 LARGER = ("choose a larger ", NUM_CTX)
+_USUAL = RequestOptions()
 CUT = ("let it be cut with ", Option("on_overflow", "truncate"), " or ", Option("on_overflow", "shift"))
 
 
@@ -130,6 +131,10 @@ def new_generation(
     _check_groups(inputs, loaded)
     sampler = _sampler(loaded, params)
     sampler.accept_many(_penalized(inputs, sampler.n_vocab))
+    row_reader = None
+    if params.prompt_logprobs is not None:
+        _check_rows(inputs, loaded)
+        row_reader = PromptLogprobs(inputs, sampler, params.prompt_logprobs)
     return Generation(
         channel=channel,
         inputs=inputs.within(options.cache_salt or ""),
@@ -147,8 +152,10 @@ def new_generation(
         keep=keep,
         # Without the prefix cache there is nothing to share, so it need not wait.
         follows=follows if options.cache else None,
+        row_reader=row_reader,
         pinned=pinned,
         constraint=constraint,
+        processors=ProcessorChain(options.logits_processors, inputs.tokens) if options.logits_processors else None,
         drafter=drafter,
     )
 
@@ -201,25 +208,41 @@ def _first_token(params: SamplingParams, options: RequestOptions) -> int:
     return 0 if params.max_tokens == 0 or options.on_overflow == "shift" else 1
 
 
-def new_scoring(loaded: Loaded, inputs: Inputs, channel: RequestChannel) -> Scoring:
-    """A request for the logits of every input of a prompt. Raises as `new_generation` does."""
+def new_scoring(
+    loaded: Loaded, inputs: Inputs, channel: RequestChannel, row_reader: RowReader | None = None,
+    options: RequestOptions = _USUAL, *, follows: Scoring | None = None, shared: int = 0,
+) -> Scoring:  # fmt: skip
+    """A request for what `row_reader` makes of a prompt's logits; None: the logits of every input.
+
+    One that `follows` another begins when the `shared` inputs that both begin with are computed. Raises as
+    `new_generation` does.
+    """
     refuse_encoder(loaded)
     _check_prompt(inputs)
     _check_length(len(inputs), loaded.num_ctx)
+    if row_reader is None:
+        _check_rows(inputs, loaded)
+        row_reader = AllRows(len(inputs), loaded.model.n_vocab)
+    return Scoring(
+        channel=channel,
+        inputs=inputs.within(options.cache_salt or ""),
+        num_ctx=loaded.num_ctx,
+        options=options,
+        submitted_at=time.perf_counter(),
+        row_reader=row_reader,
+        follows=follows,
+        shared=shared,
+    )
+
+
+def _check_rows(inputs: Inputs, loaded: Loaded) -> None:
+    """Raise MediaError for inputs that belong together where a step has fewer rows of logits."""
     most = loaded.executor.max_outputs
     if inputs.largest_group > most:
         raise MediaError(
             f"{inputs.largest_group} inputs of the prompt belong together (one image), and a step has rows of logits "
             f"for {most}; give text only"
         )
-    rows = np.empty((len(inputs), loaded.model.n_vocab), dtype=np.float32)
-    return Scoring(
-        channel=channel,
-        inputs=inputs,
-        num_ctx=loaded.num_ctx,
-        submitted_at=time.perf_counter(),
-        rows=rows,
-    )
 
 
 def refuse_encoder(loaded: Loaded) -> None:

@@ -1,23 +1,24 @@
-"""Sampling for generations with a constraint (a token mask for each row) or a draft (several rows in a step)."""
+"""Sampling for generations that are steered: by a token mask for each row, by logits processors, by drafts, which make
+several rows in a step.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from ollama_engine.input import FloatArray
 from ollama_engine.runner.request.results import FinishReason
 from ollama_engine.runner.schedule.batching import Step
+from ollama_engine.runner.schedule.row_readers import is_sound
 from ollama_engine.runner.schedule.sequence import Generation
 from ollama_engine.runner.schedule.steering import Constraint, MaskMaker, TokenMask
 from ollama_engine.sample import Sampler, TokenLogprobs, sample_rows
 
-__all__ = ["SteeredRows", "draw_steered", "is_sound", "prepare_masks", "sample_all"]
+__all__ = ["SteeredRows", "draw_steered", "prepare_masks", "sample_all"]
 
 
 class SteeredRows:
-    """The tokens that a generation with a constraint or a draft gets from its rows of one step, drawn row by row."""
+    """The tokens that a steered generation gets from its rows of one step, drawn row by row."""
 
     __slots__ = (
         "draft", "ended", "error", "generation", "logprobs", "n_drawn", "n_rows", "reason", "row", "sound", "text",
@@ -42,11 +43,16 @@ class SteeredRows:
         self.error: BaseException | None = None
         self.sound = True
 
-    def mask(self) -> TokenMask | Exception | None:
-        """The mask of allowed next tokens, or the constraint's error, which ends only this request."""
-        constraint = self.generation.constraint
+    def prepare(self, logits: FloatArray) -> TokenMask | Exception | None:
+        """The mask of allowed next tokens, when the processors have changed this row's `logits`.
+
+        Or the error of a processor or the constraint, which ends only this request.
+        """
+        generation = self.generation
         try:
-            return None if constraint is None else constraint.mask()
+            if generation.processors is not None:
+                generation.processors.apply(logits[: generation.sampler.n_vocab])
+            return None if generation.constraint is None else generation.constraint.mask()
         except Exception as error:
             return error
 
@@ -82,6 +88,8 @@ class SteeredRows:
     def _accept(self, token: int) -> None:
         generation = self.generation
         generation.sampler.accept(token)
+        if generation.processors is not None:
+            generation.processors.accept(token)
         if generation.constraint is not None:
             generation.constraint.accept(token)
         self.tokens.append(token)
@@ -146,8 +154,8 @@ def draw_steered(steered: list[SteeredRows], logits: FloatArray) -> list[Steered
     while active:
         # A token that is forced is not drawn: the random stream, which others come from, goes on where it was.
         drawn = [rows for rows in active if rows.forced is None]
-        wanted = logits[[rows.row for rows in drawn]]
-        masks = [rows.mask() for rows in drawn]
+        wanted = logits[[rows.row for rows in drawn]]  # a copy, which processors may change
+        masks = [rows.prepare(row) for rows, row in zip(drawn, wanted, strict=True)]
         tokens = iter(sample_all([rows.generation.sampler for rows in drawn], wanted, masks) if drawn else ())
         chosen = [next(tokens) if rows.forced is None else rows.forced for rows in active]
         active = [rows for rows, token in zip(active, chosen, strict=True) if rows.take(token, logits)]
@@ -177,8 +185,3 @@ def _sample_alone(sampler: Sampler, row: FloatArray, mask: TokenMask | Exception
         return sampler.sample(row[: sampler.n_vocab], mask)
     except Exception as error:
         return error
-
-
-def is_sound(logits: FloatArray) -> bool:
-    """Whether the logits contain neither NaN nor +infinity."""
-    return bool((logits < np.inf).all())

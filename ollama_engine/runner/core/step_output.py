@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ollama_engine.input import FloatArray
-from ollama_engine.runner.core.steered_rows import SteeredRows, draw_steered, is_sound, sample_all
+from ollama_engine.runner.core.steered_rows import SteeredRows, draw_steered, sample_all
 from ollama_engine.runner.observe.metrics import Outcome
 from ollama_engine.runner.request.channel import Event
 from ollama_engine.runner.request.results import Chunk, FinishReason, Result, ValueReader
-from ollama_engine.runner.schedule.batching import Step
+from ollama_engine.runner.schedule.batching import Step, StepEntry
+from ollama_engine.runner.schedule.row_readers import is_sound
 from ollama_engine.runner.schedule.sequence import Generation, Scoring, Sequence
 from ollama_engine.sample import TokenLogprobs
 
@@ -43,34 +44,40 @@ def step_outputs(step: Step, logits: FloatArray, now: float) -> list[StepOutput]
     steered: list[SteeredRows] = []
     row = at = 0
     for entry in step.entries:
-        sequence = entry.sequence
+        sequence, first = entry.sequence, at + entry.n - entry.outputs
         if not entry.outputs or not entry.alive:
             pass
-        elif isinstance(sequence, Generation):
+        elif entry.read and (ended := _read(entry, int(step.batch.positions[first]), logits[row:])) is not None:
+            outputs.append(ended)
+        elif entry.drawn:
+            assert isinstance(sequence, Generation), "the only kind that draws"
+            row_drawn = row + entry.read
             # No room for an answer, or none wanted (max_tokens=0).
             if not entry.decoding and sequence.complete:
-                outputs.append(_ended(sequence, "length", logits[row]))
-            elif entry.outputs == 1 and sequence.constraint is None:
+                outputs.append(_ended(sequence, "length", logits[row_drawn]))
+            elif entry.drawn == 1 and not sequence.is_steered:
                 drawn.append(sequence)
-                rows.append(row)
+                rows.append(row_drawn)
             else:
-                steered.append(SteeredRows(sequence, row, entry.outputs, now))
-        elif isinstance(sequence, Scoring):
-            begin = int(step.batch.positions[at + entry.n - entry.outputs])
-            outputs.extend(_score(sequence, begin, logits[row : row + entry.outputs]))
+                steered.append(SteeredRows(sequence, row_drawn, entry.drawn, now))
         row += entry.outputs
         at += entry.n
     return outputs + _draw(drawn, rows, logits, now) + [_steered(each) for each in draw_steered(steered, logits)]
 
 
-def _score(sequence: Scoring, begin: int, logits: FloatArray) -> list[StepOutput]:
-    end = begin + len(logits)
-    sequence.rows[begin:end] = logits
-    sequence.sound &= is_sound(logits)
-    if end < len(sequence.rows):
-        return []
+def _read(entry: StepEntry, begin: int, logits: FloatArray) -> StepOutput | None:
+    """Have the row reader take its rows, the first ones of `logits`; where that ends the sequence, its output."""
+    sequence, rows = entry.sequence, logits[: entry.read]
+    assert sequence.row_reader is not None
+    try:
+        sequence.row_reader.read(begin, rows)
+    except Exception as error:
+        sequence.epoch += 1
+        return StepOutput(sequence, error=error, sound=is_sound(rows))
+    if isinstance(sequence, Generation) or sequence.row_reader.next is not None:
+        return None
     sequence.epoch += 1
-    return [StepOutput(sequence, reason="stop", sound=sequence.sound)]
+    return StepOutput(sequence, reason="stop", sound=sequence.row_reader.sound)
 
 
 def _ended(sequence: Sequence, reason: FinishReason, logits: FloatArray) -> StepOutput:
@@ -127,18 +134,18 @@ def outcome(output: StepOutput, now: float) -> tuple[Event, Outcome | None]:
             chunk = _chunk(sequence, output, now)
             return chunk, chunk.finish_reason
         assert isinstance(sequence, Scoring), "the only other kind"
-        return Result(sequence.rows), output.reason
+        return Result(sequence.row_reader.result()), output.reason
     except Exception as error:
         # Catch everything: an error in one request must not end others.
         return error, "error"
 
 
 def _chunk(generation: Generation, output: StepOutput, now: float) -> Chunk:
-    emitter, logprobs = generation.emitter, output.logprobs
+    emitter, logprobs, of_prompt = generation.emitter, output.logprobs, generation.take_prompt_logprobs()
     if not output.tokens:
         wanted = None if generation.params.logprobs is None else ()
-        text = emitter.flush()
-        return Chunk(text, (), wanted, output.reason, generation.usage(now), _reader(generation, output.reason))
+        reader = _reader(generation, output.reason)
+        return Chunk(emitter.flush(), (), wanted, output.reason, generation.usage(now), of_prompt, reader)
     reason = output.reason
     text = emitter.push(output.tokens[0]) if output.text is None else output.text
     if not emitter.stopped and reason is not None:
@@ -146,7 +153,7 @@ def _chunk(generation: Generation, output: StepOutput, now: float) -> Chunk:
     if emitter.stopped:
         reason = "stop"
     usage = None if reason is None else generation.usage(now)
-    return Chunk(text, output.tokens, logprobs, reason, usage, _reader(generation, reason))
+    return Chunk(text, output.tokens, logprobs, reason, usage, of_prompt, _reader(generation, reason))
 
 
 def _reader(generation: Generation, reason: FinishReason | None) -> ValueReader | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from queue import SimpleQueue
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -11,8 +12,10 @@ from ollama_engine.errors import ConfigError
 from ollama_engine.input import FloatArray
 from ollama_engine.runner.core.engine_thread import EngineThread
 from ollama_engine.runner.core.input_processor import new_generation, new_scoring, prompt_inputs
+from ollama_engine.runner.core.reasoning import budgeted_reasoning
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix
+from ollama_engine.runner.request.answer_count import AnswerCount
 from ollama_engine.runner.request.channel import Event, RequestChannel, arun_or_cancel, result_of, run_or_cancel
 from ollama_engine.runner.request.group import Numbered, RequestGroup
 from ollama_engine.runner.request.options import RequestKeywords, RequestOptions
@@ -24,12 +27,13 @@ from ollama_engine.runner.request.prompts import (
     check_params,
     is_many,
     many,
-    several,
 )
+from ollama_engine.runner.request.reasoning import ReasoningBudget
 from ollama_engine.runner.request.request import Request
 from ollama_engine.runner.request.results import Completion
 from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.sequence import Generation
+from ollama_engine.runner.schedule.steering import Constraint
 from ollama_engine.sample import SamplingParams
 
 if TYPE_CHECKING:
@@ -76,13 +80,21 @@ class Submission:
     ) -> Generation:  # fmt: skip
         """Make a request without submitting it. Raises errors about its arguments.
 
-        `answered`: tokens at the end of `inputs` that belong to the answer which follows the format.
+        `answered`: tokens at the end of `inputs` that its answer begins with.
         """
-        constraint = None if options.format is None else self._compiler().constraint(options.format, answered)
         return new_generation(
             self.loaded, inputs, params, options, channel, follows=follows, pinned=pinned, show_special=show_special,
-            constraint=constraint,
+            constraint=self._constraint(options, answered),
         )  # fmt: skip
+
+    def _constraint(self, options: RequestOptions, answered: Sequence[int]) -> Constraint | None:
+        """What an answer must obey, of which the tokens `answered` have come."""
+        budget, form = options.reasoning_budget, options.format
+        if budget is None:
+            return None if form is None else self._compiler().constraint(form, answered)
+        of_answer = None if form is None else self._compiler().constraint(form)
+        budget = budget if isinstance(budget, ReasoningBudget) else ReasoningBudget(budget)
+        return budgeted_reasoning(self.loaded, budget, answered, of_answer)
 
     def _compiler(self) -> GrammarCompiler:
         from ollama_engine.sample.constraints.compiler import GrammarCompiler  # noqa: PLC0415 (few ask for a format)
@@ -114,20 +126,20 @@ class Submission:
         return run_or_cancel(request.channel, complete)
 
     def complete_all(
-        self, prompt: Prompt | Prompts, params: SamplingParams, n: int | None, keywords: RequestKeywords
+        self, prompt: Prompt | Prompts, params: SamplingParams, count: AnswerCount, keywords: RequestKeywords
     ) -> list[Completion]:
-        """`n` answers to each prompt. Raises as `start`, and the error of the first request that fails."""
+        """Answers to each prompt, as many as `count` says. Raises as `start`, and the error of the first that fails."""
         events: SimpleQueue[Numbered] = SimpleQueue()
         group = RequestGroup(events.put)
 
         def complete() -> list[Completion]:
-            self._start_all(group, prompt, params, n, keywords)
-            return group.completions(events.get)
+            self._start_all(group, prompt, params, count, keywords)
+            return count.chosen(group.completions(events.get), params)
 
         return run_or_cancel(group.call, complete)
 
     async def acomplete_all(
-        self, prompt: Prompt | Prompts, params: SamplingParams, n: int | None, keywords: RequestKeywords
+        self, prompt: Prompt | Prompts, params: SamplingParams, count: AnswerCount, keywords: RequestKeywords
     ) -> list[Completion]:
         """`complete_all` for asyncio; cancelling the awaiting task cancels all of its requests."""
         from ollama_engine.runner.request.astream import AsyncMailbox  # noqa: PLC0415 (asyncio)
@@ -136,8 +148,8 @@ class Submission:
         group = RequestGroup(events.put)
 
         async def complete() -> list[Completion]:
-            self._start_all(group, prompt, params, n, keywords)
-            return await group.acompletions(events.get)
+            self._start_all(group, prompt, params, count, keywords)
+            return count.chosen(await group.acompletions(events.get), params)
 
         return await arun_or_cancel(group.call, complete)
 
@@ -154,10 +166,10 @@ class Submission:
         return run_or_cancel(channel, compute)
 
     def _start_all(
-        self, group: RequestGroup, prompt: Prompt | Prompts, params: SamplingParams, n: int | None,
+        self, group: RequestGroup, prompt: Prompt | Prompts, params: SamplingParams, count: AnswerCount,
         keywords: RequestKeywords,
     ) -> None:  # fmt: skip
-        """Submit `n` requests for each prompt, which share its cells: all of them, or none where one is refused."""
+        """Submit requests for each prompt, which share its cells: all of them, or none where one is refused."""
         options = RequestOptions.of(keywords)
         check_params(params)
         name = "prompts" if is_many(prompt) else None
@@ -165,7 +177,7 @@ class Submission:
         for number, each in enumerate(many(prompt)):
             with about_one(name, number):
                 inputs, first = self.inputs(each), None
-                for variant in several(params, n):
+                for variant in count.variants(params):
                     made.append(self.make(inputs, variant, options, group.channel(), follows=first))
                     first = first or made[-1]
         self.thread.submit(*made)
@@ -178,12 +190,14 @@ class Submission:
         fork = Request(request.engine, inputs)
         options = source.options.replaced(keywords)
         answered: tuple[int, ...] = ()
-        if source.constraint is not None and "format" not in keywords:
+        if source.constraint is not None and not {"format", "reasoning_budget"} & set(keywords):
             answered = (*source.constraint.answered, *request.tokens)
 
         def start() -> None:
+            # The caller has those of the prompt, which would have to be computed again.
+            inherited = replace(source.params, prompt_logprobs=None)
             fork.generation = self.start(
-                inputs, params or source.params, options, fork.channel, follows=source, answered=answered
+                inputs, params or inherited, options, fork.channel, follows=source, answered=answered
             )
 
         run_or_cancel(fork.channel, start)

@@ -67,7 +67,7 @@ class Trace:
         self._running: dict[int, _RequestRecord] = {}
 
     def step(self, record: StepRecord) -> None:
-        """Add a finished step."""
+        """Add a finished step; the oldest one leaves when the trace is full."""
         with self._lock:
             self._steps.append(record)
 

@@ -14,7 +14,7 @@ from ollama_engine.runner.load.executor import Executor
 from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix, Saved
 from ollama_engine.runner.prefix.prefix_cache import PrefixCache
 from ollama_engine.runner.schedule.batching import Step
-from ollama_engine.runner.schedule.inputs import Inputs, floor_cut, spans_between
+from ollama_engine.runner.schedule.inputs import Inputs, spans_between
 from ollama_engine.runner.schedule.overflow import plan_eviction, plan_shift
 from ollama_engine.runner.schedule.sequence import Generation, Sequence
 
@@ -62,8 +62,8 @@ class CacheManager:
         if pinned is not None and pinned.slot is not None and self.prefix_cache.state(pinned.slot) == "finished":
             self._resume(sequence, pinned.slot, now)
             return True
-        if sequence.options.cache and not sequence.wants_all_rows:
-            start = self.prefix_cache.begin(sequence.inputs, now, self._resumable)
+        if sequence.options.cache:
+            start = self.prefix_cache.begin(sequence.inputs, now, self._resumable, sequence.rows_from)
         else:
             start = self.prefix_cache.begin_empty(now, sequence.inputs.namespace)
         if start is None:
@@ -79,10 +79,9 @@ class CacheManager:
 
     def _resume(self, sequence: Sequence, slot: int, now: float) -> None:
         """Continue a session with its own sequence, unless another one holds a longer prefix of its inputs."""
-        # At least one input must be computed: the logits of the last one are wanted.
-        limit = floor_cut(max(0, len(sequence.inputs) - 1), sequence.inputs.groups)
+        limit = sequence.inputs.most_reusable(sequence.rows_from)
         length = self.prefix_cache.common(slot, sequence.inputs, limit, self._resumable)
-        other = self.prefix_cache.longest_prefix(sequence.inputs, self._resumable)
+        other = self.prefix_cache.longest_prefix(sequence.inputs, self._resumable, limit)
         source = other.sequence if other.length > length else None
         self._cut(slot, 0 if source is not None else length)
         self.prefix_cache.resume(slot, now, sequence.inputs.namespace)

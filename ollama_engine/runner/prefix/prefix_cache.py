@@ -106,13 +106,13 @@ class PrefixCache:
         """A copy of its tokens, int32 [length]."""
         return np.array(self._of(sequence).tokens, dtype=np.int32)
 
-    def longest_prefix(self, inputs: Inputs, resumable: Resumable | None = None) -> Prefix:
+    def longest_prefix(self, inputs: Inputs, resumable: Resumable | None = None, limit: int | None = None) -> Prefix:
         """The longest prefix of `inputs` that some sequence holds. Changes nothing.
 
-        Never all inputs, because the logits of the last one are wanted, and never a part of a group. Among equally long
-        ones, the lowest sequence.
+        Up to `limit`; never all inputs, because the logits of the last one are wanted, and never a part of a group.
+        Among equally long ones, the lowest sequence.
         """
-        limit = floor_cut(max(0, len(inputs) - 1), inputs.groups)
+        limit = inputs.most_reusable(limit)
         best, length = None, 0
         for sequence in self._held if limit else ():
             cached = self._sequences[sequence]
@@ -159,12 +159,15 @@ class PrefixCache:
 
     # -- taking and giving back ----------------------------------------------------------------------------------------
 
-    def begin(self, inputs: Inputs, now: float, resumable: Resumable | None = None) -> Start | None:
+    def begin(
+        self, inputs: Inputs, now: float, resumable: Resumable | None = None, limit: int | None = None
+    ) -> Start | None:
         """A live sequence for a request that holds the longest prefix of `inputs` there is; None when all are in use.
 
-        A finished history that is a prefix as a whole goes on as it is; of any other the beginning is shared.
+        A finished history that is a prefix as a whole goes on as it is; of any other the beginning is shared. `limit`:
+        inputs to reuse at most.
         """
-        source, length = self.longest_prefix(inputs, resumable)
+        source, length = self.longest_prefix(inputs, resumable, limit)
         if source is None:
             return self.begin_empty(now, inputs.namespace)
         cached = self._sequences[source]

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from numbers import Real
-from typing import Any, Literal, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
-from ollama_engine.config import EngineConfig
+from ollama_engine.config import PYTHON_ONLY, EngineConfig
 from ollama_engine.errors import ConfigError, Option
 from ollama_engine.option_names import unknown_option
+from ollama_engine.runner.request.reasoning import ReasoningBudget
 from ollama_engine.sample import SamplingParams
 from ollama_engine.sample.constraints.formats import Format
 
-__all__ = ["OnOverflow", "RequestKeywords", "RequestOptions", "options_elsewhere", "whole"]
+__all__ = ["LogitsProcessor", "OnOverflow", "RequestKeywords", "RequestOptions", "options_elsewhere", "whole"]
 
 OnOverflow = Literal["error", "truncate", "shift"]
+
+if TYPE_CHECKING:
+    from ollama_engine.input import FloatArray, Int32Array
+
+    LogitsProcessor = Callable[[Int32Array, FloatArray], Any]
+    """(token ids, logits) -> None, or other logits; see `RequestKeywords.logits_processors`."""
+else:
+    LogitsProcessor = Callable  # a command's help is there before numpy is
 
 _IN_PARAMS = "SamplingParams({}=...)"
 _ELSEWHERE = {
@@ -44,6 +54,15 @@ class RequestKeywords(TypedDict, total=False):
         format: what form the answer has: "json" for any JSON object, a JSON schema (a dict, or its text), a pydantic
             model, dataclass, TypedDict or other type, or one of Regex, Choice, Lark and GBNF (default None: any).
             `Completion.parsed` has its value. GrammarError says what of it cannot be compiled.
+        logits_processors: functions that change the logits before a token is chosen (default none). Each is called with
+            the token ids of prompt and answer so far (int32 [n], read-only) and the logits of the next token (float32
+            [n_vocab]), which it changes in place, returning None, or replaces by what it returns. They are called in
+            their order before penalties and all other sampling; a constraint's mask is applied to what they leave, and
+            log-probabilities stay those of the model. The engine's thread calls them between two steps, so all requests
+            wait for a slow one. What one raises ends its request with a SamplingError, of which it is the cause.
+        reasoning_budget: tokens that a model may reason for before it is made to answer (default None: any number). A
+            number stands for reasoning between the markers of the chat's dialect, or <think> and </think> elsewhere; a
+            `ReasoningBudget` names others.
     """
 
     on_overflow: OnOverflow
@@ -52,6 +71,8 @@ class RequestKeywords(TypedDict, total=False):
     timeout: float | None
     cache: bool
     cache_salt: str | None
+    logits_processors: Sequence[LogitsProcessor]
+    reasoning_budget: int | ReasoningBudget | None
     format: Format | None
 
 
@@ -80,6 +101,10 @@ class RequestOptions:
     cache_salt: str | None = field(
         default=None, metadata={"help": "share what is computed with requests of the same salt only"}
     )
+    logits_processors: Sequence[LogitsProcessor] = field(default=(), metadata={PYTHON_ONLY: True})
+    reasoning_budget: int | ReasoningBudget | None = field(
+        default=None, metadata={"help": "tokens that the model may reason for before it is made to answer [>= 0]"}
+    )
     format: Format | None = field(
         default=None, metadata={"help": "the answer's form: json for any JSON object, or a JSON schema"}
     )
@@ -97,6 +122,9 @@ class RequestOptions:
             raise ConfigError(Option("cache"), f" is True or False, got {self.cache!r}")
         if self.cache_salt is not None and not isinstance(self.cache_salt, str):
             raise ConfigError(Option("cache_salt"), f" is a str or None, got {self.cache_salt!r}")
+        object.__setattr__(self, "logits_processors", _processors(self.logits_processors))
+        if self.reasoning_budget is not None and not isinstance(self.reasoning_budget, ReasoningBudget):
+            ReasoningBudget(self.reasoning_budget)  # raises
 
     @classmethod
     def of(cls, options: RequestKeywords) -> RequestOptions:
@@ -130,6 +158,14 @@ def whole(name: str, value: object, low: int, high: int) -> int:
     if number is None or isinstance(value, bool) or not low <= number <= high:
         raise ConfigError(Option(name), f" is a whole number from {low} to {high}, got {value!r}")
     return number
+
+
+def _processors(value: object) -> tuple[LogitsProcessor, ...]:
+    if not isinstance(value, (list, tuple)) or not all(map(callable, value)):
+        raise ConfigError(
+            Option("logits_processors"), f" is a list of functions of token ids and logits, got {value!r:.80}"
+        )
+    return tuple(value)
 
 
 def _is_seconds(value: object) -> bool:

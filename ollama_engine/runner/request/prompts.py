@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TypeGuard, cast
 
 import numpy as np
 
 from ollama_engine.errors import ConfigError, EngineError
-from ollama_engine.runner.request.options import whole
 from ollama_engine.sample import SamplingParams
 from ollama_engine.segments import Segment, is_segment
 from ollama_engine.tokenizer import Tokenizer
 
 __all__ = ["SEVERAL", "Prompt", "Prompts", "about_one", "check_params", "is_many", "is_segments", "many", "numbered",
-"prompt_ids", "several"]  # fmt: skip
+"prompt_ids"]  # fmt: skip
 
 Prompt = str | Sequence[int] | Sequence[Segment]
 """Text, token ids that are taken as they are, or segments."""
@@ -28,8 +26,6 @@ Prompts = list[str] | tuple[str, ...] | list[list[int]] | tuple[Sequence[int], .
 
 SEVERAL = "several prompts go into a list, to generate or agenerate"
 """Hint for callers who pass several prompts to a method for one."""
-
-_SEEDS = 1 << 64
 
 
 def _is_number(prompt: object) -> bool:
@@ -101,13 +97,3 @@ def check_params(params: object, hint: str = "") -> None:
     """Raise TypeError for what are no SamplingParams, such as a text where none is taken."""
     if not isinstance(params, SamplingParams):
         raise TypeError(f"params are SamplingParams, got {type(params).__name__}: {params!r:.40}{hint}")
-
-
-def several(params: SamplingParams, n: int | None) -> Iterator[SamplingParams]:
-    """Parameters for each of `n` answers to one prompt: those given, with a seed of its own where one was given.
-
-    The seed of answer i is `seed + i` (modulo 2^64). Raises ConfigError for n below 1.
-    """
-    n = 1 if n is None else whole("n", n, 1, 1 << 16)
-    for i in range(n):
-        yield params if params.seed is None else replace(params, seed=(params.seed + i) % _SEEDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -28,6 +29,7 @@ class Usage:
         dropped_prompt_tokens: left out of a prompt longer than num_ctx (`on_overflow` "truncate" and "shift").
         shifted_tokens: of prompt and answer, dropped from the context while the answer went on (`on_overflow` "shift").
         preemptions: how often the request gave up its cells to an older one and was computed again.
+        discarded_tokens: sampled for candidates of `best_of` that are not returned; counted in the best one's usage.
     """
 
     prompt_tokens: int
@@ -39,6 +41,7 @@ class Usage:
     dropped_prompt_tokens: int = 0
     shifted_tokens: int = 0
     preemptions: int = 0
+    discarded_tokens: int = 0
 
 
 class ValueReader(Protocol):
@@ -69,6 +72,7 @@ class Chunk:
         logprobs: one entry for each of `tokens`, when asked for.
         finish_reason: "stop": the model ended, or a stop text appeared. "length": max_tokens or num_ctx is reached.
         usage: tokens counted and seconds taken.
+        prompt_logprobs: of the first chunk, see `Completion`.
         reader: of the last chunk, reads the answer's value where a `format` was asked for; not for callers.
     """
 
@@ -77,6 +81,7 @@ class Chunk:
     logprobs: tuple[TokenLogprobs, ...] | None = None
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
     reader: ValueReader | None = field(default=None, repr=False, compare=False)
 
 
@@ -90,6 +95,11 @@ class Completion:
         finish_reason: "stop": the model ended, or a stop text appeared. "length": max_tokens or num_ctx is reached.
         usage: tokens counted and seconds taken.
         logprobs: one entry for each of `tokens`, when `SamplingParams.logprobs` asked for them.
+        prompt_logprobs: one entry for each token of the prompt (what `on_overflow` has left of it), when
+            `SamplingParams.prompt_logprobs` asked for them. The first is None, for it follows nothing; so are those of
+            images.
+        cumulative_logprob: the sum of the log-probabilities of `tokens`, where they were asked for or `best_of` needed
+            them. The token that ended the generation does not count.
         reader: reads `parsed`; not for callers.
     """
 
@@ -98,6 +108,8 @@ class Completion:
     finish_reason: FinishReason
     usage: Usage
     logprobs: tuple[TokenLogprobs, ...] | None
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
+    cumulative_logprob: float | None = None
     reader: ValueReader | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -122,13 +134,15 @@ def collect(chunks: list[Chunk]) -> Completion:
     last = chunks[-1]
     assert last.finish_reason is not None
     assert last.usage is not None
-    logprobs = [chunk.logprobs for chunk in chunks if chunk.logprobs is not None]
-    wanted = bool(logprobs) or last.logprobs is not None
+    parts = [chunk.logprobs for chunk in chunks if chunk.logprobs is not None]
+    logprobs = tuple(entry for part in parts for entry in part) if parts else None
     return Completion(
         text="".join(chunk.text for chunk in chunks),
         tokens=tuple(token for chunk in chunks for token in chunk.tokens),
         finish_reason=last.finish_reason,
         usage=last.usage,
-        logprobs=tuple(entry for part in logprobs for entry in part) if wanted else None,
+        logprobs=logprobs,
+        prompt_logprobs=chunks[0].prompt_logprobs,
+        cumulative_logprob=None if logprobs is None else math.fsum(entry.logprob for entry in logprobs),
         reader=last.reader,
     )

@@ -29,6 +29,13 @@ class StepEntry(NamedTuple):
     outputs: int
     """Number of rows with logits: the last rows of this entry."""
     decoding: bool
+    read: int = 0
+    """The first so many of these rows are for the sequence's row reader; tokens are drawn from the others."""
+
+    @property
+    def drawn(self) -> int:
+        """Rows that tokens are drawn from."""
+        return self.outputs - self.read
 
     @property
     def alive(self) -> bool:
@@ -153,7 +160,9 @@ def _axes(entries: tuple[StepEntry, ...], begins: list[int], axes: int) -> Int32
 
 def _entry(run: Scheduled, sequence: Sequence) -> StepEntry:
     assert sequence.slot is not None
-    return StepEntry(sequence, sequence.epoch, sequence.slot, run.n, run.outputs, sequence.decoding)
+    decoding = sequence.decoding
+    drawn = run.outputs if decoding else int(sequence.answers and sequence.submitted + run.n == sequence.n_inputs)
+    return StepEntry(sequence, sequence.epoch, sequence.slot, run.n, run.outputs, decoding, run.outputs - drawn)
 
 
 def _outputs(entries: tuple[StepEntry, ...]) -> Int32Array:

@@ -17,6 +17,7 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ollama_engine.input import Input, Int32Array, MediaItem
 
@@ -159,11 +160,20 @@ class Inputs:
 
     def text_tokens(self) -> list[int]:
         """The tokens that are text, without those of media."""
+        tokens: list[int] = self.tokens[self.is_text()].tolist()
+        return tokens
+
+    def is_text(self) -> npt.NDArray[np.bool_]:
+        """Which inputs are tokens of text, bool [n]; the others are rows of media items."""
         is_text = np.ones(len(self), np.bool_)
         for span in self.media:
             is_text[span.begin : span.end] = False
-        tokens: list[int] = self.tokens[is_text].tolist()
-        return tokens
+        return is_text
+
+    def most_reusable(self, limit: int | None = None) -> int:
+        """How many of these a prefix may give, at most: up to `limit`, not the last one, no part of a group."""
+        most = max(0, len(self) - 1)
+        return floor_cut(most if limit is None else min(limit, most), self.groups)
 
     @property
     def largest_group(self) -> int:

@@ -42,21 +42,28 @@ class Candidate(NamedTuple):
     """Inputs [begin, end) are known but not computed; at least one."""
     decoding: bool = False
     """Whether these are the last known tokens and a draft; any number from the first on may be served."""
-    all_rows: bool = False
-    """Whether logits are wanted for every row, not only for the last."""
+    rows_from: int | None = None
+    """Of a prompt, the first input whose logits are wanted, and those of all behind it; None: the last one's only."""
     priority: int = 0
     groups: Sequence[Group] = ()
     """Groups among its inputs, as indices like `begin` and `end`."""
     certain: int = 1
     """Of a decoding sequence, how many of these are no guesses; those behind the last of them are its draft."""
 
+    @property
+    def without_rows(self) -> int:
+        """How many of these come before the first whose logits are wanted."""
+        if self.decoding:
+            return self.certain - 1
+        return max(0, (self.end - 1 if self.rows_from is None else self.rows_from) - self.begin)
+
     def outputs(self, n: int) -> int:
-        """Rows of logits that the first `n` of these ask for, where it decodes: the last certain one and guesses."""
-        return max(0, n - self.certain + 1)
+        """Rows of logits that the first `n` of these ask for: the last ones."""
+        return max(0, n - self.without_rows)
 
 
 class Limits(NamedTuple):
-    """Limits of one step."""
+    """Limits of one step: tokens, rows of logits, and cells."""
 
     batch_size: int
     """Most tokens."""
@@ -78,7 +85,7 @@ class Scheduled(NamedTuple):
     key: int
     n: int
     outputs: int
-    """Number of rows with logits, the last ones: 0 within a prompt, 1 at its end, n where all are wanted."""
+    """Number of rows with logits, the last ones: 0 within a prompt, 1 at its end; more where more are wanted."""
 
 
 class SchedulerState(NamedTuple):
@@ -180,7 +187,7 @@ class _Demand(NamedTuple):
 def _least(candidate: Candidate, limits: Limits) -> _Demand:
     """Tokens and rows of a prompt's smallest next part: one input, or one group."""
     n = ceil_cut(candidate.begin + 1, candidate.groups) - candidate.begin
-    rows = n if candidate.all_rows else int(candidate.begin + n == candidate.end)
+    rows = candidate.outputs(n)
     if candidate.begin + n > candidate.end or rows > limits.max_outputs:
         raise ValueError(
             f"the next group of {candidate} has {n} inputs and wants {rows} rows of logits; "
@@ -278,7 +285,7 @@ class _PlanBuilder:
             self.short += max(0, n - shares[candidate.key])
             if allowed == 0:
                 continue
-            outputs = allowed if candidate.all_rows else int(candidate.begin + allowed == candidate.end)
+            outputs = candidate.outputs(allowed)
             self.scheduled.append(Scheduled(candidate.key, allowed, outputs))
             self.has_group |= any(candidate.begin <= first < candidate.begin + allowed for first, _ in candidate.groups)
             n_prefilled += allowed
@@ -301,10 +308,7 @@ class _PlanBuilder:
             alone = not self.scheduled
             fits = (alone or least.tokens <= self.room) and least.rows <= self.rows
             return least.tokens if fits else 0
-        n = _cut(candidate, min(usual, self.rows) if candidate.all_rows else usual)
-        if not candidate.all_rows and self.rows == 0 and candidate.begin + n == candidate.end:
-            n = _cut(candidate, n - 1)
-        return n
+        return _cut(candidate, min(usual, candidate.without_rows + self.rows))
 
 
 def _cut(candidate: Candidate, limit: int) -> int:

@@ -17,16 +17,17 @@ from itertools import islice
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from ollama_engine.input import Int32Array
 from ollama_engine.runner.request.results import Usage
 from ollama_engine.runner.schedule.inputs import Inputs
+from ollama_engine.runner.schedule.logits_processors import ProcessorChain
 from ollama_engine.runner.schedule.queued import Kind, Progress, QueuedRequest, State
+from ollama_engine.runner.schedule.row_readers import PromptLogprobs, RowReader
 from ollama_engine.runner.schedule.scheduler import Candidate
 from ollama_engine.runner.schedule.steering import Constraint, Drafter
 from ollama_engine.runner.schedule.text_emitter import TextEmitter
-from ollama_engine.sample import Sampler, SamplingParams
+from ollama_engine.sample import Sampler, SamplingParams, TokenLogprobs
 
 if TYPE_CHECKING:
     from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix
@@ -41,11 +42,14 @@ MAX_DRAFT = 63
 class Sequence(QueuedRequest):
     """A request that is computed in a cache sequence."""
 
-    wants_all_rows: ClassVar[bool] = False
+    answers: ClassVar[bool] = False
+    """Whether a token is drawn from the last row of its prompt."""
 
     inputs: Inputs
     """The inputs computed as a prompt: the prompt, and after a preemption also the answer so far."""
     num_ctx: int
+    row_reader: RowReader | None = None
+    """What is kept of the prompt's logits; the last row of an answer's prompt is drawn from, besides."""
     pinned: PinnedPrefix | None = None
     """The prefix pinned by its session, if any: the request uses that cache sequence."""
     # -- place --
@@ -75,6 +79,14 @@ class Sequence(QueuedRequest):
 
     def __post_init__(self) -> None:
         self.n_inputs = self.answer_begin = len(self.inputs)
+
+    @property
+    def rows_from(self) -> int | None:
+        """The first input of the prompt whose logits are wanted, and those of all behind it; None: the last one's only.
+
+        The cache's prefixes are of use up to there.
+        """
+        return None if self.row_reader is None else self.row_reader.next
 
     @property
     def known(self) -> int:
@@ -121,8 +133,8 @@ class Sequence(QueuedRequest):
         if begin >= self.n_inputs:
             certain = max(1, self.known - begin)
             end = min(begin + certain + len(self.draft), self.num_ctx)
-            return Candidate(self.key, begin, end, True, False, priority, certain=certain)
-        return Candidate(self.key, begin, self.n_inputs, False, self.wants_all_rows, priority, self.inputs.groups)
+            return Candidate(self.key, begin, end, True, None, priority, certain=certain)
+        return Candidate(self.key, begin, self.n_inputs, False, self.rows_from, priority, self.inputs.groups)
 
     def token(self, at: int) -> int:
         """The token of one input; 0 where it is not known yet."""
@@ -169,6 +181,7 @@ class Generation(Sequence):
     """A request for an answer."""
 
     kind: ClassVar[Kind] = "generation"
+    answers: ClassVar[bool] = True
 
     params: SamplingParams
     sampler: Sampler
@@ -184,6 +197,7 @@ class Generation(Sequence):
     n_generated: int = 0
     first_token_at: float = 0.0
     constraint: Constraint | None = None
+    processors: ProcessorChain | None = None
     drafter: Drafter | None = None
 
     @property
@@ -195,6 +209,11 @@ class Generation(Sequence):
             return False  # unknown before the draft is verified
         coming = self.n_inputs + len(self.sampled) + self.awaited
         return self.submitted < coming and not self.at_limit(self.n_generated + self.awaited, coming)
+
+    @property
+    def is_steered(self) -> bool:
+        """Whether something outside of its sampler has a say in each of its tokens."""
+        return self.constraint is not None or self.processors is not None
 
     @property
     def ready(self) -> bool:
@@ -249,6 +268,11 @@ class Generation(Sequence):
         guesses = self.drafter.propose(self.context.tokens.tolist(), most) if most else ()
         self.draft = tuple(_token(guess, self.sampler.n_vocab) for guess in islice(guesses, most))
 
+    def take_prompt_logprobs(self) -> tuple[TokenLogprobs | None, ...] | None:
+        """The log-probabilities of the prompt's tokens, where they were asked for; once, for the first chunk."""
+        reader, self.row_reader = self.row_reader, None
+        return reader.result() if isinstance(reader, PromptLogprobs) else None
+
     def usage(self, now: float) -> Usage:
         """Counts and times until now."""
         first = self.first_token_at or now
@@ -276,12 +300,15 @@ def _token(guess: object, n_vocab: int) -> int:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Scoring(Sequence):
-    """A request for the logits of every row of a prompt."""
+    """A request for what its row reader makes of a prompt's logits."""
 
     kind: ClassVar[Kind] = "scoring"
-    wants_all_rows: ClassVar[bool] = True
 
-    rows: npt.NDArray[np.float32]
-    """Logits [len(inputs), n_vocab], filled step by step."""
-    sound: bool = True
-    """Whether all rows so far are free of NaN."""
+    row_reader: RowReader
+    shared: int = 0
+    """Inputs at its beginning that the one it follows has too."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether what it shares is computed, or never will be."""
+        return self.follows is None or self.follows.ended or self.follows.submitted >= self.shared

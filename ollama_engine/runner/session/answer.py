@@ -1,4 +1,4 @@
-"""Answer: a request of a session, and which inputs the session has after it."""
+"""Answer: a running request of a session, and the inputs that the session has after it."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ __all__ = ["Answer"]
 
 @dataclass(slots=True)
 class Answer:
-    """A request whose inputs the session has not taken in yet."""
+    """A request whose tokens the session has not taken over yet."""
 
     generation: Generation
     before: Inputs | None = None
-    """What the session goes back to. None from when the answer is known to be good: one cut off anywhere has failed."""
+    """The inputs to return to if the answer fails. None once it is complete: an answer cut off before has failed."""
 
     @property
     def coming(self) -> bool:
-        """Whether its caller may still take chunks from it."""
+        """Whether its caller may still read chunks."""
         channel = self.generation.channel
         return self.before is None and not (channel.done or channel.unwanted)
 
     def inputs(self) -> Inputs:
-        """What the session holds after it, which has ended: its context, without tokens that its caller has not
-        taken.
+        """The session's inputs after this answer, which has ended: its context, without tokens that its caller has not
+        read.
         """
         if self.before is not None:
             return self.before

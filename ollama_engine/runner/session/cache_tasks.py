@@ -1,4 +1,4 @@
-"""What a session has the engine's thread do with its part of the cache, while nothing computes."""
+"""Work on a session's part of the cache, which the engine thread does while no step is in flight."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["copy_out", "fork_into", "put_back", "trim_to"]
 
 
 def trim_to(pinned: PinnedPrefix, inputs: Inputs) -> Callable[[EngineCore], None]:
-    """What the cache has beyond these inputs leaves it."""
+    """Remove everything beyond these inputs from the session's sequence."""
     return lambda core: core.cache_manager.trim(pinned, inputs)
 
 
 def fork_into(pinned: PinnedPrefix, other: PinnedPrefix, inputs: Inputs) -> Callable[[EngineCore], None]:
-    """Another session shares the cells of these inputs."""
+    """Share the cells of these inputs with another session."""
 
     def work(core: EngineCore) -> None:
         core.cache_manager.trim(pinned, inputs)
@@ -28,7 +28,7 @@ def fork_into(pinned: PinnedPrefix, other: PinnedPrefix, inputs: Inputs) -> Call
 
 
 def copy_out(pinned: PinnedPrefix, inputs: Inputs) -> Callable[[EngineCore], tuple[Saved, tuple[FloatArray, ...]]]:
-    """A copy of keys and values, and the embeddings of the media among the inputs."""
+    """Copy keys and values, and the embeddings of media among the inputs."""
 
     def work(core: EngineCore) -> tuple[Saved, tuple[FloatArray, ...]]:
         core.cache_manager.trim(pinned, inputs)
@@ -38,7 +38,7 @@ def copy_out(pinned: PinnedPrefix, inputs: Inputs) -> Callable[[EngineCore], tup
 
 
 def put_back(pinned: PinnedPrefix, inputs: Inputs, saved: Saved) -> Callable[[EngineCore], None]:
-    """Keys and values that were copied out lie in the cache again."""
+    """Put copied keys and values back into the cache."""
 
     def work(core: EngineCore) -> None:
         core.scrap()

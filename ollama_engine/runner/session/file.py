@@ -1,4 +1,4 @@
-"""Session files: tokens with their keys and values, whole and of one model, or refused.
+"""Session files: tokens with their keys and values. An incomplete file, or one of another model, is refused.
 
     8 bytes   magic
     u32       version
@@ -10,7 +10,7 @@
     32 bytes  SHA-256 of all before
 
 Numbers are little-endian. Sizes are checked against the file's before memory is taken for them. The checksum finds
-damage, not malice: a file that somebody made up can hold keys and values that spoil answers.
+damage, not malice: a forged file can hold keys and values that spoil answers.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _MAX_ROW = 1 << 32
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a cache stores tokens. Whether it does so for flash attention does not matter: rows are the same."""
+    """How a cache stores tokens. Independent of flash attention: rows have the same bytes with and without it."""
 
     dtype: str
     row_bytes: tuple[tuple[int, ...], ...]
@@ -66,7 +66,7 @@ class Layout:
 
 
 def layout_of(loaded: Loaded) -> Layout:
-    """Of the cache of a loaded model."""
+    """The layout of a loaded model's cache."""
     saveable = loaded.cache.saveable
     return Layout(loaded.config.kv_cache_type, () if saveable is None else saveable.row_bytes)
 
@@ -80,7 +80,7 @@ class SessionFile:
     inputs: Inputs
     saved: Saved
     embeddings: tuple[FloatArray, ...] = ()
-    """Of each span of `inputs.media`; for writing."""
+    """Embeddings of each span of `inputs.media`; for writing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +108,9 @@ class _Header:
 
 
 def write_session(path: str | os.PathLike[str], session: SessionFile) -> None:
-    """Write a file that is whole when it appears under its name; only its owner may read it. Raises OSError."""
+    """Write a file that is complete when it appears under its name; only its owner may read it. Raises OSError."""
     target = os.path.realpath(os.fsdecode(path))
-    # Named before it is made: an interrupt anywhere leaves no file behind.
+    # The name is chosen before the file is made, so that an interrupt anywhere leaves no file behind.
     temporary = os.path.join(os.path.dirname(target), f".session-{os.urandom(8).hex()}")
     try:
         with open(temporary, "xb", opener=_private) as file:
@@ -171,7 +171,7 @@ def _little(numbers: Int32Array) -> bytes:
 
 
 def read_session(path: str | os.PathLike[str], fingerprint: str, n_ids: int) -> SessionFile:
-    """What `write_session` wrote for the model of this fingerprint.
+    """Read a file that `write_session` wrote for the model with this fingerprint.
 
     Raises OSError, and SessionFormatError for a file that is damaged, or of another version or model.
     """
@@ -184,7 +184,7 @@ def read_session(path: str | os.PathLike[str], fingerprint: str, n_ids: int) -> 
 
 
 class _Reader:
-    """Reads on, and knows the digest of what was read."""
+    """Reads a file in order, and computes the digest of what it has read."""
 
     def __init__(self, file: BufferedReader) -> None:
         self._file = file
@@ -294,7 +294,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _check(session: SessionFile, n_ids: int) -> None:
-    """What a checksum does not tell: whether it can be used."""
+    """Raise SessionFormatError for an intact file that this model cannot use."""
     tokens, saved = session.inputs.tokens, session.saved
     if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < n_ids:
         raise SessionFormatError("the session has tokens that the model does not know")

@@ -1,4 +1,4 @@
-"""Fingerprint: tells whether keys and values that were computed elsewhere are those of this model."""
+"""Fingerprint: identifies the model with which keys and values were computed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WITHOUT = ("tokenizer.chat_template",)
 def fingerprint(gguf: GGUFFile, files: Sequence[str]) -> str:
     """SHA-256 over a model's architecture, sizes, vocabulary, tensor names, shapes and types, and samples of weights.
 
-    Models that differ in a few weights only, between the samples, look the same; a fine-tuned one changes them all.
+    Models that differ only in a few weights between the samples have the same fingerprint; fine-tuning changes all.
     The name and licence of a model do not count. `files` are where its files are now. Raises OSError where one is gone.
     """
     digest = hashlib.sha256()
@@ -57,5 +57,5 @@ def _add(digest: hashlib._Hash, *parts: bytes) -> None:
 
 
 def _framed(part: bytes) -> bytes:
-    # So that no two lists of parts give the same bytes.
+    # With lengths, so that no two lists of parts give the same bytes.
     return len(part).to_bytes(8, "little") + part

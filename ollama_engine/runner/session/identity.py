@@ -1,4 +1,4 @@
-"""ModelIdentity: which model an engine has loaded, as session files say it."""
+"""ModelIdentity: the fingerprint of the loaded model, for session files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ModelIdentity:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Taken once, when the first session is saved or loaded. Raises OSError where a file of the model is gone."""
+        """Computed at the first save or load of a session. Raises OSError where a file of the model is gone."""
         from ollama_engine.runner.session.fingerprint import fingerprint  # noqa: PLC0415 (OpenSSL)
 
         return fingerprint(self._gguf, self._files)

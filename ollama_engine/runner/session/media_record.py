@@ -1,6 +1,6 @@
-"""MediaRecord: how a session file keeps a media item: where it lies, its positions, and its embeddings.
+"""MediaRecord: a media item in a session file: its place, positions and embeddings.
 
-Keys and values of a session may have to be computed again, so the embeddings go into the file with them.
+Keys and values of a session may have to be computed again, so the file also contains the embeddings.
 """
 
 from __future__ import annotations

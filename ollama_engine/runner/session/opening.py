@@ -1,4 +1,4 @@
-"""Opening a session that a file holds."""
+"""Opens a session from a file."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Session:
         self._pinned = PinnedPrefix()
         self._inputs = Inputs.text([])
         self._answer: Answer | None = None
-        # A call holds a lock of its own: `with` lets go of that whatever a signal handler raises, and wherever.
+        # Each call takes a lock object of its own: `with` releases it wherever a signal handler raises.
         self._turn = Lock()
         self._choosing = RLock()
         self._closed = False
@@ -71,14 +71,14 @@ class Session:
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """All tokens: those appended, and those of answers as far as their chunks were taken."""
+        """All tokens: those appended, and those of answers whose chunks were read."""
         with (turn := Lock()):
             self._begin(turn)
             return tuple(self._inputs.tokens.tolist())
 
     @property
     def text(self) -> str:
-        """Their text, without control tokens and media."""
+        """The text of all tokens, without control tokens and media."""
         with (turn := Lock()):
             self._begin(turn)
             return self._submission.loaded.tokenizer.decode(self._inputs.text_tokens())
@@ -87,7 +87,7 @@ class Session:
         return len(self.tokens)
 
     def __bool__(self) -> bool:
-        # An empty session is one all the same.
+        # True even when empty: `if session` asks whether there is a session.
         return True
 
     # -- growing -------------------------------------------------------------------------------------------------------
@@ -95,9 +95,9 @@ class Session:
     def append(self, prompt: Prompt, **options: Unpack[RequestKeywords]) -> None:
         """Add text, or token ids, and compute its keys and values now.
 
-        The first text gets the begin token, an empty one too, as an empty prompt does; later ones do not. Texts are
-        tokenized one by one. With on_overflow "truncate" or "shift" tokens leave where there are more than num_ctx, as
-        they leave a prompt. Raises as `Engine.generate` does; the session is as it was then.
+        The first text gets the BOS token, also an empty one, as an empty prompt does; later texts do not. Texts are
+        tokenized one by one. With on_overflow "truncate" or "shift", tokens above num_ctx are dropped as of a prompt.
+        Raises as `Engine.generate` does; the session is then unchanged.
         """
         with (turn := Lock()):
             self._begin(turn)
@@ -107,18 +107,18 @@ class Session:
                 self._complete(self._inputs.join(added), _NOTHING, options)
 
     def generate(self, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestKeywords]) -> Completion:
-        """The answer to what the session holds, which it holds too from then on.
+        """Generate an answer to the session's tokens, and append it to the session.
 
         The token that ended the answer is not part of it: append it where a template wants it. With on_overflow
-        "shift" tokens that leave the context leave the session. Raises as `Engine.generate` does, and ConfigError
-        for an empty session; the session is as it was then.
+        "shift", tokens that leave the context also leave the session. Raises as `Engine.generate` does, and ConfigError
+        for an empty session; the session is then unchanged.
         """
         with (turn := Lock()):
             self._begin(turn)
             return self._complete(self._inputs, params, options)
 
     def stream(self, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestKeywords]) -> Stream:
-        """`generate`, piece by piece. Where the stream is closed early, the session keeps the chunks taken from it."""
+        """`generate` as a stream. If it is closed early, the session keeps the chunks that were read."""
         request = Request(self._engine)
         stream = Stream(request)
         run_or_cancel(request.channel, self._stream, params, options, request.channel)
@@ -146,7 +146,7 @@ class Session:
     def astream(self, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestKeywords]) -> AsyncStream:
         """`stream` for asyncio. Call it where an event loop runs.
 
-        Right after an answer that was cut off, it waits for the step that ends that one.
+        After an answer that was cancelled, it waits for the step that ends that answer.
         """
         stream = AsyncStream(self._engine)
         run_or_cancel(stream.channel, self._stream, params, options, stream.channel)
@@ -187,7 +187,7 @@ class Session:
         return completion
 
     async def _settled(self) -> None:
-        """What an answer that was cut off waits for does not hold up the event loop."""
+        """Wait for a cancelled answer to end, without blocking the event loop."""
         answer = self._answer
         if answer is not None and not answer.coming and not answer.generation.ended:
             await asyncio.to_thread(len, self)
@@ -202,15 +202,15 @@ class Session:
         if not len(inputs):
             raise ConfigError("the session holds no tokens; append some first")
         made = self._submission.make(inputs, params, options, channel, pinned=self._pinned)
-        # Before it is handed in: an interrupt must not leave a request that the session knows nothing of.
+        # Before it is submitted: an interrupt must not leave a request that the session does not know.
         self._answer = answer = Answer(made, self._inputs)
         self._submission.thread.submit(made)
         return answer
 
-    # -- going back, and apart -----------------------------------------------------------------------------------------
+    # -- rewind and fork -----------------------------------------------------------------------------------------------
 
     def rewind(self, n: int) -> None:
-        """Drop the last `n` tokens; their cells are free at once. Raises ConfigError for more than there are."""
+        """Drop the last `n` tokens and free their cells. Raises ConfigError where the session has fewer."""
         with (turn := Lock()):
             self._begin(turn)
             had = len(self._inputs)
@@ -228,7 +228,7 @@ class Session:
             self._inputs = inputs
 
     def fork(self) -> Session:
-        """Another session of the same tokens, which share their cells. Raises ContextOverflowError: see above."""
+        """Another session with the same tokens, sharing their cells. Raises ContextOverflowError for lack of room."""
         fork = Session(self._engine, self._submission, self._identity)
         try:
             with (turn := Lock()):
@@ -243,9 +243,9 @@ class Session:
     # -- files ---------------------------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the tokens with their keys and values to a file, whole or not at all. `Engine.load_session` reads it.
+        """Write the tokens with their keys and values to a file, completely or not at all. See `Engine.load_session`.
 
-        Requests wait while keys and values are copied, and embeddings of images asked for, not while they are written.
+        Requests wait while keys, values and embeddings of images are copied, but not while the file is written.
         Raises OSError.
         """
         with (turn := Lock()):
@@ -256,7 +256,7 @@ class Session:
         write_session(path, SessionFile(self._identity.fingerprint, layout, inputs, saved, embeddings))
 
     def _restore(self, found: SessionFile) -> None:
-        """Have what a file holds; where this Engine stores keys and values otherwise, compute them."""
+        """Restore a file. Computes keys and values again where this Engine stores them in another type."""
         with (turn := Lock()):
             self._begin(turn)
             inputs = found.inputs
@@ -270,10 +270,10 @@ class Session:
             if found.saved.length:
                 self._do(put_back(self._pinned, inputs, found.saved))
 
-    # -- inside --------------------------------------------------------------------------------------------------------
+    # -- internals -----------------------------------------------------------------------------------------------------
 
     def _begin(self, turn: Lock) -> None:
-        """Nobody else works with the session while `turn` is locked; it has taken in its last answer."""
+        """Start a call: it owns the session while `turn` is locked. Takes over the tokens of the last answer first."""
         if self._closed:
             raise ClosedError("this Session is closed")
         self._submission.thread.check_open()
@@ -303,7 +303,7 @@ class Session:
     # -- lifetime ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Cancel an answer that is still coming, and let go of the cache. Any thread may; safe to call twice."""
+        """Cancel a running answer, and release the cache. Any thread may call it; safe to call twice."""
         self._closed = True
         answer = self._answer
         if answer is not None:

@@ -141,6 +141,8 @@ def test_ids_that_a_dialect_writes_are_kept() -> None:
 def test_files_without_a_template() -> None:
     tokens = {"tokenizer.ggml.tokens": ["a", "<tool_call>"], "tokenizer.ggml.token_type": [1, 4]}
     assert detect(None, tokens).name == "hermes"
+    tokens = {"tokenizer.ggml.tokens": ["<|eot_id|>", "<|python_tag|>"], "tokenizer.ggml.token_type": [3, 3]}
+    assert detect("{{ messages }}", tokens).name == "llama3"
     assert detect(None, {"general.architecture": "gpt-oss"}).name == "harmony"
     assert detect(None, {"general.architecture": "gemma3"}).name == "gemma"
     assert detect(None, {}).name == "text"

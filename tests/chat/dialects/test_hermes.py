@@ -40,8 +40,16 @@ def test_an_empty_block_of_reasoning_says_nothing() -> None:
 
 
 def test_reasoning_that_never_ends() -> None:
-    answer = read(HERMES, f"<think>Hm {WEATHER}")
-    assert (answer.reasoning, answer.calls) == (f"Hm {WEATHER}", [])
+    answer = read(HERMES, "<think>Hm, a <tool_call> would do. ")
+    assert (answer.reasoning, answer.content) == ("Hm, a <tool_call> would do. ", "")
+
+
+def test_a_call_inside_the_reasoning_ends_it() -> None:
+    """Qwen does so; a marker that is only spoken of does not."""
+    answer = read(HERMES, f"<think>Hm, a <tool_call>.\n{WEATHER}\n{TIME}")
+    assert answer.reasoning == "Hm, a <tool_call>."
+    assert [call.name for call in answer.calls] == ["weather", "get_time"]
+    assert read(HERMES, f"<think>Hm {WEATHER}", tools=()).reasoning == f"Hm {WEATHER}"
 
 
 def test_several_objects_or_an_array_between_one_pair_of_markers() -> None:

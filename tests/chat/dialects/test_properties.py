@@ -17,7 +17,7 @@ from tests.chat.dialects.examples import EXAMPLES, OTHER_FORMS
 from tests.chat.dialects.reading import TOOLS, chunks, events, joined, summed
 from tests.suite import scaled, slow_except
 
-EXAMPLE_COUNT = scaled(400, quick=25)
+EXAMPLE_COUNT = scaled(400, quick=12)
 FORMS = {name: [text, *(other for dialect, other in OTHER_FORMS if dialect == name)] for name, text in EXAMPLES.items()}
 NOISE = [
     "\n",

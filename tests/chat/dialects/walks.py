@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
 END = "<end of answer>"
-TAKEN = frozenset(b"\"}]\n<\\{,")
+ANY_TEXT = 80
+TAKEN = frozenset(b'"}]\n<\\{,')
 
 
 class Vocabulary:
@@ -53,8 +54,8 @@ def accepts(vocabulary: Vocabulary, grammar: str, text: str) -> bool:
     return bool(found.validate_tokens(ids) == len(ids) and found.consume_tokens(ids) and found.is_accepting())
 
 
-def walk(vocabulary: Vocabulary, grammar: str, seed: int, longest: int = 3000) -> str | None:
-    """A random answer; None for one that became too long. Ends of texts and answers are taken more often than not."""
+def walk(vocabulary: Vocabulary, grammar: str, seed: int, ends: Sequence[str] = (), longest: int = 3000) -> str | None:
+    """A random answer; None for one that became too long. Where nearly any text may come, often one of `ends` does."""
     rng = random.Random(seed)
     found = matcher(vocabulary, grammar)
     mask = allocate_token_bitmask(1, len(vocabulary.tokens))
@@ -65,6 +66,12 @@ def walk(vocabulary: Vocabulary, grammar: str, seed: int, longest: int = 3000) -
         token = _choose(rng, [int(i) for i in allowed])
         if token == vocabulary.eos_token_id:
             return b"".join(vocabulary.tokens[i] for i in ids).decode()
+        if len(allowed) > ANY_TEXT and ends and rng.random() < 0.3:
+            end = vocabulary.tokenize(rng.choice(ends))
+            if found.validate_tokens(end) == len(end):
+                ids += end
+                assert found.consume_tokens(end), found.get_error()
+                continue
         ids.append(token)
         assert found.consume_token(token), found.get_error()
     return None

@@ -19,7 +19,7 @@ FOLDER = Path(__file__).parent
 
 
 def file_of(architecture: str) -> Path:
-    """Where its cases are."""
+    """The file with the cases of an architecture."""
     return FOLDER / f"{architecture.replace('-', '_')}.py"
 
 

@@ -12,7 +12,6 @@ from queue import SimpleQueue
 from typing import Any, cast
 from unittest.mock import patch
 
-import numpy as np
 import pytest
 
 from ollama_engine.errors import ClosedError, ComputeError, EngineBusyError
@@ -22,6 +21,7 @@ from ollama_engine.runner.observe.monitor import Monitor
 from ollama_engine.runner.request.channel import Event, RequestChannel
 from ollama_engine.runner.request.results import Result
 from ollama_engine.runner.schedule.inputs import Inputs
+from ollama_engine.runner.schedule.row_readers import AllRows
 from ollama_engine.runner.schedule.sequence import Scoring
 from tests.runner.fakes import FakeCache, FakeExecutor
 
@@ -65,7 +65,7 @@ class Asked:
             channel=RequestChannel(self.events),
             inputs=Inputs.text([1, 2, 3]),
             num_ctx=8,
-            rows=np.empty((3, 4), np.float32),
+            row_reader=AllRows(3, 4),
         )
 
     def end(self) -> Event:
@@ -322,7 +322,7 @@ def test_the_loops_own_thread_cannot_wait_for_itself(rig: Rig) -> None:
 
 
 def test_closing_without_waiting(rig: Rig) -> None:
-    """As a finaliser does."""
+    """A finaliser closes the engine without waiting for its thread."""
     release = threading.Event()
     job = rig.do(lambda _: release.wait(PATIENCE))
     assert job.started.wait(PATIENCE)

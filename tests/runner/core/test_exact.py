@@ -12,6 +12,7 @@ from typing import Any
 from unittest.mock import patch
 
 import gguf
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
@@ -152,7 +153,8 @@ def test_all_that_can_happen_has_happened(totals: Counter[str]) -> None:
     print(totals)
     assert totals["tokens"] > 5000
     assert totals["uncompared"] <= totals["tokens"] / 10
-    for name in ("preemptions", "evictions", "shifts", "restarts", "cached", "refused", "forks", "drafted"):
+    happened = ("preemptions", "evictions", "shifts", "restarts", "cached", "refused", "forks", "drafted")
+    for name in (*happened, "prompt_logprobs", "scored"):
         assert totals[name] > 0, f"no schedule led to {name}"
 
 
@@ -176,15 +178,39 @@ def check_scores(world: World, asked: Asked) -> None:
     sequence = asked.sequence
     assert isinstance(sequence, Scoring)
     if isinstance(asked.end, Result):
-        assert asked.end.value is sequence.rows
-        assert difference(sequence.rows, world.lone.scores(asked.prompt)) <= world.tolerance
+        rows = sequence.row_reader.result()
+        assert asked.end.value is rows
+        begin = min(asked.wish.rows_from, len(asked.prompt) - 1)
+        assert difference(rows[begin:], world.lone.scores(asked.prompt)[begin:]) <= world.tolerance  # type: ignore[index]
+        world.count(scored=len(asked.prompt) - begin)
     else:
         check_error(asked)
+
+
+def check_prompt_logprobs(world: World, asked: Asked) -> None:
+    chunks = [event for event in asked.events if isinstance(event, Chunk)]
+    wanted = asked.wish.prompt_logprobs
+    assert all(chunk.prompt_logprobs is None for chunk in (chunks if wanted is None else chunks[1:]))
+    if wanted is None or not chunks:
+        return
+    found = chunks[0].prompt_logprobs
+    assert found is not None
+    assert (len(found), found[0]) == (len(asked.prompt), None)
+    rows = world.lone.scores(asked.prompt)[: len(found) - 1].astype(np.float64)
+    allowed = 2 * world.tolerance * rows.std(axis=1)
+    expected = rows - np.logaddexp.reduce(rows, axis=1, keepdims=True)
+    for entry, token, row, near in zip(found[1:], asked.prompt[1:], expected, allowed, strict=True):
+        assert entry is not None
+        assert (entry.token, len(entry.top)) == (token, wanted)
+        assert abs(entry.logprob - row[token]) <= near
+        assert all(abs(logprob - row[best]) <= near for best, logprob in entry.top)
+    world.count(prompt_logprobs=len(found))
 
 
 def check_answer(world: World, schedule: Schedule, asked: Asked) -> None:
     sequence = asked.sequence
     assert isinstance(sequence, Generation)
+    check_prompt_logprobs(world, asked)
     keep = sequence.keep if asked.wish.overflow == "shift" else None
     restarts = dict([(0, asked.prompt), *asked.restarts])
     task: Task | None = None

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any, cast
 from unittest.mock import patch
 
-import numpy as np
-
 from ollama_engine.runner.core.engine_core import CHECK_SECONDS, EngineCore
 from ollama_engine.runner.observe.monitor import Monitor
 from ollama_engine.runner.request.channel import RequestChannel
 from ollama_engine.runner.schedule.inputs import Inputs
+from ollama_engine.runner.schedule.row_readers import AllRows
 from ollama_engine.runner.schedule.sequence import Scoring
 from tests.runner.fakes import Events, FakeCache, FakeExecutor
 
@@ -26,7 +25,7 @@ class Task:
 def scoring(*, cancelled: bool = False) -> Scoring:
     channel = RequestChannel(Events())
     channel.cancelled = cancelled
-    return Scoring(channel=channel, inputs=Inputs.text([1, 2]), num_ctx=8, rows=np.empty((2, 4), np.float32))
+    return Scoring(channel=channel, inputs=Inputs.text([1, 2]), num_ctx=8, row_reader=AllRows(2, 4))
 
 
 def test_an_idle_engine_checks_what_changed_and_once_a_second_at_most() -> None:

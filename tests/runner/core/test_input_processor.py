@@ -14,6 +14,7 @@ from ollama_engine.runner.core.input_processor import new_generation, new_scorin
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.request.channel import RequestChannel
 from ollama_engine.runner.request.options import RequestOptions
+from ollama_engine.runner.schedule.row_readers import AllRows
 from ollama_engine.sample import SamplingParams
 from tests.models.variants import loaded
 from tests.runner.fakes import Events
@@ -127,7 +128,8 @@ def test_what_is_refused(parts: Loaded, prompt: list[int], options: Any, error: 
 
 def test_scoring_has_a_row_for_each_token(parts: Loaded) -> None:
     scoring = new_scoring(parts, prompt_inputs(parts, [1, 2, 3]), RequestChannel(Events()))
-    assert scoring.rows.shape == (3, 320)
+    assert isinstance(scoring.row_reader, AllRows)
+    assert scoring.row_reader.rows.shape == (3, 320)
     for prompt, error in (([], ConfigError), ([999], TokenizerError), ([1] * 33, ContextOverflowError)):
         with pytest.raises(error):
             new_scoring(parts, prompt_inputs(parts, prompt), RequestChannel(Events()))

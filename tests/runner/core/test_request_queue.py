@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, cast
 
-import numpy as np
 import pytest
 
 from ollama_engine.errors import ClosedError, ComputeError, DeadlineError
@@ -18,6 +17,7 @@ from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.runner.request.results import Result
 from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.queued import BatchedRequest, Progress
+from ollama_engine.runner.schedule.row_readers import AllRows
 from ollama_engine.runner.schedule.sequence import Scoring
 from tests.runner.fakes import Events, FakeCache, FakeExecutor
 
@@ -75,7 +75,7 @@ class Rig:
     def scoring(self, n: int = 8, **options: Any) -> Scoring:
         made = Scoring(
             channel=RequestChannel(Events()), inputs=Inputs.text(range(n)), num_ctx=n, submitted_at=self.now,
-            options=RequestOptions(**options), rows=np.empty((n, 4), np.float32),
+            options=RequestOptions(**options), row_reader=AllRows(n, 4),
         )  # fmt: skip
         self.core.add(made)
         return made

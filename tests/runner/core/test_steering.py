@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from ollama_engine import Completion, Engine, SamplingParams
@@ -298,3 +299,32 @@ def test_wrong_guesses_of_others_do_not_hold_up_a_prompt(engine: Engine) -> None
 def _with_drafters(drafters: list[Says]) -> Callable[..., Any]:
     waiting = iter(drafters)
     return lambda *args, **keywords: new_generation(*args, **keywords, drafter=next(waiting))
+
+
+# -- logits processors -------------------------------------------------------------------------------------------------
+
+
+def test_a_mask_wins_over_a_logits_processor(engine: Engine) -> None:
+    def want(ids: npt.NDArray[np.int32], logits: npt.NDArray[np.float32]) -> None:
+        logits[[40, 77]] = 1e3
+
+    answer = ask(engine, greedy(), Among([3, 40, 250]), logits_processors=[want])
+    assert set(answer.tokens) <= {3, 40, 250}
+    assert answer.tokens[::2] == (40,) * 12, "it is never twice in a row"
+
+
+@pytest.mark.parametrize("wrong", [0, 3])
+def test_a_logits_processor_has_its_say_in_every_row_of_a_draft(engine: Engine, wrong: int) -> None:
+    shown: list[list[int]] = []
+
+    def no_multiples(ids: npt.NDArray[np.int32], logits: npt.NDArray[np.float32]) -> None:
+        shown.append(ids.tolist())
+        logits[len(ids) % 7 :: 7] = -np.inf
+
+    expected = ask(engine, drawn(), logits_processors=[no_multiples])
+    assert all(token % 7 != (len(PROMPT) + i) % 7 for i, token in enumerate(expected.tokens))
+    contexts = shown.copy()
+    shown.clear()
+    drafter = Says([*PROMPT, *expected.tokens], wrong_at=lambda at: wrong > 0 and at % wrong == 0)
+    assert ask(engine, drawn(), drafter=drafter, logits_processors=[no_multiples]).tokens == expected.tokens
+    assert shown == contexts, "each row is shown the tokens before it, once"

@@ -1,4 +1,4 @@
-"""Landing: who gets which row, who ends, and that what nobody wants any more is dropped."""
+"""Step output: which sequence gets which row, which ones end, and that unwanted results are dropped."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.runner.request.results import Chunk
 from ollama_engine.runner.schedule.batching import Step, assemble
 from ollama_engine.runner.schedule.inputs import Inputs
+from ollama_engine.runner.schedule.row_readers import AllRows
 from ollama_engine.runner.schedule.scheduler import Scheduled
 from ollama_engine.runner.schedule.sequence import Generation, Scoring, Sequence
 from ollama_engine.runner.schedule.text_emitter import TextEmitter
@@ -51,7 +52,7 @@ def generation(
 
 
 def step_of(*sequences: Sequence) -> Step:
-    pieces = tuple(Scheduled(sequence.key, 3, 3 if sequence.wants_all_rows else 1) for sequence in sequences)
+    pieces = tuple(Scheduled(sequence.key, 3, 3 if sequence.rows_from is not None else 1) for sequence in sequences)
     return assemble(0, pieces, {sequence.key: sequence for sequence in sequences})
 
 
@@ -106,7 +107,7 @@ def test_limits(made: Generation, token: int | None, reason: str | None) -> None
 
 def test_scores_are_put_where_they_belong_again_after_a_preemption() -> None:
     scoring = Scoring(channel=RequestChannel(Events()), inputs=Inputs.text([1] * 6), num_ctx=9, key=1, slot=1,
-                  rows=np.empty((6, N_VOCAB), np.float32))  # fmt: skip
+                  row_reader=AllRows(6, N_VOCAB))  # fmt: skip
     assert step_outputs(step_of(scoring), rows(1, 2, 3), 0.0) == []
     scoring.withdraw()
     scoring.slot = 1
@@ -114,7 +115,7 @@ def test_scores_are_put_where_they_belong_again_after_a_preemption() -> None:
     scoring.submitted = 3
     (outputs,) = step_outputs(step_of(scoring), rows(4, 5, 6), 0.0)
     assert (outputs.reason, outputs.sound) == ("stop", True)
-    assert scoring.rows.argmax(axis=1).tolist() == [1, 2, 3, 4, 5, 6]
+    assert scoring.row_reader.result().argmax(axis=1).tolist() == [1, 2, 3, 4, 5, 6]  # type: ignore[attr-defined]
 
 
 def test_nonsense_is_an_error_of_its_own_row() -> None:

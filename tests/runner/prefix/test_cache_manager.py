@@ -17,6 +17,7 @@ from ollama_engine.runner.request.channel import RequestChannel
 from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.runner.schedule.batching import assemble
 from ollama_engine.runner.schedule.inputs import Inputs
+from ollama_engine.runner.schedule.row_readers import AllRows
 from ollama_engine.runner.schedule.scheduler import Scheduled
 from ollama_engine.runner.schedule.sequence import Generation, Scoring, Sequence
 from ollama_engine.runner.schedule.text_emitter import TextEmitter
@@ -103,7 +104,7 @@ def test_scoring_takes_nothing_over_for_every_row_is_wanted(rig: Rig) -> None:
     first = rig.request([1, 2, 3, 4])
     rig.begin(first)
     rig.compute(first)
-    scoring = Scoring(channel=RequestChannel(Events()), inputs=first.inputs, num_ctx=8, rows=cast(Any, None))
+    scoring = Scoring(channel=RequestChannel(Events()), inputs=first.inputs, num_ctx=8, row_reader=AllRows(4, 1))
     rig.begin(scoring)
     assert scoring.submitted == 0
 

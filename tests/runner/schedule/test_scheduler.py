@@ -21,9 +21,9 @@ def decoder(key: int, priority: int = 0, draft: int = 0) -> Candidate:
 
 
 def prompt(
-    key: int, n: int, priority: int = 0, groups: tuple[Group, ...] = (), *, all_rows: bool = False, begin: int = 0
+    key: int, n: int, priority: int = 0, groups: tuple[Group, ...] = (), *, rows_from: int | None = None, begin: int = 0
 ) -> Candidate:
-    return Candidate(key, begin, begin + n, False, all_rows, priority, groups)
+    return Candidate(key, begin, begin + n, False, rows_from, priority, groups)
 
 
 @dataclass(frozen=True)
@@ -91,16 +91,20 @@ CASES = [
         state=SchedulerState((0, 1, 2, 3, 4), 4),
     ),
     # -- rows of logits --
-    Case("all rows", [prompt(1, 3, all_rows=True)], [(1, 3, 3)]),
-    Case("as many rows as there are", [prompt(1, 9, all_rows=True)], [(1, 4, 4)]),
+    Case("all rows", [prompt(1, 3, rows_from=0)], [(1, 3, 3)]),
+    Case("as many rows as there are", [prompt(1, 9, rows_from=0)], [(1, 4, 4)]),
+    Case("the rows of its end", [prompt(1, 7, rows_from=5)], [(1, 7, 2)]),
+    Case("rows in the middle of what is left", [prompt(1, 7, begin=2, rows_from=5)], [(1, 7, 4)]),
+    Case("inputs before the first row need none", [prompt(1, 8, rows_from=2)], [(1, 6, 4)]),
+    Case("a beginning without rows", [prompt(1, 4, rows_from=0), prompt(2, 9, rows_from=2)], [(1, 4, 4), (2, 2, 0)]),
     Case(
         "the last input waits for a row",
-        [prompt(1, 4, all_rows=True), prompt(2, 3)],
+        [prompt(1, 4, rows_from=0), prompt(2, 3)],
         [(1, 4, 4), (2, 2, 0)],
     ),
     Case(
         "with all that belongs to it",
-        [prompt(1, 4, all_rows=True), prompt(2, 3, groups=((1, 3),))],
+        [prompt(1, 4, rows_from=0), prompt(2, 3, groups=((1, 3),))],
         [(1, 4, 4), (2, 1, 0)],
     ),
     # -- groups --
@@ -214,7 +218,7 @@ def test_who_was_served_goes_to_the_end() -> None:
         ([prompt(1, 0)], ROOMY, "has pending inputs"),
         ([prompt(1, 2), decoder(1)], ROOMY, "two have 1"),
         ([prompt(1, 4, groups=((0, 6),))], ROOMY, "the next group"),
-        ([prompt(1, 6, groups=((0, 6),), all_rows=True)], ROOMY, "wants 6 rows of logits"),
+        ([prompt(1, 6, groups=((0, 6),), rows_from=0)], ROOMY, "wants 6 rows of logits"),
         ([], ROOMY._replace(batch_size=0), "at least 1"),
         ([], ROOMY._replace(max_outputs=0), "at least 1"),
         ([], ROOMY._replace(prompt_tokens=0), "at least 1"),
@@ -262,17 +266,17 @@ def candidate_of(draw: st.DrawFn, key: int) -> Candidate:
         return decoder(key, priority, draw(st.sampled_from([0, 0, 0, 1, 7])))
     n = draw(st.integers(1, 60))
     sizes = draw(st.lists(st.integers(1, 5) | st.just(20), max_size=6))
-    all_rows = draw(st.booleans())
+    rows_from = draw(st.none() | st.integers(0, n - 1))
     groups, at = [], draw(st.integers(0, 5))
     for size in sizes:
-        if all_rows and size > 5:
+        if rows_from is not None and size > 5:
             continue
         if at + size > n:
             break
         if size > 1:
             groups.append((at, at + size))
         at += size + draw(st.integers(0, 3))
-    return prompt(key, n, priority, tuple(groups), all_rows=all_rows)
+    return prompt(key, n, priority, tuple(groups), rows_from=rows_from)
 
 
 def candidates_of(most: int) -> st.SearchStrategy[list[Candidate]]:
@@ -295,7 +299,9 @@ def check_step(candidates: list[Candidate], limits: Limits, got: Plan) -> None:
         assert piece.n > 0
         assert end <= candidate.end
         assert ceil_cut(end, candidate.groups) == end, "a group was split"
-        assert piece.outputs == (piece.n if candidate.all_rows or candidate.decoding else int(end == candidate.end))
+        first = candidate.end - 1 if candidate.rows_from is None else candidate.rows_from
+        rows = [at for at in range(candidate.begin, end) if candidate.decoding or at >= first]
+        assert piece.outputs == len(rows)
     if limits.groups_apart:
         groups = [begin for piece in got.scheduled for begin, _ in by_key[piece.key].groups
                   if by_key[piece.key].begin <= begin < by_key[piece.key].begin + piece.n]  # fmt: skip

@@ -1,0 +1,174 @@
+"""BudgetedReasoning: a constraint that lets a model reason for so many tokens, and then has it answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+import numpy as np
+
+from ollama_engine.runner.request.results import ValueReader
+from ollama_engine.runner.schedule.marker_finder import MarkerFinder
+from ollama_engine.runner.schedule.steering import Constraint, MaskMaker, TokenMask
+
+__all__ = ["BudgetedReasoning"]
+
+GRACE = 16
+"""Tokens that the model may take beyond its budget, to complete a character or a marker that it has begun."""
+
+
+class _Phase(Enum):
+    OPENING = auto()
+    """The answer begins: with reasoning, or without."""
+    REASONING = auto()
+    CLOSING = auto()
+    """The budget is used up: tokens are forced."""
+    ANSWER = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class _AnswerMaskMaker:
+    """Has `maker` make the masks of several answers; equal for all answers that have the same one."""
+
+    maker: MaskMaker
+
+    def make(self, constraints: Sequence[Any], /) -> None:
+        """See `MaskMaker`; these are BudgetedReasoning."""
+        self.maker.make([constraint.answer for constraint in constraints])
+
+
+@dataclass(frozen=True, slots=True)
+class _AnswerReader:
+    """Reads the value of an answer from its tokens behind the reasoning."""
+
+    reader: ValueReader
+    decode: Callable[[Sequence[int]], str]
+    tokens: tuple[int, ...]
+
+    def read(self, text: str, tokens: Sequence[int] | None) -> object:
+        """See `ValueReader`; a text without tokens is the answer's alone."""
+        if tokens is None:
+            return self.reader.read(text, None)
+        return self.reader.read(self.decode(self.tokens), self.tokens)
+
+
+class BudgetedReasoning:
+    """Constrains the reasoning at the beginning of an answer, then leaves the answer to another constraint.
+
+    The contract between the two: `answer` is asked about, and told of, the tokens behind the reasoning only, the first
+    of them included; of an answer without reasoning, all. Where there is one, the model cannot end before it has
+    answered.
+
+    Args:
+        budget: tokens of reasoning, without those that open and close it.
+        opening: tokens that an answer with reasoning begins with; empty where the prompt ends with them.
+        closing: tokens that are forced when the budget is used up.
+        finder: of what ends the reasoning, whoever writes it.
+        n_vocab: tokens that a mask tells of.
+        ends: tokens that end an answer.
+        decode: the text of the answer's tokens.
+        answer: what the answer obeys; None: nothing.
+    """
+
+    def __init__(
+        self, budget: int, opening: Sequence[int], closing: Sequence[int], finder: MarkerFinder, *, n_vocab: int,
+        ends: Iterable[int], decode: Callable[[Sequence[int]], str], answer: Constraint | None = None,
+    ) -> None:  # fmt: skip
+        self._budget = budget
+        self._opening = tuple(opening)
+        self._closing = tuple(closing)
+        self._finder = finder
+        self._n_words = (n_vocab + 31) // 32
+        self._decode = decode
+        self.answer = answer
+        self._no_end = None if answer is None else ~self._bits(ends)
+        # -- progress --
+        self._phase = _Phase.OPENING if self._opening else _Phase.REASONING
+        self._n = 0
+        """Tokens of this phase so far."""
+        self._answer_tokens: list[int] = []
+        self.answered: tuple[int, ...] = ()
+        self._settle()
+
+    def resume(self, answered: Sequence[int]) -> None:
+        """Take note of tokens that had come when the request began; before anything is asked."""
+        self.answered = tuple(answered)
+        for token in answered:
+            self.accept(token)
+
+    def mask(self) -> TokenMask | None:
+        """See `Constraint`."""
+        if self._phase is _Phase.CLOSING:
+            return self._bits(self._closing[self._n : self._n + 1])
+        if self._phase is _Phase.REASONING:
+            return self._no_end
+        if self._phase is _Phase.ANSWER or self.answer is None:
+            return None if self.answer is None else self.answer.mask()
+        opens = self._bits(self._opening[self._n : self._n + 1])
+        if self._n:
+            return opens
+        allowed = self.answer.mask()
+        return None if allowed is None else opens | allowed
+
+    def accept(self, token: int) -> None:
+        """See `Constraint`."""
+        if self._phase is _Phase.OPENING and token == self._opening[self._n]:
+            self._n += 1
+            if self._n == len(self._opening):
+                self._enter(_Phase.REASONING)
+        elif self._phase in (_Phase.OPENING, _Phase.ANSWER):
+            self._phase = _Phase.ANSWER
+            self._answer_tokens.append(token)
+            if self.answer is not None:
+                self.answer.accept(token)
+        else:
+            self._n += 1
+            closed = self._finder.push(token)
+            if closed if self._phase is _Phase.REASONING else self._n == len(self._closing):
+                self._enter(_Phase.ANSWER)
+        self._settle()
+
+    @property
+    def ended(self) -> bool:
+        """See `Constraint`."""
+        return self._phase is _Phase.ANSWER and self.answer is not None and self.answer.ended
+
+    @property
+    def forced(self) -> Sequence[int]:
+        """See `Constraint`."""
+        if self._phase is _Phase.CLOSING:
+            return self._closing[self._n :]
+        if self._phase is _Phase.OPENING and self._n and self.answer is not None:
+            return self._opening[self._n :]
+        return self.answer.forced if self._phase is _Phase.ANSWER and self.answer is not None else ()
+
+    @property
+    def maker(self) -> MaskMaker | None:
+        """See `Constraint`."""
+        asked = self._phase is _Phase.ANSWER or (self._phase is _Phase.OPENING and not self._n)
+        maker = self.answer.maker if asked and self.answer is not None else None
+        return None if maker is None else _AnswerMaskMaker(maker)
+
+    def reader(self, cut: str | None) -> ValueReader | None:
+        """See `Constraint`."""
+        reader = None if self.answer is None else self.answer.reader(cut)
+        return None if reader is None else _AnswerReader(reader, self._decode, tuple(self._answer_tokens))
+
+    def _settle(self) -> None:
+        """Close where the budget is used up."""
+        if self._phase is not _Phase.REASONING or self._n < self._budget:
+            return
+        if self._n == 0 or self._finder.between or self._n >= self._budget + GRACE:
+            self._enter(_Phase.CLOSING)
+
+    def _enter(self, phase: _Phase) -> None:
+        self._phase, self._n = phase, 0
+
+    def _bits(self, tokens: Iterable[int]) -> TokenMask:
+        """A mask that allows these tokens only."""
+        words = np.zeros(self._n_words, np.uint32)
+        for token in tokens:
+            words[token >> 5] |= np.uint32(1 << (token & 31))
+        return words

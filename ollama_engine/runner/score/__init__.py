@@ -1,0 +1,1 @@
+"""Continuations of a prompt to log-probabilities."""

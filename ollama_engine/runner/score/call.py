@@ -1,0 +1,92 @@
+"""ScoreCall: the continuations of one prompt on their way through the engine, one request for each path."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ollama_engine.errors import ContextOverflowError, Option, TokenizerError
+from ollama_engine.runner.core.input_processor import new_scoring, refuse_encoder
+from ollama_engine.runner.core.submission import Submission
+from ollama_engine.runner.request.channel import CancelFlag, Mailbox, RequestChannel
+from ollama_engine.runner.request.options import RequestOptions
+from ollama_engine.runner.request.prompts import Prompt, about_one
+from ollama_engine.runner.schedule.inputs import Inputs
+from ollama_engine.runner.schedule.sequence import Scoring
+from ollama_engine.runner.score.path_reader import PathReader
+from ollama_engine.runner.score.paths import Tokens, plan_paths
+from ollama_engine.runner.score.results import Score
+from ollama_engine.runner.score.seam import Continuation, tokenize_pair
+from ollama_engine.sample import Sampler, SamplingParams
+
+__all__ = ["ScoreCall"]
+
+_ANY_PARAMS = SamplingParams(temperature=0)
+
+
+class ScoreCall:
+    """`cancel` ends all of its requests. `name`: what the caller calls the list, None where one continuation came."""
+
+    def __init__(
+        self, submission: Submission, prompt: Prompt, continuations: Sequence[Continuation], options: RequestOptions,
+        name: str | None,
+    ) -> None:  # fmt: skip
+        self.cancel = CancelFlag()
+        self._submission = submission
+        self._options = options
+        loaded = submission.loaded
+        submission.thread.check_open()
+        refuse_encoder(loaded)
+        pair = tokenize_pair(loaded, prompt, continuations, name)
+        self._inputs = pair.inputs
+        self._continuations = pair.continuations
+        self._sampler = Sampler(_ANY_PARAMS, min(loaded.model.n_vocab, loaded.tokenizer.n_vocab))
+        for number, tokens in enumerate(pair.continuations):
+            with about_one(name, number):
+                self._check(tokens)
+
+        self._planned = plan_paths(pair.continuations)
+        self._readers = [PathReader(path, len(pair.inputs), self._sampler) for path in self._planned.paths]
+
+    def _check(self, tokens: Tokens) -> None:
+        """Raise what is wrong with a continuation."""
+        n, num_ctx = len(self._inputs) + len(tokens) - 1, self._submission.loaded.num_ctx
+        if n > num_ctx:
+            raise ContextOverflowError(
+                f"prompt and continuation have {n} tokens to compute, but ", Option("num_ctx"), f" is {num_ctx}",
+                advice=["shorten them", ("choose a larger ", Option("num_ctx"))],
+            )  # fmt: skip
+        if max(tokens) >= self._sampler.n_vocab:
+            raise TokenizerError(
+                f"the model has no logit for token {max(tokens)}, only for 0 to {self._sampler.n_vocab - 1}"
+            )
+
+    def submit(self, mailbox: Mailbox) -> int:
+        """Hand in all requests; as many events, `Result` or error, come to the mailbox. Raises what is wrong."""
+        made: list[Scoring] = []
+        n_prompt = len(self._inputs)
+        for path, reader in zip(self._planned.paths, self._readers, strict=True):
+            follows = None if path.follows is None else made[path.follows]
+            made.append(
+                new_scoring(
+                    self._submission.loaded, self._computed(path.tokens), RequestChannel(mailbox, self.cancel), reader,
+                    self._options, follows=follows, shared=n_prompt + path.first - 1,
+                )
+            )  # fmt: skip
+        if made:
+            self._submission.thread.submit(*made)
+        return len(made)
+
+    def _computed(self, tokens: Tokens) -> Inputs:
+        """The last token is scored, and need not be computed."""
+        return self._inputs.with_tokens(tokens[:-1])
+
+    def scores(self) -> list[Score]:
+        """Of the continuations in their order, when all events have come."""
+        return [self._score(tokens) for tokens in self._continuations]
+
+    def _score(self, tokens: Tokens) -> Score:
+        paths, nodes = self._planned
+        rows = [self._readers[node.path].found[node.depth - paths[node.path].first] for node in nodes[tokens]]
+        found = [row[token] for row, token in zip(rows, tokens, strict=True)]
+        logprobs = tuple(entry.logprob for entry in found)
+        return Score(sum(logprobs), tokens, logprobs, all(entry.is_best for entry in found))

@@ -1,0 +1,117 @@
+"""ScoreMethods: what an Engine offers of scoring, for threads and for asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, cast, overload
+
+from ollama_engine.runner.request.channel import Event, arun_or_cancel, result_of, run_or_cancel
+from ollama_engine.runner.request.options import RequestOptions
+from ollama_engine.runner.request.prompts import Prompt, is_many
+
+if TYPE_CHECKING:
+    from ollama_engine.runner.core.submission import Submission
+
+    # A program that scores nothing starts sooner without them.
+    from ollama_engine.runner.score.call import ScoreCall
+    from ollama_engine.runner.score.results import Score
+    from ollama_engine.runner.score.seam import Continuation
+
+__all__ = ["ScoreMethods"]
+
+
+class ScoreMethods:
+    """How probable continuations of a prompt are; an Engine has all of this."""
+
+    if TYPE_CHECKING:
+
+        def _ready(self) -> Submission:
+            """Where requests are handed in; Engine defines it. Raises ClosedError after `close`."""
+
+    @overload
+    def score(
+        self, prompt: Prompt, continuations: Continuation, *,
+        priority: int = ..., timeout: float | None = ..., cache_salt: str | None = ...,
+    ) -> Score: ...  # fmt: skip
+    @overload
+    def score(
+        self, prompt: Prompt, continuations: list[str] | tuple[str, ...] | list[list[int]] | list[Continuation], *,
+        priority: int = ..., timeout: float | None = ..., cache_salt: str | None = ...,
+    ) -> list[Score]: ...  # fmt: skip
+    def score(
+        self, prompt: Prompt, continuations: Continuation | Sequence[Continuation], *,
+        priority: int = 0, timeout: float | None = None, cache_salt: str | None = None,
+    ) -> Score | list[Score]:  # fmt: skip
+        """How probable each continuation is after a prompt; a list or tuple of them gives a list, one gives one.
+
+        The prompt, and whatever else continuations begin with alike, is computed once, or taken from the cache. Nothing
+        is sampled. For a multiple choice, take the continuation of the highest `logprob`.
+
+        Args:
+            prompt: text, token ids, or segments, as `generate` takes it.
+            continuations: texts, or lists of token ids that are scored as they are. Of a text the tokens are those of
+                prompt + continuation behind those of the prompt, and white space at the end of a prompt counts as the
+                continuation's ("A:" + " yes" has better tokens than "A: " + "yes"); see `docs/scoring.md`.
+            priority: higher is served first; nobody starves.
+            timeout: seconds from the call after which it ends with DeadlineError. None: never.
+            cache_salt: see `RequestKeywords`.
+
+        Raises ContextOverflowError where prompt and continuation have more than num_ctx tokens; TokenizerError for ids
+        outside of the vocabulary and text that it cannot express; ConfigError for a prompt or continuation without
+        tokens, options out of range, and a model that only reads; SamplingError when the model computes NaN;
+        EngineBusyError, DeadlineError and ClosedError as `generate` does.
+        """
+        call, listed = self._scoring(prompt, continuations, RequestOptions(
+            priority=priority, timeout=timeout, cache_salt=cache_salt))  # fmt: skip
+        events: SimpleQueue[Event] = SimpleQueue()
+
+        def compute() -> list[Score]:
+            for _ in range(call.submit(events)):
+                result_of(events.get())
+            return call.scores()
+
+        scores = run_or_cancel(call.cancel, compute)
+        return scores if listed else scores[0]
+
+    @overload
+    async def ascore(
+        self, prompt: Prompt, continuations: Continuation, *,
+        priority: int = ..., timeout: float | None = ..., cache_salt: str | None = ...,
+    ) -> Score: ...  # fmt: skip
+    @overload
+    async def ascore(
+        self, prompt: Prompt, continuations: list[str] | tuple[str, ...] | list[list[int]] | list[Continuation], *,
+        priority: int = ..., timeout: float | None = ..., cache_salt: str | None = ...,
+    ) -> list[Score]: ...  # fmt: skip
+    async def ascore(
+        self, prompt: Prompt, continuations: Continuation | Sequence[Continuation], *,
+        priority: int = 0, timeout: float | None = None, cache_salt: str | None = None,
+    ) -> Score | list[Score]:  # fmt: skip
+        """`score` for asyncio: the same arguments, result and errors. Cancelling the task cancels the call."""
+        from ollama_engine.runner.request.astream import AsyncMailbox  # noqa: PLC0415 (asyncio)
+
+        call, listed = self._scoring(prompt, continuations, RequestOptions(
+            priority=priority, timeout=timeout, cache_salt=cache_salt))  # fmt: skip
+        events: AsyncMailbox[Event] = AsyncMailbox()
+
+        async def compute() -> list[Score]:
+            for _ in range(call.submit(events)):
+                result_of(await events.get())
+            return call.scores()
+
+        scores = await arun_or_cancel(call.cancel, compute)
+        return scores if listed else scores[0]
+
+    def _scoring(
+        self, prompt: Prompt, continuations: Continuation | Sequence[Continuation], options: RequestOptions
+    ) -> tuple[ScoreCall, bool]:
+        """A call that is not handed in yet, and whether several continuations were given."""
+        from ollama_engine.runner.score.call import ScoreCall  # noqa: PLC0415 (see above)
+
+        submission = self._ready()
+        listed = is_many(cast(Prompt, continuations)) or (
+            isinstance(continuations, (list, tuple)) and not continuations
+        )
+        given = cast("list[Continuation]", list(continuations) if listed else [continuations])
+        return ScoreCall(submission, prompt, given, options, "continuations" if listed else None), listed
