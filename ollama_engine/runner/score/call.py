@@ -63,12 +63,13 @@ class ScoreCall:
         """Hand in all requests; as many events, `Result` or error, come to the mailbox. Raises what is wrong."""
         made: list[Scoring] = []
         n_prompt = len(self._inputs)
+        leaders = {0, *(path.follows for path in self._planned.paths)}
         for path, reader in zip(self._planned.paths, self._readers, strict=True):
             follows = None if path.follows is None else made[path.follows]
             made.append(
                 new_scoring(
                     self._submission.loaded, self._computed(path.tokens), RequestChannel(mailbox, self.cancel), reader,
-                    self._options, follows=follows, shared=n_prompt + path.first - 1,
+                    self._options, follows=follows, shared=n_prompt + path.first - 1, kept=len(made) in leaders,
                 )
             )  # fmt: skip
         if made:
