@@ -37,17 +37,20 @@ if TYPE_CHECKING:
     from ollama_engine.runner.score.results import Score
     from ollama_engine.runner.session.session import Session
     from ollama_engine.sample import SamplingParams, TokenLogprobs
+    from ollama_engine.sample.constraints.formats import GBNF, Choice, Lark, Regex
     from ollama_engine.segments import Media, Text, Tokens
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "GBNF",
     "AsyncChatStream",
     "AsyncStream",
     "ChatChunk",
     "ChatKeywords",
     "ChatResult",
     "ChatStream",
+    "Choice",
     "Chunk",
     "Completion",
     "Device",
@@ -55,12 +58,14 @@ __all__ = [
     "Engine",
     "EngineConfig",
     "EngineError",
+    "Lark",
     "Media",
     "MemoryReport",
     "Message",
     "MetricsSnapshot",
     "ModelInfo",
     "ReasoningBudget",
+    "Regex",
     "Request",
     "RequestKeywords",
     "SamplingParams",
@@ -78,12 +83,14 @@ __all__ = [
 ]
 
 _HOMES = {
+    "GBNF": "sample.constraints.formats",
     "AsyncChatStream": "runner.chat.streams",
     "AsyncStream": "runner.request.astream",
     "ChatChunk": "runner.chat.results",
     "ChatKeywords": "runner.chat.options",
     "ChatResult": "runner.chat.results",
     "ChatStream": "runner.chat.streams",
+    "Choice": "sample.constraints.formats",
     "Chunk": "runner.request.results",
     "Completion": "runner.request.results",
     "Device": "ml.device_info",
@@ -91,12 +98,14 @@ _HOMES = {
     "Engine": "engine",
     "EngineConfig": "config",
     "EngineError": "errors",
+    "Lark": "sample.constraints.formats",
     "Media": "segments",
     "MemoryReport": "ml.memory",
     "Message": "chat.messages",
     "MetricsSnapshot": "runner.observe.metrics",
     "ModelInfo": "runner.load.model_info",
     "ReasoningBudget": "runner.request.reasoning",
+    "Regex": "sample.constraints.formats",
     "Request": "runner.request.request",
     "RequestKeywords": "runner.request.options",
     "SamplingParams": "sample",

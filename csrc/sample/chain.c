@@ -3,6 +3,7 @@
 
 #include <float.h>
 #include <math.h>
+#include <string.h>
 
 #include "sample/exact_math.h"
 
@@ -117,14 +118,20 @@ static bool top_p(oe_pool *p, const oe_sample_params *q) {
     if (is_counted(p, q->min_keep) && !oe_pool_to_list(p)) {
         return false;
     }
+    uint64_t target = 0;
     if (!p->is_list) {
         if (!oe_pool_settle(p, &logits)) {
             return false;
         }
-        const oe_dist_spec spec = {oe_pool_scale(p), q->top_p, OE_RANK_LIMIT};
-        return oe_pool_keep_orders(p, 0, oe_dist_last_of_row(p->kernels, &logits, &spec, &p->dist));
+        const oe_dist_prefix prefix =
+            oe_dist_top_p_of_row(p->kernels, &logits, oe_pool_scale(p), q->top_p, &p->dist);
+        if (!oe_pool_keep_orders(p, 0, last_of(prefix.rank))) {
+            return false;
+        }
+        target = prefix.target;
     }
-    const uint64_t target = oe_dist_top_p_target(q->top_p, oe_pool_weigh(p));
+    const uint64_t total = oe_pool_weigh(p);
+    target = target ? target : oe_dist_top_p_target(q->top_p, total);
     return keep_prefix(p, oe_dist_select(p->dist.candidates, p->n, target, &before).order, q->min_keep);
 }
 
@@ -206,41 +213,77 @@ static bool xtc(oe_pool *p, const oe_sample_params *q, uint64_t random) {
 
 /* -- cuts by other measures ---------------------------------------------------------------------------------------- */
 
+/* How far from `center` an order's rank is, in place of the rank. */
+static uint64_t typical_order(uint64_t order, int64_t center) {
+    const int64_t distance = (int64_t)(order >> 32) - center;
+    return (uint64_t)(distance < 0 ? -distance : distance) << 32 | (uint32_t)order;
+}
+
+/* Of a row, a list of the candidates around `center`, so many that they weigh at least `target`: entries further away
+ * cannot stay. Found by the weights of ranks in steps of 2^19. */
+static bool list_typical(oe_pool *p, const oe_logits *logits, int64_t center, uint64_t target) {
+    enum { SHIFT = 19, BINS = OE_RANK_LIMIT >> SHIFT };
+    uint64_t(*bins)[OE_BIN_COPIES] = p->dist.bins;
+    const int64_t middle = center >> SHIFT;
+    int64_t radius = -1;
+    uint64_t weight = 0;
+    memset(bins, 0, OE_DIST_BINS * sizeof *bins);
+    p->kernels->bin(logits, oe_pool_scale(p), (oe_window){0, OE_RANK_LIMIT - 1}, SHIFT, bins);
+    while (weight < target && radius < BINS) {
+        radius += 1;
+        for (int c = 0; c < OE_BIN_COPIES; c++) {
+            weight += middle >= radius ? bins[middle - radius][c] : 0;
+            weight += radius > 0 && middle + radius < BINS ? bins[middle + radius][c] : 0;
+        }
+    }
+    /* One more on each side: the middle bin may reach further to one side of the center than to the other. */
+    const int64_t low = middle - radius - 1, high = middle + radius + 2;
+    const uint64_t first = (uint64_t)(low > 0 ? low : 0) << SHIFT;
+    const uint64_t behind = (uint64_t)(high < BINS ? high : BINS) << SHIFT;
+    return oe_pool_keep_orders(p, first << 32, (behind << 32) - 1);
+}
+
 /* Orders by |surprise - entropy|, which is |d - mean of d|: the logarithm of the total falls out. Keeps the shortest
  * prefix that weighs more than typical_p of the total. */
 static bool typical(oe_pool *p, const oe_sample_params *q) {
+    const float max = p->max; /* ranks count from here, whatever is left */
     uint64_t before;
-    if (!oe_pool_to_list(p)) {
+    oe_logits logits = {0};
+    oe_surprise sums;
+    if ((is_counted(p, q->min_keep) && !oe_pool_to_list(p)) || (!p->is_list && !oe_pool_settle(p, &logits))) {
         return false;
     }
-    const oe_surprise sums = surprise_of(p);
-    const double mean = (double)sums.distance / (double)sums.total;
-    const int64_t center = (int64_t)(mean * OE_RANK_ONE + 0.5);
-    oe_candidate *list = p->dist.candidates;
-    for (int32_t i = 0; i < p->n; i++) {
-        const int64_t distance = (int64_t)(list[i].order >> 32) - center;
-        list[i].order = (uint64_t)(distance < 0 ? -distance : distance) << 32 | (uint32_t)list[i].order;
+    sums = p->is_list ? surprise_of(p) : p->kernels->surprise(&logits, oe_pool_scale(p));
+    sums.total = sums.total ? sums.total : 1;
+    const double mean = (double)sums.distance / (double)sums.total * OE_RANK_ONE + 0.5;
+    const int64_t center = mean < OE_RANK_LIMIT ? (int64_t)mean : OE_RANK_LIMIT - 1;
+    const double share = floor(q->typical_p * (double)sums.total) + 1.0;
+    const uint64_t target = share < (double)sums.total ? (uint64_t)share : sums.total;
+    if (!p->is_list) {
+        if (!list_typical(p, &logits, center, target)) {
+            return false;
+        }
+        p->max = max;
+        oe_pool_weigh(p);
     }
-    const double target = floor(q->typical_p * (double)sums.total) + 1.0;
-    const uint64_t reached = target < (double)sums.total ? (uint64_t)target : sums.total;
-    uint64_t last = oe_dist_select(list, p->n, reached, &before).order;
+    for (int32_t i = 0; i < p->n; i++) {
+        p->dist.candidates[i].order = typical_order(p->dist.candidates[i].order, center);
+    }
+    uint64_t last = oe_dist_select(p->dist.candidates, p->n, target, &before).order;
     if (q->min_keep > 1) {
         const uint64_t least = nth_order(p, q->min_keep);
         last = least > last ? least : last;
     }
     const oe_scale scale = oe_pool_scale(p);
     int32_t kept = 0;
-    float max = -INFINITY;
     for (int32_t i = 0; i < p->n; i++) {
-        const int64_t distance = (int64_t)oe_rank(p->dist.x[i], scale) - center;
-        const uint64_t order = (uint64_t)(distance < 0 ? -distance : distance) << 32 | (uint32_t)p->dist.id[i];
+        const uint64_t order = (uint64_t)oe_rank(p->dist.x[i], scale) << 32 | (uint32_t)p->dist.id[i];
         p->dist.x[kept] = p->dist.x[i];
         p->dist.id[kept] = p->dist.id[i];
-        max = order <= last && p->dist.x[i] > max ? p->dist.x[i] : max;
-        kept += order <= last;
+        kept += typical_order(order, center) <= last;
     }
     p->n = kept;
-    p->max = max;
+    p->max = oe_largest(p->dist.x, kept);
     return true;
 }
 
@@ -293,7 +336,8 @@ static bool divide_by(oe_pool *p, double temperature) {
     if (!(temperature > 0.0)) {
         return oe_pool_keep_top(p, 1);
     }
-    p->inverse *= 1.0 / temperature;
+    const double inverse = p->inverse * (1.0 / temperature);
+    p->inverse = inverse < FLT_MAX ? inverse : FLT_MAX; /* infinity times 0 is no number */
     return true;
 }
 

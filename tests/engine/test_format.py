@@ -8,6 +8,7 @@ import gc
 import json
 import re
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
@@ -19,6 +20,7 @@ from ollama_engine import Engine, SamplingParams, demo
 from ollama_engine.errors import ConfigError, GrammarError, IncompleteError
 from ollama_engine.runner.core.steered_rows import SteeredRows
 from ollama_engine.sample.constraints.formats import GBNF, Choice, Lark, Regex
+from ollama_engine.sample.constraints.matcher import GrammarConstraint
 
 PERSON = {
     "type": "object",
@@ -296,8 +298,6 @@ def test_preempted_answers_go_on_where_they_were() -> None:
 
 
 def test_a_matcher_that_fails_ends_its_request_alone(engine: Engine) -> None:
-    from ollama_engine.sample.constraints.matcher import GrammarConstraint
-
     accept, count = GrammarConstraint.accept, 0
 
     def broken(self: GrammarConstraint, token: int) -> None:
@@ -306,28 +306,16 @@ def test_a_matcher_that_fails_ends_its_request_alone(engine: Engine) -> None:
         accept(self, engine._open().tokenizer.n_vocab - 1 if count == 3 else token)
 
     others = [engine.submit("Once", drawn(max_tokens=40)) for _ in range(2)]
-    with patch.object(GrammarConstraint, "accept", broken), pytest.raises(GrammarError, match="cannot go on|forces"):
+    with patch.object(GrammarConstraint, "accept", broken), pytest.raises(GrammarError, match=r"cannot go on|forces"):
         engine.generate("Once", drawn(), format=PERSON)
     assert others[0].result(PATIENCE).tokens == others[1].result(PATIENCE).tokens
     assert is_person(engine.generate("Once", drawn(), format=PERSON).parsed)
 
 
-def test_a_grammar_that_becomes_too_complex_says_so(engine: Engine) -> None:
-    """llguidance gives up on a step; the request ends with an error, and not with any text."""
-    hard = Lark('start: x x x x x x x x\nx: /(a|b|ab|ba|aa|bb){1,200}/ | x x | "a" x "b"')
-    try:
-        answer = engine.generate("Once", drawn(max_tokens=60), format=hard)
-    except GrammarError as error:
-        assert "cannot" in str(error)
-    else:
-        assert set(answer.text) <= set("ab")
-
-
 def test_an_engine_with_formats_is_freed() -> None:
-    import weakref
-
     made = Engine(demo.path(), num_ctx=64, threads=1)
     made.generate("Once", drawn(max_tokens=5), format=PERSON)
+    assert made._submission._grammars is not None
     gone = weakref.ref(made._submission._grammars)
     made.close()
     del made

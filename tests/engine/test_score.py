@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -207,3 +208,27 @@ def test_what_is_refused(engine: Engine, prompt: Any, continuations: Any, error:
         prompt = [] if engine.tokenize("") else prompt
     with pytest.raises(error, match=told):
         engine.score(prompt, continuations)
+
+
+# -- a published model -------------------------------------------------------------------------------------------------
+
+QUESTIONS = [
+    ("Question: What do bees make?\nAnswer:", [" honey", " milk", " bread", " cars"]),
+    ("The capital of France is ", ["Paris", "London", "Berlin", "a fish"]),
+    ("2 + 2 =", [" 4", " 5", " 22", " fish"]),
+    ("Apples are fruit.\nCarrots are\n", ["vegetables.", "made of green cheese from Mars."]),
+]
+
+
+@pytest.mark.parametrize(("prompt", "ends"), QUESTIONS, ids=str)
+def test_the_tokens_are_those_of_lm_evaluation_harness(smollm2_path: Path, prompt: str, ends: list[str]) -> None:
+    """Its `_encode_pair`: white space goes to the continuation, and the joined text is cut where the prompt ends."""
+    with Engine(smollm2_path, num_ctx=128, parallel=4, threads=1) as engine:
+        found = engine.score(prompt, ends)
+        context = prompt.rstrip()
+        for score, end in zip(found, ends, strict=True):
+            whole = engine.tokenize(context + prompt[len(context) :] + end)
+            head = engine.tokenize(context)
+            assert score.tokens == tuple(whole[len(head) :])
+            np.testing.assert_allclose(score.logprobs, expected(engine, head, score.tokens)[0], atol=0.05)
+        assert max(found, key=lambda score: score.logprob) == found[0], "the right answer"

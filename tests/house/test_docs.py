@@ -25,6 +25,16 @@ def test_python_block_runs(block: str, capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().out.strip()
 
 
+def test_structured_output_guide(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its blocks follow each other; its types are those of a program's module."""
+    pytest.importorskip("pydantic", reason="types as formats need it")
+    names: dict[str, object] = {"__name__": "__main__"}
+    guide = (DOCS / "structured-output.md").read_text(encoding="utf-8")
+    for block in re.findall(r"```python\n(.*?)```", guide, flags=re.DOTALL):
+        exec(compile(block, "docs", "exec"), names)
+        assert capsys.readouterr().out.strip()
+
+
 def test_requests_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Its blocks follow each other; one writes a file."""
     monkeypatch.chdir(tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -98,19 +99,19 @@ class GrammarCompiler:
 
 def compile_source(source: Source, tokenizer: LLTokenizer) -> LLMatcher:
     """A matcher at the beginning of the grammar. Raises GrammarError, with the place where it is in a JSON schema."""
-    from llguidance import LLMatcher  # noqa: PLC0415
+    from llguidance import LLMatcher, LLTokenizer  # noqa: PLC0415
 
     matcher = LLMatcher(tokenizer, source.text, log_level=0)
     if matcher.is_error():
         if source.schema is not None:
-            raise located(source.schema, _refusal)
+            raise located(source.schema, partial(_refusal, LLTokenizer("byte")))
         raise GrammarError(f"the grammar cannot be used: {matcher.get_error()[:500]}")
     return matcher
 
 
-def _refusal(schema: Mapping[str, Any]) -> str:
-    """What the compiler says against a schema, whatever the vocabulary; "" for nothing."""
-    from llguidance import LLMatcher, LLTokenizer  # noqa: PLC0415
+def _refusal(tokenizer: LLTokenizer, schema: Mapping[str, Any]) -> str:
+    """What the compiler says against a schema; "" for nothing."""
+    from llguidance import LLMatcher  # noqa: PLC0415
 
-    matcher = LLMatcher(LLTokenizer("byte"), schema_grammar(schema), log_level=0)
+    matcher = LLMatcher(tokenizer, schema_grammar(schema), log_level=0)
     return str(matcher.get_error()) if matcher.is_error() else ""

@@ -49,9 +49,7 @@ class Choice:
         if not texts or not all(isinstance(text, str) and text for text in texts):
             raise ConfigError(Option("format"), f": Choice takes one or more texts, none empty, got {texts!r:.60}")
         if any("\ud800" <= c <= "\udfff" for text in texts for c in text):
-            raise ConfigError(
-                Option("format"), f": Choice takes texts of characters, got a lone surrogate in {texts!r:.60}"
-            )
+            raise ConfigError(Option("format"), f": Choice takes texts without lone surrogates, got {texts!r:.60}")
         object.__setattr__(self, "choices", texts)
 
 

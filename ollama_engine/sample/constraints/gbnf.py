@@ -63,8 +63,8 @@ ANY = Characters(((0, 0xD7FF), (0xE000, LAST)))
 """Any character; surrogates are none."""
 
 _PIECE = re.compile(
-    r"""(?P<space>[ \t\r]+|\#[^\n]*)|(?P<newline>\n)|(?P<name>[A-Za-z0-9-]+)|(?P<define>::=)|(?P<text>"(?:[^"\\\n]|\\.)*")
-    |(?P<set>\[\^?(?:[^\]\\]|\\.)*\])|(?P<token>!?<\[?[^<>\s]+?\]?>)|(?P<count>\{[^}]*\})|(?P<sign>[.|()*+?])""",
+    r"""(?P<space>[ \t\r]+|\#[^\n]*)|(?P<newline>\n)|(?P<name>[A-Za-z0-9-]+)|(?P<define>::=)
+    |(?P<text>"(?:[^"\\\n]|\\.)*")|(?P<set>\[\^?(?:[^\]\\]|\\.)*\])|(?P<token>!?<\[?[^<>\s]+?\]?>)|(?P<count>\{[^}]*\})|(?P<sign>[.|()*+?])""",
     re.VERBOSE,
 )
 _ESCAPE = re.compile(r"\\(?:x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(.))|([^\\])", re.DOTALL)
@@ -182,21 +182,27 @@ class _Reader:
         piece = self._next
         if piece.kind == "name" and self._pieces[self._at + 1].kind == "define":
             return None
+        if piece.kind in ("text", "set") or piece.text == ".":
+            self._at += 1
+            return self._characters(piece)
         if self._take("name"):
             return Reference(piece.text)
-        if self._take("text"):
+        if self._take("token"):
+            return self._token(piece)
+        return self._group(piece) if self._take("sign", "(") else None
+
+    def _characters(self, piece: _Piece) -> Expression:
+        if piece.kind == "text":
             codes = self._codes(piece.text[1:-1], piece.at)
             return Sequence(tuple(Characters(((code, code),)) for code, _ in codes))
-        if self._take("set"):
-            return self._set(piece)
-        if self._take("sign", "."):
-            return ANY
-        if self._take("token"):
-            if piece.text.startswith("!"):
-                raise self._error("any token but one is not supported", piece.at)
-            return Token(piece.text)
-        if not self._take("sign", "("):
-            return None
+        return self._set(piece) if piece.kind == "set" else ANY
+
+    def _token(self, piece: _Piece) -> Token:
+        if piece.text.startswith("!"):
+            raise self._error("any token but one is not supported", piece.at)
+        return Token(piece.text)
+
+    def _group(self, piece: _Piece) -> Expression:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise self._error(f"parentheses are nested more than {MAX_DEPTH} deep", piece.at)

@@ -4,181 +4,56 @@ The two differ in what a terminal is: GBNF goes character by character, while ll
 of a terminal, which may read past the place where a rule would go on. So
 - a grammar without recursion becomes one regular expression, which is exact;
 - in others, each largest part without recursion becomes a terminal, unless the lexer might read on where it should
-  not (`regular.is_cut_short`, for each two terminals and what may follow); such a part is written character by character.
+  not (`regular.is_cut_short`, for each two terminals and what may follow); such a part is written by characters.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import count
+from itertools import pairwise
 
-from ollama_engine.errors import GrammarError
-from ollama_engine.sample.constraints.gbnf import (
-    Alternatives,
-    Characters,
-    Expression,
-    Reference,
-    Repeat,
-    Sequence,
-    Token,
-    read_rules,
-)
-from ollama_engine.sample.constraints.regular import EMPTY, Regular, alt, cat, first, is_cut_short, nullable, rep
+from ollama_engine.sample.constraints.gbnf import Characters, Expression, read_rules
+from ollama_engine.sample.constraints.gbnf_productions import Builder, Choices, Symbol, walk
+from ollama_engine.sample.constraints.regular import EMPTY, Regular, first, is_cut_short, nullable
 
 __all__ = ["lark_of"]
 
-MOST_NODES = 20_000
-"""Of expressions with all rules written in: some grammars double with each rule."""
-
-Symbol = tuple[str, str]
-"""("rule", its name), ("terminal", its name) or ("token", as Lark writes it)."""
-Productions = dict[str, list[list[Symbol]]]
+Atoms = list[tuple[int, int]]
 
 
 def lark_of(grammar: str) -> str:
     """The Lark grammar of the same texts. Raises GrammarError for GBNF that cannot be read."""
-    return _Converter(read_rules(grammar)).lark()
+    rules = read_rules(grammar)
+    atoms = _atoms_of(rules.values())
+    split: set[Regular] = set()
+    while True:
+        built = Builder(rules, atoms, split)
+        terminals = {name: e for e, name in built.terminals.items()}
+        read_on = _reads_on(built.productions, terminals, split)
+        if not read_on:
+            return _Writer(atoms).text(built.productions, terminals)
+        split |= read_on
 
 
-class _Converter:
-    """Rules of one grammar, on their way to productions over terminals."""
+def _reads_on(productions: dict[str, Choices], terminals: dict[str, Regular], split: set[Regular]) -> set[Regular]:
+    """Terminals that may take characters which belong to what follows."""
+    follows = _follows(productions, terminals)
+    return {
+        other
+        for name, word in terminals.items()
+        for other in terminals.values()
+        if other not in split and other[0] != "set" and is_cut_short(word, other, follows[name])
+    }
 
-    def __init__(self, rules: dict[str, Expression]) -> None:
-        self._rules = rules
-        self._recursive = {name for name in rules if name in _reachable(rules, name)}
-        self._atoms = _atoms_of(rules.values())
-        self._nodes = 0
-        self._split: set[Regular] = set()
-        """Expressions that are written character by character."""
 
-    def lark(self) -> str:
-        """The grammar's text."""
-        while True:
-            productions, terminals = self._productions()
-            read_on = self._reads_on(productions, terminals)
-            if not read_on:
-                return self._written(productions, terminals)
-            self._split |= read_on
+class _Writer:
+    """Lark's text of productions and terminals."""
 
-    # -- what is regular -----------------------------------------------------------------------------------------------
+    def __init__(self, atoms: Atoms) -> None:
+        self._atoms = atoms
 
-    def _regular(self, e: Expression) -> Regular | None:
-        """The expression with all rules written in; None where that has no end, or a token is in it."""
-        self._nodes += 1
-        if self._nodes > MOST_NODES:
-            raise GrammarError("the GBNF grammar is too large: its rules refer to each other too often")
-        if isinstance(e, Characters):
-            return ("set", self._bits(e))
-        if isinstance(e, Reference):
-            return None if e.rule in self._recursive else self._regular(self._rules[e.rule])
-        if isinstance(e, Repeat):
-            inner = self._regular(e.inner)
-            return None if inner is None else rep(inner, e.low, e.high)
-        if isinstance(e, Token):
-            return None
-        found = [self._regular(part) for part in (e.parts if isinstance(e, Sequence) else e.choices)]
-        known = [part for part in found if part is not None]
-        if len(known) < len(found):
-            return None
-        return _cat_all(known) if isinstance(e, Sequence) else alt(*known)
-
-    def _bits(self, e: Characters) -> int:
-        return sum(1 << i for i, (low, _) in enumerate(self._atoms) if any(a <= low <= b for a, b in e.ranges))
-
-    # -- productions ---------------------------------------------------------------------------------------------------
-
-    def _productions(self) -> tuple[Productions, dict[str, Regular]]:
-        self._nodes = 0
-        made: Productions = {}
-        terminals: dict[Regular, str] = {}
-        numbers = count(1)
-        rule_names = {name: "start" if name == "root" else f"r{next(numbers)}" for name in self._rules}
-
-        def fresh(choices: list[list[Symbol]]) -> list[Symbol]:
-            name = f"r{next(numbers)}"
-            made[name] = choices
-            return [("rule", name)]
-
-        def regular(e: Regular) -> list[Symbol]:
-            if e == EMPTY:
-                return []
-            if e not in self._split or e[0] == "set":
-                return [("terminal", terminals.setdefault(e, f"T{len(terminals) + 1}"))]
-            if e[0] == "cat":
-                return [*regular(e[1]), *regular(e[2])]
-            if e[0] == "alt":
-                return fresh([regular(each) for each in sorted(e[1], key=repr)])
-            return repeated(lambda: regular(e[1]), e[2], e[3])
-
-        def repeated(symbols: object, low: int, high: int | None) -> list[Symbol]:
-            assert callable(symbols)
-            once: list[Symbol] = symbols()
-            if high is None:
-                name = f"r{next(numbers)}"
-                made[name] = [[], [("rule", name), *once]]
-                return [*once * low, ("rule", name)]
-            rest: list[Symbol] = []
-            for _ in range(high - low):
-                rest = fresh([[], [*once, *rest]])
-            return [*once * low, *rest]
-
-        def symbols_of(e: Expression) -> list[Symbol]:
-            whole = self._regular(e)
-            if whole is not None:
-                return regular(whole)
-            if isinstance(e, Reference):
-                if e.rule not in self._recursive:  # a token is in it
-                    made.setdefault(rule_names[e.rule], choices_of(self._rules[e.rule]))
-                return [("rule", rule_names[e.rule])]
-            if isinstance(e, Token):
-                return [("token", e.name)]
-            if isinstance(e, Repeat):
-                return repeated(lambda: symbols_of(e.inner), e.low, e.high)
-            if isinstance(e, Sequence):
-                return self._joined(e, symbols_of, regular)
-            return fresh(choices_of(e))
-
-        def choices_of(e: Expression) -> list[list[Symbol]]:
-            if not isinstance(e, Alternatives):
-                return [symbols_of(e)]
-            plain = [found for each in e.choices if (found := self._regular(each)) is not None]
-            others = [symbols_of(each) for each in e.choices if self._regular(each) is None]
-            return [*([regular(alt(*plain))] if plain else []), *others]
-
-        for name in ("root", *sorted(self._recursive - {"root"})):
-            made[rule_names[name]] = choices_of(self._rules[name])
-        return made, {name: e for e, name in terminals.items()}
-
-    def _joined(self, e: Sequence, symbols_of: object, regular: object) -> list[Symbol]:
-        """The symbols of a sequence; neighbours without recursion are one terminal."""
-        assert callable(symbols_of)
-        assert callable(regular)
-        found: list[Symbol] = []
-        together: Regular = EMPTY
-        for part in e.parts:
-            plain = self._regular(part)
-            if plain is None:
-                found += [*regular(together), *symbols_of(part)]
-                together = EMPTY
-            else:
-                together = cat(together, plain)
-        return [*found, *regular(together)]
-
-    # -- where a lexer would read on -----------------------------------------------------------------------------------
-
-    def _reads_on(self, productions: Productions, terminals: dict[str, Regular]) -> set[Regular]:
-        """Terminals that may take characters which belong to what follows."""
-        follows = _follows(productions, terminals)
-        return {
-            other
-            for name, word in terminals.items()
-            for other in terminals.values()
-            if other not in self._split and other[0] != "set" and is_cut_short(word, other, follows[name])
-        }
-
-    # -- writing -------------------------------------------------------------------------------------------------------
-
-    def _written(self, productions: Productions, terminals: dict[str, Regular]) -> str:
+    def text(self, productions: dict[str, Choices], terminals: dict[str, Regular]) -> str:
+        """All of it."""
         lines = []
         for name, choices in productions.items():
             written = [" ".join(text for _, text in symbols) or '""' for symbols in choices]
@@ -208,51 +83,18 @@ class _Converter:
         return f"[{''.join(spans)}]"
 
 
-def _cat_all(parts: list[Regular]) -> Regular:
-    found = EMPTY
-    for part in reversed(parts):
-        found = cat(part, found)
-    return found
-
-
-def _inner(e: Expression) -> tuple[Expression, ...]:
-    if isinstance(e, Sequence):
-        return e.parts
-    if isinstance(e, Alternatives):
-        return e.choices
-    return (e.inner,) if isinstance(e, Repeat) else ()
-
-
-def _walk(e: Expression) -> Iterable[Expression]:
-    yield e
-    for inner in _inner(e):
-        yield from _walk(inner)
-
-
-def _reachable(rules: dict[str, Expression], name: str) -> set[str]:
-    """Rules that a rule refers to, over others too."""
-    found: set[str] = set()
-    waiting = [name]
-    while waiting:
-        for e in _walk(rules[waiting.pop()]):
-            if isinstance(e, Reference) and e.rule not in found:
-                found.add(e.rule)
-                waiting.append(e.rule)
-    return found
-
-
-def _atoms_of(expressions: Iterable[Expression]) -> list[tuple[int, int]]:
+def _atoms_of(expressions: Iterable[Expression]) -> Atoms:
     """Ranges that no class tells apart, over all characters."""
     edges = {0, 0xD800, 0xE000, 0x110000}
     for expression in expressions:
-        for e in _walk(expression):
+        for e in walk(expression):
             if isinstance(e, Characters):
                 edges |= {edge for low, high in e.ranges for edge in (low, high + 1)}
     ordered = sorted(edges)
-    return [(a, b - 1) for a, b in zip(ordered, ordered[1:], strict=False) if a != 0xD800]
+    return [(a, b - 1) for a, b in pairwise(ordered) if a != 0xD800]
 
 
-def _follows(productions: Productions, terminals: dict[str, Regular]) -> dict[str, int]:
+def _follows(productions: dict[str, Choices], terminals: dict[str, Regular]) -> dict[str, int]:
     """For each terminal, the atoms that may come behind it; control tokens are none."""
     starts: dict[str, int] = {name: first(e) for name, e in terminals.items()}
     empty = {name for name, e in terminals.items() if nullable(e)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["ANNOTATIONS", "ASSERTIONS", "COUNTS", "FORMATS", "LISTS", "MAPS", "SINGLE", "UNSUPPORTED"]
+__all__ = ["ANNOTATIONS", "ASSERTIONS", "COUNTS", "FORMATS", "LISTS", "MAPS", "OTHER_FORMATS", "SINGLE", "UNSUPPORTED"]
 
 MAPS = frozenset({"$defs", "definitions", "patternProperties", "properties"})
 """Hold schemas by name."""
@@ -41,5 +41,7 @@ _LEAP_YEAR = (
 _DATE = rf"(?:{_YEAR}-(?:{_THIRTY_ONE}|{_THIRTY}|02-(?:0[1-9]|1[0-9]|2[0-8]))|{_LEAP_YEAR}-02-29)"
 _TIME = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,9})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
 
+OTHER_FORMATS = frozenset({"duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"})
+"""Those that llguidance knows and has right."""
 FORMATS = {"date": f"^{_DATE}$", "time": f"^{_TIME}$", "date-time": f"^{_DATE}T{_TIME}$"}
 """RFC 3339 with leap years, and without leap seconds: llguidance's own allow 29 February in every year."""

@@ -23,7 +23,7 @@ def cat(a: Regular, b: Regular) -> Regular:
     """One after the other."""
     if NOTHING in (a, b):
         return NOTHING
-    if a == EMPTY or b == EMPTY:
+    if EMPTY in (a, b):
         return b if a == EMPTY else a
     if a[0] == "cat":
         return ("cat", a[1], cat(a[2], b))

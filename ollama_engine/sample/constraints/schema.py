@@ -22,6 +22,7 @@ from ollama_engine.sample.constraints.keywords import (
     FORMATS,
     LISTS,
     MAPS,
+    OTHER_FORMATS,
     SINGLE,
     UNSUPPORTED,
 )
@@ -33,7 +34,7 @@ Schema = dict[str, Any]
 MAX_DEPTH = 128
 """Schemas within schemas."""
 _CONTROL = {chr(code) for code in (*range(0x20), 0x7F)} - set("\b\f\n\r\t")
-"""Characters that JSON writes as \\u escapes, which are left out: a name spelled with them would pass as another one."""
+"""JSON writes these as \\u escapes, which are left out: a name spelled with them would pass as another one."""
 
 
 def fault(what: str, pointer: str, keyword: str | None = None) -> GrammarError:
@@ -242,6 +243,9 @@ def _check_value(schema: Mapping[str, Any], keyword: str, value: Any, pointer: s
         named = list(value) if keyword == "properties" else value
         if bad := next(filter(_unwritable, _texts(named)), None):
             raise fault(f"has a text with a control character, {bad!r:.40}, which is not supported", pointer, keyword)
+    if keyword == "format" and (not isinstance(value, str) or value not in OTHER_FORMATS | set(FORMATS)):
+        known = ", ".join(sorted(OTHER_FORMATS | set(FORMATS)))
+        raise fault(f"is one of {known}, got {value!r:.40}", pointer, keyword)
     if keyword == "minProperties" and isinstance(value, int) and value > len(schema.get("required") or ()) + 1:
         raise fault("may exceed the number of `required` names by one only: a name might come twice", pointer, keyword)
 

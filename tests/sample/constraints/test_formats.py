@@ -48,11 +48,8 @@ def test_choices_are_texts_as_they_stand() -> None:
 
 def test_a_choice_that_begins_another() -> None:
     made = matcher(Choice(["yes", "yes, sir", "no"]))
-    assert [text for text in ("yes", "yes, sir", "no", "yes,", "nos") if accepts(made, text)] == [
-        "yes",
-        "yes, sir",
-        "no",
-    ]
+    taken = [text for text in ("yes", "yes, sir", "no", "yes,", "nos") if accepts(made, text)]
+    assert taken == ["yes", "yes, sir", "no"]
 
 
 @pytest.mark.parametrize("bad", ["yes", [], ["a", ""], ["a", 3], 3, [None], b"ab", ["\ud800"]])
@@ -136,7 +133,8 @@ def test_a_type(kind: Any, text: str, value: Any) -> None:
 
 
 def test_a_model() -> None:
-    text = '{"name":"Rex","color":"blue","born":"2020-01-01","legs":4,"friends":[{"name":"M","born":"2020-02-29","legs":2}]}'
+    friend = '{"name":"M","born":"2020-02-29","legs":2}'
+    text = f'{{"name":"Rex","color":"blue","born":"2020-01-01","legs":4,"friends":[{friend}]}}'
     made = matcher(Pet)
     assert accepts(made, text)
     assert not accepts(made, text.replace("legs", "arms"))

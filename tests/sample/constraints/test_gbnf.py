@@ -70,7 +70,7 @@ def test_texts_of_a_grammar(grammar: str, good: list[str], bad: list[str]) -> No
         ("root ::= !<a>", "not supported"),
         ('root ::= "a" )', "expected the end of the rule"),
         ("root ::= " + "(" * 150 + '"a"' + ")" * 150, "nested"),
-        ("root ::= a a a a a\n" + "".join(f"{x} ::= {y} {y} {y} {y} {y} {y}\n" for x, y in itertools.pairwise("abcdefgh"))
+        ("root ::= a\n" + "".join(f"{x} ::= {' '.join(y * 6)}\n" for x, y in itertools.pairwise("abcdefgh"))
          + 'h ::= "x"', "too large"),
     ],
     ids=lambda case: str(case)[:30],
@@ -96,7 +96,7 @@ def expressions(names: list[str]) -> st.SearchStrategy[str]:
         lambda inner: st.one_of(
             st.lists(inner, min_size=1, max_size=3).map(" ".join),
             st.lists(inner, min_size=2, max_size=3).map(lambda many: f"({' | '.join(many)})"),
-            st.tuples(inner, st.sampled_from(["*", "+", "?", "{2}", "{1,2}", "{1,}"])).map(lambda both: f"({both[0]}){both[1]}"),
+            st.builds("({}){}".format, inner, st.sampled_from(["*", "+", "?", "{2}", "{1,2}", "{1,}"])),
         ),
         max_leaves=6,
     )  # fmt: skip
@@ -152,7 +152,7 @@ def test_random_grammars(grammar: str) -> None:
     expected = {text for text in texts() if len(text) in ends(rules, text)}
     try:
         made = matcher(GBNF(grammar))
-    except GrammarError as error:
-        assert not expected, (grammar, str(error))
-        return
-    assert {text for text in texts() if accepts(made, text)} == expected, grammar
+        taken = {text for text in texts() if accepts(made, text)}
+    except GrammarError:
+        taken = set()  # it has no text at all
+    assert taken == expected, grammar

@@ -1,4 +1,4 @@
-"""What llguidance is told of vocabularies of every kind: bytes of tokens, which are no text, and what forced text gets."""
+"""What llguidance is told of vocabularies of every kind: bytes of tokens, which are no text, what forced text gets."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ KINDS = {
     "byte pairs": byte_pairs,
     "sentence pieces": sentence_pieces,
     "unigrams": unigrams,
-    "word pieces": lambda: wordpiece(),
+    "word pieces": wordpiece,
 }
 
 
