@@ -7,7 +7,6 @@ import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
 
 from ollama_engine.chat.dialects.answer import Answer, Handler
 from ollama_engine.chat.dialects.scanner import Markers, Reading
@@ -68,6 +67,8 @@ class Dialect:
     Attributes:
         name: what callers choose it by.
         thinking: what reasoning begins and ends with.
+        thinks: whether the model reasons, as far as its template tells. Parsers read reasoning either way; grammars let
+            a model begin it only where it does.
         sections: what begins a call or several, and who reads it.
         dropped: markers that say nothing a caller needs.
         sections_end_thinking: whether a section's marker is a control token, which ends reasoning that has no end.
@@ -82,6 +83,7 @@ class Dialect:
 
     name: str
     thinking: Sequence[tuple[str, str]] = (("<think>", "</think>"),)
+    thinks: bool = True
     sections: Mapping[str, Handler] = field(default_factory=dict)
     dropped: Sequence[str] = ()
     sections_end_thinking: bool = False
@@ -136,7 +138,6 @@ class Dialect:
         parallel: bool = True,
         *,
         control_tokens: Mapping[str, int] = MappingProxyType({}),
-        json_options: Mapping[str, Any] = MappingProxyType({}),
         reasoning_open: bool = False,
     ) -> str | None:
         """A grammar (llguidance's Lark) of answers whose calls are well-formed, with arguments that follow the schemas.
@@ -146,7 +147,6 @@ class Dialect:
             the marker of a call nothing but a call; "none": no grammar.
         parallel: whether several calls may come.
         control_tokens: texts and ids of the vocabulary's control tokens.
-        json_options: llguidance's options for each schema.
         reasoning_open: see `reasoning_open`.
 
         None where nothing can be forced: without tools, in dialects that have no calls, and with "auto" in those where
@@ -161,9 +161,10 @@ class Dialect:
             raise ConfigError(
                 Option("tool_choice"), f' must be "auto", "none", "required" or one of {names}, got {choice!r}'
             )
-        grammar = Grammar(control_tokens, json_options)
+        grammar = Grammar(control_tokens)
         wanted = Wanted(offered, choice != "auto", parallel, reasoning_open)
         if self.answer_grammar is not None:
             return grammar.lark(self.answer_grammar(grammar, wanted))
-        start = start_of_forms(grammar, wanted, self.forms, self.thinking, self.dropped)
+        thinking = self.thinking if self.thinks or reasoning_open else ()
+        start = start_of_forms(grammar, wanted, self.forms, thinking, self.dropped)
         return None if start is None else grammar.lark(start)

@@ -126,7 +126,9 @@ def detect(template_source: str | None, metadata: Mapping[str, Any] | None = Non
     dialect = _signed(source) or _signed(_control_tokens(metadata)) or _by_architecture(metadata)
     if dialect is None:
         dialect = PLAIN_JSON if source else PLAIN_TEXT
-    return replace(dialect, turn_ends=_turn_ends(dialect, source))
+    # The beginning of a marker, because some templates put the rest of it together.
+    thinks = any(begin.strip()[:6] in source for begin, _ in dialect.thinking) if source else dialect.thinks
+    return replace(dialect, turn_ends=_turn_ends(dialect, source), thinks=thinks)
 
 
 def named(name: str) -> Dialect:

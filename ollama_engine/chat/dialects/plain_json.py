@@ -47,4 +47,4 @@ def _read(dialect: Dialect, answer: Answer) -> Reading[None]:
     yield from read_unmarked(answer)
 
 
-PLAIN_JSON = Dialect("json", read=_read, forms=(CallForm(write_object(), between="\n"),))
+PLAIN_JSON = Dialect("json", thinks=False, read=_read, forms=(CallForm(write_object(), between="\n"),))

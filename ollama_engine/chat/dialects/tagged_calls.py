@@ -115,7 +115,7 @@ class TaggedCall:
             value = [Choice([[choice + line + self.value_end] for choice in choices])]
         else:
             _check_string(tool, key, schema)
-            value = [AnyText(line + self.value_end)]
+            value = [AnyText(self.value_end)]
             if self.quotes:
                 head.append(self.quotes[0])
                 value = [AnyText(self.quotes[1]), self.value_end]
@@ -133,7 +133,8 @@ class TaggedCall:
             yield from answer.expect(self.value)
         if self.line_breaks:
             yield from answer.accept("\n")
-        if types in CONTAINERS:
+        no_string = types is not None and "string" not in types
+        if types in CONTAINERS or (no_string and (yield from answer.peek()) in ("{", "[")):
             yield from answer.skip_space()
             yield from PYTHON.read(answer, call.arguments)
             yield from answer.skip_space()

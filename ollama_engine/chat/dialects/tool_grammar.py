@@ -97,11 +97,9 @@ class Grammar:
     """Rules of a grammar while they are made.
 
     control_tokens: texts of the vocabulary's control tokens, and their ids.
-    json_options: llguidance's options ("x-guidance") for every schema.
     """
 
     control_tokens: Mapping[str, int]
-    json_options: Mapping[str, Any]
     _rules: list[str] = field(default_factory=list)
     _names: dict[str, str] = field(default_factory=dict)
 
@@ -150,8 +148,7 @@ class Grammar:
         if isinstance(part, str):
             written = self.text(part)
         elif isinstance(part, Json):
-            options = {"x-guidance": dict(self.json_options)} if self.json_options else {}
-            written = self.rule("%json " + json.dumps({**part.schema, **options}, ensure_ascii=False))
+            written = self.rule("%json " + json.dumps(part.schema, ensure_ascii=False))
         elif isinstance(part, Pattern):
             written = self.rule(f"/{part.regex}/")
         elif isinstance(part, AnyText):

@@ -149,6 +149,12 @@ def test_files_without_a_template() -> None:
     assert detect("{{ messages[0].content }}", {}).name == "json"
 
 
+def test_a_template_says_whether_a_model_thinks() -> None:
+    assert detect("<tool_call> <think>").thinks
+    assert not detect("<tool_call>").thinks
+    assert detect(None, {"general.architecture": "qwen3"}).thinks
+
+
 def test_a_template_says_what_ends_its_turns() -> None:
     assert detect("<tool_call> <|end_of_text|>").stops() == ("<|end_of_text|>",)
     assert detect("<tool_call> <|im_end|> <|end_of_text|>").stops() == ("<|im_end|>",)

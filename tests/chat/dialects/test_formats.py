@@ -128,6 +128,8 @@ TYPED = [
     ({"enum": ["a", "1"]}, "1", "1"),
     ({"type": "array"}, '["a", {"b": [1, null]}]', ["a", {"b": [1, None]}]),
     ({"type": "array"}, "['a', True, None]", ["a", True, None]),
+    ({"type": ["object", "null"]}, '{"a": "</parameter>"}', {"a": "</parameter>"}),
+    ({"type": ["object", "null"]}, "null", None),
     ({"type": "object"}, '{"a": "</b>", "c": {}}', {"a": "</b>", "c": {}}),
     ({"$ref": "#/$defs/text"}, "3", "3"),
     ({}, "3", 3),
@@ -157,6 +159,8 @@ def test_the_answer_says_what_a_value_is() -> None:
     dialect, tools = named("deepseek-v3.2"), one_tool(a={"type": "integer"})
     assert read(dialect, call("true", "3"), tools=tools).named == [("f", {"a": "3"})]
     assert read(dialect, call("false", "[1, 2]"), tools=tools).named == [("f", {"a": [1, 2]})]
+    end = '{"b": "</｜DSML｜parameter>"}'
+    assert read(dialect, call("false", end), tools=tools).named == [("f", {"a": {"b": "</｜DSML｜parameter>"}})]
 
 
 def test_types_that_a_schema_does_not_say() -> None:

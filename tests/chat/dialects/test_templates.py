@@ -151,5 +151,24 @@ def test_no_text_that_ends_a_turn_is_one_that_the_parser_waits_for() -> None:
         assert not awaited & set(dialect.stops()), name
 
 
+def test_templates_say_which_models_think() -> None:
+    """Those without reasoning, by hand: templates that neither ask for it, nor take it out of earlier answers."""
+    families = (
+        *("command-r-plus", "GigaChat3", "Kimi-K2-Instruct", "LFM2-8B", "LFM2.5-Instruct", "MiMo-VL", "MiniMax-M1"),
+        *("Small-3.2", "Hermes-", "Qwen2.5-7B", "Qwen3-Coder", "firefunction", "gemma-2", "granite-4", "functionary"),
+        *(
+            "Llama-3.1-8B-Instruct",
+            "Llama-3.2-3B",
+            "Llama-3.3-70B",
+            "Phi-3.5",
+            "Nemo-Instruct",
+            "moonshotai",
+            "Devstral",
+        ),
+    )
+    for name, source in real_templates.sources().items():
+        assert detect(source).thinks != any(family in name for family in families), name
+
+
 def test_each_dialect_is_that_of_a_template() -> None:
     assert set(DIALECTS) - set(EXPECTED.values()) == {"text"}

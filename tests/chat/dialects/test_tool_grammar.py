@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from ollama_engine.chat.dialects import DIALECTS, Dialect, ToolDefinition, named
 from ollama_engine.errors import ConfigError
+from ollama_engine.sample.constraints.source import lark_with_schemas
 from tests.chat.dialects.examples import EXAMPLES
 from tests.chat.dialects.reading import TOOLS, read
 from tests.chat.dialects.walks import Vocabulary, accepts, matcher, walk
@@ -43,7 +45,6 @@ OFFERED = (
     ),
     ToolDefinition("now"),
 )
-OPTIONS = {"whitespace_pattern": " |\n", "json_allowed_escapes": 'nrtbf"\\', "lenient": False}
 WITHOUT = {"text", "minimax-m3"}
 WITH_GRAMMAR = sorted(set(DIALECTS) - WITHOUT)
 UNMARKED = {"json", "functionary-v3.2"}
@@ -77,11 +78,9 @@ def vocabularies(dialect: Dialect) -> list[Vocabulary]:
 
 
 def grammar_of(dialect: Dialect, vocabulary: Vocabulary, choice: str, tools: Any = OFFERED, **options: Any) -> str:
-    made = dialect.tool_grammar(
-        tools, choice, control_tokens=vocabulary.control_tokens, json_options=OPTIONS, **options
-    )
+    made = dialect.tool_grammar(tools, choice, control_tokens=vocabulary.control_tokens, **options)
     assert made is not None
-    return made
+    return lark_with_schemas(made)
 
 
 def follows(call: Any) -> bool:
@@ -218,3 +217,13 @@ def test_control_tokens_are_written_by_their_ids() -> None:
     assert "<[7]>" in grammar
     assert "<[8]>" in grammar
     assert json.dumps("<tool_call>") not in grammar
+
+
+def test_a_model_that_does_not_think_is_not_let_to() -> None:
+    vocabulary = Vocabulary([])
+    for thinks in (True, False):
+        dialect = replace(named("hermes"), thinks=thinks)
+        text = "<think>\nHm.</think>\n<tool_call>\n" + '{"name": "now", "arguments": {}}\n</tool_call>'
+        assert accepts(vocabulary, grammar_of(dialect, vocabulary, "required"), text) == thinks
+        opened = grammar_of(dialect, vocabulary, "required", reasoning_open=True)
+        assert accepts(vocabulary, opened, text.removeprefix("<think>"))
