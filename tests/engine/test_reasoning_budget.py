@@ -199,3 +199,11 @@ def test_a_chat_has_log_probabilities_of_its_prompt(engine: Engine) -> None:
     found = engine.chat(HELLO, asked, template=OPENED, dialect="hermes", reasoning_budget=2)
     assert found.prompt_logprobs is not None
     assert len(found.prompt_logprobs) == found.usage.prompt_tokens
+
+
+def test_a_chat_reasons_and_then_answers_in_a_format(engine: Engine) -> None:
+    params = SamplingParams(temperature=0, max_tokens=60)
+    found = engine.chat(HELLO, params, template=OPENED, dialect="hermes", format=SCHEMA, reasoning_budget=6)
+    assert found.reasoning
+    assert json.loads(found.content) == found.parsed
+    assert found.parsed in ({"name": "Lily"}, {"name": "Tom"})
