@@ -56,24 +56,29 @@ def measure(engine: Engine, streams: int, tokens: int, rounds: int) -> None:
     """Print tokens/s of each kind, and the ratios."""
     kinds: dict[str, dict[str, Any]] = {"free": {}, "schema": {"format": PEOPLE}, "one by one": {"format": PEOPLE}}
     speeds: dict[str, list[float]] = {kind: [] for kind in kinds}
+    works: dict[str, list[float]] = {kind: [] for kind in kinds}
     for number in range(rounds + 1):
         for kind, options in kinds.items():
             slow = patch.object(SteeredRows, "_take_forced", lambda rows: False) if kind == "one by one" else None
             with slow or nullcontext():
-                speed = run(engine, streams, tokens, number, options)
+                speed, work = run(engine, streams, tokens, number, options)
             if number:  # the first warms up
                 speeds[kind].append(speed)
+                works[kind].append(work)
     ratios = {
         kind: median(a / b for a, b in zip(speeds[kind], speeds["free"], strict=True))
         for kind in kinds
         if kind != "free"
     }
-    told = ", ".join(f"{kind} {median(each):.1f} tokens/s" for kind, each in speeds.items())
+    told = ", ".join(
+        f"{kind} {median(each):.1f} tokens/s ({median(works[kind]):.1f} ms of processors a token)"
+        for kind, each in speeds.items()
+    )
     print(f"{streams} streams: {told}; " + ", ".join(f"{kind} / free = {ratio:.3f}" for kind, ratio in ratios.items()))
 
 
-def run(engine: Engine, streams: int, tokens: int, seed: int, options: dict[str, Any]) -> float:
-    """Tokens/s of all streams together, prompts left out."""
+def run(engine: Engine, streams: int, tokens: int, seed: int, options: dict[str, Any]) -> tuple[float, float]:
+    """Tokens/s of all streams together, prompts left out; milliseconds of all processors for each token."""
     never = dict.fromkeys(engine._open().tokenizer.eog_ids, float("-inf"))
     requests = [
         engine.submit(
@@ -86,11 +91,12 @@ def run(engine: Engine, streams: int, tokens: int, seed: int, options: dict[str,
     ]
     for request in requests:
         next(request)
-    began = time.perf_counter()
+    began, began_cpu = time.perf_counter(), time.process_time()
     answers = [request.result() for request in requests]
-    seconds = time.perf_counter() - began
+    seconds, cpu = time.perf_counter() - began, time.process_time() - began_cpu
     assert all(answer.finish_reason == "length" for answer in answers)
-    return streams * (tokens - 1) / seconds
+    n = streams * (tokens - 1)
+    return n / seconds, 1000 * cpu / n
 
 
 if __name__ == "__main__":

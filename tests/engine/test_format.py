@@ -312,16 +312,10 @@ def test_a_matcher_that_fails_ends_its_request_alone(engine: Engine) -> None:
     assert is_person(engine.generate("Once", drawn(), format=PERSON).parsed)
 
 
-def test_a_grammar_that_becomes_too_complex_says_so(engine: Engine) -> None:
-    """llguidance gives up on a step; the request ends with an error, and not with any text."""
-    hard = Lark('start: x x x x x x x x\nx: /(a|b|ab|ba|aa|bb){1,200}/ | x x | "a" x "b"')
-    with pytest.raises(GrammarError, match="cannot"):
-        engine.generate("Once", drawn(max_tokens=60), format=hard)
-
-
 def test_an_engine_with_formats_is_freed() -> None:
     made = Engine(demo.path(), num_ctx=64, threads=1)
     made.generate("Once", drawn(max_tokens=5), format=PERSON)
+    assert made._submission._grammars is not None
     gone = weakref.ref(made._submission._grammars)
     made.close()
     del made

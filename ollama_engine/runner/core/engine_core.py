@@ -22,6 +22,7 @@ from ollama_engine.errors import ContextOverflowError
 from ollama_engine.input import BatchMedia
 from ollama_engine.kvcache import Cache
 from ollama_engine.runner.core.request_queue import RequestQueue
+from ollama_engine.runner.core.steered_rows import prepare_masks
 from ollama_engine.runner.core.step_output import StepOutput, outcome, step_outputs
 from ollama_engine.runner.load.executor import NO_MEDIA, Executor
 from ollama_engine.runner.observe.metrics import MetricsSnapshot
@@ -31,7 +32,6 @@ from ollama_engine.runner.schedule.batching import Step, assemble, follow
 from ollama_engine.runner.schedule.queued import QueuedRequest
 from ollama_engine.runner.schedule.scheduler import Limits, Plan, SchedulerState, plan
 from ollama_engine.runner.schedule.sequence import Generation
-from ollama_engine.runner.schedule.steering import Constraint, MaskMaker
 
 __all__ = ["EngineCore", "Task"]
 
@@ -114,7 +114,8 @@ class EngineCore:
             self.queue.sweep()
             self.queue.admit()
             self._prepare()
-            self._prepare_masks()
+            if self._in_flight is not None:
+                prepare_masks(self._in_flight)
             record.mark("plan")
         if self._verify or self._check_is_due():
             self.check()
@@ -261,21 +262,6 @@ class EngineCore:
             return False
         following = follow(self._steps, step)
         return following is not None and self._place(following)
-
-    def _prepare_masks(self) -> None:
-        """Make the token masks for the step under way, while the device computes it."""
-        if self._in_flight is None:
-            return
-        wanted: dict[MaskMaker, list[Constraint]] = {}
-        for entry in self._in_flight.entries:
-            sequence = entry.sequence
-            if not isinstance(sequence, Generation) or not entry.outputs or not entry.alive:
-                continue
-            constraint = sequence.constraint
-            if constraint is not None and constraint.maker is not None:
-                wanted.setdefault(constraint.maker, []).append(constraint)
-        for maker, constraints in wanted.items():
-            maker.make(constraints)
 
     def _place(self, step: Step) -> bool:
         """Find cells and a graph for a step; False where there are too few cells."""

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 
 from ollama_engine.input import FloatArray
 from ollama_engine.runner.request.results import FinishReason
+from ollama_engine.runner.schedule.batching import Step
 from ollama_engine.runner.schedule.row_readers import is_sound
 from ollama_engine.runner.schedule.sequence import Generation
-from ollama_engine.runner.schedule.steering import TokenMask
+from ollama_engine.runner.schedule.steering import Constraint, MaskMaker, TokenMask
 from ollama_engine.sample import Sampler, TokenLogprobs, sample_rows
 
-__all__ = ["SteeredRows", "draw_steered", "sample_all"]
+__all__ = ["SteeredRows", "draw_steered", "prepare_masks", "sample_all"]
 
 
 class SteeredRows:
@@ -131,6 +132,20 @@ class SteeredRows:
         right = self.n_rows if self.ended else self.n_drawn
         self.generation.submitted -= self.n_rows - right
         return self.n_rows - right
+
+
+def prepare_masks(step: Step) -> None:
+    """Make the token masks for the rows of a step, while the device computes it."""
+    wanted: dict[MaskMaker, list[Constraint]] = {}
+    for entry in step.entries:
+        sequence = entry.sequence
+        if not isinstance(sequence, Generation) or not entry.outputs or not entry.alive:
+            continue
+        constraint = sequence.constraint
+        if constraint is not None and constraint.maker is not None:
+            wanted.setdefault(constraint.maker, []).append(constraint)
+    for maker, constraints in wanted.items():
+        maker.make(constraints)
 
 
 def draw_steered(steered: list[SteeredRows], logits: FloatArray) -> list[SteeredRows]:

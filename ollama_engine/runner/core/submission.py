@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from queue import SimpleQueue
+from threading import Lock
+from typing import TYPE_CHECKING
 
 from ollama_engine.errors import ConfigError
 from ollama_engine.input import FloatArray
@@ -33,7 +35,9 @@ from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.sequence import Generation
 from ollama_engine.runner.schedule.steering import Constraint
 from ollama_engine.sample import SamplingParams
-from ollama_engine.sample.constraints.compiler import GrammarCompiler
+
+if TYPE_CHECKING:
+    from ollama_engine.sample.constraints.compiler import GrammarCompiler
 
 __all__ = ["Submission"]
 
@@ -44,7 +48,8 @@ class Submission:
     def __init__(self, loaded: Loaded, thread: EngineThread) -> None:
         self.loaded = loaded
         self.thread = thread
-        self._grammars = GrammarCompiler(loaded.tokenizer, min(loaded.model.n_vocab, loaded.tokenizer.n_vocab))
+        self._grammars: GrammarCompiler | None = None
+        self._making = Lock()
 
     def inputs(self, prompt: Prompt, *, add_special: bool = True, several: str = SEVERAL) -> Inputs:
         """The inputs of a prompt. `several`: hint shown when several prompts are passed.
@@ -86,10 +91,19 @@ class Submission:
         """What an answer must obey, of which the tokens `answered` have come."""
         budget, form = options.reasoning_budget, options.format
         if budget is None:
-            return None if form is None else self._grammars.constraint(form, answered)
-        of_answer = None if form is None else self._grammars.constraint(form)
+            return None if form is None else self._compiler().constraint(form, answered)
+        of_answer = None if form is None else self._compiler().constraint(form)
         budget = budget if isinstance(budget, ReasoningBudget) else ReasoningBudget(budget)
         return budgeted_reasoning(self.loaded, budget, answered, of_answer)
+
+    def _compiler(self) -> GrammarCompiler:
+        from ollama_engine.sample.constraints.compiler import GrammarCompiler  # noqa: PLC0415 (few ask for a format)
+
+        with self._making:
+            if self._grammars is None:
+                n_vocab = min(self.loaded.model.n_vocab, self.loaded.tokenizer.n_vocab)
+                self._grammars = GrammarCompiler(self.loaded.tokenizer, n_vocab)
+            return self._grammars
 
     def hand_in(self, request: Request, prompt: Prompt, params: SamplingParams, keywords: RequestKeywords) -> None:
         """Start a request. Raises as `start` does."""
@@ -181,7 +195,9 @@ class Submission:
 
         def start() -> None:
             # The caller has those of the prompt, which would have to be computed again.
-            inherited = replace(source.params, prompt_logprobs=None)
+            inherited = source.params
+            if inherited.prompt_logprobs is not None:
+                inherited = replace(inherited, prompt_logprobs=None)
             fork.generation = self.start(
                 inputs, params or inherited, options, fork.channel, follows=source, answered=answered
             )
