@@ -40,6 +40,7 @@ def us(microseconds: float) -> Target:
 TARGETS: Mapping[str, Target] = {
     "bench_sample.py::test_step[128256-top-k 40]": us(20),
     "bench_sample.py::test_step[128256-top-k off]": us(200),
+    "bench_sample.py::test_step[128256-top-k off, temperature last]": us(300),
     "bench_sample.py::test_step[262144-top-k 40]": us(40),
     "bench_sample.py::test_step[262144-top-k off]": us(400),
     "bench_sample.py::test_step_by_spread[0.0]": us(200),

@@ -118,14 +118,20 @@ static bool top_p(oe_pool *p, const oe_sample_params *q) {
     if (is_counted(p, q->min_keep) && !oe_pool_to_list(p)) {
         return false;
     }
+    uint64_t target = 0;
     if (!p->is_list) {
         if (!oe_pool_settle(p, &logits)) {
             return false;
         }
-        const oe_dist_spec spec = {oe_pool_scale(p), q->top_p, OE_RANK_LIMIT};
-        return oe_pool_keep_orders(p, 0, oe_dist_last_of_row(p->kernels, &logits, &spec, &p->dist));
+        const oe_dist_prefix prefix =
+            oe_dist_top_p_of_row(p->kernels, &logits, oe_pool_scale(p), q->top_p, &p->dist);
+        if (!oe_pool_keep_orders(p, 0, last_of(prefix.rank))) {
+            return false;
+        }
+        target = prefix.target;
     }
-    const uint64_t target = oe_dist_top_p_target(q->top_p, oe_pool_weigh(p));
+    const uint64_t total = oe_pool_weigh(p);
+    target = target ? target : oe_dist_top_p_target(q->top_p, total);
     return keep_prefix(p, oe_dist_select(p->dist.candidates, p->n, target, &before).order, q->min_keep);
 }
 
@@ -330,7 +336,8 @@ static bool divide_by(oe_pool *p, double temperature) {
     if (!(temperature > 0.0)) {
         return oe_pool_keep_top(p, 1);
     }
-    p->inverse *= 1.0 / temperature;
+    const double inverse = p->inverse * (1.0 / temperature);
+    p->inverse = inverse < FLT_MAX ? inverse : FLT_MAX; /* infinity times 0 is no number */
     return true;
 }
 

@@ -310,22 +310,15 @@ static uint64_t lighter(uint64_t kept, uint64_t before, oe_candidate last) {
     return before + last.weight < kept ? before + last.weight : kept;
 }
 
-/* Sums of the row, with the bins of its head; and what the cuts keep of them. */
-static oe_weights weigh_row(row_search *s, const oe_dist_spec *spec, uint64_t *last) {
-    uint64_t before;
+/* Sums of the row, with the bins of its head. */
+static oe_weights weigh_row(row_search *s, const oe_dist_spec *spec) {
     s->head = likely_head(s, spec);
     s->shift = shift_of(s->head);
     clear_bins(s->scratch);
-    oe_weights weights = s->kernels->sum(s->row, s->scale, spec->min_p_rank, s->head, s->shift, s->scratch->bins);
+    const oe_weights weights = s->kernels->sum(s->row, s->scale, spec->min_p_rank, s->head, s->shift, s->scratch->bins);
     for (uint32_t bin = 0; bin <= s->head.span >> s->shift; bin++) {
         s->scratch->head[bin] = sum_of_copies(s->scratch->bins[bin]);
         s->head_weight += s->scratch->head[bin];
-    }
-    *last = (uint64_t)spec->min_p_rank << 32 | 0xffffffffu;
-    if (top_p_cuts(spec, weights)) {
-        const oe_candidate found = select_from_row(s, oe_dist_top_p_target(spec->top_p, weights.total), &before);
-        weights.kept = lighter(weights.kept, before, found);
-        *last = found.order < *last ? found.order : *last;
     }
     return weights;
 }
@@ -333,15 +326,23 @@ static oe_weights weigh_row(row_search *s, const oe_dist_spec *spec, uint64_t *l
 int32_t oe_dist_draw_row(const oe_logit_kernels *kernels, const oe_logits *row, const oe_dist_spec *spec,
                          uint64_t random, const oe_dist_scratch *scratch) {
     row_search s = {.kernels = kernels, .row = row, .scale = spec->scale, .scratch = scratch};
-    uint64_t before, last;
-    const oe_weights weights = weigh_row(&s, spec, &last);
+    uint64_t before;
+    oe_weights weights = weigh_row(&s, spec);
+    if (top_p_cuts(spec, weights)) {
+        const oe_candidate last = select_from_row(&s, oe_dist_top_p_target(spec->top_p, weights.total), &before);
+        weights.kept = lighter(weights.kept, before, last);
+    }
     return (int32_t)(uint32_t)select_from_row(&s, oe_dist_uniform(random, weights.kept) + 1, &before).order;
 }
 
-uint64_t oe_dist_last_of_row(const oe_logit_kernels *kernels, const oe_logits *row, const oe_dist_spec *spec,
-                             const oe_dist_scratch *scratch) {
-    row_search s = {.kernels = kernels, .row = row, .scale = spec->scale, .scratch = scratch};
-    uint64_t last;
-    weigh_row(&s, spec, &last);
-    return last;
+oe_dist_prefix oe_dist_top_p_of_row(const oe_logit_kernels *kernels, const oe_logits *row, oe_scale scale, double top_p,
+                                    const oe_dist_scratch *scratch) {
+    row_search s = {.kernels = kernels, .row = row, .scale = scale, .scratch = scratch};
+    const oe_dist_spec spec = {scale, top_p, OE_RANK_LIMIT};
+    const uint64_t total = weigh_row(&s, &spec).total;
+    uint64_t before;
+    oe_dist_prefix prefix = {OE_RANK_LIMIT, oe_dist_top_p_target(top_p, total ? total : 1)};
+    const oe_window window = narrow_row(&s, prefix.target, &before);
+    prefix.rank = window.first + window.span;
+    return prefix;
 }

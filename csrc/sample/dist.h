@@ -56,9 +56,14 @@ oe_candidate oe_dist_select(oe_candidate *list, int32_t n, uint64_t target, uint
 int32_t oe_dist_draw_row(const oe_logit_kernels *kernels, const oe_logits *row, const oe_dist_spec *spec,
                          uint64_t random, const oe_dist_scratch *scratch);
 
-/* The order of the last entry that the spec keeps. */
-uint64_t oe_dist_last_of_row(const oe_logit_kernels *kernels, const oe_logits *row, const oe_dist_spec *spec,
-                             const oe_dist_scratch *scratch);
+/* What of a row top-p keeps, closely: no more than one of its bins is too much. */
+typedef struct oe_dist_prefix {
+    uint32_t rank;   /* entries of at most this rank; the last one that is kept is among them */
+    uint64_t target; /* what the entries that are kept weigh together, at least */
+} oe_dist_prefix;
+
+oe_dist_prefix oe_dist_top_p_of_row(const oe_logit_kernels *kernels, const oe_logits *row, oe_scale scale, double top_p,
+                                    const oe_dist_scratch *scratch);
 
 #ifdef __cplusplus
 }

@@ -238,7 +238,8 @@ static bool penalize_list(oe_sampler *s, oe_link link) {
     }
     for (int32_t i = 0; i < pool->n; i++) {
         const int32_t id = pool->dist.id[i];
-        const float x = below_infinity((float)((double)pool->dist.x[i] * pool->inverse));
+        const double scaled = (double)pool->dist.x[i] * pool->inverse;
+        const float x = (float)(scaled < FLT_MAX ? (scaled > -FLT_MAX ? scaled : -FLT_MAX) : FLT_MAX);
         pool->dist.x[i] = slot && slot[id] ? penalized(s, link, slot[id] - 1, x) : x;
     }
     pool->inverse = 1.0;

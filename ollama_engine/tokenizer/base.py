@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property, partial
 from operator import index
 from typing import Protocol
 
@@ -96,6 +96,11 @@ class Tokenizer:
     def is_steering(self, token_id: int) -> bool:
         """Whether text becomes this token only where control tokens are parsed: those, <think>, <|channel|> ..."""
         return self._check(token_id) in self._steering
+
+    @cached_property
+    def steering_tokens(self) -> Mapping[str, int]:
+        """Ids of the tokens that are steering (`is_steering`), by their texts."""
+        return {self._vocab.texts[id_]: id_ for id_ in sorted(self._steering)}
 
     # -- text to ids ---------------------------------------------------------------------------------------------------
 

@@ -275,3 +275,57 @@ def test_jinja2_is_imported_for_the_first_chat_only(tmp_path: Path) -> None:
         "assert 'jinja2' in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+WEATHER = {
+    "name": "get_weather", "description": "Weather of a city",
+    "parameters": {"type": "object", "required": ["city", "days"],
+                   "properties": {"city": {"type": "string", "maxLength": 12}, "days": {"enum": [1, 2]}}},
+}  # fmt: skip
+CLOCK = {"name": "clock", "parameters": {"type": "object", "properties": {}, "additionalProperties": False}}
+HERMES = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
+    "{# <tool_call> #}{{ tools | tojson if tools }}"
+)
+
+
+@pytest.mark.parametrize(("choice", "names"), [
+    ("required", {"get_weather", "clock"}), ("clock", {"clock"}),
+    ({"type": "function", "function": {"name": "get_weather"}}, {"get_weather"}),
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("template", [None, HERMES])
+def test_a_call_that_has_to_come(smollm2: Engine, choice: Any, names: set[str], template: str | None) -> None:
+    """SmolLM2 was not trained to call tools."""
+    params = SamplingParams(temperature=1.5, max_tokens=100, seed=5)
+    result = smollm2.chat(
+        HELLO, params, tools=[WEATHER, CLOCK], tool_choice=choice, parallel_tool_calls=False, template=template
+    )
+    assert (result.finish_reason, len(result.tool_calls), result.malformed_tool_calls) == ("tool_calls", 1, ())
+    call = result.tool_calls[0]
+    assert call.name in names
+    if call.name == "clock":
+        assert call.arguments == {}
+    else:
+        assert isinstance(call.arguments, dict)
+        assert set(call.arguments) == {"city", "days"}
+        assert call.arguments["days"] in (1, 2)
+    assert call.id
+
+
+def test_no_call(smollm2: Engine) -> None:
+    result = smollm2.chat(HELLO, GREEDY, tools=[WEATHER], tool_choice="none", template=HERMES)
+    assert result.content == smollm2.chat(HELLO, GREEDY, template=HERMES).content
+
+
+@pytest.mark.parametrize(("options", "error", "told"), [
+    ({"tool_choice": "f", "tools": [CLOCK]}, ConfigError, "tool_choice must be .* got 'f'"),
+    ({"tool_choice": "required"}, ConfigError, "tool_choice is 'required', but there are no tools"),
+    ({"tool_choice": 5, "tools": [CLOCK]}, ConfigError, 'tool_choice is "auto"'),
+    ({"tool_choice": {}, "tools": [CLOCK]}, ConfigError, 'tool_choice is "auto"'),
+    ({"tool_choice": "required", "tools": [CLOCK], "dialect": "text"}, ConfigError, "no tool can be called"),
+    ({"tool_choice": "required", "tools": [CLOCK], "format": "json"}, ConfigError, "cannot have a format too"),
+    ({"parallel_tool_calls": 1}, ConfigError, "parallel_tool_calls is True or False"),
+], ids=str)  # fmt: skip
+def test_wrong_choices(smollm2: Engine, options: dict[str, Any], error: type[Exception], told: str) -> None:
+    with pytest.raises(error, match=told):
+        smollm2.chat(HELLO, GREEDY, **options)

@@ -130,6 +130,20 @@ def test_what_a_truncated_prompt_has_left(engine: Engine) -> None:
     assert len(found.prompt_logprobs) == found.usage.prompt_tokens - found.usage.dropped_prompt_tokens
 
 
+def test_with_a_format_and_logits_processors(engine: Engine) -> None:
+    """Their rows of the prompt come before the one that is drawn from, which is steered."""
+    shown: list[int] = []
+    form = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    found = engine.generate(
+        LONG, asking(2, max_tokens=40), format=form,
+        logits_processors=[lambda ids, logits: shown.append(len(ids))],
+    )  # fmt: skip
+    check(engine, LONG, found, 2)
+    assert shown
+    assert min(shown) >= len(engine.tokenize(LONG))
+    assert found.finish_reason == "length" or isinstance(found.parsed["n"], int)
+
+
 @pytest.mark.parametrize("given", [-1, 1.5, True, "2"])
 def test_what_is_refused(given: object) -> None:
     with pytest.raises(ConfigError, match="prompt_logprobs"):

@@ -192,3 +192,10 @@ def test_a_dialect_without_reasoning(engine: Engine) -> None:
     with pytest.raises(ChatError, match=r"functionary-v3\.2 dialect has no reasoning to limit"):
         engine.chat(HELLO, GREEDY, reasoning_budget=3, **options)
     assert engine.chat(HELLO, GREEDY, reasoning_budget=budget(3), **options).tokens[3:6] == closing(engine)[:3]
+
+
+def test_a_chat_has_log_probabilities_of_its_prompt(engine: Engine) -> None:
+    asked = SamplingParams(temperature=0, max_tokens=6, prompt_logprobs=1)
+    found = engine.chat(HELLO, asked, template=OPENED, dialect="hermes", reasoning_budget=2)
+    assert found.prompt_logprobs is not None
+    assert len(found.prompt_logprobs) == found.usage.prompt_tokens

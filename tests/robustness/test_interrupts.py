@@ -29,7 +29,7 @@ PROMPT = [5, 77, 200, 31, 8]
 NEW = [1, 2, 3]
 ENDLESS = SamplingParams(temperature=0, logit_bias=NO_END)
 SHIFT: Any = {"on_overflow": "shift"}
-POINTS = 250
+POINTS = 500
 """Where an answer without end is interrupted: before so many calls have returned."""
 ROUNDS = 150
 

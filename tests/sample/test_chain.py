@@ -102,6 +102,14 @@ def test_a_mask_leaves_what_a_vocabulary_without_those_tokens_would_have(name: s
     assert masked == {int(tokens[token]): p for token, p in alone.items()}
 
 
+def test_a_temperature_near_zero_makes_no_nonsense_of_penalties() -> None:
+    """1 / temperature would be infinity, and times a logit of 0 no number."""
+    params = replace(OFF, temperature=0, dynatemp_range=5e-324, presence_penalty=1, samplers="temperature;penalties")
+    for logits in (rows.row([0.0, -30.0, -0.5]), rows.row([1.0, 0.0, 1.0])):
+        assert drawn(logits, params, 3, [1]) == expected(logits, params, 3, [1])
+        assert set(Sampler(params, 3).candidates(logits)) <= {0, 1, 2}
+
+
 # -- any row, any parameters, any order --------------------------------------------------------------------------------
 
 logits_rows = st.one_of(

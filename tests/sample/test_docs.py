@@ -11,7 +11,7 @@ from ollama_engine.sample.params import SAMPLERS
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/sampling.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\|(.*?)\| `(\w+)` \| (.*?) \| (.*?) \|", PAGE, flags=re.MULTILINE)
-NO_SAMPLERS = {"samplers", "stop", "max_tokens", "logprobs"}
+NO_SAMPLERS = {"samplers", "stop", "max_tokens", "logprobs", "prompt_logprobs"}
 WORDS = {"logit_bias": "none", "seed": "random", "dry_sequence_breakers": '`\\n` `:` `"` `*`'}
 
 

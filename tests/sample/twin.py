@@ -189,7 +189,7 @@ def temperature(pool: Pool, params: SamplingParams) -> None:
         flatness = power(entropy / log(float(len(pool.tokens))), params.dynatemp_exponent)
         wanted = low + (params.temperature + params.dynatemp_range - low) * flatness
     if wanted > 0:
-        pool.inverse *= 1.0 / wanted
+        pool.inverse = min(pool.inverse * (1.0 / wanted), float(np.finfo(F32).max))
     else:
         pool.keep_best(1)
 
@@ -343,9 +343,9 @@ def candidates(
             continue
         if name in ("penalties", "dry"):
             if pool.inverse != 1:
-                scaled = pool.x.astype(np.float64) * pool.inverse
-                with np.errstate(over="ignore"):
-                    pool = Pool(pool.tokens, bounded(scaled.astype(F32)))
+                most = float(np.finfo(F32).max)
+                scaled = np.clip(pool.x.astype(np.float64) * pool.inverse, -most, most)
+                pool = Pool(pool.tokens, scaled.astype(F32))
             penalized = (
                 penalties(pool.x, pool.tokens, params, history)
                 if name == "penalties"

@@ -37,6 +37,7 @@ class AnswerReader:
             logprobs=chunk.logprobs,
             finish_reason=self._finish_reason(chunk),
             usage=chunk.usage,
+            prompt_logprobs=chunk.prompt_logprobs,
             reader=chunk.reader,
         )
 

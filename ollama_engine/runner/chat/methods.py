@@ -93,14 +93,14 @@ class ChatMethods:
 
         submission, (chat, rest) = self._ready(), split_keywords(options)
         prepared = self._preparation().prepare(messages, params, chat)
-        asked = prepared.with_budget(rest)
+        wanted = prepared.request_options(rest)
         request = Request(self)
         stream = ChatStream(Stream(request), prepared.reader())
 
         def start() -> None:
             request.inputs = inputs = submission.inputs(prepared.segments)
             request.generation = submission.start(
-                inputs, prepared.params, asked, request.channel, show_special=prepared.show_special
+                inputs, prepared.params, wanted, request.channel, show_special=prepared.show_special
             )
 
         run_or_cancel(request.channel, start)
@@ -122,10 +122,10 @@ class ChatMethods:
 
         submission, (chat, rest) = self._ready(), split_keywords(options)
         prepared = self._preparation().prepare(messages, params, chat)
-        asked = prepared.with_budget(rest)
+        wanted = prepared.request_options(rest)
         stream = AsyncStream(self)
         inputs = submission.inputs(prepared.segments)
-        submission.start(inputs, prepared.params, asked, stream.channel, show_special=prepared.show_special)
+        submission.start(inputs, prepared.params, wanted, stream.channel, show_special=prepared.show_special)
         return AsyncChatStream(stream, prepared.reader())
 
     def apply_template(

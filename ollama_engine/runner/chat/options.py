@@ -44,9 +44,15 @@ class ChatKeywords(TemplateKeywords, RequestKeywords, total=False):
     """Keyword arguments of a chat: those of templates, those of every request (`RequestKeywords`), and `dialect`.
 
     Attributes:
+        tool_choice: "auto" (default): the model may call tools. "required": it has to. A tool's name, or OpenAI's
+            {"type": "function", "function": {"name": ...}}: it has to call that one. "none": tools are left out of the
+            prompt. What has to be called is forced by a grammar, and arguments follow the schemas.
+        parallel_tool_calls: whether several calls may come where one is forced (default True).
         dialect: how the model writes tool calls and reasoning, where its template does not tell.
     """
 
+    tool_choice: str | Mapping[str, Any]
+    parallel_tool_calls: bool
     dialect: str | None
 
 
@@ -61,6 +67,8 @@ class ChatOptions:
     continue_final_message: bool | str = False
     template_variables: Mapping[str, Any] = field(default_factory=dict)
     trust_contents: bool = False
+    tool_choice: str | Mapping[str, Any] = "auto"
+    parallel_tool_calls: bool = True
     dialect: str | None = None
 
     def __post_init__(self) -> None:
@@ -69,8 +77,18 @@ class ChatOptions:
             raise ConfigError(Option("continue_final_message"), f" is True, False or a field's name, got {given!r}")
         if not isinstance(cast(object, self.trust_contents), bool):
             raise ConfigError(Option("trust_contents"), f" is True or False, got {self.trust_contents!r}")
+        if not isinstance(cast(object, self.parallel_tool_calls), bool):
+            raise ConfigError(Option("parallel_tool_calls"), f" is True or False, got {self.parallel_tool_calls!r}")
+        object.__setattr__(self, "tool_choice", _choice(self.tool_choice))
+        if self.forced_tool and not self.tools:
+            raise ConfigError(Option("tool_choice"), f" is {self.tool_choice!r}, but there are no tools")
         if not isinstance(cast(object, self.template_variables), Mapping):
             raise ConfigError(Option("template_variables"), f" is a dict, got {self.template_variables!r:.60}")
+
+    @property
+    def forced_tool(self) -> str | None:
+        """What has to be called: a tool's name, "required" for any; None where nothing has to."""
+        return None if self.tool_choice in ("auto", "none") else str(self.tool_choice)
 
     @classmethod
     def of(cls, keywords: Mapping[str, Any]) -> ChatOptions:
@@ -80,6 +98,15 @@ class ChatOptions:
             if name not in known:
                 raise unknown_option("a chat", name, known)
         return cls(**{name: value for name, value in keywords.items() if value is not None})
+
+
+def _choice(given: object) -> str:
+    if isinstance(given, Mapping):
+        function = given.get("function", given)
+        given = function.get("name") if isinstance(function, Mapping) else None
+    if not isinstance(given, str) or not given:
+        raise ConfigError(Option("tool_choice"), ' is "auto", "none", "required", or names one of the tools')
+    return given
 
 
 def split_keywords(keywords: Mapping[str, Any]) -> tuple[ChatOptions, RequestOptions]:

@@ -17,7 +17,7 @@ from ollama_engine.chat.provenance import trusted_spans
 from ollama_engine.chat.template import ChatTemplate, text_segments
 from ollama_engine.chat.thinking import thinking_variables
 from ollama_engine.chat.tool_schemas import definitions, read_tools
-from ollama_engine.errors import ChatError, Option
+from ollama_engine.errors import ChatError, ConfigError, Option
 from ollama_engine.runner.chat.answer_reader import AnswerReader
 from ollama_engine.runner.chat.options import ChatOptions
 from ollama_engine.runner.chat.template_sources import is_steering, template_sources
@@ -25,6 +25,7 @@ from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.runner.request.reasoning import ReasoningBudget
 from ollama_engine.sample import SamplingParams
+from ollama_engine.sample.constraints.formats import Lark
 from ollama_engine.segments import Segment
 
 log = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ class PreparedChat:
     Attributes:
         segments: the prompt.
         params: how to sample, with the texts that end the assistant's turn.
+        format: what forces a call, where one has to come.
         show_special: whether control tokens of the answer are part of its text, for the dialect to read.
     """
 
@@ -57,6 +59,21 @@ class PreparedChat:
     """What reasoning begins and ends with; None where the dialect knows none."""
     may_reason: bool
     """Whether the answer may begin with reasoning: the prompt opened it, or a control token does."""
+    format: Lark | None
+
+    def request_options(self, given: RequestOptions) -> RequestOptions:
+        """`given`, with what forces a call, and with a reasoning budget in tokens made one of this dialect.
+
+        Raises ConfigError for a forced call beside a format or a budget; ChatError where no reasoning can be limited.
+        """
+        if self.format is None:
+            return self.with_budget(given)
+        other = "format" if given.format is not None else "reasoning_budget"
+        if given.format is not None or given.reasoning_budget is not None:
+            raise ConfigError(
+                Option("tool_choice"), " forces a call, so the answer cannot have a ", Option(other), " too"
+            )
+        return replace(given, format=self.format)
 
     def reader(self) -> AnswerReader:
         """For one answer."""
@@ -119,23 +136,47 @@ class ChatPreparation:
         )
         dialect = named(options.dialect) if options.dialect else self._dialect_of(template)
         ends = [end for end in dialect.stops() if not self._ends_by_token(end)]
+        tools = () if options.tool_choice == "none" else definitions(read_tools(options.tools))
+        reasoning_open = dialect.reasoning_open(tail)
         thinking = self._thinking(dialect, tail)
         return PreparedChat(
             segments=segments,
             params=replace(params, stop=(*params.stop, *ends)) if ends else params,
             show_special=self._shows_special(dialect, ends),
             dialect=dialect,
-            tools=definitions(read_tools(options.tools)),
-            reasoning_open=dialect.reasoning_open(tail),
+            tools=tools,
+            reasoning_open=reasoning_open,
             thinking=thinking,
-            may_reason=thinking is not None
-            and (dialect.reasoning_open(tail) or is_steering(self._loaded, thinking[0])),
+            may_reason=thinking is not None and (reasoning_open or is_steering(self._loaded, thinking[0])),
+            format=self._format_of_calls(dialect, template, tools, options, reasoning_open=reasoning_open),
         )
+
+    def _format_of_calls(
+        self, dialect: Dialect, template: ChatTemplate, tools: tuple[ToolDefinition, ...], options: ChatOptions, *,
+        reasoning_open: bool,
+    ) -> Lark | None:  # fmt: skip
+        """What forces a call where one has to come. Raises ConfigError where the dialect has none to force."""
+        choice = options.forced_tool
+        if choice is None:
+            return None
+        grammar = self._as_far_as_it_thinks(dialect, template).tool_grammar(
+            tools,
+            choice,
+            options.parallel_tool_calls,
+            control_tokens=self._loaded.tokenizer.steering_tokens,
+            reasoning_open=reasoning_open,
+        )
+        if grammar is None:
+            raise ConfigError(
+                Option("tool_choice"), f" is {choice!r}, but no tool can be called in the dialect {dialect.name!r}"
+            )
+        return Lark(grammar)
 
     def _rendered(
         self, messages: Sequence[object], options: ChatOptions, *, add_generation_prompt: bool
     ) -> tuple[list[Segment], ChatTemplate, str]:
-        read, tools, marks = read_messages(messages), read_tools(options.tools), MediaMarks()
+        read, marks = read_messages(messages), MediaMarks()
+        tools = None if options.tool_choice == "none" else read_tools(options.tools)
         template = self.templates.choose(options.template, with_tools=tools is not None)
         text = render_conversation(
             template,
@@ -150,6 +191,17 @@ class ChatPreparation:
         given = (messages, options.tools, options.documents, options.template_variables)
         self._warn_of_unknown_origin(text, template, given)
         return marks.place(text_segments(text, trust_contents=options.trust_contents)), template, text[-TAIL:]
+
+    def _as_far_as_it_thinks(self, dialect: Dialect, template: ChatTemplate) -> Dialect:
+        """Without reasoning whose markers are neither in the template nor in the vocabulary.
+
+        A small model that may either call or think, of which it knows nothing, thinks and never ends.
+        """
+
+        def known(pair: tuple[str, str]) -> bool:
+            return any(marker.strip() in template.source or is_steering(self._loaded, marker) for marker in pair)
+
+        return replace(dialect, thinking=tuple(pair for pair in dialect.thinking if known(pair)))
 
     def _warn_of_unknown_origin(self, text: str, template: ChatTemplate, given: object) -> None:
         """Log control tokens that no caller's text holds, and that the template wrote in a way that loses its mark."""

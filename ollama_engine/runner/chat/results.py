@@ -29,6 +29,7 @@ class ChatChunk:
         finish_reason: "stop": the model ended, or a stop text appeared. "length": max_tokens or num_ctx is reached.
             "tool_calls": the model ended, and waits for results.
         usage: tokens counted and seconds taken.
+        prompt_logprobs: of the first chunk, see `Completion`.
         reader: of the last chunk, reads the answer's value where a `format` was asked for; not for callers.
     """
 
@@ -39,6 +40,7 @@ class ChatChunk:
     logprobs: tuple[TokenLogprobs, ...] | None = None
     finish_reason: ChatFinishReason | None = None
     usage: Usage | None = None
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
     reader: ValueReader | None = field(default=None, repr=False, compare=False)
 
 
@@ -53,6 +55,7 @@ class ChatResult:
         tokens: all sampled tokens but the one that ended the answer.
         malformed_tool_calls: calls that cannot be read, with the reasons; their text is part of the content.
         logprobs: one entry for each of `tokens`, when `SamplingParams.logprobs` asked for them.
+        prompt_logprobs: of the tokens of the whole prompt, see `Completion`.
         reader: reads `parsed`; not for callers.
     """
 
@@ -62,6 +65,7 @@ class ChatResult:
     tokens: tuple[int, ...] = ()
     malformed_tool_calls: tuple[MalformedToolCall, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] | None = None
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
     reader: ValueReader | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -106,5 +110,6 @@ def collect_chat(chunks: list[ChatChunk]) -> ChatResult:
         tokens=tuple(token for chunk in chunks for token in chunk.tokens),
         malformed_tool_calls=tuple(event for event in events if isinstance(event, MalformedToolCall)),
         logprobs=tuple(entry for part in logprobs for entry in part) if logprobs else None,
+        prompt_logprobs=chunks[0].prompt_logprobs,
         reader=last.reader,
     )

@@ -195,7 +195,9 @@ class Submission:
 
         def start() -> None:
             # The caller has those of the prompt, which would have to be computed again.
-            inherited = replace(source.params, prompt_logprobs=None)
+            inherited = source.params
+            if inherited.prompt_logprobs is not None:
+                inherited = replace(inherited, prompt_logprobs=None)
             fork.generation = self.start(
                 inputs, params or inherited, options, fork.channel, follows=source, answered=answered
             )

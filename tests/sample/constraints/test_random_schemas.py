@@ -18,7 +18,7 @@ from tests.sample.constraints.schemas import schemas
 from tests.suite import scaled
 
 IN_FLIGHT = 16
-PATIENCE = 120
+PATIENCE = 600
 
 
 def collected(n: int) -> list[dict[str, Any]]:
@@ -80,7 +80,7 @@ def test_answers_of_the_demo_model() -> None:
 
 @pytest.fixture
 def smollm2(smollm2_path: Path) -> Iterator[Engine]:
-    with Engine(smollm2_path, num_ctx=128, parallel=8) as engine:
+    with Engine(smollm2_path, num_ctx=128, parallel=8, threads=1) as engine:
         yield engine
 
 
