@@ -349,6 +349,10 @@ def test_nan_ends_its_own_request_only(tmp_path: Path, flash: bool) -> None:
         for bad in ([9] * 100, [*PROMPT, 9]):
             with pytest.raises(SamplingError, match="NaN"):
                 engine.generate(bad)
+            with pytest.raises(SamplingError, match="NaN"):
+                engine.score(bad, [[5, 6], [7]])
+            with pytest.raises(SamplingError, match="NaN"):
+                engine.generate(bad, greedy(prompt_logprobs=1))
             assert np.isnan(engine.logits(bad)[-1]).all()
             assert engine.generate(bad, greedy(max_tokens=0)).tokens == ()
             assert plain(engine).tokens == expected

@@ -91,6 +91,19 @@ def test_the_prompt_is_computed_once() -> None:
         again = engine.metrics.prompt_tokens
         engine.score(head, [[first] for first in range(400, 500)])
         assert engine.metrics.prompt_tokens - again == 1, "the last row of the prompt scores all that follows it"
+        long = [list(range(500 + 50 * n, 540 + 50 * n)) for n in range(3)]
+        before = engine.metrics.prompt_tokens
+        engine.score(head, [[*part, last, 7] for part in long for last in range(300, 308)])
+        assert engine.metrics.prompt_tokens - before == 1 + 3 * 40 + 24, "what several begin with, too"
+
+
+def test_many_continuations_leave_the_histories_of_others(engine: Engine) -> None:
+    engine.generate("Tom and Sue went to the park with a dog.", SamplingParams(max_tokens=1))
+    engine.score(PROMPT, [[first, 7] for first in range(300, 400)])
+    again = engine.generate("Tom and Sue went to the park with a dog.", SamplingParams(max_tokens=1))
+    assert again.usage.cached_tokens > 5
+    prompt = engine.generate(PROMPT, SamplingParams(max_tokens=1))
+    assert prompt.usage.cached_tokens == prompt.usage.prompt_tokens - 1, "its first path has left the prompt's"
 
 
 def test_one_continuation_gives_one_score(engine: Engine) -> None:

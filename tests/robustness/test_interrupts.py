@@ -29,7 +29,7 @@ PROMPT = [5, 77, 200, 31, 8]
 NEW = [1, 2, 3]
 ENDLESS = SamplingParams(temperature=0, logit_bias=NO_END)
 SHIFT: Any = {"on_overflow": "shift"}
-POINTS = 500
+POINTS = 600
 """Where an answer without end is interrupted: before so many calls have returned."""
 ROUNDS = 150
 
@@ -105,10 +105,11 @@ def interrupted_at(call: Callable[[], object], point: int) -> KeyboardInterrupt 
     return None
 
 
-@pytest.mark.parametrize("way", ["generate", "list", "stream", "submit", "fork", "logits"])
+@pytest.mark.parametrize("way", ["generate", "list", "stream", "submit", "fork", "logits", "score"])
 def test_an_interrupt_anywhere_cancels_a_request(engine: Engine, way: str) -> None:
     other = engine.submit(PROMPT, greedy(3))
     other.result()
+    engine.score(PROMPT, [1])  # which imports what scoring needs
     made: list[Any] = []
     calls: dict[str, Callable[[], object]] = {
         "generate": lambda: engine.generate(PROMPT, ENDLESS, **SHIFT),
@@ -117,6 +118,7 @@ def test_an_interrupt_anywhere_cancels_a_request(engine: Engine, way: str) -> No
         "submit": lambda: made.append(engine.submit(PROMPT, ENDLESS, **SHIFT)),
         "fork": lambda: made.append(engine.fork(other, ENDLESS, **SHIFT)),
         "logits": lambda: engine.logits(PROMPT * 4),
+        "score": lambda: engine.score(PROMPT * 4, [[1, 2], [3, 4]]),
     }
     for point in range(POINTS):
         error = interrupted_at(calls[way], point)

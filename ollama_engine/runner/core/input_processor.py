@@ -217,12 +217,12 @@ def _first_token(params: SamplingParams, options: RequestOptions) -> int:
 
 def new_scoring(
     loaded: Loaded, inputs: Inputs, channel: RequestChannel, row_reader: RowReader | None = None,
-    options: RequestOptions = _USUAL, *, follows: Scoring | None = None, shared: int = 0,
+    options: RequestOptions = _USUAL, *, follows: Scoring | None = None, shared: int = 0, kept: bool = True,
 ) -> Scoring:  # fmt: skip
     """A request for what `row_reader` makes of a prompt's logits; None: the logits of every input.
 
-    One that `follows` another begins when the `shared` inputs that both begin with are computed. Raises as
-    `new_generation` does.
+    One that `follows` another begins when the `shared` inputs that both begin with are computed. `kept`: whether its
+    history stays in the cache. Raises as `new_generation` does.
     """
     refuse_encoder(loaded)
     _check_prompt(inputs)
@@ -239,6 +239,7 @@ def new_scoring(
         row_reader=row_reader,
         follows=follows,
         shared=shared,
+        kept=kept,
     )
 
 

@@ -105,7 +105,7 @@ class CacheManager:
         slot, sequence.slot = sequence.slot, None
         if slot is None:
             return
-        if not (keep and sequence.options.cache):
+        if not (keep and sequence.leaves_history):
             self.cache.remove(slot)
             if not self.prefix_cache.pinned(slot):
                 self.prefix_cache.release(slot)

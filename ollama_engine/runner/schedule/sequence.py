@@ -81,6 +81,11 @@ class Sequence(QueuedRequest):
         self.n_inputs = self.answer_begin = len(self.inputs)
 
     @property
+    def leaves_history(self) -> bool:
+        """Whether its history stays in the cache when it has ended, for those that begin alike."""
+        return self.options.cache
+
+    @property
     def rows_from(self) -> int | None:
         """The first input of the prompt whose logits are wanted, and those of all behind it; None: the last one's only.
 
@@ -307,6 +312,13 @@ class Scoring(Sequence):
     row_reader: RowReader
     shared: int = 0
     """Inputs at its beginning that the one it follows has too."""
+    kept: bool = True
+    """Whether others are likely to begin like it."""
+
+    @property
+    def leaves_history(self) -> bool:
+        """See `Sequence`."""
+        return self.kept and self.options.cache
 
     @property
     def ready(self) -> bool:

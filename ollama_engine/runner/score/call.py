@@ -43,7 +43,6 @@ class ScoreCall:
         for number, tokens in enumerate(pair.continuations):
             with about_one(name, number):
                 self._check(tokens)
-
         self._planned = plan_paths(pair.continuations)
         self._readers = [PathReader(path, len(pair.inputs), self._sampler) for path in self._planned.paths]
 
@@ -64,12 +63,13 @@ class ScoreCall:
         """Hand in all requests; as many events, `Result` or error, come to the mailbox. Raises what is wrong."""
         made: list[Scoring] = []
         n_prompt = len(self._inputs)
+        leaders = {0, *(path.follows for path in self._planned.paths)}
         for path, reader in zip(self._planned.paths, self._readers, strict=True):
             follows = None if path.follows is None else made[path.follows]
             made.append(
                 new_scoring(
                     self._submission.loaded, self._computed(path.tokens), RequestChannel(mailbox, self.cancel), reader,
-                    self._options, follows=follows, shared=n_prompt + path.first - 1,
+                    self._options, follows=follows, shared=n_prompt + path.first - 1, kept=len(made) in leaders,
                 )
             )  # fmt: skip
         if made:
@@ -89,4 +89,6 @@ class ScoreCall:
         rows = [self._readers[node.path].found[node.depth - paths[node.path].first] for node in nodes[tokens]]
         found = [row[token] for row, token in zip(rows, tokens, strict=True)]
         logprobs = tuple(entry.logprob for entry in found)
-        return Score(sum(logprobs), tokens, logprobs, all(entry.is_best for entry in found))
+        # A list, which `all` cannot leave half used: an interrupt as a generator is closed would be swallowed.
+        are_best = [entry.is_best for entry in found]
+        return Score(sum(logprobs), tokens, logprobs, all(are_best))

@@ -110,8 +110,7 @@ class ScoreMethods:
         from ollama_engine.runner.score.call import ScoreCall  # noqa: PLC0415 (see above)
 
         submission = self._ready()
-        listed = is_many(cast(Prompt, continuations)) or (
-            isinstance(continuations, (list, tuple)) and not continuations
-        )
+        is_empty = isinstance(continuations, (list, tuple)) and not continuations
+        listed = is_empty or is_many(cast(Prompt, continuations))
         given = cast("list[Continuation]", list(continuations) if listed else [continuations])
         return ScoreCall(submission, prompt, given, options, "continuations" if listed else None), listed

@@ -71,5 +71,8 @@ def plan_paths(continuations: Sequence[Tokens]) -> Paths:
 
 def _common(a: Tokens, b: Tokens) -> int:
     """How many tokens two continuations begin with alike."""
-    n = min(len(a), len(b))
-    return next((i for i in range(n) if a[i] != b[i]), n)
+    # No generator: an interrupt that comes as one is closed would be swallowed.
+    for i, (mine, other) in enumerate(zip(a, b, strict=False)):
+        if mine != other:
+            return i
+    return min(len(a), len(b))

@@ -44,7 +44,8 @@ def tokenize_pair(loaded: Loaded, prompt: Prompt, continuations: Sequence[Contin
     Raises ConfigError for a prompt or a continuation without tokens, and other errors as `prompt_inputs` does.
     """
     head, moved = prompt, ""
-    if isinstance(prompt, str) and all(isinstance(continuation, str) for continuation in continuations):
+    are_texts = [isinstance(continuation, str) for continuation in continuations]
+    if isinstance(prompt, str) and all(are_texts):
         head = prompt.rstrip()
         moved = prompt[len(head) :]
     inputs = _without_end(loaded, head)
