@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 VOCABULARIES = [128_256, 262_144]
 STEPS = {
     "top-k 40": SamplingParams(seed=1),
-    "top-k off": SamplingParams(seed=1, top_k=0, samplers=("temperature", "top_p")),
-    "top-k off, temperature last": SamplingParams(seed=1, top_k=0),
+    "top-k off": SamplingParams(seed=1, top_k=0),
+    "top-k off, temperature last": SamplingParams(seed=1, top_k=0, samplers=("top_p", "temperature")),
     "greedy": SamplingParams(temperature=0),
 }
 

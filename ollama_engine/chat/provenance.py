@@ -173,6 +173,9 @@ class Safe(Traced):
     def __html__(self) -> str:
         return self
 
+    def __str__(self) -> str:
+        return Traced(str.__str__(self), self._spans)
+
     def __add__(self, other: str) -> str:
         return self.of(joined((self, self.escaped(other)))) if isinstance(other, str) else NotImplemented
 

@@ -47,7 +47,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         self.filters["tojson"] = _tojson
         self.filters["join"] = _join
         self.filters["safe"] = lambda value: Safe.of(str(value))
-        self.filters["escape"] = self.filters["e"] = lambda value: Safe.escaped(str(value))
+        self.filters["escape"] = self.filters["e"] = _escape
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = lambda format: now().strftime(format)
         self.globals["dict"] = _TemplateDict()
@@ -164,6 +164,10 @@ def _join(environment: ChatEnvironment, values: Iterable[Any], d: str = "", attr
     found = values if attribute is None else map(make_attrgetter(environment, attribute), values)
     separator = str(d)
     return (separator if isinstance(separator, Traced) else Traced(separator)).join(map(str, found))
+
+
+def _escape(value: object) -> Safe:
+    return Safe.escaped(value if isinstance(value, str) else str(value))
 
 
 def _raise_exception(message: object) -> None:

@@ -10,6 +10,7 @@ import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 from jinja2 import TemplateError, TemplateSyntaxError, meta
@@ -45,10 +46,8 @@ class ChatTemplate:
     ) -> None:
         self.source = source
         self._special_tokens = {name: Traced.whole(text) for name, text in (special_tokens or {}).items()}
-        environment = ChatEnvironment(now)
         try:
-            self._template = environment.from_string(source)
-            self._variables = frozenset(meta.find_undeclared_variables(environment.parse(source)))
+            self._template = ChatEnvironment(now).from_string(source)
         except TemplateSyntaxError as error:
             raise ChatError(f"the chat template is not valid, line {error.lineno}: {error.message}") from None
         except (RecursionError, SyntaxError) as error:  # jinja2's parser, Python's of the code that jinja2 makes
@@ -57,6 +56,11 @@ class ChatTemplate:
     def reads(self, name: str) -> bool:
         """Whether it reads a variable of that name."""
         return name in self._variables
+
+    @cached_property
+    def _variables(self) -> frozenset[str]:
+        """Found when somebody asks: that takes as long as compiling does."""
+        return frozenset(meta.find_undeclared_variables(ChatEnvironment().parse(self.source)))
 
     def render(
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Any] | None = None,

@@ -13,12 +13,17 @@ from ollama_engine.config import EngineConfig, documented
 from ollama_engine.errors import ConfigError, Option
 from ollama_engine.option_names import refuses_unknown
 
-__all__ = ["SAMPLERS", "LogitBias", "SamplingParams"]
+__all__ = ["DEFAULT_SAMPLERS", "SAMPLERS", "LogitBias", "SamplingParams"]
 
 SAMPLERS = (
     "penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature", "adaptive_p"
 )  # fmt: skip
 """llama.cpp's names of the samplers that a chain can have, in its default order; adaptive_p draws, so it is last."""
+
+DEFAULT_SAMPLERS = (
+    "penalties", "dry", "top_n_sigma", "top_k", "temperature", "typ_p", "top_p", "min_p", "xtc", "adaptive_p"
+)  # fmt: skip
+"""The order of Ollama, vLLM and transformers: top-p and min-p see probabilities as the temperature makes them."""
 
 _INT32_MAX = 2**31 - 1
 _FLOAT32_MAX = 3.4028234663852886e38
@@ -138,10 +143,10 @@ class SamplingParams:
         default=0.9, metadata={"help": "adaptive-p: it looks back on about 1 / (1 - decay) tokens [0..0.99]"}
     )
     samplers: Iterable[str] = field(
-        default=SAMPLERS,
+        default=DEFAULT_SAMPLERS,
         metadata={
             "help": "the order of samplers, as names with semicolons between them; others do nothing "
-            f"[{';'.join(SAMPLERS)}]"
+            f"[{';'.join(DEFAULT_SAMPLERS)}]"
         },
     )
     seed: int | None = field(

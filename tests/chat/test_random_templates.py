@@ -113,7 +113,7 @@ def rendered(environment: Any, source: str) -> str | None:
 def test_random_templates(part: int) -> None:
     plain = plain_environment()
     compared = trusted = 0
-    for seed in range(part * 100_000, part * 100_000 + scaled(1_500, quick=150)):
+    for seed in range(part * 100_000, part * 100_000 + scaled(1_500, quick=60)):
         source = Writer(seed).template()
         found, wanted = rendered(ChatEnvironment(), source), rendered(plain, source)
         assert (found is None) == (wanted is None), source
@@ -124,5 +124,5 @@ def test_random_templates(part: int) -> None:
         for begin, end in trusted_spans(found):
             trusted += 1
             assert not set(found[begin:end]) & set("abc<>"), (source, found[begin:end])
-    assert compared > 50
-    assert trusted > 50
+    assert compared > 20
+    assert trusted > 20

@@ -294,6 +294,34 @@ def test_preempted_answers_go_on_where_they_were() -> None:
             session.close()
 
 
+# -- chats -------------------------------------------------------------------------------------------------------------
+
+PLAIN = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
+MESSAGES = [{"role": "user", "content": "Once upon a time there was"}]
+
+
+def test_a_chat(engine: Engine) -> None:
+    answer = engine.chat(MESSAGES, drawn(), template=PLAIN, format=PERSON)
+    assert is_person(answer.parsed)
+    assert json.loads(answer.content) == answer.parsed
+    with engine.chat_stream(MESSAGES, drawn(), template=PLAIN, format=PERSON) as stream:
+        chunks = list(stream)
+    assert json.loads("".join(chunk.content for chunk in chunks)) == answer.parsed
+
+
+def test_reasoning_comes_before_the_form(engine: Engine) -> None:
+    """Where the prompt has opened it, the form is that of what follows."""
+    opened = PLAIN + "<think>"
+    thinking = engine.chat(MESSAGES, drawn(max_tokens=12), template=opened, format=PERSON)
+    assert (thinking.finish_reason, thinking.content) == ("length", "")
+    assert thinking.reasoning
+    with pytest.raises(IncompleteError):
+        _ = thinking.parsed
+    answer = engine.chat(MESSAGES, drawn(), template=opened, format=PERSON, reasoning_budget=5)
+    assert answer.reasoning
+    assert is_person(answer.parsed)
+
+
 # -- what goes wrong ---------------------------------------------------------------------------------------------------
 
 

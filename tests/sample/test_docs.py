@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from ollama_engine.sample import SamplingParams
-from ollama_engine.sample.params import SAMPLERS
+from ollama_engine.sample.params import DEFAULT_SAMPLERS, SAMPLERS
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/sampling.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\|(.*?)\| `(\w+)` \| (.*?) \| (.*?) \|", PAGE, flags=re.MULTILINE)
@@ -29,11 +29,12 @@ def test_samplers_are_named_in_their_order() -> None:
     order = [match[1] for match in named if match]
     assert order == list(SAMPLERS)
     diagram = PAGE[PAGE.index("logits ─▶") : PAGE.index("`samplers=` gives")]
-    places = [re.search(rf"\b{name}\b", diagram) for name in SAMPLERS]
+    places = [re.search(rf"\b{name}\b", diagram) for name in DEFAULT_SAMPLERS]
     assert all(places)
     found = [match.start() for match in places if match]
     assert found[:5] == sorted(found[:5])
 
 
 def test_default_of_samplers() -> None:
-    assert SamplingParams().samplers == SAMPLERS
+    assert SamplingParams().samplers == DEFAULT_SAMPLERS
+    assert sorted(DEFAULT_SAMPLERS) == sorted(SAMPLERS)

@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 __all__ = ["ChatPreparation", "PreparedChat"]
 
+UNBOUNDED = 1 << 24
+"""Tokens of reasoning, where nothing bounds them."""
 TAIL = 400
 """Characters at the end of a prompt that tell whether the answer begins inside the reasoning."""
 
@@ -55,6 +57,8 @@ class PreparedChat:
     reasoning_open: bool
     thinking: tuple[str, str] | None
     """What reasoning begins and ends with; None where the dialect knows none."""
+    may_reason: bool
+    """Whether the answer may begin with reasoning: the prompt opened it, or a control token does."""
     format: Lark | None
 
     def request_options(self, given: RequestOptions) -> RequestOptions:
@@ -76,8 +80,13 @@ class PreparedChat:
         return AnswerReader(self.dialect.parser(tools=self.tools, reasoning_open=self.reasoning_open))
 
     def with_budget(self, options: RequestOptions) -> RequestOptions:
-        """`options`, with a reasoning budget in tokens made one of this dialect. Raises ChatError where it has none."""
+        """`options`, with a reasoning budget in tokens made one of this dialect. Raises ChatError where it has none.
+
+        A `format` is that of the answer: where the model may reason first, it may for any number of tokens.
+        """
         budget = options.reasoning_budget
+        if budget is None and options.format is not None and self.may_reason:
+            budget = UNBOUNDED
         if budget is None or isinstance(budget, ReasoningBudget):
             return options
         if self.thinking is None:
@@ -129,6 +138,7 @@ class ChatPreparation:
         ends = [end for end in dialect.stops() if not self._ends_by_token(end)]
         tools = () if options.tool_choice == "none" else definitions(read_tools(options.tools))
         reasoning_open = dialect.reasoning_open(tail)
+        thinking = self._thinking(dialect, tail)
         return PreparedChat(
             segments=segments,
             params=replace(params, stop=(*params.stop, *ends)) if ends else params,
@@ -136,7 +146,8 @@ class ChatPreparation:
             dialect=dialect,
             tools=tools,
             reasoning_open=reasoning_open,
-            thinking=self._thinking(dialect, tail),
+            thinking=thinking,
+            may_reason=thinking is not None and (reasoning_open or is_steering(self._loaded, thinking[0])),
             format=self._format_of_calls(dialect, template, tools, options, reasoning_open=reasoning_open),
         )
 

@@ -48,22 +48,29 @@ def prompt_inputs(loaded: Loaded, prompt: Prompt, *, add_special: bool = True, s
 
 
 def _segment_inputs(loaded: Loaded, segments: Sequence[Segment], *, add_special: bool) -> Inputs:
-    found: list[Input] = []
+    """Inputs of segments. An input is an object where there are media only: a long conversation has 100,000 tokens."""
     runs = list(_text_runs(segments))
-    for number, run in enumerate(runs):
-        begins, ends = add_special and number == 0, add_special and number == len(runs) - 1
-        if isinstance(run, Tokens):
-            ids = _checked(_token_ids(loaded.tokenizer, run), loaded)
-        elif isinstance(run, Media):
-            ids = _run_ids(loaded.tokenizer, [], begins=begins, ends=False)
-        else:
-            ids = _run_ids(loaded.tokenizer, run, begins=begins, ends=ends)
-        found += map(Input, ids)
+    ids = [
+        _ids_of_run(loaded, run, begins=add_special and number == 0, ends=add_special and number == len(runs) - 1)
+        for number, run in enumerate(runs)
+    ]
+    if not any(isinstance(run, Media) for run in runs):
+        return Inputs.text([token for tokens in ids for token in tokens])
+    found: list[Input] = []
+    for run, tokens in zip(runs, ids, strict=True):
+        found += map(Input, tokens)
         if isinstance(run, Media):
             found.append(Input(-1, _media_item(loaded, run)))
-    if loaded.reads_media is not None and any(given.media is not None for given in found):
-        found = loaded.reads_media.post_tokenize(found)
-    return Inputs.of(found)
+    return Inputs.of(found if loaded.reads_media is None else loaded.reads_media.post_tokenize(found))
+
+
+def _ids_of_run(loaded: Loaded, run: list[Text] | Tokens | Media, *, begins: bool, ends: bool) -> list[int]:
+    """The ids of texts that follow each other, or those given; of media what comes before them, at a beginning."""
+    if isinstance(run, Tokens):
+        return _checked(_token_ids(loaded.tokenizer, run), loaded)
+    if isinstance(run, Media):
+        return _run_ids(loaded.tokenizer, [], begins=begins, ends=False)
+    return _run_ids(loaded.tokenizer, run, begins=begins, ends=ends)
 
 
 def _text_runs(segments: Sequence[Segment]) -> Iterator[list[Text] | Tokens | Media]:

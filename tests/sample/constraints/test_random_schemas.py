@@ -18,7 +18,7 @@ from tests.sample.constraints.schemas import schemas
 from tests.suite import scaled
 
 IN_FLIGHT = 16
-PATIENCE = 120
+PATIENCE = 600
 
 
 def collected(n: int) -> list[dict[str, Any]]:
@@ -80,7 +80,7 @@ def test_answers_of_the_demo_model() -> None:
 
 @pytest.fixture
 def smollm2(smollm2_path: Path) -> Iterator[Engine]:
-    with Engine(smollm2_path, num_ctx=128, parallel=8) as engine:
+    with Engine(smollm2_path, num_ctx=128, parallel=8, threads=1) as engine:
         yield engine
 
 
@@ -88,4 +88,4 @@ def smollm2(smollm2_path: Path) -> Iterator[Engine]:
 def test_answers_of_a_published_model(smollm2: Engine) -> None:
     n = scaled(300, quick=5)
     seen = check(smollm2, collected(n), 64)
-    assert seen["stop"] > n / 3
+    assert seen["stop"] > n / 5
