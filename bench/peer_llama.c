@@ -126,16 +126,27 @@ int peer_decode(struct llama_context * context, int32_t token) {
     return status;
 }
 
-// The most likely tokens after a prompt, in an empty context, up to `most` or an end token, which is not among them.
-// `gaps`: how much more likely each was than the second, in nats. Returns how many, or -1.
+// The context is full: after the first `keep` positions the older half is forgotten, and the others move down.
+static int discard_half(struct llama_context * context, int n, int keep) {
+    const int n_discard = (n - keep) / 2;
+    llama_memory_t memory = llama_get_memory(context);
+    llama_memory_seq_rm(memory, 0, keep, keep + n_discard);
+    llama_memory_seq_add(memory, 0, keep + n_discard, n, -n_discard);
+    return n - n_discard;
+}
+
+// The most likely tokens after a prompt, in an empty context, up to `most` or an end token, which is not among them. A
+// full context is shifted, behind its first `keep` positions. `gaps`: how much more likely each was than the second, in
+// nats. Returns how many, or -1.
 int peer_greedy(struct llama_context * context, const struct llama_model * model, int32_t * prompt, int n_prompt,
-                int32_t * tokens, float * gaps, int most) {
+                int32_t * tokens, float * gaps, int most, int keep) {
     const struct llama_vocab * vocab = llama_model_get_vocab(model);
     const int n_vocab = llama_vocab_n_tokens(vocab);
     llama_memory_clear(llama_get_memory(context), true);
     if (llama_decode(context, llama_batch_get_one(prompt, n_prompt))) {
         return -1;
     }
+    int n_context = n_prompt;
     for (int n = 0; n < most; ++n) {
         const float * logits = llama_get_logits_ith(context, -1);
         int best = 0, second = -1;
@@ -152,9 +163,13 @@ int peer_greedy(struct llama_context * context, const struct llama_model * model
         }
         tokens[n] = best;
         gaps[n] = logits[best] - logits[second];
+        if (n_context == (int) llama_n_ctx(context)) {
+            n_context = discard_half(context, n_context, keep);
+        }
         if (n + 1 < most && llama_decode(context, llama_batch_get_one(&tokens[n], 1))) {
             return -1;
         }
+        n_context++;
     }
     return most;
 }

@@ -36,7 +36,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "peer_context": (c_void_p, [c_void_p, c_int, c_int, c_int]),
     "peer_exact_context": (c_void_p, [c_void_p, c_int, c_int]),
     "peer_context_free": (None, [c_void_p]),
-    "peer_greedy": (c_int, [c_void_p, c_void_p, c_void_p, c_int, c_void_p, c_void_p, c_int]),
+    "peer_greedy": (c_int, [c_void_p, c_void_p, c_void_p, c_int, c_void_p, c_void_p, c_int, c_int]),
     "peer_decode": (c_int, [c_void_p, c_int32]),
     "peer_shift": (None, [c_void_p]),
 }
@@ -165,11 +165,16 @@ class Llama:
         if self._lib.peer_decode(context, token):
             raise RuntimeError("llama.cpp did not decode a token")
 
-    def greedy(self, context: int, model: int, prompt: NDArray[np.int32], most: int) -> tuple[list[int], list[float]]:
-        """Up to `most` tokens of the greedy answer to a prompt, and by how many nats each was ahead of the second."""
+    def greedy(
+        self, context: int, model: int, prompt: NDArray[np.int32], most: int, keep: int = 0
+    ) -> tuple[list[int], list[float]]:
+        """Up to `most` tokens of the greedy answer to a prompt, and by how many nats each was ahead of the second.
+
+        A full context is shifted, behind its first `keep` positions.
+        """
         tokens, gaps = np.zeros(most, np.int32), np.zeros(most, np.float32)
         n = self._lib.peer_greedy(
-            context, model, prompt.ctypes.data, len(prompt), tokens.ctypes.data, gaps.ctypes.data, most
+            context, model, prompt.ctypes.data, len(prompt), tokens.ctypes.data, gaps.ctypes.data, most, keep
         )
         if n < 0:
             raise RuntimeError("llama.cpp did not decode a prompt")

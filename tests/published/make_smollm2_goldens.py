@@ -17,9 +17,11 @@ import numpy as np
 
 from bench.peer_llama import MISSING, Llama, find
 from bench.peer_tools import tool
-from tests.published.smollm2_prompts import PROMPTS
+from tests.published.smollm2_prompts import PROMPTS, chat
 
 MOST, N_CTX, THREADS = 32, 512, 1
+LONG_CTX, LONG_KEEP, LONG_TOKENS = 256, 16, 700
+LONG_PROMPT = chat(("user", "Tell me a long story about a dragon and a knight."))
 GOLDENS = Path(__file__).parent / "smollm2_goldens.npz"
 
 
@@ -38,6 +40,16 @@ def answers(llama: Llama, path: Path) -> tuple[np.ndarray, np.ndarray]:
     return tokens.astype(np.uint16).view(np.int16), gaps.astype(np.float16)
 
 
+def long_answer(llama: Llama, path: Path) -> np.ndarray:
+    """Tokens int16 of an answer that goes on through several shifts of a small context."""
+    ids = np.empty(N_CTX, np.int32)
+    with llama.model(str(path)) as model, llama.exact_context(model, LONG_CTX, THREADS) as context:
+        n = llama.tokenize(model, LONG_PROMPT.encode(), ids, parse_special=True)
+        found, _ = llama.greedy(context, model, ids[:n].copy(), LONG_TOKENS, LONG_KEEP)
+    assert len(found) == LONG_TOKENS, "it does not end by itself"
+    return np.array(found, np.uint16).view(np.int16)
+
+
 def main() -> None:
     """Write the goldens."""
     published = Path(sys.argv[1])
@@ -50,7 +62,10 @@ def main() -> None:
         subprocess.run(command, check=True, capture_output=True)
         q4_1_tokens, q4_1_gaps = answers(llama, published)
         f32_tokens, f32_gaps = answers(llama, exact)
-    np.savez_compressed(GOLDENS, f32=f32_tokens, f32_gaps=f32_gaps, q4_1=q4_1_tokens, q4_1_gaps=q4_1_gaps)
+        shifted = long_answer(llama, exact)
+    np.savez_compressed(
+        GOLDENS, f32=f32_tokens, f32_gaps=f32_gaps, q4_1=q4_1_tokens, q4_1_gaps=q4_1_gaps, shifted=shifted
+    )
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["PROMPTS"]
+__all__ = ["PROMPTS", "chat"]
 
 COUNTRIES = [
     "France",

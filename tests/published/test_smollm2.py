@@ -9,6 +9,8 @@ to 0.67 nats; this engine gives 114, and the others part at up to 0.28.
 
 from __future__ import annotations
 
+from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +19,18 @@ import numpy as np
 import pytest
 
 from ollama_engine import Engine, SamplingParams
-from tests.published.make_smollm2_goldens import GOLDENS, MOST, N_CTX
+from ollama_engine.config import EngineConfig
+from ollama_engine.evaluate.perplexity import Perplexity, chunk_logprobs, chunks, scored_from
+from ollama_engine.runner.load.loading import load
+from tests.published.make_smollm2_goldens import (
+    GOLDENS,
+    LONG_CTX,
+    LONG_KEEP,
+    LONG_PROMPT,
+    LONG_TOKENS,
+    MOST,
+    N_CTX,
+)
 from tests.published.smollm2_prompts import PROMPTS
 from tests.suite import scaled
 
@@ -108,3 +121,58 @@ def test_published_answers_part_only_where_two_tokens_are_as_likely(smollm2_path
     assert len(numbers) - len(parted) >= EQUAL * len(numbers) - 2  # of 20 prompts, some are not like all
     assert sum(gap > CLOSE for gap in gaps.values()) <= 0.1 * len(parted)
     assert max(gaps.values(), default=0) <= FARTHEST
+
+
+EXACT = {"kv_cache_type": "f32", "flash_attention": "off"}
+
+
+@pytest.mark.slow
+def test_an_answer_goes_on_through_shifts_as_that_of_llama_cpp(f32_path: Path) -> None:
+    """Keys are turned to their new positions as llama.cpp turns them: not one of 700 tokens differs."""
+    with np.load(GOLDENS) as found:
+        golden = found["shifted"].view(np.uint16).tolist()
+    with Engine(f32_path, num_ctx=LONG_CTX, parallel=1, **EXACT) as engine:
+        ids = engine.tokenize(LONG_PROMPT, add_special=False)
+        params = SamplingParams(temperature=0, max_tokens=LONG_TOKENS)
+        answer = engine.generate(ids, params, on_overflow="shift", num_keep=LONG_KEEP)
+    assert answer.usage.shifted_tokens >= 3 * (LONG_CTX - LONG_KEEP) // 2, "several shifts"
+    assert list(answer.tokens) == golden
+
+
+@pytest.mark.slow
+def test_a_conversation_of_20_turns(f32_path: Path) -> None:
+    """Each answer is the one that its prompt gets alone and uncached, before and after the context is full."""
+    params = SamplingParams(temperature=0, max_tokens=24)
+    messages: list[object] = []
+    dropped, cached = 0, 0
+    with Engine(f32_path, num_ctx=384, parallel=1, **EXACT) as engine:
+        for turn in range(20):
+            messages.append({"role": "user", "content": f"{turn + 1}. {PROMPTS[60 + turn]}"})
+            answer = engine.chat(messages, params, on_overflow="shift", num_keep=24)
+            prompt = engine.apply_template(messages)
+            alone = engine.generate(prompt, params, on_overflow="shift", num_keep=24, cache=False)
+            assert answer.tokens == alone.tokens, turn
+            dropped += answer.usage.dropped_prompt_tokens
+            cached += answer.usage.cached_tokens
+            messages.append(answer.message)
+    assert dropped > 0, "the context became full"
+    assert cached > 0, "what was said before was not computed again"
+
+
+# llama-perplexity -c 512 -b 512 -fa off -ctk f32 -ctv f32 -f (the prompts, a line break
+# between them) --no-escape. This vocabulary puts no BOS before a text.
+PERPLEXITY = {"f32": 1.6973, "q4_1": 1.6982}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", PERPLEXITY)
+def test_perplexity_is_that_of_llama_perplexity(kind: str, f32_path: Path, smollm2_path: Path) -> None:
+    path = f32_path if kind == "f32" else smollm2_path
+    config = EngineConfig(num_ctx=512, parallel=1, kv_cache_type="f32", flash_attention="off")
+    found = Perplexity()
+    with closing(load(path, config, logit_rows=512 - scored_from(512))) as loaded:
+        ids = loaded.tokenizer.encode("\n".join(PROMPTS), parse_special=False)
+        for chunk in islice(chunks(ids, 512, None), 18):
+            found = found.plus(chunk_logprobs(loaded.executor, loaded.cache, chunk))
+    golden = PERPLEXITY[kind]
+    assert found.value == pytest.approx(golden, rel=1e-4 if kind == "f32" else 2e-3)
