@@ -323,7 +323,6 @@ def test_no_call(smollm2: Engine) -> None:
     ({"tool_choice": 5, "tools": [CLOCK]}, ConfigError, 'tool_choice is "auto"'),
     ({"tool_choice": {}, "tools": [CLOCK]}, ConfigError, 'tool_choice is "auto"'),
     ({"tool_choice": "required", "tools": [CLOCK], "dialect": "text"}, ConfigError, "no tool can be called"),
-    ({"tool_choice": "required", "tools": [CLOCK], "format": "json"}, ConfigError, "cannot have a format too"),
     ({"parallel_tool_calls": 1}, ConfigError, "parallel_tool_calls is True or False"),
 ], ids=str)  # fmt: skip
 def test_wrong_choices(smollm2: Engine, options: dict[str, Any], error: type[Exception], told: str) -> None:

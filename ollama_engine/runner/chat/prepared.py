@@ -64,15 +64,21 @@ class PreparedChat:
     def request_options(self, given: RequestOptions) -> RequestOptions:
         """`given`, with what forces a call, and with a reasoning budget in tokens made one of this dialect.
 
-        Raises ConfigError for a forced call beside a format or a budget; ChatError where no reasoning can be limited.
+        Raises ConfigError for a format beside tools, for a budget or a stop text beside a forced call; ChatError where
+        no reasoning can be limited.
         """
+        if self.tools and given.format is not None:
+            raise ConfigError(
+                Option("format"), " is not for an answer that may be a call of ", Option("tools"),
+                advice=[("leave one of them out"), ("pass ", Option("tool_choice", "none"))],
+            )  # fmt: skip
         if self.format is None:
             return self.with_budget(given)
-        other = "format" if given.format is not None else "reasoning_budget"
-        if given.format is not None or given.reasoning_budget is not None:
+        if given.reasoning_budget is not None:
             raise ConfigError(
-                Option("tool_choice"), " forces a call, so the answer cannot have a ", Option(other), " too"
-            )
+                Option("tool_choice"), " forces a call, so the answer cannot have a ", Option("reasoning_budget"),
+                " too",
+            )  # fmt: skip
         return replace(given, format=self.format)
 
     def reader(self) -> AnswerReader:

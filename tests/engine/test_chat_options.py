@@ -1,0 +1,45 @@
+"""Options of a chat that contradict each other, or the request they are for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ollama_engine import Engine, SamplingParams, demo
+from ollama_engine.errors import ConfigError
+
+GREEDY = SamplingParams(temperature=0, max_tokens=40)
+HELLO = [{"role": "user", "content": "Tell me of Lily."}]
+SCHEMA: dict[str, Any] = {"type": "object", "properties": {"a": {"enum": ["x", "y"]}}, "required": ["a"],
+                          "additionalProperties": False}  # fmt: skip
+CLOCK = {"name": "clock", "parameters": {"type": "object", "properties": {}, "additionalProperties": False}}
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with Engine(demo.path(), num_ctx=256, threads=1) as engine:
+        yield engine
+
+
+# -- a format and tools ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("choice", ["auto", "required", "clock"])
+def test_a_format_is_not_for_an_answer_that_may_be_a_call(engine: Engine, choice: str) -> None:
+    options: Any = {"tools": [CLOCK], "tool_choice": choice, "format": SCHEMA, "dialect": "hermes"}
+    with pytest.raises(
+        ConfigError, match=r'format .* a call of tools; leave one of them out or pass tool_choice="none"'
+    ):
+        engine.chat(HELLO, GREEDY, **options)
+    with pytest.raises(ConfigError, match="leave one of them out"):
+        asyncio.run(engine.achat(HELLO, GREEDY, **options))
+
+
+@pytest.mark.parametrize("options", [{"tools": [CLOCK], "tool_choice": "none"}, {"tools": []}, {}], ids=str)
+def test_a_format_where_no_tool_can_be_called(engine: Engine, options: dict[str, Any]) -> None:
+    found = engine.chat(HELLO, GREEDY, format=SCHEMA, dialect="hermes", **options)
+    assert found.parsed in ({"a": "x"}, {"a": "y"})
+    assert found.tool_calls == ()
