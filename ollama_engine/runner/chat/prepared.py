@@ -10,10 +10,10 @@ from weakref import WeakKeyDictionary
 
 from ollama_engine.chat.conversation import render_conversation
 from ollama_engine.chat.dialects import Dialect, ToolDefinition, detect, named
+from ollama_engine.chat.lost_tokens import lost_tokens
 from ollama_engine.chat.media_marks import MediaMarks
 from ollama_engine.chat.messages import plain_data, read_messages
 from ollama_engine.chat.model_templates import ModelTemplates
-from ollama_engine.chat.provenance import trusted_spans
 from ollama_engine.chat.template import ChatTemplate, text_segments
 from ollama_engine.chat.thinking import thinking_variables
 from ollama_engine.chat.tool_schemas import definitions, read_tools
@@ -184,18 +184,18 @@ class ChatPreparation:
         read, marks = read_messages(messages), MediaMarks()
         tools = None if options.tool_choice == "none" else read_tools(options.tools)
         template = self.templates.choose(options.template, with_tools=tools is not None)
+        documents = None if options.documents is None else plain_data(options.documents, "documents")
+        variables = plain_data(options.template_variables, "template_variables")
         text = render_conversation(
             template,
             marks.mark(read),
             tools=tools,
-            documents=None if options.documents is None else plain_data(options.documents, "documents"),
+            documents=documents,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=options.continue_final_message,
-            variables=thinking_variables(template, options.think)
-            | plain_data(options.template_variables, "template_variables"),
+            variables=thinking_variables(template, options.think) | variables,
         )
-        given = (messages, options.tools, options.documents, options.template_variables)
-        self._warn_of_unknown_origin(text, template, given)
+        self._warn_of_unknown_origin(text, template, (read, tools, documents, variables))
         return marks.place(text_segments(text, trust_contents=options.trust_contents)), template, text[-TAIL:]
 
     def _as_far_as_it_thinks(self, dialect: Dialect, template: ChatTemplate) -> Dialect:
@@ -211,18 +211,15 @@ class ChatPreparation:
 
     def _warn_of_unknown_origin(self, text: str, template: ChatTemplate, given: object) -> None:
         """Log control tokens that no caller's text holds, and that the template wrote in a way that loses its mark."""
-        spans = trusted_spans(text)
-        for begin, end in self._loaded.tokenizer.steering_texts(text):
-            if any(first <= begin and end <= last for first, last in spans) or text[begin:end] in repr(given):
-                continue
-            lost = self._lost.setdefault(template, set())
-            if text[begin:end] not in lost:
-                lost.add(text[begin:end])
-                log.warning(
-                    "the chat template writes %r in a way that cannot be told from what a user types; it is taken as "
-                    "text. Write it as a literal, or pass trust_contents=True where all contents are your own",
-                    text[begin:end],
-                )
+        lost = self._lost.setdefault(template, set())
+        found = lost_tokens(text, self._loaded.tokenizer.steering_texts(text), given) - lost
+        lost |= found
+        for token in sorted(found):
+            log.warning(
+                "the chat template writes %r in a way that cannot be told from what a user types; it is taken as text. "
+                "Write it as a literal, or pass trust_contents=True where all contents are your own",
+                token,
+            )
 
     def _dialect_of(self, template: ChatTemplate) -> Dialect:
         """Detected once: that reads the vocabulary where the template says nothing."""
