@@ -318,7 +318,7 @@ def test_no_call(smollm2: Engine) -> None:
 
 
 @pytest.mark.parametrize(("options", "error", "told"), [
-    ({"tool_choice": "f", "tools": [CLOCK]}, ConfigError, "tool_choice must be .* got 'f'"),
+    ({"tool_choice": "f", "tools": [CLOCK]}, ConfigError, r"tool_choice is .* one of the tools \(clock\), got 'f'"),
     ({"tool_choice": "required"}, ConfigError, "tool_choice is 'required', but there are no tools"),
     ({"tool_choice": 5, "tools": [CLOCK]}, ConfigError, 'tool_choice is "auto"'),
     ({"tool_choice": {}, "tools": [CLOCK]}, ConfigError, 'tool_choice is "auto"'),

@@ -43,3 +43,18 @@ def test_a_format_where_no_tool_can_be_called(engine: Engine, options: dict[str,
     found = engine.chat(HELLO, GREEDY, format=SCHEMA, dialect="hermes", **options)
     assert found.parsed in ({"a": "x"}, {"a": "y"})
     assert found.tool_calls == ()
+
+
+# -- which tool --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["auto", "none", "required"])
+def test_a_dict_names_a_tool_though_its_name_is_a_keyword(engine: Engine, name: str) -> None:
+    choice: Any = {"type": "function", "function": {"name": name}}
+    options: Any = {"tools": [CLOCK, {**CLOCK, "name": name}], "dialect": "hermes", "parallel_tool_calls": False}
+    found = engine.chat(HELLO, SamplingParams(temperature=1.5, max_tokens=120, seed=1), tool_choice=choice, **options)
+    assert [call.name for call in found.tool_calls] == [name]
+    with pytest.raises(ConfigError, match=rf"one of the tools \(clock\), got '{name}'"):
+        engine.chat(HELLO, GREEDY, tools=[CLOCK], tool_choice=choice, dialect="hermes")
+    with pytest.raises(ConfigError, match="there are no tools"):
+        engine.chat(HELLO, GREEDY, tool_choice=choice, dialect="hermes")

@@ -162,19 +162,26 @@ class ChatPreparation:
         reasoning_open: bool,
     ) -> Lark | None:  # fmt: skip
         """What forces a call where one has to come. Raises ConfigError where the dialect has none to force."""
-        choice = options.forced_tool
-        if choice is None:
+        if not options.forces_call:
             return None
+        name = options.named_tool
+        offered = [tool for tool in tools if name in (None, tool.name)]
+        if not offered:
+            known = ", ".join(tool.name for tool in tools)
+            raise ConfigError(
+                Option("tool_choice"), f' is "auto", "none", "required" or one of the tools ({known}), got {name!r}'
+            )
         grammar = self._as_far_as_it_thinks(dialect, template).tool_grammar(
-            tools,
-            choice,
+            offered,
+            "required",
             options.parallel_tool_calls,
             control_tokens=self._loaded.tokenizer.steering_tokens,
             reasoning_open=reasoning_open,
         )
         if grammar is None:
             raise ConfigError(
-                Option("tool_choice"), f" is {choice!r}, but no tool can be called in the dialect {dialect.name!r}"
+                Option("tool_choice"),
+                f" is {options.tool_choice!r}, but no tool can be called in the dialect {dialect.name!r}",
             )
         return Lark(grammar)
 
