@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ollama_engine import Engine, SamplingParams, demo
-from ollama_engine.errors import ConfigError
+from ollama_engine.errors import ConfigError, GrammarError
 
 GREEDY = SamplingParams(temperature=0, max_tokens=40)
 HELLO = [{"role": "user", "content": "Tell me of Lily."}]
@@ -58,3 +58,20 @@ def test_a_dict_names_a_tool_though_its_name_is_a_keyword(engine: Engine, name: 
         engine.chat(HELLO, GREEDY, tools=[CLOCK], tool_choice=choice, dialect="hermes")
     with pytest.raises(ConfigError, match="there are no tools"):
         engine.chat(HELLO, GREEDY, tool_choice=choice, dialect="hermes")
+
+
+WRONG = {"name": "g", "parameters": {"type": "object", "properties": {"a": {"type": "strin"}}}}
+OTHER = {"name": "h", "parameters": {"type": "object", "properties": {"b": {"type": "numbr"}}}}
+
+
+@pytest.mark.parametrize(("choice", "told", "pointer"), [
+    ("required", r"tools\[1\] \(g\): .*strin", "/properties/a"), ("h", r"tools\[2\] \(h\): .*numbr", "/properties/b"),
+])  # fmt: skip
+@pytest.mark.parametrize("dialect", ["hermes", "qwen3-coder"])
+def test_a_refused_schema_names_its_tool(engine: Engine, choice: str, told: str, pointer: str, dialect: str) -> None:
+    options: Any = {"tools": [CLOCK, WRONG, OTHER], "tool_choice": choice, "dialect": dialect}
+    with pytest.raises(GrammarError, match=told) as raised:
+        engine.chat(HELLO, GREEDY, **options)
+    assert raised.value.pointer == pointer
+    with pytest.raises(GrammarError, match=told):
+        asyncio.run(engine.achat(HELLO, GREEDY, **options))

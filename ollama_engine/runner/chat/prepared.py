@@ -19,6 +19,7 @@ from ollama_engine.chat.thinking import thinking_variables
 from ollama_engine.chat.tool_schemas import definitions, read_tools
 from ollama_engine.errors import ChatError, ConfigError, Option
 from ollama_engine.runner.chat.answer_reader import AnswerReader
+from ollama_engine.runner.chat.forced_call import ForcedCall
 from ollama_engine.runner.chat.options import ChatOptions
 from ollama_engine.runner.chat.template_sources import is_steering, template_sources
 from ollama_engine.runner.load.loading import Loaded
@@ -45,7 +46,7 @@ class PreparedChat:
     Attributes:
         segments: the prompt.
         params: how to sample, with the texts that end the assistant's turn.
-        format: what forces a call, where one has to come.
+        forced: what forces a call, where one has to come.
         show_special: whether control tokens of the answer are part of its text, for the dialect to read.
     """
 
@@ -59,7 +60,7 @@ class PreparedChat:
     """What reasoning begins and ends with; None where the dialect knows none."""
     may_reason: bool
     """Whether the answer may begin with reasoning: the prompt opened it, or a control token does."""
-    format: Lark | None
+    forced: ForcedCall | None
 
     def request_options(self, given: RequestOptions) -> RequestOptions:
         """`given`, with what forces a call, and with a reasoning budget in tokens made one of this dialect.
@@ -72,14 +73,14 @@ class PreparedChat:
                 Option("format"), " is not for an answer that may be a call of ", Option("tools"),
                 advice=[("leave one of them out"), ("pass ", Option("tool_choice", "none"))],
             )  # fmt: skip
-        if self.format is None:
+        if self.forced is None:
             return self.with_budget(given)
         if given.reasoning_budget is not None:
             raise ConfigError(
                 Option("tool_choice"), " forces a call, so the answer cannot have a ", Option("reasoning_budget"),
                 " too",
             )  # fmt: skip
-        return replace(given, format=self.format)
+        return replace(given, format=self.forced.grammar)
 
     def reader(self) -> AnswerReader:
         """For one answer."""
@@ -154,25 +155,25 @@ class ChatPreparation:
             reasoning_open=reasoning_open,
             thinking=thinking,
             may_reason=thinking is not None and (reasoning_open or is_steering(self._loaded, thinking[0])),
-            format=self._format_of_calls(dialect, template, tools, options, reasoning_open=reasoning_open),
+            forced=self._forced_call(dialect, template, tools, options, reasoning_open=reasoning_open),
         )
 
-    def _format_of_calls(
+    def _forced_call(
         self, dialect: Dialect, template: ChatTemplate, tools: tuple[ToolDefinition, ...], options: ChatOptions, *,
         reasoning_open: bool,
-    ) -> Lark | None:  # fmt: skip
+    ) -> ForcedCall | None:  # fmt: skip
         """What forces a call where one has to come. Raises ConfigError where the dialect has none to force."""
         if not options.forces_call:
             return None
         name = options.named_tool
-        offered = [tool for tool in tools if name in (None, tool.name)]
+        offered = [(number, tool) for number, tool in enumerate(tools) if name in (None, tool.name)]
         if not offered:
             known = ", ".join(tool.name for tool in tools)
             raise ConfigError(
                 Option("tool_choice"), f' is "auto", "none", "required" or one of the tools ({known}), got {name!r}'
             )
         grammar = self._as_far_as_it_thinks(dialect, template).tool_grammar(
-            offered,
+            [tool for _, tool in offered],
             "required",
             options.parallel_tool_calls,
             control_tokens=self._loaded.tokenizer.steering_tokens,
@@ -183,7 +184,7 @@ class ChatPreparation:
                 Option("tool_choice"),
                 f" is {options.tool_choice!r}, but no tool can be called in the dialect {dialect.name!r}",
             )
-        return Lark(grammar)
+        return ForcedCall(Lark(grammar), tuple(offered))
 
     def _rendered(
         self, messages: Sequence[object], options: ChatOptions, *, add_generation_prompt: bool
