@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ollama_engine import Engine, SamplingParams, demo
-from ollama_engine.errors import ConfigError, GrammarError
+from ollama_engine.errors import ChatError, ConfigError, GrammarError
 
 GREEDY = SamplingParams(temperature=0, max_tokens=40)
 HELLO = [{"role": "user", "content": "Tell me of Lily."}]
@@ -75,3 +75,28 @@ def test_a_refused_schema_names_its_tool(engine: Engine, choice: str, told: str,
     assert raised.value.pointer == pointer
     with pytest.raises(GrammarError, match=told):
         asyncio.run(engine.achat(HELLO, GREEDY, **options))
+
+
+# -- what templates read -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["messages", "tools", "documents", "add_generation_prompt"])
+def test_variables_that_the_chat_sets(engine: Engine, name: str) -> None:
+    with pytest.raises(ConfigError, match=f"template_variables has '{name}', which the chat sets itself; pass "):
+        engine.apply_template(HELLO, template_variables={name: []})
+
+
+@pytest.mark.parametrize(("documents", "told"), [
+    ("foo", "documents: expected a list of dicts .* got str"), ({"text": "a"}, "documents: .* got dict"),
+    (5, "documents: .* got int"), (["foo"], r"documents\[0\]: expected a dict"),
+], ids=str)  # fmt: skip
+def test_documents_that_are_none(engine: Engine, documents: Any, told: str) -> None:
+    with pytest.raises(ChatError, match=told):
+        engine.apply_template(HELLO, documents=documents)
+
+
+def test_documents(engine: Engine) -> None:
+    template = "{% for document in documents or [] %}{{ document.title }}: {{ document.text }}{% endfor %}"
+    segments: Any = engine.apply_template(HELLO, template=template, documents=({"title": "T", "text": "x"},))
+    assert "".join(segment.text for segment in segments) == "T: x"
+    assert engine.apply_template(HELLO, template=template, documents=[]) == []

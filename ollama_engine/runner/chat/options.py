@@ -7,11 +7,20 @@ from dataclasses import dataclass, field, fields
 from typing import Any, TypedDict, cast
 
 from ollama_engine.chat.thinking import Think
-from ollama_engine.errors import ConfigError, Option
+from ollama_engine.errors import ConfigError, Option, Phrase
 from ollama_engine.option_names import unknown_option
 from ollama_engine.runner.request.options import RequestKeywords, RequestOptions, options_elsewhere
 
 __all__ = ["ChatKeywords", "ChatOptions", "TemplateKeywords", "split_keywords"]
+
+
+OWN_VARIABLES: dict[str, Phrase] = {
+    "messages": "pass them as the first argument",
+    "tools": ("pass ", Option("tools")),
+    "documents": ("pass ", Option("documents")),
+    "add_generation_prompt": "pass it to apply_template",
+}
+"""Variables of templates that are no `template_variables`, and how to set them."""
 
 
 class TemplateKeywords(TypedDict, total=False):
@@ -85,6 +94,11 @@ class ChatOptions:
             raise ConfigError(Option("tool_choice"), f" is {self.tool_choice!r}, but there are no tools")
         if not isinstance(cast(object, self.template_variables), Mapping):
             raise ConfigError(Option("template_variables"), f" is a dict, got {self.template_variables!r:.60}")
+        for name, instead in OWN_VARIABLES.items():
+            if name in self.template_variables:
+                raise ConfigError(
+                    Option("template_variables"), f" has {name!r}, which the chat sets itself", advice=[instead]
+                )
 
     @property
     def named_tool(self) -> str | None:

@@ -12,7 +12,7 @@ from ollama_engine.chat.conversation import render_conversation
 from ollama_engine.chat.dialects import Dialect, ToolDefinition, detect, named
 from ollama_engine.chat.lost_tokens import lost_tokens
 from ollama_engine.chat.media_marks import MediaMarks
-from ollama_engine.chat.messages import plain_data, read_messages
+from ollama_engine.chat.messages import plain_data, read_documents, read_messages
 from ollama_engine.chat.model_templates import ModelTemplates
 from ollama_engine.chat.template import ChatTemplate, text_segments
 from ollama_engine.chat.thinking import thinking_variables
@@ -192,7 +192,7 @@ class ChatPreparation:
         read, marks = read_messages(messages), MediaMarks()
         tools = None if options.tool_choice == "none" else read_tools(options.tools)
         template = self.templates.choose(options.template, with_tools=tools is not None)
-        documents = None if options.documents is None else plain_data(options.documents, "documents")
+        documents = read_documents(options.documents)
         variables = plain_data(options.template_variables, "template_variables")
         text = render_conversation(
             template,
