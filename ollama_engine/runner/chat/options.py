@@ -13,6 +13,9 @@ from ollama_engine.runner.request.options import RequestKeywords, RequestOptions
 
 __all__ = ["ChatKeywords", "ChatOptions", "TemplateKeywords", "split_keywords"]
 
+_SEVERAL = {"generate(engine.apply_template(messages), {}=...)": ["n", "best_of"]}
+"""A chat has one answer."""
+
 
 class TemplateKeywords(TypedDict, total=False):
     """Keyword arguments of all that applies a chat template.
@@ -117,5 +120,5 @@ def split_keywords(keywords: Mapping[str, Any]) -> tuple[ChatOptions, RequestOpt
     request = [option.name for option in fields(RequestOptions)]
     for name in rest:
         if name not in request:
-            raise unknown_option("a chat", name, [*own, *request], options_elsewhere())
+            raise unknown_option("a chat", name, [*own, *request], options_elsewhere() | _SEVERAL)
     return ChatOptions.of(chat), RequestOptions.of(rest)
