@@ -68,6 +68,12 @@ class GrammarCompiler:
         reading = Reading(compiled.source.read, tuple(answered), self._text_tokenizer)
         return GrammarConstraint(compiled.matcher.deep_copy(), self._n_vocab, tools.maker, reading)
 
+    def knows(self, given: object) -> bool:
+        """Whether this format is compiled already, so that a constraint takes no time. Raises as `format_key` does."""
+        key = format_key(given)
+        with self._choosing:
+            return key in self._compiled
+
     def _find(self, given: object, tokenizer: LLTokenizer) -> _Compiled:
         """What a format is compiled to, now or earlier."""
         key = format_key(given)
