@@ -13,6 +13,9 @@ from ollama_engine.runner.request.options import RequestKeywords, RequestOptions
 
 __all__ = ["ChatKeywords", "ChatOptions", "TemplateKeywords", "split_keywords"]
 
+_SEVERAL = {"generate(engine.apply_template(messages), {}=...)": ["n", "best_of"]}
+"""A chat has one answer."""
+
 
 OWN_VARIABLES: dict[str, Phrase] = {
     "messages": "pass them as the first argument",
@@ -137,5 +140,5 @@ def split_keywords(keywords: Mapping[str, Any]) -> tuple[ChatOptions, RequestOpt
     request = [option.name for option in fields(RequestOptions)]
     for name in rest:
         if name not in request:
-            raise unknown_option("a chat", name, [*own, *request], options_elsewhere())
+            raise unknown_option("a chat", name, [*own, *request], options_elsewhere() | _SEVERAL)
     return ChatOptions.of(chat), RequestOptions.of(rest)
