@@ -196,8 +196,9 @@ class Engine(EmbedMethods, ChatMethods, ScoreMethods):
         What of them is in the cache is shared, not copied; the answer is the one that this prompt gets alone. Where
         the first prompt is still to be computed, the fork waits for that. Parameters and options that are not given
         are those of `request`, but for `prompt_logprobs`; `max_tokens` counts, a seed draws, and mirostat and
-        adaptive-p begin, from the beginning again. Raises as `submit` does, and ConfigError for a request of another
-        Engine.
+        adaptive-p begin, from the beginning again. A format goes on in the middle of the answer; another one begins
+        with the fork. A `reasoning_budget` that is given counts from here on. Raises as `submit` does, and ConfigError
+        for a request of another Engine.
         """
         check_forkable(request, self)
         return self._ready().fork(request, params, options)
