@@ -134,7 +134,7 @@ class ChatPreparation:
         segments, template, tail = self._rendered(
             messages, options, add_generation_prompt=not options.continue_final_message
         )
-        dialect = named(options.dialect) if options.dialect else self._dialect_of(template)
+        dialect = self._dialect_of(template, options)
         ends = [end for end in dialect.stops() if not self._ends_by_token(end)]
         tools = () if options.tool_choice == "none" else definitions(read_tools(options.tools))
         reasoning_open = dialect.reasoning_open(tail)
@@ -182,6 +182,7 @@ class ChatPreparation:
             template,
             marks.mark(read),
             tools=tools,
+            dialect=self._dialect_of(template, options),
             documents=None if options.documents is None else plain_data(options.documents, "documents"),
             add_generation_prompt=add_generation_prompt,
             continue_final_message=options.continue_final_message,
@@ -218,8 +219,10 @@ class ChatPreparation:
                     text[begin:end],
                 )
 
-    def _dialect_of(self, template: ChatTemplate) -> Dialect:
-        """Detected once: that reads the vocabulary where the template says nothing."""
+    def _dialect_of(self, template: ChatTemplate, options: ChatOptions) -> Dialect:
+        """What the caller names, else detected once: that reads the vocabulary where the template says nothing."""
+        if options.dialect:
+            return named(options.dialect)
         found = self._dialects.get(template)
         if found is None:
             found = detect(template.source, self._loaded.gguf.metadata)
