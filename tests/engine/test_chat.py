@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -310,6 +311,26 @@ def test_a_call_that_has_to_come(smollm2: Engine, choice: Any, names: set[str], 
         assert set(call.arguments) == {"city", "days"}
         assert call.arguments["days"] in (1, 2)
     assert call.id
+
+
+@pytest.mark.parametrize("model", ["smollm2", "stories"])
+def test_tools_without_a_place_in_the_template(request: pytest.FixtureRequest, model: str) -> None:
+    """Definitions and the form of a call that is read stand in the system message."""
+    engine: Engine = request.getfixturevalue(model)
+    for messages in (HELLO, [{"role": "system", "content": "Be kind."}, *HELLO]):
+        text = text_of(engine.apply_template(messages, tools=[WEATHER, CLOCK]))
+        for tool in (WEATHER, CLOCK):
+            assert text.count(json.dumps({"type": "function", "function": tool})) == 1
+        assert '{"name": "NAME", "arguments": {"ARGUMENT": "VALUE"}}' in text
+        assert "<tool_call>" not in text
+        assert text.index("get_weather") < text.index("Name three colors.")
+
+
+def test_the_form_of_a_call_is_the_chosen_dialects(smollm2: Engine) -> None:
+    def prompt_tokens(**options: Any) -> int:
+        return smollm2.chat(HELLO, SamplingParams(max_tokens=1), tools=[CLOCK], **options).usage.prompt_tokens
+
+    assert prompt_tokens(dialect="hermes") > prompt_tokens() > prompt_tokens(tool_choice="none")
 
 
 def test_no_call(smollm2: Engine) -> None:

@@ -141,7 +141,7 @@ class ChatPreparation:
         segments, template, tail = self._rendered(
             messages, options, add_generation_prompt=not options.continue_final_message
         )
-        dialect = named(options.dialect) if options.dialect else self._dialect_of(template)
+        dialect = self._dialect_of(template, options)
         ends = [end for end in dialect.stops() if not self._ends_by_token(end)]
         tools = () if options.tool_choice == "none" else definitions(read_tools(options.tools))
         reasoning_open = dialect.reasoning_open(tail)
@@ -198,6 +198,7 @@ class ChatPreparation:
             template,
             marks.mark(read),
             tools=tools,
+            dialect=self._dialect_of(template, options),
             documents=documents,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=options.continue_final_message,
@@ -229,8 +230,10 @@ class ChatPreparation:
                 token,
             )
 
-    def _dialect_of(self, template: ChatTemplate) -> Dialect:
-        """Detected once: that reads the vocabulary where the template says nothing."""
+    def _dialect_of(self, template: ChatTemplate, options: ChatOptions) -> Dialect:
+        """What the caller names, else detected once: that reads the vocabulary where the template says nothing."""
+        if options.dialect:
+            return named(options.dialect)
         found = self._dialects.get(template)
         if found is None:
             found = detect(template.source, self._loaded.gguf.metadata)
