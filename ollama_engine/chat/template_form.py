@@ -17,16 +17,17 @@ from ollama_engine.chat.messages import Message, ToolCall
 from ollama_engine.chat.template import ChatTemplate
 from ollama_engine.errors import ChatError
 
-__all__ = ["TemplateForm", "form_of"]
+__all__ = ["TemplateForm", "form_of", "writes_tools"]
 
 NoContent = Literal["absent", "empty", "none"]
 
 KEY, VALUE, NAME, CONTENT, ID = "needlekey", "needlevalue", "needlename", "needlecontent", "needle123"
+TOOL = "needletool"
 _USER, _ANSWER = {"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}
 _RESULT = {"role": "tool", "tool_call_id": ID, "name": NAME, "content": CONTENT}
 _PARTS = [{"type": "text", "text": CONTENT}]
 _PARAMETERS = {"type": "object", "properties": {"a": {"type": "string", "description": "x"}}, "required": ["a"]}
-_TOOLS = [{"type": "function", "function": {"name": "x", "description": "x", "parameters": _PARAMETERS}}]
+_TOOLS = [{"type": "function", "function": {"name": TOOL, "description": "x", "parameters": _PARAMETERS}}]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,20 @@ def form_of(template: ChatTemplate) -> TemplateForm:
         takes_system=parts or _writes(template, system, CONTENT) or not _writes(template, [_USER], ""),
         knows_developer="developer" in template.source,
     )
+
+
+@lru_cache(maxsize=128)
+def writes_tools(template: ChatTemplate, *, after_system: bool) -> bool:
+    """Whether definitions of tools get into the prompt of a user's message, behind a system message or without one.
+
+    Also where the template refuses such a conversation: what it says of the real one is for the caller.
+    """
+    content = _PARTS if form_of(template).parts else CONTENT
+    messages = [{"role": role, "content": content} for role in ("system", "user")[not after_system :]]
+    try:
+        return TOOL in template.render(messages, tools=_TOOLS, add_generation_prompt=True)
+    except ChatError:
+        return True
 
 
 def _form_of_calls(template: ChatTemplate) -> tuple[bool, NoContent] | None:

@@ -261,3 +261,12 @@ def test_a_chat_reasons_and_then_answers_in_a_format(engine: Engine) -> None:
     assert found.reasoning
     assert json.loads(found.content) == found.parsed
     assert found.parsed in ({"name": "Lily"}, {"name": "Tom"})
+
+
+def test_a_chat_that_reasons_without_a_budget_does_not_reason_in_the_format(engine: Engine) -> None:
+    params = SamplingParams(temperature=0, max_tokens=30)
+    found = engine.chat(HELLO, params, template=OPENED, dialect="hermes", format=SCHEMA)
+    plain = engine.chat(HELLO, params, template=OPENED, dialect="hermes")
+    assert (found.reasoning, found.content) == (plain.reasoning, "")
+    with pytest.raises(IncompleteError):
+        _ = found.parsed

@@ -97,6 +97,11 @@ class Submission:
         budget = budget if isinstance(budget, ReasoningBudget) else ReasoningBudget(budget)
         return budgeted_reasoning(self.loaded, budget, answered.tokens, of_answer, uncounted=answered.uncounted)
 
+    def takes_long(self, options: RequestOptions) -> bool:
+        """Whether `start` has to compile a format first, for which no event loop should wait."""
+        form, grammars = options.format, self._grammars
+        return form is not None and (grammars is None or not grammars.knows(form))
+
     def _compiler(self) -> GrammarCompiler:
         from ollama_engine.sample.constraints.compiler import GrammarCompiler  # noqa: PLC0415 (few ask for a format)
 
@@ -134,7 +139,7 @@ class Submission:
         group = RequestGroup(events.put)
 
         def complete() -> list[Completion]:
-            self._start_all(group, prompt, params, count, keywords)
+            self._start_all(group, prompt, params, count, RequestOptions.of(keywords))
             return count.chosen(group.completions(events.get), params)
 
         return run_or_cancel(group.call, complete)
@@ -143,13 +148,19 @@ class Submission:
         self, prompt: Prompt | Prompts, params: SamplingParams, count: AnswerCount, keywords: RequestKeywords
     ) -> list[Completion]:
         """`complete_all` for asyncio; cancelling the awaiting task cancels all of its requests."""
-        from ollama_engine.runner.request.astream import AsyncMailbox  # noqa: PLC0415 (asyncio)
+        import asyncio  # noqa: PLC0415 (few programs use it)
+
+        from ollama_engine.runner.request.astream import AsyncMailbox  # noqa: PLC0415
 
         events: AsyncMailbox[Numbered] = AsyncMailbox()
         group = RequestGroup(events.put)
 
         async def complete() -> list[Completion]:
-            self._start_all(group, prompt, params, count, keywords)
+            arguments = (group, prompt, params, count, RequestOptions.of(keywords))
+            if self.takes_long(arguments[-1]):
+                await asyncio.to_thread(self._start_all, *arguments)
+            else:
+                self._start_all(*arguments)
             return count.chosen(await group.acompletions(events.get), params)
 
         return await arun_or_cancel(group.call, complete)
@@ -168,10 +179,9 @@ class Submission:
 
     def _start_all(
         self, group: RequestGroup, prompt: Prompt | Prompts, params: SamplingParams, count: AnswerCount,
-        keywords: RequestKeywords,
+        options: RequestOptions,
     ) -> None:  # fmt: skip
         """Submit requests for each prompt, which share its cells: all of them, or none where one is refused."""
-        options = RequestOptions.of(keywords)
         check_params(params)
         name = "prompts" if is_many(prompt) else None
         made: list[Generation] = []
