@@ -255,6 +255,27 @@ def test_a_chat_has_log_probabilities_of_its_prompt(engine: Engine) -> None:
     assert len(found.prompt_logprobs) == found.usage.prompt_tokens
 
 
+CLOCK = {"name": "clock", "parameters": {"type": "object", "properties": {}, "additionalProperties": False}}
+FORCED: dict[str, Any] = {"tools": [CLOCK], "tool_choice": "required", "parallel_tool_calls": False}
+
+
+@pytest.mark.parametrize("dialect", ["hermes", "qwen3-coder"])
+@pytest.mark.parametrize("n", [0, 6])
+def test_a_chat_reasons_and_then_calls(engine: Engine, dialect: str, n: int) -> None:
+    params = SamplingParams(temperature=0, max_tokens=60)
+    template = "{% for tool in tools %}{{ tool.function.name }}\n{% endfor %}" + OPENED
+    found = engine.chat(HELLO, params, template=template, dialect=dialect, reasoning_budget=n, **FORCED)
+    assert bool(found.reasoning) == (n > 0)
+    assert found.tokens[n : n + 2] == closing(engine, "</think>")[:2]
+    assert [(call.name, call.arguments) for call in found.tool_calls] == [("clock", {})]
+    assert not found.content
+
+
+def test_a_dialect_whose_calls_cannot_be_told_from_its_reasoning(engine: Engine) -> None:
+    with pytest.raises(ConfigError, match="in the harmony dialect cannot have a reasoning_budget too"):
+        engine.chat(HELLO, GREEDY, template=OPENED, dialect="harmony", reasoning_budget=3, **FORCED)
+
+
 def test_a_chat_reasons_and_then_answers_in_a_format(engine: Engine) -> None:
     params = SamplingParams(temperature=0, max_tokens=60)
     found = engine.chat(HELLO, params, template=OPENED, dialect="hermes", format=SCHEMA, reasoning_budget=6)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -21,10 +21,13 @@ class ForcedCall:
 
     Attributes:
         grammar: of calls, as the dialect writes them.
+        behind_reasoning: makes the grammar of calls alone, for behind reasoning that a budget bounds; None where the
+            dialect does not tell them apart.
         tools: those that may be called, with their numbers in the caller's list.
     """
 
     grammar: Lark
+    behind_reasoning: Callable[[], Lark] | None
     tools: tuple[tuple[int, ToolDefinition], ...]
 
 

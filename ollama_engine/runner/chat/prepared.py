@@ -65,8 +65,8 @@ class PreparedChat:
     def request_options(self, given: RequestOptions) -> RequestOptions:
         """`given`, with what forces a call, and with a reasoning budget in tokens made one of this dialect.
 
-        Raises ConfigError for a format beside tools, for a budget or a stop text beside a forced call; ChatError where
-        no reasoning can be limited.
+        Raises ConfigError for a format beside tools, for a stop text beside a forced call, and for a budget beside
+        one in a dialect that cannot have both; ChatError where no reasoning can be limited.
         """
         if self.tools and given.format is not None:
             raise ConfigError(
@@ -75,12 +75,14 @@ class PreparedChat:
             )  # fmt: skip
         if self.forced is None:
             return self.with_budget(given)
-        if given.reasoning_budget is not None:
+        if given.reasoning_budget is None:
+            return replace(given, format=self.forced.grammar)
+        if self.forced.behind_reasoning is None:
             raise ConfigError(
-                Option("tool_choice"), " forces a call, so the answer cannot have a ", Option("reasoning_budget"),
-                " too",
+                Option("tool_choice"), f" forces a call, which in the {self.dialect.name} dialect cannot have a ",
+                Option("reasoning_budget"), " too",
             )  # fmt: skip
-        return replace(given, format=self.forced.grammar)
+        return self.with_budget(replace(given, format=self.forced.behind_reasoning()))
 
     def reader(self) -> AnswerReader:
         """For one answer."""
@@ -172,19 +174,28 @@ class ChatPreparation:
             raise ConfigError(
                 Option("tool_choice"), f' is "auto", "none", "required" or one of the tools ({known}), got {name!r}'
             )
-        grammar = self._as_far_as_it_thinks(dialect, template).tool_grammar(
-            [tool for _, tool in offered],
-            "required",
-            options.parallel_tool_calls,
-            control_tokens=self._loaded.tokenizer.steering_tokens,
-            reasoning_open=reasoning_open,
-        )
+
+        def grammar_of(writer: Dialect, *, reasoning_open: bool) -> str | None:
+            return writer.tool_grammar(
+                [tool for _, tool in offered],
+                "required",
+                options.parallel_tool_calls,
+                control_tokens=self._loaded.tokenizer.steering_tokens,
+                reasoning_open=reasoning_open,
+            )
+
+        def alone() -> Lark:
+            found = grammar_of(replace(dialect, thinking=()), reasoning_open=False)
+            assert found is not None
+            return Lark(found)
+
+        grammar = grammar_of(self._as_far_as_it_thinks(dialect, template), reasoning_open=reasoning_open)
         if grammar is None:
             raise ConfigError(
                 Option("tool_choice"),
                 f" is {options.tool_choice!r}, but no tool can be called in the dialect {dialect.name!r}",
             )
-        return ForcedCall(Lark(grammar), tuple(offered))
+        return ForcedCall(Lark(grammar), alone if dialect.answer_grammar is None else None, tuple(offered))
 
     def _rendered(
         self, messages: Sequence[object], options: ChatOptions, *, add_generation_prompt: bool
