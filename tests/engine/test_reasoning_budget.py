@@ -214,6 +214,27 @@ def test_a_chat_reasons_between_the_markers_of_its_dialect(engine: Engine, n: in
     assert bool(found.reasoning) == (n > 0)
 
 
+@pytest.mark.parametrize("breaks", ["\n", "\n\n"])
+def test_a_chat_may_begin_its_reasoning_behind_line_breaks(engine: Engine, breaks: str) -> None:
+    wanted = engine.tokenize(f"{breaks}<think>", add_special=False)
+
+    def write(tokens: Any, logits: Any) -> None:
+        n = len(tokens) - len(prompt)
+        if n < len(wanted):
+            logits[wanted[n]] += 1e4
+
+    template = UNOPENED.replace("</think>", "")
+    prompt = engine.tokenize("".join(part.text for part in engine.apply_template(HELLO, template=template)))
+    found = engine.chat(
+        HELLO, GREEDY, template=template, dialect="hermes", reasoning_budget=4, logits_processors=[write]
+    )
+    n = len(wanted) + 4
+    assert found.tokens[: len(wanted)] == tuple(wanted)
+    assert found.tokens[n : n + 2] == closing(engine, "</think>")[:2]
+    assert found.reasoning
+    assert found.content
+
+
 def test_a_chat_that_does_not_reason_is_left_alone(engine: Engine) -> None:
     options: Any = {"template": UNOPENED, "dialect": "hermes"}
     plain = engine.chat(HELLO, GREEDY, **options)

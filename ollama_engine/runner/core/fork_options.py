@@ -11,7 +11,6 @@ from ollama_engine.runner.request.options import RequestKeywords, RequestOptions
 from ollama_engine.runner.request.reasoning import MOST, ReasoningBudget
 from ollama_engine.runner.schedule.budgeted_reasoning import BudgetedReasoning
 from ollama_engine.runner.schedule.sequence import Generation
-from ollama_engine.sample.constraints.source import format_key
 
 __all__ = ["NOTHING_YET", "Answered", "fork_options"]
 
@@ -37,7 +36,7 @@ def fork_options(
     the reasoning otherwise than the source's, which the format waits for.
     """
     options = source.options.replaced(keywords)
-    if "format" in keywords and format_key(options.format) != format_key(source.options.format):
+    if "format" in keywords and not _same_format(options.format, source.options.format):
         return options, NOTHING_YET
     constraint = source.constraint
     before = () if constraint is None else constraint.answered
@@ -47,6 +46,12 @@ def fork_options(
             options = replace(options, reasoning_budget=_next_budget(source.options, options.reasoning_budget))
         return options, Answered(tokens, len(tokens))
     return options, Answered(tokens, constraint.uncounted if isinstance(constraint, BudgetedReasoning) else 0)
+
+
+def _same_format(given: object, source: object) -> bool:
+    from ollama_engine.sample.constraints.source import format_key  # noqa: PLC0415 (few ask for a format)
+
+    return given is source or format_key(given) == format_key(source)
 
 
 def _next_budget(source: RequestOptions, given: int | ReasoningBudget | None) -> ReasoningBudget | None:

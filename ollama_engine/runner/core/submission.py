@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from queue import SimpleQueue
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -92,7 +93,7 @@ class Submission:
         budget, form = options.reasoning_budget, options.format
         if budget is None:
             return None if form is None else self._compiler().constraint(form, answered.tokens)
-        of_answer = None if form is None else self._compiler().constraint(form)
+        of_answer = None if form is None else partial(self._compiler().constraint, form)
         budget = budget if isinstance(budget, ReasoningBudget) else ReasoningBudget(budget)
         return budgeted_reasoning(self.loaded, budget, answered.tokens, of_answer, uncounted=answered.uncounted)
 
