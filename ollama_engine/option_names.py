@@ -49,6 +49,8 @@ ALIASES: Mapping[str, str] = {
     **dict.fromkeys(("n_keep", "keep"), "num_keep"),
     "cache_prompt": "cache",
     "max_time": "timeout",
+    **dict.fromkeys(("response_format", "output_format", "structured_outputs", "guided_json", "json_schema"), "format"),
+    **dict.fromkeys(("guided_regex", "guided_choice", "guided_grammar", "grammar", "regex", "ebnf"), "format"),
     # Chats.
     **dict.fromkeys(("enable_thinking", "thinking", "reasoning", "reasoning_effort"), "think"),
     "chat_template": "template",

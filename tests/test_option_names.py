@@ -63,6 +63,20 @@ def test_options_of_requests(engine: Engine, options: Any, told: str) -> None:
         assert str(raised.value) == f"a request takes no {next(iter(options))!r}; {told}"
 
 
+@pytest.mark.parametrize(("options", "told"), [
+    ({"response_format": {}}, "did you mean format?"),
+    ({"guided_json": {}}, "did you mean format?"),
+    ({"json_schema": {}}, "did you mean format?"),
+    ({"grammar": ""}, "did you mean format?"),
+    ({"max_completion_tokens": 3}, "did you mean SamplingParams(max_tokens=...)?"),
+    ({"n": 3}, "it belongs into generate(engine.apply_template(messages), n=...)"),
+], ids=str)  # fmt: skip
+def test_options_of_openai_s_chats(engine: Engine, options: Any, told: str) -> None:
+    with pytest.raises(UnknownOptionError) as raised:
+        engine.chat([{"role": "user", "content": "hi"}], **options)
+    assert str(raised.value) == f"a chat takes no {next(iter(options))!r}; {told}"
+
+
 def test_other_mistakes_are_told_by_python() -> None:
     with pytest.raises(TypeError, match="positional argument"):
         SamplingParams(1)  # type: ignore[misc]

@@ -18,7 +18,7 @@ from typing import Any
 from ollama_engine.errors import ChatError
 from ollama_engine.segments import Media
 
-__all__ = ["Content", "Message", "ToolCall", "as_mapping", "plain_data", "read_messages"]
+__all__ = ["Content", "Message", "ToolCall", "as_mapping", "plain_data", "read_documents", "read_messages"]
 
 Content = str | tuple[str | Media, ...] | None
 """A text; texts and media in their order; or nothing, in a message that only calls tools."""
@@ -169,6 +169,17 @@ def plain_data(value: object, where: str) -> Any:
     if callable(dump):
         return plain_data(dump(), where)
     raise ChatError(f"{where}: expected what JSON can hold, got {type(value).__name__}")
+
+
+def read_documents(documents: object) -> list[dict[str, Any]] | None:
+    """Documents as plain data; None for none. Raises ChatError that names the document, by its number from 0."""
+    if documents is None:
+        return None
+    if isinstance(documents, (str, bytes)) or not isinstance(documents, Sequence):
+        raise ChatError(
+            f'documents: expected a list of dicts such as {{"title": ..., "text": ...}}, got {type(documents).__name__}'
+        )
+    return [dict(as_mapping(f"documents[{number}]", document)) for number, document in enumerate(documents)]
 
 
 def _text_or_none(where: str, fields: Mapping[str, Any], name: str) -> str | None:

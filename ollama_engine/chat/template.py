@@ -107,16 +107,17 @@ class ChatTemplate:
 
 def text_segments(text: str, *, trust_contents: bool = False) -> list[Text]:
     """A rendered text as segments: control tokens are parsed in what the template wrote, or everywhere."""
+    plain = str.__str__(text)
     if trust_contents:
-        return [Text(str.__str__(text), True)] if text else []
+        return [Text(plain, True)] if text else []
     segments, at = [], 0
     for begin, end in trusted_spans(text):
         if begin > at:
-            segments.append(Text(str.__str__(text[at:begin]), False))
-        segments.append(Text(str.__str__(text[begin:end]), True))
+            segments.append(Text(plain[at:begin], False))
+        segments.append(Text(plain[begin:end], True))
         at = end
     if at < len(text):
-        segments.append(Text(str.__str__(text[at:]), False))
+        segments.append(Text(plain[at:], False))
     return segments
 
 

@@ -39,6 +39,8 @@ def _read_tool(where: str, tool: object) -> dict[str, Any]:
     function = given.get("function")
     if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
         raise ChatError(f'{where}.function.name: expected {{"function": {{"name": ...}}}}, got {tool!r:.60}')
+    if any("\ud800" <= c <= "\udfff" for c in function["name"]):
+        raise ChatError(f"{where}.function.name: expected no lone surrogates, got {function['name']!r:.60}")
     if not isinstance(function.get("parameters", {}), dict | None):
         raise ChatError(f"{where}.function.parameters: expected a JSON schema, got {function['parameters']!r:.60}")
     return {"type": "function", **given}

@@ -147,6 +147,7 @@ def test_tools() -> None:
 @pytest.mark.parametrize(("tools", "told"), [
     ("f", "tools: expected a list"), ([5], r"tools\[0\]: expected a dict"),
     ([{"function": {}}], r"tools\[0\].function.name"),
+    ([{"function": {"name": "a\udc80"}}], r"tools\[0\].function.name: expected no lone surrogates, got 'a\\udc80'"),
     ([{"name": "f", "parameters": 5}], "parameters: expected a JSON"),
 ])  # fmt: skip
 def test_what_are_no_tools(tools: Any, told: str) -> None:

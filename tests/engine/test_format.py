@@ -19,6 +19,7 @@ import pytest
 from ollama_engine import Engine, SamplingParams, demo
 from ollama_engine.errors import ConfigError, GrammarError, IncompleteError
 from ollama_engine.runner.core.steered_rows import SteeredRows
+from ollama_engine.sample.constraints import compiler as compiler_module
 from ollama_engine.sample.constraints.formats import GBNF, Choice, Lark, Regex
 from ollama_engine.sample.constraints.matcher import GrammarConstraint
 
@@ -251,8 +252,6 @@ def test_sessions(engine: Engine) -> None:
         again = session.generate(drawn(5), format=Choice(["yes", "no"]))
         assert again.parsed in ("yes", "no")
         assert session.text.endswith(begun + again.text)
-        with pytest.raises(ConfigError, match="format"):
-            session.append("more", format=PERSON)
 
 
 def test_asyncio(engine: Engine) -> None:
@@ -262,6 +261,85 @@ def test_asyncio(engine: Engine) -> None:
         return [*completions, (await engine.astream("Once", drawn(), format=PERSON).completion()).parsed]
 
     assert all(map(is_person, asyncio.run(ask())))
+
+
+@pytest.fixture
+def waiting_compiler(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Nothing is compiled before this is set, which an event loop that waits for the compiler cannot do."""
+    may_compile = threading.Event()
+    plain = compiler_module.compile_source
+
+    def compile_later(source: Any, tokenizer: Any) -> Any:
+        assert may_compile.wait(5), "nobody came to set it"
+        return plain(source, tokenizer)
+
+    monkeypatch.setattr(compiler_module, "compile_source", compile_later)
+    return may_compile
+
+
+ASKING: dict[str, Any] = {
+    "agenerate": lambda engine, form: engine.agenerate("Once", drawn(), format=form),
+    "agenerate, n": lambda engine, form: engine.agenerate("Once", drawn(), n=1, format=form),
+    "astream": lambda engine, form: engine.astream("Once", drawn(), format=form).completion(),
+    "achat": lambda engine, form: engine.achat(MESSAGES, drawn(), template=PLAIN, format=form),
+}
+
+
+@pytest.mark.parametrize("way", ASKING)
+def test_the_event_loop_goes_on_while_a_format_is_compiled(
+    engine: Engine, waiting_compiler: threading.Event, way: str
+) -> None:
+    form = Choice([f"yes, {way}", f"no, {way}"])
+
+    async def ask() -> list[Any]:
+        asyncio.get_running_loop().call_later(0.05, waiting_compiler.set)
+        first = await asyncio.wait_for(ASKING[way](engine, form), PATIENCE)
+        waiting_compiler.clear()  # what is compiled already starts at once
+        return [first, await asyncio.wait_for(ASKING[way](engine, form), PATIENCE)]
+
+    for found in asyncio.run(ask()):
+        answer = found[0] if isinstance(found, list) else found
+        assert answer.parsed in form.choices
+
+
+@pytest.mark.parametrize("way", ASKING)
+def test_what_is_wrong_with_a_format_is_told_in_asyncio(engine: Engine, way: str) -> None:
+    async def ask(form: Any) -> None:
+        await asyncio.wait_for(ASKING[way](engine, form), PATIENCE)
+
+    with pytest.raises(GrammarError, match="/properties/a, keyword 'not'"):
+        asyncio.run(ask({"properties": {"a": {"not": {}}}}))
+    with pytest.raises(ConfigError, match="format is"):
+        asyncio.run(ask(3))
+
+
+@pytest.mark.parametrize("way", ["aclose", "drop", "cancel"])
+def test_a_stream_that_ends_while_its_format_is_compiled(
+    engine: Engine, waiting_compiler: threading.Event, way: str
+) -> None:
+    """The request may still come, and is cancelled then; the engine goes on."""
+
+    async def ask() -> None:
+        stream: Any = engine.astream("Once", drawn(max_tokens=250), format=Regex(f"[a-z]{{200}}{way}"))
+        task = asyncio.create_task(anext(stream)) if way == "cancel" else None
+        await asyncio.sleep(0.05)
+        if way == "aclose":
+            await stream.aclose()
+            assert [chunk async for chunk in stream] == []
+        elif task is not None:
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        else:
+            gone = weakref.ref(stream)
+            del stream
+            assert gone() is None, "what compiles does not hold the stream"
+        waiting_compiler.set()
+        await asyncio.sleep(0.1)
+
+    asyncio.run(ask())
+    assert engine.generate("Once", drawn(), format=Choice(["yes"])).text == "yes"
+    assert engine.slots() == []
 
 
 def test_formats_are_compiled_in_many_threads_at_once() -> None:

@@ -15,11 +15,13 @@ __all__ = ["budgeted_reasoning"]
 
 
 def budgeted_reasoning(
-    loaded: Loaded, budget: ReasoningBudget, answered: Sequence[int] = (), answer: Constraint | None = None
-) -> BudgetedReasoning:
+    loaded: Loaded, budget: ReasoningBudget, answered: Sequence[int] = (), answer: Constraint | None = None, *,
+    uncounted: int = 0,
+) -> BudgetedReasoning:  # fmt: skip
     """The constraint of one request. `answered`: tokens of the answer that have come; `answer`: of what follows.
 
-    `answer` has taken note of none of `answered`. Raises TokenizerError for texts that the vocabulary cannot express.
+    The budget does not count the first `uncounted` of `answered`. `answer` has taken note of none of them. Raises
+    TokenizerError for texts that the vocabulary cannot express.
     """
     tokenizer = loaded.tokenizer
     encode = partial(tokenizer.encode, add_special=False, continues=True)
@@ -33,5 +35,5 @@ def budgeted_reasoning(
         decode=partial(tokenizer.decode, continues=True),
         answer=answer,
     )
-    made.resume(answered)
+    made.resume(answered, uncounted)
     return made

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from queue import SimpleQueue
 from threading import Lock
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 from ollama_engine.errors import ConfigError
 from ollama_engine.input import FloatArray
 from ollama_engine.runner.core.engine_thread import EngineThread
+from ollama_engine.runner.core.fork_options import NOTHING_YET, Answered, fork_options
 from ollama_engine.runner.core.input_processor import new_generation, new_scoring, prompt_inputs
 from ollama_engine.runner.core.reasoning import budgeted_reasoning
 from ollama_engine.runner.load.loading import Loaded
@@ -61,7 +61,7 @@ class Submission:
 
     def start(
         self, inputs: Inputs, params: SamplingParams, options: RequestOptions, channel: RequestChannel, *,
-        follows: Generation | None = None, show_special: bool = False, answered: Sequence[int] = (),
+        follows: Generation | None = None, show_special: bool = False, answered: Answered = NOTHING_YET,
     ) -> Generation:  # fmt: skip
         """Submit one request. Raises errors about its arguments, and as `EngineThread.submit` does.
 
@@ -76,25 +76,30 @@ class Submission:
     def make(
         self, inputs: Inputs, params: SamplingParams, options: RequestOptions, channel: RequestChannel, *,
         follows: Generation | None = None, pinned: PinnedPrefix | None = None, show_special: bool = False,
-        answered: Sequence[int] = (),
+        answered: Answered = NOTHING_YET,
     ) -> Generation:  # fmt: skip
         """Make a request without submitting it. Raises errors about its arguments.
 
-        `answered`: tokens at the end of `inputs` that its answer begins with.
+        `answered`: the end of `inputs` that its answer begins with.
         """
         return new_generation(
             self.loaded, inputs, params, options, channel, follows=follows, pinned=pinned, show_special=show_special,
             constraint=self._constraint(options, answered),
         )  # fmt: skip
 
-    def _constraint(self, options: RequestOptions, answered: Sequence[int]) -> Constraint | None:
-        """What an answer must obey, of which the tokens `answered` have come."""
+    def _constraint(self, options: RequestOptions, answered: Answered) -> Constraint | None:
+        """What an answer must obey, of which `answered` has come."""
         budget, form = options.reasoning_budget, options.format
         if budget is None:
-            return None if form is None else self._compiler().constraint(form, answered)
+            return None if form is None else self._compiler().constraint(form, answered.tokens)
         of_answer = None if form is None else self._compiler().constraint(form)
         budget = budget if isinstance(budget, ReasoningBudget) else ReasoningBudget(budget)
-        return budgeted_reasoning(self.loaded, budget, answered, of_answer)
+        return budgeted_reasoning(self.loaded, budget, answered.tokens, of_answer, uncounted=answered.uncounted)
+
+    def takes_long(self, options: RequestOptions) -> bool:
+        """Whether `start` has to compile a format first, for which no event loop should wait."""
+        form, grammars = options.format, self._grammars
+        return form is not None and (grammars is None or not grammars.knows(form))
 
     def _compiler(self) -> GrammarCompiler:
         from ollama_engine.sample.constraints.compiler import GrammarCompiler  # noqa: PLC0415 (few ask for a format)
@@ -133,7 +138,7 @@ class Submission:
         group = RequestGroup(events.put)
 
         def complete() -> list[Completion]:
-            self._start_all(group, prompt, params, count, keywords)
+            self._start_all(group, prompt, params, count, RequestOptions.of(keywords))
             return count.chosen(group.completions(events.get), params)
 
         return run_or_cancel(group.call, complete)
@@ -142,13 +147,19 @@ class Submission:
         self, prompt: Prompt | Prompts, params: SamplingParams, count: AnswerCount, keywords: RequestKeywords
     ) -> list[Completion]:
         """`complete_all` for asyncio; cancelling the awaiting task cancels all of its requests."""
-        from ollama_engine.runner.request.astream import AsyncMailbox  # noqa: PLC0415 (asyncio)
+        import asyncio  # noqa: PLC0415 (few programs use it)
+
+        from ollama_engine.runner.request.astream import AsyncMailbox  # noqa: PLC0415
 
         events: AsyncMailbox[Numbered] = AsyncMailbox()
         group = RequestGroup(events.put)
 
         async def complete() -> list[Completion]:
-            self._start_all(group, prompt, params, count, keywords)
+            arguments = (group, prompt, params, count, RequestOptions.of(keywords))
+            if self.takes_long(arguments[-1]):
+                await asyncio.to_thread(self._start_all, *arguments)
+            else:
+                self._start_all(*arguments)
             return count.chosen(await group.acompletions(events.get), params)
 
         return await arun_or_cancel(group.call, complete)
@@ -167,10 +178,9 @@ class Submission:
 
     def _start_all(
         self, group: RequestGroup, prompt: Prompt | Prompts, params: SamplingParams, count: AnswerCount,
-        keywords: RequestKeywords,
+        options: RequestOptions,
     ) -> None:  # fmt: skip
         """Submit requests for each prompt, which share its cells: all of them, or none where one is refused."""
-        options = RequestOptions.of(keywords)
         check_params(params)
         name = "prompts" if is_many(prompt) else None
         made: list[Generation] = []
@@ -188,10 +198,7 @@ class Submission:
         assert request.inputs is not None
         inputs = request.inputs.with_tokens(request.tokens)
         fork = Request(request.engine, inputs)
-        options = source.options.replaced(keywords)
-        answered: tuple[int, ...] = ()
-        if source.constraint is not None and not {"format", "reasoning_budget"} & set(keywords):
-            answered = (*source.constraint.answered, *request.tokens)
+        options, answered = fork_options(source, request.tokens, keywords)
 
         def start() -> None:
             # The caller has those of the prompt, which would have to be computed again.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Generic, TypeVar
 
@@ -66,6 +66,17 @@ class AsyncStream(AsyncIterator[Chunk]):
         self.channel.watch(self)
         self._engine = engine
         self._ended = False
+        self._starting: asyncio.Task[None] | None = None
+
+    def start(self, submit: Callable[[], object], *, in_thread: bool) -> None:
+        """Submit the request: at once, or in a thread where that takes long; then `anext` raises what that raises.
+
+        `submit` may not refer to this stream, which could not be dropped meanwhile.
+        """
+        if in_thread:
+            self._starting = asyncio.get_running_loop().create_task(_start(self.channel, submit))
+        else:
+            submit()
 
     async def __anext__(self) -> Chunk:
         event = await self._take()
@@ -118,3 +129,13 @@ class AsyncStream(AsyncIterator[Chunk]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+async def _start(channel: RequestChannel, submit: Callable[[], object]) -> None:
+    try:
+        await asyncio.to_thread(submit)
+    except Exception as error:  # whatever it is, the caller gets it
+        channel.send(error)
+    except BaseException:
+        channel.cancelled = True
+        raise

@@ -85,17 +85,29 @@ class BudgetedReasoning:
         self.answer = answer
         self._no_end = None if answer is None else ~self._bits(ends)
         # -- progress --
-        self._phase = _Phase.OPENING if self._opening else _Phase.REASONING
+        self._phase = self._first = _Phase.OPENING if self._opening else _Phase.REASONING
         self._n = 0
         """Tokens of this phase so far."""
         self._answer_tokens: list[int] = []
         self.answered: tuple[int, ...] = ()
+        self.uncounted = 0
+        """As many of `answered` came before the budget began to count."""
         self._settle()
 
-    def resume(self, answered: Sequence[int]) -> None:
-        """Take note of tokens that had come when the request began; before anything is asked."""
-        self.answered = tuple(answered)
-        for token in answered:
+    def resume(self, answered: Sequence[int], uncounted: int = 0) -> None:
+        """Take note of tokens that had come when the request began; before anything is asked.
+
+        uncounted: as many of them came before the budget began to count.
+        """
+        self.answered, self.uncounted = tuple(answered), uncounted
+        if uncounted:
+            self._enter(self._first)
+            for token in answered[:uncounted]:
+                self._advance(token)
+            if self._phase is _Phase.REASONING:
+                self._n = 0
+            self._settle()
+        for token in answered[uncounted:]:
             self.accept(token)
 
     def mask(self) -> TokenMask | None:
@@ -114,6 +126,10 @@ class BudgetedReasoning:
 
     def accept(self, token: int) -> None:
         """See `Constraint`."""
+        self._advance(token)
+        self._settle()
+
+    def _advance(self, token: int) -> None:
         if self._phase is _Phase.OPENING and token == self._opening[self._n]:
             self._n += 1
             if self._n == len(self._opening):
@@ -128,7 +144,6 @@ class BudgetedReasoning:
             closed = self._finder.push(token)
             if closed if self._phase is _Phase.REASONING else self._n == len(self._closing):
                 self._enter(_Phase.ANSWER)
-        self._settle()
 
     @property
     def ended(self) -> bool:
@@ -160,7 +175,7 @@ class BudgetedReasoning:
         """Close where the budget is used up."""
         if self._phase is not _Phase.REASONING or self._n < self._budget:
             return
-        if self._n == 0 or self._finder.between or self._n >= self._budget + GRACE:
+        if self._finder.between or self._n >= self._budget + GRACE:
             self._enter(_Phase.CLOSING)
 
     def _enter(self, phase: _Phase) -> None:

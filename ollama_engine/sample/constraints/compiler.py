@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ollama_engine.errors import GrammarError
 from ollama_engine.sample.constraints.answer import Reading
 from ollama_engine.sample.constraints.locate import located
-from ollama_engine.sample.constraints.matcher import GrammarConstraint, MaskMaker
+from ollama_engine.sample.constraints.matcher import GrammarConstraint, MaskMaker, told
 from ollama_engine.sample.constraints.source import Source, format_key, read_format, schema_grammar
 from ollama_engine.sample.constraints.vocabulary import TextTokenizer, make_tokenizer
 
@@ -68,6 +68,12 @@ class GrammarCompiler:
         reading = Reading(compiled.source.read, tuple(answered), self._text_tokenizer)
         return GrammarConstraint(compiled.matcher.deep_copy(), self._n_vocab, tools.maker, reading)
 
+    def knows(self, given: object) -> bool:
+        """Whether this format is compiled already, so that a constraint takes no time. Raises as `format_key` does."""
+        key = format_key(given)
+        with self._choosing:
+            return key in self._compiled
+
     def _find(self, given: object, tokenizer: LLTokenizer) -> _Compiled:
         """What a format is compiled to, now or earlier."""
         key = format_key(given)
@@ -105,7 +111,7 @@ def compile_source(source: Source, tokenizer: LLTokenizer) -> LLMatcher:
     if matcher.is_error():
         if source.schema is not None:
             raise located(source.schema, partial(_refusal, LLTokenizer("byte")))
-        raise GrammarError(f"the grammar cannot be used: {matcher.get_error()[:500]}")
+        raise GrammarError(f"the grammar cannot be used: {told(matcher.get_error())}")
     return matcher
 
 
@@ -114,4 +120,4 @@ def _refusal(tokenizer: LLTokenizer, schema: Mapping[str, Any]) -> str:
     from llguidance import LLMatcher  # noqa: PLC0415
 
     matcher = LLMatcher(tokenizer, schema_grammar(schema), log_level=0)
-    return str(matcher.get_error()) if matcher.is_error() else ""
+    return told(matcher.get_error()) if matcher.is_error() else ""

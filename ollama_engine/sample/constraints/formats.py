@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -9,6 +10,8 @@ from typing import Any, TypeAlias
 from ollama_engine.errors import ConfigError, Option
 
 __all__ = ["FORMATS", "GBNF", "Choice", "Format", "Lark", "Regex"]
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 FORMATS = (
     '"json", a JSON schema (a dict, or its text), a pydantic model, dataclass, TypedDict or other type, '
@@ -20,6 +23,13 @@ FORMATS = (
 def _check_text(kind: str, value: object) -> None:
     if not isinstance(value, str):
         raise ConfigError(Option("format"), f": {kind} takes a str, got {type(value).__name__}")
+    if _has_surrogate(value):
+        raise ConfigError(Option("format"), f": {kind} takes a text without lone surrogates, got {value!r:.60}")
+
+
+def _has_surrogate(text: str) -> bool:
+    """Whether it cannot be written in UTF-8: Python has such texts, models have not."""
+    return _SURROGATE.search(text) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +58,7 @@ class Choice:
         texts = tuple(choices)
         if not texts or not all(isinstance(text, str) and text for text in texts):
             raise ConfigError(Option("format"), f": Choice takes one or more texts, none empty, got {texts!r:.60}")
-        if any("\ud800" <= c <= "\udfff" for text in texts for c in text):
+        if any(map(_has_surrogate, texts)):
             raise ConfigError(Option("format"), f": Choice takes texts without lone surrogates, got {texts!r:.60}")
         object.__setattr__(self, "choices", texts)
 

@@ -16,14 +16,19 @@ from ollama_engine.sample.constraints.answer import Reading
 if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher
 
-__all__ = ["GrammarConstraint", "MaskMaker"]
+__all__ = ["GrammarConstraint", "MaskMaker", "told"]
 
 Mask = npt.NDArray[np.uint32]
 
 FULFILLED = ("NoExtension", "NoExtensionBias", "EndOfSentence")
 """Why a matcher stops at the end of its grammar; other reasons are errors."""
-LONGEST = 300
+LONGEST = 500
 """Characters of the matcher's message, which may quote the grammar."""
+
+
+def told(message: str) -> str:
+    """The matcher's message, without what it appends for those who debug it."""
+    return message.partition("\n<state>")[0].strip()[:LONGEST]
 
 
 class GrammarConstraint:
@@ -43,6 +48,7 @@ class GrammarConstraint:
         self._n_words = (n_vocab + 31) // 32
         self._words = np.zeros(maker.n_words, np.uint32)
         self._made = False
+        self._begun = False
         self._forced: deque[int] = deque()
         self._force()
         for token in self.answered:
@@ -89,6 +95,7 @@ class GrammarConstraint:
         self._made = False
         self._matcher.consume_token(token)
         self._check()
+        self._begun = True
         self._force()
 
     def _force(self) -> None:
@@ -98,11 +105,16 @@ class GrammarConstraint:
             forced = forced[: self._matcher.validate_tokens(forced)]
             self._matcher.consume_tokens(forced)
             self._check()
+            self._begun = True
             self._forced.extend(forced)
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise GrammarError(f"the grammar cannot go on: {self._matcher.get_error()[:LONGEST]}")
+            said = told(self._matcher.get_error())
+            if said in FULFILLED:
+                where = "once this answer has begun" if self._begun else "from the first token on"
+                raise GrammarError(f"no answer can fulfil this grammar, {where}: a rule never ends, or allows nothing")
+            raise GrammarError(f"the grammar cannot go on: {said}")
 
     def reader(self, cut: str | None) -> Reading:
         """What reads the value of the answer, which has ended, or was cut off for this reason."""

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from ollama_engine.errors import GrammarError
-from ollama_engine.sample.constraints.disjoint import are_disjoint
+from ollama_engine.sample.constraints.disjoint import Comparison
 from ollama_engine.sample.constraints.keywords import (
     ANNOTATIONS,
     ASSERTIONS,
@@ -54,6 +54,7 @@ class _Check:
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
+        self._comparison = Comparison(self._resolve)
         self._reached: set[tuple[str, bool]] = set()
         self._open: set[str] = set()
         """Schemas of objects for which another one holds too."""
@@ -145,7 +146,7 @@ class _Check:
 
         That is judged by what the schema says: a closed object would look as if it had nothing in common with others.
         """
-        if not are_disjoint(alternatives, self._resolve):
+        if not self._comparison.are_disjoint(alternatives):
             raise fault(
                 "has alternatives that may share a value; write anyOf, or give each a required property with another "
                 "`const`", pointer, "oneOf",

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple, get_origin
 
 from ollama_engine.errors import ConfigError, Option
 from ollama_engine.sample.constraints.formats import FORMATS, GBNF, Choice, Lark, Regex
+from ollama_engine.sample.constraints.response_format import ANY_OBJECT, unwrapped
 from ollama_engine.sample.constraints.schema import checked_schema
 
 __all__ = ["Source", "format_key", "lark_with_schemas", "read_format", "schema_grammar"]
 
-ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 JSON_OPTIONS: Mapping[str, Any] = {
     # A space, or a line break with its indentation: with some models, more never ends.
     "whitespace_pattern": r" |\n[ \t]{0,32}",
@@ -60,7 +60,7 @@ def read_format(given: object) -> Source:
     Raises ConfigError for what is no format, GrammarError for what is wrong in it.
     """
     if isinstance(given, (str, Mapping)):
-        return _of_schema(_schema_of_text(given) if isinstance(given, str) else given, json.loads)
+        return _of_schema(unwrapped(_schema_of_text(given) if isinstance(given, str) else given), json.loads)
     if isinstance(given, type) or get_origin(given) is not None:
         from ollama_engine.sample.constraints.python_types import schema_of  # noqa: PLC0415 (pydantic)
 

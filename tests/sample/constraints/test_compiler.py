@@ -13,7 +13,7 @@ from ollama_engine import demo
 from ollama_engine.errors import GrammarError, IncompleteError
 from ollama_engine.sample.constraints import compiler as compiler_module
 from ollama_engine.sample.constraints.compiler import GrammarCompiler
-from ollama_engine.sample.constraints.formats import Choice, Regex
+from ollama_engine.sample.constraints.formats import Choice, Lark, Regex
 from ollama_engine.tokenizer import Tokenizer, from_gguf
 
 
@@ -112,6 +112,36 @@ def test_an_error_is_told_when_the_mask_is_asked_for(tokenizer: Tokenizer) -> No
     with pytest.raises(GrammarError, match="cannot go on"):
         bad.mask()
     assert not bad.ended
+
+
+@pytest.mark.parametrize(
+    "given", [{"$ref": "#"}, Lark("start: start"), Regex("[a--a]"), Regex("x[a--a]")], ids=["$ref", "Lark", "", "x"]
+)
+def test_a_grammar_that_no_answer_can_fulfil(tokenizer: Tokenizer, given: Any) -> None:
+    constraint = GrammarCompiler(tokenizer, tokenizer.n_vocab).constraint(given)
+    with pytest.raises(GrammarError) as caught:
+        constraint.mask()
+    assert str(caught.value) == (
+        "no answer can fulfil this grammar, from the first token on: a rule never ends, or allows nothing"
+    )
+
+
+def test_a_grammar_that_no_answer_can_go_on_in(tokenizer: Tokenizer) -> None:
+    constraint = GrammarCompiler(tokenizer, tokenizer.n_vocab).constraint(Lark("start: /[ab]/ b\nb: b"))
+    constraint.accept(tokenizer.encode("a", add_special=False)[0])
+    with pytest.raises(GrammarError, match="no answer can fulfil this grammar, once this answer has begun"):
+        constraint.mask()
+
+
+def test_messages_leave_out_the_matchers_own_state(tokenizer: Tokenizer) -> None:
+    compiler = GrammarCompiler(tokenizer, tokenizer.n_vocab)
+    with pytest.raises(GrammarError, match="Too many items") as caught:
+        compiler.constraint(Lark('start: "a" start')).mask()
+    assert "<state>" not in str(caught.value)
+    constraint = compiler.constraint(Regex("[a-z]+"))
+    with pytest.raises(GrammarError, match="cannot go on") as caught:
+        constraint.accept(tokenizer.encode("7", add_special=False)[0])
+    assert "<state>" not in str(caught.value)
 
 
 def test_a_forced_token_is_the_only_one(tokenizer: Tokenizer) -> None:

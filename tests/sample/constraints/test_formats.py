@@ -64,6 +64,12 @@ def test_what_is_no_text(kind: Any) -> None:
         kind(b"a")
 
 
+@pytest.mark.parametrize("kind", [Regex, Lark, GBNF])
+def test_lone_surrogates(kind: Any) -> None:
+    with pytest.raises(ConfigError, match=f"{kind.__name__} takes a text without lone surrogates, got "):
+        kind('root ::= "\udc80"')
+
+
 @pytest.mark.parametrize(
     "bad", [Regex("("), Regex("(?=a)b"), Regex(r"(a)\1"), Lark("start: undefined"), Lark("x"), Lark("")]
 )

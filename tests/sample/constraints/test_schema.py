@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
 
 from ollama_engine.errors import ConfigError, GrammarError
+from ollama_engine.sample.constraints.disjoint import Comparison
+from ollama_engine.sample.constraints.schema import checked_schema
 from tests.sample.constraints.accepting import accepts, matcher
 
 OBJECT = {"type": "object", "properties": {"a": {"type": "integer"}, "b/c": {"type": "string"}}, "required": ["a"]}
@@ -120,6 +123,58 @@ def test_alternatives_that_a_property_tells_apart() -> None:
     made = matcher(schema)
     assert accepts(made, '{"kind":"dog","n":3}')
     assert not accepts(made, '{"kind":"cow"}')
+
+
+def tagged_object(**constants: Any) -> dict[str, Any]:
+    properties = {name: {"const": value} for name, value in constants.items()}
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+@pytest.mark.parametrize("other", [{}, {"version": 1}], ids=["tag", "tag and constant"])
+def test_many_alternatives_that_a_property_tells_apart_are_checked_at_once(other: dict[str, Any]) -> None:
+    schema = {"oneOf": [tagged_object(**other, kind=f"kind {i}") for i in range(3000)]}
+    begin = time.process_time()
+    assert len(checked_schema(schema)["anyOf"]) == 3000
+    schema["oneOf"].append(tagged_object(**other, kind="kind 7"))
+    with pytest.raises(GrammarError, match="may share a value"):
+        checked_schema(schema)
+    assert time.process_time() - begin < 10, "pairs take minutes"
+
+
+def test_many_alternatives_that_nothing_tells_apart_are_refused_at_once() -> None:
+    """Each pair of properties refers to the alternatives again."""
+    names = [f"p{i}" for i in range(40)]
+    loop = {"type": "object", "properties": {key: {"$ref": "#/$defs/a"} for key in names}, "required": names}
+    begin = time.process_time()
+    with pytest.raises(GrammarError, match="may share a value"):
+        checked_schema({"oneOf": [{"$ref": "#/$defs/a"}] * 2, "$defs": {"a": loop}})
+    with pytest.raises(GrammarError, match="may share a value"):
+        checked_schema({"oneOf": [{"type": "object", "title": str(i)} for i in range(2000)]})
+    assert time.process_time() - begin < 10, "each property in each other one takes minutes"
+
+
+@pytest.mark.parametrize(
+    ("alternatives", "apart"),
+    [
+        ([{"type": "integer"}, {"type": "string"}, {"enum": [True, None]}], True),
+        ([{"enum": [1, "a"]}, {"type": "boolean"}, {"enum": [2]}], True),
+        ([{"enum": [1, "a"]}, {"type": "boolean"}, {"enum": [1.0]}], False),
+        ([tagged_object(a=1), tagged_object(a=2), tagged_object(a=1)], False),
+        ([tagged_object(a=1, b=1), tagged_object(a=1, b=2), tagged_object(a=2, b=2)], True),
+        ([tagged_object(a=1), tagged_object(a=2), {"type": "string"}], True),
+        ([tagged_object(a=1), tagged_object(a=2), {"const": {"a": 1}}], False),
+    ],
+    ids=lambda case: json.dumps(case)[:60],
+)
+def test_which_alternatives_are_told_apart(alternatives: list[Any], apart: bool) -> None:
+    assert Comparison(lambda schema: schema).are_disjoint(alternatives) is apart
+
+
+@pytest.mark.parametrize("wrong", [{"type": 3}, {"type": [{}]}, {"type": "object", "required": 3}, {"required": [[]]}])
+def test_alternatives_that_are_no_schemas(wrong: dict[str, Any]) -> None:
+    for alternatives in ([wrong, wrong], [wrong, {"type": "string"}], [{"type": "object", "required": ["a"]}, wrong]):
+        with pytest.raises(GrammarError):
+            matcher({"oneOf": alternatives})
 
 
 @pytest.mark.parametrize(
