@@ -197,8 +197,7 @@ class Engine(EmbedMethods, ChatMethods, ScoreMethods):
         the first prompt is still to be computed, the fork waits for that. Parameters and options that are not given
         are those of `request`, but for `prompt_logprobs`; `max_tokens` counts, a seed draws, and mirostat and
         adaptive-p begin, from the beginning again. A format goes on in the middle of the answer; another one begins
-        with the fork. A `reasoning_budget` that is given counts from here on. Raises as `submit` does, and ConfigError
-        for a request of another Engine.
+        with the fork. A given `reasoning_budget` counts from here on. Raises as `submit`; ConfigError for another Engine's.
         """
         check_forkable(request, self)
         return self._ready().fork(request, params, options)
@@ -232,10 +231,7 @@ class Engine(EmbedMethods, ChatMethods, ScoreMethods):
     def astream(
         self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestKeywords]
     ) -> ollama_engine.AsyncStream:
-        """`stream` for asyncio: `async for chunk in engine.astream(...)`. Call it where an event loop runs.
-
-        A `format` that is new is compiled in a thread; what is wrong with it comes with the first chunk then.
-        """
+        """`stream` for asyncio; call it where an event loop runs. A new `format` is compiled beside it, in a thread."""
         submission, stream, wanted = self._ready(), ollama_engine.AsyncStream(self), RequestOptions.of(options)
         submit = partial(submission.start, submission.inputs(prompt), params, wanted, stream.channel)
         stream.start(submit, in_thread=submission.takes_long(wanted))

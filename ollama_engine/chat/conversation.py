@@ -11,6 +11,7 @@ from typing import Any
 
 from ollama_engine.chat.dialects import Dialect, call_example, detect
 from ollama_engine.chat.messages import Message
+from ollama_engine.chat.provenance import Traced, joined
 from ollama_engine.chat.template import ChatTemplate
 from ollama_engine.chat.template_form import form_of, writes_tools
 from ollama_engine.errors import ChatError
@@ -69,13 +70,17 @@ def _warn_of_tools(template: ChatTemplate) -> None:
 
 
 def _told(tools: Sequence[Mapping[str, Any]], dialect: Dialect) -> str:
-    """What the model has to know of tools, for a template that does not say it."""
-    told = ["You can call these tools. Their definitions, one on each line, have JSON schemas of the arguments:"]
-    told += [json.dumps(tool, ensure_ascii=False) for tool in tools]
+    """What the model has to know of tools, for a template that does not say it.
+
+    Control tokens in the form of a call are such tokens, as in templates; in definitions they are text.
+    """
+    given = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
     example = call_example(dialect)
-    if example is not None:
-        told += ["", "To call a tool, answer in this form, with its name and its arguments:", example]
-    return "\n".join(told)
+    form = (
+        "" if example is None else f"\n\nTo call a tool, answer in this form, with its name and arguments:\n{example}"
+    )
+    begin = "You can call these tools. Their definitions, one on each line, have JSON schemas of the arguments:\n"
+    return joined([begin, given, Traced.whole(form)])
 
 
 def _with_tools(messages: Sequence[Message], told: str, *, to_system: bool) -> list[Message]:
@@ -84,12 +89,12 @@ def _with_tools(messages: Sequence[Message], told: str, *, to_system: bool) -> l
         at = next((number for number, message in enumerate(messages) if message.role == "user"), None)
         if at is None:
             raise ChatError("the chat template has no place for tools, and there is no user's message to take them")
-        first = replace(messages[at], content=(told + "\n\n", *_parts(messages[at])))
+        first = replace(messages[at], content=(joined([told, "\n\n"]), *_parts(messages[at])))
         return [*messages[:at], first, *messages[at + 1 :]]
     if messages[0].role not in SYSTEM:
         return [Message("system", told), *messages]
     between = "\n\n" if messages[0].text else ""
-    return [replace(messages[0], content=(*_parts(messages[0]), between + told)), *messages[1:]]
+    return [replace(messages[0], content=(*_parts(messages[0]), joined([between, told]))), *messages[1:]]
 
 
 def _parts(message: Message) -> tuple[Any, ...]:
@@ -103,7 +108,7 @@ def _system_first(messages: Sequence[Message]) -> list[Message]:
     waiting = ""
     for message in messages:
         if message.role in SYSTEM:
-            waiting += message.text + "\n\n"
+            waiting = joined([waiting, *_parts(message), "\n\n"])
         elif waiting and message.role == "user":
             found.append(replace(message, content=(waiting, *_parts(message))))
             waiting = ""

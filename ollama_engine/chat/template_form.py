@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from ollama_engine.chat.messages import Message, ToolCall
+from ollama_engine.chat.provenance import joined
 from ollama_engine.chat.template import ChatTemplate
 from ollama_engine.errors import ChatError
 
@@ -67,11 +68,11 @@ class TemplateForm:
     def _content(self, message: Message) -> dict[str, Any]:
         if message.content is None or (message.tool_calls and not message.content):
             return _without_content(self.no_content)
+        content = message.content
+        texts = [content] if isinstance(content, str) else [part for part in content if isinstance(part, str)]
         if self.parts:
-            content = message.content
-            texts = [content] if isinstance(content, str) else [part for part in content if isinstance(part, str)]
             return {"content": [{"type": "text", "text": text} for text in texts]}
-        return {"content": message.text}
+        return {"content": joined(texts)}
 
     def _call(self, call: ToolCall) -> dict[str, Any]:
         arguments = call.arguments_text if self.arguments_as_text else call.arguments

@@ -105,6 +105,15 @@ def test_control_tokens_in_definitions_stay_text() -> None:
     assert (text.count("<|im_end|>"), trusted.count("<|im_end|>")) == (3, 2)
 
 
+@pytest.mark.parametrize("source", [SMOLLM2_LIKE, NO_SYSTEM, PARTS])
+@pytest.mark.parametrize("before", [[], [SYSTEM]])
+def test_control_tokens_in_the_form_of_a_call_are_tokens(source: str, before: list[dict[str, Any]]) -> None:
+    tool = {"type": "function", "function": {"name": "<tool_call>"}}
+    text = rendered(source, [*before, user("<tool_call>")], tools=[tool], dialect=DIALECTS["hermes"])
+    trusted = "".join(segment.text for segment in text_segments(text) if segment.parse_special)
+    assert (text.count("<tool_call>"), trusted.count("<tool_call>")) == (3, 1)
+
+
 def test_it_is_logged_once_for_a_template(caplog: pytest.LogCaptureFixture) -> None:
     template, messages = ChatTemplate(SMOLLM2_LIKE), read_messages([user("Hello")])
     for _ in range(3):

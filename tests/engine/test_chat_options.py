@@ -100,3 +100,15 @@ def test_documents(engine: Engine) -> None:
     segments: Any = engine.apply_template(HELLO, template=template, documents=({"title": "T", "text": "x"},))
     assert "".join(segment.text for segment in segments) == "T: x"
     assert engine.apply_template(HELLO, template=template, documents=[]) == []
+
+
+@pytest.mark.parametrize(("field", "told"), [
+    ({"id": 5}, "'id', which is no text, but int"), ({"id": [5]}, "none of its parts is a text"),
+    ({"id": [{"text": 5}]}, "none of its parts is a text"),
+], ids=str)  # fmt: skip
+def test_going_on_with_what_is_no_text(engine: Engine, field: dict[str, Any], told: str) -> None:
+    with pytest.raises(ChatError, match=told):
+        engine.apply_template(
+            [*HELLO, {"role": "assistant", "content": "x", **field}], continue_final_message="id",
+            template="{{ messages[1].id }}",
+        )  # fmt: skip

@@ -12,8 +12,9 @@ from ollama_engine.chat.conversation import render_conversation
 from ollama_engine.chat.dialects import Dialect, ToolDefinition, detect, named
 from ollama_engine.chat.lost_tokens import lost_tokens
 from ollama_engine.chat.media_marks import MediaMarks
-from ollama_engine.chat.messages import plain_data, read_documents, read_messages
+from ollama_engine.chat.messages import read_messages
 from ollama_engine.chat.model_templates import ModelTemplates
+from ollama_engine.chat.plain_data import plain_data, read_documents
 from ollama_engine.chat.template import ChatTemplate, text_segments
 from ollama_engine.chat.thinking import thinking_variables
 from ollama_engine.chat.tool_schemas import definitions, read_tools
