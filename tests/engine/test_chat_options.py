@@ -20,7 +20,7 @@ CLOCK = {"name": "clock", "parameters": {"type": "object", "properties": {}, "ad
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
-    with Engine(demo.path(), num_ctx=256, threads=1) as engine:
+    with Engine(demo.path(), num_ctx=512, threads=1) as engine:
         yield engine
 
 
