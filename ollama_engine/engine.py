@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, cast, overload
 
@@ -231,13 +230,9 @@ class Engine(EmbedMethods, ChatMethods, ScoreMethods):
     def astream(
         self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestKeywords]
     ) -> ollama_engine.AsyncStream:
-        """`stream` for asyncio: `async for chunk in engine.astream(...)`. Call it where an event loop runs.
-
-        A `format` that is new is compiled in a thread; what is wrong with it comes with the first chunk then.
-        """
-        submission, stream, wanted = self._ready(), ollama_engine.AsyncStream(self), RequestOptions.of(options)
-        submit = partial(submission.start, submission.inputs(prompt), params, wanted, stream.channel)
-        stream.start(submit, in_thread=submission.takes_long(wanted))
+        """`stream` for asyncio, where an event loop runs; the first `anext` raises what is wrong with a new `format`."""
+        submission, stream = self._ready(), ollama_engine.AsyncStream(self)
+        submission.start_stream(stream, submission.inputs(prompt), params, RequestOptions.of(options))
         return stream
 
     # -- sessions ------------------------------------------------------------------------------------------------------

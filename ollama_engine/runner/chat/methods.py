@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from ollama_engine.runner.request.channel import run_or_cancel
@@ -118,7 +117,7 @@ class ChatMethods:
     ) -> AsyncChatStream:
         """`chat_stream` for asyncio: `async for chunk in engine.achat_stream(...)`, where an event loop runs.
 
-        A `format` that is new is compiled in a thread; what is wrong with it comes with the first chunk then.
+        A new `format` is compiled in a thread: the first `anext` raises what is wrong with it.
         """
         from ollama_engine.runner.chat.options import split_keywords  # noqa: PLC0415
         from ollama_engine.runner.chat.streams import AsyncChatStream  # noqa: PLC0415
@@ -129,10 +128,7 @@ class ChatMethods:
         wanted = prepared.request_options(rest)
         stream = AsyncStream(self)
         inputs = submission.inputs(prepared.segments)
-        submit = partial(
-            submission.start, inputs, prepared.params, wanted, stream.channel, show_special=prepared.show_special
-        )
-        stream.start(submit, in_thread=submission.takes_long(wanted))
+        submission.start_stream(stream, inputs, prepared.params, wanted, show_special=prepared.show_special)
         return AsyncChatStream(stream, prepared.reader())
 
     def apply_template(

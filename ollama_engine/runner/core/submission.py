@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from queue import SimpleQueue
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -37,6 +38,7 @@ from ollama_engine.runner.schedule.steering import Constraint
 from ollama_engine.sample import SamplingParams
 
 if TYPE_CHECKING:
+    from ollama_engine.runner.request.astream import AsyncStream
     from ollama_engine.sample.constraints.compiler import GrammarCompiler
 
 __all__ = ["Submission"]
@@ -73,6 +75,14 @@ class Submission:
         self.thread.submit(made)
         return made
 
+    def start_stream(
+        self, stream: AsyncStream, inputs: Inputs, params: SamplingParams, options: RequestOptions, *,
+        show_special: bool = False,
+    ) -> None:  # fmt: skip
+        """`start` for asyncio: in a thread where a format has to be compiled, and errors come with the first chunk."""
+        submit = partial(self.start, inputs, params, options, stream.channel, show_special=show_special)
+        stream.start(submit, in_thread=self._takes_long(options))
+
     def make(
         self, inputs: Inputs, params: SamplingParams, options: RequestOptions, channel: RequestChannel, *,
         follows: Generation | None = None, pinned: PinnedPrefix | None = None, show_special: bool = False,
@@ -96,7 +106,7 @@ class Submission:
         budget = budget if isinstance(budget, ReasoningBudget) else ReasoningBudget(budget)
         return budgeted_reasoning(self.loaded, budget, answered, of_answer)
 
-    def takes_long(self, options: RequestOptions) -> bool:
+    def _takes_long(self, options: RequestOptions) -> bool:
         """Whether `start` has to compile a format first, for which no event loop should wait."""
         form, grammars = options.format, self._grammars
         return form is not None and (grammars is None or not grammars.knows(form))
@@ -156,7 +166,7 @@ class Submission:
 
         async def complete() -> list[Completion]:
             arguments = (group, prompt, params, count, RequestOptions.of(keywords))
-            if self.takes_long(arguments[-1]):
+            if self._takes_long(arguments[-1]):
                 await asyncio.to_thread(self._start_all, *arguments)
             else:
                 self._start_all(*arguments)
