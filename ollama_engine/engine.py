@@ -230,7 +230,7 @@ class Engine(EmbedMethods, ChatMethods, ScoreMethods):
     def astream(
         self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestKeywords]
     ) -> ollama_engine.AsyncStream:
-        """`stream` for asyncio, where an event loop runs; the first `anext` raises what is wrong with a new `format`."""
+        """`stream` for asyncio, where a loop runs; the first `anext` raises what is wrong with a new `format`."""
         submission, stream = self._ready(), ollama_engine.AsyncStream(self)
         submission.start_stream(stream, submission.inputs(prompt), params, RequestOptions.of(options))
         return stream
