@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, cast, overload
 
@@ -195,8 +196,8 @@ class Engine(EmbedMethods, ChatMethods, ScoreMethods):
         What of them is in the cache is shared, not copied; the answer is the one that this prompt gets alone. Where
         the first prompt is still to be computed, the fork waits for that. Parameters and options that are not given
         are those of `request`, but for `prompt_logprobs`; `max_tokens` counts, a seed draws, and mirostat and
-        adaptive-p begin, from the beginning again. Raises as `submit` does, and ConfigError for a request of another
-        Engine.
+        adaptive-p begin, from the beginning again. A format goes on in the middle of the answer; another one begins
+        with the fork. A given `reasoning_budget` counts from here on. Raises as `submit`, or ConfigError: not this Engine's.
         """
         check_forkable(request, self)
         return self._ready().fork(request, params, options)
@@ -230,9 +231,10 @@ class Engine(EmbedMethods, ChatMethods, ScoreMethods):
     def astream(
         self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestKeywords]
     ) -> ollama_engine.AsyncStream:
-        """`stream` for asyncio, where a loop runs; the first `anext` raises what is wrong with a new `format`."""
-        submission, stream = self._ready(), ollama_engine.AsyncStream(self)
-        submission.start_stream(stream, submission.inputs(prompt), params, RequestOptions.of(options))
+        """`stream` for asyncio; call it where an event loop runs. A new `format` is compiled beside it, in a thread."""
+        submission, stream, wanted = self._ready(), ollama_engine.AsyncStream(self), RequestOptions.of(options)
+        submit = partial(submission.start, submission.inputs(prompt), params, wanted, stream.channel)
+        stream.start(submit, in_thread=submission.takes_long(wanted))
         return stream
 
     # -- sessions ------------------------------------------------------------------------------------------------------

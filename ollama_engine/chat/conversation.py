@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
+from ollama_engine.chat.dialects import Dialect, call_example, detect
 from ollama_engine.chat.messages import Message
+from ollama_engine.chat.provenance import Traced, joined
 from ollama_engine.chat.template import ChatTemplate
-from ollama_engine.chat.template_form import form_of
+from ollama_engine.chat.template_form import form_of, writes_tools
 from ollama_engine.errors import ChatError
 
 __all__ = ["render_conversation"]
@@ -20,14 +23,32 @@ log = logging.getLogger(__name__)
 SYSTEM = ("system", "developer")
 
 
-def render_conversation(template: ChatTemplate, messages: Sequence[Message], **options: Any) -> str:
-    """The text of a conversation, marked by who wrote it. `options`: see `ChatTemplate.render`.
+def render_conversation(
+    template: ChatTemplate, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] | None = None,
+    dialect: Dialect | None = None, **options: Any,
+) -> str:  # fmt: skip
+    """The text of a conversation, marked by who wrote it.
 
     Nothing gets lost where a template has no place for it: a system message goes to the user's that follows, tool calls
-    go into the content, and a tool's result becomes a message of the user, which is logged. Raises ChatError as
-    `ChatTemplate.render` does.
+    go into the content, a tool's result becomes a message of the user, and definitions of tools go into the system
+    message, with how to call them. All of it is logged.
+
+    Args:
+        template: what writes it.
+        messages: checked ones.
+        tools: checked definitions (see `read_tools`).
+        dialect: how the answer's calls will be read; None takes what the template tells.
+        options: see `ChatTemplate.render`.
+
+    Raises ChatError as `ChatTemplate.render` does, and where no message can take what has no place.
     """
     form = form_of(template)
+    after_system = form.takes_system and messages[0].role in SYSTEM
+    if tools and not writes_tools(template, after_system=after_system):
+        _warn_of_tools(template)
+        # A template may write them behind a system message only: a new one would make it write them, too.
+        to_system = after_system or (form.takes_system and not writes_tools(template, after_system=True))
+        messages = _with_tools(messages, _told(tools, dialect or detect(template.source)), to_system=to_system)
     if not form.takes_system and any(message.role in SYSTEM for message in messages):
         messages = _system_first(messages)
     if not form.writes_calls and any(message.tool_calls for message in messages):
@@ -35,8 +56,49 @@ def render_conversation(template: ChatTemplate, messages: Sequence[Message], **o
     if not form.writes_results and any(message.role == "tool" for message in messages):
         messages = [_result_of_user(message) for message in messages]
     return template.render(
-        [form.fields(message) for message in messages], keep_none=form.no_content == "none", **options
+        [form.fields(message) for message in messages], tools=tools, keep_none=form.no_content == "none", **options
     )
+
+
+@lru_cache(maxsize=64)
+def _warn_of_tools(template: ChatTemplate) -> None:
+    """Once for each template: this says something of the model, not of a conversation."""
+    log.warning(
+        "the chat template has no place for tools; their definitions are part of the system message, or of the user's "
+        "first one. The model may not have been trained to call any"
+    )
+
+
+def _told(tools: Sequence[Mapping[str, Any]], dialect: Dialect) -> str:
+    """What the model has to know of tools, for a template that does not say it.
+
+    Control tokens in the form of a call are such tokens, as in templates; in definitions they are text.
+    """
+    given = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+    example = call_example(dialect)
+    form = (
+        "" if example is None else f"\n\nTo call a tool, answer in this form, with its name and arguments:\n{example}"
+    )
+    begin = "You can call these tools. Their definitions, one on each line, have JSON schemas of the arguments:\n"
+    return joined([begin, given, Traced.whole(form)])
+
+
+def _with_tools(messages: Sequence[Message], told: str, *, to_system: bool) -> list[Message]:
+    """What is told of tools behind the system message at the beginning, or before the user's first text."""
+    if not to_system:
+        at = next((number for number, message in enumerate(messages) if message.role == "user"), None)
+        if at is None:
+            raise ChatError("the chat template has no place for tools, and there is no user's message to take them")
+        first = replace(messages[at], content=(joined([told, "\n\n"]), *_parts(messages[at])))
+        return [*messages[:at], first, *messages[at + 1 :]]
+    if messages[0].role not in SYSTEM:
+        return [Message("system", told), *messages]
+    between = "\n\n" if messages[0].text else ""
+    return [replace(messages[0], content=(*_parts(messages[0]), joined([between, told]))), *messages[1:]]
+
+
+def _parts(message: Message) -> tuple[Any, ...]:
+    return message.content if isinstance(message.content, tuple) else (message.text,)
 
 
 def _system_first(messages: Sequence[Message]) -> list[Message]:
@@ -46,10 +108,9 @@ def _system_first(messages: Sequence[Message]) -> list[Message]:
     waiting = ""
     for message in messages:
         if message.role in SYSTEM:
-            waiting += message.text + "\n\n"
+            waiting = joined([waiting, *_parts(message), "\n\n"])
         elif waiting and message.role == "user":
-            content = message.content if isinstance(message.content, tuple) else (message.text,)
-            found.append(replace(message, content=(waiting, *content)))
+            found.append(replace(message, content=(waiting, *_parts(message))))
             waiting = ""
         else:
             found.append(message)
@@ -65,9 +126,8 @@ def _calls_in_content(message: Message) -> Message:
     calls = [
         json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False) for call in message.tool_calls
     ]
-    content = message.content if isinstance(message.content, tuple) else (message.text,)
     before = ("\n",) if message.text else ()
-    return replace(message, content=(*content, *before, "\n".join(calls)), tool_calls=())
+    return replace(message, content=(*_parts(message), *before, "\n".join(calls)), tool_calls=())
 
 
 def _result_of_user(message: Message) -> Message:

@@ -8,17 +8,16 @@ or `thinking`. All of these are read, as dicts, dataclasses, or objects with `mo
 from __future__ import annotations
 
 import base64
-import binascii
-import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ollama_engine.chat.plain_data import as_json, as_mapping
 from ollama_engine.errors import ChatError
 from ollama_engine.segments import Media
 
-__all__ = ["Content", "Message", "ToolCall", "as_mapping", "plain_data", "read_messages"]
+__all__ = ["Content", "Message", "ToolCall", "read_messages"]
 
 Content = str | tuple[str | Media, ...] | None
 """A text; texts and media in their order; or nothing, in a message that only calls tools."""
@@ -36,6 +35,8 @@ class ToolCall:
         arguments: an object, in the order it was written; a text where that is no JSON object.
         id: what its result refers to.
         arguments_text: the arguments as they were written: JSON text, unless it is none.
+
+    Raises ChatError for arguments that JSON cannot hold.
     """
 
     name: str
@@ -46,7 +47,7 @@ class ToolCall:
     def __post_init__(self) -> None:
         if not self.arguments_text:
             given = self.arguments
-            text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+            text = given if isinstance(given, str) else as_json(given, f"arguments of {self.name}")
             object.__setattr__(self, "arguments_text", text)
 
 
@@ -136,41 +137,6 @@ def _as_fields(message: Message) -> dict[str, Any]:
     }
 
 
-def as_mapping(where: str, given: object) -> Mapping[str, Any]:
-    """The fields of a dict, a dataclass or a pydantic object, as plain data. Raises ChatError for anything else."""
-    try:
-        found = plain_data(given, where)
-    except RecursionError:
-        raise ChatError(f"{where}: expected what JSON can hold, but it is nested too deeply") from None
-    if not isinstance(found, dict):
-        raise ChatError(
-            f"{where}: expected a dict, a dataclass or an object with model_dump, got {type(given).__name__}"
-        )
-    return found
-
-
-def plain_data(value: object, where: str) -> Any:
-    """The same in dicts, lists, str, int, float, bool, None and bytes: nothing with methods that a template might call.
-
-    Raises ChatError for anything else.
-    """
-    if value is None or type(value) in (str, int, float, bool, bytes):
-        return value
-    if isinstance(value, Mapping):
-        return {plain_data(key, where): plain_data(item, f"{where}.{key}") for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain_data(item, f"{where}[{number}]") for number, item in enumerate(value)]
-    for kind in (str, int, float, bytes):
-        if isinstance(value, kind):
-            return kind(value) if kind is not str else str.__str__(value)  # type: ignore[arg-type]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {entry.name: plain_data(getattr(value, entry.name), where) for entry in dataclasses.fields(value)}
-    dump = getattr(value, "model_dump", None)
-    if callable(dump):
-        return plain_data(dump(), where)
-    raise ChatError(f"{where}: expected what JSON can hold, got {type(value).__name__}")
-
-
 def _text_or_none(where: str, fields: Mapping[str, Any], name: str) -> str | None:
     value = fields.get(name)
     if value is None or isinstance(value, str):
@@ -232,7 +198,7 @@ def _image(where: str, image: object) -> Media:
         raise ChatError(f"{where}: expected a data URL; addresses such as {text[:40]!r} are not fetched")
     try:
         return Media(base64.b64decode(text, validate=True))
-    except binascii.Error as error:
+    except ValueError as error:  # binascii.Error is one, too
         raise ChatError(f"{where}: expected base64, which this is not: {error}") from None
 
 
@@ -261,11 +227,8 @@ def _read_call(where: str, call: object) -> ToolCall:
         raise ChatError(
             f"{where}.function.arguments: expected an object or its JSON text, got {type(arguments).__name__}"
         )
-    text = arguments if isinstance(arguments, str) else ""
-    try:
-        return ToolCall(function["name"], _arguments(arguments), _text_or_none(where, call, "id"), text)
-    except TypeError as error:  # of bytes, which are data elsewhere
-        raise ChatError(f"{where}.function.arguments: expected what JSON can hold: {error}") from None
+    text = arguments if isinstance(arguments, str) else as_json(arguments or {}, f"{where}.function.arguments")
+    return ToolCall(function["name"], _arguments(arguments), _text_or_none(where, call, "id"), text)
 
 
 def _arguments(arguments: str | dict[str, Any] | None) -> Mapping[str, Any] | str:

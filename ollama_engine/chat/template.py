@@ -107,16 +107,17 @@ class ChatTemplate:
 
 def text_segments(text: str, *, trust_contents: bool = False) -> list[Text]:
     """A rendered text as segments: control tokens are parsed in what the template wrote, or everywhere."""
+    plain = str.__str__(text)
     if trust_contents:
-        return [Text(str.__str__(text), True)] if text else []
+        return [Text(plain, True)] if text else []
     segments, at = [], 0
     for begin, end in trusted_spans(text):
         if begin > at:
-            segments.append(Text(str.__str__(text[at:begin]), False))
-        segments.append(Text(str.__str__(text[begin:end]), True))
+            segments.append(Text(plain[at:begin], False))
+        segments.append(Text(plain[begin:end], True))
         at = end
     if at < len(text):
-        segments.append(Text(str.__str__(text[at:]), False))
+        segments.append(Text(plain[at:], False))
     return segments
 
 
@@ -147,15 +148,22 @@ def _mark_end(messages: list[dict[str, Any]], name: str, source: str) -> tuple[s
     if not any(each in source for each in names):
         raise ChatError(f"the last message is to go on in {name!r}, which the chat template does not write")
     if isinstance(final, list):
-        index = next((i for i in reversed(range(len(final))) if "text" in final[i]), None)
+        index = next((i for i in reversed(range(len(final))) if _text_of_part(final[i]) is not None), None)
         if index is None:
             raise ChatError("the last message is to go on, but none of its parts is a text")
         text = final[index]["text"]
         last[name] = [*final[:index], {**final[index], "text": text + mark}, *final[index + 1 :]]
         return mark, text
+    if not isinstance(final, str):
+        raise ChatError(f"the last message is to go on in {name!r}, which is no text, but {type(final).__name__}")
     for each in names:
         last[each] = final + mark
     return mark, final
+
+
+def _text_of_part(part: object) -> str | None:
+    text = part.get("text") if isinstance(part, dict) else None
+    return text if isinstance(text, str) else None
 
 
 def _cut_at(mark: str, final: str, text: str) -> str:

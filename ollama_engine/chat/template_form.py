@@ -14,19 +14,21 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from ollama_engine.chat.messages import Message, ToolCall
+from ollama_engine.chat.provenance import joined
 from ollama_engine.chat.template import ChatTemplate
 from ollama_engine.errors import ChatError
 
-__all__ = ["TemplateForm", "form_of"]
+__all__ = ["TemplateForm", "form_of", "writes_tools"]
 
 NoContent = Literal["absent", "empty", "none"]
 
 KEY, VALUE, NAME, CONTENT, ID = "needlekey", "needlevalue", "needlename", "needlecontent", "needle123"
+TOOL = "needletool"
 _USER, _ANSWER = {"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}
 _RESULT = {"role": "tool", "tool_call_id": ID, "name": NAME, "content": CONTENT}
 _PARTS = [{"type": "text", "text": CONTENT}]
 _PARAMETERS = {"type": "object", "properties": {"a": {"type": "string", "description": "x"}}, "required": ["a"]}
-_TOOLS = [{"type": "function", "function": {"name": "x", "description": "x", "parameters": _PARAMETERS}}]
+_TOOLS = [{"type": "function", "function": {"name": TOOL, "description": "x", "parameters": _PARAMETERS}}]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +68,11 @@ class TemplateForm:
     def _content(self, message: Message) -> dict[str, Any]:
         if message.content is None or (message.tool_calls and not message.content):
             return _without_content(self.no_content)
+        content = message.content
+        texts = [content] if isinstance(content, str) else [part for part in content if isinstance(part, str)]
         if self.parts:
-            content = message.content
-            texts = [content] if isinstance(content, str) else [part for part in content if isinstance(part, str)]
             return {"content": [{"type": "text", "text": text} for text in texts]}
-        return {"content": message.text}
+        return {"content": joined(texts)}
 
     def _call(self, call: ToolCall) -> dict[str, Any]:
         arguments = call.arguments_text if self.arguments_as_text else call.arguments
@@ -95,6 +97,20 @@ def form_of(template: ChatTemplate) -> TemplateForm:
         takes_system=parts or _writes(template, system, CONTENT) or not _writes(template, [_USER], ""),
         knows_developer="developer" in template.source,
     )
+
+
+@lru_cache(maxsize=128)
+def writes_tools(template: ChatTemplate, *, after_system: bool) -> bool:
+    """Whether definitions of tools get into the prompt of a user's message, behind a system message or without one.
+
+    Also where the template refuses such a conversation: what it says of the real one is for the caller.
+    """
+    content = _PARTS if form_of(template).parts else CONTENT
+    messages = [{"role": role, "content": content} for role in ("system", "user")[not after_system :]]
+    try:
+        return TOOL in template.render(messages, tools=_TOOLS, add_generation_prompt=True)
+    except ChatError:
+        return True
 
 
 def _form_of_calls(template: ChatTemplate) -> tuple[bool, NoContent] | None:

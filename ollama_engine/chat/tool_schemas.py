@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ollama_engine.chat.dialects import ToolDefinition
-from ollama_engine.chat.messages import as_mapping
+from ollama_engine.chat.plain_data import as_mapping
 from ollama_engine.errors import ChatError
 
 __all__ = ["definitions", "read_tools"]

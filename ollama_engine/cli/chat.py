@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HINT", "ChatConversation"]
 
-HINT = "Ask away. /help lists the commands; /bye or Ctrl-D leaves."
+HINT = 'Ask away; """ begins and ends a prompt of several lines. /help lists the commands; /bye or Ctrl-D leaves.'
 SHOWS = "info, parameters, system, template, messages or prompt"
 
 
@@ -40,6 +40,7 @@ class ChatConversation:
     system: str | None = None
     verbose: bool = False
     messages: list[dict[str, str]] = field(default_factory=list)
+    _saved_as: set[str] = field(default_factory=set)
 
     def run(self) -> None:
         """Serve until the user leaves."""
@@ -57,6 +58,9 @@ class ChatConversation:
             said = {"role": "assistant", "content": answer.content}
             self.messages += [turn, said | ({"reasoning": answer.reasoning} if answer.reasoning else {})]
         if answer.last is not None and answer.last.usage is not None:
+            most = self.settings.params.max_tokens
+            if answer.last.usage.completion_tokens == most and sys.stderr.isatty():
+                print(f"(cut off at max_tokens {most})", file=sys.stderr)
             report_end(
                 self.engine, answer.last.finish_reason, answer.last.usage, self.settings.params, self.settings.write,
                 verbose=self.verbose,
@@ -106,7 +110,8 @@ class ChatConversation:
         return "the conversation is empty"
 
     def _save(self, name: str) -> str:
-        save_chat(name, SavedChat(self.system, self.messages))
+        save_chat(name, SavedChat(self.system, self.messages), again=name in self._saved_as)
+        self._saved_as.add(name)
         return f"{len(self.messages)} messages are in {name}"
 
     def _load(self, name: str) -> str:
@@ -124,7 +129,7 @@ class ChatConversation:
             "prompt": self._prompt,
         }
         if what not in shows:
-            raise ChatError(f"/show takes {SHOWS}, got {what!r}")
+            raise ChatError(f"/show takes {SHOWS}" + (f", got {what!r}" if what else ""))
         return shows[what]()
 
     def _template(self) -> str:

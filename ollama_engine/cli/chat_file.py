@@ -21,14 +21,17 @@ class SavedChat(NamedTuple):
     """Turns of user and assistant: "role", "content", and "reasoning" where there is some."""
 
 
-def save_chat(name: str, chat: SavedChat) -> None:
-    """Write a conversation to a new file. Raises ChatError where that cannot be, and where the file exists."""
+def save_chat(name: str, chat: SavedChat, *, again: bool = False) -> None:
+    """Write a conversation to a new file, or `again` to that which it wrote before.
+
+    Raises ChatError where that cannot be, and where the file exists.
+    """
     if not name:
         raise ChatError("/save takes the name of a file")
     system = [] if chat.system is None else [{"role": "system", "content": chat.system}]
     text = json.dumps({"messages": [*system, *chat.messages]}, ensure_ascii=False, indent=1)
     try:
-        with Path(name).expanduser().open("x", encoding="utf-8") as file:
+        with Path(name).expanduser().open("w" if again else "x", encoding="utf-8") as file:
             file.write(text + "\n")
     except FileExistsError:
         raise ChatError(f"{name} exists; give another name, or remove it first") from None

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 from ollama_engine import __version__
 from ollama_engine.cli.errors import (
@@ -125,6 +125,11 @@ class _LazyParser(argparse.ArgumentParser):
         if extras and extras[0].startswith("--"):
             self.error(f"unrecognized arguments: {' '.join(extras)}{self._hint(extras[0])}")
         return found, extras
+
+    def error(self, message: str) -> NoReturn:
+        """Print the message without all options, which would hide it, and exit."""
+        print(f"{self.prog}: error: {message}\n{self.prog} --help lists the options", file=sys.stderr)
+        self.exit(EXIT_USAGE)
 
     def _hint(self, flag: str) -> str:
         from ollama_engine.option_names import meant  # noqa: PLC0415 (after a typing mistake only)

@@ -20,7 +20,7 @@ __all__ = ["Option", "add_model", "add_options", "build", "model_path", "options
 
 _T = TypeVar("_T")
 
-SHORT = {"threads": "-t"}
+SHORT = {"threads": "-t", "max_tokens": "-n"}
 DEMO = "demo"
 
 

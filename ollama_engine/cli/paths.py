@@ -21,6 +21,8 @@ def existing(path: str, *known: str) -> str:
         return path
     near = _near(path, known)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    if known and not near and os.sep not in path and not path.endswith(".gguf"):
+        hint = f"; a model is the path of a GGUF file, or {' or '.join(known)}: none is downloaded by its name"
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT) + hint, path)
 
 

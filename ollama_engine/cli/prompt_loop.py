@@ -15,6 +15,7 @@ __all__ = ["Command", "PromptLoop", "set_command"]
 
 PROMPT, MORE = ">>> ", "... "
 QUOTES = '"""'
+LEAVE = ("/bye", "/exit", "/quit")
 KEYS = (
     (f"{QUOTES} ... {QUOTES}", "a prompt of several lines"),
     ("/bye, Ctrl-D", "leave"),
@@ -74,7 +75,7 @@ class PromptLoop:
                 _say(f"error: {error}")
                 continue
             interrupted = False
-            if text.command == "/bye":
+            if text.command in LEAVE:
                 return
             self._serve(text)
 
@@ -109,8 +110,8 @@ def set_command(settings: Settings) -> Command:
     """/set: show the options, or change one."""
     return Command(
         "/set NAME VALUE",
-        "change an option: /set temperature 0.5, /set stop THE END, /set logit_bias 12=-inf 13=2;\n"
-        f"{'':21}without VALUE to its default, without NAME show all",
+        "change an option: /set temperature 0.5, /set stop THE END, /set format json;\n"
+        f"{'':21}without VALUE to the program's default, without NAME show all",
         lambda rest: settings.set(rest) if rest else str(settings),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+import stat
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -43,8 +44,8 @@ NOT_ENGINE = ("parallel", "max_queue")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of this command."""
     add_model(parser)
-    parser.add_argument("prompt", metavar="PROMPT", nargs="?", help="what to answer; without it, standard input up "
-                        "to its end, or prompts one by one when that is a terminal")  # fmt: skip
+    parser.add_argument("prompt", metavar="PROMPT", nargs="?", help="what to answer, behind what is piped in; "
+                        "without both, prompts one by one from the terminal")  # fmt: skip
     parser.add_argument("--raw", action="store_true", help="continue the text, also with a model that chats")
     parser.add_argument("--echo", action="store_true", help="with --raw: print the text before its continuation")
     parser.add_argument("--verbose", action="store_true", help="print times, tokens/s and memory on standard error")
@@ -110,12 +111,26 @@ def _is_terminal() -> bool:
 
 
 def _prompt(given: str | None) -> str:
-    """The prompt from the command line, or all of standard input without its last line break."""
+    """The prompt: what is piped in without its last line break, an empty line, and PROMPT; or one of them alone."""
     if given is not None:
-        return argument(given, "PROMPT")
+        piped = _read_input().strip("\n") if _is_piped() else ""
+        return f"{piped}\n\n{argument(given, 'PROMPT')}" if piped else argument(given, "PROMPT")
     if sys.stdin is None:
         raise UsageError("there is no PROMPT, and standard input is closed")
-    return decoded(sys.stdin.buffer.read(), "standard input").removesuffix("\n")
+    return _read_input().removesuffix("\n")
+
+
+def _read_input() -> str:
+    return decoded(sys.stdin.buffer.read(), "standard input")
+
+
+def _is_piped() -> bool:
+    """Whether standard input is a pipe or a file. Other kinds, such as a socket of a service, may never end."""
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (AttributeError, OSError, ValueError):  # closed, or replaced by what has no descriptor
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
 
 
 def _load(path: str, config: EngineConfig, verbose: bool) -> Engine:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from ollama_engine.cli.errors import Flags, describe
 from ollama_engine.cli.options import Option, options_of
+from ollama_engine.config import EngineConfig
 from ollama_engine.errors import EngineError
 from ollama_engine.errors import Option as Named
+from ollama_engine.option_names import meant
 from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.sample import SamplingParams
 
@@ -47,19 +49,25 @@ class Settings:
         """A line for each option."""
         return "\n".join(f"  {name:18} {getattr(self._holder(name), name)!r}" for name in self._options)
 
-    def set(self, text: str) -> str | None:
-        """Change an option: "NAME VALUE", or "NAME" for its default. Returns what to tell the user, if anything."""
+    def set(self, text: str) -> str:
+        """Change an option: "NAME VALUE", or "NAME" for its default. Returns what to tell the user."""
         name, _, value = text.partition(" ")
         option = self._options.get(name.replace("-", "_"))
         if option is None:
-            return f"error: there is no option {name}; there are {', '.join(self._options)}"
+            return f"error: {self._no_option(name.replace('-', '_'))}"
         try:
             self._change(option.name, _value(option, value.strip()) if value.strip() else option.default)
         except EngineError as error:
             return f"error: {describe(error, self.write)}"
         except ValueError:
             return f"error: {option.name} takes {option.metavar}, got {value.strip()!r}"
-        return None
+        return f"{option.name} is {getattr(self._holder(option.name), option.name)!r}"
+
+    def _no_option(self, name: str) -> str:
+        if name in (option.name for option in fields(EngineConfig)):
+            return f"{name} is fixed when the model is loaded; start with --{name.replace('_', '-')}"
+        near = meant(name, list(self._options))
+        return f"there is no option {name}; " + (f"did you mean {near}?" if near else "/set lists them")
 
     def _holder(self, name: str) -> SamplingParams | RequestOptions:
         return self.params if name in self._sampling else self.request_options

@@ -139,11 +139,13 @@ class Tokenizer:
     def steering_texts(self, text: str) -> list[tuple[int, int]]:
         """Where a text holds what are steering tokens if they are parsed: [begin, end) in characters."""
         data = _to_bytes(text)
-        found = [(begin, end) for begin, end, id_ in self._with_special.find_all(data) if id_ in self._steering]
-        return [
-            (len(data[:begin].decode("utf-8", "surrogateescape")), len(data[:end].decode("utf-8", "surrogateescape")))
-            for begin, end in found
-        ]
+        found, at, characters = [], 0, 0
+        for begin, end, id_ in self._with_special.find_all(data):
+            if id_ in self._steering:
+                first = characters + len(data[at:begin].decode("utf-8", "surrogateescape"))
+                at, characters = end, first + len(data[begin:end].decode("utf-8", "surrogateescape"))
+                found.append((first, characters))
+        return found
 
     def _matches_within(self, data: bytes, spans: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
         """Control tokens of the spans; between them, tokens that are found in any text."""

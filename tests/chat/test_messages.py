@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ollama_engine.chat.messages import Message, ToolCall, read_messages
+from ollama_engine.chat.plain_data import plain_data, read_documents
 from ollama_engine.chat.tool_schemas import definitions, read_tools
 from ollama_engine.errors import ChatError
 from ollama_engine.segments import Media
@@ -99,6 +100,11 @@ def test_objects() -> None:
     assert read(called(name="f", arguments="[" * 100_000)).tool_calls[0].arguments == "[" * 100_000
 
 
+class Failing:
+    def model_dump(self) -> None:
+        raise ZeroDivisionError
+
+
 @pytest.mark.parametrize(("messages", "told"), [
     ("Hello", "messages: expected a list of messages such as"),
     ({"role": "user"}, "messages: expected a list"),
@@ -121,6 +127,11 @@ def test_objects() -> None:
     ([Message("user", 5)], r"messages\[0\].content: expected a text"),  # type: ignore[arg-type]
     ([Message("user", "x", extra={"a": object()})], r"messages\[0\].a: expected what JSON can hold"),
     ([{"role": "user", "content": DEEP}], r"messages\[0\]: .* nested too deeply"),
+    ([{"role": "user", "content": "x", "meta": {(1, 2): 3}}], r"messages\[0\].meta: expected texts as keys, got tuple"),
+    ([{"role": "user", "content": "x", "meta": {"a": 10**5000}}], r"messages\[0\].meta.a: expected an integer of at"),
+    ([{"role": "user", "content": "x", "images": ["é"]}], r"images\[0\]: expected base64"),
+    ([Failing()], r"messages\[0\]: model_dump raises ZeroDivisionError"),
+    ([called(name="f", arguments={"a": 10**5000})], r"messages\[0\].*arguments.a: expected an integer of at most 8192"),
     ([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"a": b"x"}}}]}],
      r"tool_calls\[0\].function.arguments: expected what JSON can hold"),
     ([{"role": "assistant", "tool_calls": {}}], r"tool_calls: expected a list, got dict"),
@@ -132,6 +143,23 @@ def test_objects() -> None:
 def test_what_cannot_be_read(messages: Any, told: str) -> None:
     with pytest.raises(ChatError, match=told):
         read_messages(messages)
+
+
+@pytest.mark.parametrize("arguments", [{"a": b"x"}, {"a": 10**5000}, {(1, 2): 3}, {"a": DEEP}], ids=lambda _: "")
+def test_arguments_that_json_cannot_hold(arguments: Any) -> None:
+    with pytest.raises(ChatError, match="arguments of f: expected what JSON can hold"):
+        ToolCall("f", arguments)
+
+
+def test_data_that_is_nested_too_deeply() -> None:
+    for read_data in (lambda: plain_data({"a": DEEP}, "variables"), lambda: read_documents([{"a": DEEP}]),
+                      lambda: read_tools([{"name": "f", "parameters": {"a": DEEP}}])):  # fmt: skip
+        with pytest.raises(ChatError, match="nested too deeply"):
+            read_data()
+
+
+def test_keys_as_json_has_them() -> None:
+    assert plain_data({1: 2, None: 3, "a": ({},)}, "x") == {1: 2, None: 3, "a": [{}]}
 
 
 def test_tools() -> None:

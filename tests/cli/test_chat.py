@@ -189,8 +189,8 @@ def test_clear_and_system(talk, engine: FakeEngine) -> None:
 def test_save_and_load(talk, engine: FakeEngine, tmp_path: Path) -> None:
     path = tmp_path / "chat.json"
     _, _, told = talk("/system Be brief.", "Grüße", f"/save {path}", f"/save {path}", "/save")
-    assert "2 messages are in" in told
-    assert "exists; give another name" in told
+    assert told.count("2 messages are in") == 2, "its own file may be written again"
+    assert "exists; give another name" in talk("x", f"/save {path}")[2]
     assert "/save takes the name of a file" in told
     saved = json.loads(path.read_text(encoding="utf-8"))
     assert saved == {"messages": [{"role": "system", "content": "Be brief."}, user("Grüße"), YES]}
@@ -231,6 +231,7 @@ def test_show(talk) -> None:
     assert TEMPLATE in told
     assert "(as the template has it)" in told
     assert "/show takes info, parameters, system, template, messages or prompt, got 'x'" in told
+    assert "messages or prompt\n" in talk("/show")[2]
 
 
 def test_help_and_unknown_commands(talk) -> None:
@@ -247,7 +248,11 @@ def test_help_and_unknown_commands(talk) -> None:
     ):
         assert command in told
     assert "there is no command /fly" in told
+    assert "temperature is 0.5" in told
     assert "temperature        0.5" in told
+    _, _, told = talk("/set num_ctx 128", "/set temprature 1", "/exit", "never asked")
+    assert "num_ctx is fixed when the model is loaded; start with --num-ctx" in told
+    assert "did you mean temperature?" in told
 
 
 def test_an_error_of_the_engine_is_told(talk, engine: FakeEngine) -> None:
@@ -274,6 +279,8 @@ def test_a_prompt_is_a_message_unless_raw(chatting: str) -> None:
     assert chat.code == asked.code == 0
     assert chat.out == asked.out != program("run", chatting, "hello", *SHORT, "--raw").out
     assert program("run", chatting, *SHORT, given=b"hello\n").out == chat.out, "piped"
+    both = program("run", chatting, "hello", *SHORT, given=b"a file\n")
+    assert both.out == program("run", chatting, *SHORT, given=b"a file\n\nhello").out
 
 
 def test_a_template_from_a_file(chatting: str, tmp_path: Path) -> None:

@@ -98,12 +98,12 @@ def test_errors_end_with_1_and_one_line(cli, places: dict[str, str], argv: list[
     assert "Traceback" not in result.err
 
 
-@pytest.mark.parametrize("argv", [["--debug", "show", "nowhere"], ["show", "nowhere", "--debug"]])
+@pytest.mark.parametrize("argv", [["--debug", "show", "nowhere.gguf"], ["show", "nowhere.gguf", "--debug"]])
 def test_debug_shows_the_traceback_too(cli, argv: list[str]) -> None:
     result = cli(*argv)
     assert result.code == 1
     assert "Traceback" in result.err
-    assert result.err.rstrip().endswith("error: nowhere: No such file or directory")
+    assert result.err.rstrip().endswith("error: nowhere.gguf: No such file or directory")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -312,18 +313,37 @@ def test_a_call_that_has_to_come(smollm2: Engine, choice: Any, names: set[str], 
     assert call.id
 
 
+@pytest.mark.parametrize("model", ["smollm2", "stories"])
+def test_tools_without_a_place_in_the_template(request: pytest.FixtureRequest, model: str) -> None:
+    """Definitions and the form of a call that is read stand in the system message."""
+    engine: Engine = request.getfixturevalue(model)
+    for messages in (HELLO, [{"role": "system", "content": "Be kind."}, *HELLO]):
+        text = text_of(engine.apply_template(messages, tools=[WEATHER, CLOCK]))
+        for tool in (WEATHER, CLOCK):
+            assert text.count(json.dumps({"type": "function", "function": tool})) == 1
+        assert '{"name": "NAME", "arguments": {"ARGUMENT": "VALUE"}}' in text
+        assert "<tool_call>" not in text
+        assert text.index("get_weather") < text.index("Name three colors.")
+
+
+def test_the_form_of_a_call_is_the_chosen_dialects(smollm2: Engine) -> None:
+    def prompt_tokens(**options: Any) -> int:
+        return smollm2.chat(HELLO, SamplingParams(max_tokens=1), tools=[CLOCK], **options).usage.prompt_tokens
+
+    assert prompt_tokens(dialect="hermes") > prompt_tokens() > prompt_tokens(tool_choice="none")
+
+
 def test_no_call(smollm2: Engine) -> None:
     result = smollm2.chat(HELLO, GREEDY, tools=[WEATHER], tool_choice="none", template=HERMES)
     assert result.content == smollm2.chat(HELLO, GREEDY, template=HERMES).content
 
 
 @pytest.mark.parametrize(("options", "error", "told"), [
-    ({"tool_choice": "f", "tools": [CLOCK]}, ConfigError, "tool_choice must be .* got 'f'"),
+    ({"tool_choice": "f", "tools": [CLOCK]}, ConfigError, r"tool_choice is .* one of the tools \(clock\), got 'f'"),
     ({"tool_choice": "required"}, ConfigError, "tool_choice is 'required', but there are no tools"),
     ({"tool_choice": 5, "tools": [CLOCK]}, ConfigError, 'tool_choice is "auto"'),
     ({"tool_choice": {}, "tools": [CLOCK]}, ConfigError, 'tool_choice is "auto"'),
     ({"tool_choice": "required", "tools": [CLOCK], "dialect": "text"}, ConfigError, "no tool can be called"),
-    ({"tool_choice": "required", "tools": [CLOCK], "format": "json"}, ConfigError, "cannot have a format too"),
     ({"parallel_tool_calls": 1}, ConfigError, "parallel_tool_calls is True or False"),
 ], ids=str)  # fmt: skip
 def test_wrong_choices(smollm2: Engine, options: dict[str, Any], error: type[Exception], told: str) -> None:

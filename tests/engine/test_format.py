@@ -252,8 +252,6 @@ def test_sessions(engine: Engine) -> None:
         again = session.generate(drawn(5), format=Choice(["yes", "no"]))
         assert again.parsed in ("yes", "no")
         assert session.text.endswith(begun + again.text)
-        with pytest.raises(ConfigError, match="format"):
-            session.append("more", format=PERSON)
 
 
 def test_asyncio(engine: Engine) -> None:

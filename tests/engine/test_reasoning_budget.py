@@ -157,6 +157,39 @@ def test_a_fork_reads_the_whole_answer(engine: Engine) -> None:
     assert engine.fork(request).result().parsed == request.result().parsed
 
 
+@pytest.mark.parametrize("given", [None, 0, 5, budget(5)])
+def test_a_format_without_reasoning_goes_on_in_a_fork_with_a_budget(
+    engine: Engine, given: int | ReasoningBudget | None
+) -> None:
+    request = engine.submit(PROMPT, SamplingParams(temperature=0, max_tokens=60), format=SCHEMA)
+    begun = next(request).text
+    fork = engine.fork(request, reasoning_budget=given).result()
+    assert json.loads(begun + fork.text) == fork.parsed == request.result().parsed
+    assert engine.fork(request, format=dict(SCHEMA), reasoning_budget=given).result().parsed == request.result().parsed
+
+
+@pytest.mark.parametrize("taken", [1, 3, 9])
+@pytest.mark.parametrize("more", [0, 2, 7, None])
+def test_a_budget_of_a_fork_counts_from_there_on(engine: Engine, taken: int, more: int | None) -> None:
+    params = SamplingParams(temperature=0, max_tokens=60, logprobs=0)  # one token in each step
+    request = engine.submit(PROMPT, params, format=SCHEMA, reasoning_budget=budget(5))
+    begun = "".join(next(request).text for _ in range(taken))
+    if more is None:
+        assert CLOSES not in engine.fork(request, reasoning_budget=None).result().text
+    else:
+        fork = engine.fork(request, reasoning_budget=more)
+        first = next(fork).tokens
+        again = engine.fork(fork).result()
+        assert (*first, *again.tokens) == fork.result().tokens, "a fork's fork counts on"
+        assert (begun + fork.result().text).count(CLOSES) == 1
+        assert fork.result().parsed in ({"name": "Lily"}, {"name": "Tom"})
+        if taken < 5:
+            assert fork.result().tokens[more : more + 2] == closing(engine)[:2]
+    with pytest.raises(ConfigError, match="as its source's"):
+        engine.fork(request, reasoning_budget=budget(5, closes="</think>"))
+    request.cancel()
+
+
 def test_several_at_once_have_their_masks_made_together(engine: Engine) -> None:
     params = SamplingParams(temperature=1.2, seed=1, max_tokens=60)
     for found in engine.generate(PROMPT, params, n=5, format=SCHEMA, reasoning_budget=budget(3)):
@@ -179,6 +212,27 @@ def test_a_chat_reasons_between_the_markers_of_its_dialect(engine: Engine, n: in
     assert found.tokens[n : n + len(closing(engine, "</think>"))] == closing(engine, "</think>")
     assert (plain.reasoning or "").startswith(found.reasoning or "")
     assert bool(found.reasoning) == (n > 0)
+
+
+@pytest.mark.parametrize("breaks", ["\n", "\n\n"])
+def test_a_chat_may_begin_its_reasoning_behind_line_breaks(engine: Engine, breaks: str) -> None:
+    wanted = engine.tokenize(f"{breaks}<think>", add_special=False)
+
+    def write(tokens: Any, logits: Any) -> None:
+        n = len(tokens) - len(prompt)
+        if n < len(wanted):
+            logits[wanted[n]] += 1e4
+
+    template = UNOPENED.replace("</think>", "")
+    prompt = engine.tokenize("".join(part.text for part in engine.apply_template(HELLO, template=template)))
+    found = engine.chat(
+        HELLO, GREEDY, template=template, dialect="hermes", reasoning_budget=4, logits_processors=[write]
+    )
+    n = len(wanted) + 4
+    assert found.tokens[: len(wanted)] == tuple(wanted)
+    assert found.tokens[n : n + 2] == closing(engine, "</think>")[:2]
+    assert found.reasoning
+    assert found.content
 
 
 def test_a_chat_that_does_not_reason_is_left_alone(engine: Engine) -> None:
@@ -207,3 +261,12 @@ def test_a_chat_reasons_and_then_answers_in_a_format(engine: Engine) -> None:
     assert found.reasoning
     assert json.loads(found.content) == found.parsed
     assert found.parsed in ({"name": "Lily"}, {"name": "Tom"})
+
+
+def test_a_chat_that_reasons_without_a_budget_does_not_reason_in_the_format(engine: Engine) -> None:
+    params = SamplingParams(temperature=0, max_tokens=30)
+    found = engine.chat(HELLO, params, template=OPENED, dialect="hermes", format=SCHEMA)
+    plain = engine.chat(HELLO, params, template=OPENED, dialect="hermes")
+    assert (found.reasoning, found.content) == (plain.reasoning, "")
+    with pytest.raises(IncompleteError):
+        _ = found.parsed

@@ -160,6 +160,21 @@ def test_options_that_a_session_cannot_take(engine: Engine) -> None:
     assert session.tokens == ()
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"format": "json"}, {"reasoning_budget": 5}, {"reasoning_budget": 0}, {"logits_processors": [print]}],
+    ids=lambda options: next(iter(options)),
+)
+def test_what_is_about_an_answer_is_refused_where_none_is_asked_for(engine: Engine, options: Any) -> None:
+    session = engine.session()
+    with pytest.raises(ConfigError, match=f"no answer: it takes no {next(iter(options))}"):
+        session.append(FIRST, **options)
+    with pytest.raises(ConfigError, match=f"no answer: it takes no {next(iter(options))}"):
+        asyncio.run(session.aappend(FIRST, **options))
+    session.append(FIRST, format=None, reasoning_budget=None, logits_processors=[])
+    assert session.tokens == tuple(FIRST)
+
+
 # -- going back, and apart ---------------------------------------------------------------------------------------------
 
 

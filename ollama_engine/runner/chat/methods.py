@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ollama_engine.runner.request.channel import run_or_cancel
@@ -88,6 +89,7 @@ class ChatMethods:
 
         The request starts with this call, not with the first `next`. Raises as `chat` does.
         """
+        from ollama_engine.runner.chat.forced_call import naming_tools  # noqa: PLC0415
         from ollama_engine.runner.chat.options import split_keywords  # noqa: PLC0415
         from ollama_engine.runner.chat.streams import ChatStream  # noqa: PLC0415
 
@@ -99,9 +101,10 @@ class ChatMethods:
 
         def start() -> None:
             request.inputs = inputs = submission.inputs(prepared.segments)
-            request.generation = submission.start(
-                inputs, prepared.params, wanted, request.channel, show_special=prepared.show_special
-            )
+            with naming_tools(prepared.forced):
+                request.generation = submission.start(
+                    inputs, prepared.params, wanted, request.channel, show_special=prepared.show_special
+                )
 
         run_or_cancel(request.channel, start)
         return stream
@@ -117,8 +120,9 @@ class ChatMethods:
     ) -> AsyncChatStream:
         """`chat_stream` for asyncio: `async for chunk in engine.achat_stream(...)`, where an event loop runs.
 
-        A new `format` is compiled in a thread: the first `anext` raises what is wrong with it.
+        A `format` that is new is compiled in a thread; what is wrong with it comes with the first chunk then.
         """
+        from ollama_engine.runner.chat.forced_call import naming_tools  # noqa: PLC0415
         from ollama_engine.runner.chat.options import split_keywords  # noqa: PLC0415
         from ollama_engine.runner.chat.streams import AsyncChatStream  # noqa: PLC0415
         from ollama_engine.runner.request.astream import AsyncStream  # noqa: PLC0415
@@ -128,7 +132,15 @@ class ChatMethods:
         wanted = prepared.request_options(rest)
         stream = AsyncStream(self)
         inputs = submission.inputs(prepared.segments)
-        submission.start_stream(stream, inputs, prepared.params, wanted, show_special=prepared.show_special)
+        start = partial(
+            submission.start, inputs, prepared.params, wanted, stream.channel, show_special=prepared.show_special
+        )
+
+        def submit() -> None:
+            with naming_tools(prepared.forced):
+                start()
+
+        stream.start(submit, in_thread=submission.takes_long(wanted))
         return AsyncChatStream(stream, prepared.reader())
 
     def apply_template(

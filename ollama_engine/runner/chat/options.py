@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, TypedDict, cast
 
 from ollama_engine.chat.thinking import Think
-from ollama_engine.errors import ConfigError, Option
+from ollama_engine.errors import ConfigError, Option, Phrase
 from ollama_engine.option_names import unknown_option
 from ollama_engine.runner.request.options import RequestKeywords, RequestOptions, options_elsewhere
 
@@ -15,6 +15,15 @@ __all__ = ["ChatKeywords", "ChatOptions", "TemplateKeywords", "split_keywords"]
 
 _SEVERAL = {"generate(engine.apply_template(messages), {}=...)": ["n", "best_of"]}
 """A chat has one answer."""
+
+
+OWN_VARIABLES: dict[str, Phrase] = {
+    "messages": "pass them as the first argument",
+    "tools": ("pass ", Option("tools")),
+    "documents": ("pass ", Option("documents")),
+    "add_generation_prompt": "pass it to apply_template",
+}
+"""Variables of templates that are no `template_variables`, and how to set them."""
 
 
 class TemplateKeywords(TypedDict, total=False):
@@ -82,16 +91,28 @@ class ChatOptions:
             raise ConfigError(Option("trust_contents"), f" is True or False, got {self.trust_contents!r}")
         if not isinstance(cast(object, self.parallel_tool_calls), bool):
             raise ConfigError(Option("parallel_tool_calls"), f" is True or False, got {self.parallel_tool_calls!r}")
-        object.__setattr__(self, "tool_choice", _choice(self.tool_choice))
-        if self.forced_tool and not self.tools:
+        if not _named(self.tool_choice):
+            raise ConfigError(Option("tool_choice"), ' is "auto", "none", "required", or names one of the tools')
+        if self.forces_call and not self.tools:
             raise ConfigError(Option("tool_choice"), f" is {self.tool_choice!r}, but there are no tools")
         if not isinstance(cast(object, self.template_variables), Mapping):
             raise ConfigError(Option("template_variables"), f" is a dict, got {self.template_variables!r:.60}")
+        for name, instead in OWN_VARIABLES.items():
+            if name in self.template_variables:
+                raise ConfigError(
+                    Option("template_variables"), f" has {name!r}, which the chat sets itself", advice=[instead]
+                )
 
     @property
-    def forced_tool(self) -> str | None:
-        """What has to be called: a tool's name, "required" for any; None where nothing has to."""
-        return None if self.tool_choice in ("auto", "none") else str(self.tool_choice)
+    def named_tool(self) -> str | None:
+        """The tool that has to be called; None where any may be, or none has to. A dict always names a tool."""
+        keyword = isinstance(self.tool_choice, str) and self.tool_choice in ("auto", "none", "required")
+        return None if keyword else _named(self.tool_choice)
+
+    @property
+    def forces_call(self) -> bool:
+        """Whether a tool has to be called."""
+        return self.named_tool is not None or self.tool_choice == "required"
 
     @classmethod
     def of(cls, keywords: Mapping[str, Any]) -> ChatOptions:
@@ -103,13 +124,12 @@ class ChatOptions:
         return cls(**{name: value for name, value in keywords.items() if value is not None})
 
 
-def _choice(given: object) -> str:
-    if isinstance(given, Mapping):
-        function = given.get("function", given)
-        given = function.get("name") if isinstance(function, Mapping) else None
-    if not isinstance(given, str) or not given:
-        raise ConfigError(Option("tool_choice"), ' is "auto", "none", "required", or names one of the tools')
-    return given
+def _named(choice: object) -> str | None:
+    """The name in a `tool_choice`, or the keyword; None where there is none."""
+    if isinstance(choice, Mapping):
+        function = choice.get("function", choice)
+        choice = function.get("name") if isinstance(function, Mapping) else None
+    return choice if isinstance(choice, str) and choice else None
 
 
 def split_keywords(keywords: Mapping[str, Any]) -> tuple[ChatOptions, RequestOptions]:

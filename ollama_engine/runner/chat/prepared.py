@@ -10,15 +10,17 @@ from weakref import WeakKeyDictionary
 
 from ollama_engine.chat.conversation import render_conversation
 from ollama_engine.chat.dialects import Dialect, ToolDefinition, detect, named
+from ollama_engine.chat.lost_tokens import lost_tokens
 from ollama_engine.chat.media_marks import MediaMarks
-from ollama_engine.chat.messages import plain_data, read_messages
+from ollama_engine.chat.messages import read_messages
 from ollama_engine.chat.model_templates import ModelTemplates
-from ollama_engine.chat.provenance import trusted_spans
+from ollama_engine.chat.plain_data import plain_data, read_documents
 from ollama_engine.chat.template import ChatTemplate, text_segments
 from ollama_engine.chat.thinking import thinking_variables
 from ollama_engine.chat.tool_schemas import definitions, read_tools
 from ollama_engine.errors import ChatError, ConfigError, Option
 from ollama_engine.runner.chat.answer_reader import AnswerReader
+from ollama_engine.runner.chat.forced_call import ForcedCall
 from ollama_engine.runner.chat.options import ChatOptions
 from ollama_engine.runner.chat.template_sources import is_steering, template_sources
 from ollama_engine.runner.load.loading import Loaded
@@ -45,7 +47,7 @@ class PreparedChat:
     Attributes:
         segments: the prompt.
         params: how to sample, with the texts that end the assistant's turn.
-        format: what forces a call, where one has to come.
+        forced: what forces a call, where one has to come.
         show_special: whether control tokens of the answer are part of its text, for the dialect to read.
     """
 
@@ -59,21 +61,27 @@ class PreparedChat:
     """What reasoning begins and ends with; None where the dialect knows none."""
     may_reason: bool
     """Whether the answer may begin with reasoning: the prompt opened it, or a control token does."""
-    format: Lark | None
+    forced: ForcedCall | None
 
     def request_options(self, given: RequestOptions) -> RequestOptions:
         """`given`, with what forces a call, and with a reasoning budget in tokens made one of this dialect.
 
-        Raises ConfigError for a forced call beside a format or a budget; ChatError where no reasoning can be limited.
+        Raises ConfigError for a format beside tools, for a budget or a stop text beside a forced call; ChatError where
+        no reasoning can be limited.
         """
-        if self.format is None:
-            return self.with_budget(given)
-        other = "format" if given.format is not None else "reasoning_budget"
-        if given.format is not None or given.reasoning_budget is not None:
+        if self.tools and given.format is not None:
             raise ConfigError(
-                Option("tool_choice"), " forces a call, so the answer cannot have a ", Option(other), " too"
-            )
-        return replace(given, format=self.format)
+                Option("format"), " is not for an answer that may be a call of ", Option("tools"),
+                advice=[("leave one of them out"), ("pass ", Option("tool_choice", "none"))],
+            )  # fmt: skip
+        if self.forced is None:
+            return self.with_budget(given)
+        if given.reasoning_budget is not None:
+            raise ConfigError(
+                Option("tool_choice"), " forces a call, so the answer cannot have a ", Option("reasoning_budget"),
+                " too",
+            )  # fmt: skip
+        return replace(given, format=self.forced.grammar)
 
     def reader(self) -> AnswerReader:
         """For one answer."""
@@ -134,7 +142,7 @@ class ChatPreparation:
         segments, template, tail = self._rendered(
             messages, options, add_generation_prompt=not options.continue_final_message
         )
-        dialect = named(options.dialect) if options.dialect else self._dialect_of(template)
+        dialect = self._dialect_of(template, options)
         ends = [end for end in dialect.stops() if not self._ends_by_token(end)]
         tools = () if options.tool_choice == "none" else definitions(read_tools(options.tools))
         reasoning_open = dialect.reasoning_open(tail)
@@ -148,29 +156,36 @@ class ChatPreparation:
             reasoning_open=reasoning_open,
             thinking=thinking,
             may_reason=thinking is not None and (reasoning_open or is_steering(self._loaded, thinking[0])),
-            format=self._format_of_calls(dialect, template, tools, options, reasoning_open=reasoning_open),
+            forced=self._forced_call(dialect, template, tools, options, reasoning_open=reasoning_open),
         )
 
-    def _format_of_calls(
+    def _forced_call(
         self, dialect: Dialect, template: ChatTemplate, tools: tuple[ToolDefinition, ...], options: ChatOptions, *,
         reasoning_open: bool,
-    ) -> Lark | None:  # fmt: skip
+    ) -> ForcedCall | None:  # fmt: skip
         """What forces a call where one has to come. Raises ConfigError where the dialect has none to force."""
-        choice = options.forced_tool
-        if choice is None:
+        if not options.forces_call:
             return None
+        name = options.named_tool
+        offered = [(number, tool) for number, tool in enumerate(tools) if name in (None, tool.name)]
+        if not offered:
+            known = ", ".join(tool.name for tool in tools)
+            raise ConfigError(
+                Option("tool_choice"), f' is "auto", "none", "required" or one of the tools ({known}), got {name!r}'
+            )
         grammar = self._as_far_as_it_thinks(dialect, template).tool_grammar(
-            tools,
-            choice,
+            [tool for _, tool in offered],
+            "required",
             options.parallel_tool_calls,
             control_tokens=self._loaded.tokenizer.steering_tokens,
             reasoning_open=reasoning_open,
         )
         if grammar is None:
             raise ConfigError(
-                Option("tool_choice"), f" is {choice!r}, but no tool can be called in the dialect {dialect.name!r}"
+                Option("tool_choice"),
+                f" is {options.tool_choice!r}, but no tool can be called in the dialect {dialect.name!r}",
             )
-        return Lark(grammar)
+        return ForcedCall(Lark(grammar), tuple(offered))
 
     def _rendered(
         self, messages: Sequence[object], options: ChatOptions, *, add_generation_prompt: bool
@@ -178,18 +193,19 @@ class ChatPreparation:
         read, marks = read_messages(messages), MediaMarks()
         tools = None if options.tool_choice == "none" else read_tools(options.tools)
         template = self.templates.choose(options.template, with_tools=tools is not None)
+        documents = read_documents(options.documents)
+        variables = plain_data(options.template_variables, "template_variables")
         text = render_conversation(
             template,
             marks.mark(read),
             tools=tools,
-            documents=None if options.documents is None else plain_data(options.documents, "documents"),
+            dialect=self._dialect_of(template, options),
+            documents=documents,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=options.continue_final_message,
-            variables=thinking_variables(template, options.think)
-            | plain_data(options.template_variables, "template_variables"),
+            variables=thinking_variables(template, options.think) | variables,
         )
-        given = (messages, options.tools, options.documents, options.template_variables)
-        self._warn_of_unknown_origin(text, template, given)
+        self._warn_of_unknown_origin(text, template, (read, tools, documents, variables))
         return marks.place(text_segments(text, trust_contents=options.trust_contents)), template, text[-TAIL:]
 
     def _as_far_as_it_thinks(self, dialect: Dialect, template: ChatTemplate) -> Dialect:
@@ -205,21 +221,20 @@ class ChatPreparation:
 
     def _warn_of_unknown_origin(self, text: str, template: ChatTemplate, given: object) -> None:
         """Log control tokens that no caller's text holds, and that the template wrote in a way that loses its mark."""
-        spans = trusted_spans(text)
-        for begin, end in self._loaded.tokenizer.steering_texts(text):
-            if any(first <= begin and end <= last for first, last in spans) or text[begin:end] in repr(given):
-                continue
-            lost = self._lost.setdefault(template, set())
-            if text[begin:end] not in lost:
-                lost.add(text[begin:end])
-                log.warning(
-                    "the chat template writes %r in a way that cannot be told from what a user types; it is taken as "
-                    "text. Write it as a literal, or pass trust_contents=True where all contents are your own",
-                    text[begin:end],
-                )
+        lost = self._lost.setdefault(template, set())
+        found = lost_tokens(text, self._loaded.tokenizer.steering_texts(text), given) - lost
+        lost |= found
+        for token in sorted(found):
+            log.warning(
+                "the chat template writes %r in a way that cannot be told from what a user types; it is taken as text. "
+                "Write it as a literal, or pass trust_contents=True where all contents are your own",
+                token,
+            )
 
-    def _dialect_of(self, template: ChatTemplate) -> Dialect:
-        """Detected once: that reads the vocabulary where the template says nothing."""
+    def _dialect_of(self, template: ChatTemplate, options: ChatOptions) -> Dialect:
+        """What the caller names, else detected once: that reads the vocabulary where the template says nothing."""
+        if options.dialect:
+            return named(options.dialect)
         found = self._dialects.get(template)
         if found is None:
             found = detect(template.source, self._loaded.gguf.metadata)

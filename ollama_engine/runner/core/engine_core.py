@@ -114,7 +114,7 @@ class EngineCore:
             self.queue.sweep()
             self.queue.admit()
             self._prepare()
-            if self._in_flight is not None:
+            if self._in_flight is not None and self._in_flight.constrained:
                 prepare_masks(self._in_flight)
             record.mark("plan")
         if self._verify or self._check_is_due():
@@ -179,9 +179,11 @@ class EngineCore:
 
         Computing one token takes many times as long as planning a step.
         """
-        forced = {output.sequence for output in outputs if isinstance(output.sequence, Generation)
-                  and output.sequence.has_forced}  # fmt: skip
-        if self._next is not None and any(entry.alive and entry.sequence in forced for entry in self._next.entries):
+        several = [output.sequence for output in outputs if len(output.tokens) > 1]
+        if not several or self._next is None:
+            return
+        forced = {sequence for sequence in several if isinstance(sequence, Generation) and sequence.has_forced}
+        if any(entry.alive and entry.sequence in forced for entry in self._next.entries):
             self.scrap()
 
     def _exclusive(self) -> None:
@@ -281,7 +283,7 @@ class EngineCore:
         for entry in step.entries:
             sequence = entry.sequence
             sequence.submitted += entry.n
-            sequence.awaited += entry.drawn > 0
+            sequence.awaited += entry.outputs > entry.read
         return True
 
     def _propose(self) -> None:
@@ -331,4 +333,4 @@ class EngineCore:
         for entry in step.entries:
             if entry.alive:
                 entry.sequence.submitted -= entry.n
-                entry.sequence.awaited -= entry.drawn > 0
+                entry.sequence.awaited -= entry.outputs > entry.read

@@ -44,30 +44,34 @@ def step_outputs(step: Step, logits: FloatArray, now: float) -> list[StepOutput]
     steered: list[SteeredRows] = []
     row = at = 0
     for entry in step.entries:
-        sequence, first = entry.sequence, at + entry.n - entry.outputs
+        sequence, n_drawn = entry.sequence, entry.outputs - entry.read
         if not entry.outputs or not entry.alive:
             pass
-        elif entry.read and (ended := _read(entry, int(step.batch.positions[first]), logits[row:])) is not None:
+        elif entry.read and (ended := _read(entry, step, at, logits[row:])) is not None:
             outputs.append(ended)
-        elif entry.drawn:
+        elif n_drawn:
             assert isinstance(sequence, Generation), "the only kind that draws"
             row_drawn = row + entry.read
             # No room for an answer, or none wanted (max_tokens=0).
             if not entry.decoding and sequence.complete:
                 outputs.append(_ended(sequence, "length", logits[row_drawn]))
-            elif entry.drawn == 1 and not sequence.is_steered:
+            elif n_drawn == 1 and sequence.constraint is None and sequence.processors is None:
                 drawn.append(sequence)
                 rows.append(row_drawn)
             else:
-                steered.append(SteeredRows(sequence, row_drawn, entry.drawn, now))
+                steered.append(SteeredRows(sequence, row_drawn, n_drawn, now))
         row += entry.outputs
         at += entry.n
     return outputs + _draw(drawn, rows, logits, now) + [_steered(each) for each in draw_steered(steered, logits)]
 
 
-def _read(entry: StepEntry, begin: int, logits: FloatArray) -> StepOutput | None:
-    """Have the row reader take its rows, the first ones of `logits`; where that ends the sequence, its output."""
+def _read(entry: StepEntry, step: Step, at: int, logits: FloatArray) -> StepOutput | None:
+    """Have the row reader take its rows, the first ones of `logits`; where that ends the sequence, its output.
+
+    `at`: where the entry's inputs begin in the batch.
+    """
     sequence, rows = entry.sequence, logits[: entry.read]
+    begin = int(step.batch.positions[at + entry.n - entry.outputs])
     assert sequence.row_reader is not None
     try:
         sequence.row_reader.read(begin, rows)
@@ -141,7 +145,8 @@ def outcome(output: StepOutput, now: float) -> tuple[Event, Outcome | None]:
 
 
 def _chunk(generation: Generation, output: StepOutput, now: float) -> Chunk:
-    emitter, logprobs, of_prompt = generation.emitter, output.logprobs, generation.take_prompt_logprobs()
+    emitter, logprobs = generation.emitter, output.logprobs
+    of_prompt = None if generation.row_reader is None else generation.take_prompt_logprobs()
     if not output.tokens:
         wanted = None if generation.params.logprobs is None else ()
         reader = _reader(generation, output.reason)
@@ -152,7 +157,9 @@ def _chunk(generation: Generation, output: StepOutput, now: float) -> Chunk:
         text += emitter.flush()  # may complete a stop text, too
     if emitter.stopped:
         reason = "stop"
-    usage = None if reason is None else generation.usage(now)
+    if reason is None:
+        return Chunk(text, output.tokens, logprobs, prompt_logprobs=of_prompt)
+    usage = generation.usage(now)
     return Chunk(text, output.tokens, logprobs, reason, usage, of_prompt, _reader(generation, reason))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 from ollama_engine.errors import ConfigError
 from ollama_engine.input import FloatArray
 from ollama_engine.runner.core.engine_thread import EngineThread
+from ollama_engine.runner.core.fork_options import NOTHING_YET, Answered, fork_options
 from ollama_engine.runner.core.input_processor import new_generation, new_scoring, prompt_inputs
 from ollama_engine.runner.core.reasoning import budgeted_reasoning
 from ollama_engine.runner.load.loading import Loaded
@@ -38,7 +38,6 @@ from ollama_engine.runner.schedule.steering import Constraint
 from ollama_engine.sample import SamplingParams
 
 if TYPE_CHECKING:
-    from ollama_engine.runner.request.astream import AsyncStream
     from ollama_engine.sample.constraints.compiler import GrammarCompiler
 
 __all__ = ["Submission"]
@@ -63,7 +62,7 @@ class Submission:
 
     def start(
         self, inputs: Inputs, params: SamplingParams, options: RequestOptions, channel: RequestChannel, *,
-        follows: Generation | None = None, show_special: bool = False, answered: Sequence[int] = (),
+        follows: Generation | None = None, show_special: bool = False, answered: Answered = NOTHING_YET,
     ) -> Generation:  # fmt: skip
         """Submit one request. Raises errors about its arguments, and as `EngineThread.submit` does.
 
@@ -75,38 +74,30 @@ class Submission:
         self.thread.submit(made)
         return made
 
-    def start_stream(
-        self, stream: AsyncStream, inputs: Inputs, params: SamplingParams, options: RequestOptions, *,
-        show_special: bool = False,
-    ) -> None:  # fmt: skip
-        """`start` for asyncio: in a thread where a format has to be compiled, and errors come with the first chunk."""
-        submit = partial(self.start, inputs, params, options, stream.channel, show_special=show_special)
-        stream.start(submit, in_thread=self._takes_long(options))
-
     def make(
         self, inputs: Inputs, params: SamplingParams, options: RequestOptions, channel: RequestChannel, *,
         follows: Generation | None = None, pinned: PinnedPrefix | None = None, show_special: bool = False,
-        answered: Sequence[int] = (),
+        answered: Answered = NOTHING_YET,
     ) -> Generation:  # fmt: skip
         """Make a request without submitting it. Raises errors about its arguments.
 
-        `answered`: tokens at the end of `inputs` that its answer begins with.
+        `answered`: the end of `inputs` that its answer begins with.
         """
         return new_generation(
             self.loaded, inputs, params, options, channel, follows=follows, pinned=pinned, show_special=show_special,
             constraint=self._constraint(options, answered),
         )  # fmt: skip
 
-    def _constraint(self, options: RequestOptions, answered: Sequence[int]) -> Constraint | None:
-        """What an answer must obey, of which the tokens `answered` have come."""
+    def _constraint(self, options: RequestOptions, answered: Answered) -> Constraint | None:
+        """What an answer must obey, of which `answered` has come."""
         budget, form = options.reasoning_budget, options.format
         if budget is None:
-            return None if form is None else self._compiler().constraint(form, answered)
-        of_answer = None if form is None else self._compiler().constraint(form)
+            return None if form is None else self._compiler().constraint(form, answered.tokens)
+        of_answer = None if form is None else partial(self._compiler().constraint, form)
         budget = budget if isinstance(budget, ReasoningBudget) else ReasoningBudget(budget)
-        return budgeted_reasoning(self.loaded, budget, answered, of_answer)
+        return budgeted_reasoning(self.loaded, budget, answered.tokens, of_answer, uncounted=answered.uncounted)
 
-    def _takes_long(self, options: RequestOptions) -> bool:
+    def takes_long(self, options: RequestOptions) -> bool:
         """Whether `start` has to compile a format first, for which no event loop should wait."""
         form, grammars = options.format, self._grammars
         return form is not None and (grammars is None or not grammars.knows(form))
@@ -166,7 +157,7 @@ class Submission:
 
         async def complete() -> list[Completion]:
             arguments = (group, prompt, params, count, RequestOptions.of(keywords))
-            if self._takes_long(arguments[-1]):
+            if self.takes_long(arguments[-1]):
                 await asyncio.to_thread(self._start_all, *arguments)
             else:
                 self._start_all(*arguments)
@@ -208,10 +199,7 @@ class Submission:
         assert request.inputs is not None
         inputs = request.inputs.with_tokens(request.tokens)
         fork = Request(request.engine, inputs)
-        options = source.options.replaced(keywords)
-        answered: tuple[int, ...] = ()
-        if source.constraint is not None and not {"format", "reasoning_budget"} & set(keywords):
-            answered = (*source.constraint.answered, *request.tokens)
+        options, answered = fork_options(source, request.tokens, keywords)
 
         def start() -> None:
             # The caller has those of the prompt, which would have to be computed again.

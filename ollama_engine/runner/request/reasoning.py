@@ -8,9 +8,10 @@ from typing import cast
 
 from ollama_engine.errors import ConfigError, Option
 
-__all__ = ["ReasoningBudget"]
+__all__ = ["MOST", "ReasoningBudget"]
 
-_MOST = 1 << 24
+MOST = 1 << 24
+"""Tokens that a budget may have: more than any answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +37,9 @@ class ReasoningBudget:
             number = operator.index(self.tokens)
         except TypeError:
             number = -1
-        if isinstance(cast(object, self.tokens), bool) or not 0 <= number <= _MOST:
+        if isinstance(cast(object, self.tokens), bool) or not 0 <= number <= MOST:
             raise ConfigError(
-                Option("reasoning_budget"), f" is a number of tokens from 0 to {_MOST}, got {self.tokens!r}"
+                Option("reasoning_budget"), f" is a number of tokens from 0 to {MOST}, got {self.tokens!r}"
             )
         object.__setattr__(self, "tokens", number)
         texts = {"opens": "" if self.opens is None else self.opens, "closes": self.closes, "message": self.message}

@@ -33,11 +33,6 @@ class StepEntry(NamedTuple):
     """The first so many of these rows are for the sequence's row reader; tokens are drawn from the others."""
 
     @property
-    def drawn(self) -> int:
-        """Rows that tokens are drawn from."""
-        return self.outputs - self.read
-
-    @property
     def alive(self) -> bool:
         """Whether the sequence still wants the result: it has not left since planning."""
         return self.epoch == self.sequence.epoch
@@ -54,6 +49,8 @@ class Step:
     """Whether every entry is the next token of an answer, without drafts."""
     n_followers: int | None = None
     """Number of steps like this that can follow before a sequence reaches a limit; None: not computed yet."""
+    constrained: bool = False
+    """Whether any sequence has a constraint, whose mask its rows need."""
 
     @property
     def alive(self) -> bool:
@@ -123,7 +120,9 @@ def assemble(
         media=media,
         axes=_axes(entries, begins, traits.position_axes) if traits.position_axes > 1 else None,
     )
-    return Step(number, batch, entries, all(entry.decoding and entry.n == entry.outputs == 1 for entry in entries))
+    decoding = all(entry.decoding and entry.n == entry.outputs == 1 for entry in entries)
+    constrained = any(isinstance(sequence, Generation) and sequence.constraint is not None for sequence in chosen)
+    return Step(number, batch, entries, decoding, constrained=constrained)
 
 
 def _media(entries: tuple[StepEntry, ...], begins: list[int]) -> tuple[BatchMedia, ...]:
@@ -188,7 +187,7 @@ def follow(number: int, step: Step) -> Step | None:
     before = step.batch
     axes = None if before.axes is None else before.axes + np.int32(1)
     batch = Batch(before.tokens, before.positions + np.int32(1), before.sequences, before.outputs, axes=axes)
-    return Step(number, batch, step.entries, True, left - 1)
+    return Step(number, batch, step.entries, True, left - 1, step.constrained)
 
 
 def _n_followers(step: Step) -> int:

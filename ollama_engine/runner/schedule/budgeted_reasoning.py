@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ollama_engine.runner.request.results import ValueReader
-from ollama_engine.runner.schedule.marker_finder import MarkerFinder
+from ollama_engine.runner.schedule.marker_finder import LeadingMarker, MarkerFinder
 from ollama_engine.runner.schedule.steering import Constraint, MaskMaker, TokenMask
 
 __all__ = ["BudgetedReasoning"]
@@ -63,18 +63,21 @@ class BudgetedReasoning:
 
     Args:
         budget: tokens of reasoning, without those that open and close it.
-        opening: tokens that an answer with reasoning begins with; empty where the prompt ends with them.
+        opening: tokens that an answer with reasoning may begin with; empty where the prompt ends with them.
         closing: tokens that are forced when the budget is used up.
         finder: of what ends the reasoning, whoever writes it.
         n_vocab: tokens that a mask tells of.
         ends: tokens that end an answer.
         decode: the text of the answer's tokens.
-        answer: what the answer obeys; None: nothing.
+        leading: tells whether an answer begins with reasoning, whatever its tokens; None where the prompt opened it.
+        answer: makes what the answer obeys; None: nothing. It is called again where what looked like an answer, such
+            as line breaks, turns out to open the reasoning.
     """
 
     def __init__(
         self, budget: int, opening: Sequence[int], closing: Sequence[int], finder: MarkerFinder, *, n_vocab: int,
-        ends: Iterable[int], decode: Callable[[Sequence[int]], str], answer: Constraint | None = None,
+        ends: Iterable[int], decode: Callable[[Sequence[int]], str], leading: LeadingMarker | None = None,
+        answer: Callable[[], Constraint] | None = None,
     ) -> None:  # fmt: skip
         self._budget = budget
         self._opening = tuple(opening)
@@ -82,20 +85,34 @@ class BudgetedReasoning:
         self._finder = finder
         self._n_words = (n_vocab + 31) // 32
         self._decode = decode
-        self.answer = answer
+        self._leading = leading
+        self._make_answer = answer
+        self.answer = None if answer is None else answer()
         self._no_end = None if answer is None else ~self._bits(ends)
         # -- progress --
-        self._phase = _Phase.OPENING if self._opening else _Phase.REASONING
+        self._phase = self._first = _Phase.OPENING if leading is not None else _Phase.REASONING
         self._n = 0
         """Tokens of this phase so far."""
         self._answer_tokens: list[int] = []
         self.answered: tuple[int, ...] = ()
+        self.uncounted = 0
+        """As many of `answered` came before the budget began to count."""
         self._settle()
 
-    def resume(self, answered: Sequence[int]) -> None:
-        """Take note of tokens that had come when the request began; before anything is asked."""
-        self.answered = tuple(answered)
-        for token in answered:
+    def resume(self, answered: Sequence[int], uncounted: int = 0) -> None:
+        """Take note of tokens that had come when the request began; before anything is asked.
+
+        uncounted: as many of them came before the budget began to count.
+        """
+        self.answered, self.uncounted = tuple(answered), uncounted
+        if uncounted:
+            self._enter(self._first)
+            for token in answered[:uncounted]:
+                self._advance(token)
+            if self._phase is _Phase.REASONING:
+                self._n = 0
+            self._settle()
+        for token in answered[uncounted:]:
             self.accept(token)
 
     def mask(self) -> TokenMask | None:
@@ -110,30 +127,59 @@ class BudgetedReasoning:
         if self._n:
             return opens
         allowed = self.answer.mask()
-        return None if allowed is None else opens | allowed
+        if allowed is None or not self._may_open:
+            return allowed
+        return opens | allowed
 
     def accept(self, token: int) -> None:
         """See `Constraint`."""
-        if self._phase is _Phase.OPENING and token == self._opening[self._n]:
-            self._n += 1
-            if self._n == len(self._opening):
-                self._enter(_Phase.REASONING)
-        elif self._phase in (_Phase.OPENING, _Phase.ANSWER):
-            self._phase = _Phase.ANSWER
-            self._answer_tokens.append(token)
-            if self.answer is not None:
-                self.answer.accept(token)
+        self._advance(token)
+        self._settle()
+
+    def _advance(self, token: int) -> None:
+        if self._phase is _Phase.OPENING:
+            self._open(token)
+        elif self._phase is _Phase.ANSWER:
+            self._answer(token)
         else:
             self._n += 1
             closed = self._finder.push(token)
             if closed if self._phase is _Phase.REASONING else self._n == len(self._closing):
                 self._enter(_Phase.ANSWER)
-        self._settle()
+
+    def _open(self, token: int) -> None:
+        """A token before it is known whether the answer begins with reasoning."""
+        assert self._leading is not None
+        if self.answer is not None and (self._n or self._may_open) and token == self._opening[self._n]:
+            # Of the tokens that are forced, so none of the answer's.
+            self._n += 1
+            self._leading.push(token)
+            found = True if self._n == len(self._opening) else None
+        else:
+            self._answer(token)
+            found = self._leading.push(token)
+        if found:
+            self._answer_tokens.clear()
+            self.answer = None if self._make_answer is None else self._make_answer()
+            closed = self._finder.feed(self._leading.rest)
+            self._enter(_Phase.ANSWER if closed else _Phase.REASONING)
+        elif found is False:
+            self._enter(_Phase.ANSWER)
+
+    @property
+    def _may_open(self) -> bool:
+        """Whether the opening's first token may come: line breaks came at most."""
+        return self._leading is not None and not self._leading.begun
+
+    def _answer(self, token: int) -> None:
+        self._answer_tokens.append(token)
+        if self.answer is not None:
+            self.answer.accept(token)
 
     @property
     def ended(self) -> bool:
         """See `Constraint`."""
-        return self._phase is _Phase.ANSWER and self.answer is not None and self.answer.ended
+        return self._answers and self.answer is not None and self.answer.ended
 
     @property
     def forced(self) -> Sequence[int]:
@@ -147,8 +193,7 @@ class BudgetedReasoning:
     @property
     def maker(self) -> MaskMaker | None:
         """See `Constraint`."""
-        asked = self._phase is _Phase.ANSWER or (self._phase is _Phase.OPENING and not self._n)
-        maker = self.answer.maker if asked and self.answer is not None else None
+        maker = self.answer.maker if self._answers and self.answer is not None else None
         return None if maker is None else _AnswerMaskMaker(maker)
 
     def reader(self, cut: str | None) -> ValueReader | None:
@@ -156,11 +201,16 @@ class BudgetedReasoning:
         reader = None if self.answer is None else self.answer.reader(cut)
         return None if reader is None else _AnswerReader(reader, self._decode, tuple(self._answer_tokens))
 
+    @property
+    def _answers(self) -> bool:
+        """Whether the next token may be the answer's."""
+        return self._phase is _Phase.ANSWER or (self._phase is _Phase.OPENING and not self._n)
+
     def _settle(self) -> None:
         """Close where the budget is used up."""
         if self._phase is not _Phase.REASONING or self._n < self._budget:
             return
-        if self._n == 0 or self._finder.between or self._n >= self._budget + GRACE:
+        if self._finder.between or self._n >= self._budget + GRACE:
             self._enter(_Phase.CLOSING)
 
     def _enter(self, phase: _Phase) -> None:

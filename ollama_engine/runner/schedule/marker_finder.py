@@ -1,10 +1,13 @@
-"""MarkerFinder: whether a text has come, told from the bytes of tokens as they come."""
+"""MarkerFinder and LeadingMarker: whether a text has come, told from the bytes of tokens as they come."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["MarkerFinder"]
+__all__ = ["LeadingMarker", "MarkerFinder"]
+
+MOST_BREAKS = 2
+"""Line breaks that may come before a leading marker: models write them, and the dialects' parsers skip as many."""
 
 
 class MarkerFinder:
@@ -18,7 +21,11 @@ class MarkerFinder:
 
     def push(self, token: int) -> bool:
         """Whether the marker has come, with this token or before."""
-        text = self._tail + self._token_bytes(token)
+        return self.feed(self._token_bytes(token))
+
+    def feed(self, text: bytes) -> bool:
+        """`push` for bytes."""
+        text = self._tail + text
         self.found = self.found or self._marker in text
         self._tail = text[-max(len(self._marker) - 1, 4) :]
         return self.found
@@ -28,6 +35,41 @@ class MarkerFinder:
         """Whether a text may be put in here: not within a character, nor where the marker has begun."""
         begun = any(self._tail.endswith(self._marker[:n]) for n in range(1, len(self._marker)))
         return not begun and not _ends_within_character(self._tail)
+
+
+class LeadingMarker:
+    """Tells whether an answer begins with `marker`, however it is divided into tokens, and behind line breaks.
+
+    Attributes:
+        found: True or False once that is certain, before that None.
+        rest: what the token that completed the marker says behind it.
+    """
+
+    def __init__(self, marker: str, token_bytes: Callable[[int], bytes]) -> None:
+        self._marker = marker.encode()
+        self._token_bytes = token_bytes
+        self._text = b""
+        self._breaks = 0
+        self.found: bool | None = None
+        self.rest = b""
+
+    @property
+    def begun(self) -> bool:
+        """Whether part of the marker has come: more than line breaks."""
+        return self.found is None and bool(self._text)
+
+    def push(self, token: int) -> bool | None:
+        """`found`, with this token."""
+        if self.found is not None:
+            return self.found
+        self._text += self._token_bytes(token)
+        while self._breaks < MOST_BREAKS and self._text.startswith(b"\n") and not self._marker.startswith(self._text):
+            self._breaks, self._text = self._breaks + 1, self._text[1:]
+        if self._text.startswith(self._marker):
+            self.found, self.rest = True, self._text[len(self._marker) :]
+        elif not self._marker.startswith(self._text):
+            self.found = False
+        return self.found
 
 
 def _ends_within_character(text: bytes) -> bool:

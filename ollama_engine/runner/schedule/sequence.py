@@ -216,11 +216,6 @@ class Generation(Sequence):
         return self.submitted < coming and not self.at_limit(self.n_generated + self.awaited, coming)
 
     @property
-    def is_steered(self) -> bool:
-        """Whether something outside of its sampler has a say in each of its tokens."""
-        return self.constraint is not None or self.processors is not None
-
-    @property
     def ready(self) -> bool:
         """Whether the prompt that it will share is computed, or will never be."""
         leader = self.follows

@@ -101,7 +101,7 @@ class Session:
         """
         with (turn := Lock()):
             self._begin(turn)
-            _refuse_format(options)
+            _refuse_answer_options(options)
             added = self._added(prompt)
             if len(added):
                 self._complete(self._inputs.join(added), _NOTHING, options)
@@ -129,7 +129,7 @@ class Session:
         await self._settled()
         with (turn := Lock()):
             self._begin(turn)
-            _refuse_format(options)
+            _refuse_answer_options(options)
             added = self._added(prompt)
             if len(added):
                 await self._acomplete(self._inputs.join(added), _NOTHING, options)
@@ -324,9 +324,16 @@ class Session:
         return f"Session({'closed' if self._closed else _counted(len(self._inputs))})"
 
 
-def _refuse_format(options: RequestKeywords) -> None:
-    if options.get("format") is not None:
-        raise ConfigError("append asks for no answer: it takes no ", Option("format"))
+def _refuse_answer_options(options: RequestKeywords) -> None:
+    """Raise ConfigError for options that are about an answer."""
+    given = {
+        "format": options.get("format") is not None,
+        "reasoning_budget": options.get("reasoning_budget") is not None,
+        "logits_processors": bool(options.get("logits_processors")),
+    }
+    for name, is_given in given.items():
+        if is_given:
+            raise ConfigError("append asks for no answer: it takes no ", Option(name))
 
 
 def _counted(n: int) -> str:

@@ -1,0 +1,50 @@
+"""ForcedCall: a grammar of calls, and which tool it is refused for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ollama_engine.chat.dialects import ToolDefinition
+from ollama_engine.errors import ConfigError, GrammarError
+from ollama_engine.sample.constraints.compiler import compile_source
+from ollama_engine.sample.constraints.formats import Lark
+from ollama_engine.sample.constraints.source import read_format
+
+__all__ = ["ForcedCall", "naming_tools"]
+
+
+@dataclass(frozen=True, slots=True)
+class ForcedCall:
+    """What an answer has to be where a tool has to be called.
+
+    Attributes:
+        grammar: of calls, as the dialect writes them.
+        tools: those that may be called, with their numbers in the caller's list.
+    """
+
+    grammar: Lark
+    tools: tuple[tuple[int, ToolDefinition], ...]
+
+
+@contextmanager
+def naming_tools(forced: ForcedCall | None) -> Iterator[None]:
+    """Where the grammar is compiled: a GrammarError names the tool whose schema is refused, with its place in there."""
+    try:
+        yield
+    except GrammarError as error:
+        for number, tool in forced.tools if forced else ():
+            _check(f"tools[{number}] ({tool.name})", tool)
+        raise error
+
+
+def _check(where: str, tool: ToolDefinition) -> None:
+    """Raises GrammarError for parameters that cannot be compiled by themselves, in any vocabulary."""
+    from llguidance import LLTokenizer  # noqa: PLC0415 (most requests ask for no format)
+
+    try:
+        compile_source(read_format(dict(tool.parameters)), LLTokenizer("byte"))
+    except (ConfigError, GrammarError) as error:
+        pointer, keyword = getattr(error, "pointer", None), getattr(error, "keyword", None)
+        raise GrammarError(f"{where}: {error}", pointer=pointer, keyword=keyword) from None

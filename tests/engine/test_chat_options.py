@@ -1,0 +1,114 @@
+"""Options of a chat that contradict each other, or the request they are for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ollama_engine import Engine, SamplingParams, demo
+from ollama_engine.errors import ChatError, ConfigError, GrammarError
+
+GREEDY = SamplingParams(temperature=0, max_tokens=40)
+HELLO = [{"role": "user", "content": "Tell me of Lily."}]
+SCHEMA: dict[str, Any] = {"type": "object", "properties": {"a": {"enum": ["x", "y"]}}, "required": ["a"],
+                          "additionalProperties": False}  # fmt: skip
+CLOCK = {"name": "clock", "parameters": {"type": "object", "properties": {}, "additionalProperties": False}}
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with Engine(demo.path(), num_ctx=256, threads=1) as engine:
+        yield engine
+
+
+# -- a format and tools ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("choice", ["auto", "required", "clock"])
+def test_a_format_is_not_for_an_answer_that_may_be_a_call(engine: Engine, choice: str) -> None:
+    options: Any = {"tools": [CLOCK], "tool_choice": choice, "format": SCHEMA, "dialect": "hermes"}
+    with pytest.raises(
+        ConfigError, match=r'format .* a call of tools; leave one of them out or pass tool_choice="none"'
+    ):
+        engine.chat(HELLO, GREEDY, **options)
+    with pytest.raises(ConfigError, match="leave one of them out"):
+        asyncio.run(engine.achat(HELLO, GREEDY, **options))
+
+
+@pytest.mark.parametrize("options", [{"tools": [CLOCK], "tool_choice": "none"}, {"tools": []}, {}], ids=str)
+def test_a_format_where_no_tool_can_be_called(engine: Engine, options: dict[str, Any]) -> None:
+    found = engine.chat(HELLO, GREEDY, format=SCHEMA, dialect="hermes", **options)
+    assert found.parsed in ({"a": "x"}, {"a": "y"})
+    assert found.tool_calls == ()
+
+
+# -- which tool --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["auto", "none", "required"])
+def test_a_dict_names_a_tool_though_its_name_is_a_keyword(engine: Engine, name: str) -> None:
+    choice: Any = {"type": "function", "function": {"name": name}}
+    options: Any = {"tools": [CLOCK, {**CLOCK, "name": name}], "dialect": "hermes", "parallel_tool_calls": False}
+    found = engine.chat(HELLO, SamplingParams(temperature=1.5, max_tokens=120, seed=1), tool_choice=choice, **options)
+    assert [call.name for call in found.tool_calls] == [name]
+    with pytest.raises(ConfigError, match=rf"one of the tools \(clock\), got '{name}'"):
+        engine.chat(HELLO, GREEDY, tools=[CLOCK], tool_choice=choice, dialect="hermes")
+    with pytest.raises(ConfigError, match="there are no tools"):
+        engine.chat(HELLO, GREEDY, tool_choice=choice, dialect="hermes")
+
+
+WRONG = {"name": "g", "parameters": {"type": "object", "properties": {"a": {"type": "strin"}}}}
+OTHER = {"name": "h", "parameters": {"type": "object", "properties": {"b": {"type": "numbr"}}}}
+
+
+@pytest.mark.parametrize(("choice", "told", "pointer"), [
+    ("required", r"tools\[1\] \(g\): .*strin", "/properties/a"), ("h", r"tools\[2\] \(h\): .*numbr", "/properties/b"),
+])  # fmt: skip
+@pytest.mark.parametrize("dialect", ["hermes", "qwen3-coder"])
+def test_a_refused_schema_names_its_tool(engine: Engine, choice: str, told: str, pointer: str, dialect: str) -> None:
+    options: Any = {"tools": [CLOCK, WRONG, OTHER], "tool_choice": choice, "dialect": dialect}
+    with pytest.raises(GrammarError, match=told) as raised:
+        engine.chat(HELLO, GREEDY, **options)
+    assert raised.value.pointer == pointer
+    with pytest.raises(GrammarError, match=told):
+        asyncio.run(engine.achat(HELLO, GREEDY, **options))
+
+
+# -- what templates read -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["messages", "tools", "documents", "add_generation_prompt"])
+def test_variables_that_the_chat_sets(engine: Engine, name: str) -> None:
+    with pytest.raises(ConfigError, match=f"template_variables has '{name}', which the chat sets itself; pass "):
+        engine.apply_template(HELLO, template_variables={name: []})
+
+
+@pytest.mark.parametrize(("documents", "told"), [
+    ("foo", "documents: expected a list of dicts .* got str"), ({"text": "a"}, "documents: .* got dict"),
+    (5, "documents: .* got int"), (["foo"], r"documents\[0\]: expected a dict"),
+], ids=str)  # fmt: skip
+def test_documents_that_are_none(engine: Engine, documents: Any, told: str) -> None:
+    with pytest.raises(ChatError, match=told):
+        engine.apply_template(HELLO, documents=documents)
+
+
+def test_documents(engine: Engine) -> None:
+    template = "{% for document in documents or [] %}{{ document.title }}: {{ document.text }}{% endfor %}"
+    segments: Any = engine.apply_template(HELLO, template=template, documents=({"title": "T", "text": "x"},))
+    assert "".join(segment.text for segment in segments) == "T: x"
+    assert engine.apply_template(HELLO, template=template, documents=[]) == []
+
+
+@pytest.mark.parametrize(("field", "told"), [
+    ({"id": 5}, "'id', which is no text, but int"), ({"id": [5]}, "none of its parts is a text"),
+    ({"id": [{"text": 5}]}, "none of its parts is a text"),
+], ids=str)  # fmt: skip
+def test_going_on_with_what_is_no_text(engine: Engine, field: dict[str, Any], told: str) -> None:
+    with pytest.raises(ChatError, match=told):
+        engine.apply_template(
+            [*HELLO, {"role": "assistant", "content": "x", **field}], continue_final_message="id",
+            template="{{ messages[1].id }}",
+        )  # fmt: skip
