@@ -197,7 +197,7 @@ class Engine(EmbedMethods, ChatMethods, ScoreMethods):
         the first prompt is still to be computed, the fork waits for that. Parameters and options that are not given
         are those of `request`, but for `prompt_logprobs`; `max_tokens` counts, a seed draws, and mirostat and
         adaptive-p begin, from the beginning again. A format goes on in the middle of the answer; another one begins
-        with the fork. A given `reasoning_budget` counts from here on. Raises as `submit`, or ConfigError: not this Engine's.
+        with the fork. A given `reasoning_budget` counts from here on. ConfigError for a request of another Engine.
         """
         check_forkable(request, self)
         return self._ready().fork(request, params, options)
