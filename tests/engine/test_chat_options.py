@@ -24,6 +24,17 @@ def engine() -> Iterator[Engine]:
         yield engine
 
 
+# -- a forced call -----------------------------------------------------------------------------------------------------
+
+
+def test_a_forced_call_has_no_stop_text_and_no_value(engine: Engine) -> None:
+    forced: Any = {"tools": [CLOCK], "tool_choice": "required", "dialect": "hermes"}
+    with pytest.raises(ConfigError, match="stop might cut the call that tool_choice forces; leave it out"):
+        engine.chat(HELLO, SamplingParams(stop="x"), **forced)
+    with pytest.raises(ConfigError, match="without"):
+        assert engine.chat(HELLO, GREEDY, **forced).parsed
+
+
 # -- a format and tools ------------------------------------------------------------------------------------------------
 
 

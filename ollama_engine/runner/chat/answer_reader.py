@@ -17,10 +17,14 @@ __all__ = ["AnswerReader"]
 
 
 class AnswerReader:
-    """Reads one answer. A malformed call is content too: no text gets lost."""
+    """Reads one answer. A malformed call is content too: no text gets lost.
 
-    def __init__(self, parser: Parser) -> None:
+    has_value: whether a format of the request is that of the content, not what forces a call.
+    """
+
+    def __init__(self, parser: Parser, *, has_value: bool = True) -> None:
         self._parser = parser
+        self._has_value = has_value
         self._called = False
 
     def read(self, chunk: Chunk) -> ChatChunk:
@@ -38,7 +42,7 @@ class AnswerReader:
             finish_reason=self._finish_reason(chunk),
             usage=chunk.usage,
             prompt_logprobs=chunk.prompt_logprobs,
-            reader=chunk.reader,
+            reader=chunk.reader if self._has_value else None,
         )
 
     def _finish_reason(self, chunk: Chunk) -> ChatFinishReason | None:

@@ -66,8 +66,8 @@ class PreparedChat:
     def request_options(self, given: RequestOptions) -> RequestOptions:
         """`given`, with what forces a call, and with a reasoning budget in tokens made one of this dialect.
 
-        Raises ConfigError for a format beside tools, for a stop text beside a forced call, and for a budget beside
-        one in a dialect that cannot have both; ChatError where no reasoning can be limited.
+        Raises ConfigError for a format beside tools, and for a budget beside a forced call in a dialect that cannot
+        have both; ChatError where no reasoning can be limited.
         """
         if self.tools and given.format is not None:
             raise ConfigError(
@@ -87,7 +87,8 @@ class PreparedChat:
 
     def reader(self) -> AnswerReader:
         """For one answer."""
-        return AnswerReader(self.dialect.parser(tools=self.tools, reasoning_open=self.reasoning_open))
+        parser = self.dialect.parser(tools=self.tools, reasoning_open=self.reasoning_open)
+        return AnswerReader(parser, has_value=self.forced is None)
 
     def with_budget(self, options: RequestOptions) -> RequestOptions:
         """`options`, with a reasoning budget in tokens made one of this dialect. Raises ChatError where it has none.
@@ -140,7 +141,10 @@ class ChatPreparation:
         return self._rendered(messages, options, add_generation_prompt=add_generation_prompt)[0]
 
     def prepare(self, messages: Sequence[object], params: SamplingParams, options: ChatOptions) -> PreparedChat:
-        """Raises ChatError for messages, tools and options that cannot be read, or that the template refuses."""
+        """Raises ChatError for messages, tools and options that cannot be read, or that the template refuses.
+
+        And ConfigError for a stop text beside a forced call, which it might cut.
+        """
         segments, template, tail = self._rendered(
             messages, options, add_generation_prompt=not options.continue_final_message
         )
@@ -149,6 +153,11 @@ class ChatPreparation:
         tools = () if options.tool_choice == "none" else definitions(read_tools(options.tools))
         reasoning_open = dialect.reasoning_open(tail)
         thinking = self._thinking(dialect, tail)
+        forced = self._forced_call(dialect, template, tools, options, reasoning_open=reasoning_open)
+        if forced is not None and params.stop:
+            raise ConfigError(
+                Option("stop"), " might cut the call that ", Option("tool_choice"), " forces", advice=["leave it out"]
+            )
         return PreparedChat(
             segments=segments,
             params=replace(params, stop=(*params.stop, *ends)) if ends else params,
@@ -158,7 +167,7 @@ class ChatPreparation:
             reasoning_open=reasoning_open,
             thinking=thinking,
             may_reason=thinking is not None and (reasoning_open or is_steering(self._loaded, thinking[0])),
-            forced=self._forced_call(dialect, template, tools, options, reasoning_open=reasoning_open),
+            forced=forced,
         )
 
     def _forced_call(
