@@ -15,7 +15,7 @@ __all__ = ["MediaMarks"]
 
 
 class MediaMarks:
-    """The images of one conversation. Marks hold a random number, so that nobody can type one."""
+    """The images of one conversation. A mark holds a random number, so a user cannot type it."""
 
     def __init__(self) -> None:
         self._secret = secrets.token_hex(8)

@@ -118,7 +118,7 @@ def _read_message(where: str, given: object) -> Message:
 
 
 def _as_fields(message: Message) -> dict[str, Any]:
-    """A message as callers write one: nobody checked what they put into it."""
+    """A message object that a caller made. Its fields are not checked yet."""
     content: Any = message.content
     if isinstance(content, tuple):
         content = [{"type": "image", "image": part.data} if isinstance(part, Media) else part for part in content]
