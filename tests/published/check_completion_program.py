@@ -3,7 +3,8 @@
     python -m tests.published.check_completion_program PUBLISHED.gguf
 
 needs llama.cpp (`python bench/peers.py build`). It asks `llama-completion` all prompts of smollm2_prompts.py, with the
-F32 file that `llama-quantize` makes, f32 keys and values and without flash attention, and compares texts. Takes minutes.
+F32 file that `llama-quantize` makes, f32 keys and values and without flash attention, and compares texts. It takes
+minutes.
 """
 
 from __future__ import annotations
