@@ -19,7 +19,7 @@ from unittest.mock import patch
 import numpy as np
 
 from ollama_engine import nn
-from ollama_engine.errors import MediaError
+from ollama_engine.errors import ImageError
 from ollama_engine.input import FloatArray, Input, MediaItem, MediaTraits
 from ollama_engine.kvcache import LayerShape, LayerView
 from ollama_engine.ml import ops
@@ -64,11 +64,11 @@ class MediaLlama(Llama):
 
     def media_item(self, data: bytes) -> MediaItem:
         if not data:
-            raise MediaError("an image has at least one byte")
+            raise ImageError("an image has at least one byte")
 
         def embeddings() -> FloatArray:
             if b"broken" in data:
-                raise MediaError("the image is broken")
+                raise ImageError("the image is broken")
             self.encoded.append(data)
             return self._table[list(data)].astype(np.float32)
 

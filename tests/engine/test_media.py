@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ollama_engine import Engine, SamplingParams
-from ollama_engine.errors import ConfigError, ContextOverflowError, MediaError, TokenizerError
+from ollama_engine.errors import ConfigError, ContextOverflowError, ImageError, TokenizerError
 from ollama_engine.segments import Media, Segment, Text, Tokens
 from tests.media_model import CrossLlama, MediaLlama, media_llama, seen_as
 from tests.suite import slow_except
@@ -213,7 +213,7 @@ def test_an_image_larger_than_any_batch_is_refused(engine: Engine) -> None:
     large, too_large = bytes(range(100, 122)), bytes(range(100, 126))
     assert engine.config.batch_size < len(large)
     assert lone(engine, prompt(BEFORE, large)) == lone(engine, [Tokens(as_tokens(BEFORE, large))])
-    with pytest.raises(MediaError, match=r"26 inputs of the prompt belong together .* a batch has 24 at most"):
+    with pytest.raises(ImageError, match=r"26 inputs of the prompt belong together .* a batch has 24 at most"):
         engine.generate(prompt(BEFORE, too_large))
 
 
@@ -302,14 +302,14 @@ def test_a_session_of_another_cache_type_is_computed_again(
 def test_an_image_that_cannot_be_computed_ends_its_request_alone(engine: Engine) -> None:
     expected = lone(engine, prompt(BEFORE, CAT, AFTER))
     requests = [engine.submit(prompt(BEFORE, image, AFTER), greedy()) for image in (CAT, b"broken", CAT)]
-    with pytest.raises(MediaError, match="the image is broken"):
+    with pytest.raises(ImageError, match="the image is broken"):
         requests[1].result(PATIENCE)
     assert requests[0].result(PATIENCE).tokens == requests[2].result(PATIENCE).tokens == expected
     assert lone(engine, prompt(BEFORE, CAT, AFTER)) == expected
 
 
 def test_what_is_refused(engine: Engine) -> None:
-    with pytest.raises(MediaError, match="at least one byte"):
+    with pytest.raises(ImageError, match="at least one byte"):
         engine.generate([Media(b"")])
     with pytest.raises(ConfigError, match="holds Text, Tokens and Media only, got a str"):
         engine.generate([Text("a"), "b"])  # type: ignore[list-item]
@@ -318,7 +318,7 @@ def test_what_is_refused(engine: Engine) -> None:
 
 
 def test_a_model_of_text_refuses_images(path: str) -> None:
-    with Engine(path, num_ctx=64, threads=1) as engine, pytest.raises(MediaError, match="reads text only"):
+    with Engine(path, num_ctx=64, threads=1) as engine, pytest.raises(ImageError, match="reads text only"):
         engine.generate(prompt(BEFORE, CAT))
 
 
