@@ -7,7 +7,8 @@
     │   └── UnsupportedModelError             the file is sound, but its architecture or tokenizer is unknown here
     ├── TokenizerError          ValueError    text or ids that the vocabulary cannot take
     ├── ChatError               ValueError    messages that cannot be read, or that the chat template refuses
-    ├── MediaError              ValueError    an image that cannot be read, or that the model cannot take
+    ├── ImageError              ValueError    an image that cannot be read, or that the model cannot take
+    ├── UnsupportedInputError   ValueError    an image for a model, or a call, that takes text only
     ├── GrammarError            ValueError    a schema or grammar that cannot be compiled, or became too complex
     ├── IncompleteError         ValueError    `parsed` of an answer that was cut off before it was whole
     ├── ShapeError              ValueError    a tensor operation got shapes, types or strides it cannot take
@@ -44,8 +45,8 @@ __all__ = [
     "EngineBusyError",
     "EngineError",
     "GrammarError",
+    "ImageError",
     "IncompleteError",
-    "MediaError",
     "ModelFormatError",
     "NoMemoryError",
     "Option",
@@ -54,6 +55,7 @@ __all__ = [
     "ShapeError",
     "TokenizerError",
     "UnknownOptionError",
+    "UnsupportedInputError",
     "UnsupportedModelError",
 ]
 
@@ -147,8 +149,14 @@ class ChatError(EngineError, ValueError):
     http_status = 400
 
 
-class MediaError(EngineError, ValueError):
+class ImageError(EngineError, ValueError):
     """An image, or another medium, that cannot be read, or that the model cannot take."""
+
+    http_status = 400
+
+
+class UnsupportedInputError(EngineError, ValueError):
+    """An image for a model that reads text only, or for a call that takes none."""
 
     http_status = 400
 

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Batch", "BatchMedia", "FloatArray", "Input", "Int32Array", "MediaItem", "MediaTraits"]
+__all__ = ["Batch", "BatchMedia", "FloatArray", "Input", "Int32Array", "MediaItem", "MediaTraits", "PreparedImage"]
 
 Int32Array = npt.NDArray[np.int32]
 FloatArray = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedImage:
+    """An image as a model's vision tower takes it in, and the place that it takes in a prompt. No tensors."""
+
+    arrays: Mapping[str, FloatArray | Int32Array]
+    """What the vision graph computes with, by names of the model's own: pixels, positions of patches, masks."""
+    n_inputs: int
+    """Rows of embeddings; 1 with `cross_attention`."""
+    grid: tuple[int, ...] = ()
+    """Rows and columns of patches or tiles, in the model's own form: `post_tokenize` reads it."""
+    positions: Int32Array | None = None
+    """As in MediaItem."""
+    n_positions: int | None = None
+    """As in MediaItem."""
+    cross_attention: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,6 +55,19 @@ class MediaItem:
     n_positions: int | None = None
     """How far the item moves the positions of what follows; None: by `n_inputs`."""
     cross_attention: bool = False
+    grid: tuple[int, ...] = ()
+    """`PreparedImage.grid`."""
+
+    def part(self, begin: int, end: int) -> MediaItem:
+        """Rows [begin, end) as an item of its own, for models that write tokens between the parts of an image.
+
+        All parts share one encoding. Positions count 0, 1, 2, ... in each part.
+        """
+        if not 0 <= begin < end <= self.n_inputs:
+            raise ValueError(f"a part is within 0 to {self.n_inputs}, got {begin} to {end}")
+        digest = (self.hash * 0x9E3779B97F4A7C15 + (begin << 32) + end) & (1 << 64) - 1  # Fibonacci hashing
+        return replace(self, hash=digest, n_inputs=end - begin, embeddings=lambda: self.embeddings()[begin:end],
+                       positions=None, n_positions=None)  # fmt: skip
 
     @property
     def extra_positions(self) -> int:

@@ -1,15 +1,20 @@
-"""Contracts between models and the runner: ModelInputs, Model, and optional abilities of models."""
+"""Contracts between models and the runner: ModelInputs, Model, and what some models can do beside."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, runtime_checkable
 
-from ollama_engine.input import Input, MediaItem, MediaTraits
+from ollama_engine.input import Input, MediaTraits, PreparedImage
 from ollama_engine.kvcache import LayerShape, LayerView
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.tensor import Tensor
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from ollama_engine.ml.context import Context
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,24 +105,44 @@ class TextEncoder(Embeds, Protocol):
 
 @runtime_checkable
 class ReadsMedia(Protocol):
-    """A model whose prompts may hold images, or other media."""
+    """A model whose prompts may hold images. `multimodal` is None where its file has no part that reads them."""
+
+    multimodal: Multimodal | None
+
+
+class Multimodal(Protocol):
+    """The part of a model that reads images. The runner asks it, and knows no architecture."""
+
+    placeholder: str
+    """The text that the family's chat template writes where an image goes, such as "<start_of_image>"."""
 
     @property
-    def media_traits(self) -> MediaTraits:
-        """How media must be batched for this model."""
+    def traits(self) -> MediaTraits:
+        """How images must be batched for this model."""
 
-    def media_item(self, data: bytes) -> MediaItem:
-        """A media item from a file's bytes. Any thread may call it; `MediaItem.embeddings` computes later.
+    def preprocess(self, image: Image) -> PreparedImage:
+        """Resize, cut and normalize an RGB picture, as the model's published processor does.
 
-        Raises MediaError for bytes that it cannot decode.
+        Computes with Pillow and numpy only; any thread may call it. Raises ImageError for a picture that the model
+        cannot take.
         """
 
     def post_tokenize(self, inputs: list[Input]) -> list[Input]:
         """Rewrite a prompt: replace each media item, one input with token -1, by all the inputs that it takes.
 
         The model fills in token ids, adds the tokens that begin and end an image, and sets `same_batch` on the first
-        input of the item itself. Not on a token before it: that may be cached with another image behind it.
+        input of the item itself, where its inputs must share a batch. Not on a token before it: that may be cached with
+        another image behind it.
         """
+
+    def encode_multimodal(self, ctx: Context, image: PreparedImage) -> Tensor:
+        """Build the vision graph of one image in a context of its own: embeddings f32 [n_embd, rows].
+
+        `ctx.from_floats` and `ctx.from_ints` make its inputs.
+        """
+
+    def largest_image(self) -> PreparedImage:
+        """An image, all zeros, whose vision graph takes the most memory."""
 
 
 @runtime_checkable
