@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from ollama_engine.models.gemma3.text import Gemma3
+from ollama_engine.models.gemma3.model import Gemma3
 
 __all__ = ["Gemma3"]
