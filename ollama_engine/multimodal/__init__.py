@@ -1,1 +1,1 @@
-"""Pictures to arrays: what models with vision towers share. Pillow and numpy only, no tensors."""
+"""Image files to what models take in: reading, resizing, normalizing. Pillow and numpy, no tensors."""
