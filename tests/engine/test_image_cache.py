@@ -115,6 +115,7 @@ def test_an_image_larger_than_a_batch_is_encoded_once(path: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["flash", "bidirectional", "cross"], indirect=True)
 def test_200_images_in_one_conversation(path: str, kind: str) -> None:
     """Beyond the context: its memory stays flat, and no graph runs out of nodes."""
     budget = 8 * (EMBEDDING_BYTES if kind != "cross" else EMBEDDING_BYTES // 3)
