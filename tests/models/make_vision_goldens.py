@@ -15,7 +15,6 @@ from tests.models.families import checksum
 from tests.models.vision.harness import LEAD, Case, Golden, cases, save
 from tests.models.vision.reference import VisionReference
 
-
 VARIED = 6
 """Different tokens that each answer has at least: one that repeats itself says little."""
 

@@ -1,4 +1,7 @@
-"""Models that read images: published folder -> our converter -> our engine: what transformers computed. Without torch."""
+"""Models that read images: a published folder -> our converter -> our engine: what transformers computed.
+
+Runs without torch.
+"""
 
 from __future__ import annotations
 
@@ -109,9 +112,10 @@ def test_images_and_texts_are_batched_together(case: Case, folder: Path) -> None
     with opened(case, folder) as engine:
         alone = [list(engine.generate(text, greedy(case)).tokens) for text in texts]
     with opened(case, folder, parallel=6, num_ctx=256) as engine:
-        requests = []
-        for text, name in zip(texts, case.prompts, strict=True):
-            requests += [engine.submit(text, greedy(case)), engine.submit(case.segments(case.prompts[name]), greedy(case))]
+        prompts: list[Any] = []
+        for text, prompt in zip(texts, case.prompts.values(), strict=True):
+            prompts += [text, case.segments(prompt)]
+        requests = [engine.submit(prompt, greedy(case)) for prompt in prompts]
         answers = [list(request.result().tokens) for request in requests]
     assert answers[0::2] == alone
     assert answers[1::2] == [golden.answers[name].tokens for name in case.prompts]

@@ -6,13 +6,13 @@ make, with which config, and how a prompt marks an image. Then
     python -m tests.models.make_vision_goldens NAME
 
 runs the model and the processor of transformers on the case's prompts (torch and transformers are needed), and writes
-`goldens/NAME.npz`: config.json, the shapes of the tensors, and what was computed. `test_vision.py` finds the case, makes
-the same weights from its seed with numpy, converts them with our converter, and compares through the engine: token ids,
-embeddings of images, logits, greedy tokens; with batches smaller than an image, prompts cut anywhere, other requests in
-the same batch, and prefixes from the cache.
+`goldens/NAME.npz`: config.json, the shapes of the tensors, and what was computed. `test_vision.py` finds the case,
+makes the same weights from its seed with numpy, converts them with our converter, and compares through the engine:
+token ids, embeddings of images, logits, greedy tokens; with batches smaller than an image, prompts cut anywhere, other
+requests in the same batch, and prefixes from the cache.
 
-Weights are random by tensor name (`families.random_weight`). Where a family needs other ones (a gate that must not be 0,
-norms that are published as differences from 1), it overrides `Case.weight`.
+Weights are random by tensor name (`families.random_weight`). Where a family needs other ones (a gate that must not be
+0, norms that are published as differences from 1), it overrides `Case.weight`.
 """
 
 from __future__ import annotations
