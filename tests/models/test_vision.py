@@ -15,10 +15,11 @@ from ollama_engine import Engine, SamplingParams
 from ollama_engine.input import FloatArray
 from ollama_engine.ml.context import Context
 from ollama_engine.models.base import Multimodal
+from ollama_engine.multimodal.image import read_image
 from ollama_engine.runner.core.input_processor import prompt_inputs
 from tests.models.cases import difference
 from tests.models.vision import harness
-from tests.models.vision.harness import TOLERANCE, Case, Golden, cases, greedy
+from tests.models.vision.harness import TOLERANCE, Case, Golden, cases, checksums, greedy
 from tests.models.vision.pictures import Picture
 from tests.suite import slow_except
 
@@ -68,6 +69,17 @@ def test_embeddings_are_those_of_transformers(case: Case, folder: Path) -> None:
                 found = case.encoded(multimodal(engine), encoded(engine, picture))
                 assert found.shape == expected.shape
                 assert difference(found, expected) <= TOLERANCE, f"{name}: {picture}"
+
+
+@each_case
+def test_pixels_are_those_of_transformers(case: Case, folder: Path) -> None:
+    """Bit by bit, for pictures of odd sizes and modes that come as files."""
+    golden = harness.load(case)
+    with opened(case, folder) as engine:
+        reader = multimodal(engine)
+        for picture, expected in zip(case.pictures, golden.pixels, strict=True):
+            found = checksums(reader.preprocess(read_image(picture.file)).arrays)
+            assert {name: found[name] for name in expected} == expected, picture
 
 
 @each_case

@@ -54,7 +54,7 @@ class Gemma3Multimodal:
         return MediaTraits(largest_group=self.options.n_tokens, bidirectional=True)
 
     def preprocess(self, image: Image) -> PreparedImage:
-        """Array `patches` of an RGB picture."""
+        """Array `patches` of a picture, RGB or RGBA."""
         return self._preprocessor.prepare(image)
 
     def largest_image(self) -> PreparedImage:
