@@ -121,7 +121,7 @@ def _levels(array: np.ndarray) -> np.ndarray:
     if array.dtype.kind != "f":
         raise ImageError(f"an array is an image where it holds uint8, or floats from 0 to 1, got {array.dtype}")
     low, high = float(array.min()), float(array.max())
-    if not (0 <= low and high <= 1):  # NaN, too
+    if not (low >= 0 and high <= 1):  # NaN, too
         raise ImageError(f"an array of floats is an image where they are from 0 to 1, got {low:g} to {high:g}")
     return np.rint(array * np.asarray(255, array.dtype)).astype(np.uint8)
 
