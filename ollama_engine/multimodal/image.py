@@ -19,7 +19,7 @@ from ollama_engine.multimodal.orientation import upright
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["FORMATS", "MAX_PIXELS", "check_size", "is_image", "on_white", "picture_of", "read_image"]
+__all__ = ["FORMATS", "MAX_PIXELS", "check_size", "is_image", "media_type", "on_white", "picture_of", "read_image"]
 
 MAX_PIXELS = 1024 * 1024 * 1024 // 4 // 3
 """Most pixels of a picture: 89 million, where Pillow begins to warn. A small file may describe far larger ones."""
@@ -94,6 +94,12 @@ def check_size(width: int, height: int) -> None:
 def is_image(head: bytes) -> bool:
     """Whether a file that begins so (16 bytes) is of one of the formats."""
     return bool(_format_of(head))
+
+
+def media_type(head: bytes) -> str:
+    """The media type of a file that begins so, such as "image/png", as data URLs name it."""
+    name = _format_of(head).lower()
+    return "image/x-portable-anymap" if name == "ppm" else f"image/{name}" if name else "application/octet-stream"
 
 
 # -- formats -----------------------------------------------------------------------------------------------------------
