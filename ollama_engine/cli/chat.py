@@ -162,14 +162,15 @@ class ChatConversation:
             "parameters": lambda: str(self.settings),
             "system": lambda: self.system or "(as the template has it)",
             "template": self._template,
-            "messages": lambda: (
-                "\n\n".join(f"{each['role']}: {shown(each['content'])}" for each in self.messages) or "(none)"
-            ),
+            "messages": self._shown_messages,
             "prompt": self._prompt,
         }
         if what not in shows:
             raise ChatError(f"/show takes {SHOWS}" + (f", got {what!r}" if what else ""))
         return shows[what]()
+
+    def _shown_messages(self) -> str:
+        return "\n\n".join(f"{each['role']}: {shown(each['content'])}" for each in self.messages) or "(none)"
 
     def _template(self) -> str:
         chosen = self.options.get("template")
