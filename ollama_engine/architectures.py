@@ -44,7 +44,7 @@ ARCHITECTURES = (
     Registration("olmo2", "olmo2:Olmo2", "olmo"),
     Registration("phi3", "phi3:Phi3", "phi3"),
     Registration("qwen2", "qwen2:Qwen2", "qwen"),
-    Registration("qwen25vl", "qwen2:Qwen25VL", "qwen25vl"),
+    Registration("qwen25vl", "qwen25vl.model:Qwen25VL", "qwen25vl"),
     Registration("qwen2moe", "qwen_moe:Qwen2Moe", "qwen"),
     Registration("qwen3", "qwen3:Qwen3", "qwen"),
     Registration("qwen3moe", "qwen_moe:Qwen3Moe", "qwen"),
