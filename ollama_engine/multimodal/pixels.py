@@ -12,7 +12,11 @@ from ollama_engine.input import FloatArray
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["normalized", "unfold"]
+__all__ = ["CLIP_MEAN", "CLIP_STD", "normalized", "unfold"]
+
+CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+"""Mean and deviation of each channel of the pictures that CLIP was trained on (Radford et al. 2021)."""
 
 
 def normalized(image: Image, mean: Sequence[float], std: Sequence[float]) -> FloatArray:
