@@ -36,16 +36,16 @@ def token_id(metadata: Metadata, key: str, text: str) -> int:
 def newline_runs(metadata: Metadata, longest: int = 31) -> dict[int, int]:
     """Tokens that are newlines and nothing else, {number of newlines: id}; those up to `longest`.
 
-    Empty where the vocabulary has no newline.
+    Empty where the vocabulary has no newline. Tokens that are found in a text before it is split, whose newlines are
+    written as they are, come before those of byte-level BPE and before SentencePiece's byte <0x0A>.
     """
-    spellings = {newline * n: n for newline in ("\n", NEWLINE_IN_BYTES) for n in range(1, longest + 1)}
-    found: dict[int, int] = {}
     tokens = vocabulary(metadata)
-    for id_, text in enumerate(tokens):
-        if text in spellings:
-            found.setdefault(spellings[text], id_)
-    if 1 not in found and "<0x0A>" in tokens:  # SentencePiece's fall-back to bytes
-        found[1] = tokens.index("<0x0A>")
+    spellings = [{newline * n: n for n in range(1, longest + 1)} for newline in ("\n", NEWLINE_IN_BYTES)]
+    found: dict[int, int] = {}
+    for spelling in [*spellings, {"<0x0A>": 1}]:
+        for id_, text in enumerate(tokens):
+            if text in spelling:
+                found.setdefault(spelling[text], id_)
     return found
 
 

@@ -10,16 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml import ops
-from ollama_engine.ml.kernel_choice import product
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.tensor import Tensor
 from ollama_engine.nn.feed_forward import gelu
 from ollama_engine.nn.layers import Biased, LayerNorm, Linear, Norm
 from ollama_engine.nn.module import Module, Part
+
+if TYPE_CHECKING:
+    from ollama_engine.ml.context import Context
 
 Rotation = Callable[[Tensor], Tensor]
 """Queries or keys [head_dim, heads, n] -> the same, rotated by the places of their patches."""
@@ -86,9 +88,13 @@ class PatchEmbedding(Biased):
         super().__init__(name, "patch_size", "patch_size", "n_channels", "n_embd")
 
     def __call__(self, patches: Tensor) -> Tensor:
-        kernel = ops.reshape(self.tensor, patches.dim(0), self.tensor.dim(3))
-        y = ops.mul_mat(kernel, patches)
+        y = ops.mul_mat(in_graph(self.tensor, patches, patches.dim(0), self.tensor.dim(3)), patches)
         return y if self.bias is None else y + self.bias
+
+
+def in_graph(weight: Tensor, like: Tensor, *shape: int) -> Tensor:
+    """A weight as an operand of the graph that `like` belongs to, in another shape of as many elements."""
+    return ops.view(weight, shape, ctx=cast("Context", like.owner))
 
 
 def full_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None = None) -> Tensor:

@@ -94,8 +94,8 @@ class Projector(nn.Module):
     def forward(self, x: Tensor, o: VisionOptions) -> Tensor:
         """x [n_embd, n_places] -> f32 [n_text, n_tokens]."""
         x = self.norm(vision.average_pool(x, o.grid, o.pool), o.norm_eps)
-        matrix = ops.cont(ops.transpose(ops.cast(self.projection.tensor, "f32")))
-        return ops.mul_mat(matrix, x)
+        matrix = vision.in_graph(self.projection.tensor, x, o.n_text, o.n_embd)
+        return ops.mul_mat(ops.cont(ops.transpose(ops.cast(matrix, "f32"))), x)
 
 
 class VisionPart(nn.Module):

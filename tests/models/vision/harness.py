@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from ollama_engine import Engine, Media, SamplingParams, Text
 from ollama_engine.convert import convert_model
 from ollama_engine.models.base import Multimodal
+from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.segments import Segment
 from tests.convert.folders import bpe_tokenizer, write_json, write_safetensors
 from tests.models.families import Weights, checksum, random_weight
@@ -82,10 +83,8 @@ class Case:
     prompts: Mapping[str, Prompt] = field(default_factory=lambda: PROMPTS)
     files: Mapping[str, Any] = field(default_factory=dict)
     """JSON files beside config.json that the converter reads, such as preprocessor_config.json, by name."""
-    image_token_id: int | None = None
-    """The id of each input that an image takes, where transformers' processor writes another one than the engine."""
-
-    NEVER: ClassVar[dict[int, float]] = dict.fromkeys(range(N_TEXT - len(SPECIALS), N_TEXT), -np.inf)
+    soft_token: int | None = None
+    """The id that transformers' processor writes at the inputs of an image, where the engine writes another one."""
 
     def __str__(self) -> str:
         return self.name
@@ -118,6 +117,14 @@ class Case:
     def encoded(self, multimodal: Multimodal, embeddings: NDArray[np.float32]) -> NDArray[np.float32]:
         """The engine's embeddings of an image, as `features` returns them."""
         return embeddings
+
+    def ids(self, inputs: Inputs) -> list[int]:
+        """The engine's inputs as the ids that transformers' processor writes."""
+        found = inputs.tokens.copy()
+        for span in inputs.media:
+            if self.soft_token is not None:
+                found[span.begin : span.end] = self.soft_token
+        return [int(id_) for id_ in found]
 
     def text(self, prompt: Prompt) -> str:
         """A prompt for transformers' processor."""
