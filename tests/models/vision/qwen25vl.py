@@ -15,7 +15,7 @@ TOKENS = (
 )
 PATCH, MERGE = 4, 2
 BLOCK = PATCH * MERGE
-MOST_PIXELS = 120 * BLOCK**2
+MOST_PIXELS = 48 * BLOCK**2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ CASES = (
             },
             "vision_config": {
                 "depth": 3, "hidden_size": 48, "num_heads": 3, "intermediate_size": 72, "patch_size": PATCH,
-                "spatial_merge_size": MERGE, "window_size": 4 * BLOCK, "fullatt_block_indexes": [1],
+                "spatial_merge_size": MERGE, "window_size": 3 * BLOCK, "fullatt_block_indexes": [1],
                 "out_hidden_size": 64, "temporal_patch_size": 2,
             },
             "vision_start_token_id": N_TEXT, "vision_end_token_id": N_TEXT + 1, "image_token_id": N_TEXT + 2,
