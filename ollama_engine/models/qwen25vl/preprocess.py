@@ -12,7 +12,7 @@ from ollama_engine.input import FloatArray, PreparedImage
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.models.qwen25vl.vision import VisionOptions
 from ollama_engine.models.qwen25vl.windows import Windows
-from ollama_engine.multimodal.pixels import CLIP_MEAN, CLIP_STD, normalized, unfold
+from ollama_engine.multimodal.pixels import CLIP_MEAN, CLIP_STD, normalized, patches_of_blocks, unfold
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -87,7 +87,7 @@ class Preprocessor:
         """`patches` row by row -> arrays `patches`, `positions` and `places` as `vision.Tower.forward` takes them."""
         merge = self.options.merge
         windows = Windows.of(rows, columns, self.options.window)
-        row, column = windows.patches(columns, merge)
+        row, column = patches_of_blocks(windows.order, columns, merge)
         nothing = np.zeros_like(row)
         arrays = {
             "patches": patches[row * (columns * merge) + column],
