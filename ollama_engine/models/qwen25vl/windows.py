@@ -16,7 +16,7 @@ import numpy as np
 
 from ollama_engine.input import Int32Array
 
-__all__ = ["Windows", "WindowGroup"]
+__all__ = ["WindowGroup", "Windows"]
 
 
 class WindowGroup(NamedTuple):
