@@ -43,7 +43,7 @@ class PixtralMultimodal:
         return MediaTraits()
 
     def preprocess(self, image: Image) -> PreparedImage:
-        """Arrays `patches` and `positions` of an RGB picture."""
+        """Arrays `patches` and `positions` of a picture."""
         return self._preprocessor.prepare(image)
 
     def largest_image(self) -> PreparedImage:

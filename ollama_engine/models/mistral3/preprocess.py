@@ -11,6 +11,7 @@ from ollama_engine.errors import ModelFormatError
 from ollama_engine.input import FloatArray, PreparedImage
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.models.mistral3.vision import VisionOptions
+from ollama_engine.multimodal.image import on_white
 from ollama_engine.multimodal.pixels import CLIP_MEAN, CLIP_STD, normalized, patches_of_blocks, unfold
 
 if TYPE_CHECKING:
@@ -33,11 +34,11 @@ class Preprocessor:
             raise ModelFormatError(f"{metadata.key('vision.longest_edge')} is 0, expected a number of pixels")
 
     def prepare(self, image: Image) -> PreparedImage:
-        """An RGB picture of any size."""
+        """A picture of any size, RGB or RGBA; what is transparent becomes white."""
         from PIL.Image import Resampling  # noqa: PLC0415 (text models work without Pillow)
 
         rows, columns = self.grid(image.height, image.width)
-        resized = image.resize((columns * self.side, rows * self.side), Resampling.BICUBIC)
+        resized = on_white(image).resize((columns * self.side, rows * self.side), Resampling.BICUBIC)
         return self._prepared(unfold(normalized(resized, self.mean, self.std), self.options.patch_size), rows, columns)
 
     def largest(self) -> PreparedImage:

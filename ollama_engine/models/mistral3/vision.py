@@ -1,4 +1,4 @@
-"""Mistral 3's vision part: Pixtral's tower, for images of any size, whose patches merge to embeddings of the text's size.
+"""Mistral 3's vision part: Pixtral's tower for images of any size, whose patches merge to embeddings of the text model.
 
 Source: Agrawal et al. 2024 (Pixtral 12B, arXiv:2410.07073). Tensors below `v.` and `mm.`, as Ollama's converter names
 them.
@@ -80,9 +80,7 @@ def rotate(heads: Tensor, positions: Tensor, divisors: Tensor, o: VisionOptions)
     half, n = o.head_dim // 2, heads.dim(2)
     if not o.pairs:
         sections = (half // 2, half // 2)
-        return ops.rope_multi(
-            heads, positions, half, sections, mode="vision", factors=divisors, freq_base=o.rope_base
-        )
+        return ops.rope_multi(heads, positions, half, sections, mode="vision", factors=divisors, freq_base=o.rope_base)
     row, column = (ops.view(positions, (n,), offset=axis * positions.stride(1)) for axis in range(2))
     heads = ops.rope(heads, row, half, freq_base=o.rope_base)
     return ops.rope(heads, column, half, offset=half, freq_base=o.rope_base, freq_scale=1 / o.column_step)

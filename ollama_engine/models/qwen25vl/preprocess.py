@@ -12,6 +12,7 @@ from ollama_engine.input import FloatArray, PreparedImage
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.models.qwen25vl.vision import VisionOptions
 from ollama_engine.models.qwen25vl.windows import Windows
+from ollama_engine.multimodal.image import on_white
 from ollama_engine.multimodal.pixels import CLIP_MEAN, CLIP_STD, normalized, patches_of_blocks, unfold
 
 if TYPE_CHECKING:
@@ -41,11 +42,14 @@ class Preprocessor:
             )
 
     def prepare(self, image: Image) -> PreparedImage:
-        """An RGB picture. Raises ImageError where it is more than 200 times as long as wide."""
+        """A picture, RGB or RGBA; what is transparent becomes white.
+
+        Raises ImageError where it is more than 200 times as long as wide.
+        """
         from PIL.Image import Resampling  # noqa: PLC0415 (text models work without Pillow)
 
         height, width = self.size(image.height, image.width)
-        resized = image.resize((width, height), Resampling.BICUBIC)
+        resized = on_white(image).resize((width, height), Resampling.BICUBIC)
         patches = unfold(normalized(resized, self.mean, self.std), self.options.patch_size)
         return self._prepared(patches, height // self.side, width // self.side)
 

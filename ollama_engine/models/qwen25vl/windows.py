@@ -22,7 +22,7 @@ __all__ = ["WindowGroup", "Windows"]
 class WindowGroup(NamedTuple):
     """Consecutive windows of one size."""
 
-    count: int
+    windows: int
     blocks: int
     """Blocks of each window."""
 

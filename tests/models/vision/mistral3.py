@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tests.models.vision.harness import N_CTX, N_TEXT, Case, Token
+import numpy as np
+from numpy.typing import NDArray
 
-TOKENS = (Token("[IMG]", "image_token"), Token("[IMG_BREAK]", "image_break_token"), Token("[IMG_END]", "image_end_token"))
-PATCH, MERGE = 4, 2
+from tests.models.vision.harness import N_CTX, N_TEXT, PICTURES, Case, Token
+from tests.models.vision.pictures import Picture
+
+TOKENS = (
+    Token("[IMG]", "image_token"),
+    Token("[IMG_BREAK]", "image_break_token"),
+    Token("[IMG_END]", "image_end_token"),
+)
+PATCH, MERGE, LONGEST = 4, 2, 56
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +38,27 @@ class Mistral3Case(Case):
         found = model.get_image_features(inputs["pixel_values"], inputs["image_sizes"]).pooler_output
         return [rows.float().numpy() for rows in found]
 
+    def arrays(self, inputs: Any) -> Mapping[str, NDArray[Any]]:
+        """The pixels of the processor, cut into patches in the order of blocks, and the place of each patch."""
+        height, width = (n // PATCH for n in inputs["image_sizes"][0].tolist())
+        grid = np.mgrid[0:height, 0:width]
+        patches = inputs["pixel_values"][0].numpy().reshape(3, height, PATCH, width, PATCH).transpose(1, 3, 0, 2, 4)
+        return {
+            "patches": _blocks(patches.reshape(height, width, -1)),
+            "positions": np.pad(_blocks(grid.transpose(1, 2, 0)).T, ((0, 2), (0, 0))),
+        }
+
+    def takes(self, picture: Picture) -> bool:
+        sides = picture.width, picture.height
+        return max(sides) <= LONGEST or min(sides) * LONGEST >= max(sides)
+
+
+def _blocks(values: NDArray[Any]) -> NDArray[Any]:
+    """[rows, columns, n] of patches -> [patches, n], squares of MERGE times MERGE after each other."""
+    rows, columns, n = values.shape
+    squares = values.reshape(rows // MERGE, MERGE, columns // MERGE, MERGE, n).swapaxes(1, 2)
+    return squares.reshape(-1, n)
+
 
 CASES = (
     Mistral3Case(
@@ -43,13 +73,18 @@ CASES = (
             },
             "vision_config": {
                 "model_type": "pixtral", "num_hidden_layers": 3, "hidden_size": 48, "num_attention_heads": 3,
-                "intermediate_size": 72, "patch_size": PATCH, "image_size": 56, "hidden_act": "silu",
+                "intermediate_size": 72, "patch_size": PATCH, "image_size": LONGEST, "hidden_act": "silu",
             },
             "image_token_index": N_TEXT, "spatial_merge_size": MERGE, "tie_word_embeddings": False,
         },
-        files={"preprocessor_config.json": {"size": {"longest_edge": 56}, "patch_size": {"height": PATCH, "width": PATCH}}},
+        files={
+            "preprocessor_config.json": {
+                "size": {"longest_edge": LONGEST}, "patch_size": {"height": PATCH, "width": PATCH},
+            }
+        },
         placeholder="[IMG]",
         tokens=TOKENS,
+        pictures=tuple(picture for picture in PICTURES if max(picture.width, picture.height) < 10_000),
         seed=7,
         embeddings=1.0,
     ),
