@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -135,7 +136,7 @@ def test_windows_are_those_of_transformers() -> None:
     for rows, columns in np.random.default_rng(3).integers(1, 24, (50, 2)).tolist():
         grid = torch.tensor([[1, rows * 2, columns * 2]])
         order, bounds = get_vision_window_index(grid, spatial_merge_size=2, window_size=112, patch_size=14)
-        theirs = {tuple(order[a // 4 : b // 4].tolist()) for a, b in zip(bounds[:-1], bounds[1:], strict=True)}
+        theirs = {tuple(order[a // 4 : b // 4].tolist()) for a, b in itertools.pairwise(bounds)}
         windows, mine, at = Windows.of(rows, columns, 4), set(), 0
         for count, blocks in windows.groups:
             mine |= {tuple(part) for part in windows.order[at : at + count * blocks].reshape(count, blocks).tolist()}
@@ -230,7 +231,7 @@ def test_an_image_behind_a_cached_start_token_is_whole(path: Path) -> None:
 
 
 def test_keys_move_by_one_number_on_all_axes() -> None:
-    """A shift moves each axis alike, so keys turn as with one axis; other engines passed a delta for one axis of four."""
+    """A shift moves each axis alike, so keys turn as with one axis. Others passed a delta for one axis of four."""
     rng = np.random.default_rng(0)
     rope = nn.SectionedRope(n_dims=16, mode="neox", base=100.0, sections=(2, 3, 3))
     keys = rng.standard_normal((9, 2, 16)).astype(np.float32)
