@@ -3,24 +3,26 @@
     with media_llama(bidirectional=True):
         ...  # every llama file that is loaded here is such a model
 
-An "image" is bytes. Its embeddings are those of the tokens that the bytes name, so that an image, seen causally, means
-what these tokens mean. In the prompt it is BEGIN, then one input for each byte, then END.
+An image is a row of grey pixels, `picture(bytes)`. Its embeddings are those of the tokens that the pixels name, so that
+an image, seen causally, means what these tokens mean. In the prompt it is BEGIN, then one input for each pixel, then
+END.
 """
 
 from __future__ import annotations
 
-import hashlib
+import io
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from unittest.mock import patch
 
 import numpy as np
+import PIL.Image
 
 from ollama_engine import nn
 from ollama_engine.errors import ImageError
-from ollama_engine.input import FloatArray, Input, MediaItem, MediaTraits
+from ollama_engine.input import Input, MediaTraits, PreparedImage
 from ollama_engine.kvcache import LayerShape, LayerView
 from ollama_engine.ml import ops
 from ollama_engine.ml.metadata import Metadata
@@ -28,56 +30,57 @@ from ollama_engine.ml.tensor import Tensor
 from ollama_engine.models import ModelInputs, registry
 from ollama_engine.models.llama import Llama
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from ollama_engine.ml.context import Context
+
 BEGIN, PLACEHOLDER, END = 10, 11, 12
 IMAGE_ROWS = 4
+BROKEN = b"broken"
+"""The pixels of an image whose vision graph cannot be built."""
+REFUSED = b"refused"
+"""The pixels of an image that the model cannot take."""
 
 
-def seen_as(data: bytes) -> list[int]:
+def picture(pixels: bytes) -> bytes:
+    """A PNG file with one row of grey pixels."""
+    file = io.BytesIO()
+    PIL.Image.fromarray(np.frombuffer(pixels, np.uint8)[None]).save(file, "PNG")
+    return file.getvalue()
+
+
+def seen_as(pixels: bytes) -> list[int]:
     """The tokens that say the same as an image."""
-    return [BEGIN, *data, END]
+    return [BEGIN, *pixels, END]
 
 
-class MediaLlama(Llama):
-    """Made with the traits of the enclosing `media_llama`."""
+class FakeVision:
+    """A vision tower that looks pixels up in the token table."""
 
-    traits: ClassVar[MediaTraits] = MediaTraits()
-    grouped: ClassVar[bool] = True
-    wide: ClassVar[bool] = False
-    """Whether an image takes one position on the first axis, as those of Qwen2-VL do in time."""
-    window: ClassVar[int | None] = None
-    encoded: ClassVar[list[bytes]] = []
-    """Images whose embeddings were asked for, by content."""
+    placeholder = "<image>"
+    cross_attention = False
 
-    def __init__(self, metadata: Metadata, weights: Mapping[str, Tensor]) -> None:
-        super().__init__(metadata, weights)
-        self._table = weights["token_embd.weight"].numpy().copy()
+    def __init__(self, model: MediaLlama) -> None:
+        self.model = model
 
     @property
-    def cache_layers(self) -> tuple[LayerShape, ...]:
-        return tuple(
-            replace(shape, window=self.window if i % 2 == 0 else None) for i, shape in enumerate(super().cache_layers)
-        )
+    def traits(self) -> MediaTraits:
+        return self.model.traits
 
-    @property
-    def media_traits(self) -> MediaTraits:
-        return self.traits
-
-    def media_item(self, data: bytes) -> MediaItem:
-        if not data:
-            raise ImageError("an image has at least one byte")
-
-        def embeddings() -> FloatArray:
-            if b"broken" in data:
-                raise ImageError("the image is broken")
-            self.encoded.append(data)
-            return self._table[list(data)].astype(np.float32)
-
-        n, digest = len(data), int.from_bytes(hashlib.sha256(data).digest()[:8], "little")
-        positions = None
-        if self.wide:
+    def preprocess(self, image: Image) -> PreparedImage:
+        pixels = np.asarray(image)[:, :, 0].ravel().astype(np.int32)
+        if bytes(pixels.astype(np.uint8)) == REFUSED:
+            raise ImageError("the model cannot take this image")
+        self.model.prepared.append(bytes(pixels.astype(np.uint8)))
+        n, positions = len(pixels), None
+        if self.model.wide:
             positions = np.tile(np.arange(n, dtype=np.int32), (self.traits.position_axes, 1))
             positions[0] = 0
-        return MediaItem(digest, n, embeddings, positions, 1 if self.wide else None)
+        return PreparedImage(
+            {"pixels": pixels}, 1 if self.cross_attention else n, (1, n), positions, 1 if self.model.wide else None,
+            self.cross_attention,
+        )  # fmt: skip
 
     def post_tokenize(self, inputs: list[Input]) -> list[Input]:
         found: list[Input] = []
@@ -88,9 +91,55 @@ class MediaLlama(Llama):
             n = given.media.n_inputs
             # With cross-attention END belongs to the group, so that images keep apart: one batch stores one.
             following = n if given.media.cross_attention else n - 1
-            first = Input(PLACEHOLDER, given.media, following if self.grouped else 0)
+            first = Input(PLACEHOLDER, given.media, following if self.model.grouped else 0)
             found += [Input(BEGIN), first, *[Input(PLACEHOLDER)] * (n - 1), Input(END)]
         return found
+
+    def encode_multimodal(self, ctx: Context, image: PreparedImage) -> Tensor:
+        pixels = image.arrays["pixels"]
+        content = bytes(pixels.astype(np.uint8))
+        if content == BROKEN:
+            raise ImageError("the image is broken")
+        self.model.encoded.append(content)
+        if self.cross_attention:
+            pixels = np.resize(pixels, IMAGE_ROWS)
+        return ops.get_rows(self.model.table, ctx.from_ints(pixels))
+
+    def largest_image(self) -> PreparedImage:
+        n = max(1, self.traits.largest_group)
+        return PreparedImage({"pixels": np.zeros(n, np.int32)}, 1 if self.cross_attention else n)
+
+
+class FakeCrossVision(FakeVision):
+    """Beside the text: an image has one input, and its embeddings have IMAGE_ROWS rows."""
+
+    cross_attention = True
+
+
+class MediaLlama(Llama):
+    """Made with the traits of the enclosing `media_llama`."""
+
+    vision: ClassVar[type[FakeVision]] = FakeVision
+    traits: ClassVar[MediaTraits] = MediaTraits()
+    grouped: ClassVar[bool] = True
+    wide: ClassVar[bool] = False
+    """Whether an image takes one position on the first axis, as those of Qwen2-VL do in time."""
+    window: ClassVar[int | None] = None
+    prepared: ClassVar[list[bytes]] = []
+    """The pixels of images that were prepared."""
+    encoded: ClassVar[list[bytes]] = []
+    """The pixels of images that were encoded."""
+
+    def __init__(self, metadata: Metadata, weights: Mapping[str, Tensor]) -> None:
+        super().__init__(metadata, weights)
+        self.table = weights["token_embd.weight"]
+        self.multimodal = self.vision(self)
+
+    @property
+    def cache_layers(self) -> tuple[LayerShape, ...]:
+        return tuple(
+            replace(shape, window=self.window if i % 2 == 0 else None) for i, shape in enumerate(super().cache_layers)
+        )
 
     def hidden(self, inputs: ModelInputs, cache: LayerView) -> Tensor:
         if self.traits.position_axes > 1:
@@ -102,18 +151,12 @@ class MediaLlama(Llama):
 class CrossLlama(MediaLlama):
     """Beside that: a last layer that attends to the latest image, whose embeddings are never rows of the text."""
 
+    vision = FakeCrossVision
+
     @property
     def cache_layers(self) -> tuple[LayerShape, ...]:
         shapes = super().cache_layers
         return (*shapes, replace(shapes[0], window=None, image_rows=IMAGE_ROWS))
-
-    def media_item(self, data: bytes) -> MediaItem:
-        item = super().media_item(data)
-
-        def embeddings() -> FloatArray:
-            return np.resize(item.embeddings(), (IMAGE_ROWS, self.n_embd))
-
-        return replace(item, n_inputs=1, embeddings=embeddings, cross_attention=True)
 
     def hidden(self, inputs: ModelInputs, cache: LayerView) -> Tensor:
         o = self.options
@@ -138,7 +181,7 @@ def media_llama(cls: type[MediaLlama] = MediaLlama, **options: Any) -> Iterator[
     own = {name: options.pop(name) for name in ("grouped", "wide", "window") if name in options}
     traits = MediaTraits(**{"largest_group": 24, **options})
     with (
-        patch.multiple(MediaLlama, traits=traits, encoded=[], **own),
+        patch.multiple(MediaLlama, traits=traits, prepared=[], encoded=[], **own),
         patch.dict(registry._BUILT_IN, {"llama": f"tests.media_model:{cls.__name__}"}),
     ):
         yield

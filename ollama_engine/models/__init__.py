@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from ollama_engine.models.base import Embeds, FitsContext, Model, ModelInputs, ReadsMedia, ShiftsKeys, TextEncoder
+from ollama_engine.models.base import (
+    Embeds,
+    FitsContext,
+    Model,
+    ModelInputs,
+    Multimodal,
+    ReadsMedia,
+    ShiftsKeys,
+    TextEncoder,
+)
 from ollama_engine.models.dialects import known_names, known_values
 from ollama_engine.models.registry import architectures, model_class
 
@@ -11,6 +20,7 @@ __all__ = [
     "FitsContext",
     "Model",
     "ModelInputs",
+    "Multimodal",
     "ReadsMedia",
     "ShiftsKeys",
     "TextEncoder",

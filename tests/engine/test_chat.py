@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ollama_engine import ChatResult, Chunk, Engine, Media, Message, SamplingParams, Text, demo
-from ollama_engine.errors import ChatError, ClosedError, ConfigError, ImageError, UnknownOptionError
+from ollama_engine.errors import ChatError, ClosedError, ConfigError, UnknownOptionError, UnsupportedInputError
 from ollama_engine.runner.chat.results import collect_chat
 from tests.tiny import write_tiny_llama
 
@@ -247,7 +247,7 @@ def test_images(tmp_path: Path) -> None:
             Media(b"image"),
             Text("?"),
         ]
-        with pytest.raises(ImageError, match="llama reads text only"):
+        with pytest.raises(UnsupportedInputError, match="llama\\) reads text only"):
             engine.chat([question], template=template)
         with pytest.raises(ChatError, match="does not write all messages that have images"):
             engine.apply_template([question], template="{{ messages | length }}")

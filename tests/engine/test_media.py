@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from ollama_engine import Engine, SamplingParams
-from ollama_engine.errors import ConfigError, ContextOverflowError, ImageError, TokenizerError
+from ollama_engine.errors import ConfigError, ContextOverflowError, ImageError, TokenizerError, UnsupportedInputError
 from ollama_engine.segments import Media, Segment, Text, Tokens
-from tests.media_model import CrossLlama, MediaLlama, media_llama, seen_as
+from tests.media_model import BROKEN, REFUSED, CrossLlama, MediaLlama, media_llama, picture, seen_as
 from tests.suite import slow_except
 from tests.tiny import write_tiny_llama
 
@@ -75,7 +75,7 @@ def greedy(n: int = 8, **fields: Any) -> SamplingParams:
 
 
 def prompt(*parts: list[int] | bytes) -> list[Segment]:
-    return [Media(part) if isinstance(part, bytes) else Tokens(part) for part in parts]
+    return [Media(picture(part)) if isinstance(part, bytes) else Tokens(part) for part in parts]
 
 
 def as_tokens(*parts: list[int] | bytes) -> list[int]:
@@ -301,7 +301,7 @@ def test_a_session_of_another_cache_type_is_computed_again(
 
 def test_an_image_that_cannot_be_computed_ends_its_request_alone(engine: Engine) -> None:
     expected = lone(engine, prompt(BEFORE, CAT, AFTER))
-    requests = [engine.submit(prompt(BEFORE, image, AFTER), greedy()) for image in (CAT, b"broken", CAT)]
+    requests = [engine.submit(prompt(BEFORE, image, AFTER), greedy()) for image in (CAT, BROKEN, CAT)]
     with pytest.raises(ImageError, match="the image is broken"):
         requests[1].result(PATIENCE)
     assert requests[0].result(PATIENCE).tokens == requests[2].result(PATIENCE).tokens == expected
@@ -309,8 +309,10 @@ def test_an_image_that_cannot_be_computed_ends_its_request_alone(engine: Engine)
 
 
 def test_what_is_refused(engine: Engine) -> None:
-    with pytest.raises(ImageError, match="at least one byte"):
+    with pytest.raises(ImageError, match="not an image that can be read"):
         engine.generate([Media(b"")])
+    with pytest.raises(ImageError, match="cannot take this image"):
+        engine.generate(prompt(REFUSED))
     with pytest.raises(ConfigError, match="holds Text, Tokens and Media only, got a str"):
         engine.generate([Text("a"), "b"])  # type: ignore[list-item]
     with pytest.raises(TokenizerError, match="token 320"):
@@ -318,7 +320,7 @@ def test_what_is_refused(engine: Engine) -> None:
 
 
 def test_a_model_of_text_refuses_images(path: str) -> None:
-    with Engine(path, num_ctx=64, threads=1) as engine, pytest.raises(ImageError, match="reads text only"):
+    with Engine(path, num_ctx=64, threads=1) as engine, pytest.raises(UnsupportedInputError, match="reads text only"):
         engine.generate(prompt(BEFORE, CAT))
 
 
@@ -353,4 +355,4 @@ def test_the_begin_token_comes_once(path: str) -> None:
 def test_the_begin_token_comes_before_an_image(path: str) -> None:
     with ExitStack() as stack:
         engine = open_engine(stack, path, "flash")
-        assert engine.submit([Media(CAT), Text("b")], greedy(1)).prompt[:2] == (BOS, 10)
+        assert engine.submit([Media(picture(CAT)), Text("b")], greedy(1)).prompt[:2] == (BOS, 10)

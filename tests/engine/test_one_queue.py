@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ollama_engine import Engine, Media, SamplingParams, Text, Tokens
-from ollama_engine.errors import DeadlineError, EngineBusyError, ImageError
+from ollama_engine.errors import DeadlineError, EngineBusyError, UnsupportedInputError
 from tests.tiny import write_tiny_llama
 
 pytestmark = pytest.mark.timeout(60)
@@ -138,5 +138,5 @@ def test_texts_in_segments(engine: Engine) -> None:
     assert asyncio.run(engine.aembed([Text("a "), Text("thing")])).shape == (64,)
     told = engine.embeddings([[Text("<|end|>", parse_special=special)] for special in (False, True)])
     assert told[0].prompt_tokens >= told[1].prompt_tokens
-    with pytest.raises(ImageError):
+    with pytest.raises(UnsupportedInputError):
         engine.embed([Text("a"), Media(b"")])

@@ -7,7 +7,14 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import cast
 
-from ollama_engine.errors import ConfigError, ContextOverflowError, ImageError, Option, TokenizerError
+from ollama_engine.errors import (
+    ConfigError,
+    ContextOverflowError,
+    ImageError,
+    Option,
+    TokenizerError,
+    UnsupportedInputError,
+)
 from ollama_engine.input import Input, MediaItem
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix
@@ -38,7 +45,8 @@ def prompt_inputs(loaded: Loaded, prompt: Prompt, *, add_special: bool = True, s
     """The inputs of a prompt: text, token ids or segments. BOS comes first, unless the first segment is Tokens.
 
     `several`: hint shown when several prompts are passed. Raises ConfigError for another type; TokenizerError for
-    text that the vocabulary cannot express and ids beyond it; ImageError for media that the model cannot take.
+    text that the vocabulary cannot express and ids beyond it; ImageError for images that the model cannot take, and
+    UnsupportedInputError for any image where it reads text only.
     """
     if is_segments(prompt):
         return _segment_inputs(loaded, prompt, add_special=add_special)
@@ -61,7 +69,7 @@ def _segment_inputs(loaded: Loaded, segments: Sequence[Segment], *, add_special:
         found += map(Input, tokens)
         if isinstance(run, Media):
             found.append(Input(-1, _media_item(loaded, run)))
-    return Inputs.of(found if loaded.reads_media is None else loaded.reads_media.post_tokenize(found))
+    return Inputs.of(found if loaded.images is None else loaded.images.multimodal.post_tokenize(found))
 
 
 def _ids_of_run(loaded: Loaded, run: list[Text] | Tokens | Media, *, begins: bool, ends: bool) -> list[int]:
@@ -104,12 +112,12 @@ def _token_ids(tokenizer: Tokenizer, tokens: Tokens) -> list[int]:
 
 
 def _media_item(loaded: Loaded, media: Media) -> MediaItem:
-    if loaded.reads_media is None:
-        raise ImageError(
-            f"architecture {loaded.model.architecture} reads text only, and the prompt has an image in it; "
-            "leave it out, or load a model that reads images"
+    if loaded.images is None:
+        raise UnsupportedInputError(
+            f"the model (architecture {loaded.model.architecture}) reads text only, and the prompt has an image in it",
+            advice=["leave it out", "load a model that reads images"],
         )
-    item = loaded.reads_media.media_item(media.data)
+    item = loaded.images.item(media.data)
     if not loaded.executor.takes(item):
         raise ImageError(f"architecture {loaded.model.architecture} made of an image what its graphs do not take")
     return item

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from ollama_engine.config import Pooling
-from ollama_engine.errors import ConfigError, ContextOverflowError, ImageError, Option, TokenizerError
+from ollama_engine.errors import ConfigError, ContextOverflowError, Option, TokenizerError, UnsupportedInputError
 from ollama_engine.runner.core.input_processor import prompt_inputs
 from ollama_engine.runner.embed.request import TokenizedText
 from ollama_engine.runner.load.loading import Loaded
@@ -47,7 +47,7 @@ class EmbedTexts:
     def _text(self, text: Prompt, pooling: Pooling, too_long: TooLong) -> TokenizedText:
         inputs = prompt_inputs(self._loaded, text, several="several texts go into a list")
         if inputs.media:
-            raise ImageError("embeddings are of texts; leave the images out")
+            raise UnsupportedInputError("embeddings are of texts; leave the images out")
         ids = inputs.tokens.tolist()
         self._check(ids)
         fitted = self._fitted(ids, self._loaded.num_ctx, too_long)

@@ -51,7 +51,7 @@ class Executor:
 
     `run` does a whole step. Its parts: `prepare` finds cells and builds the graph, also while the step before computes;
     `launch` writes the inputs, tokens last, and starts the computation; `results` waits for its logits. With `forward`,
-    such as the model's `hidden`, rows are the result of that method instead of logits.
+    such as the model's `hidden`, rows are the result of that method instead of logits. Without `traits` no media come.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Executor:
         # -- configuration --
         self._n_types = model.n_token_types if isinstance(model, TextEncoder) else 0
         self.traits = MediaTraits() if traits is None else traits
-        self._sizes = input_sizes(model, self.traits, self._n_types)
+        self._sizes = input_sizes(model, traits, self._n_types)
         self.batch_size = batch_size
         self.max_outputs = min(max_outputs, batch_size)
         # -- steps --
@@ -94,7 +94,7 @@ class Executor:
 
     def reserve_batch(self, n_tokens: int) -> None:
         """Take the memory for the graphs of a batch of as many tokens, over the whole history. Raises NoMemoryError."""
-        n_embedded, n_images = min(n_tokens, self.traits.largest_group), int(self._sizes.image_rows > 0)
+        n_embedded, n_images = n_tokens if self._sizes.embedded else 0, int(self._sizes.image_rows > 0)
         # All rows but one: picking rows takes more memory than returning all.
         n_outputs = min(n_tokens - 1 or 1, self.max_outputs)
         for _ in self._cache.worst_cases(n_tokens):
@@ -137,7 +137,7 @@ class Executor:
 
     def takes(self, item: MediaItem) -> bool:
         """Whether the item's shapes, as far as it states them, fit the model's graphs."""
-        kind = (self._sizes.image_rows if item.cross_attention else self.traits.largest_group) > 0
+        kind = self._sizes.image_rows > 0 if item.cross_attention else self._sizes.embedded
         axes = item.positions is None or item.positions.shape == (self.traits.position_axes, item.n_inputs)
         return kind and axes and (item.n_inputs == 1 or not item.cross_attention)
 
@@ -284,12 +284,13 @@ def _raise(part: BatchMedia, error: Exception) -> None:
     raise error
 
 
-def input_sizes(model: Model, traits: MediaTraits, n_types: int) -> InputSizes:
-    """The sizes of a model that shape the inputs of its graphs."""
+def input_sizes(model: Model, traits: MediaTraits | None, n_types: int) -> InputSizes:
+    """The sizes of a model that shape the inputs of its graphs. `traits`: None for a model that reads no media."""
     image_rows = max((layer.image_rows or 0 for layer in model.cache_layers), default=0)
-    needs_rows = traits.largest_group or image_rows
-    n_embd = model.n_embd if needs_rows and isinstance(model, Embeds) else 0
-    return InputSizes(n_embd, traits.position_axes, image_rows, n_types > 0)
+    reads_media = traits is not None
+    n_embd = model.n_embd if reads_media and isinstance(model, Embeds) else 0
+    axes = 1 if traits is None else traits.position_axes
+    return InputSizes(n_embd, axes, image_rows if reads_media else 0, n_types > 0, reads_media and not image_rows)
 
 
 def _check_range(name: str, values: Int32Array, end: int) -> None:

@@ -41,6 +41,8 @@ class InputSizes(NamedTuple):
     """Rows of one image for cross-attention."""
     types: bool = False
     """Whether tokens have types."""
+    embedded: bool = False
+    """Whether rows may be embeddings of media."""
 
 
 @dataclass(slots=True)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from ollama_engine.config import EngineConfig
 from ollama_engine.errors import ConfigError, ModelFormatError, NoMemoryError, Option
-from ollama_engine.input import MediaTraits
 from ollama_engine.kvcache import Cache, CacheConfig, CompositeCache, LayerShape, make_cache, make_null_cache
 from ollama_engine.kvcache.mask import index_bytes, mask_bytes
 from ollama_engine.kvcache.paged import MOST_LISTS
@@ -28,7 +27,6 @@ from ollama_engine.models import (
     Embeds,
     FitsContext,
     Model,
-    ReadsMedia,
     ShiftsKeys,
     TextEncoder,
     known_names,
@@ -38,6 +36,8 @@ from ollama_engine.models import (
 from ollama_engine.runner.load.errors import SMALLER, does_not_fit, naming
 from ollama_engine.runner.load.executor import Executor
 from ollama_engine.runner.load.pooling_type import read_pooling
+from ollama_engine.runner.load.vision import make_image_reader, traits_of
+from ollama_engine.runner.media.image_reader import ImageReader
 from ollama_engine.sample import BreakerFinder
 from ollama_engine.tokenizer import Tokenizer, from_metadata
 
@@ -74,8 +74,8 @@ class Loaded:
     breakers: BreakerFinder
     is_encoder: bool
     """Whether the model is a text encoder. Checked once, here: an interrupt during isinstance of a Protocol is lost."""
-    reads_media: ReadsMedia | None = None
-    """The model, if it reads media; checked here for the same reason."""
+    images: ImageReader | None = None
+    """Makes media items of image files; None where the model or its file has no part that reads images."""
     text_executor: Executor | None = None
     """Computes hidden states of texts to embed, without a cache; None for a model that gives no hidden states."""
 
@@ -141,8 +141,9 @@ def load(
                 _refuse_cache_if_too_large(backend, planned_cache, planned_masks)
                 cache = _make_cache(backend, weights, model, config)
                 rows = max(logit_rows, config.parallel)
-                executor = Executor(backend, model, cache, _batch_size(config), rows, traits=_traits(model))
+                executor = Executor(backend, model, cache, _batch_size(config), rows, traits=traits_of(model))
                 text_executor = _make_text_executor(backend, model, config)
+            images = make_image_reader(backend, model, executor)
             executor.reserve(config.parallel)
             for contract in (cache.shiftable, cache.saveable):
                 if contract is not None:
@@ -156,7 +157,7 @@ def load(
     return Loaded(
         path, config, gguf, tokenizer, backend, weights, model, cache, executor,
         BreakerFinder(min(model.n_vocab, tokenizer.n_vocab), tokenizer), isinstance(model, TextEncoder),
-        model if isinstance(model, ReadsMedia) else None, text_executor,
+        images, text_executor,
     )  # fmt: skip
 
 
@@ -284,12 +285,9 @@ def _cells(layer: LayerShape, model: Model, config: EngineConfig) -> int:
     num_ctx = _num_ctx(config)
     limit = layer.window or layer.chunk or num_ctx
     kept = min(num_ctx, limit + RESUME_TOKENS)
-    batch = max(config.batch_size, _traits(model).largest_group)
+    traits = traits_of(model)
+    batch = max(config.batch_size, 0 if traits is None else traits.largest_group)
     return config.parallel * kept + (batch if kept < num_ctx else 0)
-
-
-def _traits(model: Model) -> MediaTraits:
-    return model.media_traits if isinstance(model, ReadsMedia) else MediaTraits()
 
 
 def _decide_flash_attention(backend: Backend, config: EngineConfig, layers: tuple[LayerShape, ...], dtype: str) -> bool:

@@ -39,7 +39,7 @@ def load_session(
 
 def _check_media(inputs: Inputs, submission: Submission) -> None:
     """Raise SessionFormatError for images that the model cannot compute with."""
-    executor, read = submission.loaded.executor, submission.loaded.reads_media
+    executor, images = submission.loaded.executor, submission.loaded.images
     for span in inputs.media:
-        if read is None or not executor.takes(span.item):
+        if images is None or not executor.takes(span.item):
             raise SessionFormatError("the session has images that are not of this model")

@@ -1,0 +1,1 @@
+"""Image files to what models take in: reading, resizing, normalizing. Pillow and numpy, no tensors."""

@@ -1,0 +1,43 @@
+"""ImageEncoder: computes the embeddings of images, each in a graph of its own. The engine's thread owns it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ollama_engine.errors import ComputeError
+from ollama_engine.input import FloatArray, PreparedImage
+from ollama_engine.ml.backend import Backend
+from ollama_engine.ml.context import Context
+from ollama_engine.models import Multimodal
+
+__all__ = ["ImageEncoder"]
+
+
+class ImageEncoder:
+    """Computes while no step does.
+
+    `moved` is called before each graph: it takes the memory of graphs that were allocated on this backend before.
+    """
+
+    def __init__(self, backend: Backend, multimodal: Multimodal, moved: Callable[[], None]) -> None:
+        self._backend = backend
+        self._multimodal = multimodal
+        self._moved = moved
+        self.encodes = 0
+        """Number of images that were encoded."""
+
+    def encode(self, image: PreparedImage) -> FloatArray:
+        """Embeddings float32 [rows, n_embd]. Raises what the model raises, ComputeError for NaN, NoMemoryError."""
+        self._moved()
+        with Context(self._backend) as ctx:
+            out = self._multimodal.encode_multimodal(ctx, image)
+            ctx.forward(out)
+            ctx.alloc()
+            ctx.compute()
+            rows = out.numpy().astype(np.float32, copy=True)
+        if not np.isfinite(rows).all():
+            raise ComputeError("the model computes NaN or infinity for this image; its file may be damaged")
+        self.encodes += 1
+        return rows
