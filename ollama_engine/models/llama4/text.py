@@ -110,7 +110,7 @@ def make_layer(scope: nn.Scope) -> PreNormLayer:
     return SparseLayer(scope) if sparse else DenseLayer(scope)
 
 
-class Llama4(Decoder):
+class Llama4Text(Decoder):
     architecture = "llama4"
 
     options: Llama4Options

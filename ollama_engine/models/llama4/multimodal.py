@@ -1,0 +1,88 @@
+"""What Llama 4 makes of images: arrays, tokens around tiles, embeddings.
+
+An image with several tiles is written row by row, each row of tiles with separators between them and another behind it,
+and then the whole picture behind "<|image|>"; an image of one tile is that last part alone. Source: transformers'
+Llama4Processor.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ollama_engine import nn
+from ollama_engine.errors import ModelFormatError
+from ollama_engine.input import Input, MediaItem, MediaTraits, PreparedImage
+from ollama_engine.ml.metadata import Metadata
+from ollama_engine.ml.tensor import Tensor
+from ollama_engine.models.llama4.preprocess import Preprocessor
+from ollama_engine.models.llama4.vision import VisionPart, read_options
+from ollama_engine.models.media_tokens import token_id
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from ollama_engine.ml.context import Context
+
+IMAGE = "<|image|>"
+ADAPTER = "v.vision_adapter.mlp.fc2.weight"
+"""Its width is in no key."""
+
+
+class Llama4Multimodal:
+    """Implements `models.Multimodal`."""
+
+    placeholder = IMAGE
+
+    def __init__(self, metadata: Metadata, scope: nn.Scope) -> None:
+        """`scope`: all weights of the file, with the options of the text model."""
+        if ADAPTER not in scope.weights:
+            raise ModelFormatError(f"the file has no tensor {ADAPTER}, which a part that reads images has")
+        self.options = read_options(metadata, scope.options.n_embd, scope.weights[ADAPTER].dim(1))
+        self.vision = VisionPart(nn.Scope(scope.weights, self.options, used=scope.used))
+        self._preprocessor = Preprocessor(metadata, self.options)
+        self._begin = token_id(metadata, "image_start_token_id", "<|image_start|>")
+        self._end = token_id(metadata, "image_end_token_id", "<|image_end|>")
+        self._patch = token_id(metadata, "image_token_id", "<|patch|>")
+        self._between = token_id(metadata, "tile_x_separator_token_id", "<|tile_x_separator|>")
+        self._row_end = token_id(metadata, "tile_y_separator_token_id", "<|tile_y_separator|>")
+        self._whole = token_id(metadata, "whole_image_token_id", IMAGE)
+
+    @property
+    def traits(self) -> MediaTraits:
+        """Embeddings attend to what is before them, as text does: an image may be cut anywhere."""
+        return MediaTraits()
+
+    def preprocess(self, image: Image) -> PreparedImage:
+        """Array `tiles` of an RGB picture; grid (rows, columns)."""
+        return self._preprocessor.prepare(image)
+
+    def largest_image(self) -> PreparedImage:
+        """As many tiles as there can be."""
+        return self._preprocessor.largest()
+
+    def encode_multimodal(self, ctx: Context, image: PreparedImage) -> Tensor:
+        """The graph of the vision part: f32 [n_embd, n_inputs], tile after tile."""
+        return self.vision.forward(ctx, image.arrays["tiles"], self.options)
+
+    def post_tokenize(self, inputs: list[Input]) -> list[Input]:
+        """Replace each image by its tiles, with tokens between them and around them."""
+        found: list[Input] = []
+        for given in inputs:
+            found += [given] if given.media is None else self._image(given.media)
+        return found
+
+    def _image(self, item: MediaItem) -> list[Input]:
+        rows, columns = item.grid
+        found = [Input(self._begin)]
+        if rows * columns > 1:
+            for tile in range(rows * columns):
+                ends_row = (tile + 1) % columns == 0
+                found += [*self._tile(item, tile), Input(self._row_end if ends_row else self._between)]
+        last = item.n_inputs // self.options.n_tokens - 1
+        return [*found, Input(self._whole), *self._tile(item, last), Input(self._end)]
+
+    def _tile(self, item: MediaItem, tile: int) -> list[Input]:
+        """All parts of an image share one encoding. So a batch needs no more of it than it has room for."""
+        n = self.options.n_tokens
+        part = item.part(tile * n, (tile + 1) * n)
+        return [Input(self._patch, part), *[Input(self._patch)] * (n - 1)]
