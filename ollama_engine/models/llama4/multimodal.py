@@ -53,7 +53,7 @@ class Llama4Multimodal:
         return MediaTraits()
 
     def preprocess(self, image: Image) -> PreparedImage:
-        """Array `tiles` of an RGB picture; grid (rows, columns)."""
+        """Array `tiles` of a picture, RGB or RGBA; grid (rows, columns)."""
         return self._preprocessor.prepare(image)
 
     def largest_image(self) -> PreparedImage:

@@ -15,6 +15,7 @@ import numpy as np
 from ollama_engine.input import FloatArray, PreparedImage
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.models.llama4.vision import VisionOptions
+from ollama_engine.multimodal.image import on_white
 from ollama_engine.multimodal.pixels import unfold
 
 if TYPE_CHECKING:
@@ -37,10 +38,10 @@ class Preprocessor:
         self._levels = normalized_levels(mean, std)
 
     def prepare(self, image: Image) -> PreparedImage:
-        """An RGB picture of any size."""
+        """A picture of any size, RGB or RGBA; what is transparent becomes white."""
         from PIL.Image import Resampling  # noqa: PLC0415 (text models work without Pillow)
 
-        side = self.options.image_size
+        image, side = on_white(image), self.options.image_size
         rows, columns = best_canvas(image.height, image.width, side)
         height, width = fitted_size(image.height, image.width, (rows * side, columns * side), side)
         pictures = _tiles(image.resize((width, height), Resampling.BILINEAR), rows, columns, side)

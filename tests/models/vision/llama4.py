@@ -6,6 +6,7 @@ for the engine and for Meta's own code, so that pixels are equal; `test_llama4_p
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,8 +30,12 @@ def image_processor(side: int, *, pillow: bool) -> Any:
     import torch  # noqa: PLC0415
     from PIL import Image  # noqa: PLC0415
     from transformers import Llama4ImageProcessor  # noqa: PLC0415
+    from transformers.image_transforms import convert_to_rgb  # noqa: PLC0415
 
     class PillowProcessor(Llama4ImageProcessor):  # type: ignore[misc]
+        def preprocess(self, images: Any, **kwargs: Any) -> Any:
+            return super().preprocess([convert_to_rgb(image) for image in images], **kwargs)
+
         def resize(self, image: Any, size: Any, *args: Any, **kwargs: Any) -> Any:
             pictures = [Image.fromarray(pixels.permute(1, 2, 0).numpy()) for pixels in image]
             resized = [p.resize((size.width, size.height), Image.Resampling.BILINEAR) for p in pictures]
@@ -49,6 +54,12 @@ class Llama4Case(Case):
 
         side = self.config["vision_config"]["image_size"]
         return Llama4Processor(image_processor(side, pillow=True), tokenizer, patch_size=PATCH_SIZE)
+
+    def arrays(self, inputs: Any) -> Mapping[str, NDArray[Any]]:
+        import torch  # noqa: PLC0415
+
+        unfolded = torch.nn.functional.unfold(inputs["pixel_values"], PATCH_SIZE, stride=PATCH_SIZE)
+        return {"tiles": unfolded.permute(0, 2, 1).numpy()}
 
     def features(self, model: Any, inputs: Any) -> list[NDArray[np.float32]]:
         rows = model.get_image_features(inputs["pixel_values"]).last_hidden_state
