@@ -7,6 +7,8 @@ Llama4Processor.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ollama_engine import nn
@@ -16,7 +18,7 @@ from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.tensor import Tensor
 from ollama_engine.models.llama4.preprocess import Preprocessor
 from ollama_engine.models.llama4.vision import VisionPart, read_options
-from ollama_engine.models.media_tokens import token_id
+from ollama_engine.models.media_tokens import token_id, token_named
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -26,6 +28,22 @@ if TYPE_CHECKING:
 IMAGE = "<|image|>"
 ADAPTER = "v.vision_adapter.mlp.fc2.weight"
 """Its width is in no key."""
+
+
+@dataclass(frozen=True)
+class TileTokens:
+    """Ids of the tokens that an image is written with."""
+
+    begin: int
+    end: int
+    patch: int
+    """Stands where an embedding is."""
+    between: int
+    """Between two tiles of a row."""
+    row_end: int
+    """Behind each row of tiles."""
+    whole: int
+    """Before the whole picture."""
 
 
 class Llama4Multimodal:
@@ -40,12 +58,19 @@ class Llama4Multimodal:
         self.options = read_options(metadata, scope.options.n_embd, scope.weights[ADAPTER].dim(1))
         self.vision = VisionPart(nn.Scope(scope.weights, self.options, used=scope.used))
         self._preprocessor = Preprocessor(metadata, self.options)
-        self._begin = token_id(metadata, "image_start_token_id", "<|image_start|>")
-        self._end = token_id(metadata, "image_end_token_id", "<|image_end|>")
-        self._patch = token_id(metadata, "image_token_id", "<|patch|>")
-        self._between = token_id(metadata, "tile_x_separator_token_id", "<|tile_x_separator|>")
-        self._row_end = token_id(metadata, "tile_y_separator_token_id", "<|tile_y_separator|>")
-        self._whole = token_id(metadata, "whole_image_token_id", IMAGE)
+        self._metadata = metadata
+
+    @cached_property
+    def tokens(self) -> TileTokens:
+        """The tokens of images, looked up with the first one. Raises ModelFormatError where the file lacks one."""
+        return TileTokens(
+            begin=token_id(self._metadata, "image_start_token_id", "<|image_start|>"),
+            end=token_id(self._metadata, "image_end_token_id", "<|image_end|>"),
+            patch=token_id(self._metadata, "image_token_id", "<|patch|>"),
+            between=token_named(self._metadata, "<|tile_x_separator|>"),
+            row_end=token_named(self._metadata, "<|tile_y_separator|>"),
+            whole=token_named(self._metadata, IMAGE),
+        )
 
     @property
     def traits(self) -> MediaTraits:
@@ -73,16 +98,17 @@ class Llama4Multimodal:
 
     def _image(self, item: MediaItem) -> list[Input]:
         rows, columns = item.grid
-        found = [Input(self._begin)]
+        tokens = self.tokens
+        found = [Input(tokens.begin)]
         if rows * columns > 1:
             for tile in range(rows * columns):
                 ends_row = (tile + 1) % columns == 0
-                found += [*self._tile(item, tile), Input(self._row_end if ends_row else self._between)]
+                found += [*self._tile(item, tile), Input(tokens.row_end if ends_row else tokens.between)]
         last = item.n_inputs // self.options.n_tokens - 1
-        return [*found, Input(self._whole), *self._tile(item, last), Input(self._end)]
+        return [*found, Input(tokens.whole), *self._tile(item, last), Input(tokens.end)]
 
     def _tile(self, item: MediaItem, tile: int) -> list[Input]:
         """All parts of an image share one encoding. So a batch needs no more of it than it has room for."""
-        n = self.options.n_tokens
+        n, patch = self.options.n_tokens, self.tokens.patch
         part = item.part(tile * n, (tile + 1) * n)
-        return [Input(self._patch, part), *[Input(self._patch)] * (n - 1)]
+        return [Input(patch, part), *[Input(patch)] * (n - 1)]

@@ -77,7 +77,7 @@ _TEXT = {
     "max_position_embeddings": N_CTX, "pad_token_id": 0, "bos_token_id": 317, "eos_token_id": 318,
 }  # fmt: skip
 _VISION = {
-    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128,
+    "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 128,
     "image_size": IMAGE_SIZE, "patch_size": PATCH_SIZE, "vision_output_dim": 40, "projector_input_dim": 40,
     "projector_output_dim": 40,
 }  # fmt: skip
