@@ -8,6 +8,7 @@ PlainMLP, ErfMLP                 feed-forward blocks without a gate
 Rope, SectionedRope, read_rope   rotary positions on one axis or several, and their scaling
 attention, soft_cap              attention over a cache's history
 ExpertLinear, route, sum_experts mixture of experts
+                                 (also route_chosen, route_sigmoid, weighted_inputs, sum_slots)
 """
 
 from __future__ import annotations
@@ -16,7 +17,15 @@ from ollama_engine.nn.attention import attention, soft_cap
 from ollama_engine.nn.feed_forward import ErfMLP, GatedMLP, GeluMLP, PlainMLP, gelu, gelu_erf
 from ollama_engine.nn.layers import Embedding, Factors, LayerNorm, Linear, Norm, RMSNorm
 from ollama_engine.nn.module import Blocks, Module, Part, Scope, Weight
-from ollama_engine.nn.moe import ExpertLinear, route, route_chosen, sum_experts
+from ollama_engine.nn.moe import (
+    ExpertLinear,
+    route,
+    route_chosen,
+    route_sigmoid,
+    sum_experts,
+    sum_slots,
+    weighted_inputs,
+)
 from ollama_engine.nn.rope import Rope, SectionedRope, check_base, read_rope
 
 __all__ = [
@@ -45,6 +54,9 @@ __all__ = [
     "read_rope",
     "route",
     "route_chosen",
+    "route_sigmoid",
     "soft_cap",
     "sum_experts",
+    "sum_slots",
+    "weighted_inputs",
 ]
