@@ -17,6 +17,7 @@ from ollama_engine.convert.source.folder import ModelFolder, read_config
 from ollama_engine.convert.source.mxfp4 import MXFP4, with_packed
 from ollama_engine.convert.source.scaled import check_quantization, with_scales
 from ollama_engine.convert.streaming import file_bytes
+from ollama_engine.convert.vision import read_processor
 from ollama_engine.convert.vocab.export import add_tokenizer
 from ollama_engine.convert.workers import Workers
 from ollama_engine.errors import ConfigError, Option
@@ -57,7 +58,8 @@ def convert_model(
     config = config.completed(architecture.defaults)
     writer = new_writer(architecture.name)
     sizes = architecture.sizes(config)
-    keys = {**model_keys(architecture, config, sizes), **pooling_keys(folder)}
+    images = architecture.image_keys(read_processor(folder))
+    keys = {**model_keys(architecture, config, sizes), **images, **pooling_keys(folder)}
     check_quantization(config)
     stored = with_scales(with_packed(open_checkpoint(folder)), config)
     planned = plan_tensors(architecture, config, sizes, stored)
