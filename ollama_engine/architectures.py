@@ -37,6 +37,7 @@ ARCHITECTURES = (
     Registration("gpt-oss", "gpt_oss:GptOss", "gpt_oss"),
     Registration("llama", "llama:Llama", "llama"),
     Registration("llama4", None, "llama4", "Llama 4 reads images, which is not supported yet"),
+    Registration("llava", "llava.model:Llava", "llava"),
     Registration("mistral3", "mistral3:Mistral3", "mistral3"),
     Registration("mllama", None, "mllama", "Llama 3.2 Vision reads images, which is not supported yet"),
     Registration("modern-bert", "modern_bert:ModernBert", "modern_bert"),

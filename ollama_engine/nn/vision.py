@@ -100,11 +100,12 @@ def in_graph(weight: Tensor, like: Tensor, *shape: int) -> Tensor:
 def full_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None = None) -> Tensor:
     """softmax(scale q k + mask) v without a cache: every row attends to every row that the mask shows.
 
-    q f32 [head_dim, heads, n], k and v [head_dim, kv_heads, n], mask f16 [n, n] -> f32 [head_dim * heads, n].
+    q f32 [head_dim, heads, n], k and v [head_dim, kv_heads, n], mask f16 [n, n] -> f32 [head_dim * heads, n]. With a
+    fourth dimension, rows attend to those of the same index in it.
     """
     q, k, v = (ops.permute(t, 0, 2, 1, 3) for t in (q, k, v))
     out = ops.flash_attention(q, k, v, mask, scale)
-    return ops.reshape(out, out.dim(0) * out.dim(1), out.dim(2))
+    return ops.reshape(out, out.dim(0) * out.dim(1), out.dim(2), out.dim(3))
 
 
 class TowerAttention(Module):
@@ -118,7 +119,7 @@ class TowerAttention(Module):
     def forward(
         self, x: Tensor, o: TowerOptions, mask: Tensor | None = None, rotate: Rotation | None = None
     ) -> Tensor:
-        """x [n_embd, n] -> [n_embd, n]."""
+        """x [n_embd, n] -> [n_embd, n]; with a third dimension, one picture for each index in it."""
         q, k, v = (_heads(project(x), o) for project in (self.q, self.k, self.v))
         if rotate is not None:
             q, k = rotate(q), rotate(k)
@@ -126,7 +127,7 @@ class TowerAttention(Module):
 
 
 def _heads(x: Tensor, o: TowerOptions) -> Tensor:
-    return ops.reshape(x, o.head_dim, x.dim(0) // o.head_dim, x.dim(1))
+    return ops.reshape(x, o.head_dim, x.dim(0) // o.head_dim, x.dim(1), x.dim(2))
 
 
 class TowerMLP(Module):
