@@ -1,8 +1,8 @@
 """LLaVA 1.5 and 1.6 (LLaVA-NeXT) -> `general.architecture` = llava: a Llama or Mistral with CLIP's tower.
 
-Ollama's engine and llama.cpp have no single file of these models, so the name of the architecture and those of the image
-part are our own, in the dialect of `vision`. Blocks of the tower that the feature layer makes superfluous stay in the
-file.
+Ollama's engine and llama.cpp have no single file of these models, so the name of the architecture and those of the
+image part are our own, in the dialect of `vision`. Blocks of the tower that the feature layer makes superfluous stay in
+the file.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ TEXT_DEFAULTS = {
 TEXTS = ("llama", "mistral")
 OUTER_KEYS = (Key("image_token_index", "u32", ("image_token_index", "image_token_id"), required=False),)
 TOWER = "vision_tower."
+NEXT = "LlavaNextForConditionalGeneration"
+RESOLUTIONS = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
+"""transformers' default."""
 
 
 def _text_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
@@ -48,9 +51,16 @@ def _feature_layers(config: Config, n_layer: int) -> list[int]:
     return [n % (n_layer + 1) for n in listed]
 
 
+def _in_tiles(config: Config, layer: int = 0) -> bool:
+    """Whether it is LLaVA 1.6."""
+    return NEXT in config.get("architectures")
+
+
 def _resolutions(config: Config) -> list[int]:
     """The sizes of pictures in tiles, [height, width, height, width, ...]; empty for LLaVA 1.5."""
-    listed = config.get("image_grid_pinpoints", default=[])
+    if not _in_tiles(config):
+        return []
+    listed = config.get("image_grid_pinpoints", default=RESOLUTIONS)
     if not isinstance(listed, list) or not all(
         isinstance(pair, list) and len(pair) == 2 and all(type(n) is int and n > 0 for n in pair) for pair in listed
     ):
@@ -101,7 +111,7 @@ VISION = replace(
             *tower(TOWER),
             *linear("mm.linear_1", "multi_modal_projector.linear_1", "n_embd", "v_features"),
             *linear("mm.linear_2", "multi_modal_projector.linear_2", "n_embd", "n_embd"),
-            Tensor("mm.image_newline.weight", "image_newline", ("n_embd",), optional=True),
+            Tensor("mm.image_newline.weight", "image_newline", ("n_embd",), applies=_in_tiles),
         ),
     ),
     sources=r"^(?:model\.)?(?:vision_tower\.|multi_modal_projector\.|image_newline$)",
@@ -110,7 +120,7 @@ ARCHITECTURES = (
     replace(
         LLAMA,
         name="llava",
-        classes=("LlavaForConditionalGeneration", "LlavaNextForConditionalGeneration"),
+        classes=("LlavaForConditionalGeneration", NEXT),
         defaults=TEXT_DEFAULTS,
         more_keys=_text_keys,
         renames=(

@@ -12,8 +12,9 @@ __all__ = ["FILTERS", "FITS", "resized", "square"]
 
 FILTERS = ("nearest", "bilinear", "bicubic", "lanczos")
 FITS = ("crop", "pad", "stretch")
-LONGEST = 4096
-"""Sides of a resized picture that are computed whole; of a longer one, only the part that is cropped."""
+MOST_PIXELS = 128 << 20
+"""Of a picture that is resized whole and cropped then, as published processors do it. Of a longer one, which may be far
+larger than memory, only the square is computed, and pixels differ by a few levels at its edges."""
 
 
 def resized(image: Image, width: int, height: int, filter_: str) -> Image:
@@ -26,8 +27,8 @@ def resized(image: Image, width: int, height: int, filter_: str) -> Image:
 def square(image: Image, side: int, fit: str, filter_: str, ground: Sequence[float]) -> Image:
     """An RGB picture as a square of `side` pixels.
 
-    `fit` is "crop" (the shorter edge becomes `side`, and the middle is taken), "stretch", or "pad" (put in the middle of
-    a square of the colour `ground`, red, green and blue from 0 to 1, then resized).
+    `fit` is "crop" (the shorter edge becomes `side`, and the middle is taken), "stretch", or "pad" (put in the middle
+    of a square of the colour `ground`, red, green and blue from 0 to 1, then resized).
     """
     if fit == "stretch":
         return resized(image, side, side, filter_)
@@ -36,7 +37,7 @@ def square(image: Image, side: int, fit: str, filter_: str, ground: Sequence[flo
     short = min(image.size)
     width, height = (int(side * n / short) if n != short else side for n in image.size)
     left, top = (width - side) // 2, (height - side) // 2
-    if max(width, height) <= LONGEST:
+    if width * height <= MOST_PIXELS:
         return resized(image, width, height, filter_).crop((left, top, left + side, top + side))
     return _cropped_first(image, (width, height), (left, top), side, filter_)
 
@@ -53,7 +54,7 @@ def _padded(image: Image, ground: Sequence[float]) -> Image:
 
 
 def _cropped_first(image: Image, size: tuple[int, int], at: tuple[int, int], side: int, filter_: str) -> Image:
-    """The square at `at` of the picture resized to `size`, without the rest, which may be far larger than memory."""
+    """The square at `at` of the picture resized to `size`, without the rest."""
     from PIL.Image import Resampling  # noqa: PLC0415 (text models work without Pillow)
 
     across, down = image.width / size[0], image.height / size[1]

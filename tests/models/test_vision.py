@@ -111,7 +111,10 @@ def test_images_and_texts_are_batched_together(case: Case, folder: Path) -> None
     with opened(case, folder, parallel=6, num_ctx=256) as engine:
         requests = []
         for text, name in zip(texts, case.prompts, strict=True):
-            requests += [engine.submit(text, greedy(case)), engine.submit(case.segments(case.prompts[name]), greedy(case))]
+            requests += [
+                engine.submit(text, greedy(case)),
+                engine.submit(case.segments(case.prompts[name]), greedy(case)),
+            ]
         answers = [list(request.result().tokens) for request in requests]
     assert answers[0::2] == alone
     assert answers[1::2] == [golden.answers[name].tokens for name in case.prompts]

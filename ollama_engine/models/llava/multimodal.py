@@ -1,4 +1,4 @@
-"""What LLaVA makes of images: arrays, and embeddings that stand where their tokens would. Nothing stands around them."""
+"""What LLaVA makes of images: arrays, and embeddings in the place of tokens. Nothing stands around them."""
 
 from __future__ import annotations
 

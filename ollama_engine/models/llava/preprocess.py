@@ -1,7 +1,7 @@
 """Pictures for LLaVA, as transformers' processors make them: one square (1.5), or a square and tiles of it (1.6).
 
-The picture in tiles ("anyres") is as large as the best of a few resolutions lets it be, on a black ground. Of its rows of
-patches, those that see nothing but ground are left out, and each row ends with a newline.
+The picture in tiles ("anyres") is as large as the best of a few resolutions lets it be, on a black ground. Rows and
+columns of patches that see nothing but ground are left out, and each row ends with a newline.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ollama_engine.errors import ModelFormatError, UnsupportedModelError
-from ollama_engine.input import FloatArray, PreparedImage
+from ollama_engine.input import FloatArray, Int32Array, PreparedImage
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.models.llava.vision import VisionOptions
 from ollama_engine.multimodal.pixels import CLIP_MEAN, CLIP_STD, normalized, unfold
-from ollama_engine.multimodal.squares import FITS, FILTERS, resized, square
+from ollama_engine.multimodal.squares import FILTERS, FITS, resized, square
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -40,7 +40,12 @@ class Preprocessor:
                 f"{metadata.key('vision.image_aspect_ratio')} is {self.fit!r} and image_resample {self.filter!r}; "
                 f"supported: {', '.join(FITS)}; {', '.join(FILTERS)}"
             )
-        self.resolutions = read_resolutions(metadata, options.image_size) if newline else ()
+        self.resolutions = read_resolutions(metadata, options.image_size)
+        if self.resolutions and not newline:
+            raise ModelFormatError(
+                "the file lists resolutions of pictures in tiles, but has no tensor mm.image_newline.weight; convert "
+                "the model again"
+            )
 
     def prepare(self, image: Image) -> PreparedImage:
         """An RGB picture of any size."""
@@ -93,7 +98,11 @@ class Preprocessor:
         order = np.arange(o.n_patches, len(rows)).reshape(seen.shape)
         newlines = np.full((len(order), 1), len(rows))
         layout = np.concatenate([np.arange(o.n_patches), np.hstack([order, newlines]).reshape(-1)])
-        arrays = {"patches": patches, "rows": rows, "layout": layout.astype(np.int32)}
+        arrays: dict[str, FloatArray | Int32Array] = {
+            "patches": patches,
+            "rows": rows,
+            "layout": layout.astype(np.int32),
+        }
         return PreparedImage(arrays, n_inputs=len(layout), grid=tiles)
 
 

@@ -33,7 +33,9 @@ class QwenCase(Case):
         class WithoutVideo(Qwen2_5_VLProcessor):  # type: ignore[misc,no-any-unimported]
             def check_argument_for_proper_class(self, name: str, argument: Any) -> Any:
                 """A processor of videos needs torchvision, and there are no videos."""
-                return argument if name == "video_processor" else super().check_argument_for_proper_class(name, argument)
+                return (
+                    argument if name == "video_processor" else super().check_argument_for_proper_class(name, argument)
+                )
 
         return WithoutVideo(images, tokenizer, video_processor=None)
 
