@@ -51,6 +51,14 @@ RULES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("visual.", "v."), ("v.blocks", "v.blk"), ("norm1", "ln1"), ("norm2", "ln2"), ("attn.proj", "attn_out"),
         *TEXT, *AFTER_ATTENTION,
     ),
+    "llava": (
+        ("vision_tower.", "v."), ("v.embeddings.", "v."), ("v.encoder.layers", "v.blk"),
+        ("pre_layrnorm", "pre_layernorm"), ("v.class_embedding", "v.class_embedding.weight"),
+        ("multi_modal_projector", "mm"), ("out_proj", "o_proj"), ("image_newline", "mm.image_newline.weight"),
+        ("self_attn.", "attn_"), ("attn_q_proj", "attn_q"), ("attn_k_proj", "attn_k"), ("attn_v_proj", "attn_v"),
+        ("attn_o_proj", "attn_output"), *TEXT, *AFTER_ATTENTION,
+    ),
+    "gemma3": (
         ("vision_tower.embeddings.", "v."), ("vision_tower.encoder.layers", "v.blk"), ("vision_tower.", "v."),
         ("multi_modal_projector", "mm"), ("_projection_weight", "_projection.weight"), ("out_proj", "o_proj"),
         ("q_norm", "attn_q_norm"), ("k_norm", "attn_k_norm"), ("self_attn.attn_", "attn_"),
