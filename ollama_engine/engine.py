@@ -65,6 +65,7 @@ class Engine(EmbedMethods, ChatMethods, ScoreMethods, FactMethods):
         mmap: read weights from the mapped file instead of copying them. Nobody may shorten the file meanwhile: the
             system ends a process that reads where a mapped file no longer is.
         verify: check the cache's bookkeeping after every step.
+        projector: path of the part that reads images, where it is a file of its own (llama.cpp's "mmproj" files).
         progress: called with (bytes done, bytes in all) while weights are read.
 
     Raises:
@@ -92,6 +93,7 @@ class Engine(EmbedMethods, ChatMethods, ScoreMethods, FactMethods):
         image_cache_bytes: int = EngineConfig.image_cache_bytes,
         mmap: bool = True,
         verify: bool = False,
+        projector: str | os.PathLike[str] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         config = EngineConfig(
@@ -111,7 +113,7 @@ class Engine(EmbedMethods, ChatMethods, ScoreMethods, FactMethods):
         )
         super().__init__()
         self._closed = False
-        self._loaded = loaded = load(model, config, progress)
+        self._loaded = loaded = load(model, config, progress, projector=projector)
         try:
             self._monitor = Monitor(loaded.tokenizer.token_text)
             core = EngineCore(

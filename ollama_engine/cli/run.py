@@ -18,6 +18,7 @@ from ollama_engine.cli.errors import UsageError
 from ollama_engine.cli.interactive import continue_texts
 from ollama_engine.cli.line_history import line_history
 from ollama_engine.cli.options import add_model, add_options, build, model_path
+from ollama_engine.cli.paths import existing
 from ollama_engine.cli.progress import LoadingBar, StatusLine
 from ollama_engine.cli.settings import Settings, set_here
 from ollama_engine.cli.texts import argument, decoded
@@ -46,6 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     parser.add_argument("prompt", metavar="PROMPT", nargs="?", help="what to answer, behind what is piped in; "
                         "without both, prompts one by one from the terminal")  # fmt: skip
+    parser.add_argument("--mmproj", dest="projector", metavar="FILE",
+                        help="the model's part that reads images, where it is a file of its own")  # fmt: skip
     parser.add_argument("--raw", action="store_true", help="continue the text, also with a model that chats")
     parser.add_argument("--echo", action="store_true", help="with --raw: print the text before its continuation")
     parser.add_argument("--verbose", action="store_true", help="print times, tokens/s and memory on standard error")
@@ -63,11 +66,11 @@ def main(args: argparse.Namespace) -> None:
     params = build(SamplingParams, args, skip=NOT_SAMPLING)
     request_options = build(RequestOptions, args, skip=NOT_REQUEST)
     config = build(EngineConfig, args, skip=NOT_ENGINE, parallel=1)
-    path = model_path(args.model)
+    path, projector = model_path(args.model), None if args.projector is None else existing(args.projector)
     chat_options = _chat_options(args)
     interactive = args.prompt is None and _is_terminal()
     prompt = "" if interactive else _prompt(args.prompt)
-    with _load(path, config, args.verbose) as engine, line_history(used=interactive):
+    with _load(path, projector, config, args.verbose) as engine, line_history(used=interactive):
         settings = Settings(
             params, request_options, set_here(args.flags, NOT_SET) if interactive else args.flags, NOT_SET
         )
@@ -133,11 +136,11 @@ def _is_piped() -> bool:
     return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
 
 
-def _load(path: str, config: EngineConfig, verbose: bool) -> Engine:
+def _load(path: str, projector: str | None, config: EngineConfig, verbose: bool) -> Engine:
     started = time.perf_counter()
     options = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     with StatusLine(sys.stderr) as line:
-        engine = ollama_engine.Engine(path, **options, progress=LoadingBar(line, "loading"))
+        engine = ollama_engine.Engine(path, **options, projector=projector, progress=LoadingBar(line, "loading"))
     if verbose:
         seconds = time.perf_counter() - started
         info = engine.info
