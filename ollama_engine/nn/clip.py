@@ -7,7 +7,7 @@ Several pictures of one size may be read at once: all tensors then have a third 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ollama_engine.errors import ModelFormatError, UnsupportedModelError
 from ollama_engine.ml import ops
@@ -94,23 +94,11 @@ class ClipMLP(TowerMLP):
     """fc2(activation(fc1 x))."""
 
     def __init__(self, scope: Scope) -> None:
-        super().__init__(_as_meant(scope))
+        super().__init__(scope)
         self.name = scope.options.activation
 
     def activation(self, x: Tensor) -> Tensor:
         return activate(self.name, x, self.fc1.tensor)
-
-
-def _as_meant(scope: Scope) -> Scope:
-    """Exchange fc1 and fc2 where each has the other's shape: llama.cpp's first converter called fc1 "ffn_down"."""
-    names = {f"{scope.prefix}mlp.fc{n}.{part}": f"{scope.prefix}mlp.fc{3 - n}.{part}"
-             for n in (1, 2) for part in ("weight", "bias")}  # fmt: skip
-    first = scope.weights.get(f"{scope.prefix}mlp.fc1.weight")
-    o = scope.options
-    if first is None or o.n_ff == o.n_embd or first.shape != (o.n_ff, o.n_embd):
-        return scope
-    swapped = {name: scope.weights[other] for name, other in names.items() if other in scope.weights}
-    return replace(scope, weights={**scope.weights, **swapped})
 
 
 class ClipBlock(TowerBlock):

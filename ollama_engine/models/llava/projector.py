@@ -36,7 +36,6 @@ NAMES = (
     (r"v\.post_ln\.(weight|bias)", r"v.post_layernorm.\1"),
     (r"v\.blk\.(\d+)\.ln([12])\.(weight|bias)", r"v.blk.\1.layer_norm\2.\3"),
     (r"v\.blk\.(\d+)\.attn_out\.(weight|bias)", r"v.blk.\1.attn_output.\2"),
-    # The first converter had these two the wrong way round; the tower finds that out by their shapes.
     (r"v\.blk\.(\d+)\.ffn_up\.(weight|bias)", r"v.blk.\1.mlp.fc1.\2"),
     (r"v\.blk\.(\d+)\.ffn_down\.(weight|bias)", r"v.blk.\1.mlp.fc2.\2"),
     (r"mm\.0\.(weight|bias)", r"mm.linear_1.\1"),
