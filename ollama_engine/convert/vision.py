@@ -18,7 +18,18 @@ from ollama_engine.convert.source.folder import Config, ModelFolder
 from ollama_engine.convert.transforms import Transform
 from ollama_engine.errors import UnsupportedModelError
 
-__all__ = ["affine", "attention", "expect", "grid_side", "image_part", "matrix", "numbers", "read_processor", "rope_base", "side"]
+__all__ = [
+    "affine",
+    "attention",
+    "expect",
+    "grid_side",
+    "image_part",
+    "matrix",
+    "numbers",
+    "read_processor",
+    "rope_base",
+    "side",
+]
 
 NAMES: Mapping[str, tuple[str, ...]] = {
     "v_layer": ("num_hidden_layers", "depth"),

@@ -335,11 +335,3 @@ def test_the_engine_says_that_it_does_not_read_images(architecture: str, tmp_pat
     convert_model(source(architecture, tmp_path / "source"), tmp_path / "made.gguf")
     with pytest.raises(UnsupportedModelError, match=rf"'{architecture}' is not supported \(.* reads images, which is"):
         Engine(tmp_path / "made.gguf", gpu_layers=0)
-
-
-def test_the_engine_answers_text_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    convert_model(source("mistral3", tmp_path / "source"), tmp_path / "made.gguf")
-    with Engine(tmp_path / "made.gguf", gpu_layers=0, num_ctx=64) as engine:
-        assert np.isfinite(engine.logits([1, 2, 3])).all()
-    assert "a part that reads images, which is not supported yet: it answers text only" in caplog.text
-    assert "tensors of the file are not used" not in caplog.text

@@ -1,7 +1,7 @@
 """What Qwen2.5-VL makes of images: arrays, tokens around them, positions on several axes, embeddings.
 
-An image is "<|vision_start|>", its rows of embeddings, "<|vision_end|>". Its embeddings stand at positions of their own:
-time, row and column, counted from where the image begins. What follows continues behind the longer side.
+An image is "<|vision_start|>", its rows of embeddings, "<|vision_end|>". Its embeddings stand at positions of their
+own: time, row and column, counted from where the image begins. What follows continues behind the longer side.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Qwen25VLMultimodal:
         return MediaTraits(position_axes=AXES)
 
     def preprocess(self, image: Image) -> PreparedImage:
-        """Arrays `patches`, `positions` and `places` of an RGB picture."""
+        """Arrays `patches`, `positions` and `places` of a picture."""
         return self._preprocessor.prepare(image)
 
     def largest_image(self) -> PreparedImage:

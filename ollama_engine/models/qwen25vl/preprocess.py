@@ -12,7 +12,8 @@ from ollama_engine.input import FloatArray, PreparedImage
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.models.qwen25vl.vision import VisionOptions
 from ollama_engine.models.qwen25vl.windows import Windows
-from ollama_engine.multimodal.pixels import CLIP_MEAN, CLIP_STD, normalized, unfold
+from ollama_engine.multimodal.image import on_white
+from ollama_engine.multimodal.pixels import CLIP_MEAN, CLIP_STD, normalized, patches_of_blocks, unfold
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -41,11 +42,14 @@ class Preprocessor:
             )
 
     def prepare(self, image: Image) -> PreparedImage:
-        """An RGB picture. Raises ImageError where it is more than 200 times as long as wide."""
+        """A picture, RGB or RGBA; what is transparent becomes white.
+
+        Raises ImageError where it is more than 200 times as long as wide.
+        """
         from PIL.Image import Resampling  # noqa: PLC0415 (text models work without Pillow)
 
         height, width = self.size(image.height, image.width)
-        resized = image.resize((width, height), Resampling.BICUBIC)
+        resized = on_white(image).resize((width, height), Resampling.BICUBIC)
         patches = unfold(normalized(resized, self.mean, self.std), self.options.patch_size)
         return self._prepared(patches, height // self.side, width // self.side)
 
@@ -87,7 +91,7 @@ class Preprocessor:
         """`patches` row by row -> arrays `patches`, `positions` and `places` as `vision.Tower.forward` takes them."""
         merge = self.options.merge
         windows = Windows.of(rows, columns, self.options.window)
-        row, column = windows.patches(columns, merge)
+        row, column = patches_of_blocks(windows.order, columns, merge)
         nothing = np.zeros_like(row)
         arrays = {
             "patches": patches[row * (columns * merge) + column],

@@ -24,11 +24,11 @@ class Qwen25VLText(Qwen2):
         if SECTIONS not in metadata and "vision.block_count" not in metadata:
             return o  # a file without a vision part: its positions have one axis
         rope = nn.SectionedRope(**{f.name: getattr(o.rope, f.name) for f in fields(o.rope)},
-                                sections=_read_sections(metadata, o.rope.n_dims // 2))  # fmt: skip
+                                sections=read_sections(metadata, o.rope.n_dims // 2))  # fmt: skip
         return replace(o, rope=rope, ropes=(rope,) * o.n_layer)
 
 
-def _read_sections(metadata: Metadata, pairs: int) -> tuple[int, ...]:
+def read_sections(metadata: Metadata, pairs: int) -> tuple[int, ...]:
     """How many pairs turn by each axis. llama.cpp's converter writes a fourth axis, which no pair turns by."""
     found = metadata.list(SECTIONS)
     if not 3 <= len(found) <= 4 or not all(type(n) is int and n >= 0 for n in found) or sum(found) != pairs:

@@ -1,4 +1,4 @@
-"""Qwen2.5-VL's vision part: a tower with attention within windows, whose patches merge to embeddings of the text's size.
+"""Qwen2.5-VL's vision part: a tower with attention within windows, whose patches merge to embeddings of the text model.
 
 Source: Bai et al. 2025 (arXiv:2502.13923). Tensors below `v.`, as Ollama's converter names them.
 """
@@ -42,8 +42,8 @@ def read_options(metadata: Metadata, n_text: int, n_ff: int) -> VisionOptions:
     merge, pixels = metadata.u32("vision.spatial_merge_size", 2), metadata.u32("vision.window_size", 112)
     if merge < 1 or pixels < merge * sizes["patch_size"]:
         raise ModelFormatError(
-            f"{metadata.key('vision.window_size')} is {pixels} pixels, expected at least the "
-            f"{merge} patches (vision.spatial_merge_size) of {sizes['patch_size']} pixels (vision.patch_size) of a block"
+            f"{metadata.key('vision.window_size')} is {pixels} pixels, expected at least a block of {merge} "
+            f"patches (vision.spatial_merge_size) of {sizes['patch_size']} pixels (vision.patch_size)"
         )
     if sizes["n_embd"] // sizes["n_head"] % 4:
         raise ModelFormatError(
@@ -88,7 +88,14 @@ class WindowAttention(nn.Module):
         begin = 0
         for count, blocks in groups:
             size = blocks * o.merge**2
-            part = _attend(*(_windows(t, begin, size, count) for t in (q, k, v)), o.attention_scale)
+            part = ops.flash_attention(
+                _windows(q, begin, size, count),
+                _windows(k, begin, size, count),
+                _windows(v, begin, size, count),
+                None,
+                o.attention_scale,
+            )
+            part = ops.reshape(part, o.n_embd, size * count)
             out = part if out is None else ops.concat(out, part, 1)
             begin += size * count
         assert out is not None, "an image has a window"
@@ -98,9 +105,7 @@ class WindowAttention(nn.Module):
 def _rotate(heads: Tensor, positions: Tensor, o: VisionOptions) -> Tensor:
     """The first half of the pairs turns by the row of a patch, the second by its column, both from the base on."""
     quarter = o.head_dim // 4
-    return ops.rope_multi(
-        heads, positions, o.head_dim // 2, (quarter, quarter), mode="vision", freq_base=o.rope_base
-    )
+    return ops.rope_multi(heads, positions, o.head_dim // 2, (quarter, quarter), mode="vision", freq_base=o.rope_base)
 
 
 def _windows(t: Tensor, begin: int, size: int, count: int) -> Tensor:
@@ -108,12 +113,6 @@ def _windows(t: Tensor, begin: int, size: int, count: int) -> Tensor:
     row = t.stride(2)
     view = ops.view(t, (t.dim(0), t.dim(1), size, count), (t.stride(1), row, row * size), begin * row)
     return ops.permute(view, 0, 2, 1, 3)
-
-
-def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    """[head_dim, size, heads, count] -> f32 [head_dim * heads, size * count]."""
-    out = ops.flash_attention(q, k, v, None, scale)
-    return ops.reshape(out, out.dim(0) * out.dim(1), out.dim(2) * out.dim(3))
 
 
 class Block(nn.Module):

@@ -16,13 +16,13 @@ import numpy as np
 
 from ollama_engine.input import Int32Array
 
-__all__ = ["Windows", "WindowGroup"]
+__all__ = ["WindowGroup", "Windows"]
 
 
 class WindowGroup(NamedTuple):
     """Consecutive windows of one size."""
 
-    count: int
+    windows: int
     blocks: int
     """Blocks of each window."""
 
@@ -48,16 +48,6 @@ class Windows:
                 groups.append(WindowGroup(part.shape[0] * part.shape[2], height * width))
                 order.append(part.swapaxes(1, 2).reshape(-1))
         return cls(np.concatenate(order), tuple(groups))
-
-    def patches(self, columns: int, merge: int) -> Int32Array:
-        """Row and column of each patch in the order of windows, [2, blocks * merge^2].
-
-        The patches of a block follow each other row by row; `columns` counts the blocks of a row.
-        """
-        inner = np.arange(merge, dtype=np.int32)
-        row = (self.order // columns * merge)[:, None, None] + inner[:, None]
-        column = (self.order % columns * merge)[:, None, None] + inner
-        return np.stack([np.broadcast_to(n, (len(self.order), merge, merge)).reshape(-1) for n in (row, column)])
 
 
 def _bands(n: int, side: int) -> Iterator[tuple[int, int, int]]:
