@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, cast
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml import ops
 from ollama_engine.ml.metadata import Metadata
+from ollama_engine.ml.ops_amx import amx_allowed, amx_attention, amx_product, amx_takes
+from ollama_engine.ml.ops_gelu import lies_on_cpu
 from ollama_engine.ml.tensor import Tensor
 from ollama_engine.nn.feed_forward import gelu
 from ollama_engine.nn.layers import Biased, LayerNorm, Linear, Norm
@@ -27,6 +29,13 @@ Rotation = Callable[[Tensor], Tensor]
 """Queries or keys [head_dim, heads, n] -> the same, rotated by the places of their patches."""
 
 MAX_LAYERS = 1024
+LARGEST_HEAD = 256
+"""Numbers in a head that AMX attention takes at most."""
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "none": lambda x: x,
+    "gelu": gelu,
+    "gelu_quick": lambda x: ops.unary(x, "gelu_quick"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +95,7 @@ class PatchEmbedding(Biased):
         super().__init__(name, "patch_size", "patch_size", "n_channels", "n_embd")
 
     def __call__(self, patches: Tensor) -> Tensor:
-        y = ops.mul_mat(in_graph(self.tensor, patches, patches.dim(0), self.tensor.dim(3)), patches)
-        return y if self.bias is None else y + self.bias
+        return wide_product(in_graph(self.tensor, patches, patches.dim(0), self.tensor.dim(3)), patches, self.bias)
 
 
 def in_graph(weight: Tensor, like: Tensor, *shape: int) -> Tensor:
@@ -100,9 +108,25 @@ def full_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor |
 
     q f32 [head_dim, heads, n], k and v [head_dim, kv_heads, n], mask f16 [n, n] -> f32 [head_dim * heads, n].
     """
+    heads_match = q.dim(1) == k.dim(1) and max(q.dim(0), v.dim(0)) <= LARGEST_HEAD
     q, k, v = (ops.permute(t, 0, 2, 1, 3) for t in (q, k, v))
-    out = ops.flash_attention(q, k, v, mask, scale)
+    if mask is None and heads_match and amx_allowed():
+        out = amx_attention(q, k, v, scale)
+    else:
+        out = ops.flash_attention(q, k, v, mask, scale)
     return ops.reshape(out, out.dim(0) * out.dim(1), out.dim(2))
+
+
+def wide_product(weight: Tensor, x: Tensor, bias: Tensor | None = None, activation: str = "none") -> Tensor:
+    """activation(weight x + bias) for thousands of columns: [in, out], f32 [in, n], [out] -> f32 [out, n].
+
+    Activations: "none", "gelu" (the tanh form) and "gelu_quick".
+    """
+    if amx_allowed() and amx_takes(weight) and lies_on_cpu(weight):
+        return amx_product(weight, x, bias, activation=activation)
+    y = ops.mul_mat(weight, x)
+    y = y if bias is None else y + bias
+    return ACTIVATIONS[activation](y)
 
 
 class TowerAttention(Module):
@@ -115,10 +139,11 @@ class TowerAttention(Module):
 
     def forward(self, x: Tensor, o: TowerOptions, mask: Tensor | None = None, rotate: Rotation | None = None) -> Tensor:
         """x [n_embd, n] -> [n_embd, n]."""
-        q, k, v = (_heads(project(x), o) for project in (self.q, self.k, self.v))
+        q, k, v = (_heads(wide_product(p.tensor, x, p.bias), o) for p in (self.q, self.k, self.v))
         if rotate is not None:
             q, k = rotate(q), rotate(k)
-        return self.output(full_attention(q, k, v, o.attention_scale, mask))
+        out = full_attention(q, k, v, o.attention_scale, mask)
+        return wide_product(self.output.tensor, out, self.output.bias)
 
 
 def _heads(x: Tensor, o: TowerOptions) -> Tensor:
@@ -126,18 +151,18 @@ def _heads(x: Tensor, o: TowerOptions) -> Tensor:
 
 
 class TowerMLP(Module):
-    """fc2(gelu(fc1 x)), with the tanh form of GELU."""
+    """fc2(activation(fc1 x))."""
+
+    activation = "gelu"
+    """As in `wide_product`: the tanh form of GELU."""
 
     fc1 = Linear("mlp.fc1", "n_embd", "n_ff")
     fc2 = Linear("mlp.fc2", "n_ff", "n_embd")
 
     def forward(self, x: Tensor) -> Tensor:
         """x [n_embd, n] -> [n_embd, n]."""
-        return self.fc2(self.activation(self.fc1(x)))
-
-    def activation(self, x: Tensor) -> Tensor:
-        """Element by element."""
-        return gelu(x)
+        x = wide_product(self.fc1.tensor, x, self.fc1.bias, self.activation)
+        return wide_product(self.fc2.tensor, x, self.fc2.bias)
 
 
 class TowerBlock(Module):
