@@ -6,19 +6,19 @@ Several pictures of one size may be read at once: all tensors then have a third 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ollama_engine.errors import ModelFormatError, UnsupportedModelError
 from ollama_engine.ml import ops
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.tensor import Tensor
-from ollama_engine.nn.feed_forward import gelu, gelu_erf
+from ollama_engine.nn.feed_forward import gelu_erf
 from ollama_engine.nn.layers import Embedding, LayerNorm
 from ollama_engine.nn.module import Blocks, Module, Part, Scope, Weight
-from ollama_engine.nn.vision import PatchEmbedding, TowerBlock, TowerMLP, TowerOptions, in_graph, read_tower
+from ollama_engine.nn.vision import PatchEmbedding, TowerBlock, TowerMLP, TowerOptions, in_graph, read_tower, wide_product
 
-__all__ = ["ClipOptions", "ClipTower", "activate", "as_f32", "quick_gelu", "read_clip"]
+__all__ = ["ClipOptions", "ClipTower", "activate", "as_f32", "read_clip"]
 
 CLASS_TOKEN = "class_embedding.weight"
 ACTIVATIONS = ("quick_gelu", "gelu", "gelu_tanh")
@@ -69,19 +69,11 @@ def read_clip(metadata: Metadata, scope: Scope) -> ClipOptions:
     return ClipOptions(**sizes, image_size=image_size, activation=activation, class_token=class_token)
 
 
-def quick_gelu(x: Tensor) -> Tensor:
-    """x * sigmoid(1.702 x) (Hendrycks and Gimpel 2016). ggml's own looks values up in a 16-bit table."""
-    return x * ops.unary(ops.scale(x, 1.702), "sigmoid")
-
-
-def activate(name: str, x: Tensor, weight: Tensor) -> Tensor:
-    """One of ACTIVATIONS, element by element, on the device of `weight`, whose product x is."""
-    made: dict[str, Callable[[], Tensor]] = {
-        "quick_gelu": lambda: quick_gelu(x),
-        "gelu": lambda: gelu_erf(x, weight),
-        "gelu_tanh": lambda: gelu(x),
-    }
-    return made[name]()
+def activate(name: str, weight: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
+    """activation(weight x + bias), with one of ACTIVATIONS."""
+    if name == "gelu":
+        return gelu_erf(wide_product(weight, x, bias), weight)
+    return wide_product(weight, x, bias, {"quick_gelu": "gelu_quick", "gelu_tanh": "gelu"}[name])
 
 
 def as_f32(weight: Tensor, like: Tensor, *shape: int) -> Tensor:
@@ -95,10 +87,12 @@ class ClipMLP(TowerMLP):
 
     def __init__(self, scope: Scope) -> None:
         super().__init__(scope)
-        self.name = scope.options.activation
+        self.activation = scope.options.activation
 
-    def activation(self, x: Tensor) -> Tensor:
-        return activate(self.name, x, self.fc1.tensor)
+    def forward(self, x: Tensor) -> Tensor:
+        """x [n_embd, n] -> [n_embd, n]."""
+        x = activate(self.activation, self.fc1.tensor, x, self.fc1.bias)
+        return wide_product(self.fc2.tensor, x, self.fc2.bias)
 
 
 class ClipBlock(TowerBlock):

@@ -12,7 +12,7 @@ from ollama_engine.errors import ModelFormatError, UnsupportedModelError
 from ollama_engine.ml import ops
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.tensor import Tensor
-from ollama_engine.nn import clip
+from ollama_engine.nn import clip, vision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,8 @@ class Projector(nn.Module):
         """x [n_features, rows] -> f32 [n_text, rows]; with `layout` i32 [n], these rows and, as the one behind the
         last, the newline, in another order: f32 [n_text, n].
         """
-        x = self.second(clip.activate(o.projector_activation, self.first(x), self.first.tensor))
+        x = clip.activate(o.projector_activation, self.first.tensor, x, self.first.bias)
+        x = vision.wide_product(self.second.tensor, x, self.second.bias)
         if layout is None:
             return x
         return ops.get_rows(ops.concat(x, clip.as_f32(self.newline.tensor, x, o.n_text, 1), 1), layout)
