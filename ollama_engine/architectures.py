@@ -38,7 +38,7 @@ ARCHITECTURES = (
     Registration("llama", "llama:Llama", "llama"),
     Registration("llama4", None, "llama4", "Llama 4 reads images, which is not supported yet"),
     Registration("mistral3", "mistral3:Mistral3", "mistral3"),
-    Registration("mllama", None, "mllama", "Llama 3.2 Vision reads images, which is not supported yet"),
+    Registration("mllama", "mllama.model:Mllama", "mllama"),
     Registration("modern-bert", "modern_bert:ModernBert", "modern_bert"),
     Registration("nomic-bert", "bert:NomicBert", "bert"),
     Registration("olmo2", "olmo2:Olmo2", "olmo"),

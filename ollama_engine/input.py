@@ -30,6 +30,8 @@ class PreparedImage:
     n_positions: int | None = None
     """As in MediaItem."""
     cross_attention: bool = False
+    n_rows: int | None = None
+    """As in MediaItem."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,6 +59,8 @@ class MediaItem:
     cross_attention: bool = False
     grid: tuple[int, ...] = ()
     """`PreparedImage.grid`."""
+    n_rows: int | None = None
+    """With `cross_attention`: rows of its embeddings, where they are fewer than those of a largest image."""
 
     def part(self, begin: int, end: int) -> MediaItem:
         """Rows [begin, end) as an item of its own, for models that write tokens between the parts of an image.

@@ -1,0 +1,95 @@
+"""Pictures to tiles of patches for Llama 3.2 Vision, equal to what transformers' processor makes of them.
+
+A canvas of few tiles is chosen on which the picture is shown largest; it is shrunk or grown to fit, and the rest of the
+canvas stays black. See MllamaImageProcessor of transformers and the model's technical report (Meta 2024).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ollama_engine.input import FloatArray, PreparedImage
+from ollama_engine.models.mllama.options import CLIP_MEAN, CLIP_STD, VisionOptions, tile_grids
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+def preprocess(image: Image, o: VisionOptions) -> PreparedImage:
+    """Arrays: `patches` f32 [patches of all tiles, patch_length], and `ratio` i32 [1], the number of the aspect ratio."""
+    grid = choose_grid(image.width, image.height, o.tile_size, o.max_tiles)
+    return prepare(normalized(on_canvas(image, grid, o.tile_size)), grid, o)
+
+
+def prepare(pixels: FloatArray, grid: tuple[int, int], o: VisionOptions) -> PreparedImage:
+    """What the tower takes in of a canvas f32 [3, height, width] of `grid` (rows, columns) tiles."""
+    # The aspect ratio is (rows, columns): embeddings of tiles are stored in that order.
+    ratio = np.array([1 + o.ratios.index(grid)], dtype=np.int32)
+    n_rows = grid[0] * grid[1] * o.n_places
+    arrays = {"patches": patches_of(pixels, grid, o.patch_size), "ratio": ratio}
+    return PreparedImage(arrays, 1, grid, cross_attention=True, n_rows=n_rows)
+
+
+def choose_grid(width: int, height: int, tile: int, max_tiles: int) -> tuple[int, int]:
+    """The canvas for a picture, in (rows, columns) of tiles of `tile` pixels.
+
+    Where it fits unshrunk on some canvases, the one that it must be enlarged for least; otherwise the one that it must
+    be shrunk for least. Among equals the smallest, and the first of those.
+    """
+    scales = {
+        (rows, columns): min(rows * tile / height, columns * tile / width) for rows, columns in tile_grids(max_tiles)
+    }
+    larger = [scale for scale in scales.values() if scale >= 1]
+    chosen = min(larger) if larger else max(scales.values())
+    return min((grid for grid, scale in scales.items() if scale == chosen), key=lambda grid: grid[0] * grid[1])
+
+
+def fitted_size(width: int, height: int, grid: tuple[int, int], tile: int) -> tuple[int, int]:
+    """(width, height) of a picture on its canvas: as large as the canvas allows, at least 1 pixel.
+
+    A picture within the canvas keeps its size, except that it grows to the size of a tile.
+    """
+    most_height, most_width = (min(max(size, tile), n * tile) for size, n in zip((height, width), grid, strict=True))
+    by_height, by_width = most_height / height, most_width / width
+    if by_width < by_height:
+        return most_width, min(math.floor(height * by_width) or 1, most_height)
+    return min(math.floor(width * by_height) or 1, most_width), most_height
+
+
+def on_canvas(image: Image, grid: tuple[int, int], tile: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    """The picture in the upper left corner of a black canvas, u8 [height, width, 3]."""
+    from PIL.Image import Resampling  # noqa: PLC0415 (only images need it)
+
+    size = fitted_size(image.width, image.height, grid, tile)
+    canvas = np.zeros((grid[0] * tile, grid[1] * tile, 3), dtype=np.uint8)
+    canvas[: size[1], : size[0]] = np.asarray(image.resize(size, Resampling.BILINEAR))
+    return canvas
+
+
+@functools.cache
+def _levels() -> FloatArray:
+    """What each of the 256 levels of each channel becomes, [3, 256]: computed in the precisions of transformers."""
+    scaled = (np.arange(256, dtype=np.float64) * (1 / 255)).astype(np.float32)
+    mean, deviation = (np.array(x, dtype=np.float32)[:, None] for x in (CLIP_MEAN, CLIP_STD))
+    levels: FloatArray = (scaled - mean) / deviation
+    return levels
+
+
+def normalized(canvas: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> FloatArray:
+    """u8 [height, width, 3] -> f32 [3, height, width], by CLIP's mean and deviation."""
+    return np.stack([levels[canvas[:, :, channel]] for channel, levels in enumerate(_levels())])
+
+
+def patches_of(pixels: FloatArray, grid: tuple[int, int], patch: int) -> FloatArray:
+    """f32 [3, height, width] -> [tiles * patches, 3 * patch * patch]: tile by tile, patch by patch, channel by channel,
+    each by rows."""
+    rows, columns = grid
+    channels, height, width = pixels.shape
+    down, across = height // rows // patch, width // columns // patch
+    split = pixels.reshape(channels, rows, down, patch, columns, across, patch)
+    ordered = split.transpose(1, 4, 2, 5, 0, 3, 6)
+    return np.ascontiguousarray(ordered).reshape(rows * columns * down * across, channels * patch * patch)
