@@ -38,6 +38,7 @@ class ImageReader:
             n_positions=prepared.n_positions,
             cross_attention=prepared.cross_attention,
             grid=prepared.grid,
+            n_rows=prepared.n_rows,
         )
 
     def _prepare(self, data: bytes) -> PreparedImage:
