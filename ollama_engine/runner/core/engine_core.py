@@ -161,16 +161,18 @@ class EngineCore:
         except Exception as error:
             self._fail(step, error)
             return []
-        bad = [output.sequence for output in outputs if not output.sound]
+        bad = []
+        for output in outputs:
+            record.generated += len(output.tokens)
+            if output.taken_back:
+                self.cache_manager.take_back(output.sequence)
+            if not output.sound:
+                bad.append(output.sequence)
         if bad:
             self.scrap()
             # What else came of it may wait in a history that was left early.
             self.cache_manager.forget()
             self.cache_manager.clean(bad)
-        for output in outputs:
-            record.generated += len(output.tokens)
-            if output.taken_back:
-                self.cache_manager.take_back(output.sequence)
         record.mark("sample")
         return outputs
 
@@ -179,7 +181,7 @@ class EngineCore:
 
         Computing one token takes many times as long as planning a step.
         """
-        several = [output.sequence for output in outputs if len(output.tokens) > 1]
+        several = [output.sequence for output in outputs if output.tokens[1:]]
         if not several or self._next is None:
             return
         forced = {sequence for sequence in several if isinstance(sequence, Generation) and sequence.has_forced}
