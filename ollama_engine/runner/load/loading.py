@@ -54,6 +54,8 @@ NODES_PER_WEIGHT = 32
 RESUME_TOKENS = 1024
 """How many positions back a sequence can be resumed, where layers have a window or chunk."""
 
+IMAGES_MORE = 3
+
 LOGIT_ROWS = 32
 """Most rows of logits of a step; more (all rows of a prompt) take several steps."""
 
@@ -275,13 +277,19 @@ def _warn_of_long_contexts(model: Model, config: EngineConfig) -> None:
                     _num_ctx(config), model.context_length)  # fmt: skip
 
 
+def image_slots(config: EngineConfig) -> int:
+    """Images that layers with cross-attention store: one for each request, and so many more that a prompt may have
+    several that are seen together, or the next one replaces another."""
+    return config.parallel + IMAGES_MORE
+
+
 def _cells(layer: LayerShape, model: Model, config: EngineConfig) -> int:
     """Cells of a layer for all requests. With a window or chunk: what a token sees, what can be resumed, and the batch.
 
-    For layers that store images: one image for each request, and one more to replace another.
+    For layers that store images: `image_slots`.
     """
     if layer.image_rows is not None:
-        return config.parallel + 1
+        return image_slots(config)
     num_ctx = _num_ctx(config)
     limit = layer.window or layer.chunk or num_ctx
     kept = min(num_ctx, limit + RESUME_TOKENS)
