@@ -1,8 +1,8 @@
 """Cross-attention cache: keys and values of images (Llama 3.2 Vision), kept from batch to batch.
 
 A token sees all rows of the latest image of its sequence, and of those right before that one without a token between
-them, as Llama 3.2's processor has it. An image comes with the batch that holds its token (`Batch.images`); it leaves when
-that position is removed.
+them, as Llama 3.2's processor has it. An image comes with the batch that holds its token (`Batch.images`); it leaves
+when that position is removed.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ollama_engine.errors import ContextOverflowError
-from ollama_engine.input import Batch, Int32Array
+from ollama_engine.input import Batch
 from ollama_engine.kvcache.base import CellUsage
 from ollama_engine.kvcache.config import CacheConfig, LayerShape
+from ollama_engine.kvcache.image_saving import ImageSaver
 from ollama_engine.kvcache.images import ImageSlots, Place
-from ollama_engine.kvcache.rows import SavedRows, read_rows, reserve_rows, row_bytes, write_rows
 from ollama_engine.kvcache.shifting import require_valid
 from ollama_engine.kvcache.store import CellIndices, KeyValueStore
 from ollama_engine.ml.backend import Backend
@@ -28,9 +28,6 @@ from ollama_engine.ml.tensor import Tensor
 _Mask = np.ndarray[tuple[int, ...], np.dtype[np.float16]]
 
 _MINUS_INFINITY = np.float16(-np.inf)
-
-
-_LENGTH_BYTES = 4
 
 
 @dataclass(slots=True)
@@ -269,69 +266,3 @@ class ImageShifter:
 
     def reserve(self) -> None:
         """Does nothing: a shift renumbers slots and computes no graph, so it needs no memory."""
-
-
-class ImageSaver:
-    """Saves the images of a sequence: one entry per image, with room for all its rows. See `Saveable`.
-
-    The last part of an entry says how many rows it has, int32. A second SavedRows has positions only: those of images
-    that lost their slots.
-    """
-
-    def __init__(self, slots: ImageSlots, store: KeyValueStore, rows: int) -> None:
-        self._slots = slots
-        self._store = store
-        self._rows = rows
-
-    @property
-    def row_bytes(self) -> tuple[tuple[int, ...], ...]:
-        """Bytes of one image in keys and values of each layer in turn, and of its length; lost images have none."""
-        return (*(self._rows * size for size in row_bytes(self._store)), _LENGTH_BYTES), ()
-
-    def save(self, sequence: int) -> list[SavedRows]:
-        """The images of a sequence. Every allocated graph loses its memory."""
-        images = self._slots.of(sequence)
-        kept = {p: slot for p, slot in images.items() if slot is not None}
-        rows = read_rows(self._store, self._cells(kept.values()))
-        parts = [part.reshape(len(kept), self._rows * part.shape[1]) for part in rows]
-        lengths = np.array([self._slots.n_rows[slot] for slot in kept.values()], dtype="<i4")
-        return [
-            SavedRows(_ints(kept), (*parts, lengths.view(np.uint8).reshape(len(kept), _LENGTH_BYTES))),
-            SavedRows(_ints(p for p in images if p not in kept), ()),
-        ]
-
-    def _cells(self, slots: Iterable[int]) -> Int32Array:
-        return _ints(slot * self._rows + row for slot in slots for row in range(self._rows))
-
-    def require_restore(self, saved: Sequence[SavedRows], without: Collection[int] = ()) -> None:
-        """Raise ContextOverflowError where `restore` would. Changes nothing."""
-        kept, _ = saved
-        if len(kept.positions) and not self._slots.available(without=without):
-            raise ContextOverflowError(
-                f"an image does not fit: the others of {self._slots.n_slots} are still seen by some token"
-            )
-
-    def restore(self, sequence: int, saved: Sequence[SavedRows]) -> None:
-        """Put what `save` returned into `sequence`, which has no images; as many as fit, the latest first."""
-        self.require_restore(saved)
-        kept, lost = saved
-        n = min(len(kept.positions), len(slots := self._slots.available()))
-        fits = kept.positions[len(kept.positions) - n :].tolist()
-        images: dict[int, int | None] = dict.fromkeys([*lost.positions.tolist(), *kept.positions.tolist()])
-        images.update(zip(fits, slots, strict=False))
-        *parts, lengths = (part[len(part) - n :] for part in kept.rows)
-        self._slots.restore(sequence, images, np.ascontiguousarray(lengths).view("<i4").ravel().clip(1, self._rows).tolist())
-        try:
-            rows = [part.reshape(n * self._rows, part.shape[1] // self._rows) for part in parts]
-            write_rows(self._store, self._cells(slots[:n]), rows)
-        except BaseException:
-            self._slots.remove(sequence)
-            raise
-
-    def reserve(self) -> None:
-        """Take the memory for the graphs of `save` and `restore` now. Raises NoMemoryError."""
-        reserve_rows(self._store)
-
-
-def _ints(numbers: Iterable[int]) -> Int32Array:
-    return np.fromiter(numbers, dtype=np.int32)

@@ -9,8 +9,8 @@ Place = tuple[int, int]
 
 
 class ImageSlots:
-    """`n_slots` slots. An image belongs to a position of a sequence. A token sees the latest run up to itself: images at
-    consecutive positions, with nothing between them.
+    """`n_slots` slots. An image belongs to a position of a sequence. A token sees the latest run up to itself: images
+    at consecutive positions, with nothing between them.
 
     Sequences may share images. When no slot is free, an image that no token sees any more loses its slot to a new one.
     Its position is kept, because the sequence cannot be resumed where a token would see the lost image.

@@ -275,11 +275,11 @@ def picture(token: int) -> MediaItem:
 
 def seen_images(images: Mapping[int, int], position: int) -> list[int]:
     """The latest image up to a position, and those before it without a token between them."""
-    seen = [(p, token) for p, token in sorted(images.items()) if p <= position]
+    at = max((p for p in images if p <= position), default=position)
     run: list[int] = []
-    while seen and (not run or seen[-1][0] == before - 1):
-        before, token = seen.pop()
-        run.insert(0, token)
+    while at in images:
+        run.insert(0, images[at])
+        at -= 1
     return run
 
 

@@ -38,7 +38,7 @@ def read_text(metadata: Metadata, n_vocab: int) -> TextOptions:
     cross = _layers(metadata, "attention.cross_attention_layers", o.n_layer)
     n_logits = metadata.u32("vocab_size", n_vocab - INPUT_ROWS)
     if not 1 <= n_logits <= n_vocab:
-        raise ModelFormatError(f"the token embedding has {n_vocab} rows, expected at least the {n_logits} of vocab_size")
+        raise ModelFormatError(f"the token embedding has {n_vocab} rows, expected at least vocab_size {n_logits}")
     common: dict[str, Any] = {field.name: getattr(o, field.name) for field in fields(Options)}
     return TextOptions(**common, n_logits=n_logits, cross_layers=frozenset(cross))
 

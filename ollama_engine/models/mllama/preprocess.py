@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ollama_engine.input import FloatArray, PreparedImage
+from ollama_engine.input import FloatArray, Int32Array, PreparedImage
 from ollama_engine.models.mllama.options import CLIP_MEAN, CLIP_STD, VisionOptions, tile_grids
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def preprocess(image: Image, o: VisionOptions) -> PreparedImage:
-    """Arrays: `patches` f32 [patches of all tiles, patch_length], and `ratio` i32 [1], the number of the aspect ratio."""
+    """Arrays: `patches` f32 [patches of all tiles, patch_length]; `ratio` i32 [1], the number of the aspect ratio."""
     grid = choose_grid(image.width, image.height, o.tile_size, o.max_tiles)
     return prepare(normalized(on_canvas(image, grid, o.tile_size)), grid, o)
 
@@ -30,7 +30,7 @@ def prepare(pixels: FloatArray, grid: tuple[int, int], o: VisionOptions) -> Prep
     # The aspect ratio is (rows, columns): embeddings of tiles are stored in that order.
     ratio = np.array([1 + o.ratios.index(grid)], dtype=np.int32)
     n_rows = grid[0] * grid[1] * o.n_places
-    arrays = {"patches": patches_of(pixels, grid, o.patch_size), "ratio": ratio}
+    arrays: dict[str, FloatArray | Int32Array] = {"patches": patches_of(pixels, grid, o.patch_size), "ratio": ratio}
     return PreparedImage(arrays, 1, grid, cross_attention=True, n_rows=n_rows)
 
 
@@ -85,8 +85,10 @@ def normalized(canvas: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> Float
 
 
 def patches_of(pixels: FloatArray, grid: tuple[int, int], patch: int) -> FloatArray:
-    """f32 [3, height, width] -> [tiles * patches, 3 * patch * patch]: tile by tile, patch by patch, channel by channel,
-    each by rows."""
+    """f32 [3, height, width] -> [tiles * patches, 3 * patch * patch], in the order of the patch embedding's weights.
+
+    Tile by tile, patch by patch, channel by channel, each by rows.
+    """
     rows, columns = grid
     channels, height, width = pixels.shape
     down, across = height // rows // patch, width // columns // patch

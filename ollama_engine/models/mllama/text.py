@@ -110,7 +110,7 @@ class MllamaText(Decoder):
             cache.set_layer(i)
             outputs = inputs.outputs if i == o.n_layer - 1 else None
             step = LayerStep(inputs.positions, o.ropes[i], factors, cache, outputs)
-            if i in o.cross_layers:
+            if isinstance(layer, CrossLayer):
                 x = step.wanted(layer.forward(x, inputs.images, _images(cache), o))
             else:
                 x = layer.forward(x, step, o)

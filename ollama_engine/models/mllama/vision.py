@@ -1,8 +1,11 @@
 """The vision tower of Llama 3.2 Vision, and its projector.
 
-A picture is 1 to `max_tiles` tiles; the tower computes with all `max_tiles`, and those without pixels are padding, as are
-the rows that fill each tile up to a multiple of 8. Padding rows do not see each other, and everything else sees all. So
-rows of tiles with pixels come first here, and no mask is needed: they attend to all rows, the others to them alone.
+A picture is 1 to `max_tiles` tiles; the tower computes with all `max_tiles`, and those without pixels are padding, as
+are the rows that fill each tile up to a multiple of 8. Padding rows do not see each other, and everything else sees
+all. So rows of tiles with pixels come first here, and no mask is needed: they attend to all rows, the others to them.
+
+The result has hidden states from before some local layers, as published weights want them (Meta's llama-models,
+transformers 4). transformers 5 takes those from behind these layers.
 """
 
 from __future__ import annotations
@@ -201,8 +204,10 @@ class Vision(nn.Module):
         return self.projector(self._features(_first(x, n_seen), [kept[i] for i in o.kept_layers]))
 
     def _embed(self, ctx: Context, patches: Tensor, ratio: Tensor) -> Tensor:
-        """Patches [patch_length, n_patches * tiles] -> [n_embd, n_places, max_tiles]. Tiles without pixels are black
-        before they are normalized to anything: their patches are zeros."""
+        """Patches [patch_length, n_patches * tiles] -> [n_embd, n_places, max_tiles].
+
+        Tiles without pixels are zeros after normalization, so their patches add nothing.
+        """
         o = self.options
         n = patches.dim(1) // o.n_patches
         x = ops.reshape(self.patch_embd(patches, ctx), o.n_embd, o.n_patches, n)
@@ -226,7 +231,7 @@ class Vision(nn.Module):
         return _Rows(tiles + tile, padding + tile).flat()
 
     def _features(self, last: Tensor, kept: list[Tensor]) -> Tensor:
-        """The last hidden state [n_embd, n], then the kept ones, of which the number changes fastest: [n_features, n]."""
+        """The last hidden state [n_embd, n], then the kept ones, whose number changes fastest: [n_features, n]."""
         if not kept:
             return last
         n_embd, n = last.dim(0), last.dim(1)

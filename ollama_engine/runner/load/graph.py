@@ -104,8 +104,10 @@ def _rows_or_zeros(part: BatchMedia, sizes: InputSizes, failed: Failed) -> Float
 
 
 def item_rows(part: BatchMedia, sizes: InputSizes) -> FloatArray:
-    """The rows of one item that a batch reads, float32 [rows, n_embd]; with cross-attention all that a largest image
-    has, zeros behind its own. Raises ComputeError for a wrong array."""
+    """The rows of one item that a batch reads, float32 [rows, n_embd]. Raises ComputeError for a wrong array.
+
+    With cross-attention all that a largest image has, zeros behind its own.
+    """
     item, rows = part.item, part.item.embeddings()
     n = item.n_inputs if not item.cross_attention else sizes.image_rows if item.n_rows is None else item.n_rows
     if rows.shape != (n, sizes.n_embd) or rows.dtype != np.float32:

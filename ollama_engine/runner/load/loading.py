@@ -278,8 +278,10 @@ def _warn_of_long_contexts(model: Model, config: EngineConfig) -> None:
 
 
 def image_slots(config: EngineConfig) -> int:
-    """Images that layers with cross-attention store: one for each request, and so many more that a prompt may have
-    several that are seen together, or the next one replaces another."""
+    """Images that layers with cross-attention store: one for each request, and some more.
+
+    So a prompt may have several that are seen together, and a next one can replace another.
+    """
     return config.parallel + IMAGES_MORE
 
 

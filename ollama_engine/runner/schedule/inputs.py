@@ -2,7 +2,7 @@
 
 Groups. An input with `same_batch` = k must be computed in one batch with the k inputs that follow it. Inputs that are
 linked in this way, directly or through others, form a group: a half-open range of indices. No batch edge, truncation,
-shift or reused prefix may end inside a group. An image for cross-attention, which has one input, is a group even alone.
+shift or reused prefix may end inside a group. An image for cross-attention, with its one input, is a group even alone.
 
 Media. A span of inputs may belong to a media item. Cutting an item that no group protects leaves two spans with their
 offsets within the item.
@@ -111,7 +111,7 @@ class Inputs:
         return cls(
             tokens=np.fromiter((x.token for x in inputs), dtype=np.int32, count=len(inputs)),
             media=spans,
-            groups=groups_of((x.same_batch for x in inputs), [span.begin for span in spans if span.item.cross_attention]),
+            groups=groups_of((x.same_batch for x in inputs), {s.begin for s in spans if s.item.cross_attention}),
         )
 
     @classmethod
