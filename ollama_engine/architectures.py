@@ -33,7 +33,7 @@ ARCHITECTURES = (
     Registration("cohere2", "command_r:Cohere2", "command_r"),
     Registration("command-r", "command_r:CommandR", "command_r"),
     Registration("gemma2", "gemma2:Gemma2", "gemma"),
-    Registration("gemma3", "gemma3:Gemma3", "gemma"),
+    Registration("gemma3", "gemma3.model:Gemma3", "gemma"),
     Registration("gpt-oss", "gpt_oss:GptOss", "gpt_oss"),
     Registration("llama", "llama:Llama", "llama"),
     Registration("llama4", None, "llama4", "Llama 4 reads images, which is not supported yet"),

@@ -82,10 +82,14 @@ DIALECTS: Mapping[str, Dialect] = {
 
 TOKEN_TYPES = "tokenizer.ggml.token_type_count"
 """Rows of BERT's token_types."""
+TOKENS = "tokenizer.ggml.tokens"
+"""The vocabulary."""
 
 
 def known_values(values: Values) -> Metadata:
-    """The metadata of a model under known names, without keys of the tokenizer (except a size of the model).
+    """The metadata of a model under known names, without keys of the tokenizer.
+
+    Except a size of the model, and the vocabulary where the model has a vision part.
 
     Raises ModelFormatError when `general.architecture` is missing.
     """
@@ -97,7 +101,9 @@ def known_values(values: Values) -> Metadata:
     renamed = {dialect.keys[key]: value for key, value in own.items() if key in dialect.keys}
     kept = {key: value for key, value in own.items() if key not in dialect.keys}
     found = {**dialect.missing(own), **renamed, **kept}
-    general = {key: values[key] for key in values if key.startswith("general.") or key == TOKEN_TYPES}
+    # Models that read images look up the tokens that stand around them.
+    kept_keys = (TOKEN_TYPES, TOKENS) if "vision.block_count" in own else (TOKEN_TYPES,)
+    general = {key: values[key] for key in values if key.startswith("general.") or key in kept_keys}
     known = dialect.architecture
     return Metadata({**general, "general.architecture": known, **{f"{known}.{k}": v for k, v in found.items()}})
 

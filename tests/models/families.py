@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -90,7 +90,10 @@ class Family:
 
     def weights(self, shapes: Mapping[str, list[int]]) -> Weights:
         """Random weights by name, each from a generator of its own, so that none depends on the others."""
-        return {name: _random(name, shape, self) for name, shape in shapes.items()}
+        return {
+            name: random_weight(name, shape, seed=self.seed, norms=self.norms, embeddings=self.embeddings)
+            for name, shape in shapes.items()
+        }
 
     def engine(self, path: str | Path, **options: Any) -> Engine:
         defaults = {"num_ctx": N_CTX, "parallel": 1, "threads": 1, "gpu_layers": 0, "kv_cache_type": "f32"}
@@ -116,13 +119,15 @@ def greedy_tokens(engine: Engine, prompt: list[int]) -> list[int]:
     return list(engine.generate(prompt, params).tokens)
 
 
-def _random(name: str, shape: list[int], case: Family) -> NDArray[np.float32]:
+def random_weight(
+    name: str, shape: Sequence[int], *, seed: int, norms: float, embeddings: float
+) -> NDArray[np.float32]:
     """Matrices keep activations near 1; routers choose sharply; norms are near 1, so that a forgotten one shows."""
-    values = np.random.default_rng([case.seed, zlib.crc32(name.encode())]).standard_normal(shape)
+    values = np.random.default_rng([seed, zlib.crc32(name.encode())]).standard_normal(shape)
     if "embed" in name:
-        scale, shift = case.embeddings, 0.0
+        scale, shift = embeddings, 0.0
     elif len(shape) == 1:
-        scale, shift = 0.2, case.norms if name.endswith("norm.weight") else 0.0
+        scale, shift = 0.2, norms if name.endswith("norm.weight") else 0.0
     else:
         scale, shift = (4.0 if name.endswith(("mlp.gate.weight", "router.weight")) else 1.0) / np.sqrt(shape[-1]), 0.0
     return (scale * values + shift).astype(np.float32)

@@ -28,7 +28,7 @@ class Layer(gemma2.Layer):
     attention = nn.Part(NormedAttention)
 
 
-class Gemma3(Decoder):
+class Gemma3Text(Decoder):
     architecture = "gemma3"
 
     layers = nn.Blocks(Layer, "n_layer")

@@ -1,0 +1,61 @@
+"""Token ids that stand around images, from keys of the file or found in its vocabulary by their text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ollama_engine.errors import ModelFormatError
+from ollama_engine.ml.metadata import Metadata
+
+__all__ = ["newline_runs", "split_run", "token_id", "vocabulary"]
+
+TOKENS = "tokenizer.ggml.tokens"
+NEWLINE_IN_BYTES = "\u010a"
+"""The character that byte-level BPE writes for a newline (as GPT-2 defined it)."""
+
+
+def vocabulary(metadata: Metadata) -> Sequence[str]:
+    """The texts of all tokens in the order of their ids; empty where the file has none."""
+    tokens = metadata.values.get(TOKENS)
+    return tokens if isinstance(tokens, list) else ()
+
+
+def token_id(metadata: Metadata, key: str, text: str) -> int:
+    """The id under `key`; where the file does not say, that of the token `text`.
+
+    Raises ModelFormatError for a file with neither.
+    """
+    found = metadata.u32(key, None)
+    if found is not None:
+        return found
+    try:
+        return vocabulary(metadata).index(text)
+    except ValueError:
+        raise ModelFormatError(
+            f"the file has neither a key {metadata.key(key)} nor a token {text!r}, which stands where an image is"
+        ) from None
+
+
+def newline_runs(metadata: Metadata, longest: int = 31) -> dict[int, int]:
+    """Tokens that are newlines and nothing else, {number of newlines: id}; those up to `longest`.
+
+    Empty where the vocabulary has no newline. Tokens that are found in a text before it is split, whose newlines are
+    written as they are, come before those of byte-level BPE and before SentencePiece's byte <0x0A>.
+    """
+    tokens = vocabulary(metadata)
+    spellings = [{newline * n: n for n in range(1, longest + 1)} for newline in ("\n", NEWLINE_IN_BYTES)]
+    found: dict[int, int] = {}
+    for spelling in [*spellings, {"<0x0A>": 1}]:
+        for id_, text in enumerate(tokens):
+            if text in spelling:
+                found.setdefault(spelling[text], id_)
+    return found
+
+
+def split_run(n: int, lengths: Iterable[int]) -> list[int]:
+    """A run of `n` newlines as the lengths of its tokens: the longest first, as tokenizers find added tokens."""
+    parts: list[int] = []
+    for length in sorted(lengths, reverse=True):
+        parts += [length] * (n // length)
+        n %= length
+    return parts

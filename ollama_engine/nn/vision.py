@@ -1,0 +1,168 @@
+"""Blocks of vision towers: vision transformers (ViT, Dosovitskiy et al. 2020), such as CLIP's and SigLIP's.
+
+A tower reads patches of pixels as `multimodal.pixels.unfold` cuts them, and attends from each patch to all others. Its
+blocks norm before attention and before the feed-forward part, and have biases where the file does. The names of tensors
+are those of Gemma 3's tower; another family declares its own in a subclass, as with any `nn.Module`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from ollama_engine.errors import ModelFormatError
+from ollama_engine.ml import ops
+from ollama_engine.ml.metadata import Metadata
+from ollama_engine.ml.tensor import Tensor
+from ollama_engine.nn.feed_forward import gelu
+from ollama_engine.nn.layers import Biased, LayerNorm, Linear, Norm
+from ollama_engine.nn.module import Module, Part
+
+if TYPE_CHECKING:
+    from ollama_engine.ml.context import Context
+
+Rotation = Callable[[Tensor], Tensor]
+"""Queries or keys [head_dim, heads, n] -> the same, rotated by the places of their patches."""
+
+MAX_LAYERS = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class TowerOptions:
+    """Sizes of a vision tower. A family adds its own fields in a subclass."""
+
+    n_layer: int
+    n_embd: int
+    n_ff: int
+    n_head: int
+    norm_eps: float
+    patch_size: int
+    n_channels: int = 3
+
+    @property
+    def head_dim(self) -> int:
+        """Size of an attention head."""
+        return self.n_embd // self.n_head
+
+    @property
+    def attention_scale(self) -> float:
+        """Factor of the attention scores."""
+        return 1 / math.sqrt(self.head_dim)
+
+
+def read_tower(metadata: Metadata, *, eps: float | None = None) -> dict[str, Any]:
+    """The fields of TowerOptions from the keys below `vision.`; `eps` is used where the file has none.
+
+    Raises ModelFormatError for a key that is missing, and for sizes that do not fit each other.
+    """
+    fields: dict[str, Any] = {
+        "n_layer": metadata.u32("vision.block_count"),
+        "n_embd": metadata.u32("vision.embedding_length"),
+        "n_ff": metadata.u32("vision.feed_forward_length"),
+        "n_head": metadata.u32("vision.attention.head_count"),
+        "patch_size": metadata.u32("vision.patch_size"),
+        "n_channels": metadata.u32("vision.num_channels", 3),
+    }
+    key = "vision.attention.layer_norm_epsilon"
+    epsilon = metadata.f32(key) if eps is None else metadata.f32(key, eps)
+    zero = [name for name, value in fields.items() if value < 1]
+    if zero or fields["n_layer"] > MAX_LAYERS or fields["n_embd"] % fields["n_head"] or epsilon < 0:
+        raise ModelFormatError(
+            f"sizes of the vision tower do not fit: {fields}, {key} {epsilon:g}; expected 1 to {MAX_LAYERS} layers, "
+            "embeddings that divide among the heads, and an epsilon of 0 or more"
+        )
+    return {**fields, "norm_eps": epsilon}
+
+
+class PatchEmbedding(Biased):
+    """The convolution that makes an embedding of each patch, as a product.
+
+    Patches do not overlap, so the kernel is a matrix of their pixels: f32 [channels * size * size, n] -> [n_embd, n].
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, "patch_size", "patch_size", "n_channels", "n_embd")
+
+    def __call__(self, patches: Tensor) -> Tensor:
+        y = ops.mul_mat(in_graph(self.tensor, patches, patches.dim(0), self.tensor.dim(3)), patches)
+        return y if self.bias is None else y + self.bias
+
+
+def in_graph(weight: Tensor, like: Tensor, *shape: int) -> Tensor:
+    """A weight as an operand of the graph that `like` belongs to, in another shape of as many elements."""
+    return ops.view(weight, shape, ctx=cast("Context", like.owner))
+
+
+def full_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None = None) -> Tensor:
+    """softmax(scale q k + mask) v without a cache: every row attends to every row that the mask shows.
+
+    q f32 [head_dim, heads, n], k and v [head_dim, kv_heads, n], mask f16 [n, n] -> f32 [head_dim * heads, n].
+    """
+    q, k, v = (ops.permute(t, 0, 2, 1, 3) for t in (q, k, v))
+    out = ops.flash_attention(q, k, v, mask, scale)
+    return ops.reshape(out, out.dim(0) * out.dim(1), out.dim(2))
+
+
+class TowerAttention(Module):
+    """Attention of all patches to all, or to those that a mask shows."""
+
+    q = Linear("attn_q", "n_embd", "n_embd")
+    k = Linear("attn_k", "n_embd", "n_embd")
+    v = Linear("attn_v", "n_embd", "n_embd")
+    output = Linear("attn_output", "n_embd", "n_embd")
+
+    def forward(self, x: Tensor, o: TowerOptions, mask: Tensor | None = None, rotate: Rotation | None = None) -> Tensor:
+        """x [n_embd, n] -> [n_embd, n]."""
+        q, k, v = (_heads(project(x), o) for project in (self.q, self.k, self.v))
+        if rotate is not None:
+            q, k = rotate(q), rotate(k)
+        return self.output(full_attention(q, k, v, o.attention_scale, mask))
+
+
+def _heads(x: Tensor, o: TowerOptions) -> Tensor:
+    return ops.reshape(x, o.head_dim, x.dim(0) // o.head_dim, x.dim(1))
+
+
+class TowerMLP(Module):
+    """fc2(gelu(fc1 x)), with the tanh form of GELU."""
+
+    fc1 = Linear("mlp.fc1", "n_embd", "n_ff")
+    fc2 = Linear("mlp.fc2", "n_ff", "n_embd")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [n_embd, n] -> [n_embd, n]."""
+        return self.fc2(self.activation(self.fc1(x)))
+
+    def activation(self, x: Tensor) -> Tensor:
+        """Element by element."""
+        return gelu(x)
+
+
+class TowerBlock(Module):
+    """One block: attention, then feed-forward, each after a norm and with a residual."""
+
+    attn_norm: Norm = LayerNorm("layer_norm1", "n_embd")
+    attention: Part[Any] = Part(TowerAttention)
+    mlp_norm: Norm = LayerNorm("layer_norm2", "n_embd")
+    mlp: Part[Any] = Part(TowerMLP)
+
+    def forward(self, x: Tensor, o: TowerOptions, mask: Tensor | None = None, rotate: Rotation | None = None) -> Tensor:
+        """x [n_embd, n] -> [n_embd, n]."""
+        x = self.attention.forward(self.attn_norm(x, o.norm_eps), o, mask, rotate) + x
+        out: Tensor = self.mlp.forward(self.mlp_norm(x, o.norm_eps)) + x
+        return out
+
+
+def average_pool(x: Tensor, columns: int, size: int) -> Tensor:
+    """Means of squares of `size` times `size` patches: x f32 [n_embd, columns * rows] -> [n_embd, n / size^2].
+
+    Patches come row by row; `size` divides columns and rows.
+    """
+    n_embd, rows = x.dim(0), x.dim(1) // columns
+    # One axis after the other: `mean` takes the first dimension.
+    x = ops.cont(ops.permute(ops.reshape(x, n_embd, size, columns // size, rows), 1, 0, 2, 3))
+    x = ops.reshape(ops.mean(x), n_embd, columns // size, size, rows // size)
+    x = ops.cont(ops.permute(x, 1, 2, 0, 3))
+    return ops.reshape(ops.mean(x), n_embd, columns // size * (rows // size))
