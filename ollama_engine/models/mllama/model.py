@@ -13,6 +13,7 @@ from ollama_engine.input import Input, MediaTraits, PreparedImage
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.tensor import Tensor
+from ollama_engine.models.dialects import BOS
 from ollama_engine.models.mllama.options import VisionOptions, read_vision
 from ollama_engine.models.mllama.preprocess import prepare, preprocess
 from ollama_engine.models.mllama.text import MllamaText
@@ -23,13 +24,14 @@ if TYPE_CHECKING:
 
 
 class MllamaImages:
-    """Reads images for one model. An image is one token; its embeddings stand beside the text."""
+    """Implements `models.Multimodal`. An image is one token; its embeddings stand beside the text."""
 
     placeholder = "<|image|>"
 
-    def __init__(self, vision: Vision, token: int) -> None:
+    def __init__(self, vision: Vision, token: int, bos: int | None) -> None:
         self.vision = vision
         self.token = token
+        self._bos = bos
 
     @property
     def traits(self) -> MediaTraits:
@@ -41,8 +43,16 @@ class MllamaImages:
         return preprocess(image, self.vision.options)
 
     def post_tokenize(self, inputs: list[Input]) -> list[Input]:
-        """The image's token at the place of each image."""
-        return [given if given.media is None else replace(given, token=self.token) for given in inputs]
+        """The image's token at the place of each image.
+
+        Images at the very beginning stand before the token that begins a text, as MllamaProcessor of transformers has
+        it; so that token sees them.
+        """
+        found = [given if given.media is None else replace(given, token=self.token) for given in inputs]
+        if found and found[0].media is None and found[0].token == self._bos:
+            n = next((i for i, given in enumerate(found[1:]) if given.media is None), len(found) - 1)
+            found[: n + 1] = [*found[1 : n + 1], found[0]]
+        return found
 
     def encode_multimodal(self, ctx: Context, image: PreparedImage) -> Tensor:
         """Embeddings f32 [n_embd, rows] of the tiles that have pixels."""
@@ -67,7 +77,8 @@ class Mllama(MllamaText):
         if "v.patch_embd.weight" in weights:
             vision = Vision(weights, read_vision(metadata))
             self.image_rows = vision.options.image_rows
-            self.multimodal = MllamaImages(vision, self._image_token(metadata))
+            bos = metadata.u32(BOS, None)
+            self.multimodal = MllamaImages(vision, self._image_token(metadata), bos)
             self.unused_weights = tuple(name for name in self.unused_weights if name not in vision.used_weights)
 
     def _image_token(self, metadata: Metadata) -> int:

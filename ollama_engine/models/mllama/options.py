@@ -9,10 +9,11 @@ from typing import Any
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.models.options import MAX_LAYERS, Options, read_common
+from ollama_engine.nn.vision import TowerOptions, read_tower
 
-CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
-CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
-"""Of the published checkpoints' preprocessor_config.json; files have no key for them."""
+CLIP_MEAN = [0.48145466, 0.4578275, 0.40821073]
+CLIP_STD = [0.26862954, 0.26130258, 0.27577711]
+"""Of the published checkpoints' preprocessor_config.json, for files that do not say."""
 
 INPUT_ROWS = 8
 """Rows of the published embeddings that are no logits."""
@@ -44,29 +45,20 @@ def read_text(metadata: Metadata, n_vocab: int) -> TextOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VisionOptions:
-    """Options of the vision tower, named as in `Options`."""
+class VisionOptions(TowerOptions):
+    """Options of the vision tower; `n_layer` counts its local layers."""
 
-    n_layer: int
     n_global_layer: int
-    n_embd: int
-    n_ff: int
-    n_head: int
-    norm_eps: float
-    n_channels: int
     tile_size: int
     """Pixels along the side of a tile."""
-    patch_size: int
     max_tiles: int
     kept_layers: tuple[int, ...]
     """Layers whose inputs are part of the result."""
     n_text: int
     """Length of a hidden state of the text part."""
-
-    @property
-    def head_dim(self) -> int:
-        """Numbers of one head."""
-        return self.n_embd // self.n_head
+    mean: tuple[float, ...]
+    """What pictures are normalized by, for red, green and blue."""
+    std: tuple[float, ...]
 
     @property
     def n_patches(self) -> int:
@@ -77,11 +69,6 @@ class VisionOptions:
     def n_places(self) -> int:
         """Rows of one tile: its class embedding, then its patches."""
         return self.n_patches + 1
-
-    @property
-    def patch_length(self) -> int:
-        """Numbers of one patch."""
-        return self.n_channels * self.patch_size**2
 
     @property
     def tile_row(self) -> int:
@@ -121,46 +108,33 @@ def tile_grids(max_tiles: int) -> list[tuple[int, int]]:
 
 def read_vision(metadata: Metadata) -> VisionOptions:
     """Raises ModelFormatError."""
-    n_layer = metadata.u32("vision.block_count")
+    sizes = read_tower(metadata, eps=1e-5)
     o = VisionOptions(
-        n_layer=n_layer,
+        **sizes,
         n_global_layer=metadata.u32("vision.global.block_count"),
-        n_embd=metadata.u32("vision.embedding_length"),
-        n_ff=metadata.u32("vision.feed_forward_length"),
-        n_head=metadata.u32("vision.attention.head_count"),
-        norm_eps=metadata.f32("vision.attention.layer_norm_epsilon", 1e-5),
-        n_channels=metadata.u32("vision.num_channels", 3),
         tile_size=metadata.u32("vision.image_size"),
-        patch_size=metadata.u32("vision.patch_size"),
         max_tiles=metadata.u32("vision.max_num_tiles", 4),
-        kept_layers=tuple(_layers(metadata, "vision.intermediate_layers_indices", n_layer)),
+        kept_layers=tuple(_layers(metadata, "vision.intermediate_layers_indices", sizes["n_layer"])),
         n_text=metadata.u32("embedding_length"),
+        mean=tuple(metadata.f32s("vision.image_mean", 3, CLIP_MEAN)),
+        std=tuple(metadata.f32s("vision.image_std", 3, CLIP_STD)),
     )
     _check(o)
     return o
 
 
 def _check(o: VisionOptions) -> None:
-    sizes = {
-        "block_count": o.n_layer, "embedding_length": o.n_embd, "feed_forward_length": o.n_ff,
-        "attention.head_count": o.n_head, "patch_size": o.patch_size, "max_num_tiles": o.max_tiles,
-    }  # fmt: skip
-    for name, size in sizes.items():
-        if size < 1:
-            raise ModelFormatError(f"vision.{name} is 1 or more, got {size}")
-    if o.n_layer + o.n_global_layer > MAX_LAYERS or o.max_tiles > MAX_TILES:
+    if o.n_global_layer > MAX_LAYERS or not 1 <= o.max_tiles <= MAX_TILES:
         raise ModelFormatError(
-            f"vision.block_count {o.n_layer} and vision.global.block_count {o.n_global_layer} are at most {MAX_LAYERS} "
-            f"together, vision.max_num_tiles {o.max_tiles} is at most {MAX_TILES}"
+            f"vision.global.block_count is at most {MAX_LAYERS}, got {o.n_global_layer}; vision.max_num_tiles is 1 to "
+            f"{MAX_TILES}, got {o.max_tiles}"
         )
     if o.n_channels != 3:
         raise ModelFormatError(f"vision.num_channels is 3 (RGB), got {o.n_channels}")
-    if o.n_embd % o.n_head:
-        raise ModelFormatError(
-            f"vision.embedding_length {o.n_embd} is no multiple of vision.attention.head_count {o.n_head}"
-        )
     if o.tile_size < o.patch_size or o.tile_size % o.patch_size:
         raise ModelFormatError(f"vision.image_size {o.tile_size} is no multiple of vision.patch_size {o.patch_size}")
+    if min(o.std) <= 0:
+        raise ModelFormatError(f"vision.image_std is above 0, got {list(o.std)}")
 
 
 def _layers(metadata: Metadata, name: str, n_layer: int) -> Sequence[int]:

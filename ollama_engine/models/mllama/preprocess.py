@@ -6,14 +6,15 @@ canvas stays black. See MllamaImageProcessor of transformers and the model's tec
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ollama_engine.input import FloatArray, Int32Array, PreparedImage
-from ollama_engine.models.mllama.options import CLIP_MEAN, CLIP_STD, VisionOptions, tile_grids
+from ollama_engine.models.mllama.options import VisionOptions, tile_grids
+from ollama_engine.multimodal.image import on_white
+from ollama_engine.multimodal.pixels import normalized, unfold
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 def preprocess(image: Image, o: VisionOptions) -> PreparedImage:
     """Arrays: `patches` f32 [patches of all tiles, patch_length]; `ratio` i32 [1], the number of the aspect ratio."""
     grid = choose_grid(image.width, image.height, o.tile_size, o.max_tiles)
-    return prepare(normalized(on_canvas(image, grid, o.tile_size)), grid, o)
+    canvas = on_canvas(on_white(image), grid, o.tile_size)
+    return prepare(normalized(canvas, o.mean, o.std), grid, o)
 
 
 def prepare(pixels: FloatArray, grid: tuple[int, int], o: VisionOptions) -> PreparedImage:
@@ -60,38 +62,19 @@ def fitted_size(width: int, height: int, grid: tuple[int, int], tile: int) -> tu
     return min(math.floor(width * by_height) or 1, most_width), most_height
 
 
-def on_canvas(image: Image, grid: tuple[int, int], tile: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """The picture in the upper left corner of a black canvas, u8 [height, width, 3]."""
-    from PIL.Image import Resampling  # noqa: PLC0415 (only images need it)
+def on_canvas(image: Image, grid: tuple[int, int], tile: int) -> Image:
+    """The picture in the upper left corner of a black canvas."""
+    import PIL.Image  # noqa: PLC0415 (only images need it)
 
-    size = fitted_size(image.width, image.height, grid, tile)
-    canvas = np.zeros((grid[0] * tile, grid[1] * tile, 3), dtype=np.uint8)
-    canvas[: size[1], : size[0]] = np.asarray(image.resize(size, Resampling.BILINEAR))
+    canvas = PIL.Image.new("RGB", (grid[1] * tile, grid[0] * tile))
+    resized = image.resize(fitted_size(image.width, image.height, grid, tile), PIL.Image.Resampling.BILINEAR)
+    canvas.paste(resized, (0, 0))
     return canvas
 
 
-@functools.cache
-def _levels() -> FloatArray:
-    """What each of the 256 levels of each channel becomes, [3, 256]: computed in the precisions of transformers."""
-    scaled = (np.arange(256, dtype=np.float64) * (1 / 255)).astype(np.float32)
-    mean, deviation = (np.array(x, dtype=np.float32)[:, None] for x in (CLIP_MEAN, CLIP_STD))
-    levels: FloatArray = (scaled - mean) / deviation
-    return levels
-
-
-def normalized(canvas: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> FloatArray:
-    """u8 [height, width, 3] -> f32 [3, height, width], by CLIP's mean and deviation."""
-    return np.stack([levels[canvas[:, :, channel]] for channel, levels in enumerate(_levels())])
-
-
 def patches_of(pixels: FloatArray, grid: tuple[int, int], patch: int) -> FloatArray:
-    """f32 [3, height, width] -> [tiles * patches, 3 * patch * patch], in the order of the patch embedding's weights.
-
-    Tile by tile, patch by patch, channel by channel, each by rows.
-    """
+    """f32 [3, height, width] -> [tiles * patches, 3 * patch * patch], tile by tile and patch by patch, each by rows."""
     rows, columns = grid
     channels, height, width = pixels.shape
-    down, across = height // rows // patch, width // columns // patch
-    split = pixels.reshape(channels, rows, down, patch, columns, across, patch)
-    ordered = split.transpose(1, 4, 2, 5, 0, 3, 6)
-    return np.ascontiguousarray(ordered).reshape(rows * columns * down * across, channels * patch * patch)
+    split = pixels.reshape(channels, rows, height // rows, columns, width // columns)
+    return np.concatenate([unfold(split[:, i, :, j], patch) for i in range(rows) for j in range(columns)])

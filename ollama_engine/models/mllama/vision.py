@@ -19,27 +19,16 @@ from ollama_engine import nn
 from ollama_engine.input import PreparedImage
 from ollama_engine.ml import ops
 from ollama_engine.ml.context import Context
-from ollama_engine.ml.kernel_choice import product
 from ollama_engine.ml.tensor import Tensor
 from ollama_engine.models.attention import heads
 from ollama_engine.models.mllama.options import VisionOptions
+from ollama_engine.nn.vision import PatchEmbedding, full_attention
 
 OUTER_EPS = 1e-5
 """Of the norms before and behind the local layers, whatever the metadata say of those inside."""
 
 ROW_MULTIPLE = 8
 """Each tile is padded to a multiple of so many rows."""
-
-
-class PatchEmbedding(nn.Vector):
-    """A convolution whose kernels touch but do not overlap, as a product: patches [patch_length, n] -> [n_embd, n]."""
-
-    def __init__(self) -> None:
-        super().__init__("v.patch_embd.weight", "patch_size", "patch_size", "n_channels", "n_embd")
-
-    def __call__(self, patches: Tensor, ctx: Context) -> Tensor:
-        length = patches.dim(0)
-        return product(ops.view(self.tensor, (length, self.tensor.dim(3)), ctx=ctx), patches)
 
 
 class VisionAttention(nn.Module):
@@ -54,23 +43,17 @@ class VisionAttention(nn.Module):
         """x [n_embd, n], of which the first `n_seen` rows are no padding -> [n_embd, n]."""
         q, k, v = (heads(project(x), o.head_dim) for project in (self.q, self.k, self.v))
         n = x.dim(1)
-        seen = _attend(_rows(q, 0, n_seen), k, v)
+        seen = full_attention(_rows(q, 0, n_seen), k, v, o.attention_scale)
         if n_seen == n:
             return self.output(seen)
-        padding = _attend(_rows(q, n_seen, n), _rows(k, 0, n_seen), _rows(v, 0, n_seen))
+        shown = (_rows(k, 0, n_seen), _rows(v, 0, n_seen))
+        padding = full_attention(_rows(q, n_seen, n), *shown, o.attention_scale)
         return self.output(ops.concat(seen, padding, 1))
 
 
 def _rows(x: Tensor, begin: int, end: int) -> Tensor:
     """Rows [begin, end) of [head_dim, heads, n]."""
     return ops.view(x, (x.dim(0), x.dim(1), end - begin), (x.stride(1), x.stride(2)), begin * x.stride(2))
-
-
-def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Queries [head_dim, heads, n], keys and values [head_dim, heads, m] -> [head_dim * heads, n]."""
-    q, k, v = (ops.permute(x, 0, 2, 1, 3) for x in (q, k, v))
-    out = ops.flash_attention(q, k, v, None, float(q.dim(0)) ** -0.5)
-    return ops.reshape(out, out.dim(0) * out.dim(1), out.dim(2))
 
 
 class LocalLayer(nn.Module):
@@ -166,7 +149,7 @@ class _Rows:
 class Vision(nn.Module):
     """Tiles of patches to the embeddings that cross-attention layers take in."""
 
-    patch_embd = PatchEmbedding()
+    patch_embd = PatchEmbedding("v.patch_embd")
     class_embd = nn.Vector("v.class_embd", "n_embd")
     pre_tile = nn.Part(PreTile)
     places = nn.Part(Places)
@@ -210,7 +193,7 @@ class Vision(nn.Module):
         """
         o = self.options
         n = patches.dim(1) // o.n_patches
-        x = ops.reshape(self.patch_embd(patches, ctx), o.n_embd, o.n_patches, n)
+        x = ops.reshape(self.patch_embd(patches), o.n_embd, o.n_patches, n)
         if n < o.max_tiles:
             x = ops.concat(x, ctx.zeros("f32", (o.n_embd, o.n_patches, o.max_tiles - n)), 2)
         x = x + self.pre_tile.row(ratio, o.n_embd, 1, o.max_tiles)
