@@ -39,7 +39,7 @@ ARCHITECTURES = (
     Registration("llama4", "llama4.model:Llama4", "llama4"),
     Registration("llava", "llava.model:Llava", "llava"),
     Registration("mistral3", "mistral3.model:Mistral3", "mistral3"),
-    Registration("mllama", None, "mllama", "Llama 3.2 Vision reads images, which is not supported yet"),
+    Registration("mllama", "mllama.model:Mllama", "mllama"),
     Registration("modern-bert", "modern_bert:ModernBert", "modern_bert"),
     Registration("nomic-bert", "bert:NomicBert", "bert"),
     Registration("olmo2", "olmo2:Olmo2", "olmo"),
