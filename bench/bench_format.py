@@ -13,7 +13,7 @@ import pytest
 
 from ollama_engine.sample.constraints.compiler import GrammarCompiler
 from ollama_engine.sample.constraints.matcher import GrammarConstraint
-from ollama_engine.sample.constraints.vocabulary import make_tokenizer
+from ollama_engine.sample.constraints.vocabulary import make_vocabulary
 from ollama_engine.tokenizer import Tokenizer, from_gguf
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def compiler(tokenizer: Tokenizer) -> GrammarCompiler:
 
 def test_vocabulary(benchmark: BenchmarkFixture, tokenizer: Tokenizer) -> None:
     benchmark.group = "tables of a vocabulary, once for each engine"
-    benchmark.pedantic(make_tokenizer, args=(tokenizer, tokenizer.n_vocab), rounds=2)
+    benchmark.pedantic(make_vocabulary, args=(tokenizer, tokenizer.n_vocab), rounds=2)
 
 
 def test_compile(benchmark: BenchmarkFixture, compiler: GrammarCompiler) -> None:

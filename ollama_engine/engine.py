@@ -14,8 +14,6 @@ import numpy.typing as npt
 import ollama_engine  # its AsyncStream and Session are imported when they are asked for: a program starts sooner
 from ollama_engine.config import CacheType, EngineConfig, FlashAttention
 from ollama_engine.errors import ClosedError
-from ollama_engine.ml.device import devices as all_devices
-from ollama_engine.ml.device_info import Device
 from ollama_engine.option_names import refuses_unknown
 from ollama_engine.runner.chat.methods import ChatMethods
 from ollama_engine.runner.core.engine_core import EngineCore
@@ -23,6 +21,7 @@ from ollama_engine.runner.core.engine_thread import EngineThread
 from ollama_engine.runner.core.submission import Submission, check_forkable
 from ollama_engine.runner.embed.methods import EmbedMethods
 from ollama_engine.runner.load.loading import Loaded, load
+from ollama_engine.runner.load.methods import FactMethods
 from ollama_engine.runner.observe.metrics import MetricsSnapshot
 from ollama_engine.runner.observe.monitor import Monitor, SlotInfo
 from ollama_engine.runner.request.answer_count import AnswerCount
@@ -38,14 +37,12 @@ from ollama_engine.sample import SamplingParams
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ollama_engine.ml.memory import MemoryReport
-    from ollama_engine.runner.load.model_info import ModelInfo
 
 _DEFAULT_PARAMS = SamplingParams()
 
 
 @refuses_unknown(options_elsewhere)
-class Engine(EmbedMethods, ChatMethods, ScoreMethods):
+class Engine(EmbedMethods, ChatMethods, ScoreMethods, FactMethods):
     """A loaded model, shared by any number of threads and asyncio tasks: their requests are computed together.
 
     Args:
@@ -63,6 +60,8 @@ class Engine(EmbedMethods, ChatMethods, ScoreMethods):
         tensor_split: share of the layers for each GPU.
         flash_attention: "auto", "on" or "off"; True and False are on and off.
         kv_cache_type: element type of keys and values: "f32", "f16", "bf16", "q8_0" or "q4_0".
+        image_cache_bytes: host memory for embeddings of images, so that an image is encoded once. What was used least
+            recently goes first; an image that is needed again is encoded again.
         mmap: read weights from the mapped file instead of copying them. Nobody may shorten the file meanwhile: the
             system ends a process that reads where a mapped file no longer is.
         verify: check the cache's bookkeeping after every step.
@@ -90,6 +89,7 @@ class Engine(EmbedMethods, ChatMethods, ScoreMethods):
         tensor_split: Sequence[float] | None = None,
         flash_attention: FlashAttention | bool = "auto",
         kv_cache_type: CacheType = "f16",
+        image_cache_bytes: int = EngineConfig.image_cache_bytes,
         mmap: bool = True,
         verify: bool = False,
         progress: Callable[[int, int], None] | None = None,
@@ -105,6 +105,7 @@ class Engine(EmbedMethods, ChatMethods, ScoreMethods):
             tensor_split=tensor_split,
             flash_attention=flash_attention,
             kv_cache_type=kv_cache_type,
+            image_cache_bytes=image_cache_bytes,
             mmap=mmap,
             verify=verify,
         )
@@ -113,7 +114,10 @@ class Engine(EmbedMethods, ChatMethods, ScoreMethods):
         self._loaded = loaded = load(model, config, progress)
         try:
             self._monitor = Monitor(loaded.tokenizer.token_text)
-            core = EngineCore(loaded.executor, loaded.cache, config.parallel, self._monitor, verify=config.verify)
+            core = EngineCore(
+                loaded.executor, loaded.cache, config.parallel, self._monitor, verify=config.verify,
+                images=loaded.images,
+            )  # fmt: skip
             self._core = core
             # The engine's thread frees the model, when nothing can be computing with it any more.
             self._engine_thread = EngineThread(
@@ -295,30 +299,6 @@ class Engine(EmbedMethods, ChatMethods, ScoreMethods):
     def detokenize(self, ids: Sequence[int]) -> str:
         """The text of token ids, control tokens left out, U+FFFD for bytes that are not UTF-8."""
         return self._open().tokenizer.decode(ids)
-
-    # -- facts ---------------------------------------------------------------------------------------------------------
-
-    @property
-    def info(self) -> ModelInfo:
-        """What the model file says of itself."""
-        from ollama_engine.runner.load.model_info import model_info  # noqa: PLC0415 (nothing but this needs it)
-
-        return model_info(self._open())
-
-    @property
-    def config(self) -> EngineConfig:
-        """The options in effect."""
-        return self._open().config
-
-    @property
-    def memory(self) -> MemoryReport:
-        """Bytes taken, by device and layer; print it for a table."""
-        return self._open().memory()
-
-    @staticmethod
-    def devices() -> tuple[Device, ...]:
-        """The devices of this machine that the build can use, GPUs before the CPU."""
-        return all_devices()
 
     # -- lifetime ------------------------------------------------------------------------------------------------------
 

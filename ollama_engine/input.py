@@ -32,6 +32,10 @@ class PreparedImage:
     cross_attention: bool = False
 
 
+def _always() -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class MediaItem:
     """One image (or another medium) as a model takes it in.
@@ -46,8 +50,8 @@ class MediaItem:
     embeddings: Callable[[], FloatArray]
     """float32 [n_inputs, n_embd], or [image rows, n_embd] with `cross_attention`.
 
-    Called on the engine's thread when nothing computes, each time that the item is computed with or saved: it remembers
-    its result, or computes it again.
+    Called on the engine's thread each time that the item is computed with or saved: it remembers its result, or encodes
+    the item again. Unless it is `ready`, only when nothing else computes.
     """
     positions: Int32Array | None = None
     """[axes, n_inputs], counted from where the item begins, for models with several position axes (M-RoPE). None:
@@ -57,6 +61,8 @@ class MediaItem:
     cross_attention: bool = False
     grid: tuple[int, ...] = ()
     """`PreparedImage.grid`."""
+    ready: Callable[[], bool] = _always
+    """Whether `embeddings` returns at once. The scheduler plans no input of an item before."""
 
     def part(self, begin: int, end: int) -> MediaItem:
         """Rows [begin, end) as an item of its own, for models that write tokens between the parts of an image.
@@ -109,7 +115,7 @@ class BatchMedia(NamedTuple):
     offset: int = 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen: there is one for each step, made in a quarter of the time
 class Batch:
     """Tokens for one forward pass, of any number of sequences. Arrays have one entry for each token.
 

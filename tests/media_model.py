@@ -14,6 +14,7 @@ import io
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 from unittest.mock import patch
 
@@ -43,6 +44,7 @@ REFUSED = b"refused"
 """The pixels of an image that the model cannot take."""
 
 
+@lru_cache(1000)
 def picture(pixels: bytes) -> bytes:
     """A PNG file with one row of grey pixels."""
     file = io.BytesIO()

@@ -13,6 +13,12 @@ cdef extern from "ggml.h" nogil:
     int GGML_MAX_SRC
     int GGML_MAX_NAME
     int GGML_MAX_N_THREADS
+    int GGML_ROPE_TYPE_NORMAL
+    int GGML_ROPE_TYPE_NEOX
+    int GGML_ROPE_TYPE_MROPE
+    int GGML_ROPE_TYPE_VISION
+    int GGML_ROPE_TYPE_IMROPE
+    int GGML_MROPE_SECTIONS
     int GGML_N_TASKS_MAX
 
     enum ggml_status:
@@ -85,6 +91,19 @@ cdef extern from "ggml.h" nogil:
         GGML_TENSOR_FLAG_INPUT
         GGML_TENSOR_FLAG_OUTPUT
         GGML_TENSOR_FLAG_COMPUTE
+
+    enum ggml_op_pool:
+        GGML_OP_POOL_MAX
+        GGML_OP_POOL_AVG
+
+    enum ggml_scale_mode:
+        GGML_SCALE_MODE_NEAREST
+        GGML_SCALE_MODE_BILINEAR
+        GGML_SCALE_MODE_BICUBIC
+
+    enum ggml_scale_flag:
+        GGML_SCALE_FLAG_ALIGN_CORNERS
+        GGML_SCALE_FLAG_ANTIALIAS
 
     enum ggml_sort_order:
         GGML_SORT_ORDER_ASC
@@ -189,7 +208,22 @@ cdef extern from "ggml.h" nogil:
     ggml_tensor *ggml_rope_ext(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, ggml_tensor *c, int n_dims, int mode,
                                int n_ctx_orig, float freq_base, float freq_scale, float ext_factor, float attn_factor,
                                float beta_fast, float beta_slow)
+    ggml_tensor *ggml_rope_multi(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, ggml_tensor *c, int n_dims,
+                                 int sections[4], int mode, int n_ctx_orig, float freq_base, float freq_scale,
+                                 float ext_factor, float attn_factor, float beta_fast, float beta_slow)
+    ggml_tensor *ggml_rope_set_offset(ggml_tensor *a, int n_offs)
     ggml_tensor *ggml_clamp(ggml_context *ctx, ggml_tensor *a, float min, float max)
+    ggml_tensor *ggml_im2col(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, int s0, int s1, int p0, int p1, int d0,
+                             int d1, bool is_2D, ggml_type dst_type)
+    ggml_tensor *ggml_pool_2d(ggml_context *ctx, ggml_tensor *a, ggml_op_pool op, int k0, int k1, int s0, int s1,
+                              float p0, float p1)
+    ggml_tensor *ggml_interpolate(ggml_context *ctx, ggml_tensor *a, int64_t ne0, int64_t ne1, int64_t ne2, int64_t ne3,
+                                  uint32_t mode)
+    ggml_tensor *ggml_pad_ext(ggml_context *ctx, ggml_tensor *a, int lp0, int rp0, int lp1, int rp1, int lp2, int rp2,
+                              int lp3, int rp3)
+    ggml_tensor *ggml_pad_ext_circular(ggml_context *ctx, ggml_tensor *a, int lp0, int rp0, int lp1, int rp1, int lp2,
+                                       int rp2, int lp3, int rp3)
+    ggml_tensor *ggml_pad_reflect_1d(ggml_context *ctx, ggml_tensor *a, int p0, int p1)
     ggml_tensor *ggml_argsort(ggml_context *ctx, ggml_tensor *a, ggml_sort_order order)
     ggml_tensor *ggml_flash_attn_ext(ggml_context *ctx, ggml_tensor *q, ggml_tensor *k, ggml_tensor *v,
                                      ggml_tensor *mask, float scale, float max_bias, float logit_softcap)

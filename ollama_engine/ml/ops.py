@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ollama_engine.ml.ops_experts import mul_mat_id_small_batch, weighted_sum
 from ollama_engine.ml.ops_gelu import gelu_exact
+from ollama_engine.ml.ops_image import conv_2d, im2col, interpolate, pad, pool_2d
 from ollama_engine.ml.ops_math import (
     argsort,
     clamp,
@@ -26,8 +27,9 @@ from ollama_engine.ml.ops_math import (
     top_k,
     unary,
 )
-from ollama_engine.ml.ops_nn import flash_attention, mul_mat, mul_mat_id, rope, softmax
+from ollama_engine.ml.ops_nn import flash_attention, mul_mat, mul_mat_id, softmax
 from ollama_engine.ml.ops_paged import paged_attention
+from ollama_engine.ml.ops_rope import rope, rope_multi
 from ollama_engine.ml.ops_shape import (
     cast,
     concat,
@@ -49,12 +51,15 @@ __all__ = [
     "clamp",
     "concat",
     "cont",
+    "conv_2d",
     "copy",
     "cos",
     "flash_attention",
     "gelu_exact",
     "get_rows",
     "glu",
+    "im2col",
+    "interpolate",
     "l2_norm",
     "layer_norm",
     "log",
@@ -63,12 +68,15 @@ __all__ = [
     "mul_mat_id",
     "mul_mat_id_small_batch",
     "mul_mat_small_batch",
+    "pad",
     "paged_attention",
     "permute",
+    "pool_2d",
     "repeat",
     "reshape",
     "rms_norm",
     "rope",
+    "rope_multi",
     "scale",
     "set_rows",
     "sin",

@@ -1,4 +1,4 @@
-"""Products, rotary positions, softmax and attention."""
+"""Products, softmax and attention."""
 
 from libc.stdint cimport int64_t
 
@@ -7,9 +7,7 @@ from ollama_engine.errors import ShapeError
 from ollama_engine.ml cimport libggml as lib
 from ollama_engine.ml.operands cimport dense, finite
 from ollama_engine.ml.tensor cimport Graph, Tensor, describe, graph_of, root_of, wrap
-from ollama_engine.ml.types cimport check_size, whole
-
-cdef dict _ROPE_MODES = {"norm": 0, "neox": 2}
+from ollama_engine.ml.types cimport check_size
 
 # ggml reserves 8 bytes for each pair of a row and an expert, whether the row goes there or not.
 cdef int64_t MAX_ROUTES = 1LL << 27
@@ -102,50 +100,6 @@ cdef bint _distinct(lib.ggml_tensor *ids) noexcept:
     if root.op == lib.GGML_OP_CONT:
         return _distinct(root.src[0])
     return root.op == lib.GGML_OP_ARGSORT
-
-
-def rope(Tensor x not None, Tensor positions not None, n_dims, *, str mode not None="norm", Tensor factors=None,
-         freq_base=10000.0, freq_scale=1.0, n_ctx_orig=0, ext_factor=0.0, attn_factor=1.0, beta_fast=32.0,
-         beta_slow=1.0):
-    """Rotary position embedding (Su et al. 2021) of x [head_dim, heads, n] at positions i32 [n].
-
-    The first `n_dims` of each head turn: adjacent pairs with mode "norm", halves with "neox". `factors` f32
-    [n_dims / 2] divide the angles. freq_scale, ext_factor, attn_factor and the betas are YaRN's (Peng et al. 2023).
-    """
-    cdef double base = finite(freq_base, "rope", "freq_base"), squeeze = finite(freq_scale, "rope", "freq_scale")
-    cdef double ext = finite(ext_factor, "rope", "ext_factor"), attn = finite(attn_factor, "rope", "attn_factor")
-    cdef double fast = finite(beta_fast, "rope", "beta_fast"), slow = finite(beta_slow, "rope", "beta_slow")
-    cdef int64_t turning = whole(n_dims), trained = whole(n_ctx_orig)
-    found = _ROPE_MODES.get(mode)
-    if found is None:
-        raise ShapeError(f"rope: mode is norm or neox, got {mode!r}")
-    if not base > 1 or not 0 <= trained < 1 << 31:
-        raise ShapeError(f"rope: freq_base must be above 1 and n_ctx_orig not negative, got {base}, {trained}")
-    if ext != 0 and (trained < 1 or not squeeze > 0 or not fast > 0 or not slow > 0):
-        raise ShapeError("rope: YaRN (ext_factor not 0) needs n_ctx_orig, freq_scale and both betas above 0")
-    cdef int kind = found
-    cdef Graph graph = graph_of(x, positions, factors)
-    cdef lib.ggml_tensor *a = x.ptr
-    cdef lib.ggml_tensor *p = positions.ptr
-    cdef lib.ggml_tensor *f = NULL
-    if a.type not in (lib.GGML_TYPE_F32, lib.GGML_TYPE_F16) or a.nb[0] != lib.ggml_type_size(a.type):
-        raise ShapeError(f"rope: expected f32 or f16 with contiguous rows, got {describe(x)}")
-    if p.type != lib.GGML_TYPE_I32 or p.ne[0] != a.ne[2] or lib.ggml_nelements(p) != p.ne[0] \
-            or not lib.ggml_is_contiguous(p):
-        raise ShapeError(f"rope: {describe(x)} takes i32 positions [{a.ne[2]}], got {describe(positions)}")
-    if not 2 <= turning <= a.ne[0] or turning % 2 or a.ne[0] % 2:
-        raise ShapeError(f"rope: n_dims is even and 2 to {a.ne[0]} (an even head size), got {turning}")
-    if factors is not None:
-        f = factors.ptr
-        if f.type != lib.GGML_TYPE_F32 or f.ne[0] < turning // 2 or lib.ggml_nelements(f) != f.ne[0] \
-                or not lib.ggml_is_contiguous(f):
-            raise ShapeError(f"rope: factors are f32 [{turning // 2}], got {describe(factors)}")
-        if f.ne[0] < a.ne[0] // 2:
-            # ggml reads a factor for every pair of the head, also for pairs that are not rotated.
-            f = lib.ggml_repeat_4d(graph.ctx, dense(graph, factors, "rope"),
-                                   (a.ne[0] // 2 + f.ne[0] - 1) // f.ne[0] * f.ne[0], 1, 1, 1)
-    return wrap(graph, lib.ggml_rope_ext(
-        graph.ctx, a, p, f, turning, kind, trained, base, squeeze, ext, attn, fast, slow))
 
 
 cdef int _check_mask(str op, Tensor mask, int64_t keys, int64_t queries, int64_t heads, int64_t batch) except -1:

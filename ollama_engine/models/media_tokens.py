@@ -21,7 +21,10 @@ def vocabulary(metadata: Metadata) -> Sequence[str]:
 
 
 def token_id(metadata: Metadata, key: str, text: str) -> int:
-    """The id under `key`; where the file does not say, that of the token `text`. Raises ModelFormatError for neither."""
+    """The id under `key`; where the file does not say, that of the token `text`.
+
+    Raises ModelFormatError for a file with neither.
+    """
     found = metadata.u32(key, None)
     if found is not None:
         return found

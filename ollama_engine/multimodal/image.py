@@ -1,24 +1,148 @@
-"""Reads image files."""
+"""Reads image files: bytes to a picture in RGB, or RGBA where some of it is transparent.
+
+Of the formats that Pillow knows, only these are tried, each by its first bytes: PNG, JPEG, WebP, GIF, BMP, TIFF, PPM
+and AVIF. The others are rare, and some of their readers start programs (EPS).
+"""
 
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
 
 from ollama_engine.errors import ImageError
+from ollama_engine.multimodal.orientation import upright
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["read_image"]
+__all__ = ["FORMATS", "MAX_PIXELS", "check_size", "is_image", "on_white", "picture_of", "read_image"]
+
+MAX_PIXELS = 1024 * 1024 * 1024 // 4 // 3
+"""Most pixels of a picture: 89 million, where Pillow begins to warn. A small file may describe far larger ones."""
+FORMATS = "PNG, JPEG, WebP, GIF, BMP, TIFF, PPM and AVIF"
+HEAD = 16
+"""Bytes that tell the format."""
 
 
 def read_image(data: bytes) -> Image:
-    """The RGB picture of an image file's bytes. Raises ImageError for anything that is no image."""
+    """The picture of an image file's bytes, upright, in mode RGB; RGBA where some pixel is not opaque.
+
+    The first frame of an animation. Colours are those of Pillow's `convert`, as in transformers' `load_image`, but that
+    16-bit grey keeps its upper 8 bits, where Pillow cuts it off at 255. Transparency is kept for the model's
+    preprocessing: `convert("RGB")` then gives the colours under it, as `load_image` does, and `on_white` puts the
+    picture on a white ground.
+
+    Any number of threads may call it; no setting of Pillow is changed. Raises ImageError for anything that is no image,
+    is cut off, or has more than MAX_PIXELS pixels, which is known before they are decoded.
+    """
+    if not data:
+        raise ImageError("the image is empty: it has no bytes")
+    make = _reader_of(data[:HEAD])
+    if make is None:
+        raise ImageError(f"it is no image that can be read, but begins with {data[:8]!r}; images are {FORMATS} files")
+    try:
+        with make(io.BytesIO(data)) as file:
+            return picture_of(file)
+    except (ImageError, MemoryError):
+        raise
+    except Exception as error:  # damaged data raises whatever Pillow's readers do not foresee
+        raise ImageError(f"the image is damaged or cut off: {_told(error)}") from error
+
+
+def picture_of(image: Image) -> Image:
+    """A picture of any mode, upright, in RGB, or in RGBA where some pixel is not opaque. Raises ImageError for its size.
+
+    Whatever else Pillow raises as it decodes goes on to the caller.
+    """
+    check_size(*image.size)
+    image.load()
+    check_size(*image.size)  # frames of a GIF may be larger than it says
+    image = upright(image)
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
+        image = _upper_byte(image)
+    if not image.has_transparency_data:
+        return image if image.mode == "RGB" else image.convert("RGB")
+    image = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
+    opaque = image.getchannel("A").getextrema() == (255, 255)
+    return image.convert("RGB") if opaque else image
+
+
+def on_white(image: Image) -> Image:
+    """An RGB or RGBA picture on a white ground, in RGB."""
+    if image.mode != "RGBA":
+        return image
     import PIL.Image  # noqa: PLC0415 (only images need it)
 
+    white = PIL.Image.new("RGBA", image.size, (255, 255, 255, 255))
+    return PIL.Image.alpha_composite(white, image).convert("RGB")
+
+
+def check_size(width: int, height: int) -> None:
+    """Raise ImageError for a picture without pixels, or with more than MAX_PIXELS."""
+    if width <= 0 or height <= 0:
+        raise ImageError(f"the image has no pixels: it is {width} x {height}")
+    if width * height > MAX_PIXELS:
+        raise ImageError(
+            f"the image is {width} x {height} pixels, {width * height / 1e6:.0f} million, and {MAX_PIXELS / 1e6:.0f} "
+            "million are read at most; make it smaller"
+        )
+
+
+def is_image(head: bytes) -> bool:
+    """Whether a file that begins so (16 bytes) is of one of the formats."""
+    return bool(_format_of(head))
+
+
+# -- formats -----------------------------------------------------------------------------------------------------------
+
+
+def _format_of(head: bytes) -> str:
+    """The name of Pillow's module for it, such as "Png"; "" for another."""
+    beginnings = {
+        b"\x89PNG\r\n\x1a\n": "Png",
+        b"\xff\xd8\xff": "Jpeg",
+        b"GIF87a": "Gif",
+        b"GIF89a": "Gif",
+        b"BM": "Bmp",
+        b"II*\0": "Tiff",
+        b"MM\0*": "Tiff",
+        b"II+\0": "Tiff",
+        b"MM\0+": "Tiff",
+        **{b"P%d" % number: "Ppm" for number in range(1, 7)},
+    }
+    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        return "WebP"
+    if head[4:8] == b"ftyp" and head[8:12] in (b"avif", b"avis", b"mif1", b"msf1"):
+        return "Avif"
+    found = next((name for begin, name in beginnings.items() if head.startswith(begin)), "")
+    return "" if found == "Ppm" and not head[2:3].isspace() else found
+
+
+def _reader_of(head: bytes) -> Callable[[io.BytesIO], Image] | None:
+    """Pillow's class for a file that begins so.
+
+    `PIL.Image.open` would warn of many pixels before anybody can look, and a warning cannot be kept back in one thread
+    without touching the others.
+    """
+    name = _format_of(head)
     try:
-        with PIL.Image.open(io.BytesIO(data)) as file:
-            return file.convert("RGB")
-    except (OSError, ValueError, SyntaxError, EOFError) as error:
-        raise ImageError(f"the bytes are not an image that can be read: {error}") from error
+        module = import_module(f"PIL.{name}ImagePlugin") if name else None
+    except ImportError:  # older versions of Pillow know no AVIF
+        return None
+    return None if module is None else cast("Callable[[io.BytesIO], Image]", getattr(module, f"{name}ImageFile"))
+
+
+def _upper_byte(image: Image) -> Image:
+    """16-bit grey as 8-bit grey. Of 16-bit colour, Pillow itself gives the upper byte."""
+    import PIL.Image  # noqa: PLC0415 (only images need it)
+
+    return PIL.Image.fromarray((np.clip(np.asarray(image), 0, 65535).astype(np.uint16) >> 8).astype(np.uint8))
+
+
+def _told(error: Exception) -> str:
+    text = str(error).strip()
+    return text or type(error).__name__

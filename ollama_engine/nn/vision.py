@@ -113,9 +113,7 @@ class TowerAttention(Module):
     v = Linear("attn_v", "n_embd", "n_embd")
     output = Linear("attn_output", "n_embd", "n_embd")
 
-    def forward(
-        self, x: Tensor, o: TowerOptions, mask: Tensor | None = None, rotate: Rotation | None = None
-    ) -> Tensor:
+    def forward(self, x: Tensor, o: TowerOptions, mask: Tensor | None = None, rotate: Rotation | None = None) -> Tensor:
         """x [n_embd, n] -> [n_embd, n]."""
         q, k, v = (_heads(project(x), o) for project in (self.q, self.k, self.v))
         if rotate is not None:
@@ -150,9 +148,7 @@ class TowerBlock(Module):
     mlp_norm: Norm = LayerNorm("layer_norm2", "n_embd")
     mlp: Part[Any] = Part(TowerMLP)
 
-    def forward(
-        self, x: Tensor, o: TowerOptions, mask: Tensor | None = None, rotate: Rotation | None = None
-    ) -> Tensor:
+    def forward(self, x: Tensor, o: TowerOptions, mask: Tensor | None = None, rotate: Rotation | None = None) -> Tensor:
         """x [n_embd, n] -> [n_embd, n]."""
         x = self.attention.forward(self.attn_norm(x, o.norm_eps), o, mask, rotate) + x
         out: Tensor = self.mlp.forward(self.mlp_norm(x, o.norm_eps)) + x

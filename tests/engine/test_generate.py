@@ -405,7 +405,7 @@ def test_devices_are_known_without_a_model() -> None:
 def test_a_chunk_is_a_plain_value() -> None:
     assert Chunk("a") == Chunk("a")
     with pytest.raises(AttributeError):
-        Chunk("a").text = "b"  # type: ignore[misc]
+        Chunk("a").texts = "b"  # type: ignore[attr-defined]
 
 
 def test_a_long_list_is_one_request_to_the_queue(tmp_path: Path) -> None:

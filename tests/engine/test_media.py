@@ -39,7 +39,15 @@ KINDS: dict[str, dict[str, Any]] = {
     "cross": {"cls": CrossLlama, "groups_apart": True},
     "cross permuted": {"cls": CrossLlama, "groups_apart": True, "flash_attention": "off"},
 }
-ENGINE_OPTIONS = ("flash_attention", "kv_cache_type", "num_ctx", "batch_size", "parallel")
+ENGINE_OPTIONS = (
+    "flash_attention",
+    "kv_cache_type",
+    "num_ctx",
+    "batch_size",
+    "parallel",
+    "image_cache_bytes",
+    "verify",
+)
 QUICK_KINDS = ("flash", "window permuted", "bidirectional", "apart", "wide", "cross")
 CAUSAL = ("flash", "permuted", "q8_0", "window", "window permuted", "apart", "axes", "loose")
 """Kinds that see an image as the tokens that say the same."""
@@ -54,7 +62,7 @@ def open_engine(stack: ExitStack, path: str, kind: str, **more: Any) -> Engine:
     options = {"num_ctx": 128, "parallel": 3, "batch_size": 16, **KINDS[kind], **more}
     own = {name: options.pop(name) for name in ENGINE_OPTIONS if name in options}
     stack.enter_context(media_llama(**options))
-    return stack.enter_context(Engine(path, threads=1, verify=True, **own))
+    return stack.enter_context(Engine(path, **{"threads": 1, "verify": True, **own}))
 
 
 @pytest.fixture(params=slow_except(KINDS, *QUICK_KINDS))

@@ -4,38 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from tests.ml.fuzz_values import INTERNAL, UNIT, Env, Value, unit_of
+from tests.ml.fuzz_values import INTERNAL, UNIT, Call, Env, Value, unit_of
 
 QUANTIZABLE = ("f32", "f16", "bf16", "q8_0", "q4_0")
 SMALL_BATCH_QUANTIZED = ("q4_K", "q6_K", "q4_0", "q8_0", "mxfp4")
-
-
-@dataclass
-class Call:
-    """An operation by name and its arguments, some of which are `Value`s."""
-
-    name: str
-    args: list[Any]
-    kwargs: dict[str, Any] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        shown = [_show(a) for a in self.args] + [f"{k}={_show(v)}" for k, v in self.kwargs.items()]
-        return f"{self.name}({', '.join(shown)})"
-
-
-def _show(argument: Any) -> str:
-    if isinstance(argument, Value):
-        strided = "" if not argument.tensor.owner or argument.tensor.contiguous else " strided"
-        return f"{argument.dtype}{list(argument.shape)}{strided} {argument.where}"
-    try:
-        return repr(argument)[:80]
-    except Exception:
-        return type(argument).__name__
 
 
 # -- sound calls -------------------------------------------------------------------------------------------------------
@@ -257,6 +233,8 @@ def rope(env: Env) -> Call:
     )
     n_dims = d if env.rng.random() < 0.6 else 2 * env.rng.randint(1, d // 2)
     kwargs: dict[str, Any] = {"mode": env.rng.choice(("norm", "neox"))}
+    if n_dims < d and env.rng.random() < 0.5:
+        kwargs["offset"] = 2 * env.rng.randint(0, (d - n_dims) // 2)
     if env.rng.random() < 0.3:
         factors = np.exp(env.numbers.normal(0, 1, env.rng.choice((n_dims // 2, d // 2, d)))).astype(np.float32)
         kwargs["factors"] = env.make("f32", factors.shape, data=factors)

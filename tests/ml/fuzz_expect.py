@@ -219,11 +219,16 @@ QUANTIZED_ROUNDING = 0.07
 """|error| <= sqrt(256) / 254 of the activations' norm, for 8 bits in blocks of 256."""
 
 
+def mul_mat_error(weight: Value, sizes: NDArray) -> NDArray:
+    """The error of dot products with weights of this type, where `sizes` are the products of the two norms."""
+    return ROUNDING.get(weight.dtype, QUANTIZED_ROUNDING) * sizes + 1e-5
+
+
 def mul_mat(a: Value, b: Value, precise: bool = False) -> Expected:
     x, y = f64(a), f64(b)
     sizes = ref.mul_mat(np.linalg.norm(x, axis=-1, keepdims=True), np.linalg.norm(y, axis=-1, keepdims=True))
-    error = ROUNDING.get(a.dtype, QUANTIZED_ROUNDING) * sizes
-    return Expected(ref.mul_mat(x, y), tol=error + 1e-5 + (b.tol * top(x) + a.tol * top(y)) * x.shape[-1])
+    error = mul_mat_error(a, sizes)
+    return Expected(ref.mul_mat(x, y), tol=error + (b.tol * top(x) + a.tol * top(y)) * x.shape[-1])
 
 
 def mul_mat_id(experts: Value, b: Value, ids: Value, instructions: str | None = None) -> Expected:
@@ -244,7 +249,14 @@ def weighted_sum(x: Value, weights: Value) -> Expected:
 def rope(x: Value, positions: Value, n_dims: int, *, factors: Value | None = None, **options: Any) -> Expected:
     options = {k: v if isinstance(v, str) else float(v) for k, v in options.items()}
     divide = None if factors is None else f64(factors)
-    out = ref.rope(f64(x), positions.array, int(n_dims), factors=divide, **options)
+    offset = int(options.pop("offset", 0))
+    out = f64(x).copy()
+    out[..., offset:] = ref.rope(out[..., offset:], positions.array, int(n_dims), factors=divide, **options)
+    return rope_error(x, positions, out, divide, options)
+
+
+def rope_error(x: Value, positions: Value, out: NDArray, divide: NDArray | None, options: dict[str, Any]) -> Expected:
+    """Rotated values with their error, which grows with the angles."""
     turns = top(positions.array) * abs(options.get("freq_scale", 1.0)) / (1 if divide is None else np.abs(divide).min())
     if options.get("ext_factor"):
         turns += top(positions.array) * (1 + abs(options["ext_factor"])) * max(1.0, abs(options.get("freq_scale", 1.0)))

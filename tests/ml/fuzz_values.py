@@ -46,6 +46,29 @@ class Value:
         return self.array.shape[::-1]
 
 
+@dataclass
+class Call:
+    """An operation by name and its arguments, some of which are `Value`s."""
+
+    name: str
+    args: list[Any]
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        shown = [show(a) for a in self.args] + [f"{k}={show(v)}" for k, v in self.kwargs.items()]
+        return f"{self.name}({', '.join(shown)})"
+
+
+def show(argument: Any) -> str:
+    if isinstance(argument, Value):
+        strided = "" if not argument.tensor.owner or argument.tensor.contiguous else " strided"
+        return f"{argument.dtype}{list(argument.shape)}{strided} {argument.where}"
+    try:
+        return repr(argument)[:80]
+    except Exception:
+        return type(argument).__name__
+
+
 def unit_of(dtype: str) -> tuple[int, int]:
     """Bytes and elements of one block."""
     elements, size = block_of(dtype)

@@ -28,11 +28,13 @@ from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.storage import Storage
 from ollama_engine.ml.tensor import Tensor
 from tests.ml import fuzz_calls as calls
+from tests.ml import fuzz_image
 from tests.ml.fuzz_expect import EXPECT, Expected
-from tests.ml.fuzz_values import UNIT, Bank, Env, Value, dequantize
+from tests.ml.fuzz_values import UNIT, Bank, Call, Env, Value, dequantize, show
 
 CLEAN = (EngineError, TypeError, ValueError, OverflowError)
 OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
+SOUND = (*calls.SOUND, *fuzz_image.SOUND)
 HOSTILE = 0.27
 CALLS_PER_GRAPH = 14
 LARGEST = 1 << 24
@@ -87,7 +89,7 @@ class Fuzz:
         ctx = Context(self.backend, max_nodes=self.rng.choice((None, None, 300, 40)))
         env = Env(self.backend, self.bank, self.rng, self.numbers, ctx)
         env.oddities = self.oddities()
-        results: list[tuple[calls.Call, Value, Expected]] = []
+        results: list[tuple[Call, Value, Expected]] = []
         for _ in range(CALLS_PER_GRAPH):
             result = self.one_call(env)
             if result is not None:
@@ -108,9 +110,9 @@ class Fuzz:
         elif self.rng.random() < 0.5:
             self.previous = [*self.previous[-2:], env.ctx]
 
-    def one_call(self, env: Env) -> tuple[calls.Call, Value, Expected] | None:
+    def one_call(self, env: Env) -> tuple[Call, Value, Expected] | None:
         try:
-            call = self.rng.choice(calls.SOUND)(env)
+            call = self.rng.choice(SOUND)(env)
         except EngineError as error:
             if "max_nodes" in str(error):  # a small context is full
                 return None
@@ -136,26 +138,24 @@ class Fuzz:
         return self.keep(env, call, tensor, hostile)
 
     @staticmethod
-    def invoke(call: calls.Call) -> Any:
+    def invoke(call: Call) -> Any:
         args = [a.tensor if isinstance(a, Value) else a for a in call.args]
         kwargs = {k: v.tensor if isinstance(v, Value) else v for k, v in call.kwargs.items()}
         return (OPERATORS.get(call.name) or getattr(ops, call.name))(*args, **kwargs)
 
     @staticmethod
-    def may_refuse(call: calls.Call, message: str) -> bool:
+    def may_refuse(call: Call, message: str) -> bool:
         """Sound calls may be refused for strided operands, full contexts, and products of stored tensors alone; also
         experts of a type that has no kernel."""
         if call.name == "mul_mat_id_small_batch" and call.args[0].dtype not in calls.SMALL_BATCH_QUANTIZED:
             return any(part in message for part in ("the weight must be", "max_nodes", "no operand belongs"))
         return any(part in message for part in ("contiguous", "max_nodes", "transposed", "no operand belongs"))
 
-    def keep(
-        self, env: Env, call: calls.Call, tensor: Tensor, hostile: bool
-    ) -> tuple[calls.Call, Value, Expected] | None:
+    def keep(self, env: Env, call: Call, tensor: Tensor, hostile: bool) -> tuple[Call, Value, Expected] | None:
         operands = tuple(a for a in (*call.args, *call.kwargs.values()) if isinstance(a, Value))
         try:
             with np.errstate(all="ignore"):
-                expected = EXPECT[call.name](*call.args, **call.kwargs)
+                expected = (EXPECT.get(call.name) or fuzz_image.EXPECT[call.name])(*call.args, **call.kwargs)
         except IndexError:  # row numbers of another table; Context.compute finds them
             env.doomed = True
             return None
@@ -173,9 +173,9 @@ class Fuzz:
 
     # -- computing -----------------------------------------------------------------------------------------------------
 
-    def compute(self, env: Env, results: list[tuple[calls.Call, Value, Expected]]) -> None:
+    def compute(self, env: Env, results: list[tuple[Call, Value, Expected]]) -> None:
         wanted = [r for r in results if self.rng.random() < 0.7 or r[0].name in ("copy", "set_rows")]
-        shown: list[tuple[calls.Call, Value, Expected, Tensor]] = []
+        shown: list[tuple[Call, Value, Expected, Tensor]] = []
         for call, value, expected in wanted:
             out = self.readable(value)
             if out is not None:
@@ -251,7 +251,7 @@ class Fuzz:
                 if "no memory" not in str(error):  # an input that is not part of the graph has none
                     raise
 
-    def compare(self, call: calls.Call, value: Value, expected: Expected, out: Tensor) -> None:
+    def compare(self, call: Call, value: Value, expected: Expected, out: Tensor) -> None:
         actual = self.read(value, out)
         if expected.order_of is not None:
             if not expected.wild:
@@ -347,7 +347,7 @@ class Fuzz:
             ("named", lambda: tensor.named(anything())),
             ("forward", lambda: env.ctx.forward(rng.choice(env.oddities), anything())),
         ))  # fmt: skip
-        self.note(f"odd {name} {dtype} {calls._show(shape)}")
+        self.note(f"odd {name} {dtype} {show(shape)}")
         self.constructors += 1
         try:
             attempt()
@@ -390,7 +390,7 @@ def _must_not_crash(attempt: Callable[[], object]) -> None:
         attempt()
 
 
-def _check_order(call: calls.Call, places: np.ndarray, expected: Expected) -> None:
+def _check_order(call: Call, places: np.ndarray, expected: Expected) -> None:
     assert expected.order_of is not None
     if places.min() < 0 or places.max() >= expected.order_of.shape[-1]:
         raise MismatchError(f"{call}: places {places.min()} to {places.max()}")

@@ -171,7 +171,7 @@ def rope(
     size = attn_factor
     theta = angle * freq_scale
     if ext_factor != 0:
-        low, high = _yarn_range(n_dims, n_ctx_orig, freq_base, beta_fast, beta_slow)
+        low, high = yarn_range(n_dims, n_ctx_orig, freq_base, beta_fast, beta_slow)
         ramp = 1 - np.clip((pairs - low) / max(0.001, high - low), 0, 1)
         theta = theta * (1 - ramp * ext_factor) + angle * ramp * ext_factor
         size *= 1 + 0.1 * math.log(1 / freq_scale)
@@ -184,7 +184,7 @@ def rope(
     return out
 
 
-def _yarn_range(n_dims: int, n_ctx_orig: int, base: float, fast: float, slow: float) -> tuple[float, float]:
+def yarn_range(n_dims: int, n_ctx_orig: int, base: float, fast: float, slow: float) -> tuple[float, float]:
     def pair(turns: float) -> float:
         return n_dims * math.log(n_ctx_orig / (turns * 2 * math.pi)) / (2 * math.log(base))
 

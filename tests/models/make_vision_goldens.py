@@ -12,9 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.models.families import checksum
-from tests.models.vision.harness import LEAD, Case, Golden, cases, save
+from tests.models.vision.harness import LEAD, Case, Golden, cases, checksums, save
 from tests.models.vision.reference import VisionReference
-
 
 VARIED = 6
 """Different tokens that each answer has at least: one that repeats itself says little."""
@@ -25,8 +24,9 @@ def make(case: Case) -> tuple[Golden, str | None]:
     with tempfile.TemporaryDirectory() as folder:
         reference = VisionReference(case, Path(folder))
         answers = {name: reference.answer(prompt) for name, prompt in case.prompts.items()}
+        pixels = [checksums(reference.arrays(picture)) for picture in case.pictures]
     found = {name: answer for name, (answer, _) in answers.items()}
-    golden = Golden(reference.config, reference.shapes, checksum(reference.weights), found)
+    golden = Golden(reference.config, reference.shapes, checksum(reference.weights), found, pixels)
     lead = min(lead for _, lead in answers.values())
     different = min(len(set(answer.tokens)) for answer in found.values())
     if different < VARIED:

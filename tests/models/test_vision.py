@@ -1,4 +1,7 @@
-"""Models that read images: published folder -> our converter -> our engine: what transformers computed. Without torch."""
+"""Models that read images: a published folder -> our converter -> our engine: what transformers computed.
+
+Runs without torch.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,11 @@ from ollama_engine import Engine, SamplingParams
 from ollama_engine.input import FloatArray
 from ollama_engine.ml.context import Context
 from ollama_engine.models.base import Multimodal
+from ollama_engine.multimodal.image import read_image
 from ollama_engine.runner.core.input_processor import prompt_inputs
 from tests.models.cases import difference
 from tests.models.vision import harness
-from tests.models.vision.harness import TOLERANCE, Case, Golden, cases, greedy
+from tests.models.vision.harness import TOLERANCE, Case, Golden, cases, checksums, greedy
 from tests.models.vision.pictures import Picture
 from tests.suite import slow_except
 
@@ -68,6 +72,17 @@ def test_embeddings_are_those_of_transformers(case: Case, folder: Path) -> None:
 
 
 @each_case
+def test_pixels_are_those_of_transformers(case: Case, folder: Path) -> None:
+    """Bit by bit, for pictures of odd sizes and modes that come as files."""
+    golden = harness.load(case)
+    with opened(case, folder) as engine:
+        reader = multimodal(engine)
+        for picture, expected in zip(case.pictures, golden.pixels, strict=True):
+            found = checksums(reader.preprocess(read_image(picture.file)).arrays)
+            assert {name: found[name] for name in expected} == expected, picture
+
+
+@each_case
 def test_a_prompt_has_the_tokens_that_transformers_gives_it(case: Case, folder: Path) -> None:
     golden = harness.load(case)
     with opened(case, folder) as engine:
@@ -109,9 +124,10 @@ def test_images_and_texts_are_batched_together(case: Case, folder: Path) -> None
     with opened(case, folder) as engine:
         alone = [list(engine.generate(text, greedy(case)).tokens) for text in texts]
     with opened(case, folder, parallel=6, num_ctx=256) as engine:
-        requests = []
-        for text, name in zip(texts, case.prompts, strict=True):
-            requests += [engine.submit(text, greedy(case)), engine.submit(case.segments(case.prompts[name]), greedy(case))]
+        prompts: list[Any] = []
+        for text, prompt in zip(texts, case.prompts.values(), strict=True):
+            prompts += [text, case.segments(prompt)]
+        requests = [engine.submit(prompt, greedy(case)) for prompt in prompts]
         answers = [list(request.result().tokens) for request in requests]
     assert answers[0::2] == alone
     assert answers[1::2] == [golden.answers[name].tokens for name in case.prompts]

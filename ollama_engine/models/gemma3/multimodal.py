@@ -1,8 +1,8 @@
 """What Gemma 3 makes of images: arrays, tokens around them, embeddings.
 
-An image is "\\n\\n<start_of_image>", its soft tokens, "<end_of_image>\\n\\n", as transformers' Gemma3Processor writes it
-in place of "<start_of_image>" before the text is tokenized. So newlines that touch those of the text are one run, and
-the vocabulary has tokens for whole runs.
+An image is two newlines, <start_of_image>, its soft tokens, <end_of_image>, and two newlines. transformers'
+Gemma3Processor writes that in place of <start_of_image> before the text is tokenized. So newlines that touch those of
+the text are one run, and the vocabulary has tokens for whole runs.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Gemma3Multimodal:
         return MediaTraits(largest_group=self.options.n_tokens, bidirectional=True)
 
     def preprocess(self, image: Image) -> PreparedImage:
-        """Array `patches` of an RGB picture."""
+        """Array `patches` of a picture, RGB or RGBA."""
         return self._preprocessor.prepare(image)
 
     def largest_image(self) -> PreparedImage:

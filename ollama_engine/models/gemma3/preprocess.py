@@ -12,6 +12,7 @@ import numpy as np
 from ollama_engine.input import PreparedImage
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.models.gemma3.vision import VisionOptions
+from ollama_engine.multimodal.image import on_white
 from ollama_engine.multimodal.pixels import normalized, unfold
 
 if TYPE_CHECKING:
@@ -27,11 +28,11 @@ class Preprocessor:
         self.std = metadata.f32s("vision.image_std", 3, [0.5] * 3)
 
     def prepare(self, image: Image) -> PreparedImage:
-        """An RGB picture of any size."""
+        """A picture of any size, RGB or RGBA; what is transparent becomes white."""
         from PIL.Image import Resampling  # noqa: PLC0415 (text models work without Pillow)
 
         side = self.options.image_size
-        resized = image.resize((side, side), Resampling.BILINEAR)
+        resized = on_white(image).resize((side, side), Resampling.BILINEAR)
         return self._prepared(unfold(normalized(resized, self.mean, self.std), self.options.patch_size))
 
     def largest(self) -> PreparedImage:

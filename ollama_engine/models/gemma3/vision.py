@@ -1,4 +1,4 @@
-"""Gemma 3's vision part: a SigLIP tower (Zhai et al. 2023), pooled to a few soft tokens and projected to the text's size.
+"""Gemma 3's vision part: a SigLIP tower (Zhai et al. 2023), pooled to a few soft tokens of the text's size.
 
 Tensors below `v.` and `mm.`, as Ollama's converter names them.
 """

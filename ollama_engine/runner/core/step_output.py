@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from ollama_engine.input import FloatArray
 from ollama_engine.runner.core.steered_rows import SteeredRows, draw_steered, sample_all
@@ -17,7 +17,8 @@ from ollama_engine.sample import TokenLogprobs
 __all__ = ["StepOutput", "outcome", "step_outputs"]
 
 
-class StepOutput(NamedTuple):
+@dataclass(slots=True, eq=False)
+class StepOutput:
     """What one step gives to one sequence: tokens, an error, or its end."""
 
     sequence: Sequence
@@ -62,7 +63,11 @@ def step_outputs(step: Step, logits: FloatArray, now: float) -> list[StepOutput]
                 steered.append(SteeredRows(sequence, row_drawn, n_drawn, now))
         row += entry.outputs
         at += entry.n
-    return outputs + _draw(drawn, rows, logits, now) + [_steered(each) for each in draw_steered(steered, logits)]
+    if drawn:
+        outputs += _draw(drawn, rows, logits, now)
+    if steered:
+        outputs += map(_steered, draw_steered(steered, logits))
+    return outputs
 
 
 def _read(entry: StepEntry, step: Step, at: int, logits: FloatArray) -> StepOutput | None:
@@ -91,8 +96,6 @@ def _ended(sequence: Sequence, reason: FinishReason, logits: FloatArray) -> Step
 
 def _draw(drawn: list[Generation], rows: list[int], logits: FloatArray, now: float) -> list[StepOutput]:
     """One token for each generation, from these rows, all of them in one call of the sampler."""
-    if not drawn:
-        return []
     wanted = logits if len(rows) == len(logits) else logits[rows]
     tokens = sample_all([generation.sampler for generation in drawn], wanted)
     return [_take(*each, logits, now) for each in zip(drawn, tokens, rows, strict=True)]

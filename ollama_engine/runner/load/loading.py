@@ -143,7 +143,7 @@ def load(
                 rows = max(logit_rows, config.parallel)
                 executor = Executor(backend, model, cache, _batch_size(config), rows, traits=traits_of(model))
                 text_executor = _make_text_executor(backend, model, config)
-            images = make_image_reader(backend, model, executor)
+            images = make_image_reader(backend, model, executor, config.image_cache_bytes)
             executor.reserve(config.parallel)
             for contract in (cache.shiftable, cache.saveable):
                 if contract is not None:

@@ -12,9 +12,6 @@ from ollama_engine.runner.media.image_reader import ImageReader
 
 __all__ = ["make_image_reader", "reads_media", "traits_of"]
 
-IMAGE_CACHE_BYTES = 512 << 20
-"""Host memory for embeddings of images."""
-
 
 def reads_media(model: Model) -> Multimodal | None:
     """The part of a model that reads images; None where the architecture or the file has none."""
@@ -27,10 +24,13 @@ def traits_of(model: Model) -> MediaTraits | None:
     return None if multimodal is None else multimodal.traits
 
 
-def make_image_reader(backend: Backend, model: Model, executor: Executor) -> ImageReader | None:
-    """The reader of image files for a model that takes them. Its encoder shares the memory of the executor's graphs."""
+def make_image_reader(backend: Backend, model: Model, executor: Executor, cache_bytes: int) -> ImageReader | None:
+    """The reader of image files for a model that takes them. Its encoder shares the memory of the executor's graphs.
+
+    `cache_bytes`: host memory for embeddings.
+    """
     multimodal = reads_media(model)
     if multimodal is None:
         return None
     encoder = ImageEncoder(backend, multimodal, executor.moved)
-    return ImageReader(multimodal, encoder, EncoderCache(IMAGE_CACHE_BYTES))
+    return ImageReader(multimodal, encoder, EncoderCache(cache_bytes))

@@ -25,8 +25,6 @@ class ImageEncoder:
         self._backend = backend
         self._multimodal = multimodal
         self._moved = moved
-        self.encodes = 0
-        """Number of images that were encoded."""
 
     def encode(self, image: PreparedImage) -> FloatArray:
         """Embeddings float32 [rows, n_embd]. Raises what the model raises, ComputeError for NaN, NoMemoryError."""
@@ -39,5 +37,4 @@ class ImageEncoder:
             rows = out.numpy().astype(np.float32, copy=True)
         if not np.isfinite(rows).all():
             raise ComputeError("the model computes NaN or infinity for this image; its file may be damaged")
-        self.encodes += 1
         return rows

@@ -61,7 +61,7 @@ def value_of(reader: ValueReader | None, text: str, tokens: Sequence[int] | None
     return reader.read(text, tokens)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # there is one for each token, and a frozen one takes four times as long to make
 class Chunk:
     """One piece of a streamed completion. The last has `finish_reason` and `usage`.
 

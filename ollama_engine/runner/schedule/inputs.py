@@ -10,10 +10,10 @@ offsets within the item.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -174,6 +174,15 @@ class Inputs:
         """How many of these a prefix may give, at most: up to `limit`, not the last one, no part of a group."""
         most = max(0, len(self) - 1)
         return floor_cut(most if limit is None else min(limit, most), self.groups)
+
+    def media_from(self, begin: int) -> Iterator[MediaSpan]:
+        """The media spans that end behind input `begin`: those of which something is still to be computed."""
+        return islice(self.media, bisect_right(self.media, begin, key=lambda span: span.end), None)
+
+    def ready_until(self, begin: int) -> int:
+        """Up to which input those from `begin` on can be computed: not into an image that is not encoded yet."""
+        unready = next((span for span in self.media_from(begin) if not span.item.ready()), None)
+        return len(self) if unready is None else max(begin, floor_cut(unready.begin, self.groups))
 
     @property
     def largest_group(self) -> int:

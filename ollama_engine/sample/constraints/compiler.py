@@ -14,7 +14,8 @@ from ollama_engine.sample.constraints.answer import Reading
 from ollama_engine.sample.constraints.locate import located
 from ollama_engine.sample.constraints.matcher import GrammarConstraint, MaskMaker, told
 from ollama_engine.sample.constraints.source import Source, format_key, read_format, schema_grammar
-from ollama_engine.sample.constraints.vocabulary import TextTokenizer, make_tokenizer
+from ollama_engine.sample.constraints.vocabulary import TextTokenizer, Vocabulary, make_vocabulary
+from ollama_engine.sample.constraints.writable import check_writable
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -31,7 +32,7 @@ MOST_CHARACTERS = 4 << 20
 class _Tools:
     """What grammars of one vocabulary share."""
 
-    tokenizer: LLTokenizer
+    vocabulary: Vocabulary
     maker: MaskMaker
 
 
@@ -64,7 +65,7 @@ class GrammarCompiler:
         Raises ConfigError for what is no format, GrammarError for one that cannot be compiled.
         """
         tools = self._shared()
-        compiled = self._find(given, tools.tokenizer)
+        compiled = self._find(given, tools.vocabulary)
         reading = Reading(compiled.source.read, tuple(answered), self._text_tokenizer)
         return GrammarConstraint(compiled.matcher.deep_copy(), self._n_vocab, tools.maker, reading)
 
@@ -74,7 +75,7 @@ class GrammarCompiler:
         with self._choosing:
             return key in self._compiled
 
-    def _find(self, given: object, tokenizer: LLTokenizer) -> _Compiled:
+    def _find(self, given: object, vocabulary: Vocabulary) -> _Compiled:
         """What a format is compiled to, now or earlier."""
         key = format_key(given)
         with self._choosing:
@@ -83,7 +84,9 @@ class GrammarCompiler:
                 self._compiled.move_to_end(key)
                 return found
         source = read_format(given)
-        made = _Compiled(source, compile_source(source, tokenizer))
+        if source.schema is not None:
+            check_writable(source.schema, vocabulary.writes)
+        made = _Compiled(source, compile_source(source, vocabulary.tokenizer))
         with self._choosing:
             if key not in self._compiled:
                 self._compiled[key] = made
@@ -98,8 +101,9 @@ class GrammarCompiler:
 
         with self._making_tools:
             if self._tools is None:
-                tokenizer = make_tokenizer(self._text_tokenizer, self._n_vocab)
-                self._tools = _Tools(tokenizer, MaskMaker((tokenizer.vocab_size + 31) // 32, LLExecutor()))
+                vocabulary = make_vocabulary(self._text_tokenizer, self._n_vocab)
+                n_words = (vocabulary.tokenizer.vocab_size + 31) // 32
+                self._tools = _Tools(vocabulary, MaskMaker(n_words, LLExecutor()))
             return self._tools
 
 

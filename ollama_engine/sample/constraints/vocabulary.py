@@ -6,13 +6,13 @@ Made once for each engine, when the first request with a format comes, in the th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
-__all__ = ["TextTokenizer", "make_tokenizer"]
+__all__ = ["TextTokenizer", "Vocabulary", "make_vocabulary"]
 
 REMEMBERED = 4096
 """Forced texts whose tokens are kept: names of properties come again with every object."""
@@ -59,6 +59,7 @@ class _Wrapper:
         self._special = frozenset(self.special_token_ids)
         self._by_bytes = {data: i for i, data in reversed(list(enumerate(self.tokens))) if i not in self._special}
         self._longest = max(map(len, self.tokens))
+        self._writes_ascii = all(bytes([code]) in self._by_bytes for code in range(0x20, 0x7F))
         if ends[0] == n_vocab:
             self.tokens.append(b"<no end token>")
             self.special_token_ids.append(n_vocab)
@@ -71,6 +72,13 @@ class _Wrapper:
                 self._known.clear()
             self._known[text] = ids = self._encode(text.encode() if isinstance(text, str) else bytes(text))
         return ids
+
+    def writes(self, text: str) -> bool:
+        """Whether there are tokens for all bytes of a text."""
+        if text.isascii() and self._writes_ascii:
+            return True
+        data = text.encode(errors="surrogatepass")
+        return sum(len(self.tokens[i]) for i in self._longest_first(data)) == len(data)
 
     def _encode(self, data: bytes) -> list[int]:
         ids = self._tokenizer.encode(data, add_special=False, parse_special=False, continues=True)
@@ -94,8 +102,16 @@ class _Wrapper:
         return ids
 
 
-def make_tokenizer(tokenizer: TextTokenizer, n_vocab: int) -> LLTokenizer:
-    """llguidance's tokenizer over the first `n_vocab` tokens.
+class Vocabulary(NamedTuple):
+    """A vocabulary as the matcher reads it."""
+
+    tokenizer: LLTokenizer
+    writes: Callable[[str], bool]
+    """Whether there are tokens for all bytes of a text."""
+
+
+def make_vocabulary(tokenizer: TextTokenizer, n_vocab: int) -> Vocabulary:
+    """llguidance's view of the first `n_vocab` tokens.
 
     A vocabulary without a token that ends an answer gets one that cannot come: the answer ends where its grammar does.
     """
@@ -103,4 +119,5 @@ def make_tokenizer(tokenizer: TextTokenizer, n_vocab: int) -> LLTokenizer:
 
     ends = sorted(i for i in tokenizer.eog_ids if i < n_vocab) or [n_vocab]
     wrapper = _Wrapper(tokenizer, n_vocab, ends)
-    return LLTokenizer(cast(Any, wrapper), n_vocab=len(wrapper.tokens), eos_token=ends)
+    made = LLTokenizer(cast(Any, wrapper), n_vocab=len(wrapper.tokens), eos_token=ends)
+    return Vocabulary(made, wrapper.writes)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from numpy.typing import NDArray
 
 from tests.models.families import SHORT_PERIOD
 from tests.models.vision.harness import N_CTX, N_TEXT, Case, Token
@@ -29,6 +32,13 @@ class Gemma3Case(Case):
             size={"height": side, "width": side}, image_mean=[0.5] * 3, image_std=[0.5] * 3, do_pan_and_scan=False
         )
         return Gemma3Processor(images, tokenizer, image_seq_length=self.config["mm_tokens_per_image"])
+
+    def arrays(self, inputs: Any) -> Mapping[str, NDArray[Any]]:
+        import torch  # noqa: PLC0415
+
+        size = self.config["vision_config"]["patch_size"]
+        unfolded = torch.nn.functional.unfold(inputs["pixel_values"], size, stride=size)
+        return {"patches": unfolded[0].T.numpy()}
 
 
 _TEXT = {

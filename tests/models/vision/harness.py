@@ -6,18 +6,19 @@ make, with which config, and how a prompt marks an image. Then
     python -m tests.models.make_vision_goldens NAME
 
 runs the model and the processor of transformers on the case's prompts (torch and transformers are needed), and writes
-`goldens/NAME.npz`: config.json, the shapes of the tensors, and what was computed. `test_vision.py` finds the case, makes
-the same weights from its seed with numpy, converts them with our converter, and compares through the engine: token ids,
-embeddings of images, logits, greedy tokens; with batches smaller than an image, prompts cut anywhere, other requests in
-the same batch, and prefixes from the cache.
+`goldens/NAME.npz`: config.json, the shapes of the tensors, and what was computed. `test_vision.py` finds the case,
+makes the same weights from its seed with numpy, converts them with our converter, and compares through the engine:
+token ids, embeddings of images, logits, greedy tokens; with batches smaller than an image, prompts cut anywhere, other
+requests in the same batch, and prefixes from the cache.
 
-Weights are random by tensor name (`families.random_weight`). Where a family needs other ones (a gate that must not be 0,
-norms that are published as differences from 1), it overrides `Case.weight`.
+Weights are random by tensor name (`families.random_weight`). Where a family needs other ones (a gate that must not be
+0, norms that are published as differences from 1), it overrides `Case.weight`.
 """
 
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -81,6 +82,8 @@ class Case:
     embeddings: float = 0.3
     seed: int = 1
     prompts: Mapping[str, Prompt] = field(default_factory=lambda: PROMPTS)
+    pictures: tuple[Picture, ...] = field(default_factory=lambda: PICTURES)
+    """Whose pixels are compared, bit by bit, as the processor resizes and normalizes them."""
     files: Mapping[str, Any] = field(default_factory=dict)
     """JSON files beside config.json that the converter reads, such as preprocessor_config.json, by name."""
     soft_token: int | None = None
@@ -114,6 +117,13 @@ class Case:
         found = model.get_image_features(inputs["pixel_values"]).pooler_output
         return [np.asarray(rows.float().numpy()) for rows in found]
 
+    def arrays(self, inputs: Any) -> Mapping[str, NDArray[Any]]:
+        """What transformers' processor made of one image, under the names and in the form of PreparedImage.arrays.
+
+        `inputs`: what it returned, as torch tensors. Names that are left out are not compared.
+        """
+        raise NotImplementedError
+
     def encoded(self, multimodal: Multimodal, embeddings: NDArray[np.float32]) -> NDArray[np.float32]:
         """The engine's embeddings of an image, as `features` returns them."""
         return embeddings
@@ -132,7 +142,7 @@ class Case:
 
     def segments(self, prompt: Prompt) -> list[Segment]:
         """The same prompt for the engine."""
-        return [Media(p.png) if isinstance(p, Picture) else Text(p, parse_special=True) for p in prompt]
+        return [Media(p.file) if isinstance(p, Picture) else Text(p, parse_special=True) for p in prompt]
 
     def tokenizer_json(self) -> dict[str, Any]:
         """A byte-level vocabulary that can spell every text, and the tokens of the case."""
@@ -169,6 +179,11 @@ PROMPTS: Mapping[str, Prompt] = {
     "three": ("a", Picture(64, 64, 3), "b", Picture(5, 3, 4), Picture(300, 200, 5), "c"),
 }
 
+PICTURES = (
+    *(Picture(*size) for size in ((1, 1), (3, 5), (10000, 10), (10, 10000), (640, 427), (333, 1000), (1500, 1501))),
+    *(Picture(45, 67, mode=mode) for mode in ("RGBA", "LA", "L", "P", "1", "CMYK")),
+)
+
 
 def cases() -> tuple[Case, ...]:
     """The cases of all families, in the order of their files' names."""
@@ -202,11 +217,23 @@ class Golden:
     shapes: dict[str, list[int]]
     checksum: int
     answers: dict[str, Answer]
+    pixels: list[dict[str, int]]
+    """Of each of `Case.pictures` the checksums of its arrays, by their names."""
+
+
+def checksums(arrays: Mapping[str, NDArray[Any]]) -> dict[str, int]:
+    """CRC-32 of each array's bytes, as little-endian f32 or i32, by its name."""
+    return {
+        name: zlib.crc32(np.ascontiguousarray(values, "<f4" if values.dtype.kind == "f" else "<i4").tobytes())
+        for name, values in arrays.items()
+    }
 
 
 def save(case: Case, golden: Golden) -> Path:
     GOLDENS.mkdir(exist_ok=True)
-    texts = json.dumps({"config": golden.config, "shapes": golden.shapes, "checksum": golden.checksum})
+    texts = json.dumps(
+        {"config": golden.config, "shapes": golden.shapes, "checksum": golden.checksum, "pixels": golden.pixels}
+    )
     arrays: dict[str, NDArray[Any]] = {"texts": np.frombuffer(texts.encode(), np.uint8)}
     for name, answer in golden.answers.items():
         arrays |= {f"{name}.{i}.features": rows.astype(np.float32) for i, rows in enumerate(answer.features)}

@@ -16,11 +16,15 @@ __all__ = ["Picture"]
 
 @dataclass(frozen=True)
 class Picture:
-    """An RGB picture of `width` times `height` pixels: waves of colour, and some noise, by a seed."""
+    """A picture of `width` times `height` pixels: waves of colour, and some noise, by a seed.
+
+    `mode` is Pillow's: "RGB", or another one into which it is converted. Transparent ones have a random alpha channel.
+    """
 
     width: int
     height: int
     seed: int = 0
+    mode: str = "RGB"
 
     def draw(self) -> Image:
         from PIL import Image  # noqa: PLC0415 (modules with cases are read without Pillow)
@@ -32,11 +36,14 @@ class Picture:
         waves = [np.abs((a * x + b * y + phase) % 512 - 256) for (a, b), phase in zip(slopes, phases, strict=True)]
         noise = rng.integers(0, 32, (self.height, self.width, 3))
         pixels = np.clip(np.stack(waves, axis=-1) + noise, 0, 255)
-        return Image.fromarray(pixels.astype(np.uint8))
+        picture = Image.fromarray(pixels.astype(np.uint8))
+        if self.mode.endswith("A"):
+            picture.putalpha(Image.fromarray(rng.integers(0, 256, (self.height, self.width), np.uint8)))
+        return picture if picture.mode == self.mode else picture.convert(self.mode)
 
     @property
-    def png(self) -> bytes:
-        """The bytes of its file."""
+    def file(self) -> bytes:
+        """The bytes of its file: PNG, or TIFF for modes that PNG does not have."""
         out = io.BytesIO()
-        self.draw().save(out, "PNG")
+        self.draw().save(out, "TIFF" if self.mode == "CMYK" else "PNG")
         return out.getvalue()

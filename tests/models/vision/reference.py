@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,10 @@ class VisionReference:
         tokens = [int(t) for t in made.sequences[0, -GREEDY_STEPS:]]
         assert tokens == rows.argmax(axis=1).tolist(), "generate takes the token with the highest logit"
         return tokens, float(((best - second) / deviations).min())
+
+    def arrays(self, picture: Picture) -> Mapping[str, NDArray[Any]]:
+        """What the processor makes of a picture, under the engine's names."""
+        return self.case.arrays(self.inputs((picture,)))
 
     def answer(self, prompt: Prompt) -> tuple[Answer, float]:
         """Everything that a golden has of a prompt, and the smallest lead."""

@@ -170,13 +170,13 @@ def test_an_answer_that_goes_on(tokenizer: Tokenizer) -> None:
 def test_threads_make_the_vocabulary_once(tokenizer: Tokenizer) -> None:
     compiler = GrammarCompiler(tokenizer, tokenizer.n_vocab)
     made = []
-    plain = compiler_module.make_tokenizer
+    plain = compiler_module.make_vocabulary
 
     def noted(*args: Any) -> Any:
         made.append(args)
         return plain(*args)
 
-    with patch.object(compiler_module, "make_tokenizer", noted):
+    with patch.object(compiler_module, "make_vocabulary", noted):
         threads = [threading.Thread(target=compiler.constraint, args=(Choice(["a"]),)) for _ in range(6)]
         for thread in threads:
             thread.start()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import sentencepiece
 
+from ollama_engine.errors import GrammarError
 from ollama_engine.sample.constraints.compiler import GrammarCompiler
 from ollama_engine.sample.constraints.formats import Lark, Regex
 from ollama_engine.sample.constraints.matcher import GrammarConstraint
@@ -146,3 +147,25 @@ def test_a_model_with_fewer_outputs_than_tokens() -> None:
     constraint = compiler.constraint(Regex("(?s:.)*"))
     assert max(allowed(constraint)) < n_vocab
     assert len(constraint.mask()) == (n_vocab + 31) // 32
+
+
+@pytest.mark.parametrize(
+    ("schema", "pointer", "keyword"),
+    [
+        ({"const": "a\U00050000"}, "", "const"),
+        ({"properties": {"x": {"enum": ["b", ["c", {"\U00050000": 1}]]}}}, "/properties/x", "enum"),
+        ({"properties": {"\U00050000": {"type": "null"}}}, "", "properties"),
+        ({"type": "object", "required": ["\U00050000"]}, "", "required"),
+        ({"$defs": {"deep": {"const": "\U00050000"}}, "$ref": "#/$defs/deep"}, "/$defs/deep", "const"),
+    ],
+)
+def test_what_the_vocabulary_cannot_write_is_refused_before_it_is_begun(
+    schema: dict[str, object], pointer: str, keyword: str
+) -> None:
+    # As in SmolLM2, which has no token for the byte F1.
+    lacking = from_metadata(bpe_metadata([c for c in ALPHABET if c != "ñ"], [], special=SPECIAL, eos_token_id=255))
+    compiler = GrammarCompiler(lacking, lacking.n_vocab)
+    with pytest.raises(GrammarError, match="the model's vocabulary has no tokens for") as caught:
+        compiler.constraint(schema)
+    assert (caught.value.pointer, caught.value.keyword) == (pointer, keyword)
+    compiler.constraint({"const": "aé\U0001f600"})

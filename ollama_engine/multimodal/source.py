@@ -1,0 +1,147 @@
+"""What callers pass as an image, as the bytes of an image file.
+
+Paths are read, pictures and arrays written as files without loss. So an image is one thing from here on, which is known
+by its bytes and no caller can change any more.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import sys
+from threading import Lock
+from typing import TYPE_CHECKING, TypeGuard
+
+import numpy as np
+
+from ollama_engine.errors import ImageError
+from ollama_engine.multimodal.image import FORMATS, HEAD, MAX_PIXELS, check_size, is_image, picture_of
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from ollama_engine.segments import ImageSource
+
+__all__ = ["image_bytes", "is_picture"]
+
+MAX_BYTES = 8 * MAX_PIXELS
+"""Most bytes of a file: those of the largest picture with four channels of 16 bits, not compressed."""
+EXPECTED = "an image is a path, the bytes of a file, a PIL.Image, or an array [height, width, 3]"
+LOADING = Lock()
+"""Held while a caller's picture is decoded: Pillow decodes a file when its pixels are first asked for, and two threads
+that ask at once decode into each other's buffers."""
+
+
+def image_bytes(source: ImageSource) -> bytes:
+    """The bytes of an image file. They are not decoded, except those of a PIL.Image.
+
+    A path is read. A picture becomes a PPM file, or a PNG file where some of it is transparent; so does an array: uint8
+    or floats from 0 to 1, [height, width] (grey), [height, width, 3] (RGB) or [height, width, 4] (RGBA).
+
+    Raises ImageError for a path that cannot be read, a file that is no image, and whatever else is passed.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        return _file(source)
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return bytes(source)
+    if isinstance(source, io.BytesIO):
+        return source.getvalue()
+    if isinstance(source, np.ndarray):
+        return _written(picture_of(_from_array(source)))
+    if is_pil(source):
+        return _written(_loaded(source))
+    hint = "; give one image after the other" if isinstance(source, (list, tuple)) else ""
+    raise ImageError(f"{EXPECTED}; got {type(source).__name__}{hint}")
+
+
+def is_picture(value: object) -> bool:
+    """Whether it is an image and nothing that JSON could hold: a text may be a path, and bytes a file."""
+    return isinstance(value, (os.PathLike, bytearray, memoryview, io.BytesIO, np.ndarray)) or is_pil(value)
+
+
+def is_pil(value: object) -> TypeGuard[Image]:
+    """Whether it is a PIL.Image. Whoever has one has imported Pillow, which takes long."""
+    module = sys.modules.get("PIL.Image")
+    return module is not None and isinstance(value, module.Image)
+
+
+def _file(path: str | os.PathLike[str]) -> bytes:
+    """The bytes of a file, of which the first are looked at before the others are read."""
+    try:
+        with open(path, "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise ImageError(f"{_shown(path)} is no file; {EXPECTED}")
+            head = file.read(HEAD)
+            if head and not is_image(head):
+                raise ImageError(f"{_shown(path)} is no image that can be read; images are {FORMATS} files")
+            if status.st_size > MAX_BYTES:
+                raise ImageError(f"{_shown(path)} has {status.st_size} bytes, more than any image of a size that is read")
+            return head + file.read()
+    except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
+        if isinstance(error, ImageError):
+            raise
+        raise ImageError(f"{_shown(path)} cannot be read: {getattr(error, 'strerror', None) or error}{_hint(path)}") from None
+
+
+def _shown(path: str | os.PathLike[str]) -> str:
+    name = os.fsdecode(path)
+    return name if 0 < len(name) <= 200 else repr(name[:60] + "..." if name else "")
+
+
+def _hint(path: str | os.PathLike[str]) -> str:
+    begin = os.fsdecode(path)[:16].lower()
+    if begin.startswith("data:"):
+        return "; give the bytes of a data URL, decoded"
+    return "; nothing is downloaded" if begin.startswith(("http://", "https://")) else ""
+
+
+def _from_array(array: np.ndarray) -> Image:
+    import PIL.Image  # noqa: PLC0415 (only images need it)
+
+    n_channels = array.shape[2] if array.ndim == 3 else 0
+    if array.ndim not in (2, 3) or (array.ndim == 3 and n_channels not in (1, 3, 4)):
+        last = "; channels come last" if array.ndim == 3 and array.shape[0] in (1, 3, 4) else ""
+        raise ImageError(
+            f"an array is an image as [height, width], [height, width, 3] or [height, width, 4], got shape "
+            f"{list(array.shape)}{last}"
+        )
+    check_size(array.shape[1], array.shape[0])
+    levels = _levels(array)
+    return PIL.Image.fromarray(np.ascontiguousarray(levels[:, :, 0] if n_channels == 1 else levels))
+
+
+def _levels(array: np.ndarray) -> np.ndarray:
+    """uint8 from uint8, bool, or floats from 0 to 1."""
+    if array.dtype == np.uint8:
+        return array
+    if array.dtype == np.bool_:
+        return array.astype(np.uint8) * np.uint8(255)
+    if array.dtype.kind != "f":
+        raise ImageError(f"an array is an image where it holds uint8, or floats from 0 to 1, got {array.dtype}")
+    low, high = float(array.min()), float(array.max())
+    if not (0 <= low and high <= 1):  # NaN, too
+        raise ImageError(f"an array of floats is an image where they are from 0 to 1, got {low:g} to {high:g}")
+    return np.rint(array * np.asarray(255, array.dtype)).astype(np.uint8)
+
+
+def _loaded(image: Image) -> Image:
+    """A caller's picture in RGB or RGBA; what its file is lacking is found out here."""
+    try:
+        with LOADING:
+            return picture_of(image)
+    except (ImageError, MemoryError):
+        raise
+    except Exception as error:  # damaged data raises whatever Pillow's readers do not foresee; a closed file ValueError
+        raise ImageError(f"the picture cannot be read: {error or type(error).__name__}") from error
+
+
+def _written(image: Image) -> bytes:
+    """Without loss, and fast: compressing takes longer than a small model takes to read it."""
+    file = io.BytesIO()
+    if image.mode == "RGB":
+        image.save(file, "PPM")
+    else:
+        image.save(file, "PNG", compress_level=0)
+    return file.getvalue()

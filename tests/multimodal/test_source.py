@@ -1,0 +1,160 @@
+"""Whatever callers pass as an image becomes the same bytes, or an ImageError that says what was expected."""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import PIL.Image
+import pytest
+
+from ollama_engine.errors import ImageError
+from ollama_engine.multimodal.image import MAX_PIXELS, read_image
+from ollama_engine.multimodal.source import image_bytes, is_picture
+from tests.multimodal.pictures import FILES, as_file, drawn, pixels, turned
+
+EXPECTED = r"an image is a path, the bytes of a file, a PIL.Image, or an array \[height, width, 3\]; got "
+
+
+def read(source: Any) -> np.ndarray:
+    return pixels(read_image(image_bytes(source)))
+
+
+def test_files_are_their_bytes(tmp_path: Path) -> None:
+    data = FILES["jpeg"]
+    (tmp_path / "a b.jpg").write_bytes(data)
+    path = tmp_path / "a b.jpg"
+    sources: list[Any] = [data, bytearray(data), memoryview(data), io.BytesIO(data), path, str(path)]
+    half_read = io.BytesIO(data)
+    half_read.read(10)
+    for source in [*sources, half_read]:
+        assert image_bytes(source) == data
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "L", "LA", "1", "P", "CMYK", "YCbCr", "HSV", "I", "F", "La", "RGBa"])
+def test_pictures_of_every_mode(mode: str) -> None:
+    by_way = {"LA": "RGBA", "RGBa": "RGBA", "La": "LA"}.get(mode, "RGB")
+    image = (drawn(mode="RGBA").convert("LA") if by_way == "LA" else drawn(mode=by_way)).convert(mode)
+    expected = (image.convert(by_way) if mode in ("La", "RGBa") else image).convert("RGB")
+    np.testing.assert_array_equal(pixels(read_image(image_bytes(image)).convert("RGB")), pixels(expected))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_an_opened_file_is_its_picture(name: str) -> None:
+    """Turned as it says, and with its transparency: the same as the file itself."""
+    with PIL.Image.open(io.BytesIO(FILES[name])) as image:
+        np.testing.assert_array_equal(read(image), read(FILES[name]))
+
+
+def test_the_same_picture_is_the_same_bytes() -> None:
+    assert image_bytes(drawn()) == image_bytes(drawn()) == image_bytes(pixels(drawn()))
+    assert image_bytes(drawn(mode="RGBA")) == image_bytes(pixels(drawn(mode="RGBA")))
+    assert image_bytes(drawn()) != image_bytes(drawn(seed=1))
+
+
+def test_what_a_caller_changes_later_changes_nothing() -> None:
+    array, data = pixels(drawn()).copy(), bytearray(FILES["png"])
+    image = drawn()
+    taken = image_bytes(array), image_bytes(image), image_bytes(data)
+    expected = [read(each) for each in taken]
+    array[:] = 0
+    image.paste(0, (0, 0, 10, 10))
+    data[:] = bytes(len(data))
+    for found, wanted in zip(taken, expected, strict=True):
+        np.testing.assert_array_equal(read(found), wanted)
+
+
+def test_arrays() -> None:
+    colours, grey, alpha = pixels(drawn()), pixels(drawn(mode="L")), pixels(drawn(mode="RGBA"))
+    np.testing.assert_array_equal(read(colours), colours)
+    np.testing.assert_array_equal(read(alpha), alpha)
+    for same in (grey, grey[:, :, None]):
+        np.testing.assert_array_equal(read(same), np.repeat(grey[:, :, None], 3, axis=2))
+    for dtype in (np.float16, np.float32, np.float64, ">f4"):
+        np.testing.assert_array_equal(read((colours / 255).astype(dtype)), colours)
+    np.testing.assert_array_equal(read(colours[::-1, ::2]), colours[::-1, ::2])
+    np.testing.assert_array_equal(read(np.asfortranarray(colours)), colours)
+    np.testing.assert_array_equal(read(np.eye(5, dtype=bool))[:, :, 0], np.eye(5, dtype=np.uint8) * 255)
+    np.testing.assert_array_equal(read(np.zeros((1, 1), np.uint8)), np.zeros((1, 1, 3), np.uint8))
+
+
+@pytest.mark.parametrize(("source", "told"), [
+    (None, EXPECTED + "NoneType"),
+    (5, EXPECTED + "int"),
+    ([b"", b""], EXPECTED + "list; give one image after the other"),
+    (np.zeros((2, 3, 4, 3), np.uint8), r"got shape \[2, 3, 4, 3\]"),
+    (np.zeros(5, np.uint8), r"got shape \[5\]"),
+    (np.zeros((3, 8, 9), np.uint8), r"got shape \[3, 8, 9\]; channels come last"),
+    (np.zeros((8, 9, 2), np.uint8), r"got shape \[8, 9, 2\]"),
+    (np.zeros((0, 9, 3), np.uint8), "no pixels: it is 9 x 0"),
+    (np.zeros((8, 9, 3), np.int64), "uint8, or floats from 0 to 1, got int64"),
+    (np.full((8, 9), 1.5), "from 0 to 1, got 1.5 to 1.5"),
+    (np.full((8, 9), np.nan), "from 0 to 1, got nan to nan"),
+    (np.broadcast_to(np.uint8(0), (10_000, 10_000)), "million are read at most"),
+    (np.array([["a"]]), "got <U1"),
+    ("", "cannot be read: No such file"),
+    ("no/such.png", "no/such.png cannot be read: No such file or directory$"),
+    ("a\0b.png", "cannot be read: embedded null"),
+    ("https://example.com/cat.png", "No such file or directory; nothing is downloaded"),
+    ("data:image/png;base64,AAAA", "; give the bytes of a data URL, decoded"),
+    ("x" * 5_000, "x\\.\\.\\.' cannot be read: File name too long"),
+])  # fmt: skip
+def test_what_is_no_image(source: Any, told: str) -> None:
+    with pytest.raises(ImageError, match=told):
+        image_bytes(source)
+
+
+def test_paths_of_something_else(tmp_path: Path) -> None:
+    with pytest.raises(ImageError, match="Is a directory|is no file"):
+        image_bytes(tmp_path)
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(ImageError, match=r"notes.txt is no image that can be read; images are PNG, JPEG"):
+        image_bytes(tmp_path / "notes.txt")
+    with pytest.raises(ImageError, match="/dev/zero is no file"):
+        image_bytes("/dev/zero")
+    large = tmp_path / "large.png"
+    large.write_bytes(FILES["png"])
+    os.truncate(large, 8 * MAX_PIXELS + 1)  # sparse
+    with pytest.raises(ImageError, match="has 715827881 bytes, more than any image"):
+        image_bytes(large)
+    (tmp_path / "empty.png").write_bytes(b"")
+    with pytest.raises(ImageError, match="is empty"):
+        read_image(image_bytes(tmp_path / "empty.png"))
+
+
+def test_pictures_that_cannot_be_read() -> None:
+    cut = PIL.Image.open(io.BytesIO(as_file(drawn(300, 300), "JPEG")[:2_000]))
+    with pytest.raises(ImageError, match="the picture cannot be read: .*truncated"):
+        image_bytes(cut)
+    closed = PIL.Image.open(io.BytesIO(FILES["png"]))
+    closed.close()
+    with pytest.raises(ImageError, match="the picture cannot be read"):
+        image_bytes(closed)
+    with pytest.raises(ImageError, match="no pixels"):
+        image_bytes(PIL.Image.new("RGB", (0, 5)))
+
+
+def test_one_opened_file_in_many_threads() -> None:
+    """Pillow decodes a file at the first look at its pixels."""
+    data = as_file(drawn(400, 300), "PNG")
+    expected = read(data)
+    for _ in range(5):
+        image, found = PIL.Image.open(io.BytesIO(data)), []
+        threads = [threading.Thread(target=lambda: found.append(read(image))) for _ in range(6)]  # noqa: B023
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(found) == len(threads)
+        for each in found:
+            np.testing.assert_array_equal(each, expected)
+
+
+def test_what_is_told_from_texts_and_lists() -> None:
+    assert all(map(is_picture, (drawn(), pixels(drawn()), Path("x"), io.BytesIO(), bytearray(), memoryview(b""))))
+    assert not any(map(is_picture, ("x", b"x", [], {}, 5, None)))
+    assert read(turned(6)).shape == (23, 17, 3)
