@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, cast, overload
 
@@ -25,8 +24,9 @@ from ollama_engine.runner.load.methods import FactMethods
 from ollama_engine.runner.observe.metrics import MetricsSnapshot
 from ollama_engine.runner.observe.monitor import Monitor, SlotInfo
 from ollama_engine.runner.request.answer_count import AnswerCount
+from ollama_engine.runner.request.images import with_images, with_images_each
 from ollama_engine.runner.request.options import RequestKeywords, RequestOptions, options_elsewhere
-from ollama_engine.runner.request.prompts import Prompt, Prompts, is_many
+from ollama_engine.runner.request.prompts import Images, Prompt, Prompts, is_many
 from ollama_engine.runner.request.request import Request
 from ollama_engine.runner.request.results import Completion
 from ollama_engine.runner.request.stream import Stream
@@ -134,22 +134,23 @@ class Engine(EmbedMethods, ChatMethods, ScoreMethods, FactMethods):
 
     @overload
     def generate(
-        self, prompt: Prompt, params: SamplingParams = ..., *, n: None = None, best_of: int | None = ...,
-        **options: Unpack[RequestKeywords],
+        self, prompt: Prompt, params: SamplingParams = ..., *, images: Images = ..., n: None = None,
+        best_of: int | None = ..., **options: Unpack[RequestKeywords],
     ) -> Completion: ...  # fmt: skip
     @overload
     def generate(
-        self, prompt: Prompt, params: SamplingParams = ..., *, n: int, best_of: int | None = ...,
-        **options: Unpack[RequestKeywords],
+        self, prompt: Prompt, params: SamplingParams = ..., *, images: Images = ..., n: int,
+        best_of: int | None = ..., **options: Unpack[RequestKeywords],
     ) -> list[Completion]: ...  # fmt: skip
     @overload
     def generate(
-        self, prompt: Prompts, params: SamplingParams = ..., *, n: int | None = None, best_of: int | None = ...,
-        **options: Unpack[RequestKeywords],
+        self, prompt: Prompts, params: SamplingParams = ..., *, images: Sequence[Images] | None = ...,
+        n: int | None = None, best_of: int | None = ..., **options: Unpack[RequestKeywords],
     ) -> list[Completion]: ...  # fmt: skip
     def generate(
-        self, prompt: Prompt | Prompts, params: SamplingParams = _DEFAULT_PARAMS, *, n: int | None = None,
-        best_of: int | None = None, **options: Unpack[RequestKeywords],
+        self, prompt: Prompt | Prompts, params: SamplingParams = _DEFAULT_PARAMS, *,
+        images: Images | Sequence[Images] = None, n: int | None = None, best_of: int | None = None,
+        **options: Unpack[RequestKeywords],
     ) -> Completion | list[Completion]:  # fmt: skip
         """The whole answer to a prompt (text, or token ids as they are); a list or tuple of prompts gives a list.
 
@@ -157,13 +158,20 @@ class Engine(EmbedMethods, ChatMethods, ScoreMethods, FactMethods):
         to the first prompt first. Where `params` have a seed, answer i of a prompt has `seed + i`. `best_of` writes as
         many, and returns the `n` (or one) with the highest `cumulative_logprob`, the best first.
 
+        `images` (see `ImageSource`) stand where the text has markers: [img] is the next of them, [img-0] the first,
+        [img-1] the second; without a marker they stand before the text. Several prompts have a list of images each.
+        Nothing is read as a marker where there are no images.
+
         Keyword arguments: see `RequestKeywords`. Raises ContextOverflowError for a prompt that leaves no place for an
         answer unless `on_overflow` says otherwise; TokenizerError for ids outside of the vocabulary and text that it
-        cannot express; ConfigError for an empty prompt or one of another type; SamplingError when the model computes
+        cannot express; ConfigError for an empty prompt or one of another type, and markers that do not match the
+        images; UnsupportedInputError for images where the model reads text only, ImageError for what is no image or one
+        that the model cannot take; SamplingError when the model computes
         NaN or every token is banned; EngineBusyError when too many requests wait; DeadlineError when `timeout` is over;
         ClosedError when the Engine is closed, before or meanwhile. The first answer of several that fails ends the
         call, and the others.
         """
+        prompt = with_images_each(prompt, images)
         if n is not None or best_of is not None or is_many(prompt):
             count = AnswerCount.of(n, best_of, params)
             found = self._ready().complete_all(prompt, params, count, options)
@@ -171,8 +179,9 @@ class Engine(EmbedMethods, ChatMethods, ScoreMethods, FactMethods):
         return self._ready().complete(Request(self, watched=True), cast(Prompt, prompt), params, options)
 
     def stream(
-        self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestKeywords]
-    ) -> Stream:
+        self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS, *, images: Images = None,
+        **options: Unpack[RequestKeywords],
+    ) -> Stream:  # fmt: skip
         """The answer piece by piece; closing or dropping the iterator cancels the request at its next step.
 
         The request starts with this call, not with the first `next`. Raises as `generate` does; what is wrong with
@@ -180,15 +189,16 @@ class Engine(EmbedMethods, ChatMethods, ScoreMethods, FactMethods):
         """
         request = Request(self)
         stream = Stream(request)
-        self._ready().hand_in(request, prompt, params, options)
+        self._ready().hand_in(request, with_images(prompt, images), params, options)
         return stream
 
     def submit(
-        self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestKeywords]
-    ) -> Request:
+        self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS, *, images: Images = None,
+        **options: Unpack[RequestKeywords],
+    ) -> Request:  # fmt: skip
         """Start a request and return at once; its `result()` waits. Raises as `stream` does."""
         request = Request(self)
-        self._ready().hand_in(request, prompt, params, options)
+        self._ready().hand_in(request, with_images(prompt, images), params, options)
         return request
 
     def fork(
@@ -208,24 +218,26 @@ class Engine(EmbedMethods, ChatMethods, ScoreMethods, FactMethods):
 
     @overload
     async def agenerate(
-        self, prompt: Prompt, params: SamplingParams = ..., *, n: None = None, best_of: int | None = ...,
-        **options: Unpack[RequestKeywords],
+        self, prompt: Prompt, params: SamplingParams = ..., *, images: Images = ..., n: None = None,
+        best_of: int | None = ..., **options: Unpack[RequestKeywords],
     ) -> Completion: ...  # fmt: skip
     @overload
     async def agenerate(
-        self, prompt: Prompt, params: SamplingParams = ..., *, n: int, best_of: int | None = ...,
-        **options: Unpack[RequestKeywords],
+        self, prompt: Prompt, params: SamplingParams = ..., *, images: Images = ..., n: int,
+        best_of: int | None = ..., **options: Unpack[RequestKeywords],
     ) -> list[Completion]: ...  # fmt: skip
     @overload
     async def agenerate(
-        self, prompt: Prompts, params: SamplingParams = ..., *, n: int | None = None, best_of: int | None = ...,
-        **options: Unpack[RequestKeywords],
+        self, prompt: Prompts, params: SamplingParams = ..., *, images: Sequence[Images] | None = ...,
+        n: int | None = None, best_of: int | None = ..., **options: Unpack[RequestKeywords],
     ) -> list[Completion]: ...  # fmt: skip
     async def agenerate(
-        self, prompt: Prompt | Prompts, params: SamplingParams = _DEFAULT_PARAMS, *, n: int | None = None,
-        best_of: int | None = None, **options: Unpack[RequestKeywords],
+        self, prompt: Prompt | Prompts, params: SamplingParams = _DEFAULT_PARAMS, *,
+        images: Images | Sequence[Images] = None, n: int | None = None, best_of: int | None = None,
+        **options: Unpack[RequestKeywords],
     ) -> Completion | list[Completion]:  # fmt: skip
         """`generate` for asyncio. Cancelling the task cancels the request."""
+        prompt = with_images_each(prompt, images)
         if n is not None or best_of is not None or is_many(prompt):
             count = AnswerCount.of(n, best_of, params)
             found = await self._ready().acomplete_all(prompt, params, count, options)
@@ -233,12 +245,18 @@ class Engine(EmbedMethods, ChatMethods, ScoreMethods, FactMethods):
         return await self.astream(cast(Prompt, prompt), params, **options).completion()
 
     def astream(
-        self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestKeywords]
-    ) -> ollama_engine.AsyncStream:
-        """`stream` for asyncio; call it where an event loop runs. A new `format` is compiled beside it, in a thread."""
+        self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS, *, images: Images = None,
+        **options: Unpack[RequestKeywords],
+    ) -> ollama_engine.AsyncStream:  # fmt: skip
+        """`stream` for asyncio; call it where an event loop runs.
+
+        Beside the loop, in a thread, a new `format` is compiled and images are read; what is wrong with them comes with
+        the first chunk then.
+        """
         submission, stream, wanted = self._ready(), ollama_engine.AsyncStream(self), RequestOptions.of(options)
-        submit = partial(submission.start, submission.inputs(prompt), params, wanted, stream.channel)
-        stream.start(submit, in_thread=submission.takes_long(wanted))
+        prompt = with_images(prompt, images)
+        submit = submission.starter(prompt, params, wanted, stream.channel)
+        stream.start(submit, in_thread=submission.takes_long(wanted, prompt))
         return stream
 
     # -- sessions ------------------------------------------------------------------------------------------------------
@@ -261,12 +279,13 @@ class Engine(EmbedMethods, ChatMethods, ScoreMethods, FactMethods):
         self._open()
         return self._submission
 
-    def logits(self, prompt: Prompt) -> npt.NDArray[np.float32]:
+    def logits(self, prompt: Prompt, *, images: Images = None) -> npt.NDArray[np.float32]:
         """The model's raw output at every token of a prompt, float32 [n_tokens, n_vocab].
 
-        Row i scores the token that follows token i. Raises as `generate` does.
+        Row i scores what follows input i; an image has an input for each of its embeddings, and the tokens around them.
+        `images` and errors are as in `generate`.
         """
-        return self._ready().logits(prompt)
+        return self._ready().logits(with_images(prompt, images))
 
     # -- looking inside ------------------------------------------------------------------------------------------------
 

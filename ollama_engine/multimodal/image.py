@@ -1,4 +1,4 @@
-"""Reads image files: bytes to a picture in RGB, or RGBA where some of it is transparent.
+"""Reads image files: bytes to a picture in RGB, or in RGBA where its transparency is asked for.
 
 Of the formats that Pillow knows, only these are tried, each by its first bytes: PNG, JPEG, WebP, GIF, BMP, TIFF, PPM
 and AVIF. The others are rare, and some of their readers start programs (EPS).
@@ -28,13 +28,12 @@ HEAD = 16
 """Bytes that tell the format."""
 
 
-def read_image(data: bytes) -> Image:
-    """The picture of an image file's bytes, upright, in mode RGB; RGBA where some pixel is not opaque.
+def read_image(data: bytes, *, alpha: bool = False) -> Image:
+    """The picture of an image file's bytes, upright, in mode RGB; with `alpha` RGBA where some pixel is not opaque.
 
-    The first frame of an animation. Colours are those of Pillow's `convert`, as in transformers' `load_image`, but that
-    16-bit grey keeps its upper 8 bits, where Pillow cuts it off at 255. Transparency is kept for the model's
-    preprocessing: `convert("RGB")` then gives the colours under it, as `load_image` does, and `on_white` puts the
-    picture on a white ground.
+    The first frame of an animation. Colours are those of Pillow's `convert("RGB")`, as in transformers' `load_image`:
+    transparent pixels have the colour that lies under their transparency. But 16-bit grey keeps its upper 8 bits, where
+    Pillow cuts it off at 255.
 
     Any number of threads may call it; no setting of Pillow is changed. Raises ImageError for anything that is no image,
     is cut off, or has more than MAX_PIXELS pixels, which is known before they are decoded.
@@ -46,7 +45,8 @@ def read_image(data: bytes) -> Image:
         raise ImageError(f"it is no image that can be read, but begins with {data[:8]!r}; images are {FORMATS} files")
     try:
         with make(io.BytesIO(data)) as file:
-            return picture_of(file)
+            image = picture_of(file)
+            return image if alpha else image.convert("RGB")
     except (ImageError, MemoryError):
         raise
     except Exception as error:  # damaged data raises whatever Pillow's readers do not foresee
@@ -54,7 +54,7 @@ def read_image(data: bytes) -> Image:
 
 
 def picture_of(image: Image) -> Image:
-    """A picture of any mode, upright, in RGB, or in RGBA where some pixel is not opaque. Raises ImageError for its size.
+    """A picture of any mode, upright, in RGB; in RGBA where some pixel is not opaque. Raises ImageError for its size.
 
     Whatever else Pillow raises as it decodes goes on to the caller.
     """

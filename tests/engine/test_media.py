@@ -317,7 +317,7 @@ def test_an_image_that_cannot_be_computed_ends_its_request_alone(engine: Engine)
 
 
 def test_what_is_refused(engine: Engine) -> None:
-    with pytest.raises(ImageError, match="not an image that can be read"):
+    with pytest.raises(ImageError, match="the image is empty"):
         engine.generate([Media(b"")])
     with pytest.raises(ImageError, match="cannot take this image"):
         engine.generate(prompt(REFUSED))
