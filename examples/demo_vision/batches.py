@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,6 +25,8 @@ __all__ = ["NOTHING", "Batch", "batches", "normalized", "places"]
 
 NOTHING = -100
 """Target of a position that nothing is learnt at."""
+BATCHES = 8
+"""So many batches are drawn at a time, and sorted by the length of their conversations, so that few rows need padding."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,13 @@ class _Batches(IterableDataset[Batch]):
         torch.set_num_threads(1)
         encode, seed = _encoder(self.tokenizer), self.seed
         while True:
-            yield _batch(range(seed, seed + self.size), encode, self.kind)
-            seed += self.size
+            samples = [_sample(seed + i, encode, self.kind) for i in range(self.size * BATCHES)]
+            seed += len(samples)
+            samples.sort(key=lambda sample: len(sample.ids))
+            starts = list(range(0, len(samples), self.size))
+            Random(seed).shuffle(starts)
+            for start in starts:
+                yield _together(samples[start : start + self.size])
 
 
 def batches(tokenizer: Path, seed: int, size: int, kind: str) -> Iterable[Batch]:
@@ -91,25 +98,38 @@ def _encoder(path: Path) -> Any:
     return encode
 
 
-def _batch(seeds: Iterable[int], encode: Any, kind: str) -> Batch:
-    pixels, shapes, colours, rows = [], [], [], []
-    for seed in seeds:
-        if kind == "words":
-            scene = draw_scene(Random(seed), training=True)
-        else:
-            scene, drawn = picture(seed, training=True, crowded=kind == "look")
-            pixels.append(normalized(drawn))
-        shape, colour = places(scene)
-        shapes.append(shape)
-        colours.append(colour)
-        talk = [] if kind == "look" else conversation(scene, Random(seed))
-        pieces = [(encode(piece.text), piece.learn) for piece in talk]
-        rows.append(([i for ids, _ in pieces for i in ids], [learn for ids, learn in pieces for _ in ids]))
-    longest = max(len(ids) for ids, _ in rows)
-    ids = torch.tensor([row + [0] * (longest - len(row)) for row, _ in rows], dtype=torch.long)
-    learn = torch.tensor([row + [False] * (longest - len(row)) for _, row in rows], dtype=torch.bool)
+@dataclass(frozen=True)
+class _Sample:
+    pixels: Tensor
+    shapes: Tensor
+    colours: Tensor
+    ids: list[int]
+    learn: list[bool]
+
+
+def _sample(seed: int, encode: Any, kind: str) -> _Sample:
+    if kind == "words":
+        scene, pixels = draw_scene(Random(seed), training=True), torch.empty(0)
+    else:
+        scene, drawn = picture(seed, training=True, crowded=kind == "look")
+        pixels = normalized(drawn)
+    talk = [] if kind == "look" else conversation(scene, Random(seed))
+    pieces = [(encode(piece.text), piece.learn) for piece in talk]
+    ids, learn = [i for ids, _ in pieces for i in ids], [learn for ids, learn in pieces for _ in ids]
+    return _Sample(pixels, *places(scene), ids, learn)
+
+
+def _together(samples: Sequence[_Sample]) -> Batch:
+    longest = max(len(sample.ids) for sample in samples)
+    ids = torch.tensor([sample.ids + [0] * (longest - len(sample.ids)) for sample in samples], dtype=torch.long)
+    learn = torch.tensor([sample.learn + [False] * (longest - len(sample.ids)) for sample in samples], dtype=torch.bool)
     types = (ids == IDS["<image_soft_token>"]).long()
     return Batch(
-        torch.stack(pixels) if pixels else torch.empty(0), torch.stack(shapes), torch.stack(colours), ids[:, :-1],
-        torch.where(learn, ids, NOTHING)[:, 1:], types[:, :-1], types.any(dim=1),
-    )  # fmt: skip
+        torch.stack([sample.pixels for sample in samples]),
+        torch.stack([sample.shapes for sample in samples]),
+        torch.stack([sample.colours for sample in samples]),
+        ids[:, :-1],
+        torch.where(learn, ids, NOTHING)[:, 1:],
+        types[:, :-1],
+        types.any(dim=1),
+    )

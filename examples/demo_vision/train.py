@@ -82,8 +82,8 @@ def _spoken_loss(model: Seeing, soft: Tensor, batch: Batch) -> Tensor:
 
 STAGES = {
     "look": Stage(steps=2000, batch=64, rate=2e-3, seed=10_000_000, loss=look_loss),
-    "words": Stage(steps=1500, batch=64, rate=2e-3, seed=20_000_000, loss=words_loss),
-    "speak": Stage(steps=1500, batch=64, rate=1e-3, seed=30_000_000, loss=speak_loss),
+    "words": Stage(steps=3000, batch=32, rate=2e-3, seed=20_000_000, loss=words_loss),
+    "speak": Stage(steps=2000, batch=32, rate=1e-3, seed=30_000_000, loss=speak_loss),
 }
 
 
