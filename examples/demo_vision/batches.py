@@ -26,15 +26,15 @@ __all__ = ["NOTHING", "Batch", "batches", "normalized", "places"]
 NOTHING = -100
 """Target of a position that nothing is learnt at."""
 BATCHES = 8
-"""So many batches are drawn at a time, and sorted by the length of their conversations, so that few rows need padding."""
+"""So many are drawn at a time, and sorted by the length of their conversations: little of a batch is padding."""
 
 
 @dataclass(frozen=True)
 class Batch:
     """Pictures `[n, 3, 72, 72]`, what stands where, and conversations.
 
-    `shapes`, `colours`: `[n, 9]`, 0 for an empty place. `ids`, `targets`, `types`: `[n, positions]`; targets are shifted
-    already, types are 1 at soft tokens. `with_image`: `[n]`, whether the conversation has the picture.
+    `shapes`, `colours`: `[n, 9]`, 0 for an empty place. `ids`, `targets`, `types`: `[n, positions]`; targets are
+    shifted already, types are 1 at soft tokens. `with_image`: `[n]`, whether the conversation has the picture.
     """
 
     pixels: Tensor

@@ -145,7 +145,9 @@ def _paint(canvas: Floats, thing: Thing, colour: Colour, rng: Random) -> None:
     radius = min(width, height) * (SIZE[0] + (SIZE[1] - SIZE[0]) * rng.random())
     middle_x = (thing.place % 3) * width + radius + (width - 2 * radius) * rng.random()
     middle_y = (thing.place // 3) * height + radius + (height - 2 * radius) * rng.random()
-    (top, low), (left, right) = (_reach(middle, radius, n) for middle, n in zip((middle_y, middle_x), canvas.shape, strict=False))
+    (top, low), (left, right) = (
+        _reach(middle, radius, n) for middle, n in zip((middle_y, middle_x), canvas.shape, strict=False)
+    )
     x = (np.arange(left, right)[None, :] + 0.5 - middle_x) / radius
     y = (np.arange(top, low)[:, None] + 0.5 - middle_y) / radius
     half = 0.1 * (2 * rng.random() - 1)  # tangent of half the angle: sine and cosine by division, rounded alike

@@ -48,9 +48,9 @@ def publish(trained: Path, folder: Path) -> None:
     side = {"height": IMAGE_SIZE, "width": IMAGE_SIZE}
     images = Gemma3ImageProcessorPil(size=side, image_mean=[0.5] * 3, image_std=[0.5] * 3, do_pan_and_scan=False)
     tokenizer = hugging_face(trained / "tokenizer.model")
-    Gemma3Processor(
-        images, tokenizer, chat_template=CHAT_TEMPLATE, image_seq_length=IMAGE_TOKENS
-    ).save_pretrained(folder)
+    Gemma3Processor(images, tokenizer, chat_template=CHAT_TEMPLATE, image_seq_length=IMAGE_TOKENS).save_pretrained(
+        folder
+    )
     shutil.copy(trained / "tokenizer.model", folder)
     (folder / "README.md").write_text(CARD)
     _settle_processor(folder)

@@ -30,8 +30,12 @@ def named(thing: Thing) -> str:
 
 def describe(scene: Scene) -> str:
     """Every thing with its colour and place: "a red circle at the top left and a blue square in the middle"."""
-    *before, last = (f"{named(thing)} {PLACES[thing.place]}" for thing in scene.things)
-    return f"{', '.join(before)} and {last}" if before else last
+    return _listed([f"{named(thing)} {PLACES[thing.place]}" for thing in scene.things])
+
+
+def _listed(texts: list[str]) -> str:
+    """Such as "a, b and c"; empty for none."""
+    return " and ".join(text for text in (", ".join(texts[:-1]), *texts[-1:]) if text)
 
 
 def ask(scene: Scene, rng: Random) -> tuple[str, str]:
@@ -57,9 +61,8 @@ def _count_all(scene: Scene, rng: Random) -> tuple[str, str]:
 def _colour(scene: Scene, rng: Random) -> tuple[str, str]:
     shape, word = _shape(scene, rng), pick(rng, ("colour", "color"))
     colours = [thing.colour for thing in scene.things if thing.shape == shape]
-    if len(colours) > 1:
-        return f"What {word} are the {PLURALS[shape]}?", ", ".join(colours[:-1]) + " and " + colours[-1]
-    return f"What {word} is the {shape}?", colours[0] if colours else f"there is no {shape}"
+    question = f"What {word} are the {PLURALS[shape]}?" if len(colours) > 1 else f"What {word} is the {shape}?"
+    return question, _listed(colours) or f"there is no {shape}"
 
 
 def _at(scene: Scene, rng: Random) -> tuple[str, str]:
@@ -70,12 +73,9 @@ def _at(scene: Scene, rng: Random) -> tuple[str, str]:
 
 def _where(scene: Scene, rng: Random) -> tuple[str, str]:
     thing = _thing(scene, rng)
+    name = f"{thing.colour} {thing.shape}"
     places = [PLACES[other.place] for other in scene.things if _alike(other, thing)]
-    if not places:
-        return f"Where is the {thing.colour} {thing.shape}?", f"there is no {thing.colour} {thing.shape}"
-    *before, last = places
-    question = f"Where is the {thing.colour} {thing.shape}?"
-    return question, f"{', '.join(before)} and {last}" if before else last
+    return f"Where is the {name}?", _listed(places) or f"there is no {name}"
 
 
 def _is_there(scene: Scene, rng: Random) -> tuple[str, str]:
@@ -83,8 +83,8 @@ def _is_there(scene: Scene, rng: Random) -> tuple[str, str]:
     return f"Is there {named(thing)}?", "yes" if any(_alike(other, thing) for other in scene.things) else "no"
 
 
-def _alike(one: Thing, other: Thing) -> bool:
-    return (one.shape, one.colour) == (other.shape, other.colour)
+def _alike(thing: Thing, other: Thing) -> bool:
+    return (thing.shape, thing.colour) == (other.shape, other.colour)
 
 
 def _shape(scene: Scene, rng: Random) -> str:

@@ -6,8 +6,8 @@ Run from `examples/`, the first two side by side if there are two cores:
     python -m demo_vision.train words --out ../build/demo_vision    the text part, from words without pictures
     python -m demo_vision.train speak --out ../build/demo_vision    both together
 
-The folder receives `tokenizer.model`, and `STAGE.pt` (weights, optimizer and step: the same command goes on from it) and
-`STAGE.csv` (the course of the loss) of each stage.
+The folder receives `tokenizer.model`, and of each stage `STAGE.pt` (weights, optimizer and step: the same command goes
+on from it) and `STAGE.csv` (the course of the loss).
 """
 
 from __future__ import annotations
