@@ -1,6 +1,7 @@
 """Draws held-out pictures with the model's answers, and the course of the training, as one PNG.
 
-Run from `examples/`: `python -m demo_vision.figure ../build/demo_vision ../tests/demo/seen.json demo_vision/answers.png`.
+Run from `examples/`:
+`python -m demo_vision.figure ../build/demo_vision ../tests/demo/seen.json demo_vision/answers.png`.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ LONGEST = 48
 def seen(model: Seeing, numbers: Iterable[int]) -> float:
     """Share of pictures whose nine places the head names without a mistake."""
     drawn = [picture(FIRST_SEED + number) for number in numbers]
-    shapes, colours = model.seen(model.soft_tokens(torch.stack([normalized(pixels) for _, pixels in drawn])))
+    shapes, colours, _ = model.seen(model.soft_tokens(torch.stack([normalized(pixels) for _, pixels in drawn])))
     right = 0
     for i, (scene, _) in enumerate(drawn):
         shape, colour = places(scene)

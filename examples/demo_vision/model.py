@@ -16,6 +16,8 @@ __all__ = ["IMAGE_SIZE", "IMAGE_TOKENS", "N_VOCAB", "Seeing", "gemma_config"]
 N_VOCAB = 512
 IMAGE_SIZE = 72
 IMAGE_TOKENS = len(PLACES)
+N_NAMES = (1 + len(SHAPES), 1 + len(COLOURS), len(PLACES))
+"""How many shapes, colours and places there are, with no shape and no colour."""
 
 TEXT = {
     "vocab_size": N_VOCAB, "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 3,
@@ -47,8 +49,8 @@ def gemma_config(ids: dict[str, int]) -> Gemma3Config:
 class Seeing(nn.Module):
     """Gemma 3, and two small parts that help it to learn; no file contains them.
 
-    `head` names shape and colour of each place from its soft token: with it, the tower learns to see without words.
-    `code` makes a soft token of a shape and a colour: with it, the text part learns to speak without pictures.
+    `head` names shape, colour and place of each soft token: with it, the tower learns to see without words.
+    `code` makes a soft token of a shape, a colour and a place: with it, the text part learns to speak without pictures.
     """
 
     def __init__(self, config: Gemma3Config) -> None:
@@ -57,8 +59,8 @@ class Seeing(nn.Module):
         n_embd = config.text_config.hidden_size
         # transformers starts it at zero, where nothing behind it would learn.
         nn.init.normal_(self.projection, std=0.05)
-        self.head = nn.Linear(n_embd, 2 + len(SHAPES) + len(COLOURS))
-        self.code = nn.ModuleList(nn.Embedding(1 + len(names), n_embd) for names in (SHAPES, COLOURS))
+        self.head = nn.Linear(n_embd, sum(N_NAMES))
+        self.code = nn.ModuleList(nn.Embedding(n, n_embd) for n in N_NAMES)
 
     @property
     def projection(self) -> nn.Parameter:
@@ -73,14 +75,17 @@ class Seeing(nn.Module):
 
     def coded(self, shapes: Tensor, colours: Tensor) -> Tensor:
         """Shapes and colours `[pictures, 9]`, 0 for nothing, to embeddings `[pictures, 9, n_embd]`."""
-        shape, colour = self.code
-        out: Tensor = shape(shapes) + colour(colours)
+        shape, colour, place = self.code
+        out: Tensor = shape(shapes) + colour(colours) + place(torch.arange(len(PLACES)))
         return out
 
-    def seen(self, soft: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits of shapes `[pictures, 9, 7]` and colours `[pictures, 9, 9]`; the first of each is "nothing"."""
-        shapes, colours = torch.split(self.head(soft), [1 + len(SHAPES), 1 + len(COLOURS)], dim=-1)
-        return shapes, colours
+    def seen(self, soft: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits of shapes `[pictures, 9, 7]`, colours `[pictures, 9, 9]` and places `[pictures, 9, 9]`.
+
+        The first shape and the first colour are "nothing".
+        """
+        shapes, colours, where = torch.split(self.head(soft), N_NAMES, dim=-1)
+        return shapes, colours, where
 
     def forward(self, ids: Tensor, soft: Tensor, types: Tensor) -> Tensor:
         """Logits `[rows, positions, n_vocab]`; `types` is 1 where a soft token stands."""

@@ -16,7 +16,7 @@ import argparse
 import csv
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import cos, pi
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ class Stage:
 
 
 def look_loss(model: Seeing, batch: Batch) -> Tensor:
-    """Cross entropy of the shapes and of the colours that the head finds at all places."""
+    """Cross entropy of the shapes, the colours and the places that the head names."""
     return _seen_loss(model, model.soft_tokens(batch.pixels), batch)
 
 
@@ -69,10 +69,12 @@ def speak_loss(model: Seeing, batch: Batch) -> Tensor:
 
 
 def _seen_loss(model: Seeing, soft: Tensor, batch: Batch) -> Tensor:
-    shapes, colours = model.seen(soft)
-    return fn.cross_entropy(shapes.flatten(0, 1), batch.shapes.flatten()) + fn.cross_entropy(
-        colours.flatten(0, 1), batch.colours.flatten()
-    )
+    places = torch.arange(soft.shape[1]).expand(len(soft), -1)
+    losses = [
+        fn.cross_entropy(found.flatten(0, 1), names.flatten())
+        for found, names in zip(model.seen(soft), (batch.shapes, batch.colours, places), strict=True)
+    ]
+    return torch.stack(losses).sum()
 
 
 def _spoken_loss(model: Seeing, soft: Tensor, batch: Batch) -> Tensor:
@@ -82,7 +84,7 @@ def _spoken_loss(model: Seeing, soft: Tensor, batch: Batch) -> Tensor:
 
 STAGES = {
     "look": Stage(steps=2000, batch=64, rate=2e-3, seed=10_000_000, loss=look_loss),
-    "words": Stage(steps=3000, batch=32, rate=2e-3, seed=20_000_000, loss=words_loss),
+    "words": Stage(steps=1500, batch=32, rate=2e-3, seed=20_000_000, loss=words_loss),
     "speak": Stage(steps=2000, batch=32, rate=1e-3, seed=30_000_000, loss=speak_loss),
 }
 
@@ -93,6 +95,7 @@ def main() -> None:
     parser.add_argument("stage", choices=STAGES)
     parser.add_argument("--out", type=Path, required=True, help="folder for all that is made")
     parser.add_argument("--steps", type=int, help="another number of steps for the stage")
+    parser.add_argument("--rate", type=float, help="another peak rate")
     parser.add_argument("--seed", type=int, default=1, help="for the first weights")
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
@@ -101,15 +104,15 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     if not (args.out / "tokenizer.model").exists():
         train_tokenizer(args.out / "tokenizer.model")
-    Training(args.stage, args.out, args.steps).run()
+    given = {name: value for name, value in (("steps", args.steps), ("rate", args.rate)) if value is not None}
+    Training(args.stage, args.out, replace(STAGES[args.stage], **given)).run()
 
 
 class Training:
     """The network with its optimizer, and how far a stage has come."""
 
-    def __init__(self, name: str, folder: Path, steps: int | None) -> None:
-        self.name, self.folder, self.stage = name, folder, STAGES[name]
-        self.steps = steps or self.stage.steps
+    def __init__(self, name: str, folder: Path, stage: Stage) -> None:
+        self.name, self.folder, self.stage = name, folder, stage
         self.model = Seeing(gemma_config(IDS))
         self.optimizer = _optimizer(self.model)
         self.step, self.minutes = 0, 0.0
@@ -139,9 +142,9 @@ class Training:
         stream = batches(self.folder / "tokenizer.model", first, stage.batch, self.name)
         started, before = time.monotonic(), self.minutes
         for batch in stream:
-            if self.step >= self.steps:
+            if self.step >= self.stage.steps:
                 break
-            rate = stage.rate * learning_rate(self.step, self.step / self.steps)
+            rate = stage.rate * learning_rate(self.step, self.step / self.stage.steps)
             loss = self._step(batch, rate)
             self.step += 1
             self.minutes = before + (time.monotonic() - started) / 60
@@ -175,7 +178,7 @@ class Training:
         with path.open("a", newline="") as file:
             csv.writer(file).writerows([COLUMNS, row] if new else [row])
         said = "" if held_out is None else f"  held out {held_out:.3f}"
-        print(f"{self.name} {self.step}/{self.steps}  {self.minutes:.1f} min  loss {loss:.4f}{said}", flush=True)
+        print(f"{self.name} {self.step}/{self.stage.steps}  {self.minutes:.1f} min  loss {loss:.4f}{said}", flush=True)
 
 
 def _optimizer(model: Seeing) -> torch.optim.Optimizer:
