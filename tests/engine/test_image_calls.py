@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from unittest.mock import patch
@@ -92,7 +93,13 @@ def test_what_goes_wrong(engine: Engine) -> None:
         call(engine, CAT, REFUSED, DOG).wait()
     with pytest.raises(ImageError, match="the image is broken"):
         call(engine, CAT, BROKEN, *[image(n) for n in range(10)]).wait()
-    with pytest.raises(DeadlineError):
+    original = FakeVision.encode_multimodal
+
+    def encode(self: FakeVision, ctx: Context, prepared: PreparedImage) -> Tensor:
+        time.sleep(0.01)
+        return original(self, ctx, prepared)
+
+    with patch.object(FakeVision, "encode_multimodal", encode), pytest.raises(DeadlineError):
         call(engine, *[image(n) for n in range(50)], timeout=1e-6).wait()
     assert len(call(engine, CAT).wait()) == 1
     assert engine.metrics.running == engine.metrics.queued == 0
