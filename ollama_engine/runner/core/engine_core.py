@@ -208,7 +208,7 @@ class EngineCore:
             except Exception as error:
                 self.queue.end(generation, error)
         turns = self.queue.gap_turns()
-        if turns and isinstance(turns, Sequence):
+        if isinstance(turns, Sequence):
             encode_next(turns, self.queue, self._steps, self.monitor)
         elif turns:
             for request, event in turns[0].batcher.run(turns):
