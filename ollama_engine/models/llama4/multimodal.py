@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ollama_engine import nn
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.input import Input, MediaItem, MediaTraits, PreparedImage
@@ -87,7 +89,7 @@ class Llama4Multimodal:
 
     def encode_multimodal(self, ctx: Context, image: PreparedImage) -> Tensor:
         """The graph of the vision part: f32 [n_embd, n_inputs], tile after tile."""
-        return self.vision.forward(ctx, image.arrays["tiles"], self.options)
+        return self.vision.forward(ctx, np.asarray(image.arrays["tiles"], np.float32), self.options)
 
     def post_tokenize(self, inputs: list[Input]) -> list[Input]:
         """Replace each image by its tiles, with tokens between them and around them."""

@@ -28,8 +28,7 @@ Number = float | np.float32
 
 
 class Preprocessor:
-    """Array `tiles`, f32 [tiles, patches, 3 * patch_size^2], tile by tile in rows, then the whole picture; grid (rows,
-    columns)."""
+    """Array `tiles`, f32 [tiles, patches, 3 * patch_size^2]: row by row, then the whole. Grid: (rows, columns)."""
 
     def __init__(self, metadata: Metadata, options: VisionOptions) -> None:
         self.options = options

@@ -8,7 +8,6 @@ Sources: Meta's release of 2025, and transformers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ollama_engine import nn

@@ -181,7 +181,7 @@ class Tower(nn.Module):
     adapter = nn.Part(Adapter, "vision_adapter.mlp")
 
     def forward(self, patches: Tensor, columns: Tensor, rows: Tensor, o: VisionOptions) -> Tensor:
-        """Patches f32 [n_pixels, n_places - 1, tiles], positions i32 [n_places * tiles] -> [n_adapter, n_tokens * tiles]."""
+        """Patches f32 [n_pixels, grid^2, tiles], places i32 [n_places * tiles] -> [n_adapter, n_tokens * tiles]."""
         n, tiles = o.n_places, patches.dim(2)
         x = ops.reshape(self.patch_embedding(ops.reshape(patches, o.n_pixels, (n - 1) * tiles)), o.n_embd, n - 1, tiles)
         last = ops.cast(vision.in_graph(self.class_embedding.tensor, x, o.n_embd, 1, 1), "f32")

@@ -44,7 +44,8 @@ class Recorder:
     def row(self, height: int, width: int) -> list[int]:
         """[height, width, rows, columns, resized height, resized width]."""
         self.first = None
-        found = self._processor(np.zeros((height, width, 3), np.uint8), input_data_format="channels_last", return_tensors="pt")
+        picture = np.zeros((height, width, 3), np.uint8)
+        found = self._processor(picture, input_data_format="channels_last", return_tensors="pt")
         assert self.first is not None
         return [height, width, *found["aspect_ratios"][0].tolist(), *self.first]
 
