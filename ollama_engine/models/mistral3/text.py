@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ollama_engine import nn
 from ollama_engine.errors import ModelFormatError
@@ -56,7 +57,7 @@ class Mistral3Text(Llama):
     architecture = "mistral3"
 
     options: Mistral3Options
-    layers = nn.Blocks(Layer, "n_layer")
+    layers: nn.Blocks[Any] = nn.Blocks(Layer, "n_layer")
 
     @staticmethod
     def read_options(metadata: Metadata, n_vocab: int) -> Mistral3Options:
@@ -66,7 +67,7 @@ class Mistral3Text(Llama):
         period = metadata.u32(ORIGINAL, 0)
         if scale and not period:
             raise ModelFormatError(
-                f"{metadata.key('attention.temperature_scale')} is {scale:g}, but there is no {metadata.key(ORIGINAL)}, "
+                f"{metadata.key('attention.temperature_scale')} is {scale:g}, but there is no {metadata.key(ORIGINAL)} "
                 "from which on attention grows sharper"
             )
         rope = _with_magnitude(o.rope, metadata)
