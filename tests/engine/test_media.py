@@ -62,7 +62,9 @@ def open_engine(stack: ExitStack, path: str, kind: str, **more: Any) -> Engine:
     options = {"num_ctx": 128, "parallel": 3, "batch_size": 16, **KINDS[kind], **more}
     own = {name: options.pop(name) for name in ENGINE_OPTIONS if name in options}
     stack.enter_context(media_llama(**options))
-    return stack.enter_context(Engine(path, **{"threads": 1, "verify": True, **own}))
+    engine = stack.enter_context(Engine(path, **{"threads": 1, "verify": True, **own}))
+    MediaLlama.encoded.clear()  # the largest image, whose memory was reserved
+    return engine
 
 
 @pytest.fixture(params=slow_except(KINDS, *QUICK_KINDS))
