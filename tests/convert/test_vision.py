@@ -90,7 +90,7 @@ def test_every_tensor_has_its_name_shape_and_numbers(made: tuple[str, Path]) -> 
 
 KEYS: Mapping[str, Mapping[str, Any]] = {
     "mllama": {
-        "block_count": 3, "vocab_size": 320, "attention.cross_attention_layers": [1], "image_token_id": 128256,
+        "block_count": 3, "vocab_size": 320, "attention.cross_attention_layers": [1], "image_token_id": 320,
         "vision.block_count": 2, "vision.global.block_count": 2, "vision.intermediate_layers_indices": [0, 1],
         "vision.embedding_length": 32, "vision.feed_forward_length": 48, "vision.attention.head_count": 4,
         "vision.attention.layer_norm_epsilon": 1e-5, "vision.image_size": 56, "vision.patch_size": 14,
