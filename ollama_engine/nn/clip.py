@@ -16,7 +16,15 @@ from ollama_engine.ml.tensor import Tensor
 from ollama_engine.nn.feed_forward import gelu_erf
 from ollama_engine.nn.layers import Embedding, LayerNorm
 from ollama_engine.nn.module import Blocks, Module, Part, Scope, Weight
-from ollama_engine.nn.vision import PatchEmbedding, TowerBlock, TowerMLP, TowerOptions, in_graph, read_tower, wide_product
+from ollama_engine.nn.vision import (
+    PatchEmbedding,
+    TowerBlock,
+    TowerMLP,
+    TowerOptions,
+    in_graph,
+    read_tower,
+    wide_product,
+)
 
 __all__ = ["ClipOptions", "ClipTower", "activate", "as_f32", "read_clip"]
 
