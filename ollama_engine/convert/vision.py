@@ -77,7 +77,6 @@ def image_part(
         more_keys: (vision_config, config.json, all sizes) -> keys that are no plain copies.
         image_keys: the image processor's config -> keys, besides mean and deviation of the colours.
     """
-
     known = (activation,) if isinstance(activation, str) else activation
 
     def all_sizes(config: Config) -> Sizes:

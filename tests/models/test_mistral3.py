@@ -17,10 +17,10 @@ from ollama_engine.errors import ModelFormatError
 from ollama_engine.input import FloatArray, Input, MediaItem
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.metadata import Metadata
-from ollama_engine.models.mistral3 import projector
 from ollama_engine.models.mistral3.multimodal import PixtralMultimodal
 from ollama_engine.models.mistral3.preprocess import Preprocessor
 from ollama_engine.models.mistral3.vision import PAIRS, VisionOptions, read_options
+from tests.mmproj import MISTRAL3, cut
 from tests.models.vision import harness
 from tests.models.vision.harness import N_TEXT, cases, greedy
 from tests.models.vision.pictures import Picture
@@ -185,20 +185,14 @@ def rewritten(path: Path, target: Path, *, pairs: bool) -> Path:
     return target
 
 
-def test_names_of_an_mmproj_file_are_known(path: Path) -> None:
-    """Every tensor that llama.cpp's converter writes becomes one that the model reads."""
-    mine = {t.name for t in gguf.GGUFReader(path).tensors if t.name.startswith(("v.", "mm."))}
-    renames = (
-        (r"patch_conv", "patch_embd"), (r"encoder_norm", "pre_ln"), (r"attn_norm", "ln1"), (r"ffn_norm", "ln2"),
-        (r"attn_output", "attn_out"), (r"^mm\.norm", "mm.input_norm"), (r"\.merging_layer", ""), (r"linear_", ""),
-    )  # fmt: skip
-    theirs = set(mine)
-    for pattern, new in renames:
-        theirs = {re.sub(pattern, new, name) for name in theirs}
-    known = {
-        next((re.sub(p, new, name) for p, new in projector.NAMES if re.fullmatch(p, name)), name) for name in theirs
-    }
-    assert known == mine
+def test_a_text_model_and_an_mmproj_file_answer_as_one_file(path: Path, tmp_path: Path) -> None:
+    """The tokens around images have no keys there: they are found by their text."""
+    text, part = cut(path, tmp_path, MISTRAL3)
+    golden = harness.load(CASE)
+    with harness.engine(text, projector=part) as engine:
+        for name, prompt in CASE.prompts.items():
+            answer = engine.generate(CASE.segments(prompt), greedy(CASE))
+            assert list(answer.tokens) == golden.answers[name].tokens
 
 
 @pytest.mark.parametrize(

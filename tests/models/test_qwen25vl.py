@@ -16,13 +16,13 @@ from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.placement import BackendParams
-from ollama_engine.models.qwen25vl import projector
 from ollama_engine.models.qwen25vl.multimodal import AXES, Qwen25VLMultimodal
 from ollama_engine.models.qwen25vl.preprocess import Preprocessor
 from ollama_engine.models.qwen25vl.text import read_sections
 from ollama_engine.models.qwen25vl.vision import VisionOptions, read_options
 from ollama_engine.models.qwen25vl.windows import Windows
 from ollama_engine.runner.core.input_processor import prompt_inputs
+from tests.mmproj import QWEN25VL, cut
 from tests.models.reference import import_reference
 from tests.models.vision import harness
 from tests.models.vision.harness import cases, greedy
@@ -269,21 +269,11 @@ def test_llama_cpp_writes_a_fourth_section() -> None:
     assert read_sections(Metadata({"qwen25vl.rope.mrope_section": [4, 6, 6, 0]}, "qwen25vl"), 16) == (4, 6, 6, 0)
 
 
-def test_names_of_an_mmproj_file_are_known(path: Path) -> None:
-    """Every tensor that llama.cpp's converter writes becomes one that the model reads."""
-    import re  # noqa: PLC0415
-
-    import gguf  # noqa: PLC0415
-
-    mine = {t.name for t in gguf.GGUFReader(path).tensors if t.name.startswith("v.")}
-    renamed = {
-        "v.patch_embd_0.weight": "v.patch_embd.weight",
-        "v.patch_embd_1.weight": "v.patch_embd.weight.1",
-        "v.merger.ln_q.weight": "v.post_ln.weight",
-        **{f"v.merger.mlp.{i}.{kind}": f"mm.{i}.{kind}" for i in (0, 2) for kind in ("weight", "bias")},
-    }
-    theirs = {renamed.get(name, name) for name in mine}
-    known = {
-        next((re.sub(p, new, name) for p, new in projector.NAMES if re.fullmatch(p, name)), name) for name in theirs
-    }
-    assert known == mine
+def test_a_text_model_and_an_mmproj_file_answer_as_one_file(path: Path, tmp_path: Path) -> None:
+    """The tokens around images have no keys there: they are found by their text."""
+    text, part = cut(path, tmp_path, QWEN25VL)
+    golden = harness.load(CASE)
+    with harness.engine(text, projector=part) as engine:
+        for name, prompt in CASE.prompts.items():
+            answer = engine.generate(CASE.segments(prompt), greedy(CASE))
+            assert list(answer.tokens) == golden.answers[name].tokens

@@ -13,7 +13,7 @@ from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.tensor import Tensor
 from ollama_engine.models.media_tokens import token_id
 from ollama_engine.models.mistral3.preprocess import Preprocessor
-from ollama_engine.models.mistral3.vision import VisionPart, read_options
+from ollama_engine.models.mistral3.vision import MERGER, VisionPart, read_options
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from ollama_engine.ml.context import Context
 
 IMAGE, BREAK, END = "[IMG]", "[IMG_BREAK]", "[IMG_END]"
+BREAK_COPY = "v.token_embd.img_break"
+"""A copy of a row of the text model's table in llama.cpp's files. It is not read: the token is."""
 
 
 class PixtralMultimodal:
@@ -30,7 +32,8 @@ class PixtralMultimodal:
 
     def __init__(self, metadata: Metadata, scope: nn.Scope) -> None:
         """`scope`: all weights of the file, with the options of the text model."""
-        self.options = read_options(metadata, scope.options)
+        self.options = read_options(metadata, scope.options, merges=MERGER in scope.weights)
+        scope.used.add(BREAK_COPY)
         self.vision = VisionPart(nn.Scope(scope.weights, self.options, used=scope.used))
         self._preprocessor = Preprocessor(metadata, self.options)
         self._image = token_id(metadata, "image_token_index", IMAGE)

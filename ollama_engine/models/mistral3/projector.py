@@ -23,6 +23,7 @@ KEYS = {
     "vision.image_mean": "vision.image_mean",
     "vision.image_std": "vision.image_std",
     "vision.spatial_merge_size": "spatial_merge_size",
+    "rope.freq_base": "vision.rope.freq_base",
 }
 """Key below `clip.` -> key below the architecture."""
 

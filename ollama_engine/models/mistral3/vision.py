@@ -20,6 +20,8 @@ from ollama_engine.models.options import Options
 from ollama_engine.nn import vision
 
 PAIRS = "vision.rotates_pairs"
+"""Key of files whose tower has queries and keys in the other order; any text."""
+MERGER = "mm.patch_merger.merging_layer.weight"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +53,10 @@ class VisionOptions(vision.TowerOptions):
         return np.repeat(np.array([1, self.column_step], np.float32), quarter)
 
 
-def read_options(metadata: Metadata, text: Options) -> VisionOptions:
-    """Options of the vision part. Raises ModelFormatError."""
+def read_options(metadata: Metadata, text: Options, *, merges: bool = True) -> VisionOptions:
+    """Options of the vision part; `merges`: whether the file has the matrix that merges patches, as Pixtral 12B has
+    not. Raises ModelFormatError.
+    """
     sizes = vision.read_tower(metadata, eps=1e-5)
     head_dim = sizes["n_embd"] // sizes["n_head"]
     if head_dim % 4 or metadata.u32("vision.attention.key_length", head_dim) != head_dim:
@@ -60,9 +64,12 @@ def read_options(metadata: Metadata, text: Options) -> VisionOptions:
             f"heads of the vision tower have {head_dim} dimensions (vision.embedding_length / "
             "vision.attention.head_count); expected a multiple of 4 that equals vision.attention.key_length"
         )
-    merge = metadata.u32("spatial_merge_size", 2)
-    if merge < 1:
-        raise ModelFormatError(f"{metadata.key('spatial_merge_size')} is 0, expected the side of a square of patches")
+    merge = metadata.u32("spatial_merge_size", 2 if merges else 1)
+    if merge < 1 or (merge > 1 and not merges):
+        raise ModelFormatError(
+            f"{metadata.key('spatial_merge_size')} is {merge}; expected the side of a square of patches that become "
+            f"one embedding, 1 in a file without tensor {MERGER}"
+        )
     return VisionOptions(
         **sizes,
         merge=merge,
@@ -110,12 +117,14 @@ class Tower(nn.Module):
 
 
 class Merger(nn.Module):
-    """The patches of a block, joined, become one of the tower's size."""
+    """The patches of a block, joined, become one of the tower's size. Pixtral 12B has none."""
 
-    merging = nn.Linear("merging_layer", "n_merged", "n_embd")
+    merging = nn.Linear("merging_layer", "n_merged", "n_embd", optional=True)
 
     def forward(self, x: Tensor, o: VisionOptions) -> Tensor:
         """x [n_embd, n] block by block -> [n_embd, n / merge^2]. A channel's patches are neighbours in the weight."""
+        if not self.merging:
+            return x
         size = o.merge**2
         x = ops.cont(ops.permute(ops.reshape(x, o.n_embd, size, x.dim(1) // size), 1, 0, 2, 3))
         return self.merging(ops.reshape(x, o.n_merged, x.dim(2)))
@@ -124,14 +133,16 @@ class Merger(nn.Module):
 class Projector(nn.Module):
     """Hidden states of patches to embeddings of the text model. Tensors below `mm.`."""
 
-    norm = nn.RMSNorm("norm", "n_embd")
+    norm = nn.RMSNorm("norm", "n_embd", optional=True)
     merger = nn.Part(Merger, "patch_merger")
     linear_1 = nn.Linear("linear_1", "n_embd", "n_text")
     linear_2 = nn.Linear("linear_2", "n_text", "n_text")
 
     def forward(self, x: Tensor, o: VisionOptions) -> Tensor:
         """x [n_embd, n] -> f32 [n_text, n / merge^2]."""
-        x = self.linear_1(self.merger.forward(self.norm(x, o.text_eps), o))
+        if self.norm:
+            x = self.norm(x, o.text_eps)
+        x = self.linear_1(self.merger.forward(x, o))
         return self.linear_2(nn.gelu_erf(x, self.linear_1.tensor))
 
 
