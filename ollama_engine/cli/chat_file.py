@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ollama_engine.errors import ChatError
+from ollama_engine.new_file import write_new_file
 
 __all__ = ["IMAGE", "SavedChat", "load_chat", "save_chat", "shown"]
 
@@ -34,8 +35,8 @@ def save_chat(name: str, chat: SavedChat, *, again: bool = False) -> None:
     system = [] if chat.system is None else [{"role": "system", "content": chat.system}]
     text = json.dumps({"messages": [*system, *chat.messages]}, ensure_ascii=False, indent=1)
     try:
-        with Path(name).expanduser().open("w" if again else "x", encoding="utf-8") as file:
-            file.write(text + "\n")
+        data = (text + "\n").encode()
+        write_new_file(Path(name).expanduser(), len(data), lambda file: file.write(data), overwrite=again)
     except FileExistsError:
         raise ChatError(f"{name} exists; give another name, or remove it first") from None
     except (OSError, ValueError) as error:

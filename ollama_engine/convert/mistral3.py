@@ -24,6 +24,7 @@ VISION_DEFAULTS = {
     "num_hidden_layers": 24,
     "num_attention_heads": 16,
     "num_channels": 3,
+    "hidden_act": "gelu",  # which is refused: published files say silu
     "image_size": 1540,
     "patch_size": 14,
 }
@@ -61,6 +62,12 @@ def _vision_keys(vision: Config, config: Config, sizes: Sizes) -> Mapping[str, A
     }
 
 
+def _image_keys(processor: Config) -> Mapping[str, Any]:
+    size = Config(processor.mapping("size"), f"{processor.home}: size")
+    longest = size.whole("longest_edge", default=None)
+    return {} if longest is None else {"vision.longest_edge": longest}
+
+
 def _block() -> tuple[Tensor, ...]:
     block, source = "v.blk.{i}.", "vision_tower.transformer.layers.{i}."
     return layered(
@@ -81,6 +88,7 @@ VISION = image_part(
     outer_keys=OUTER_KEYS,
     more_sizes=_vision_sizes,
     more_keys=_vision_keys,
+    image_keys=_image_keys,
     tensors=(
         matrix("v.patch_conv", "vision_tower.patch_conv", "v_embd", "v_channels", "v_patch", "v_patch"),
         matrix("v.encoder_norm", "vision_tower.ln_pre", "v_embd"),

@@ -75,6 +75,8 @@ DIALECTS: Mapping[str, Dialect] = {
         keys={"rope.local.freq_base": "rope.freq_base_swa", "rope.global.freq_base": "rope.freq_base"},
         missing=_gemma3,
     ),
+    # Ollama's reader, for the size of a head.
+    "llama4": Dialect(architecture="llama4", keys={"attention.head_dim": "attention.key_length"}),
     # llama.cpp's, for a model that is known under Ollama's name: its files have both parts.
     "qwen2vl": Dialect(architecture="qwen25vl", keys={"rope.dimension_sections": "rope.mrope_section"}),
 }

@@ -18,7 +18,12 @@ from ollama_engine.models.media_tokens import TOKENS as VOCABULARY
 
 __all__ = ["Projector", "find_projector"]
 
-PAIRS: tuple[tuple[str, str], ...] = (("gemma3", "gemma3"),)
+PAIRS: tuple[tuple[str, str], ...] = (
+    ("gemma3", "gemma3"),
+    ("llama", "mistral3"),
+    ("mistral3", "mistral3"),
+    ("qwen25vl", "qwen25vl"),
+)
 """(architecture of the text model as it is known here, architecture of both together)."""
 
 PROJECTOR = Option("projector")

@@ -52,15 +52,17 @@ class TowerOptions:
         return 1 / math.sqrt(self.head_dim)
 
 
-def read_tower(metadata: Metadata, *, eps: float | None = None) -> dict[str, Any]:
+def read_tower(metadata: Metadata, *, eps: float | None = None, n_ff: int | None = None) -> dict[str, Any]:
     """The fields of TowerOptions from the keys below `vision.`; `eps` is used where the file has none.
+
+    `n_ff` is the width of the tensors, for families whose files say another one, or none.
 
     Raises ModelFormatError for a key that is missing, and for sizes that do not fit each other.
     """
     fields: dict[str, Any] = {
         "n_layer": metadata.u32("vision.block_count"),
         "n_embd": metadata.u32("vision.embedding_length"),
-        "n_ff": metadata.u32("vision.feed_forward_length"),
+        "n_ff": metadata.u32("vision.feed_forward_length") if n_ff is None else n_ff,
         "n_head": metadata.u32("vision.attention.head_count"),
         "patch_size": metadata.u32("vision.patch_size"),
         "n_channels": metadata.u32("vision.num_channels", 3),

@@ -56,7 +56,7 @@ def encoded(engine: Engine, picture: Picture) -> FloatArray:
         ctx.forward(out)
         ctx.alloc()
         ctx.compute()
-        return out.numpy().astype(np.float32)
+        return out.numpy().astype(np.float32).reshape(-1, out.dim(0))
 
 
 @each_case

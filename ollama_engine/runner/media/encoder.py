@@ -51,7 +51,7 @@ class ImageEncoder:
             ctx.forward(out)
             ctx.alloc()
             ctx.compute()
-            rows = out.numpy().astype(np.float32, copy=True)
+            rows = out.numpy().astype(np.float32, copy=True).reshape(-1, out.dim(0))  # one row comes as a vector
         if not np.isfinite(rows).all():
             raise ComputeError("the model computes NaN or infinity for this image; its file may be damaged")
         return rows

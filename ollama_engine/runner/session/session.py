@@ -244,18 +244,20 @@ class Session:
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the tokens with their keys and values to a file, completely or not at all. See `Engine.load_session`.
 
         Requests wait while keys, values and embeddings of images are copied, but not while the file is written.
-        Raises OSError.
+        Raises OSError: FileExistsError for a file that exists, unless `overwrite` has it replaced; what is read-only or
+        no regular file never is.
         """
         with (turn := Lock()):
             self._begin(turn)
             inputs = self._inputs
             saved, embeddings = self._do(copy_out(self._pinned, inputs))
         layout = layout_of(self._submission.loaded)
-        write_session(path, SessionFile(self._identity.fingerprint, layout, inputs, saved, embeddings))
+        file = SessionFile(self._identity.fingerprint, layout, inputs, saved, embeddings)
+        write_session(path, file, overwrite=overwrite)
 
     def _restore(self, found: SessionFile) -> None:
         """Restore a file. Computes keys and values again where this Engine stores them in another type."""

@@ -124,6 +124,10 @@ class Case:
         """
         raise NotImplementedError
 
+    def takes(self, picture: Picture) -> bool:
+        """Whether transformers' processor takes a picture of these sides."""
+        return True
+
     def encoded(self, multimodal: Multimodal, embeddings: NDArray[np.float32]) -> NDArray[np.float32]:
         """The engine's embeddings of an image, as `features` returns them."""
         return embeddings

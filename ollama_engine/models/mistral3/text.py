@@ -1,4 +1,4 @@
-"""Mistral Small 3.1 and later, their text part: `general.architecture` = mistral3. A Llama under a name of its own."""
+"""The text part of Mistral Small 3.1 and later: a Llama under a name of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TEMPERATURES = ("attention.temperature_scale", "rope.scaling_beta")
 """Keys, llama.cpp's and Ollama's, of Ministral 3's attention scale, which grows with the position."""
 
 
-class Mistral3(Llama):
+class Mistral3Text(Llama):
     architecture = "mistral3"
 
     def __init__(self, metadata: Metadata, weights: Mapping[str, Tensor]) -> None:
