@@ -56,7 +56,7 @@ MoreKeys: TypeAlias = Callable[[Config, Config, Sizes], MetadataValues]
 
 def image_part(
     *,
-    activation: str,
+    activation: str | tuple[str, ...],
     defaults: Mapping[str, Any],
     tensors: tuple[Tensor, ...],
     keys: tuple[Key, ...] = (),
@@ -68,7 +68,7 @@ def image_part(
     """The image part of an architecture: what its file declares, and what all encoders have.
 
     Args:
-        activation: the only `hidden_act` that engines compute.
+        activation: the `hidden_act` that engines compute, or several, of which the first is the default.
         defaults: values that a published vision_config omits because they are transformers' defaults.
         tensors: all of them, below `v.` and `mm.`.
         keys: besides KEYS, taken from vision_config as they are.
@@ -77,6 +77,7 @@ def image_part(
         more_keys: (vision_config, config.json, all sizes) -> keys that are no plain copies.
         image_keys: the image processor's config -> keys, besides mean and deviation of the colours.
     """
+    known = (activation,) if isinstance(activation, str) else activation
 
     def all_sizes(config: Config) -> Sizes:
         vision = config.part("vision_config", defaults)
@@ -85,7 +86,7 @@ def image_part(
 
     def all_keys(config: Config, sizes: Sizes) -> MetadataValues:
         vision = config.part("vision_config", defaults)
-        expect(vision, "hidden_act", activation, default=activation)
+        expect(vision, "hidden_act", *known, default=known[0])
         whole_image = {} if vision.get("image_size") is None else {"vision.image_size": side(vision, "image_size")}
         return {
             **read_keys(outer_keys, config),

@@ -20,7 +20,9 @@ __all__ = ["Projector", "find_projector"]
 
 PAIRS: tuple[tuple[str, str], ...] = (
     ("gemma3", "gemma3"),
+    ("llama", "llava"),
     ("llama", "mistral3"),
+    ("llama4", "llama4"),
     ("mistral3", "mistral3"),
     ("qwen25vl", "qwen25vl"),
 )

@@ -2,6 +2,7 @@
 
 Module, Part, Blocks, Scope      how a model declares and finds its weights
 Linear, Embedding                linear map, token embedding
+Vector, Scalar                   tensors without `.weight` behind their names; one number
 RMSNorm, LayerNorm               norms
 GatedMLP, GeluMLP                feed-forward blocks with a gate; gelu
 PlainMLP, ErfMLP                 feed-forward blocks without a gate
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from ollama_engine.nn.attention import attention, soft_cap
 from ollama_engine.nn.feed_forward import ErfMLP, GatedMLP, GeluMLP, PlainMLP, gelu, gelu_erf
-from ollama_engine.nn.layers import Embedding, Factors, LayerNorm, Linear, Norm, RMSNorm
+from ollama_engine.nn.layers import Embedding, Factors, LayerNorm, Linear, Norm, RMSNorm, Scalar, Vector
 from ollama_engine.nn.module import Blocks, Module, Part, Scope, Weight
 from ollama_engine.nn.moe import (
     ExpertLinear,
@@ -44,8 +45,10 @@ __all__ = [
     "PlainMLP",
     "RMSNorm",
     "Rope",
+    "Scalar",
     "Scope",
     "SectionedRope",
+    "Vector",
     "Weight",
     "attention",
     "check_base",

@@ -169,8 +169,11 @@ def test_a_switch_as_a_word(text: str, value: bool) -> None:
 def test_demo_names_the_packaged_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert Path(model_path("demo")) == demo.path()
+    assert Path(model_path("demo-vision")) == demo.vision_path()
     with pytest.raises(FileNotFoundError, match="did you mean demo"):
         model_path("Demo")
+    with pytest.raises(FileNotFoundError, match="did you mean demo-vision"):
+        model_path("demo_vision")
     with pytest.raises(FileNotFoundError, match=r"directory: './demo'$"):
         model_path("./demo")
     Path("demo").touch()

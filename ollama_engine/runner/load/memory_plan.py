@@ -24,6 +24,7 @@ __all__ = [
     "RESUME_TOKENS",
     "batch_size_of",
     "cells_of",
+    "image_slots",
     "memory_report",
     "num_ctx_of",
     "plan_cache",
@@ -34,6 +35,9 @@ __all__ = [
 
 RESUME_TOKENS = 1024
 """How many positions back a sequence can be resumed, where layers have a window or chunk."""
+
+IMAGES_MORE = 3
+"""Images that can be stored beside one for each request."""
 
 
 def num_ctx_of(config: EngineConfig) -> int:
@@ -46,13 +50,21 @@ def batch_size_of(config: EngineConfig) -> int:
     return max(min(config.batch_size, num_ctx_of(config) * config.parallel), config.parallel)
 
 
+def image_slots(config: EngineConfig) -> int:
+    """Images that layers with cross-attention store: one for each request, and some more.
+
+    So a prompt may have several that are seen together, and a next one can replace another.
+    """
+    return config.parallel + IMAGES_MORE
+
+
 def cells_of(layer: LayerShape, model: Model, config: EngineConfig) -> int:
     """Cells of a layer for all requests. With a window or chunk: what a token sees, what can be resumed, and the batch.
 
-    For layers that store images: one image for each request, and one more to replace another.
+    For layers that store images: `image_slots`.
     """
     if layer.image_rows is not None:
-        return config.parallel + 1
+        return image_slots(config)
     num_ctx = num_ctx_of(config)
     limit = layer.window or layer.chunk or num_ctx
     kept = min(num_ctx, limit + RESUME_TOKENS)

@@ -253,7 +253,7 @@ def _groups(value: Any, n_tokens: int) -> tuple[Group, ...]:
     groups, last = [], 0
     for pair in _list(value):
         begin, end = _list(pair)
-        groups.append((_number(begin, last, n_tokens), _number(end, begin + 2, n_tokens)))
+        groups.append((_number(begin, last, n_tokens), _number(end, begin + 1, n_tokens)))
         last = end
     return tuple(groups)
 

@@ -109,6 +109,9 @@ class Case:
         """transformers' processor, with the slow image processor (Pillow): every family writes this."""
         raise NotImplementedError
 
+    def adapt(self, model: Any) -> None:
+        """Change transformers' model where it does not compute what published weights were trained with."""
+
     def features(self, model: Any, inputs: Any) -> list[NDArray[np.float32]]:
         """What transformers computes of each image of a prompt, [rows, n_embd] each, in their order.
 
