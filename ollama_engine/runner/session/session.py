@@ -248,8 +248,7 @@ class Session:
         """Write the tokens with their keys and values to a file, completely or not at all. See `Engine.load_session`.
 
         Requests wait while keys, values and embeddings of images are copied, but not while the file is written.
-        Raises OSError: FileExistsError for a file that exists, unless `overwrite` has it replaced; what is read-only or
-        no regular file never is.
+        Raises OSError: FileExistsError, unless `overwrite`; a read-only file, or none that is regular, is not replaced.
         """
         with (turn := Lock()):
             self._begin(turn)
