@@ -269,6 +269,7 @@ def test_a_session_file_needs_no_picture(engine: Engine, path: str, tmp_path: Pa
 from ollama_engine import Engine, SamplingParams
 from tests.media_model import MediaLlama, media_llama
 with media_llama(bidirectional=True), Engine({path!r}, num_ctx=160, threads=1, kv_cache_type=KIND) as engine:
+    MediaLlama.encoded.clear()  # the largest image, whose memory was reserved
     with engine.load_session({str(tmp_path / "saved")!r}) as session:
         params = SamplingParams(temperature=0, max_tokens=6, logit_bias={{318: float("-inf"), 319: float("-inf")}})
         print(session.generate(params).tokens, MediaLlama.encoded)
