@@ -40,6 +40,7 @@ RANGES: Mapping[str, tuple[int, int]] = {
     "threads": (1, 512),  # GGML_MAX_N_THREADS
     "gpu_layers": (0, 1 << 16),
     "main_gpu": (0, 1 << 16),
+    "image_cache_bytes": (0, 1 << 48),
 }
 """First and last value of each option that is a whole number."""
 
@@ -92,6 +93,10 @@ class EngineConfig:
     )
     kv_cache_type: CacheType = field(
         default="f16", metadata={"help": "element type of keys and values: f32, f16, bf16, q8_0 or q4_0"}
+    )
+    image_cache_bytes: int = field(
+        default=512 << 20,
+        metadata={"help": "host memory in bytes for embeddings of images, so that an image is encoded once [>= 0]"},
     )
     mmap: bool = field(default=True, metadata={"help": "read weights from the mapped file instead of copying them"})
     verify: bool = field(default=False, metadata={"help": "check the cache's bookkeeping after every step (slow)"})

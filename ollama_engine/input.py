@@ -30,6 +30,12 @@ class PreparedImage:
     n_positions: int | None = None
     """As in MediaItem."""
     cross_attention: bool = False
+    n_rows: int | None = None
+    """As in MediaItem."""
+
+
+def _always() -> bool:
+    return True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,8 +52,8 @@ class MediaItem:
     embeddings: Callable[[], FloatArray]
     """float32 [n_inputs, n_embd], or [image rows, n_embd] with `cross_attention`.
 
-    Called on the engine's thread when nothing computes, each time that the item is computed with or saved: it remembers
-    its result, or computes it again.
+    Called on the engine's thread each time that the item is computed with or saved: it remembers its result, or encodes
+    the item again. Unless it is `ready`, only when nothing else computes.
     """
     positions: Int32Array | None = None
     """[axes, n_inputs], counted from where the item begins, for models with several position axes (M-RoPE). None:
@@ -57,6 +63,10 @@ class MediaItem:
     cross_attention: bool = False
     grid: tuple[int, ...] = ()
     """`PreparedImage.grid`."""
+    n_rows: int | None = None
+    """With `cross_attention`: rows of its embeddings, where they are fewer than those of a largest image."""
+    ready: Callable[[], bool] = _always
+    """Whether `embeddings` returns at once. The scheduler plans no input of an item before."""
 
     def part(self, begin: int, end: int) -> MediaItem:
         """Rows [begin, end) as an item of its own, for models that write tokens between the parts of an image.

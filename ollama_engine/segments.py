@@ -4,8 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-__all__ = ["Media", "Segment", "Text", "Tokens", "is_segment"]
+if TYPE_CHECKING:
+    import io
+    import os
+
+    import numpy as np
+    import numpy.typing as npt
+    from PIL.Image import Image
+
+    ImageSource = str | os.PathLike[str] | bytes | bytearray | memoryview | io.BytesIO | Image | npt.NDArray[np.generic]
+    """An image as callers pass it: a path; the bytes of a file; a PIL.Image; or an array, uint8 or floats from 0 to 1,
+    [height, width] (grey), [height, width, 3] (RGB) or [height, width, 4] (RGBA)."""
+else:
+    ImageSource = object  # Pillow takes as long to import as an engine
+
+__all__ = ["ImageSource", "Media", "Segment", "Text", "Tokens", "is_segment"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +44,27 @@ class Tokens:
     ids: Sequence[int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Media:
-    """An image, or another medium that the model reads: the bytes of a file."""
+    """An image: a path, the bytes of a file, a PIL.Image, or an array (see `ImageSource`).
 
-    data: bytes
+    It is read when the prompt is handed in. Two are equal where they have equal paths or bytes, or the same object.
+    """
+
+    data: ImageSource
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Media):
+            return NotImplemented
+        return self.data is other.data or (isinstance(self.data, (str, bytes)) and self.data == other.data)
+
+    def __hash__(self) -> int:
+        return hash(self.data) if isinstance(self.data, (str, bytes)) else id(self.data)
 
     def __repr__(self) -> str:
-        return f"Media({len(self.data)} bytes)"
+        if isinstance(self.data, (bytes, bytearray, memoryview)):
+            return f"Media({len(self.data)} bytes)"
+        return f"Media({self.data!r:.200})" if isinstance(self.data, str) else f"Media({type(self.data).__name__})"
 
 
 Segment = Text | Tokens | Media

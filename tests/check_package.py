@@ -14,7 +14,15 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-NEEDED = ("_lib/LICENSE.ggml", "_lib/NOTICE.ggml", "py.typed", "ml/tensor.pyi", "demo/demo.gguf", "sample/_sample.pyi")
+NEEDED = (
+    "_lib/LICENSE.ggml",
+    "_lib/NOTICE.ggml",
+    "py.typed",
+    "ml/tensor.pyi",
+    "demo/demo.gguf",
+    "demo/demo-vision.gguf",
+    "sample/_sample.pyi",
+)
 
 
 def run(*command: str | Path, cwd: Path, **env: str) -> str:

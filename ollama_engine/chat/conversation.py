@@ -13,7 +13,7 @@ from ollama_engine.chat.dialects import Dialect, call_example, detect
 from ollama_engine.chat.messages import Message
 from ollama_engine.chat.provenance import Traced, joined
 from ollama_engine.chat.template import ChatTemplate
-from ollama_engine.chat.template_form import form_of, writes_tools
+from ollama_engine.chat.template_form import PartsOf, form_of, writes_tools
 from ollama_engine.errors import ChatError
 
 __all__ = ["render_conversation"]
@@ -25,7 +25,7 @@ SYSTEM = ("system", "developer")
 
 def render_conversation(
     template: ChatTemplate, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] | None = None,
-    dialect: Dialect | None = None, **options: Any,
+    dialect: Dialect | None = None, parts_of: PartsOf | None = None, **options: Any,
 ) -> str:  # fmt: skip
     """The text of a conversation, marked by who wrote it.
 
@@ -38,6 +38,7 @@ def render_conversation(
         messages: checked ones.
         tools: checked definitions (see `read_tools`).
         dialect: how the answer's calls will be read; None takes what the template tells.
+        parts_of: gives the parts of a content with images, where the template knows such parts.
         options: see `ChatTemplate.render`.
 
     Raises ChatError as `ChatTemplate.render` does, and where no message can take what has no place.
@@ -56,7 +57,10 @@ def render_conversation(
     if not form.writes_results and any(message.role == "tool" for message in messages):
         messages = [_result_of_user(message) for message in messages]
     return template.render(
-        [form.fields(message) for message in messages], tools=tools, keep_none=form.no_content == "none", **options
+        [form.fields(message, parts_of) for message in messages],
+        tools=tools,
+        keep_none=form.no_content == "none",
+        **options,
     )
 
 

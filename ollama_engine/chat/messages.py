@@ -1,19 +1,19 @@
 """Messages as callers pass them, checked, in one form.
 
-OpenAI's chat completions and Ollama's /api/chat differ in details: arguments of tool calls as JSON text or as an
-object, images as parts of the content or as a list beside it, `tool_name` or `name`, `reasoning_content`, `reasoning`
-or `thinking`. All of these are read, as dicts, dataclasses, or objects with `model_dump` (pydantic's).
+OpenAI's chat completions, Ollama's /api/chat and transformers differ in details: arguments of tool calls as JSON text
+or as an object, images as parts of the content or as a list beside it, `tool_name` or `name`, `reasoning_content`,
+`reasoning` or `thinking`. All of these are read, as dicts, dataclasses, or objects with `model_dump` (pydantic's).
 """
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ollama_engine.chat.plain_data import as_json, as_mapping
+from ollama_engine.chat.message_images import is_kept, read_image_part, read_images
+from ollama_engine.chat.plain_data import as_json, as_mapping, plain_data
 from ollama_engine.errors import ChatError
 from ollama_engine.segments import Media
 
@@ -97,7 +97,7 @@ def read_messages(messages: object) -> tuple[Message, ...]:
 
 
 def _read_message(where: str, given: object) -> Message:
-    fields = as_mapping(where, _as_fields(given) if isinstance(given, Message) else given)
+    fields = as_mapping(where, _as_fields(given) if isinstance(given, Message) else given, is_kept)
     role = fields.get("role")
     if not isinstance(role, str) or not role:
         raise ChatError(f'{where}.role: expected "system", "user", "assistant" or "tool", got {role!r:.40}')
@@ -113,7 +113,11 @@ def _read_message(where: str, given: object) -> Message:
         tool_calls=calls,
         tool_call_id=_text_or_none(where, fields, "tool_call_id"),
         name=_text_or_none(where, fields, "tool_name" if fields.get("tool_name") is not None else "name"),
-        extra={name: value for name, value in fields.items() if name not in READ and value is not None},
+        extra={
+            name: plain_data(value, f"{where}.{name}")
+            for name, value in fields.items()
+            if name not in READ and value is not None
+        },
     )
 
 
@@ -121,7 +125,7 @@ def _as_fields(message: Message) -> dict[str, Any]:
     """A message object that a caller made. Its fields are not checked yet."""
     content: Any = message.content
     if isinstance(content, tuple):
-        content = [{"type": "image", "image": part.data} if isinstance(part, Media) else part for part in content]
+        content = list(content)
     calls = [
         {"id": call.id, "function": {"name": call.name, "arguments": call.arguments_text}}
         for call in message.tool_calls
@@ -156,8 +160,10 @@ def _read_content(where: str, content: object) -> Content:
 
 
 def _read_part(where: str, part: object) -> str | Media:
-    if isinstance(part, str):
+    if isinstance(part, (str, Media)):
         return part
+    if is_kept(part):
+        return Media(part)
     if not isinstance(part, dict):
         raise ChatError(f'{where}: expected a part such as {{"type": "text", "text": ...}}, got {type(part).__name__}')
     kind = part.get("type")
@@ -165,41 +171,17 @@ def _read_part(where: str, part: object) -> str | Media:
         if not isinstance(part.get("text"), str):
             raise ChatError(f"{where}.text: expected a text, got {type(part.get('text')).__name__}")
         return str(part["text"])
-    if kind in ("image_url", "input_image"):
-        url = part.get("image_url")
-        return _image(f"{where}.image_url", url.get("url") if isinstance(url, dict) else url)
-    if kind == "image":
-        return _image(f"{where}.image", part.get("image"))
-    raise ChatError(f'{where}.type: expected "text" or "image_url", got {kind!r:.40}')
+    if kind in ("image", "image_url", "input_image"):
+        return read_image_part(where, part)
+    raise ChatError(f'{where}.type: expected "text", "image_url" or "image", got {kind!r:.40}')
 
 
 def _with_images(content: Content, where: str, images: object) -> Content:
     """Ollama's list of images, which stand before the text."""
     if not images:
         return content
-    if not isinstance(images, list):
-        raise ChatError(f"{where}.images: expected a list, got {type(images).__name__}")
-    found = tuple(_image(f"{where}.images[{number}]", image) for number, image in enumerate(images))
+    found = read_images(f"{where}.images", images)
     return found + (content if isinstance(content, tuple) else (content,) if content else ())
-
-
-def _image(where: str, image: object) -> Media:
-    """Bytes of a file, base64 text of them, or a data URL. Addresses on the net are not fetched."""
-    if isinstance(image, bytes):
-        return Media(image)
-    if not isinstance(image, str):
-        raise ChatError(f"{where}: expected a data URL, base64 text or bytes, got {type(image).__name__}")
-    text = image
-    if text.startswith("data:"):
-        head, _, text = text.partition(",")
-        if not head.endswith(";base64"):
-            raise ChatError(f"{where}: expected a data URL in base64, got {head[:40]!r}")
-    elif "://" in text[:16]:
-        raise ChatError(f"{where}: expected a data URL; addresses such as {text[:40]!r} are not fetched")
-    try:
-        return Media(base64.b64decode(text, validate=True))
-    except ValueError as error:  # binascii.Error is one, too
-        raise ChatError(f"{where}: expected base64, which this is not: {error}") from None
 
 
 # -- tool calls --------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ollama_engine.errors import ChatError
@@ -15,20 +15,28 @@ MOST_BITS = 8192
 """Of an integer. Python refuses to write more than 4300 digits, and so templates and tools cannot read them."""
 
 
-def plain_data(value: object, where: str) -> Any:
+Kept = Callable[[object], bool]
+"""Whether an object stays as it is."""
+
+
+def _nothing(_: object) -> bool:
+    return False
+
+
+def plain_data(value: object, where: str, kept: Kept = _nothing) -> Any:
     """The same in dicts, lists, str, int, float, bool, None and bytes: nothing with methods that a template might call.
 
-    Raises ChatError for anything else, and for what is nested too deeply.
+    Objects that are `kept` stay as they are. Raises ChatError for anything else, and for what is nested too deeply.
     """
     try:
-        return _plain(value, where)
+        return _plain(value, where, kept)
     except RecursionError:
         raise ChatError(f"{where}: expected what JSON can hold, but it is nested too deeply") from None
 
 
-def as_mapping(where: str, given: object) -> Mapping[str, Any]:
+def as_mapping(where: str, given: object, kept: Kept = _nothing) -> Mapping[str, Any]:
     """The fields of a dict, a dataclass or a pydantic object, as plain data. Raises ChatError for anything else."""
-    found = plain_data(given, where)
+    found = plain_data(given, where, kept)
     if not isinstance(found, dict):
         raise ChatError(
             f"{where}: expected a dict, a dataclass or an object with model_dump, got {type(given).__name__}"
@@ -55,28 +63,28 @@ def read_documents(documents: object) -> list[dict[str, Any]] | None:
     return [dict(as_mapping(f"documents[{number}]", document)) for number, document in enumerate(documents)]
 
 
-def _plain(value: object, where: str) -> Any:
+def _plain(value: object, where: str, kept: Kept) -> Any:
     if isinstance(value, int) and value.bit_length() > MOST_BITS:
         raise ChatError(f"{where}: expected an integer of at most {MOST_BITS} bits, got one of {value.bit_length()}")
-    if value is None or type(value) in (str, int, float, bool, bytes):
+    if value is None or type(value) in (str, int, float, bool, bytes) or kept(value):
         return value
     if isinstance(value, Mapping):
-        return {_key(key, where): _plain(item, f"{where}.{key}") for key, item in value.items()}
+        return {_key(key, where): _plain(item, f"{where}.{key}", kept) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item, f"{where}[{number}]") for number, item in enumerate(value)]
+        return [_plain(item, f"{where}[{number}]", kept) for number, item in enumerate(value)]
     for kind in (str, int, float, bytes):
         if isinstance(value, kind):
             return kind(value) if kind is not str else str.__str__(value)  # type: ignore[arg-type]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {entry.name: _plain(getattr(value, entry.name), where) for entry in dataclasses.fields(value)}
+        return {entry.name: _plain(getattr(value, entry.name), where, kept) for entry in dataclasses.fields(value)}
     if callable(getattr(value, "model_dump", None)):
-        return _plain(_dumped(value, where), where)
+        return _plain(_dumped(value, where), where, kept)
     raise ChatError(f"{where}: expected what JSON can hold, got {type(value).__name__}")
 
 
 def _key(key: object, where: str) -> Any:
     if key is None or isinstance(key, (str, int, float, bool)):
-        return _plain(key, where)
+        return _plain(key, where, _nothing)
     raise ChatError(f"{where}: expected texts as keys, got {type(key).__name__}")
 
 

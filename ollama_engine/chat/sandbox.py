@@ -23,12 +23,10 @@ from jinja2.runtime import Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace, pass_environment
 
+from ollama_engine.chat.bounds import WIDENING, bounded, check_method, check_operation
 from ollama_engine.chat.provenance import Safe, Traced, joined
 
 __all__ = ["ChatEnvironment", "RefusedError"]
-
-LONGEST = 1 << 26
-"""Characters, or items of a list, that a multiplication may make; a template in a file is somebody else's program."""
 
 
 class RefusedError(TemplateError):
@@ -38,7 +36,7 @@ class RefusedError(TemplateError):
 class ChatEnvironment(ImmutableSandboxedEnvironment):
     """For one template. `now` is the clock of `strftime_now`."""
 
-    intercepted_binops = frozenset({"*", "**"})
+    intercepted_binops = frozenset({"*", "**", "%"})
 
     def __init__(self, now: Callable[[], datetime] = datetime.now) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlocks, LoopControlExtension])
@@ -48,6 +46,9 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         self.filters["join"] = _join
         self.filters["safe"] = lambda value: Safe.of(str(value))
         self.filters["escape"] = self.filters["e"] = _escape
+        self.filters["format"] = _format
+        for name in WIDENING:
+            self.filters[name] = bounded(self.filters[name])
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = lambda format: now().strftime(format)
         self.globals["dict"] = _TemplateDict()
@@ -57,19 +58,27 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
     concat = staticmethod(joined)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """Multiplication, for what does not fill the memory."""
-        if operator == "**" and isinstance(left, int) and isinstance(right, int):
-            if right > 0 and left.bit_length() * right > LONGEST:
-                raise SecurityError(f"{left} ** {right} is too large a number for a chat template")
-        elif operator == "*":
-            for several, times in ((left, right), (right, left)):
-                if (
-                    isinstance(several, (str, list, tuple))
-                    and isinstance(times, int)
-                    and len(several) * times > LONGEST
-                ):
-                    raise SecurityError(f"a chat template repeats {len(several)} characters or items {times} times")
+        """`*`, `**` and `%`, for what does not fill the memory."""
+        check_operation(operator, left, right)
         return super().call_binop(context, operator, left, right)
+
+    def call(self, context: Any, function: Any, /, *args: Any, **values: Any) -> Any:
+        """A call; one of a text's method for what does not fill the memory."""
+        if isinstance(getattr(function, "__self__", None), (str, bytes, int)):
+            check_method(function.__self__, getattr(function, "__name__", ""), (*args, *values.values()))
+        return super().call(context, function, *args, **values)
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        """jinja2's `str.format`, for what does not fill the memory."""
+        made = super().wrap_str_format(value)
+        if made is None:
+            return None
+
+        def checked(*args: Any, **values: Any) -> str:
+            check_method(value.__self__, "format", (*args, values))
+            return made(*args, **values)
+
+        return checked
 
 
 class _LiteralsTraced(CodeGenerator):
@@ -164,6 +173,12 @@ def _join(environment: ChatEnvironment, values: Iterable[Any], d: str = "", attr
     found = values if attribute is None else map(make_attrgetter(environment, attribute), values)
     separator = str(d)
     return (separator if isinstance(separator, Traced) else Traced(separator)).join(map(str, found))
+
+
+def _format(value: str, *args: Any, **values: Any) -> str:
+    """jinja2's `format`: what `%` does."""
+    check_operation("%", value, args)
+    return str(value % (values or args))
 
 
 def _escape(value: object) -> Safe:

@@ -8,7 +8,7 @@ found out is what a template writes out in full and not in Python's spelling of 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -18,9 +18,10 @@ from ollama_engine.chat.provenance import joined
 from ollama_engine.chat.template import ChatTemplate
 from ollama_engine.errors import ChatError
 
-__all__ = ["TemplateForm", "form_of", "writes_tools"]
+__all__ = ["PartsOf", "TemplateForm", "form_of", "writes_tools"]
 
 NoContent = Literal["absent", "empty", "none"]
+PartsOf = Callable[[Sequence[str]], "list[dict[str, Any]] | None"]
 
 KEY, VALUE, NAME, CONTENT, ID = "needlekey", "needlevalue", "needlename", "needlecontent", "needle123"
 TOOL = "needletool"
@@ -53,10 +54,10 @@ class TemplateForm:
     takes_system: bool = True
     knows_developer: bool = False
 
-    def fields(self, message: Message) -> dict[str, Any]:
-        """The message as the template reads it; media are left out."""
+    def fields(self, message: Message, parts_of: PartsOf | None = None) -> dict[str, Any]:
+        """The message as the template reads it. `parts_of` gives the parts of a content with images, else None."""
         role = "system" if message.role == "developer" and not self.knows_developer else message.role
-        found: dict[str, Any] = {"role": role, **self._content(message)}
+        found: dict[str, Any] = {"role": role, **self._content(message, parts_of)}
         optional = {
             "reasoning_content": message.reasoning,
             "tool_calls": [self._call(call) for call in message.tool_calls] or None,
@@ -65,11 +66,14 @@ class TemplateForm:
         }
         return found | {name: value for name, value in optional.items() if value is not None} | dict(message.extra)
 
-    def _content(self, message: Message) -> dict[str, Any]:
+    def _content(self, message: Message, parts_of: PartsOf | None) -> dict[str, Any]:
         if message.content is None or (message.tool_calls and not message.content):
             return _without_content(self.no_content)
         content = message.content
         texts = [content] if isinstance(content, str) else [part for part in content if isinstance(part, str)]
+        parts = None if parts_of is None else parts_of(texts)
+        if parts is not None:
+            return {"content": parts}
         if self.parts:
             return {"content": [{"type": "text", "text": text} for text in texts]}
         return {"content": joined(texts)}

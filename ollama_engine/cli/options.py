@@ -21,7 +21,7 @@ __all__ = ["Option", "add_model", "add_options", "build", "model_path", "options
 _T = TypeVar("_T")
 
 SHORT = {"threads": "-t", "max_tokens": "-n"}
-DEMO = "demo"
+DEMO, DEMO_VISION = "demo", "demo-vision"
 
 
 @dataclass(frozen=True)
@@ -162,17 +162,17 @@ def build(cls: type[_T], args: argparse.Namespace, *, skip: Collection[str] = ()
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help=f"a GGUF file (any part of a split one), or {DEMO}: the model "
-                        "inside of this package")  # fmt: skip
+    parser.add_argument("model", metavar="MODEL", help="a GGUF file (any part of a split one), or one of the "
+                        f"models inside of this package: {DEMO} tells stories, {DEMO_VISION} sees")  # fmt: skip
 
 
 def model_path(model: str) -> str:
-    """The path for MODEL. `demo` is the built-in model; for a file of that name, type ./demo.
+    """The path for MODEL. `demo` and `demo-vision` are built in; for a file of such a name, type ./demo.
 
     Raises FileNotFoundError, which suggests similar names, where there is no such file.
     """
-    if model != DEMO:
-        return existing(model, DEMO)
+    if model not in (DEMO, DEMO_VISION):
+        return existing(model, DEMO, DEMO_VISION)
     from ollama_engine import demo  # noqa: PLC0415
 
-    return str(demo.path())
+    return str(demo.path() if model == DEMO else demo.vision_path())

@@ -1,12 +1,20 @@
-"""The packaged demo model: a small story-telling llama, made by `examples/demo_model`."""
+"""The packaged demo models, each made from nothing by a folder of `examples/`.
+
+A small story-telling llama (`demo_model`), and a tiny gemma 3 that sees coloured shapes (`demo_vision`).
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["path"]
+__all__ = ["path", "vision_path"]
 
 
 def path() -> Path:
-    """The demo model's GGUF file, installed beside this module."""
+    """The story-teller's GGUF file, installed beside this module."""
     return Path(__file__).with_name("demo.gguf")
+
+
+def vision_path() -> Path:
+    """The GGUF file of the model that sees: it answers questions about pictures of coloured shapes."""
+    return Path(__file__).with_name("demo-vision.gguf")

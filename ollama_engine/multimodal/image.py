@@ -1,4 +1,4 @@
-"""Reads image files: bytes to a picture in RGB, or RGBA where some of it is transparent.
+"""Reads image files: bytes to a picture in RGB, or in RGBA where some of it is transparent.
 
 Of the formats that Pillow knows, only these are tried, each by its first bytes: PNG, JPEG, WebP, GIF, BMP, TIFF, PPM
 and AVIF. The others are rare, and some of their readers start programs (EPS).
@@ -19,7 +19,7 @@ from ollama_engine.multimodal.orientation import upright
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["FORMATS", "MAX_PIXELS", "check_size", "is_image", "on_white", "picture_of", "read_image"]
+__all__ = ["FORMATS", "MAX_PIXELS", "check_size", "is_image", "media_type", "on_white", "picture_of", "read_image"]
 
 MAX_PIXELS = 1024 * 1024 * 1024 // 4 // 3
 """Most pixels of a picture: 89 million, where Pillow begins to warn. A small file may describe far larger ones."""
@@ -29,12 +29,11 @@ HEAD = 16
 
 
 def read_image(data: bytes) -> Image:
-    """The picture of an image file's bytes, upright, in mode RGB; RGBA where some pixel is not opaque.
+    """The picture of an image file's bytes, upright, in mode RGB; in RGBA where some pixel is not opaque.
 
-    The first frame of an animation. Colours are those of Pillow's `convert`, as in transformers' `load_image`, but that
-    16-bit grey keeps its upper 8 bits, where Pillow cuts it off at 255. Transparency is kept for the model's
-    preprocessing: `convert("RGB")` then gives the colours under it, as `load_image` does, and `on_white` puts the
-    picture on a white ground.
+    The first frame of an animation. Colours are those of Pillow's `convert("RGB")`, as in transformers' `load_image`,
+    but that 16-bit grey keeps its upper 8 bits, where Pillow cuts it off at 255. What becomes of transparency is for
+    the model's preprocessing: `load_image` drops it, the published processors put such a picture on white (`on_white`).
 
     Any number of threads may call it; no setting of Pillow is changed. Raises ImageError for anything that is no image,
     is cut off, or has more than MAX_PIXELS pixels, which is known before they are decoded.
@@ -54,7 +53,7 @@ def read_image(data: bytes) -> Image:
 
 
 def picture_of(image: Image) -> Image:
-    """A picture of any mode, upright, in RGB, or in RGBA where some pixel is not opaque. Raises ImageError for its size.
+    """A picture of any mode, upright, in RGB; in RGBA where some pixel is not opaque. Raises ImageError for its size.
 
     Whatever else Pillow raises as it decodes goes on to the caller.
     """
@@ -95,6 +94,12 @@ def check_size(width: int, height: int) -> None:
 def is_image(head: bytes) -> bool:
     """Whether a file that begins so (16 bytes) is of one of the formats."""
     return bool(_format_of(head))
+
+
+def media_type(head: bytes) -> str:
+    """The media type of a file that begins so, such as "image/png", as data URLs name it."""
+    name = _format_of(head).lower()
+    return "image/x-portable-anymap" if name == "ppm" else f"image/{name}" if name else "application/octet-stream"
 
 
 # -- formats -----------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ TAG = 0x0112
 """Orientation, in EXIF and TIFF: 1 is upright, 2 to 8 are turned or mirrored."""
 SHORT = 3
 HEADER = b"Exif\0\0"
-XMP = (("XML:com.adobe.xmp", r'tiff:Orientation(?:="|>)([0-9])'), ("xmp", rb'tiff:Orientation(?:="|>)([0-9])'))
+XMP = re.compile(r'tiff:Orientation(?:="|>)([0-9])')
 
 
 def upright(image: Image) -> Image:
@@ -83,9 +83,8 @@ def _in_tiff(image: Image) -> int | None:
 
 
 def _in_xmp(image: Image) -> int:
-    for key, pattern in XMP:
-        text = image.info.get(key)
-        if isinstance(text, type(pattern)):
-            found = re.search(pattern, text)
-            return 1 if found is None else int(found[1])
-    return 1
+    text = image.info.get("XML:com.adobe.xmp") or image.info.get("xmp")
+    if isinstance(text, bytes):
+        text = text.decode("latin-1")
+    found = XMP.search(text) if isinstance(text, str) else None
+    return 1 if found is None else int(found[1])

@@ -77,12 +77,16 @@ def _file(path: str | os.PathLike[str]) -> bytes:
             if head and not is_image(head):
                 raise ImageError(f"{_shown(path)} is no image that can be read; images are {FORMATS} files")
             if status.st_size > MAX_BYTES:
-                raise ImageError(f"{_shown(path)} has {status.st_size} bytes, more than any image of a size that is read")
+                raise ImageError(
+                    f"{_shown(path)} has {status.st_size} bytes, more than any image of a size that is read"
+                )
             return head + file.read()
     except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
         if isinstance(error, ImageError):
             raise
-        raise ImageError(f"{_shown(path)} cannot be read: {getattr(error, 'strerror', None) or error}{_hint(path)}") from None
+        raise ImageError(
+            f"{_shown(path)} cannot be read: {getattr(error, 'strerror', None) or error}{_hint(path)}"
+        ) from None
 
 
 def _shown(path: str | os.PathLike[str]) -> str:
@@ -121,9 +125,10 @@ def _levels(array: np.ndarray) -> np.ndarray:
     if array.dtype.kind != "f":
         raise ImageError(f"an array is an image where it holds uint8, or floats from 0 to 1, got {array.dtype}")
     low, high = float(array.min()), float(array.max())
-    if not (0 <= low and high <= 1):  # NaN, too
+    if not (low >= 0 and high <= 1):  # NaN, too
         raise ImageError(f"an array of floats is an image where they are from 0 to 1, got {low:g} to {high:g}")
-    return np.rint(array * np.asarray(255, array.dtype)).astype(np.uint8)
+    levels: np.ndarray = np.rint(array * np.asarray(255, array.dtype)).astype(np.uint8)
+    return levels
 
 
 def _loaded(image: Image) -> Image:

@@ -18,7 +18,7 @@ from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.ops_amx import amx_allowed, amx_attention, amx_product, amx_takes
 from ollama_engine.ml.ops_gelu import lies_on_cpu
 from ollama_engine.ml.tensor import Tensor
-from ollama_engine.nn.feed_forward import gelu
+from ollama_engine.nn.feed_forward import gelu, quick_gelu
 from ollama_engine.nn.layers import Biased, LayerNorm, Linear, Norm
 from ollama_engine.nn.module import Module, Part
 
@@ -36,7 +36,7 @@ LANES = 16
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda x: x,
     "gelu": gelu,
-    "gelu_quick": lambda x: ops.unary(x, "gelu_quick"),
+    "gelu_quick": quick_gelu,
 }
 
 
@@ -63,15 +63,17 @@ class TowerOptions:
         return 1 / math.sqrt(self.head_dim)
 
 
-def read_tower(metadata: Metadata, *, eps: float | None = None) -> dict[str, Any]:
+def read_tower(metadata: Metadata, *, eps: float | None = None, n_ff: int | None = None) -> dict[str, Any]:
     """The fields of TowerOptions from the keys below `vision.`; `eps` is used where the file has none.
+
+    `n_ff` is the width of the tensors, for families whose files say another one, or none.
 
     Raises ModelFormatError for a key that is missing, and for sizes that do not fit each other.
     """
     fields: dict[str, Any] = {
         "n_layer": metadata.u32("vision.block_count"),
         "n_embd": metadata.u32("vision.embedding_length"),
-        "n_ff": metadata.u32("vision.feed_forward_length"),
+        "n_ff": metadata.u32("vision.feed_forward_length") if n_ff is None else n_ff,
         "n_head": metadata.u32("vision.attention.head_count"),
         "patch_size": metadata.u32("vision.patch_size"),
         "n_channels": metadata.u32("vision.num_channels", 3),
@@ -110,7 +112,10 @@ def full_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor |
     """softmax(scale q k + mask) v without a cache: every row attends to every row that the mask shows.
 
     q f32 [head_dim, heads, n], k and v [head_dim, kv_heads, n], mask f16 [n, n] -> f32 [head_dim * heads, n].
+    Without a mask there may be a fourth dimension, of pictures: rows attend to those of their own.
     """
+    if q.dim(3) > 1:
+        return _attention_in_pictures(q, k, v, scale)
     heads, value_dim = q.dim(1), v.dim(0)
     with_amx = mask is None and heads == k.dim(1) and max(q.dim(0), value_dim) <= LARGEST_HEAD and amx_allowed()
     if not with_amx and value_dim % LANES:
@@ -123,13 +128,29 @@ def full_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor |
     return ops.reshape(out, value_dim * heads, out.dim(2))
 
 
+def _attention_in_pictures(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    """`full_attention` of q, k and v [head_dim, heads, n, pictures] -> f32 [head_dim * heads, n, pictures].
+
+    Heads of different pictures are as separate as those of one.
+    """
+    size, heads, n, pictures = (q.dim(i) for i in range(4))
+    folded = [ops.cont(ops.permute(ops.reshape(t, size * heads, n, pictures), 0, 2, 1, 3)) for t in (q, k, v)]
+    q, k, v = (ops.reshape(t, size, heads * pictures, n) for t in folded)
+    out = full_attention(q, k, v, scale)
+    return ops.cont(ops.permute(ops.reshape(out, size * heads, pictures, n), 0, 2, 1, 3))
+
+
 def wide_product(
     weight: Tensor, x: Tensor, bias: Tensor | None = None, activation: str = "none", *, stored: Tensor | None = None
 ) -> Tensor:
-    """activation(weight x + bias) for thousands of columns: [in, out], f32 [in, n], [out] -> f32 [out, n].
+    """activation(weight x + bias) for thousands of columns: [in, out], f32 [in, n, pictures], [out] -> f32 [out, n,
+    pictures].
 
     Activations: "none", "gelu" (the tanh form) and "gelu_quick". `stored` is the weight that `weight` is a view of.
     """
+    if x.dim(2) > 1:
+        y = wide_product(weight, ops.reshape(x, x.dim(0), x.dim(1) * x.dim(2)), bias, activation, stored=stored)
+        return ops.reshape(y, y.dim(0), x.dim(1), x.dim(2))
     if amx_allowed() and amx_takes(weight) and lies_on_cpu(weight if stored is None else stored):
         return amx_product(weight, x, bias, activation=activation)
     y = ops.mul_mat(weight, x)
@@ -146,7 +167,7 @@ class TowerAttention(Module):
     output = Linear("attn_output", "n_embd", "n_embd")
 
     def forward(self, x: Tensor, o: TowerOptions, mask: Tensor | None = None, rotate: Rotation | None = None) -> Tensor:
-        """x [n_embd, n] -> [n_embd, n]."""
+        """x [n_embd, n] -> [n_embd, n]; with a third dimension, one picture for each index in it."""
         q, k, v = (_heads(wide_product(p.tensor, x, p.bias), o) for p in (self.q, self.k, self.v))
         if rotate is not None:
             q, k = rotate(q), rotate(k)
@@ -155,7 +176,7 @@ class TowerAttention(Module):
 
 
 def _heads(x: Tensor, o: TowerOptions) -> Tensor:
-    return ops.reshape(x, o.head_dim, x.dim(0) // o.head_dim, x.dim(1))
+    return ops.reshape(x, o.head_dim, x.dim(0) // o.head_dim, x.dim(1), x.dim(2))
 
 
 class TowerMLP(Module):

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import base64
+import io
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import PIL.Image
 import pytest
 
 from ollama_engine.chat.messages import Message, ToolCall, read_messages
@@ -13,6 +17,7 @@ from ollama_engine.chat.plain_data import plain_data, read_documents
 from ollama_engine.chat.tool_schemas import definitions, read_tools
 from ollama_engine.errors import ChatError
 from ollama_engine.segments import Media
+from tests.multimodal.pictures import FILES
 
 DEEP: Any = []
 for _ in range(5_000):
@@ -71,6 +76,39 @@ def test_parts_and_images() -> None:
     assert read({"role": "user", "content": "a", "images": []}).content == "a"
 
 
+def test_images_in_every_form(tmp_path: Path) -> None:
+    data, picture, array = FILES["png"], PIL.Image.new("RGB", (2, 2)), np.zeros((2, 2), np.uint8)
+    text = base64.b64encode(data).decode()
+    lines = "\n".join(text[at : at + 76] for at in range(0, len(text), 76))
+    path = tmp_path / "a b.png"
+    path.write_bytes(data)
+    as_bytes = [
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{text}", "detail": "high"}},
+        {"type": "image_url", "image_url": f"data:image/png;base64,{text}"},
+        {"type": "input_image", "image_url": text},
+        {"type": "image", "image": text}, {"type": "image", "image": lines}, {"type": "image", "base64": text},
+        {"type": "image", "url": f"data:;base64,{text}"}, {"type": "image", "image": data}, Media(data),
+    ]  # fmt: skip
+    assert read({"role": "user", "content": as_bytes}).media == (Media(data),) * len(as_bytes)
+    as_path = [{"type": "image", "image": str(path)}, {"type": "image", "path": str(path)}, Media(str(path))]
+    assert read({"role": "user", "content": as_path}).media == (Media(str(path)),) * 3
+    for opaque in (picture, array, path, io.BytesIO(data), bytearray(data)):
+        for part in (opaque, {"type": "image", "image": opaque}, {"type": "image", "path": opaque}, Media(opaque)):
+            assert read({"role": "user", "content": ["x", part]}).media[0].data is opaque
+        assert read({"role": "user", "content": "x", "images": [opaque]}).media[0].data is opaque
+    assert read({"role": "user", "content": "x", "images": [text, str(path)]}).media == (Media(data), Media(str(path)))
+
+
+def test_base64_text_that_is_also_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four letters are base64 of three bytes; what is an image in base64 is never looked for among the files."""
+    monkeypatch.chdir(tmp_path)
+    Path("bees").write_bytes(FILES["png"])
+    assert read({"role": "user", "content": "x", "images": ["bees"]}).media == (Media("bees"),)
+    assert read({"role": "user", "content": "x", "images": ["cats"]}).media == (Media(base64.b64decode("cats")),)
+    sent = {"type": "image_url", "image_url": "bees"}
+    assert read({"role": "user", "content": [sent]}).media == (Media(base64.b64decode("bees")),)
+
+
 @dataclass
 class Part:
     type: str
@@ -115,12 +153,12 @@ class Failing:
     ([{"role": "user", "content": "x"}, {"role": "user"}], r"messages\[1\].content: expected a text, or a list"),
     ([{"role": "user", "content": 5}], r"messages\[0\].content: expected a text, or a list of parts, got int"),
     ([{"role": "user", "content": [5]}], r"messages\[0\].content\[0\]: expected a part"),
-    ([{"role": "user", "content": [{"type": "audio"}]}], r"content\[0\].type: expected \"text\" or \"image_url\""),
+    ([{"role": "user", "content": [{"type": "audio"}]}], r"content\[0\].type: expected \"text\", \"image_url\" or"),
     ([{"role": "user", "content": [{"type": "text"}]}], r"content\[0\].text: expected a text"),
     ([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://x/y.png"}}]}],
-     r"content\[0\].image_url: expected a data URL; addresses .* are not fetched"),
+     r"content\[0\].image_url.url: expected a data URL.* addresses such as 'https://x/y.png' are not fetched; fetch"),
     ([{"role": "user", "content": [{"type": "image_url", "image_url": "data:image/png,x"}]}], "data URL in base64"),
-    ([{"role": "user", "content": "x", "images": ["%"]}], r"images\[0\]: expected base64"),
+    ([{"role": "user", "content": "x", "images": ["%"]}], r"images\[0\]: expected a path, .*; '%' is no file, and no"),
     ([{"role": "user", "content": "x", "images": "x"}], "images: expected a list"),
     ([{"role": "user", "content": "x", "name": 5}], r"messages\[0\].name: expected a text, got int"),
     ([{"role": "user", "content": "x", "weight": object()}], r"messages\[0\].weight: expected what JSON can hold"),
@@ -129,7 +167,18 @@ class Failing:
     ([{"role": "user", "content": DEEP}], r"messages\[0\]: .* nested too deeply"),
     ([{"role": "user", "content": "x", "meta": {(1, 2): 3}}], r"messages\[0\].meta: expected texts as keys, got tuple"),
     ([{"role": "user", "content": "x", "meta": {"a": 10**5000}}], r"messages\[0\].meta.a: expected an integer of at"),
-    ([{"role": "user", "content": "x", "images": ["é"]}], r"images\[0\]: expected base64"),
+    ([{"role": "user", "content": "x", "images": ["é"]}], r"images\[0\]: expected a path, .*'é' is no file"),
+    ([{"role": "user", "content": "x", "images": ["a\0"]}], r"images\[0\]: expected a path, .* is no file"),
+    ([{"role": "user", "content": "x", "images": [5]}], r"images\[0\]: expected a path, a data URL, .*, got int"),
+    ([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": __file__}}]}],
+     r"image_url.url: expected base64 text , which this is not"),
+    ([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": 5}}]}],
+     r"image_url.url: expected a data URL, .*, got int"),
+    ([{"role": "user", "content": [{"type": "image_url", "image": "x"}]}], r'an image in "image_url", got none'),
+    ([{"role": "user", "content": [{"type": "image"}]}], r'an image in "image", "path", "url" or "base64", got none'),
+    ([{"role": "user", "content": [{"type": "image", "url": "file:///x.png"}]}], "are not fetched"),
+    ([{"role": "user", "content": [{"type": "image", "base64": "é"}]}], r"content\[0\].base64: expected base64"),
+    ([{"role": "user", "content": "x", "weight": PIL.Image.new("L", (1, 1))}], r"weight: expected what JSON can hold"),
     ([Failing()], r"messages\[0\]: model_dump raises ZeroDivisionError"),
     ([called(name="f", arguments={"a": 10**5000})], r"messages\[0\].*arguments.a: expected an integer of at most 8192"),
     ([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"a": b"x"}}}]}],

@@ -62,6 +62,7 @@ CASES: list[tuple[type, list[str], dict[str, Any]]] = [
     (EngineConfig, ["--mmap"], {"mmap": True}),
     (EngineConfig, ["--parallel", "2"], {"parallel": 2}),
     (EngineConfig, ["--max-queue", "0"], {"max_queue": 0}),
+    (EngineConfig, ["--image-cache-bytes", "1048576"], {"image_cache_bytes": 1048576}),
     (EngineConfig, ["--verify"], {"verify": True}),
     (RequestOptions, ["--on-overflow", "shift", "--num-keep", "4"], {"on_overflow": "shift", "num_keep": 4}),
     (RequestOptions, ["--timeout", "2.5", "--priority", "-3", "--no-cache"], {"timeout": 2.5, "priority": -3,
@@ -168,8 +169,11 @@ def test_a_switch_as_a_word(text: str, value: bool) -> None:
 def test_demo_names_the_packaged_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert Path(model_path("demo")) == demo.path()
+    assert Path(model_path("demo-vision")) == demo.vision_path()
     with pytest.raises(FileNotFoundError, match="did you mean demo"):
         model_path("Demo")
+    with pytest.raises(FileNotFoundError, match="did you mean demo-vision"):
+        model_path("demo_vision")
     with pytest.raises(FileNotFoundError, match=r"directory: './demo'$"):
         model_path("./demo")
     Path("demo").touch()

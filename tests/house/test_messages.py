@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -78,10 +79,12 @@ def test_a_tuple_of_prompts_is_a_list_of_them(engine: Engine) -> None:
     assert (engine.embed(("ab", "c")).shape, engine.embed((1, 2)).shape) == ((2, 64), (64,))
 
 
-def test_the_demo_is_not_a_path() -> None:
+@pytest.mark.parametrize(("name", "function"), [("demo", "path"), ("demo-vision", "vision_path")])
+def test_the_demo_is_not_a_path(name: str, function: str) -> None:
     """The program has the word; here a name is a file's."""
-    with pytest.raises(FileNotFoundError, match=r"inside of this package is ollama_engine\.demo\.path\(\): 'demo'"):
-        Engine("demo")
+    hint = re.escape(f"inside of this package is ollama_engine.demo.{function}(): {name!r}")
+    with pytest.raises(FileNotFoundError, match=hint):
+        Engine(name)
 
 
 def test_where_no_event_loop_runs(engine: Engine) -> None:

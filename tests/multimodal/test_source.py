@@ -109,7 +109,7 @@ def test_what_is_no_image(source: Any, told: str) -> None:
 
 
 def test_paths_of_something_else(tmp_path: Path) -> None:
-    with pytest.raises(ImageError, match="Is a directory|is no file"):
+    with pytest.raises(ImageError, match=r"Is a directory|is no file"):
         image_bytes(tmp_path)
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(ImageError, match=r"notes.txt is no image that can be read; images are PNG, JPEG"):
@@ -128,7 +128,7 @@ def test_paths_of_something_else(tmp_path: Path) -> None:
 
 def test_pictures_that_cannot_be_read() -> None:
     cut = PIL.Image.open(io.BytesIO(as_file(drawn(300, 300), "JPEG")[:2_000]))
-    with pytest.raises(ImageError, match="the picture cannot be read: .*truncated"):
+    with pytest.raises(ImageError, match=r"the picture cannot be read: .*truncated"):
         image_bytes(cut)
     closed = PIL.Image.open(io.BytesIO(FILES["png"]))
     closed.close()

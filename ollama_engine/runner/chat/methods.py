@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from ollama_engine.runner.request.channel import run_or_cancel
@@ -120,7 +119,8 @@ class ChatMethods:
     ) -> AsyncChatStream:
         """`chat_stream` for asyncio: `async for chunk in engine.achat_stream(...)`, where an event loop runs.
 
-        A `format` that is new is compiled in a thread; what is wrong with it comes with the first chunk then.
+        A `format` that is new is compiled, and images are read, in a thread; what is wrong with them comes with the
+        first chunk then.
         """
         from ollama_engine.runner.chat.forced_call import naming_tools  # noqa: PLC0415
         from ollama_engine.runner.chat.options import split_keywords  # noqa: PLC0415
@@ -131,16 +131,15 @@ class ChatMethods:
         prepared = self._preparation().prepare(messages, params, chat)
         wanted = prepared.request_options(rest)
         stream = AsyncStream(self)
-        inputs = submission.inputs(prepared.segments)
-        start = partial(
-            submission.start, inputs, prepared.params, wanted, stream.channel, show_special=prepared.show_special
+        start = submission.starter(
+            prepared.segments, prepared.params, wanted, stream.channel, show_special=prepared.show_special
         )
 
         def submit() -> None:
             with naming_tools(prepared.forced):
                 start()
 
-        stream.start(submit, in_thread=submission.takes_long(wanted))
+        stream.start(submit, in_thread=submission.takes_long(wanted, prepared.segments))
         return AsyncChatStream(stream, prepared.reader())
 
     def apply_template(

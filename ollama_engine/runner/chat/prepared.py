@@ -11,11 +11,11 @@ from weakref import WeakKeyDictionary
 from ollama_engine.chat.conversation import render_conversation
 from ollama_engine.chat.dialects import Dialect, ToolDefinition, detect, named
 from ollama_engine.chat.lost_tokens import lost_tokens
-from ollama_engine.chat.media_marks import MediaMarks
-from ollama_engine.chat.messages import read_messages
+from ollama_engine.chat.media_marks import MediaMarks, writes_images
+from ollama_engine.chat.messages import Message, read_messages
 from ollama_engine.chat.model_templates import ModelTemplates
 from ollama_engine.chat.plain_data import plain_data, read_documents
-from ollama_engine.chat.template import ChatTemplate, text_segments
+from ollama_engine.chat.template import ChatTemplate
 from ollama_engine.chat.thinking import thinking_variables
 from ollama_engine.chat.tool_schemas import definitions, read_tools
 from ollama_engine.errors import ChatError, ConfigError, Option
@@ -23,6 +23,7 @@ from ollama_engine.runner.chat.answer_reader import AnswerReader
 from ollama_engine.runner.chat.forced_call import ForcedCall
 from ollama_engine.runner.chat.options import ChatOptions
 from ollama_engine.runner.chat.template_sources import is_steering, template_sources
+from ollama_engine.runner.core.input_processor import refuse_media
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.runner.request.reasoning import ReasoningBudget
@@ -138,15 +139,19 @@ class ChatPreparation:
         self, messages: Sequence[object], options: ChatOptions, *, add_generation_prompt: bool
     ) -> list[Segment]:
         """See `Engine.apply_template`."""
-        return self._rendered(messages, options, add_generation_prompt=add_generation_prompt)[0]
+        return self._rendered(read_messages(messages), options, add_generation_prompt=add_generation_prompt)[0]
 
     def prepare(self, messages: Sequence[object], params: SamplingParams, options: ChatOptions) -> PreparedChat:
         """Raises ChatError for messages, tools and options that cannot be read, or that the template refuses.
 
-        And ConfigError for a stop text beside a forced call, which it might cut.
+        And ConfigError for a stop text beside a forced call, which it might cut; UnsupportedInputError for images where
+        the model reads text only.
         """
+        read = read_messages(messages)
+        if any(message.media for message in read):
+            refuse_media(self._loaded)
         segments, template, tail = self._rendered(
-            messages, options, add_generation_prompt=not options.continue_final_message
+            read, options, add_generation_prompt=not options.continue_final_message
         )
         dialect = self._dialect_of(template, options)
         ends = [end for end in dialect.stops() if not self._ends_by_token(end)]
@@ -208,11 +213,11 @@ class ChatPreparation:
         return ForcedCall(Lark(grammar), alone if dialect.answer_grammar is None else None, tuple(offered))
 
     def _rendered(
-        self, messages: Sequence[object], options: ChatOptions, *, add_generation_prompt: bool
+        self, read: Sequence[Message], options: ChatOptions, *, add_generation_prompt: bool
     ) -> tuple[list[Segment], ChatTemplate, str]:
-        read, marks = read_messages(messages), MediaMarks()
         tools = None if options.tool_choice == "none" else read_tools(options.tools)
         template = self.templates.choose(options.template, with_tools=tools is not None)
+        marks = MediaMarks(self._placeholder(template))
         documents = read_documents(options.documents)
         variables = plain_data(options.template_variables, "template_variables")
         text = render_conversation(
@@ -220,13 +225,20 @@ class ChatPreparation:
             marks.mark(read),
             tools=tools,
             dialect=self._dialect_of(template, options),
+            parts_of=marks.parts,
             documents=documents,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=options.continue_final_message,
             variables=thinking_variables(template, options.think) | variables,
         )
         self._warn_of_unknown_origin(text, template, (read, tools, documents, variables))
-        return marks.place(text_segments(text, trust_contents=options.trust_contents)), template, text[-TAIL:]
+        return marks.segments(text, trust_contents=options.trust_contents), template, text[-TAIL:]
+
+    def _placeholder(self, template: ChatTemplate) -> str | None:
+        """What the template writes for an image part; None where it does not know the model's."""
+        images = self._loaded.images
+        placeholder = None if images is None else images.multimodal.placeholder
+        return placeholder if placeholder and writes_images(template, placeholder) else None
 
     def _as_far_as_it_thinks(self, dialect: Dialect, template: ChatTemplate) -> Dialect:
         """Without reasoning whose markers are neither in the template nor in the vocabulary.

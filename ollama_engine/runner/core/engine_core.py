@@ -3,7 +3,8 @@
 A step is pipelined: while the device computes it, the one before is delivered and the next one is prepared.
 
     collect    wait for the step, sample
-    exclusive  nothing computes: tasks run, contexts that are full are shifted, one batch of texts is embedded
+    exclusive  nothing computes: tasks run, contexts that are full are shifted, one batch of texts is embedded, or one
+               image encoded
     launch     start the step that was prepared, with the tokens just sampled
     deliver    text, stop texts, usage
     sweep      cancelled and late requests leave
@@ -19,19 +20,20 @@ import logging
 from typing import Protocol
 
 from ollama_engine.errors import ContextOverflowError
-from ollama_engine.input import BatchMedia
 from ollama_engine.kvcache import Cache
 from ollama_engine.runner.core.request_queue import RequestQueue
 from ollama_engine.runner.core.steered_rows import prepare_masks
+from ollama_engine.runner.core.step_media import NO_STEP_MEDIA, encode_next, step_media
 from ollama_engine.runner.core.step_output import StepOutput, outcome, step_outputs
-from ollama_engine.runner.load.executor import NO_MEDIA, Executor
+from ollama_engine.runner.load.executor import Executor
+from ollama_engine.runner.media.image_reader import ImageReader
 from ollama_engine.runner.observe.metrics import MetricsSnapshot
 from ollama_engine.runner.observe.monitor import Monitor, Record, report
 from ollama_engine.runner.prefix.cache_manager import CacheManager
 from ollama_engine.runner.schedule.batching import Step, assemble, follow
 from ollama_engine.runner.schedule.queued import QueuedRequest
 from ollama_engine.runner.schedule.scheduler import Limits, Plan, SchedulerState, plan
-from ollama_engine.runner.schedule.sequence import Generation
+from ollama_engine.runner.schedule.sequence import Generation, Sequence
 
 __all__ = ["EngineCore", "Task"]
 
@@ -65,13 +67,15 @@ class EngineCore:
     """Serves sequences, up to `parallel` at once. `verify` checks the bookkeeping after every step."""
 
     def __init__(
-        self, executor: Executor, cache: Cache, parallel: int, monitor: Monitor, *, verify: bool = False
-    ) -> None:
+        self, executor: Executor, cache: Cache, parallel: int, monitor: Monitor, *, verify: bool = False,
+        images: ImageReader | None = None,
+    ) -> None:  # fmt: skip
         # -- collaborators --
         self.executor = executor
         self.cache = cache
         self.cache_manager = CacheManager(cache, executor)
         self.monitor = monitor
+        self._images = images
         # -- configuration --
         self._verify = verify
         self._traits = executor.traits
@@ -81,6 +85,7 @@ class EngineCore:
         # -- steps --
         self._scheduler_state = SchedulerState()
         self._next: Step | None = None
+        self._next_media = NO_STEP_MEDIA
         self._in_flight: Step | None = None
         self._steps = 0
         # -- checks --
@@ -140,7 +145,8 @@ class EngineCore:
     def metrics(self, coming: int = 0) -> MetricsSnapshot:
         """Counters and gauges; `coming` adds requests that are not queued yet. Any thread may ask."""
         waiting, running = self.queue.counts()
-        return self.monitor.snapshot(self.cache.usage, waiting + coming, running)
+        image_bytes = 0 if self._images is None else self._images.cache.nbytes
+        return self.monitor.snapshot(self.cache.usage, waiting + coming, running, image_bytes)
 
     def check(self) -> None:
         """Raise AssertionError unless all bookkeeping is consistent."""
@@ -201,8 +207,10 @@ class EngineCore:
                 self.monitor.shifted()
             except Exception as error:
                 self.queue.end(generation, error)
-        turns = self.queue.batch_turns()
-        if turns:
+        turns = self.queue.gap_turns()
+        if isinstance(turns, Sequence):
+            encode_next(turns, self.queue, self._steps, self.monitor)
+        elif turns:
             for request, event in turns[0].batcher.run(turns):
                 self.queue.finish(request, event)
 
@@ -213,21 +221,18 @@ class EngineCore:
         if not step.alive:
             self.executor.scrap()
             return
-        failures: list[tuple[BatchMedia, Exception]] = []
-        media = NO_MEDIA
-        if step.batch.media:
-            media = self.executor.media_rows(step.batch, lambda *failed: failures.append(failed))
+        media, self._next_media = self._next_media, NO_STEP_MEDIA
         reused = self.executor.counts.reused
         try:
             tokens = step.tokens()
-            self.executor.launch(tokens, media)
+            self.executor.launch(tokens, media.rows)
         except Exception as error:
             self._fail(step, error)
             return
         self._in_flight, self._changed = step, True
         self.cache_manager.note(step, tokens)
         record.launched(step, reused=self.executor.counts.reused > reused)
-        for part, failure in failures:
+        for part, failure in media.failures:
             # Not before the launch: the cells of the sequence belong to the step.
             self.queue.end(step.sequence_at(part.row), failure)
 
@@ -281,6 +286,8 @@ class EngineCore:
                 self.queue.end(entry.sequence, error)
             return True
         self._next = step
+        if step.batch.media:
+            self._next_media = step_media(step, self.executor, self.monitor)
         self._steps += 1
         for entry in step.entries:
             sequence = entry.sequence
@@ -328,7 +335,7 @@ class EngineCore:
 
     def scrap(self) -> None:
         """Drop the prepared step; its sequences are as before."""
-        step, self._next = self._next, None
+        step, self._next, self._next_media = self._next, None, NO_STEP_MEDIA
         if step is None:
             return
         self.executor.scrap()

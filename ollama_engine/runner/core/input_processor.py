@@ -10,13 +10,17 @@ from typing import cast
 from ollama_engine.errors import (
     ConfigError,
     ContextOverflowError,
+    EngineError,
     ImageError,
     Option,
     TokenizerError,
     UnsupportedInputError,
 )
 from ollama_engine.input import Input, MediaItem
+from ollama_engine.multimodal.source import image_bytes
+from ollama_engine.runner.core.image_runs import check_image_runs
 from ollama_engine.runner.load.loading import Loaded
+from ollama_engine.runner.media.image_reader import ImageReader
 from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix
 from ollama_engine.runner.request.channel import RequestChannel
 from ollama_engine.runner.request.options import RequestOptions
@@ -32,7 +36,7 @@ from ollama_engine.sample import Sampler, SamplingParams
 from ollama_engine.segments import Media, Segment, Text, Tokens
 from ollama_engine.tokenizer import Tokenizer
 
-__all__ = ["new_generation", "new_scoring", "prompt_inputs", "refuse_encoder"]
+__all__ = ["new_generation", "new_scoring", "prompt_inputs", "refuse_encoder", "refuse_media"]
 
 NUM_CTX = Option("num_ctx")
 SHORTEN, REWIND = "shorten it", "append less or rewind it"
@@ -58,18 +62,23 @@ def prompt_inputs(loaded: Loaded, prompt: Prompt, *, add_special: bool = True, s
 def _segment_inputs(loaded: Loaded, segments: Sequence[Segment], *, add_special: bool) -> Inputs:
     """Inputs of segments. An input is an object where there are media only: a long conversation has 100,000 tokens."""
     runs = list(_text_runs(segments))
+    n_media = sum(isinstance(run, Media) for run in runs)
+    if n_media:
+        refuse_media(loaded)
     ids = [
         _ids_of_run(loaded, run, begins=add_special and number == 0, ends=add_special and number == len(runs) - 1)
         for number, run in enumerate(runs)
     ]
-    if not any(isinstance(run, Media) for run in runs):
+    images = loaded.images
+    if not n_media or images is None:
         return Inputs.text([token for tokens in ids for token in tokens])
     found: list[Input] = []
+    numbers = itertools.count(1)
     for run, tokens in zip(runs, ids, strict=True):
         found += map(Input, tokens)
         if isinstance(run, Media):
-            found.append(Input(-1, _media_item(loaded, run)))
-    return Inputs.of(found if loaded.images is None else loaded.images.multimodal.post_tokenize(found))
+            found.append(Input(-1, _media_item(loaded, images, run, next(numbers), n_media)))
+    return Inputs.of(images.multimodal.post_tokenize(found))
 
 
 def _ids_of_run(loaded: Loaded, run: list[Text] | Tokens | Media, *, begins: bool, ends: bool) -> list[int]:
@@ -111,13 +120,21 @@ def _token_ids(tokenizer: Tokenizer, tokens: Tokens) -> list[int]:
     return prompt_ids(tokenizer, tokens.ids)
 
 
-def _media_item(loaded: Loaded, media: Media) -> MediaItem:
+def refuse_media(loaded: Loaded) -> None:
+    """Raise UnsupportedInputError for a model that reads text only."""
     if loaded.images is None:
         raise UnsupportedInputError(
             f"the model (architecture {loaded.model.architecture}) reads text only, and the prompt has an image in it",
             advice=["leave it out", "load a model that reads images"],
         )
-    item = loaded.images.item(media.data)
+
+
+def _media_item(loaded: Loaded, images: ImageReader, media: Media, number: int, n_media: int) -> MediaItem:
+    """The item of image `number` (from 1) of `n_media` in the prompt; errors say which it is."""
+    try:
+        item = images.item(image_bytes(media.data))
+    except EngineError as error:
+        raise (error if n_media == 1 else error.behind(f"image {number} of {n_media}: ")) from error.__cause__
     if not loaded.executor.takes(item):
         raise ImageError(f"architecture {loaded.model.architecture} made of an image what its graphs do not take")
     return item
@@ -144,6 +161,7 @@ def new_generation(
     else:
         inputs, keep = _truncated(inputs, loaded.num_ctx, params, options)
     _check_groups(inputs, loaded)
+    check_image_runs(inputs, loaded)
     sampler = _sampler(loaded, params)
     sampler.accept_many(_penalized(inputs, sampler.n_vocab))
     row_reader = None

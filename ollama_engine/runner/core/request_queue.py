@@ -19,6 +19,9 @@ __all__ = ["RequestQueue"]
 FAIR_EVERY = 9
 """Every FAIR_EVERY-th turn ignores priorities, so that no request starves."""
 
+LOWEST = float("-inf")
+"""Priority where nobody waits."""
+
 SWEEP_SECONDS = 0.02
 """Interval at which waiting requests are checked for cancellation and timeout."""
 
@@ -43,8 +46,12 @@ class RequestQueue:
         # -- turns --
         self._admitted = 0
         self._batches = 0
+        self._images = 0
         self._gaps = 0
-        """Gaps between two steps that could have had a batch."""
+        """Gaps between two steps for which requests waited."""
+        self._gap_had_image = False
+        self._wanting: list[Sequence] = []
+        """The sequences that waited for an image when the last step was planned."""
 
     def __iter__(self) -> Iterator[QueuedRequest]:
         """All requests, as a snapshot."""
@@ -75,7 +82,8 @@ class RequestQueue:
         return [slot_info(request, now) for request in sorted(self, key=_arrival)]
 
     def candidates(self) -> list[Candidate]:
-        """The running sequences with pending inputs, for the scheduler."""
+        """The running sequences with pending inputs, for the scheduler. Notes those that wait for an image first."""
+        self._wanting = [sequence for sequence in self.running.values() if sequence.unready_image is not None]
         return [found for sequence in self.running.values() if (found := sequence.candidate()) is not None]
 
     def check(self) -> None:
@@ -144,19 +152,36 @@ class RequestQueue:
         gave_way = bool(self.running) and sequence.preempted_at == self._n_ended
         return not gave_way or self._cache_manager.room >= sequence.known
 
-    def batch_turns(self) -> list[BatchedRequest]:
-        """Requests for a batch between two steps, in order of turn, all of the same batcher. Often none.
+    def gap_turns(self) -> Sequence | list[BatchedRequest]:
+        """Whose turn the gap between two steps is: a sequence that waits for an image, or requests for a batch.
 
-        Where all have a lower priority than a running sequence, only one in `FAIR_EVERY` gaps has a batch.
+        Requests for a batch come in order of turn, and have the same batcher. Often the list is empty. Where all who
+        wait have a lower priority than a running sequence that needs no gap, only one in `FAIR_EVERY` gaps is theirs.
+        Among those of the same priority, images and batches take turns.
         """
-        if not self.waiting:
+        if not self.waiting and not self._wanting:
             return []
+        wanting = [sequence for sequence in self._wanting if sequence.key in self.running and _wants(sequence)]
         ready = [request for request in self.waiting if isinstance(request, BatchedRequest) and not request.idle]
-        if not ready:
+        if not ready and not wanting:
             return []
         self._gaps += 1
-        if not _is_fair(self._gaps) and self._outranked(ready[0].options.priority):
+        image_first = max((sequence.options.priority for sequence in wanting), default=LOWEST)
+        batch_first = ready[0].options.priority if ready else LOWEST
+        fair = _is_fair(self._gaps)
+        if not fair and self._outranked(max(image_first, batch_first)):
             return []
+        alternate = bool(wanting and ready) and (fair or image_first == batch_first)
+        self._gap_had_image = not self._gap_had_image if alternate else image_first > batch_first
+        return self._image_turn(wanting) if self._gap_had_image else self._batch_turns(ready)
+
+    def _image_turn(self, wanting: list[Sequence]) -> Sequence:
+        self._images += 1
+        turn = min(wanting, key=_arrival if _is_fair(self._images) else _image_order)
+        turn.encoded_at = self._images
+        return turn
+
+    def _batch_turns(self, ready: list[BatchedRequest]) -> list[BatchedRequest]:
         ready.sort(key=_batch_turn)
         if _is_fair(self._batches):
             oldest = min(ready, key=_arrival)
@@ -165,7 +190,7 @@ class RequestQueue:
         self._batches += 1
         return [request for request in ready if request.batcher is ready[0].batcher]
 
-    def _outranked(self, priority: int) -> bool:
+    def _outranked(self, priority: float) -> bool:
         return any(sequence.options.priority > priority for sequence in self.running.values())
 
     # -- leaving -------------------------------------------------------------------------------------------------------
@@ -276,6 +301,15 @@ def _arrival(request: QueuedRequest) -> int:
 
 def _turn(request: QueuedRequest) -> tuple[int, int]:
     return (-request.options.priority, request.key)
+
+
+def _wants(sequence: Sequence) -> bool:
+    return not sequence.channel.unwanted and sequence.unready_image is not None
+
+
+def _image_order(sequence: Sequence) -> tuple[int, int, int]:
+    """Sort key: by priority, then by the turn in which an image was encoded for it last, oldest first."""
+    return (-sequence.options.priority, sequence.encoded_at, sequence.key)
 
 
 def _batch_turn(request: BatchedRequest) -> tuple[int, int, int]:

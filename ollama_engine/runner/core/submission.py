@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
@@ -12,7 +13,7 @@ from ollama_engine.errors import ConfigError
 from ollama_engine.input import FloatArray
 from ollama_engine.runner.core.engine_thread import EngineThread
 from ollama_engine.runner.core.fork_options import NOTHING_YET, Answered, fork_options
-from ollama_engine.runner.core.input_processor import new_generation, new_scoring, prompt_inputs
+from ollama_engine.runner.core.input_processor import new_generation, new_scoring, prompt_inputs, refuse_media
 from ollama_engine.runner.core.reasoning import budgeted_reasoning
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix
@@ -26,6 +27,7 @@ from ollama_engine.runner.request.prompts import (
     Prompts,
     about_one,
     check_params,
+    has_media,
     is_many,
     many,
 )
@@ -74,6 +76,25 @@ class Submission:
         self.thread.submit(made)
         return made
 
+    def starter(
+        self, prompt: Prompt, params: SamplingParams, options: RequestOptions, channel: RequestChannel, *,
+        show_special: bool = False,
+    ) -> Callable[[], Generation]:  # fmt: skip
+        """What `start`s one request when it is called, in a thread where `takes_long` says so.
+
+        Images are read then; what else is wrong with a prompt raises here.
+        """
+        if not has_media(prompt):
+            inputs = self.inputs(prompt)
+            return partial(self.start, inputs, params, options, channel, show_special=show_special)
+        self.thread.check_open()
+        refuse_media(self.loaded)
+
+        def start() -> Generation:
+            return self.start(self.inputs(prompt), params, options, channel, show_special=show_special)
+
+        return start
+
     def make(
         self, inputs: Inputs, params: SamplingParams, options: RequestOptions, channel: RequestChannel, *,
         follows: Generation | None = None, pinned: PinnedPrefix | None = None, show_special: bool = False,
@@ -97,10 +118,10 @@ class Submission:
         budget = budget if isinstance(budget, ReasoningBudget) else ReasoningBudget(budget)
         return budgeted_reasoning(self.loaded, budget, answered.tokens, of_answer, uncounted=answered.uncounted)
 
-    def takes_long(self, options: RequestOptions) -> bool:
-        """Whether `start` has to compile a format first, for which no event loop should wait."""
+    def takes_long(self, options: RequestOptions, prompt: Prompt | Prompts) -> bool:
+        """Whether to start a request is to read images or to compile a format, for which no event loop should wait."""
         form, grammars = options.format, self._grammars
-        return form is not None and (grammars is None or not grammars.knows(form))
+        return has_media(prompt) or (form is not None and (grammars is None or not grammars.knows(form)))
 
     def _compiler(self) -> GrammarCompiler:
         from ollama_engine.sample.constraints.compiler import GrammarCompiler  # noqa: PLC0415 (few ask for a format)
@@ -157,7 +178,7 @@ class Submission:
 
         async def complete() -> list[Completion]:
             arguments = (group, prompt, params, count, RequestOptions.of(keywords))
-            if self.takes_long(arguments[-1]):
+            if self.takes_long(arguments[-1], prompt):
                 await asyncio.to_thread(self._start_all, *arguments)
             else:
                 self._start_all(*arguments)

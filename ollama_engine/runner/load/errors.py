@@ -17,7 +17,8 @@ SMALLER = (
 )
 """Advice where the cache does not fit."""
 
-DEMO = "demo"
+DEMOS = {"demo": "path", "demo-vision": "vision_path"}
+"""Names that the program accepts, and the functions of `ollama_engine.demo` that know their files."""
 
 
 @contextlib.contextmanager
@@ -32,14 +33,14 @@ def naming(path: str) -> Iterator[None]:
             raise
         raise error.behind(f"{path}: ") from error
     except FileNotFoundError as error:
-        if path == DEMO:
-            raise _no_demo(error) from None
+        if path in DEMOS:
+            raise _no_demo(error, path) from None
         raise
 
 
-def _no_demo(error: FileNotFoundError) -> FileNotFoundError:
-    """The error for a missing file called "demo". Only the program accepts that name; in Python a model is a path."""
-    hint = "; the model inside of this package is ollama_engine.demo.path()"
+def _no_demo(error: FileNotFoundError, name: str) -> FileNotFoundError:
+    """The error for a missing file of such a name. Only the program accepts it; in Python a model is a path."""
+    hint = f"; the model inside of this package is ollama_engine.demo.{DEMOS[name]}()"
     return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT) + hint, error.filename)
 
 

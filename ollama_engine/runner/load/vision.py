@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from ollama_engine.input import MediaTraits
 from ollama_engine.ml.backend import Backend
-from ollama_engine.models import Model, Multimodal, ReadsMedia
+from ollama_engine.models import Embeds, Model, Multimodal, ReadsMedia
 from ollama_engine.runner.load.executor import Executor
 from ollama_engine.runner.media.encoder import ImageEncoder
 from ollama_engine.runner.media.encoder_cache import EncoderCache
 from ollama_engine.runner.media.image_reader import ImageReader
 
 __all__ = ["make_image_reader", "reads_media", "traits_of"]
-
-IMAGE_CACHE_BYTES = 512 << 20
-"""Host memory for embeddings of images."""
 
 
 def reads_media(model: Model) -> Multimodal | None:
@@ -27,10 +24,15 @@ def traits_of(model: Model) -> MediaTraits | None:
     return None if multimodal is None else multimodal.traits
 
 
-def make_image_reader(backend: Backend, model: Model, executor: Executor) -> ImageReader | None:
-    """The reader of image files for a model that takes them. Its encoder shares the memory of the executor's graphs."""
+def make_image_reader(backend: Backend, model: Model, executor: Executor, cache_bytes: int) -> ImageReader | None:
+    """The reader of image files for a model that takes them. Its encoder shares the memory of the executor's graphs.
+
+    `cache_bytes`: host memory for embeddings. Takes the memory for the largest image; raises as `ImageEncoder.reserve`.
+    """
     multimodal = reads_media(model)
     if multimodal is None:
         return None
-    encoder = ImageEncoder(backend, multimodal, executor.moved)
-    return ImageReader(multimodal, encoder, EncoderCache(IMAGE_CACHE_BYTES))
+    assert isinstance(model, Embeds), "a model that reads images takes embeddings"
+    encoder = ImageEncoder(backend, multimodal, model.n_embd, executor.moved)
+    encoder.reserve()
+    return ImageReader(multimodal, encoder, EncoderCache(cache_bytes))

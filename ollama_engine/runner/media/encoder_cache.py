@@ -1,12 +1,9 @@
-"""EncoderCache: embeddings of images by content hash, in host memory. Pure bookkeeping.
-
-The engine's thread changes it. The counters are plain numbers that any thread may read.
-"""
+"""EncoderCache: embeddings of images by content hash, in host memory. Pure bookkeeping; the engine's thread owns it."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Container
+from weakref import WeakValueDictionary
 
 from ollama_engine.input import FloatArray
 
@@ -16,38 +13,36 @@ __all__ = ["EncoderCache"]
 class EncoderCache:
     """Keeps up to `limit` bytes, and drops what was used least recently.
 
-    Embeddings that requests are reading now, and those that came last, stay even where they alone exceed the limit:
-    what was encoded can always be used once.
+    The embeddings that came last stay, even where they alone exceed the limit: what was encoded can be used once. And
+    what was dropped is found as long as a sequence that is reading it holds it.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.nbytes = 0
-        """Bytes of all embeddings in it."""
-        self.hits = 0
-        """How often embeddings were wanted, and were there."""
-        self._rows: OrderedDict[int, FloatArray] = OrderedDict()
+        """Bytes of the embeddings that it keeps. Any thread may read it."""
+        self._kept: OrderedDict[int, FloatArray] = OrderedDict()
+        self._alive: WeakValueDictionary[int, FloatArray] = WeakValueDictionary()
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._kept)
 
     def __contains__(self, key: int) -> bool:
-        return key in self._rows
+        return key in self._kept or key in self._alive
 
     def get(self, key: int) -> FloatArray | None:
-        """The embeddings of an image, float32 [rows, n_embd], or None."""
-        rows = self._rows.get(key)
-        if rows is not None:
-            self._rows.move_to_end(key)
+        """The embeddings of an image, float32 [rows, n_embd]; None where they are gone, or never were."""
+        rows = self._kept.get(key)
+        if rows is None:
+            return self._alive.get(key)
+        self._kept.move_to_end(key)
         return rows
 
-    def put(self, key: int, rows: FloatArray, in_use: Container[int] = ()) -> None:
-        """Keep the embeddings of an image. Drops others to make room, except those of images in `in_use`."""
-        assert key not in self._rows, "an image is encoded once"
-        self._rows[key] = rows
+    def put(self, key: int, rows: FloatArray) -> None:
+        """Keep the embeddings of an image, and drop others to make room."""
+        assert key not in self, "an image is encoded once"
+        self._kept[key] = self._alive[key] = rows
         self.nbytes += rows.nbytes
-        for old in list(self._rows):
-            if self.nbytes <= self.limit:
-                return
-            if old != key and old not in in_use:
-                self.nbytes -= self._rows.pop(old).nbytes
+        while self.nbytes > self.limit and len(self._kept) > 1:
+            _, dropped = self._kept.popitem(last=False)
+            self.nbytes -= dropped.nbytes

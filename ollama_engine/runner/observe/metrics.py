@@ -92,6 +92,14 @@ class MetricsSnapshot:
     embed_batches: int = 0
     embed_seconds: float = 0.0
     """Seconds of computing them; no other step runs meanwhile."""
+    # -- images --
+    encoded_images: int = 0
+    encode_seconds: float = 0.0
+    """Seconds of encoding them; no other step runs meanwhile."""
+    image_hits: int = 0
+    """How often a request needed an image that was encoded already. Images in a cached prefix do not count."""
+    image_cache_bytes: int = 0
+    """Host memory that embeddings of images take now."""
     # -- cache --
     cells: Cells = field(default_factory=Cells)
     evictions: int = 0
@@ -160,6 +168,7 @@ class Metrics:
         # -- gauges --
         self._queued = self._running = 0
         self._cells = Cells()
+        self._image_bytes = 0
         # -- times --
         self._step_counts = [0] * (len(_BOUNDS) + 1)
         self._step_total = self._step_maximum = 0.0
@@ -184,12 +193,14 @@ class Metrics:
             else:
                 self._built += 1
 
-    def gauges(self, *, queued: int, running: int, cells: Cells) -> None:
+    def gauges(self, *, queued: int, running: int, cells: Cells, image_bytes: int = 0) -> None:
         """Set the gauges: the values of this moment, where counters only grow."""
         with self._lock:
-            self._queued, self._running, self._cells = queued, running, cells
+            self._queued, self._running, self._cells, self._image_bytes = queued, running, cells, image_bytes
 
-    def count(self, *, cached_tokens: int = 0, preemptions: int = 0, evictions: int = 0, shifts: int = 0) -> None:
+    def count(
+        self, *, cached_tokens: int = 0, preemptions: int = 0, evictions: int = 0, shifts: int = 0, image_hits: int = 0
+    ) -> None:
         """Add to counters of rare events."""
         with self._lock:
             old = self._counts
@@ -199,6 +210,7 @@ class Metrics:
                 preemptions=old.preemptions + preemptions,
                 evictions=old.evictions + evictions,
                 shifts=old.shifts + shifts,
+                image_hits=old.image_hits + image_hits,
             )
 
     def embedded(self, seconds: float, *, texts: int, tokens: int) -> None:
@@ -211,6 +223,14 @@ class Metrics:
                 embedded_tokens=old.embedded_tokens + tokens,
                 embed_batches=old.embed_batches + 1,
                 embed_seconds=old.embed_seconds + seconds,
+            )
+
+    def encoded(self, seconds: float) -> None:
+        """An image was encoded."""
+        with self._lock:
+            old = self._counts
+            self._counts = replace(
+                old, encoded_images=old.encoded_images + 1, encode_seconds=old.encode_seconds + seconds
             )
 
     def ended(self, kind: Kind, outcome: Outcome) -> None:
@@ -238,6 +258,7 @@ class Metrics:
                 queued=self._queued,
                 running=self._running,
                 cells=self._cells,
+                image_cache_bytes=self._image_bytes,
                 steps=self._built + self._reused,
                 graphs_built=self._built,
                 graphs_reused=self._reused,

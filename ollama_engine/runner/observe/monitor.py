@@ -155,9 +155,10 @@ class Monitor:
             )  # fmt: skip
             row += entry.n
 
-    def snapshot(self, usage: CellUsage, waiting: int, running: int) -> MetricsSnapshot:
+    def snapshot(self, usage: CellUsage, waiting: int, running: int, image_bytes: int = 0) -> MetricsSnapshot:
         """All metrics now, with current gauges."""
-        self.metrics.gauges(queued=waiting, running=running, cells=Cells(usage.used, usage.free, usage.shared))
+        cells = Cells(usage.used, usage.free, usage.shared)
+        self.metrics.gauges(queued=waiting, running=running, cells=cells, image_bytes=image_bytes)
         return self.metrics.snapshot(self.clock())
 
     def _text(self, token: int) -> str:
@@ -214,6 +215,18 @@ class Monitor:
             for ids in texts:
                 shown = " ".join(f"{token}={self._text(token)!r}" for token in ids.tolist())
                 report(log, TRACE, "batch %d of texts: %s", number, shown)
+
+    # -- images --------------------------------------------------------------------------------------------------------
+
+    def encoded(self, number: int, begin: float) -> None:
+        """An image was encoded from `begin` until now."""
+        now = self.clock()
+        self.metrics.encoded(now - begin)
+        self.trace.step(StepRecord(number, (PhaseSpan("encode", begin, now),), sequences=1))
+
+    def image_hit(self) -> None:
+        """A request needs an image that was encoded already, for another one or before."""
+        self.metrics.count(image_hits=1)
 
 
 def outcome_of(error: BaseException) -> Outcome:

@@ -14,12 +14,13 @@ from typing import Literal, NamedTuple, get_args
 
 __all__ = ["Phase", "PhaseSpan", "StepRecord", "Trace"]
 
-Phase = Literal["plan", "build", "wait", "sample", "emit", "embed"]
+Phase = Literal["plan", "build", "wait", "sample", "emit", "embed", "encode"]
 """Choosing the inputs; building the graph or writing into the last one; waiting for the device; sampling; delivery.
 
-A batch of texts to embed is one phase of a step of its own, between those of requests."""
+A batch of texts to embed, and an image to encode, is one phase of a step of its own, between those of requests."""
 
 _ROWS = {phase: row for row, phase in enumerate(get_args(Phase), start=1)}
+_OWN_NAMES: Mapping[Phase, str] = {"embed": "batch", "encode": "image"}
 _PROCESS = 1
 
 Event = dict[str, object]
@@ -131,7 +132,7 @@ def _step_events(step: StepRecord, origin: float) -> Iterator[Event]:
         yield {
             "ph": "X",
             "cat": "step",
-            "name": f"{'batch' if span.phase == 'embed' else 'step'} {step.number}",
+            "name": f"{_OWN_NAMES.get(span.phase, 'step')} {step.number}",
             "pid": _PROCESS,
             "tid": _ROWS[span.phase],
             "ts": 1e6 * (span.begin - origin),

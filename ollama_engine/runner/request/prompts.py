@@ -14,15 +14,18 @@ import numpy as np
 
 from ollama_engine.errors import ConfigError, EngineError
 from ollama_engine.sample import SamplingParams
-from ollama_engine.segments import Segment, is_segment
+from ollama_engine.segments import ImageSource, Media, Segment, is_segment
 from ollama_engine.tokenizer import Tokenizer
 
-__all__ = ["SEVERAL", "Prompt", "Prompts", "about_one", "check_params", "is_many", "is_segments", "many", "numbered",
-"prompt_ids"]  # fmt: skip
+__all__ = ["SEVERAL", "Images", "Prompt", "Prompts", "about_one", "check_params", "has_media", "is_many",
+"is_segments", "many", "numbered", "prompt_ids"]  # fmt: skip
 
 Prompt = str | Sequence[int] | Sequence[Segment]
 """Text, token ids that are taken as they are, or segments."""
 Prompts = list[str] | tuple[str, ...] | list[list[int]] | tuple[Sequence[int], ...] | list[list[Segment]]
+
+Images = Sequence[ImageSource] | None
+"""Images of one prompt."""
 
 SEVERAL = "several prompts go into a list, to generate or agenerate"
 """Hint for callers who pass several prompts to a method for one."""
@@ -65,6 +68,13 @@ def is_segments(prompt: object) -> TypeGuard[Sequence[Segment]]:
             "wrap texts in Text(...) and token ids in Tokens(...)"
         )
     return True
+
+
+def has_media(prompt: Prompt | Prompts) -> bool:
+    """Whether there are images in a prompt, or in any of several: reading them takes long."""
+    if is_many(prompt):
+        return any(map(has_media, prompt))
+    return isinstance(prompt, (list, tuple)) and any(isinstance(part, Media) for part in prompt)
 
 
 def is_many(prompt: Prompt | Prompts) -> TypeGuard[Sequence[Prompt]]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from ollama_engine.input import Int32Array
+from ollama_engine.input import FloatArray, Int32Array, MediaItem
 from ollama_engine.runner.request.results import Usage
 from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.logits_processors import ProcessorChain
@@ -71,6 +71,11 @@ class Sequence(QueuedRequest):
     """The request whose prompt it will share: it waits until that prompt is computed."""
     cached: int | None = None
     """Inputs reused when it first began."""
+    # -- images --
+    encoded_at: int = 0
+    """Number of the turn in which an image was encoded for it last."""
+    reading: FloatArray | None = None
+    """The embeddings that it is reading: held, because an image may take several steps."""
 
     n_inputs: int = field(init=False)
     """Length of `inputs`, cached here because every step needs it several times."""
@@ -109,6 +114,14 @@ class Sequence(QueuedRequest):
         return self.submitted < self.n_inputs
 
     @property
+    def unready_image(self) -> MediaItem | None:
+        """The image that comes next in its prompt, if it is not encoded yet."""
+        if not self.inputs.media or self.decoding:
+            return None
+        span = next(self.inputs.media_from(self.submitted), None)
+        return None if span is None or span.item.ready() else span.item
+
+    @property
     def full(self) -> bool:
         """Whether the context has no room for its next input."""
         return self.submitted >= self.num_ctx and self.goes_on
@@ -128,6 +141,7 @@ class Sequence(QueuedRequest):
         """See `QueuedRequest`. The results of steps in flight are dropped."""
         self.ended = True
         self.epoch += 1
+        self.reading = None
         self.follows = None  # drop the reference: a chain of forks would never be freed
 
     def candidate(self) -> Candidate | None:
@@ -139,7 +153,14 @@ class Sequence(QueuedRequest):
             certain = max(1, self.known - begin)
             end = min(begin + certain + len(self.draft), self.num_ctx)
             return Candidate(self.key, begin, end, True, None, priority, certain=certain)
-        return Candidate(self.key, begin, self.n_inputs, False, self.rows_from, priority, self.inputs.groups)
+        end, rows_from = self.n_inputs, self.rows_from
+        if self.inputs.media:
+            end = self.inputs.ready_until(begin)
+            if end == begin:
+                return None
+            if end < self.n_inputs and rows_from is None:
+                rows_from = self.n_inputs - 1
+        return Candidate(self.key, begin, end, False, rows_from, priority, self.inputs.groups)
 
     def token(self, at: int) -> int:
         """The token of one input; 0 where it is not known yet."""
@@ -170,6 +191,7 @@ class Sequence(QueuedRequest):
         self.n_inputs = len(self.inputs)
         self.submitted = 0
         self.slot = None
+        self.reading = None
 
     def discard(self, keep: int, n: int) -> None:
         """Remove the inputs [keep, keep + n). It must be decoding, with all but its last token computed."""

@@ -7,8 +7,9 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, cast, overload
 
 from ollama_engine.runner.request.channel import Event, arun_or_cancel, result_of, run_or_cancel
+from ollama_engine.runner.request.images import with_images
 from ollama_engine.runner.request.options import RequestOptions
-from ollama_engine.runner.request.prompts import Prompt, is_many
+from ollama_engine.runner.request.prompts import Images, Prompt, has_media, is_many
 
 if TYPE_CHECKING:
     from ollama_engine.runner.core.submission import Submission
@@ -31,16 +32,16 @@ class ScoreMethods:
 
     @overload
     def score(
-        self, prompt: Prompt, continuations: Continuation, *,
+        self, prompt: Prompt, continuations: Continuation, *, images: Images = ...,
         priority: int = ..., timeout: float | None = ..., cache_salt: str | None = ...,
     ) -> Score: ...  # fmt: skip
     @overload
     def score(
         self, prompt: Prompt, continuations: list[str] | tuple[str, ...] | list[list[int]] | list[Continuation], *,
-        priority: int = ..., timeout: float | None = ..., cache_salt: str | None = ...,
+        images: Images = ..., priority: int = ..., timeout: float | None = ..., cache_salt: str | None = ...,
     ) -> list[Score]: ...  # fmt: skip
     def score(
-        self, prompt: Prompt, continuations: Continuation | Sequence[Continuation], *,
+        self, prompt: Prompt, continuations: Continuation | Sequence[Continuation], *, images: Images = None,
         priority: int = 0, timeout: float | None = None, cache_salt: str | None = None,
     ) -> Score | list[Score]:  # fmt: skip
         """How probable each continuation is after a prompt; a list or tuple of them gives a list, one gives one.
@@ -53,6 +54,7 @@ class ScoreMethods:
             continuations: texts, or lists of token ids that are scored as they are. Of a text the tokens are those of
                 prompt + continuation behind those of the prompt, and white space at the end of a prompt counts as the
                 continuation's ("A:" + " yes" has better tokens than "A: " + "yes"); see `docs/scoring.md`.
+            images: as in `generate`.
             priority: higher is served first; nobody starves.
             timeout: seconds from the call after which it ends with DeadlineError. None: never.
             cache_salt: see `RequestKeywords`.
@@ -62,8 +64,8 @@ class ScoreMethods:
         tokens, options out of range, and a model that only reads; SamplingError when the model computes NaN;
         EngineBusyError, DeadlineError and ClosedError as `generate` does.
         """
-        call, listed = self._scoring(prompt, continuations, RequestOptions(
-            priority=priority, timeout=timeout, cache_salt=cache_salt))  # fmt: skip
+        options = RequestOptions(priority=priority, timeout=timeout, cache_salt=cache_salt)
+        call, listed = self._scoring(with_images(prompt, images), continuations, options)
         events: SimpleQueue[Event] = SimpleQueue()
 
         def compute() -> list[Score]:
@@ -76,23 +78,29 @@ class ScoreMethods:
 
     @overload
     async def ascore(
-        self, prompt: Prompt, continuations: Continuation, *,
+        self, prompt: Prompt, continuations: Continuation, *, images: Images = ...,
         priority: int = ..., timeout: float | None = ..., cache_salt: str | None = ...,
     ) -> Score: ...  # fmt: skip
     @overload
     async def ascore(
         self, prompt: Prompt, continuations: list[str] | tuple[str, ...] | list[list[int]] | list[Continuation], *,
-        priority: int = ..., timeout: float | None = ..., cache_salt: str | None = ...,
+        images: Images = ..., priority: int = ..., timeout: float | None = ..., cache_salt: str | None = ...,
     ) -> list[Score]: ...  # fmt: skip
     async def ascore(
-        self, prompt: Prompt, continuations: Continuation | Sequence[Continuation], *,
+        self, prompt: Prompt, continuations: Continuation | Sequence[Continuation], *, images: Images = None,
         priority: int = 0, timeout: float | None = None, cache_salt: str | None = None,
     ) -> Score | list[Score]:  # fmt: skip
         """`score` for asyncio: the same arguments, result and errors. Cancelling the task cancels the call."""
         from ollama_engine.runner.request.astream import AsyncMailbox  # noqa: PLC0415 (asyncio)
 
-        call, listed = self._scoring(prompt, continuations, RequestOptions(
-            priority=priority, timeout=timeout, cache_salt=cache_salt))  # fmt: skip
+        options = RequestOptions(priority=priority, timeout=timeout, cache_salt=cache_salt)
+        arguments = with_images(prompt, images), continuations, options
+        if has_media(arguments[0]):
+            import asyncio  # noqa: PLC0415 (see above)
+
+            call, listed = await asyncio.to_thread(self._scoring, *arguments)
+        else:
+            call, listed = self._scoring(*arguments)
         events: AsyncMailbox[Event] = AsyncMailbox()
 
         async def compute() -> list[Score]:

@@ -17,14 +17,15 @@ from ollama_engine.runner.core.tasks import End, EngineTask, Release
 from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix
 from ollama_engine.runner.request.astream import AsyncStream
 from ollama_engine.runner.request.channel import RequestChannel, arun_or_cancel, run_or_cancel
+from ollama_engine.runner.request.images import with_images
 from ollama_engine.runner.request.options import RequestKeywords, RequestOptions, whole
-from ollama_engine.runner.request.prompts import Prompt, check_params
+from ollama_engine.runner.request.prompts import Images, Prompt, check_params, has_media
 from ollama_engine.runner.request.request import Request
 from ollama_engine.runner.request.results import Completion
 from ollama_engine.runner.request.stream import Stream
 from ollama_engine.runner.schedule.inputs import Inputs, ceil_cut, floor_cut
 from ollama_engine.runner.session.answer import Answer
-from ollama_engine.runner.session.cache_tasks import copy_out, fork_into, put_back, trim_to
+from ollama_engine.runner.session.cache_tasks import copy_out, encode, fork_into, put_back, trim_to
 from ollama_engine.runner.session.file import SessionFile, layout_of, write_session
 from ollama_engine.runner.session.identity import ModelIdentity
 from ollama_engine.sample import SamplingParams
@@ -92,8 +93,8 @@ class Session:
 
     # -- growing -------------------------------------------------------------------------------------------------------
 
-    def append(self, prompt: Prompt, **options: Unpack[RequestKeywords]) -> None:
-        """Add text, or token ids, and compute its keys and values now.
+    def append(self, prompt: Prompt, *, images: Images = None, **options: Unpack[RequestKeywords]) -> None:
+        """Add text, or token ids, and compute its keys and values now. `images` are as in `Engine.generate`.
 
         The first text gets the BOS token, also an empty one, as an empty prompt does; later texts do not. Texts are
         tokenized one by one. With on_overflow "truncate" or "shift", tokens above num_ctx are dropped as of a prompt.
@@ -102,7 +103,7 @@ class Session:
         with (turn := Lock()):
             self._begin(turn)
             _refuse_answer_options(options)
-            added = self._added(prompt)
+            added = self._added(with_images(prompt, images))
             if len(added):
                 self._complete(self._inputs.join(added), _NOTHING, options)
 
@@ -124,13 +125,14 @@ class Session:
         run_or_cancel(request.channel, self._stream, params, options, request.channel)
         return stream
 
-    async def aappend(self, prompt: Prompt, **options: Unpack[RequestKeywords]) -> None:
+    async def aappend(self, prompt: Prompt, *, images: Images = None, **options: Unpack[RequestKeywords]) -> None:
         """`append` for asyncio: the same arguments and errors. Cancelling the task cancels the request."""
         await self._settled()
         with (turn := Lock()):
             self._begin(turn)
             _refuse_answer_options(options)
-            added = self._added(prompt)
+            prompt = with_images(prompt, images)
+            added = await asyncio.to_thread(self._added, prompt) if has_media(prompt) else self._added(prompt)
             if len(added):
                 await self._acomplete(self._inputs.join(added), _NOTHING, options)
 
@@ -242,18 +244,22 @@ class Session:
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the tokens with their keys and values to a file, completely or not at all. See `Engine.load_session`.
 
         Requests wait while keys, values and embeddings of images are copied, but not while the file is written.
-        Raises OSError.
+        Raises OSError: FileExistsError for a file that exists, unless `overwrite` has it replaced; what is read-only or
+        no regular file never is.
         """
         with (turn := Lock()):
             self._begin(turn)
             inputs = self._inputs
+            held = [self._do(encode(span.item)) for span in inputs.media if not span.item.ready()]
             saved, embeddings = self._do(copy_out(self._pinned, inputs))
+            del held
         layout = layout_of(self._submission.loaded)
-        write_session(path, SessionFile(self._identity.fingerprint, layout, inputs, saved, embeddings))
+        file = SessionFile(self._identity.fingerprint, layout, inputs, saved, embeddings)
+        write_session(path, file, overwrite=overwrite)
 
     def _restore(self, found: SessionFile) -> None:
         """Restore a file. Computes keys and values again where this Engine stores them in another type."""

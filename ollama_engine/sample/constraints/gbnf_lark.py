@@ -14,6 +14,7 @@ from itertools import pairwise
 
 from ollama_engine.sample.constraints.gbnf import Characters, Expression, read_rules
 from ollama_engine.sample.constraints.gbnf_productions import Builder, Choices, Symbol, walk
+from ollama_engine.sample.constraints.gbnf_recursion import refuse_left_recursion
 from ollama_engine.sample.constraints.regular import EMPTY, Regular, first, is_cut_short, nullable
 
 __all__ = ["lark_of"]
@@ -22,8 +23,9 @@ Atoms = list[tuple[int, int]]
 
 
 def lark_of(grammar: str) -> str:
-    """The Lark grammar of the same texts. Raises GrammarError for GBNF that cannot be read."""
+    """The Lark grammar of the same texts. Raises GrammarError for GBNF that cannot be read, or has left recursion."""
     rules = read_rules(grammar)
+    refuse_left_recursion(rules)
     atoms = _atoms_of(rules.values())
     split: set[Regular] = set()
     while True:

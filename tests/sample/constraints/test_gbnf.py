@@ -188,11 +188,13 @@ def texts() -> list[str]:
 def test_random_grammars(grammar: str) -> None:
     rules = gbnf.read_rules(grammar)
     expected = {text for text in texts() if len(text) in ends(rules, text)}
+    if has_left_recursion(rules):
+        with pytest.raises(GrammarError, match="begins with itself"):
+            matcher(GBNF(grammar))
+        return
     try:
         made = matcher(GBNF(grammar))
         taken = {text for text in texts() if accepts(made, text)}
     except GrammarError:
         taken = set()  # it has no text at all
-    assert taken <= expected, f"nothing that the grammar does not have: {grammar}"
-    if not has_left_recursion(rules):
-        assert taken == expected, grammar
+    assert taken == expected, grammar

@@ -1,0 +1,80 @@
+"""Asks transformers about the held-out pictures, with the weights that the GGUF has, and writes down its answers.
+
+Run from `examples/`: `python -m demo_vision.reference ../build/demo_vision/hf ../tests/demo/seen.json`. The file has a
+pair of answers per picture, to the questions of `held_out.questions`, and the hash of the pictures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from transformers import AutoTokenizer, Gemma3ForConditionalGeneration, Gemma3Processor
+from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+
+from .held_out import HELD_OUT, digest, pictures, questions
+from .scene import Scene, held_out
+
+LONGEST = 64
+
+
+def main() -> None:
+    """Write the file, and print how many answers are right."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split(",", maxsplit=1)[0])
+    parser.add_argument("hf", type=Path, help="the folder that export.py wrote")
+    parser.add_argument("json", type=Path, help="the file to write")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    asked = Asking(args.hf)
+    shown = list(pictures(HELD_OUT))
+    found = [
+        [asked.answer(image, question.question) for question in questions(scene, number)]
+        for number, (scene, image) in enumerate(shown)
+    ]
+    report([scene for scene, _ in shown], found)
+    lines = ",\n".join(json.dumps(row) for row in found)
+    args.json.write_text(f'{{"digest": "{digest(image for _, image in shown)}",\n"answers": [\n{lines}\n]}}\n')
+
+
+class Asking:
+    """The network and the processor of a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.model = Gemma3ForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
+        template = (folder / "chat_template.jinja").read_text()
+        self.processor = Gemma3Processor(
+            Gemma3ImageProcessorPil.from_pretrained(folder), AutoTokenizer.from_pretrained(folder),
+            chat_template=template, image_seq_length=self.model.config.mm_tokens_per_image,
+        )  # fmt: skip
+
+    @torch.no_grad()
+    def answer(self, image: Image.Image, question: str) -> str:
+        """The most likely answer to a question about a picture."""
+        content = [{"type": "image", "image": image}, {"type": "text", "text": question}]
+        inputs: Any = self.processor.apply_chat_template(
+            [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=True, return_dict=True,
+            return_tensors="pt",
+        )  # fmt: skip
+        ids = self.model.generate(**inputs, max_new_tokens=LONGEST, do_sample=False)
+        said: str = self.processor.decode(ids[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+        return said
+
+
+def report(scenes: list[Scene], found: list[list[str]]) -> None:
+    """Print how many answers are right: of all pictures, and of those with a thing that was never trained."""
+    right = [
+        [said == asked.answer for said, asked in zip(row, questions(scene, number), strict=True)]
+        for number, (scene, row) in enumerate(zip(scenes, found, strict=True))
+    ]
+    new = [row for row, scene in zip(right, scenes, strict=True) if any(map(held_out, scene.things))]
+    for name, rows in (("all pictures", right), ("pictures with a thing that was held out", new)):
+        descriptions, others = (sum(row[column] for row in rows) for column in (0, 1))
+        print(f"{name}: {len(rows)}; right descriptions {descriptions}, right other answers {others}")
+
+
+if __name__ == "__main__":
+    main()

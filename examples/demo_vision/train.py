@@ -1,0 +1,200 @@
+"""Trains the seeing demo model in three stages; no picture is seen twice.
+
+Run from `examples/`, the first two side by side if there are two cores:
+
+    python -m demo_vision.train look --out ../build/demo_vision     the tower, from pictures without words
+    python -m demo_vision.train words --out ../build/demo_vision    the text part, from words without pictures
+    python -m demo_vision.train speak --out ../build/demo_vision    both together
+
+The folder receives `tokenizer.model`, and of each stage `STAGE.pt` (weights, optimizer and step: the same command goes
+on from it) and `STAGE.csv` (the course of the loss).
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import cos, pi
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as fn
+
+from .batches import NOTHING, Batch, batches
+from .join import join
+from .measure import answered, seen
+from .model import Seeing, gemma_config
+from .tokens import IDS, hugging_face, train_tokenizer
+
+WARMUP_STEPS = 100
+FINAL_RATE = 0.02
+"""The learning rate ends at this share of its peak."""
+STEPS_PER_LINE, STEPS_PER_SAVE, STEPS_PER_MEASURE = 20, 50, 200
+COLUMNS = ("step", "minutes", "loss", "rate", "held_out")
+NOISE = 0.2
+"""Standard deviation of what is added to soft tokens made of code, which those of pictures scatter around."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Steps, pictures per step, peak rate, the number of the first picture, and the loss of a batch in nats."""
+
+    steps: int
+    batch: int
+    rate: float
+    seed: int
+    loss: Callable[[Seeing, Batch], Tensor]
+
+
+def look_loss(model: Seeing, batch: Batch) -> Tensor:
+    """Cross entropy of the shapes, the colours and the places that the head names."""
+    return _seen_loss(model, model.soft_tokens(batch.pixels), batch)
+
+
+def words_loss(model: Seeing, batch: Batch) -> Tensor:
+    """Cross entropy of the answers' tokens, with soft tokens made of code."""
+    soft = model.coded(batch.shapes, batch.colours)
+    return _spoken_loss(model, soft + NOISE * torch.randn_like(soft), batch)
+
+
+def speak_loss(model: Seeing, batch: Batch) -> Tensor:
+    """Cross entropy of the answers' tokens, and a share of what the head finds."""
+    soft = model.soft_tokens(batch.pixels)
+    return _spoken_loss(model, soft, batch) + 0.3 * _seen_loss(model, soft, batch)
+
+
+def _seen_loss(model: Seeing, soft: Tensor, batch: Batch) -> Tensor:
+    places = torch.arange(soft.shape[1]).expand(len(soft), -1)
+    losses = [
+        fn.cross_entropy(found.flatten(0, 1), names.flatten())
+        for found, names in zip(model.seen(soft), (batch.shapes, batch.colours, places), strict=True)
+    ]
+    return torch.stack(losses).sum()
+
+
+def _spoken_loss(model: Seeing, soft: Tensor, batch: Batch) -> Tensor:
+    logits = model(batch.ids, soft[batch.with_image], batch.types)
+    return fn.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), ignore_index=NOTHING)
+
+
+STAGES = {
+    "look": Stage(steps=2000, batch=64, rate=2e-3, seed=10_000_000, loss=look_loss),
+    "words": Stage(steps=1500, batch=32, rate=2e-3, seed=20_000_000, loss=words_loss),
+    "speak": Stage(steps=2000, batch=32, rate=1e-3, seed=30_000_000, loss=speak_loss),
+}
+
+
+def main() -> None:
+    """Train one stage, or what is left of it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser.add_argument("stage", choices=STAGES)
+    parser.add_argument("--out", type=Path, required=True, help="folder for all that is made")
+    parser.add_argument("--steps", type=int, help="another number of steps for the stage")
+    parser.add_argument("--rate", type=float, help="another peak rate")
+    parser.add_argument("--seed", type=int, default=1, help="for the first weights")
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    torch.manual_seed(args.seed)
+    torch.set_num_threads(args.threads)
+    args.out.mkdir(parents=True, exist_ok=True)
+    if not (args.out / "tokenizer.model").exists():
+        train_tokenizer(args.out / "tokenizer.model")
+    given = {name: value for name, value in (("steps", args.steps), ("rate", args.rate)) if value is not None}
+    Training(args.stage, args.out, replace(STAGES[args.stage], **given)).run()
+
+
+class Training:
+    """The network with its optimizer, and how far a stage has come."""
+
+    def __init__(self, name: str, folder: Path, stage: Stage) -> None:
+        self.name, self.folder, self.stage = name, folder, stage
+        self.model = Seeing(gemma_config(IDS))
+        self.optimizer = _optimizer(self.model)
+        self.step, self.minutes = 0, 0.0
+        self.path = folder / f"{name}.pt"
+        if self.path.exists():
+            saved = torch.load(self.path, weights_only=True)
+            self.model.load_state_dict(saved["weights"])
+            self.optimizer.load_state_dict(saved["optimizer"])
+            self.step, self.minutes = saved["step"], saved["minutes"]
+        elif name == "speak":
+            join(self.model, folder / "look.pt", folder / "words.pt")
+
+    def save(self) -> None:
+        """Write the stage's file, whole or not at all."""
+        state = {
+            "weights": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "step": self.step,
+            "minutes": self.minutes,
+        }  # fmt: skip
+        new = self.path.with_suffix(".new")
+        torch.save(state, new)
+        new.replace(self.path)
+
+    def run(self) -> None:
+        """Train what is left."""
+        stage = self.stage
+        first = stage.seed + self.step * stage.batch
+        stream = batches(self.folder / "tokenizer.model", first, stage.batch, self.name)
+        started, before = time.monotonic(), self.minutes
+        for batch in stream:
+            if self.step >= self.stage.steps:
+                break
+            rate = stage.rate * learning_rate(self.step, self.step / self.stage.steps)
+            loss = self._step(batch, rate)
+            self.step += 1
+            self.minutes = before + (time.monotonic() - started) / 60
+            measured = self._measure() if self.step % STEPS_PER_MEASURE == 0 else None
+            if self.step % STEPS_PER_LINE == 0:
+                self._log(loss, rate, measured)
+            if self.step % STEPS_PER_SAVE == 0:
+                self.save()
+        self.save()
+
+    def _step(self, batch: Batch, rate: float) -> float:
+        loss = self.stage.loss(self.model, batch)
+        loss.backward()  # type: ignore[no-untyped-call]  # torch ships it untyped
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return loss.item()
+
+    def _measure(self) -> float:
+        if self.name == "look":
+            return seen(self.model, range(200))
+        tokenizer = hugging_face(self.folder / "tokenizer.model")
+        return answered(self.model, tokenizer, range(100), coded=self.name == "words")
+
+    def _log(self, loss: float, rate: float, held_out: float | None) -> None:
+        row = (self.step, round(self.minutes, 2), round(loss, 4), round(rate, 6), held_out)
+        path = self.path.with_suffix(".csv")
+        new = not path.exists()
+        with path.open("a", newline="") as file:
+            csv.writer(file).writerows([COLUMNS, row] if new else [row])
+        said = "" if held_out is None else f"  held out {held_out:.3f}"
+        print(f"{self.name} {self.step}/{self.stage.steps}  {self.minutes:.1f} min  loss {loss:.4f}{said}", flush=True)
+
+
+def _optimizer(model: Seeing) -> torch.optim.Optimizer:
+    """AdamW; only matrices decay, and embeddings do not."""
+    named = list(model.named_parameters())
+    matrices = [weight for name, weight in named if weight.ndim == 2 and "embed" not in name and "code" not in name]
+    kept = {id(weight) for weight in matrices}
+    others = [weight for _, weight in named if id(weight) not in kept]
+    groups: list[dict[str, Any]] = [{"params": matrices}, {"params": others, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.98), weight_decay=0.05, fused=True)
+
+
+def learning_rate(step: int, done: float) -> float:
+    """Share of the peak rate: linear warm-up, then half a cosine over `done`, the share of the stage behind us."""
+    return min(1.0, (step + 1) / WARMUP_STEPS) * (FINAL_RATE + (1 - FINAL_RATE) * 0.5 * (1 + cos(pi * done)))
+
+
+if __name__ == "__main__":
+    main()

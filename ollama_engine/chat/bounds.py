@@ -1,0 +1,79 @@
+"""How much one operation of a chat template may make: a template in a file is somebody else's program.
+
+What is bounded is one operation. A template that loops may still make many large texts; rendering it can be given up
+by closing the process only, as with any program.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
+from typing import Any
+
+from jinja2.exceptions import SecurityError
+
+__all__ = ["WIDENING", "bounded", "check_method", "check_operation"]
+
+LONGEST = 1 << 26
+"""Characters, items of a list, or bits of a number."""
+
+WIDENING = ("batch", "center", "indent", "slice")
+"""Filters of jinja2 whose results grow with a number that they are given."""
+
+_WIDTHS = re.compile(r"%[-+ #0]*([0-9]*)(?:\.([0-9]+))?|:[^{}]*?([0-9]+)(?:\.([0-9]+))?[^{}]*\}")
+"""Width and precision of fields, of `%` and of `format`."""
+_INNER_FIELD = re.compile(r":[^{}]*\{")
+"""A width that is one of the values."""
+
+
+def check_operation(operator: str, left: Any, right: Any) -> None:
+    """Raise SecurityError for `*`, `**` or `%` with too large a result."""
+    if operator == "**" and isinstance(left, int) and isinstance(right, int) and right > 0:
+        _check(left.bit_length() * right)
+    elif operator == "%" and isinstance(left, (str, bytes)):
+        _check_widths(left)
+        _check_numbers(right if "*" in str(left) and isinstance(right, tuple) else ())
+    elif operator == "*":
+        for several, times in ((left, right), (right, left)):
+            if isinstance(several, (str, bytes, list, tuple)) and isinstance(times, int):
+                _check(len(several) * times)
+
+
+def _check_numbers(given: Iterable[object]) -> None:
+    """Raise SecurityError for a whole number among the arguments of a text's method that is too large for a length."""
+    for value in given:
+        if isinstance(value, int):
+            _check(abs(value))
+
+
+def check_method(text: object, name: str, given: Sequence[object]) -> None:
+    """Raise SecurityError for a method of a text, or of a number, with too large a result."""
+    if name not in ("format", "format_map"):
+        _check_numbers(given)
+        return
+    _check_widths(text)
+    if _INNER_FIELD.search(str(text)):
+        for values in given:
+            _check_numbers(values.values() if isinstance(values, Mapping) else (values,))
+
+
+def _check_widths(form: object) -> None:
+    """Raise SecurityError for too wide fields in a format, of `%` or of `format`."""
+    _check(sum(int(digits[:12]) for found in _WIDTHS.findall(str(form)) for digits in found if digits))
+
+
+def bounded(made: Callable[..., Any]) -> Callable[..., Any]:
+    """A filter that checks the numbers it is given."""
+
+    @wraps(made)
+    def checked(*args: Any, **values: Any) -> Any:
+        _check_numbers((*args, *values.values()))
+        return made(*args, **values)
+
+    return checked
+
+
+def _check(length: int) -> None:
+    if length > LONGEST:
+        raise SecurityError(f"a chat template makes {length} characters, items or bits at once; {LONGEST} is the most")

@@ -1,0 +1,111 @@
+"""Images in messages, in the forms of three interfaces. Nothing is downloaded.
+
+    {"type": "image_url", "image_url": {"url": "data:image/png;base64,..."}}     OpenAI's
+    {"role": ..., "content": ..., "images": [...]}                               Ollama's: base64 text, bytes, paths
+    {"type": "image", "image": ...}, or with "path", "url" or "base64"           transformers'
+
+Wherever an image stands it may also be a PIL.Image, an array, a path object, or `Media`. Only a text in "image", "path"
+or "images" may name a file: programs that pass on what others sent them as "image_url" open no file for them.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Mapping
+from typing import Any, TypeGuard
+
+from ollama_engine.errors import ChatError
+from ollama_engine.multimodal.image import is_image
+from ollama_engine.multimodal.source import is_picture
+from ollama_engine.segments import ImageSource, Media
+
+__all__ = ["is_kept", "read_image_part", "read_images"]
+
+SENT = "expected a data URL, base64 text, the bytes of a file, a PIL.Image or an array"
+EXPECTED = SENT.replace("expected", "expected a path,")
+KEYS = ("image", "path", "url", "base64", "image_url")
+
+
+def is_kept(value: object) -> TypeGuard[ImageSource]:
+    """Whether it is an image and no plain data."""
+    return isinstance(value, Media) or is_picture(value)
+
+
+def read_images(where: str, images: object) -> tuple[Media, ...]:
+    """Ollama's list of images beside the content."""
+    if not isinstance(images, list):
+        raise ChatError(f"{where}: expected a list, got {type(images).__name__}")
+    return tuple(_read(f"{where}[{number}]", image, may_be_path=True) for number, image in enumerate(images))
+
+
+def read_image_part(where: str, part: Mapping[str, Any]) -> Media:
+    """A part of type "image", "image_url" or "input_image"."""
+    keys = ("image_url",) if part.get("type") != "image" else KEYS
+    key = next((key for key in keys if part.get(key) is not None), None)
+    if key is None:
+        raise ChatError(f"{where}: expected an image in {_either(keys)}, got none")
+    value, where = part[key], f"{where}.{key}"
+    if key == "path" and isinstance(value, str):
+        return Media(value)
+    if isinstance(value, dict):  # OpenAI's {"url": ..., "detail": ...}
+        value, where = value.get("url"), f"{where}.url"
+    return _read(where, value, may_be_path=key == "image")
+
+
+def _read(where: str, value: object, *, may_be_path: bool) -> Media:
+    if isinstance(value, Media):
+        return value
+    if isinstance(value, bytes) or is_kept(value):
+        return Media(value)
+    if not isinstance(value, str):
+        raise ChatError(f"{where}: {EXPECTED if may_be_path else SENT}, got {type(value).__name__}")
+    if value.startswith("data:"):
+        return Media(_from_data_url(where, value))
+    if "://" in value[:16]:
+        raise ChatError(
+            f"{where}: {EXPECTED if may_be_path else SENT}; addresses such as {value[:40]!r} are not fetched",
+            advice=["fetch it, and pass its bytes"],
+        )
+    return _from_text(where, value, may_be_path=may_be_path)
+
+
+def _from_data_url(where: str, url: str) -> bytes:
+    head, _, text = url.partition(",")
+    if not head.endswith(";base64"):
+        raise ChatError(f"{where}: expected a data URL in base64, got {head[:40]!r}")
+    return _decoded(where, text, "after the comma ")
+
+
+def _from_text(where: str, text: str, *, may_be_path: bool) -> Media:
+    """Base64 text or a path. What is an image in base64 is never looked for among the files."""
+    try:
+        data = _decoded(where, text)
+    except ChatError:
+        if may_be_path and _is_there(text):
+            return Media(text)
+        if may_be_path:
+            raise ChatError(f"{where}: {EXPECTED}; {text[:60]!r} is no file, and no base64 text") from None
+        raise
+    if may_be_path and not is_image(data[:16]) and _is_there(text):
+        return Media(text)
+    return Media(data)
+
+
+def _decoded(where: str, text: str, place: str = "") -> bytes:
+    try:
+        return base64.b64decode("".join(text.split()), validate=True)
+    except ValueError as error:  # binascii.Error is one, too
+        raise ChatError(f"{where}: expected base64 text {place}, which this is not: {error}") from None
+
+
+def _is_there(path: str) -> bool:
+    try:
+        return os.path.exists(path)
+    except ValueError:  # a zero byte
+        return False
+
+
+def _either(keys: tuple[str, ...]) -> str:
+    quoted = [f'"{key}"' for key in keys[:4]]
+    return " or ".join([", ".join(quoted[:-1]), quoted[-1]]) if len(quoted) > 1 else quoted[0]

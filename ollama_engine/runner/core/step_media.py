@@ -1,0 +1,58 @@
+"""Images of a step: encoding those that sequences wait for, and the embeddings that a prepared step reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ollama_engine.input import BatchMedia, FloatArray
+from ollama_engine.runner.core.request_queue import RequestQueue
+from ollama_engine.runner.load.executor import NO_MEDIA, Executor
+from ollama_engine.runner.load.graph import MediaRows
+from ollama_engine.runner.observe.monitor import Monitor
+from ollama_engine.runner.schedule.batching import Step
+from ollama_engine.runner.schedule.sequence import Sequence
+
+__all__ = ["NO_STEP_MEDIA", "StepMedia", "encode_next", "step_media"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepMedia:
+    """The media of one step, in memory of its own."""
+
+    rows: MediaRows = NO_MEDIA
+    failures: tuple[tuple[BatchMedia, Exception], ...] = ()
+    """Items that cannot be computed with; their rows are zeros."""
+
+
+NO_STEP_MEDIA = StepMedia()
+
+
+def step_media(step: Step, executor: Executor, monitor: Monitor) -> StepMedia:
+    """The embeddings for a prepared step. They are all ready: no other input of an image is planned."""
+    failures: list[tuple[BatchMedia, Exception]] = []
+    rows = executor.media_rows(step.batch, lambda *failed: failures.append(failed))
+    failed = [part for part, _ in failures]
+    for part in step.batch.media:
+        if part not in failed:
+            sequence, embeddings = step.sequence_at(part.row), _whole(part.item.embeddings())
+            if sequence.reading is not embeddings:
+                sequence.reading = embeddings
+                monitor.image_hit()
+    return StepMedia(rows, tuple(failures))
+
+
+def encode_next(sequence: Sequence, queue: RequestQueue, number: int, monitor: Monitor) -> None:
+    """Encode the image that a sequence waits for. Where that fails, its request ends."""
+    begin, item = monitor.clock(), sequence.unready_image
+    assert item is not None, "a sequence that has a turn waits for an image"
+    try:
+        sequence.reading = _whole(item.embeddings())
+    except Exception as error:
+        queue.end(sequence, error)
+    else:
+        monitor.encoded(number, begin)
+
+
+def _whole(rows: FloatArray) -> FloatArray:
+    """The embeddings of the image that these rows are a view of."""
+    return rows if rows.base is None else rows.base

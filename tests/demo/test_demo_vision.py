@@ -1,0 +1,93 @@
+"""The packaged model that sees: it is right about held-out pictures, and says what transformers says of them.
+
+`seen.json` holds the answers of transformers, with the same weights; `demo_vision.reference` made it. Pictures are
+drawn anew from their numbers.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from demo_vision.held_out import HELD_OUT, digest, pictures, questions
+from demo_vision.scene import COLOURS, PLACES, SHAPES, Scene
+from gguf import GGUFReader
+from PIL.Image import Image
+
+from ollama_engine import Engine, SamplingParams, demo
+from tests.suite import scaled
+
+MAX_BYTES = 12_000_000
+PICTURES = scaled(HELD_OUT, quick=20)
+LEAST_RIGHT = 0.95
+GREEDY = SamplingParams(temperature=0, max_tokens=64)
+ANSWERS: dict[str, Any] = json.loads(Path(__file__).with_name("seen.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def shown() -> list[tuple[Scene, Image]]:
+    return list(pictures(PICTURES))
+
+
+@pytest.fixture(scope="module")
+def answers(shown: list[tuple[Scene, Image]]) -> list[list[str]]:
+    """The engine's answers to both questions about each picture."""
+    with Engine(demo.vision_path(), num_ctx=256, parallel=1, threads=1) as engine:
+        return [
+            [ask(engine, image, question.question) for question in questions(scene, number)]
+            for number, (scene, image) in enumerate(shown)
+        ]
+
+
+def ask(engine: Engine, image: Image, question: str) -> str:
+    parts = [{"type": "image", "image": image}, {"type": "text", "text": question}]
+    return str(engine.chat([{"role": "user", "content": parts}], GREEDY).message.content)
+
+
+def test_is_a_small_plain_file() -> None:
+    path = demo.vision_path()
+    assert path.is_file()
+    assert not path.is_symlink()
+    assert path.stat().st_size <= MAX_BYTES
+
+
+def test_metadata_and_tensors_are_those_of_a_gemma_3_that_sees() -> None:
+    reader = GGUFReader(demo.vision_path())
+    assert reader.fields["general.architecture"].contents() == "gemma3"
+    assert reader.fields["general.license"].contents() == "mit"
+    assert {t.name.split(".")[0] for t in reader.tensors} >= {"token_embd", "blk", "v", "mm"}
+    assert {t.tensor_type.name for t in reader.tensors} == {"F16", "F32"}
+
+
+def test_pictures_are_those_that_transformers_saw() -> None:
+    """Whatever numpy and Pillow draw them."""
+    assert digest(image for _, image in pictures(HELD_OUT)) == ANSWERS["digest"]
+
+
+def share_right(shown: list[tuple[Scene, Image]], answers: list[list[str]], which: int) -> float:
+    expected = [questions(scene, number)[which].answer for number, (scene, _) in enumerate(shown)]
+    return sum(found[which] == answer for found, answer in zip(answers, expected, strict=True)) / len(expected)
+
+
+def test_names_shape_colour_and_place(shown: list[tuple[Scene, Image]], answers: list[list[str]]) -> None:
+    """Of every thing in a picture; a thing that is missed, made up or misplaced makes the whole picture wrong."""
+    assert share_right(shown, answers, 0) >= LEAST_RIGHT
+
+
+def test_answers_other_questions(shown: list[tuple[Scene, Image]], answers: list[list[str]]) -> None:
+    """How many there are, what colour, where, and whether."""
+    assert share_right(shown, answers, 1) >= LEAST_RIGHT
+
+
+def test_answers_are_those_of_transformers(answers: list[list[str]]) -> None:
+    assert answers == ANSWERS["answers"][:PICTURES]
+
+
+def test_pictures_hold_every_shape_colour_and_place() -> None:
+    """Else the tests above would say less than they seem to."""
+    things = [thing for scene, _ in pictures(HELD_OUT) for thing in scene.things]
+    assert {thing.shape for thing in things} == set(SHAPES)
+    assert {thing.colour for thing in things} == set(COLOURS)
+    assert {thing.place for thing in things} == set(range(len(PLACES)))
