@@ -255,8 +255,7 @@ class Session:
             self._begin(turn)
             inputs = self._inputs
             held = [self._do(encode(span.item)) for span in inputs.media if not span.item.ready()]
-            saved, embeddings = self._do(copy_out(self._pinned, inputs))
-            del held
+            saved, embeddings = self._do(copy_out(self._pinned, inputs, held))
         layout = layout_of(self._submission.loaded)
         file = SessionFile(self._identity.fingerprint, layout, inputs, saved, embeddings)
         write_session(path, file, overwrite=overwrite)
