@@ -41,6 +41,7 @@ from ollama_engine.runner.load.memory_plan import (
     refuse_cache_if_too_large,
     refuse_weights_if_too_large,
 )
+from ollama_engine.runner.load.model_path import model_path
 from ollama_engine.runner.load.pooling_type import read_pooling
 from ollama_engine.runner.load.projector import known_metadata, with_projector
 from ollama_engine.runner.load.vision import make_image_reader, traits_of
@@ -118,11 +119,13 @@ def load(
 
     Raises OSError, ModelFormatError, UnsupportedModelError, ConfigError, NoMemoryError with the report.
     """
-    path = source.path if isinstance(source, GGUFFile) else os.fsdecode(source)
+    path = source.path if isinstance(source, GGUFFile) else model_path(source)
+    if progress is not None and not callable(progress):
+        raise ConfigError(Option("progress"), f" is a function of (bytes done, bytes in all), got {progress!r:.80}")
     with naming(path), contextlib.ExitStack() as undo:
         gguf = undo.enter_context(source if isinstance(source, GGUFFile) else GGUFFile(path))
         if projector is not None:
-            gguf = undo.enter_context(with_projector(gguf, projector))
+            gguf = undo.enter_context(with_projector(gguf, model_path(projector, "a projector")))
         metadata = known_metadata(gguf)
         factory = model_class(metadata.architecture)
         tokenizer = from_metadata(gguf.metadata)
