@@ -82,24 +82,22 @@ class WindowAttention(nn.Module):
     def forward(self, x: Tensor, positions: Tensor, groups: tuple[WindowGroup, ...], o: VisionOptions) -> Tensor:
         """x [n_embd, n], positions i32 [n, 4] -> [n_embd, n]; one window of all patches is attention to the image."""
         n = x.dim(1)
-        q, k, v = (ops.reshape(made(x), o.head_dim, o.n_head, n) for made in (self.q, self.k, self.v))
+        q, k, v = (
+            ops.reshape(vision.wide_product(p.tensor, x, p.bias), o.head_dim, o.n_head, n)
+            for p in (self.q, self.k, self.v)
+        )
         q, k = _rotate(q, positions, o), _rotate(k, positions, o)
         out: Tensor | None = None
         begin = 0
         for count, blocks in groups:
             size = blocks * o.merge**2
-            part = ops.flash_attention(
-                _windows(q, begin, size, count),
-                _windows(k, begin, size, count),
-                _windows(v, begin, size, count),
-                None,
-                o.attention_scale,
-            )
+            q_part, k_part, v_part = (_windows(t, begin, size, count) for t in (q, k, v))
+            part = vision.full_attention(q_part, k_part, v_part, o.attention_scale)
             part = ops.reshape(part, o.n_embd, size * count)
             out = part if out is None else ops.concat(out, part, 1)
             begin += size * count
         assert out is not None, "an image has a window"
-        return self.output(out)
+        return vision.wide_product(self.output.tensor, out, self.output.bias)
 
 
 def _rotate(heads: Tensor, positions: Tensor, o: VisionOptions) -> Tensor:
@@ -109,10 +107,9 @@ def _rotate(heads: Tensor, positions: Tensor, o: VisionOptions) -> Tensor:
 
 
 def _windows(t: Tensor, begin: int, size: int, count: int) -> Tensor:
-    """Rows [begin, begin + size * count) of [head_dim, heads, n] as [head_dim, size, heads, count]."""
+    """Rows [begin, begin + size * count) of [head_dim, heads, n] as [head_dim, heads, size, count]."""
     row = t.stride(2)
-    view = ops.view(t, (t.dim(0), t.dim(1), size, count), (t.stride(1), row, row * size), begin * row)
-    return ops.permute(view, 0, 2, 1, 3)
+    return ops.view(t, (t.dim(0), t.dim(1), size, count), (t.stride(1), row, row * size), begin * row)
 
 
 class Block(nn.Module):
@@ -121,7 +118,7 @@ class Block(nn.Module):
     attn_norm = nn.RMSNorm("ln1", "n_embd")
     attention = nn.Part(WindowAttention)
     mlp_norm = nn.RMSNorm("ln2", "n_embd")
-    mlp = nn.Part(nn.GatedMLP)
+    mlp = nn.Part(vision.GatedTowerMLP)
 
     def forward(self, x: Tensor, positions: Tensor, groups: tuple[WindowGroup, ...], o: VisionOptions) -> Tensor:
         """x [n_embd, n] -> [n_embd, n]."""
@@ -139,8 +136,9 @@ class Merger(nn.Module):
     def forward(self, x: Tensor, o: VisionOptions) -> Tensor:
         """x [n_embd, n] -> [n_text, n / merge^2]."""
         x = self.norm(x, o.norm_eps)
-        x = self.up(ops.reshape(x, o.n_merged, x.dim(1) // o.merge**2))
-        return self.down(nn.gelu_erf(x, self.up.tensor))
+        x = ops.reshape(x, o.n_merged, x.dim(1) // o.merge**2)
+        x = nn.gelu_erf(vision.wide_product(self.up.tensor, x, self.up.bias), self.up.tensor)
+        return vision.wide_product(self.down.tensor, x, self.down.bias)
 
 
 class Tower(nn.Module):
