@@ -325,13 +325,3 @@ def test_configs_as_they_are_published(tmp_path: Path) -> None:
         assert found[f"mistral3.{key}"] == pytest.approx(value)
     with pytest.raises(UnsupportedModelError, match="attention that grows sharper"):
         Engine(tmp_path / "m.gguf", gpu_layers=0)
-
-
-# -- the engine --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("architecture", ["mllama"])
-def test_the_engine_says_that_it_does_not_read_images(architecture: str, tmp_path: Path) -> None:
-    convert_model(source(architecture, tmp_path / "source"), tmp_path / "made.gguf")
-    with pytest.raises(UnsupportedModelError, match=rf"'{architecture}' is not supported \(.* reads images, which is"):
-        Engine(tmp_path / "made.gguf", gpu_layers=0)

@@ -1,4 +1,4 @@
-"""Llama 3.2 Vision: mistakes that others made, each by itself. What transformers computes is compared in test_vision."""
+"""Llama 3.2 Vision: mistakes that others made, each by itself. test_vision compares with what transformers computes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ollama_engine import Engine, Media, SamplingParams, Text
-from ollama_engine.errors import ContextOverflowError, ImageError, ModelFormatError
+from ollama_engine import Engine, SamplingParams
+from ollama_engine.errors import ImageError, ModelFormatError
 from ollama_engine.input import FloatArray, Input, MediaItem
 from ollama_engine.ml import ops
 from ollama_engine.ml.context import Context
@@ -169,7 +169,7 @@ def test_kept_states_are_those_before_their_layers_and_their_number_changes_fast
     vision, o = images.vision, images.vision.options
     monkeypatch.setattr(vision, "local_layers", [Adds()] * o.n_layer)
     monkeypatch.setattr(vision, "global_layers", [])
-    monkeypatch.setattr(vision, "projector", lambda x: x)
+    monkeypatch.setattr("ollama_engine.models.mllama.vision.wide_product", lambda weight, x, bias: x)
     found = computed(engine, lambda ctx: vision.forward(ctx, images.preprocess(CAT.draw())))
     kept = found[:, o.n_embd :].reshape(17, o.n_embd, len(o.kept_layers))
     assert o.kept_layers == (1, 3, 2)
