@@ -15,7 +15,6 @@ import pytest
 from gguf import GGMLQuantizationType as QuantType
 from numpy.typing import NDArray
 
-from ollama_engine import Engine
 from ollama_engine.convert import convert_model, quantize_model
 from ollama_engine.convert.registry import architectures
 from ollama_engine.errors import ModelFormatError, UnsupportedModelError
