@@ -213,7 +213,7 @@ def _make_text_executor(backend: Backend, model: Model, config: EngineConfig) ->
     times the memory that answers need.
     """
     layers = model.cache_layers
-    if not isinstance(model, Embeds) or any(layer.image_rows is not None for layer in layers):
+    if not isinstance(model, Embeds):
         return None
     flash_attention = config.flash_attention != "off" and not _without_flash_attention(backend, layers, "f32")
     cache = make_null_cache(layers, flash_attention=flash_attention, causal=True)
