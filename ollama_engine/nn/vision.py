@@ -129,7 +129,8 @@ def _attention_in_pictures(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Ten
     """
     size, heads, n, pictures = (q.dim(i) for i in range(4))
     folded = [ops.cont(ops.permute(ops.reshape(t, size * heads, n, pictures), 0, 2, 1, 3)) for t in (q, k, v)]
-    out = full_attention(*(ops.reshape(t, size, heads * pictures, n) for t in folded), scale)
+    q, k, v = (ops.reshape(t, size, heads * pictures, n) for t in folded)
+    out = full_attention(q, k, v, scale)
     return ops.cont(ops.permute(ops.reshape(out, size * heads, pictures, n), 0, 2, 1, 3))
 
 

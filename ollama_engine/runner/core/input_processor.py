@@ -281,6 +281,10 @@ def _check_rows(inputs: Inputs, loaded: Loaded) -> None:
 
 def refuse_encoder(loaded: Loaded) -> None:
     """Raise ConfigError for a text encoder."""
+    if loaded.image_vectors is not None:
+        raise ConfigError(
+            f"{loaded.model.architecture} reads images and writes nothing: it has vectors of them (Engine.embed_image)"
+        )
     if loaded.is_encoder:
         raise ConfigError(
             f"{loaded.model.architecture} reads texts and writes none: it has embeddings (Engine.embed), and scores "

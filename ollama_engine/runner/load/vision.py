@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ollama_engine.input import MediaTraits
 from ollama_engine.ml.backend import Backend
-from ollama_engine.models import Embeds, Model, Multimodal, ReadsMedia
+from ollama_engine.models import Embeds, EmbedsImages, ImageTower, Model, Multimodal, ReadsMedia
 from ollama_engine.runner.load.executor import Executor
 from ollama_engine.runner.media.encoder import ImageEncoder
 from ollama_engine.runner.media.encoder_cache import EncoderCache
 from ollama_engine.runner.media.image_reader import ImageReader
 
-__all__ = ["make_image_reader", "reads_media", "traits_of"]
+__all__ = ["ImageVectors", "make_image_reader", "make_image_vectors", "reads_media", "traits_of"]
 
 
 def reads_media(model: Model) -> Multimodal | None:
@@ -36,3 +38,23 @@ def make_image_reader(backend: Backend, model: Model, executor: Executor, cache_
     encoder = ImageEncoder(backend, multimodal, model.n_embd, executor.moved)
     encoder.reserve()
     return ImageReader(multimodal, encoder, EncoderCache(cache_bytes))
+
+
+@dataclass(frozen=True, slots=True)
+class ImageVectors:
+    """Vectors of images, from a model that gives them."""
+
+    tower: ImageTower
+    encoder: ImageEncoder
+    n_embd: int
+    """Length of a vector."""
+
+
+def make_image_vectors(backend: Backend, model: Model) -> ImageVectors | None:
+    """None for a model that gives no vectors of images. Takes the memory for an image; raises NoMemoryError."""
+    if not isinstance(model, EmbedsImages):
+        return None
+    # No other graph takes memory of this backend.
+    encoder = ImageEncoder(backend, model.image_tower, model.n_image_embd, lambda: None)
+    encoder.reserve()
+    return ImageVectors(model.image_tower, encoder, model.n_image_embd)
