@@ -80,9 +80,7 @@ class EmbeddingRequest(BatchedRequest):
             self.n_added += 1
             self.added_tokens += part.size
 
-    def give(
-        self, parts: Sequence[tuple[int, Part]], vectors: Sequence[FloatArray | EngineError]
-    ) -> Result | None:
+    def give(self, parts: Sequence[tuple[int, Part]], vectors: Sequence[FloatArray | EngineError]) -> Result | None:
         """Take the vectors of some texts; after the last ones, returns the call's result. Raises the first error."""
         good: list[FloatArray] = []
         for (number, part), vector in zip(parts, vectors, strict=True):

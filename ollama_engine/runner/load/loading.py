@@ -144,12 +144,10 @@ def load(
             _warn_of_long_contexts(model, config)
             image_vectors = make_image_vectors(backend, model)
             text_executor: Executor | None = None
-            if image_vectors is not None:
-                cache, executor = _make_encoder(backend, model, config)
-            elif isinstance(model, TextEncoder):
+            if image_vectors is not None or isinstance(model, TextEncoder):
                 read_pooling(metadata)  # raises for an unknown number
                 cache, executor = _make_encoder(backend, model, config)
-                text_executor = executor
+                text_executor = None if image_vectors is not None else executor
             else:
                 planned_cache = plan_cache(backend, weights, model, config)
                 planned_masks = plan_masks(model, config)
