@@ -40,8 +40,8 @@ def check_target(path: str | os.PathLike[str], size: int, *, overwrite: bool = F
     """Refuse a path that cannot be written, and a disk with less than `size` bytes left.
 
     Raises FileExistsError for what exists, unless `overwrite`; then PermissionError for a file that is read-only,
-    IsADirectoryError, and OSError (EINVAL) for what else is no regular file. Raises FileNotFoundError and NotADirectoryError for a folder that does
-    not exist, and OSError (ENOSPC).
+    IsADirectoryError, and OSError (EINVAL) for what else is no regular file. Raises FileNotFoundError and
+    NotADirectoryError for a folder that does not exist, and OSError (ENOSPC).
     """
     target = Path(path)
     if os.path.lexists(target):

@@ -21,18 +21,13 @@ import pytest
 from ollama_engine import Engine, Media, SamplingParams, Text, Tokens
 from ollama_engine.errors import ChatError, ConfigError, ImageError, UnsupportedInputError
 from ollama_engine.runner.media import image_reader
-from tests.media_model import BEGIN, END, REFUSED, MediaLlama, media_llama, picture
+from tests.media_model import BEGIN, END, REFUSED, TEMPLATE, MediaLlama, media_llama, picture
 from tests.multimodal.pictures import FILES
 from tests.tiny import write_tiny_llama
 
 N_VOCAB = 320
 BOS, EOS, EOT = N_VOCAB - 3, N_VOCAB - 2, N_VOCAB - 1
 CAT, DOG = bytes(range(40, 52)), bytes(range(60, 72))
-TEMPLATE = (
-    "{% for m in messages %}<{{ m.role }}>{% if m.content is string %}{{ m.content }}{% else %}"
-    "{% for part in m.content %}{% if part.type == 'image' %}{{ '<image>' }}{% else %}{{ part.text }}{% endif %}"
-    "{% endfor %}{% endif %}{% endfor %}"
-)
 
 
 @pytest.fixture(scope="module")
@@ -269,6 +264,7 @@ def test_a_session_file_needs_no_picture(engine: Engine, path: str, tmp_path: Pa
 from ollama_engine import Engine, SamplingParams
 from tests.media_model import MediaLlama, media_llama
 with media_llama(bidirectional=True), Engine({path!r}, num_ctx=160, threads=1, kv_cache_type=KIND) as engine:
+    MediaLlama.encoded.clear()  # of loading, which tries the largest image
     with engine.load_session({str(tmp_path / "saved")!r}) as session:
         params = SamplingParams(temperature=0, max_tokens=6, logit_bias={{318: float("-inf"), 319: float("-inf")}})
         print(session.generate(params).tokens, MediaLlama.encoded)

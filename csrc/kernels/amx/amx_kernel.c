@@ -25,18 +25,24 @@ static inline uint32_t rounded(float x) {
     return (bits & 0x7fffffffu) > 0x7f800000u ? bits >> 16 | 64u : near;
 }
 
+/* 16 numbers, of which `there` are to be read and written, as their parts. */
+static inline void split16(const float *x, __mmask16 there, oe_bf16 *to, int64_t apart, int parts) {
+    const __m512 value = _mm512_maskz_loadu_ps(there, x);
+    const __m256i high = (__m256i)_mm512_cvtneps_pbh(value);
+    _mm256_mask_storeu_epi16(to, there, high);
+    if (parts > 1) {
+        const __m512 near = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(high), 16));
+        _mm256_mask_storeu_epi16(to + apart, there, (__m256i)_mm512_cvtneps_pbh(_mm512_sub_ps(value, near)));
+    }
+}
+
 void oe_amx_split(const float *x, int64_t n, int64_t padded, oe_bf16 *to, int64_t apart, int parts) {
-    if (parts == 1) {
-        for (int64_t i = 0; i < n; i++) {
-            to[i] = (oe_bf16)rounded(x[i]);
-        }
-    } else {
-        oe_bf16 *low = to + apart;
-        for (int64_t i = 0; i < n; i++) {
-            const uint32_t high = rounded(x[i]);
-            to[i] = (oe_bf16)high;
-            low[i] = (oe_bf16)rounded(x[i] - float_of(high << 16));
-        }
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        split16(x + i, 0xffff, to + i, apart, parts);
+    }
+    if (i < n) {
+        split16(x + i, (__mmask16)((1u << (n - i)) - 1), to + i, apart, parts);
     }
     for (int part = 0; part < parts; part++) {
         memset(to + part * apart + n, 0, (size_t)(padded - n) * sizeof(oe_bf16));
@@ -171,7 +177,7 @@ static inline float gated(float x, float z) {
 }
 
 static void finish(const float *from, const float *bias, oe_amx_activation activation, int64_t n, float *to) {
-    float y[32];
+    float y[OE_AMX_BLOCK];
     for (int64_t i = 0; i < n; i++) {
         y[i] = from[i] + (bias == NULL ? 0.0f : bias[i]);
     }
@@ -189,15 +195,32 @@ static void finish(const float *from, const float *bias, oe_amx_activation activ
 
 /* -- products ------------------------------------------------------------------------------------------------------ */
 
+/* Numbers along k at a time. 32 rows of as many stay in the L1 cache, and a block's columns of as many in L2; tiles are
+ * loaded faster than from there, or computing waits for them. */
+#define K_BLOCK 192
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
 void oe_amx_multiply(const oe_amx_product *p, int64_t row, int64_t column) {
-    float result[32][32] __attribute__((aligned(64)));
-    const int64_t k_tiles = p->k / OE_AMX_K, beside = k_tiles * OE_AMX_TILE;
-    clear();
-    accumulate(p->rows + row * p->k, p->k, p->rows_apart, p->tiles + column / 16 * beside, p->tiles_apart, beside, k_tiles,
-               p->parts);
-    store(&result[0][0], 32);
-    const int64_t rows = p->n_rows - row < 32 ? p->n_rows - row : 32;
-    const int64_t columns = p->n_columns - column < 32 ? p->n_columns - column : 32;
+    float result[OE_AMX_BLOCK][OE_AMX_BLOCK] __attribute__((aligned(64)));
+    const int64_t rows = least(p->n_rows - row, OE_AMX_BLOCK), columns = least(p->n_columns - column, OE_AMX_BLOCK);
+    const int64_t beside = p->k / OE_AMX_K * OE_AMX_TILE;
+    for (int64_t k = 0; k < p->k; k += K_BLOCK) {
+        const int64_t k_tiles = least(p->k - k, K_BLOCK) / OE_AMX_K;
+        for (int64_t r = 0; r < rows; r += 32) {
+            for (int64_t c = 0; c < columns; c += 32) {
+                if (k == 0) {
+                    clear();
+                } else {
+                    load(&result[r][c], OE_AMX_BLOCK);
+                }
+                accumulate(p->rows + (row + r) * p->k + k, p->k, p->rows_apart,
+                           p->tiles + (column + c) / 16 * beside + k / OE_AMX_K * OE_AMX_TILE, p->tiles_apart, beside,
+                           k_tiles, p->parts);
+                store(&result[r][c], OE_AMX_BLOCK);
+            }
+        }
+    }
     const float *bias = p->bias == NULL ? NULL : p->bias + column;
     for (int64_t r = 0; r < rows; r++) {
         finish(result[r], bias, p->activation, columns, p->out + (row + r) * p->n_columns + column);

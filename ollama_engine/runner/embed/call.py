@@ -10,11 +10,11 @@ from typing import Generic, TypeVar
 
 from ollama_engine.runner.core.engine_thread import EngineThread
 from ollama_engine.runner.core.tasks import Update
-from ollama_engine.runner.embed.request import EmbeddingRequest, Part
+from ollama_engine.runner.embed.batcher import TextBatcher
+from ollama_engine.runner.embed.request import EmbeddingRequest, TokenizedText
 from ollama_engine.runner.embed.results import Results
 from ollama_engine.runner.request.channel import Event, RequestChannel, arun_or_cancel, result_of, run_or_cancel
 from ollama_engine.runner.request.options import RequestOptions
-from ollama_engine.runner.schedule.queued import Batcher
 
 __all__ = ["EmbeddingCall"]
 
@@ -28,7 +28,7 @@ PIECES = (1, 16)
 class EmbeddingCall(Generic[Value]):
     """Texts to embed. `wait` or `coming` hands them in; the call takes no place in the queue before."""
 
-    texts: Iterator[Part]
+    texts: Iterator[TokenizedText]
     n_texts: int
     results: Results[Value]
     """Its value is what the caller gets."""
@@ -38,7 +38,7 @@ class EmbeddingCall(Generic[Value]):
     short: bool
     """Whether the texts may be tokenized on an event loop."""
     thread: EngineThread
-    batcher: Batcher
+    batcher: TextBatcher
     batch_size: int
 
     def wait(self) -> Value:
@@ -87,12 +87,12 @@ class EmbeddingCall(Generic[Value]):
     def _feed(self, request: EmbeddingRequest) -> None:
         """Tokenize texts and hand them in, in pieces, until the request has ended. A bad text ends it."""
         room, largest = (batches * self.batch_size for batches in PIECES)
-        piece: list[Part] = []
+        piece: list[TokenizedText] = []
         waiting = 0
         try:
             for text in self.texts:
                 piece.append(text)
-                waiting += text.size
+                waiting += len(text.tokens)
                 if request.channel.unwanted or request.channel.ended:
                     return
                 if waiting >= room:
@@ -102,7 +102,7 @@ class EmbeddingCall(Generic[Value]):
         except Exception as error:
             self._end(request, error)
 
-    def _add(self, request: EmbeddingRequest, texts: list[Part]) -> None:
+    def _add(self, request: EmbeddingRequest, texts: list[TokenizedText]) -> None:
         self.thread.post(Update(lambda core: request.add(texts)))
 
     def _end(self, request: EmbeddingRequest, error: Exception) -> None:

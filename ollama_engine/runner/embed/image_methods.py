@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ollama_engine.errors import ConfigError, Option
+from ollama_engine.errors import ConfigError, Option, UnsupportedModelError
 from ollama_engine.runner.request.options import RequestOptions
 
 if TYPE_CHECKING:
+    from ollama_engine.input import FloatArray
     from ollama_engine.runner.core.engine_thread import EngineThread
-    from ollama_engine.runner.embed.call import EmbeddingCall
-    from ollama_engine.runner.embed.images import ImageSubmission
-    from ollama_engine.runner.embed.pooling import FloatArray
+    from ollama_engine.runner.embed.images import ImageBatcher, ImageCall
     from ollama_engine.runner.load.loading import Loaded
+    from ollama_engine.runner.load.vision import ImageVectors
     from ollama_engine.segments import ImageSource
 
 __all__ = ["ImageMethods"]
@@ -33,8 +32,8 @@ class ImageMethods:
     def __init__(self) -> None:
         super().__init__()
         # A finaliser that runs in the middle of making it may ask for vectors too.
-        self._making_images = threading.RLock()
-        self._image_submission: ImageSubmission | None = None
+        self._making_batcher = threading.RLock()
+        self._image_batcher: ImageBatcher | None = None
 
     def embed_image(
         self, images: ImageSource | Sequence[ImageSource], *, normalize: bool = True, priority: int = 0,
@@ -54,53 +53,56 @@ class ImageMethods:
         ConfigError for options out of range; ComputeError when the model computes NaN; EngineBusyError when too many
         calls wait; DeadlineError when `timeout` is over; ClosedError when the Engine is closed.
         """
-        from ollama_engine.runner.embed.pooling import joined  # noqa: PLC0415 (see `_images`)
-
-        many, listed = _listed(images)
-        calls = self._image_calls(many, listed, normalize, priority, timeout)
-        rows = joined([call.wait() for call in calls], self._images().n_embd)
-        return rows if listed else rows[0]
+        vectors = self._image_vectors()
+        call, listed = self._image_call(vectors, images, RequestOptions(priority=priority, timeout=timeout), normalize)
+        return _finished(call.wait(), vectors.n_embd, listed=listed, normalize=normalize)
 
     async def aembed_image(
         self, images: ImageSource | Sequence[ImageSource], *, normalize: bool = True, priority: int = 0,
         timeout: float | None = None,
     ) -> FloatArray:  # fmt: skip
         """`embed_image` for asyncio: the same arguments, result and errors. Cancelling the task cancels the request."""
-        from ollama_engine.runner.embed.pooling import joined  # noqa: PLC0415 (see `_images`)
+        vectors = self._image_vectors()
+        call, listed = self._image_call(vectors, images, RequestOptions(priority=priority, timeout=timeout), normalize)
+        return _finished(await call.coming(), vectors.n_embd, listed=listed, normalize=normalize)
 
-        many, listed = _listed(images)
-        calls = self._image_calls(many, listed, normalize, priority, timeout)
-        rows = joined([await call.coming() for call in calls], self._images().n_embd)
-        return rows if listed else rows[0]
-
-    def _images(self) -> ImageSubmission:
+    def _image_vectors(self) -> ImageVectors:
         loaded = self._open()
-        with self._making_images:
-            if self._image_submission is None:
-                # A program that embeds no images starts sooner without it.
-                from ollama_engine.runner.embed.images import ImageSubmission  # noqa: PLC0415
+        if loaded.image_vectors is None:
+            raise UnsupportedModelError(
+                f"architecture {loaded.model.architecture} gives no vectors of images; CLIP and SigLIP models do"
+            )
+        return loaded.image_vectors
 
-                self._image_submission = ImageSubmission(loaded, self._engine_thread)
-            return self._image_submission
+    def _image_call(
+        self,
+        vectors: ImageVectors,
+        images: ImageSource | Sequence[ImageSource],
+        options: RequestOptions,
+        normalize: object,
+    ) -> tuple[ImageCall, bool]:
+        """A call for the rows of images, and whether they are a list."""
+        # A program that embeds no images starts sooner without it.
+        from ollama_engine.runner.embed.images import ImageBatcher, ImageCall  # noqa: PLC0415
 
-    def _image_calls(
-        self, images: Sequence[ImageSource], listed: bool, normalize: bool, priority: int, timeout: float | None
-    ) -> Iterator[EmbeddingCall[FloatArray]]:
-        """Calls of a few images each, which wait one after the other, so that few are held in memory."""
         if not isinstance(normalize, bool):
             raise ConfigError(Option("normalize"), f" is True or False, got {normalize!r}")
-        submission, options = self._images(), RequestOptions(priority=priority, timeout=timeout)
-        begin = time.monotonic()
-        for first in range(0, len(images), submission.at_once):
-            if timeout is not None:
-                left = max(timeout - (time.monotonic() - begin), 1e-3)
-                options = RequestOptions(priority=priority, timeout=left)
-            part = images[first : first + submission.at_once]
-            yield submission.call(part, options, normalize=normalize, first=first, listed=listed)
+        with self._making_batcher:
+            if self._image_batcher is None:
+                self._image_batcher = ImageBatcher(self._engine_thread.monitor)
+        listed = isinstance(images, (list, tuple))
+        files: Sequence[ImageSource] = images if listed else [images]  # type: ignore[assignment,list-item]
+        name = "images" if listed else None
+        return ImageCall(files, vectors.reader, options, self._engine_thread, self._image_batcher, name), listed
 
 
-def _listed(images: ImageSource | Sequence[ImageSource]) -> tuple[Sequence[ImageSource], bool]:
-    """A list of images, and whether it was one already."""
-    if isinstance(images, (list, tuple)):
-        return images, True
-    return [images], False  # type: ignore[list-item]
+def _finished(rows: Sequence[FloatArray], dim: int, *, listed: bool, normalize: bool) -> FloatArray:
+    """One row of each image, [n, dim]; for a single image [dim]."""
+    import numpy as np  # noqa: PLC0415 (see `_image_call`)
+
+    from ollama_engine.runner.embed.pooling import finish  # noqa: PLC0415
+
+    if not rows:
+        return np.empty((0, dim), np.float32)
+    found = finish(np.concatenate(rows), dim, normalize=normalize)
+    return found if listed else found[0]

@@ -65,8 +65,3 @@ def finish(vectors: FloatArray, dimensions: int | None, *, normalize: bool) -> F
     lengths = np.sqrt(np.square(cut, dtype=np.float64).sum(axis=-1, keepdims=True))
     unit: FloatArray = (cut / np.maximum(lengths, SMALLEST)).astype(np.float32)
     return unit
-
-
-def joined(parts: Sequence[FloatArray], dim: int) -> FloatArray:
-    """The rows of several arrays [n, dim] in one; of none, an empty one."""
-    return np.concatenate(parts) if parts else np.empty((0, dim), np.float32)

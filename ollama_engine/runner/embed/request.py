@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from ollama_engine.config import Pooling
 from ollama_engine.errors import EngineError
-from ollama_engine.input import Int32Array, PreparedImage
+from ollama_engine.input import Int32Array
 from ollama_engine.runner.embed.pooling import FloatArray
 from ollama_engine.runner.embed.results import Results
 from ollama_engine.runner.request.prompts import numbered
 from ollama_engine.runner.request.results import Result
 from ollama_engine.runner.schedule.queued import BatchedRequest, Kind, Progress
 
-__all__ = ["EmbeddingRequest", "ImagePart", "Part", "TokenizedText"]
+__all__ = ["EmbeddingRequest", "TokenizedText"]
 
 
 class TokenizedText(NamedTuple):
@@ -29,29 +29,10 @@ class TokenizedText(NamedTuple):
     second: int | None = None
     """Index at which the second text of a pair begins."""
 
-    @property
-    def size(self) -> int:
-        """Its share of a batch."""
-        return len(self.tokens)
-
-
-class ImagePart(NamedTuple):
-    """One image to compute."""
-
-    image: PreparedImage
-
-    @property
-    def size(self) -> int:
-        """Numbers that it holds until it is computed, in thousands: what waits is limited by `size`."""
-        return sum(array.size for array in self.image.arrays.values()) // 1000
-
-
-Part = TokenizedText | ImagePart
-
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class EmbeddingRequest(BatchedRequest):
-    """The texts or images of one call. They arrive in pieces: the first are computed while others are prepared."""
+    """The texts of one call. They arrive in pieces: the first are computed while others are still being tokenized."""
 
     kind: ClassVar[Kind] = "embedding"
 
@@ -60,8 +41,8 @@ class EmbeddingRequest(BatchedRequest):
     """Number of texts without a vector yet."""
     name: str | None
     """Name of the list of texts, for errors; None for a single text."""
-    pending: deque[tuple[int, Any]] = field(default_factory=deque)
-    """Texts or images waiting for a batch, with their numbers."""
+    pending: deque[tuple[int, TokenizedText]] = field(default_factory=deque)
+    """Texts waiting for a batch, with their numbers."""
     n_added: int = 0
     added_tokens: int = 0
     computed_tokens: int = 0
@@ -74,20 +55,22 @@ class EmbeddingRequest(BatchedRequest):
     def progress(self) -> Progress:
         return Progress("batches" if self.started_at else "waiting", self.added_tokens, self.computed_tokens)
 
-    def add(self, parts: Iterable[Part]) -> None:
-        for part in parts:
-            self.pending.append((self.n_added, part))
+    def add(self, texts: Iterable[TokenizedText]) -> None:
+        for text in texts:
+            self.pending.append((self.n_added, text))
             self.n_added += 1
-            self.added_tokens += part.size
+            self.added_tokens += len(text.tokens)
 
-    def give(self, parts: Sequence[tuple[int, Part]], vectors: Sequence[FloatArray | EngineError]) -> Result | None:
+    def give(
+        self, parts: Sequence[tuple[int, TokenizedText]], vectors: Sequence[FloatArray | EngineError]
+    ) -> Result | None:
         """Take the vectors of some texts; after the last ones, returns the call's result. Raises the first error."""
         good: list[FloatArray] = []
-        for (number, part), vector in zip(parts, vectors, strict=True):
+        for (number, text), vector in zip(parts, vectors, strict=True):
             if isinstance(vector, EngineError):
                 raise vector if self.name is None else numbered(vector, self.name, number)
             good.append(vector)
-            self.computed_tokens += part.size
-        self.results.put([number for number, _ in parts], [part for _, part in parts], good)
+            self.computed_tokens += len(text.tokens)
+        self.results.put([number for number, _ in parts], [text for _, text in parts], good)
         self.missing -= len(parts)
         return None if self.missing else Result(self.results.value())

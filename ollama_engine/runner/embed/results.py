@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
@@ -23,8 +23,8 @@ Value_co = TypeVar("Value_co", covariant=True)
 class Results(Protocol[Value_co]):
     """Collects the vectors of a call. Only the engine thread writes into it."""
 
-    def put(self, numbers: Sequence[int], parts: Sequence[Any], vectors: Sequence[FloatArray]) -> None:
-        """Store the vectors of the texts or images with these numbers."""
+    def put(self, numbers: Sequence[int], texts: Sequence[TokenizedText], vectors: Sequence[FloatArray]) -> None:
+        """Store the vectors of the texts with these numbers."""
 
     def value(self) -> Value_co:
         """The result for the caller, after all vectors are stored."""
@@ -53,7 +53,7 @@ class Vectors:
         self._normalize = normalize
         self._index = index
 
-    def put(self, numbers: Sequence[int], parts: Sequence[Any], vectors: Sequence[FloatArray]) -> None:
+    def put(self, numbers: Sequence[int], texts: Sequence[TokenizedText], vectors: Sequence[FloatArray]) -> None:
         self._rows[numbers] = finish(np.stack(vectors), self._rows.shape[1], normalize=self._normalize)
 
     def value(self) -> FloatArray:
@@ -68,8 +68,8 @@ class Embeddings:
         self._dim = dim
         self._normalize = normalize
 
-    def put(self, numbers: Sequence[int], parts: Sequence[TokenizedText], vectors: Sequence[FloatArray]) -> None:
-        for number, text, vector in zip(numbers, parts, vectors, strict=True):
+    def put(self, numbers: Sequence[int], texts: Sequence[TokenizedText], vectors: Sequence[FloatArray]) -> None:
+        for number, text, vector in zip(numbers, texts, vectors, strict=True):
             done = finish(vector, self._dim, normalize=self._normalize)
             self._found[number] = Embedding(done, text.length, text.length - len(text.tokens))
 

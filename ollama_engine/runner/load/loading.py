@@ -45,7 +45,7 @@ from ollama_engine.runner.load.memory_plan import (
 from ollama_engine.runner.load.pooling_type import read_pooling
 from ollama_engine.runner.load.projector import known_metadata, with_projector
 from ollama_engine.runner.load.vision import ImageVectors, make_image_reader, make_image_vectors, traits_of
-from ollama_engine.runner.media.image_reader import ImageReader
+from ollama_engine.runner.media.image_reader import PromptImageReader
 from ollama_engine.sample import BreakerFinder
 from ollama_engine.tokenizer import Tokenizer, from_metadata
 
@@ -79,7 +79,7 @@ class Loaded:
     breakers: BreakerFinder
     is_encoder: bool
     """Whether the model is a text encoder. Checked once, here: an interrupt during isinstance of a Protocol is lost."""
-    images: ImageReader | None = None
+    images: PromptImageReader | None = None
     """Makes media items of image files; None where the model or its file has no part that reads images."""
     text_executor: Executor | None = None
     """Computes hidden states of texts to embed, without a cache; None for a model that gives no hidden states."""
@@ -142,7 +142,7 @@ def load(
             if isinstance(model, FitsContext):
                 model.fit_context(num_ctx_of(config))
             _warn_of_long_contexts(model, config)
-            image_vectors = make_image_vectors(backend, model)
+            image_vectors = make_image_vectors(backend, model, config.image_cache_bytes)
             text_executor: Executor | None = None
             if image_vectors is not None or isinstance(model, TextEncoder):
                 read_pooling(metadata)  # raises for an unknown number
