@@ -16,6 +16,7 @@ from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.core.engine_thread import EngineThread
 from ollama_engine.runner.core.methods import GenerateMethods
 from ollama_engine.runner.core.submission import Submission
+from ollama_engine.runner.embed.image_methods import ImageMethods
 from ollama_engine.runner.embed.methods import EmbedMethods
 from ollama_engine.runner.load.loading import Loaded, load
 from ollama_engine.runner.load.methods import FactMethods
@@ -27,7 +28,7 @@ from ollama_engine.runner.session.identity import ModelIdentity
 
 
 @refuses_unknown(options_elsewhere)
-class Engine(GenerateMethods, EmbedMethods, ChatMethods, ScoreMethods, FactMethods, NotCopied):
+class Engine(GenerateMethods, EmbedMethods, ImageMethods, ChatMethods, ScoreMethods, FactMethods, NotCopied):
     """A loaded model, shared by any number of threads and asyncio tasks: their requests are computed together.
 
     Args:
