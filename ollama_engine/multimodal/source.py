@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeGuard
 import numpy as np
 
 from ollama_engine.errors import ImageError
-from ollama_engine.multimodal.image import FORMATS, HEAD, MAX_PIXELS, check_size, is_image, picture_of
+from ollama_engine.multimodal.image import FORMATS, HEAD, MAX_PIXELS, check_size, is_image, picture_of, what_else
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -75,7 +75,7 @@ def _file(path: str | os.PathLike[str]) -> bytes:
                 raise ImageError(f"{_shown(path)} is no file; {EXPECTED}")
             head = file.read(HEAD)
             if head and not is_image(head):
-                raise ImageError(f"{_shown(path)} is no image that can be read; images are {FORMATS} files")
+                raise ImageError(f"{_shown(path)} is {what_else(head)}; images are {FORMATS} files")
             if status.st_size > MAX_BYTES:
                 raise ImageError(
                     f"{_shown(path)} has {status.st_size} bytes, more than any image of a size that is read"

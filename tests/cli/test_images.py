@@ -262,7 +262,7 @@ def test_run_shows_the_model_images(model: str, tmp_path: Path, capsys: pytest.C
 def test_errors_name_the_flag(model: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "refused.png").write_bytes(picture(REFUSED))
     for path, told in (("cat.pgn", "--image: cat.pgn: No such file or directory; did you mean cat.png"),
-                       ("notes.txt", "--image: notes.txt is no image that can be read"),
+                       ("notes.txt", "--image: notes.txt is no image that can be read, but begins with"),
                        ("broken.png", "--image: broken.png: the image is damaged or cut off"),
                        (".", "--image: .")):  # fmt: skip
         assert run(model, "Hi", "--image", path) == 2

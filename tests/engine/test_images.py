@@ -285,3 +285,14 @@ def test_a_session_that_refuses_an_image_is_unchanged(engine: Engine) -> None:
                 session.append("b", images=images)  # type: ignore[arg-type]
         assert session.tokens == before
         assert session.generate(greedy(2)).tokens
+
+
+def test_images_under_other_names_and_in_other_calls(text_engine: Engine) -> None:
+    with pytest.raises(TypeError, match=r"no 'image'; did you mean a call with a prompt, as in generate\(prompt"):
+        text_engine.generate("x", image=["cat.png"])  # type: ignore[call-overload]
+    with text_engine.session() as session:
+        session.append("x")
+        with pytest.raises(TypeError, match=r"'images'; it belongs into a call with a prompt, as in generate"):
+            session.generate(images=["cat.png"])  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"'images'; it belongs into a message: \{\"role\": \"user\", .*\"images\": \["):
+        text_engine.chat([{"role": "user", "content": "x"}], images=["cat.png"])  # type: ignore[call-arg]
