@@ -31,6 +31,8 @@ VISION_DEFAULTS = {
 OUTER_KEYS = (
     Key("spatial_merge_size", "u32", ("spatial_merge_size",)),
     Key("image_token_index", "u32", ("image_token_index", "image_token_id"), required=False),
+    Key("image_break_token_index", "u32", ("image_break_token_id",), required=False),
+    Key("image_end_token_index", "u32", ("image_end_token_id",), required=False),
     Key("mm.projector_bias", "bool", ("multimodal_projector_bias",), required=False),
     Key("mm.projector_hidden_act", "str", ("projector_hidden_act",), required=False),
 )
@@ -45,6 +47,7 @@ def _text_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
         keys |= {"attention.temperature_scale": beta, "rope.scaling_beta": beta}
     if rope.get("mscale_all_dim"):
         keys["rope.scaling.yarn_log_multiplier"] = float(rope["mscale_all_dim"])
+        keys["rope.scaling.mscale"] = float(rope.get("mscale") or 0)
     return keys
 
 

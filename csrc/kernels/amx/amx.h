@@ -59,7 +59,9 @@ typedef struct oe_amx_product {
     float *out; /* [n_rows][n_columns] */
 } oe_amx_product;
 
-/* 32 rows from `row` on, and 32 columns from `column` on, both multiples of 32. */
+#define OE_AMX_BLOCK 128
+
+/* OE_AMX_BLOCK rows from `row` on, and as many columns from `column` on, both multiples of it. */
 void oe_amx_multiply(const oe_amx_product *p, int64_t row, int64_t column);
 
 typedef struct oe_amx_attention {

@@ -171,7 +171,7 @@ static inline float gated(float x, float z) {
 }
 
 static void finish(const float *from, const float *bias, oe_amx_activation activation, int64_t n, float *to) {
-    float y[32];
+    float y[OE_AMX_BLOCK];
     for (int64_t i = 0; i < n; i++) {
         y[i] = from[i] + (bias == NULL ? 0.0f : bias[i]);
     }
@@ -189,15 +189,32 @@ static void finish(const float *from, const float *bias, oe_amx_activation activ
 
 /* -- products ------------------------------------------------------------------------------------------------------ */
 
+/* Numbers along k at a time. 32 rows of as many stay in the L1 cache, and a block's columns of as many in L2; tiles are
+ * loaded faster than from there, or computing waits for them. */
+#define K_BLOCK 192
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
 void oe_amx_multiply(const oe_amx_product *p, int64_t row, int64_t column) {
-    float result[32][32] __attribute__((aligned(64)));
-    const int64_t k_tiles = p->k / OE_AMX_K, beside = k_tiles * OE_AMX_TILE;
-    clear();
-    accumulate(p->rows + row * p->k, p->k, p->rows_apart, p->tiles + column / 16 * beside, p->tiles_apart, beside, k_tiles,
-               p->parts);
-    store(&result[0][0], 32);
-    const int64_t rows = p->n_rows - row < 32 ? p->n_rows - row : 32;
-    const int64_t columns = p->n_columns - column < 32 ? p->n_columns - column : 32;
+    float result[OE_AMX_BLOCK][OE_AMX_BLOCK] __attribute__((aligned(64)));
+    const int64_t rows = least(p->n_rows - row, OE_AMX_BLOCK), columns = least(p->n_columns - column, OE_AMX_BLOCK);
+    const int64_t beside = p->k / OE_AMX_K * OE_AMX_TILE;
+    for (int64_t k = 0; k < p->k; k += K_BLOCK) {
+        const int64_t k_tiles = least(p->k - k, K_BLOCK) / OE_AMX_K;
+        for (int64_t r = 0; r < rows; r += 32) {
+            for (int64_t c = 0; c < columns; c += 32) {
+                if (k == 0) {
+                    clear();
+                } else {
+                    load(&result[r][c], OE_AMX_BLOCK);
+                }
+                accumulate(p->rows + (row + r) * p->k + k, p->k, p->rows_apart,
+                           p->tiles + (column + c) / 16 * beside + k / OE_AMX_K * OE_AMX_TILE, p->tiles_apart, beside,
+                           k_tiles, p->parts);
+                store(&result[r][c], OE_AMX_BLOCK);
+            }
+        }
+    }
     const float *bias = p->bias == NULL ? NULL : p->bias + column;
     for (int64_t r = 0; r < rows; r++) {
         finish(result[r], bias, p->activation, columns, p->out + (row + r) * p->n_columns + column);

@@ -4,9 +4,6 @@
 
 #include "ggml.h"
 
-#define ROWS 512      /* of a product that a thread computes with the same columns: the columns stay in its L2 cache */
-#define COLUMNS 131072 /* numbers of a second operand that do, all columns together */
-
 /* The range of n units that thread ith of nth computes. */
 static void range_of(int64_t n, int ith, int nth, int64_t *begin, int64_t *end) {
     *begin = n * ith / nth;
@@ -87,19 +84,12 @@ void oe_amx_product_op(struct ggml_tensor *dst, int ith, int nth, void *params) 
         .parts = given->parts,
         .out = dst->data,
     };
-    int64_t width = COLUMNS / p.k / OE_AMX_COLUMNS * OE_AMX_COLUMNS;
-    width = width < OE_AMX_COLUMNS ? OE_AMX_COLUMNS : width;
-    const int64_t panels = (p.n_columns + width - 1) / width, blocks = (p.n_rows + ROWS - 1) / ROWS;
+    const int64_t down = (p.n_rows + OE_AMX_BLOCK - 1) / OE_AMX_BLOCK;
+    const int64_t across = (p.n_columns + OE_AMX_BLOCK - 1) / OE_AMX_BLOCK;
     int64_t i, end;
     oe_amx_begin();
-    for (range_of(panels * blocks, ith, nth, &i, &end); i < end; i++) {
-        const int64_t first = i / blocks * width, last = least(first + width, p.n_columns);
-        const int64_t top = i % blocks * ROWS, bottom = least(top + ROWS, p.n_rows);
-        for (int64_t row = top; row < bottom; row += OE_AMX_ROWS) {
-            for (int64_t column = first; column < last; column += OE_AMX_COLUMNS) {
-                oe_amx_multiply(&p, row, column);
-            }
-        }
+    for (range_of(down * across, ith, nth, &i, &end); i < end; i++) {
+        oe_amx_multiply(&p, i % down * OE_AMX_BLOCK, i / down * OE_AMX_BLOCK);
     }
     oe_amx_end();
 }

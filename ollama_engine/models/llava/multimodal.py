@@ -37,7 +37,7 @@ class LlavaMultimodal:
         return MediaTraits()
 
     def preprocess(self, image: Image) -> PreparedImage:
-        """Arrays `patches`, `rows` and, with tiles, `layout` of an RGB picture."""
+        """Arrays `patches`, `rows` and, with tiles, `layout` of a picture."""
         return self._preprocessor.prepare(image)
 
     def largest_image(self) -> PreparedImage:

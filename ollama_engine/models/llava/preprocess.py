@@ -15,6 +15,7 @@ from ollama_engine.errors import ModelFormatError, UnsupportedModelError
 from ollama_engine.input import FloatArray, Int32Array, PreparedImage
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.models.llava.vision import VisionOptions
+from ollama_engine.multimodal.image import on_white
 from ollama_engine.multimodal.pixels import CLIP_MEAN, CLIP_STD, normalized, unfold
 from ollama_engine.multimodal.squares import FILTERS, FITS, resized, square
 
@@ -48,8 +49,9 @@ class Preprocessor:
             )
 
     def prepare(self, image: Image) -> PreparedImage:
-        """An RGB picture of any size."""
+        """A picture of any size, RGB or RGBA."""
         side = self.options.image_size
+        image = on_white(image)
         if not self.resolutions:
             fitted = square(image, side, self.fit, self.filter, self.mean)
             return self._one(self._patches(np.asarray(fitted)[None]))

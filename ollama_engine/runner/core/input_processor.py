@@ -18,9 +18,9 @@ from ollama_engine.errors import (
 )
 from ollama_engine.input import Input, MediaItem
 from ollama_engine.multimodal.source import image_bytes
+from ollama_engine.runner.core.image_runs import check_image_runs
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.media.image_reader import ImageReader
-from ollama_engine.runner.media.image_runs import check_image_runs
 from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix
 from ollama_engine.runner.request.channel import RequestChannel
 from ollama_engine.runner.request.options import RequestOptions

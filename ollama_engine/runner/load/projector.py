@@ -27,7 +27,11 @@ class JoinedFile(GGUFFile):
         self._parts = [*text._parts, *part._parts]
         clip = {key: value for key, value in part.metadata.items() if key.startswith("clip.")}
         self._metadata = ChainMap(clip, cast("MutableMapping[str, MetadataValue]", text.metadata))
-        self._tensors = {**text.tensors, **_moved(part, projector, len(text.files))}
+        added = _moved(part, projector, len(text.files))
+        both = sorted(text.tensors.keys() & added.keys())
+        if both:
+            raise ModelFormatError(f"{part.path}: tensor {both[0]!r} is in the text model, too; this is no projector")
+        self._tensors = {**text.tensors, **added}
 
 
 def with_projector(text: GGUFFile, path: str | os.PathLike[str]) -> JoinedFile:
@@ -61,10 +65,6 @@ def known_metadata(gguf: GGUFFile) -> Metadata:
 def _moved(part: GGUFFile, projector: Projector, n_files: int) -> dict[str, TensorInfo]:
     """The tensors of a projector under known names, in the files behind the first `n_files`."""
     names = projector.known_names({name: info.shape for name, info in part.tensors.items()})
-    alien = [name for name in names.values() if not name.startswith(IMAGE_PARTS)]
-    if alien:
-        raise ModelFormatError(f"{part.path}: a projector has tensors that begin with {' or '.join(IMAGE_PARTS)}, "
-                               f"got {alien[0]}")  # fmt: skip
     return {
         names[info.name]: info._replace(name=names[info.name], file=info.file + n_files)
         for info in part.tensors.values()

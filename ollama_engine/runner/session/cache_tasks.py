@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ollama_engine.input import FloatArray
+from ollama_engine.input import FloatArray, MediaItem
 from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix, Saved
 from ollama_engine.runner.schedule.inputs import Inputs
 
-__all__ = ["copy_out", "fork_into", "put_back", "trim_to"]
+__all__ = ["copy_out", "encode", "fork_into", "put_back", "trim_to"]
 
 
 def trim_to(pinned: PinnedPrefix, inputs: Inputs) -> Callable[[EngineCore], None]:
@@ -25,6 +25,11 @@ def fork_into(pinned: PinnedPrefix, other: PinnedPrefix, inputs: Inputs) -> Call
         core.cache_manager.fork(pinned, other, core.monitor.clock())
 
     return work
+
+
+def encode(item: MediaItem) -> Callable[[EngineCore], FloatArray]:
+    """Encode an image. A task for each, so that others are computed between two images."""
+    return lambda core: item.embeddings()
 
 
 def copy_out(pinned: PinnedPrefix, inputs: Inputs) -> Callable[[EngineCore], tuple[Saved, tuple[FloatArray, ...]]]:

@@ -25,7 +25,7 @@ from ollama_engine.runner.request.results import Completion
 from ollama_engine.runner.request.stream import Stream
 from ollama_engine.runner.schedule.inputs import Inputs, ceil_cut, floor_cut
 from ollama_engine.runner.session.answer import Answer
-from ollama_engine.runner.session.cache_tasks import copy_out, fork_into, put_back, trim_to
+from ollama_engine.runner.session.cache_tasks import copy_out, encode, fork_into, put_back, trim_to
 from ollama_engine.runner.session.file import SessionFile, layout_of, write_session
 from ollama_engine.runner.session.identity import ModelIdentity
 from ollama_engine.sample import SamplingParams
@@ -254,7 +254,9 @@ class Session:
         with (turn := Lock()):
             self._begin(turn)
             inputs = self._inputs
+            held = [self._do(encode(span.item)) for span in inputs.media if not span.item.ready()]
             saved, embeddings = self._do(copy_out(self._pinned, inputs))
+            del held
         layout = layout_of(self._submission.loaded)
         file = SessionFile(self._identity.fingerprint, layout, inputs, saved, embeddings)
         write_session(path, file, overwrite=overwrite)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from numpy.typing import NDArray
 
 from tests.models.vision.harness import N_CTX, N_TEXT, Case, Token
 from tests.models.vision.pictures import Picture
@@ -25,6 +28,10 @@ class LlavaCase(Case):
         made = (LlavaImageProcessorPil if settings.get("do_pad") else CLIPImageProcessorPil)(**settings)
         return LlavaProcessor(made, tokenizer, patch_size=PATCH, vision_feature_select_strategy=self.strategy,
                               num_additional_image_tokens=1)  # fmt: skip
+
+    def arrays(self, inputs: Any) -> Mapping[str, NDArray[Any]]:
+        pixels = inputs["pixel_values"].numpy().reshape(-1, 3, SIDE // PATCH, PATCH, SIDE // PATCH, PATCH)
+        return {"patches": pixels.transpose(0, 2, 4, 1, 3, 5).reshape(len(pixels), -1, 3 * PATCH**2)}
 
     @property
     def strategy(self) -> str:
