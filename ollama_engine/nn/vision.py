@@ -31,6 +31,8 @@ Rotation = Callable[[Tensor], Tensor]
 MAX_LAYERS = 1024
 LARGEST_HEAD = 256
 """Numbers in a head that AMX attention takes at most."""
+LANES = 16
+"""ggml's fast kernel of attention takes values whose heads are a multiple of it (with AVX-512; others divide it)."""
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda x: x,
     "gelu": gelu,
@@ -97,7 +99,8 @@ class PatchEmbedding(Biased):
         super().__init__(name, "patch_size", "patch_size", "n_channels", "n_embd")
 
     def __call__(self, patches: Tensor) -> Tensor:
-        return wide_product(in_graph(self.tensor, patches, patches.dim(0), self.tensor.dim(3)), patches, self.bias)
+        kernel = in_graph(self.tensor, patches, patches.dim(0), self.tensor.dim(3))
+        return wide_product(kernel, patches, self.bias, stored=self.tensor)
 
 
 def in_graph(weight: Tensor, like: Tensor, *shape: int) -> Tensor:
@@ -113,13 +116,16 @@ def full_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor |
     """
     if q.dim(3) > 1:
         return _attention_in_pictures(q, k, v, scale)
-    heads_match = q.dim(1) == k.dim(1) and max(q.dim(0), v.dim(0)) <= LARGEST_HEAD
+    heads, value_dim = q.dim(1), v.dim(0)
+    with_amx = mask is None and heads == k.dim(1) and max(q.dim(0), value_dim) <= LARGEST_HEAD and amx_allowed()
+    if not with_amx and value_dim % LANES:
+        v = ops.pad(v, (0, LANES - value_dim % LANES))
     q, k, v = (ops.permute(t, 0, 2, 1, 3) for t in (q, k, v))
-    if mask is None and heads_match and amx_allowed():
-        out = amx_attention(q, k, v, scale)
-    else:
-        out = ops.flash_attention(q, k, v, mask, scale)
-    return ops.reshape(out, out.dim(0) * out.dim(1), out.dim(2))
+    out = amx_attention(q, k, v, scale) if with_amx else ops.flash_attention(q, k, v, mask, scale)
+    if out.dim(0) != value_dim:
+        shape, strides = (value_dim, heads, out.dim(2)), (out.stride(1), out.stride(2))
+        out = ops.cont(ops.view(out, shape, strides))
+    return ops.reshape(out, value_dim * heads, out.dim(2))
 
 
 def _attention_in_pictures(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
@@ -134,16 +140,18 @@ def _attention_in_pictures(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Ten
     return ops.cont(ops.permute(ops.reshape(out, size * heads, pictures, n), 0, 2, 1, 3))
 
 
-def wide_product(weight: Tensor, x: Tensor, bias: Tensor | None = None, activation: str = "none") -> Tensor:
+def wide_product(
+    weight: Tensor, x: Tensor, bias: Tensor | None = None, activation: str = "none", *, stored: Tensor | None = None
+) -> Tensor:
     """activation(weight x + bias) for thousands of columns: [in, out], f32 [in, n, pictures], [out] -> f32 [out, n,
     pictures].
 
-    Activations: "none", "gelu" (the tanh form) and "gelu_quick".
+    Activations: "none", "gelu" (the tanh form) and "gelu_quick". `stored` is the weight that `weight` is a view of.
     """
     if x.dim(2) > 1:
-        y = wide_product(weight, ops.reshape(x, x.dim(0), x.dim(1) * x.dim(2)), bias, activation)
+        y = wide_product(weight, ops.reshape(x, x.dim(0), x.dim(1) * x.dim(2)), bias, activation, stored=stored)
         return ops.reshape(y, y.dim(0), x.dim(1), x.dim(2))
-    if amx_allowed() and amx_takes(weight) and lies_on_cpu(weight):
+    if amx_allowed() and amx_takes(weight) and lies_on_cpu(weight if stored is None else stored):
         return amx_product(weight, x, bias, activation=activation)
     y = ops.mul_mat(weight, x)
     y = y if bias is None else y + bias

@@ -51,7 +51,8 @@ class ImageEncoder:
             ctx.forward(out)
             ctx.alloc()
             ctx.compute()
-            rows = out.numpy().astype(np.float32, copy=True).reshape(-1, out.dim(0))  # one row comes as a vector
+            # One row comes as a vector. The copy owns its memory: who reads rows of it holds all of it.
+            rows = np.array(out.numpy().reshape(-1, out.dim(0)), np.float32)
         if not np.isfinite(rows).all():
             raise ComputeError("the model computes NaN or infinity for this image; its file may be damaged")
         return rows

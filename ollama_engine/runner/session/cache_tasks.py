@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ollama_engine.input import FloatArray, MediaItem
 from ollama_engine.runner.core.engine_core import EngineCore
@@ -32,10 +32,15 @@ def encode(item: MediaItem) -> Callable[[EngineCore], FloatArray]:
     return lambda core: item.embeddings()
 
 
-def copy_out(pinned: PinnedPrefix, inputs: Inputs) -> Callable[[EngineCore], tuple[Saved, tuple[FloatArray, ...]]]:
-    """Copy keys and values, and the embeddings of media among the inputs."""
+def copy_out(
+    pinned: PinnedPrefix, inputs: Inputs, held: Sequence[FloatArray] = ()
+) -> Callable[[EngineCore], tuple[Saved, tuple[FloatArray, ...]]]:
+    """Copy keys and values, and the embeddings of media among the inputs.
 
-    def work(core: EngineCore) -> tuple[Saved, tuple[FloatArray, ...]]:
+    `held`: embeddings that `encode` made, which the encoder cache must not lose before.
+    """
+
+    def work(core: EngineCore, _held: Sequence[FloatArray] = held) -> tuple[Saved, tuple[FloatArray, ...]]:
         core.cache_manager.trim(pinned, inputs)
         return core.cache_manager.save(pinned), tuple(span.item.embeddings() for span in inputs.media)
 

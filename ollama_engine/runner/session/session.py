@@ -248,15 +248,13 @@ class Session:
         """Write the tokens with their keys and values to a file, completely or not at all. See `Engine.load_session`.
 
         Requests wait while keys, values and embeddings of images are copied, but not while the file is written.
-        Raises OSError: FileExistsError for a file that exists, unless `overwrite` has it replaced; what is read-only or
-        no regular file never is.
+        Raises OSError: FileExistsError, unless `overwrite`; a read-only file, or none that is regular, is not replaced.
         """
         with (turn := Lock()):
             self._begin(turn)
             inputs = self._inputs
             held = [self._do(encode(span.item)) for span in inputs.media if not span.item.ready()]
-            saved, embeddings = self._do(copy_out(self._pinned, inputs))
-            del held
+            saved, embeddings = self._do(copy_out(self._pinned, inputs, held))
         layout = layout_of(self._submission.loaded)
         file = SessionFile(self._identity.fingerprint, layout, inputs, saved, embeddings)
         write_session(path, file, overwrite=overwrite)
