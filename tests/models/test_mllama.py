@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ollama_engine import Engine, Media, SamplingParams, Text
-from ollama_engine.errors import ContextOverflowError, ImageError, ModelFormatError
+from ollama_engine import Engine, SamplingParams
+from ollama_engine.errors import ImageError, ModelFormatError
 from ollama_engine.input import FloatArray, Input, MediaItem
 from ollama_engine.ml import ops
 from ollama_engine.ml.context import Context
