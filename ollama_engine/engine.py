@@ -5,44 +5,28 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, cast, overload
 
-import numpy as np
-import numpy.typing as npt
-
-import ollama_engine  # its AsyncStream and Session are imported when they are asked for: a program starts sooner
+import ollama_engine  # its Session is imported when it is asked for: a program starts sooner
 from ollama_engine.config import CacheType, EngineConfig, FlashAttention
 from ollama_engine.errors import ClosedError
 from ollama_engine.option_names import refuses_unknown
 from ollama_engine.runner.chat.methods import ChatMethods
 from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.core.engine_thread import EngineThread
-from ollama_engine.runner.core.submission import Submission, check_forkable
+from ollama_engine.runner.core.methods import GenerateMethods
+from ollama_engine.runner.core.submission import Submission
 from ollama_engine.runner.embed.methods import EmbedMethods
 from ollama_engine.runner.load.loading import Loaded, load
 from ollama_engine.runner.load.methods import FactMethods
 from ollama_engine.runner.observe.metrics import MetricsSnapshot
 from ollama_engine.runner.observe.monitor import Monitor, SlotInfo
-from ollama_engine.runner.request.answer_count import AnswerCount
-from ollama_engine.runner.request.images import with_images, with_images_each
-from ollama_engine.runner.request.options import RequestKeywords, RequestOptions, options_elsewhere
-from ollama_engine.runner.request.prompts import Images, Prompt, Prompts, is_many
-from ollama_engine.runner.request.request import Request
-from ollama_engine.runner.request.results import Completion
-from ollama_engine.runner.request.stream import Stream
+from ollama_engine.runner.request.options import options_elsewhere
 from ollama_engine.runner.score.methods import ScoreMethods
 from ollama_engine.runner.session.identity import ModelIdentity
-from ollama_engine.sample import SamplingParams
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-
-_DEFAULT_PARAMS = SamplingParams()
 
 
 @refuses_unknown(options_elsewhere)
-class Engine(EmbedMethods, ChatMethods, ScoreMethods, FactMethods):
+class Engine(GenerateMethods, EmbedMethods, ChatMethods, ScoreMethods, FactMethods):
     """A loaded model, shared by any number of threads and asyncio tasks: their requests are computed together.
 
     Args:
@@ -65,6 +49,7 @@ class Engine(EmbedMethods, ChatMethods, ScoreMethods, FactMethods):
         mmap: read weights from the mapped file instead of copying them. Nobody may shorten the file meanwhile: the
             system ends a process that reads where a mapped file no longer is.
         verify: check the cache's bookkeeping after every step.
+        projector: path of the part that reads images, where it is a file of its own (llama.cpp's "mmproj" files).
         progress: called with (bytes done, bytes in all) while weights are read.
 
     Raises:
@@ -92,6 +77,7 @@ class Engine(EmbedMethods, ChatMethods, ScoreMethods, FactMethods):
         image_cache_bytes: int = EngineConfig.image_cache_bytes,
         mmap: bool = True,
         verify: bool = False,
+        projector: str | os.PathLike[str] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         config = EngineConfig(
@@ -111,7 +97,7 @@ class Engine(EmbedMethods, ChatMethods, ScoreMethods, FactMethods):
         )
         super().__init__()
         self._closed = False
-        self._loaded = loaded = load(model, config, progress)
+        self._loaded = loaded = load(model, config, progress, projector=projector)
         try:
             self._monitor = Monitor(loaded.tokenizer.token_text)
             core = EngineCore(
@@ -129,135 +115,6 @@ class Engine(EmbedMethods, ChatMethods, ScoreMethods, FactMethods):
             loaded.close()
             raise
         self._engine_thread.start()
-
-    # -- generating ----------------------------------------------------------------------------------------------------
-
-    @overload
-    def generate(
-        self, prompt: Prompt, params: SamplingParams = ..., *, images: Images = ..., n: None = None,
-        best_of: int | None = ..., **options: Unpack[RequestKeywords],
-    ) -> Completion: ...  # fmt: skip
-    @overload
-    def generate(
-        self, prompt: Prompt, params: SamplingParams = ..., *, images: Images = ..., n: int,
-        best_of: int | None = ..., **options: Unpack[RequestKeywords],
-    ) -> list[Completion]: ...  # fmt: skip
-    @overload
-    def generate(
-        self, prompt: Prompts, params: SamplingParams = ..., *, images: Sequence[Images] | None = ...,
-        n: int | None = None, best_of: int | None = ..., **options: Unpack[RequestKeywords],
-    ) -> list[Completion]: ...  # fmt: skip
-    def generate(
-        self, prompt: Prompt | Prompts, params: SamplingParams = _DEFAULT_PARAMS, *,
-        images: Images | Sequence[Images] = None, n: int | None = None, best_of: int | None = None,
-        **options: Unpack[RequestKeywords],
-    ) -> Completion | list[Completion]:  # fmt: skip
-        """The whole answer to a prompt (text, or token ids as they are); a list or tuple of prompts gives a list.
-
-        `n` asks for as many answers to each prompt, which share what is computed of it, and gives one flat list: those
-        to the first prompt first. Where `params` have a seed, answer i of a prompt has `seed + i`. `best_of` writes as
-        many, and returns the `n` (or one) with the highest `cumulative_logprob`, the best first.
-
-        `images` (see `ImageSource`) stand where the text has markers: [img] is the next of them, [img-0] the first,
-        [img-1] the second; without a marker they stand before the text. Several prompts have a list of images each.
-        Nothing is read as a marker where there are no images.
-
-        Keyword arguments: see `RequestKeywords`. Raises ContextOverflowError for a prompt that leaves no place for an
-        answer unless `on_overflow` says otherwise; TokenizerError for ids outside of the vocabulary and text that it
-        cannot express; ConfigError for an empty prompt or one of another type, and markers that do not match the
-        images; UnsupportedInputError for images where the model reads text only, ImageError for what is no image or one
-        that the model cannot take; SamplingError when the model computes
-        NaN or every token is banned; EngineBusyError when too many requests wait; DeadlineError when `timeout` is over;
-        ClosedError when the Engine is closed, before or meanwhile. The first answer of several that fails ends the
-        call, and the others.
-        """
-        prompt = with_images_each(prompt, images)
-        if n is not None or best_of is not None or is_many(prompt):
-            count = AnswerCount.of(n, best_of, params)
-            found = self._ready().complete_all(prompt, params, count, options)
-            return found if n is not None or is_many(prompt) else found[0]
-        return self._ready().complete(Request(self, watched=True), cast(Prompt, prompt), params, options)
-
-    def stream(
-        self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS, *, images: Images = None,
-        **options: Unpack[RequestKeywords],
-    ) -> Stream:  # fmt: skip
-        """The answer piece by piece; closing or dropping the iterator cancels the request at its next step.
-
-        The request starts with this call, not with the first `next`. Raises as `generate` does; what is wrong with
-        the prompt raises here.
-        """
-        request = Request(self)
-        stream = Stream(request)
-        self._ready().hand_in(request, with_images(prompt, images), params, options)
-        return stream
-
-    def submit(
-        self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS, *, images: Images = None,
-        **options: Unpack[RequestKeywords],
-    ) -> Request:  # fmt: skip
-        """Start a request and return at once; its `result()` waits. Raises as `stream` does."""
-        request = Request(self)
-        self._ready().hand_in(request, with_images(prompt, images), params, options)
-        return request
-
-    def fork(
-        self, request: Request, params: SamplingParams | None = None, **options: Unpack[RequestKeywords]
-    ) -> Request:
-        """A request that goes on from where another one is, which goes on too, or has ended.
-
-        Its prompt is that one's prompt and the tokens of all chunks that have been taken from it (`Request.tokens`).
-        What of them is in the cache is shared, not copied; the answer is the one that this prompt gets alone. Where
-        the first prompt is still to be computed, the fork waits for that. Parameters and options that are not given
-        are those of `request`, but for `prompt_logprobs`; `max_tokens` counts, a seed draws, and mirostat and
-        adaptive-p begin, from the beginning again. A format goes on in the middle of the answer; another one begins
-        with the fork, a given `reasoning_budget` counts from it. Raises as `submit`, ConfigError for another Engine's.
-        """
-        check_forkable(request, self)
-        return self._ready().fork(request, params, options)
-
-    @overload
-    async def agenerate(
-        self, prompt: Prompt, params: SamplingParams = ..., *, images: Images = ..., n: None = None,
-        best_of: int | None = ..., **options: Unpack[RequestKeywords],
-    ) -> Completion: ...  # fmt: skip
-    @overload
-    async def agenerate(
-        self, prompt: Prompt, params: SamplingParams = ..., *, images: Images = ..., n: int,
-        best_of: int | None = ..., **options: Unpack[RequestKeywords],
-    ) -> list[Completion]: ...  # fmt: skip
-    @overload
-    async def agenerate(
-        self, prompt: Prompts, params: SamplingParams = ..., *, images: Sequence[Images] | None = ...,
-        n: int | None = None, best_of: int | None = ..., **options: Unpack[RequestKeywords],
-    ) -> list[Completion]: ...  # fmt: skip
-    async def agenerate(
-        self, prompt: Prompt | Prompts, params: SamplingParams = _DEFAULT_PARAMS, *,
-        images: Images | Sequence[Images] = None, n: int | None = None, best_of: int | None = None,
-        **options: Unpack[RequestKeywords],
-    ) -> Completion | list[Completion]:  # fmt: skip
-        """`generate` for asyncio. Cancelling the task cancels the request."""
-        prompt = with_images_each(prompt, images)
-        if n is not None or best_of is not None or is_many(prompt):
-            count = AnswerCount.of(n, best_of, params)
-            found = await self._ready().acomplete_all(prompt, params, count, options)
-            return found if n is not None or is_many(prompt) else found[0]
-        return await self.astream(cast(Prompt, prompt), params, **options).completion()
-
-    def astream(
-        self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS, *, images: Images = None,
-        **options: Unpack[RequestKeywords],
-    ) -> ollama_engine.AsyncStream:  # fmt: skip
-        """`stream` for asyncio; call it where an event loop runs.
-
-        Beside the loop, in a thread, a new `format` is compiled and images are read; what is wrong with them comes with
-        the first chunk then.
-        """
-        submission, stream, wanted = self._ready(), ollama_engine.AsyncStream(self), RequestOptions.of(options)
-        prompt = with_images(prompt, images)
-        submit = submission.starter(prompt, params, wanted, stream.channel)
-        stream.start(submit, in_thread=submission.takes_long(wanted, prompt))
-        return stream
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 
@@ -278,14 +135,6 @@ class Engine(EmbedMethods, ChatMethods, ScoreMethods, FactMethods):
     def _ready(self) -> Submission:
         self._open()
         return self._submission
-
-    def logits(self, prompt: Prompt, *, images: Images = None) -> npt.NDArray[np.float32]:
-        """The model's raw output at every token of a prompt, float32 [n_tokens, n_vocab].
-
-        Row i scores what follows input i; an image has an input for each of its embeddings, and the tokens around them.
-        `images` and errors are as in `generate`.
-        """
-        return self._ready().logits(with_images(prompt, images))
 
     # -- looking inside ------------------------------------------------------------------------------------------------
 

@@ -30,6 +30,8 @@ class PreparedImage:
     n_positions: int | None = None
     """As in MediaItem."""
     cross_attention: bool = False
+    n_rows: int | None = None
+    """As in MediaItem."""
 
 
 def _always() -> bool:
@@ -61,6 +63,8 @@ class MediaItem:
     cross_attention: bool = False
     grid: tuple[int, ...] = ()
     """`PreparedImage.grid`."""
+    n_rows: int | None = None
+    """With `cross_attention`: rows of its embeddings, where they are fewer than those of a largest image."""
     ready: Callable[[], bool] = _always
     """Whether `embeddings` returns at once. The scheduler plans no input of an item before."""
 

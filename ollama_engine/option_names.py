@@ -23,6 +23,7 @@ ALIASES: Mapping[str, str] = {
     **dict.fromkeys(("type_k", "type_v", "cache_type_k", "cache_type_v", "kv_cache_dtype"), "kv_cache_type"),
     "use_mmap": "mmap",
     **dict.fromkeys(("model_path", "path", "filename"), "model"),
+    **dict.fromkeys(("mmproj", "mmproj_path", "clip_model_path"), "projector"),
     # Sampling: these, Hugging Face, OpenAI.
     **dict.fromkeys(("temp", "t"), "temperature"),
     **dict.fromkeys(

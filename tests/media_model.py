@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from unittest.mock import patch
 
@@ -30,6 +31,7 @@ from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.tensor import Tensor
 from ollama_engine.models import ModelInputs, registry
 from ollama_engine.models.llama import Llama
+from tests.tiny import write_tiny_llama
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -38,6 +40,12 @@ if TYPE_CHECKING:
 
 BEGIN, PLACEHOLDER, END = 10, 11, 12
 IMAGE_ROWS = 4
+TEMPLATE = (
+    "{% for m in messages %}<{{ m.role }}>{% if m.content is string %}{{ m.content }}{% else %}"
+    "{% for part in m.content %}{% if part.type == 'image' %}{{ '<image>' }}{% else %}{{ part.text }}{% endif %}"
+    "{% endfor %}{% endif %}{% endfor %}"
+)
+"""A chat template that knows image parts."""
 BROKEN = b"broken"
 """The pixels of an image whose vision graph cannot be built."""
 REFUSED = b"refused"
@@ -187,3 +195,14 @@ def media_llama(cls: type[MediaLlama] = MediaLlama, **options: Any) -> Iterator[
         patch.dict(registry._BUILT_IN, {"llama": f"tests.media_model:{cls.__name__}"}),
     ):
         yield
+
+
+@contextmanager
+def seeing_model(folder: Path, *names: str) -> Iterator[str]:
+    """The path of a tiny model that reads images, while it does, and image files of these names beside it."""
+    for number, name in enumerate(names):
+        (folder / name).write_bytes(picture(bytes(range(40 + number, 52 + number))))
+    with media_llama():
+        yield write_tiny_llama(
+            folder / "seeing.gguf", n_layer=1, seed=4, metadata={"tokenizer.chat_template": TEMPLATE}
+        ).path

@@ -58,4 +58,4 @@ def test_the_context_is_decided_once() -> None:
 def test_the_engines_defaults_are_those_of_its_configuration() -> None:
     defaults = {name: parameter.default for name, parameter in inspect.signature(Engine).parameters.items()}
     assert {f.name: f.default for f in fields(EngineConfig)}.items() <= defaults.items()
-    assert defaults.keys() - {f.name for f in fields(EngineConfig)} == {"model", "progress"}
+    assert defaults.keys() - {f.name for f in fields(EngineConfig)} == {"model", "progress", "projector"}

@@ -68,7 +68,6 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             check_method(function.__self__, getattr(function, "__name__", ""), (*args, *values.values()))
         return super().call(context, function, *args, **values)
 
-
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         """jinja2's `str.format`, for what does not fill the memory."""
         made = super().wrap_str_format(value)

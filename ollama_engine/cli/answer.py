@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ollama_engine.errors import Option
@@ -31,14 +31,16 @@ class Answerer:
         self._verbose = verbose
         self._echo = echo
 
-    def answer(self, prompt: str, params: SamplingParams, request_options: RequestOptions) -> None:
+    def answer(
+        self, prompt: str, params: SamplingParams, request_options: RequestOptions, images: Sequence[bytes] = ()
+    ) -> None:
         """Stream the answer to standard output, with a line break at its end.
 
         KeyboardInterrupt cancels the request and propagates. Raises as `Engine.stream` does.
         """
         last = prompt[-1:] if self._echo else ""
         options = {field.name: getattr(request_options, field.name) for field in dataclasses.fields(request_options)}
-        with self._engine.stream(prompt, params, **options) as chunks:
+        with self._engine.stream(prompt, params, images=images, **options) as chunks:
             try:
                 if self._echo:
                     _write(prompt)

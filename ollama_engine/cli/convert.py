@@ -17,10 +17,11 @@ __all__ = ["add_arguments", "main"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of this command."""
     parser.add_argument("source", metavar="SRC", help="the folder with config.json, the weights and the tokenizer")
-    parser.add_argument("-o", "--out", required=True, metavar="OUT.gguf", help="the file to write; must not exist")
+    parser.add_argument("-o", "--out", required=True, metavar="OUT.gguf", help="the file to write")
     parser.add_argument("--outtype", choices=FILE_TYPES, default="f16", help="type of the matrices (default: f16)")
     parser.add_argument("--no-vision", action="store_true", help="leave out the part that reads images, as llama.cpp "
                         "wants it")  # fmt: skip
+    parser.add_argument("--overwrite", action="store_true", help="replace a file that exists")
     parser.add_argument("-t", "--threads", type=int, metavar="N", help="threads (default: all cores)")
 
 
@@ -29,7 +30,13 @@ def main(args: argparse.Namespace) -> None:
     with StatusLine(sys.stderr) as line:
         bar = LoadingBar(line, f"writing {args.out}", eta=True)
         sizes = convert_model(
-            existing(args.source), args.out, args.outtype, vision=not args.no_vision, threads=args.threads, progress=bar
+            existing(args.source),
+            args.out,
+            args.outtype,
+            vision=not args.no_vision,
+            threads=args.threads,
+            overwrite=args.overwrite,
+            progress=bar,
         )
     print(args.out)
     print(f"{size(sizes.before)} -> {size(sizes.after)}", file=sys.stderr)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ollama_engine.cli.answer import Answerer
 from ollama_engine.cli.prompt_loop import PromptLoop, set_command
 from ollama_engine.cli.settings import Settings
@@ -11,10 +13,12 @@ __all__ = ["HINT", "continue_texts"]
 HINT = "Every line is a prompt of its own. /help lists the commands; /bye or Ctrl-D leaves."
 
 
-def continue_texts(answerer: Answerer, settings: Settings) -> None:
-    """Serve until the user leaves."""
+def continue_texts(answerer: Answerer, settings: Settings, images: Sequence[bytes] = ()) -> None:
+    """Serve until the user leaves. The first text has the images."""
+    left = list(images)
 
     def answer(text: str) -> None:
-        answerer.answer(text, settings.params, settings.request_options)
+        answerer.answer(text, settings.params, settings.request_options, left)
+        left.clear()
 
     PromptLoop(HINT, answer, {"/set": set_command(settings)}, settings).run()

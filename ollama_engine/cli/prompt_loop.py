@@ -42,15 +42,18 @@ class PromptLoop:
         answer: called with each prompt. EngineError is told, and KeyboardInterrupt ends the answer only.
         commands: by name, such as "/set".
         settings: they say how options in messages are typed.
+        take: called with each line that is neither quoted nor a command; returns the text that is left to answer.
     """
 
     def __init__(
-        self, hint: str, answer: Callable[[str], None], commands: Mapping[str, Command], settings: Settings
-    ) -> None:
+        self, hint: str, answer: Callable[[str], None], commands: Mapping[str, Command], settings: Settings,
+        take: Callable[[str], str] = str,
+    ) -> None:  # fmt: skip
         self._hint = hint
         self._answer = answer
         self._commands = commands
         self._settings = settings
+        self._take = take
 
     def run(self) -> None:
         """Serve. KeyboardInterrupt, where the user presses Ctrl-C twice at the prompt, goes on to the caller."""
@@ -82,21 +85,28 @@ class PromptLoop:
     def _serve(self, typed: _Typed) -> None:
         try:
             if typed.command:
-                self._command(typed.command, typed.text)
-            elif typed.text:
-                self._answer(typed.text)
+                self._command(typed)
+            else:
+                self._prompt(typed.text if typed.quoted else self._take(typed.text))
         except KeyboardInterrupt:
             return
         except EngineError as error:
             _say(f"error: {describe(error, self._settings.write)}")
 
-    def _command(self, name: str, rest: str) -> None:
+    def _prompt(self, text: str) -> None:
+        if text:
+            self._answer(text)
+
+    def _command(self, typed: _Typed) -> None:
+        name = typed.command
         if name in ("/help", "/?"):
             _say(self.help())
         elif name in self._commands:
-            said = self._commands[name].run(rest)
+            said = self._commands[name].run(typed.text)
             if said is not None:
                 _say(said)
+        elif (left := self._take(typed.line)) != typed.line:  # the path of a file begins with a slash, too
+            self._prompt(left)
         else:
             _say(f"error: {NO_COMMAND.format(name)}")
 
@@ -119,16 +129,19 @@ def set_command(settings: Settings) -> Command:
 class _Typed(NamedTuple):
     text: str
     command: str = ""
+    line: str = ""
+    """All that was typed, where it begins with a slash."""
+    quoted: bool = False
 
 
 def _read() -> _Typed:
     """A prompt or a command. Raises EOFError, KeyboardInterrupt, UnicodeDecodeError and UsageError."""
     line = argument(_read_line(PROMPT), "the line").strip()  # terminals hand over what is not UTF-8
     if line.startswith(QUOTES):
-        return _Typed(_read_quoted(line[len(QUOTES) :]))
+        return _Typed(_read_quoted(line[len(QUOTES) :]), quoted=True)
     if line.startswith("/"):
         name, _, rest = line.partition(" ")
-        return _Typed(rest.strip(), name)
+        return _Typed(rest.strip(), name, line)
     return _Typed(line)
 
 

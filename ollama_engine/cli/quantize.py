@@ -19,8 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of this command."""
     parser.add_argument("source", metavar="IN.gguf", help="a file with f32, f16 or bf16 weights (any part of a split "
                         "one)")  # fmt: skip
-    parser.add_argument("out", metavar="OUT.gguf", help="the file to write; must not exist")
+    parser.add_argument("out", metavar="OUT.gguf", help="the file to write")
     parser.add_argument("preset", metavar="TYPE", help=f"one of {', '.join([*PRESETS, *ALIASES])}")
+    parser.add_argument("--overwrite", action="store_true", help="replace a file that exists")
     parser.add_argument("-t", "--threads", type=int, metavar="N", help="threads (default: all cores)")
     parser.add_argument("--imatrix", metavar="FILE", help="an importance matrix, as llama-imatrix measures it")
 
@@ -31,6 +32,8 @@ def main(args: argparse.Namespace) -> None:
     imatrix = None if args.imatrix is None else existing(args.imatrix)
     with StatusLine(sys.stderr) as line:
         bar = LoadingBar(line, f"writing {args.out}", eta=True)
-        sizes = quantize_model(source, args.out, args.preset, threads=args.threads, imatrix=imatrix, progress=bar)
+        sizes = quantize_model(
+            source, args.out, args.preset, threads=args.threads, overwrite=args.overwrite, imatrix=imatrix, progress=bar
+        )
     print(args.out)
     print(f"{size(sizes.before)} -> {size(sizes.after)}", file=sys.stderr)

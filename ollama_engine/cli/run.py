@@ -15,9 +15,11 @@ from ollama_engine.cli.answer import Answerer
 from ollama_engine.cli.chat import ChatConversation
 from ollama_engine.cli.chat_printer import ChatPrinter
 from ollama_engine.cli.errors import UsageError
+from ollama_engine.cli.images import image_of_flag
 from ollama_engine.cli.interactive import continue_texts
 from ollama_engine.cli.line_history import line_history
 from ollama_engine.cli.options import add_model, add_options, build, model_path
+from ollama_engine.cli.paths import existing
 from ollama_engine.cli.progress import LoadingBar, StatusLine
 from ollama_engine.cli.settings import Settings, set_here
 from ollama_engine.cli.texts import argument, decoded
@@ -46,6 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     parser.add_argument("prompt", metavar="PROMPT", nargs="?", help="what to answer, behind what is piped in; "
                         "without both, prompts one by one from the terminal")  # fmt: skip
+    parser.add_argument("--image", metavar="FILE", action="append", default=[],
+                        help="show the model an image, with PROMPT or the first message; may be repeated")  # fmt: skip
+    parser.add_argument("--mmproj", dest="projector", metavar="FILE",
+                        help="the model's part that reads images, where it is a file of its own")  # fmt: skip
     parser.add_argument("--raw", action="store_true", help="continue the text, also with a model that chats")
     parser.add_argument("--echo", action="store_true", help="with --raw: print the text before its continuation")
     parser.add_argument("--verbose", action="store_true", help="print times, tokens/s and memory on standard error")
@@ -63,21 +69,32 @@ def main(args: argparse.Namespace) -> None:
     params = build(SamplingParams, args, skip=NOT_SAMPLING)
     request_options = build(RequestOptions, args, skip=NOT_REQUEST)
     config = build(EngineConfig, args, skip=NOT_ENGINE, parallel=1)
-    path = model_path(args.model)
+    path, projector = model_path(args.model), None if args.projector is None else existing(args.projector)
     chat_options = _chat_options(args)
+    images = [image_of_flag(name) for name in args.image]
     interactive = args.prompt is None and _is_terminal()
     prompt = "" if interactive else _prompt(args.prompt)
-    with _load(path, config, args.verbose) as engine, line_history(used=interactive):
+    with _load(path, projector, config, args.verbose) as engine, line_history(used=interactive):
         settings = Settings(
             params, request_options, set_here(args.flags, NOT_SET) if interactive else args.flags, NOT_SET
         )
+        reads_images = engine.info.reads_images
+        if images and not reads_images:
+            raise UsageError("--image has no effect: the model reads text only, unless --mmproj names its other part")
         if _chats(engine, args):
-            chat = ChatConversation(engine, _printer(args), settings, chat_options, args.system, args.verbose)
+            chat = ChatConversation(
+                engine, _printer(args), settings, chat_options, args.system, args.verbose, reads_images=reads_images,
+                images=images,
+            )  # fmt: skip
             chat.run() if interactive else chat.answer(prompt)
         else:
             echo = args.echo and not interactive
             answerer = Answerer(engine, settings.write, verbose=args.verbose, echo=echo)
-            continue_texts(answerer, settings) if interactive else answerer.answer(prompt, params, request_options)
+            files = [image.data for image in images]
+            if interactive:
+                continue_texts(answerer, settings, files)
+            else:
+                answerer.answer(prompt, params, request_options, files)
 
 
 def _chats(engine: Engine, args: argparse.Namespace) -> bool:
@@ -133,11 +150,11 @@ def _is_piped() -> bool:
     return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
 
 
-def _load(path: str, config: EngineConfig, verbose: bool) -> Engine:
+def _load(path: str, projector: str | None, config: EngineConfig, verbose: bool) -> Engine:
     started = time.perf_counter()
     options = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     with StatusLine(sys.stderr) as line:
-        engine = ollama_engine.Engine(path, **options, progress=LoadingBar(line, "loading"))
+        engine = ollama_engine.Engine(path, **options, projector=projector, progress=LoadingBar(line, "loading"))
     if verbose:
         seconds = time.perf_counter() - started
         info = engine.info

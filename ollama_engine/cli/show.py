@@ -34,6 +34,9 @@ SHAPE_KEYS = (
 )
 """Keys of the architecture that the report shows, a line each."""
 
+IMAGE_KEYS = ("image_size", "patch_size", "max_num_tiles", "block_count", "embedding_length")
+"""Keys of the part that reads images, behind "vision."."""
+
 SHOWN_CHARACTERS = 100
 SHOWN_ENTRIES = 6
 
@@ -80,6 +83,7 @@ def facts(file: GGUFFile) -> dict[str, Any]:
         "name": _json_value(metadata.get("general.name")),
         "license": _json_value(metadata.get("general.license")),
         "shape": {key: _json_value(metadata[full]) for key, full in _shape_keys(metadata, architecture)},
+        "images": _images(metadata, architecture),
         "n_tensors": len(tensors),
         "n_parameters": sum(math.prod(t.shape) for t in tensors),
         "tensor_bytes": sum(t.nbytes for t in tensors),
@@ -91,6 +95,16 @@ def facts(file: GGUFFile) -> dict[str, Any]:
 
 def _shape_keys(metadata: Mapping[str, MetadataValue], architecture: object) -> list[tuple[str, str]]:
     return [(key, f"{architecture}.{key}") for key in SHAPE_KEYS if f"{architecture}.{key}" in metadata]
+
+
+def _images(metadata: Mapping[str, MetadataValue], architecture: object) -> dict[str, Any] | None:
+    """Sizes of the part that reads images; None where the file has none. An mmproj file has little else."""
+    begin = f"{architecture}.vision."
+    if f"{begin}block_count" not in metadata:
+        return None
+    found = {key: _json_value(metadata[begin + key]) for key in IMAGE_KEYS if begin + key in metadata}
+    projector = metadata.get("clip.projector_type", metadata.get("clip.vision.projector_type"))
+    return {**found, "projector_type": projector} if isinstance(projector, str) else found
 
 
 def _types(file: GGUFFile) -> dict[str, dict[str, int]]:
@@ -161,12 +175,26 @@ def _summary(known: dict[str, Any]) -> str:
                        f"{bits:.2f} bits each" if known["n_tensors"] else "none: a vocabulary only"),
         *((key.replace("_", " "), _short(value)) for key, value in known["shape"].items()),
         *_tokenizer_rows(known["tokenizer"]),
+        ("reads images", _image_row(known["images"])),
         ("chat template", "yes" if known["chat_template"] else "no"),
     ]  # fmt: skip
     text = pairs(rows)
     if known["types"]:
         text += "\n\n" + _type_table(known["types"])
     return text
+
+
+def _image_row(known: dict[str, Any] | None) -> str:
+    if known is None:
+        return "no"
+    parts = [
+        f"of size {known['image_size']}" if "image_size" in known else "of any size",
+        f"up to {known['max_num_tiles']} tiles" if "max_num_tiles" in known else None,
+        f"in patches of {known['patch_size']}" if "patch_size" in known else None,
+        f"by {known['block_count']} blocks",
+        f"projector {printable(known['projector_type'])}" if "projector_type" in known else None,
+    ]
+    return ", ".join(part for part in parts if part)
 
 
 def _optional(value: object) -> str | None:

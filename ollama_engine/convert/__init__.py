@@ -8,7 +8,7 @@
 - `llama`, ...: one file for each family; `keys`, `rope`, `encoder`, `transforms`, `vision`: what they share
 - `plan`, `streaming`, `workers`: which tensors are written, and their bytes, made by several threads
 - `metadata`, `pooling`, `vocab`: what the file says about the model, and its tokenizer
-- `source`: reading checkpoints; `gguf_writing`, `new_file`, `outtype`: writing
+- `source`: reading checkpoints; `gguf_writing`, `outtype`: writing
 """
 
 from __future__ import annotations

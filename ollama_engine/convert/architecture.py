@@ -68,6 +68,10 @@ def _no_values(config: Config, sizes: Sizes) -> MetadataValues:
     return {}
 
 
+def _no_image_keys(processor: Config) -> MetadataValues:
+    return {}
+
+
 def _no_tensors(config: Config, sizes: Sizes) -> Mapping[str, NDArray[np.float32]]:
     return {}
 
@@ -82,6 +86,8 @@ class Vision:
     """Below the architecture's name, most of them below `vision.`."""
     tensors: tuple[Tensor, ...]
     """The encoder's are named `v.`, those of the projector into the text part `mm.`."""
+    image_keys: Callable[[Config], MetadataValues] = _no_image_keys
+    """What the config of the published image processor says, below the architecture's name."""
     sources: str = r"^(?:model\.)?(?:vision_tower|vision_model|visual|multi_modal_projector)\."
     """Regular expression of all its names in the checkpoint, to leave it out."""
 
@@ -113,6 +119,8 @@ class Architecture:
     pre_names: tuple[str, ...] = ()
     """Names of pre-tokenizers to prefer where several behave alike."""
     vision: Vision | None = None
+    image_keys: Callable[[Config], MetadataValues] = _no_image_keys
+    """As in Vision, for a model whose part that reads images is converted."""
 
     def part(self, *, vision: bool) -> Architecture:
         """The text part alone, or both parts in one whose `vision` is None."""
@@ -127,6 +135,7 @@ class Architecture:
             sizes=lambda config: {**self.sizes(config), **images.sizes(config)},
             more_keys=lambda config, sizes: {**self.more_keys(config, sizes), **images.keys(config, sizes)},
             tensors=(*self.tensors, *images.tensors),
+            image_keys=images.image_keys,
         )
 
 

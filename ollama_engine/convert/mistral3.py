@@ -24,12 +24,15 @@ VISION_DEFAULTS = {
     "num_hidden_layers": 24,
     "num_attention_heads": 16,
     "num_channels": 3,
+    "hidden_act": "gelu",  # which is refused: published files say silu
     "image_size": 1540,
     "patch_size": 14,
 }
 OUTER_KEYS = (
     Key("spatial_merge_size", "u32", ("spatial_merge_size",)),
     Key("image_token_index", "u32", ("image_token_index", "image_token_id"), required=False),
+    Key("image_break_token_index", "u32", ("image_break_token_id",), required=False),
+    Key("image_end_token_index", "u32", ("image_end_token_id",), required=False),
     Key("mm.projector_bias", "bool", ("multimodal_projector_bias",), required=False),
     Key("mm.projector_hidden_act", "str", ("projector_hidden_act",), required=False),
 )
@@ -44,6 +47,7 @@ def _text_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
         keys |= {"attention.temperature_scale": beta, "rope.scaling_beta": beta}
     if rope.get("mscale_all_dim"):
         keys["rope.scaling.yarn_log_multiplier"] = float(rope["mscale_all_dim"])
+        keys["rope.scaling.mscale"] = float(rope.get("mscale") or 0)
     return keys
 
 
@@ -59,6 +63,12 @@ def _vision_keys(vision: Config, config: Config, sizes: Sizes) -> Mapping[str, A
         "vision.attention.layer_norm_epsilon": 1e-5,  # written into the encoder's code in transformers, in no config
         "vision.rope.freq_base": rope_base(vision),
     }
+
+
+def _image_keys(processor: Config) -> Mapping[str, Any]:
+    size = Config(processor.mapping("size"), f"{processor.home}: size")
+    longest = size.whole("longest_edge", default=None)
+    return {} if longest is None else {"vision.longest_edge": longest}
 
 
 def _block() -> tuple[Tensor, ...]:
@@ -81,6 +91,7 @@ VISION = image_part(
     outer_keys=OUTER_KEYS,
     more_sizes=_vision_sizes,
     more_keys=_vision_keys,
+    image_keys=_image_keys,
     tensors=(
         matrix("v.patch_conv", "vision_tower.patch_conv", "v_embd", "v_channels", "v_patch", "v_patch"),
         matrix("v.encoder_norm", "vision_tower.ln_pre", "v_embd"),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import BinaryIO
 
 from ollama_engine.convert.gguf_writing import ByteCounter, OutTensor, Progress, data_size, write_header, write_tensors
 from ollama_engine.convert.metadata import add_model, encode, model_keys, new_writer
-from ollama_engine.convert.new_file import FileSizes, check_target, new_file
 from ollama_engine.convert.outtype import FILE_TYPES, element_type
 from ollama_engine.convert.plan import PlannedTensor, plan_tensors
 from ollama_engine.convert.pooling import pooling_keys
@@ -17,9 +17,11 @@ from ollama_engine.convert.source.folder import ModelFolder, read_config
 from ollama_engine.convert.source.mxfp4 import MXFP4, with_packed
 from ollama_engine.convert.source.scaled import check_quantization, with_scales
 from ollama_engine.convert.streaming import file_bytes
+from ollama_engine.convert.vision import read_processor
 from ollama_engine.convert.vocab.export import add_tokenizer
 from ollama_engine.convert.workers import Workers
 from ollama_engine.errors import ConfigError, Option
+from ollama_engine.new_file import FileSizes, check_target, write_new_file
 
 __all__ = ["convert_model"]
 
@@ -31,6 +33,7 @@ def convert_model(
     *,
     vision: bool = True,
     threads: int | None = None,
+    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> FileSizes:
     """Write the model in the folder `source` as a GGUF file; returns the sizes of the weights' files and of this one.
@@ -38,7 +41,7 @@ def convert_model(
     `outtype` is the type of matrices: f32, f16, bf16 or q8_0. Without `vision` the part that reads images is left out
     of models that have one; llama.cpp keeps it in a file of its own. `threads` are all cores if None. `progress` is
     called with (bytes written, bytes in all). No more than about twice the largest tensor is held in memory. The file
-    appears when it is whole, and never replaces one.
+    appears when it is whole; where one exists, it is replaced with `overwrite` only.
 
     Raises UnsupportedModelError for an architecture or tokenizer that cannot be converted, ModelFormatError for
     folders that are incomplete or contradict themselves, ConfigError for an unknown outtype, less than one thread or a
@@ -49,13 +52,14 @@ def convert_model(
         raise ConfigError(Option("outtype"), f" is one of {', '.join(FILE_TYPES)}, got {outtype!r}")
     workers = Workers(threads)
     folder = ModelFolder(source)
-    check_target(target, 0)
+    check_target(target, 0, overwrite=overwrite)
     config = read_config(folder)
     architecture = find_architecture(config).part(vision=vision)
     config = config.completed(architecture.defaults)
     writer = new_writer(architecture.name)
     sizes = architecture.sizes(config)
-    keys = {**model_keys(architecture, config, sizes), **pooling_keys(folder)}
+    images = architecture.image_keys(read_processor(folder))
+    keys = {**model_keys(architecture, config, sizes), **images, **pooling_keys(folder)}
     check_quantization(config)
     stored = with_scales(with_packed(open_checkpoint(folder)), config)
     planned = plan_tensors(architecture, config, sizes, stored)
@@ -63,11 +67,15 @@ def convert_model(
     add_tokenizer(writer, folder, config, sizes["n_vocab"], architecture.pre_names)
     metadata = encode(writer)
     tensors = [_announced(tensor, outtype, architecture.always_f32) for tensor in planned]
-    with new_file(target, len(metadata.data) + data_size(tensors)) as file, workers:
+
+    def write(file: BinaryIO) -> None:
         write_header(file, metadata, tensors)
         counter = ByteCounter(sum(tensor.n_bytes for tensor in tensors), progress)
         types = (tensor.dtype for tensor in tensors)
-        write_tensors(file, tensors, file_bytes(zip(planned, types, strict=True), sizes, workers), counter.add)
+        with workers:
+            write_tensors(file, tensors, file_bytes(zip(planned, types, strict=True), sizes, workers), counter.add)
+
+    write_new_file(target, len(metadata.data) + data_size(tensors), write, overwrite=overwrite)
     return FileSizes.of((tensor.home for tensor in stored.values()), target)
 
 

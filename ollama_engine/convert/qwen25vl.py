@@ -70,6 +70,17 @@ def _vision_keys(vision: Config, config: Config, sizes: Sizes) -> Mapping[str, A
     }
 
 
+def _image_keys(processor: Config) -> Mapping[str, Any]:
+    """The limits of pixels. Older files have names of their own for them, which win, as in transformers."""
+    size = Config(processor.mapping("size"), f"{processor.home}: size")
+    limits = {}
+    for name, edge in (("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge")):
+        value = processor.whole(name, default=size.whole(edge, default=None))
+        if value is not None:
+            limits[f"vision.{name}"] = value
+    return limits
+
+
 def _block() -> tuple[Tensor, ...]:
     block, source = "v.blk.{i}.", "visual.blocks.{i}."
     split = [
@@ -102,6 +113,7 @@ VISION = image_part(
     outer_keys=TOKENS,
     more_sizes=_vision_sizes,
     more_keys=_vision_keys,
+    image_keys=_image_keys,
     tensors=(
         *map(_patches, range(FRAMES)),
         *_block(),

@@ -14,11 +14,22 @@ from typing import Any, TypeAlias
 
 from ollama_engine.convert.architecture import Key, MetadataValues, Sizes, Tensor, Vision
 from ollama_engine.convert.keys import read_keys
-from ollama_engine.convert.source.folder import Config
+from ollama_engine.convert.source.folder import Config, ModelFolder
 from ollama_engine.convert.transforms import Transform
 from ollama_engine.errors import UnsupportedModelError
 
-__all__ = ["affine", "attention", "expect", "grid_side", "image_part", "matrix", "numbers", "rope_base", "side"]
+__all__ = [
+    "affine",
+    "attention",
+    "expect",
+    "grid_side",
+    "image_part",
+    "matrix",
+    "numbers",
+    "read_processor",
+    "rope_base",
+    "side",
+]
 
 NAMES: Mapping[str, tuple[str, ...]] = {
     "v_layer": ("num_hidden_layers", "depth"),
@@ -37,31 +48,36 @@ KEYS = (
     Key("vision.num_channels", "u32", NAMES["v_channels"]),
 )
 
+OWN_FILE, SHARED_FILE = "preprocessor_config.json", "processor_config.json"
+
 MoreSizes: TypeAlias = Callable[[Config, Config], Sizes]
 MoreKeys: TypeAlias = Callable[[Config, Config, Sizes], MetadataValues]
 
 
 def image_part(
     *,
-    activation: str,
+    activation: str | tuple[str, ...],
     defaults: Mapping[str, Any],
     tensors: tuple[Tensor, ...],
     keys: tuple[Key, ...] = (),
     outer_keys: tuple[Key, ...] = (),
     more_sizes: MoreSizes = lambda vision, config: {},
     more_keys: MoreKeys = lambda vision, config, sizes: {},
+    image_keys: Callable[[Config], MetadataValues] = lambda processor: {},
 ) -> Vision:
     """The image part of an architecture: what its file declares, and what all encoders have.
 
     Args:
-        activation: the only `hidden_act` that engines compute.
+        activation: the `hidden_act` that engines compute, or several, of which the first is the default.
         defaults: values that a published vision_config omits because they are transformers' defaults.
         tensors: all of them, below `v.` and `mm.`.
         keys: besides KEYS, taken from vision_config as they are.
         outer_keys: taken from config.json as they are.
         more_sizes: (vision_config, config.json) -> sizes besides those of NAMES and v_patch.
         more_keys: (vision_config, config.json, all sizes) -> keys that are no plain copies.
+        image_keys: the image processor's config -> keys, besides mean and deviation of the colours.
     """
+    known = (activation,) if isinstance(activation, str) else activation
 
     def all_sizes(config: Config) -> Sizes:
         vision = config.part("vision_config", defaults)
@@ -70,7 +86,7 @@ def image_part(
 
     def all_keys(config: Config, sizes: Sizes) -> MetadataValues:
         vision = config.part("vision_config", defaults)
-        expect(vision, "hidden_act", activation, default=activation)
+        expect(vision, "hidden_act", *known, default=known[0])
         whole_image = {} if vision.get("image_size") is None else {"vision.image_size": side(vision, "image_size")}
         return {
             **read_keys(outer_keys, config),
@@ -80,7 +96,33 @@ def image_part(
             **more_keys(vision, config, sizes),
         }
 
-    return Vision(sizes=all_sizes, keys=all_keys, tensors=tensors)
+    return Vision(
+        sizes=all_sizes, keys=all_keys, tensors=tensors, image_keys=lambda made: {**_colours(made), **image_keys(made)}
+    )
+
+
+def _colours(processor: Config) -> MetadataValues:
+    found: dict[str, list[float]] = {}
+    for name in ("image_mean", "image_std"):
+        value = processor.get(name)
+        if value is None:
+            continue
+        if not isinstance(value, list) or len(value) != 3 or not all(type(n) in (int, float) for n in value):
+            raise processor.wrong((name,), "three numbers", value)
+        found[f"vision.{name}"] = [float(n) for n in value]
+    return found
+
+
+def read_processor(folder: ModelFolder) -> Config:
+    """The config of the published image processor, in either of the files that releases of transformers write.
+
+    Empty for a folder that has neither. Raises ModelFormatError for one that is broken.
+    """
+    values = folder.json(OWN_FILE)
+    if values is not None:
+        return Config(values, str(folder.path / OWN_FILE))
+    whole = Config(folder.json(SHARED_FILE) or {}, str(folder.path / SHARED_FILE))
+    return Config(whole.mapping("image_processor"), f"{whole.home}: image_processor")
 
 
 def matrix(target: str, source: str, *shape: str, transform: Transform | None = None) -> Tensor:

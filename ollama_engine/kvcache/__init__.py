@@ -1,6 +1,6 @@
 """Key and value caches: policy, bookkeeping of cells, and storage.
 
-LayerView, StepCache, Cache, Shiftable, Saveable   what models, the executor and the runner call
+LayerView, ImageView, StepCache, Cache, Shiftable, Saveable   what models, the executor and the runner call
 make_cache, make_null_cache   the cache for a model's layers; the latter for embeddings
 CausalCache     every token sees the earlier ones of its sequence: all, or those of a window or chunk
 CrossAttentionCache   every token sees the latest image of its sequence
@@ -21,6 +21,7 @@ from __future__ import annotations
 from ollama_engine.kvcache.base import (
     Cache,
     CellUsage,
+    ImageView,
     KVIndices,
     LayerView,
     Saveable,
@@ -45,6 +46,7 @@ __all__ = [
     "Cells",
     "CompositeCache",
     "CompositeStepCache",
+    "ImageView",
     "KVIndices",
     "LayerShape",
     "LayerView",

@@ -1,6 +1,6 @@
 """Contracts of a cache, split by audience.
 
-LayerView   models, while a graph is built
+LayerView   models, while a graph is built; ImageView in layers that attend to images
 StepCache   the executor, for one step
 Cache       the runner: what every cache does for sequences
 Shiftable, Saveable   optional: `Cache.shiftable` and `Cache.saveable` are None for caches that lack them
@@ -47,6 +47,18 @@ class LayerView(Protocol):
         Values are [value_dim, history, kv_heads] with flash attention and [history, value_dim, kv_heads] without.
         Only flash attention has indices.
         """
+
+
+class ImageView(LayerView, Protocol):
+    """What models call in layers that attend to images. `put` stores those that are new in this batch."""
+
+    @property
+    def sees_images(self) -> bool:
+        """Whether any row of this batch sees an image; where none does, `get` and `gate` raise ValueError."""
+
+    @property
+    def gate(self) -> Tensor:
+        """f32 [1, n]: 1 for rows that see an image, 0 for rows whose result must be dropped."""
 
 
 class StepCache(LayerView, Protocol):

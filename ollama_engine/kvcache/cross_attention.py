@@ -1,7 +1,8 @@
 """Cross-attention cache: keys and values of images (Llama 3.2 Vision), kept from batch to batch.
 
-A token sees all rows of the latest image of its sequence. The image comes with the batch that holds its token
-(`Batch.images`); it leaves when that position is removed.
+A token sees all rows of the latest image of its sequence, and of those right before that one without a token between
+them, as Llama 3.2's processor has it. An image comes with the batch that holds its token (`Batch.images`); it leaves
+when that position is removed.
 """
 
 from __future__ import annotations
@@ -13,16 +14,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from ollama_engine.errors import ContextOverflowError
-from ollama_engine.input import Batch, Int32Array
+from ollama_engine.input import Batch
 from ollama_engine.kvcache.base import CellUsage
 from ollama_engine.kvcache.config import CacheConfig, LayerShape
+from ollama_engine.kvcache.image_saving import ImageSaver
 from ollama_engine.kvcache.images import ImageSlots, Place
-from ollama_engine.kvcache.rows import SavedRows, read_rows, reserve_rows, row_bytes, write_rows
 from ollama_engine.kvcache.shifting import require_valid
 from ollama_engine.kvcache.store import CellIndices, KeyValueStore
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.tensor import Tensor
+
+_Mask = np.ndarray[tuple[int, ...], np.dtype[np.float16]]
 
 _MINUS_INFINITY = np.float16(-np.inf)
 
@@ -36,7 +39,7 @@ class _Graph:
 
 
 class CrossAttentionCache:
-    """Room for `n_images` images of `layers[0].image_rows` rows each. Arguments and errors as in CausalCache.
+    """Room for `n_images` images of up to `layers[0].image_rows` rows each. Arguments and errors as in CausalCache.
 
     Beyond LayerView, models read `new_images` (`put` must store image_rows * new_images rows, in the order of
     `Batch.images`), `sees_images` (False: skip the layer) and `gate`.
@@ -66,7 +69,7 @@ class CrossAttentionCache:
         self.saveable = ImageSaver(self.slots, self._store, rows)
         # -- current batch --
         self._new: list[int] = []
-        self._seen: list[int | None] = []
+        self._seen: list[tuple[int, ...]] = []
         self._history = 0
         # -- current graph --
         self._layer = 0
@@ -86,7 +89,7 @@ class CrossAttentionCache:
     @property
     def sees_images(self) -> bool:
         """Whether any token of this batch sees an image; where none does, `get` and `gate` raise ValueError."""
-        return any(slot is not None for slot in self._seen)
+        return any(self._seen)
 
     @property
     def gate(self) -> Tensor:
@@ -118,7 +121,7 @@ class CrossAttentionCache:
     def begin(self, batch: Batch) -> None:
         """Find slots for the batch's images. Raises ContextOverflowError, changing nothing, when too few are free."""
         new, self._new = self._find(batch)
-        self.slots.place(new, self._new)
+        self.slots.place(new, self._new, self._rows_of(batch))
         rows = zip(batch.sequences, batch.positions, strict=True)
         self._seen = [self.slots.seen_by(int(s), int(p)) for s, p in rows]
         self._history = 0
@@ -133,7 +136,7 @@ class CrossAttentionCache:
 
     def worst_cases(self, n_tokens: int) -> Iterator[None]:
         """Prepare for building a worst-case graph: one new image, all slots seen."""
-        self._new, self._seen, self._history = [0], [0] * n_tokens, self._store.n_cells
+        self._new, self._seen, self._history = [0], [(0,)] * n_tokens, self._store.n_cells
         yield
 
     @property
@@ -160,16 +163,25 @@ class CrossAttentionCache:
             self._graph.targets.set(np.array(cells, dtype=np.int32))
         if self._graph.mask is not None and self._graph.gate is not None:
             self._graph.mask.set(self._mask())
-            gate = np.array([[slot is not None] for slot in self._seen], dtype=np.float32)
-            self._graph.gate.set(gate)
+            self._graph.gate.set(np.array([[bool(slots)] for slots in self._seen], dtype=np.float32))
 
-    def _mask(self) -> np.ndarray[tuple[int, ...], np.dtype[np.float16]]:
-        mask = np.full((len(self._seen), self._history), _MINUS_INFINITY)
-        for row, slot in enumerate(self._seen):
+    def _mask(self) -> _Mask:
+        mask = np.zeros((len(self._seen), self._history), dtype=np.float16)
+        kinds: dict[tuple[int, ...], list[int]] = {}
+        for row, slots in enumerate(self._seen):
+            kinds.setdefault(slots, []).append(row)
+        for slots, rows in kinds.items():
             # A row that sees no image sees all: softmax over nothing is NaN. The gate drops its result.
-            shown = slice(None) if slot is None else slice(slot * self._rows, (slot + 1) * self._rows)
-            mask[row, shown] = 0
+            if slots:
+                mask[rows] = self._hidden_from(slots)
         return mask
+
+    def _hidden_from(self, slots: tuple[int, ...]) -> _Mask:
+        """The row of the mask that shows these slots, f16 [history]."""
+        row = np.full(self._history, _MINUS_INFINITY)
+        for slot in slots:
+            row[slot * self._rows : slot * self._rows + self.slots.n_rows[slot]] = 0
+        return row
 
     # ** used by the runner ********************************************************************************************
 
@@ -192,12 +204,17 @@ class CrossAttentionCache:
             )
         return new, slots
 
+    def _rows_of(self, batch: Batch) -> list[int]:
+        """How many rows each of the batch's images has."""
+        known = {part.row: part.item.n_rows for part in batch.media if part.item.n_rows is not None}
+        return [] if batch.images is None else [known.get(row, self._rows) for row in batch.images.tolist()]
+
     def share(self, source: int, target: int, end: int) -> None:
         """Share the images of `source` below position `end` with `target`, which is empty."""
         self.slots.share(source, target, end)
 
     def can_resume(self, sequence: int, position: int) -> bool:
-        """Whether the cache still holds the image that a token at `position` sees, if there is one."""
+        """Whether the cache still holds the images before `position` that a token there sees."""
         return self.slots.can_resume(sequence, position)
 
     def remove(self, sequence: int, begin: int = 0, end: int | None = None) -> None:
@@ -249,65 +266,3 @@ class ImageShifter:
 
     def reserve(self) -> None:
         """Does nothing: a shift renumbers slots and computes no graph, so it needs no memory."""
-
-
-class ImageSaver:
-    """Saves the images of a sequence: one entry per image, with all its rows. See `Saveable`.
-
-    A second SavedRows has positions only: those of images that lost their slots.
-    """
-
-    def __init__(self, slots: ImageSlots, store: KeyValueStore, rows: int) -> None:
-        self._slots = slots
-        self._store = store
-        self._rows = rows
-
-    @property
-    def row_bytes(self) -> tuple[tuple[int, ...], ...]:
-        """Bytes of one image in keys and values of each layer in turn; lost images have none."""
-        return tuple(self._rows * size for size in row_bytes(self._store)), ()
-
-    def save(self, sequence: int) -> list[SavedRows]:
-        """The images of a sequence. Every allocated graph loses its memory."""
-        images = self._slots.of(sequence)
-        kept = {p: slot for p, slot in images.items() if slot is not None}
-        rows = read_rows(self._store, self._cells(kept.values()))
-        return [
-            SavedRows(_ints(kept), tuple(part.reshape(len(kept), self._rows * part.shape[1]) for part in rows)),
-            SavedRows(_ints(p for p in images if p not in kept), ()),
-        ]
-
-    def _cells(self, slots: Iterable[int]) -> Int32Array:
-        return _ints(slot * self._rows + row for slot in slots for row in range(self._rows))
-
-    def require_restore(self, saved: Sequence[SavedRows], without: Collection[int] = ()) -> None:
-        """Raise ContextOverflowError where `restore` would. Changes nothing."""
-        kept, _ = saved
-        if len(kept.positions) and not self._slots.available(without=without):
-            raise ContextOverflowError(
-                f"an image does not fit: the others of {self._slots.n_slots} are still seen by some token"
-            )
-
-    def restore(self, sequence: int, saved: Sequence[SavedRows]) -> None:
-        """Put what `save` returned into `sequence`, which has no images; as many as fit, the latest first."""
-        self.require_restore(saved)
-        kept, lost = saved
-        n = min(len(kept.positions), len(slots := self._slots.available()))
-        fits = kept.positions[len(kept.positions) - n :].tolist()
-        images: dict[int, int | None] = dict.fromkeys([*lost.positions.tolist(), *kept.positions.tolist()])
-        images.update(zip(fits, slots, strict=False))
-        self._slots.restore(sequence, images)
-        try:
-            rows = [part[len(part) - n :].reshape(n * self._rows, part.shape[1] // self._rows) for part in kept.rows]
-            write_rows(self._store, self._cells(slots[:n]), rows)
-        except BaseException:
-            self._slots.remove(sequence)
-            raise
-
-    def reserve(self) -> None:
-        """Take the memory for the graphs of `save` and `restore` now. Raises NoMemoryError."""
-        reserve_rows(self._store)
-
-
-def _ints(numbers: Iterable[int]) -> Int32Array:
-    return np.fromiter(numbers, dtype=np.int32)

@@ -1,4 +1,4 @@
-"""Slots of a cross-attention cache: which image lies where, and which one a token sees. Numbers, no tensors."""
+"""Slots of a cross-attention cache: which image lies where, and which ones a token sees. Numbers, no tensors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ Place = tuple[int, int]
 
 
 class ImageSlots:
-    """`n_slots` slots. An image belongs to a position of a sequence; a token sees the latest image up to itself.
+    """`n_slots` slots. An image belongs to a position of a sequence. A token sees the latest run up to itself: images
+    at consecutive positions, with nothing between them.
 
     Sequences may share images. When no slot is free, an image that no token sees any more loses its slot to a new one.
     Its position is kept, because the sequence cannot be resumed where a token would see the lost image.
@@ -22,6 +23,8 @@ class ImageSlots:
         self._images: dict[int, dict[int, int | None]] = {}
         """{sequence: {position: slot, None where it was given up}}"""
         self._n_owners = [0] * n_slots
+        self.n_rows = [0] * n_slots
+        """Rows of the image in each slot."""
 
     @property
     def used(self) -> set[int]:
@@ -37,11 +40,11 @@ class ImageSlots:
         """{position: slot} of a sequence's images, ascending; None for those that gave up their slots."""
         return dict(sorted(self._images.get(sequence, {}).items()))
 
-    def seen_by(self, sequence: int, position: int) -> int | None:
-        """The slot of the image that a token at `position` sees."""
+    def seen_by(self, sequence: int, position: int) -> tuple[int, ...]:
+        """The slots of the images that a token at `position` sees, as far as they have slots."""
         images = self._images.get(sequence, {})
-        latest = max((p for p in images if p <= position), default=None)
-        return None if latest is None else images[latest]
+        slots = (images[p] for p in _latest_run(images, position))
+        return tuple(slot for slot in slots if slot is not None)
 
     def find(self, new: Collection[Place], firsts: Mapping[int, int]) -> list[int] | None:
         """Slots for new images, free ones first; None when there are too few. Changes nothing.
@@ -57,20 +60,22 @@ class ImageSlots:
         self, firsts: Mapping[int, int] | None = None, new: Collection[Place] = (), without: Collection[int] = ()
     ) -> list[int]:
         """Slots that can take an image after removing the sequences of `without`, free slots first."""
-        held, needed = set[int | None](), set[int | None]()
+        held, needed = set[int | None](), set[int]()
         for sequence, images in self._images.items():
             if sequence in without:
                 continue
             held.update(images.values())
             first = max(images) if firsts is None else firsts.get(sequence, max(images))
-            if (sequence, first) not in new:
-                needed.add(self.seen_by(sequence, first))
+            # A new image ends what its row sees of earlier ones, unless it continues their run.
+            if (sequence, first) not in new or first - 1 in images:
+                needed.update(self.seen_by(sequence, first))
         free = [slot for slot in range(self.n_slots) if slot not in held]
         return free + sorted(slot for slot in held - needed if slot is not None)
 
-    def place(self, new: Iterable[Place], slots: Iterable[int]) -> None:
-        """Put new images into slots that `find` returned; the images in those slots are lost."""
-        for (sequence, position), slot in zip(new, slots, strict=True):
+    def place(self, new: Iterable[Place], slots: Iterable[int], n_rows: Iterable[int]) -> None:
+        """Put new images of so many rows into slots that `find` returned; the images in those slots are lost."""
+        for (sequence, position), slot, rows in zip(new, slots, n_rows, strict=True):
+            self.n_rows[slot] = rows
             if self._n_owners[slot]:
                 for images in self._images.values():
                     for other in [p for p, s in images.items() if s == slot]:
@@ -78,11 +83,14 @@ class ImageSlots:
             self._images.setdefault(sequence, {})[position] = slot
             self._n_owners[slot] = 1
 
-    def restore(self, sequence: int, images: Mapping[int, int | None]) -> None:
-        """Set the images of an empty sequence, {position: slot from `available`, or None for a lost image}."""
+    def restore(self, sequence: int, images: Mapping[int, int | None], n_rows: Iterable[int]) -> None:
+        """Set the images of an empty sequence, {position: slot from `available`, or None for a lost image}.
+
+        `n_rows` has the rows of each that has a slot.
+        """
         self._require_none(sequence)
         kept = {p: slot for p, slot in images.items() if slot is not None}
-        self.place([(sequence, p) for p in kept], kept.values())
+        self.place([(sequence, p) for p in kept], kept.values(), n_rows)
         if images:
             self._images[sequence] = dict(images)
 
@@ -104,10 +112,9 @@ class ImageSlots:
                 self._n_owners[slot] += by
 
     def can_resume(self, sequence: int, position: int) -> bool:
-        """Whether the image that a token at `position` sees still has its slot, if there is such an image."""
+        """Whether all images before `position` that a token there sees still have their slots."""
         images = self._images.get(sequence, {})
-        latest = max((p for p in images if p < position), default=None)
-        return latest is None or images[latest] is not None
+        return all(images[p] is not None for p in _latest_run(images, position - 1))
 
     def remove(self, sequence: int, begin: int = 0, end: int | None = None) -> None:
         """Forget images of a sequence, from position `begin` to before `end`."""
@@ -136,3 +143,14 @@ class ImageSlots:
             for slot in slots:
                 found[slot] += 1
         assert found == self._n_owners, "owners are counted"
+
+
+def _latest_run(images: Collection[int], position: int) -> list[int]:
+    """Positions of the last images up to `position` that have nothing between them, ascending."""
+    latest = max((p for p in images if p <= position), default=None)
+    if latest is None:
+        return []
+    first = latest
+    while first - 1 in images:
+        first -= 1
+    return list(range(first, latest + 1))

@@ -83,7 +83,7 @@ class GGUFFile:
         if count > 1:
             self.files = _part_paths(self.path, count)
             self._parts = _open_parts(self.files, self.path, given)
-        self._metadata = _LazyMetadata(self._parts[0])
+        self._metadata: Mapping[str, MetadataValue] = _LazyMetadata(self._parts[0])
         self._tensors = _merge_tensors(self.files, self._parts)
         _check_tensor_count(self.files, self._metadata, len(self._tensors))
 

@@ -71,6 +71,7 @@ cdef extern from "ggml.h" nogil:
         GGML_UNARY_OP_EXP
         GGML_UNARY_OP_SOFTPLUS
         GGML_UNARY_OP_GELU_ERF
+        GGML_UNARY_OP_FLOOR
 
     enum ggml_glu_op:
         GGML_GLU_OP_REGLU

@@ -36,7 +36,7 @@ class MemoryReport:
 
     devices: tuple[DeviceMemory, ...]
     layers: Mapping[str, int] = field(default_factory=dict)
-    """Bytes of weights for each block ("blk.0" ...), and for "input" and "output"."""
+    """Bytes of weights for each block ("blk.0" ...), and for "vision", "input" and "output"."""
 
     @property
     def total(self) -> int:

@@ -18,6 +18,7 @@ cdef dict _UNARY = {
     "relu": lib.GGML_UNARY_OP_RELU, "sigmoid": lib.GGML_UNARY_OP_SIGMOID, "gelu": lib.GGML_UNARY_OP_GELU,
     "gelu_quick": lib.GGML_UNARY_OP_GELU_QUICK, "silu": lib.GGML_UNARY_OP_SILU, "exp": lib.GGML_UNARY_OP_EXP,
     "softplus": lib.GGML_UNARY_OP_SOFTPLUS, "gelu_erf": lib.GGML_UNARY_OP_GELU_ERF,
+    "floor": lib.GGML_UNARY_OP_FLOOR,
 }  # fmt: skip
 cdef dict _GATED = {
     "relu": lib.GGML_GLU_OP_REGLU, "gelu": lib.GGML_GLU_OP_GEGLU, "silu": lib.GGML_GLU_OP_SWIGLU,
@@ -31,7 +32,7 @@ cdef Tensor _apply(Tensor a, one_operand op, str name):
 
 
 def unary(Tensor a not None, str name not None):
-    """One of abs, neg, tanh, relu, sigmoid, gelu (tanh form), gelu_erf, gelu_quick, silu, exp, softplus."""
+    """One of abs, neg, tanh, relu, sigmoid, gelu (tanh form), gelu_erf, gelu_quick, silu, exp, softplus, floor."""
     kind = _UNARY.get(name)
     if kind is None:
         raise ShapeError(f"unknown activation {name!r}; known: {', '.join(_UNARY)}")

@@ -136,10 +136,11 @@ def cont(Tensor t not None):
 
 
 def cast(Tensor t not None, str dtype not None):
-    """A copy with another element type: between f32, f16 and bf16, and from f32 to q8_0 and q4_0."""
+    """A copy with another element type: between f32, f16 and bf16, from f32 to q8_0 and q4_0, and from i32 to f32."""
     kind = type_of(dtype)
     cdef Graph graph = graph_of(t)
-    _check_copy("cast", t, kind)
+    if t.ptr.type != lib.GGML_TYPE_I32 or kind != lib.GGML_TYPE_F32:
+        _check_copy("cast", t, kind)
     return wrap(graph, lib.ggml_cast(graph.ctx, t.ptr, kind))
 
 

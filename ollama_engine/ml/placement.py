@@ -89,6 +89,18 @@ def assign_layers(devices: Sequence[Device], n_layers: int, params: BackendParam
     return tuple(chosen)
 
 
+def place_vision(devices: Sequence[Device], weights: Sequence[int], nbytes: int) -> int:
+    """Device number for a vision part of `nbytes`, where the text model's `weights` (bytes on each device) lie already.
+
+    Of the GPUs that hold layers, the one with most room, if half of that is enough: the cache and graphs need the rest.
+    Otherwise the CPU, whose kernels take many times as long for an image.
+    """
+    cpu = len(devices) - 1
+    rooms = {number: devices[number].memory_free - weights[number] for number in range(cpu) if weights[number]}
+    best = max(rooms, key=lambda number: rooms[number], default=cpu)
+    return best if best != cpu and nbytes <= rooms[best] // 2 else cpu
+
+
 def choose_threads(requested: int | None) -> int:
     """The requested number, or one thread for each physical core that this process may use.
 

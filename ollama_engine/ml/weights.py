@@ -18,10 +18,10 @@ import numpy as np
 
 from ollama_engine.errors import ClosedError, ModelFormatError
 from ollama_engine.ml.backend import Backend
-from ollama_engine.ml.gguf import GGUFFile, TensorInfo
+from ollama_engine.ml.gguf import IMAGE_PARTS, GGUFFile, TensorInfo
 from ollama_engine.ml.hostmem import available_bytes
 from ollama_engine.ml.kernel_choice import wants_repacked
-from ollama_engine.ml.placement import assign_layers
+from ollama_engine.ml.placement import assign_layers, place_vision
 from ollama_engine.ml.storage import ALIGNMENT, Storage, can_repack
 from ollama_engine.ml.tensor import Tensor
 
@@ -66,7 +66,7 @@ class Weights(Mapping[str, Tensor]):
         return plan
 
     def by_layer(self) -> dict[str, int]:
-        """Bytes of weights for each block, "input" and "output"."""
+        """Bytes of weights for each block, "vision", "input" and "output"."""
         layers: dict[str, int] = {}
         for info in self.gguf.tensors.values():
             layers[_layer_name(info.name)] = layers.get(_layer_name(info.name), 0) + info.nbytes
@@ -195,11 +195,15 @@ def _layer_name(name: str) -> str:
     block = _BLOCK.match(name)
     if block:
         return f"blk.{block[1]}"
+    if name.startswith(IMAGE_PARTS):
+        return "vision"
     return "output" if name.startswith("output") else "input"
 
 
 def _plan_devices(backend: Backend, gguf: GGUFFile) -> dict[str, int]:
-    """Device number of each tensor: blocks by layer, the output with the last, all else on the CPU."""
+    """Device number of each tensor: blocks by layer, the output with the last, a vision part where there is room, and
+    all else on the CPU.
+    """
     blocks = [int(m[1]) for m in map(_BLOCK.match, gguf.tensors) if m]
     n_layers = max(blocks, default=-1) + 1
     layers = assign_layers(backend.devices, n_layers, backend.params)
@@ -211,6 +215,13 @@ def _plan_devices(backend: Backend, gguf: GGUFFile) -> dict[str, int]:
             plan[name] = layers[int(block[1])]
         else:
             plan[name] = layers[n_layers] if name.startswith("output") else cpu
+    vision = [name for name in gguf.tensors if name.startswith(IMAGE_PARTS)]
+    if vision:
+        loads = [0] * len(backend.devices)
+        for name, device in plan.items():
+            loads[device] += gguf.tensors[name].nbytes
+        device = place_vision(backend.devices, loads, sum(gguf.tensors[name].nbytes for name in vision))
+        plan |= dict.fromkeys(vision, device)
     return plan
 
 
@@ -235,6 +246,7 @@ def _plan_repacking(backend: Backend, gguf: GGUFFile, devices: Mapping[str, int]
         i
         for n, i in gguf.tensors.items()
         if devices[n] == cpu and len(i.shape) in (2, 3) and not n.endswith(_READ_ONLY_BY_ROW)
+        and not n.startswith(IMAGE_PARTS)  # an image has many rows
         and (tied or n != "token_embd.weight") and wants_repacked(i.dtype, experts=len(i.shape) == 3)
     ]  # fmt: skip
     kinds = {(i.dtype, i.shape) for i in candidates}

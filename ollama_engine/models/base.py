@@ -121,7 +121,7 @@ class Multimodal(Protocol):
         """How images must be batched for this model."""
 
     def preprocess(self, image: Image) -> PreparedImage:
-        """Resize, cut and normalize an RGB picture, as the model's published processor does.
+        """Resize, cut and normalize a picture, RGB or RGBA, as the model's published processor does.
 
         Computes with Pillow and numpy only; any thread may call it. Raises ImageError for a picture that the model
         cannot take.

@@ -75,6 +75,8 @@ DIALECTS: Mapping[str, Dialect] = {
         keys={"rope.local.freq_base": "rope.freq_base_swa", "rope.global.freq_base": "rope.freq_base"},
         missing=_gemma3,
     ),
+    # Ollama's reader, for the size of a head.
+    "llama4": Dialect(architecture="llama4", keys={"attention.head_dim": "attention.key_length"}),
     # llama.cpp's, for a model that is known under Ollama's name: its files have both parts.
     "qwen2vl": Dialect(architecture="qwen25vl", keys={"rope.dimension_sections": "rope.mrope_section"}),
 }
@@ -84,12 +86,14 @@ TOKEN_TYPES = "tokenizer.ggml.token_type_count"
 """Rows of BERT's token_types."""
 TOKENS = "tokenizer.ggml.tokens"
 """The vocabulary."""
+BOS = "tokenizer.ggml.bos_token_id"
+"""The token that begins a text."""
 
 
 def known_values(values: Values) -> Metadata:
     """The metadata of a model under known names, without keys of the tokenizer.
 
-    Except a size of the model, and the vocabulary where the model has a vision part.
+    Except a size of the model, and the vocabulary and BOS where the model has a vision part.
 
     Raises ModelFormatError when `general.architecture` is missing.
     """
@@ -102,7 +106,7 @@ def known_values(values: Values) -> Metadata:
     kept = {key: value for key, value in own.items() if key not in dialect.keys}
     found = {**dialect.missing(own), **renamed, **kept}
     # Models that read images look up the tokens that stand around them.
-    kept_keys = (TOKEN_TYPES, TOKENS) if "vision.block_count" in own else (TOKEN_TYPES,)
+    kept_keys = (TOKEN_TYPES, TOKENS, BOS) if "vision.block_count" in own else (TOKEN_TYPES,)
     general = {key: values[key] for key in values if key.startswith("general.") or key in kept_keys}
     known = dialect.architecture
     return Metadata({**general, "general.architecture": known, **{f"{known}.{k}": v for k, v in found.items()}})

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml.metadata import Metadata
 
-__all__ = ["newline_runs", "split_run", "token_id", "vocabulary"]
+__all__ = ["newline_runs", "split_run", "token_id", "token_named", "vocabulary"]
 
 TOKENS = "tokenizer.ggml.tokens"
 NEWLINE_IN_BYTES = "\u010a"
@@ -26,14 +26,15 @@ def token_id(metadata: Metadata, key: str, text: str) -> int:
     Raises ModelFormatError for a file with neither.
     """
     found = metadata.u32(key, None)
-    if found is not None:
-        return found
+    return token_named(metadata, text, f"neither a key {metadata.key(key)} nor a") if found is None else found
+
+
+def token_named(metadata: Metadata, text: str, missing: str = "no") -> int:
+    """The id of the token `text`. Raises ModelFormatError for a file without; `missing` is what it has not."""
     try:
         return vocabulary(metadata).index(text)
     except ValueError:
-        raise ModelFormatError(
-            f"the file has neither a key {metadata.key(key)} nor a token {text!r}, which stands where an image is"
-        ) from None
+        raise ModelFormatError(f"the file has {missing} token {text!r}, which stands where an image is") from None
 
 
 def newline_runs(metadata: Metadata, longest: int = 31) -> dict[int, int]:

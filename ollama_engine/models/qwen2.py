@@ -4,9 +4,6 @@ A Llama with biases on queries, keys and values, and rotations of halves instead
 
 transformers supports a sliding window in the upper layers. No published model switches it on, and GGUF has no key for
 it, so conversion refuses such a config.
-
-Qwen2-VL and Qwen2.5-VL have the same text part: `general.architecture` = qwen25vl. Their positions have three axes. A
-text token has the same number on all three, so the usual rotation is right for it.
 """
 
 from __future__ import annotations
@@ -32,9 +29,3 @@ class Qwen2(Decoder):
     architecture = "qwen2"
 
     layers = nn.Blocks(Layer, "n_layer")
-
-
-class Qwen25VL(Qwen2):
-    """The text part of a model that reads images."""
-
-    architecture = "qwen25vl"

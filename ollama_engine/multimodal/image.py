@@ -1,4 +1,4 @@
-"""Reads image files: bytes to a picture in RGB, or in RGBA where its transparency is asked for.
+"""Reads image files: bytes to a picture in RGB, or in RGBA where some of it is transparent.
 
 Of the formats that Pillow knows, only these are tried, each by its first bytes: PNG, JPEG, WebP, GIF, BMP, TIFF, PPM
 and AVIF. The others are rare, and some of their readers start programs (EPS).
@@ -19,7 +19,7 @@ from ollama_engine.multimodal.orientation import upright
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["FORMATS", "MAX_PIXELS", "check_size", "is_image", "on_white", "picture_of", "read_image"]
+__all__ = ["FORMATS", "MAX_PIXELS", "check_size", "is_image", "media_type", "on_white", "picture_of", "read_image"]
 
 MAX_PIXELS = 1024 * 1024 * 1024 // 4 // 3
 """Most pixels of a picture: 89 million, where Pillow begins to warn. A small file may describe far larger ones."""
@@ -28,12 +28,12 @@ HEAD = 16
 """Bytes that tell the format."""
 
 
-def read_image(data: bytes, *, alpha: bool = False) -> Image:
-    """The picture of an image file's bytes, upright, in mode RGB; with `alpha` RGBA where some pixel is not opaque.
+def read_image(data: bytes) -> Image:
+    """The picture of an image file's bytes, upright, in mode RGB; in RGBA where some pixel is not opaque.
 
-    The first frame of an animation. Colours are those of Pillow's `convert("RGB")`, as in transformers' `load_image`:
-    transparent pixels have the colour that lies under their transparency. But 16-bit grey keeps its upper 8 bits, where
-    Pillow cuts it off at 255.
+    The first frame of an animation. Colours are those of Pillow's `convert("RGB")`, as in transformers' `load_image`,
+    but that 16-bit grey keeps its upper 8 bits, where Pillow cuts it off at 255. What becomes of transparency is for
+    the model's preprocessing: `load_image` drops it, the published processors put such a picture on white (`on_white`).
 
     Any number of threads may call it; no setting of Pillow is changed. Raises ImageError for anything that is no image,
     is cut off, or has more than MAX_PIXELS pixels, which is known before they are decoded.
@@ -45,8 +45,7 @@ def read_image(data: bytes, *, alpha: bool = False) -> Image:
         raise ImageError(f"it is no image that can be read, but begins with {data[:8]!r}; images are {FORMATS} files")
     try:
         with make(io.BytesIO(data)) as file:
-            image = picture_of(file)
-            return image if alpha else image.convert("RGB")
+            return picture_of(file)
     except (ImageError, MemoryError):
         raise
     except Exception as error:  # damaged data raises whatever Pillow's readers do not foresee
@@ -95,6 +94,12 @@ def check_size(width: int, height: int) -> None:
 def is_image(head: bytes) -> bool:
     """Whether a file that begins so (16 bytes) is of one of the formats."""
     return bool(_format_of(head))
+
+
+def media_type(head: bytes) -> str:
+    """The media type of a file that begins so, such as "image/png", as data URLs name it."""
+    name = _format_of(head).lower()
+    return "image/x-portable-anymap" if name == "ppm" else f"image/{name}" if name else "application/octet-stream"
 
 
 # -- formats -----------------------------------------------------------------------------------------------------------

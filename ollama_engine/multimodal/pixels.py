@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ollama_engine.input import FloatArray
+from ollama_engine.input import FloatArray, Int32Array
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["normalized", "unfold"]
+__all__ = ["CLIP_MEAN", "CLIP_STD", "normalized", "patches_of_blocks", "unfold"]
+
+CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+"""Mean and deviation of each channel of the pictures that CLIP was trained on (Radford et al. 2021)."""
 
 
 def normalized(image: Image, mean: Sequence[float], std: Sequence[float]) -> FloatArray:
@@ -36,3 +40,15 @@ def unfold(pixels: FloatArray, size: int) -> FloatArray:
     channels, height, width = pixels.shape
     squares = pixels.reshape(channels, height // size, size, width // size, size)
     return np.ascontiguousarray(squares.transpose(1, 3, 0, 2, 4).reshape(-1, channels * size * size))
+
+
+def patches_of_blocks(blocks: Int32Array, columns: int, merge: int) -> Int32Array:
+    """Row and column of the patches of `blocks`, i32 [2, blocks * merge^2].
+
+    A block is a square of `merge` times `merge` patches, which follow each other row by row. Blocks are numbered row by
+    row, `columns` to a row of the image.
+    """
+    inner = np.arange(merge, dtype=np.int32)
+    row = (blocks // columns * merge)[:, None, None] + inner[:, None]
+    column = (blocks % columns * merge)[:, None, None] + inner
+    return np.stack([np.broadcast_to(n, (len(blocks), merge, merge)).reshape(-1) for n in (row, column)])

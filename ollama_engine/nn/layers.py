@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from ollama_engine.ml import ops
@@ -59,6 +60,31 @@ class LayerNorm(Biased):
 
 
 Norm = RMSNorm | LayerNorm
+
+
+class Vector(Weight):
+    """A tensor whose name has no `.weight` behind it."""
+
+    def bind(self, scope: Scope) -> Any:
+        """A bound copy. Raises ModelFormatError where the file has no such tensor."""
+        bound = copy.copy(self)
+        bound.weight = scope.require([self.name], self.dims)
+        return bound
+
+
+class Scalar(Vector):
+    """A tensor of one number, which is read when the model is made: `value`."""
+
+    value: float
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, 1)
+
+    def bind(self, scope: Scope) -> Any:
+        """A bound copy. Raises ModelFormatError where the file has no such tensor."""
+        bound = super().bind(scope)
+        bound.value = float(bound.tensor.numpy()[0])
+        return bound
 
 
 class Factors(Weight):

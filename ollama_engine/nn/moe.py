@@ -39,6 +39,20 @@ def route_chosen(logits: Tensor, used: int) -> tuple[Tensor, Tensor]:
     return ids, ops.reshape(ops.softmax(ops.reshape(chosen, used, n)), 1, used, n)
 
 
+def route_sigmoid(logits: Tensor, used: int) -> tuple[Tensor, Tensor]:
+    """As `route`, by the logits themselves, and each weight is the sigmoid of its own logit (Llama 4)."""
+    experts, n = logits.dim(0), logits.dim(1)
+    ids = ops.cont(ops.top_k(logits, used))
+    return ids, ops.unary(ops.get_rows(ops.reshape(logits, 1, experts, n), ids), "sigmoid")
+
+
+def weighted_inputs(x: Tensor, weights: Tensor) -> Tensor:
+    """x [n_embd, n] times the weights [1, used, n] of its experts -> [n_embd, used, n], what each of them reads."""
+    n_embd, n, used = x.dim(0), x.dim(1), weights.dim(1)
+    x = ops.reshape(x, n_embd, 1, n)
+    return (x if used == 1 else ops.repeat(x, n_embd, used, n)) * weights
+
+
 def sum_experts(outputs: Tensor, weights: Tensor) -> Tensor:
     """Each token's outputs [n_embd, used, n] of its experts, weighted by [1, used, n] -> [n_embd, n]."""
     if suits_weighted_sum(outputs):
@@ -49,11 +63,13 @@ def sum_experts(outputs: Tensor, weights: Tensor) -> Tensor:
 def sum_slots(outputs: Tensor) -> Tensor:
     """The sum over `used` of [n_embd, used, n] -> [n_embd, n], by operations that every device has."""
     n_embd, used, n = outputs.dim(0), outputs.dim(1), outputs.dim(2)
+    if used == 1:
+        return ops.reshape(outputs, n_embd, n)
 
     def slot(expert: int) -> Tensor:
         return ops.view(outputs, (n_embd, n), (outputs.stride(2),), expert * outputs.stride(1))
 
-    total = ops.cont(slot(0)) if used == 1 else slot(0) + slot(1)
+    total = slot(0) + slot(1)
     for expert in range(2, used):
         total = total + slot(expert)
     return total

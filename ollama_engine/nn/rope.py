@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ollama_engine.errors import ModelFormatError, UnsupportedModelError
 from ollama_engine.ml import ops
@@ -34,20 +35,20 @@ class Rope:
 
     def __call__(self, x: Tensor, positions: Tensor, factors: Tensor | None = None) -> Tensor:
         """x [head_dim, heads, n] at positions i32 [n]; factors f32 [n_dims / 2]."""
-        return ops.rope(
-            x,
-            positions,
-            self.n_dims,
-            mode=self.mode,
-            factors=factors,
-            freq_base=self.base,
-            freq_scale=self.scale,
-            n_ctx_orig=self.original_context,
-            ext_factor=self.ext_factor,
-            attn_factor=self.attn_factor,
-            beta_fast=self.beta_fast,
-            beta_slow=self.beta_slow,
-        )
+        return ops.rope(x, positions, self.n_dims, mode=self.mode, factors=factors, **self._angles)
+
+    @property
+    def _angles(self) -> dict[str, Any]:
+        """The numbers that define the angles, as options of ops.rope."""
+        return {
+            "freq_base": self.base,
+            "freq_scale": self.scale,
+            "n_ctx_orig": self.original_context,
+            "ext_factor": self.ext_factor,
+            "attn_factor": self.attn_factor,
+            "beta_fast": self.beta_fast,
+            "beta_slow": self.beta_slow,
+        }
 
     @property
     def yarn_magnitude(self) -> float:
@@ -78,6 +79,24 @@ class Rope:
         magnitude, so that factor is cancelled.
         """
         return replace(self, attn_factor=1 / self.yarn_magnitude)(keys, deltas, factors)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SectionedRope(Rope):
+    """Rotation of halves by several axes (M-RoPE, Wang et al. 2024): each pair turns by its axis' position.
+
+    The angles of a pair are those of `Rope`. Where all axes have the same position, as in text, so is the result; keys
+    that move by the same number on all axes are `shifted` as with one axis.
+    """
+
+    sections: tuple[int, ...]
+    """Pairs that turn by each axis, in the order of pairs."""
+
+    def __call__(self, x: Tensor, positions: Tensor, factors: Tensor | None = None) -> Tensor:
+        """x [head_dim, heads, n] at positions i32 [n, 4], or [n] where all axes are the same."""
+        if positions.dim(1) == 1:
+            return super().__call__(x, positions, factors)
+        return ops.rope_multi(x, positions, self.n_dims, self.sections, factors=factors, **self._angles)
 
 
 def yarn_magnitude(scale: float) -> float:

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, cast
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml import ops
 from ollama_engine.ml.metadata import Metadata
+from ollama_engine.ml.ops_amx import amx_allowed, amx_attention, amx_product, amx_takes
+from ollama_engine.ml.ops_gelu import lies_on_cpu
 from ollama_engine.ml.tensor import Tensor
-from ollama_engine.nn.feed_forward import gelu
+from ollama_engine.nn.feed_forward import gelu, quick_gelu
 from ollama_engine.nn.layers import Biased, LayerNorm, Linear, Norm
 from ollama_engine.nn.module import Module, Part
 
@@ -27,6 +29,15 @@ Rotation = Callable[[Tensor], Tensor]
 """Queries or keys [head_dim, heads, n] -> the same, rotated by the places of their patches."""
 
 MAX_LAYERS = 1024
+LARGEST_HEAD = 256
+"""Numbers in a head that AMX attention takes at most."""
+LANES = 16
+"""ggml's fast kernel of attention takes values whose heads are a multiple of it (with AVX-512; others divide it)."""
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "none": lambda x: x,
+    "gelu": gelu,
+    "gelu_quick": quick_gelu,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,15 +63,17 @@ class TowerOptions:
         return 1 / math.sqrt(self.head_dim)
 
 
-def read_tower(metadata: Metadata, *, eps: float | None = None) -> dict[str, Any]:
+def read_tower(metadata: Metadata, *, eps: float | None = None, n_ff: int | None = None) -> dict[str, Any]:
     """The fields of TowerOptions from the keys below `vision.`; `eps` is used where the file has none.
+
+    `n_ff` is the width of the tensors, for families whose files say another one, or none.
 
     Raises ModelFormatError for a key that is missing, and for sizes that do not fit each other.
     """
     fields: dict[str, Any] = {
         "n_layer": metadata.u32("vision.block_count"),
         "n_embd": metadata.u32("vision.embedding_length"),
-        "n_ff": metadata.u32("vision.feed_forward_length"),
+        "n_ff": metadata.u32("vision.feed_forward_length") if n_ff is None else n_ff,
         "n_head": metadata.u32("vision.attention.head_count"),
         "patch_size": metadata.u32("vision.patch_size"),
         "n_channels": metadata.u32("vision.num_channels", 3),
@@ -86,8 +99,8 @@ class PatchEmbedding(Biased):
         super().__init__(name, "patch_size", "patch_size", "n_channels", "n_embd")
 
     def __call__(self, patches: Tensor) -> Tensor:
-        y = ops.mul_mat(in_graph(self.tensor, patches, patches.dim(0), self.tensor.dim(3)), patches)
-        return y if self.bias is None else y + self.bias
+        kernel = in_graph(self.tensor, patches, patches.dim(0), self.tensor.dim(3))
+        return wide_product(kernel, patches, self.bias, stored=self.tensor)
 
 
 def in_graph(weight: Tensor, like: Tensor, *shape: int) -> Tensor:
@@ -99,10 +112,50 @@ def full_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor |
     """softmax(scale q k + mask) v without a cache: every row attends to every row that the mask shows.
 
     q f32 [head_dim, heads, n], k and v [head_dim, kv_heads, n], mask f16 [n, n] -> f32 [head_dim * heads, n].
+    Without a mask there may be a fourth dimension, of pictures: rows attend to those of their own.
     """
+    if q.dim(3) > 1:
+        return _attention_in_pictures(q, k, v, scale)
+    heads, value_dim = q.dim(1), v.dim(0)
+    with_amx = mask is None and heads == k.dim(1) and max(q.dim(0), value_dim) <= LARGEST_HEAD and amx_allowed()
+    if not with_amx and value_dim % LANES:
+        v = ops.pad(v, (0, LANES - value_dim % LANES))
     q, k, v = (ops.permute(t, 0, 2, 1, 3) for t in (q, k, v))
-    out = ops.flash_attention(q, k, v, mask, scale)
-    return ops.reshape(out, out.dim(0) * out.dim(1), out.dim(2))
+    out = amx_attention(q, k, v, scale) if with_amx else ops.flash_attention(q, k, v, mask, scale)
+    if out.dim(0) != value_dim:
+        shape, strides = (value_dim, heads, out.dim(2)), (out.stride(1), out.stride(2))
+        out = ops.cont(ops.view(out, shape, strides))
+    return ops.reshape(out, value_dim * heads, out.dim(2))
+
+
+def _attention_in_pictures(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    """`full_attention` of q, k and v [head_dim, heads, n, pictures] -> f32 [head_dim * heads, n, pictures].
+
+    Heads of different pictures are as separate as those of one.
+    """
+    size, heads, n, pictures = (q.dim(i) for i in range(4))
+    folded = [ops.cont(ops.permute(ops.reshape(t, size * heads, n, pictures), 0, 2, 1, 3)) for t in (q, k, v)]
+    q, k, v = (ops.reshape(t, size, heads * pictures, n) for t in folded)
+    out = full_attention(q, k, v, scale)
+    return ops.cont(ops.permute(ops.reshape(out, size * heads, pictures, n), 0, 2, 1, 3))
+
+
+def wide_product(
+    weight: Tensor, x: Tensor, bias: Tensor | None = None, activation: str = "none", *, stored: Tensor | None = None
+) -> Tensor:
+    """activation(weight x + bias) for thousands of columns: [in, out], f32 [in, n, pictures], [out] -> f32 [out, n,
+    pictures].
+
+    Activations: "none", "gelu" (the tanh form) and "gelu_quick". `stored` is the weight that `weight` is a view of.
+    """
+    if x.dim(2) > 1:
+        y = wide_product(weight, ops.reshape(x, x.dim(0), x.dim(1) * x.dim(2)), bias, activation, stored=stored)
+        return ops.reshape(y, y.dim(0), x.dim(1), x.dim(2))
+    if amx_allowed() and amx_takes(weight) and lies_on_cpu(weight if stored is None else stored):
+        return amx_product(weight, x, bias, activation=activation)
+    y = ops.mul_mat(weight, x)
+    y = y if bias is None else y + bias
+    return ACTIVATIONS[activation](y)
 
 
 class TowerAttention(Module):
@@ -114,30 +167,31 @@ class TowerAttention(Module):
     output = Linear("attn_output", "n_embd", "n_embd")
 
     def forward(self, x: Tensor, o: TowerOptions, mask: Tensor | None = None, rotate: Rotation | None = None) -> Tensor:
-        """x [n_embd, n] -> [n_embd, n]."""
-        q, k, v = (_heads(project(x), o) for project in (self.q, self.k, self.v))
+        """x [n_embd, n] -> [n_embd, n]; with a third dimension, one picture for each index in it."""
+        q, k, v = (_heads(wide_product(p.tensor, x, p.bias), o) for p in (self.q, self.k, self.v))
         if rotate is not None:
             q, k = rotate(q), rotate(k)
-        return self.output(full_attention(q, k, v, o.attention_scale, mask))
+        out = full_attention(q, k, v, o.attention_scale, mask)
+        return wide_product(self.output.tensor, out, self.output.bias)
 
 
 def _heads(x: Tensor, o: TowerOptions) -> Tensor:
-    return ops.reshape(x, o.head_dim, x.dim(0) // o.head_dim, x.dim(1))
+    return ops.reshape(x, o.head_dim, x.dim(0) // o.head_dim, x.dim(1), x.dim(2))
 
 
 class TowerMLP(Module):
-    """fc2(gelu(fc1 x)), with the tanh form of GELU."""
+    """fc2(activation(fc1 x))."""
+
+    activation = "gelu"
+    """As in `wide_product`: the tanh form of GELU."""
 
     fc1 = Linear("mlp.fc1", "n_embd", "n_ff")
     fc2 = Linear("mlp.fc2", "n_ff", "n_embd")
 
     def forward(self, x: Tensor) -> Tensor:
         """x [n_embd, n] -> [n_embd, n]."""
-        return self.fc2(self.activation(self.fc1(x)))
-
-    def activation(self, x: Tensor) -> Tensor:
-        """Element by element."""
-        return gelu(x)
+        x = wide_product(self.fc1.tensor, x, self.fc1.bias, self.activation)
+        return wide_product(self.fc2.tensor, x, self.fc2.bias)
 
 
 class TowerBlock(Module):

@@ -190,7 +190,7 @@ def test_what_a_template_refuses_or_loses() -> None:
         segments_of(
             "{% if messages | length > 1 %}<image>{% endif %}" + IMAGES_FIRST, "<image>", CONVERSATIONS["system"]
         )
-    with pytest.raises(ChatError, match="does not write all .* exactly once: images 1, written 0"):
+    with pytest.raises(ChatError, match=r"does not write all .* exactly once: images 1, written 0"):
         segments_of("{{ messages | length }}", "<image>", CONVERSATIONS["one"])
     with pytest.raises(ChatError, match="images 1, written 2 times"):
         segments_of("{{ messages[0].content }}{{ messages[0].content }}", "<image>", CONVERSATIONS["one"])

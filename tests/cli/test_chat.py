@@ -205,7 +205,7 @@ def test_save_and_load(talk, engine: FakeEngine, tmp_path: Path) -> None:
         (None, "cannot be read: No such file"),
         ("{", "is no JSON file"),
         ("[]", 'there is no list of "messages"'),
-        ('{"messages": [1]}', "messages[0] has a role (user, assistant) and a text"),
+        ('{"messages": [1]}', "messages[0] has a role (user, assistant) and as content a text"),
         ('{"messages": [{"role": "user", "content": 3}]}', "messages[0] has a role"),
         ('{"messages": [{"role": "system", "content": "x"}, {"role": "system", "content": "x"}]}', "messages[1]"),
         ("\udcff", "is no JSON file in UTF-8"),

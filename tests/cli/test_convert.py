@@ -43,8 +43,10 @@ def test_what_is_there_already_stays(cli, source: str, tmp_path: Path) -> None:
     out.write_bytes(b"precious")
     result = cli("convert", source, "-o", str(out))
     assert (result.code, result.out) == (1, "")
-    assert result.err == f"error: {out}: exists already; remove it first, or choose another name\n"
+    assert result.err == f"error: {out}: exists already; remove it first, choose another name, or set overwrite\n"
     assert out.read_bytes() == b"precious"
+    assert cli("convert", source, "-o", str(out), "--overwrite").code == 0
+    assert out.read_bytes()[:4] == b"GGUF"
 
 
 def test_a_folder_that_is_none(cli, tmp_path: Path) -> None:

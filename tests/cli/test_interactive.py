@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from unittest.mock import patch
 
 import pytest
 
@@ -23,8 +24,12 @@ class FakeAnswerer(Answerer):
     def __init__(self) -> None:
         self.asked: list[tuple[str, SamplingParams]] = []
         self.request_options: list[RequestOptions] = []
+        self.images: list[list[bytes]] = []
 
-    def answer(self, prompt: str, params: SamplingParams, request_options: RequestOptions) -> None:
+    def answer(
+        self, prompt: str, params: SamplingParams, request_options: RequestOptions, images: Sequence[bytes] = ()
+    ) -> None:
+        self.images.append(list(images))
         self.asked.append((prompt, params))
         self.request_options.append(request_options)
         if prompt == "stop me":
@@ -68,6 +73,13 @@ def test_lines_are_prompts_of_their_own(talk) -> None:
     asked, said = talk(["one", "", "  two  ", "   "])
     assert asked == [("one", SamplingParams(seed=1)), ("two", SamplingParams(seed=1))]
     assert said == f"{HINT}\n\n"
+
+
+def test_the_first_line_has_the_images() -> None:
+    answerer, asked = FakeAnswerer(), iter(["one", "two"])
+    with patch("builtins.input", lambda _="": next(asked, "/bye")):
+        continue_texts(answerer, Settings(SamplingParams(), RequestOptions(), str), [b"cat", b"dog"])
+    assert answerer.images == [[b"cat", b"dog"], []]
 
 
 def test_bye_leaves(talk) -> None:

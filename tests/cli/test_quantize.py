@@ -74,7 +74,7 @@ def test_what_is_wrong_is_said_in_one_line(cli, tiny: str, tmp_path: Path) -> No
     assert result.err.startswith("error: TYPE is one of F32, F16, ")
     result = cli("quantize", tiny, tiny, "Q8_0")
     assert (result.code, result.err) == (
-        1, f"error: {tiny}: exists already; remove it first, or choose another name\n",
+        1, f"error: {tiny}: exists already; remove it first, choose another name, or set overwrite\n",
     )  # fmt: skip
     (tmp_path / "broken.dat").write_bytes(b"nothing")
     result = cli("quantize", tiny, out, "Q8_0", "--imatrix", str(tmp_path / "broken.dat"))

@@ -74,6 +74,15 @@ def test_engine_options_are_taken(cli, tiny: str, options: list[str]) -> None:
     assert (result.code, result.err) == (0, "")
 
 
+def test_a_projector_that_does_not_fit(cli, tiny: str) -> None:
+    result = cli("run", tiny, "hello", "--mmproj", tiny)
+    assert (result.code, result.out) == (2, "")
+    assert "--mmproj is a file of architecture 'llama', and not the vision part of a model" in result.err
+    missing = cli("run", tiny, "hello", "--mmproj", "nowhere.gguf")
+    assert missing.code == 1
+    assert "nowhere.gguf: No such file" in missing.err
+
+
 def test_verbose_speaks_on_standard_error_only(cli, tiny: str, engine: Engine) -> None:
     options = ("--verbose", "--kv-cache-type", "f32", "--flash-attention", "off")
     result = cli("run", tiny, "hello", *GREEDY, "--max-tokens", "8", *LETTERS, *options)

@@ -16,7 +16,7 @@ from tests.cli.program import imported_by
 from tests.tiny import write_tiny_llama
 
 KEYS = {
-    "path", "files", "file_bytes", "gguf_version", "architecture", "name", "license", "shape", "n_tensors",
+    "path", "files", "file_bytes", "gguf_version", "architecture", "name", "license", "shape", "images", "n_tensors",
     "n_parameters", "tensor_bytes", "types", "tokenizer", "chat_template",
 }  # fmt: skip
 
@@ -47,6 +47,18 @@ def test_facts_of_a_model(cli, tmp_path: Path) -> None:
         "texts": {"317": "<|begin_of_text|>", "318": "<|end_of_text|>", "319": "<|eot_id|>"},
     }  # fmt: skip
     assert known["chat_template"] is True
+    assert known["images"] is None
+
+
+def test_a_model_that_reads_images(cli, tmp_path: Path) -> None:
+    sizes = {"image_size": 896, "patch_size": 14, "block_count": 27, "embedding_length": 1152}
+    model = write_tiny_llama(tmp_path / "a.gguf", metadata={f"llama.vision.{key}": n for key, n in sizes.items()})
+    assert shown(cli, model.path)["images"] == sizes
+    row = "reads images    of size 896, in patches of 14, by 27 blocks"
+    assert " ".join(row.split()) in " ".join(cli("show", model.path).out.split())
+    part = {"clip.vision.patch_size": 14, "clip.vision.block_count": 32, "clip.projector_type": "qwen2.5vl_merger"}
+    model = write_tiny_llama(tmp_path / "b.gguf", metadata={**part, "general.architecture": "clip"})
+    assert "of any size, in patches of 14, by 32 blocks, projector qwen2.5vl_merger" in cli("show", model.path).out
 
 
 def test_tensors_and_metadata_are_listed_on_demand(cli, tiny: str) -> None:

@@ -8,14 +8,14 @@ import os
 import shutil
 import tracemalloc
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import gguf
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as QuantType
 
-from ollama_engine.convert import convert_model, new_file
+from ollama_engine.convert import convert_model
 from ollama_engine.errors import ConfigError, ModelFormatError, UnsupportedModelError
 from tests.convert.folders import HfFolder
 from tests.suite import slow_except
@@ -105,40 +105,13 @@ def test_a_failure_on_the_way_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tm
     def progress(done: int, total: int) -> None:
         calls.append((done, total))
         if done > total // 2:
-            assert list(tmp_path.glob(".out.gguf.*.part"))
+            assert list(tmp_path.glob(".*.part"))
             raise RuntimeError("pulled the plug")
 
     with pytest.raises(RuntimeError, match="pulled the plug"):
         convert_model(folder, tmp_path / "out.gguf", progress=progress)
     assert calls
     assert os.listdir(tmp_path) == ["source"]
-
-
-@pytest.mark.parametrize("links", [True, False])
-def test_a_name_that_was_taken_meanwhile_is_not_replaced(
-    links: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    if not links:
-
-        def no_links(a: Any, b: Any) -> None:
-            raise OSError(errno.EPERM, "no hard links here")
-
-        monkeypatch.setattr(os, "link", no_links)
-    target = tmp_path / "out"
-
-    def write() -> None:
-        with new_file.new_file(target, 10) as file:
-            file.write(b"mine")
-            target.write_bytes(b"theirs")
-
-    with pytest.raises(FileExistsError, match="someone else"):
-        write()
-    assert target.read_bytes() == b"theirs"
-    target.unlink()
-    with new_file.new_file(target, 10) as file:
-        file.write(b"mine")
-    assert target.read_bytes() == b"mine"
-    assert os.listdir(tmp_path) == ["out"]
 
 
 # -- what is wrong -----------------------------------------------------------------------------------------------------

@@ -51,6 +51,13 @@ RULES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("visual.", "v."), ("v.blocks", "v.blk"), ("norm1", "ln1"), ("norm2", "ln2"), ("attn.proj", "attn_out"),
         *TEXT, *AFTER_ATTENTION,
     ),
+    "llava": (
+        ("vision_tower.", "v."), ("v.embeddings.", "v."), ("v.encoder.layers", "v.blk"),
+        ("pre_layrnorm", "pre_layernorm"), ("v.class_embedding", "v.class_embedding.weight"),
+        ("multi_modal_projector", "mm"), ("out_proj", "o_proj"), ("image_newline", "mm.image_newline.weight"),
+        ("self_attn.", "attn_"), ("attn_q_proj", "attn_q"), ("attn_k_proj", "attn_k"), ("attn_v_proj", "attn_v"),
+        ("attn_o_proj", "attn_output"), *TEXT, *AFTER_ATTENTION,
+    ),
     "gemma3": (
         ("vision_tower.embeddings.", "v."), ("vision_tower.encoder.layers", "v.blk"), ("vision_tower.", "v."),
         ("multi_modal_projector", "mm"), ("_projection_weight", "_projection.weight"), ("out_proj", "o_proj"),
@@ -125,6 +132,7 @@ NUMBERS: Mapping[str, Callable[[str, Array, Mapping[str, Any]], Named]] = {
     "mllama": _mllama,
     "llama4": _llama4,
     "mistral3": _text_pairs,
+    "llava": _text_pairs,
     "qwen25vl": _qwen25vl,
     "gemma3": _gemma3,
 }

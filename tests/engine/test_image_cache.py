@@ -10,11 +10,13 @@ from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 
 from ollama_engine import Engine
-from ollama_engine.errors import ClosedError, ImageError
+from ollama_engine.errors import ClosedError, ImageError, ModelFormatError, NoMemoryError
 from ollama_engine.input import PreparedImage
+from ollama_engine.ml import ops
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.tensor import Tensor
 from tests.engine.test_media import AFTER, BEFORE, CAT, DOG, PATIENCE, as_tokens, greedy, lone, open_engine, prompt
@@ -134,6 +136,64 @@ def test_200_images_in_one_conversation(path: str, kind: str) -> None:
             assert images._prepared._held == 0
         assert {*MediaLlama.encoded} == {image(turn) for turn in range(200)}
         assert engine.metrics.shifts > 10
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_worst_case_is_taken_at_start(path: str, kind: str) -> None:
+    """The largest image, and a batch full of embeddings."""
+    with ExitStack() as stack:
+        engine = open_engine(stack, path, kind)
+        backend = engine._loaded.backend
+        before = backend.graph_bytes(), backend.work_bytes()
+        large = [bytes(40 + (i + n) % 50 for i in range(24)) for n in range(3)]
+        engine.generate([prompt(each, CAT, AFTER) for each in large], greedy(20))
+        engine.generate(prompt(*[[1], CAT] * 4), greedy(3))
+        assert (backend.graph_bytes(), backend.work_bytes()) == before
+
+
+class WideVision(FakeVision):
+    """Another model's: its embeddings are too long."""
+
+    def encode_multimodal(self, ctx: Context, image: PreparedImage) -> Tensor:
+        return ops.concat(*[super().encode_multimodal(ctx, image)] * 2, axis=0)
+
+
+def test_a_vision_part_of_another_model(path: str) -> None:
+    """Trap: one projector fits several models but for its width. It fails at start, and says so."""
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(MediaLlama, "vision", WideVision))
+        with pytest.raises(ModelFormatError, match="embeddings of 256 numbers, and the text model takes 128"):
+            open_engine(stack, path, "flash")
+
+
+class NoRoom(FakeVision):
+    """Its largest image takes more memory than there is."""
+
+    def largest_image(self) -> PreparedImage:
+        return PreparedImage({"pixels": np.zeros(24, np.int32)}, 24)
+
+    def encode_multimodal(self, ctx: Context, image: PreparedImage) -> Tensor:
+        x = super().encode_multimodal(ctx, image)
+        return ops.view(ops.repeat(x, 128, 24 << 20, 64), (128, 24), (512,), 0)
+
+
+def test_unallocatable_inputs_fail_loudly(path: str) -> None:
+    """Trap: an image for which there is no memory was skipped, and the answer made up. Here nothing is loaded."""
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(MediaLlama, "vision", NoRoom))
+        with pytest.raises(NoMemoryError, match="does not fit"):
+            open_engine(stack, path, "flash")
+
+
+def test_an_image_without_memory_ends_its_request(engine: Engine) -> None:
+    """Trap: the same, with an image that comes later."""
+    expected = lone(engine, prompt(BEFORE, DOG))
+    with patch.object(FakeVision, "encode_multimodal", side_effect=NoMemoryError("no memory for an image")), \
+            pytest.raises(NoMemoryError, match="no memory for an image"):  # fmt: skip
+        engine.generate(prompt(BEFORE, CAT), greedy())
+    assert lone(engine, prompt(BEFORE, DOG)) == expected
 
 
 # -- beside others -----------------------------------------------------------------------------------------------------

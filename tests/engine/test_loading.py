@@ -24,7 +24,7 @@ from ollama_engine.kvcache import mask
 from ollama_engine.ml.gguf import GGUFFile
 from ollama_engine.ml.hostmem import available_bytes
 from ollama_engine.ml.memory import MemoryReport
-from ollama_engine.runner.load import loading
+from ollama_engine.runner.load import loading, memory_plan
 from tests.tiny import write_tiny_llama
 
 PROMPT = [1, 2, 3, 4, 5, 6, 7]
@@ -202,7 +202,7 @@ def test_masks_are_planned_and_reported(path: str) -> None:
         assert taken.work == masks + engine._loaded.backend.work_bytes()
     room = taken.cache + masks - 1
     with (
-        patch.object(loading, "available_bytes", lambda: room),
+        patch.object(memory_plan, "available_bytes", lambda: room),
         pytest.raises(NoMemoryError, match="for masks") as told,
     ):
         Engine(path, num_ctx=256, parallel=2, batch_size=192)
@@ -216,7 +216,7 @@ def test_lists_are_planned_for_batches_of_small_batch(path: str) -> None:
         taken = engine.memory.devices[-1]
         assert taken.work == lists + engine._loaded.backend.work_bytes()
     room = taken.cache + lists - 1
-    with patch.object(loading, "available_bytes", lambda: room), pytest.raises(NoMemoryError, match="for masks"):
+    with patch.object(memory_plan, "available_bytes", lambda: room), pytest.raises(NoMemoryError, match="for masks"):
         Engine(path, num_ctx=256, parallel=2, batch_size=64)
 
 
@@ -311,7 +311,7 @@ def test_an_open_file_is_loaded_and_closed_with_the_model(path: str) -> None:
 
 def test_an_open_file_is_closed_where_it_cannot_be_loaded(path: str) -> None:
     file = GGUFFile(path)
-    with pytest.raises(NoMemoryError), patch.object(loading, "available_bytes", lambda: 0):
+    with pytest.raises(NoMemoryError), patch.object(memory_plan, "available_bytes", lambda: 0):
         loading.load(file, EngineConfig(num_ctx=64, threads=1))
     with pytest.raises(ClosedError):
         _ = file.version

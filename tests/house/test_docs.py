@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ollama_engine import demo
+from tests.media_model import seeing_model
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 BLOCKS = [
@@ -33,6 +34,16 @@ def test_structured_output_guide(capsys: pytest.CaptureFixture[str]) -> None:
     for block in re.findall(r"```python\n(.*?)```", guide, flags=re.DOTALL):
         exec(compile(block, "docs", "exec"), names)
         assert capsys.readouterr().out.strip()
+
+
+def test_images_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """On a model that reads images, which the demo model does not."""
+    monkeypatch.chdir(tmp_path)
+    guide = (DOCS / "images.md").read_text(encoding="utf-8")
+    with seeing_model(tmp_path, "cat.png", "dog.png") as model:
+        for block in re.findall(r"```python\n(.*?)```", guide, flags=re.DOTALL):
+            exec(compile(block.replace('"model.gguf"', repr(model)), "images.md", "exec"), {})
+            assert capsys.readouterr().out.strip()
 
 
 def test_requests_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

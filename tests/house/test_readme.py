@@ -8,13 +8,29 @@ from pathlib import Path
 import pytest
 
 from ollama_engine import demo
+from tests.media_model import seeing_model
 
+PICTURE = "cat.png"
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=[f"block {i}" for i in range(len(BLOCKS))])
+def test_python_block_with_images_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a model that reads images, which the demo model does not."""
+    (block,) = [block for block in BLOCKS if PICTURE in block]
+    monkeypatch.chdir(tmp_path)
+    with seeing_model(tmp_path, PICTURE) as model:
+        exec(compile(block.replace('"model.gguf"', repr(model)), "README.md", "exec"), {})
+    assert capsys.readouterr().out.strip()
+
+
+TEXT_BLOCKS = [block for block in BLOCKS if PICTURE not in block]
+
+
+@pytest.mark.parametrize("block", TEXT_BLOCKS, ids=[f"block {i}" for i in range(len(TEXT_BLOCKS))])
 def test_python_block_runs(block: str, capsys: pytest.CaptureFixture[str]) -> None:
     exec(compile(block.replace('"model.gguf"', repr(str(demo.path()))), "README.md", "exec"), {})
     assert capsys.readouterr().out.strip()

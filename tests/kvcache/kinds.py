@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache as remember
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ollama_engine import nn
-from ollama_engine.input import Batch
+from ollama_engine.input import Batch, BatchMedia, MediaItem
 from ollama_engine.kvcache import Cache, CacheConfig, CompositeStepCache, LayerShape, StepCache, Visibility, make_cache
 from ollama_engine.kvcache.cross_attention import CrossAttentionCache
 from ollama_engine.kvcache.null import NullCache
@@ -26,6 +26,7 @@ from ollama_engine.ml.context import Context
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.tensor import Tensor
 from tests.kvcache.drawing import ints
+from tests.media import item
 
 DIM, KV_HEADS, HEADS, IMAGE_ROWS, N_CELLS, N_IMAGES, MEMORY = 32, 2, 4, 3, 32, 4, 5
 Floats = NDArray[np.float32]
@@ -128,6 +129,7 @@ class Steps:
         return Batch(
             ints(tokens), ints(p for _, p in rows), ints(s for s, _ in rows), ints([0]), images=ints(images),
             blocks=None if blocks is None else ints(blocks),
+            media=tuple(BatchMedia(row, 1, picture(tokens[row])) for row in images),
         )  # fmt: skip
 
     def feed(
@@ -189,11 +191,11 @@ class Steps:
         tokens, where = self.tokens[sequence], self.kind.layers[layer]
         query = numbers("q", layer, tokens[position])
         if where.image_rows is not None:
-            latest = max((p for p in self.images.get(sequence, {}) if p <= position), default=None)
-            if latest is None:
+            pictures = seen_images(self.images.get(sequence, {}), position)
+            if not pictures:
                 return np.zeros((HEADS, DIM), dtype=np.float32)
-            picture = self.images[sequence][latest]
-            return attend(query, image("k", layer, picture), image("v", layer, picture))
+            keys, values = (np.concatenate([image(n, layer, t)[: length(t)] for t in pictures]) for n in "kv")
+            return attend(query, keys, values)
         if isinstance(self.kind, NullKind):
             reach = 1 << 30 if where.window is None else where.window // 2
             seen = [p for s, p in rows if s == sequence and abs(p - position) <= reach]
@@ -259,6 +261,26 @@ def numbers(name: str, layer: int, token: int) -> Floats:
 def image(name: str, layer: int, token: int) -> Floats:
     """[IMAGE_ROWS, KV_HEADS, DIM] of one image's keys or values."""
     return np.stack([numbers(name, layer, 1000 * (1 + row) + token) for row in range(IMAGE_ROWS)])
+
+
+def length(token: int) -> int:
+    """Rows of an image that are seen; what is stored behind them is not."""
+    return 1 + token % IMAGE_ROWS
+
+
+def picture(token: int) -> MediaItem:
+    """The item of an image, as far as a cache asks."""
+    return replace(item(token, 1, cross_attention=True), n_rows=length(token))
+
+
+def seen_images(images: Mapping[int, int], position: int) -> list[int]:
+    """The latest image up to a position, and those before it without a token between them."""
+    at = max((p for p in images if p <= position), default=position)
+    run: list[int] = []
+    while at in images:
+        run.insert(0, images[at])
+        at -= 1
+    return run
 
 
 def attend(query: Floats, keys: Floats, values: Floats) -> Floats:

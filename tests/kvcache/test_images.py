@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -49,6 +49,36 @@ def test_tokens_see_the_latest_image_of_their_sequence() -> None:
         f.feed([(0, 9), (1, 2), (2, 1)])
         f.feed(run(0, 10, 14), [2])
         f.feed([(1, 3), (0, 14)])
+
+
+def test_tokens_see_all_images_of_a_run() -> None:
+    """Images with no token between them are seen together, each with its own number of rows."""
+    with pictures(4) as f:
+        f.feed(run(0, 0, 6), [2, 3, 4])
+        f.feed(run(0, 6, 9))
+        f.feed(run(0, 9, 10), [0])  # a token stands before it: it is seen alone
+        f.feed(run(0, 10, 11))
+        f.remove(0, 8)
+        f.feed(run(0, 8, 9))
+        assert f.images[0] == {2: 2, 3: 3, 4: 4}
+
+
+def test_an_image_of_a_run_that_goes_on_stays() -> None:
+    """The run may be cut between two batches."""
+    with pictures(2) as f:
+        f.feed(run(0, 0, 2), [1])
+        f.feed(run(0, 2, 4), [0])
+        with pytest.raises(ContextOverflowError, match="still seen"):
+            f.cache.require_room(f.batch(run(0, 4, 6), [1]))
+        f.feed(run(0, 4, 5))
+
+
+def test_a_run_that_lost_an_image_cannot_be_resumed() -> None:
+    with pictures(2) as f:
+        f.feed(run(0, 0, 5), [1, 2])
+        assert [f.cache.can_resume(0, position) for position in (1, 2, 3, 5)] == [True] * 4
+        f.feed(run(0, 5, 7), [0])
+        assert [f.cache.can_resume(0, position) for position in (1, 2, 3, 5, 6)] == [True, False, False, False, True]
 
 
 def test_one_slot_goes_from_image_to_image() -> None:
@@ -140,6 +170,12 @@ class Picture:
     gone: bool = False
 
 
+def run_of(images: Mapping[int, Picture], position: int) -> list[Picture]:
+    """The latest picture up to a position, and those right before it."""
+    seen = sorted((p for p in images if p <= position), reverse=True)
+    return [images[p] for i, p in enumerate(seen) if p == seen[0] - i][::-1]
+
+
 few = st.integers(0, 2)
 
 
@@ -157,8 +193,9 @@ class SlotsAgainstLists(RuleBasedStateMachine):
         new = sorted((s, firsts[s] + offset) for s, offset in offsets if s in firsts)
         kept = []
         for sequence, images in self.twin.items():
-            if images and (sequence, firsts.get(sequence, -1)) not in new:
-                kept.append(images[max(images)])
+            first = firsts.get(sequence, -1)
+            if images and ((sequence, first) not in new or first - 1 in images):
+                kept += run_of(images, max(images))
         needed = len({id(p) for p in kept if not p.gone})
         found = self.slots.find(new, firsts)
         assert (found is None) == (len(new) > 3 - needed)
@@ -167,7 +204,7 @@ class SlotsAgainstLists(RuleBasedStateMachine):
         assert len(set(found)) == len(new)
         free = set(range(3)) - self.slots.used
         assert len(free & set(found)) == min(len(free), len(new))
-        self.slots.place(new, found)
+        self.slots.place(new, found, range(1, len(new) + 1))
         for (sequence, position), slot in zip(new, found, strict=True):
             if slot in self.held:
                 self.held[slot].gone = True
@@ -200,11 +237,10 @@ class SlotsAgainstLists(RuleBasedStateMachine):
         assert self.slots.n_shared == len({i for i in everywhere if everywhere.count(i) > 1})
         for sequence, images in self.twin.items():
             for position in range(20):
-                latest = max((p for p in images if p <= position), default=None)
-                seen = None if latest is None or images[latest].gone else images[latest].name
+                seen = tuple(i.name for i in run_of(images, position) if not i.gone)
                 assert self.slots.seen_by(sequence, position) == seen
-                before = max((p for p in images if p < position), default=None)
-                assert self.slots.can_resume(sequence, position) == (before is None or not images[before].gone)
+                resumable = not any(i.gone for i in run_of(images, position - 1))
+                assert self.slots.can_resume(sequence, position) == resumable
 
 
 SlotsAgainstLists.TestCase.settings = settings(max_examples=scaled(80, quick=20), stateful_step_count=25, deadline=None)

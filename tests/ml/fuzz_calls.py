@@ -42,7 +42,7 @@ def _eps(env: Env) -> float:
 
 def _activation(env: Env) -> str:
     return env.rng.choice(
-        ("abs", "neg", "tanh", "relu", "sigmoid", "gelu", "gelu_erf", "gelu_quick", "silu", "exp", "softplus")
+        ("abs", "neg", "tanh", "relu", "sigmoid", "gelu", "gelu_erf", "gelu_quick", "silu", "exp", "softplus", "floor")
     )
 
 
@@ -122,7 +122,8 @@ def cast(env: Env) -> Call:
     target = env.rng.choice(QUANTIZABLE)
     if target in ("q8_0", "q4_0"):
         return Call("cast", [env.operand("f32", (32 * env.rng.randint(1, 3), *env.dims(2)), graph=True, odd=0), target])
-    return Call("cast", [env.operand(env.rng.choice(("f32", "f16")), env.dims(), graph=True, odd=0.4), target])
+    source = "i32" if target == "f32" and env.rng.random() < 0.3 else env.rng.choice(("f32", "f16"))
+    return Call("cast", [env.operand(source, env.dims(), graph=True, odd=0.4), target])
 
 
 def copy(env: Env) -> Call:

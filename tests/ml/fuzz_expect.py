@@ -70,8 +70,8 @@ def unary(a: Value, name: str) -> Expected:
     out = ref.ACTIVATIONS[name](x)
     if name in ("gelu", "gelu_quick"):  # looked up for x rounded to f16
         return _elementwise(out, 1.2 * a.tol, 2e-3 * (1 + top(x)))
-    gain = {"exp": top(out), "sqr": 2 * top(x), "sqrt": np.inf, "log": np.inf}.get(name, 1.2)
-    if a.tol and np.isinf(gain):  # near 0 nothing can be said
+    gain = {"exp": top(out), "sqr": 2 * top(x), "sqrt": np.inf, "log": np.inf, "floor": np.inf}.get(name, 1.2)
+    if a.tol and np.isinf(gain):  # nothing can be said near 0, or near a whole number
         return Expected(out, wild=True)
     return _elementwise(out, a.tol * gain if a.tol else 0.0, 1e-6 * top(x) * (top(out) if name == "exp" else 1))
 

@@ -51,6 +51,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "silu": lambda x: x * _sigmoid(x),
     "exp": np.exp,
     "softplus": lambda x: np.logaddexp(0, x),
+    "floor": np.floor,
     "sqr": np.square,
     "sqrt": np.sqrt,
     "log": np.log,

@@ -64,7 +64,7 @@ ELEMENTWISE: list[tuple[str, Callable[[Tensor, Tensor], Tensor], Callable[[NDArr
         (name, lambda a, _, n=name: ops.unary(a, n), lambda a, _, n=name: ref.ACTIVATIONS[n](a),
          3e-3 if name in ("gelu", "gelu_quick") else 1e-5)
         for name in ("abs", "neg", "tanh", "relu", "sigmoid", "gelu", "gelu_erf", "gelu_quick", "silu", "exp",
-                     "softplus")
+                     "softplus", "floor")
     ),
     *(
         (f"glu {name}", lambda a, b, n=name: ops.glu(a, b, n), lambda a, b, n=name: ref.ACTIVATIONS[n](a) * b,

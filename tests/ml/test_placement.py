@@ -14,7 +14,7 @@ from ollama_engine.config import EngineConfig
 from ollama_engine.errors import ConfigError
 from ollama_engine.ml import placement
 from ollama_engine.ml.device_info import Device, DeviceKind, number_by_library
-from ollama_engine.ml.placement import BackendParams, assign_layers, choose_devices, choose_threads
+from ollama_engine.ml.placement import BackendParams, assign_layers, choose_devices, choose_threads, place_vision
 from ollama_engine.ml.threads import check_threads
 
 
@@ -163,6 +163,19 @@ def test_shares_are_kept_for_any_number_of_layers() -> None:
         assert len(layers) == n + 1
         assert list(layers) == sorted(layers)
         assert abs(layers.count(0) - 0.75 * (n + 1)) <= 1
+
+
+def test_a_vision_part_goes_where_there_is_room() -> None:
+    gib = 1 << 30
+    free = ONE.memory_free
+    assert place_vision((CPU,), [gib], gib) == 0
+    assert place_vision((ONE, CPU), [gib, 0], gib) == 0
+    assert place_vision((ONE, CPU), [0, gib], gib) == 1  # gpu_layers=0
+    assert place_vision((ONE, TWO, CPU), [3 * gib, gib, 0], gib) == 1
+    assert place_vision((ONE, TWO, CPU), [3 * gib, 0, 0], gib) == 0
+    # The cache and graphs need room, too.
+    assert place_vision((ONE, CPU), [free - 2 * gib, 0], gib) == 0
+    assert place_vision((ONE, CPU), [free - 2 * gib + 1, 0], gib) == 1
 
 
 def test_one_thread_for_each_core(tmp_path: Path) -> None:

@@ -80,6 +80,15 @@ CASES = (
     _like("command-r"),
     _like("cohere2", **_PERIOD),
     _like("starcoder2", 0.02, use_bias=True, sliding_window=None),
+    # Chunks and temperatures of the published size: llama.cpp has no keys for them.
+    _like(
+        "llama4-scout",
+        num_hidden_layers=4,
+        intermediate_size_mlp=256,
+        interleave_moe_layer_step=2,
+        attention_chunk_size=8192,
+        floor_scale=8192,
+    ),
 )
 
 

@@ -21,7 +21,7 @@ EXPECTED = r"an image is a path, the bytes of a file, a PIL.Image, or an array \
 
 
 def read(source: Any) -> np.ndarray:
-    return pixels(read_image(image_bytes(source), alpha=True))
+    return pixels(read_image(image_bytes(source)))
 
 
 def test_files_are_their_bytes(tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def test_an_interrupt_anywhere_leaves_a_session_before_or_after_the_call(
         "stream": lambda fork: fork.stream(greedy(4)),
         "rewind": lambda fork: fork.rewind(2),
         "fork": lambda fork: fork.fork(),
-        "save": lambda fork: fork.save(tmp_path / "saved"),
+        "save": lambda fork: fork.save(tmp_path / "saved", overwrite=True),
         "close": lambda fork: fork.close(),
     }
     for point in itertools.count(step=scaled(1, quick=3)):

@@ -318,15 +318,15 @@ def test_files_that_are_not_there(engine: Engine, tmp_path: Path) -> None:
         engine.load_session(tmp_path)
     for path, kind in ((tmp_path / "no" / "file", FileNotFoundError), (tmp_path, IsADirectoryError)):
         with pytest.raises(kind) as caught:
-            answered(engine).save(path)
-        assert (caught.value.filename, caught.value.filename2) == (path, None)
+            answered(engine).save(path, overwrite=True)
+        assert (caught.value.filename, caught.value.filename2) == (str(path), None)
     assert os.listdir(tmp_path) == []
 
 
 def test_a_link_stays_one(engine: Engine, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to("folder/saved")
-    answered(engine).save(tmp_path / "link")
+    answered(engine).save(tmp_path / "link", overwrite=True)
     assert (tmp_path / "link").is_symlink()
     assert os.listdir(tmp_path / "folder") == ["saved"]
     assert (tmp_path / "folder" / "saved").stat().st_mode & 0o777 == 0o600
@@ -338,15 +338,15 @@ def test_an_interrupt_after_the_file_has_its_name_is_one(engine: Engine, tmp_pat
         raise KeyboardInterrupt
 
     session = answered(engine)
-    with patch.object(session_file.os, "replace", replace), pytest.raises(KeyboardInterrupt):
-        session.save(tmp_path / "saved")
+    with patch.object(os, "replace", replace), pytest.raises(KeyboardInterrupt):
+        session.save(tmp_path / "saved", overwrite=True)
     assert engine.load_session(tmp_path / "saved").tokens == session.tokens
 
 
 def test_a_write_that_fails_leaves_the_old_file(engine: Engine, saved: Path) -> None:
     whole = saved.read_bytes()
-    with patch.object(session_file.os, "fsync", side_effect=OSError("disk full")), pytest.raises(OSError, match="disk"):
-        answered(engine).save(saved)
+    with patch.object(os, "fsync", side_effect=OSError("disk full")), pytest.raises(OSError, match="disk"):
+        answered(engine).save(saved, overwrite=True)
     assert saved.read_bytes() == whole
     assert os.listdir(saved.parent) == [saved.name]
 

@@ -112,7 +112,7 @@ class Walk:
     def reload(self) -> None:
         at = self.random.randrange(len(self.sessions))
         session, tokens = self.sessions[at]
-        session.save(self.folder / "saved")
+        session.save(self.folder / "saved", overwrite=True)
         loaded = self.engine.load_session(self.folder / "saved")
         session.close()
         self.sessions[at] = (loaded, tokens)
@@ -173,7 +173,7 @@ def wander_on(engine: Engine, session: Session, chance: random.Random, file: Pat
         with session.fork() as fork:
             fork.generate(greedy(30), on_overflow="shift", num_keep=2)
     elif what == 2:
-        session.save(file)
+        session.save(file, overwrite=True)
         with engine.load_session(file) as loaded:
             assert loaded.tokens == session.tokens
     elif what == 3:

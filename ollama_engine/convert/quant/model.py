@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from math import prod
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,6 @@ from ollama_engine.convert.gguf_writing import (
     write_header,
     write_tensors,
 )
-from ollama_engine.convert.new_file import FileSizes, check_target, new_file
 from ollama_engine.convert.quant.imatrix import ImportanceMatrix, read_imatrix
 from ollama_engine.convert.quant.layout import FLOATS, in_file_order, read_facts, target_types
 from ollama_engine.convert.quant.presets import ALIASES, PRESETS, Preset
@@ -31,6 +31,7 @@ from ollama_engine.ml.gguf import GGUFFile, TensorInfo
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.quantize import are_valid, dequantize_rows, quantize_rows
 from ollama_engine.ml.types import block_of
+from ollama_engine.new_file import FileSizes, check_target, write_new_file
 
 __all__ = ["find_preset", "quantize_model"]
 
@@ -58,11 +59,13 @@ def quantize_model(
     *,
     threads: int | None = None,
     imatrix: str | os.PathLike[str] | None = None,
+    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> FileSizes:
     """Write a GGUF file again with smaller weights; a split model becomes one file. Returns the sizes of both.
 
-    `preset` is one of `presets.PRESETS`, `imatrix` an importance matrix, `threads` all cores if None. `progress` is
+    `preset` is one of `presets.PRESETS`, `imatrix` an importance matrix, `threads` all cores if None. `overwrite`:
+    whether a file of the target's name is replaced. `progress` is
     called with (bytes written, bytes in all). The tensors are those that llama-quantize makes, bit by bit.
 
     Raises ConfigError for an unknown preset, weights that are quantized already, or a missing importance matrix that
@@ -70,7 +73,7 @@ def quantize_model(
     `convert_model` does.
     """
     chosen = find_preset(preset)
-    check_target(target, 0)
+    check_target(target, 0, overwrite=overwrite)
     workers = Workers(threads)
     matrix = None if imatrix is None else read_imatrix(imatrix)
     with GGUFFile(source) as file:
@@ -81,10 +84,14 @@ def quantize_model(
         metadata = copy_metadata(file.files[0], _new_keys(chosen, matrix), SPLIT_KEYS)
         sources = file.files
     out = [OutTensor(change.tensor.name, _significant(change.tensor.shape), change.dtype) for change in changes]
-    with new_file(target, len(metadata.data) + data_size(out)) as sink, workers:
-        write_header(sink, metadata, out)
+
+    def write(file: BinaryIO) -> None:
+        write_header(file, metadata, out)
         counter = ByteCounter(sum(tensor.n_bytes for tensor in out), progress)
-        write_tensors(sink, out, workers.results(_pieces(changes)), counter.add)
+        with workers:
+            write_tensors(file, out, workers.results(_pieces(changes)), counter.add)
+
+    write_new_file(target, len(metadata.data) + data_size(out), write, overwrite=overwrite)
     return FileSizes.of(sources, target)
 
 

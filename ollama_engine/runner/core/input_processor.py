@@ -18,6 +18,7 @@ from ollama_engine.errors import (
 )
 from ollama_engine.input import Input, MediaItem
 from ollama_engine.multimodal.source import image_bytes
+from ollama_engine.runner.core.image_runs import check_image_runs
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.media.image_reader import ImageReader
 from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix
@@ -160,6 +161,7 @@ def new_generation(
     else:
         inputs, keep = _truncated(inputs, loaded.num_ctx, params, options)
     _check_groups(inputs, loaded)
+    check_image_runs(inputs, loaded)
     sampler = _sampler(loaded, params)
     sampler.accept_many(_penalized(inputs, sampler.n_vocab))
     row_reader = None

@@ -12,7 +12,7 @@ from ollama_engine.errors import ConfigError, ContextOverflowError, Option, Toke
 from ollama_engine.runner.core.input_processor import prompt_inputs
 from ollama_engine.runner.embed.request import TokenizedText
 from ollama_engine.runner.load.loading import Loaded
-from ollama_engine.runner.request.prompts import Prompt, about_one
+from ollama_engine.runner.request.prompts import Prompt, about_one, has_media
 
 __all__ = ["EmbedTexts", "TooLong"]
 
@@ -45,9 +45,9 @@ class EmbedTexts:
             yield found
 
     def _text(self, text: Prompt, pooling: Pooling, too_long: TooLong) -> TokenizedText:
-        inputs = prompt_inputs(self._loaded, text, several="several texts go into a list")
-        if inputs.media:
+        if has_media(text):
             raise UnsupportedInputError("embeddings are of texts; leave the images out")
+        inputs = prompt_inputs(self._loaded, text, several="several texts go into a list")
         ids = inputs.tokens.tolist()
         self._check(ids)
         fitted = self._fitted(ids, self._loaded.num_ctx, too_long)

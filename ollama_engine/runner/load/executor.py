@@ -139,7 +139,8 @@ class Executor:
         """Whether the item's shapes, as far as it states them, fit the model's graphs."""
         kind = self._sizes.image_rows > 0 if item.cross_attention else self._sizes.embedded
         axes = item.positions is None or item.positions.shape == (self.traits.position_axes, item.n_inputs)
-        return kind and axes and (item.n_inputs == 1 or not item.cross_attention)
+        beside = item.n_inputs == 1 and 1 <= (item.n_rows or 1) <= self._sizes.image_rows
+        return kind and axes and (beside or not item.cross_attention)
 
     def media_rows(self, batch: Batch, failed: Failed) -> MediaRows:
         """The media rows for `launch`. Calls `failed` for an item that cannot be computed."""

@@ -104,12 +104,17 @@ def _rows_or_zeros(part: BatchMedia, sizes: InputSizes, failed: Failed) -> Float
 
 
 def item_rows(part: BatchMedia, sizes: InputSizes) -> FloatArray:
-    """The rows of one item that a batch reads, float32 [rows, n_embd]. Raises ComputeError for a wrong array."""
-    rows = part.item.embeddings()
-    expected = (sizes.image_rows if part.item.cross_attention else part.item.n_inputs, sizes.n_embd)
-    if rows.shape != expected or rows.dtype != np.float32:
-        raise ComputeError(f"embeddings of an image are float32 {expected}, got {rows.dtype} {rows.shape}")
-    return rows if part.item.cross_attention else rows[part.offset : part.offset + part.n]
+    """The rows of one item that a batch reads, float32 [rows, n_embd]. Raises ComputeError for a wrong array.
+
+    With cross-attention all that a largest image has, zeros behind its own.
+    """
+    item, rows = part.item, part.item.embeddings()
+    n = item.n_inputs if not item.cross_attention else sizes.image_rows if item.n_rows is None else item.n_rows
+    if rows.shape != (n, sizes.n_embd) or rows.dtype != np.float32:
+        raise ComputeError(f"embeddings of an image are float32 {(n, sizes.n_embd)}, got {rows.dtype} {rows.shape}")
+    if item.cross_attention:
+        return rows if n == sizes.image_rows else np.pad(rows, ((0, sizes.image_rows - n), (0, 0)))
+    return rows[part.offset : part.offset + part.n]
 
 
 def write_inputs(inputs: ModelInputs, batch: Batch, tokens: Int32Array, media: MediaRows) -> None:

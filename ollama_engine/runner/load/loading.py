@@ -15,13 +15,9 @@ from typing import TYPE_CHECKING
 from ollama_engine.config import EngineConfig
 from ollama_engine.errors import ConfigError, ModelFormatError, NoMemoryError, Option
 from ollama_engine.kvcache import Cache, CacheConfig, CompositeCache, LayerShape, make_cache, make_null_cache
-from ollama_engine.kvcache.mask import index_bytes, mask_bytes
-from ollama_engine.kvcache.paged import MOST_LISTS
 from ollama_engine.ml.backend import MAX_NODES_LIMIT, Backend
 from ollama_engine.ml.gguf import IMAGE_PARTS, GGUFFile
-from ollama_engine.ml.hostmem import available_bytes
 from ollama_engine.ml.placement import BackendParams
-from ollama_engine.ml.types import block_of
 from ollama_engine.ml.weights import Weights
 from ollama_engine.models import (
     Embeds,
@@ -30,12 +26,23 @@ from ollama_engine.models import (
     ShiftsKeys,
     TextEncoder,
     known_names,
-    known_values,
     model_class,
 )
-from ollama_engine.runner.load.errors import SMALLER, does_not_fit, naming
+from ollama_engine.runner.load.errors import does_not_fit, naming
 from ollama_engine.runner.load.executor import Executor
+from ollama_engine.runner.load.memory_plan import (
+    RESUME_TOKENS,
+    batch_size_of,
+    cells_of,
+    memory_report,
+    num_ctx_of,
+    plan_cache,
+    plan_masks,
+    refuse_cache_if_too_large,
+    refuse_weights_if_too_large,
+)
 from ollama_engine.runner.load.pooling_type import read_pooling
+from ollama_engine.runner.load.projector import known_metadata, with_projector
 from ollama_engine.runner.load.vision import make_image_reader, traits_of
 from ollama_engine.runner.media.image_reader import ImageReader
 from ollama_engine.sample import BreakerFinder
@@ -50,9 +57,6 @@ Progress = Callable[[int, int], None]
 
 NODES_PER_WEIGHT = 32
 """Most tensors of a graph, for each tensor of the file; llama needs about 4."""
-
-RESUME_TOKENS = 1024
-"""How many positions back a sequence can be resumed, where layers have a window or chunk."""
 
 LOGIT_ROWS = 32
 """Most rows of logits of a step; more (all rows of a prompt) take several steps."""
@@ -82,11 +86,11 @@ class Loaded:
     @property
     def num_ctx(self) -> int:
         """Most tokens of one request, prompt and answer."""
-        return _num_ctx(self.config)
+        return num_ctx_of(self.config)
 
     def memory(self) -> MemoryReport:
         """The memory taken, by device and layer."""
-        return _report(self.backend, self.weights, self.cache.nbytes, self.cache.mask_bytes)
+        return memory_report(self.backend, self.weights, self.cache.nbytes, self.cache.mask_bytes)
 
     def close(self) -> None:
         """Free cache, weights and backend, and unmap the file. No step may be in flight."""
@@ -103,10 +107,12 @@ def load(
     progress: Progress | None = None,
     *,
     logit_rows: int = LOGIT_ROWS,
+    projector: str | os.PathLike[str] | None = None,
 ) -> Loaded:
     """Load a model from a path, or from its open file, which is closed with it or when this fails.
 
-    `progress` is called with (bytes done, bytes in all) while weights are read.
+    `progress` is called with (bytes done, bytes in all) while weights are read. `projector`: path of the model's part
+    that reads images, where that is a file of its own.
 
     A step computes up to `logit_rows` rows of logits, or one for each of `config.parallel` sequences if that is more.
 
@@ -115,7 +121,9 @@ def load(
     path = source.path if isinstance(source, GGUFFile) else os.fsdecode(source)
     with naming(path), contextlib.ExitStack() as undo:
         gguf = undo.enter_context(source if isinstance(source, GGUFFile) else GGUFFile(path))
-        metadata = known_values(gguf.metadata)
+        if projector is not None:
+            gguf = undo.enter_context(with_projector(gguf, projector))
+        metadata = known_metadata(gguf)
         factory = model_class(metadata.architecture)
         tokenizer = from_metadata(gguf.metadata)
         backend = undo.enter_context(Backend(_backend_params(config), max_nodes=_max_nodes(gguf)))
@@ -123,25 +131,25 @@ def load(
         planned_cache: dict[str, int] = {}
         planned_masks = 0
         try:
-            _refuse_if_too_large(backend, weights)
+            refuse_weights_if_too_large(backend, weights)
             weights.load(progress)
             model = factory(metadata, known_names(gguf.architecture, weights))
             _check_model(model, gguf)
             config = config.for_model(model.context_length)
             if isinstance(model, FitsContext):
-                model.fit_context(_num_ctx(config))
+                model.fit_context(num_ctx_of(config))
             _warn_of_long_contexts(model, config)
             if isinstance(model, TextEncoder):
                 read_pooling(metadata)  # raises for an unknown number
                 cache, executor = _make_encoder(backend, model, config)
                 text_executor: Executor | None = executor
             else:
-                planned_cache = _plan_cache(backend, weights, model, config)
-                planned_masks = _plan_masks(model, config)
-                _refuse_cache_if_too_large(backend, planned_cache, planned_masks)
+                planned_cache = plan_cache(backend, weights, model, config)
+                planned_masks = plan_masks(model, config)
+                refuse_cache_if_too_large(backend, planned_cache, planned_masks)
                 cache = _make_cache(backend, weights, model, config)
                 rows = max(logit_rows, config.parallel)
-                executor = Executor(backend, model, cache, _batch_size(config), rows, traits=traits_of(model))
+                executor = Executor(backend, model, cache, batch_size_of(config), rows, traits=traits_of(model))
                 text_executor = _make_text_executor(backend, model, config)
             images = make_image_reader(backend, model, executor, config.image_cache_bytes)
             executor.reserve(config.parallel)
@@ -151,7 +159,7 @@ def load(
             # Last: repacked copies are optional, and everything else must have its memory first.
             weights.repack()
         except NoMemoryError as error:
-            report = error.report or _report(backend, weights, planned_cache, planned_masks)
+            report = error.report or memory_report(backend, weights, planned_cache, planned_masks)
             raise does_not_fit(gguf.path, error, report) from error
         undo.pop_all()
     return Loaded(
@@ -161,69 +169,12 @@ def load(
     )  # fmt: skip
 
 
-def _batch_size(config: EngineConfig) -> int:
-    """`batch_size`, at most all contexts together, and at least a token for each of `parallel` sequences."""
-    return max(min(config.batch_size, _num_ctx(config) * config.parallel), config.parallel)
-
-
 def _max_nodes(gguf: GGUFFile) -> int:
     return int(min(MAX_NODES_LIMIT, max(2048, NODES_PER_WEIGHT * len(gguf.tensors))))
 
 
 def _backend_params(config: EngineConfig) -> BackendParams:
     return BackendParams(**{option.name: getattr(config, option.name) for option in fields(BackendParams)})
-
-
-def _num_ctx(config: EngineConfig) -> int:
-    assert config.num_ctx is not None, "decided once the model is known"
-    return config.num_ctx
-
-
-def _refuse_if_too_large(backend: Backend, weights: Weights) -> None:
-    plan = weights.planned()
-    for device in backend.devices[:-1]:
-        if plan[device.name]["weights"] > device.memory_free:
-            raise NoMemoryError(
-                f"weights of {plan[device.name]['weights'] >> 20} MiB on {device.name}, which has "
-                f"{device.memory_free >> 20} MiB free",
-                advice=[("lower ", Option("gpu_layers"))],
-            )
-
-
-def _plan_cache(backend: Backend, weights: Weights, model: Model, config: EngineConfig) -> dict[str, int]:
-    """Bytes for keys and values, {device name: bytes}."""
-    elements, nbytes = block_of(config.kv_cache_type)
-    planned: dict[str, int] = {}
-    for number, layer in enumerate(model.cache_layers):
-        device = backend.devices[weights.device_of_layer(number)].name
-        rows = _cells(layer, model, config) * (layer.image_rows or 1)
-        planned[device] = planned.get(device, 0) + rows * (layer.n_keys + layer.n_values) // elements * nbytes
-    return planned
-
-
-def _plan_masks(model: Model, config: EngineConfig) -> int:
-    """Host bytes for the masks of a full batch, or the KV indices of a short one, over all kinds of layers."""
-    kinds = {
-        (layer.window, layer.chunk): _cells(layer, model, config)
-        for layer in model.cache_layers
-        if layer.image_rows is None
-    }
-    size = _batch_size(config)
-    return sum(max(mask_bytes(size, n), index_bytes(min(size, config.parallel, MOST_LISTS), n)) for n in kinds.values())
-
-
-def _refuse_cache_if_too_large(backend: Backend, planned: dict[str, int], masks: int) -> None:
-    host = backend.devices[-1]
-    for device in backend.devices:
-        cache, beside, free = planned.get(device.name, 0), 0, device.memory_free
-        if device is host:
-            beside, free = masks, available_bytes()
-        if cache + beside > free:
-            also = f" and {beside >> 20} MiB for masks" if beside else ""
-            raise NoMemoryError(
-                f"the cache takes {cache >> 20} MiB{also} on {device.name}, which has {free >> 20} MiB free",
-                advice=SMALLER,
-            )
 
 
 def _make_cache(backend: Backend, weights: Weights, model: Model, config: EngineConfig) -> Cache:
@@ -237,7 +188,7 @@ def _make_cache(backend: Backend, weights: Weights, model: Model, config: Engine
     flash_attention = _decide_flash_attention(backend, config, layers, config.kv_cache_type)
     cache_config = replace(cache_config, flash_attention=flash_attention)
     return make_cache(
-        backend, layers, devices, cache_config, lambda layer: _cells(layer, model, config), memory=RESUME_TOKENS,
+        backend, layers, devices, cache_config, lambda layer: cells_of(layer, model, config), memory=RESUME_TOKENS,
         shift_keys=model.shift_keys if isinstance(model, ShiftsKeys) else None,
     )  # fmt: skip
 
@@ -247,7 +198,7 @@ def _make_encoder(backend: Backend, model: Model, config: EngineConfig) -> tuple
     layers = model.cache_layers
     flash_attention = _decide_flash_attention(backend, config, layers, "f32")
     cache = make_null_cache(layers, flash_attention=flash_attention, causal=False)
-    size = max(config.batch_size, _num_ctx(config))
+    size = max(config.batch_size, num_ctx_of(config))
     return CompositeCache((), ()), Executor(backend, model, cache, size, size)
 
 
@@ -263,31 +214,16 @@ def _make_text_executor(backend: Backend, model: Model, config: EngineConfig) ->
         return None
     flash_attention = config.flash_attention != "off" and not _without_flash_attention(backend, layers, "f32")
     cache = make_null_cache(layers, flash_attention=flash_attention, causal=True)
-    size = max(config.batch_size, _num_ctx(config))
+    size = max(config.batch_size, num_ctx_of(config))
     made = Executor(backend, model, cache, size, size, forward=model.hidden)
     made.reserve_batch(config.batch_size)
     return made
 
 
 def _warn_of_long_contexts(model: Model, config: EngineConfig) -> None:
-    if _num_ctx(config) > model.context_length:
+    if num_ctx_of(config) > model.context_length:
         log.warning("num_ctx %d is more than the %d tokens the model was trained for; answers get worse beyond them",
-                    _num_ctx(config), model.context_length)  # fmt: skip
-
-
-def _cells(layer: LayerShape, model: Model, config: EngineConfig) -> int:
-    """Cells of a layer for all requests. With a window or chunk: what a token sees, what can be resumed, and the batch.
-
-    For layers that store images: one image for each request, and one more to replace another.
-    """
-    if layer.image_rows is not None:
-        return config.parallel + 1
-    num_ctx = _num_ctx(config)
-    limit = layer.window or layer.chunk or num_ctx
-    kept = min(num_ctx, limit + RESUME_TOKENS)
-    traits = traits_of(model)
-    batch = max(config.batch_size, 0 if traits is None else traits.largest_group)
-    return config.parallel * kept + (batch if kept < num_ctx else 0)
+                    num_ctx_of(config), model.context_length)  # fmt: skip
 
 
 def _decide_flash_attention(backend: Backend, config: EngineConfig, layers: tuple[LayerShape, ...], dtype: str) -> bool:
@@ -324,20 +260,3 @@ def _check_model(model: Model, gguf: GGUFFile) -> None:
         shown = ", ".join(unused[:8])
         log.warning("%d tensors of the file are not used by architecture %s: %s%s", len(unused),
                     gguf.architecture, shown, " ..." if len(unused) > 8 else "")  # fmt: skip
-
-
-def _report(backend: Backend, weights: Weights, cache: dict[str, int], masks: int) -> MemoryReport:
-    from ollama_engine.ml.memory import DeviceMemory, MemoryReport  # noqa: PLC0415 (only for reports)
-
-    plan, graph = weights.planned(), backend.graph_bytes()
-    devices = tuple(
-        DeviceMemory(
-            device=d.name,
-            cache=cache.get(d.name, 0),
-            graph=graph[d.name],
-            work=backend.work_bytes() + masks if d is backend.devices[-1] else 0,
-            **plan[d.name],
-        )
-        for d in backend.devices
-    )
-    return MemoryReport(devices, weights.by_layer())

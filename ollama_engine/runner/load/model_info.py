@@ -29,6 +29,7 @@ class ModelInfo:
         n_embd: length of an embedding; None for a model that gives none.
         pooling: how `Engine.embed` makes one of a text unless told otherwise; None for a
             model that only ranks, or whose file names a way that is unknown.
+        reads_images: whether prompts may have images.
         context_length: tokens that the model was trained for.
         n_parameters: numbers in all of its tensors.
         file_bytes: size of the file, all parts together.
@@ -44,6 +45,7 @@ class ModelInfo:
     n_vocab: int
     n_embd: int | None
     pooling: Pooling | None
+    reads_images: bool
     context_length: int
     n_parameters: int
     file_bytes: int
@@ -64,6 +66,7 @@ def model_info(loaded: Loaded) -> ModelInfo:
         n_vocab=model.n_vocab,
         n_embd=model.n_embd if embeds and isinstance(model, Embeds) else None,
         pooling=model_pooling(metadata, encoder=loaded.is_encoder) if embeds else None,
+        reads_images=loaded.images is not None,
         context_length=model.context_length,
         n_parameters=sum(int(np.prod(t.shape, dtype=np.int64)) for t in loaded.gguf.tensors.values()),
         file_bytes=sum(os.path.getsize(f) for f in loaded.gguf.files),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ollama_engine.errors import ComputeError
+from ollama_engine.errors import ComputeError, ModelFormatError
 from ollama_engine.input import FloatArray, PreparedImage
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
@@ -18,13 +18,30 @@ __all__ = ["ImageEncoder"]
 class ImageEncoder:
     """Computes while no step does.
 
-    `moved` is called before each graph: it takes the memory of graphs that were allocated on this backend before.
+    `n_embd`: length of a token's embedding. `moved` is called before each graph: it takes the memory of graphs that
+    were allocated on this backend before.
     """
 
-    def __init__(self, backend: Backend, multimodal: Multimodal, moved: Callable[[], None]) -> None:
+    def __init__(self, backend: Backend, multimodal: Multimodal, n_embd: int, moved: Callable[[], None]) -> None:
         self._backend = backend
+        self._n_embd = n_embd
         self._multimodal = multimodal
         self._moved = moved
+
+    def reserve(self) -> None:
+        """Take the memory for the largest image now.
+
+        Raises NoMemoryError, and ModelFormatError where the embeddings are not as wide as those of tokens.
+        """
+        with Context(self._backend) as ctx:
+            out = self._multimodal.encode_multimodal(ctx, self._multimodal.largest_image())
+            if out.dim(0) != self._n_embd:
+                raise ModelFormatError(
+                    f"the part that reads images makes embeddings of {out.dim(0)} numbers, and the text model takes "
+                    f"{self._n_embd}; they belong to different models"
+                )
+            ctx.forward(out)
+            ctx.reserve()
 
     def encode(self, image: PreparedImage) -> FloatArray:
         """Embeddings float32 [rows, n_embd]. Raises what the model raises, ComputeError for NaN, NoMemoryError."""
@@ -34,7 +51,8 @@ class ImageEncoder:
             ctx.forward(out)
             ctx.alloc()
             ctx.compute()
-            rows = out.numpy().astype(np.float32, copy=True)
+            # One row comes as a vector. The copy owns its memory: who reads rows of it holds all of it.
+            rows = np.array(out.numpy().reshape(-1, out.dim(0)), np.float32)
         if not np.isfinite(rows).all():
             raise ComputeError("the model computes NaN or infinity for this image; its file may be damaged")
         return rows

@@ -41,6 +41,7 @@ class EncoderCache:
     def put(self, key: int, rows: FloatArray) -> None:
         """Keep the embeddings of an image, and drop others to make room."""
         assert key not in self, "an image is encoded once"
+        assert rows.base is None, "views of it hold it"
         self._kept[key] = self._alive[key] = rows
         self.nbytes += rows.nbytes
         while self.nbytes > self.limit and len(self._kept) > 1:

@@ -62,6 +62,7 @@ class ImageReader:
             n_positions=image.n_positions,
             cross_attention=image.cross_attention,
             grid=image.grid,
+            n_rows=image.n_rows,
             ready=partial(self.cache.__contains__, key),
         )
 

@@ -2,7 +2,7 @@
 
 Groups. An input with `same_batch` = k must be computed in one batch with the k inputs that follow it. Inputs that are
 linked in this way, directly or through others, form a group: a half-open range of indices. No batch edge, truncation,
-shift or reused prefix may end inside a group.
+shift or reused prefix may end inside a group. An image for cross-attention, with its one input, is a group even alone.
 
 Media. A span of inputs may belong to a media item. Cutting an item that no group protects leaves two spans with their
 offsets within the item.
@@ -11,7 +11,7 @@ offsets within the item.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, zip_longest
 from typing import NamedTuple
@@ -111,7 +111,7 @@ class Inputs:
         return cls(
             tokens=np.fromiter((x.token for x in inputs), dtype=np.int32, count=len(inputs)),
             media=spans,
-            groups=groups_of(x.same_batch for x in inputs),
+            groups=groups_of((x.same_batch for x in inputs), {s.begin for s in spans if s.item.cross_attention}),
         )
 
     @classmethod
@@ -189,6 +189,16 @@ class Inputs:
         """Inputs of the largest group; 0 without groups."""
         return max((end - begin for begin, end in self.groups), default=0)
 
+    @property
+    def longest_image_run(self) -> int:
+        """Most images for cross-attention with no token between them: those are seen together."""
+        longest = run = end = 0
+        for span in self.media:
+            if span.item.cross_attention:
+                run = run + 1 if run and span.begin == end else 1
+                longest, end = max(longest, run), span.end
+        return longest
+
     def axis_positions(self, begin: int, n: int, axes: int) -> Int32Array:
         """Positions of `n` inputs from `begin` on, int32 [axes, n]; of what follows the last input, too.
 
@@ -228,8 +238,11 @@ def common_media(mine: Iterable[MediaIdentity], theirs: Iterable[MediaIdentity],
     return n
 
 
-def groups_of(same_batch: Iterable[int]) -> tuple[Group, ...]:
-    """Groups of inputs from their `same_batch` numbers. Raises ValueError for one below 0 or beyond the end."""
+def groups_of(same_batch: Iterable[int], images: Collection[int] = ()) -> tuple[Group, ...]:
+    """Groups of inputs from their `same_batch` numbers. Raises ValueError for one below 0 or beyond the end.
+
+    The inputs of `images`, for cross-attention, are groups even alone: a model may want them in batches of their own.
+    """
     groups: list[Group] = []
     n = begin = end = 0
     for i, following in enumerate(same_batch):
@@ -237,13 +250,13 @@ def groups_of(same_batch: Iterable[int]) -> tuple[Group, ...]:
         if following < 0:
             raise ValueError(f"same_batch counts the inputs that follow, got {following} at input {i}")
         if i >= end:
-            if end - begin > 1:
+            if end - begin > 1 or (begin in images and end > begin):
                 groups.append((begin, end))
             begin = i
         end = max(end, i + 1 + following)
     if end > n:
         raise ValueError(f"the group that begins at input {begin} needs inputs up to {end}, there are {n}")
-    if end - begin > 1:
+    if end - begin > 1 or (begin in images and end > begin):
         groups.append((begin, end))
     return tuple(groups)
 

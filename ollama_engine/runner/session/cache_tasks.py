@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from ollama_engine.input import FloatArray
+from ollama_engine.input import FloatArray, MediaItem
 from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix, Saved
 from ollama_engine.runner.schedule.inputs import Inputs
 
-__all__ = ["copy_out", "fork_into", "put_back", "trim_to"]
+__all__ = ["copy_out", "encode", "fork_into", "put_back", "trim_to"]
 
 
 def trim_to(pinned: PinnedPrefix, inputs: Inputs) -> Callable[[EngineCore], None]:
@@ -27,10 +27,20 @@ def fork_into(pinned: PinnedPrefix, other: PinnedPrefix, inputs: Inputs) -> Call
     return work
 
 
-def copy_out(pinned: PinnedPrefix, inputs: Inputs) -> Callable[[EngineCore], tuple[Saved, tuple[FloatArray, ...]]]:
-    """Copy keys and values, and the embeddings of media among the inputs."""
+def encode(item: MediaItem) -> Callable[[EngineCore], FloatArray]:
+    """Encode an image. A task for each, so that others are computed between two images."""
+    return lambda core: item.embeddings()
 
-    def work(core: EngineCore) -> tuple[Saved, tuple[FloatArray, ...]]:
+
+def copy_out(
+    pinned: PinnedPrefix, inputs: Inputs, held: Sequence[FloatArray] = ()
+) -> Callable[[EngineCore], tuple[Saved, tuple[FloatArray, ...]]]:
+    """Copy keys and values, and the embeddings of media among the inputs.
+
+    `held`: embeddings that `encode` made, which the encoder cache must not lose before.
+    """
+
+    def work(core: EngineCore, _held: Sequence[FloatArray] = held) -> tuple[Saved, tuple[FloatArray, ...]]:
         core.cache_manager.trim(pinned, inputs)
         return core.cache_manager.save(pinned), tuple(span.item.embeddings() for span in inputs.media)
 

@@ -21,10 +21,9 @@ import os
 import struct
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
-from io import BufferedReader, BufferedWriter
-from typing import Any
+from io import BufferedReader
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +31,7 @@ import numpy.typing as npt
 from ollama_engine.errors import SessionFormatError
 from ollama_engine.input import FloatArray, Int32Array
 from ollama_engine.kvcache import SavedRows
+from ollama_engine.new_file import write_new_file
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.prefix.pinned_prefix import Saved
 from ollama_engine.runner.schedule.inputs import Group, Inputs, floor_cut
@@ -107,35 +107,18 @@ class _Header:
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def write_session(path: str | os.PathLike[str], session: SessionFile) -> None:
+def write_session(path: str | os.PathLike[str], session: SessionFile, *, overwrite: bool = False) -> None:
     """Write a file that is complete when it appears under its name; only its owner may read it. Raises OSError."""
-    target = os.path.realpath(os.fsdecode(path))
-    # The name is chosen before the file is made, so that an interrupt anywhere leaves no file behind.
-    temporary = os.path.join(os.path.dirname(target), f".session-{os.urandom(8).hex()}")
-    try:
-        with open(temporary, "xb", opener=_private) as file:
-            _write(file, session)
-        os.replace(temporary, target)
-    except BaseException as error:
-        with suppress(OSError):  # such as one that has its name already
-            os.unlink(temporary)
-        if isinstance(error, OSError) and error.filename is not None:
-            raise OSError(error.errno, error.strerror, path) from None
-        raise
+    size = sum(memoryview(piece).nbytes for piece in _pieces(session))
+    write_new_file(os.fsdecode(path), size, lambda file: _write(file, session), overwrite=overwrite, private=True)
 
 
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
-def _write(file: BufferedWriter, session: SessionFile) -> None:
+def _write(file: BinaryIO, session: SessionFile) -> None:
     digest = hashlib.sha256()
     for piece in _pieces(session):
         digest.update(piece)
         file.write(piece)
     file.write(digest.digest())
-    file.flush()
-    os.fsync(file.fileno())
 
 
 def _pieces(session: SessionFile) -> Iterator[bytes | memoryview]:
@@ -270,7 +253,7 @@ def _groups(value: Any, n_tokens: int) -> tuple[Group, ...]:
     groups, last = [], 0
     for pair in _list(value):
         begin, end = _list(pair)
-        groups.append((_number(begin, last, n_tokens), _number(end, begin + 2, n_tokens)))
+        groups.append((_number(begin, last, n_tokens), _number(end, begin + 1, n_tokens)))
         last = end
     return tuple(groups)
 

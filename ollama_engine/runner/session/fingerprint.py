@@ -26,7 +26,7 @@ def fingerprint(gguf: GGUFFile, files: Sequence[str]) -> str:
     The name and licence of a model do not count. `files` are where its files are now. Raises OSError where one is gone.
     """
     digest = hashlib.sha256()
-    kinds = ("general.architecture", "tokenizer.", f"{gguf.architecture}.")
+    kinds = ("general.architecture", "tokenizer.", "clip.", f"{gguf.architecture}.")
     for key in sorted(gguf.metadata):
         if key.startswith(kinds) and not key.startswith(_WITHOUT):
             _add(digest, key.encode("utf-8", "surrogateescape"), _bytes_of(gguf.metadata[key]))

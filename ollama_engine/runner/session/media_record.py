@@ -123,5 +123,6 @@ def restored_span(
         positions=None if positions is None else np.ascontiguousarray(positions),
         n_positions=record.n_positions,
         cross_attention=record.cross_attention,
+        n_rows=record.rows if record.cross_attention else None,
     )
     return MediaSpan(record.begin, record.end, item, record.offset)

@@ -25,7 +25,7 @@ from ollama_engine.runner.request.results import Completion
 from ollama_engine.runner.request.stream import Stream
 from ollama_engine.runner.schedule.inputs import Inputs, ceil_cut, floor_cut
 from ollama_engine.runner.session.answer import Answer
-from ollama_engine.runner.session.cache_tasks import copy_out, fork_into, put_back, trim_to
+from ollama_engine.runner.session.cache_tasks import copy_out, encode, fork_into, put_back, trim_to
 from ollama_engine.runner.session.file import SessionFile, layout_of, write_session
 from ollama_engine.runner.session.identity import ModelIdentity
 from ollama_engine.sample import SamplingParams
@@ -244,18 +244,20 @@ class Session:
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the tokens with their keys and values to a file, completely or not at all. See `Engine.load_session`.
 
         Requests wait while keys, values and embeddings of images are copied, but not while the file is written.
-        Raises OSError.
+        Raises OSError: FileExistsError, unless `overwrite`; a read-only file, or none that is regular, is not replaced.
         """
         with (turn := Lock()):
             self._begin(turn)
             inputs = self._inputs
-            saved, embeddings = self._do(copy_out(self._pinned, inputs))
+            held = [self._do(encode(span.item)) for span in inputs.media if not span.item.ready()]
+            saved, embeddings = self._do(copy_out(self._pinned, inputs, held))
         layout = layout_of(self._submission.loaded)
-        write_session(path, SessionFile(self._identity.fingerprint, layout, inputs, saved, embeddings))
+        file = SessionFile(self._identity.fingerprint, layout, inputs, saved, embeddings)
+        write_session(path, file, overwrite=overwrite)
 
     def _restore(self, found: SessionFile) -> None:
         """Restore a file. Computes keys and values again where this Engine stores them in another type."""

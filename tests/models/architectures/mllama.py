@@ -1,4 +1,4 @@
-"""Llama 3.2 Vision, which is converted and not run yet."""
+"""Llama 3.2 Vision."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ _VISION = {
     "num_global_layers": 2, "attention_heads": 4, "vision_output_dim": 96, "intermediate_layers_indices": [0, 1],
 }  # fmt: skip
 
+_OUTER = {"image_token_index": 320}  # the first row of the embedding that is no logit
+
 CASES = (
-    Family("mllama", "Mllama", _TEXT, vision=_VISION),
-    Family("mllama-bf16", "Mllama", _TEXT, vision=_VISION, dtype="BF16"),
+    Family("mllama", "Mllama", _TEXT, vision=_VISION, outer=_OUTER),
+    Family("mllama-bf16", "Mllama", _TEXT, vision=_VISION, outer=_OUTER, dtype="BF16"),
 )

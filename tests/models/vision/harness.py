@@ -109,6 +109,9 @@ class Case:
         """transformers' processor, with the slow image processor (Pillow): every family writes this."""
         raise NotImplementedError
 
+    def adapt(self, model: Any) -> None:
+        """Change transformers' model where it does not compute what published weights were trained with."""
+
     def features(self, model: Any, inputs: Any) -> list[NDArray[np.float32]]:
         """What transformers computes of each image of a prompt, [rows, n_embd] each, in their order.
 
@@ -123,6 +126,10 @@ class Case:
         `inputs`: what it returned, as torch tensors. Names that are left out are not compared.
         """
         raise NotImplementedError
+
+    def takes(self, picture: Picture) -> bool:
+        """Whether transformers' processor takes a picture of these sides."""
+        return True
 
     def encoded(self, multimodal: Multimodal, embeddings: NDArray[np.float32]) -> NDArray[np.float32]:
         """The engine's embeddings of an image, as `features` returns them."""

@@ -36,6 +36,7 @@ class VisionReference:
         names = {token.name: token.text for token in case.tokens if token.name is not None}
         with quiet():
             self.model = model_class.from_pretrained(folder, dtype="float32", attn_implementation="eager").eval()
+            case.adapt(self.model)
             tokenizer = hf.PreTrainedTokenizerFast(
                 tokenizer_file=str(folder / "tokenizer.json"), bos_token=SPECIALS[0], eos_token=SPECIALS[1],
                 extra_special_tokens=names,

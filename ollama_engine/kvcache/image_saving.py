@@ -1,0 +1,86 @@
+"""Saves images of a cross-attention cache, and restores them in the same cache or in another."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+import numpy as np
+
+from ollama_engine.errors import ContextOverflowError
+from ollama_engine.input import Int32Array
+from ollama_engine.kvcache.images import ImageSlots
+from ollama_engine.kvcache.rows import Bytes, SavedRows, read_rows, reserve_rows, row_bytes, write_rows
+from ollama_engine.kvcache.store import KeyValueStore
+
+_LENGTH = np.dtype("<i4")
+"""How an entry says how many rows its image has."""
+
+
+class ImageSaver:
+    """Saves the images of a sequence: one entry per image, with room for all its rows. See `Saveable`.
+
+    The last part of an entry says how many rows it has, int32. A second SavedRows has positions only: those of images
+    that lost their slots.
+    """
+
+    def __init__(self, slots: ImageSlots, store: KeyValueStore, rows: int) -> None:
+        self._slots = slots
+        self._store = store
+        self._rows = rows
+
+    @property
+    def row_bytes(self) -> tuple[tuple[int, ...], ...]:
+        """Bytes of one image in keys and values of each layer in turn, and of its length; lost images have none."""
+        return (*(self._rows * size for size in row_bytes(self._store)), _LENGTH.itemsize), ()
+
+    def save(self, sequence: int) -> list[SavedRows]:
+        """The images of a sequence. Every allocated graph loses its memory."""
+        images = self._slots.of(sequence)
+        kept = {p: slot for p, slot in images.items() if slot is not None}
+        rows = read_rows(self._store, self._cells(kept.values()))
+        parts = [part.reshape(len(kept), self._rows * part.shape[1]) for part in rows]
+        lengths = np.array([self._slots.n_rows[slot] for slot in kept.values()], dtype=_LENGTH)
+        return [
+            SavedRows(_ints(kept), (*parts, lengths.view(np.uint8).reshape(len(kept), _LENGTH.itemsize))),
+            SavedRows(_ints(p for p in images if p not in kept), ()),
+        ]
+
+    def _cells(self, slots: Iterable[int]) -> Int32Array:
+        return _ints(slot * self._rows + row for slot in slots for row in range(self._rows))
+
+    def require_restore(self, saved: Sequence[SavedRows], without: Collection[int] = ()) -> None:
+        """Raise ContextOverflowError where `restore` would. Changes nothing."""
+        kept, _ = saved
+        if len(kept.positions) and not self._slots.available(without=without):
+            raise ContextOverflowError(
+                f"an image does not fit: the others of {self._slots.n_slots} are still seen by some token"
+            )
+
+    def restore(self, sequence: int, saved: Sequence[SavedRows]) -> None:
+        """Put what `save` returned into `sequence`, which has no images; as many as fit, the latest first."""
+        self.require_restore(saved)
+        kept, lost = saved
+        n = min(len(kept.positions), len(slots := self._slots.available()))
+        fits = kept.positions[len(kept.positions) - n :].tolist()
+        images: dict[int, int | None] = dict.fromkeys([*lost.positions.tolist(), *kept.positions.tolist()])
+        images.update(zip(fits, slots, strict=False))
+        *parts, lengths = (part[len(part) - n :] for part in kept.rows)
+        self._slots.restore(sequence, images, self._lengths(lengths))
+        try:
+            rows = [part.reshape(n * self._rows, part.shape[1] // self._rows) for part in parts]
+            write_rows(self._store, self._cells(slots[:n]), rows)
+        except BaseException:
+            self._slots.remove(sequence)
+            raise
+
+    def _lengths(self, saved: Bytes) -> list[int]:
+        lengths: list[int] = np.ascontiguousarray(saved).view(_LENGTH).ravel().clip(1, self._rows).tolist()
+        return lengths
+
+    def reserve(self) -> None:
+        """Take the memory for the graphs of `save` and `restore` now. Raises NoMemoryError."""
+        reserve_rows(self._store)
+
+
+def _ints(numbers: Iterable[int]) -> Int32Array:
+    return np.fromiter(numbers, dtype=np.int32)

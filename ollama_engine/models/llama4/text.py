@@ -1,0 +1,174 @@
+"""The text model of Llama 4: `general.architecture` = llama4.
+
+Most layers rotate queries and keys, normalize them after that, and attend within chunks of the text. Every fourth has
+no positions and attends to all of it, with scores that grow sharper late in a long text. Layers are dense or have
+experts; a chosen expert reads its input times the sigmoid of its score, and one expert is shared by all tokens.
+Sources: Meta's release of 2025, and transformers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ollama_engine import nn
+from ollama_engine.errors import ModelFormatError
+from ollama_engine.kvcache import LayerShape, LayerView
+from ollama_engine.ml import ops
+from ollama_engine.ml.metadata import Metadata
+from ollama_engine.ml.tensor import Tensor
+from ollama_engine.models.attention import LayerStep, SelfAttention
+from ollama_engine.models.base import ModelInputs
+from ollama_engine.models.decoder import Decoder, PreNormLayer
+from ollama_engine.models.options import Options, read_common, read_experts
+
+MAVERICK_EXPERTS = 128
+"""llama.cpp has no key for `use_qk_norm`; of the published models only the one with so many experts goes without."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Llama4Options(Options):
+    chunk: int | None
+    """Layers with positions attend within chunks of this many tokens; None: to all tokens."""
+    expert_period: int
+    """The last of so many layers has experts; 0: none has."""
+    qk_norm: bool
+    """Whether layers with positions normalize queries and keys."""
+    temperature_scale: float
+    """How fast scores grow sharper in layers without positions; 0: they do not."""
+    temperature_floor: int
+    """Positions below this, less one, have scores as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Llama4Step(LayerStep):
+    temperature: Tensor | None = None
+    """f32 [1, 1, n]: what queries are multiplied by in layers without positions."""
+
+
+class Llama4Attention(SelfAttention):
+    def forward(self, x: Tensor, step: LayerStep, o: Llama4Options) -> Tensor:  # type: ignore[override]
+        """x [n_embd, n] -> [n_embd, n]."""
+        q, k, v = self.project(x, o)
+        if step.rope is not None:
+            q, k = step.rotate(q), step.rotate(k)
+            if o.qk_norm:
+                q, k = ops.rms_norm(q, o.norm_eps), ops.rms_norm(k, o.norm_eps)
+        elif isinstance(step, Llama4Step) and step.temperature is not None:
+            q = q * step.temperature
+        step.cache.put(k, v)
+        return self.output(nn.attention(q, step.cache, o.attention_scale))
+
+
+class SharedMLP(nn.Module):
+    """The expert that all tokens share."""
+
+    gate = nn.Linear("ffn_gate_shexp", "n_embd", "n_ff_exp")
+    up = nn.Linear("ffn_up_shexp", "n_embd", "n_ff_exp")
+    down = nn.Linear("ffn_down_shexp", "n_ff_exp", "n_embd")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [n_embd, n] -> [n_embd, n]."""
+        return self.down(ops.glu(self.gate(x), self.up(x)))
+
+
+class SparseMLP(nn.Module):
+    """The sum of the chosen experts, each of which reads x times the sigmoid of its score, and of the shared one."""
+
+    router = nn.Linear("ffn_gate_inp", "n_embd", "n_expert")
+    gate = nn.ExpertLinear("ffn_gate_exps", "n_embd", "n_ff_exp", "n_expert")
+    up = nn.ExpertLinear("ffn_up_exps", "n_embd", "n_ff_exp", "n_expert")
+    down = nn.ExpertLinear("ffn_down_exps", "n_ff_exp", "n_embd", "n_expert")
+    shared = nn.Part(SharedMLP)
+
+    def forward(self, x: Tensor, o: Options) -> Tensor:
+        """x [n_embd, n] -> [n_embd, n]."""
+        ids, weights = nn.route_sigmoid(self.router(x), o.n_expert_used)
+        each = nn.weighted_inputs(x, weights)
+        out = self.down(ops.glu(self.gate(each, ids), self.up(each, ids)), ids)
+        return nn.sum_slots(out) + self.shared.forward(x)
+
+
+class SparseLayer(PreNormLayer):
+    attention = nn.Part(Llama4Attention)
+    mlp = nn.Part(SparseMLP)
+
+    def feed_forward(self, x: Tensor, o: Options) -> Tensor:
+        out: Tensor = self.mlp.forward(x, o)
+        return out
+
+
+class DenseLayer(PreNormLayer):
+    attention = nn.Part(Llama4Attention)
+
+
+def make_layer(scope: nn.Scope) -> PreNormLayer:
+    """One block, with experts where its number says so."""
+    o: Llama4Options = scope.options
+    layer = int(scope.prefix.split(".")[1])
+    sparse = o.expert_period > 0 and (layer + 1) % o.expert_period == 0
+    return SparseLayer(scope) if sparse else DenseLayer(scope)
+
+
+class Llama4Text(Decoder):
+    architecture = "llama4"
+
+    options: Llama4Options
+    layers = nn.Blocks(make_layer, "n_layer")
+    rope_freqs = nn.Factors("rope_freqs", "n_rope_factors")
+
+    @staticmethod
+    def read_options(metadata: Metadata, n_vocab: int) -> Llama4Options:
+        o = read_common(metadata, n_vocab, rope_mode="norm")
+        if metadata.u32("expert_count", 0):
+            o = replace(o, **read_experts(metadata, o.n_ff))
+        return _with_options(o, metadata)
+
+    @property
+    def cache_layers(self) -> tuple[LayerShape, ...]:
+        """Layers with positions keep a chunk, the others everything."""
+        o = self.options
+        return tuple(
+            replace(shape, chunk=None if rope is None else o.chunk)
+            for shape, rope in zip(super().cache_layers, o.ropes, strict=True)
+        )
+
+    def rope_factors(self, like: Tensor) -> Tensor | None:
+        return self.rope_freqs.weight
+
+    def through_layers(self, x: Tensor, inputs: ModelInputs, cache: LayerView) -> Tensor:
+        o, factors, temperature = self.options, self.rope_factors(inputs.tokens), self._temperature(inputs.positions)
+        for i, layer in enumerate(self.layers):
+            cache.set_layer(i)
+            outputs = inputs.outputs if i == o.n_layer - 1 else None
+            x = layer.forward(x, Llama4Step(inputs.positions, o.ropes[i], factors, cache, outputs, temperature), o)
+        return x
+
+    def _temperature(self, positions: Tensor) -> Tensor | None:
+        """1 + scale * ln(1 + floor((p + 1) / floor_scale)) of positions i32 [n], f32 [1, 1, n] (Nakanishi 2025)."""
+        o = self.options
+        if not o.temperature_scale or None not in o.ropes:
+            return None
+        # Half a position more keeps whole quotients whole when the reciprocal is rounded.
+        p = ops.scale(ops.cast(positions, "f32"), 1 / o.temperature_floor, 1.5 / o.temperature_floor)
+        grown = ops.log(ops.scale(ops.unary(p, "floor"), 1.0, 1.0))
+        return ops.reshape(ops.scale(grown, o.temperature_scale, 1.0), 1, 1, positions.dim(0))
+
+
+def _with_options(o: Options, metadata: Metadata) -> Llama4Options:
+    """What only Llama 4 has. llama.cpp's files lack most keys; the defaults are what it has by heart."""
+    # llama.cpp writes a window of 0 for relatives in which all layers have positions and see everything.
+    plain = metadata.u32("attention.sliding_window", None) == 0
+    period = 0 if plain else metadata.u32("no_rope_interval", 4)
+    tuned = not plain and metadata.bool("attention.temperature_tuning", True)
+    found = Llama4Options(
+        **vars(o),
+        chunk=0 if plain else metadata.u32("attention.chunk_size", 8192),
+        expert_period=metadata.u32("interleave_moe_layer_step", 1) if o.n_expert else 0,
+        qk_norm=metadata.bool("use_qk_norm", o.n_expert != MAVERICK_EXPERTS),
+        temperature_scale=metadata.f32("attention.scale", 0.1) if tuned else 0.0,
+        temperature_floor=metadata.u32("attention.floor_scale", 8192),
+    )
+    if found.temperature_floor < 1:
+        raise ModelFormatError(f"attention.floor_scale is 1 or more, got {found.temperature_floor}")
+    ropes = tuple(None if period and (i + 1) % period == 0 else o.rope for i in range(o.n_layer))
+    return replace(found, chunk=found.chunk or None, ropes=ropes)

@@ -1,0 +1,26 @@
+"""Mistral 3 that reads images: the text model, and a vision part where the file has one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ollama_engine import nn
+from ollama_engine.ml.metadata import Metadata
+from ollama_engine.ml.tensor import Tensor
+from ollama_engine.models.base import Multimodal
+from ollama_engine.models.mistral3.multimodal import PixtralMultimodal
+from ollama_engine.models.mistral3.text import Mistral3Text
+
+VISION = "v.patch_conv.weight"
+
+
+class Mistral3(Mistral3Text):
+    architecture = "mistral3"
+
+    def __init__(self, metadata: Metadata, weights: Mapping[str, Tensor]) -> None:
+        super().__init__(metadata, weights)
+        self.multimodal: Multimodal | None = None
+        if VISION in weights:
+            scope = nn.Scope(weights, self.options)
+            self.multimodal = PixtralMultimodal(metadata, scope)
+            self.unused_weights = tuple(name for name in self.unused_weights if name not in scope.used)

@@ -1,0 +1,123 @@
+"""Vision parts in files of their own, llama.cpp's "mmproj" files: which model one makes together with a text model.
+
+Their metadata begin with `clip.`; a model's module `projector` says how these and the tensors are called here: `TYPES`,
+the values of `clip.projector_type`; `KEYS`, {key below `clip.`: key below the architecture}; `NAMES`, pairs of
+(regular expression of a tensor's whole name, its name here).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+
+from ollama_engine.errors import ConfigError, ModelFormatError, Option
+from ollama_engine.ml.metadata import Metadata, MetadataValue
+from ollama_engine.models.media_tokens import TOKENS as VOCABULARY
+
+__all__ = ["Projector", "find_projector"]
+
+PAIRS: tuple[tuple[str, str], ...] = (
+    ("gemma3", "gemma3"),
+    ("llama", "llava"),
+    ("llama", "mistral3"),
+    ("llama4", "llama4"),
+    ("mistral3", "mistral3"),
+    ("qwen25vl", "qwen25vl"),
+)
+"""(architecture of the text model as it is known here, architecture of both together)."""
+
+PROJECTOR = Option("projector")
+
+CLIP = "clip"
+"""`general.architecture` of these files."""
+
+_FEED_FORWARD = {"ffn_up": "ffn_down", "ffn_down": "ffn_up"}
+
+Shapes = Mapping[str, tuple[int, ...]]
+"""{name: shape in ggml's order}."""
+
+
+@dataclass(frozen=True, slots=True)
+class Projector:
+    """How a vision part is read. `architecture` is that of the whole model."""
+
+    architecture: str
+    keys: Mapping[str, str]
+    names: tuple[tuple[str, str], ...]
+
+    def metadata(self, text: Metadata, values: Mapping[str, MetadataValue]) -> Metadata:
+        """Metadata of the whole model: those of the text model, and those of the vision part under known names.
+
+        `values`: those of both files, as they are there.
+        """
+        prefix = f"{text.architecture}."
+        whole: dict[str, MetadataValue] = {}
+        for key, value in text.values.items():
+            whole[f"{self.architecture}.{key.removeprefix(prefix)}" if key.startswith(prefix) else key] = value
+        for key, known in self.keys.items():
+            if f"{CLIP}.{key}" in values:
+                whole[f"{self.architecture}.{known}"] = values[f"{CLIP}.{key}"]
+        if VOCABULARY in values:
+            whole[VOCABULARY] = values[VOCABULARY]
+        return Metadata({**whole, "general.architecture": self.architecture})
+
+    def known_names(self, shapes: Shapes) -> dict[str, str]:
+        """{name in the file: name that the model reads}. Raises ModelFormatError where two would have one name."""
+        swapped = _feed_forward_is_swapped(shapes)
+        found: dict[str, str] = {}
+        for name in shapes:
+            plain = _other_feed_forward(name) if swapped else name
+            found[name] = next((re.sub(p, new, plain) for p, new in self.names if re.fullmatch(p, plain)), plain)
+        if len({*found.values()}) < len(found):
+            twice = sorted(name for name in found.values() if [*found.values()].count(name) > 1)
+            raise ModelFormatError(f"two tensors of the projector are called {twice[0]} here")
+        return found
+
+
+def find_projector(architecture: str, clip: Mapping[str, MetadataValue]) -> Projector:
+    """How the projector with these metadata is read beside a text model of this (known) architecture.
+
+    Raises ConfigError for a file that is no projector, and where the two do not belong together.
+    """
+    kind = _projector_type(clip)
+    known: list[str] = []
+    for text, whole in PAIRS:
+        if text != architecture:
+            continue
+        module = import_module(f"ollama_engine.models.{whole}.projector")
+        if kind in module.TYPES:
+            return Projector(whole, module.KEYS, module.NAMES)
+        known += module.TYPES
+    takes = f"takes {', '.join(known)}" if known else "takes none"
+    raise ConfigError(PROJECTOR, f" is of the type {kind!r}, and a text model of architecture {architecture} {takes}",
+                      advice=["choose the one that was published with the model"])  # fmt: skip
+
+
+def _projector_type(clip: Mapping[str, MetadataValue]) -> str:
+    if clip.get("general.architecture") != CLIP:
+        raise ConfigError(
+            PROJECTOR, f" is a file of architecture {clip.get('general.architecture')!r}, and not the vision part of a "
+            "model (an \"mmproj\" file, of architecture 'clip')",
+        )  # fmt: skip
+    for key in ("clip.vision.projector_type", "clip.projector_type"):
+        if isinstance(found := clip.get(key), str):
+            return found
+    # Files of the first LLaVA do not say.
+    return "mlp"
+
+
+def _feed_forward_is_swapped(shapes: Shapes) -> bool:
+    """Whether ffn_up and ffn_down have each other's name, as in the first clip files: ffn_down begins with rows of the
+    tower's width then, the width of a norm.
+    """
+    width, down = shapes.get("v.blk.0.ln1.weight"), shapes.get("v.blk.0.ffn_down.weight")
+    up = shapes.get("v.blk.0.ffn_up.weight")
+    if width is None or down is None or up is None or down[0] == up[0]:
+        return False
+    return down[0] == width[0]
+
+
+def _other_feed_forward(name: str) -> str:
+    return re.sub(r"\bffn_(?:up|down)\b", lambda found: _FEED_FORWARD[found[0]], name)

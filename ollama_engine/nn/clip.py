@@ -1,0 +1,137 @@
+"""The vision towers of CLIP (Radford et al. 2021) and SigLIP (Zhai et al. 2023), which other models read pictures with.
+
+They differ in a class token before the patches, a norm before the first block, and the activation; the file says which.
+Several pictures of one size may be read at once: all tensors then have a third dimension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ollama_engine.errors import ModelFormatError, UnsupportedModelError
+from ollama_engine.ml import ops
+from ollama_engine.ml.metadata import Metadata
+from ollama_engine.ml.tensor import Tensor
+from ollama_engine.nn.feed_forward import gelu_erf
+from ollama_engine.nn.layers import Embedding, LayerNorm
+from ollama_engine.nn.module import Blocks, Module, Part, Scope, Weight
+from ollama_engine.nn.vision import (
+    PatchEmbedding,
+    TowerBlock,
+    TowerMLP,
+    TowerOptions,
+    in_graph,
+    read_tower,
+    wide_product,
+)
+
+__all__ = ["ClipOptions", "ClipTower", "activate", "as_f32", "read_clip"]
+
+CLASS_TOKEN = "class_embedding.weight"
+ACTIVATIONS = ("quick_gelu", "gelu", "gelu_tanh")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipOptions(TowerOptions):
+    image_size: int
+    """Side of the square that the tower reads, in pixels."""
+    activation: str
+    """One of ACTIVATIONS."""
+    class_token: bool
+
+    @property
+    def grid(self) -> int:
+        """Patches along a side."""
+        return self.image_size // self.patch_size
+
+    @property
+    def n_patches(self) -> int:
+        """Patches of a picture."""
+        return self.grid**2
+
+    @property
+    def n_places(self) -> int:
+        """Rows of hidden states: the class token, and the patches."""
+        return self.n_patches + self.class_token
+
+
+def read_clip(metadata: Metadata, scope: Scope) -> ClipOptions:
+    """Options of the tower whose weights are in `scope`. Raises ModelFormatError, UnsupportedModelError.
+
+    The activation is the key `vision.activation`, or llama.cpp's `use_gelu` and `use_silu`; CLIP's own by default.
+    """
+    sizes = read_tower(metadata)
+    image_size = metadata.u32("vision.image_size")
+    if image_size < sizes["patch_size"]:
+        raise ModelFormatError(
+            f"vision.image_size is {image_size}; expected at least one patch of {sizes['patch_size']} pixels"
+        )
+    activation = metadata.str("vision.activation", "gelu_tanh" if metadata.bool("use_gelu", False) else "quick_gelu")
+    if activation not in ACTIVATIONS or metadata.bool("use_silu", False):
+        raise UnsupportedModelError(
+            f"the vision tower's activation is {'silu' if activation in ACTIVATIONS else activation!r}; "
+            f"supported: {', '.join(ACTIVATIONS)}"
+        )
+    class_token = scope.prefix + CLASS_TOKEN in scope.weights
+    return ClipOptions(**sizes, image_size=image_size, activation=activation, class_token=class_token)
+
+
+def activate(name: str, weight: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
+    """activation(weight x + bias), with one of ACTIVATIONS."""
+    if name == "gelu":
+        return gelu_erf(wide_product(weight, x, bias), weight)
+    return wide_product(weight, x, bias, {"quick_gelu": "gelu_quick", "gelu_tanh": "gelu"}[name])
+
+
+def as_f32(weight: Tensor, like: Tensor, *shape: int) -> Tensor:
+    """A weight of any type of floats as f32 in the graph of `like`; old files store position embeddings as f16."""
+    found = in_graph(weight, like, *shape)
+    return found if found.dtype == "f32" else ops.cast(found, "f32")
+
+
+class ClipMLP(TowerMLP):
+    """fc2(activation(fc1 x))."""
+
+    def __init__(self, scope: Scope) -> None:
+        super().__init__(scope)
+        self.activation = scope.options.activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [n_embd, n] -> [n_embd, n]."""
+        x = activate(self.activation, self.fc1.tensor, x, self.fc1.bias)
+        return wide_product(self.fc2.tensor, x, self.fc2.bias)
+
+
+class ClipBlock(TowerBlock):
+    mlp = Part(ClipMLP)
+
+
+class ClipTower(Module):
+    """Patches to hidden states. Tensors below `v.`."""
+
+    patch_embedding = PatchEmbedding("patch_embedding")
+    class_embedding = Weight("class_embedding", "n_embd", optional=True)
+    position_embedding = Embedding("position_embedding", "n_embd", "n_places")
+    pre_norm = LayerNorm("pre_layernorm", "n_embd", optional=True)
+    blocks = Blocks(ClipBlock, "n_layer")
+    post_norm = LayerNorm("post_layernorm", "n_embd", optional=True)
+
+    def forward(self, patches: Tensor, o: ClipOptions, layers: Sequence[int]) -> list[Tensor]:
+        """Patches f32 [channels * patch_size^2, n_patches, n] -> for each number of `layers` the hidden states after
+        as many blocks, f32 [n_embd, n_places, n]. Blocks behind the last are not computed.
+        """
+        x = self.embed(patches, o)
+        states = {0: x}
+        for i, block in enumerate(self.blocks[: max(layers)]):
+            states[i + 1] = x = block.forward(x, o)
+        return [states[n] for n in layers]
+
+    def embed(self, patches: Tensor, o: ClipOptions) -> Tensor:
+        """What the first block reads: f32 [n_embd, n_places, n]."""
+        x = self.patch_embedding(patches)
+        if self.class_embedding:
+            token = as_f32(self.class_embedding.tensor, x, o.n_embd, 1)
+            x = ops.concat(ops.repeat(token, o.n_embd, 1, x.dim(2)), x, 1)
+        x = x + as_f32(self.position_embedding.tensor, x, o.n_embd, o.n_places)
+        return self.pre_norm(x, o.norm_eps) if self.pre_norm else x

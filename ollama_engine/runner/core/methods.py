@@ -1,0 +1,172 @@
+"""GenerateMethods: what an Engine offers of answers and logits, for threads and for asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast, overload
+
+from ollama_engine.runner.core.submission import Submission, check_forkable
+from ollama_engine.runner.request.answer_count import AnswerCount
+from ollama_engine.runner.request.images import with_images, with_images_each
+from ollama_engine.runner.request.options import RequestKeywords, RequestOptions
+from ollama_engine.runner.request.prompts import Images, Prompt, Prompts, is_many
+from ollama_engine.runner.request.request import Request
+from ollama_engine.runner.request.results import Completion
+from ollama_engine.runner.request.stream import Stream
+from ollama_engine.sample import SamplingParams
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ollama_engine.input import FloatArray
+    from ollama_engine.runner.request.astream import AsyncStream  # asyncio: a program without it starts sooner
+
+__all__ = ["GenerateMethods"]
+
+_DEFAULT_PARAMS = SamplingParams()
+
+
+class GenerateMethods:
+    """Prompts in, answers or logits out; an Engine has all of this."""
+
+    if TYPE_CHECKING:
+
+        def _ready(self) -> Submission:
+            """Where requests are handed in; Engine defines it. Raises ClosedError after `close`."""
+
+    @overload
+    def generate(
+        self, prompt: Prompt, params: SamplingParams = ..., *, images: Images = ..., n: None = None,
+        best_of: int | None = ..., **options: Unpack[RequestKeywords],
+    ) -> Completion: ...  # fmt: skip
+    @overload
+    def generate(
+        self, prompt: Prompt, params: SamplingParams = ..., *, images: Images = ..., n: int,
+        best_of: int | None = ..., **options: Unpack[RequestKeywords],
+    ) -> list[Completion]: ...  # fmt: skip
+    @overload
+    def generate(
+        self, prompt: Prompts, params: SamplingParams = ..., *, images: Sequence[Images] | None = ...,
+        n: int | None = None, best_of: int | None = ..., **options: Unpack[RequestKeywords],
+    ) -> list[Completion]: ...  # fmt: skip
+    def generate(
+        self, prompt: Prompt | Prompts, params: SamplingParams = _DEFAULT_PARAMS, *,
+        images: Images | Sequence[Images] = None, n: int | None = None, best_of: int | None = None,
+        **options: Unpack[RequestKeywords],
+    ) -> Completion | list[Completion]:  # fmt: skip
+        """The whole answer to a prompt (text, or token ids as they are); a list or tuple of prompts gives a list.
+
+        `n` asks for as many answers to each prompt, which share what is computed of it, and gives one flat list: those
+        to the first prompt first. Where `params` have a seed, answer i of a prompt has `seed + i`. `best_of` writes as
+        many, and returns the `n` (or one) with the highest `cumulative_logprob`, the best first.
+
+        `images` (see `ImageSource`) stand where the text has markers: [img] is the next of them, [img-0] the first,
+        [img-1] the second; without a marker they stand before the text. Several prompts have a list of images each.
+        Nothing is read as a marker where there are no images.
+
+        Keyword arguments: see `RequestKeywords`. Raises ContextOverflowError for a prompt that leaves no place for an
+        answer unless `on_overflow` says otherwise; TokenizerError for ids outside of the vocabulary and text that it
+        cannot express; ConfigError for an empty prompt or one of another type, and markers that do not match the
+        images; UnsupportedInputError for images where the model reads text only, ImageError for what is no image or one
+        that the model cannot take; SamplingError when the model computes
+        NaN or every token is banned; EngineBusyError when too many requests wait; DeadlineError when `timeout` is over;
+        ClosedError when the Engine is closed, before or meanwhile. The first answer of several that fails ends the
+        call, and the others.
+        """
+        prompt = with_images_each(prompt, images)
+        if n is not None or best_of is not None or is_many(prompt):
+            count = AnswerCount.of(n, best_of, params)
+            found = self._ready().complete_all(prompt, params, count, options)
+            return found if n is not None or is_many(prompt) else found[0]
+        return self._ready().complete(Request(self, watched=True), cast(Prompt, prompt), params, options)
+
+    def stream(
+        self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS, *, images: Images = None,
+        **options: Unpack[RequestKeywords],
+    ) -> Stream:  # fmt: skip
+        """The answer piece by piece; closing or dropping the iterator cancels the request at its next step.
+
+        The request starts with this call, not with the first `next`. Raises as `generate` does; what is wrong with
+        the prompt raises here.
+        """
+        request = Request(self)
+        stream = Stream(request)
+        self._ready().hand_in(request, with_images(prompt, images), params, options)
+        return stream
+
+    def submit(
+        self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS, *, images: Images = None,
+        **options: Unpack[RequestKeywords],
+    ) -> Request:  # fmt: skip
+        """Start a request and return at once; its `result()` waits. Raises as `stream` does."""
+        request = Request(self)
+        self._ready().hand_in(request, with_images(prompt, images), params, options)
+        return request
+
+    def fork(
+        self, request: Request, params: SamplingParams | None = None, **options: Unpack[RequestKeywords]
+    ) -> Request:
+        """A request that goes on from where another one is, which goes on too, or has ended.
+
+        Its prompt is that one's prompt and the tokens of all chunks that have been taken from it (`Request.tokens`).
+        What of them is in the cache is shared, not copied; the answer is the one that this prompt gets alone. Where
+        the first prompt is still to be computed, the fork waits for that. Parameters and options that are not given
+        are those of `request`, but for `prompt_logprobs`; `max_tokens` counts, a seed draws, and mirostat and
+        adaptive-p begin, from the beginning again. A format goes on in the middle of the answer; another one begins
+        with the fork, a given `reasoning_budget` counts from it. Raises as `submit`, ConfigError for another Engine's.
+        """
+        check_forkable(request, self)
+        return self._ready().fork(request, params, options)
+
+    @overload
+    async def agenerate(
+        self, prompt: Prompt, params: SamplingParams = ..., *, images: Images = ..., n: None = None,
+        best_of: int | None = ..., **options: Unpack[RequestKeywords],
+    ) -> Completion: ...  # fmt: skip
+    @overload
+    async def agenerate(
+        self, prompt: Prompt, params: SamplingParams = ..., *, images: Images = ..., n: int,
+        best_of: int | None = ..., **options: Unpack[RequestKeywords],
+    ) -> list[Completion]: ...  # fmt: skip
+    @overload
+    async def agenerate(
+        self, prompt: Prompts, params: SamplingParams = ..., *, images: Sequence[Images] | None = ...,
+        n: int | None = None, best_of: int | None = ..., **options: Unpack[RequestKeywords],
+    ) -> list[Completion]: ...  # fmt: skip
+    async def agenerate(
+        self, prompt: Prompt | Prompts, params: SamplingParams = _DEFAULT_PARAMS, *,
+        images: Images | Sequence[Images] = None, n: int | None = None, best_of: int | None = None,
+        **options: Unpack[RequestKeywords],
+    ) -> Completion | list[Completion]:  # fmt: skip
+        """`generate` for asyncio. Cancelling the task cancels the request."""
+        prompt = with_images_each(prompt, images)
+        if n is not None or best_of is not None or is_many(prompt):
+            count = AnswerCount.of(n, best_of, params)
+            found = await self._ready().acomplete_all(prompt, params, count, options)
+            return found if n is not None or is_many(prompt) else found[0]
+        return await self.astream(cast(Prompt, prompt), params, **options).completion()
+
+    def astream(
+        self, prompt: Prompt, params: SamplingParams = _DEFAULT_PARAMS, *, images: Images = None,
+        **options: Unpack[RequestKeywords],
+    ) -> AsyncStream:  # fmt: skip
+        """`stream` for asyncio; call it where an event loop runs.
+
+        Beside the loop, in a thread, a new `format` is compiled and images are read; what is wrong with them comes with
+        the first chunk then.
+        """
+        from ollama_engine.runner.request.astream import AsyncStream  # noqa: PLC0415 (see above)
+
+        submission, stream, wanted = self._ready(), AsyncStream(self), RequestOptions.of(options)
+        prompt = with_images(prompt, images)
+        submit = submission.starter(prompt, params, wanted, stream.channel)
+        stream.start(submit, in_thread=submission.takes_long(wanted, prompt))
+        return stream
+
+    def logits(self, prompt: Prompt, *, images: Images = None) -> FloatArray:
+        """The model's raw output at every token of a prompt, float32 [n_tokens, n_vocab].
+
+        Row i scores what follows input i; an image has an input for each of its embeddings, and the tokens around them.
+        `images` and errors are as in `generate`.
+        """
+        return self._ready().logits(with_images(prompt, images))

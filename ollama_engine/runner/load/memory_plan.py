@@ -1,0 +1,137 @@
+"""Memory of a model before it is taken: which sizes follow from the options, and what does not fit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ollama_engine.config import EngineConfig
+from ollama_engine.errors import NoMemoryError, Option
+from ollama_engine.kvcache import LayerShape
+from ollama_engine.kvcache.mask import index_bytes, mask_bytes
+from ollama_engine.kvcache.paged import MOST_LISTS
+from ollama_engine.ml.backend import Backend
+from ollama_engine.ml.hostmem import available_bytes
+from ollama_engine.ml.types import block_of
+from ollama_engine.ml.weights import Weights
+from ollama_engine.models import Model
+from ollama_engine.runner.load.errors import SMALLER
+from ollama_engine.runner.load.vision import traits_of
+
+if TYPE_CHECKING:
+    from ollama_engine.ml.memory import MemoryReport
+
+__all__ = [
+    "RESUME_TOKENS",
+    "batch_size_of",
+    "cells_of",
+    "image_slots",
+    "memory_report",
+    "num_ctx_of",
+    "plan_cache",
+    "plan_masks",
+    "refuse_cache_if_too_large",
+    "refuse_weights_if_too_large",
+]
+
+RESUME_TOKENS = 1024
+"""How many positions back a sequence can be resumed, where layers have a window or chunk."""
+
+IMAGES_MORE = 3
+"""Images that can be stored beside one for each request."""
+
+
+def num_ctx_of(config: EngineConfig) -> int:
+    assert config.num_ctx is not None, "decided once the model is known"
+    return config.num_ctx
+
+
+def batch_size_of(config: EngineConfig) -> int:
+    """`batch_size`, at most all contexts together, and at least a token for each of `parallel` sequences."""
+    return max(min(config.batch_size, num_ctx_of(config) * config.parallel), config.parallel)
+
+
+def image_slots(config: EngineConfig) -> int:
+    """Images that layers with cross-attention store: one for each request, and some more.
+
+    So a prompt may have several that are seen together, and a next one can replace another.
+    """
+    return config.parallel + IMAGES_MORE
+
+
+def cells_of(layer: LayerShape, model: Model, config: EngineConfig) -> int:
+    """Cells of a layer for all requests. With a window or chunk: what a token sees, what can be resumed, and the batch.
+
+    For layers that store images: `image_slots`.
+    """
+    if layer.image_rows is not None:
+        return image_slots(config)
+    num_ctx = num_ctx_of(config)
+    limit = layer.window or layer.chunk or num_ctx
+    kept = min(num_ctx, limit + RESUME_TOKENS)
+    traits = traits_of(model)
+    batch = max(config.batch_size, 0 if traits is None else traits.largest_group)
+    return config.parallel * kept + (batch if kept < num_ctx else 0)
+
+
+def plan_cache(backend: Backend, weights: Weights, model: Model, config: EngineConfig) -> dict[str, int]:
+    """Bytes for keys and values, {device name: bytes}."""
+    elements, nbytes = block_of(config.kv_cache_type)
+    planned: dict[str, int] = {}
+    for number, layer in enumerate(model.cache_layers):
+        device = backend.devices[weights.device_of_layer(number)].name
+        rows = cells_of(layer, model, config) * (layer.image_rows or 1)
+        planned[device] = planned.get(device, 0) + rows * (layer.n_keys + layer.n_values) // elements * nbytes
+    return planned
+
+
+def plan_masks(model: Model, config: EngineConfig) -> int:
+    """Host bytes for the masks of a full batch, or the KV indices of a short one, over all kinds of layers."""
+    kinds = {
+        (layer.window, layer.chunk): cells_of(layer, model, config)
+        for layer in model.cache_layers
+        if layer.image_rows is None
+    }
+    size = batch_size_of(config)
+    return sum(max(mask_bytes(size, n), index_bytes(min(size, config.parallel, MOST_LISTS), n)) for n in kinds.values())
+
+
+def refuse_weights_if_too_large(backend: Backend, weights: Weights) -> None:
+    plan = weights.planned()
+    for device in backend.devices[:-1]:
+        if plan[device.name]["weights"] > device.memory_free:
+            raise NoMemoryError(
+                f"weights of {plan[device.name]['weights'] >> 20} MiB on {device.name}, which has "
+                f"{device.memory_free >> 20} MiB free",
+                advice=[("lower ", Option("gpu_layers"))],
+            )
+
+
+def refuse_cache_if_too_large(backend: Backend, planned: dict[str, int], masks: int) -> None:
+    host = backend.devices[-1]
+    for device in backend.devices:
+        cache, beside, free = planned.get(device.name, 0), 0, device.memory_free
+        if device is host:
+            beside, free = masks, available_bytes()
+        if cache + beside > free:
+            also = f" and {beside >> 20} MiB for masks" if beside else ""
+            raise NoMemoryError(
+                f"the cache takes {cache >> 20} MiB{also} on {device.name}, which has {free >> 20} MiB free",
+                advice=SMALLER,
+            )
+
+
+def memory_report(backend: Backend, weights: Weights, cache: dict[str, int], masks: int) -> MemoryReport:
+    from ollama_engine.ml.memory import DeviceMemory, MemoryReport  # noqa: PLC0415 (only for reports)
+
+    plan, graph = weights.planned(), backend.graph_bytes()
+    devices = tuple(
+        DeviceMemory(
+            device=d.name,
+            cache=cache.get(d.name, 0),
+            graph=graph[d.name],
+            work=backend.work_bytes() + masks if d is backend.devices[-1] else 0,
+            **plan[d.name],
+        )
+        for d in backend.devices
+    )
+    return MemoryReport(devices, weights.by_layer())

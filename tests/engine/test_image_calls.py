@@ -1,0 +1,136 @@
+"""Images that are only encoded: beside prompts, in order, cancelled, failing."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+from ollama_engine import Engine
+from ollama_engine.errors import ClosedError, DeadlineError, ImageError
+from ollama_engine.input import PreparedImage
+from ollama_engine.ml.context import Context
+from ollama_engine.ml.tensor import Tensor
+from ollama_engine.runner.embed.images import ImageBatcher, ImageCall
+from ollama_engine.runner.request.options import RequestOptions
+from tests.engine.test_image_cache import image
+from tests.engine.test_media import AFTER, CAT, DOG, PATIENCE, greedy, open_engine, prompt
+from tests.media_model import BROKEN, REFUSED, FakeVision, MediaLlama, picture
+from tests.tiny import write_tiny_llama
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_tiny_llama(tmp_path_factory.mktemp("tiny") / "tiny.gguf", n_layer=2, n_embd=128, seed=4).path
+
+
+@pytest.fixture
+def engine(path: str) -> Iterator[Engine]:
+    with ExitStack() as stack:
+        yield open_engine(stack, path, "flash")
+
+
+def call(
+    engine: Engine, *images: bytes, batcher: ImageBatcher | None = None, timeout: float | None = None
+) -> ImageCall:
+    reader, thread = engine._loaded.images, engine._engine_thread
+    assert reader is not None
+    files = [picture(each) for each in images]
+    return ImageCall(
+        files, reader, RequestOptions(timeout=timeout), thread, batcher or ImageBatcher(thread.monitor), "images"
+    )
+
+
+def test_rows_come_in_the_order_of_images(engine: Engine) -> None:
+    table = engine._loaded.weights["token_embd.weight"].numpy()
+    images = [image(n) for n in range(20)]
+    found = call(engine, *images, CAT, images[3]).wait()
+    for rows, pixels in zip(found, [*images, CAT, images[3]], strict=True):
+        np.testing.assert_array_equal(rows, table[list(pixels)].astype(np.float32))
+    assert MediaLlama.encoded == [*images, CAT]
+    assert (engine.metrics.encoded_images, engine.metrics.image_hits) == (21, 1)
+    assert engine.metrics.requests_by_kind["embedding"]["stop"] == 1
+    assert call(engine).wait() == []
+    engine.generate(prompt(CAT, AFTER), greedy(2))
+    assert MediaLlama.encoded.count(CAT) == 1
+
+
+def test_asyncio(engine: Engine) -> None:
+    async def both() -> None:
+        found, others = await asyncio.gather(call(engine, CAT, DOG).coming(), call(engine, DOG).coming())
+        np.testing.assert_array_equal(found[1], others[0])
+
+    asyncio.run(both())
+    assert sorted(MediaLlama.encoded) == [CAT, DOG]
+
+
+def test_beside_prompts_and_texts(engine: Engine) -> None:
+    requests = [engine.submit(prompt([n], image(n), AFTER), greedy(6)) for n in range(8)]
+    batcher = ImageBatcher(engine._engine_thread.monitor)
+    results: list[int] = []
+    threads = [
+        threading.Thread(target=lambda n=n: results.append(  # type: ignore[misc]
+            len(call(engine, *[image(50 * n + i) for i in range(9)], batcher=batcher).wait())))
+        for n in range(3)
+    ]  # fmt: skip
+    for thread in threads:
+        thread.start()
+    engine.embed([[1, 2, n] for n in range(20)])
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert results == [9, 9, 9]
+    assert all(request.result(PATIENCE).finish_reason == "length" for request in requests)
+
+
+def test_what_goes_wrong(engine: Engine) -> None:
+    with pytest.raises(ImageError, match=r"images\[1\].*cannot take this image"):
+        call(engine, CAT, REFUSED, DOG).wait()
+    with pytest.raises(ImageError, match="the image is broken"):
+        call(engine, CAT, BROKEN, *[image(n) for n in range(10)]).wait()
+    original = FakeVision.encode_multimodal
+
+    def encode(self: FakeVision, ctx: Context, prepared: PreparedImage) -> Tensor:
+        time.sleep(0.01)
+        return original(self, ctx, prepared)
+
+    with patch.object(FakeVision, "encode_multimodal", encode), pytest.raises(DeadlineError):
+        call(engine, *[image(n) for n in range(50)], timeout=1e-6).wait()
+    assert len(call(engine, CAT).wait()) == 1
+    assert engine.metrics.running == engine.metrics.queued == 0
+
+
+def test_closed_meanwhile(path: str) -> None:
+    encoding, go_on = threading.Event(), threading.Event()
+    original = FakeVision.encode_multimodal
+
+    def encode(self: FakeVision, ctx: Context, prepared: PreparedImage) -> Tensor:
+        encoding.set()
+        assert go_on.wait(PATIENCE)
+        return original(self, ctx, prepared)
+
+    with ExitStack() as stack:
+        engine = open_engine(stack, path, "flash")
+        errors: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                call(engine, *[image(n) for n in range(30)]).wait()
+            except ClosedError as error:
+                errors.append(error)
+
+        stack.enter_context(patch.object(FakeVision, "encode_multimodal", encode))
+        thread = threading.Thread(target=work)
+        thread.start()
+        assert encoding.wait(PATIENCE)
+        closing = threading.Thread(target=engine.close)
+        closing.start()
+        go_on.set()
+        for each in (thread, closing):
+            each.join(PATIENCE)
+        assert len(errors) == 1

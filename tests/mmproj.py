@@ -1,0 +1,161 @@
+"""Cuts a model that reads images into two files, as llama.cpp's converter writes them: a text model and a projector.
+
+What is called how there is written down here once more, and not taken from the package.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gguf import GGUFReader, GGUFValueType, GGUFWriter
+
+VISION = ("v.", "mm.")
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How the projector of a model is written. `names`: pairs of (regular expression of our name, name there)."""
+
+    projector_type: str
+    keys: Mapping[str, str]
+    """{our key below the architecture: key below `clip.`}."""
+    names: tuple[tuple[str, str], ...]
+    architecture: str | None = None
+    """Of the text file; None for that of the whole model."""
+    text_keys: Mapping[str, str | None] = field(default_factory=dict)
+    """{our key below the architecture: key below that of the text file}; None for one that is not written."""
+    paired_heads: int = 0
+    """Heads of the tower whose rows of queries and keys are written as pairs; 0 for rows as they are."""
+
+
+GEMMA3 = Cut(
+    "gemma3",
+    {
+        f"vision.{key}": f"vision.{key}"
+        for key in (
+            "block_count", "embedding_length", "feed_forward_length", "attention.head_count",
+            "attention.layer_norm_epsilon", "image_size", "patch_size", "image_mean", "image_std",
+            "projector.scale_factor",
+        )
+    },
+    (
+        (r"v\.patch_embedding\.(.*)", r"v.patch_embd.\1"),
+        (r"v\.position_embedding\.weight", r"v.position_embd.weight"),
+        (r"v\.blk\.(\d+)\.layer_norm(\d)\.(.*)", r"v.blk.\1.ln\2.\3"),
+        (r"v\.blk\.(\d+)\.attn_output\.(.*)", r"v.blk.\1.attn_out.\2"),
+        (r"v\.blk\.(\d+)\.mlp\.fc1\.(.*)", r"v.blk.\1.ffn_up.\2"),
+        (r"v\.blk\.(\d+)\.mlp\.fc2\.(.*)", r"v.blk.\1.ffn_down.\2"),
+        (r"v\.post_layernorm\.(.*)", r"v.post_ln.\1"),
+        (r"mm\.mm_soft_emb_norm\.weight", r"mm.soft_emb_norm.weight"),
+        (r"mm\.mm_input_projection\.weight", r"mm.input_projection.weight"),
+    ),
+)  # fmt: skip
+
+QWEN25VL = Cut(
+    "qwen2.5vl_merger",
+    {
+        **{
+            f"vision.{key}": f"vision.{key}"
+            for key in (
+                "block_count", "embedding_length", "feed_forward_length", "attention.head_count",
+                "attention.layer_norm_epsilon", "patch_size", "image_mean", "image_std", "spatial_merge_size",
+                "window_size",
+            )
+        },
+        "vision.fullatt_block_indexes": "vision.wa_layer_indexes",
+        "vision.min_pixels": "vision.image_min_pixels",
+        "vision.max_pixels": "vision.image_max_pixels",
+    },
+    (
+        (r"v\.patch_embd_0\.weight", r"v.patch_embd.weight"),
+        (r"v\.patch_embd_1\.weight", r"v.patch_embd.weight.1"),
+        (r"v\.merger\.ln_q\.weight", r"v.post_ln.weight"),
+        (r"v\.merger\.mlp\.(\d)\.(.*)", r"mm.\1.\2"),
+    ),
+    architecture="qwen2vl",
+    text_keys={
+        "rope.mrope_section": "rope.dimension_sections",
+        **dict.fromkeys(("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")),
+    },
+)  # fmt: skip
+
+MISTRAL3 = Cut(
+    "pixtral",
+    {
+        **{
+            f"vision.{key}": f"vision.{key}"
+            for key in (
+                "block_count", "embedding_length", "feed_forward_length", "attention.head_count",
+                "attention.layer_norm_epsilon", "image_size", "patch_size", "image_mean", "image_std",
+            )
+        },
+        "spatial_merge_size": "vision.spatial_merge_size",
+    },
+    (
+        (r"v\.patch_conv\.weight", r"v.patch_embd.weight"),
+        (r"v\.encoder_norm\.weight", r"v.pre_ln.weight"),
+        (r"v\.blk\.(\d+)\.attn_norm\.weight", r"v.blk.\1.ln1.weight"),
+        (r"v\.blk\.(\d+)\.ffn_norm\.weight", r"v.blk.\1.ln2.weight"),
+        (r"v\.blk\.(\d+)\.attn_output\.weight", r"v.blk.\1.attn_out.weight"),
+        (r"mm\.norm\.weight", r"mm.input_norm.weight"),
+        (r"mm\.patch_merger\.merging_layer\.weight", r"mm.patch_merger.weight"),
+        (r"mm\.linear_(\d)\.(.*)", r"mm.\1.\2"),
+    ),
+    architecture="llama",
+    text_keys=dict.fromkeys(("image_token_index", "mm.projector_bias", "mm.projector_hidden_act")),
+    paired_heads=3,
+)  # fmt: skip
+
+
+def cut(path: Path, folder: Path, how: Cut, *, swapped: bool = False, kind: str | None = None) -> tuple[Path, Path]:
+    """(text model, projector) of a model's file. `swapped`: ffn_up and ffn_down have each other's name.
+
+    `kind`: another projector type to write.
+    """
+    reader = GGUFReader(path)
+    fields = {name: field for name, field in reader.fields.items() if not name.startswith("GGUF.")}
+    whole: str = fields["general.architecture"].contents()
+    text_path, part_path = folder / f"{path.stem}-text.gguf", folder / f"mmproj-{path.stem}.gguf"
+    text = GGUFWriter(text_path, how.architecture or whole)
+    part = GGUFWriter(part_path, "clip")
+    part.add_string("clip.projector_type", kind or how.projector_type)
+    part.add_bool("clip.has_vision_encoder", True)
+    for name, stored in fields.items():
+        own = name.removeprefix(f"{whole}.")
+        if own in how.keys:
+            _add(part, f"clip.{how.keys[own]}", stored)
+        elif name != "general.architecture" and not own.startswith("vision."):
+            known = how.text_keys.get(own, own)
+            if known is not None:
+                _add(text, f"{how.architecture or whole}.{known}" if own != name else name, stored)
+    for tensor in reader.tensors:
+        name = tensor.name
+        if name.startswith(VISION):
+            name = next((re.sub(p, new, name) for p, new in how.names if re.fullmatch(p, name)), name)
+            if swapped:
+                name = re.sub(r"ffn_(up|down)", lambda found: "ffn_down" if found[1] == "up" else "ffn_up", name)
+        writer = part if tensor.name.startswith(VISION) else text
+        values = np.array(tensor.data)
+        if how.paired_heads and re.fullmatch(r"v\.blk\.\d+\.attn_[qk]\.weight", name):
+            halves = values.reshape(how.paired_heads, 2, -1, values.shape[1])
+            values = np.ascontiguousarray(halves.swapaxes(1, 2).reshape(values.shape))
+        writer.add_tensor(name, values, raw_dtype=tensor.tensor_type)
+    for writer in (text, part):
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+    return text_path, part_path
+
+
+def _add(writer: GGUFWriter, key: str, field: Any) -> None:
+    kind = field.types[0]
+    if kind == GGUFValueType.ARRAY:
+        writer.add_key_value(key, field.contents(), kind, sub_type=field.types[-1])
+    else:
+        writer.add_key_value(key, field.contents(), kind)
