@@ -16,7 +16,8 @@ static bool cpu_has_amx(void) {
     if (!oe_cpu_has_avx512() || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) {
         return false;
     }
-    return (d >> 22 & 1) && (d >> 24 & 1); /* AMX-BF16, AMX-TILE */
+    const bool amx = (d >> 22 & 1) && (d >> 24 & 1); /* AMX-BF16, AMX-TILE */
+    return amx && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1); /* AVX512-BF16 */
 }
 
 bool oe_amx_allowed(void) {

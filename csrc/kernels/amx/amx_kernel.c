@@ -25,18 +25,24 @@ static inline uint32_t rounded(float x) {
     return (bits & 0x7fffffffu) > 0x7f800000u ? bits >> 16 | 64u : near;
 }
 
+/* 16 numbers, of which `there` are to be read and written, as their parts. */
+static inline void split16(const float *x, __mmask16 there, oe_bf16 *to, int64_t apart, int parts) {
+    const __m512 value = _mm512_maskz_loadu_ps(there, x);
+    const __m256i high = (__m256i)_mm512_cvtneps_pbh(value);
+    _mm256_mask_storeu_epi16(to, there, high);
+    if (parts > 1) {
+        const __m512 near = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(high), 16));
+        _mm256_mask_storeu_epi16(to + apart, there, (__m256i)_mm512_cvtneps_pbh(_mm512_sub_ps(value, near)));
+    }
+}
+
 void oe_amx_split(const float *x, int64_t n, int64_t padded, oe_bf16 *to, int64_t apart, int parts) {
-    if (parts == 1) {
-        for (int64_t i = 0; i < n; i++) {
-            to[i] = (oe_bf16)rounded(x[i]);
-        }
-    } else {
-        oe_bf16 *low = to + apart;
-        for (int64_t i = 0; i < n; i++) {
-            const uint32_t high = rounded(x[i]);
-            to[i] = (oe_bf16)high;
-            low[i] = (oe_bf16)rounded(x[i] - float_of(high << 16));
-        }
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        split16(x + i, 0xffff, to + i, apart, parts);
+    }
+    if (i < n) {
+        split16(x + i, (__mmask16)((1u << (n - i)) - 1), to + i, apart, parts);
     }
     for (int part = 0; part < parts; part++) {
         memset(to + part * apart + n, 0, (size_t)(padded - n) * sizeof(oe_bf16));
@@ -305,8 +311,9 @@ void oe_amx_attend(const oe_amx_attention *a, int64_t row) {
         const int64_t n = a->n_keys - begin < KEYS ? a->n_keys - begin : KEYS;
         for (int64_t key = 0; key < padded; key += 32) {
             clear();
-            accumulate(a->query + row * dim, dim, a->query_apart, a->keys + (begin + key) / 16 * dim_tiles * OE_AMX_TILE,
-                       a->keys_apart, dim_tiles * OE_AMX_TILE, dim_tiles, a->parts);
+            accumulate(a->query + row * dim, dim, a->query_apart,
+                       a->keys + (begin + key) / 16 * dim_tiles * OE_AMX_TILE, a->keys_apart, dim_tiles * OE_AMX_TILE,
+                       dim_tiles, a->parts);
             store(&s.scores[0][key], KEYS);
         }
         weigh(&s, n, padded, a->scale, value_dim, a->parts);

@@ -1,7 +1,5 @@
 #include "kernels/amx/amx_op.h"
 
-#include <string.h>
-
 #include "ggml.h"
 
 /* The range of n units that thread ith of nth computes. */
@@ -24,14 +22,10 @@ void oe_amx_split_op(struct ggml_tensor *dst, int ith, int nth, void *params) {
     }
 }
 
-/* 32 numbers of a row of any type, from number `at` on, as floats. */
-static const float *floats_at(const struct ggml_tensor *x, const char *row, int64_t at, int64_t n, float *buffer) {
+/* n numbers of a row that is not f32, from number `at` on, as floats. */
+static void read_floats(const struct ggml_tensor *x, const char *row, int64_t at, int64_t n, float *to) {
     const char *from = row + at / ggml_blck_size(x->type) * (int64_t)ggml_type_size(x->type);
-    if (x->type == GGML_TYPE_F32) {
-        return (const float *)from;
-    }
-    ggml_get_type_traits(x->type)->to_float(from, buffer, n);
-    return buffer;
+    ggml_get_type_traits(x->type)->to_float(from, to, n);
 }
 
 void oe_amx_pack_op(struct ggml_tensor *dst, int ith, int nth, void *params) {
@@ -43,12 +37,18 @@ void oe_amx_pack_op(struct ggml_tensor *dst, int ith, int nth, void *params) {
     for (range_of(tiles, ith, nth, &i, &end); i < end; i++) {
         const int64_t at = i % k_tiles * OE_AMX_K, strip = i / k_tiles, column = strip % column_tiles * 16;
         const int64_t n_k = least(x->ne[0] - at, OE_AMX_K), n_columns = least(x->ne[1] - column, 16);
+        if (x->type == GGML_TYPE_F32) {
+            const int64_t matrix = strip / column_tiles;
+            const char *from = (const char *)x->data + column * (int64_t)x->nb[1] + matrix * (int64_t)x->nb[2];
+            oe_amx_pack((const float *)from + at, 1, (int64_t)(x->nb[1] / sizeof(float)), n_k, n_columns,
+                        (oe_bf16 *)dst->data + i * OE_AMX_TILE, apart, parts);
+            continue;
+        }
         float block[16][OE_AMX_K];
         for (int64_t c = 0; c < n_columns; c++) {
             const char *row =
                 (const char *)x->data + (column + c) * (int64_t)x->nb[1] + strip / column_tiles * (int64_t)x->nb[2];
-            float buffer[OE_AMX_K];
-            memcpy(block[c], floats_at(x, row, at, n_k, buffer), (size_t)n_k * sizeof(float));
+            read_floats(x, row, at, n_k, block[c]);
         }
         oe_amx_pack(&block[0][0], 1, OE_AMX_K, n_k, n_columns, (oe_bf16 *)dst->data + i * OE_AMX_TILE, apart, parts);
     }
@@ -63,8 +63,9 @@ void oe_amx_pack_transposed_op(struct ggml_tensor *dst, int ith, int nth, void *
     for (range_of(tiles, ith, nth, &i, &end); i < end; i++) {
         const int64_t at = i % k_tiles * OE_AMX_K, strip = i / k_tiles, column = strip % column_tiles * 16;
         const char *from = (const char *)x->data + at * (int64_t)x->nb[1] + strip / column_tiles * (int64_t)x->nb[2];
-        oe_amx_pack((const float *)from + column, (int64_t)(x->nb[1] / sizeof(float)), 1, least(x->ne[1] - at, OE_AMX_K),
-                    least(x->ne[0] - column, 16), (oe_bf16 *)dst->data + i * OE_AMX_TILE, apart, parts);
+        oe_amx_pack((const float *)from + column, (int64_t)(x->nb[1] / sizeof(float)), 1,
+                    least(x->ne[1] - at, OE_AMX_K), least(x->ne[0] - column, 16),
+                    (oe_bf16 *)dst->data + i * OE_AMX_TILE, apart, parts);
     }
 }
 
