@@ -126,9 +126,7 @@ def load(
     if progress is not None and not callable(progress):
         raise ConfigError(Option("progress"), f" is a function of (bytes done, bytes in all), got {progress!r:.80}")
     with naming(path), contextlib.ExitStack() as undo:
-        gguf = undo.enter_context(source if isinstance(source, GGUFFile) else GGUFFile(path))
-        if projector is not None:
-            gguf = undo.enter_context(with_projector(gguf, model_path(projector, "a projector")))
+        gguf = _opened(source, path, projector, undo)
         metadata = known_metadata(gguf)
         factory = model_class(metadata.architecture)
         tokenizer = from_metadata(gguf.metadata)
@@ -176,6 +174,16 @@ def load(
         BreakerFinder(min(model.n_vocab, tokenizer.n_vocab), tokenizer), isinstance(model, TextEncoder | EmbedsImages),
         images, text_executor, image_vectors,
     )  # fmt: skip
+
+
+def _opened(
+    source: object, path: str, projector: str | os.PathLike[str] | None, undo: contextlib.ExitStack
+) -> GGUFFile:
+    """The model's file, or its two; `undo` closes them."""
+    gguf = undo.enter_context(source if isinstance(source, GGUFFile) else GGUFFile(path))
+    if projector is None:
+        return gguf
+    return undo.enter_context(with_projector(gguf, model_path(projector, "a projector")))
 
 
 def _max_nodes(gguf: GGUFFile) -> int:
