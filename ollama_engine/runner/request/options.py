@@ -28,9 +28,11 @@ else:
     LogitsProcessor = Callable  # a command's help is there before numpy is
 
 _IN_PARAMS = "SamplingParams({}=...)"
+_BESIDE_PROMPT = "a call with a prompt, as in generate(prompt, {}=[...])"
 _ELSEWHERE = {
     _IN_PARAMS: [option.name for option in fields(SamplingParams)],
     "Engine(model, {}=...)": [option.name for option in fields(EngineConfig)],
+    _BESIDE_PROMPT: ["images"],
 }
 
 
