@@ -46,7 +46,7 @@ from ollama_engine.runner.load.model_path import model_path
 from ollama_engine.runner.load.pooling_type import read_pooling
 from ollama_engine.runner.load.projector import known_metadata, with_projector
 from ollama_engine.runner.load.vision import ImageVectors, make_image_reader, make_image_vectors, traits_of
-from ollama_engine.runner.media.image_reader import PromptImageReader
+from ollama_engine.runner.media.image_reader import ImageReader, PromptImageReader
 from ollama_engine.sample import BreakerFinder
 from ollama_engine.tokenizer import Tokenizer, from_metadata
 
@@ -91,6 +91,11 @@ class Loaded:
     def num_ctx(self) -> int:
         """Most tokens of one request, prompt and answer."""
         return num_ctx_of(self.config)
+
+    @property
+    def image_reader(self) -> ImageReader | None:
+        """What reads images, of prompts or alone; None where nothing does."""
+        return self.images if self.image_vectors is None else self.image_vectors.reader
 
     def memory(self) -> MemoryReport:
         """The memory taken, by device and layer."""
