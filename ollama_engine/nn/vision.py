@@ -205,6 +205,19 @@ class TowerMLP(Module):
         return wide_product(self.fc2.tensor, x, self.fc2.bias)
 
 
+class GatedTowerMLP(Module):
+    """SwiGLU, as `nn.GatedMLP`, for thousands of columns."""
+
+    gate = Linear("ffn_gate", "n_embd", "n_ff")
+    up = Linear("ffn_up", "n_embd", "n_ff")
+    down = Linear("ffn_down", "n_ff", "n_embd")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [n_embd, n] -> [n_embd, n]."""
+        gate, up = (wide_product(p.tensor, x, p.bias) for p in (self.gate, self.up))
+        return wide_product(self.down.tensor, ops.glu(gate, up), self.down.bias)
+
+
 class TowerBlock(Module):
     """One block: attention, then feed-forward, each after a norm and with a residual."""
 
