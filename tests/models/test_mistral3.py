@@ -20,7 +20,7 @@ from ollama_engine.ml.metadata import Metadata
 from ollama_engine.models.mistral3.multimodal import PixtralMultimodal
 from ollama_engine.models.mistral3.preprocess import Preprocessor
 from ollama_engine.models.mistral3.vision import PAIRS, VisionOptions, read_options
-from tests.mmproj import MISTRAL3, cut
+from tests.mmproj import MISTRAL3, cut, without_keys
 from tests.models.vision import harness
 from tests.models.vision.harness import N_TEXT, cases, greedy
 from tests.models.vision.pictures import Picture
@@ -183,6 +183,17 @@ def rewritten(path: Path, target: Path, *, pairs: bool) -> Path:
     writer.write_tensors_to_file()
     writer.close()
     return target
+
+
+def test_a_file_of_ollama_lacks_what_its_engine_knows_by_heart(path: Path, tmp_path: Path) -> None:
+    """Ids of tokens, epsilon, and the longest edge, which is the tower's then."""
+    names = {"image_token_index", "vision.longest_edge", "vision.attention.layer_norm_epsilon", "spatial_merge_size"}
+    bare = without_keys(path, tmp_path / "bare.gguf", {f"mistral3.{name}" for name in names})
+    golden = harness.load(CASE)
+    with harness.engine(bare) as engine:
+        for name, prompt in CASE.prompts.items():
+            answer = engine.generate(CASE.segments(prompt), greedy(CASE))
+            assert list(answer.tokens) == golden.answers[name].tokens
 
 
 def test_a_text_model_and_an_mmproj_file_answer_as_one_file(path: Path, tmp_path: Path) -> None:
