@@ -99,8 +99,9 @@ def test_the_longest_edge_is_that_of_the_processor_or_of_the_tower() -> None:
     keys = {"vision.image_size": 1024}
     assert Preprocessor(metadata(**keys), options()).longest == 1024
     assert Preprocessor(metadata(**keys, **{"vision.longest_edge": 700}), options()).longest == 700
-    with pytest.raises(ModelFormatError, match=r"longest_edge is 0"):
-        Preprocessor(metadata(**{"vision.longest_edge": 0}), options())
+    for longest in (0, 2**32 - 1):
+        with pytest.raises(ModelFormatError, match=rf"longest_edge is {longest}, expected 1 to 16384"):
+            Preprocessor(metadata(**{"vision.longest_edge": longest}), options())
 
 
 def test_the_largest_image_is_a_square(path: Path) -> None:
@@ -214,6 +215,7 @@ def test_a_text_model_and_an_mmproj_file_answer_as_one_file(path: Path, tmp_path
         ({"spatial_merge_size": 0}, "spatial_merge_size is 0"),
         ({"vision.rope.freq_base": 1.0}, r"vision\.rope\.freq_base is 1"),
         ({"vision.block_count": 0}, "sizes of the vision tower do not fit"),
+        ({"vision.num_channels": 1}, r"num_channels is 1; pictures have 3"),
     ],
 )
 def test_sizes_that_do_not_fit(keys: dict[str, Any], told: str) -> None:
