@@ -163,19 +163,23 @@ def test_queries_and_keys_of_mmproj_files_turn_in_pairs(path: Path, tmp_path: Pa
     assert np.abs(encoded(wrong, picture) - expected).max() > 0.1 * expected.std(), "the order of rows matters"
 
 
-def rewritten(path: Path, target: Path, *, pairs: bool) -> Path:
-    """The file with the rows of the tower's queries and keys in pairs, and the key that says so where `pairs` is."""
+def rewritten(path: Path, target: Path, *, pairs: bool | None = None, image: int | None = None) -> Path:
+    """The file with the rows of the tower's queries and keys in pairs, and the key that says so where `pairs` is true;
+    or with another id of the image token.
+    """
     source = gguf.GGUFReader(path)
     writer = gguf.GGUFWriter(target, "mistral3")
     for field in source.fields.values():
-        if not field.name.startswith(("GGUF.", "general.architecture")):
+        if image is not None and field.name == "mistral3.image_token_index":
+            writer.add_uint32(field.name, image)
+        elif not field.name.startswith(("GGUF.", "general.architecture")):
             kind, sub = field.types[0], field.types[-1] if len(field.types) > 1 else None
             writer.add_key_value(field.name, field.contents(), kind, sub)
     if pairs:
         writer.add_string(f"mistral3.{PAIRS}", "pixtral")
     for tensor in source.tensors:
         values = tensor.data
-        if re.fullmatch(r"v\.blk\.\d+\.attn_[qk]\.weight", tensor.name):
+        if pairs is not None and re.fullmatch(r"v\.blk\.\d+\.attn_[qk]\.weight", tensor.name):
             split = values.reshape(CASE.config["vision_config"]["num_attention_heads"], 2, -1, values.shape[1])
             values = np.ascontiguousarray(split.swapaxes(1, 2).reshape(values.shape))
         writer.add_tensor(tensor.name, values)
@@ -205,6 +209,12 @@ def test_a_text_model_and_an_mmproj_file_answer_as_one_file(path: Path, tmp_path
         for name, prompt in CASE.prompts.items():
             answer = engine.generate(CASE.segments(prompt), greedy(CASE))
             assert list(answer.tokens) == golden.answers[name].tokens
+
+
+def test_a_token_of_images_that_the_vocabulary_has_not(path: Path, tmp_path: Path) -> None:
+    far = rewritten(path, tmp_path / "far.gguf", image=N_TEXT + 3)
+    with pytest.raises(ModelFormatError, match=r"image_token_index is 323, expected an id below 323"):
+        harness.engine(far)
 
 
 @pytest.mark.parametrize(
