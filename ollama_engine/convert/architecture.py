@@ -121,6 +121,8 @@ class Architecture:
     pre_names: tuple[str, ...] = ()
     """Names of pre-tokenizers to prefer where several behave alike."""
     vision: Vision | None = None
+    reads_text: bool = True
+    """Whether it has a tokenizer."""
     image_keys: Callable[[Config], MetadataValues] = _no_image_keys
     """As in Vision, for a model whose part that reads images is converted."""
 

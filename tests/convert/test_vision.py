@@ -15,7 +15,6 @@ import pytest
 from gguf import GGMLQuantizationType as QuantType
 from numpy.typing import NDArray
 
-from ollama_engine import Engine
 from ollama_engine.convert import convert_model, quantize_model
 from ollama_engine.convert.registry import architectures
 from ollama_engine.errors import ModelFormatError, UnsupportedModelError
@@ -323,13 +322,3 @@ def test_configs_as_they_are_published(tmp_path: Path) -> None:
     for key, value in {"attention.temperature_scale": 0.1, "rope.scaling_beta": 0.1, "rope.scaling.factor": 16,
                        "rope.scaling.yarn_log_multiplier": 1.0}.items():  # fmt: skip
         assert found[f"mistral3.{key}"] == pytest.approx(value)
-
-
-# -- the engine --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("architecture", ["mllama"])
-def test_the_engine_says_that_it_does_not_read_images(architecture: str, tmp_path: Path) -> None:
-    convert_model(source(architecture, tmp_path / "source"), tmp_path / "made.gguf")
-    with pytest.raises(UnsupportedModelError, match=rf"'{architecture}' is not supported \(.* reads images, which is"):
-        Engine(tmp_path / "made.gguf", gpu_layers=0)
