@@ -288,7 +288,7 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], type[Exception], str]] 
     ("qwen25vl", {"rope_parameters": {"mrope_section": [2, 3]}}, {}, ModelFormatError, "three numbers of pairs"),
     ("qwen25vl", {}, {"temporal_patch_size": 4}, UnsupportedModelError, "temporal_patch_size is 4"),
     ("gemma3", {}, {"patch_size": 57}, ModelFormatError, "no more than image_size 56"),
-    ("llava", {}, {"model_type": "pixtral"}, UnsupportedModelError, "model_type is 'pixtral'"),
+    ("llava", {}, {"model_type": "dinov2"}, UnsupportedModelError, "model_type is 'dinov2'"),
     ("llava", {}, {"hidden_act": "silu"}, UnsupportedModelError, "hidden_act is 'silu'"),
     ("llava", {"model_type": "qwen2"}, {}, UnsupportedModelError, "model_type is 'qwen2'"),
     ("llava", {"vision_feature_layer": 3}, {}, ModelFormatError, "places in a list of 3 hidden states"),
