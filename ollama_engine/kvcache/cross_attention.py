@@ -43,8 +43,8 @@ class _Graph:
 class CrossAttentionCache:
     """Room for `n_images` images of up to `layers[0].image_rows` rows each. Arguments and errors as in CausalCache.
 
-    Beyond LayerView, models read `new_images` (`put` must store image_rows * new_images rows, in the order of
-    `Batch.images`), `sees_images` (False: skip the layer) and `gate`.
+    Beyond LayerView, models read `sees_images` (False: skip the layer) and `gate`. `put` must store the `new_rows` rows
+    of the images of `Batch.images`, in their order.
     """
 
     def __init__(
@@ -71,6 +71,7 @@ class CrossAttentionCache:
         self.saveable = ImageSaver(self.slots, self._store, rows)
         # -- current batch --
         self._new: list[int] = []
+        self._n_new_rows = 0
         self._seen: list[tuple[int, ...]] = []
         self._span = NOTHING
         # -- current graph --
@@ -84,9 +85,9 @@ class CrossAttentionCache:
         return self.config.flash_attention
 
     @property
-    def new_images(self) -> int:
-        """Images of this batch whose keys and values `put` must store in every layer."""
-        return len(self._new)
+    def new_rows(self) -> int:
+        """Rows of this batch's new images, whose keys and values `put` must store in every layer."""
+        return self._n_new_rows
 
     @property
     def sees_images(self) -> bool:
@@ -124,6 +125,7 @@ class CrossAttentionCache:
         """Find slots for the batch's images. Raises ContextOverflowError, changing nothing, when too few are free."""
         new, self._new = self._find(batch)
         self.slots.place(new, self._new, self._rows_of(batch))
+        self._n_new_rows = sum(self.slots.n_rows[slot] for slot in self._new)
         if self.slots.used:
             rows = zip(batch.sequences.tolist(), batch.positions.tolist(), strict=True)
             self._seen = [self.slots.seen_by(sequence, position) for sequence, position in rows]
@@ -146,17 +148,18 @@ class CrossAttentionCache:
 
     def worst_cases(self, n_tokens: int) -> Iterator[None]:
         """Prepare for building a worst-case graph: one new image, all slots seen."""
-        self._new, self._seen, self._span = [0], [(0,)] * n_tokens, CellSpan(0, self._store.n_cells)
+        self._new, self._n_new_rows = [0], self._rows
+        self._seen, self._span = [(0,)] * n_tokens, CellSpan(0, self._store.n_cells)
         yield
 
     @property
     def shape_key(self) -> tuple[int, ...]:
-        """Number of tokens and new images, and the run of cells."""
-        return (len(self._seen), len(self._new), *self._span)
+        """Numbers of tokens and of rows of new images, and the run of cells."""
+        return (len(self._seen), self._n_new_rows, *self._span)
 
     def build_inputs(self, ctx: Context) -> tuple[Tensor, ...]:
         """Make the inputs of a new graph: rows for new images; mask f16 [history, tokens] and gate f32 [1, tokens]."""
-        n, rows = len(self._seen), len(self._new) * self._rows
+        n, rows = len(self._seen), self._n_new_rows
         self._graph = _Graph(
             ctx,
             CellIndices(ctx, self._store, rows, "i64", "image_rows") if self._new else None,
@@ -169,7 +172,7 @@ class CrossAttentionCache:
         """Write the current batch's rows, mask and gate into the inputs of the latest graph."""
         assert self._graph is not None
         if self._graph.targets is not None:
-            cells = [slot * self._rows + row for slot in self._new for row in range(self._rows)]
+            cells = [slot * self._rows + row for slot in self._new for row in range(self.slots.n_rows[slot])]
             self._graph.targets.set(np.array(cells, dtype=np.int32))
         if self._graph.mask is not None and self._graph.gate is not None:
             self._graph.mask.set(self._mask())
