@@ -9,7 +9,7 @@ PlainMLP, ErfMLP                 feed-forward blocks without a gate
 Rope, SectionedRope, read_rope   rotary positions on one axis or several, and their scaling
 attention, soft_cap              attention over a cache's history
 ExpertLinear, route, sum_experts mixture of experts
-                                 (also route_chosen, route_sigmoid, weighted_inputs, sum_slots)
+                                 (also route_chosen, route_sigmoid, scaled_rows, weighted_inputs, sum_slots)
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from ollama_engine.nn.moe import (
     route,
     route_chosen,
     route_sigmoid,
+    scaled_rows,
     sum_experts,
     sum_slots,
     weighted_inputs,
@@ -58,6 +59,7 @@ __all__ = [
     "route",
     "route_chosen",
     "route_sigmoid",
+    "scaled_rows",
     "soft_cap",
     "sum_experts",
     "sum_slots",

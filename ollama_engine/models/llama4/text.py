@@ -16,7 +16,7 @@ from ollama_engine.kvcache import LayerShape, LayerView
 from ollama_engine.ml import ops
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.tensor import Tensor
-from ollama_engine.models.attention import LayerStep, SelfAttention
+from ollama_engine.models.attention import LayerStep, SelfAttention, heads
 from ollama_engine.models.base import ModelInputs
 from ollama_engine.models.decoder import Decoder, PreNormLayer
 from ollama_engine.models.options import Options, read_common, read_experts
@@ -54,7 +54,7 @@ class Llama4Attention(SelfAttention):
             if o.qk_norm:
                 q, k = ops.rms_norm(q, o.norm_eps), ops.rms_norm(k, o.norm_eps)
         elif isinstance(step, Llama4Step) and step.temperature is not None:
-            q = q * step.temperature
+            q = heads(nn.scaled_rows(ops.reshape(q, o.q_size, q.dim(2)), step.temperature), o.head_dim)
         step.cache.put(k, v)
         return self.output(nn.attention(q, step.cache, o.attention_scale))
 
