@@ -74,7 +74,6 @@ def test_the_largest_image_has_as_many_tiles_as_any() -> None:
 @pytest.mark.reference
 def test_pixels_differ_from_torchvision_by_one_level_at_most() -> None:
     """It resizes with torchvision, whose weights have 15 bits where Pillow's have 22, or floats on old CPUs."""
-    pytest.importorskip("torchvision", reason="transformers' processor of Llama 4 needs torchvision")
     from tests.models.vision.llama4 import image_processor  # noqa: PLC0415 (torch)
 
     processor: Any = image_processor(56, pillow=False)
