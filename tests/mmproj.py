@@ -102,7 +102,7 @@ QWEN25VL = Cut(
     (
         (r"v\.patch_embd_0\.weight", r"v.patch_embd.weight"),
         (r"v\.patch_embd_1\.weight", r"v.patch_embd.weight.1"),
-        (r"v\.merger\.ln_q\.weight", r"v.post_ln.weight"),
+        (r"v\.merger\.ln_q\.(.*)", r"v.post_ln.\1"),
         (r"v\.merger\.mlp\.(\d)\.(.*)", r"mm.\1.\2"),
     ),
     architecture="qwen2vl",
