@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ollama_engine.runner.session.session import Session
     from ollama_engine.sample import SamplingParams, TokenLogprobs
     from ollama_engine.sample.constraints.formats import GBNF, Choice, Lark, Regex
-    from ollama_engine.segments import Media, Text, Tokens
+    from ollama_engine.segments import ImageSource, Media, Text, Tokens
 
 __version__ = "0.1.0"
 
@@ -58,6 +58,7 @@ __all__ = [
     "Engine",
     "EngineConfig",
     "EngineError",
+    "ImageSource",
     "Lark",
     "Media",
     "MemoryReport",
@@ -98,6 +99,7 @@ _HOMES = {
     "Engine": "engine",
     "EngineConfig": "config",
     "EngineError": "errors",
+    "ImageSource": "segments",
     "Lark": "sample.constraints.formats",
     "Media": "segments",
     "MemoryReport": "ml.memory",

@@ -52,6 +52,7 @@ ALIASES: Mapping[str, str] = {
     "max_time": "timeout",
     **dict.fromkeys(("response_format", "output_format", "structured_outputs", "guided_json", "json_schema"), "format"),
     **dict.fromkeys(("guided_regex", "guided_choice", "guided_grammar", "grammar", "regex", "ebnf"), "format"),
+    **dict.fromkeys(("image", "media", "pictures", "multi_modal_data"), "images"),
     # Chats.
     **dict.fromkeys(("enable_thinking", "thinking", "reasoning", "reasoning_effort"), "think"),
     "chat_template": "template",

@@ -86,7 +86,7 @@ def test_other_mistakes_are_told_by_python() -> None:
 
 def test_every_alias_stands_for_an_option_and_is_none() -> None:
     known = {field.name for cls in (EngineConfig, SamplingParams, RequestOptions, ChatOptions) for field in fields(cls)}
-    known |= {"model"}
+    known |= {"model", "projector", "images"}
     assert set(ALIASES.values()) <= known
     assert not set(ALIASES) & known
     assert str(unknown_option("f", "zzz", ["a", "b"])) == "f takes no 'zzz'; it takes a, b"

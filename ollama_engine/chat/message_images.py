@@ -74,29 +74,30 @@ def _from_data_url(where: str, url: str) -> bytes:
     head, _, text = url.partition(",")
     if not head.endswith(";base64"):
         raise ChatError(f"{where}: expected a data URL in base64, got {head[:40]!r}")
-    return _decoded(where, text, "after the comma ")
+    try:
+        return _decoded(text)
+    except ValueError as error:
+        raise ChatError(f"{where}: expected base64 text after the comma, which this is not: {error}") from None
 
 
 def _from_text(where: str, text: str, *, may_be_path: bool) -> Media:
     """Base64 text or a path. What is an image in base64 is never looked for among the files."""
     try:
-        data = _decoded(where, text)
-    except ChatError:
+        data = _decoded(text)
+    except ValueError as error:
         if may_be_path and _is_there(text):
             return Media(text)
-        if may_be_path:
-            raise ChatError(f"{where}: {EXPECTED}; {text[:60]!r} is no file, and no base64 text") from None
-        raise
+        what = "is no file, and no base64 text" if may_be_path else "is no base64 text"
+        expected = EXPECTED if may_be_path else SENT
+        raise ChatError(f"{where}: {expected}; {text[:60]!r} {what}: {error}") from None
     if may_be_path and not is_image(data[:16]) and _is_there(text):
         return Media(text)
     return Media(data)
 
 
-def _decoded(where: str, text: str, place: str = "") -> bytes:
-    try:
-        return base64.b64decode("".join(text.split()), validate=True)
-    except ValueError as error:  # binascii.Error is one, too
-        raise ChatError(f"{where}: expected base64 text {place}, which this is not: {error}") from None
+def _decoded(text: str) -> bytes:
+    """Raises ValueError (binascii.Error is one). Line breaks and spaces are left out."""
+    return base64.b64decode("".join(text.split()), validate=True)
 
 
 def _is_there(path: str) -> bool:

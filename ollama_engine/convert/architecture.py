@@ -100,6 +100,8 @@ class Architecture:
     """`general.architecture`."""
     classes: tuple[str, ...]
     """Names that `architectures` of config.json may have."""
+    fits: Callable[[Config], bool] | None = None
+    """Which models of these classes it is for, where another one has the rest; all, if None."""
     sizes: Callable[[Config], Sizes]
     """The sizes that shapes are made of; n_layer is required."""
     keys: tuple[Key, ...]

@@ -19,7 +19,8 @@ from ollama_engine.multimodal.orientation import upright
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["FORMATS", "MAX_PIXELS", "check_size", "is_image", "media_type", "on_white", "picture_of", "read_image"]
+__all__ = ["FORMATS", "MAX_PIXELS", "check_size", "is_image", "media_type", "on_white", "picture_of",
+           "read_image", "what_else"]  # fmt: skip
 
 MAX_PIXELS = 1024 * 1024 * 1024 // 4 // 3
 """Most pixels of a picture: 89 million, where Pillow begins to warn. A small file may describe far larger ones."""
@@ -42,7 +43,7 @@ def read_image(data: bytes) -> Image:
         raise ImageError("the image is empty: it has no bytes")
     make = _reader_of(data[:HEAD])
     if make is None:
-        raise ImageError(f"it is no image that can be read, but begins with {data[:8]!r}; images are {FORMATS} files")
+        raise ImageError(f"it is {what_else(data[:HEAD])}; images are {FORMATS} files")
     try:
         with make(io.BytesIO(data)) as file:
             return picture_of(file)
@@ -102,6 +103,13 @@ def media_type(head: bytes) -> str:
     return "image/x-portable-anymap" if name == "ppm" else f"image/{name}" if name else "application/octet-stream"
 
 
+def what_else(head: bytes) -> str:
+    """What a file that begins so is, for an error message."""
+    if head[4:8] == b"ftyp" and head[8:12] in (b"heic", b"heix", b"hevc", b"heim", b"heis"):
+        return "a HEIC file, which is not read"
+    return f"no image that can be read, but begins with {head[:8]!r}"
+
+
 # -- formats -----------------------------------------------------------------------------------------------------------
 
 
@@ -138,7 +146,13 @@ def _reader_of(head: bytes) -> Callable[[io.BytesIO], Image] | None:
         module = import_module(f"PIL.{name}ImagePlugin") if name else None
     except ImportError:  # older versions of Pillow know no AVIF
         return None
-    return None if module is None else cast("Callable[[io.BytesIO], Image]", getattr(module, f"{name}ImageFile"))
+    if module is None:
+        return None
+    reader: type[Image] = getattr(module, f"{name}ImageFile")
+    if name == "Jpeg":
+        # It looks for a resolution in EXIF data, and warns where these are damaged, as cameras and editors leave them.
+        reader = type(reader.__name__, (reader,), {"_read_dpi_from_exif": lambda self: None})
+    return cast("Callable[[io.BytesIO], Image]", reader)
 
 
 def _upper_byte(image: Image) -> Image:

@@ -42,7 +42,16 @@ IMAGES_FIRST = """{% for m in messages %}{{ m.role | upper }}: {% if m.content i
 PARTS_ONLY = IMAGES_FIRST.replace("{% if m.content is string %}{{ m.content }}{% else %}", "").replace(
     "{% endfor %}{% endif %} {% endfor %}", "{% endfor %} {% endfor %}"
 )
+LIKE_LLAMA = """{{ bos_token }}{% set ns = namespace(images=false) %}{% for m in messages %}\
+{% if m.content is not string %}{% for part in m.content if part.type == 'image' %}{% set ns.images = true %}\
+{% endfor %}{% endif %}{% endfor %}{% if ns.images and messages[0].role == 'system' %}\
+{{ raise_exception('images go with no system message') }}{% endif %}{% for m in messages %}\
+{{ '<|start_header_id|>' + m.role + '<|end_header_id|>\n\n' }}{% if m.content is string %}{{ m.content }}{% else %}\
+{% for part in m.content %}{% if part.type == 'image' %}{{ '<|image|>' }}{% elif part.type == 'text' %}\
+{{ part.text }}{% endif %}{% endfor %}{% endif %}{{ '<|eot_id|>' }}{% endfor %}{% if add_generation_prompt %}\
+{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}""".replace("\\\n", "")
 OWN = {
+    "llama 3.2 and 4": (LIKE_LLAMA, "<|image|>"),
     "gemma 3": (LIKE_GEMMA3, "<start_of_image>"),
     "qwen 2.5 vl": (LIKE_QWEN, "<|vision_start|><|image_pad|><|vision_end|>"),
     "llava": (IMAGES_FIRST, "<image>"),
@@ -125,6 +134,10 @@ def media_of(messages: Sequence[dict[str, Any]]) -> list[Media]:
 def test_images_stand_where_the_template_puts_them(family: str, name: str) -> None:
     source, placeholder = OWN[family]
     messages = CONVERSATIONS[name]
+    if family == "llama 3.2 and 4" and name == "system":
+        with pytest.raises(ChatError, match="the chat template refuses the messages: images go with no system message"):
+            segments_of(source, placeholder, messages)
+        return
     if family == "parts only":
         messages = [{**each, "content": [each["content"]] if isinstance(each["content"], str) and "images" not in each
                      else each["content"]} for each in messages]  # fmt: skip

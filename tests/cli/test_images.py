@@ -21,9 +21,12 @@ from ollama_engine.errors import ImageError
 from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.sample import SamplingParams
 from ollama_engine.segments import Media
-from tests.cli.program import program
+from tests.cli.program import Terminal, program
 from tests.cli.test_chat import YES, FakeEngine, user
 from tests.media_model import REFUSED, media_llama, picture
+from tests.media_model import TEMPLATE as SEEING_TEMPLATE
+from tests.models.vision import harness
+from tests.models.vision.harness import cases
 from tests.multimodal.pictures import FILES
 from tests.tiny import write_tiny_llama
 
@@ -262,7 +265,7 @@ def test_run_shows_the_model_images(model: str, tmp_path: Path, capsys: pytest.C
 def test_errors_name_the_flag(model: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "refused.png").write_bytes(picture(REFUSED))
     for path, told in (("cat.pgn", "--image: cat.pgn: No such file or directory; did you mean cat.png"),
-                       ("notes.txt", "--image: notes.txt is no image that can be read"),
+                       ("notes.txt", "--image: notes.txt is no image that can be read, but begins with"),
                        ("broken.png", "--image: broken.png: the image is damaged or cut off"),
                        (".", "--image: .")):  # fmt: skip
         assert run(model, "Hi", "--image", path) == 2
@@ -276,3 +279,22 @@ def test_a_model_of_text_has_no_images(model: str, folder: Path) -> None:
     assert done.code == 2
     assert "--image has no effect: the model reads text only, unless --mmproj names its other part" in done.err
     assert program("run", model, "What is [img] cat.png", "-n", "1", "--raw").code == 0
+
+
+@pytest.mark.slow
+def test_a_file_that_is_dropped_into_a_terminal(tmp_path: Path) -> None:
+    """With a space in its path, as terminals write it; and a real model that reads images."""
+    case = next(case for case in cases() if case.name == "gemma3")
+    (tmp_path / "my cat.png").write_bytes(FILES["png"])
+    (tmp_path / "template").write_text(SEEING_TEMPLATE.replace("<image>", case.placeholder))
+    model = str(harness.converted(case, tmp_path))
+    options = (f"--template={tmp_path / 'template'}", "-n", "3", "--num-ctx=256", "-t", "1")
+    with Terminal("run", model, *options) as terminal:
+        terminal.wait_for(b">>> ")
+        terminal.type(str(tmp_path / "my cat.png").replace(" ", "\\ ").encode() + b"\n")
+        terminal.wait_for(b"added image my cat.png")
+        terminal.wait_for(b">>> ")
+        terminal.type(b"What is it?\n")
+        terminal.wait_for(b">>> ")
+        terminal.type(b"/show prompt\n")
+        assert b"<user>[image]What is it?" in terminal.wait_for(b">>> ")

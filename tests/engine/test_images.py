@@ -78,6 +78,35 @@ def test_every_call_that_takes_a_prompt_takes_images(engine: Engine) -> None:
     assert engine.score(MARKED, [" yes", " no"], images=IMAGES) == engine.score(SEGMENTS, [" yes", " no"])
 
 
+def test_white_space_before_a_continuation_is_its_own(engine: Engine) -> None:
+    """Also where images make segments of the prompt."""
+    expected = engine.score("Is [img] it?", [" yes", " no"], images=IMAGES[:1])
+    found = engine.score("Is [img] it? ", ["yes", "no"], images=IMAGES[:1])
+    assert [score.tokens for score in found] == [score.tokens for score in expected]
+
+
+def test_a_stream_that_is_closed_while_its_images_are_read(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, go_on = threading.Event(), threading.Event()
+    read = image_reader.read_image
+
+    def slowly(*args: Any) -> Any:
+        reading.set()
+        assert go_on.wait(60)
+        return read(*args)
+
+    monkeypatch.setattr(image_reader, "read_image", slowly)
+
+    async def ask() -> None:
+        stream = engine.astream("x", greedy(), images=[picture(bytes(range(100, 105)))])
+        assert await asyncio.to_thread(reading.wait, 60)
+        await stream.aclose()
+        go_on.set()
+        assert [chunk async for chunk in stream] == []
+
+    asyncio.run(ask())
+    assert engine.generate("x", greedy(1)).tokens
+
+
 def test_the_same_for_asyncio(engine: Engine) -> None:
     expected = engine.generate(SEGMENTS, greedy())
 
@@ -285,3 +314,14 @@ def test_a_session_that_refuses_an_image_is_unchanged(engine: Engine) -> None:
                 session.append("b", images=images)  # type: ignore[arg-type]
         assert session.tokens == before
         assert session.generate(greedy(2)).tokens
+
+
+def test_images_under_other_names_and_in_other_calls(text_engine: Engine) -> None:
+    with pytest.raises(TypeError, match=r"no 'image'; did you mean a call with a prompt, as in generate\(prompt"):
+        text_engine.generate("x", image=["cat.png"])  # type: ignore[call-overload]
+    with text_engine.session() as session:
+        session.append("x")
+        with pytest.raises(TypeError, match=r"'images'; it belongs into a call with a prompt, as in generate"):
+            session.generate(images=["cat.png"])  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"'images'; it belongs into a message: \{\"role\": \"user\", .*\"images\": \["):
+        text_engine.chat([{"role": "user", "content": "x"}], images=["cat.png"])  # type: ignore[call-arg]

@@ -25,6 +25,7 @@ HEAVY = (
     "shutil",
     "socket",
     "ssl",
+    "PIL",
     "subprocess",
     "tempfile",
     "unittest",

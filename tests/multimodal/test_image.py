@@ -83,13 +83,15 @@ def test_an_orientation_in_xmp() -> None:
 
 @pytest.mark.parametrize("exif", [
     b"Exif\0\0", b"Exif\0\0II", b"Exif\0\0II*\0\xff\xff\xff\xff", b"Exif\0\0II*\0\x08\0\0\0\xff\xff", b"junk",
+    b"Exif\0\0II*\0\x08\0\0\0\x05\0\x10\x01\x02\0\x40\0\0\0\xff\xff\0\0",
     b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x04\0\0\0\x01\0\0\0\x06",
     b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x09\0\0",
 ])  # fmt: skip
 def test_damaged_exif_turns_nothing(exif: bytes) -> None:
-    # As PNG: Pillow's reader of JPEG files looks at EXIF itself, and warns.
-    data = as_file(drawn(), "PNG", exif=exif)
-    np.testing.assert_array_equal(pixels(read_image(data)), pixels(drawn()))
+    for kind, options in (("PNG", {}), ("WEBP", {"lossless": True}), ("JPEG", {"quality": 95})):
+        data = as_file(drawn(), kind, exif=exif, **options)
+        plain = as_file(drawn(), kind, **options)
+        np.testing.assert_array_equal(pixels(read_image(data)), pixels(read_image(plain)))
 
 
 # -- what is no image --------------------------------------------------------------------------------------------------
@@ -131,6 +133,7 @@ def test_many_pixels_below_the_limit_are_read_without_a_warning() -> None:
     (b"hello, world", r"it is no image that can be read, but begins with b'hello, w'; images are PNG, JPEG"),
     (b"%!PS-Adobe-3.0 EPSF-3.0", "it is no image that can be read"),
     (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "it is no image that can be read"),
+    (b"\0\0\0\x24ftypheic\0\0\0\0mif1", "it is a HEIC file, which is not read; images are PNG, JPEG"),
     (b"P6 nonsense", "damaged or cut off"),
     (bomb(0, 5), "."),
     (FILES["png"][:-30], "damaged or cut off"),

@@ -11,11 +11,15 @@ from typing import Any
 import numpy as np
 import PIL.Image
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as numpy_strategies
 
 from ollama_engine.errors import ImageError
 from ollama_engine.multimodal.image import MAX_PIXELS, read_image
 from ollama_engine.multimodal.source import image_bytes, is_picture
 from tests.multimodal.pictures import FILES, as_file, drawn, pixels, turned
+from tests.suite import scaled
 
 EXPECTED = r"an image is a path, the bytes of a file, a PIL.Image, or an array \[height, width, 3\]; got "
 
@@ -108,11 +112,29 @@ def test_what_is_no_image(source: Any, told: str) -> None:
         image_bytes(source)
 
 
+DTYPES = st.one_of(
+    numpy_strategies.integer_dtypes(), numpy_strategies.unsigned_integer_dtypes(), numpy_strategies.floating_dtypes(),
+    numpy_strategies.boolean_dtypes(), numpy_strategies.complex_number_dtypes(), numpy_strategies.datetime64_dtypes(),
+    numpy_strategies.byte_string_dtypes(), numpy_strategies.unicode_string_dtypes(),
+)  # fmt: skip
+SHAPES = numpy_strategies.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5)
+
+
+@settings(max_examples=scaled(2_000, quick=150))
+@given(numpy_strategies.arrays(DTYPES, SHAPES))
+def test_any_array_is_an_image_or_an_error(array: np.ndarray) -> None:
+    try:
+        found = read(array)
+    except ImageError:
+        return
+    assert found.shape[:2] == array.shape[:2]
+
+
 def test_paths_of_something_else(tmp_path: Path) -> None:
     with pytest.raises(ImageError, match=r"Is a directory|is no file"):
         image_bytes(tmp_path)
     (tmp_path / "notes.txt").write_text("hello")
-    with pytest.raises(ImageError, match=r"notes.txt is no image that can be read; images are PNG, JPEG"):
+    with pytest.raises(ImageError, match=r"notes.txt is no image that can be read, but begins with"):
         image_bytes(tmp_path / "notes.txt")
     with pytest.raises(ImageError, match="/dev/zero is no file"):
         image_bytes("/dev/zero")

@@ -13,8 +13,11 @@ from ollama_engine.runner.request.options import RequestKeywords, RequestOptions
 
 __all__ = ["ChatKeywords", "ChatOptions", "TemplateKeywords", "split_keywords"]
 
-_SEVERAL = {"generate(engine.apply_template(messages), {}=...)": ["n", "best_of"]}
-"""A chat has one answer."""
+_ELSEWHERE = {
+    "generate(engine.apply_template(messages), {}=...)": ["n", "best_of"],
+    'a message: {{"role": "user", "content": ..., "{}": [...]}}': ["images"],
+}
+"""A chat has one answer; its images are in its messages."""
 
 
 OWN_VARIABLES: dict[str, Phrase] = {
@@ -140,5 +143,5 @@ def split_keywords(keywords: Mapping[str, Any]) -> tuple[ChatOptions, RequestOpt
     request = [option.name for option in fields(RequestOptions)]
     for name in rest:
         if name not in request:
-            raise unknown_option("a chat", name, [*own, *request], options_elsewhere() | _SEVERAL)
+            raise unknown_option("a chat", name, [*own, *request], options_elsewhere() | _ELSEWHERE)
     return ChatOptions.of(chat), RequestOptions.of(rest)

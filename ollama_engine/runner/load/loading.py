@@ -42,6 +42,7 @@ from ollama_engine.runner.load.memory_plan import (
     refuse_cache_if_too_large,
     refuse_weights_if_too_large,
 )
+from ollama_engine.runner.load.model_path import model_path
 from ollama_engine.runner.load.pooling_type import read_pooling
 from ollama_engine.runner.load.projector import known_metadata, with_projector
 from ollama_engine.runner.load.vision import ImageVectors, make_image_reader, make_image_vectors, traits_of
@@ -121,11 +122,13 @@ def load(
 
     Raises OSError, ModelFormatError, UnsupportedModelError, ConfigError, NoMemoryError with the report.
     """
-    path = source.path if isinstance(source, GGUFFile) else os.fsdecode(source)
+    path = source.path if isinstance(source, GGUFFile) else model_path(source)
+    if progress is not None and not callable(progress):
+        raise ConfigError(Option("progress"), f" is a function of (bytes done, bytes in all), got {progress!r:.80}")
     with naming(path), contextlib.ExitStack() as undo:
         gguf = undo.enter_context(source if isinstance(source, GGUFFile) else GGUFFile(path))
         if projector is not None:
-            gguf = undo.enter_context(with_projector(gguf, projector))
+            gguf = undo.enter_context(with_projector(gguf, model_path(projector, "a projector")))
         metadata = known_metadata(gguf)
         factory = model_class(metadata.architecture)
         tokenizer = from_metadata(gguf.metadata)
@@ -216,7 +219,7 @@ def _make_text_executor(backend: Backend, model: Model, config: EngineConfig) ->
     times the memory that answers need.
     """
     layers = model.cache_layers
-    if not isinstance(model, Embeds) or any(layer.image_rows is not None for layer in layers):
+    if not isinstance(model, Embeds):
         return None
     flash_attention = config.flash_attention != "off" and not _without_flash_attention(backend, layers, "f32")
     cache = make_null_cache(layers, flash_attention=flash_attention, causal=True)

@@ -11,15 +11,15 @@ Where a continuation is given in token ids, the prompt is taken as it is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from ollama_engine.errors import ConfigError
 from ollama_engine.runner.core.input_processor import prompt_inputs
 from ollama_engine.runner.load.loading import Loaded
-from ollama_engine.runner.request.prompts import Prompt, about_one, prompt_ids
+from ollama_engine.runner.request.prompts import Prompt, about_one, is_segments, prompt_ids
 from ollama_engine.runner.schedule.inputs import Inputs
-from ollama_engine.segments import Text
+from ollama_engine.segments import Segment, Text
 from ollama_engine.tokenizer import Tokenizer
 
 __all__ = ["Continuation", "Pair", "tokenize_pair"]
@@ -43,11 +43,8 @@ def tokenize_pair(loaded: Loaded, prompt: Prompt, continuations: Sequence[Contin
 
     Raises ConfigError for a prompt or a continuation without tokens, and other errors as `prompt_inputs` does.
     """
-    head, moved = prompt, ""
     are_texts = [isinstance(continuation, str) for continuation in continuations]
-    if isinstance(prompt, str) and all(are_texts):
-        head = prompt.rstrip()
-        moved = prompt[len(head) :]
+    head, moved = _without_space(prompt) if all(are_texts) else (prompt, "")
     inputs = _without_end(loaded, head)
     if not len(inputs):
         raise ConfigError(
@@ -61,13 +58,26 @@ def tokenize_pair(loaded: Loaded, prompt: Prompt, continuations: Sequence[Contin
     return Pair(inputs, found)
 
 
+def _without_space(prompt: Prompt) -> tuple[Prompt, str]:
+    """A prompt, and the white space at the end of its text."""
+    if isinstance(prompt, str):
+        head = prompt.rstrip()
+        return head, prompt[len(head) :]
+    last = prompt[-1] if is_segments(prompt) else None
+    if not isinstance(last, Text):
+        return prompt, ""
+    text = last.text.rstrip()
+    segments = [*cast("Sequence[Segment]", prompt)[:-1], replace(last, text=text)]
+    return segments, last.text[len(text) :]
+
+
 def _tokens(loaded: Loaded, head: Prompt, inputs: Inputs, moved: str, continuation: Continuation) -> list[int]:
     if not isinstance(continuation, str):
         given = _ids(loaded, continuation)
     elif isinstance(head, str):
         given = _behind(loaded.tokenizer, head, inputs, moved + continuation)
     else:
-        given = loaded.tokenizer.encode(continuation, add_special=False, continues=True)
+        given = loaded.tokenizer.encode(moved + continuation, add_special=False, continues=True)
     if not given:
         raise ConfigError("a continuation has at least one token, got an empty one")
     return given
