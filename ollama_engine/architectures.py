@@ -30,6 +30,7 @@ class Registration:
 
 ARCHITECTURES = (
     Registration("bert", "bert:Bert", "bert"),
+    Registration("clip-vision", "clip.model:ClipVision", "clip"),
     Registration("cohere2", "command_r:Cohere2", "command_r"),
     Registration("command-r", "command_r:CommandR", "command_r"),
     Registration("gemma2", "gemma2:Gemma2", "gemma"),
@@ -49,5 +50,6 @@ ARCHITECTURES = (
     Registration("qwen2moe", "qwen_moe:Qwen2Moe", "qwen"),
     Registration("qwen3", "qwen3:Qwen3", "qwen"),
     Registration("qwen3moe", "qwen_moe:Qwen3Moe", "qwen"),
+    Registration("siglip-vision", "clip.model:SiglipVision", "clip"),
     Registration("starcoder2", "starcoder2:StarCoder2", "starcoder"),
 )

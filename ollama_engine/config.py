@@ -146,9 +146,17 @@ def _choice(name: str, value: object, choices: tuple[str, ...]) -> object:
     return value
 
 
+def as_float(value: object) -> float:
+    """The value as a float. NaN, which no range admits, for what is no number (True is none) or too large for one."""
+    try:
+        return float(value) if not isinstance(value, bool) and isinstance(value, Real) else math.nan
+    except OverflowError:
+        return math.nan
+
+
 def _shares(name: str, value: object) -> tuple[float, ...]:
     shares = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else ()
-    numbers = tuple(float(s) for s in shares if isinstance(s, Real) and 0 <= float(s) < math.inf)
+    numbers = tuple(number for number in map(as_float, shares) if 0 <= number < math.inf)
     if len(numbers) != len(shares) or not sum(numbers) > 0:
         raise ConfigError(Option(name), f" is a share >= 0 for each GPU with a positive sum, got {value!r}")
     return numbers

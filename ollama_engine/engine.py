@@ -9,12 +9,14 @@ from types import TracebackType
 import ollama_engine  # its Session is imported when it is asked for: a program starts sooner
 from ollama_engine.config import CacheType, EngineConfig, FlashAttention
 from ollama_engine.errors import ClosedError
+from ollama_engine.not_copied import NotCopied
 from ollama_engine.option_names import refuses_unknown
 from ollama_engine.runner.chat.methods import ChatMethods
 from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.core.engine_thread import EngineThread
 from ollama_engine.runner.core.methods import GenerateMethods
 from ollama_engine.runner.core.submission import Submission
+from ollama_engine.runner.embed.image_methods import ImageMethods
 from ollama_engine.runner.embed.methods import EmbedMethods
 from ollama_engine.runner.load.loading import Loaded, load
 from ollama_engine.runner.load.methods import FactMethods
@@ -26,7 +28,7 @@ from ollama_engine.runner.session.identity import ModelIdentity
 
 
 @refuses_unknown(options_elsewhere)
-class Engine(GenerateMethods, EmbedMethods, ChatMethods, ScoreMethods, FactMethods):
+class Engine(GenerateMethods, EmbedMethods, ImageMethods, ChatMethods, ScoreMethods, FactMethods, NotCopied):
     """A loaded model, shared by any number of threads and asyncio tasks: their requests are computed together.
 
     Args:

@@ -56,6 +56,34 @@ GEMMA3 = Cut(
     ),
 )  # fmt: skip
 
+LLAMA4 = Cut(
+    "llama4",
+    {
+        **{
+            f"vision.{key}": f"vision.{key}"
+            for key in (
+                "block_count", "embedding_length", "feed_forward_length", "attention.head_count", "image_size",
+                "patch_size", "image_mean", "image_std", "projector.scale_factor",
+            )
+        },
+        "vision.layer_norm_epsilon": "vision.attention.layer_norm_epsilon",
+    },
+    (
+        (r"v\.patch_embedding\.weight", r"v.patch_embd.weight"),
+        (r"v\.class_embedding", r"v.class_embd"),
+        (r"v\.positional_embedding_vlm", r"v.position_embd.weight"),
+        (r"v\.layernorm_(pre|post)\.(.*)", r"v.\1_ln.\2"),
+        (r"v\.blk\.(\d+)\.attn_norm\.(.*)", r"v.blk.\1.ln1.\2"),
+        (r"v\.blk\.(\d+)\.ffn_norm\.(.*)", r"v.blk.\1.ln2.\2"),
+        (r"v\.blk\.(\d+)\.attn_output\.(.*)", r"v.blk.\1.attn_out.\2"),
+        (r"v\.blk\.(\d+)\.mlp\.fc1\.(.*)", r"v.blk.\1.ffn_up.\2"),
+        (r"v\.blk\.(\d+)\.mlp\.fc2\.(.*)", r"v.blk.\1.ffn_down.\2"),
+        (r"v\.vision_adapter\.mlp\.fc(\d)\.weight", r"mm.model.mlp.\1.weight"),
+        (r"mm\.linear_1\.weight", r"mm.model.fc.weight"),
+    ),
+    text_keys=dict.fromkeys(("image_token_id", "image_start_token_id", "image_end_token_id")),
+)  # fmt: skip
+
 QWEN25VL = Cut(
     "qwen2.5vl_merger",
     {
@@ -74,7 +102,7 @@ QWEN25VL = Cut(
     (
         (r"v\.patch_embd_0\.weight", r"v.patch_embd.weight"),
         (r"v\.patch_embd_1\.weight", r"v.patch_embd.weight.1"),
-        (r"v\.merger\.ln_q\.weight", r"v.post_ln.weight"),
+        (r"v\.merger\.ln_q\.(.*)", r"v.post_ln.\1"),
         (r"v\.merger\.mlp\.(\d)\.(.*)", r"mm.\1.\2"),
     ),
     architecture="qwen2vl",

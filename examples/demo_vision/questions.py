@@ -102,6 +102,6 @@ def _thing(scene: Scene, rng: Random) -> Thing:
 
 
 KINDS: tuple[Callable[[Scene, Random], tuple[str, str]], ...] = (
-    _description, _description, _count, _count_all, _colour, _at, _where, _is_there,
+    *(_description,) * 4, _count, _count_all, _colour, _at, _where, _is_there,
 )  # fmt: skip
-"""Descriptions are the longest answers, and asked for twice as often."""
+"""Descriptions are the longest answers, and asked for more often."""

@@ -6,6 +6,7 @@ import argparse
 import gc
 import logging
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -122,6 +123,9 @@ class _LazyParser(argparse.ArgumentParser):
             _add_debug(self, argparse.SUPPRESS)
         found, extras = super().parse_known_args(args, namespace)
         _find_late_prompt(found, extras)
+        if extras and getattr(found, "prompt", None) and not extras[0].startswith("-"):
+            words = shlex.quote(" ".join([found.prompt, *extras]))
+            self.error(f"unrecognized arguments: {' '.join(extras)}; PROMPT is one argument, put it in quotes: {words}")
         if extras and extras[0].startswith("--"):
             self.error(f"unrecognized arguments: {' '.join(extras)}{self._hint(extras[0])}")
         return found, extras

@@ -134,7 +134,10 @@ def _prompt(given: str | None) -> str:
         return f"{piped}\n\n{argument(given, 'PROMPT')}" if piped else argument(given, "PROMPT")
     if sys.stdin is None:
         raise UsageError("there is no PROMPT, and standard input is closed")
-    return _read_input().removesuffix("\n")
+    text = _read_input().removesuffix("\n")
+    if not text:
+        raise UsageError("there is no PROMPT, and standard input is empty")
+    return text
 
 
 def _read_input() -> str:

@@ -100,6 +100,8 @@ class Architecture:
     """`general.architecture`."""
     classes: tuple[str, ...]
     """Names that `architectures` of config.json may have."""
+    fits: Callable[[Config], bool] | None = None
+    """Which models of these classes it is for, where another one has the rest; all, if None."""
     sizes: Callable[[Config], Sizes]
     """The sizes that shapes are made of; n_layer is required."""
     keys: tuple[Key, ...]
@@ -119,6 +121,8 @@ class Architecture:
     pre_names: tuple[str, ...] = ()
     """Names of pre-tokenizers to prefer where several behave alike."""
     vision: Vision | None = None
+    reads_text: bool = True
+    """Whether it has a tokenizer."""
     image_keys: Callable[[Config], MetadataValues] = _no_image_keys
     """As in Vision, for a model whose part that reads images is converted."""
 

@@ -1,16 +1,21 @@
-"""The vision tower of CLIP, as `nn.clip` reads it: its tensors, and how pictures are prepared for it."""
+"""The vision tower of CLIP, as `nn.clip` reads it: its tensors, and how pictures are prepared for it.
+
+CLIP and SigLIP themselves -> `general.architecture` = clip-vision, siglip-vision: the half that reads images. The other
+half, which reads texts, is left out. llama.cpp has no such files; "clip" is the name of its projectors.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from ollama_engine.convert.architecture import Tensor, layered
+from ollama_engine.convert.architecture import Architecture, Key, Sizes, Tensor, Vision, layered
 from ollama_engine.convert.source.folder import Config
-from ollama_engine.convert.vision import affine, attention, expect, matrix
+from ollama_engine.convert.transforms import Transform, row_part
+from ollama_engine.convert.vision import affine, attention, colours, expect, grid_side, image_part, matrix
 from ollama_engine.errors import UnsupportedModelError
 
-__all__ = ["ACTIVATIONS", "CLIP_DEFAULTS", "activation_key", "preprocessor_keys", "tower"]
+__all__ = ["ACTIVATIONS", "ARCHITECTURES", "CLIP_DEFAULTS", "activation_key", "preprocessor_keys", "tower"]
 
 CLIP_DEFAULTS = {
     "hidden_size": 768,
@@ -93,3 +98,92 @@ def _fit(processor: Config) -> str:
             "square, or shortest_edge with do_center_crop"
         )
     return "crop"
+
+
+# -- vectors of images -------------------------------------------------------------------------------------------------
+
+SIGLIP_DEFAULTS = {
+    **CLIP_DEFAULTS,
+    "patch_size": 16,
+    "layer_norm_eps": 1e-6,
+    "hidden_act": "gelu_pytorch_tanh",
+}
+SIGLIP_PROCESSOR = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3, "size": {"height": 224, "width": 224}}
+"""What SigLIP's processor has where its config says nothing."""
+
+
+PROBE = Transform(lambda values, sizes: values.reshape(-1), lambda old, sizes: old[2:], entrywise=False)
+
+
+def _head() -> tuple[Tensor, ...]:
+    """SigLIP's pooling. Queries, keys and values come from one matrix, and become three."""
+    head, source = "v.head.", "vision_model.head."
+    split = [
+        Tensor(f"{head}attn_{name}.{part}", f"{source}attention.in_proj_{part}", shape, row_part(which, 3))
+        for which, name in enumerate("qkv")
+        for part, shape in (("weight", ("v_qkv", "v_embd")), ("bias", ("v_qkv",)))
+    ]
+    return (
+        Tensor(f"{head}probe.weight", f"{source}probe", (1, 1, "v_embd"), PROBE),
+        *split,
+        *affine(f"{head}attn_output", f"{source}attention.out_proj", "v_embd", "v_embd"),
+        *affine(f"{head}layernorm", f"{source}layernorm", "v_embd"),
+        *affine(f"{head}mlp.fc1", f"{source}mlp.fc1", "v_ff", "v_embd"),
+        *affine(f"{head}mlp.fc2", f"{source}mlp.fc2", "v_embd", "v_ff"),
+    )
+
+
+def _image_encoder(name: str, class_name: str, part: Vision) -> Architecture:
+    made = Architecture(
+        name=name,
+        classes=(class_name,),
+        sizes=lambda config: {"n_layer": 0, "n_vocab": 0},
+        keys=(),
+        tensors=(),
+        ignored=(r"^text_model\.", r"^text_projection\.", r"^logit_(?:scale|bias)$", r"\.embeddings\.position_ids$"),
+        renames=(),
+        vision=part,
+        reads_text=False,
+    )
+    return made.part(vision=True)
+
+
+def _clip_keys(vision: Config, config: Config, sizes: Sizes) -> Mapping[str, Any]:
+    return {**activation_key(vision), "vision.projection_dim": sizes["v_vector"]}
+
+
+def _siglip_processor_keys(processor: Config) -> Mapping[str, Any]:
+    whole = processor.completed(SIGLIP_PROCESSOR)
+    return {**colours(whole), **preprocessor_keys(whole)}
+
+
+EPS = Key("vision.attention.layer_norm_epsilon", "f32", ("layer_norm_eps",))
+TOWER = "vision_model."
+CLIP = image_part(
+    activation=tuple(ACTIVATIONS),
+    defaults=CLIP_DEFAULTS,
+    keys=(EPS,),
+    more_sizes=lambda vision, config: {
+        "v_places": grid_side(vision) ** 2 + 1,
+        "v_vector": Config(config.outer, config.home).whole("projection_dim", default=512),
+    },
+    more_keys=_clip_keys,
+    image_keys=preprocessor_keys,
+    tensors=(*tower(TOWER), matrix("mm.visual_projection", "visual_projection", "v_vector", "v_embd")),
+)
+SIGLIP = image_part(
+    activation=("gelu_pytorch_tanh", *ACTIVATIONS),
+    defaults=SIGLIP_DEFAULTS,
+    keys=(EPS,),
+    more_sizes=lambda vision, config: {
+        "v_places": grid_side(vision) ** 2,
+        "v_qkv": 3 * vision.whole("hidden_size"),
+    },
+    more_keys=lambda vision, config, sizes: activation_key(vision),
+    image_keys=_siglip_processor_keys,
+    tensors=(*tower(TOWER, class_token=False), *_head()),
+)
+ARCHITECTURES = (
+    _image_encoder("clip-vision", "CLIPModel", CLIP),
+    _image_encoder("siglip-vision", "SiglipModel", SIGLIP),
+)

@@ -1,4 +1,4 @@
-"""Mistral Small 3.1 and later, with Pixtral's encoder -> `general.architecture` = mistral3.
+"""Mistral Small 3.1 and later, and Pixtral 12B, with Pixtral's encoder -> `general.architecture` = mistral3.
 
 Dialect: see `vision`. The text part is a Llama, whose queries and keys become pairs of neighbours. Those of the encoder
 stay as they are: in files of this dialect it rotates halves, and llama.cpp's separate files have them as pairs.
@@ -84,7 +84,26 @@ def _block() -> tuple[Tensor, ...]:
     )
 
 
+def _has_pixtral(config: Config) -> bool:
+    return bool(config.mapping("vision_config").get("model_type") == "pixtral")
+
+
+def _pixtral_keys(vision: Config, config: Config, sizes: Sizes) -> Mapping[str, Any]:
+    expect(config, "vision_feature_select_strategy", "full", default="default")
+    expect(config, "projector_hidden_act", "gelu", default="gelu")
+    return _vision_keys(vision, config, sizes)
+
+
 MERGER = "patch_merger.merging_layer"
+TOWER = (
+    matrix("v.patch_conv", "vision_tower.patch_conv", "v_embd", "v_channels", "v_patch", "v_patch"),
+    matrix("v.encoder_norm", "vision_tower.ln_pre", "v_embd"),
+    *_block(),
+)
+PROJECTION = (
+    *linear("mm.linear_1", "multi_modal_projector.linear_1", "n_embd", "v_embd"),
+    *linear("mm.linear_2", "multi_modal_projector.linear_2", "n_embd", "n_embd"),
+)
 VISION = image_part(
     activation="silu",
     defaults=VISION_DEFAULTS,
@@ -93,23 +112,35 @@ VISION = image_part(
     more_keys=_vision_keys,
     image_keys=_image_keys,
     tensors=(
-        matrix("v.patch_conv", "vision_tower.patch_conv", "v_embd", "v_channels", "v_patch", "v_patch"),
-        matrix("v.encoder_norm", "vision_tower.ln_pre", "v_embd"),
-        *_block(),
+        *TOWER,
         matrix("mm.norm", "multi_modal_projector.norm", "v_embd"),
         matrix(f"mm.{MERGER}", f"multi_modal_projector.{MERGER}", "v_embd", "v_merged"),
-        *linear("mm.linear_1", "multi_modal_projector.linear_1", "n_embd", "v_embd"),
-        *linear("mm.linear_2", "multi_modal_projector.linear_2", "n_embd", "n_embd"),
+        *PROJECTION,
     ),
 )
-ARCHITECTURES = (
-    replace(
-        LLAMA,
-        name="mistral3",
-        classes=("Mistral3ForConditionalGeneration",),
-        defaults={"spatial_merge_size": 2},
-        more_keys=_text_keys,
-        pre_names=("tekken",),
-        vision=VISION,
+MISTRAL3 = replace(
+    LLAMA,
+    name="mistral3",
+    classes=("Mistral3ForConditionalGeneration",),
+    defaults={"spatial_merge_size": 2},
+    more_keys=_text_keys,
+    pre_names=("tekken",),
+    vision=VISION,
+)
+PIXTRAL = replace(
+    MISTRAL3,
+    classes=("LlavaForConditionalGeneration",),
+    fits=_has_pixtral,
+    defaults={"spatial_merge_size": 1},
+    vision=image_part(
+        activation="silu",
+        defaults={**VISION_DEFAULTS, "image_size": 1024, "patch_size": 16},
+        outer_keys=OUTER_KEYS,
+        more_keys=_pixtral_keys,
+        image_keys=_image_keys,
+        tensors=(*TOWER, *PROJECTION),
     ),
 )
+"""Pixtral 12B: the same tower, whose patches do not merge. LLaVA has the same class, and another tower."""
+
+ARCHITECTURES = (MISTRAL3, PIXTRAL)

@@ -7,8 +7,8 @@ Dialect: see `vision`. What is done to numbers:
 - Queries and keys of the self-attention become pairs of neighbours, as in llama, and so do those of the encoder, which
   does not rotate: there the same order on both sides changes no score.
 - Queries and keys of the cross-attention stay in order. They do not rotate either, but each number of a head has a
-  weight in q_norm and k_norm. Ollama's converter moved the rows of the projections and not these weights, and what it
-  wrote does not compute what transformers computes. A reader cannot tell the two kinds of file apart.
+  weight in q_norm and k_norm. Ollama's converter moved the rows of the projections and not these weights. A reader
+  tells such a file from ours, and puts the rows back, by the key `image_token_id`: ours always has it.
 
 The embedding has eight rows more than there are logits; the first of them is the image's token.
 """
@@ -53,7 +53,8 @@ VISION_KEYS = (
     Key("vision.attention.layer_norm_epsilon", "f32", ("norm_eps",)),
     Key("vision.max_num_tiles", "u32", ("max_num_tiles",)),
 )
-TOKENS = (Key("image_token_id", "u32", ("image_token_index", "image_token_id"), required=False),)
+IMAGE_TOKEN = 128256
+"""Where the config does not say; see the config class in transformers."""
 
 
 # -- the text part -----------------------------------------------------------------------------------------------------
@@ -138,7 +139,8 @@ def _vision_sizes(vision: Config, config: Config) -> Sizes:
 
 def _vision_keys(vision: Config, config: Config, sizes: Sizes) -> Mapping[str, Any]:
     kept = numbers(vision, "intermediate_layers_indices", sizes["v_layer"])
-    return {"vision.intermediate_layers_indices": kept}
+    token = config.whole("image_token_index", "image_token_id", default=IMAGE_TOKEN)
+    return {"vision.intermediate_layers_indices": kept, "image_token_id": token}
 
 
 TANH = apply_each(np.tanh)
@@ -197,7 +199,6 @@ VISION = image_part(
     activation="gelu",
     defaults=VISION_DEFAULTS,
     keys=VISION_KEYS,
-    outer_keys=TOKENS,
     more_sizes=_vision_sizes,
     more_keys=_vision_keys,
     tensors=(

@@ -64,7 +64,10 @@ def convert_model(
     stored = with_scales(with_packed(open_checkpoint(folder)), config)
     planned = plan_tensors(architecture, config, sizes, stored)
     add_model(writer, folder.path, architecture, keys, outtype, planned)
-    add_tokenizer(writer, folder, config, sizes["n_vocab"], architecture.pre_names)
+    if architecture.reads_text:
+        add_tokenizer(writer, folder, config, sizes["n_vocab"], architecture.pre_names)
+    else:
+        writer.add_tokenizer_model("no_vocab")
     metadata = encode(writer)
     tensors = [_announced(tensor, outtype, architecture.always_f32) for tensor in planned]
 

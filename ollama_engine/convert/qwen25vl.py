@@ -1,4 +1,4 @@
-"""Qwen2.5-VL -> `general.architecture` = qwen25vl: a Qwen2 with positions of three axes, and its vision encoder.
+"""Qwen2.5-VL and Qwen2-VL -> `general.architecture` = qwen25vl: a Qwen2 with positions of three axes, and its encoder.
 
 Dialect: see `vision`. A patch of the encoder is two frames deep. The kernel over both is written as two flat ones,
 whose results are to be added: ggml has no convolution over time that long. Queries, keys and values come from one
@@ -81,7 +81,25 @@ def _image_keys(processor: Config) -> Mapping[str, Any]:
     return limits
 
 
-def _block() -> tuple[Tensor, ...]:
+def _older_sizes(vision: Config, config: Config) -> Sizes:
+    """Qwen2-VL's `hidden_size` is that of the text model."""
+    n_embd = vision.whole("embed_dim")
+    merged = n_embd * vision.whole("spatial_merge_size") ** 2
+    return {"v_embd": n_embd, "v_ff": n_embd * vision.whole("mlp_ratio"), "v_qkv": 3 * n_embd, "v_merged": merged}
+
+
+def _older_keys(vision: Config, config: Config, sizes: Sizes) -> Mapping[str, Any]:
+    expect(vision, "temporal_patch_size", FRAMES, default=FRAMES)
+    return {
+        "vision.embedding_length": sizes["v_embd"],
+        "vision.feed_forward_length": sizes["v_ff"],
+        "vision.temporal_patch_size": FRAMES,
+        "vision.attention.layer_norm_epsilon": 1e-6,
+        "vision.rope.freq_base": rope_base(vision),
+    }
+
+
+def _attention() -> tuple[Tensor, ...]:
     block, source = "v.blk.{i}.", "visual.blocks.{i}."
     split = [
         tensor
@@ -89,15 +107,31 @@ def _block() -> tuple[Tensor, ...]:
         for tensor in affine(block + f"attn_{name}", source + "attn.qkv", "v_qkv", "v_embd",
                              transform=row_part(which, 3))
     ]  # fmt: skip
+    return *split, *affine(block + "attn_out", source + "attn.proj", "v_embd", "v_embd")
+
+
+def _block() -> tuple[Tensor, ...]:
+    block, source = "v.blk.{i}.", "visual.blocks.{i}."
     return layered(
         "v_layer",
         matrix(block + "ln1", source + "norm1", "v_embd"),
-        *split,
-        *affine(block + "attn_out", source + "attn.proj", "v_embd", "v_embd"),
+        *_attention(),
         matrix(block + "ln2", source + "norm2", "v_embd"),
         *affine(block + "ffn_gate", source + "mlp.gate_proj", "v_ff", "v_embd"),
         *affine(block + "ffn_up", source + "mlp.up_proj", "v_ff", "v_embd"),
         *affine(block + "ffn_down", source + "mlp.down_proj", "v_embd", "v_ff"),
+    )
+
+
+def _older_block() -> tuple[Tensor, ...]:
+    block, source = "v.blk.{i}.", "visual.blocks.{i}."
+    return layered(
+        "v_layer",
+        *affine(block + "ln1", source + "norm1", "v_embd"),
+        *_attention(),
+        *affine(block + "ln2", source + "norm2", "v_embd"),
+        *affine(block + "ffn_up", source + "mlp.fc1", "v_ff", "v_embd"),
+        *affine(block + "ffn_down", source + "mlp.fc2", "v_embd", "v_ff"),
     )
 
 
@@ -106,6 +140,11 @@ def _patches(frame: int) -> Tensor:
     return Tensor(f"v.patch_embd_{frame}.weight", "visual.patch_embed.proj.weight", shape, take(frame, 2))
 
 
+PATCHES = tuple(map(_patches, range(FRAMES)))
+MERGER = (
+    *affine("v.merger.mlp.0", "visual.merger.mlp.0", "v_merged", "v_merged"),
+    *affine("v.merger.mlp.2", "visual.merger.mlp.2", "n_embd", "v_merged"),
+)
 VISION = image_part(
     activation="silu",
     defaults=VISION_DEFAULTS,
@@ -114,20 +153,23 @@ VISION = image_part(
     more_sizes=_vision_sizes,
     more_keys=_vision_keys,
     image_keys=_image_keys,
-    tensors=(
-        *map(_patches, range(FRAMES)),
-        *_block(),
-        matrix("v.merger.ln_q", "visual.merger.ln_q", "v_embd"),
-        *affine("v.merger.mlp.0", "visual.merger.mlp.0", "v_merged", "v_merged"),
-        *affine("v.merger.mlp.2", "visual.merger.mlp.2", "n_embd", "v_merged"),
-    ),
+    tensors=(*PATCHES, *_block(), matrix("v.merger.ln_q", "visual.merger.ln_q", "v_embd"), *MERGER),
 )
-ARCHITECTURES = (
-    replace(
-        QWEN2,
-        name="qwen25vl",
-        classes=("Qwen2_5_VLForConditionalGeneration",),
-        more_keys=_text_keys,
-        vision=VISION,
-    ),
+OLDER_VISION = image_part(
+    activation="quick_gelu",
+    defaults={**VISION_DEFAULTS, "embed_dim": 1280, "mlp_ratio": 4},
+    keys=VISION_KEYS[:1],
+    outer_keys=TOKENS,
+    more_sizes=_older_sizes,
+    more_keys=_older_keys,
+    image_keys=_image_keys,
+    tensors=(*PATCHES, *_older_block(), *affine("v.merger.ln_q", "visual.merger.ln_q", "v_embd"), *MERGER),
 )
+QWEN25VL = replace(
+    QWEN2,
+    name="qwen25vl",
+    classes=("Qwen2_5_VLForConditionalGeneration",),
+    more_keys=_text_keys,
+    vision=VISION,
+)
+ARCHITECTURES = (QWEN25VL, replace(QWEN25VL, classes=("Qwen2VLForConditionalGeneration",), vision=OLDER_VISION))

@@ -24,10 +24,13 @@ def architectures() -> tuple[Architecture, ...]:
 def find_architecture(config: Config) -> Architecture:
     """The one that `architectures` of config.json names. Raises UnsupportedModelError that lists the supported."""
     names = config.get("architectures", default=[])
-    known = {name: architecture for architecture in architectures() for name in architecture.classes}
+    # Those for some models of a class first.
+    known = sorted(architectures(), key=lambda architecture: architecture.fits is None)
     for name in names if isinstance(names, list) else []:
-        if name in known:
-            return known[name]
+        for architecture in known:
+            if name in architecture.classes and (architecture.fits is None or architecture.fits(config)):
+                return architecture
+    supported = ", ".join(sorted({name for architecture in known for name in architecture.classes}))
     raise UnsupportedModelError(
-        f"{config.home}: architectures is {names!r}, which cannot be converted; supported: {', '.join(sorted(known))}"
+        f"{config.home}: architectures is {names!r}, which cannot be converted; supported: {supported}"
     )

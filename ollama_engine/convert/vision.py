@@ -21,6 +21,7 @@ from ollama_engine.errors import UnsupportedModelError
 __all__ = [
     "affine",
     "attention",
+    "colours",
     "expect",
     "grid_side",
     "image_part",
@@ -97,11 +98,12 @@ def image_part(
         }
 
     return Vision(
-        sizes=all_sizes, keys=all_keys, tensors=tensors, image_keys=lambda made: {**_colours(made), **image_keys(made)}
+        sizes=all_sizes, keys=all_keys, tensors=tensors, image_keys=lambda made: {**colours(made), **image_keys(made)}
     )
 
 
-def _colours(processor: Config) -> MetadataValues:
+def colours(processor: Config) -> MetadataValues:
+    """Mean and deviation of the colours, where the image processor's config has them. Raises ModelFormatError."""
     found: dict[str, list[float]] = {}
     for name in ("image_mean", "image_std"):
         value = processor.get(name)

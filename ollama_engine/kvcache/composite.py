@@ -29,7 +29,7 @@ class CompositeStepCache(Generic[CacheT]):
     @property
     def flash_attention(self) -> bool:
         """Whether `get` returns values in flash attention's layout; all caches agree on that."""
-        return self.caches[0].flash_attention
+        return bool(self.caches) and self.caches[0].flash_attention
 
     @property
     def current(self) -> CacheT:

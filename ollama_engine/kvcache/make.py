@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from ollama_engine.errors import ConfigError
 from ollama_engine.kvcache.base import Cache, StepCache
 from ollama_engine.kvcache.causal import CausalCache
 from ollama_engine.kvcache.composite import CompositeCache, CompositeStepCache
@@ -51,18 +50,17 @@ def make_cache(
 
 
 def make_null_cache(layers: Sequence[LayerShape], *, flash_attention: bool, causal: bool) -> StepCache:
-    """The cache for embeddings, which stores nothing: all of a text is in one batch. See `NullCache`.
-
-    Raises ConfigError for layers that attend to images: only a cross-attention cache holds those.
-    """
-    if any(layer.image_rows is not None for layer in layers):
-        raise ConfigError("a model with cross-attention to images gives no embeddings here")
+    """The cache for embeddings of texts, which stores nothing: all of a text is in one batch. See `NullCache`."""
     from ollama_engine.kvcache.null import NullCache  # noqa: PLC0415 (only embeddings need it)
 
     groups = _by_kind(layers)
     caches: list[StepCache] = []
-    for window, chunk, _ in groups:
-        if causal:
+    for window, chunk, image_rows in groups:
+        if image_rows is not None:
+            from ollama_engine.kvcache.no_images import NoImages  # noqa: PLC0415 (few models see images)
+
+            caches.append(NoImages(flash_attention=flash_attention))
+        elif causal:
             caches.append(NullCache(flash_attention=flash_attention, causal=Visibility(window=window, chunk=chunk)))
         else:
             caches.append(NullCache(flash_attention=flash_attention, window=window))

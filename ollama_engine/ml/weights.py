@@ -44,6 +44,7 @@ class Weights(Mapping[str, Tensor]):
     """
 
     def __init__(self, backend: Backend, gguf: GGUFFile, *, repack: bool = True) -> None:
+        _check_names(gguf)
         self.backend = backend
         self.gguf = gguf
         self._tensors: dict[str, Tensor] = {}
@@ -198,6 +199,15 @@ def _layer_name(name: str) -> str:
     if name.startswith(IMAGE_PARTS):
         return "vision"
     return "output" if name.startswith("output") else "input"
+
+
+def _check_names(gguf: GGUFFile) -> None:
+    """Raise ModelFormatError for a tensor whose name is not UTF-8; ggml could not find it by name."""
+    for name in gguf.tensors:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise ModelFormatError(f"the name of tensor {name!r} is not UTF-8; the file is damaged") from None
 
 
 def _plan_devices(backend: Backend, gguf: GGUFFile) -> dict[str, int]:

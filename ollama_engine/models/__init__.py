@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from ollama_engine.models.base import (
     Embeds,
+    EmbedsImages,
     FitsContext,
+    ImageTower,
     Model,
     ModelInputs,
     Multimodal,
@@ -17,7 +19,9 @@ from ollama_engine.models.registry import architectures, model_class
 
 __all__ = [
     "Embeds",
+    "EmbedsImages",
     "FitsContext",
+    "ImageTower",
     "Model",
     "ModelInputs",
     "Multimodal",

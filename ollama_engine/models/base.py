@@ -110,29 +110,14 @@ class ReadsMedia(Protocol):
     multimodal: Multimodal | None
 
 
-class Multimodal(Protocol):
-    """The part of a model that reads images. The runner asks it, and knows no architecture."""
-
-    placeholder: str
-    """The text that the family's chat template writes where an image goes, such as "<start_of_image>"."""
-
-    @property
-    def traits(self) -> MediaTraits:
-        """How images must be batched for this model."""
+class ImageTower(Protocol):
+    """What reads images, apart from any text."""
 
     def preprocess(self, image: Image) -> PreparedImage:
         """Resize, cut and normalize a picture, RGB or RGBA, as the model's published processor does.
 
         Computes with Pillow and numpy only; any thread may call it. Raises ImageError for a picture that the model
         cannot take.
-        """
-
-    def post_tokenize(self, inputs: list[Input]) -> list[Input]:
-        """Rewrite a prompt: replace each media item, one input with token -1, by all the inputs that it takes.
-
-        The model fills in token ids, adds the tokens that begin and end an image, and sets `same_batch` on the first
-        input of the item itself, where its inputs must share a batch. Not on a token before it: that may be cached with
-        another image behind it.
         """
 
     def encode_multimodal(self, ctx: Context, image: PreparedImage) -> Tensor:
@@ -143,6 +128,40 @@ class Multimodal(Protocol):
 
     def largest_image(self) -> PreparedImage:
         """An image, all zeros, whose vision graph takes the most memory."""
+
+
+@runtime_checkable
+class EmbedsImages(Protocol):
+    """A model that gives one vector of each image, and reads no text: half of a CLIP.
+
+    It implements `Model` with a vocabulary of 0 tokens, and its `forward` is never called.
+    """
+
+    image_tower: ImageTower
+    """Its embeddings have one row."""
+
+    @property
+    def n_image_embd(self) -> int:
+        """Length of an image's vector."""
+
+
+class Multimodal(ImageTower, Protocol):
+    """The part of a model that reads images. The runner asks it, and knows no architecture."""
+
+    placeholder: str
+    """The text that the family's chat template writes where an image goes, such as "<start_of_image>"."""
+
+    @property
+    def traits(self) -> MediaTraits:
+        """How images must be batched for this model."""
+
+    def post_tokenize(self, inputs: list[Input]) -> list[Input]:
+        """Rewrite a prompt: replace each media item, one input with token -1, by all the inputs that it takes.
+
+        The model fills in token ids, adds the tokens that begin and end an image, and sets `same_batch` on the first
+        input of the item itself, where its inputs must share a batch. Not on a token before it: that may be cached with
+        another image behind it.
+        """
 
 
 @runtime_checkable

@@ -108,27 +108,30 @@ def in_graph(weight: Tensor, like: Tensor, *shape: int) -> Tensor:
     return ops.view(weight, shape, ctx=cast("Context", like.owner))
 
 
-def full_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None = None) -> Tensor:
+def full_attention(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None = None, *, parts: int = 2
+) -> Tensor:
     """softmax(scale q k + mask) v without a cache: every row attends to every row that the mask shows.
 
     q f32 [head_dim, heads, n], k and v [head_dim, kv_heads, n], mask f16 [n, n] -> f32 [head_dim * heads, n].
-    Without a mask there may be a fourth dimension, of pictures: rows attend to those of their own.
+    Without a mask there may be a fourth dimension, of pictures: rows attend to those of their own. `parts`: see
+    `parts_for`.
     """
     if q.dim(3) > 1:
-        return _attention_in_pictures(q, k, v, scale)
+        return _attention_in_pictures(q, k, v, scale, parts)
     heads, value_dim = q.dim(1), v.dim(0)
     with_amx = mask is None and heads == k.dim(1) and max(q.dim(0), value_dim) <= LARGEST_HEAD and amx_allowed()
     if not with_amx and value_dim % LANES:
         v = ops.pad(v, (0, LANES - value_dim % LANES))
     q, k, v = (ops.permute(t, 0, 2, 1, 3) for t in (q, k, v))
-    out = amx_attention(q, k, v, scale) if with_amx else ops.flash_attention(q, k, v, mask, scale)
+    out = amx_attention(q, k, v, scale, parts=parts) if with_amx else ops.flash_attention(q, k, v, mask, scale)
     if out.dim(0) != value_dim:
         shape, strides = (value_dim, heads, out.dim(2)), (out.stride(1), out.stride(2))
         out = ops.cont(ops.view(out, shape, strides))
     return ops.reshape(out, value_dim * heads, out.dim(2))
 
 
-def _attention_in_pictures(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+def _attention_in_pictures(q: Tensor, k: Tensor, v: Tensor, scale: float, parts: int) -> Tensor:
     """`full_attention` of q, k and v [head_dim, heads, n, pictures] -> f32 [head_dim * heads, n, pictures].
 
     Heads of different pictures are as separate as those of one.
@@ -136,8 +139,16 @@ def _attention_in_pictures(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Ten
     size, heads, n, pictures = (q.dim(i) for i in range(4))
     folded = [ops.cont(ops.permute(ops.reshape(t, size * heads, n, pictures), 0, 2, 1, 3)) for t in (q, k, v)]
     q, k, v = (ops.reshape(t, size, heads * pictures, n) for t in folded)
-    out = full_attention(q, k, v, scale)
+    out = full_attention(q, k, v, scale, parts=parts)
     return ops.cont(ops.permute(ops.reshape(out, size * heads, pictures, n), 0, 2, 1, 3))
+
+
+def parts_for(weight: Tensor) -> int:
+    """Of how many numbers of bfloat16 each operand is the sum, where AMX computes: 1 with weights of that type.
+
+    Such a model was trained so, and ggml rounds its activations, too. Two are as precise as float32.
+    """
+    return 1 if weight.dtype == "bf16" else 2
 
 
 def wide_product(
@@ -152,7 +163,7 @@ def wide_product(
         y = wide_product(weight, ops.reshape(x, x.dim(0), x.dim(1) * x.dim(2)), bias, activation, stored=stored)
         return ops.reshape(y, y.dim(0), x.dim(1), x.dim(2))
     if amx_allowed() and amx_takes(weight) and lies_on_cpu(weight if stored is None else stored):
-        return amx_product(weight, x, bias, activation=activation)
+        return amx_product(weight, x, bias, parts=parts_for(weight), activation=activation)
     y = ops.mul_mat(weight, x)
     y = y if bias is None else y + bias
     return ACTIVATIONS[activation](y)
@@ -171,7 +182,7 @@ class TowerAttention(Module):
         q, k, v = (_heads(wide_product(p.tensor, x, p.bias), o) for p in (self.q, self.k, self.v))
         if rotate is not None:
             q, k = rotate(q), rotate(k)
-        out = full_attention(q, k, v, o.attention_scale, mask)
+        out = full_attention(q, k, v, o.attention_scale, mask, parts=parts_for(self.q.tensor))
         return wide_product(self.output.tensor, out, self.output.bias)
 
 
@@ -192,6 +203,19 @@ class TowerMLP(Module):
         """x [n_embd, n] -> [n_embd, n]."""
         x = wide_product(self.fc1.tensor, x, self.fc1.bias, self.activation)
         return wide_product(self.fc2.tensor, x, self.fc2.bias)
+
+
+class GatedTowerMLP(Module):
+    """SwiGLU, as `nn.GatedMLP`, for thousands of columns."""
+
+    gate = Linear("ffn_gate", "n_embd", "n_ff")
+    up = Linear("ffn_up", "n_embd", "n_ff")
+    down = Linear("ffn_down", "n_ff", "n_embd")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [n_embd, n] -> [n_embd, n]."""
+        gate, up = (wide_product(p.tensor, x, p.bias) for p in (self.gate, self.up))
+        return wide_product(self.down.tensor, ops.glu(gate, up), self.down.bias)
 
 
 class TowerBlock(Module):

@@ -6,10 +6,9 @@ import math
 import operator
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from numbers import Real
 from typing import Any
 
-from ollama_engine.config import EngineConfig, documented
+from ollama_engine.config import EngineConfig, as_float, documented
 from ollama_engine.errors import ConfigError, Option
 from ollama_engine.option_names import refuses_unknown
 
@@ -245,13 +244,8 @@ def _integer(name: str, value: object, low: int, high: int = _INT32_MAX) -> int:
     return number
 
 
-def _float(value: object) -> float:
-    """The value as a float; NaN, which no range admits, for what is not a number (True is not)."""
-    return float(value) if not isinstance(value, bool) and isinstance(value, Real) else math.nan
-
-
 def _number(name: str, value: object, low: float, high: float = math.inf) -> float:
-    number = _float(value)
+    number = as_float(value)
     if not (math.isfinite(number) and low <= number <= high):
         expected = f">= {low}" if high == math.inf else f"from {low} to {high}"
         expected = "" if -low == high == math.inf else f"<= {high}" if low == -math.inf else expected
@@ -260,7 +254,7 @@ def _number(name: str, value: object, low: float, high: float = math.inf) -> flo
 
 
 def _bias(token: int, value: object) -> float:
-    number = _float(value)
+    number = as_float(value)
     if not (number == -math.inf or abs(number) <= _FLOAT32_MAX):
         raise ConfigError(
             Option("logit_bias"),
@@ -277,13 +271,21 @@ def _logit_bias(value: object) -> LogitBias:
 
 def _texts(name: str, value: object) -> tuple[str, ...]:
     given = (value,) if isinstance(value, str) else value
-    if not isinstance(given, Iterable):
-        raise ConfigError(Option(name), f" must be a text or several texts, got {value!r}")
+    if not isinstance(given, Iterable) or isinstance(given, Mapping):
+        raise ConfigError(Option(name), f" must be a text or several texts, got {value!r:.80}")
     texts = tuple(given)
     for text in texts:
-        if not isinstance(text, str) or not text:
-            raise ConfigError(Option(name), f" must hold non-empty texts, got {text!r}")
+        if not isinstance(text, str) or not text or not _is_unicode(text):
+            raise ConfigError(Option(name), f" must hold non-empty texts without lone surrogates, got {text!r:.80}")
     return texts
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _samplers(value: object) -> tuple[str, ...]:

@@ -33,6 +33,10 @@ def from_metadata(metadata: Mapping[str, Any]) -> Tokenizer:
 
     Raises UnsupportedModelError for a tokenizer or pre-tokenizer unknown here, ModelFormatError for broken metadata.
     """
+    if metadata.get("tokenizer.ggml.model") == "no_vocab":
+        from ollama_engine.tokenizer.no_text import NO_TEXT, NoText  # noqa: PLC0415
+
+        return Tokenizer(NO_TEXT, NoText())
     vocab = read_vocabulary(metadata)
     # Import only the file's own kind: WordPiece imports the regex library, which takes longer than reading a header.
     if vocab.model == "llama":

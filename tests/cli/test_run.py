@@ -138,7 +138,6 @@ def pipe(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
         (b"hello", "hello"),
         (b"hello\n", "hello"),
         (b"two\nlines\n\n", "two\nlines\n"),
-        (b"", ""),
         ("Grüße".encode(), "Grüße"),
     ],
 )
@@ -147,6 +146,18 @@ def test_a_piped_prompt(
 ) -> None:
     pipe(monkeypatch, data)
     assert cli("run", tiny, *GREEDY, "--max-tokens", "6").out == expected(engine, prompt, max_tokens=6)
+
+
+def test_an_empty_input_is_wrong_usage(cli, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe(monkeypatch, b"")
+    result = cli("run", tiny)
+    assert (result.code, result.out, result.err) == (2, "", "error: there is no PROMPT, and standard input is empty\n")
+
+
+def test_words_without_quotes_are_told_how_to_be_a_prompt(cli, tiny: str) -> None:
+    result = cli("run", tiny, "hello", "world")
+    assert result.code == 2
+    assert "PROMPT is one argument, put it in quotes: 'hello world'" in result.err
 
 
 def test_what_is_not_utf_8_is_refused(cli, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:

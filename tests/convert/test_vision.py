@@ -15,7 +15,6 @@ import pytest
 from gguf import GGMLQuantizationType as QuantType
 from numpy.typing import NDArray
 
-from ollama_engine import Engine
 from ollama_engine.convert import convert_model, quantize_model
 from ollama_engine.convert.registry import architectures
 from ollama_engine.errors import ModelFormatError, UnsupportedModelError
@@ -289,7 +288,7 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], type[Exception], str]] 
     ("qwen25vl", {"rope_parameters": {"mrope_section": [2, 3]}}, {}, ModelFormatError, "three numbers of pairs"),
     ("qwen25vl", {}, {"temporal_patch_size": 4}, UnsupportedModelError, "temporal_patch_size is 4"),
     ("gemma3", {}, {"patch_size": 57}, ModelFormatError, "no more than image_size 56"),
-    ("llava", {}, {"model_type": "pixtral"}, UnsupportedModelError, "model_type is 'pixtral'"),
+    ("llava", {}, {"model_type": "dinov2"}, UnsupportedModelError, "model_type is 'dinov2'"),
     ("llava", {}, {"hidden_act": "silu"}, UnsupportedModelError, "hidden_act is 'silu'"),
     ("llava", {"model_type": "qwen2"}, {}, UnsupportedModelError, "model_type is 'qwen2'"),
     ("llava", {"vision_feature_layer": 3}, {}, ModelFormatError, "places in a list of 3 hidden states"),
@@ -323,13 +322,3 @@ def test_configs_as_they_are_published(tmp_path: Path) -> None:
     for key, value in {"attention.temperature_scale": 0.1, "rope.scaling_beta": 0.1, "rope.scaling.factor": 16,
                        "rope.scaling.yarn_log_multiplier": 1.0}.items():  # fmt: skip
         assert found[f"mistral3.{key}"] == pytest.approx(value)
-
-
-# -- the engine --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("architecture", ["mllama"])
-def test_the_engine_says_that_it_does_not_read_images(architecture: str, tmp_path: Path) -> None:
-    convert_model(source(architecture, tmp_path / "source"), tmp_path / "made.gguf")
-    with pytest.raises(UnsupportedModelError, match=rf"'{architecture}' is not supported \(.* reads images, which is"):
-        Engine(tmp_path / "made.gguf", gpu_layers=0)

@@ -320,7 +320,7 @@ def test_an_answer_may_go_on_beyond_the_context(tiny: Engine) -> None:
 
 
 def test_other_arguments_of_the_wrong_kind(tiny: Engine) -> None:
-    with pytest.raises(TypeError, match="SamplingParams"):
+    with pytest.raises(ConfigError, match=r"params are SamplingParams, got dict.*; write SamplingParams\(\*\*params\)"):
         tiny.generate(PROMPT, {"temperature": 0})  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=f"names token {N_VOCAB}"):
         tiny.generate(PROMPT, SamplingParams(logit_bias={N_VOCAB: 1.0}))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
 from pathlib import Path
 from typing import Any
@@ -240,8 +242,34 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
         Engine(tmp_path / "missing.gguf")
     with pytest.raises(IsADirectoryError):
         Engine(tmp_path)
-    with pytest.raises(TypeError):
-        Engine(7)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("what", [7, None, [], "a\0b.gguf", "a\ud800.gguf"])
+def test_what_is_no_path_is_refused(what: Any) -> None:
+    with pytest.raises(ConfigError, match="a model is the path of a GGUF file"):
+        Engine(what)
+
+
+def test_progress_that_cannot_be_called(path: str) -> None:
+    with pytest.raises(ConfigError, match=r"progress is a function of \(bytes done, bytes in all\), got 5"):
+        Engine(path, num_ctx=64, progress=5)  # type: ignore[arg-type]
+
+
+def test_an_engine_and_its_sessions_are_not_copied(path: str) -> None:
+    with Engine(path, num_ctx=64, threads=1) as engine, engine.session() as session:
+        for owner in (engine, session):
+            for act in (copy.copy, copy.deepcopy, pickle.dumps):
+                with pytest.raises(ConfigError, match="cannot be copied or pickled"):
+                    act(owner)
+        assert engine.generate([1, 2], SamplingParams(max_tokens=1)).usage.completion_tokens <= 1
+
+
+def test_a_tensor_name_that_is_not_utf8(path: str, tmp_path: Path) -> None:
+    data = Path(path).read_bytes()
+    damaged = tmp_path / "damaged.gguf"
+    damaged.write_bytes(data.replace(b"blk.0.attn_q.weight", b"blk.0.attn_\xff.weight"))
+    with pytest.raises(ModelFormatError, match="is not UTF-8; the file is damaged"):
+        Engine(damaged, num_ctx=64)
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_advice_fits_the_call(engine: Engine) -> None:
     ):
         with pytest.raises(ConfigError, match=rf"\[0\] of this list is a str; {advice}$"):
             several()
-    with pytest.raises(TypeError, match="are SamplingParams, got str: 'a'; append a text, then generate"):
+    with pytest.raises(ConfigError, match="are SamplingParams, got str: 'a'; append a text, then generate"):
         session.generate("a")  # type: ignore[arg-type]
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from ollama_engine.errors import ConfigError
 from ollama_engine.input import Batch
 from ollama_engine.kvcache import CompositeStepCache, LayerShape, Visibility, make_null_cache
+from ollama_engine.kvcache.no_images import NoImages
 from ollama_engine.kvcache.null import NullCache, mask_of, masks_of, part_of
 
 
@@ -55,8 +56,26 @@ def test_layers_of_one_kind_share_a_cache() -> None:
     mixed = make_null_cache([layer(), layer(window=4), layer()], flash_attention=True, causal=True)
     assert isinstance(mixed, CompositeStepCache)
     assert len(mixed.caches) == 2
-    with pytest.raises(ConfigError, match="images"):
-        make_null_cache([layer(image_rows=3)], flash_attention=True, causal=True)
+
+
+def test_layers_that_attend_to_images_are_skipped() -> None:
+    """Texts to embed have none."""
+    layers = [LayerShape(kv_heads=1, key_dim=8, value_dim=8, image_rows=rows) for rows in (None, 3)]
+    mixed = make_null_cache(layers, flash_attention=True, causal=True)
+    assert isinstance(mixed, CompositeStepCache)
+    mixed.set_layer(1)
+    cache = mixed.current
+    assert isinstance(cache, NoImages)
+    assert (cache.sees_images, cache.shape_key, list(cache.worst_cases(4))) == (False, (), [None])
+    for ask in (cache.get, lambda: cache.gate):
+        with pytest.raises(ValueError, match="skip the layer"):
+            ask()
+    with pytest.raises(ValueError, match="no image comes"):
+        cache.put(None, None)  # type: ignore[arg-type]
+    batch = Batch.of([1, 2], 0)
+    cache.begin(batch)
+    with pytest.raises(ValueError, match="need a cache"):
+        cache.begin(replace(batch, images=np.array([0], np.int32)))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from ollama_engine.architectures import ARCHITECTURES, Registration
 from ollama_engine.convert import registry as converters
 from ollama_engine.convert.source.folder import ModelFolder, read_config
 from ollama_engine.models import model_class
-from tests.models import encoders, families
+from tests.models import encoders, families, image_encoders
 from tests.models.architectures import FOLDER, cases_of, file_of
 from tests.models.families import Family
 from tests.models.variants import VARIANTS, WRITERS
@@ -28,9 +28,12 @@ def shown(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def folder_of(case: Family | encoders.Case) -> Path:
-    """The folder with the goldens of an architecture."""
-    return families.FOLDER if isinstance(case, Family) else encoders.FOLDER
+AnyCase = Family | encoders.Case | image_encoders.Case
+
+
+def module_of(case: AnyCase) -> Any:
+    """The module with the goldens of such cases."""
+    return {Family: families, encoders.Case: encoders, image_encoders.Case: image_encoders}[type(case)]
 
 
 def test_rows_are_sorted_and_have_names_of_their_own() -> None:
@@ -71,8 +74,8 @@ def test_it_has_cases(row: Registration) -> None:
 @each_row
 def test_its_cases_have_goldens(row: Registration) -> None:
     for case in cases_of(row.name):
-        kind = "family" if isinstance(case, Family) else "encoder"
-        golden = folder_of(case) / f"{case.name}.npz"
+        kind = {families: "family", encoders: "encoder", image_encoders: "image_encoder"}[module_of(case)]
+        golden = module_of(case).FOLDER / f"{case.name}.npz"
         assert golden.exists(), (
             f"{row.name}: no golden {shown(golden)}; `python -m tests.models.make_{kind}_goldens {case.name}` makes "
             "it where torch and transformers are installed (make reference)"
@@ -82,7 +85,7 @@ def test_its_cases_have_goldens(row: Registration) -> None:
 @each_row
 def test_its_cases_are_converted_to_it(row: Registration, tmp_path: Path) -> None:
     for case in cases_of(row.name):
-        golden: Any = families.load(case) if isinstance(case, Family) else encoders.load(case)
+        golden: Any = module_of(case).load(case)
         (tmp_path / "config.json").write_text(json.dumps(golden.config), encoding="utf-8")
         found = converters.find_architecture(read_config(ModelFolder(tmp_path)))
         assert found.name == row.name, f"{shown(file_of(row.name))}: {case} is converted to {found.name}"

@@ -1,4 +1,4 @@
-"""Llama 3.2 Vision: mistakes that others made, each by itself. What transformers computes is compared in test_vision."""
+"""Llama 3.2 Vision: mistakes that others made, each by itself. test_vision compares with what transformers computes."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ import numpy as np
 import pytest
 
 from ollama_engine import Engine, SamplingParams
+from ollama_engine.convert import convert_model
 from ollama_engine.errors import ImageError, ModelFormatError
 from ollama_engine.input import FloatArray, Input, MediaItem
 from ollama_engine.ml import ops
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.tensor import Tensor
+from ollama_engine.models.mllama import text
 from ollama_engine.models.mllama.model import Mllama, MllamaImages
 from ollama_engine.models.mllama.options import read_text, read_vision, tile_grids
 from ollama_engine.models.mllama.preprocess import choose_grid, fitted_size
 from ollama_engine.runner.core.input_processor import prompt_inputs
+from tests.models.cases import difference
 from tests.models.vision import harness
 from tests.models.vision.pictures import Picture
 
@@ -169,7 +172,7 @@ def test_kept_states_are_those_before_their_layers_and_their_number_changes_fast
     vision, o = images.vision, images.vision.options
     monkeypatch.setattr(vision, "local_layers", [Adds()] * o.n_layer)
     monkeypatch.setattr(vision, "global_layers", [])
-    monkeypatch.setattr(vision, "projector", lambda x: x)
+    monkeypatch.setattr("ollama_engine.models.mllama.vision.wide_product", lambda weight, x, bias: x)
     found = computed(engine, lambda ctx: vision.forward(ctx, images.preprocess(CAT.draw())))
     kept = found[:, o.n_embd :].reshape(17, o.n_embd, len(o.kept_layers))
     assert o.kept_layers == (1, 3, 2)
@@ -251,6 +254,31 @@ def test_images_at_the_beginning_stand_before_the_token_that_begins_a_text(
         (): [],
     }.items():
         assert [x.token for x in images.post_tokenize(list(given))] == order
+
+
+def test_cross_attention_of_ollamas_files_is_put_back_in_order(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its converter makes pairs of the rows of q and k, and leaves the weights of q_norm and k_norm."""
+    ours = metadata(path)
+    theirs = Metadata({k: v for k, v in ours.values.items() if k != "mllama.image_token_id"}, "mllama")
+    text_only = Metadata({k: v for k, v in theirs.values.items() if ".vision." not in k}, "mllama")
+    assert [read_text(m, 328).cross_pairs for m in (ours, theirs, text_only)] == [False, True, False]
+    monkeypatch.setattr(text, "read_text", lambda found, n: read_text(theirs, n))
+    golden = harness.load(CASE)
+    weights = {name: _paired(name, values) for name, values in CASE.weights(golden.shapes).items()}
+    convert_model(CASE.write(tmp_path / "source", golden.config, weights), tmp_path / "theirs.gguf", "f32")
+    with harness.engine(tmp_path / "theirs.gguf") as engine:
+        for name in ("one", "runs"):
+            rows = engine.logits(CASE.segments(CASE.prompts[name]))[golden.answers[name].rows]
+            assert difference(rows, golden.answers[name].logits) <= harness.TOLERANCE
+
+
+def _paired(name: str, values: FloatArray) -> FloatArray:
+    if not name.endswith(("cross_attn.q_proj.weight", "cross_attn.k_proj.weight")):
+        return values
+    halves = values.reshape(-1, 2, 8, values.shape[1])  # heads of 16
+    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(values.shape)
 
 
 # -- the cache ---------------------------------------------------------------------------------------------------------

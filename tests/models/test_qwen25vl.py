@@ -269,11 +269,16 @@ def test_llama_cpp_writes_a_fourth_section() -> None:
     assert read_sections(Metadata({"qwen25vl.rope.mrope_section": [4, 6, 6, 0]}, "qwen25vl"), 16) == (4, 6, 6, 0)
 
 
-def test_a_text_model_and_an_mmproj_file_answer_as_one_file(path: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "kind"), [("qwen25vl", "qwen2.5vl_merger"), ("qwen2vl", "qwen2vl_merger")])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_text_model_and_an_mmproj_file_answer_as_one_file(
+    name: str, kind: str, swapped: bool, tmp_path: Path
+) -> None:
     """The tokens around images have no keys there: they are found by their text."""
-    text, part = cut(path, tmp_path, QWEN25VL)
-    golden = harness.load(CASE)
+    case = next(case for case in cases() if case.name == name)
+    text, part = cut(harness.converted(case, tmp_path), tmp_path, QWEN25VL, kind=kind, swapped=swapped)
+    golden = harness.load(case)
     with harness.engine(text, projector=part) as engine:
-        for name, prompt in CASE.prompts.items():
-            answer = engine.generate(CASE.segments(prompt), greedy(CASE))
-            assert list(answer.tokens) == golden.answers[name].tokens
+        for prompt_name, prompt in case.prompts.items():
+            answer = engine.generate(case.segments(prompt), greedy(case))
+            assert list(answer.tokens) == golden.answers[prompt_name].tokens

@@ -191,3 +191,15 @@ def test_logit_bias_is_a_mapping() -> None:
 def test_mirostat_and_adaptive_p_exclude_each_other() -> None:
     with pytest.raises(ConfigError, match="mirostat and adaptive_target both choose the token"):
         SamplingParams(mirostat=2, adaptive_target=0.3)
+
+
+@pytest.mark.parametrize("name", ["temperature", "top_p", "repeat_penalty"])
+def test_a_number_too_large_for_a_float(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} must be a finite number"):
+        SamplingParams(**{name: 10**400})
+
+
+@pytest.mark.parametrize("stop", [{"a": 1}, ["\ud800"], ["a", "b\udcff"]])
+def test_stop_texts_that_no_text_holds(stop: object) -> None:
+    with pytest.raises(ConfigError, match="stop must"):
+        SamplingParams(stop=stop)  # type: ignore[arg-type]

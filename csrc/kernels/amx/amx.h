@@ -6,8 +6,8 @@
  * one part it is what bfloat16 gives. Sums are float32.
  *
  * Operands have two forms. "Rows" is [part][row][column] with columns padded to OE_AMX_K and rows to OE_AMX_ROWS.
- * "Tiles" is [part][columns / 16][k / 32][16][16][2], in the order of AMX's second operand: pairs along k, and 16 columns
- * beside each other; columns are padded to OE_AMX_COLUMNS, k to OE_AMX_K. What is padded holds 0. */
+ * "Tiles" is [part][columns / 16][k / 32][16][16][2], in the order of AMX's second operand: pairs along k, and 16
+ * columns beside each other; columns are padded to OE_AMX_COLUMNS, k to OE_AMX_K. What is padded holds 0. */
 #ifndef OE_AMX_H
 #define OE_AMX_H
 

@@ -311,8 +311,9 @@ void oe_amx_attend(const oe_amx_attention *a, int64_t row) {
         const int64_t n = a->n_keys - begin < KEYS ? a->n_keys - begin : KEYS;
         for (int64_t key = 0; key < padded; key += 32) {
             clear();
-            accumulate(a->query + row * dim, dim, a->query_apart, a->keys + (begin + key) / 16 * dim_tiles * OE_AMX_TILE,
-                       a->keys_apart, dim_tiles * OE_AMX_TILE, dim_tiles, a->parts);
+            accumulate(a->query + row * dim, dim, a->query_apart,
+                       a->keys + (begin + key) / 16 * dim_tiles * OE_AMX_TILE, a->keys_apart, dim_tiles * OE_AMX_TILE,
+                       dim_tiles, a->parts);
             store(&s.scores[0][key], KEYS);
         }
         weigh(&s, n, padded, a->scale, value_dim, a->parts);

@@ -38,7 +38,8 @@ void oe_amx_pack_op(struct ggml_tensor *dst, int ith, int nth, void *params) {
         const int64_t at = i % k_tiles * OE_AMX_K, strip = i / k_tiles, column = strip % column_tiles * 16;
         const int64_t n_k = least(x->ne[0] - at, OE_AMX_K), n_columns = least(x->ne[1] - column, 16);
         if (x->type == GGML_TYPE_F32) {
-            const char *from = (const char *)x->data + column * (int64_t)x->nb[1] + strip / column_tiles * (int64_t)x->nb[2];
+            const int64_t matrix = strip / column_tiles;
+            const char *from = (const char *)x->data + column * (int64_t)x->nb[1] + matrix * (int64_t)x->nb[2];
             oe_amx_pack((const float *)from + at, 1, (int64_t)(x->nb[1] / sizeof(float)), n_k, n_columns,
                         (oe_bf16 *)dst->data + i * OE_AMX_TILE, apart, parts);
             continue;
@@ -62,8 +63,9 @@ void oe_amx_pack_transposed_op(struct ggml_tensor *dst, int ith, int nth, void *
     for (range_of(tiles, ith, nth, &i, &end); i < end; i++) {
         const int64_t at = i % k_tiles * OE_AMX_K, strip = i / k_tiles, column = strip % column_tiles * 16;
         const char *from = (const char *)x->data + at * (int64_t)x->nb[1] + strip / column_tiles * (int64_t)x->nb[2];
-        oe_amx_pack((const float *)from + column, (int64_t)(x->nb[1] / sizeof(float)), 1, least(x->ne[1] - at, OE_AMX_K),
-                    least(x->ne[0] - column, 16), (oe_bf16 *)dst->data + i * OE_AMX_TILE, apart, parts);
+        oe_amx_pack((const float *)from + column, (int64_t)(x->nb[1] / sizeof(float)), 1,
+                    least(x->ne[1] - at, OE_AMX_K), least(x->ne[0] - column, 16),
+                    (oe_bf16 *)dst->data + i * OE_AMX_TILE, apart, parts);
     }
 }
 

@@ -57,14 +57,16 @@ class ModelFolder:
 class Config:
     """The values of a config.json under any of their names; null counts as absent."""
 
-    def __init__(self, values: Mapping[str, Any], home: str) -> None:
+    def __init__(self, values: Mapping[str, Any], home: str, outer: Mapping[str, Any] | None = None) -> None:
         self.values = values
         self.home = home
+        self.outer = values if outer is None else outer
+        """The values as the file has them, where those of its `text_config` hide others."""
 
     def completed(self, defaults: Mapping[str, Any]) -> Config:
         """With `defaults` for what is absent."""
         present = {name: value for name, value in self.values.items() if value is not None}
-        return Config({**defaults, **present}, self.home)
+        return Config({**defaults, **present}, self.home, self.outer)
 
     def get(self, *names: str, default: Any = None) -> Any:
         """The first of `names` that is there."""
@@ -121,8 +123,8 @@ def read_config(folder: ModelFolder) -> Config:
     values = folder.json("config.json")
     if values is None:
         raise FileNotFoundError(2, "no such file; SRC is the folder of a model as Hugging Face publishes it", home)
-    nested = values.get("text_config")
+    whole, nested = values, values.get("text_config")
     if isinstance(nested, dict):
         outer = {k: v for k, v in values.items() if k != "text_config"}
         values = {**outer, **nested, "architectures": outer.get("architectures") or nested.get("architectures")}
-    return Config(values, home)
+    return Config(values, home, whole)

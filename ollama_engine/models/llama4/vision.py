@@ -5,9 +5,7 @@ Tensors below `v.` and `mm.`, as Ollama's converter names them.
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -17,9 +15,8 @@ from ollama_engine.input import FloatArray, Int32Array
 from ollama_engine.ml import ops
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.metadata import Metadata
-from ollama_engine.ml.ops_gelu import lies_on_cpu
 from ollama_engine.ml.tensor import Tensor
-from ollama_engine.nn import vision
+from ollama_engine.nn import clip, vision
 
 TILES_AT_ONCE = 6
 """Tiles that share a run of the layers. All 17 of a largest image take three times the memory, and gain no time."""
@@ -100,51 +97,26 @@ def _read_shuffle(metadata: Metadata) -> int:
     return factor
 
 
-def tile_positions(o: VisionOptions, n_tiles: int) -> tuple[Int32Array, Int32Array]:
-    """Columns and rows of all patches of some tiles, i32 [n_tiles * n_places]. They count from 1; the class has 0."""
-    index = np.arange(o.grid**2)
-    columns, rows = (np.append(part + 1, 0) for part in (index % o.grid, index // o.grid))
-    return np.tile(columns, n_tiles).astype(np.int32), np.tile(rows, n_tiles).astype(np.int32)
-
-
-class Parameter(nn.Weight):
-    """A tensor whose name has no `.weight` behind it."""
-
-    def bind(self, scope: nn.Scope) -> Any:
-        """A bound copy; see Weight.bind."""
-        bound = copy.copy(self)
-        bound.weight = scope.require([self.name], self.dims)
-        return bound
+def patch_places(o: VisionOptions) -> tuple[Int32Array, Int32Array]:
+    """Columns and rows of the patches of a tile, i32 [n_places]. They count from 1; the class has 0."""
+    index = np.arange(o.grid**2, dtype=np.int32)
+    return np.append(index % o.grid + 1, np.int32(0)), np.append(index // o.grid + 1, np.int32(0))
 
 
 class TileAttention(vision.TowerAttention):
-    """Attention of all rows of a tile to all of the same tile."""
-
     q = nn.Linear("attn_q", "n_embd", "n_embd", bias=True)
     k = nn.Linear("attn_k", "n_embd", "n_embd", bias=True)
     v = nn.Linear("attn_v", "n_embd", "n_embd", bias=True)
     output = nn.Linear("attn_output", "n_embd", "n_embd", bias=True)
 
-    def forward(
-        self,
-        x: Tensor,
-        o: VisionOptions,  # type: ignore[override]
-        mask: Tensor | None = None,
-        rotate: vision.Rotation | None = None,
-    ) -> Tensor:
-        """x [n_embd, n_places * tiles], tile after tile -> [n_embd, n_places * tiles]."""
-        n, tiles = o.n_places, x.dim(1) // o.n_places
-        q, k, v = (ops.reshape(made(x), o.head_dim, o.n_head, n * tiles) for made in (self.q, self.k, self.v))
-        if rotate is not None:
-            q, k = rotate(q), rotate(k)
-        q, k, v = (ops.permute(ops.reshape(t, o.head_dim, o.n_head, n, tiles), 0, 2, 1, 3) for t in (q, k, v))
-        out = ops.flash_attention(q, k, v, mask, o.attention_scale)
-        return self.output(ops.reshape(out, o.n_embd, n * tiles))
 
+class TileMLP(vision.TowerMLP):
+    fc1 = nn.Linear("mlp.fc1", "n_embd", "n_ff", bias=True)
+    fc2 = nn.Linear("mlp.fc2", "n_ff", "n_embd", bias=True)
 
-class TileMLP(nn.ErfMLP):
-    up = nn.Linear("mlp.fc1", "n_embd", "n_ff", bias=True)
-    down = nn.Linear("mlp.fc2", "n_ff", "n_embd", bias=True)
+    def forward(self, x: Tensor) -> Tensor:
+        """x [n_embd, n] -> [n_embd, n], with the exact form of GELU."""
+        return vision.wide_product(self.fc2.tensor, _gelu_product(self.fc1, x), self.fc2.bias)
 
 
 class Block(vision.TowerBlock):
@@ -162,31 +134,26 @@ class Adapter(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [n_shuffled, n] -> [n_adapter, n]."""
-        return _gelu(self.fc2(_gelu(self.fc1(x), self.fc1.tensor)), self.fc2.tensor)
+        return _gelu_product(self.fc2, _gelu_product(self.fc1, x))
 
 
-def _gelu(x: Tensor, weight: Tensor) -> Tensor:
-    return ops.gelu_exact(x) if lies_on_cpu(weight) else ops.unary(x, "gelu_erf")
+def _gelu_product(linear: nn.Linear, x: Tensor) -> Tensor:
+    return clip.activate("gelu", linear.tensor, x, linear.bias)
 
 
 class Tower(nn.Module):
     """Patches to hidden states, each tile alone. Tensors below `v.`."""
 
     patch_embedding = nn.Linear("patch_embedding", "n_pixels", "n_embd")
-    class_embedding = Parameter("class_embedding", "n_embd")
-    positions = Parameter("positional_embedding_vlm", "n_embd", "n_places")
+    class_embedding = nn.Vector("class_embedding", "n_embd")
+    positions = nn.Vector("positional_embedding_vlm", "n_embd", "n_places")
     pre_norm = nn.LayerNorm("layernorm_pre", "n_embd", bias=True)
     blocks = nn.Blocks(Block, "n_layer")
     post_norm = nn.LayerNorm("layernorm_post", "n_embd", bias=True)
     adapter = nn.Part(Adapter, "vision_adapter.mlp")
 
     def forward(self, patches: Tensor, columns: Tensor, rows: Tensor, o: VisionOptions) -> Tensor:
-        """Patches f32 [n_pixels, grid^2, tiles], places i32 [n_places * tiles] -> [n_adapter, n_tokens * tiles]."""
-        n, tiles = o.n_places, patches.dim(2)
-        x = ops.reshape(self.patch_embedding(ops.reshape(patches, o.n_pixels, (n - 1) * tiles)), o.n_embd, n - 1, tiles)
-        last = ops.cast(vision.in_graph(self.class_embedding.tensor, x, o.n_embd, 1, 1), "f32")
-        x = ops.concat(x, ops.repeat(last, o.n_embd, 1, tiles), 1)
-        x = self.pre_norm(x + self.positions.tensor, o.norm_eps)
+        """Patches f32 [n_pixels, grid^2, tiles], places i32 [n_places] -> [n_adapter, n_tokens * tiles]."""
 
         def rotate(heads: Tensor) -> Tensor:
             """The first half of each head by a patch's column, the second by its row."""
@@ -194,12 +161,19 @@ class Tower(nn.Module):
             heads = ops.rope(heads, columns, half, freq_base=o.rope_base)
             return ops.rope(heads, rows, half, offset=half, freq_base=o.rope_base)
 
-        x = ops.reshape(x, o.n_embd, n * tiles)
+        x = self.embed(patches, o)
         for block in self.blocks:
             x = block.forward(x, o, rotate=rotate)
-        x = ops.reshape(self.post_norm(x, o.norm_eps), o.n_embd, n, tiles)
-        x = ops.view(x, (o.n_embd, n - 1, tiles), (x.stride(1), x.stride(2)))  # without the class
-        return self.adapter.forward(join_squares(ops.cont(x), o))
+        x = self.post_norm(x, o.norm_eps)
+        patches_only = ops.view(x, (o.n_embd, o.grid**2, x.dim(2)), (x.stride(1), x.stride(2)))
+        return self.adapter.forward(join_squares(ops.cont(patches_only), o))
+
+    def embed(self, patches: Tensor, o: VisionOptions) -> Tensor:
+        """What the first block reads, f32 [n_embd, n_places, tiles]: the class comes last."""
+        x = vision.wide_product(self.patch_embedding.tensor, patches)
+        last = clip.as_f32(self.class_embedding.tensor, x, o.n_embd, 1)
+        x = ops.concat(x, ops.repeat(last, o.n_embd, 1, x.dim(2)), 1)
+        return self.pre_norm(x + clip.as_f32(self.positions.tensor, x, o.n_embd, o.n_places), o.norm_eps)
 
 
 def join_squares(x: Tensor, o: VisionOptions) -> Tensor:
@@ -220,13 +194,12 @@ class VisionPart(nn.Module):
 
     def forward(self, ctx: Context, tiles: FloatArray, o: VisionOptions) -> Tensor:
         """Tiles f32 [tiles, patches, n_pixels] -> f32 [n_text, n_tokens * tiles]."""
+        columns, rows = (ctx.from_ints(places) for places in patch_places(o))
         out: Tensor | None = None
         for begin in range(0, len(tiles), TILES_AT_ONCE):
             some = tiles[begin : begin + TILES_AT_ONCE]
-            places = tile_positions(o, len(some))
-            columns, rows = (ctx.from_ints(part) for part in places)
             patches = ctx.from_floats(some, (o.n_pixels, some.shape[1], len(some)))
-            rows_of_some = self.projector(self.tower.forward(patches, columns, rows, o))
-            out = rows_of_some if out is None else ops.concat(out, rows_of_some, 1)
+            x = vision.wide_product(self.projector.tensor, self.tower.forward(patches, columns, rows, o))
+            out = x if out is None else ops.concat(out, x, 1)
         assert out is not None, "an image has a tile"
         return out

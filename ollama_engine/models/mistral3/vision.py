@@ -98,7 +98,7 @@ class Block(vision.TowerBlock):
 
     attn_norm = nn.RMSNorm("attn_norm", "n_embd")
     mlp_norm = nn.RMSNorm("ffn_norm", "n_embd")
-    mlp = nn.Part(nn.GatedMLP)
+    mlp = nn.Part(vision.GatedTowerMLP)
 
 
 class Tower(nn.Module):
@@ -127,7 +127,7 @@ class Merger(nn.Module):
             return x
         size = o.merge**2
         x = ops.cont(ops.permute(ops.reshape(x, o.n_embd, size, x.dim(1) // size), 1, 0, 2, 3))
-        return self.merging(ops.reshape(x, o.n_merged, x.dim(2)))
+        return vision.wide_product(self.merging.tensor, ops.reshape(x, o.n_merged, x.dim(2)))
 
 
 class Projector(nn.Module):
@@ -142,8 +142,9 @@ class Projector(nn.Module):
         """x [n_embd, n] -> f32 [n_text, n / merge^2]."""
         if self.norm:
             x = self.norm(x, o.text_eps)
-        x = self.linear_1(self.merger.forward(x, o))
-        return self.linear_2(nn.gelu_erf(x, self.linear_1.tensor))
+        x = vision.wide_product(self.linear_1.tensor, self.merger.forward(x, o), self.linear_1.bias)
+        x = nn.gelu_erf(x, self.linear_1.tensor)
+        return vision.wide_product(self.linear_2.tensor, x, self.linear_2.bias)
 
 
 class VisionPart(nn.Module):

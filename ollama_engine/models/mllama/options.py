@@ -31,6 +31,11 @@ class TextOptions(Options):
     n_logits: int
     cross_layers: frozenset[int]
     """Numbers of the layers with cross-attention in place of self-attention."""
+    cross_pairs: bool
+    """Whether queries and keys of cross-attention lie as pairs of neighbours, though the weights of their norms do not.
+
+    So in files of Ollama's converter, which lack our key `image_token_id`.
+    """
 
 
 def read_text(metadata: Metadata, n_vocab: int) -> TextOptions:
@@ -41,7 +46,8 @@ def read_text(metadata: Metadata, n_vocab: int) -> TextOptions:
     if not 1 <= n_logits <= n_vocab:
         raise ModelFormatError(f"the token embedding has {n_vocab} rows, expected at least vocab_size {n_logits}")
     common: dict[str, Any] = {field.name: getattr(o, field.name) for field in fields(Options)}
-    return TextOptions(**common, n_logits=n_logits, cross_layers=frozenset(cross))
+    pairs = "vision.block_count" in metadata and "image_token_id" not in metadata
+    return TextOptions(**common, n_logits=n_logits, cross_layers=frozenset(cross), cross_pairs=pairs)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,13 +34,22 @@ class CrossAttention(nn.Module):
 
     def store(self, images: Tensor, cache: ImageView, o: TextOptions) -> None:
         """Put keys and values of new images f32 [n_embd, image_rows * images] into the cache."""
-        keys = self.k_norm(heads(self.k(images), o.head_dim), o.norm_eps)
+        keys = self.k_norm(_in_order(self.k(images), o), o.norm_eps)
         cache.put(keys, heads(self.v(images), o.head_dim))
 
     def forward(self, x: Tensor, cache: ImageView, o: TextOptions) -> Tensor:
         """x [n_embd, n] -> [n_embd, n]."""
-        queries = self.q_norm(heads(self.q(x), o.head_dim), o.norm_eps)
+        queries = self.q_norm(_in_order(self.q(x), o), o.norm_eps)
         return self.output(nn.attention(queries, cache, o.attention_scale) * cache.gate)
+
+
+def _in_order(x: Tensor, o: TextOptions) -> Tensor:
+    """[head_dim * heads, n] -> [head_dim, heads, n], as the weights of the norms are ordered."""
+    if not o.cross_pairs:
+        return heads(x, o.head_dim)
+    n_head, n = x.dim(0) // o.head_dim, x.dim(1)
+    pairs = ops.reshape(x, 2, o.head_dim // 2, n_head, n)
+    return ops.reshape(ops.cont(ops.permute(pairs, 1, 0, 2, 3)), o.head_dim, n_head, n)
 
 
 class CrossLayer(nn.Module):

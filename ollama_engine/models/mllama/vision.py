@@ -22,7 +22,7 @@ from ollama_engine.ml.context import Context
 from ollama_engine.ml.tensor import Tensor
 from ollama_engine.models.attention import heads
 from ollama_engine.models.mllama.options import VisionOptions
-from ollama_engine.nn.vision import PatchEmbedding, full_attention
+from ollama_engine.nn.vision import PatchEmbedding, full_attention, wide_product
 
 OUTER_EPS = 1e-5
 """Of the norms before and behind the local layers, whatever the metadata say of those inside."""
@@ -41,19 +41,34 @@ class VisionAttention(nn.Module):
 
     def forward(self, x: Tensor, n_seen: int, o: VisionOptions) -> Tensor:
         """x [n_embd, n], of which the first `n_seen` rows are no padding -> [n_embd, n]."""
-        q, k, v = (heads(project(x), o.head_dim) for project in (self.q, self.k, self.v))
+        q, k, v = (heads(wide_product(p.tensor, x, p.bias), o.head_dim) for p in (self.q, self.k, self.v))
         n = x.dim(1)
         seen = full_attention(_rows(q, 0, n_seen), k, v, o.attention_scale)
         if n_seen == n:
-            return self.output(seen)
+            return self._joined(seen)
         shown = (_rows(k, 0, n_seen), _rows(v, 0, n_seen))
         padding = full_attention(_rows(q, n_seen, n), *shown, o.attention_scale)
-        return self.output(ops.concat(seen, padding, 1))
+        return self._joined(ops.concat(seen, padding, 1))
+
+    def _joined(self, attended: Tensor) -> Tensor:
+        return wide_product(self.output.tensor, attended, self.output.bias)
 
 
 def _rows(x: Tensor, begin: int, end: int) -> Tensor:
     """Rows [begin, end) of [head_dim, heads, n]."""
     return ops.view(x, (x.dim(0), x.dim(1), end - begin), (x.stride(1), x.stride(2)), begin * x.stride(2))
+
+
+class VisionMLP(nn.Module):
+    """down(gelu(up x)), with the exact form of GELU."""
+
+    up = nn.Linear("ffn_up", "n_embd", "n_ff", bias=True)
+    down = nn.Linear("ffn_down", "n_ff", "n_embd", bias=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [n_embd, n] -> [n_embd, n]."""
+        x = nn.gelu_erf(wide_product(self.up.tensor, x, self.up.bias), self.up.tensor)
+        return wide_product(self.down.tensor, x, self.down.bias)
 
 
 class LocalLayer(nn.Module):
@@ -62,7 +77,7 @@ class LocalLayer(nn.Module):
     attn_norm = nn.LayerNorm("attn_norm", "n_embd", bias=True)
     attention = nn.Part(VisionAttention)
     ffn_norm = nn.LayerNorm("ffn_norm", "n_embd", bias=True)
-    mlp = nn.Part(nn.ErfMLP)
+    mlp = nn.Part(VisionMLP)
 
     def forward(self, x: Tensor, n_seen: int, o: VisionOptions) -> Tensor:
         """x [n_embd, n] -> [n_embd, n]; `n_seen` as in VisionAttention."""
@@ -184,7 +199,8 @@ class Vision(nn.Module):
         x = self._behind_local(self.post_norm(x, OUTER_EPS), ratio, n_pad)
         for layer in self.global_layers:
             x = layer.forward(x, n_seen, o)
-        return self.projector(self._features(_first(x, n_seen), [kept[i] for i in o.kept_layers]))
+        features = self._features(_first(x, n_seen), [kept[i] for i in o.kept_layers])
+        return wide_product(self.projector.tensor, features, self.projector.bias)
 
     def _embed(self, ctx: Context, patches: Tensor, ratio: Tensor) -> Tensor:
         """Patches [patch_length, n_patches * tiles] -> [n_embd, n_places, max_tiles].

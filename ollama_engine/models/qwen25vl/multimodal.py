@@ -34,8 +34,8 @@ class Qwen25VLMultimodal:
 
     def __init__(self, metadata: Metadata, scope: nn.Scope) -> None:
         """`scope`: all weights of the file, with the options of the text model."""
-        gate = scope.weights.get("v.blk.0.ffn_gate.weight")
-        self.options = read_options(metadata, scope.options.n_embd, 0 if gate is None else gate.dim(1))
+        up, gated = scope.weights.get("v.blk.0.ffn_up.weight"), "v.blk.0.ffn_gate.weight" in scope.weights
+        self.options = read_options(metadata, scope.options.n_embd, 0 if up is None else up.dim(1), gated=gated)
         self.tower = Tower(nn.Scope(scope.weights, self.options, "v.", scope.used))
         self._preprocessor = Preprocessor(metadata, self.options)
         self._begin = token_id(metadata, "vision_start_token_id", BEGIN)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-TYPES = ("qwen2.5vl_merger",)
+TYPES = ("qwen2.5vl_merger", "qwen2vl_merger")
 """Values of clip.projector_type."""
 
 KEYS = {
@@ -26,7 +26,7 @@ KEYS = {
 NAMES = (
     (r"v\.patch_embd\.weight", r"v.patch_embd_0.weight"),
     (r"v\.patch_embd\.weight\.1", r"v.patch_embd_1.weight"),
-    (r"v\.post_ln\.weight", r"v.merger.ln_q.weight"),
+    (r"v\.post_ln\.(weight|bias)", r"v.merger.ln_q.\1"),
     (r"mm\.([02])\.(weight|bias)", r"v.merger.mlp.\1.\2"),
 )
 """(regular expression of a tensor's whole name, what replaces it)."""

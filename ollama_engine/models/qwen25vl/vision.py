@@ -1,11 +1,13 @@
 """Qwen2.5-VL's vision part: a tower with attention within windows, whose patches merge to embeddings of the text model.
 
-Source: Bai et al. 2025 (arXiv:2502.13923). Tensors below `v.`, as Ollama's converter names them.
+Qwen2-VL has the tower before it. Sources: Bai et al. 2025 (arXiv:2502.13923), Wang et al. 2024 (arXiv:2409.12191).
+Tensors below `v.`, as Ollama's converter names them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from ollama_engine import nn
 from ollama_engine.errors import ModelFormatError
@@ -27,6 +29,8 @@ class VisionOptions(vision.TowerOptions):
     full_layers: frozenset[int]
     """Layers whose patches attend to the whole image."""
     rope_base: float
+    gated: bool
+    """Whether feed-forward blocks have a gate, as in Qwen2.5-VL; Qwen2-VL has plain ones, LayerNorm and no windows."""
     n_text: int
     """Length of an embedding of the text model."""
 
@@ -36,7 +40,7 @@ class VisionOptions(vision.TowerOptions):
         return self.n_embd * self.merge**2
 
 
-def read_options(metadata: Metadata, n_text: int, n_ff: int) -> VisionOptions:
+def read_options(metadata: Metadata, n_text: int, n_ff: int, *, gated: bool = True) -> VisionOptions:
     """Options of the vision part; `n_ff` is the width of its tensors, which few files say. Raises ModelFormatError."""
     sizes = vision.read_tower(metadata, eps=1e-6, n_ff=n_ff)
     merge, pixels = metadata.u32("vision.spatial_merge_size", 2), metadata.u32("vision.window_size", 112)
@@ -54,7 +58,8 @@ def read_options(metadata: Metadata, n_text: int, n_ff: int) -> VisionOptions:
         **sizes,
         merge=merge,
         window=pixels // merge // sizes["patch_size"],
-        full_layers=_read_full_layers(metadata, sizes["n_layer"]),
+        full_layers=_read_full_layers(metadata, sizes["n_layer"]) if gated else frozenset(range(sizes["n_layer"])),
+        gated=gated,
         rope_base=nn.check_base("vision.rope.freq_base", metadata.f32("vision.rope.freq_base", 10000.0)),
         n_text=n_text,
     )
@@ -82,24 +87,22 @@ class WindowAttention(nn.Module):
     def forward(self, x: Tensor, positions: Tensor, groups: tuple[WindowGroup, ...], o: VisionOptions) -> Tensor:
         """x [n_embd, n], positions i32 [n, 4] -> [n_embd, n]; one window of all patches is attention to the image."""
         n = x.dim(1)
-        q, k, v = (ops.reshape(made(x), o.head_dim, o.n_head, n) for made in (self.q, self.k, self.v))
+        q, k, v = (
+            ops.reshape(vision.wide_product(p.tensor, x, p.bias), o.head_dim, o.n_head, n)
+            for p in (self.q, self.k, self.v)
+        )
         q, k = _rotate(q, positions, o), _rotate(k, positions, o)
         out: Tensor | None = None
         begin = 0
         for count, blocks in groups:
             size = blocks * o.merge**2
-            part = ops.flash_attention(
-                _windows(q, begin, size, count),
-                _windows(k, begin, size, count),
-                _windows(v, begin, size, count),
-                None,
-                o.attention_scale,
-            )
+            q_part, k_part, v_part = (_windows(t, begin, size, count) for t in (q, k, v))
+            part = vision.full_attention(q_part, k_part, v_part, o.attention_scale)
             part = ops.reshape(part, o.n_embd, size * count)
             out = part if out is None else ops.concat(out, part, 1)
             begin += size * count
         assert out is not None, "an image has a window"
-        return self.output(out)
+        return vision.wide_product(self.output.tensor, out, self.output.bias)
 
 
 def _rotate(heads: Tensor, positions: Tensor, o: VisionOptions) -> Tensor:
@@ -109,38 +112,70 @@ def _rotate(heads: Tensor, positions: Tensor, o: VisionOptions) -> Tensor:
 
 
 def _windows(t: Tensor, begin: int, size: int, count: int) -> Tensor:
-    """Rows [begin, begin + size * count) of [head_dim, heads, n] as [head_dim, size, heads, count]."""
+    """Rows [begin, begin + size * count) of [head_dim, heads, n] as [head_dim, heads, size, count]."""
     row = t.stride(2)
-    view = ops.view(t, (t.dim(0), t.dim(1), size, count), (t.stride(1), row, row * size), begin * row)
-    return ops.permute(view, 0, 2, 1, 3)
+    return ops.view(t, (t.dim(0), t.dim(1), size, count), (t.stride(1), row, row * size), begin * row)
 
 
 class Block(nn.Module):
     """One block: attention, then SwiGLU with biases, each after a norm and with a residual."""
 
-    attn_norm = nn.RMSNorm("ln1", "n_embd")
+    attn_norm: nn.Norm = nn.RMSNorm("ln1", "n_embd")
     attention = nn.Part(WindowAttention)
-    mlp_norm = nn.RMSNorm("ln2", "n_embd")
-    mlp = nn.Part(nn.GatedMLP)
+    mlp_norm: nn.Norm = nn.RMSNorm("ln2", "n_embd")
+    mlp: nn.Part[Any] = nn.Part(vision.GatedTowerMLP)
 
     def forward(self, x: Tensor, positions: Tensor, groups: tuple[WindowGroup, ...], o: VisionOptions) -> Tensor:
         """x [n_embd, n] -> [n_embd, n]."""
         x = self.attention.forward(self.attn_norm(x, o.norm_eps), positions, groups, o) + x
-        return self.mlp.forward(self.mlp_norm(x, o.norm_eps)) + x
+        out: Tensor = self.mlp.forward(self.mlp_norm(x, o.norm_eps)) + x
+        return out
+
+
+class PlainMLP(vision.TowerMLP):
+    activation = "gelu_quick"
+
+    fc1 = nn.Linear("ffn_up", "n_embd", "n_ff")
+    fc2 = nn.Linear("ffn_down", "n_ff", "n_embd")
+
+
+class PlainBlock(Block):
+    """A block of Qwen2-VL, with another norm and no gate."""
+
+    attn_norm = nn.LayerNorm("ln1", "n_embd")
+    mlp_norm = nn.LayerNorm("ln2", "n_embd")
+    mlp = nn.Part(PlainMLP)
+
+
+def make_block(scope: nn.Scope) -> Block:
+    """The kind that the file has."""
+    return Block(scope) if scope.options.gated else PlainBlock(scope)
 
 
 class Merger(nn.Module):
     """The patches of a block, joined, become one embedding."""
 
-    norm = nn.RMSNorm("ln_q", "n_embd")
+    norm: nn.Norm = nn.RMSNorm("ln_q", "n_embd")
     up = nn.Linear("mlp.0", "n_merged", "n_merged")
     down = nn.Linear("mlp.2", "n_merged", "n_text")
 
     def forward(self, x: Tensor, o: VisionOptions) -> Tensor:
         """x [n_embd, n] -> [n_text, n / merge^2]."""
         x = self.norm(x, o.norm_eps)
-        x = self.up(ops.reshape(x, o.n_merged, x.dim(1) // o.merge**2))
-        return self.down(nn.gelu_erf(x, self.up.tensor))
+        x = ops.reshape(x, o.n_merged, x.dim(1) // o.merge**2)
+        x = nn.gelu_erf(vision.wide_product(self.up.tensor, x, self.up.bias), self.up.tensor)
+        return vision.wide_product(self.down.tensor, x, self.down.bias)
+
+
+class PlainMerger(Merger):
+    """That of Qwen2-VL."""
+
+    norm = nn.LayerNorm("ln_q", "n_embd")
+
+
+def make_merger(scope: nn.Scope) -> Merger:
+    """The kind that the file has."""
+    return Merger(scope) if scope.options.gated else PlainMerger(scope)
 
 
 class Tower(nn.Module):
@@ -149,8 +184,8 @@ class Tower(nn.Module):
     first_frame = vision.PatchEmbedding("patch_embd_0")
     second_frame = vision.PatchEmbedding("patch_embd_1")
     """A patch is two frames deep; a still picture is both of them."""
-    blocks = nn.Blocks(Block, "n_layer")
-    merger = nn.Part(Merger, "merger")
+    blocks = nn.Blocks(make_block, "n_layer")
+    merger = nn.Part(make_merger, "merger")
 
     def forward(
         self, patches: Tensor, positions: Tensor, places: Tensor, groups: tuple[WindowGroup, ...], o: VisionOptions

@@ -20,7 +20,7 @@ from ollama_engine.input import Input, MediaItem
 from ollama_engine.multimodal.source import image_bytes
 from ollama_engine.runner.core.image_runs import check_image_runs
 from ollama_engine.runner.load.loading import Loaded
-from ollama_engine.runner.media.image_reader import ImageReader
+from ollama_engine.runner.media.image_reader import PromptImageReader
 from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix
 from ollama_engine.runner.request.channel import RequestChannel
 from ollama_engine.runner.request.options import RequestOptions
@@ -129,7 +129,7 @@ def refuse_media(loaded: Loaded) -> None:
         )
 
 
-def _media_item(loaded: Loaded, images: ImageReader, media: Media, number: int, n_media: int) -> MediaItem:
+def _media_item(loaded: Loaded, images: PromptImageReader, media: Media, number: int, n_media: int) -> MediaItem:
     """The item of image `number` (from 1) of `n_media` in the prompt; errors say which it is."""
     try:
         item = images.item(image_bytes(media.data))
@@ -281,6 +281,10 @@ def _check_rows(inputs: Inputs, loaded: Loaded) -> None:
 
 def refuse_encoder(loaded: Loaded) -> None:
     """Raise ConfigError for a text encoder."""
+    if loaded.image_vectors is not None:
+        raise ConfigError(
+            f"{loaded.model.architecture} reads images and writes nothing: it has vectors of them (Engine.embed_image)"
+        )
     if loaded.is_encoder:
         raise ConfigError(
             f"{loaded.model.architecture} reads texts and writes none: it has embeddings (Engine.embed), and scores "

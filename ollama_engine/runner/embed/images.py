@@ -16,6 +16,7 @@ from typing import ClassVar
 
 from ollama_engine.errors import EngineError
 from ollama_engine.input import FloatArray, MediaItem
+from ollama_engine.multimodal.source import image_bytes
 from ollama_engine.runner.core.engine_thread import EngineThread
 from ollama_engine.runner.core.tasks import Update
 from ollama_engine.runner.media.image_reader import ImageReader
@@ -25,6 +26,7 @@ from ollama_engine.runner.request.options import RequestOptions
 from ollama_engine.runner.request.prompts import numbered
 from ollama_engine.runner.request.results import Result
 from ollama_engine.runner.schedule.queued import BatchedRequest, Kind, Progress
+from ollama_engine.segments import ImageSource
 
 __all__ = ["ImageBatcher", "ImageCall"]
 
@@ -87,13 +89,13 @@ class ImageBatcher:
 
 @dataclass(frozen=True, eq=False)
 class ImageCall:
-    """Files of images to encode. `wait` or `coming` hands them in: float32 [rows, n] for each, in their order.
+    """Images to encode. `wait` or `coming` hands them in: float32 [rows, n] for each, in their order.
 
     Raises ImageError, for an image of a list with its number; what the model raises; EngineBusyError, DeadlineError,
     ClosedError.
     """
 
-    files: Sequence[bytes]
+    files: Sequence[ImageSource]
     reader: ImageReader
     options: RequestOptions
     thread: EngineThread
@@ -147,7 +149,7 @@ class ImageCall:
             if number >= AHEAD and not _moves_on(request):
                 return
             try:
-                items = [self.reader.item(data)]
+                items = [self.reader.item(image_bytes(data))]
             except Exception as error:
                 told = numbered(error, self.name, number) if self.name and isinstance(error, EngineError) else error
                 self._end(request, told)

@@ -33,6 +33,7 @@ class EmbedMethods:
             """The loaded model; Engine defines it. Raises ClosedError after `close`."""
 
     def __init__(self) -> None:
+        super().__init__()
         # A finaliser that runs in the middle of making it may ask for embeddings too.
         self._making = threading.RLock()
         self._embed_submission: EmbedSubmission | None = None

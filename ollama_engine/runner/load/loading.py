@@ -21,6 +21,7 @@ from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.weights import Weights
 from ollama_engine.models import (
     Embeds,
+    EmbedsImages,
     FitsContext,
     Model,
     ShiftsKeys,
@@ -41,10 +42,11 @@ from ollama_engine.runner.load.memory_plan import (
     refuse_cache_if_too_large,
     refuse_weights_if_too_large,
 )
+from ollama_engine.runner.load.model_path import model_path
 from ollama_engine.runner.load.pooling_type import read_pooling
 from ollama_engine.runner.load.projector import known_metadata, with_projector
-from ollama_engine.runner.load.vision import make_image_reader, traits_of
-from ollama_engine.runner.media.image_reader import ImageReader
+from ollama_engine.runner.load.vision import ImageVectors, make_image_reader, make_image_vectors, traits_of
+from ollama_engine.runner.media.image_reader import PromptImageReader
 from ollama_engine.sample import BreakerFinder
 from ollama_engine.tokenizer import Tokenizer, from_metadata
 
@@ -78,10 +80,12 @@ class Loaded:
     breakers: BreakerFinder
     is_encoder: bool
     """Whether the model is a text encoder. Checked once, here: an interrupt during isinstance of a Protocol is lost."""
-    images: ImageReader | None = None
+    images: PromptImageReader | None = None
     """Makes media items of image files; None where the model or its file has no part that reads images."""
     text_executor: Executor | None = None
     """Computes hidden states of texts to embed, without a cache; None for a model that gives no hidden states."""
+    image_vectors: ImageVectors | None = None
+    """Computes vectors of images; None for a model that gives none."""
 
     @property
     def num_ctx(self) -> int:
@@ -118,11 +122,13 @@ def load(
 
     Raises OSError, ModelFormatError, UnsupportedModelError, ConfigError, NoMemoryError with the report.
     """
-    path = source.path if isinstance(source, GGUFFile) else os.fsdecode(source)
+    path = source.path if isinstance(source, GGUFFile) else model_path(source)
+    if progress is not None and not callable(progress):
+        raise ConfigError(Option("progress"), f" is a function of (bytes done, bytes in all), got {progress!r:.80}")
     with naming(path), contextlib.ExitStack() as undo:
         gguf = undo.enter_context(source if isinstance(source, GGUFFile) else GGUFFile(path))
         if projector is not None:
-            gguf = undo.enter_context(with_projector(gguf, projector))
+            gguf = undo.enter_context(with_projector(gguf, model_path(projector, "a projector")))
         metadata = known_metadata(gguf)
         factory = model_class(metadata.architecture)
         tokenizer = from_metadata(gguf.metadata)
@@ -139,10 +145,12 @@ def load(
             if isinstance(model, FitsContext):
                 model.fit_context(num_ctx_of(config))
             _warn_of_long_contexts(model, config)
-            if isinstance(model, TextEncoder):
+            image_vectors = make_image_vectors(backend, model, config.image_cache_bytes)
+            text_executor: Executor | None = None
+            if image_vectors is not None or isinstance(model, TextEncoder):
                 read_pooling(metadata)  # raises for an unknown number
                 cache, executor = _make_encoder(backend, model, config)
-                text_executor: Executor | None = executor
+                text_executor = None if image_vectors is not None else executor
             else:
                 planned_cache = plan_cache(backend, weights, model, config)
                 planned_masks = plan_masks(model, config)
@@ -152,7 +160,8 @@ def load(
                 executor = Executor(backend, model, cache, batch_size_of(config), rows, traits=traits_of(model))
                 text_executor = _make_text_executor(backend, model, config)
             images = make_image_reader(backend, model, executor, config.image_cache_bytes)
-            executor.reserve(config.parallel)
+            if image_vectors is None:
+                executor.reserve(config.parallel)
             for contract in (cache.shiftable, cache.saveable):
                 if contract is not None:
                     contract.reserve()
@@ -164,8 +173,8 @@ def load(
         undo.pop_all()
     return Loaded(
         path, config, gguf, tokenizer, backend, weights, model, cache, executor,
-        BreakerFinder(min(model.n_vocab, tokenizer.n_vocab), tokenizer), isinstance(model, TextEncoder),
-        images, text_executor,
+        BreakerFinder(min(model.n_vocab, tokenizer.n_vocab), tokenizer), isinstance(model, TextEncoder | EmbedsImages),
+        images, text_executor, image_vectors,
     )  # fmt: skip
 
 
@@ -210,7 +219,7 @@ def _make_text_executor(backend: Backend, model: Model, config: EngineConfig) ->
     times the memory that answers need.
     """
     layers = model.cache_layers
-    if not isinstance(model, Embeds) or any(layer.image_rows is not None for layer in layers):
+    if not isinstance(model, Embeds):
         return None
     flash_attention = config.flash_attention != "off" and not _without_flash_attention(backend, layers, "f32")
     cache = make_null_cache(layers, flash_attention=flash_attention, causal=True)
@@ -250,7 +259,7 @@ def _without_flash_attention(backend: Backend, layers: tuple[LayerShape, ...], d
 
 
 def _check_model(model: Model, gguf: GGUFFile) -> None:
-    if model.n_vocab < 1:
+    if model.n_vocab < 1 and not isinstance(model, EmbedsImages):
         raise ModelFormatError("the model has no vocabulary")
     images = [name for name in model.unused_weights if name.startswith(IMAGE_PARTS)]
     if images:

@@ -64,7 +64,7 @@ def model_info(loaded: Loaded) -> ModelInfo:
         architecture=loaded.gguf.architecture,
         name=name if isinstance(name, str) else None,
         n_vocab=model.n_vocab,
-        n_embd=model.n_embd if embeds and isinstance(model, Embeds) else None,
+        n_embd=_n_embd(loaded),
         pooling=model_pooling(metadata, encoder=loaded.is_encoder) if embeds else None,
         reads_images=loaded.images is not None,
         context_length=model.context_length,
@@ -75,3 +75,10 @@ def model_info(loaded: Loaded) -> ModelInfo:
         threads=loaded.backend.threads,
         metadata=loaded.gguf.metadata,
     )
+
+
+def _n_embd(loaded: Loaded) -> int | None:
+    model = loaded.model
+    if loaded.image_vectors is not None:
+        return loaded.image_vectors.n_embd
+    return model.n_embd if loaded.text_executor is not None and isinstance(model, Embeds) else None

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ollama_engine.input import MediaTraits
 from ollama_engine.ml.backend import Backend
-from ollama_engine.models import Embeds, Model, Multimodal, ReadsMedia
+from ollama_engine.models import Embeds, EmbedsImages, Model, Multimodal, ReadsMedia
 from ollama_engine.runner.load.executor import Executor
 from ollama_engine.runner.media.encoder import ImageEncoder
 from ollama_engine.runner.media.encoder_cache import EncoderCache
-from ollama_engine.runner.media.image_reader import ImageReader
+from ollama_engine.runner.media.image_reader import ImageReader, PromptImageReader
 
-__all__ = ["make_image_reader", "reads_media", "traits_of"]
+__all__ = ["ImageVectors", "make_image_reader", "make_image_vectors", "reads_media", "traits_of"]
 
 
 def reads_media(model: Model) -> Multimodal | None:
@@ -24,7 +26,7 @@ def traits_of(model: Model) -> MediaTraits | None:
     return None if multimodal is None else multimodal.traits
 
 
-def make_image_reader(backend: Backend, model: Model, executor: Executor, cache_bytes: int) -> ImageReader | None:
+def make_image_reader(backend: Backend, model: Model, executor: Executor, cache_bytes: int) -> PromptImageReader | None:
     """The reader of image files for a model that takes them. Its encoder shares the memory of the executor's graphs.
 
     `cache_bytes`: host memory for embeddings. Takes the memory for the largest image; raises as `ImageEncoder.reserve`.
@@ -35,4 +37,24 @@ def make_image_reader(backend: Backend, model: Model, executor: Executor, cache_
     assert isinstance(model, Embeds), "a model that reads images takes embeddings"
     encoder = ImageEncoder(backend, multimodal, model.n_embd, executor.moved)
     encoder.reserve()
-    return ImageReader(multimodal, encoder, EncoderCache(cache_bytes))
+    return PromptImageReader(multimodal, encoder, EncoderCache(cache_bytes))
+
+
+@dataclass(frozen=True, slots=True)
+class ImageVectors:
+    """Vectors of images, from a model that gives them."""
+
+    reader: ImageReader
+    """Makes items of image files, whose embeddings are one row."""
+    n_embd: int
+    """Length of a vector."""
+
+
+def make_image_vectors(backend: Backend, model: Model, cache_bytes: int) -> ImageVectors | None:
+    """None for a model that gives no vectors of images. Takes the memory for an image; raises NoMemoryError."""
+    if not isinstance(model, EmbedsImages):
+        return None
+    # No other graph takes memory of this backend.
+    encoder = ImageEncoder(backend, model.image_tower, model.n_image_embd, lambda: None)
+    encoder.reserve()
+    return ImageVectors(ImageReader(model.image_tower, encoder, EncoderCache(cache_bytes)), model.n_image_embd)

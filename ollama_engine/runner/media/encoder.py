@@ -10,7 +10,7 @@ from ollama_engine.errors import ComputeError, ModelFormatError
 from ollama_engine.input import FloatArray, PreparedImage
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
-from ollama_engine.models import Multimodal
+from ollama_engine.models import ImageTower
 
 __all__ = ["ImageEncoder"]
 
@@ -22,10 +22,10 @@ class ImageEncoder:
     were allocated on this backend before.
     """
 
-    def __init__(self, backend: Backend, multimodal: Multimodal, n_embd: int, moved: Callable[[], None]) -> None:
+    def __init__(self, backend: Backend, tower: ImageTower, n_embd: int, moved: Callable[[], None]) -> None:
         self._backend = backend
         self._n_embd = n_embd
-        self._multimodal = multimodal
+        self._tower = tower
         self._moved = moved
 
     def reserve(self) -> None:
@@ -34,7 +34,7 @@ class ImageEncoder:
         Raises NoMemoryError, and ModelFormatError where the embeddings are not as wide as those of tokens.
         """
         with Context(self._backend) as ctx:
-            out = self._multimodal.encode_multimodal(ctx, self._multimodal.largest_image())
+            out = self._tower.encode_multimodal(ctx, self._tower.largest_image())
             if out.dim(0) != self._n_embd:
                 raise ModelFormatError(
                     f"the part that reads images makes embeddings of {out.dim(0)} numbers, and the text model takes "
@@ -47,7 +47,7 @@ class ImageEncoder:
         """Embeddings float32 [rows, n_embd]. Raises what the model raises, ComputeError for NaN, NoMemoryError."""
         self._moved()
         with Context(self._backend) as ctx:
-            out = self._multimodal.encode_multimodal(ctx, image)
+            out = self._tower.encode_multimodal(ctx, image)
             ctx.forward(out)
             ctx.alloc()
             ctx.compute()

@@ -11,13 +11,13 @@ from dataclasses import replace
 from functools import partial
 
 from ollama_engine.input import FloatArray, MediaItem, PreparedImage
-from ollama_engine.models import Multimodal
+from ollama_engine.models import ImageTower, Multimodal
 from ollama_engine.multimodal.image import read_image
 from ollama_engine.runner.media.encoder import ImageEncoder
 from ollama_engine.runner.media.encoder_cache import EncoderCache
 from ollama_engine.runner.media.recent import Recent
 
-__all__ = ["ImageReader", "content_hash"]
+__all__ = ["ImageReader", "PromptImageReader", "content_hash"]
 
 KNOWN_IMAGES = 1024
 """Images whose place in a prompt is remembered. With M-RoPE that takes up to 50 kB each."""
@@ -37,8 +37,8 @@ def content_hash(data: bytes) -> int:
 class ImageReader:
     """Makes media items, whose embeddings are encoded at first use and shared by all items of the same content."""
 
-    def __init__(self, multimodal: Multimodal, encoder: ImageEncoder, cache: EncoderCache) -> None:
-        self.multimodal = multimodal
+    def __init__(self, tower: ImageTower, encoder: ImageEncoder, cache: EncoderCache) -> None:
+        self._tower = tower
         self.cache = cache
         self._encoder = encoder
         self._known: Recent[PreparedImage] = Recent(KNOWN_IMAGES)
@@ -67,7 +67,7 @@ class ImageReader:
         )
 
     def _prepare(self, data: bytes) -> PreparedImage:
-        return self.multimodal.preprocess(read_image(data))
+        return self._tower.preprocess(read_image(data))
 
     def _embeddings(self, key: int, data: bytes) -> FloatArray:
         rows = self.cache.get(key)
@@ -75,6 +75,14 @@ class ImageReader:
             rows = self._encoder.encode(self._prepared.take(key) or self._prepare(data))
             self.cache.put(key, rows)
         return rows
+
+
+class PromptImageReader(ImageReader):
+    """The reader of a model whose prompts may hold images."""
+
+    def __init__(self, multimodal: Multimodal, encoder: ImageEncoder, cache: EncoderCache) -> None:
+        super().__init__(multimodal, encoder, cache)
+        self.multimodal = multimodal
 
 
 def _nbytes(image: PreparedImage) -> int:

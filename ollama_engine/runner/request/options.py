@@ -6,10 +6,9 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
-from ollama_engine.config import PYTHON_ONLY, EngineConfig
+from ollama_engine.config import PYTHON_ONLY, EngineConfig, as_float
 from ollama_engine.errors import ConfigError, Option
 from ollama_engine.option_names import unknown_option
 from ollama_engine.runner.request.reasoning import ReasoningBudget
@@ -171,4 +170,4 @@ def _processors(value: object) -> tuple[LogitsProcessor, ...]:
 
 
 def _is_seconds(value: object) -> bool:
-    return value is not True and isinstance(value, Real) and 0 < float(value) < math.inf
+    return 0 < as_float(value) < math.inf

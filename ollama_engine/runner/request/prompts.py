@@ -7,7 +7,7 @@ tuple of prompts is several.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeGuard, cast
 
 import numpy as np
@@ -105,6 +105,9 @@ def numbered(error: EngineError, name: str, number: int) -> EngineError:
 
 
 def check_params(params: object, hint: str = "") -> None:
-    """Raise TypeError for what are no SamplingParams, such as a text where none is taken."""
+    """Raise ConfigError for what are no SamplingParams, such as a text where none is taken."""
     if not isinstance(params, SamplingParams):
-        raise TypeError(f"params are SamplingParams, got {type(params).__name__}: {params!r:.40}{hint}")
+        advice = ["write SamplingParams(**params)"] if isinstance(params, Mapping) else []
+        raise ConfigError(
+            f"params are SamplingParams, got {type(params).__name__}: {params!r:.40}{hint}", advice=advice
+        )

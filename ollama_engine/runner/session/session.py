@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
 from ollama_engine.errors import ClosedError, ConfigError, EngineBusyError, Option
+from ollama_engine.not_copied import NotCopied
 from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.core.submission import Submission
 from ollama_engine.runner.core.tasks import End, EngineTask, Release
@@ -44,7 +45,7 @@ _NOTHING = SamplingParams(max_tokens=0)
 ONE_BY_ONE = "a session takes texts one by one"
 
 
-class Session:
+class Session(NotCopied):
     """Tokens whose keys and values stay in the cache until the session is closed: only what is new is computed.
 
     A session does one thing at a time: another thread's call meanwhile, or one while a stream is open, raises

@@ -1,7 +1,8 @@
 """The test cases of each architecture, a file each: found by the rows of `ollama_engine.architectures`.
 
 A file is named like its row, with underscores for hyphens, and holds CASES: of `families.Family` for a model that
-writes, of `encoders.Case` for one that only reads. `test_architectures` says what is missing.
+writes, of `encoders.Case` for one that only reads, of `image_encoders.Case` for one that reads images alone.
+`test_architectures` says what is missing.
 """
 
 from __future__ import annotations

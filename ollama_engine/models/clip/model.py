@@ -1,0 +1,79 @@
+"""Models that give a vector of an image and read no text: `general.architecture` = clip-vision and siglip-vision."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from ollama_engine import nn
+from ollama_engine.errors import UnsupportedModelError
+from ollama_engine.input import PreparedImage
+from ollama_engine.kvcache import LayerShape, LayerView
+from ollama_engine.ml.metadata import Metadata
+from ollama_engine.ml.tensor import Tensor
+from ollama_engine.models.base import ModelInputs
+from ollama_engine.models.clip.preprocess import Preprocessor
+from ollama_engine.models.clip.vision import ClassVector, Head, HeadOptions, PooledVector, read_head_options
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from ollama_engine.ml.context import Context
+
+
+class ImageVectorTower:
+    """Implements `models.ImageTower`: one row for an image."""
+
+    def __init__(self, metadata: Metadata, scope: nn.Scope, options: HeadOptions, part: type[Head]) -> None:
+        self.options = options
+        self.part = part(nn.Scope(scope.weights, options, used=scope.used))
+        self._preprocessor = Preprocessor(metadata, options)
+
+    def preprocess(self, image: Image) -> PreparedImage:
+        """Array `patches` of a picture, RGB or RGBA."""
+        return self._preprocessor.prepare(image)
+
+    def largest_image(self) -> PreparedImage:
+        """All images have one size."""
+        o = self.options
+        patches = np.zeros((o.n_patches, o.n_channels * o.patch_size**2), np.float32)
+        return PreparedImage({"patches": patches}, n_inputs=1)
+
+    def encode_multimodal(self, ctx: Context, image: PreparedImage) -> Tensor:
+        """The graph of the tower and its head: f32 [n_vector, 1]."""
+        return self.part.forward(ctx.from_floats(image.arrays["patches"]), self.options)
+
+
+class ClipVision:
+    """CLIP: the class token, projected to the space that it shares with texts. Implements `models.EmbedsImages`."""
+
+    architecture: ClassVar[str] = "clip-vision"
+    part: ClassVar[type[Head]] = ClassVector
+
+    n_vocab = n_input_ids = 0
+    context_length = 1
+    cache_layers: tuple[LayerShape, ...] = ()
+
+    def __init__(self, metadata: Metadata, weights: Mapping[str, Tensor]) -> None:
+        scope = nn.Scope(weights, None)
+        options = read_head_options(metadata, scope)
+        self.image_tower = ImageVectorTower(metadata, scope, options, self.part)
+        self.unused_weights = tuple(sorted(set(weights) - scope.used))
+
+    @property
+    def n_image_embd(self) -> int:
+        """Length of an image's vector."""
+        return self.image_tower.options.n_vector
+
+    def forward(self, inputs: ModelInputs, cache: LayerView) -> Tensor:
+        """Raises UnsupportedModelError."""
+        raise UnsupportedModelError(f"{self.architecture} reads no text")
+
+
+class SiglipVision(ClipVision):
+    """SigLIP: all patches, pooled by attention."""
+
+    architecture = "siglip-vision"
+    part = PooledVector

@@ -1,0 +1,47 @@
+"""Models that make a vector of an image: published folder -> our converter -> our engine: transformers' vectors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ollama_engine.convert import convert_model
+from tests import suite
+from tests.models.cases import difference
+from tests.models.image_encoders import PICTURES, TOLERANCE, Case, cases, converted, load
+from tests.models.vision.pictures import Picture
+
+pytest.importorskip("PIL", reason="Pillow is not installed")
+
+each_case = pytest.mark.parametrize("case", cases(), ids=str)
+
+
+@each_case
+def test_vectors_are_those_of_transformers(case: Case, tmp_path: Path) -> None:
+    expected = load(case).vectors
+    with case.engine(converted(case, tmp_path)) as engine:
+        found = engine.embed_image([picture.file for picture in PICTURES], normalize=False)
+        assert difference(found, expected) <= TOLERANCE
+        unit = engine.embed_image([picture.draw() for picture in PICTURES])
+    cosines = (unit * expected).sum(axis=1) / np.linalg.norm(expected, axis=1)
+    np.testing.assert_allclose(cosines, 1, atol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1, atol=1e-6)
+
+
+@pytest.mark.reference
+@pytest.mark.skipif(not suite.exhaustive, reason="compares with torch and transformers: pytest --exhaustive")
+@each_case
+def test_any_picture_live(case: Case, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from tests.models.make_image_encoder_goldens import ImageEncoderReference  # noqa: PLC0415
+
+    reference = ImageEncoderReference(case, tmp_path / "source")
+    convert_model(reference.folder, tmp_path / "made.gguf", "f32")
+    rng = np.random.default_rng(5)
+    pictures = [Picture(int(w), int(h), i) for i, (w, h) in enumerate(rng.integers(1, 300, (40, 2)))]
+    with case.engine(tmp_path / "made.gguf") as engine:
+        found = engine.embed_image([picture.draw() for picture in pictures], normalize=False)
+    assert difference(found, reference.vectors(pictures)) <= TOLERANCE
