@@ -13,8 +13,8 @@ from ollama_engine.errors import ShapeError
 from ollama_engine.ml cimport libggml as lib
 from ollama_engine.ml.libamx cimport (
     OE_AMX_COLUMNS, OE_AMX_GELU, OE_AMX_K, OE_AMX_LARGEST_HEAD, OE_AMX_NONE, OE_AMX_QUICK_GELU, OE_AMX_ROWS,
-    OE_AMX_TILE, oe_amx_activation, oe_amx_allowed, oe_amx_attention_op, oe_amx_pack_op, oe_amx_pack_transposed_op, oe_amx_padded,
-    oe_amx_params, oe_amx_product_op, oe_amx_split_op,
+    OE_AMX_TILE, oe_amx_activation, oe_amx_allowed, oe_amx_attention_op, oe_amx_pack_op, oe_amx_pack_transposed_op,
+    oe_amx_padded, oe_amx_params, oe_amx_product_op, oe_amx_split_op,
 )
 from ollama_engine.ml.operands cimport dense_f32, finite, need_f32
 from ollama_engine.ml.tensor cimport Graph, Tensor, alive, describe, graph_of, wrap
