@@ -128,8 +128,7 @@ def load(
     Raises OSError, ModelFormatError, UnsupportedModelError, ConfigError, NoMemoryError with the report.
     """
     path = source.path if isinstance(source, GGUFFile) else model_path(source)
-    if progress is not None and not callable(progress):
-        raise ConfigError(Option("progress"), f" is a function of (bytes done, bytes in all), got {progress!r:.80}")
+    _check_progress(progress)
     with naming(path), contextlib.ExitStack() as undo:
         gguf = _opened(source, path, projector, undo)
         metadata = known_metadata(gguf)
@@ -193,6 +192,11 @@ def _opened(
 
 def _max_nodes(gguf: GGUFFile) -> int:
     return int(min(MAX_NODES_LIMIT, max(2048, NODES_PER_WEIGHT * len(gguf.tensors))))
+
+
+def _check_progress(progress: object) -> None:
+    if progress is not None and not callable(progress):
+        raise ConfigError(Option("progress"), f" is a function of (bytes done, bytes in all), got {progress!r:.80}")
 
 
 def _backend_params(config: EngineConfig) -> BackendParams:

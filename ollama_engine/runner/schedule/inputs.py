@@ -112,7 +112,8 @@ class Inputs:
             if span.end > end:
                 raise ValueError(f"the media item at input {span.begin} needs inputs up to {span.end}, has up to {end}")
         return cls(
-            tokens=np.fromiter((x.token for x in inputs), dtype=np.int32, count=len(inputs)),
+            # A list: `fromiter` would leave a generator half used, and an interrupt as it is closed would be lost.
+            tokens=np.array([x.token for x in inputs], np.int32),
             media=spans,
             groups=groups_of((x.same_batch for x in inputs), {s.begin for s in spans if s.item.cross_attention}),
         )
