@@ -36,8 +36,8 @@ def step_media(step: Step, executor: Executor, monitor: Monitor) -> StepMedia:
         if part not in failed:
             sequence, embeddings = step.sequence_at(part.row), _whole(part.item.embeddings())
             if sequence.reading is not embeddings:
-                sequence.reading = embeddings
                 monitor.image_hit()
+            sequence.reading = None if _is_last(part, sequence) else embeddings
     return StepMedia(rows, tuple(failures))
 
 
@@ -51,6 +51,12 @@ def encode_next(sequence: Sequence, queue: RequestQueue, number: int, monitor: M
         queue.end(sequence, error)
     else:
         monitor.encoded(number, begin)
+
+
+def _is_last(part: BatchMedia, sequence: Sequence) -> bool:
+    """Whether nothing more of images is read for a sequence behind this part."""
+    last = sequence.inputs.media[-1]
+    return part.item is last.item and part.offset + part.n == last.offset + last.end - last.begin
 
 
 def _whole(rows: FloatArray) -> FloatArray:

@@ -74,6 +74,17 @@ def test_a_few_tokens_wait_for_the_image_behind_them() -> None:
     assert made.ended
 
 
+def test_embeddings_are_held_while_they_are_read() -> None:
+    rig, images = Rig(), Images()
+    made = scoring(rig, images.item(1, 20), text=2)
+    held = {}
+    while not made.ended:
+        rig.core.step()
+        held[made.submitted] = made.reading is not None
+    assert {n for n, is_held in held.items() if is_held} == {n for n in held if 0 < n < 22}
+    assert not held[max(held)]
+
+
 def test_images_of_several_requests_come_in_turn() -> None:
     rig, images = Rig(parallel=3), Images()
     for number in range(3):
