@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from ollama_engine.ml.metadata import Metadata
 from ollama_engine.models.gemma3.multimodal import Gemma3Multimodal
 from ollama_engine.models.gemma3.vision import read_options
 from ollama_engine.models.media_tokens import newline_runs, split_run, token_id
+from ollama_engine.runner.core.input_processor import prompt_inputs
 from tests.media import item
 from tests.models.cases import difference
 from tests.models.test_vision import encoded
@@ -23,6 +25,7 @@ from tests.models.vision import harness
 from tests.models.vision.gemma3 import N_SOFT, TOKENS
 from tests.models.vision.harness import N_TEXT
 from tests.models.vision.pictures import Picture
+from tests.tiny import SPECIALS
 
 CASE = harness.cases()[[case.name for case in harness.cases()].index("gemma3")]
 BEGIN, END, SOFT, LINE, LINES, MORE_LINES = (N_TEXT + i for i in range(len(TOKENS)))
@@ -194,3 +197,48 @@ def test_weights_of_other_types(outtype: str, tolerance: float, path: Path) -> N
     expected = harness.load(CASE).answers["one"].features[0]
     with harness.engine(harness.converted(CASE, path.parent, outtype)) as engine:
         assert difference(encoded(engine, picture), expected) <= tolerance
+
+
+TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}{{ '<turn>' + m['role'] + '\n' }}{% for part in m['content'] %}"
+    "{% if part['type'] == 'image' %}{{ '<start_of_image>' }}{% else %}{{ part['text'] | trim }}{% endif %}"
+    "{% endfor %}{{ '<end>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<turn>model\n' }}{% endif %}"
+)
+"""Writes images as the published template does: right behind the newline of a turn, and between texts."""
+
+
+@pytest.mark.slow
+@pytest.mark.reference
+def test_a_chat_has_the_ids_of_transformers(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    from tests.models.vision.reference import VisionReference  # noqa: PLC0415
+
+    case = replace(CASE, files={"tokenizer_config.json": {"bos_token": SPECIALS[0], "chat_template": TEMPLATE}})
+    pictures = [Picture(30, 50), Picture(50, 30, 1)]
+    contents = [
+        ("user", [pictures[0], "what is it?"]),
+        ("model", ["a thing"]),
+        ("user", ["and", pictures[1], "\n\nthis\n", pictures[0]]),
+    ]
+
+    def messages(image: Callable[[Picture], Any]) -> list[dict[str, Any]]:
+        return [
+            {
+                "role": role,
+                "content": [
+                    {"type": "text", "text": part} if isinstance(part, str) else {"type": "image", "image": image(part)}
+                    for part in parts
+                ],
+            }
+            for role, parts in contents
+        ]
+
+    reference = VisionReference(case, tmp_path / "transformers")
+    expected = reference.processor.apply_chat_template(
+        messages(Picture.draw), chat_template=TEMPLATE, add_generation_prompt=True, tokenize=True, return_dict=True
+    )["input_ids"][0]
+    with harness.engine(harness.converted(case, tmp_path)) as engine:
+        segments = engine.apply_template(messages(Picture.draw))
+        found = prompt_inputs(engine._loaded, segments)
+        assert case.ids(found) == [int(id_) for id_ in expected]
