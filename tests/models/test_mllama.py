@@ -352,7 +352,7 @@ def metadata(path: Path, **changes: Any) -> Metadata:
 @pytest.mark.parametrize(("name", "value", "message"), [
     ("vision__image_size", 50, "no multiple of vision.patch_size"),
     ("vision__max_num_tiles", 0, "vision.max_num_tiles is 1 to 64, got 0"),
-    ("vision__num_channels", 4, "3 .RGB., got 4"),
+    ("vision__num_channels", 4, "is 4; pictures have 3"),
     ("vision__intermediate_layers_indices", [4], "numbers of layers below 4"),
     ("vision__global__block_count", 5000, "at most"),
     ("vision__image_std", [1.0, 0.0, 1.0], "above 0"),

@@ -135,8 +135,6 @@ def _check(o: VisionOptions) -> None:
             f"vision.global.block_count is at most {MAX_LAYERS}, got {o.n_global_layer}; vision.max_num_tiles is 1 to "
             f"{MAX_TILES}, got {o.max_tiles}"
         )
-    if o.n_channels != 3:
-        raise ModelFormatError(f"vision.num_channels is 3 (RGB), got {o.n_channels}")
     if o.tile_size < o.patch_size or o.tile_size % o.patch_size:
         raise ModelFormatError(f"vision.image_size {o.tile_size} is no multiple of vision.patch_size {o.patch_size}")
     if min(o.std) <= 0:
