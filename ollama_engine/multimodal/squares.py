@@ -13,8 +13,8 @@ __all__ = ["FILTERS", "FITS", "resized", "square"]
 FILTERS = ("nearest", "bilinear", "bicubic", "lanczos")
 FITS = ("crop", "pad", "stretch")
 MOST_PIXELS = 128 << 20
-"""Of a picture that is resized whole and cropped then, as published processors do it. Of a longer one, which may be far
-larger than memory, only the square is computed, and pixels differ by a few levels at its edges."""
+"""Of a picture between two steps of what published processors do. Of a longer one, which may be far larger than memory
+then, only the square is computed, and pixels differ by a few levels at the edges of what is seen."""
 
 
 def resized(image: Image, width: int, height: int, filter_: str) -> Image:
@@ -33,6 +33,8 @@ def square(image: Image, side: int, fit: str, filter_: str, ground: Sequence[flo
     if fit == "stretch":
         return resized(image, side, side, filter_)
     if fit == "pad":
+        if max(image.size) ** 2 > MOST_PIXELS:
+            image = _shrunk(image, side, filter_)
         return resized(_padded(image, ground), side, side, filter_)
     short = min(image.size)
     width, height = (int(side * n / short) if n != short else side for n in image.size)
@@ -40,6 +42,12 @@ def square(image: Image, side: int, fit: str, filter_: str, ground: Sequence[flo
     if width * height <= MOST_PIXELS:
         return resized(image, width, height, filter_).crop((left, top, left + side, top + side))
     return _cropped_first(image, (width, height), (left, top), side, filter_)
+
+
+def _shrunk(image: Image, side: int, filter_: str) -> Image:
+    """A picture whose longer edge is `side`."""
+    width, height = (max(1, round(side * n / max(image.size))) for n in image.size)
+    return resized(image, width, height, filter_)
 
 
 def _padded(image: Image, ground: Sequence[float]) -> Image:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from ollama_engine.convert import convert_model
-from tests import suite
 from tests.models.cases import difference
 from tests.models.image_encoders import PICTURES, TOLERANCE, Case, cases, converted, load
 from tests.models.vision.pictures import Picture
@@ -30,8 +29,8 @@ def test_vectors_are_those_of_transformers(case: Case, tmp_path: Path) -> None:
     np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.reference
-@pytest.mark.skipif(not suite.exhaustive, reason="compares with torch and transformers: pytest --exhaustive")
 @each_case
 def test_any_picture_live(case: Case, tmp_path: Path) -> None:
     pytest.importorskip("torch")
