@@ -11,6 +11,8 @@ import pytest
 from ollama_engine.models.llama4.preprocess import best_canvas, canvases, fitted_size, normalized_levels
 from tests.models.llama4.make_canvases import PATH, SIDE
 from tests.models.llama4.small import preprocessor
+from tests.models.reference import import_reference
+from tests.models.vision.llama4 import image_processor
 from tests.models.vision.pictures import Picture
 
 pytest.importorskip("PIL", reason="Pillow is not installed")
@@ -74,8 +76,7 @@ def test_the_largest_image_has_as_many_tiles_as_any() -> None:
 @pytest.mark.reference
 def test_pixels_differ_from_torchvision_by_one_level_at_most() -> None:
     """It resizes with torchvision, whose weights have 15 bits where Pillow's have 22, or floats on old CPUs."""
-    from tests.models.vision.llama4 import image_processor  # noqa: PLC0415 (torch)
-
+    import_reference()
     processor: Any = image_processor(56, pillow=False)
     for picture in (Picture(333, 97), Picture(1000, 700), Picture(20, 31), Picture(5, 900)):
         pixels = processor(picture.draw(), return_tensors="pt")["pixel_values"].float().numpy()
