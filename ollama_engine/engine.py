@@ -104,7 +104,7 @@ class Engine(GenerateMethods, EmbedMethods, ImageMethods, ChatMethods, ScoreMeth
             self._monitor = Monitor(loaded.tokenizer.token_text)
             core = EngineCore(
                 loaded.executor, loaded.cache, config.parallel, self._monitor, verify=config.verify,
-                images=loaded.images,
+                images=loaded.image_reader,
             )  # fmt: skip
             self._core = core
             # The engine's thread frees the model, when nothing can be computing with it any more.

@@ -6,7 +6,7 @@ What is called how there is written down here once more, and not taken from the 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -179,6 +179,22 @@ def cut(path: Path, folder: Path, how: Cut, *, swapped: bool = False, kind: str 
         writer.write_tensors_to_file()
         writer.close()
     return text_path, part_path
+
+
+def without_keys(path: Path, target: Path, names: Collection[str]) -> Path:
+    """The same file without some of its keys."""
+    reader = GGUFReader(path)
+    writer = GGUFWriter(target, reader.fields["general.architecture"].contents())
+    for name, stored in reader.fields.items():
+        if not name.startswith("GGUF.") and name != "general.architecture" and name not in names:
+            _add(writer, name, stored)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, np.array(tensor.data), raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return target
 
 
 def _add(writer: GGUFWriter, key: str, field: Any) -> None:

@@ -108,12 +108,12 @@ class _Sample:
 
 
 def _sample(seed: int, encode: Any, kind: str) -> _Sample:
-    if kind == "words":
+    if kind in ("words", "practise"):
         scene, pixels = draw_scene(Random(seed), training=True), torch.empty(0)
     else:
-        scene, drawn = picture(seed, training=True, crowded=kind == "look")
+        scene, drawn = picture(seed, training=True, crowded=kind in ("look", "match"))
         pixels = normalized(drawn)
-    talk = [] if kind == "look" else conversation(scene, Random(seed))
+    talk = [] if kind in ("look", "match") else conversation(scene, Random(seed))
     pieces = [(encode(piece.text), piece.learn) for piece in talk]
     ids, learn = [i for ids, _ in pieces for i in ids], [learn for ids, learn in pieces for _ in ids]
     return _Sample(pixels, *places(scene), ids, learn)

@@ -19,7 +19,7 @@ TOWER = ("gemma.model.vision_tower.", "gemma.model.multi_modal_projector.", "hea
 
 
 @torch.no_grad()
-def join(model: Seeing, look: Path, words: Path) -> None:
+def join(model: Seeing, look: Path, words: Path, *, fit: bool) -> None:
     """Load the tower of one file and the text part of another, and fit the projection between them.
 
     The tower's soft tokens become, by least squares over new pictures, those that the code made for the text part. The
@@ -28,6 +28,8 @@ def join(model: Seeing, look: Path, words: Path) -> None:
     weights = torch.load(words, weights_only=True)["weights"]
     seeing = torch.load(look, weights_only=True)["weights"]
     model.load_state_dict(weights | {name: value for name, value in seeing.items() if name.startswith(TOWER)})
+    if not fit:
+        return
     drawn = [picture(FIRST_SEED + number, training=True, crowded=True) for number in range(PICTURES)]
     found = [places(scene) for scene, _ in drawn]
     target = model.coded(torch.stack([s for s, _ in found]), torch.stack([c for _, c in found]))

@@ -62,10 +62,20 @@ def words_loss(model: Seeing, batch: Batch) -> Tensor:
     return _spoken_loss(model, soft + NOISE * torch.randn_like(soft), batch)
 
 
+def match_loss(model: Seeing, batch: Batch) -> Tensor:
+    """Mean squared distance between soft tokens of pictures and those of the code, which stays as it is."""
+    return fn.mse_loss(model.soft_tokens(batch.pixels), model.coded(batch.shapes, batch.colours).detach())
+
+
+def practise_loss(model: Seeing, batch: Batch) -> Tensor:
+    """As `words_loss`, with more noise and a code that stays as it is."""
+    soft = model.coded(batch.shapes, batch.colours).detach()
+    return _spoken_loss(model, soft + 2 * NOISE * torch.randn_like(soft), batch)
+
+
 def speak_loss(model: Seeing, batch: Batch) -> Tensor:
-    """Cross entropy of the answers' tokens, and a share of what the head finds."""
-    soft = model.soft_tokens(batch.pixels)
-    return _spoken_loss(model, soft, batch) + 0.3 * _seen_loss(model, soft, batch)
+    """Cross entropy of the answers' tokens, with pictures."""
+    return _spoken_loss(model, model.soft_tokens(batch.pixels), batch)
 
 
 def _seen_loss(model: Seeing, soft: Tensor, batch: Batch) -> Tensor:
@@ -85,8 +95,12 @@ def _spoken_loss(model: Seeing, soft: Tensor, batch: Batch) -> Tensor:
 STAGES = {
     "look": Stage(steps=2000, batch=64, rate=2e-3, seed=10_000_000, loss=look_loss),
     "words": Stage(steps=1500, batch=32, rate=2e-3, seed=20_000_000, loss=words_loss),
-    "speak": Stage(steps=2000, batch=32, rate=1e-3, seed=30_000_000, loss=speak_loss),
+    "match": Stage(steps=500, batch=64, rate=1e-3, seed=50_000_000, loss=match_loss),
+    "practise": Stage(steps=1500, batch=32, rate=1.5e-3, seed=60_000_000, loss=practise_loss),
+    "speak": Stage(steps=400, batch=32, rate=5e-4, seed=30_000_000, loss=speak_loss),
 }
+STARTS = {"match": ("look", "words"), "practise": ("look", "words"), "speak": ("match", "practise")}
+"""Where a stage takes the tower and the text part from, which others start at random."""
 
 
 def main() -> None:
@@ -122,8 +136,9 @@ class Training:
             self.model.load_state_dict(saved["weights"])
             self.optimizer.load_state_dict(saved["optimizer"])
             self.step, self.minutes = saved["step"], saved["minutes"]
-        elif name == "speak":
-            join(self.model, folder / "look.pt", folder / "words.pt")
+        elif name in STARTS:
+            tower, text = (folder / f"{before}.pt" for before in STARTS[name])
+            join(self.model, tower, text, fit=name == "match")
 
     def save(self) -> None:
         """Write the stage's file, whole or not at all."""
@@ -169,7 +184,7 @@ class Training:
         if self.name == "look":
             return seen(self.model, range(200))
         tokenizer = hugging_face(self.folder / "tokenizer.model")
-        return answered(self.model, tokenizer, range(100), coded=self.name == "words")
+        return answered(self.model, tokenizer, range(100), coded=self.name in ("words", "practise"))
 
     def _log(self, loss: float, rate: float, held_out: float | None) -> None:
         row = (self.step, round(self.minutes, 2), round(loss, 4), round(rate, 6), held_out)

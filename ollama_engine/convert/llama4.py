@@ -53,7 +53,6 @@ TEXT_KEYS = (
     Key("feed_forward_length", "u32", ("intermediate_size_mlp",)),
     Key("expert_feed_forward_length", "u32", ("intermediate_size",)),
     Key("interleave_moe_layer_step", "u32", ("interleave_moe_layer_step",)),
-    Key("attention.chunk_size", "u32", ("attention_chunk_size",)),
     Key("attention.scale", "f32", ("attn_scale",)),
     Key("attention.floor_scale", "u32", ("floor_scale",)),
     Key("use_qk_norm", "bool", ("use_qk_norm",)),
@@ -71,15 +70,11 @@ TOKENS = tuple(
 # -- the text part -----------------------------------------------------------------------------------------------------
 
 
-def _step(config: Config) -> int:
-    step = config.whole("interleave_moe_layer_step")
-    if step < 1:
-        raise config.wrong(("interleave_moe_layer_step",), "at least 1", step)
-    return step
-
-
 def _sparse(config: Config, layer: int) -> bool:
-    return (layer + 1) % _step(config) == 0
+    step = config.whole("interleave_moe_layer_step")
+    if step < 1 and config.whole("num_local_experts", default=0):
+        raise config.wrong(("interleave_moe_layer_step",), "at least 1 for a model with experts", step)
+    return step > 0 and (layer + 1) % step == 0
 
 
 def _dense(config: Config, layer: int) -> bool:
@@ -93,18 +88,29 @@ def _text_sizes(config: Config) -> Sizes:
 
 
 def _text_keys(config: Config, sizes: Sizes) -> Mapping[str, Any]:
-    interval = config.whole("no_rope_layer_interval")
     layers = range(sizes["n_layer"])
+    # Without a layer that has no positions, some releases leave the interval at its default.
+    interval = 0 if config.get("no_rope_layers") == [1] * len(layers) else config.whole("no_rope_layer_interval")
+    rotated = [interval == 0 or (i + 1) % interval != 0 for i in layers]
     _check_layers(config, "moe_layers", [i for i in layers if _sparse(config, i)])
-    _check_layers(config, "no_rope_layers", [int(interval == 0 or (i + 1) % interval != 0) for i in layers])
+    _check_layers(config, "no_rope_layers", [int(each) for each in rotated])
     return {
         **LLAMA.more_keys(config, sizes),
         "no_rope_interval": interval,
+        "attention.chunk_size": _chunk_size(config, rotated),
         "attention.temperature_tuning": bool(config.get("attn_temperature_tuning")),
     }
 
 
-def _check_layers(config: Config, name: str, regular: list[int]) -> None:
+def _chunk_size(config: Config, rotated: list[bool]) -> int:
+    """Tokens of a chunk, 0 where all layers attend to all tokens. Chunks go with positions, or there are none."""
+    if config.get("layer_types") == ["full_attention"] * len(rotated) or config.get("attention_chunk_size") is None:
+        return 0
+    _check_layers(config, "layer_types", ["chunked_attention" if each else "full_attention" for each in rotated])
+    return config.whole("attention_chunk_size")
+
+
+def _check_layers(config: Config, name: str, regular: list[int] | list[str]) -> None:
     """Layers that are listed one by one must be those that the keys tell; an empty list stands for these."""
     listed = config.get(name)
     if listed and listed != regular:

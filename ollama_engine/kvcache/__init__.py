@@ -3,7 +3,7 @@
 LayerView, ImageView, StepCache, Cache, Shiftable, Saveable   what models, the executor and the runner call
 make_cache, make_null_cache   the cache for a model's layers; the latter for embeddings
 CausalCache     every token sees the earlier ones of its sequence: all, or those of a window or chunk
-CrossAttentionCache   every token sees the latest image of its sequence
+CrossAttentionCache   every token sees the latest image of its sequence, and those right before it
 NullCache       stores nothing: a token sees its sequence within the batch, all of it or up to itself
 CompositeCache  layers of different kinds
 CacheConfig     element type, flash attention, padding
@@ -13,7 +13,7 @@ MaskedHistory   a mask over a run of cells; SpanPolicy: which run (pure); MaskBu
 PagedHistory    KV indices for few rows
 KeyValueStore   the tensors; Mover rotates keys to other positions; SavedRows: a sequence's keys and values as bytes
 
-CrossAttentionCache, with its ImageSlots, and NullCache are imported when a model asks for one.
+CrossAttentionCache, with its ImageSlots, NoImages and NullCache are imported when a model asks for one.
 """
 
 from __future__ import annotations

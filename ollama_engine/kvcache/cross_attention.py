@@ -20,6 +20,7 @@ from ollama_engine.kvcache.config import CacheConfig, LayerShape
 from ollama_engine.kvcache.image_saving import ImageSaver
 from ollama_engine.kvcache.images import ImageSlots, Place
 from ollama_engine.kvcache.shifting import require_valid
+from ollama_engine.kvcache.span import CellSpan
 from ollama_engine.kvcache.store import CellIndices, KeyValueStore
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
@@ -27,6 +28,7 @@ from ollama_engine.ml.tensor import Tensor
 
 _Mask = np.ndarray[tuple[int, ...], np.dtype[np.float16]]
 
+NOTHING = CellSpan(0, 0)
 _MINUS_INFINITY = np.float16(-np.inf)
 
 
@@ -41,8 +43,8 @@ class _Graph:
 class CrossAttentionCache:
     """Room for `n_images` images of up to `layers[0].image_rows` rows each. Arguments and errors as in CausalCache.
 
-    Beyond LayerView, models read `new_images` (`put` must store image_rows * new_images rows, in the order of
-    `Batch.images`), `sees_images` (False: skip the layer) and `gate`.
+    Beyond LayerView, models read `sees_images` (False: skip the layer) and `gate`. `put` must store the `new_rows` rows
+    of the images of `Batch.images`, in their order.
     """
 
     def __init__(
@@ -69,8 +71,9 @@ class CrossAttentionCache:
         self.saveable = ImageSaver(self.slots, self._store, rows)
         # -- current batch --
         self._new: list[int] = []
+        self._n_new_rows = 0
         self._seen: list[tuple[int, ...]] = []
-        self._history = 0
+        self._span = NOTHING
         # -- current graph --
         self._layer = 0
         self._graph: _Graph | None = None
@@ -82,9 +85,9 @@ class CrossAttentionCache:
         return self.config.flash_attention
 
     @property
-    def new_images(self) -> int:
-        """Images of this batch whose keys and values `put` must store in every layer."""
-        return len(self._new)
+    def new_rows(self) -> int:
+        """Rows of this batch's new images, whose keys and values `put` must store in every layer."""
+        return self._n_new_rows
 
     @property
     def sees_images(self) -> bool:
@@ -110,10 +113,10 @@ class CrossAttentionCache:
         targets.ctx.expand(self._store.write_values(self._layer, value, targets))
 
     def get(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Keys [key_dim, history, kv_heads] and values of all images, and the mask f16 [history, n]."""
+        """Keys [key_dim, history, kv_heads] and values of what is seen, and the mask f16 [history, n]."""
         if self._graph is None or self._graph.mask is None:
             raise ValueError("no token of this batch sees an image; skip the layer")
-        keys, values = self._store.history(self._layer, 0, self._history, self._graph.ctx)
+        keys, values = self._store.history(self._layer, self._span.begin, self._span.end, self._graph.ctx)
         return keys, values, self._graph.mask
 
     # ** used by the executor ******************************************************************************************
@@ -122,12 +125,21 @@ class CrossAttentionCache:
         """Find slots for the batch's images. Raises ContextOverflowError, changing nothing, when too few are free."""
         new, self._new = self._find(batch)
         self.slots.place(new, self._new, self._rows_of(batch))
-        rows = zip(batch.sequences, batch.positions, strict=True)
-        self._seen = [self.slots.seen_by(int(s), int(p)) for s, p in rows]
-        self._history = 0
-        if self.sees_images:
-            extent = (max(self.slots.used) + 1) * self._rows
-            self._history = -(-extent // self.config.history_padding) * self.config.history_padding
+        self._n_new_rows = sum(self.slots.n_rows[slot] for slot in self._new)
+        if self.slots.used:
+            rows = zip(batch.sequences.tolist(), batch.positions.tolist(), strict=True)
+            self._seen = [self.slots.seen_by(sequence, position) for sequence, position in rows]
+        else:
+            self._seen = [()] * len(batch)
+        self._span = self._span_of({slot for slots in self._seen for slot in slots})
+
+    def _span_of(self, slots: set[int]) -> CellSpan:
+        """The run of cells that holds these slots, as far as they are filled, between multiples of the padding."""
+        if not slots:
+            return NOTHING
+        padding = self.config.history_padding
+        end = max(slot * self._rows + self.slots.n_rows[slot] for slot in slots)
+        return CellSpan(min(slots) * self._rows // padding * padding, -(-end // padding) * padding)
 
     def roll_back(self, batch: Batch) -> None:
         """Remove the batch's images again."""
@@ -136,21 +148,22 @@ class CrossAttentionCache:
 
     def worst_cases(self, n_tokens: int) -> Iterator[None]:
         """Prepare for building a worst-case graph: one new image, all slots seen."""
-        self._new, self._seen, self._history = [0], [(0,)] * n_tokens, self._store.n_cells
+        self._new, self._n_new_rows = [0], self._rows
+        self._seen, self._span = [(0,)] * n_tokens, CellSpan(0, self._store.n_cells)
         yield
 
     @property
     def shape_key(self) -> tuple[int, ...]:
-        """Number of tokens and new images, and the padded history."""
-        return (len(self._seen), len(self._new), self._history)
+        """Numbers of tokens and of rows of new images, and the run of cells."""
+        return (len(self._seen), self._n_new_rows, *self._span)
 
     def build_inputs(self, ctx: Context) -> tuple[Tensor, ...]:
         """Make the inputs of a new graph: rows for new images; mask f16 [history, tokens] and gate f32 [1, tokens]."""
-        n, rows = len(self._seen), len(self._new) * self._rows
+        n, rows = len(self._seen), self._n_new_rows
         self._graph = _Graph(
             ctx,
             CellIndices(ctx, self._store, rows, "i64", "image_rows") if self._new else None,
-            ctx.input("f16", (self._history, n), name="image_mask") if self.sees_images else None,
+            ctx.input("f16", (self._span.n, n), name="image_mask") if self.sees_images else None,
             ctx.input("f32", (1, n), name="image_gate") if self.sees_images else None,
         )
         return tuple(seen for seen in (self._graph.mask, self._graph.gate) if seen is not None)
@@ -159,28 +172,30 @@ class CrossAttentionCache:
         """Write the current batch's rows, mask and gate into the inputs of the latest graph."""
         assert self._graph is not None
         if self._graph.targets is not None:
-            cells = [slot * self._rows + row for slot in self._new for row in range(self._rows)]
+            cells = [slot * self._rows + row for slot in self._new for row in range(self.slots.n_rows[slot])]
             self._graph.targets.set(np.array(cells, dtype=np.int32))
         if self._graph.mask is not None and self._graph.gate is not None:
             self._graph.mask.set(self._mask())
             self._graph.gate.set(np.array([[bool(slots)] for slots in self._seen], dtype=np.float32))
 
     def _mask(self) -> _Mask:
-        mask = np.zeros((len(self._seen), self._history), dtype=np.float16)
+        mask = np.empty((len(self._seen), self._span.n), dtype=np.float16)
         kinds: dict[tuple[int, ...], list[int]] = {}
         for row, slots in enumerate(self._seen):
             kinds.setdefault(slots, []).append(row)
         for slots, rows in kinds.items():
-            # A row that sees no image sees all: softmax over nothing is NaN. The gate drops its result.
-            if slots:
-                mask[rows] = self._hidden_from(slots)
+            mask[rows] = self._row_of_mask(slots)
         return mask
 
-    def _hidden_from(self, slots: tuple[int, ...]) -> _Mask:
+    def _row_of_mask(self, slots: tuple[int, ...]) -> _Mask:
         """The row of the mask that shows these slots, f16 [history]."""
-        row = np.full(self._history, _MINUS_INFINITY)
+        row = np.full(self._span.n, _MINUS_INFINITY)
         for slot in slots:
-            row[slot * self._rows : slot * self._rows + self.slots.n_rows[slot]] = 0
+            begin = slot * self._rows - self._span.begin
+            row[begin : begin + self.slots.n_rows[slot]] = 0
+        if not slots:
+            # Softmax over nothing is NaN, so a row without an image sees one cell. The gate drops its result.
+            row[0] = 0
         return row
 
     # ** used by the runner ********************************************************************************************

@@ -12,8 +12,8 @@ from ollama_engine.errors import ShapeError
 
 from ollama_engine.ml cimport libggml as lib
 from ollama_engine.ml.libamx cimport (
-    OE_AMX_COLUMNS, OE_AMX_GELU, OE_AMX_K, OE_AMX_LARGEST_HEAD, OE_AMX_NONE, OE_AMX_QUICK_GELU, OE_AMX_ROWS, OE_AMX_TILE,
-    oe_amx_activation, oe_amx_allowed, oe_amx_attention_op, oe_amx_pack_op, oe_amx_pack_transposed_op, oe_amx_padded,
+    OE_AMX_COLUMNS, OE_AMX_GELU, OE_AMX_K, OE_AMX_LARGEST_HEAD, OE_AMX_NONE, OE_AMX_QUICK_GELU, OE_AMX_ROWS,
+    OE_AMX_TILE, oe_amx_activation, oe_amx_allowed, oe_amx_attention_op, oe_amx_pack_op, oe_amx_pack_transposed_op, oe_amx_padded,
     oe_amx_params, oe_amx_product_op, oe_amx_split_op,
 )
 from ollama_engine.ml.operands cimport dense_f32, finite, need_f32
@@ -97,8 +97,8 @@ def amx_attention(Tensor q not None, Tensor k not None, Tensor v not None, scale
         _check_rows(t)
     if (a.ne[0] != b.ne[0] or b.ne[1] != c.ne[1] or a.ne[2] != b.ne[2] or a.ne[2] != c.ne[2]
             or max(a.ne[0], c.ne[0]) > OE_AMX_LARGEST_HEAD):
-        raise ShapeError(f"amx_attention: {describe(q)}, {describe(k)} and {describe(v)} do not fit; heads are of up to "
-                         f"{OE_AMX_LARGEST_HEAD} numbers")
+        raise ShapeError(f"amx_attention: {describe(q)}, {describe(k)} and {describe(v)} do not fit; heads are of up "
+                         f"to {OE_AMX_LARGEST_HEAD} numbers")
     ne[0], ne[1], ne[2], ne[3] = c.ne[0], a.ne[2], a.ne[1], 1
     check_size(ne)
     cdef Tensor rows = _rows(graph, q, parts)

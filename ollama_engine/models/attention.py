@@ -24,10 +24,20 @@ class LayerStep:
     cache: LayerView
     outputs: Tensor | None
     """In the last layer, the rows to compute; None for all."""
+    temperature: Tensor | None = None
+    """f32 [1, 1, n]: what queries are multiplied by; None for 1."""
 
     def rotate(self, heads: Tensor) -> Tensor:
         """Queries or keys [head_dim, heads, n] at the step's positions."""
         return heads if self.rope is None else self.rope(heads, self.positions, self.factors)
+
+    def sharpened(self, queries: Tensor) -> Tensor:
+        """Queries [head_dim, heads, n] times the step's temperature."""
+        if self.temperature is None:
+            return queries
+        head_dim, n_head, n = queries.dim(0), queries.dim(1), queries.dim(2)
+        flat = nn.scaled_rows(ops.reshape(queries, head_dim * n_head, n), self.temperature)
+        return ops.reshape(flat, head_dim, n_head, n)
 
     def wanted(self, x: Tensor) -> Tensor:
         """The rows of x [m, n] that a later block or the caller needs."""
@@ -48,7 +58,7 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, step: LayerStep, o: Options) -> Tensor:
         """x [n_embd, n] -> [n_embd, n]."""
         q, k, v = self.project(x, o)
-        q, k = step.rotate(q), step.rotate(k)
+        q, k = step.sharpened(step.rotate(q)), step.rotate(k)
         step.cache.put(k, v)
         return self.output(
             nn.attention(q, step.cache, o.attention_scale, softcap=o.attention_softcap, sinks=self.sinks)

@@ -34,7 +34,7 @@ class ModelInputs:
     embedding_rows: Tensor | None = None
     """i32 [m], the rows of the batch that `embeddings` replace."""
     images: Tensor | None = None
-    """f32 [n_embd, image_rows * images], input of the cross-attention layers: the images of this batch in the order of
+    """f32 [n_embd, rows], input of the cross-attention layers: all rows of this batch's images, in the order of
     `Batch.images`. None in batches without images."""
 
 

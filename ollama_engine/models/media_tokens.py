@@ -20,12 +20,14 @@ def vocabulary(metadata: Metadata) -> Sequence[str]:
     return tokens if isinstance(tokens, list) else ()
 
 
-def token_id(metadata: Metadata, key: str, text: str) -> int:
+def token_id(metadata: Metadata, key: str, text: str, below: int | None = None) -> int:
     """The id under `key`; where the file does not say, that of the token `text`.
 
-    Raises ModelFormatError for a file with neither.
+    Raises ModelFormatError for a file with neither, and for an id that is not `below` the rows of the token embedding.
     """
     found = metadata.u32(key, None)
+    if found is not None and below is not None and found >= below:
+        raise ModelFormatError(f"{metadata.key(key)} is {found}, expected an id below {below}")
     return token_named(metadata, text, f"neither a key {metadata.key(key)} nor a") if found is None else found
 
 

@@ -47,8 +47,7 @@ class SharedMLP(nn.Module):
         """x [n_embd, n] -> [n_embd, n]."""
         share = ops.unary(self.share(x), "sigmoid")
         y = self.down(ops.glu(self.gate(x), self.up(x)))
-        # sum_experts with one expert: ggml's product with one number per row is slow.
-        return nn.sum_experts(ops.reshape(y, y.dim(0), 1, y.dim(1)), ops.reshape(share, 1, 1, y.dim(1)))
+        return nn.scaled_rows(y, ops.reshape(share, 1, 1, y.dim(1)))
 
 
 class Qwen3Layer(PreNormLayer):

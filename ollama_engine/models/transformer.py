@@ -72,11 +72,15 @@ class Transformer(nn.Module):
         """Divisors of the rotary angles, or None. `like` is a tensor of the graph that will use them."""
         return None
 
+    def temperature(self, positions: Tensor) -> Tensor | None:
+        """What queries at `positions` are multiplied by, f32 [1, 1, n]; None for 1."""
+        return None
+
     def through_layers(self, x: Tensor, inputs: ModelInputs, cache: LayerView) -> Tensor:
         """Run all layers: x [n_embd, n] -> [n_embd, n_outputs]."""
-        o, factors = self.options, self.rope_factors(inputs.tokens)
+        o, factors, temperature = self.options, self.rope_factors(inputs.tokens), self.temperature(inputs.positions)
         for i, layer in enumerate(self.layers):
             cache.set_layer(i)
             outputs = inputs.outputs if i == o.n_layer - 1 else None
-            x = layer.forward(x, LayerStep(inputs.positions, o.ropes[i], factors, cache, outputs), o)
+            x = layer.forward(x, LayerStep(inputs.positions, o.ropes[i], factors, cache, outputs, temperature), o)
         return x

@@ -131,7 +131,8 @@ def _format_of(head: bytes) -> str:
         return "WebP"
     if head[4:8] == b"ftyp" and head[8:12] in (b"avif", b"avis", b"mif1", b"msf1"):
         return "Avif"
-    found = next((name for begin, name in beginnings.items() if head.startswith(begin)), "")
+    # No generator that is left half used: an interrupt as it is closed would be lost.
+    found = "".join([name for begin, name in beginnings.items() if head.startswith(begin)])
     return "" if found == "Ppm" and not head[2:3].isspace() else found
 
 

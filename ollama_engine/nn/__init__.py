@@ -7,14 +7,14 @@ RMSNorm, LayerNorm               norms
 GatedMLP, GeluMLP                feed-forward blocks with a gate; gelu
 PlainMLP, ErfMLP                 feed-forward blocks without a gate
 Rope, SectionedRope, read_rope   rotary positions on one axis or several, and their scaling
-attention, soft_cap              attention over a cache's history
+attention, soft_cap, temperature  attention over a cache's history
 ExpertLinear, route, sum_experts mixture of experts
-                                 (also route_chosen, route_sigmoid, weighted_inputs, sum_slots)
+                                 (also route_chosen, route_sigmoid, scaled_rows, weighted_inputs, sum_slots)
 """
 
 from __future__ import annotations
 
-from ollama_engine.nn.attention import attention, soft_cap
+from ollama_engine.nn.attention import attention, soft_cap, temperature
 from ollama_engine.nn.feed_forward import ErfMLP, GatedMLP, GeluMLP, PlainMLP, gelu, gelu_erf
 from ollama_engine.nn.layers import Embedding, Factors, LayerNorm, Linear, Norm, RMSNorm, Scalar, Vector
 from ollama_engine.nn.module import Blocks, Module, Part, Scope, Weight
@@ -23,6 +23,7 @@ from ollama_engine.nn.moe import (
     route,
     route_chosen,
     route_sigmoid,
+    scaled_rows,
     sum_experts,
     sum_slots,
     weighted_inputs,
@@ -58,8 +59,10 @@ __all__ = [
     "route",
     "route_chosen",
     "route_sigmoid",
+    "scaled_rows",
     "soft_cap",
     "sum_experts",
     "sum_slots",
+    "temperature",
     "weighted_inputs",
 ]

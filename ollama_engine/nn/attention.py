@@ -37,6 +37,17 @@ def attention(
     return ops.reshape(ops.cont(out), out.dim(0) * heads, n)
 
 
+def temperature(positions: Tensor, scale: float, period: int, offset: int = 0) -> Tensor:
+    """1 + scale * ln(1 + floor((p + offset) / period)) of positions p, i32 [n] -> f32 [1, 1, n].
+
+    Queries are multiplied by it, so that attention stays sharp in a long text (Nakanishi 2025).
+    """
+    # Half a position more keeps whole quotients whole where the reciprocal is rounded.
+    quotient = ops.scale(ops.cast(positions, "f32"), 1 / period, (offset + 0.5) / period)
+    grown = ops.log(ops.scale(ops.unary(quotient, "floor"), 1.0, 1.0))
+    return ops.reshape(ops.scale(grown, scale, 1.0), 1, 1, positions.dim(0))
+
+
 def soft_cap(x: Tensor, cap: float) -> Tensor:
     """cap * tanh(x / cap): almost x for small x, and never beyond the cap."""
     return ops.scale(ops.unary(ops.scale(x, 1 / cap), "tanh"), cap)

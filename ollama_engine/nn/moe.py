@@ -49,8 +49,15 @@ def route_sigmoid(logits: Tensor, used: int) -> tuple[Tensor, Tensor]:
 def weighted_inputs(x: Tensor, weights: Tensor) -> Tensor:
     """x [n_embd, n] times the weights [1, used, n] of its experts -> [n_embd, used, n], what each of them reads."""
     n_embd, n, used = x.dim(0), x.dim(1), weights.dim(1)
-    x = ops.reshape(x, n_embd, 1, n)
-    return (x if used == 1 else ops.repeat(x, n_embd, used, n)) * weights
+    if used == 1:
+        return ops.reshape(scaled_rows(x, weights), n_embd, 1, n)
+    return ops.repeat(ops.reshape(x, n_embd, 1, n), n_embd, used, n) * weights
+
+
+def scaled_rows(x: Tensor, factors: Tensor) -> Tensor:
+    """x [m, n], each row times its own number of [1, 1, n] -> [m, n]."""
+    # As a sum over one expert: ggml's product with one number per row is slow.
+    return sum_experts(ops.reshape(x, x.dim(0), 1, x.dim(1)), factors)
 
 
 def sum_experts(outputs: Tensor, weights: Tensor) -> Tensor:

@@ -29,6 +29,7 @@ Rotation = Callable[[Tensor], Tensor]
 """Queries or keys [head_dim, heads, n] -> the same, rotated by the places of their patches."""
 
 MAX_LAYERS = 1024
+CHANNELS = 3
 LARGEST_HEAD = 256
 """Numbers in a head that AMX attention takes at most."""
 LANES = 16
@@ -81,6 +82,10 @@ def read_tower(metadata: Metadata, *, eps: float | None = None, n_ff: int | None
     key = "vision.attention.layer_norm_epsilon"
     epsilon = metadata.f32(key) if eps is None else metadata.f32(key, eps)
     zero = [name for name, value in fields.items() if value < 1]
+    if fields["n_channels"] != CHANNELS:
+        raise ModelFormatError(
+            f"{metadata.key('vision.num_channels')} is {fields['n_channels']}; pictures have {CHANNELS}"
+        )
     if zero or fields["n_layer"] > MAX_LAYERS or fields["n_embd"] % fields["n_head"] or epsilon < 0:
         raise ModelFormatError(
             f"sizes of the vision tower do not fit: {fields}, {key} {epsilon:g}; expected 1 to {MAX_LAYERS} layers, "

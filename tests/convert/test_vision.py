@@ -113,8 +113,8 @@ KEYS: Mapping[str, Mapping[str, Any]] = {
         "vision.attention.layer_norm_epsilon": 1e-5,
     },
     "qwen25vl": {
-        "rope.mrope_section": [4, 6, 6], "rope.freq_base": 1e6, "image_token_id": 151655, "video_token_id": 151656,
-        "vision_start_token_id": 151652, "vision_end_token_id": 151653, "vision.block_count": 2,
+        "rope.mrope_section": [4, 6, 6], "rope.freq_base": 1e6, "image_token_id": 14, "video_token_id": 15,
+        "vision_start_token_id": 12, "vision_end_token_id": 13, "vision.block_count": 2,
         "vision.embedding_length": 32, "vision.feed_forward_length": 40, "vision.attention.head_count": 2,
         "vision.num_channels": 3, "vision.patch_size": 14, "vision.temporal_patch_size": 2,
         "vision.spatial_merge_size": 2, "vision.window_size": 112, "vision.fullatt_block_indexes": [1],

@@ -45,6 +45,7 @@ def test_one_image_and_many(engine: Engine, tmp_path: Path) -> None:
     sources: list[Any] = [first.file, first.draw(), np.asarray(first.draw()), tmp_path / "first.png"]
     for source in sources:
         np.testing.assert_allclose(engine.embed_image(source), rows[0], atol=1e-6)
+    assert engine.metrics.image_cache_bytes >= rows.nbytes
     assert engine.embed_image([]).shape == (0, engine.info.n_embd)
 
 

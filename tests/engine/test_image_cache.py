@@ -211,7 +211,7 @@ def test_at_most_one_image_between_two_steps(path: str) -> None:
 
         original = FakeVision.encode_multimodal
         stack.enter_context(patch.object(FakeVision, "encode_multimodal", encode))
-        running = engine.submit([1, 2, 3], greedy(400))
+        running = engine.submit([1, 2, 3], greedy(1_000_000), on_overflow="shift")
         next(running)
         others = [engine.submit(prompt(*[image(8 * n + i) for i in range(4)]), greedy(2)) for n in range(2)]
         for other in others:

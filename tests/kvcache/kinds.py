@@ -176,10 +176,10 @@ class Steps:
     def _image_layer(
         self, ctx: Context, layer: int, batch: Batch, query: Tensor, view: CrossAttentionCache
     ) -> Tensor | None:
-        if view.new_images:
+        if view.new_rows:
             assert batch.images is not None
             put = [int(batch.tokens[row]) for row in batch.images]
-            key, value = (ctx.from_floats(np.concatenate([image(n, layer, t) for t in put])) for n in "kv")
+            key, value = (ctx.from_floats(np.concatenate([image(n, layer, t)[: length(t)] for t in put])) for n in "kv")
             view.put(key, value)
         return nn.attention(query, view, DIM**-0.5) * view.gate if view.sees_images else None
 

@@ -81,6 +81,20 @@ def test_a_run_that_lost_an_image_cannot_be_resumed() -> None:
         assert [f.cache.can_resume(0, position) for position in (1, 2, 3, 5, 6)] == [True, False, False, False, True]
 
 
+def test_attention_reads_from_the_first_to_the_last_row_that_is_seen() -> None:
+    """Not what others keep in the cache."""
+    with pictures(8) as f:
+        f.feed([(s, 0) for s in range(7)], range(7))
+        cache = cross_attention_of(f)
+        assert cache.shape_key == (7, 13, 0, 20)
+        f.feed([(5, 1)])
+        assert cache.shape_key == (1, 0, 12, 20)  # 3 rows from row 15 on, in steps of 4
+        f.feed([(3, 1), (4, 1)])
+        assert cache.shape_key == (2, 0, 8, 16)
+        f.feed([(7, 0), (6, 1)])
+        assert cache.shape_key == (2, 0, 16, 20)  # the last one has a single row, the 18th
+
+
 def test_one_slot_goes_from_image_to_image() -> None:
     with pictures(1) as f:
         for turn in range(3):
@@ -132,7 +146,7 @@ def test_without_images_the_layer_is_skipped_and_says_so() -> None:
     with pictures(1) as f:
         f.cache.begin(f.batch([(0, 0)]))
         cache = cross_attention_of(f)
-        assert (cache.new_images, cache.sees_images) == (0, False)
+        assert (cache.new_rows, cache.sees_images) == (0, False)
         for ask in (cache.get, lambda: cache.gate):
             with pytest.raises(ValueError, match="skip the layer"):
                 ask()

@@ -20,7 +20,7 @@ from ollama_engine.ml.metadata import Metadata
 from ollama_engine.models.mistral3.multimodal import PixtralMultimodal
 from ollama_engine.models.mistral3.preprocess import Preprocessor
 from ollama_engine.models.mistral3.vision import PAIRS, VisionOptions, read_options
-from tests.mmproj import MISTRAL3, cut
+from tests.mmproj import MISTRAL3, cut, without_keys
 from tests.models.vision import harness
 from tests.models.vision.harness import N_TEXT, cases, greedy
 from tests.models.vision.pictures import Picture
@@ -99,8 +99,9 @@ def test_the_longest_edge_is_that_of_the_processor_or_of_the_tower() -> None:
     keys = {"vision.image_size": 1024}
     assert Preprocessor(metadata(**keys), options()).longest == 1024
     assert Preprocessor(metadata(**keys, **{"vision.longest_edge": 700}), options()).longest == 700
-    with pytest.raises(ModelFormatError, match=r"longest_edge is 0"):
-        Preprocessor(metadata(**{"vision.longest_edge": 0}), options())
+    for longest in (0, 2**32 - 1):
+        with pytest.raises(ModelFormatError, match=rf"longest_edge is {longest}, expected 1 to 16384"):
+            Preprocessor(metadata(**{"vision.longest_edge": longest}), options())
 
 
 def test_the_largest_image_is_a_square(path: Path) -> None:
@@ -162,19 +163,23 @@ def test_queries_and_keys_of_mmproj_files_turn_in_pairs(path: Path, tmp_path: Pa
     assert np.abs(encoded(wrong, picture) - expected).max() > 0.1 * expected.std(), "the order of rows matters"
 
 
-def rewritten(path: Path, target: Path, *, pairs: bool) -> Path:
-    """The file with the rows of the tower's queries and keys in pairs, and the key that says so where `pairs` is."""
+def rewritten(path: Path, target: Path, *, pairs: bool | None = None, image: int | None = None) -> Path:
+    """The file with the rows of the tower's queries and keys in pairs, and the key that says so where `pairs` is true;
+    or with another id of the image token.
+    """
     source = gguf.GGUFReader(path)
     writer = gguf.GGUFWriter(target, "mistral3")
     for field in source.fields.values():
-        if not field.name.startswith(("GGUF.", "general.architecture")):
+        if image is not None and field.name == "mistral3.image_token_index":
+            writer.add_uint32(field.name, image)
+        elif not field.name.startswith(("GGUF.", "general.architecture")):
             kind, sub = field.types[0], field.types[-1] if len(field.types) > 1 else None
             writer.add_key_value(field.name, field.contents(), kind, sub)
     if pairs:
         writer.add_string(f"mistral3.{PAIRS}", "pixtral")
     for tensor in source.tensors:
         values = tensor.data
-        if re.fullmatch(r"v\.blk\.\d+\.attn_[qk]\.weight", tensor.name):
+        if pairs is not None and re.fullmatch(r"v\.blk\.\d+\.attn_[qk]\.weight", tensor.name):
             split = values.reshape(CASE.config["vision_config"]["num_attention_heads"], 2, -1, values.shape[1])
             values = np.ascontiguousarray(split.swapaxes(1, 2).reshape(values.shape))
         writer.add_tensor(tensor.name, values)
@@ -183,6 +188,17 @@ def rewritten(path: Path, target: Path, *, pairs: bool) -> Path:
     writer.write_tensors_to_file()
     writer.close()
     return target
+
+
+def test_a_file_of_ollama_lacks_what_its_engine_knows_by_heart(path: Path, tmp_path: Path) -> None:
+    """Ids of tokens, epsilon, and the longest edge, which is the tower's then."""
+    names = {"image_token_index", "vision.longest_edge", "vision.attention.layer_norm_epsilon", "spatial_merge_size"}
+    bare = without_keys(path, tmp_path / "bare.gguf", {f"mistral3.{name}" for name in names})
+    golden = harness.load(CASE)
+    with harness.engine(bare) as engine:
+        for name, prompt in CASE.prompts.items():
+            answer = engine.generate(CASE.segments(prompt), greedy(CASE))
+            assert list(answer.tokens) == golden.answers[name].tokens
 
 
 def test_a_text_model_and_an_mmproj_file_answer_as_one_file(path: Path, tmp_path: Path) -> None:
@@ -195,6 +211,12 @@ def test_a_text_model_and_an_mmproj_file_answer_as_one_file(path: Path, tmp_path
             assert list(answer.tokens) == golden.answers[name].tokens
 
 
+def test_a_token_of_images_that_the_vocabulary_has_not(path: Path, tmp_path: Path) -> None:
+    far = rewritten(path, tmp_path / "far.gguf", image=N_TEXT + 3)
+    with pytest.raises(ModelFormatError, match=r"image_token_index is 323, expected an id below 323"):
+        harness.engine(far)
+
+
 @pytest.mark.parametrize(
     ("keys", "told"),
     [
@@ -203,6 +225,7 @@ def test_a_text_model_and_an_mmproj_file_answer_as_one_file(path: Path, tmp_path
         ({"spatial_merge_size": 0}, "spatial_merge_size is 0"),
         ({"vision.rope.freq_base": 1.0}, r"vision\.rope\.freq_base is 1"),
         ({"vision.block_count": 0}, "sizes of the vision tower do not fit"),
+        ({"vision.num_channels": 1}, r"num_channels is 1; pictures have 3"),
     ],
 )
 def test_sizes_that_do_not_fit(keys: dict[str, Any], told: str) -> None:

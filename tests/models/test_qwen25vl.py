@@ -22,10 +22,10 @@ from ollama_engine.models.qwen25vl.text import read_sections
 from ollama_engine.models.qwen25vl.vision import VisionOptions, read_options
 from ollama_engine.models.qwen25vl.windows import Windows
 from ollama_engine.runner.core.input_processor import prompt_inputs
-from tests.mmproj import QWEN25VL, cut
+from tests.mmproj import QWEN25VL, cut, without_keys
 from tests.models.reference import import_reference
 from tests.models.vision import harness
-from tests.models.vision.harness import cases, greedy
+from tests.models.vision.harness import N_CTX, cases, greedy
 from tests.models.vision.pictures import Picture
 
 pytest.importorskip("PIL", reason="Pillow is not installed")
@@ -99,6 +99,8 @@ def test_the_largest_image_has_the_most_patches() -> None:
     made = preprocessor(max_pixels=28 * 28 * 100)
     largest = made.largest()
     assert (largest.grid, largest.n_inputs) == ((10, 10), 100)
+    assert preprocessor(max_pixels=28 * 28 * 144).largest().grid == (11, 13), "with windows of four sizes"
+    assert preprocessor(max_pixels=28 * 28 * 2, min_pixels=1).largest().grid == (1, 2)
     for sides in ((10, 1000), (1000, 1000), (28, 28 * 100), (640, 480)):
         height, width = made.size(*sides)
         assert height * width <= 100 * 28 * 28
@@ -267,6 +269,22 @@ def test_sections_that_do_not_fill_a_head(sections: list[int]) -> None:
 
 def test_llama_cpp_writes_a_fourth_section() -> None:
     assert read_sections(Metadata({"qwen25vl.rope.mrope_section": [4, 6, 6, 0]}, "qwen25vl"), 16) == (4, 6, 6, 0)
+
+
+def test_a_file_of_ollama_lacks_what_its_engine_knows_by_heart(path: Path, tmp_path: Path) -> None:
+    """Ids of tokens, the width of the tower, and how pictures are made: they are found, or as published."""
+    ids = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
+    keys = ("feed_forward_length", "min_pixels", "max_pixels", "tokens_per_second", "temporal_patch_size")
+    names = {f"qwen25vl.{name}" for name in (*ids, *(f"vision.{key}" for key in keys))}
+    prompt = CASE.segments(("a", Picture(32, 40), "b"))
+    with harness.engine(path) as engine:
+        expected = engine.generate(prompt, greedy(CASE)).tokens
+    with harness.engine(without_keys(path, tmp_path / "bare.gguf", names)) as engine:
+        assert reader(engine).preprocess(Picture(400, 400).draw()).n_inputs == N_CTX // 2
+        engine.generate(prompt, greedy(CASE))
+    only = names - {"qwen25vl.vision.min_pixels", "qwen25vl.vision.max_pixels"}
+    with harness.engine(without_keys(path, tmp_path / "some.gguf", only)) as engine:
+        assert engine.generate(prompt, greedy(CASE)).tokens == expected
 
 
 @pytest.mark.parametrize(("name", "kind"), [("qwen25vl", "qwen2.5vl_merger"), ("qwen2vl", "qwen2vl_merger")])

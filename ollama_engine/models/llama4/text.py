@@ -12,12 +12,11 @@ from dataclasses import dataclass, replace
 
 from ollama_engine import nn
 from ollama_engine.errors import ModelFormatError
-from ollama_engine.kvcache import LayerShape, LayerView
+from ollama_engine.kvcache import LayerShape
 from ollama_engine.ml import ops
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.ml.tensor import Tensor
 from ollama_engine.models.attention import LayerStep, SelfAttention
-from ollama_engine.models.base import ModelInputs
 from ollama_engine.models.decoder import Decoder, PreNormLayer
 from ollama_engine.models.options import Options, read_common, read_experts
 
@@ -39,12 +38,6 @@ class Llama4Options(Options):
     """Positions below this, less one, have scores as they are."""
 
 
-@dataclass(frozen=True, slots=True)
-class Llama4Step(LayerStep):
-    temperature: Tensor | None = None
-    """f32 [1, 1, n]: what queries are multiplied by in layers without positions."""
-
-
 class Llama4Attention(SelfAttention):
     def forward(self, x: Tensor, step: LayerStep, o: Llama4Options) -> Tensor:  # type: ignore[override]
         """x [n_embd, n] -> [n_embd, n]."""
@@ -53,8 +46,8 @@ class Llama4Attention(SelfAttention):
             q, k = step.rotate(q), step.rotate(k)
             if o.qk_norm:
                 q, k = ops.rms_norm(q, o.norm_eps), ops.rms_norm(k, o.norm_eps)
-        elif isinstance(step, Llama4Step) and step.temperature is not None:
-            q = q * step.temperature
+        else:
+            q = step.sharpened(q)
         step.cache.put(k, v)
         return self.output(nn.attention(q, step.cache, o.attention_scale))
 
@@ -135,23 +128,12 @@ class Llama4Text(Decoder):
     def rope_factors(self, like: Tensor) -> Tensor | None:
         return self.rope_freqs.weight
 
-    def through_layers(self, x: Tensor, inputs: ModelInputs, cache: LayerView) -> Tensor:
-        o, factors, temperature = self.options, self.rope_factors(inputs.tokens), self._temperature(inputs.positions)
-        for i, layer in enumerate(self.layers):
-            cache.set_layer(i)
-            outputs = inputs.outputs if i == o.n_layer - 1 else None
-            x = layer.forward(x, Llama4Step(inputs.positions, o.ropes[i], factors, cache, outputs, temperature), o)
-        return x
-
-    def _temperature(self, positions: Tensor) -> Tensor | None:
-        """1 + scale * ln(1 + floor((p + 1) / floor_scale)) of positions i32 [n], f32 [1, 1, n] (Nakanishi 2025)."""
+    def temperature(self, positions: Tensor) -> Tensor | None:
+        """For layers without positions; 1 below `temperature_floor - 1`."""
         o = self.options
         if not o.temperature_scale or None not in o.ropes:
             return None
-        # Half a position more keeps whole quotients whole when the reciprocal is rounded.
-        p = ops.scale(ops.cast(positions, "f32"), 1 / o.temperature_floor, 1.5 / o.temperature_floor)
-        grown = ops.log(ops.scale(ops.unary(p, "floor"), 1.0, 1.0))
-        return ops.reshape(ops.scale(grown, o.temperature_scale, 1.0), 1, 1, positions.dim(0))
+        return nn.temperature(positions, o.temperature_scale, o.temperature_floor, offset=1)
 
 
 def _with_options(o: Options, metadata: Metadata) -> Llama4Options:

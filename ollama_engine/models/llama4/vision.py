@@ -19,7 +19,7 @@ from ollama_engine.ml.tensor import Tensor
 from ollama_engine.nn import clip, vision
 
 TILES_AT_ONCE = 6
-"""Tiles that share a run of the layers. All 17 of a largest image take three times the memory, and gain no time."""
+"""Tiles that share a run of the layers. All 17 of a largest image take more than twice the memory, and gain no time."""
 
 
 @dataclass(frozen=True, kw_only=True)

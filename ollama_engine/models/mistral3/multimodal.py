@@ -36,9 +36,10 @@ class PixtralMultimodal:
         scope.used.add(BREAK_COPY)
         self.vision = VisionPart(nn.Scope(scope.weights, self.options, used=scope.used))
         self._preprocessor = Preprocessor(metadata, self.options)
-        self._image = token_id(metadata, "image_token_index", IMAGE)
-        self._break = token_id(metadata, "image_break_token_index", BREAK)
-        self._end = token_id(metadata, "image_end_token_index", END)
+        n_ids = scope.weights["token_embd.weight"].dim(1)
+        self._image = token_id(metadata, "image_token_index", IMAGE, n_ids)
+        self._break = token_id(metadata, "image_break_token_index", BREAK, n_ids)
+        self._end = token_id(metadata, "image_end_token_index", END, n_ids)
 
     @property
     def traits(self) -> MediaTraits:

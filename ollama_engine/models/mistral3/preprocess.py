@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 LONGEST_EDGE = 1540
 """Of the published processors, for files that do not say."""
+MOST_PIXELS = 1 << 14
+"""Of the longest edge: memory for a square of it is reserved."""
 
 
 class Preprocessor:
@@ -30,8 +32,10 @@ class Preprocessor:
         self.mean = metadata.f32s("vision.image_mean", 3, list(CLIP_MEAN))
         self.std = metadata.f32s("vision.image_std", 3, list(CLIP_STD))
         self.longest = metadata.u32("vision.longest_edge", metadata.u32("vision.image_size", LONGEST_EDGE))
-        if self.longest < 1:
-            raise ModelFormatError(f"{metadata.key('vision.longest_edge')} is 0, expected a number of pixels")
+        if not 1 <= self.longest <= MOST_PIXELS:
+            raise ModelFormatError(
+                f"{metadata.key('vision.longest_edge')} is {self.longest}, expected 1 to {MOST_PIXELS} pixels"
+            )
 
     def prepare(self, image: Image) -> PreparedImage:
         """A picture of any size, RGB or RGBA; what is transparent becomes white."""

@@ -33,7 +33,7 @@ class CrossAttention(nn.Module):
     k_norm = nn.RMSNorm("cross_attn_k_norm", "head_dim")
 
     def store(self, images: Tensor, cache: ImageView, o: TextOptions) -> None:
-        """Put keys and values of new images f32 [n_embd, image_rows * images] into the cache."""
+        """Put keys and values of new images f32 [n_embd, rows] into the cache."""
         keys = self.k_norm(_in_order(self.k(images), o), o.norm_eps)
         cache.put(keys, heads(self.v(images), o.head_dim))
 

@@ -38,9 +38,10 @@ class Qwen25VLMultimodal:
         self.options = read_options(metadata, scope.options.n_embd, 0 if up is None else up.dim(1), gated=gated)
         self.tower = Tower(nn.Scope(scope.weights, self.options, "v.", scope.used))
         self._preprocessor = Preprocessor(metadata, self.options)
-        self._begin = token_id(metadata, "vision_start_token_id", BEGIN)
-        self._pad = token_id(metadata, "image_token_id", PAD)
-        self._end = token_id(metadata, "vision_end_token_id", END)
+        n_ids = scope.weights["token_embd.weight"].dim(1)
+        self._begin = token_id(metadata, "vision_start_token_id", BEGIN, n_ids)
+        self._pad = token_id(metadata, "image_token_id", PAD, n_ids)
+        self._end = token_id(metadata, "vision_end_token_id", END, n_ids)
 
     def fit_context(self, num_ctx: int) -> None:
         """Have no picture take more than half of a context: larger ones are shrunk."""

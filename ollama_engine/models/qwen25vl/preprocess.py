@@ -59,10 +59,14 @@ class Preprocessor:
         self.min_pixels = min(self.min_pixels, self.max_pixels)
 
     def largest(self) -> PreparedImage:
-        """All zeros, with as many rows of embeddings as `max_pixels` allows: a square, nearly."""
-        n = self.max_pixels // self.side**2
-        rows = math.isqrt(n)
+        """All zeros, nearly a square, with about as many rows of embeddings as `max_pixels` allows.
+
+        With smaller windows at both edges, where it can: windows of four sizes take more memory than those of one.
+        """
         o = self.options
+        n = self.max_pixels // self.side**2
+        near = range(math.isqrt(n), max(0, math.isqrt(n) - o.window), -1)
+        rows = next((r for r in near if r % o.window and n // r % o.window), near[0])
         patches = np.zeros((n // rows * rows * o.merge**2, o.n_channels * o.patch_size**2), np.float32)
         return self._prepared(patches, rows, n // rows)
 

@@ -26,7 +26,7 @@ from ollama_engine.runner.core.steered_rows import prepare_masks
 from ollama_engine.runner.core.step_media import NO_STEP_MEDIA, encode_next, step_media
 from ollama_engine.runner.core.step_output import StepOutput, outcome, step_outputs
 from ollama_engine.runner.load.executor import Executor
-from ollama_engine.runner.media.image_reader import PromptImageReader
+from ollama_engine.runner.media.image_reader import ImageReader
 from ollama_engine.runner.observe.metrics import MetricsSnapshot
 from ollama_engine.runner.observe.monitor import Monitor, Record, report
 from ollama_engine.runner.prefix.cache_manager import CacheManager
@@ -68,7 +68,7 @@ class EngineCore:
 
     def __init__(
         self, executor: Executor, cache: Cache, parallel: int, monitor: Monitor, *, verify: bool = False,
-        images: PromptImageReader | None = None,
+        images: ImageReader | None = None,
     ) -> None:  # fmt: skip
         # -- collaborators --
         self.executor = executor

@@ -27,6 +27,7 @@ from ollama_engine.runner.load.graph import (
     GraphShape,
     InputSizes,
     MediaRows,
+    image_rows,
     make_inputs,
     media_rows,
     write_inputs,
@@ -94,11 +95,11 @@ class Executor:
 
     def reserve_batch(self, n_tokens: int) -> None:
         """Take the memory for the graphs of a batch of as many tokens, over the whole history. Raises NoMemoryError."""
-        n_embedded, n_images = n_tokens if self._sizes.embedded else 0, int(self._sizes.image_rows > 0)
+        n_embedded = n_tokens if self._sizes.embedded else 0
         # All rows but one: picking rows takes more memory than returning all.
         n_outputs = min(n_tokens - 1 or 1, self.max_outputs)
         for _ in self._cache.worst_cases(n_tokens):
-            graph = self._build(self._shape(n_tokens, n_outputs, n_embedded, n_images))
+            graph = self._build(self._shape(n_tokens, n_outputs, n_embedded, self._sizes.image_rows))
             with graph.ctx:
                 graph.ctx.reserve()
 
@@ -122,9 +123,9 @@ class Executor:
         """
         assert self._prepared is None, "one batch is prepared at a time"
         self._cache.begin(batch)
-        n_images = 0 if batch.images is None else len(batch.images)
+        n_image_rows = image_rows(batch.media, self._sizes)
         n_embedded = batch.n_embedded if batch.media else 0
-        shape = self._shape(len(batch), len(batch.outputs), n_embedded, n_images)
+        shape = self._shape(len(batch), len(batch.outputs), n_embedded, n_image_rows)
         try:
             reusable = self._graph is not None and self._graph.shape == shape
             graph = self._graph if reusable else self._build(shape)
@@ -245,8 +246,8 @@ class Executor:
         if batch.types is not None:
             _check_range("types", batch.types, self._n_types)
 
-    def _shape(self, n_tokens: int, n_outputs: int, n_embedded: int, n_images: int = 0) -> GraphShape:
-        return GraphShape(n_tokens, n_outputs, n_embedded, n_images, self._cache.shape_key)
+    def _shape(self, n_tokens: int, n_outputs: int, n_embedded: int, n_image_rows: int = 0) -> GraphShape:
+        return GraphShape(n_tokens, n_outputs, n_embedded, n_image_rows, self._cache.shape_key)
 
     def _build(self, shape: GraphShape) -> Graph:
         ctx = Context(self._backend)

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import numpy as np
 
 from ollama_engine.errors import ComputeError
-from ollama_engine.input import Batch, BatchMedia, FloatArray, Int32Array
+from ollama_engine.input import Batch, BatchMedia, FloatArray, Int32Array, MediaItem
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.tensor import Tensor
 from ollama_engine.models import ModelInputs
 
-__all__ = ["Graph", "GraphShape", "InputSizes", "MediaRows", "make_inputs", "media_rows", "write_inputs"]
+__all__ = ["Graph", "GraphShape", "InputSizes", "MediaRows", "image_rows", "make_inputs", "media_rows", "write_inputs"]
 
 
 class GraphShape(NamedTuple):
@@ -25,8 +25,8 @@ class GraphShape(NamedTuple):
     """Rows of logits."""
     n_embedded: int = 0
     """Rows that are embeddings of media."""
-    n_images: int = 0
-    """Number of new images for cross-attention."""
+    n_image_rows: int = 0
+    """Rows of new images for cross-attention."""
     cache: tuple[int, ...] = ()
     """The cache's `shape_key`."""
 
@@ -69,7 +69,7 @@ class MediaRows(NamedTuple):
 
 def make_inputs(ctx: Context, shape: GraphShape, sizes: InputSizes) -> ModelInputs:
     """The inputs of a new graph."""
-    n, m, images = shape.n_tokens, shape.n_embedded, shape.n_images * sizes.image_rows
+    n, m, images = shape.n_tokens, shape.n_embedded, shape.n_image_rows
     return ModelInputs(
         tokens=ctx.input("i32", (n,), name="tokens"),
         positions=ctx.input("i32", (n,) if sizes.axes == 1 else (n, sizes.axes), name="positions"),
@@ -100,21 +100,26 @@ def _rows_or_zeros(part: BatchMedia, sizes: InputSizes, failed: Failed) -> Float
         return item_rows(part, sizes)
     except Exception as error:
         failed(part, error)
-        return np.zeros((sizes.image_rows if part.item.cross_attention else part.n, sizes.n_embd), np.float32)
+        n = _image_rows(part.item, sizes) if part.item.cross_attention else part.n
+        return np.zeros((n, sizes.n_embd), np.float32)
+
+
+def image_rows(media: tuple[BatchMedia, ...], sizes: InputSizes) -> int:
+    """Rows of the images for cross-attention among a batch's media."""
+    return sum(_image_rows(part.item, sizes) for part in media if part.item.cross_attention)
+
+
+def _image_rows(item: MediaItem, sizes: InputSizes) -> int:
+    return sizes.image_rows if item.n_rows is None else item.n_rows
 
 
 def item_rows(part: BatchMedia, sizes: InputSizes) -> FloatArray:
-    """The rows of one item that a batch reads, float32 [rows, n_embd]. Raises ComputeError for a wrong array.
-
-    With cross-attention all that a largest image has, zeros behind its own.
-    """
+    """The rows of one item that a batch reads, float32 [rows, n_embd]. Raises ComputeError for a wrong array."""
     item, rows = part.item, part.item.embeddings()
-    n = item.n_inputs if not item.cross_attention else sizes.image_rows if item.n_rows is None else item.n_rows
+    n = _image_rows(item, sizes) if item.cross_attention else item.n_inputs
     if rows.shape != (n, sizes.n_embd) or rows.dtype != np.float32:
         raise ComputeError(f"embeddings of an image are float32 {(n, sizes.n_embd)}, got {rows.dtype} {rows.shape}")
-    if item.cross_attention:
-        return rows if n == sizes.image_rows else np.pad(rows, ((0, sizes.image_rows - n), (0, 0)))
-    return rows[part.offset : part.offset + part.n]
+    return rows if item.cross_attention else rows[part.offset : part.offset + part.n]
 
 
 def write_inputs(inputs: ModelInputs, batch: Batch, tokens: Int32Array, media: MediaRows) -> None:

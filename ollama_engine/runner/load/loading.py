@@ -46,7 +46,7 @@ from ollama_engine.runner.load.model_path import model_path
 from ollama_engine.runner.load.pooling_type import read_pooling
 from ollama_engine.runner.load.projector import known_metadata, with_projector
 from ollama_engine.runner.load.vision import ImageVectors, make_image_reader, make_image_vectors, traits_of
-from ollama_engine.runner.media.image_reader import PromptImageReader
+from ollama_engine.runner.media.image_reader import ImageReader, PromptImageReader
 from ollama_engine.sample import BreakerFinder
 from ollama_engine.tokenizer import Tokenizer, from_metadata
 
@@ -92,6 +92,11 @@ class Loaded:
         """Most tokens of one request, prompt and answer."""
         return num_ctx_of(self.config)
 
+    @property
+    def image_reader(self) -> ImageReader | None:
+        """What reads images, of prompts or alone; None where nothing does."""
+        return self.images if self.image_vectors is None else self.image_vectors.reader
+
     def memory(self) -> MemoryReport:
         """The memory taken, by device and layer."""
         return memory_report(self.backend, self.weights, self.cache.nbytes, self.cache.mask_bytes)
@@ -123,12 +128,9 @@ def load(
     Raises OSError, ModelFormatError, UnsupportedModelError, ConfigError, NoMemoryError with the report.
     """
     path = source.path if isinstance(source, GGUFFile) else model_path(source)
-    if progress is not None and not callable(progress):
-        raise ConfigError(Option("progress"), f" is a function of (bytes done, bytes in all), got {progress!r:.80}")
+    _check_progress(progress)
     with naming(path), contextlib.ExitStack() as undo:
-        gguf = undo.enter_context(source if isinstance(source, GGUFFile) else GGUFFile(path))
-        if projector is not None:
-            gguf = undo.enter_context(with_projector(gguf, model_path(projector, "a projector")))
+        gguf = _opened(source, path, projector, undo)
         metadata = known_metadata(gguf)
         factory = model_class(metadata.architecture)
         tokenizer = from_metadata(gguf.metadata)
@@ -176,8 +178,23 @@ def load(
     )  # fmt: skip
 
 
+def _opened(
+    source: object, path: str, projector: str | os.PathLike[str] | None, undo: contextlib.ExitStack
+) -> GGUFFile:
+    """The model's file, or its two; `undo` closes them."""
+    gguf = undo.enter_context(source if isinstance(source, GGUFFile) else GGUFFile(path))
+    if projector is None:
+        return gguf
+    return undo.enter_context(with_projector(gguf, model_path(projector, "a projector")))
+
+
 def _max_nodes(gguf: GGUFFile) -> int:
     return int(min(MAX_NODES_LIMIT, max(2048, NODES_PER_WEIGHT * len(gguf.tensors))))
+
+
+def _check_progress(progress: object) -> None:
+    if progress is not None and not callable(progress):
+        raise ConfigError(Option("progress"), f" is a function of (bytes done, bytes in all), got {progress!r:.80}")
 
 
 def _backend_params(config: EngineConfig) -> BackendParams:

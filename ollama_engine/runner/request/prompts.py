@@ -74,7 +74,7 @@ def has_media(prompt: Prompt | Prompts) -> bool:
     """Whether there are images in a prompt, or in any of several: reading them takes long."""
     if is_many(prompt):
         return any(map(has_media, prompt))
-    return isinstance(prompt, (list, tuple)) and any(isinstance(part, Media) for part in prompt)
+    return isinstance(prompt, (list, tuple)) and Media in map(type, prompt)
 
 
 def is_many(prompt: Prompt | Prompts) -> TypeGuard[Sequence[Prompt]]:

@@ -33,6 +33,9 @@ __all__ = [
     "spans_between",
 ]
 
+SHORT_TEXT = 64
+"""Fewer tokens before an image are computed together with it."""
+
 Group = tuple[int, int]
 """Indices [begin, end) of inputs that are computed in one batch, dropped together, and kept together."""
 
@@ -109,7 +112,8 @@ class Inputs:
             if span.end > end:
                 raise ValueError(f"the media item at input {span.begin} needs inputs up to {span.end}, has up to {end}")
         return cls(
-            tokens=np.fromiter((x.token for x in inputs), dtype=np.int32, count=len(inputs)),
+            # A list: `fromiter` would leave a generator half used, and an interrupt as it is closed would be lost.
+            tokens=np.array([x.token for x in inputs], np.int32),
             media=spans,
             groups=groups_of((x.same_batch for x in inputs), {s.begin for s in spans if s.item.cross_attention}),
         )
@@ -180,9 +184,15 @@ class Inputs:
         return islice(self.media, bisect_right(self.media, begin, key=lambda span: span.end), None)
 
     def ready_until(self, begin: int) -> int:
-        """Up to which input those from `begin` on can be computed: not into an image that is not encoded yet."""
-        unready = next((span for span in self.media_from(begin) if not span.item.ready()), None)
-        return len(self) if unready is None else max(begin, floor_cut(unready.begin, self.groups))
+        """Up to which input those from `begin` on should be computed: not into an image that is not encoded yet.
+
+        `begin` where the image comes soon: a step for a few tokens takes as long as one with them and the image.
+        """
+        for number, span in enumerate(self.media_from(begin)):
+            if not span.item.ready():
+                end = max(begin, floor_cut(span.begin, self.groups))
+                return begin if number == 0 and end - begin < SHORT_TEXT else end
+        return len(self)
 
     @property
     def largest_group(self) -> int:

@@ -19,5 +19,19 @@ CASES = (
     # Every layer has experts, two of which a token uses; rotations are slowed down as in Scout, by a step.
     Family("llama4-scout", "Llama4", {**_SIZES, "num_experts_per_tok": 2, "rope_parameters": _LLAMA3}, contract=True),
     # Queries and keys are not normalized, as in Maverick.
+    # Dense, tied, and with positions in all layers and no chunks, as in MobileLLM.
+    Family(
+        "llama4-dense",
+        "Llama4",
+        {
+            **_SIZES,
+            "num_local_experts": 0,
+            "interleave_moe_layer_step": 0,
+            "moe_layers": [],
+            "no_rope_layers": [1] * 4,
+            "layer_types": ["full_attention"] * 4,
+            "tie_word_embeddings": True,
+        },
+    ),
     Family("llama4-maverick", "Llama4", {**_TEXT, "use_qk_norm": False}),
 )

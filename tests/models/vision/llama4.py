@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from tests.models.vision.harness import N_CTX, N_TEXT, Case, Prompt, Token
@@ -26,7 +27,8 @@ BEGIN, END, PATCH = range(N_TEXT, N_TEXT + 3)
 
 
 def image_processor(side: int, *, pillow: bool) -> Any:
-    """transformers' image processor. `pillow`: it resizes with Pillow."""
+    """transformers' image processor. `pillow`: it resizes with Pillow. Skips a test without torchvision."""
+    pytest.importorskip("torchvision", reason="transformers' processor of Llama 4 needs torchvision")
     import torch  # noqa: PLC0415
     from PIL import Image  # noqa: PLC0415
     from transformers import Llama4ImageProcessor  # noqa: PLC0415

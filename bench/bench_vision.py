@@ -1,0 +1,193 @@
+"""How long does a picture take? Gemma 3's vision tower in full size with random weights, two threads.
+
+Encoding: ours is the vision graph alone, with weights of one type. Twin: transformers with torch, which computes in the
+same type (float32 for f32, bfloat16 for bf16); skipped where they are not installed. Peer: what llama-mtmd-cli reports
+of encoding the picture.
+
+First token: ours is `Engine.generate` of a picture and a question, from bytes to token; "again" is the same picture in
+a second question of the conversation. Peer: the milliseconds that llama-mtmd-cli reports of encoding and decoding the
+picture in each of two turns, without the text's; skipped where it is not built.
+
+VISION_LAYERS=2 takes so many of the tower's 27 layers. Run:
+`python -m pytest bench/bench_vision.py --benchmark-enable --benchmark-group-by=group`.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from bench import peer_tools
+from bench.make_vision import Pair, VisionShape, write_pair
+from bench.reported import report
+from ollama_engine import Engine, Media, SamplingParams, Text
+from ollama_engine.ml.context import Context
+
+if TYPE_CHECKING:
+    from pytest_benchmark.fixture import BenchmarkFixture
+
+pytestmark = [pytest.mark.waits, pytest.mark.timeout(1800)]
+
+THREADS = 2
+ROUNDS = 2
+LAYERS = int(os.environ.get("VISION_LAYERS", "27"))
+DTYPES = {"f32": "float32", "bf16": "bfloat16"}
+ENCODED = r"image slice encoded in (\d+) ms"
+DECODED = r"image decoded \(batch \d+/\d+\) in (\d+) ms"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("vision")
+
+
+@pytest.fixture
+def measuring(request: pytest.FixtureRequest) -> bool:
+    return bool(request.config.getoption("--benchmark-enable"))
+
+
+@pytest.fixture
+def layers(measuring: bool) -> int:
+    return LAYERS if measuring else 1
+
+
+def pair_of(folder: Path, kind: str, layers: int) -> Pair:
+    made = Pair(folder / f"text-{kind}.gguf", folder / f"mmproj-{kind}-{layers}.gguf")
+    return made if made.projector.exists() else write_pair(folder, kind, VisionShape(v_layer=layers))
+
+
+@pytest.fixture
+def picture() -> bytes:
+    """A PNG file of 640 times 480 pixels."""
+    Image = pytest.importorskip("PIL.Image")  # noqa: N806
+    y, x = np.mgrid[0:480, 0:640]
+    pixels = np.stack([x % 256, y % 256, (x + y) % 256], axis=-1).astype(np.uint8)
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, "PNG")
+    return out.getvalue()
+
+
+def shortest(work: Callable[[], object], rounds: int) -> float:
+    found = []
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - begin)
+    return min(found)
+
+
+def encode(engine: Engine, multimodal: Any, image: Any) -> None:
+    with Context(engine._loaded.backend) as ctx:
+        out = multimodal.encode_multimodal(ctx, image)
+        ctx.forward(out)
+        ctx.alloc()
+        ctx.compute()
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16", "bf16"])
+def test_encode(benchmark: BenchmarkFixture, kind: str, folder: Path, layers: int, measuring: bool) -> None:
+    benchmark.group = f"encode a picture, {kind}"
+    pair = pair_of(folder, kind, layers)
+    with Engine(pair.text, projector=pair.projector, threads=THREADS, gpu_layers=0) as engine:
+        multimodal: Any = engine._loaded.model.multimodal  # type: ignore[attr-defined]
+        image = multimodal.largest_image()
+        image.arrays["patches"][:] = np.random.default_rng(0).standard_normal(image.arrays["patches"].shape)
+        report(benchmark, shortest(lambda: encode(engine, multimodal, image), ROUNDS if measuring else 1))
+
+
+@pytest.mark.twin
+@pytest.mark.parametrize("kind", DTYPES)
+def test_transformers(benchmark: BenchmarkFixture, kind: str, layers: int, measuring: bool) -> None:
+    benchmark.group = f"encode a picture, {kind}"
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    if not measuring:
+        pytest.skip("nothing to try where nothing is measured")
+    shape, before, dtype = VisionShape(v_layer=layers), torch.get_num_threads(), getattr(torch, DTYPES[kind])
+    torch.set_num_threads(THREADS)
+    config = transformers.SiglipVisionConfig(
+        hidden_size=shape.v_embd, intermediate_size=shape.v_ff, num_hidden_layers=layers,
+        num_attention_heads=shape.v_head, image_size=shape.image, patch_size=shape.patch, vision_use_head=False,
+    )  # fmt: skip
+    model = transformers.SiglipVisionModel(config).eval().to(dtype)
+    pixels = torch.randn(1, 3, shape.image, shape.image, dtype=dtype)
+    with torch.inference_mode():
+        report(benchmark, shortest(lambda: model(pixels), ROUNDS))
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("kind", ["f16"])
+def test_first_token(
+    benchmark: BenchmarkFixture, kind: str, folder: Path, picture: bytes, layers: int, measuring: bool
+) -> None:
+    benchmark.group = f"first token with a picture, {kind}"
+    pair, first = pair_of(folder, kind, layers), SamplingParams(max_tokens=1, temperature=0)
+    prompt = [Media(picture), Text("What is it?")]
+    found = []
+    for _ in range(ROUNDS if measuring else 1):
+        with Engine(pair.text, projector=pair.projector, threads=THREADS, num_ctx=2048, gpu_layers=0) as engine:
+            found.append(shortest(lambda: engine.generate(prompt, first), 1))
+    report(benchmark, min(found))
+
+
+@pytest.mark.parametrize("kind", ["f16"])
+def test_first_token_again(
+    benchmark: BenchmarkFixture, kind: str, folder: Path, picture: bytes, layers: int, measuring: bool
+) -> None:
+    """The conversation goes on with the same picture, at another place."""
+    benchmark.group = f"first token with the same picture again, {kind}"
+    pair, first = pair_of(folder, kind, layers), SamplingParams(max_tokens=1, temperature=0)
+    prompt = [Media(picture), Text("What is it?")]
+    with Engine(pair.text, projector=pair.projector, threads=THREADS, num_ctx=2048, gpu_layers=0) as engine:
+        engine.generate(prompt, first)
+        more = [*prompt, Text(" A square. "), Media(picture), Text("And now?")]
+        report(benchmark, shortest(lambda: engine.generate(more, first), 1))
+        assert engine.metrics.encoded_images == 1
+
+
+@pytest.fixture(scope="module")
+def told(folder: Path) -> dict[tuple[str, int], str]:
+    return {}
+
+
+def peer_says(pair: Pair, picture: bytes, folder: Path) -> str:
+    """What llama-mtmd-cli writes in two turns with the same picture."""
+    file = folder / "picture.png"
+    file.write_bytes(picture)
+    command = [peer_tools.tool("llama-mtmd-cli"), "-m", str(pair.text), "--mmproj", str(pair.projector), "-t",
+               str(THREADS), "-n", "1", "--temp", "0", "-c", "2048", "--jinja", "--no-mmproj-offload"]  # fmt: skip
+    turns = f"/image {file}\nWhat is it?\n/image {file}\nAnd now?\n/exit\n"
+    done = subprocess.run(command, input=turns.encode(), capture_output=True, check=False, timeout=1500)
+    return (done.stdout + done.stderr).decode(errors="replace")
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("question", ["encode a picture, f16", "first token with a picture, f16",
+                                      "first token with the same picture again, f16"])  # fmt: skip
+def test_llama_mtmd(
+    benchmark: BenchmarkFixture, question: str, folder: Path, picture: bytes, told: dict[tuple[str, int], str],
+    measuring: bool,
+) -> None:  # fmt: skip
+    benchmark.group = question
+    if not peer_tools.has_tool("llama-mtmd-cli"):
+        pytest.skip("llama-mtmd-cli is not built: python bench/peers.py build")
+    if not measuring:
+        pytest.skip("nothing to try where nothing is measured")
+    key = ("f16", LAYERS)
+    if key not in told:
+        told[key] = peer_says(pair_of(folder, "f16", LAYERS), picture, folder)
+    encoded, decoded = ([int(ms) / 1e3 for ms in re.findall(told_of, told[key])] for told_of in (ENCODED, DECODED))
+    assert len(encoded) == len(decoded) == 2, f"llama-mtmd-cli reports no times:\n{told[key][-2000:]}"
+    if question.startswith("encode"):
+        report(benchmark, min(encoded))
+    else:
+        turn = 1 if "again" in question else 0
+        report(benchmark, encoded[turn] + decoded[turn])

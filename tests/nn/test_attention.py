@@ -1,0 +1,27 @@
+"""Attention's temperature."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ollama_engine import nn
+from ollama_engine.ml.backend import Backend
+from ollama_engine.ml.context import Context
+from ollama_engine.ml.placement import BackendParams
+
+
+@pytest.mark.parametrize(("period", "offset"), [(8192, 1), (16384, 0), (12, 1), (25, 1), (41, 0), (1, 0)])
+def test_temperature_grows_at_whole_multiples_of_the_period(period: int, offset: int) -> None:
+    """Trap: with the reciprocal of a period that is no power of two, a quotient may end just below a whole number."""
+    multiples = period * np.arange(1, 200)
+    positions = np.unique(np.concatenate([[0], *(multiples + i for i in (-2, -1, 0, 1))]))
+    positions = positions[(positions >= 0) & (positions < 2_000_000)].astype(np.int32)
+    with Backend(BackendParams(threads=1)) as backend, Context(backend) as ctx:
+        found = nn.temperature(ctx.from_ints(positions), 0.1, period, offset)
+        ctx.forward(found)
+        ctx.alloc()
+        ctx.compute()
+        values = found.numpy().ravel()
+    expected = 1 + 0.1 * np.log1p((positions.astype(np.int64) + offset) // period)
+    np.testing.assert_allclose(values, expected, rtol=3e-7)
