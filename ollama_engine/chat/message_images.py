@@ -42,9 +42,11 @@ def read_images(where: str, images: object) -> tuple[Media, ...]:
 def read_image_part(where: str, part: Mapping[str, Any]) -> Media:
     """A part of type "image", "image_url" or "input_image"."""
     keys = ("image_url",) if part.get("type") != "image" else KEYS
-    key = next((key for key in keys if part.get(key) is not None), None)
-    if key is None:
-        raise ChatError(f"{where}: expected an image in {_either(keys)}, got none")
+    given = [key for key in keys if part.get(key) is not None]
+    if len(given) != 1:
+        got = " and ".join([f'"{key}"' for key in given]) or "none"
+        raise ChatError(f"{where}: expected an image in {_either(keys)}, got {got}")
+    key = given[0]
     value, where = part[key], f"{where}.{key}"
     if key == "path" and isinstance(value, str):
         return Media(value)

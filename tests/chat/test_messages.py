@@ -176,6 +176,7 @@ class Failing:
      r"image_url.url: expected a data URL, .*, got int"),
     ([{"role": "user", "content": [{"type": "image_url", "image": "x"}]}], r'an image in "image_url", got none'),
     ([{"role": "user", "content": [{"type": "image"}]}], r'an image in "image", "path", "url" or "base64", got none'),
+    ([{"role": "user", "content": [{"type": "image", "image": "x", "path": "y"}]}], r'got "image" and "path"$'),
     ([{"role": "user", "content": [{"type": "image", "url": "file:///x.png"}]}], "are not fetched"),
     ([{"role": "user", "content": [{"type": "image", "base64": "é"}]}],
      r"content\[0\].base64: expected a data URL, .*'é' is no base"),
