@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from ollama_engine.segments import ImageSource
 
-__all__ = ["image_bytes", "is_picture"]
+__all__ = ["before_message", "image_bytes", "is_picture"]
 
 MAX_BYTES = 8 * MAX_PIXELS
 """Most bytes of a file: those of the largest picture with four channels of 16 bits, not compressed."""
@@ -55,6 +55,11 @@ def image_bytes(source: ImageSource) -> bytes:
         return _written(_loaded(source))
     hint = "; give one image after the other" if isinstance(source, (list, tuple)) else ""
     raise ImageError(f"{EXPECTED}; got {type(source).__name__}{hint}")
+
+
+def before_message(source: ImageSource) -> str:
+    """The path of an image that is one, to stand before an error's message; "" of any other image."""
+    return f"{_shown(source)}: " if isinstance(source, (str, os.PathLike)) else ""
 
 
 def is_picture(value: object) -> bool:

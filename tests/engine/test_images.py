@@ -6,6 +6,7 @@ import asyncio
 import base64
 import io
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -188,6 +189,10 @@ def test_several_prompts(engine: Engine) -> None:
 def test_errors_say_which_image(engine: Engine, tmp_path: Path) -> None:
     with pytest.raises(ImageError, match=r"^image 2 of 2: no/cat.png cannot be read: No such file or directory$"):
         engine.generate("a", images=[picture(CAT), "no/cat.png"])
+    damaged = tmp_path / "damaged.png"
+    damaged.write_bytes(picture(CAT)[:40])
+    with pytest.raises(ImageError, match=rf"^image 2 of 2: {re.escape(str(damaged))}: the image is damaged"):
+        engine.generate("a", images=[picture(CAT), damaged])
     with pytest.raises(ImageError, match=r"^the model cannot take this image"):
         engine.generate("a", images=[picture(REFUSED)])
     with pytest.raises(ImageError, match="got list; give one image after the other"):

@@ -17,7 +17,7 @@ from ollama_engine.errors import (
     UnsupportedInputError,
 )
 from ollama_engine.input import Input, MediaItem
-from ollama_engine.multimodal.source import image_bytes
+from ollama_engine.multimodal.source import before_message, image_bytes
 from ollama_engine.runner.core.image_runs import check_image_runs
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.media.image_reader import PromptImageReader
@@ -133,10 +133,13 @@ def refuse_media(loaded: Loaded) -> None:
 
 def _media_item(loaded: Loaded, images: PromptImageReader, media: Media, number: int, n_media: int) -> MediaItem:
     """The item of image `number` (from 1) of `n_media` in the prompt; errors say which it is."""
+    where = "" if n_media == 1 else f"image {number} of {n_media}: "
     try:
-        item = images.item(image_bytes(media.data))
+        data = image_bytes(media.data)  # its errors name the path themselves
+        where += before_message(media.data)
+        item = images.item(data)
     except EngineError as error:
-        raise (error if n_media == 1 else error.behind(f"image {number} of {n_media}: ")) from error.__cause__
+        raise (error.behind(where) if where else error) from error.__cause__
     if not loaded.executor.takes(item):
         raise ImageError(f"architecture {loaded.model.architecture} made of an image what its graphs do not take")
     return item
