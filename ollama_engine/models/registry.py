@@ -37,6 +37,11 @@ def model_class(architecture: str) -> type[Model]:
         if entry.name == architecture:
             loaded: Any = entry.load()
             return cast("type[Model]", loaded)
+    if architecture == "clip":
+        raise UnsupportedModelError(
+            "it is the vision part of a model (an \"mmproj\" file, of architecture 'clip'), and no model by itself; "
+            "load the file of the text model, and this one as its projector (--mmproj at the command line)"
+        )
     reason = f" ({_NOT_RUN[architecture]})" if architecture in _NOT_RUN else ""
     raise UnsupportedModelError(
         f"architecture {architecture!r} is not supported{reason}; supported: {', '.join(architectures())}"

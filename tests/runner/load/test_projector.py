@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from ollama_engine import Engine
-from ollama_engine.errors import ConfigError, ModelFormatError, SessionFormatError, UnsupportedInputError
+from ollama_engine.errors import (
+    ConfigError,
+    ModelFormatError,
+    SessionFormatError,
+    UnsupportedInputError,
+    UnsupportedModelError,
+)
 from ollama_engine.models.projectors import PAIRS, find_projector
 from ollama_engine.option_names import meant
 from tests.mmproj import GEMMA3, cut
@@ -80,6 +86,8 @@ def test_what_does_not_belong_together(pair: tuple[Path, Path], whole: Path, tmp
     llama = write_tiny_llama(tmp_path / "llama.gguf").path
     with pytest.raises(ConfigError, match=r"projector is a file of architecture 'gemma3', and not the vision part"):
         Engine(text, projector=text)
+    with pytest.raises(UnsupportedModelError, match=r"vision part of a model .* as its projector"):
+        Engine(part)
     with pytest.raises(ConfigError, match=r"projector is of the type 'gemma3', and a text model of architecture llama"):
         Engine(llama, projector=part)
     with pytest.raises(ConfigError, match=r"projector is given, but the model's own file has a part that reads images"):
