@@ -40,7 +40,9 @@ def amx_takes(Tensor weight not None):
     alive(weight)
     cdef lib.ggml_tensor *w = weight.ptr
     cdef bint dense = lib.ggml_is_contiguous(w) and w.ne[2] == 1 and w.ne[3] == 1
-    return dense and lib.ggml_blck_size(w.type) in (1, 32) and w.type != lib.GGML_TYPE_I32
+    # ggml turns no integers and no f64 into floats, and those in between (q8_1) neither.
+    cdef bint readable = w.type == lib.GGML_TYPE_F32 or lib.ggml_get_type_traits(w.type).to_float != NULL
+    return dense and readable and lib.ggml_blck_size(w.type) in (1, 32)
 
 
 def amx_product(Tensor weight not None, Tensor x not None, Tensor bias=None, *, int parts=2,
