@@ -130,6 +130,14 @@ def test_any_array_is_an_image_or_an_error(array: np.ndarray) -> None:
     assert found.shape[:2] == array.shape[:2]
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names")
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    """Nobody may ever write into it, and no timeout ends the wait."""
+    os.mkfifo(tmp_path / "pipe.png")
+    with pytest.raises(ImageError, match=r"pipe.png is no file"):
+        image_bytes(tmp_path / "pipe.png")
+
+
 def test_paths_of_something_else(tmp_path: Path) -> None:
     with pytest.raises(ImageError, match=r"Is a directory|is no file"):
         image_bytes(tmp_path)
