@@ -10,7 +10,8 @@ import pytest
 from gguf import GGUFReader
 
 from ollama_engine import SamplingParams
-from ollama_engine.errors import ModelFormatError, ShapeError
+from ollama_engine.errors import ModelFormatError, NoMemoryError, ShapeError
+from ollama_engine.models.gemma3.multimodal import Gemma3Multimodal
 from tests.mmproj import changed
 from tests.models.vision import harness
 from tests.models.vision.harness import Case, cases
@@ -75,3 +76,14 @@ def test_weights_of_types_that_cannot_be_multiplied_with(case: Case, kind: Any, 
     assert new
     with pytest.raises((ModelFormatError, ShapeError)):
         answer(case, changed(path, folder / "types.gguf", {}, new))
+
+
+def test_a_largest_image_beyond_all_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """numpy's MemoryError is no EngineError. A file can ask for any number of tiles."""
+
+    def largest(self: object) -> None:
+        np.zeros(1 << 60, np.uint8)
+
+    monkeypatch.setattr(Gemma3Multimodal, "largest_image", largest)
+    with pytest.raises(NoMemoryError, match="the largest image that the file allows"):
+        answer(FAMILIES[0], harness.converted(FAMILIES[0], folder))
