@@ -21,7 +21,11 @@ from matplotlib import pyplot as plt
 from .held_out import pictures, questions
 
 ROWS, COLUMNS = 2, 5
-STAGES = {"look": "shapes and colours", "words": "words", "speak": "both together"}
+STAGES = {
+    "look": "pictures, no words", "words": "words, no pictures",
+    "match": "tower to code", "practise": "more words",
+    "speak": "all together",
+}  # fmt: skip
 
 
 def main() -> None:
@@ -31,8 +35,8 @@ def main() -> None:
     parser.add_argument("answers", type=Path, help="what reference.py wrote")
     parser.add_argument("png", type=Path, help="the file to write")
     args = parser.parse_args()
-    figure = plt.figure(figsize=(12, 9), layout="constrained")
-    above, below = figure.subfigures(2, 1, height_ratios=[2.4, 1])
+    figure = plt.figure(figsize=(12, 9.6), layout="constrained")
+    above, below = figure.subfigures(2, 1, height_ratios=[2.6, 1])
     show_answers(above, json.loads(args.answers.read_text())["answers"])
     show_training(below, args.folder)
     figure.savefig(args.png, dpi=70)
@@ -61,7 +65,7 @@ def show_training(figure: Any, folder: Path) -> None:
         axis.set_ylabel("loss (nats)", color="tab:blue")
         measured = [(float(row["minutes"]), float(row["held_out"])) for row in rows if row["held_out"]]
         shares = axis.twinx()
-        shares.plot(*zip(*measured, strict=True), "o-", color="tab:green", ms=3)
+        shares.plot([minute for minute, _ in measured], [share for _, share in measured], "o-", color="tab:green", ms=3)
         shares.set_ylim(0, 1.02)
         shares.set_ylabel("held-out right", color="tab:green")
 

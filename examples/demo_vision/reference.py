@@ -20,6 +20,7 @@ from .held_out import HELD_OUT, digest, pictures, questions
 from .scene import Scene, held_out
 
 LONGEST = 64
+AT_ONCE = 50
 
 
 def main() -> None:
@@ -31,10 +32,7 @@ def main() -> None:
     torch.set_num_threads(1)
     asked = Asking(args.hf)
     shown = list(pictures(HELD_OUT))
-    found = [
-        [asked.answer(image, question.question) for question in questions(scene, number)]
-        for number, (scene, image) in enumerate(shown)
-    ]
+    found = asked.all_answers(shown)
     report([scene for scene, _ in shown], found)
     lines = ",\n".join(json.dumps(row) for row in found)
     args.json.write_text(f'{{"digest": "{digest(image for _, image in shown)}",\n"answers": [\n{lines}\n]}}\n')
@@ -51,17 +49,36 @@ class Asking:
             chat_template=template, image_seq_length=self.model.config.mm_tokens_per_image,
         )  # fmt: skip
 
+    def all_answers(self, shown: list[tuple[Scene, Image.Image]]) -> list[list[str]]:
+        """The answers to both questions about each picture; the same question is asked of several pictures at once."""
+        found = [["", ""] for _ in shown]
+        places: dict[str, list[tuple[int, int]]] = {}
+        for number, (scene, _) in enumerate(shown):
+            for which, question in enumerate(questions(scene, number)):
+                places.setdefault(question.question, []).append((number, which))
+        for question, where in places.items():
+            for start in range(0, len(where), AT_ONCE):
+                part = where[start : start + AT_ONCE]
+                said = self.answers([shown[number][1] for number, _ in part], question)
+                for (number, which), text in zip(part, said, strict=True):
+                    found[number][which] = text
+        return found
+
     @torch.no_grad()
-    def answer(self, image: Image.Image, question: str) -> str:
-        """The most likely answer to a question about a picture."""
-        content = [{"type": "image", "image": image}, {"type": "text", "text": question}]
+    def answers(self, images: list[Image.Image], question: str) -> list[str]:
+        """The most likely answer to one question about each of several pictures. Prompts are of one length."""
+        prompts = [
+            [{"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": question}]}]
+            for image in images
+        ]
         inputs: Any = self.processor.apply_chat_template(
-            [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=True, return_dict=True,
-            return_tensors="pt",
-        )  # fmt: skip
+            prompts, add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt"
+        )
         ids = self.model.generate(**inputs, max_new_tokens=LONGEST, do_sample=False)
-        said: str = self.processor.decode(ids[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
-        return said
+        answers: list[str] = self.processor.batch_decode(
+            ids[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True
+        )
+        return answers
 
 
 def report(scenes: list[Scene], found: list[list[str]]) -> None:

@@ -40,6 +40,9 @@ IMAGE_KEYS = ("image_size", "patch_size", "max_num_tiles", "block_count", "embed
 SHOWN_CHARACTERS = 100
 SHOWN_ENTRIES = 6
 
+NO_VOCABULARY = "no_vocab"
+"""The `tokenizer.ggml.model` of a model that reads no text."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of this command."""
@@ -202,7 +205,7 @@ def _optional(value: object) -> str | None:
 
 
 def _tokenizer_rows(known: dict[str, Any] | None) -> list[tuple[str, str | None]]:
-    if known is None:
+    if known is None or known["model"] == NO_VOCABULARY:
         return [("tokenizer", "none")]
     kind = str(known["model"]) + (f", {known['pre']}" if known["pre"] else "")
     if "error" in known:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ollama_engine import Engine, demo
+from ollama_engine import Engine, Media, demo
 from ollama_engine.errors import (
     ClosedError,
     ConfigError,
@@ -100,6 +100,8 @@ def test_a_model_of_images_answers_nothing_else(engine: Engine) -> None:
         engine.generate("a text")
     with pytest.raises(TokenizerError, match="reads no text"):
         engine.tokenize("a text")
+    with pytest.raises(ConfigError, match="reads images and writes nothing"):
+        engine.generate([Media(PICTURES[0].file)])
     assert engine.info.n_vocab == 0
 
 

@@ -17,6 +17,7 @@ from ollama_engine.ml.metadata import Metadata
 from ollama_engine.models.gemma3.multimodal import Gemma3Multimodal
 from ollama_engine.models.gemma3.vision import read_options
 from ollama_engine.models.media_tokens import newline_runs, split_run, token_id
+from ollama_engine.nn import vision
 from ollama_engine.runner.core.input_processor import prompt_inputs
 from tests.media import item
 from tests.models.cases import difference
@@ -197,6 +198,13 @@ def test_weights_of_other_types(outtype: str, tolerance: float, path: Path) -> N
     expected = harness.load(CASE).answers["one"].features[0]
     with harness.engine(harness.converted(CASE, path.parent, outtype)) as engine:
         assert difference(encoded(engine, picture), expected) <= tolerance
+
+
+def test_embeddings_without_amx(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ggml computes where the CPU has no AMX; heads of 12 are padded for it, and cut again."""
+    monkeypatch.setattr(vision, "amx_allowed", lambda: False)
+    picture = Picture(100, 60)
+    assert difference(encoded(engine, picture), harness.load(CASE).answers["one"].features[0]) <= 1e-3
 
 
 TEMPLATE = (

@@ -125,7 +125,9 @@ def _token_ids(tokenizer: Tokenizer, tokens: Tokens) -> list[int]:
 
 
 def refuse_media(loaded: Loaded) -> None:
-    """Raise UnsupportedInputError for a model that reads text only."""
+    """Raise UnsupportedInputError for a model that reads text only, ConfigError for one that writes nothing."""
+    if loaded.image_vectors is not None:
+        refuse_encoder(loaded)
     if loaded.images is None:
         raise UnsupportedInputError(
             f"the model (architecture {loaded.model.architecture}) reads text only, and the prompt has an image in it",

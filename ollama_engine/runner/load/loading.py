@@ -144,9 +144,7 @@ def load(
             model = factory(metadata, known_names(gguf.architecture, weights))
             _check_model(model, gguf)
             config = config.for_model(model.context_length)
-            if isinstance(model, FitsContext):
-                model.fit_context(num_ctx_of(config))
-            _warn_of_long_contexts(model, config)
+            _fit_context(model, config)
             image_vectors = make_image_vectors(backend, model, config.image_cache_bytes)
             text_executor: Executor | None = None
             if image_vectors is not None or isinstance(model, TextEncoder):
@@ -246,7 +244,10 @@ def _make_text_executor(backend: Backend, model: Model, config: EngineConfig) ->
     return made
 
 
-def _warn_of_long_contexts(model: Model, config: EngineConfig) -> None:
+def _fit_context(model: Model, config: EngineConfig) -> None:
+    """Tell the model how long texts may be, and warn of more than it was trained for."""
+    if isinstance(model, FitsContext):
+        model.fit_context(num_ctx_of(config))
     if num_ctx_of(config) > model.context_length:
         log.warning("num_ctx %d is more than the %d tokens the model was trained for; answers get worse beyond them",
                     num_ctx_of(config), model.context_length)  # fmt: skip
