@@ -116,6 +116,8 @@ def test_operands_that_do_not_fit_are_refused(backend: Backend) -> None:
             lambda: amx_attention(*[ctx.from_floats(numbers(1, 2, 257))] * 3),
             lambda: amx_attention(ops.permute(cube, 1, 0, 2, 3), cube, cube),
             lambda: amx_attention(cube, cube, cube, np.nan),
+            lambda: amx_attention(cube, cube, cube, 0.0),
+            lambda: amx_attention(cube, cube, cube, -1.0),
         ):
             with pytest.raises(ShapeError):
                 faulty()
