@@ -190,7 +190,7 @@ def without_keys(path: Path, target: Path, names: Collection[str]) -> Path:
 def changed(
     path: Path, target: Path, keys: Mapping[str, Any], tensors: Mapping[str, NDArray[Any] | None] | None = None
 ) -> Path:
-    """The same file with other values of some keys and tensors; None leaves one out."""
+    """The same file with other values of some keys and tensors, or more of them; None leaves one out."""
     reader = GGUFReader(path)
     writer = GGUFWriter(target, reader.fields["general.architecture"].contents())
     for name, stored in reader.fields.items():
@@ -206,6 +206,10 @@ def changed(
             writer.add_tensor(tensor.name, np.array(tensor.data), raw_dtype=tensor.tensor_type)
         elif new is not None:
             writer.add_tensor(tensor.name, new)
+    there = {tensor.name for tensor in reader.tensors}
+    for name, new in (tensors or {}).items():
+        if new is not None and name not in there:
+            writer.add_tensor(name, new)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
