@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from gguf import GGUFReader, GGUFValueType, GGUFWriter
+from numpy.typing import NDArray
 
 VISION = ("v.", "mm.")
 
@@ -183,13 +184,32 @@ def cut(path: Path, folder: Path, how: Cut, *, swapped: bool = False, kind: str 
 
 def without_keys(path: Path, target: Path, names: Collection[str]) -> Path:
     """The same file without some of its keys."""
+    return changed(path, target, dict.fromkeys(names))
+
+
+def changed(
+    path: Path, target: Path, keys: Mapping[str, Any], tensors: Mapping[str, NDArray[Any] | None] | None = None
+) -> Path:
+    """The same file with other values of some keys and tensors, or more of them; None leaves one out."""
     reader = GGUFReader(path)
     writer = GGUFWriter(target, reader.fields["general.architecture"].contents())
     for name, stored in reader.fields.items():
-        if not name.startswith("GGUF.") and name != "general.architecture" and name not in names:
+        if not name.startswith("GGUF.") and name != "general.architecture" and name not in keys:
             _add(writer, name, stored)
+    for name, value in keys.items():
+        if value is not None:
+            kind = GGUFValueType.UINT32 if type(value) is int else GGUFValueType.get_type(value)
+            writer.add_key_value(name, value, kind, GGUFValueType.get_type(value[0]) if type(value) is list else None)
     for tensor in reader.tensors:
-        writer.add_tensor(tensor.name, np.array(tensor.data), raw_dtype=tensor.tensor_type)
+        new = (tensors or {}).get(tensor.name, tensor)
+        if new is tensor:
+            writer.add_tensor(tensor.name, np.array(tensor.data), raw_dtype=tensor.tensor_type)
+        elif new is not None:
+            writer.add_tensor(tensor.name, new)
+    there = {tensor.name for tensor in reader.tensors}
+    for name, new in (tensors or {}).items():
+        if new is not None and name not in there:
+            writer.add_tensor(name, new)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -1,10 +1,12 @@
-"""Trains the seeing demo model in three stages; no picture is seen twice.
+"""Trains the seeing demo model in five stages; no picture is seen twice.
 
-Run from `examples/`, the first two side by side if there are two cores:
+Run from `examples/`, the first two side by side if there are two cores, and so the next two:
 
-    python -m demo_vision.train look --out ../build/demo_vision     the tower, from pictures without words
-    python -m demo_vision.train words --out ../build/demo_vision    the text part, from words without pictures
-    python -m demo_vision.train speak --out ../build/demo_vision    both together
+    python -m demo_vision.train look --out ../build/demo_vision      the tower, from pictures without words
+    python -m demo_vision.train words --out ../build/demo_vision     the text part, from words without pictures
+    python -m demo_vision.train match --out ../build/demo_vision     the tower, to give what the text part reads
+    python -m demo_vision.train practise --out ../build/demo_vision  the text part, with more noise
+    python -m demo_vision.train speak --out ../build/demo_vision     both together
 
 The folder receives `tokenizer.model`, and of each stage `STAGE.pt` (weights, optimizer and step: the same command goes
 on from it) and `STAGE.csv` (the course of the loss).

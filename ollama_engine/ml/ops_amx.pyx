@@ -40,7 +40,9 @@ def amx_takes(Tensor weight not None):
     alive(weight)
     cdef lib.ggml_tensor *w = weight.ptr
     cdef bint dense = lib.ggml_is_contiguous(w) and w.ne[2] == 1 and w.ne[3] == 1
-    return dense and lib.ggml_blck_size(w.type) in (1, 32) and w.type != lib.GGML_TYPE_I32
+    # ggml turns no integers and no f64 into floats, and those in between (q8_1) neither.
+    cdef bint readable = w.type == lib.GGML_TYPE_F32 or lib.ggml_get_type_traits(w.type).to_float != NULL
+    return dense and readable and lib.ggml_blck_size(w.type) in (1, 32)
 
 
 def amx_product(Tensor weight not None, Tensor x not None, Tensor bias=None, *, int parts=2,
@@ -82,10 +84,12 @@ def amx_attention(Tensor q not None, Tensor k not None, Tensor v not None, scale
     """softmax(q k * scale) v: q f32 [d, queries, heads], k [d, keys, heads], v [dv, keys, heads] ->
     f32 [dv, heads, queries].
 
-    Heads are of up to 256 numbers, and keys have as many as queries. Raises ShapeError for operands that do not fit,
-    and where AMX is not allowed.
+    Heads are of up to 256 numbers, keys have as many as queries, and scale is above 0. Raises ShapeError for operands
+    that do not fit, and where AMX is not allowed.
     """
     cdef float factor = finite(scale, "amx_attention", "scale")
+    if factor <= 0:  # the kernel takes the largest product for the largest score, and -inf for the score of no key
+        raise ShapeError(f"amx_attention: scale is above 0, got {scale}")
     cdef Graph graph = graph_of(q, k, v)
     cdef lib.ggml_tensor *args[3]
     cdef lib.ggml_tensor *a = q.ptr

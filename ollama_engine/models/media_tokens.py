@@ -26,17 +26,20 @@ def token_id(metadata: Metadata, key: str, text: str, below: int | None = None) 
     Raises ModelFormatError for a file with neither, and for an id that is not `below` the rows of the token embedding.
     """
     found = metadata.u32(key, None)
-    if found is not None and below is not None and found >= below:
+    if found is None:
+        return token_named(metadata, text, below, f"neither a key {metadata.key(key)} nor a")
+    if below is not None and found >= below:
         raise ModelFormatError(f"{metadata.key(key)} is {found}, expected an id below {below}")
-    return token_named(metadata, text, f"neither a key {metadata.key(key)} nor a") if found is None else found
+    return found
 
 
-def token_named(metadata: Metadata, text: str, missing: str = "no") -> int:
-    """The id of the token `text`. Raises ModelFormatError for a file without; `missing` is what it has not."""
-    try:
-        return vocabulary(metadata).index(text)
-    except ValueError:
-        raise ModelFormatError(f"the file has {missing} token {text!r}, which stands where an image is") from None
+def token_named(metadata: Metadata, text: str, below: int | None = None, missing: str = "no") -> int:
+    """The id of the token `text`. Raises ModelFormatError as `token_id`; `missing` is what the file has not."""
+    tokens = vocabulary(metadata)
+    if text not in tokens[:below]:
+        rows = "" if text not in tokens else f" among the {below} that have an embedding"
+        raise ModelFormatError(f"the file has {missing} token {text!r}{rows}, which stands where an image is")
+    return tokens.index(text)
 
 
 def newline_runs(metadata: Metadata, longest: int = 31) -> dict[int, int]:

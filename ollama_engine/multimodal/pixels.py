@@ -35,10 +35,12 @@ def normalized(image: Image, mean: Sequence[float], std: Sequence[float]) -> Flo
 def unfold(pixels: FloatArray, size: int) -> FloatArray:
     """Squares of `size` pixels, row by row: [channels, height, width] -> f32 [patches, channels * size * size].
 
-    `size` divides height and width. A patch has the order of a convolution's kernel: channel, row, column.
+    What is left at the right and lower edge is ignored, as by a convolution. A patch has the order of its kernel:
+    channel, row, column.
     """
-    channels, height, width = pixels.shape
-    squares = pixels.reshape(channels, height // size, size, width // size, size)
+    channels, rows, columns = len(pixels), pixels.shape[1] // size, pixels.shape[2] // size
+    whole = pixels[:, : rows * size, : columns * size]
+    squares = whole.reshape(channels, rows, size, columns, size)
     return np.ascontiguousarray(squares.transpose(1, 3, 0, 2, 4).reshape(-1, channels * size * size))
 
 

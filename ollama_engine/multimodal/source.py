@@ -76,7 +76,7 @@ def is_pil(value: object) -> TypeGuard[Image]:
 def _file(path: str | os.PathLike[str]) -> bytes:
     """The bytes of a file, of which the first are looked at before the others are read."""
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=_open_at_once) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise ImageError(f"{_shown(path)} is no file; {EXPECTED}")
@@ -94,6 +94,11 @@ def _file(path: str | os.PathLike[str]) -> bytes:
         raise ImageError(
             f"{_shown(path)} cannot be read: {getattr(error, 'strerror', None) or error}{_hint(path)}"
         ) from None
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open without waiting for whoever writes into a pipe; no other file can be waited for."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _shown(path: str | os.PathLike[str]) -> str:

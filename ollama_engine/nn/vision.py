@@ -8,7 +8,7 @@ are those of Gemma 3's tower; another family declares its own in a subclass, as 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -92,6 +92,18 @@ def read_tower(metadata: Metadata, *, eps: float | None = None, n_ff: int | None
             "embeddings that divide among the heads, and an epsilon of 0 or more"
         )
     return {**fields, "norm_eps": epsilon}
+
+
+def read_normalization(
+    metadata: Metadata, mean: Sequence[float], std: Sequence[float]
+) -> tuple[list[float], list[float]]:
+    """(mean, deviation) of red, green and blue that pictures are normalized by; `mean` and `std` where the file has
+    none. Raises ModelFormatError for a deviation of 0 or less.
+    """
+    found = metadata.f32s("vision.image_std", 3, list(std))
+    if min(found) <= 0:
+        raise ModelFormatError(f"{metadata.key('vision.image_std')} is above 0, got {found}")
+    return metadata.f32s("vision.image_mean", 3, list(mean)), found
 
 
 class PatchEmbedding(Biased):

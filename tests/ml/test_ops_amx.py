@@ -15,6 +15,7 @@ from ollama_engine.ml.context import Context
 from ollama_engine.ml.ops_amx import amx_allowed, amx_attention, amx_product, amx_takes
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.types import dtypes
 
 needs_amx = pytest.mark.skipif(not amx_allowed(), reason="this CPU has no AMX, or the system does not allow it")
 
@@ -115,9 +116,29 @@ def test_operands_that_do_not_fit_are_refused(backend: Backend) -> None:
             lambda: amx_attention(*[ctx.from_floats(numbers(1, 2, 257))] * 3),
             lambda: amx_attention(ops.permute(cube, 1, 0, 2, 3), cube, cube),
             lambda: amx_attention(cube, cube, cube, np.nan),
+            lambda: amx_attention(cube, cube, cube, 0.0),
+            lambda: amx_attention(cube, cube, cube, -1.0),
         ):
             with pytest.raises(ShapeError):
                 faulty()
+
+
+@needs_amx
+@pytest.mark.parametrize("dtype", dtypes())
+def test_weights_of_every_type_are_read_or_refused(dtype: str, backend: Backend) -> None:
+    """ggml has no way from integers and f64 to floats: a file with such a weight ended the process."""
+    with Context(backend) as ctx:
+        weight, x = ctx.input(dtype, (256, 20), name="weight"), ctx.from_floats(numbers(3, 256))
+        if not amx_takes(weight):
+            with pytest.raises(ShapeError, match="the weight is a matrix of floats"):
+                amx_product(weight, x)
+            return
+        out = amx_product(weight, x)
+        ctx.forward(out)
+        ctx.alloc()
+        weight.set_bytes(np.zeros(weight.nbytes, np.uint8))
+        ctx.compute()
+        np.testing.assert_array_equal(out.numpy(), 0)
 
 
 def test_without_amx_operands_are_refused(backend: Backend) -> None:

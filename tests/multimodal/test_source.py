@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import PIL.Image
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as numpy_strategies
 
@@ -120,7 +120,7 @@ DTYPES = st.one_of(
 SHAPES = numpy_strategies.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5)
 
 
-@settings(max_examples=scaled(2_000, quick=150))
+@settings(max_examples=scaled(2_000, quick=150), suppress_health_check=[HealthCheck.too_slow])
 @given(numpy_strategies.arrays(DTYPES, SHAPES))
 def test_any_array_is_an_image_or_an_error(array: np.ndarray) -> None:
     try:
@@ -128,6 +128,14 @@ def test_any_array_is_an_image_or_an_error(array: np.ndarray) -> None:
     except ImageError:
         return
     assert found.shape[:2] == array.shape[:2]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names")
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    """Nobody may ever write into it, and no timeout ends the wait."""
+    os.mkfifo(tmp_path / "pipe.png")
+    with pytest.raises(ImageError, match=r"pipe.png is no file"):
+        image_bytes(tmp_path / "pipe.png")
 
 
 def test_paths_of_something_else(tmp_path: Path) -> None:

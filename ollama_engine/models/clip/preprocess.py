@@ -11,6 +11,7 @@ from ollama_engine.multimodal.image import on_white
 from ollama_engine.multimodal.pixels import CLIP_MEAN, CLIP_STD, normalized, unfold
 from ollama_engine.multimodal.squares import FILTERS, FITS, square
 from ollama_engine.nn.clip import ClipOptions
+from ollama_engine.nn.vision import read_normalization
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -21,8 +22,7 @@ class Preprocessor:
 
     def __init__(self, metadata: Metadata, options: ClipOptions) -> None:
         self.options = options
-        self.mean = metadata.f32s("vision.image_mean", 3, list(CLIP_MEAN))
-        self.std = metadata.f32s("vision.image_std", 3, list(CLIP_STD))
+        self.mean, self.std = read_normalization(metadata, CLIP_MEAN, CLIP_STD)
         self.fit = metadata.str("vision.image_aspect_ratio", "crop")
         self.filter = metadata.str("vision.image_resample", "bicubic")
         if self.fit not in FITS or self.filter not in FILTERS:
@@ -37,5 +37,4 @@ class Preprocessor:
         pixels = normalized(
             square(on_white(image), o.image_size, self.fit, self.filter, self.mean), self.mean, self.std
         )
-        side = o.grid * o.patch_size  # a convolution ignores what is left at the edges
-        return PreparedImage({"patches": unfold(pixels[:, :side, :side], o.patch_size)}, n_inputs=1)
+        return PreparedImage({"patches": unfold(pixels, o.patch_size)}, n_inputs=1)

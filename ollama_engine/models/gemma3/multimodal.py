@@ -38,8 +38,8 @@ class Gemma3Multimodal:
         self.options = read_options(metadata, scope.options.n_embd)
         self.vision = VisionPart(nn.Scope(scope.weights, self.options, used=scope.used))
         self._preprocessor = Preprocessor(metadata, self.options)
-        self._begin = token_id(metadata, "image_start_token_id", BEGIN)
-        self._end = token_id(metadata, "image_end_token_id", END)
+        self._begin = token_id(metadata, "image_start_token_id", BEGIN, n_input_ids)
+        self._end = token_id(metadata, "image_end_token_id", END, n_input_ids)
         # Rows of the embedding table that this id stands for are replaced. Some files have no row for it.
         soft = metadata.u32("image_token_id", 0)
         self._soft = soft if soft < n_input_ids else 0

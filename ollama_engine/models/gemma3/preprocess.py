@@ -14,6 +14,7 @@ from ollama_engine.ml.metadata import Metadata
 from ollama_engine.models.gemma3.vision import VisionOptions
 from ollama_engine.multimodal.image import on_white
 from ollama_engine.multimodal.pixels import normalized, unfold
+from ollama_engine.nn.vision import read_normalization
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -24,8 +25,7 @@ class Preprocessor:
 
     def __init__(self, metadata: Metadata, options: VisionOptions) -> None:
         self.options = options
-        self.mean = metadata.f32s("vision.image_mean", 3, [0.5] * 3)
-        self.std = metadata.f32s("vision.image_std", 3, [0.5] * 3)
+        self.mean, self.std = read_normalization(metadata, [0.5] * 3, [0.5] * 3)
 
     def prepare(self, image: Image) -> PreparedImage:
         """A picture of any size, RGB or RGBA; what is transparent becomes white."""

@@ -61,17 +61,19 @@ class Llama4Multimodal:
         self.vision = VisionPart(nn.Scope(scope.weights, self.options, used=scope.used))
         self._preprocessor = Preprocessor(metadata, self.options)
         self._metadata = metadata
+        self._n_ids = scope.weights["token_embd.weight"].dim(1)
 
     @cached_property
     def tokens(self) -> TileTokens:
         """The tokens of images, looked up with the first one. Raises ModelFormatError where the file lacks one."""
+        n_ids = self._n_ids
         return TileTokens(
-            begin=token_id(self._metadata, "image_start_token_id", "<|image_start|>"),
-            end=token_id(self._metadata, "image_end_token_id", "<|image_end|>"),
-            patch=token_id(self._metadata, "image_token_id", "<|patch|>"),
-            between=token_named(self._metadata, "<|tile_x_separator|>"),
-            row_end=token_named(self._metadata, "<|tile_y_separator|>"),
-            whole=token_named(self._metadata, IMAGE),
+            begin=token_id(self._metadata, "image_start_token_id", "<|image_start|>", n_ids),
+            end=token_id(self._metadata, "image_end_token_id", "<|image_end|>", n_ids),
+            patch=token_id(self._metadata, "image_token_id", "<|patch|>", n_ids),
+            between=token_named(self._metadata, "<|tile_x_separator|>", n_ids),
+            row_end=token_named(self._metadata, "<|tile_y_separator|>", n_ids),
+            whole=token_named(self._metadata, IMAGE, n_ids),
         )
 
     @property

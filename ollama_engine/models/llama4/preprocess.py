@@ -17,6 +17,7 @@ from ollama_engine.ml.metadata import Metadata
 from ollama_engine.models.llama4.vision import VisionOptions
 from ollama_engine.multimodal.image import on_white
 from ollama_engine.multimodal.pixels import unfold
+from ollama_engine.nn.vision import read_normalization
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -32,8 +33,7 @@ class Preprocessor:
 
     def __init__(self, metadata: Metadata, options: VisionOptions) -> None:
         self.options = options
-        mean = metadata.f32s("vision.image_mean", 3, [0.5] * 3)
-        std = metadata.f32s("vision.image_std", 3, [0.5] * 3)
+        mean, std = read_normalization(metadata, [0.5] * 3, [0.5] * 3)
         self._levels = normalized_levels(mean, std)
 
     def prepare(self, image: Image) -> PreparedImage:

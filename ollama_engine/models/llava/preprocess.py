@@ -18,6 +18,7 @@ from ollama_engine.models.llava.vision import VisionOptions
 from ollama_engine.multimodal.image import on_white
 from ollama_engine.multimodal.pixels import CLIP_MEAN, CLIP_STD, normalized, unfold
 from ollama_engine.multimodal.squares import FILTERS, FITS, resized, square
+from ollama_engine.nn.vision import read_normalization
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -31,8 +32,7 @@ class Preprocessor:
 
     def __init__(self, metadata: Metadata, options: VisionOptions, *, newline: bool) -> None:
         self.options = options
-        self.mean = metadata.f32s("vision.image_mean", 3, list(CLIP_MEAN))
-        self.std = metadata.f32s("vision.image_std", 3, list(CLIP_STD))
+        self.mean, self.std = read_normalization(metadata, CLIP_MEAN, CLIP_STD)
         self.filter = metadata.str("vision.image_resample", "bicubic")
         # Our converter always says what the published processor does. The model itself was trained on whole pictures.
         self.fit = metadata.str("vision.image_aspect_ratio", "pad")
@@ -72,8 +72,7 @@ class Preprocessor:
     def _patches(self, tiles: np.ndarray) -> FloatArray:
         """Pixels uint8 [tiles, side, side, 3] -> patches."""
         size = self.options.patch_size
-        side = self.options.grid * size  # a convolution ignores what is left at the edges
-        return np.stack([unfold(normalized(tile, self.mean, self.std)[:, :side, :side], size) for tile in tiles])
+        return np.stack([unfold(normalized(tile, self.mean, self.std), size) for tile in tiles])
 
     def _one(self, patches: FloatArray) -> PreparedImage:
         o = self.options

@@ -13,6 +13,7 @@ from ollama_engine.ml.metadata import Metadata
 from ollama_engine.models.mistral3.vision import VisionOptions
 from ollama_engine.multimodal.image import on_white
 from ollama_engine.multimodal.pixels import CLIP_MEAN, CLIP_STD, normalized, patches_of_blocks, unfold
+from ollama_engine.nn.vision import read_normalization
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -29,8 +30,7 @@ class Preprocessor:
     def __init__(self, metadata: Metadata, options: VisionOptions) -> None:
         self.options = options
         self.side = options.patch_size * options.merge
-        self.mean = metadata.f32s("vision.image_mean", 3, list(CLIP_MEAN))
-        self.std = metadata.f32s("vision.image_std", 3, list(CLIP_STD))
+        self.mean, self.std = read_normalization(metadata, CLIP_MEAN, CLIP_STD)
         self.longest = metadata.u32("vision.longest_edge", metadata.u32("vision.image_size", LONGEST_EDGE))
         if not 1 <= self.longest <= MOST_PIXELS:
             raise ModelFormatError(

@@ -9,11 +9,8 @@ from typing import Any
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml.metadata import Metadata
 from ollama_engine.models.options import MAX_LAYERS, Options, read_common
-from ollama_engine.nn.vision import TowerOptions, read_tower
-
-CLIP_MEAN = [0.48145466, 0.4578275, 0.40821073]
-CLIP_STD = [0.26862954, 0.26130258, 0.27577711]
-"""Of the published checkpoints' preprocessor_config.json, for files that do not say."""
+from ollama_engine.multimodal.pixels import CLIP_MEAN, CLIP_STD
+from ollama_engine.nn.vision import TowerOptions, read_normalization, read_tower
 
 INPUT_ROWS = 8
 """Rows of the published embeddings that are no logits."""
@@ -115,6 +112,7 @@ def tile_grids(max_tiles: int) -> list[tuple[int, int]]:
 def read_vision(metadata: Metadata) -> VisionOptions:
     """Raises ModelFormatError."""
     sizes = read_tower(metadata, eps=1e-5)
+    mean, std = read_normalization(metadata, CLIP_MEAN, CLIP_STD)
     o = VisionOptions(
         **sizes,
         n_global_layer=metadata.u32("vision.global.block_count"),
@@ -122,8 +120,8 @@ def read_vision(metadata: Metadata) -> VisionOptions:
         max_tiles=metadata.u32("vision.max_num_tiles", 4),
         kept_layers=tuple(_layers(metadata, "vision.intermediate_layers_indices", sizes["n_layer"])),
         n_text=metadata.u32("embedding_length"),
-        mean=tuple(metadata.f32s("vision.image_mean", 3, CLIP_MEAN)),
-        std=tuple(metadata.f32s("vision.image_std", 3, CLIP_STD)),
+        mean=tuple(mean),
+        std=tuple(std),
     )
     _check(o)
     return o
@@ -137,8 +135,6 @@ def _check(o: VisionOptions) -> None:
         )
     if o.tile_size < o.patch_size or o.tile_size % o.patch_size:
         raise ModelFormatError(f"vision.image_size {o.tile_size} is no multiple of vision.patch_size {o.patch_size}")
-    if min(o.std) <= 0:
-        raise ModelFormatError(f"vision.image_std is above 0, got {list(o.std)}")
 
 
 def _layers(metadata: Metadata, name: str, n_layer: int) -> Sequence[int]:

@@ -14,6 +14,7 @@ from ollama_engine.models.qwen25vl.vision import VisionOptions
 from ollama_engine.models.qwen25vl.windows import Windows
 from ollama_engine.multimodal.image import on_white
 from ollama_engine.multimodal.pixels import CLIP_MEAN, CLIP_STD, normalized, patches_of_blocks, unfold
+from ollama_engine.nn.vision import read_normalization
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -31,8 +32,7 @@ class Preprocessor:
     def __init__(self, metadata: Metadata, options: VisionOptions) -> None:
         self.options = options
         self.side = options.patch_size * options.merge
-        self.mean = metadata.f32s("vision.image_mean", 3, list(CLIP_MEAN))
-        self.std = metadata.f32s("vision.image_std", 3, list(CLIP_STD))
+        self.mean, self.std = read_normalization(metadata, CLIP_MEAN, CLIP_STD)
         self.min_pixels = metadata.u32("vision.min_pixels", MIN_PIXELS)
         self.max_pixels = metadata.u32("vision.max_pixels", MAX_PIXELS)
         if not 1 <= self.min_pixels <= self.max_pixels or self.max_pixels < self.side**2:

@@ -12,6 +12,7 @@ from ollama_engine.errors import (
     ContextOverflowError,
     EngineError,
     ImageError,
+    ModelFormatError,
     Option,
     TokenizerError,
     UnsupportedInputError,
@@ -78,7 +79,10 @@ def _segment_inputs(loaded: Loaded, segments: Sequence[Segment], *, add_special:
         found += map(Input, tokens)
         if isinstance(run, Media):
             found.append(Input(-1, _media_item(loaded, images, run, next(numbers), n_media)))
-    return Inputs.of(images.multimodal.post_tokenize(found))
+    made = Inputs.of(images.multimodal.post_tokenize(found))
+    if not 0 <= made.tokens.min() <= made.tokens.max() < loaded.model.n_input_ids:
+        raise ModelFormatError("the model's file names tokens that stand around an image and have no embedding")
+    return made
 
 
 def _ids_of_run(loaded: Loaded, run: list[Text] | Tokens | Media, *, begins: bool, ends: bool) -> list[int]:

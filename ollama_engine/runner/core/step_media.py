@@ -32,12 +32,13 @@ def step_media(step: Step, executor: Executor, monitor: Monitor) -> StepMedia:
     failures: list[tuple[BatchMedia, Exception]] = []
     rows = executor.media_rows(step.batch, lambda *failed: failures.append(failed))
     failed = [part for part, _ in failures]
-    for part in step.batch.media:
-        if part not in failed:
-            sequence, embeddings = step.sequence_at(part.row), _whole(part.item.embeddings())
-            if sequence.reading is not embeddings:
-                monitor.image_hit()
-            sequence.reading = None if _is_last(part, sequence) else embeddings
+    # All of them before a sequence lets go of one: it may be the last that holds what another part reads, too.
+    read = [(part, _whole(part.item.embeddings())) for part in step.batch.media if part not in failed]
+    for part, embeddings in read:
+        sequence = step.sequence_at(part.row)
+        if sequence.reading is not embeddings:
+            monitor.image_hit()
+        sequence.reading = None if _is_last(part, sequence) else embeddings
     return StepMedia(rows, tuple(failures))
 
 

@@ -44,8 +44,8 @@ from ollama_engine.runner.load.memory_plan import (
 )
 from ollama_engine.runner.load.model_path import model_path
 from ollama_engine.runner.load.pooling_type import read_pooling
-from ollama_engine.runner.load.projector import known_metadata, with_projector
-from ollama_engine.runner.load.vision import ImageVectors, make_image_reader, make_image_vectors, traits_of
+from ollama_engine.runner.load.projector import JoinedFile, known_metadata, with_projector
+from ollama_engine.runner.load.vision import ImageVectors, make_image_reader, make_image_vectors, reads_media, traits_of
 from ollama_engine.runner.media.image_reader import ImageReader, PromptImageReader
 from ollama_engine.sample import BreakerFinder
 from ollama_engine.tokenizer import Tokenizer, from_metadata
@@ -279,10 +279,16 @@ def _without_flash_attention(backend: Backend, layers: tuple[LayerShape, ...], d
 def _check_model(model: Model, gguf: GGUFFile) -> None:
     if model.n_vocab < 1 and not isinstance(model, EmbedsImages):
         raise ModelFormatError("the model has no vocabulary")
-    images = [name for name in model.unused_weights if name.startswith(IMAGE_PARTS)]
-    if images:
+    unused = list(model.unused_weights)
+    images = [name for name in unused if name.startswith(IMAGE_PARTS)]
+    if images and reads_media(model) is None and not isinstance(model, EmbedsImages):
+        if isinstance(gguf, JoinedFile):
+            raise ModelFormatError(
+                f"the projector has no tensor of patches that {gguf.architecture} reads, but {', '.join(images[:4])}; "
+                "it is damaged, or of another model"
+            )
         log.warning("the file has a part that reads images, which is not supported yet: it answers text only")
-    unused = [name for name in model.unused_weights if name not in images]
+        unused = [name for name in unused if name not in images]
     if unused:
         shown = ", ".join(unused[:8])
         log.warning("%d tensors of the file are not used by architecture %s: %s%s", len(unused),

@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ollama_engine.errors import ComputeError, ModelFormatError
+from ollama_engine.errors import ComputeError, ModelFormatError, NoMemoryError
 from ollama_engine.input import FloatArray, PreparedImage
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
+from ollama_engine.ml.tensor import Tensor
 from ollama_engine.models import ImageTower
 
 __all__ = ["ImageEncoder"]
@@ -34,7 +35,7 @@ class ImageEncoder:
         Raises NoMemoryError, and ModelFormatError where the embeddings are not as wide as those of tokens.
         """
         with Context(self._backend) as ctx:
-            out = self._tower.encode_multimodal(ctx, self._tower.largest_image())
+            out = self._largest(ctx)
             if out.dim(0) != self._n_embd:
                 raise ModelFormatError(
                     f"the part that reads images makes embeddings of {out.dim(0)} numbers, and the text model takes "
@@ -42,6 +43,14 @@ class ImageEncoder:
                 )
             ctx.forward(out)
             ctx.reserve()
+
+    def _largest(self, ctx: Context) -> Tensor:
+        try:
+            return self._tower.encode_multimodal(ctx, self._tower.largest_image())
+        except NoMemoryError:
+            raise
+        except MemoryError as error:  # numpy's
+            raise NoMemoryError(f"the largest image that the file allows does not fit into memory: {error}") from error
 
     def encode(self, image: PreparedImage) -> FloatArray:
         """Embeddings float32 [rows, n_embd]. Raises what the model raises, ComputeError for NaN, NoMemoryError."""

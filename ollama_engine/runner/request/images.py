@@ -17,6 +17,8 @@ from ollama_engine.segments import ImageSource, Media, Segment, Text
 
 __all__ = ["with_images", "with_images_each"]
 
+MOST = 1 << 30
+"""What stands for every greater number in a marker: Python reads no number of more than 4300 digits."""
 MARKER = re.compile(r"\[img(?:-([0-9]+))?\]")
 IMAGES = Option("images")
 
@@ -79,21 +81,27 @@ def _text(text: str) -> list[Segment]:
 
 def _numbered(markers: Sequence[str | None], n: int) -> list[int]:
     """The image of each marker. Markers without a number get the images that no other one names, in order."""
-    named = {int(number) for number in markers if number is not None}
+    wanted = [None if number is None else _number(number) for number in markers]
+    named = {number for number in wanted if number is not None}
     beyond = next((number for number in sorted(named) if number >= n), None)
     if beyond is not None:
         raise ConfigError(
             f"the prompt has a marker [img-{beyond}], but ", IMAGES, f" has {_counted(n)}: [img-0] is the first"
         )
     unnamed = [number for number in range(n) if number not in named]
-    n_plain = markers.count(None)
+    n_plain = wanted.count(None)
     if n_plain != len(unnamed):
         raise ConfigError(
             f"the prompt has {len(markers)} marker{'s' * (len(markers) != 1)} for {_counted(n)}",
             advice=["write [img] for each image", "write [img-0], [img-1] by their numbers", "write no marker at all"],
         )
     left = iter(unnamed)
-    return [next(left) if number is None else int(number) for number in markers]
+    return [next(left) if number is None else number for number in wanted]
+
+
+def _number(digits: str) -> int:
+    digits = digits.lstrip("0")
+    return MOST if len(digits) > 9 else int(digits or "0")
 
 
 def _counted(n: int) -> str:

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ollama_engine import Engine
@@ -18,7 +19,7 @@ from ollama_engine.errors import (
 )
 from ollama_engine.models.projectors import PAIRS, find_projector
 from ollama_engine.option_names import meant
-from tests.mmproj import GEMMA3, cut
+from tests.mmproj import GEMMA3, changed, cut
 from tests.models.vision import harness
 from tests.tiny import write_tiny_llama
 
@@ -53,6 +54,22 @@ def test_a_pair_answers_as_one_file_does(whole: Path, pair: tuple[Path, Path], e
     assert engine.info.path == str(pair[0])
     with harness.engine(pair[0]) as text, pytest.raises(UnsupportedInputError, match="reads text only"):
         text.generate(PROMPT)
+
+
+def test_a_projector_that_is_not_read_is_refused(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    """It was left out, and the engine answered text only."""
+    part = changed(pair[1], tmp_path / "part.gguf", {}, {"v.patch_embd.weight": None})
+    with pytest.raises(ModelFormatError, match="the projector has no tensor of patches that gemma3 reads"):
+        harness.engine(pair[0], projector=part)
+
+
+def test_a_tensor_too_many_is_named(whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The log said that images are not read, which they are."""
+    extra = changed(whole, tmp_path / "whole.gguf", {}, {"v.more.weight": np.zeros(32, np.float32)})
+    with harness.engine(extra) as engine:
+        assert engine.generate(PROMPT, harness.greedy(CASE)).tokens
+    assert "v.more.weight" in caplog.text
+    assert "text only" not in caplog.text
 
 
 def test_swapped_feed_forward_names(pair: tuple[Path, Path], engine: Engine, whole: Path, tmp_path: Path) -> None:

@@ -38,6 +38,14 @@ def test_markers(prompt: str, images: str, expected: list[Any]) -> None:
     assert with_images(prompt, [each.encode() for each in images]) == expected
 
 
+def test_a_number_of_any_length_is_read() -> None:
+    """Python raises ValueError for one of more than 4300 digits."""
+    assert with_images("[img-" + "0" * 5000 + "]", [b"a"]) == [A]
+    for digits in ("9" * 10, "9" * 5000):
+        with pytest.raises(ConfigError, match=r"has a marker \[img-1073741824\], but"):
+            with_images(f"[img-{digits}]", [b"a"])
+
+
 @pytest.mark.parametrize("images", [None, [], ()])
 @pytest.mark.parametrize("prompt", ["[img] and [img-0]", [1, 2], [Text("[img]"), A], np.array([1, 2])])
 def test_without_images_nothing_is_a_marker(prompt: Any, images: Any) -> None:
