@@ -23,7 +23,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -217,64 +217,50 @@ def test_llama_mtmd(
 # -- other families ----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def families(folder: Path) -> Iterator[Callable[[str, int], Pair]]:
-    """The pair of a family, with so many layers in its tower; written once."""
-    made: dict[tuple[str, int], Pair] = {}
-
-    def find(name: str, layers: int) -> Pair:
-        if (name, layers) not in made:
-            made[name, layers] = write_family(folder, name, layers)
-        return made[name, layers]
-
-    yield find
-    for pair in made.values():
-        pair.text.unlink()
-        pair.projector.unlink()
+class Named(NamedTuple):
+    name: str
+    pair: Pair
 
 
-def of_family(request: pytest.FixtureRequest, name: str, measuring: bool) -> Pair:
-    found: Pair = request.getfixturevalue("families")(name, FAMILY_LAYERS if measuring else 1)
-    return found
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request: pytest.FixtureRequest, folder: Path) -> Iterator[Named]:
+    """A family and its files. With the scope of the module, the peer runs right behind ours."""
+    layers = FAMILY_LAYERS if request.config.getoption("--benchmark-enable") else 1
+    pair = write_family(folder, request.param, layers)
+    yield Named(request.param, pair)
+    for file in pair:
+        file.unlink()
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_family(
-    benchmark: BenchmarkFixture, name: str, request: pytest.FixtureRequest, picture: bytes, measuring: bool
-) -> None:
-    benchmark.group = f"first token with a picture, {name}"
-    pair, found = of_family(request, name, measuring), []
+def test_family(benchmark: BenchmarkFixture, family: Named, picture: bytes, measuring: bool) -> None:
+    benchmark.group = f"first token with a picture, {family.name}"
+    found = []
     for _ in range(FAMILY_ROUNDS if measuring else 1):
-        with opened(pair) as engine:
+        with opened(family.pair) as engine:
             found.append(shortest(lambda: engine.generate([Media(picture), Text(PROMPT)], FIRST), 1))
     report(benchmark, min(found))
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_family_again(
-    benchmark: BenchmarkFixture, name: str, request: pytest.FixtureRequest, picture: bytes, measuring: bool
-) -> None:
+def test_family_again(benchmark: BenchmarkFixture, family: Named, picture: bytes, measuring: bool) -> None:
     """The conversation goes on with the same picture, at another place."""
-    benchmark.group = f"first token with the same picture again, {name}"
-    pair, found = of_family(request, name, measuring), []
+    benchmark.group = f"first token with the same picture again, {family.name}"
+    found = []
     for _ in range(FAMILY_ROUNDS if measuring else 1):
-        with opened(pair) as engine:
+        with opened(family.pair) as engine:
             found.append(again(engine, picture))
     report(benchmark, min(found))
 
 
 @pytest.mark.peer
-@pytest.mark.parametrize("name", FAMILIES)
 def test_family_llama_mtmd(
-    benchmark: BenchmarkFixture, name: str, request: pytest.FixtureRequest, folder: Path, picture: bytes,
-    measuring: bool,
-) -> None:  # fmt: skip
-    benchmark.group = f"first token with a picture, {name}"
+    benchmark: BenchmarkFixture, family: Named, folder: Path, picture: bytes, measuring: bool
+) -> None:
+    benchmark.group = f"first token with a picture, {family.name}"
     if not peer_tools.has_tool("llama-mtmd-cli"):
         pytest.skip("llama-mtmd-cli is not built: python bench/peers.py build")
     if not measuring:
         pytest.skip("nothing to try where nothing is measured")
-    pair, found = of_family(request, name, measuring), []
+    found = []
     for _ in range(FAMILY_ROUNDS):
-        found.append(sum(peer_times(peer_says(pair, picture, folder))))
+        found.append(sum(peer_times(peer_says(family.pair, picture, folder))))
     report(benchmark, min(found))
