@@ -1,4 +1,6 @@
-"""How long does a picture take? Gemma 3's vision tower in full size with random weights, two threads.
+"""How long does a picture take? Vision towers in full width with random weights, two threads.
+
+Gemma 3's is measured in every part; of the others (Qwen2.5-VL, Pixtral, LLaVA 1.5, Llama 4) the first token alone.
 
 Encoding: ours is the vision graph alone, with weights of one type. Twin: transformers with torch, which computes in the
 same type (float32 for f32, bfloat16 for bf16); skipped where they are not installed. Peer: what llama-mtmd-cli reports
@@ -6,9 +8,9 @@ of encoding the picture.
 
 First token: ours is `Engine.generate` of a picture and a question, from bytes to token; "again" is the same picture in
 a second question of the conversation, which llama-mtmd-cli encodes anew. Peer: the milliseconds that it reports of
-encoding and decoding the picture, without the text's; skipped where it is not built.
+encoding and decoding the picture, the sum of its tiles, without the text's; skipped where it is not built.
 
-VISION_LAYERS=2 takes so many of the tower's 27 layers. Run:
+VISION_LAYERS=2 takes so many of the tower's 27 layers; the other families have 2 otherwise. Run:
 `python -m pytest bench/bench_vision.py --benchmark-enable --benchmark-group-by=group`.
 """
 
@@ -19,9 +21,9 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -29,6 +31,7 @@ import pytest
 from bench import peer_tools
 from bench.make_vision import Pair, VisionShape, write_pair
 from bench.reported import report
+from bench.vision_families import FAMILIES, write_family
 from ollama_engine import Engine, Media, SamplingParams, Text
 from ollama_engine.ml.context import Context
 
@@ -40,6 +43,10 @@ pytestmark = [pytest.mark.waits, pytest.mark.timeout(1800)]
 THREADS = 2
 ROUNDS = 2
 LAYERS = int(os.environ.get("VISION_LAYERS", "27"))
+FAMILY_LAYERS = int(os.environ.get("VISION_LAYERS", "2"))
+FAMILY_ROUNDS = 3
+PROMPT = "What is it?"
+FIRST = SamplingParams(max_tokens=1, temperature=0)
 DTYPES = {"f32": "float32", "bf16": "bfloat16"}
 ENCODED = r"mtmd batch encoding done in (\d+) ms"
 DECODED = r"image decoded \(batch \d+/\d+\) in (\d+) ms"
@@ -83,6 +90,20 @@ def shortest(work: Callable[[], object], rounds: int) -> float:
         work()
         found.append(time.perf_counter() - begin)
     return min(found)
+
+
+def opened(pair: Pair) -> Engine:
+    return Engine(pair.text, projector=pair.projector, threads=THREADS, num_ctx=2048, gpu_layers=0)
+
+
+def again(engine: Engine, picture: bytes) -> float:
+    """Seconds to the first token of a second question with the same picture, which was encoded for the first."""
+    prompt = [Media(picture), Text(PROMPT)]
+    engine.generate(prompt, FIRST)
+    more = [*prompt, Text(" A square. "), Media(picture), Text("And now?")]
+    seconds = shortest(lambda: engine.generate(more, FIRST), 1)
+    assert engine.metrics.encoded_images == 1
+    return seconds
 
 
 def encode(engine: Engine, multimodal: Any, image: Any) -> None:
@@ -129,12 +150,12 @@ def test_first_token(
     benchmark: BenchmarkFixture, kind: str, folder: Path, picture: bytes, layers: int, measuring: bool
 ) -> None:
     benchmark.group = f"first token with a picture, {kind}"
-    pair, first = pair_of(folder, kind, layers), SamplingParams(max_tokens=1, temperature=0)
-    prompt = [Media(picture), Text("What is it?")]
+    pair = pair_of(folder, kind, layers)
+    prompt = [Media(picture), Text(PROMPT)]
     found = []
     for _ in range(ROUNDS if measuring else 1):
-        with Engine(pair.text, projector=pair.projector, threads=THREADS, num_ctx=2048, gpu_layers=0) as engine:
-            found.append(shortest(lambda: engine.generate(prompt, first), 1))
+        with opened(pair) as engine:
+            found.append(shortest(lambda: engine.generate(prompt, FIRST), 1))
     report(benchmark, min(found))
 
 
@@ -144,13 +165,9 @@ def test_first_token_again(
 ) -> None:
     """The conversation goes on with the same picture, at another place."""
     benchmark.group = f"first token with the same picture again, {kind}"
-    pair, first = pair_of(folder, kind, layers), SamplingParams(max_tokens=1, temperature=0)
-    prompt = [Media(picture), Text("What is it?")]
-    with Engine(pair.text, projector=pair.projector, threads=THREADS, num_ctx=2048, gpu_layers=0) as engine:
-        engine.generate(prompt, first)
-        more = [*prompt, Text(" A square. "), Media(picture), Text("And now?")]
-        report(benchmark, shortest(lambda: engine.generate(more, first), 1))
-        assert engine.metrics.encoded_images == 1
+    pair = pair_of(folder, kind, layers)
+    with opened(pair) as engine:
+        report(benchmark, again(engine, picture))
 
 
 @pytest.fixture(scope="module")
@@ -166,9 +183,17 @@ def peer_says(pair: Pair, picture: bytes, folder: Path) -> str:
         peer_tools.tool("llama-mtmd-cli"), "-m", str(pair.text), "--mmproj", str(pair.projector), "-t", str(THREADS),
         "-n", "1", "--temp", "0", "-c", "2048", "--jinja", "--no-mmproj-offload", "-lv", "4",
     ]  # fmt: skip
-    turns = f"/image {file}\nWhat is it?\n/exit\n"
+    turns = f"/image {file}\n{PROMPT}\n/exit\n"
     done = subprocess.run(command, input=turns.encode(), capture_output=True, check=False, timeout=1500)
     return (done.stdout + done.stderr).decode(errors="replace")
+
+
+def peer_times(said: str) -> tuple[float, float]:
+    """Seconds of encoding and of decoding, of all tiles of the picture."""
+    encoded, decoded = ([int(ms) / 1e3 for ms in re.findall(told_of, said)] for told_of in (ENCODED, DECODED))
+    assert len(encoded), f"llama-mtmd-cli reports no times:\n{said[-2000:]}"
+    assert len(encoded) <= len(decoded), f"llama-mtmd-cli reports a tile that it did not decode:\n{said[-2000:]}"
+    return sum(encoded), sum(decoded)
 
 
 @pytest.mark.peer
@@ -185,6 +210,57 @@ def test_llama_mtmd(
     key = ("f16", LAYERS)
     if key not in told:
         told[key] = peer_says(pair_of(folder, "f16", LAYERS), picture, folder)
-    encoded, decoded = ([int(ms) / 1e3 for ms in re.findall(told_of, told[key])] for told_of in (ENCODED, DECODED))
-    assert len(encoded) == len(decoded) == 1, f"llama-mtmd-cli reports no times:\n{told[key][-2000:]}"
-    report(benchmark, encoded[0] if question.startswith("encode") else encoded[0] + decoded[0])
+    encoded, decoded = peer_times(told[key])
+    report(benchmark, encoded if question.startswith("encode") else encoded + decoded)
+
+
+# -- other families ----------------------------------------------------------------------------------------------------
+
+
+class Named(NamedTuple):
+    name: str
+    pair: Pair
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request: pytest.FixtureRequest, folder: Path) -> Iterator[Named]:
+    """A family and its files. With the scope of the module, the peer runs right behind ours."""
+    layers = FAMILY_LAYERS if request.config.getoption("--benchmark-enable") else 1
+    pair = write_family(folder, request.param, layers)
+    yield Named(request.param, pair)
+    for file in pair:
+        file.unlink()
+
+
+def test_family(benchmark: BenchmarkFixture, family: Named, picture: bytes, measuring: bool) -> None:
+    benchmark.group = f"first token with a picture, {family.name}"
+    found = []
+    for _ in range(FAMILY_ROUNDS if measuring else 1):
+        with opened(family.pair) as engine:
+            found.append(shortest(lambda: engine.generate([Media(picture), Text(PROMPT)], FIRST), 1))
+    report(benchmark, min(found))
+
+
+def test_family_again(benchmark: BenchmarkFixture, family: Named, picture: bytes, measuring: bool) -> None:
+    """The conversation goes on with the same picture, at another place."""
+    benchmark.group = f"first token with the same picture again, {family.name}"
+    found = []
+    for _ in range(FAMILY_ROUNDS if measuring else 1):
+        with opened(family.pair) as engine:
+            found.append(again(engine, picture))
+    report(benchmark, min(found))
+
+
+@pytest.mark.peer
+def test_family_llama_mtmd(
+    benchmark: BenchmarkFixture, family: Named, folder: Path, picture: bytes, measuring: bool
+) -> None:
+    benchmark.group = f"first token with a picture, {family.name}"
+    if not peer_tools.has_tool("llama-mtmd-cli"):
+        pytest.skip("llama-mtmd-cli is not built: python bench/peers.py build")
+    if not measuring:
+        pytest.skip("nothing to try where nothing is measured")
+    found = []
+    for _ in range(FAMILY_ROUNDS):
+        found.append(sum(peer_times(peer_says(family.pair, picture, folder))))
+    report(benchmark, min(found))

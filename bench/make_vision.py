@@ -9,7 +9,7 @@ times 896 pixels, 256 soft tokens. The text model is small. Needs the extra `ben
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -60,7 +60,7 @@ class Pair(NamedTuple):
     projector: Path
 
 
-Shapes = Iterator[tuple[str, tuple[int, ...]]]
+Shapes = Iterable[tuple[str, tuple[int, ...]]]
 
 
 def vision_tensors(shape: VisionShape) -> Shapes:
@@ -70,13 +70,13 @@ def vision_tensors(shape: VisionShape) -> Shapes:
     yield "v.patch_embd.bias", (n,)
     yield "v.position_embd.weight", ((shape.image // shape.patch) ** 2, n)
     for i in range(shape.v_layer):
-        yield from _norm(f"v.blk.{i}.ln1", n)
-        yield from _norm(f"v.blk.{i}.ln2", n)
+        yield from norm(f"v.blk.{i}.ln1", n)
+        yield from norm(f"v.blk.{i}.ln2", n)
         for name, dims in {"attn_q": (n, n), "attn_k": (n, n), "attn_v": (n, n), "attn_out": (n, n),
                            "ffn_up": (ff, n), "ffn_down": (n, ff)}.items():  # fmt: skip
             yield f"v.blk.{i}.{name}.weight", dims
             yield f"v.blk.{i}.{name}.bias", dims[:1]
-    yield from _norm("v.post_ln", n)
+    yield from norm("v.post_ln", n)
     yield "mm.soft_emb_norm.weight", (n,)
     yield "mm.input_projection.weight", (n, shape.n_embd)
 
@@ -97,7 +97,8 @@ def text_tensors(shape: VisionShape) -> Shapes:
     yield "output_norm.weight", (n,)
 
 
-def _norm(name: str, n: int) -> Shapes:
+def norm(name: str, n: int) -> Shapes:
+    """Weight and bias of a norm of `n` numbers."""
     yield f"{name}.weight", (n,)
     yield f"{name}.bias", (n,)
 
@@ -107,14 +108,15 @@ def write_pair(folder: Path, kind: str, shape: VisionShape) -> Pair:
     pair = Pair(folder / f"text-{kind}.gguf", folder / f"mmproj-{kind}-{shape.v_layer}.gguf")
     text = gguf.GGUFWriter(str(pair.text), "gemma3")
     _add_text_metadata(text, shape)
-    _write(text, text_tensors(shape), kind, seed=0)
+    write_tensors(text, text_tensors(shape), kind, seed=0)
     vision = gguf.GGUFWriter(str(pair.projector), "clip")
     _add_vision_metadata(vision, shape)
-    _write(vision, vision_tensors(shape), kind, seed=1)
+    write_tensors(vision, vision_tensors(shape), kind, seed=1)
     return pair
 
 
-def _write(writer: gguf.GGUFWriter, tensors: Shapes, preset: str, *, seed: int) -> None:
+def write_tensors(writer: gguf.GGUFWriter, tensors: Shapes, preset: str, *, seed: int) -> None:
+    """Random values for all tensors, matrices of the type `preset`; writes and closes the file."""
     rng = np.random.Generator(np.random.SFC64(seed))
     for name, dims in tensors:
         is_matrix = len(dims) > 1 and "position" not in name
@@ -154,18 +156,23 @@ def _add_text_metadata(writer: gguf.GGUFWriter, shape: VisionShape) -> None:
         writer.add_uint32(f"gemma3.{key}", value)
     writer.add_float32("gemma3.attention.layer_norm_rms_epsilon", 1e-6)
     writer.add_float32("gemma3.rope.freq_base", 1e6)
+    add_bytes(writer, SPECIALS, TEMPLATE)
+
+
+def add_bytes(writer: gguf.GGUFWriter, specials: tuple[str, ...], template: str) -> None:
+    """A vocabulary of the 256 bytes and `specials`, of which the first two begin and end a text."""
     tokens = [f"<0x{byte:02X}>" for byte in range(N_BYTES)]
-    types = [gguf.TokenType.BYTE] * N_BYTES + [gguf.TokenType.CONTROL] * len(SPECIALS)
+    types = [gguf.TokenType.BYTE] * N_BYTES + [gguf.TokenType.CONTROL] * len(specials)
     writer.add_tokenizer_model("llama")
-    writer.add_token_list([*tokens, *SPECIALS])
-    writer.add_token_scores([0.0] * (N_BYTES + len(SPECIALS)))
+    writer.add_token_list([*tokens, *specials])
+    writer.add_token_scores([0.0] * (N_BYTES + len(specials)))
     writer.add_token_types([int(kind) for kind in types])
     writer.add_bos_token_id(N_BYTES)
     writer.add_eos_token_id(N_BYTES + 1)
     writer.add_unk_token_id(0)
     writer.add_add_bos_token(True)
     writer.add_add_space_prefix(False)
-    writer.add_chat_template(TEMPLATE)
+    writer.add_chat_template(template)
 
 
 def main(arguments: list[str] | None = None) -> None:
