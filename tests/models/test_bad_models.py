@@ -38,8 +38,9 @@ def test_every_missing_or_misshapen_tensor_is_named(architecture: str, tmp_path:
         assert not model(metadata, weights).unused_weights
         for name, weight in weights.items():
             others = {n: w for n, w in weights.items() if n != name}
-            with pytest.raises(ModelFormatError, match=rf"no tensor.* {re.escape(name)}"):
-                model(metadata, others)
+            if name != "output.weight":  # without it, the token embedding is used
+                with pytest.raises(ModelFormatError, match=rf"no tensor.* {re.escape(name)}"):
+                    model(metadata, others)
             with pytest.raises(ModelFormatError) as caught:
                 model(metadata, {**others, name: wrong})
             if name != "token_embd.weight":  # what the vocabulary is measured by
