@@ -15,5 +15,6 @@ CASES = (
     Family("gemma3", "Gemma3", _TEXT, norms=0.0, seed=2, contract=True),
     Family("gemma3-stretched-bf16", "Gemma3", {**_TEXT, "rope_parameters": _STRETCHED}, norms=0.0, dtype="BF16"),
     Family("gemma3-vision-bf16", "Gemma3", _TEXT, norms=0.0, dtype="BF16", vision=_VISION,
-           outer={"mm_tokens_per_image": 4}),
+           outer={"mm_tokens_per_image": 4, "boi_token_index": 314, "eoi_token_index": 315,
+                  "image_token_index": 316}),
 )  # fmt: skip
