@@ -1,7 +1,6 @@
-"""How much one operation of a chat template may make: a template in a file is somebody else's program.
+"""Limits on the result of one operation in a chat template, which may come from an untrusted file.
 
-What is bounded is one operation. A template that loops may still make many large texts; rendering it can be given up
-by closing the process only, as with any program.
+Only single operations are limited: a template that loops may still make many large texts.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def is_picture(value: object) -> bool:
 
 
 def is_pil(value: object) -> TypeGuard[Image]:
-    """Whether it is a PIL.Image. Whoever has one has imported Pillow, which takes long."""
+    """Whether it is a PIL.Image. Imports nothing: without Pillow imported, no caller can have one."""
     module = sys.modules.get("PIL.Image")
     return module is not None and isinstance(value, module.Image)
 
@@ -97,7 +97,7 @@ def _file(path: str | os.PathLike[str]) -> bytes:
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """Open without waiting for whoever writes into a pipe; no other file can be waited for."""
+    """Open a file. Opening a pipe without a writer would block; this returns at once."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 

@@ -1,4 +1,4 @@
-/* Stands in for amx_kernel.c where the compiler or the system has no AMX: oe_amx_allowed says no, and nobody calls. */
+/* Replaces amx_kernel.c where the compiler has no AMX. These functions are never called: oe_amx_allowed is false. */
 #include "kernels/amx/amx.h"
 
 void oe_amx_begin(void) {}

@@ -137,7 +137,7 @@ class Llama4Text(Decoder):
 
 
 def _with_options(o: Options, metadata: Metadata) -> Llama4Options:
-    """What only Llama 4 has. llama.cpp's files lack most keys; the defaults are what it has by heart."""
+    """Options that only Llama 4 has. llama.cpp's files lack most keys; the defaults are its hard-coded values."""
     # llama.cpp writes a window of 0 for relatives in which all layers have positions and see everything.
     plain = metadata.u32("attention.sliding_window", None) == 0
     period = 0 if plain else metadata.u32("no_rope_interval", 4)
