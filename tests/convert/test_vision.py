@@ -123,8 +123,8 @@ KEYS: Mapping[str, Mapping[str, Any]] = {
     "gemma3": {
         "vision.block_count": 2, "vision.embedding_length": 32, "vision.feed_forward_length": 48,
         "vision.attention.head_count": 4, "vision.attention.layer_norm_epsilon": 1e-6, "vision.image_size": 56,
-        "vision.patch_size": 14, "vision.num_channels": 3, "mm.tokens_per_image": 4, "image_token_id": 262144,
-        "image_start_token_id": 255999, "image_end_token_id": 256000,
+        "vision.patch_size": 14, "vision.num_channels": 3, "mm.tokens_per_image": 4, "image_token_id": 316,
+        "image_start_token_id": 314, "image_end_token_id": 315,
     },
     "llava": {
         "attention.key_length": 32, "rope.dimension_count": 32, "vocab_size": 320, "image_token_index": 5,
