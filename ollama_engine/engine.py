@@ -170,6 +170,10 @@ class Engine(GenerateMethods, EmbedMethods, ImageMethods, ChatMethods, ScoreMeth
         """The text of token ids, control tokens left out, U+FFFD for bytes that are not UTF-8."""
         return self._open().tokenizer.decode(ids)
 
+    def token_bytes(self, token: int) -> bytes:
+        """What a token adds to a text; of a control token its name. Raises TokenizerError for ids that do not exist."""
+        return self._open().tokenizer.token_bytes(token, skip_special=False)
+
     # -- lifetime ------------------------------------------------------------------------------------------------------
 
     def _open(self) -> Loaded:
