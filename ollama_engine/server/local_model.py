@@ -70,7 +70,8 @@ class LocalModel:
         return await asyncio.to_thread(self.engine.apply_template, messages, **options)
 
     async def metrics(self) -> Mapping[str, Any]:
-        return plain(self.engine.metrics)
+        found: Mapping[str, Any] = plain(self.engine.metrics)
+        return found
 
     async def slots(self) -> list[SlotInfo]:
         return self.engine.slots()
