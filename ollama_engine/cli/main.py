@@ -31,6 +31,9 @@ __all__ = ["main", "program"]
 COMMANDS = {
     "run": "answer a prompt, or one prompt after the other",
     "embed": "turn texts into vectors",
+    "list": "list the models of the store",
+    "cp": "give a model of the store another name",
+    "rm": "remove models from the store",
     "show": "say what is in a model file",
     "devices": "list what this machine can compute on",
     "bench": "measure tokens per second",
