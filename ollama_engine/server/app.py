@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
 
 import ollama_engine
 from ollama_engine.errors import EngineError
@@ -14,6 +16,7 @@ from ollama_engine.server.errors import ApiError, error_response
 from ollama_engine.server.library import Library
 from ollama_engine.server.native.routes import router as native_router
 from ollama_engine.server.ollama.routes import router as ollama_router
+from ollama_engine.server.openai.errors import error_body as openai_error
 from ollama_engine.server.openai.routes import router as openai_router
 from ollama_engine.server.resident_models import ResidentModels
 from ollama_engine.server.scheduling import ModelScheduler
@@ -22,6 +25,12 @@ from ollama_engine.server.settings import ServerSettings
 from ollama_engine.server.streaming import ClientGoneError
 
 __all__ = ["create_app"]
+
+ERROR_FORMS = tuple(
+    (prefix, openai_error)
+    for prefix in ("/v1/", "/tokenize", "/detokenize", "/apply-template", "/rerank", "/slots", "/trace", "/metrics")
+)
+"""Paths whose errors have another form than Ollama's."""
 
 
 def create_app(
@@ -37,8 +46,9 @@ def create_app(
 
     app = FastAPI(title="ollama_engine", version=ollama_engine.__version__, lifespan=lifespan)
     app.state.service = service
+    app.state.error_forms = ERROR_FORMS
     for router in (ollama_router, openai_router, anthropic_router, native_router):
         app.include_router(router)
-    for kind in (ApiError, EngineError, ClientGoneError):
+    for kind in (ApiError, EngineError, ClientGoneError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, error_response)
     return app
