@@ -17,6 +17,7 @@ from ollama_engine.server.json_bodies import JsonBodies
 from ollama_engine.server.library import Library
 from ollama_engine.server.native.routes import router as native_router
 from ollama_engine.server.ollama.routes import router as ollama_router
+from ollama_engine.server.openai.errors import error_body as openai_error
 from ollama_engine.server.openai.routes import router as openai_router
 from ollama_engine.server.request_log import RequestLog
 from ollama_engine.server.resident_models import ResidentModels
@@ -29,6 +30,11 @@ __all__ = ["create_app"]
 
 ANSWERED = (ApiError, EngineError, ClientGoneError, RequestValidationError, HTTPException)
 """Errors that become responses. `RequestLog` answers all others."""
+ERROR_FORMS = tuple(
+    (prefix, openai_error)
+    for prefix in ("/v1/", "/tokenize", "/detokenize", "/apply-template", "/rerank", "/slots", "/trace", "/metrics")
+)
+"""Paths whose errors have another form than Ollama's."""
 
 
 def create_app(
@@ -44,6 +50,7 @@ def create_app(
 
     app = FastAPI(title="ollama_engine", version=ollama_engine.__version__, lifespan=lifespan)
     app.state.service = service
+    app.state.error_forms = ERROR_FORMS
     for router in (ollama_router, openai_router, anthropic_router, native_router):
         app.include_router(router)
     for kind in ANSWERED:
