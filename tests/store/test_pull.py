@@ -174,8 +174,8 @@ def test_cancelled_and_resumed(fake: FakeRegistry, store: ModelStore) -> None:
 
 
 def saved(store: ModelStore) -> list[dict[str, int]]:
-    """The notes about parts on disk."""
-    return [json.loads(path.read_bytes()) for path in store.blobs.folder.glob("sha256-*-partial-*")]
+    """The notes on disk about the large blob's parts."""
+    return [json.loads(path.read_bytes()) for path in store.blobs.folder.glob(f"sha256-{sha256(GGUF)}-partial-*")]
 
 
 def test_a_download_that_ollama_began(fake: FakeRegistry, store: ModelStore) -> None:
