@@ -30,6 +30,7 @@ __all__ = ["main", "program"]
 
 COMMANDS = {
     "run": "answer a prompt, or one prompt after the other",
+    "serve": "answer requests of Ollama's and OpenAI's clients over HTTP",
     "embed": "turn texts into vectors",
     "list": "list the models of the store",
     "cp": "give a model of the store another name",
