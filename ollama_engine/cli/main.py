@@ -30,6 +30,7 @@ __all__ = ["main", "program"]
 
 COMMANDS = {
     "run": "answer a prompt, or one prompt after the other",
+    "serve": "answer requests of Ollama's and OpenAI's clients over HTTP",
     "embed": "turn texts into vectors",
     "show": "say what is in a model file",
     "devices": "list what this machine can compute on",

@@ -13,11 +13,13 @@ import ollama_engine
 from ollama_engine.errors import EngineError
 from ollama_engine.server.anthropic.routes import router as anthropic_router
 from ollama_engine.server.errors import ApiError, error_response
+from ollama_engine.server.json_bodies import JsonBodies
 from ollama_engine.server.library import Library
 from ollama_engine.server.native.routes import router as native_router
 from ollama_engine.server.ollama.routes import router as ollama_router
 from ollama_engine.server.openai.errors import error_body as openai_error
 from ollama_engine.server.openai.routes import router as openai_router
+from ollama_engine.server.request_log import RequestLog
 from ollama_engine.server.resident_models import ResidentModels
 from ollama_engine.server.scheduling import ModelScheduler
 from ollama_engine.server.service import Service
@@ -26,6 +28,8 @@ from ollama_engine.server.streaming import ClientGoneError
 
 __all__ = ["create_app"]
 
+ANSWERED = (ApiError, EngineError, ClientGoneError, RequestValidationError, HTTPException)
+"""Errors that become responses. `RequestLog` answers all others."""
 ERROR_FORMS = tuple(
     (prefix, openai_error)
     for prefix in ("/v1/", "/tokenize", "/detokenize", "/apply-template", "/rerank", "/slots", "/trace", "/metrics")
@@ -49,6 +53,8 @@ def create_app(
     app.state.error_forms = ERROR_FORMS
     for router in (ollama_router, openai_router, anthropic_router, native_router):
         app.include_router(router)
-    for kind in (ApiError, EngineError, ClientGoneError, RequestValidationError, HTTPException):
+    for kind in ANSWERED:
         app.add_exception_handler(kind, error_response)
+    for layer in (JsonBodies, RequestLog):  # the last one is the outermost
+        app.add_middleware(layer)
     return app
