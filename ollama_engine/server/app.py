@@ -16,15 +16,18 @@ from ollama_engine.server.errors import ApiError, error_response
 from ollama_engine.server.json_bodies import JsonBodies
 from ollama_engine.server.library import Library
 from ollama_engine.server.native.routes import router as native_router
+from ollama_engine.server.ollama.models_routes import router as models_router
 from ollama_engine.server.ollama.routes import router as ollama_router
 from ollama_engine.server.openai.errors import error_body as openai_error
 from ollama_engine.server.openai.routes import router as openai_router
+from ollama_engine.server.page.routes import router as page_router
 from ollama_engine.server.request_log import RequestLog
 from ollama_engine.server.resident_models import ResidentModels
 from ollama_engine.server.scheduling import ModelScheduler
 from ollama_engine.server.service import Service
 from ollama_engine.server.settings import ServerSettings
 from ollama_engine.server.streaming import ClientGoneError
+from ollama_engine.store.model_store import ModelStore
 
 __all__ = ["create_app"]
 
@@ -41,7 +44,8 @@ def create_app(
     settings: ServerSettings, *, library: Library | None = None, scheduler: ModelScheduler | None = None
 ) -> FastAPI:
     """The server as an ASGI app. What is not given is made from `settings`; at shutdown all models are unloaded."""
-    service = Service(settings, library or Library(settings.files), scheduler or ResidentModels(settings))
+    library = library or Library(settings.files, ModelStore(settings.models))
+    service = Service(settings, library, scheduler or ResidentModels(settings))
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -51,7 +55,8 @@ def create_app(
     app = FastAPI(title="ollama_engine", version=ollama_engine.__version__, lifespan=lifespan)
     app.state.service = service
     app.state.error_forms = ERROR_FORMS
-    for router in (ollama_router, openai_router, anthropic_router, native_router):
+    routers = (page_router, ollama_router, models_router, openai_router, anthropic_router, native_router)
+    for router in routers:
         app.include_router(router)
     for kind in ANSWERED:
         app.add_exception_handler(kind, error_response)

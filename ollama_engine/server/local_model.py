@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ollama_engine.runner.chat.results import ChatChunk
     from ollama_engine.runner.embed.results import Embedding
     from ollama_engine.runner.observe.monitor import SlotInfo
+    from ollama_engine.runner.observe.trace import StepRecord
     from ollama_engine.runner.request.prompts import Images, Prompt
     from ollama_engine.runner.request.results import Chunk
     from ollama_engine.sample import SamplingParams
@@ -81,6 +82,9 @@ class LocalModel:
 
     async def slots(self) -> list[SlotInfo]:
         return self.engine.slots()
+
+    async def steps(self, last: int) -> list[StepRecord]:
+        return self.engine.steps(last)
 
     async def trace(self) -> str:
         return await asyncio.to_thread(self.engine.trace)

@@ -1,4 +1,4 @@
-"""What runs: /, /api/version, /api/status, /api/ps."""
+"""What runs: /api/version, /api/status, /api/ps."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import time
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
-from starlette.responses import PlainTextResponse
 
 import ollama_engine
 from ollama_engine.server.durations import FOREVER, timestamp
@@ -19,12 +18,6 @@ API_VERSION = "0.13.0"
 """The release of Ollama whose API this is: clients ask for it, and refuse what is too old."""
 
 router = APIRouter(tags=["ollama"])
-
-
-@router.api_route("/", methods=["GET", "HEAD"], response_class=PlainTextResponse)
-async def root() -> str:
-    """Whether a server is there."""
-    return "Ollama is running"
 
 
 @router.api_route("/api/version", methods=["GET", "HEAD"])
