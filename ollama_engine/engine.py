@@ -22,6 +22,7 @@ from ollama_engine.runner.load.loading import Loaded, load
 from ollama_engine.runner.load.methods import FactMethods
 from ollama_engine.runner.observe.metrics import MetricsSnapshot
 from ollama_engine.runner.observe.monitor import Monitor, SlotInfo
+from ollama_engine.runner.observe.trace import StepRecord
 from ollama_engine.runner.request.options import options_elsewhere
 from ollama_engine.runner.score.methods import ScoreMethods
 from ollama_engine.runner.session.identity import ModelIdentity
@@ -151,6 +152,11 @@ class Engine(GenerateMethods, EmbedMethods, ImageMethods, ChatMethods, ScoreMeth
         self._open()
         return self._core.queue.slots()
 
+    def steps(self, last: int = 256) -> list[StepRecord]:
+        """The latest steps, the oldest first: their tokens, and when each phase began and ended."""
+        self._open()
+        return list(self._monitor.trace.steps()[-last:]) if last > 0 else []
+
     def trace(self) -> str:
         """Timeline of the latest steps and requests: JSON that a trace viewer (Perfetto, Chrome's) opens."""
         self._open()
@@ -169,6 +175,10 @@ class Engine(GenerateMethods, EmbedMethods, ImageMethods, ChatMethods, ScoreMeth
     def detokenize(self, ids: Sequence[int]) -> str:
         """The text of token ids, control tokens left out, U+FFFD for bytes that are not UTF-8."""
         return self._open().tokenizer.decode(ids)
+
+    def token_bytes(self, token: int) -> bytes:
+        """What a token adds to a text; of a control token its name. Raises TokenizerError for ids that do not exist."""
+        return self._open().tokenizer.token_bytes(token, skip_special=False)
 
     # -- lifetime ------------------------------------------------------------------------------------------------------
 

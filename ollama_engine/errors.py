@@ -47,7 +47,10 @@ __all__ = [
     "GrammarError",
     "ImageError",
     "IncompleteError",
+    "LoadError",
     "ModelFormatError",
+    "ModelNotFoundError",
+    "ModelProcessError",
     "NoMemoryError",
     "Option",
     "SamplingError",
@@ -215,6 +218,20 @@ class DeviceError(EngineError, OSError):
 
 class ComputeError(EngineError, RuntimeError):
     """The backend reported a failure while computing a graph."""
+
+
+class ModelNotFoundError(EngineError, LookupError):
+    """A model that is neither in the store nor anywhere else that was said."""
+
+    http_status = 404
+
+
+class LoadError(EngineError, RuntimeError):
+    """A served model that could not be loaded; `__cause__` says why."""
+
+
+class ModelProcessError(EngineError, RuntimeError):
+    """The process that computed a model has ended, and its requests with it."""
 
 
 class EngineBusyError(EngineError, RuntimeError):

@@ -30,7 +30,11 @@ __all__ = ["main", "program"]
 
 COMMANDS = {
     "run": "answer a prompt, or one prompt after the other",
+    "serve": "answer requests of Ollama's and OpenAI's clients over HTTP",
     "embed": "turn texts into vectors",
+    "list": "list the models of the store",
+    "cp": "give a model of the store another name",
+    "rm": "remove models from the store",
     "show": "say what is in a model file",
     "devices": "list what this machine can compute on",
     "bench": "measure tokens per second",

@@ -82,6 +82,11 @@ class Executor:
         """Whether attention is flash attention; otherwise two products."""
         return self._cache.flash_attention
 
+    @property
+    def threads(self) -> int:
+        """How many CPU threads compute now; fewer than were asked for while the machine is busy."""
+        return self._backend.threads_in_use
+
     def reserve(self, n_decoding: int = 1) -> None:
         """Take the memory for the largest graphs now: a full batch, and a token for each of `n_decoding` sequences.
 

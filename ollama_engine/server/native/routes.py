@@ -1,0 +1,9 @@
+"""Routes: What no other API has: tokenize, detokenize, apply-template, health, metrics, slots, trace."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+__all__ = ["router"]
+
+router = APIRouter()
