@@ -88,6 +88,18 @@ class Weights(Mapping[str, Tensor]):
             self._copy(copied, files, self._meter)
         self._loaded = True
 
+    def declare(self) -> None:
+        """Make tensors of all names and shapes without taking memory: what the CPU maps is mapped and not read, all
+        else has no contents. For planning; `load` is called on another object.
+        """
+        with self._open_files() as files:
+            self._map(files, self._meter, touch=False)
+        rest = [info for info in self.gguf.tensors.values() if info.name not in self._tensors]
+        if rest:
+            storage = self._storage(len(rest))
+            self._tensors |= {info.name: storage.add(info.name, info.dtype, info.shape) for info in rest}
+        self._loaded = True
+
     def repack(self) -> None:
         """Make the repacked copies, unless they take more than half of the memory that is left."""
         needed = sum(info.nbytes for info in self._repacked)
@@ -117,7 +129,7 @@ class Weights(Mapping[str, Tensor]):
         self._storages.append(storage)
         return storage
 
-    def _map(self, files: list[_FileView], meter: _Meter) -> None:
+    def _map(self, files: list[_FileView], meter: _Meter, *, touch: bool = True) -> None:
         for number, file in enumerate(files):
             infos = [i for i in self._mapped.values() if i.file == number]
             if not infos:
@@ -126,9 +138,9 @@ class Weights(Mapping[str, Tensor]):
             for info in infos:
                 self._tensors[info.name] = storage.add(info.name, info.dtype, info.shape)
             storage.map(file.mapping(), {info.name: info.offset for info in infos})
-            touch = sum(info.nbytes for info in infos) < available_bytes()
+            fits = touch and sum(info.nbytes for info in infos) < available_bytes()
             for info in infos:
-                if touch:
+                if fits:
                     _touch(storage, info)
                 meter.advance(info.nbytes)
 

@@ -15,7 +15,8 @@ from ollama_engine.server.library import Library
 from ollama_engine.server.native.routes import router as native_router
 from ollama_engine.server.ollama.routes import router as ollama_router
 from ollama_engine.server.openai.routes import router as openai_router
-from ollama_engine.server.resident_models import ResidentModels
+from ollama_engine.server.scheduler.loader import LocalLoader
+from ollama_engine.server.scheduler.scheduler import Scheduler
 from ollama_engine.server.scheduling import ModelScheduler
 from ollama_engine.server.service import Service
 from ollama_engine.server.settings import ServerSettings
@@ -28,7 +29,9 @@ def create_app(
     settings: ServerSettings, *, library: Library | None = None, scheduler: ModelScheduler | None = None
 ) -> FastAPI:
     """The server as an ASGI app. What is not given is made from `settings`; at shutdown all models are unloaded."""
-    service = Service(settings, library or Library(settings.files), scheduler or ResidentModels(settings))
+    service = Service(
+        settings, library or Library(settings.files), scheduler or Scheduler(settings, LocalLoader(settings))
+    )
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
