@@ -22,6 +22,7 @@ from ollama_engine.runner.load.loading import Loaded, load
 from ollama_engine.runner.load.methods import FactMethods
 from ollama_engine.runner.observe.metrics import MetricsSnapshot
 from ollama_engine.runner.observe.monitor import Monitor, SlotInfo
+from ollama_engine.runner.observe.trace import StepRecord
 from ollama_engine.runner.request.options import options_elsewhere
 from ollama_engine.runner.score.methods import ScoreMethods
 from ollama_engine.runner.session.identity import ModelIdentity
@@ -150,6 +151,11 @@ class Engine(GenerateMethods, EmbedMethods, ImageMethods, ChatMethods, ScoreMeth
         """The requests that are in the engine now, the oldest first."""
         self._open()
         return self._core.queue.slots()
+
+    def steps(self, last: int = 256) -> list[StepRecord]:
+        """The latest steps, the oldest first: their tokens, and when each phase began and ended."""
+        self._open()
+        return list(self._monitor.trace.steps()[-last:]) if last > 0 else []
 
     def trace(self) -> str:
         """Timeline of the latest steps and requests: JSON that a trace viewer (Perfetto, Chrome's) opens."""

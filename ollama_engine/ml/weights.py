@@ -89,13 +89,10 @@ class Weights(Mapping[str, Tensor]):
         self._loaded = True
 
     def declare(self) -> None:
-        """Make tensors of all names and shapes without taking memory: what the CPU maps is mapped and not read, all
-        else has no contents. For planning; `load` is called on another object.
-        """
+        """Make tensors without taking memory, to plan with: mapped ones are not read yet, all else has no contents."""
         with self._open_files() as files:
             self._map(files, self._meter, touch=False)
-        rest = [info for info in self.gguf.tensors.values() if info.name not in self._tensors]
-        if rest:
+        if rest := [info for info in self.gguf.tensors.values() if info.name not in self._tensors]:
             storage = self._storage(len(rest))
             self._tensors |= {info.name: storage.add(info.name, info.dtype, info.shape) for info in rest}
         self._loaded = True

@@ -15,6 +15,7 @@ from ollama_engine.server.library import Library
 from ollama_engine.server.native.routes import router as native_router
 from ollama_engine.server.ollama.routes import router as ollama_router
 from ollama_engine.server.openai.routes import router as openai_router
+from ollama_engine.server.page.routes import router as page_router
 from ollama_engine.server.scheduler.loader import LocalLoader
 from ollama_engine.server.scheduler.scheduler import Scheduler
 from ollama_engine.server.scheduling import ModelScheduler
@@ -40,7 +41,7 @@ def create_app(
 
     app = FastAPI(title="ollama_engine", version=ollama_engine.__version__, lifespan=lifespan)
     app.state.service = service
-    for router in (ollama_router, openai_router, anthropic_router, native_router):
+    for router in (page_router, ollama_router, openai_router, anthropic_router, native_router):
         app.include_router(router)
     for kind in (ApiError, EngineError, ClientGoneError):
         app.add_exception_handler(kind, error_response)

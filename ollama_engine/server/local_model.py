@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ollama_engine.chat.go_template import GoTemplate
 from ollama_engine.server.served import AnswerStream, ModelFacts
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from ollama_engine.runner.chat.results import ChatChunk
     from ollama_engine.runner.embed.results import Embedding
     from ollama_engine.runner.observe.monitor import SlotInfo
+    from ollama_engine.runner.observe.trace import StepRecord
     from ollama_engine.runner.request.prompts import Images, Prompt
     from ollama_engine.runner.request.results import Chunk
     from ollama_engine.sample import SamplingParams
@@ -30,6 +32,7 @@ class LocalModel:
         self.engine = engine
         self._stored = stored
         self._facts = facts
+        self._template = None if stored.template is None else GoTemplate(stored.template)
 
     @property
     def stored(self) -> StoredModel:
@@ -45,7 +48,11 @@ class LocalModel:
         return self.engine.astream(prompt, params, images=images, **options)
 
     def chat(self, messages: Sequence[object], params: SamplingParams, **options: Any) -> AnswerStream[ChatChunk]:
-        return self.engine.achat_stream(messages, params, **options)
+        return self.engine.achat_stream(messages, params, **self._with_template(options))
+
+    def _with_template(self, options: dict[str, Any]) -> dict[str, Any]:
+        """The stored model's template stands above the GGUF file's, and a request's above both."""
+        return options if self._template is None or options.get("template") else {**options, "template": self._template}
 
     async def embed(
         self, texts: Sequence[Prompt], *, normalize: bool, dimensions: int | None, truncate: bool
@@ -67,7 +74,7 @@ class LocalModel:
         return [self.engine.token_bytes(token) for token in ids]
 
     async def apply_template(self, messages: Sequence[object], **options: Any) -> list[Segment]:
-        return await asyncio.to_thread(self.engine.apply_template, messages, **options)
+        return await asyncio.to_thread(self.engine.apply_template, messages, **self._with_template(options))
 
     async def metrics(self) -> Mapping[str, Any]:
         found: Mapping[str, Any] = plain(self.engine.metrics)
@@ -75,6 +82,9 @@ class LocalModel:
 
     async def slots(self) -> list[SlotInfo]:
         return self.engine.slots()
+
+    async def steps(self, last: int) -> list[StepRecord]:
+        return self.engine.steps(last)
 
     async def trace(self) -> str:
         return await asyncio.to_thread(self.engine.trace)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from ollama_engine.runner.chat.results import ChatChunk
     from ollama_engine.runner.embed.results import Embedding
     from ollama_engine.runner.observe.monitor import SlotInfo
+    from ollama_engine.runner.observe.trace import StepRecord
     from ollama_engine.runner.request.prompts import Images, Prompt
     from ollama_engine.runner.request.results import Chunk
     from ollama_engine.sample import SamplingParams
@@ -109,6 +110,9 @@ class ServedModel(Protocol):
 
     async def slots(self) -> list[SlotInfo]:
         """`Engine.slots`."""
+
+    async def steps(self, last: int) -> list[StepRecord]:
+        """`Engine.steps`."""
 
     async def trace(self) -> str:
         """`Engine.trace`."""

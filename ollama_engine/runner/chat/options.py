@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, TypedDict, cast
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from ollama_engine.chat.thinking import Think
 from ollama_engine.errors import ConfigError, Option, Phrase
 from ollama_engine.option_names import unknown_option
 from ollama_engine.runner.request.options import RequestKeywords, RequestOptions, options_elsewhere
+
+if TYPE_CHECKING:
+    from ollama_engine.chat.go_template import GoTemplate
 
 __all__ = ["ChatKeywords", "ChatOptions", "TemplateKeywords", "split_keywords"]
 
@@ -35,8 +38,8 @@ class TemplateKeywords(TypedDict, total=False):
     Attributes:
         tools: functions that the model may call, with JSON schemas of their parameters, as OpenAI's API takes them.
         documents: dicts with "title" and "text", for templates that read them.
-        template: source of a chat template, or the name of one in the model's file; None (default) takes "tool_use"
-            for tools where the file has it, else the default one.
+        template: source of a chat template (Jinja), the name of one in the model's file, or a `GoTemplate`; None
+            (default) takes "tool_use" for tools where the file has it, else the default one.
         think: whether the model reasons before it answers (True, False), or how much ("low", "medium", "high"); None
             (default) leaves it to the template. Raises ChatError where the template has no such switch.
         continue_final_message: the last message is the beginning of the answer, and the model goes on with it. A str
@@ -48,7 +51,7 @@ class TemplateKeywords(TypedDict, total=False):
 
     tools: Sequence[Any] | None
     documents: Sequence[Mapping[str, Any]] | None
-    template: str | None
+    template: str | GoTemplate | None
     think: Think
     continue_final_message: bool | str
     template_variables: Mapping[str, Any] | None
@@ -77,7 +80,7 @@ class ChatOptions:
 
     tools: Sequence[Any] | None = None
     documents: Sequence[Mapping[str, Any]] | None = None
-    template: str | None = None
+    template: str | GoTemplate | None = None
     think: Think = None
     continue_final_message: bool | str = False
     template_variables: Mapping[str, Any] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from ollama_engine.chat.media_marks import MediaMarks, writes_images
 from ollama_engine.chat.messages import Message, read_messages
 from ollama_engine.chat.model_templates import ModelTemplates
 from ollama_engine.chat.plain_data import plain_data, read_documents
-from ollama_engine.chat.template import ChatTemplate
+from ollama_engine.chat.template import MessageTemplate
 from ollama_engine.chat.thinking import thinking_variables
 from ollama_engine.chat.tool_schemas import definitions, read_tools
 from ollama_engine.errors import ChatError, ConfigError, Option
@@ -120,8 +120,8 @@ class ChatPreparation:
 
     def __init__(self, loaded: Loaded) -> None:
         self._loaded = loaded
-        self._dialects: WeakKeyDictionary[ChatTemplate, Dialect] = WeakKeyDictionary()
-        self._lost: WeakKeyDictionary[ChatTemplate, set[str]] = WeakKeyDictionary()
+        self._dialects: WeakKeyDictionary[MessageTemplate, Dialect] = WeakKeyDictionary()
+        self._lost: WeakKeyDictionary[MessageTemplate, set[str]] = WeakKeyDictionary()
 
     @cached_property
     def templates(self) -> ModelTemplates:
@@ -176,7 +176,7 @@ class ChatPreparation:
         )
 
     def _forced_call(
-        self, dialect: Dialect, template: ChatTemplate, tools: tuple[ToolDefinition, ...], options: ChatOptions, *,
+        self, dialect: Dialect, template: MessageTemplate, tools: tuple[ToolDefinition, ...], options: ChatOptions, *,
         reasoning_open: bool,
     ) -> ForcedCall | None:  # fmt: skip
         """What forces a call where one has to come. Raises ConfigError where the dialect has none to force."""
@@ -214,7 +214,7 @@ class ChatPreparation:
 
     def _rendered(
         self, read: Sequence[Message], options: ChatOptions, *, add_generation_prompt: bool
-    ) -> tuple[list[Segment], ChatTemplate, str]:
+    ) -> tuple[list[Segment], MessageTemplate, str]:
         tools = None if options.tool_choice == "none" else read_tools(options.tools)
         template = self.templates.choose(options.template, with_tools=tools is not None)
         marks = MediaMarks(self._placeholder(template))
@@ -234,13 +234,13 @@ class ChatPreparation:
         self._warn_of_unknown_origin(text, template, (read, tools, documents, variables))
         return marks.segments(text, trust_contents=options.trust_contents), template, text[-TAIL:]
 
-    def _placeholder(self, template: ChatTemplate) -> str | None:
+    def _placeholder(self, template: MessageTemplate) -> str | None:
         """What the template writes for an image part; None where it does not know the model's."""
         images = self._loaded.images
         placeholder = None if images is None else images.multimodal.placeholder
         return placeholder if placeholder and writes_images(template, placeholder) else None
 
-    def _as_far_as_it_thinks(self, dialect: Dialect, template: ChatTemplate) -> Dialect:
+    def _as_far_as_it_thinks(self, dialect: Dialect, template: MessageTemplate) -> Dialect:
         """Without reasoning whose markers are neither in the template nor in the vocabulary.
 
         A small model that may either call or think, of which it knows nothing, thinks and never ends.
@@ -251,7 +251,7 @@ class ChatPreparation:
 
         return replace(dialect, thinking=tuple(pair for pair in dialect.thinking if known(pair)))
 
-    def _warn_of_unknown_origin(self, text: str, template: ChatTemplate, given: object) -> None:
+    def _warn_of_unknown_origin(self, text: str, template: MessageTemplate, given: object) -> None:
         """Log control tokens that no caller's text holds, and that the template wrote in a way that loses its mark."""
         lost = self._lost.setdefault(template, set())
         found = lost_tokens(text, self._loaded.tokenizer.steering_texts(text), given) - lost
@@ -263,7 +263,7 @@ class ChatPreparation:
                 token,
             )
 
-    def _dialect_of(self, template: ChatTemplate, options: ChatOptions) -> Dialect:
+    def _dialect_of(self, template: MessageTemplate, options: ChatOptions) -> Dialect:
         """What the caller names, else detected once: that reads the vocabulary where the template says nothing."""
         if options.dialect:
             return named(options.dialect)

@@ -81,7 +81,7 @@ class RunnerOptions:
         return options
 
 
-def _checked(name: str, value: object) -> object:
+def _checked(name: str, value: object) -> Any:
     if name == "use_mmap":
         if not isinstance(value, bool):
             raise ConfigError(Option(name), f" must be of type boolean, got {value!r:.40}")

@@ -146,9 +146,9 @@ class Scheduler:
 
     def _refuse_if_busy(self, waiting: WaitingRequest) -> None:
         """Raise EngineBusyError where the queue is full, unless the model is there. A queue of 0 lets one load."""
-        if len(self._waiting) >= max(1, self._settings.max_queue):
-            if all(grant.waiter != waiting.number for grant in self._plan(waiting).grants):
-                raise EngineBusyError(BUSY)
+        full = len(self._waiting) >= max(1, self._settings.max_queue)
+        if full and all(grant.waiter != waiting.number for grant in self._plan(waiting).grants):
+            raise EngineBusyError(BUSY)
 
     def _release(self, entry: LoadedModelEntry) -> None:
         entry.holds -= 1

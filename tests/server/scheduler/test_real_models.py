@@ -36,7 +36,7 @@ def test_two_models_answer_as_their_engines_do() -> None:
     found = asyncio.run(both())
     params = SamplingParams(max_tokens=6, temperature=0)
     for text, path in zip(found, (demo.path(), demo.path(), demo.vision_path()), strict=True):
-        with Engine(path, num_ctx=64, batch_size=32) as engine:
+        with Engine(path, num_ctx=64, batch_size=32, threads=1) as engine:
             assert text == engine.generate("Once upon a time", params).text
 
 

@@ -277,7 +277,7 @@ def test_close_ends_waiting_requests_and_loads() -> None:
         await use(pool, "a")
         loader.gate.clear()
         task = asyncio.create_task(use(pool, "b"))
-        await until(lambda: pool.loading())
+        await until(pool.loading)
         await pool.close()
         with pytest.raises(ClosedError):
             await task
