@@ -3,15 +3,26 @@
 #define OE_COMPUTE_JOB_HPP
 
 #include <limits.h>
+#include <stdint.h>
+
+#include <chrono>
 
 #include "ggml-backend.h"
 #include "threads/cpu_gate.h"
 
 #define OE_THREW INT_MIN /* no ggml_status */
 
+/* What the computations since the last look took, without the wait at the gate. */
+struct oe_compute_time {
+    int64_t wall_ns;
+    long (*thread_id)(void);
+    long thread; /* that computed last */
+};
+
 struct oe_compute_job {
     ggml_backend_sched_t sched;
     ggml_cgraph *graph;
+    oe_compute_time *time;
     const oe_cpu_gate *gate;
     oe_cpu_gate_runner run_gated;
 };
@@ -19,8 +30,13 @@ struct oe_compute_job {
 /* ggml's C++ parts allocate with `new`, and an exception that leaves a thread's first function ends the process. */
 static int oe_compute_now(void *argument) noexcept {
     const oe_compute_job *job = static_cast<oe_compute_job *>(argument);
+    using clock = std::chrono::steady_clock;
     try {
-        return ggml_backend_sched_graph_compute(job->sched, job->graph);
+        const clock::time_point start = clock::now();
+        const int status = ggml_backend_sched_graph_compute(job->sched, job->graph);
+        job->time->wall_ns += std::chrono::nanoseconds(clock::now() - start).count();
+        job->time->thread = job->time->thread_id();
+        return status;
     } catch (...) {
         return OE_THREW;
     }

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import logging
+from typing import Any
+
 from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
-from ollama_engine.errors import EngineError
+from ollama_engine.errors import ContextOverflowError, EngineBusyError, EngineError
 from ollama_engine.server.streaming import ClientGoneError
 
-__all__ = ["ApiError", "error_response", "status_of"]
+log = logging.getLogger(__name__)
+
+__all__ = ["ApiError", "error_body", "error_response", "message_of", "status_of"]
+
+CLIENT_GONE = 499
+BUSY = "server busy, please try again.  maximum pending requests exceeded"
+"""Ollama's words, which clients look for."""
+TOO_LONG = "the input length exceeds the context length"
 
 
 class ApiError(Exception):
@@ -25,11 +37,68 @@ def status_of(error: Exception) -> int:
     """The HTTP status of an error."""
     if isinstance(error, ApiError):
         return error.status
+    if isinstance(error, RequestValidationError):
+        return 400
+    if isinstance(error, HTTPException):
+        return error.status_code
     if isinstance(error, ClientGoneError):
-        return 499
+        return CLIENT_GONE
     return error.http_status if isinstance(error, EngineError) else 500
+
+
+def message_of(error: Exception) -> str:
+    """What a client is told. The text of an error that nobody expected stays in the log: it may name files."""
+    if isinstance(error, RequestValidationError):
+        return wrong_body(error)
+    if isinstance(error, HTTPException):
+        return str(error.detail)
+    if isinstance(error, ClientGoneError):
+        return "request canceled"
+    if isinstance(error, EngineBusyError):
+        return BUSY
+    if isinstance(error, ContextOverflowError):
+        return f"{TOO_LONG}: {error}"
+    return str(error) if isinstance(error, (ApiError, EngineError)) else "internal error; the server's log says more"
+
+
+def wrong_body(error: RequestValidationError) -> str:
+    """What is wrong with a body, and where: "messages.0.content: Input should be a valid string"."""
+    first: dict[str, Any] = error.errors()[0]
+    place = [str(part) for part in first["loc"] if part != "body"]
+    if first["type"] == "missing" and not place:
+        return "missing request body"
+    if first["type"] == "json_invalid":
+        return f"invalid JSON: {first.get('ctx', {}).get('error', first['msg'])} at character {place[0]}"
+    return f"{'.'.join(place)}: {first['msg']}" if place else str(first["msg"])
+
+
+def error_body(path: str, error: Exception) -> dict[str, Any]:
+    """The body that the API of this path has for an error: Ollama's, below /v1 OpenAI's or Anthropic's."""
+    status, message = status_of(error), message_of(error)
+    if path.startswith("/v1/messages"):
+        return {"type": "error", "error": {"type": anthropic_type(status), "message": message}}
+    if path.startswith("/v1/"):
+        param, code = getattr(error, "param", None), getattr(error, "code", None)
+        return {"error": {"message": message, "type": openai_type(status), "param": param, "code": code}}
+    return {"error": message}
+
+
+def openai_type(status: int) -> str:
+    """OpenAI's `type` of an error with this status."""
+    known = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+    return known.get(status, "invalid_request_error" if status < 500 else "api_error")
+
+
+def anthropic_type(status: int) -> str:
+    """Anthropic's `type` of an error with this status."""
+    known = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
+             429: "rate_limit_error", 503: "overloaded_error"}  # fmt: skip
+    return known.get(status, "invalid_request_error" if status < 500 else "api_error")
 
 
 async def error_response(request: Request, error: Exception) -> Response:
     """The response to a request that failed before anything was sent."""
-    return JSONResponse({"error": str(error)}, status_of(error))
+    if status_of(error) == 500:
+        log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    headers = getattr(error, "headers", None)
+    return JSONResponse(error_body(request.url.path, error), status_of(error), headers=headers)

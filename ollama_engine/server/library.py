@@ -8,25 +8,41 @@ from pathlib import Path
 
 from ollama_engine import demo
 from ollama_engine.errors import ModelNotFoundError
+from ollama_engine.store.model_store import ModelStore
 from ollama_engine.store.names import ModelName
 from ollama_engine.store.stored_model import StoredModel
 
-__all__ = ["Library"]
+__all__ = ["PACKAGED", "Library", "of_file"]
 
 PACKAGED: dict[str, Callable[[], Path]] = {"demo": demo.path, "demo-vision": demo.vision_path}
 
 
 class Library:
-    """Finds models by name. Names of HTTP requests never become paths."""
+    """Finds models by name: files of the command line first, then the store's, then the packaged ones.
 
-    def __init__(self, files: tuple[tuple[str, Path], ...] = ()) -> None:
+    Names of HTTP requests never become paths.
+
+    Args:
+        files: (name, path) of GGUF files.
+        store: the models on disk; None for none.
+    """
+
+    def __init__(self, files: tuple[tuple[str, Path], ...] = (), store: ModelStore | None = None) -> None:
         self._files = {ModelName.parse(name).key: (name, path) for name, path in files}
+        self.store = store
 
     def find(self, name: str) -> StoredModel:
-        """The model of that name. Raises ModelNotFoundError; ConfigError for what is no name."""
+        """The model of that name. Raises ModelNotFoundError; ConfigError for what is no name; ModelFormatError for a
+        damaged blob.
+        """
         wanted = ModelName.parse(name)
         if wanted.key in self._files:
             return of_file(*self._files[wanted.key])
+        if self.store is not None:
+            try:
+                return self.store.find(wanted)
+            except ModelNotFoundError:
+                pass
         for packaged, path in PACKAGED.items():
             if ModelName.parse(packaged).key == wanted.key:
                 return of_file(packaged, path())
@@ -34,7 +50,10 @@ class Library:
 
     def list(self) -> list[StoredModel]:
         """All models of the store and of the command line, the newest first."""
-        return sorted((of_file(*named) for named in self._files.values()), key=lambda model: -model.modified)
+        found = [of_file(*named) for named in self._files.values()]
+        if self.store is not None:
+            found += [model for model in self.store.list() if ModelName.parse(model.name).key not in self._files]
+        return sorted(found, key=lambda model: -model.modified)
 
 
 def of_file(name: str, path: Path) -> StoredModel:

@@ -53,6 +53,14 @@ class ModelName:
             raise ConfigError(Option("model"), f" is a name such as llama3.2 or user/model:tag, got {text!r:.120}")
         return name
 
+    @classmethod
+    def of_parts(cls, host: str, namespace: str, model: str, tag: str) -> ModelName:
+        """The name with these parts. Raises ConfigError where one is not valid."""
+        name = cls(host, namespace, model, tag)
+        if not name._is_valid():
+            raise ConfigError(Option("model"), f" is a name such as user/model:tag, got {str(name)!r:.120}")
+        return name
+
     def _is_valid(self) -> bool:
         patterns = zip(
             (_HOST, _NAMESPACE, _MODEL, _MODEL), (self.host, self.namespace, self.model, self.tag), strict=True

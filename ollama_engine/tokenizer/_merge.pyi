@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -8,7 +10,13 @@ class BpeMerger:
     def __new__(
         cls, tokens: list[str], merges: list[str], plain: NDArray[np.uint8], byte_level: bool, unknown: int
     ) -> BpeMerger: ...
-    def encode(self, pieces: list[str], whole: bool) -> list[int]: ...
+    def encode(
+        self,
+        pieces: list[str],
+        whole: bool,
+        whole_newlines: bool = False,
+        checkpoint: Callable[[], object] | None = None,
+    ) -> list[int]: ...
 
 class SpmMerger:
     def __new__(
@@ -19,7 +27,7 @@ class SpmMerger:
         byte_ids: NDArray[np.int32],
         unknown: int,
     ) -> SpmMerger: ...
-    def encode(self, text: bytes) -> list[int]: ...
+    def encode(self, text: bytes, checkpoint: Callable[[], object] | None = None) -> list[int]: ...
 
 class UnigramSearch:
     def __new__(
@@ -31,7 +39,7 @@ class UnigramSearch:
         unknown: int,
         unknown_score: float,
     ) -> UnigramSearch: ...
-    def encode(self, text: bytes) -> list[int]: ...
+    def encode(self, text: bytes, checkpoint: Callable[[], object] | None = None) -> list[int]: ...
 
 class CharsMapper:
     def __new__(cls, units: NDArray[np.uint32], texts: bytes) -> CharsMapper: ...
