@@ -24,6 +24,9 @@ from ollama_engine.server.openai.routes import router as openai_router
 from ollama_engine.server.page.routes import router as page_router
 from ollama_engine.server.request_log import RequestLog
 from ollama_engine.server.resident_models import ResidentModels
+from ollama_engine.server.safety.api_keys import ApiKeys
+from ollama_engine.server.safety.body_limits import BodyLimits
+from ollama_engine.server.safety.browsers import BrowserGuard, is_loopback
 from ollama_engine.server.scheduling import ModelScheduler
 from ollama_engine.server.service import Service
 from ollama_engine.server.settings import ServerSettings
@@ -59,6 +62,10 @@ def create_app(
         app.include_router(router)
     for kind in ANSWERED:
         app.add_exception_handler(kind, error_response)
-    for layer in (JsonBodies, RequestLog):  # the last one is the outermost
-        app.add_middleware(layer)
+    # The last one is the outermost.
+    app.add_middleware(JsonBodies)
+    app.add_middleware(BodyLimits, largest=settings.max_body, pause=settings.read_timeout)
+    app.add_middleware(ApiKeys, keys=settings.api_keys)
+    app.add_middleware(BrowserGuard, origins=settings.origins, checks_hosts=is_loopback(settings.host))
+    app.add_middleware(RequestLog)
     return app
