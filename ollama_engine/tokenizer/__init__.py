@@ -21,11 +21,12 @@ from typing import Any
 from ollama_engine.ml.gguf import GGUFFile
 from ollama_engine.tokenizer.base import Tokenizer
 from ollama_engine.tokenizer.bpe import BpeModel
+from ollama_engine.tokenizer.checkpoint import Checkpoint
 from ollama_engine.tokenizer.detokenizer import Detokenizer
 from ollama_engine.tokenizer.metadata import Fields
 from ollama_engine.tokenizer.vocab import read_vocabulary
 
-__all__ = ["Detokenizer", "Tokenizer", "from_gguf", "from_metadata"]
+__all__ = ["Checkpoint", "Detokenizer", "Tokenizer", "from_gguf", "from_metadata"]
 
 
 def from_metadata(metadata: Mapping[str, Any]) -> Tokenizer:

@@ -273,8 +273,8 @@ cdef class BpeMerger:
     def encode(self, list pieces not None, bint whole, bint whole_newlines=False, checkpoint=None):
         """Ids of the pieces, in order. `whole`: a piece that is a token's text becomes that token without merging.
 
-        `whole_newlines`: so do pieces that begin with a newline. A byte that has no token is left out, as the original tokenizers do,
-        and logged: some vocabularies lack control characters and bytes that UTF-8 does not use.
+        `whole_newlines`: so do pieces that begin with a newline. A byte that has no token is left out, as the original
+        tokenizers do, and logged: some vocabularies lack control characters and bytes that UTF-8 does not use.
         """
         cdef oe_scratch scratch
         cdef oe_id_list ids

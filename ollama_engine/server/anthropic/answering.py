@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from ollama_engine.errors import EngineError
 from ollama_engine.sample import SamplingParams
-from ollama_engine.segments import Media, Text
+from ollama_engine.segments import Media
 from ollama_engine.server import sse
 from ollama_engine.server.anthropic.assembly import MessageAssembly
 from ollama_engine.server.anthropic.conversation import chat_options, engine_messages, thinking_ways
@@ -139,9 +139,7 @@ async def count_tokens(service: Service, request: CountRequest) -> dict[str, int
         segments = await _prompt(model, request)
         if any(isinstance(segment, Media) for segment in segments):
             return {"input_tokens": await _computed(model, segments)}
-        ids = await model.tokenize("".join(segment.text for segment in segments if isinstance(segment, Text)))
-        twice = ids[:1] == ids[1:2]  # the template wrote the token that prompts begin with; the engine keeps one
-        return {"input_tokens": len(ids) - twice}
+        return {"input_tokens": len(await model.tokenize(segments))}
 
 
 async def _prompt(model: ServedModel, request: CountRequest) -> list[Segment]:

@@ -115,8 +115,9 @@ def test_metrics_are_what_prometheus_reads(demo_server: str) -> None:
     assert after[tokens] - before[tokens] == 7
     ended = ("ollama_engine_requests_total", (("kind", "generation"), model, ("outcome", "length")))
     assert after[ended] - before[ended] == 1
-    assert after[("ollama_engine_step_seconds_bucket", (("le", "+Inf"), model))] == (
-        after[("ollama_engine_step_seconds_count", (model,))]
+    assert (
+        after[("ollama_engine_step_seconds_bucket", (("le", "+Inf"), model))]
+        == (after[("ollama_engine_step_seconds_count", (model,))])
     )
     cells = [after[("ollama_engine_kv_cells", (model, ("state", state)))] for state in ("used", "free")]
     assert sum(cells) >= 1024
