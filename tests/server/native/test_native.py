@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from ollama_engine import Engine, demo
-from tests.server.openai.test_chat_raw import post
+from tests.server.openai.test_chat_raw import endless, post
 
 CHAT = [{"role": "user", "content": "One day"}]
 
@@ -81,7 +81,7 @@ def test_bodies_need_no_header(demo_server: str) -> None:
 def test_health_slots_and_trace(demo_server: str) -> None:
     assert httpx.get(demo_server + "/health").json() == {"status": "ok"}
     ask(demo_server, "/v1/chat/completions", messages=CHAT, max_tokens=2)
-    body = {"model": "demo", "prompt": "One day", "max_tokens": 900, "n": 32, "stream": True, "logit_bias": {"2": -100}}
+    body = {"model": "demo", "prompt": "One day", "max_tokens": 900, "stream": True, "logit_bias": endless(demo_server)}
     with httpx.stream("POST", demo_server + "/v1/completions", json=body, timeout=120) as response:
         next(response.iter_bytes())
         slots = httpx.get(demo_server + "/slots?model=demo").json()
