@@ -83,7 +83,8 @@ def test_health_slots_and_trace(demo_server: str) -> None:
     ask(demo_server, "/v1/chat/completions", messages=CHAT, max_tokens=2)
     body = {"model": "demo", "prompt": "One day", "max_tokens": 900, "stream": True, "logit_bias": endless(demo_server)}
     with httpx.stream("POST", demo_server + "/v1/completions", json=body, timeout=120) as response:
-        next(response.iter_bytes())
+        lines = response.iter_lines()  # dropped, it would close the connection
+        next(lines)
         slots = httpx.get(demo_server + "/slots?model=demo").json()
     slot = next(slot for slot in slots if slot["is_processing"])
     assert slot["model"] == "demo:latest"

@@ -160,7 +160,9 @@ def test_lone_surrogates_do_no_harm(demo_server: str) -> None:
 def test_client_that_leaves_frees_its_slot(demo_server: str) -> None:
     ask = ASK | {"max_tokens": 900, "temperature": 1, "logit_bias": endless(demo_server)}
     with httpx.stream("POST", demo_server + "/v1/chat/completions", json=ask | {"stream": True}) as response:
-        next(response.iter_bytes())
+        lines = response.iter_lines()  # dropped, it would close the connection
+        next(lines)
+        assert httpx.get(demo_server + "/slots?model=demo").json()
     assert _idle(demo_server)
     with pytest.raises(httpx.ReadTimeout):
         httpx.post(demo_server + "/v1/chat/completions", json=ask | {"n": 16}, timeout=0.2)
