@@ -13,8 +13,6 @@ import pytest
 httpx = pytest.importorskip("httpx")
 playwright = pytest.importorskip("playwright.sync_api", reason="the extra `clients` is not installed")
 
-from tests.server.running import RunningServer  # noqa: E402
-
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""
 )
@@ -33,7 +31,7 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(params=["light", "dark"])
-def page(request: pytest.FixtureRequest, browser: Any, server: RunningServer) -> Iterator[Any]:
+def page(request: pytest.FixtureRequest, browser: Any, demo_server: str) -> Iterator[Any]:
     """The page, loaded; at its end the console has no error, and nothing came from another host."""
     context = browser.new_context(color_scheme=request.param, viewport={"width": 1280, "height": 800})
     opened = context.new_page()
@@ -42,7 +40,7 @@ def page(request: pytest.FixtureRequest, browser: Any, server: RunningServer) ->
     opened.on("console", lambda message: wrong.append(message.text) if is_wrong(message) else None)
     opened.on("pageerror", lambda error: wrong.append(str(error)))
     opened.on("request", lambda asked: hosts.add(asked.url.split("/page")[0].split("/api")[0].rstrip("/")))
-    opened.goto(server.url)
+    opened.goto(demo_server)
     opened.wait_for_selector("#model option", state="attached")
     yield opened
     shot = SCREENSHOTS / f"{request.node.originalname}-{request.param}.png"
@@ -50,7 +48,7 @@ def page(request: pytest.FixtureRequest, browser: Any, server: RunningServer) ->
     opened.screenshot(path=str(shot))
     context.close()
     assert wrong == []
-    assert {host for host in hosts if not host.startswith(("data:", "blob:"))} == {server.url}
+    assert {host for host in hosts if not host.startswith(("data:", "blob:"))} == {demo_server}
 
 
 def is_wrong(message: Any) -> bool:
@@ -77,7 +75,7 @@ def test_a_chat_of_two_turns(page: Any) -> None:
     assert page.evaluate("document.activeElement.id") == "prompt"
 
 
-def test_an_answer_can_be_stopped(page: Any, server: RunningServer) -> None:
+def test_an_answer_can_be_stopped(page: Any, demo_server: str) -> None:
     page.select_option("#model", "demo:latest")
     page.click("#options summary")
     page.fill("#schema", '{"type": "string", "minLength": 100000}')
@@ -88,11 +86,11 @@ def test_an_answer_can_be_stopped(page: Any, server: RunningServer) -> None:
     page.keyboard.press("Escape")
     page.wait_for_function("() => document.querySelector('#status').textContent === 'Stopped.'")
     page.wait_for_function("() => document.querySelector('#requests tbody').textContent === 'none'")
-    assert all(not row["running"] for row in running(server))
+    assert all(not row["running"] for row in running(demo_server))
 
 
-def running(server: RunningServer) -> list[dict[str, Any]]:
-    models = httpx.get(f"{server.url}/page/live").json()["models"]
+def running(server: str) -> list[dict[str, Any]]:
+    models = httpx.get(f"{server}/page/live").json()["models"]
     return [model["metrics"] for model in models]
 
 
@@ -138,10 +136,10 @@ def test_the_first_paint_comes_within_a_second(page: Any) -> None:
     assert paint < 3000, "one second on a quiet machine; tests run beside others"
 
 
-def test_programs_get_ollamas_words_and_the_page_its_policy(server: RunningServer) -> None:
-    assert httpx.get(server.url).text == "Ollama is running"
-    answer = httpx.get(server.url, headers={"Accept": "text/html,*/*"})
+def test_programs_get_ollamas_words_and_the_page_its_policy(demo_server: str) -> None:
+    assert httpx.get(demo_server).text == "Ollama is running"
+    answer = httpx.get(demo_server, headers={"Accept": "text/html,*/*"})
     assert "script-src 'self'" in answer.headers["content-security-policy"]
     assert "unsafe" not in answer.headers["content-security-policy"]
-    assert httpx.get(f"{server.url}/page/..%2f..%2fapp.py").status_code == 404
-    assert httpx.get(f"{server.url}/page/nothing.js").status_code == 404
+    assert httpx.get(f"{demo_server}/page/..%2f..%2fapp.py").status_code == 404
+    assert httpx.get(f"{demo_server}/page/nothing.js").status_code == 404
