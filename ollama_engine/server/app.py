@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -18,6 +19,7 @@ from ollama_engine.server.library import Library
 from ollama_engine.server.native.routes import router as native_router
 from ollama_engine.server.ollama.models_routes import router as models_router
 from ollama_engine.server.ollama.routes import router as ollama_router
+from ollama_engine.server.ollama.transfer_routes import router as transfer_router
 from ollama_engine.server.openai.routes import router as openai_router
 from ollama_engine.server.page.routes import router as page_router
 from ollama_engine.server.request_log import RequestLog
@@ -43,12 +45,22 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        if not settings.noprune:
+            await asyncio.to_thread(library.prune)
         yield
         await service.scheduler.close()
 
     app = FastAPI(title="ollama_engine", version=ollama_engine.__version__, lifespan=lifespan)
     app.state.service = service
-    routers = (page_router, ollama_router, models_router, openai_router, anthropic_router, native_router)
+    routers = (
+        page_router,
+        ollama_router,
+        models_router,
+        transfer_router,
+        openai_router,
+        anthropic_router,
+        native_router,
+    )
     for router in routers:
         app.include_router(router)
     for kind in ANSWERED:
