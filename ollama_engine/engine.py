@@ -109,7 +109,12 @@ class Engine(GenerateMethods, EmbedMethods, ImageMethods, ChatMethods, ScoreMeth
             self._core = core
             # The engine's thread frees the model, when nothing can be computing with it any more.
             self._engine_thread = EngineThread(
-                core, config.max_queue, os.path.basename(loaded.path), on_exit=loaded.close, owner=self
+                core,
+                config.max_queue,
+                os.path.basename(loaded.path),
+                on_exit=loaded.close,
+                owner=self,
+                files=loaded.weights.files,
             )
             self._submission = Submission(loaded, self._engine_thread)
             self._identity = ModelIdentity(loaded.gguf)

@@ -21,6 +21,7 @@ from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.gguf import IMAGE_PARTS, GGUFFile, TensorInfo
 from ollama_engine.ml.hostmem import available_bytes
 from ollama_engine.ml.kernel_choice import wants_repacked
+from ollama_engine.ml.mapped_files import MappedFiles
 from ollama_engine.ml.placement import assign_layers, place_vision
 from ollama_engine.ml.storage import ALIGNMENT, Storage, can_repack
 from ollama_engine.ml.tensor import Tensor
@@ -54,6 +55,8 @@ class Weights(Mapping[str, Tensor]):
         self._mapped = _plan_mapping(backend, gguf, self._devices)
         self._repacked = _plan_repacking(backend, gguf, self._devices) if repack else []
         self._meter = _Meter(None, 0)
+        self.files = MappedFiles()
+        """Those that tensors are mapped from."""
 
     # -- plan ----------------------------------------------------------------------------------------------------------
 
@@ -126,6 +129,7 @@ class Weights(Mapping[str, Tensor]):
             for info in infos:
                 self._tensors[info.name] = storage.add(info.name, info.dtype, info.shape)
             storage.map(file.mapping(), {info.name: info.offset for info in infos})
+            file.watch(self.files)
             touch = sum(info.nbytes for info in infos) < available_bytes()
             for info in infos:
                 if touch:
@@ -179,6 +183,7 @@ class Weights(Mapping[str, Tensor]):
         """Free the memory. Safe to call twice."""
         for storage in self._storages:
             storage.close()
+        self.files.close()
         self._loaded = False
         self._storages = []
         self._tensors = {}
@@ -288,6 +293,7 @@ class _FileView:
     """One file of the model: mapped when asked, read otherwise."""
 
     def __init__(self, path: str) -> None:
+        self._path = path
         self._file = open(path, "rb")  # noqa: SIM115 (closed by close())
         self._mapping: mmap.mmap | None = None
 
@@ -295,6 +301,9 @@ class _FileView:
         if self._mapping is None:
             self._mapping = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
         return self._mapping
+
+    def watch(self, files: MappedFiles) -> None:
+        files.add(self._path, self._file.fileno())
 
     def read(self, info: TensorInfo) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
         if self._mapping is not None:
