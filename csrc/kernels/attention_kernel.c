@@ -6,7 +6,7 @@
 #include "base/simd16.h"
 
 #define TILE 64 /* cells whose scores are kept: their keys and values of one head fit the L1 cache */
-#define HEADS 8 /* most query heads computed together */
+#define HEADS OE_QUERIES
 
 /* Sums kept in registers. */
 #if defined(__AVX512F__)
@@ -19,10 +19,10 @@
 
 _Static_assert(TILE % OE_LANES == 0, "scores of a tile are whole vectors");
 _Static_assert(TILE % SUMS == 0, "cells that are taken together do not reach beyond a tile");
-_Static_assert(OE_PIECES == OE_LANES, "the pieces of a row are joined in one vector");
 
-#define Q8_0_BLOCK 32
+#define BLOCK 32 /* numbers that share a scale in Q8_0 and Q4_0 */
 #define Q8_0_BYTES 34
+#define Q4_0_BYTES 18
 
 /* Layout of a partial result: the maximum subtracted from the scores, the same in all lanes; sums of exp(score - max),
  * one per lane; sums of exp(score - max) * value. */
@@ -45,10 +45,13 @@ INLINE lanes load_whole(const int type, const char *cell, int64_t i) {
     if (type == OE_ATTENTION_BF16) {
         return lanes_from_bf16(cell + 2 * i);
     }
-    const char *block = cell + i / Q8_0_BLOCK * Q8_0_BYTES;
+    const char *block = cell + i / BLOCK * (type == OE_ATTENTION_Q8_0 ? Q8_0_BYTES : Q4_0_BYTES);
     uint16_t scale;
     memcpy(&scale, block, sizeof scale);
-    return lanes_mul(lanes_set(oe_f16_to_f32(scale)), lanes_from_i8(block + 2 + i % Q8_0_BLOCK));
+    /* The first half of a Q4_0 block lies in the lower halves of its 16 bytes. */
+    const lanes whole = type == OE_ATTENTION_Q8_0 ? lanes_from_i8(block + 2 + i % BLOCK)
+                                                  : lanes_from_i4(block + 2, (int)(i % BLOCK) / OE_LANES * 4);
+    return lanes_mul(lanes_set(oe_f16_to_f32(scale)), whole);
 }
 
 /* Loads the `count` numbers that are left from i on, and 0 for the rest; a `count` of 0 means all 16. */
@@ -103,9 +106,13 @@ INLINE void sum_up(const lanes *sum, float *to) {
 }
 
 /* score[h][c] = query h times the key of cell c. It takes SUMS / `heads` cells at a time. */
-INLINE void score_cells(const int type, const int heads, const oe_attention_piece *p, const float *const *query,
+INLINE void score_cells(const int type, const int heads, const oe_attention_piece *p, const oe_attention_query *queries,
                         const int32_t *cell, int64_t n, float (*score)[TILE]) {
     enum { MOST = SUMS };
+    const float *query[HEADS];
+    for (int h = 0; h < heads; h++) {
+        query[h] = queries[h].at;
+    }
     const int cells = SUMS / heads;
     for (int64_t first = 0; first < n; first += cells) {
         const char *key[MOST];
@@ -183,13 +190,13 @@ INLINE float weigh(const oe_attention_piece *p, float *score, int64_t n, float *
 
 /* Adds `vectors` * 16 numbers of the values from `from` on; with a `count` above 0, only so many. */
 INLINE void add_values(const int type, const int heads, const int vectors, const oe_attention_piece *p,
-                       const int32_t *cell, int64_t n, float (*weight)[TILE], const float *shrink, int64_t from,
-                       int64_t count, float *partial, int64_t stride) {
+                       const oe_attention_query *query, const int32_t *cell, int64_t n, float (*weight)[TILE],
+                       const float *shrink, int64_t from, int64_t count) {
     enum { MOST = SUMS };
     lanes sum[MOST];
 #pragma GCC unroll 16
     for (int i = 0; i < heads * vectors; i++) {
-        const float *at = partial + i / vectors * stride + VALUES_AT + from + i % vectors * OE_LANES;
+        const float *at = query[i / vectors].partial + VALUES_AT + from + i % vectors * OE_LANES;
         sum[i] = lanes_mul(lanes_load(at), lanes_set(shrink[i / vectors]));
     }
     for (int64_t c = 0; c < n; c++) {
@@ -205,70 +212,105 @@ INLINE void add_values(const int type, const int heads, const int vectors, const
     }
 #pragma GCC unroll 16
     for (int i = 0; i < heads * vectors; i++) {
-        lanes_store(partial + i / vectors * stride + VALUES_AT + from + i % vectors * OE_LANES, sum[i]);
+        lanes_store(query[i / vectors].partial + VALUES_AT + from + i % vectors * OE_LANES, sum[i]);
     }
 }
 
-INLINE void mix_values(const int type, const int heads, const oe_attention_piece *p, const int32_t *cell, int64_t n,
-                       float (*weight)[TILE], const float *shrink, float *partial, int64_t stride) {
+INLINE void mix_values(const int type, const int heads, const oe_attention_piece *p, const oe_attention_query *query,
+                       const int32_t *cell, int64_t n, float (*weight)[TILE], const float *shrink) {
     const int most = SUMS / heads < 4 ? SUMS / heads : 4;
     int64_t from = 0;
     for (; from + most * OE_LANES <= p->values.dim; from += most * OE_LANES) {
-        add_values(type, heads, most, p, cell, n, weight, shrink, from, 0, partial, stride);
+        add_values(type, heads, most, p, query, cell, n, weight, shrink, from, 0);
     }
     for (; from + OE_LANES <= p->values.dim; from += OE_LANES) {
-        add_values(type, heads, 1, p, cell, n, weight, shrink, from, 0, partial, stride);
+        add_values(type, heads, 1, p, query, cell, n, weight, shrink, from, 0);
     }
     if (from < p->values.dim) {
-        add_values(type, heads, 1, p, cell, n, weight, shrink, from, p->values.dim - from, partial, stride);
+        add_values(type, heads, 1, p, query, cell, n, weight, shrink, from, p->values.dim - from);
     }
 }
 
 /* -- a piece ------------------------------------------------------------------------------------------------------- */
 
-INLINE void attend_tile(const int type, const int heads, const oe_attention_piece *p, int64_t head, int64_t first) {
-    const int64_t n = p->n - first < TILE ? p->n - first : TILE, stride = oe_attention_partial(p->values.dim);
-    const int32_t *cell = p->cells + first;
-    float *partial = p->partial + head * stride;
-    float score[HEADS][TILE], shrink[HEADS];
-    const float *query[HEADS];
+/* Some queries in one tile of cells. */
+typedef struct tile {
+    const int32_t *cell;
+    int64_t n[HEADS];    /* how many of the cells each query sees */
+    int64_t least, most; /* of these */
+    float score[HEADS][TILE];
+} tile;
+
+INLINE void attend_tile(const int type, const int heads, const oe_attention_piece *p, const oe_attention_query *query,
+                        tile *t, int at) {
+    float shrink[HEADS];
+    score_cells(type, heads, p, query + at, t->cell, t->most, t->score + at);
     for (int h = 0; h < heads; h++) {
-        query[h] = (const float *)(const void *)(p->query + (size_t)(head + h) * p->query_head);
+        shrink[h] = t->n[at + h] ? weigh(p, t->score[at + h], t->n[at + h], query[at + h].partial) : 1.0f;
     }
-    score_cells(type, heads, p, query, cell, n, score);
-    for (int h = 0; h < heads; h++) {
-        shrink[h] = weigh(p, score[h], n, partial + h * stride);
+    mix_values(type, heads, p, query + at, t->cell, t->least, t->score + at, shrink);
+}
+
+/* The values of cells that some queries see and others do not. */
+INLINE void mix_rest(const int type, const oe_attention_piece *p, const oe_attention_query *query, int n, tile *t) {
+    const float keep = 1.0f;
+    for (int i = 0; i < n; i++) {
+        if (t->n[i] > t->least) {
+            float rest[1][TILE];
+            const int64_t more = t->n[i] - t->least;
+            memcpy(rest[0], t->score[i] + t->least, (size_t)more * sizeof(float));
+            mix_values(type, 1, p, query + i, t->cell + t->least, more, rest, &keep);
+        }
     }
-    for (int64_t c = first + TILE; c < p->n && c < first + 2 * TILE; c++) {
-        prefetch(&p->keys, p->cells[c]);
+}
+
+/* Up to HEADS queries in the tile that begins with cell `first`. */
+INLINE void attend_some(const int type, const oe_attention_piece *p, const oe_attention_query *query, int n,
+                        int64_t first) {
+    tile t = {.cell = p->cells + first, .least = TILE, .most = 0};
+    int at = 0;
+    for (int i = 0; i < n; i++) {
+        const int64_t left = query[i].n - first;
+        t.n[i] = left < 0 ? 0 : left < TILE ? left : TILE;
+        t.least = t.n[i] < t.least ? t.n[i] : t.least;
+        t.most = t.n[i] > t.most ? t.n[i] : t.most;
     }
-    mix_values(type, heads, p, cell, n, score, shrink, partial, stride);
+    if (t.most == 0) {
+        return;
+    }
+#if SUMS >= 8
+    for (; at + 8 <= n; at += 8) {
+        attend_tile(type, 8, p, query, &t, at);
+    }
+#endif
+#if SUMS >= 4
+    for (; at + 4 <= n; at += 4) {
+        attend_tile(type, 4, p, query, &t, at);
+    }
+    for (; at + 2 <= n; at += 2) {
+        attend_tile(type, 2, p, query, &t, at);
+    }
+#endif
+    for (; at < n; at++) {
+        attend_tile(type, 1, p, query, &t, at);
+    }
+    if (t.most > t.least) {
+        mix_rest(type, p, query, n, &t);
+    }
 }
 
 INLINE void attend(const int type, const oe_attention_piece *p) {
     const int64_t stride = oe_attention_partial(p->values.dim);
-    for (int64_t h = 0; h < p->group; h++) {
-        float *partial = p->partial + h * stride;
+    int64_t n = 0;
+    for (int64_t i = 0; i < p->n_queries; i++) {
+        float *partial = p->queries[i].partial;
         memset(partial, 0, (size_t)stride * sizeof *partial);
         lanes_store(partial + MAX_AT, lanes_set(-INFINITY));
+        n = p->queries[i].n > n ? p->queries[i].n : n;
     }
-    for (int64_t first = 0; first < p->n; first += TILE) {
-        int64_t head = 0;
-#if SUMS >= 8
-        for (; head + 8 <= p->group; head += 8) {
-            attend_tile(type, 8, p, head, first);
-        }
-#endif
-#if SUMS >= 4
-        for (; head + 4 <= p->group; head += 4) {
-            attend_tile(type, 4, p, head, first);
-        }
-        for (; head + 2 <= p->group; head += 2) {
-            attend_tile(type, 2, p, head, first);
-        }
-#endif
-        for (; head < p->group; head++) {
-            attend_tile(type, 1, p, head, first);
+    for (int64_t first = 0; first < n; first += TILE) {
+        for (int64_t i = 0; i < p->n_queries; i += HEADS) {
+            attend_some(type, p, p->queries + i, (int)(p->n_queries - i < HEADS ? p->n_queries - i : HEADS), first);
         }
     }
 }
@@ -281,41 +323,37 @@ static void attend_bf16(const oe_attention_piece *piece) { attend(OE_ATTENTION_B
 
 static void attend_q8_0(const oe_attention_piece *piece) { attend(OE_ATTENTION_Q8_0, piece); }
 
+static void attend_q4_0(const oe_attention_piece *piece) { attend(OE_ATTENTION_Q4_0, piece); }
+
 /* -- the pieces of a row ------------------------------------------------------------------------------------------- */
 
-static void join(const float *partial, int64_t stride, int64_t n, const float *sink, int64_t dim, float *out) {
-    float factor[OE_PIECES], most = sink ? *sink : -INFINITY, total = 0.0f;
-    for (int64_t i = 0; i < n; i++) {
-        const float max = partial[i * stride + MAX_AT];
-        most = most > max ? most : max;
-        factor[i] = max;
+static void add(float *before, const float *partial, int64_t dim) {
+    const lanes old = lanes_load(before + MAX_AT), new = lanes_load(partial + MAX_AT), most = lanes_max(old, new);
+    const lanes keep = lanes_exp(lanes_sub(old, most)), take = lanes_exp(lanes_sub(new, most));
+    lanes_store(before + MAX_AT, most);
+    for (int64_t i = SUM_AT; i < oe_attention_partial(dim); i += OE_LANES) {
+        const lanes kept = lanes_mul(lanes_load(before + i), keep);
+        lanes_store(before + i, lanes_fma(lanes_load(partial + i), take, kept));
     }
-    for (int64_t i = n; i < OE_PIECES; i++) {
-        factor[i] = most;
-    }
-    lanes_store(factor, lanes_exp(lanes_sub(lanes_load(factor), lanes_set(most))));
-    for (int64_t i = 0; i < n; i++) {
-        total += factor[i] * lanes_sum(lanes_load(partial + i * stride + SUM_AT));
-    }
+}
+
+static void finish(const float *partial, const float *sink, int64_t dim, float *out) {
+    const float max = partial[MAX_AT], most = sink && *sink > max ? *sink : max;
+    const lanes factor = lanes_exp(lanes_set(max - most));
+    float weight[OE_LANES] = {0};
     if (sink) {
-        float weight[OE_LANES];
         lanes_store(weight, lanes_exp(lanes_set(*sink - most)));
-        total += weight[0];
     }
+    const lanes total = lanes_set(lanes_sum(lanes_mul(lanes_load(partial + SUM_AT), factor)) + weight[0]);
     for (int64_t from = 0; from < dim; from += OE_LANES) {
         float last[OE_LANES];
-        lanes sum = lanes_set(0.0f);
-        for (int64_t i = 0; i < n; i++) {
-            sum = lanes_fma(lanes_set(factor[i]), lanes_load(partial + i * stride + VALUES_AT + from), sum);
-        }
-        lanes_store(last, lanes_div(sum, lanes_set(total)));
+        lanes_store(last, lanes_div(lanes_mul(lanes_load(partial + VALUES_AT + from), factor), total));
         memcpy(out + from, last, (size_t)(dim - from < OE_LANES ? dim - from : OE_LANES) * sizeof *out);
     }
 }
 
 const oe_attention_kernel OE_ATTENTION_KERNELS[OE_ATTENTION_TYPES] = {
-    [OE_ATTENTION_F32] = {attend_f32, join},
-    [OE_ATTENTION_F16] = {attend_f16, join},
-    [OE_ATTENTION_BF16] = {attend_bf16, join},
-    [OE_ATTENTION_Q8_0] = {attend_q8_0, join},
+    [OE_ATTENTION_F32] = {attend_f32, add, finish},   [OE_ATTENTION_F16] = {attend_f16, add, finish},
+    [OE_ATTENTION_BF16] = {attend_bf16, add, finish}, [OE_ATTENTION_Q8_0] = {attend_q8_0, add, finish},
+    [OE_ATTENTION_Q4_0] = {attend_q4_0, add, finish},
 };

@@ -1,4 +1,4 @@
-"""Paged history: KV indices instead of a mask, for graphs of few rows that attend with `ops.paged_attention`.
+"""Paged history: KV indices instead of a mask, for graphs that attend with `ops.paged_attention`.
 
 A mask has an entry for each row and each cell of all sequences, and attention visits every entry for every head. KV
 indices name only the cells that a row sees, in the order of positions, so a row's result does not depend on where its
@@ -7,13 +7,29 @@ cells lie. The graph reads keys and values of the whole cache, so it does not ch
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ollama_engine.input import Batch, Int32Array
 from ollama_engine.kvcache.base import KVIndices
 from ollama_engine.kvcache.cells import Cells
+from ollama_engine.kvcache.config import CacheConfig
 from ollama_engine.kvcache.mask import MaskBuffer
 from ollama_engine.kvcache.store import KeyValueStore
+from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
+from ollama_engine.ml.ops_paged import paged_attention_chosen
 from ollama_engine.ml.tensor import Tensor
+
+
+def suits_paging(backend: Backend, devices: Sequence[int], config: CacheConfig) -> bool:
+    """Whether all attention to layers on these devices uses `ops.paged_attention`.
+
+    It does on a CPU that our kernel is fast on, with flash attention on or off: the kernel sums as precisely as the two
+    products that stand for "off". So a row's result is the same for any number of rows.
+    """
+    on_cpu = all(backend.devices[device].kind == "cpu" for device in devices)
+    return config.paged and on_cpu and paged_attention_chosen(config.dtype)
+
 
 LEAST_ROOM = 1024
 """Smallest room for indices."""

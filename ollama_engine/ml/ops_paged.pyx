@@ -1,4 +1,4 @@
-"""Paged attention: attention of few rows over lists of cells, with our own kernels (csrc/kernels/attention.h).
+"""Paged attention: attention over lists of cells, with our own kernels (csrc/kernels/attention.h).
 
 It is ggml custom operations, which only ggml's CPU backend runs: one node splits the lists into pieces, for all layers
 that read them, and one node per layer attends.
@@ -12,8 +12,8 @@ from ollama_engine.errors import ShapeError
 
 from ollama_engine.ml cimport libggml as lib
 from ollama_engine.ml.libattention cimport (
-    OE_ATTENTION_AVX2, OE_ATTENTION_AVX512, OE_ATTENTION_BF16, OE_ATTENTION_F16, OE_ATTENTION_F32, OE_ATTENTION_Q8_0,
-    OE_ATTENTION_SCALAR, oe_attention_isa, oe_attention_kernel, oe_attention_kernel_find, oe_attention_op,
+    OE_ATTENTION_AVX2, OE_ATTENTION_AVX512, OE_ATTENTION_BF16, OE_ATTENTION_F16, OE_ATTENTION_F32, OE_ATTENTION_Q4_0,
+    OE_ATTENTION_Q8_0, OE_ATTENTION_SCALAR, oe_attention_isa, oe_attention_kernel, oe_attention_kernel_find, oe_attention_op,
     oe_attention_params, oe_attention_plan_op, oe_attention_plan_size, oe_attention_size, oe_attention_type,
 )
 from ollama_engine.ml.operands cimport finite
@@ -23,6 +23,7 @@ from ollama_engine.ml.types cimport check_size, type_of
 cdef dict _KINDS = {
     <int>lib.GGML_TYPE_F32: OE_ATTENTION_F32, <int>lib.GGML_TYPE_F16: OE_ATTENTION_F16,
     <int>lib.GGML_TYPE_BF16: OE_ATTENTION_BF16, <int>lib.GGML_TYPE_Q8_0: OE_ATTENTION_Q8_0,
+    <int>lib.GGML_TYPE_Q4_0: OE_ATTENTION_Q4_0,
 }  # fmt: skip
 # From the slowest to the fastest.
 cdef dict _INSTRUCTIONS = {"scalar": OE_ATTENTION_SCALAR, "avx2": OE_ATTENTION_AVX2, "avx512": OE_ATTENTION_AVX512}
@@ -49,7 +50,7 @@ def paged_attention_instructions(str dtype not None):
 
 
 cdef dict _FASTEST = {
-    <int>type_of(dtype): paged_attention_instructions(dtype)[-1] for dtype in ("f32", "f16", "bf16", "q8_0")
+    <int>type_of(dtype): paged_attention_instructions(dtype)[-1] for dtype in ("f32", "f16", "bf16", "q8_0", "q4_0")
 }
 
 
@@ -66,7 +67,7 @@ cdef int _check_operands(Tensor q, Tensor k, Tensor v) except -1:
     cdef lib.ggml_tensor *b = k.ptr
     cdef lib.ggml_tensor *c = v.ptr
     if a.type != lib.GGML_TYPE_F32 or <int>b.type not in _KINDS or b.type != c.type:
-        raise ShapeError("paged_attention: q is f32, k and v are both f32, f16, bf16 or q8_0; "
+        raise ShapeError("paged_attention: q is f32, k and v are both f32, f16, bf16, q8_0 or q4_0; "
                          f"got {describe(q)}, {describe(k)}, {describe(v)}")
     for t in (q, k, v):
         _check_rows(t)
@@ -131,8 +132,8 @@ def paged_attention(Tensor q not None, Tensor k not None, Tensor v not None, Ten
                     Tensor cells not None, scale=1.0, *, softcap=0.0, Tensor sinks=None, str instructions=None):
     """softmax(softcap(q k * scale)) v over the cells listed for each row.
 
-    q f32 [d, rows, heads], k [d, n, kv_heads], v [dv, n, kv_heads] (both f32, f16, bf16 or q8_0), cells i32 [m] below
-    n, parts i32 [2, rows]: row i sees cells[parts[i][0]:parts[i][1]], in that order, and gives 0 where that is empty.
+    q f32 [d, rows, heads], k [d, n, kv_heads], v [dv, n, kv_heads] (both f32, f16, bf16, q8_0 or q4_0), cells i32 [m]
+    below n, parts i32 [2, rows]: row i sees cells[parts[i][0]:parts[i][1]], in that order, and gives 0 where that is empty.
     sinks f32 [heads] as for flash_attention. -> f32 [dv, heads, rows]. kv_heads divides heads. A row of the result has
     the same bits on every CPU, wherever its cells lie and whatever the other rows are. `instructions`: one of
     `paged_attention_instructions(k.dtype)`; None takes the last.

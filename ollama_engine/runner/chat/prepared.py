@@ -16,7 +16,7 @@ from ollama_engine.chat.media_marks import MediaMarks, writes_images
 from ollama_engine.chat.messages import Message, read_messages
 from ollama_engine.chat.model_templates import ModelTemplates
 from ollama_engine.chat.plain_data import plain_data, read_documents
-from ollama_engine.chat.template import ChatTemplate
+from ollama_engine.chat.template import MessageTemplate
 from ollama_engine.chat.thinking import thinking_variables
 from ollama_engine.chat.tool_schemas import definitions, read_tools
 from ollama_engine.errors import ChatError, ConfigError, Option
@@ -31,7 +31,7 @@ from ollama_engine.runner.request.prompts import AT_ONCE
 from ollama_engine.runner.request.reasoning import ReasoningBudget
 from ollama_engine.sample import SamplingParams
 from ollama_engine.sample.constraints.formats import Lark
-from ollama_engine.segments import Segment
+from ollama_engine.segments import Segment, Tokens
 
 log = logging.getLogger(__name__)
 
@@ -142,8 +142,8 @@ class ChatPreparation:
 
     def __init__(self, loaded: Loaded) -> None:
         self._loaded = loaded
-        self._dialects: WeakKeyDictionary[ChatTemplate, Dialect] = WeakKeyDictionary()
-        self._lost: WeakKeyDictionary[ChatTemplate, set[str]] = WeakKeyDictionary()
+        self._dialects: WeakKeyDictionary[MessageTemplate, Dialect] = WeakKeyDictionary()
+        self._lost: WeakKeyDictionary[MessageTemplate, set[str]] = WeakKeyDictionary()
 
     @cached_property
     def templates(self) -> ModelTemplates:
@@ -192,7 +192,7 @@ class ChatPreparation:
                 Option("stop"), " might cut the call that ", Option("tool_choice"), " forces", advice=["leave it out"]
             )
         return PreparedChat(
-            segments=segments,
+            segments=[Tokens(options.context), *segments] if len(options.context) else segments,
             params=replace(params, stop=(*params.stop, *ends)) if ends else params,
             show_special=self._shows_special(dialect, ends),
             dialect=dialect,
@@ -204,7 +204,7 @@ class ChatPreparation:
         )
 
     def _forced_call(
-        self, dialect: Dialect, template: ChatTemplate, tools: tuple[ToolDefinition, ...], options: ChatOptions, *,
+        self, dialect: Dialect, template: MessageTemplate, tools: tuple[ToolDefinition, ...], options: ChatOptions, *,
         reasoning_open: bool,
     ) -> ForcedCall | None:  # fmt: skip
         """What forces a call where one has to come. Raises ConfigError where the dialect has none to force."""
@@ -242,7 +242,7 @@ class ChatPreparation:
 
     def _rendered(
         self, given: Conversation, options: ChatOptions, *, add_generation_prompt: bool
-    ) -> tuple[list[Segment], ChatTemplate, str]:
+    ) -> tuple[list[Segment], MessageTemplate, str]:
         tools = given.tools
         template = self.templates.choose(options.template, with_tools=tools is not None)
         marks = MediaMarks(self._placeholder(template))
@@ -260,13 +260,13 @@ class ChatPreparation:
         self._warn_of_unknown_origin(text, template, (given.messages, tools, given.documents, given.variables))
         return marks.segments(text, trust_contents=options.trust_contents), template, text[-TAIL:]
 
-    def _placeholder(self, template: ChatTemplate) -> str | None:
+    def _placeholder(self, template: MessageTemplate) -> str | None:
         """What the template writes for an image part; None where it does not know the model's."""
         images = self._loaded.images
         placeholder = None if images is None else images.multimodal.placeholder
         return placeholder if placeholder and writes_images(template, placeholder) else None
 
-    def _as_far_as_it_thinks(self, dialect: Dialect, template: ChatTemplate) -> Dialect:
+    def _as_far_as_it_thinks(self, dialect: Dialect, template: MessageTemplate) -> Dialect:
         """Without reasoning whose markers are neither in the template nor in the vocabulary.
 
         A small model that may either call or think, of which it knows nothing, thinks and never ends.
@@ -277,7 +277,7 @@ class ChatPreparation:
 
         return replace(dialect, thinking=tuple(pair for pair in dialect.thinking if known(pair)))
 
-    def _warn_of_unknown_origin(self, text: str, template: ChatTemplate, given: object) -> None:
+    def _warn_of_unknown_origin(self, text: str, template: MessageTemplate, given: object) -> None:
         """Log control tokens that no caller's text holds, and that the template wrote in a way that loses its mark."""
         lost = self._lost.setdefault(template, set())
         found = lost_tokens(text, self._loaded.tokenizer.steering_texts(text), given) - lost
@@ -289,7 +289,7 @@ class ChatPreparation:
                 token,
             )
 
-    def _dialect_of(self, template: ChatTemplate, options: ChatOptions) -> Dialect:
+    def _dialect_of(self, template: MessageTemplate, options: ChatOptions) -> Dialect:
         """What the caller names, else detected once: that reads the vocabulary where the template says nothing."""
         if options.dialect:
             return named(options.dialect)
