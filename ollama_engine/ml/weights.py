@@ -8,13 +8,10 @@ copies, and the log says so.
 from __future__ import annotations
 
 import logging
-import mmap
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-
-import numpy as np
 
 from ollama_engine.errors import ClosedError, ModelFormatError
 from ollama_engine.ml.backend import Backend
@@ -22,6 +19,7 @@ from ollama_engine.ml.gguf import IMAGE_PARTS, GGUFFile, TensorInfo
 from ollama_engine.ml.hostmem import available_bytes
 from ollama_engine.ml.kernel_choice import wants_repacked
 from ollama_engine.ml.mapped_files import MappedFiles
+from ollama_engine.ml.model_file import ModelFile
 from ollama_engine.ml.placement import assign_layers, place_vision
 from ollama_engine.ml.storage import ALIGNMENT, Storage, can_repack
 from ollama_engine.ml.tensor import Tensor
@@ -112,9 +110,9 @@ class Weights(Mapping[str, Tensor]):
         self._meter.finish()
 
     @contextmanager
-    def _open_files(self) -> Iterator[list[_FileView]]:
+    def _open_files(self) -> Iterator[list[ModelFile]]:
         """Open the model's files. On an error, free what was loaded."""
-        files = [_FileView(path) for path in self.gguf.files]
+        files = [ModelFile(path) for path in self.gguf.files]
         try:
             yield files
         except BaseException:
@@ -129,7 +127,7 @@ class Weights(Mapping[str, Tensor]):
         self._storages.append(storage)
         return storage
 
-    def _map(self, files: list[_FileView], meter: _Meter, *, touch: bool = True) -> None:
+    def _map(self, files: list[ModelFile], meter: _Meter, *, touch: bool = True) -> None:
         for number, file in enumerate(files):
             infos = [i for i in self._mapped.values() if i.file == number]
             if not infos:
@@ -145,7 +143,7 @@ class Weights(Mapping[str, Tensor]):
                     _touch(storage, info)
                 meter.advance(info.nbytes)
 
-    def _copy(self, infos: list[TensorInfo], files: list[_FileView], meter: _Meter) -> None:
+    def _copy(self, infos: list[TensorInfo], files: list[ModelFile], meter: _Meter) -> None:
         for device in sorted({self._devices[i.name] for i in infos}):
             mine = [i for i in infos if self._devices[i.name] == device]
             storage = self._storage(len(mine))
@@ -157,7 +155,7 @@ class Weights(Mapping[str, Tensor]):
                 self._tensors[info.name].set_bytes(files[info.file].read(info))
                 meter.advance(info.nbytes)
 
-    def _repack(self, files: list[_FileView], meter: _Meter) -> None:
+    def _repack(self, files: list[ModelFile], meter: _Meter) -> None:
         if not self._repacked:
             return
         storage = self._storage(len(self._repacked))
@@ -296,41 +294,6 @@ def _touch(storage: Storage, info: TensorInfo) -> None:
     for begin in range(info.offset, end, _CHUNK):
         if not storage.populate(begin, min(_CHUNK, end - begin)):
             return
-
-
-class _FileView:
-    """One file of the model: mapped when asked, read otherwise."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._file = open(path, "rb")  # noqa: SIM115 (closed by close())
-        self._mapping: mmap.mmap | None = None
-
-    def mapping(self) -> mmap.mmap:
-        if self._mapping is None:
-            self._mapping = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
-        return self._mapping
-
-    def watch(self, files: MappedFiles) -> None:
-        files.add(self._path, self._file.fileno())
-
-    def read(self, info: TensorInfo) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-        if self._mapping is not None:
-            return np.frombuffer(self._mapping, dtype=np.uint8, count=info.nbytes, offset=info.offset)
-        out = np.empty(info.nbytes, dtype=np.uint8)
-        view = out.data
-        self._file.seek(info.offset)
-        done = 0
-        while done < info.nbytes:
-            got = self._file.readinto(view[done : done + _CHUNK])
-            if not got:
-                raise ModelFormatError(f"{info.name}: the file ended while it was read")
-            done += got
-        return out
-
-    def close(self) -> None:
-        """Close the file; a mapping lives on in the storages that use it."""
-        self._file.close()
 
 
 class _Meter:

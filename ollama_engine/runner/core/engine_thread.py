@@ -12,7 +12,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from ollama_engine.errors import ClosedError, ComputeError, EngineBusyError, Option
+from ollama_engine.errors import ClosedError, ComputeError, EngineBusyError, NoMemoryError, Option
 from ollama_engine.ml.mapped_files import MappedFiles
 from ollama_engine.runner.core.engine_core import EngineCore, Task
 from ollama_engine.runner.core.request_queue import SWEEP_SECONDS
@@ -73,12 +73,14 @@ class EngineThread:
         self._serving = threading.Lock()
 
     def start(self) -> None:
-        """Begin to serve. Raises RuntimeError when the system has no more threads; `on_exit` has run then."""
+        """Begin to serve. Raises NoMemoryError when the system gives no thread; `on_exit` has run then."""
         try:
             self._thread.start()
-        except RuntimeError:
+        except RuntimeError as error:
             self._on_exit()
-            raise
+            raise NoMemoryError(
+                f"no thread for the engine: {error}; let the process have more address space or threads (ulimit -v, -u)"
+            ) from error
         # At exit the interpreter waits for the computation, instead of ending under it.
         atexit.register(self.close)
 
