@@ -11,6 +11,7 @@ import ollama_engine
 from ollama_engine.server.durations import FOREVER, timestamp
 from ollama_engine.server.scheduling import LoadedModel
 from ollama_engine.server.service import Service, service_of
+from ollama_engine.store.showing import details, short_facts
 
 __all__ = ["API_VERSION", "router"]
 
@@ -46,23 +47,8 @@ def row(loaded: LoadedModel) -> dict[str, Any]:
         "model": stored.name,
         "size": facts.memory_bytes,
         "digest": stored.digest,
-        "details": {
-            "parent_model": "",
-            "format": "gguf",
-            "family": facts.architecture,
-            "families": [facts.architecture],
-            "parameter_size": parameter_size(facts.n_parameters),
-            "quantization_level": str(stored.config.get("file_type", "")),
-        },
+        "details": details(stored, short_facts(stored)),
         "expires_at": timestamp(min(loaded.expires_at, time.time() + FOREVER)),
         "size_vram": facts.device_bytes,
         "context_length": facts.num_ctx,
     }
-
-
-def parameter_size(n: int) -> str:
-    """A number of parameters for readers: "134.52M", "7.6B"."""
-    for unit, size in (("B", 1e9), ("M", 1e6), ("K", 1e3)):
-        if n >= size:
-            return f"{n / size:.2f}".rstrip("0").rstrip(".") + unit
-    return str(n)
