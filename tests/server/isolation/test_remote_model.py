@@ -6,7 +6,7 @@ import asyncio
 import gc
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -44,7 +44,8 @@ def timeless(found: Any) -> Any:
     if isinstance(found, (list, tuple)) and not hasattr(found, "_fields"):
         return [timeless(item) for item in found]
     if hasattr(found, "queue_seconds"):
-        return replace(found, queue_seconds=0.0, prompt_seconds=0.0, completion_seconds=0.0, cached_tokens=0)
+        seconds = [field.name for field in fields(found) if field.name.endswith("_seconds")]
+        return replace(found, cached_tokens=0, **dict.fromkeys(seconds, 0.0))
     if is_dataclass(found) and not isinstance(found, type):
         return (type(found).__name__, {name: timeless(getattr(found, name)) for name in found.__dataclass_fields__
                                        if name not in ("id", "reader")})  # fmt: skip
