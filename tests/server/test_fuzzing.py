@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,14 @@ from fastapi import FastAPI
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-schemathesis = pytest.importorskip("schemathesis", reason="extra: clients")
-
 from ollama_engine.server.app import create_app
 from ollama_engine.server.settings import ServerSettings
 from tests.server.running import running
 
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "6"))
-"""Of each kind for each route; FUZZ_EXAMPLES has more of them made."""
+schemathesis = pytest.importorskip("schemathesis", reason="extra: clients")
+
+EXAMPLES = 10
+"""Of each route."""
 ELSEWHERE = ("/api/pull", "/api/push")
 """Routes that call registries."""
 LIMITS = {
@@ -65,7 +64,7 @@ def test_no_request_is_a_fault_of_the_server(address: str, schema: Any, method: 
 
     @given(case=st.one_of(cases), known=st.booleans())
     @settings(
-        max_examples=2 * EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck),
+        max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck),
         phases=[Phase.generate],
     )  # fmt: skip
     def check(case: Any, known: bool) -> None:
