@@ -8,7 +8,7 @@
 - `pretokenizer_table`, `pretokenizer`, `bpe`: byte-pair encoding
 - `spm`: SentencePiece's byte-pair encoding; `unigram`, `charsmap`: its unigram model, and the normalization of its text
 - `wordpiece`: BERT's WordPiece
-- `_merge`: the inner loops of all these but WordPiece, in C
+- `_merge`, `_texts`: the inner loops of all these but WordPiece, in C
 - `base`: Tokenizer; `checkpoint`: how long encoding is ended; `detokenizer`: streams of ids to text
 """
 
