@@ -20,6 +20,7 @@
     ├── EngineBusyError         RuntimeError  the queue is full, or a session in use; try again later
     ├── DeadlineError           TimeoutError  a request took longer than its timeout
     ├── SessionFormatError      ValueError    a session file that is damaged, or of another model or version
+    ├── RegistryError           ConnectionError  a registry of models that cannot be reached, or refuses
     └── ClosedError             RuntimeError  the object was closed before
 
 Each is also the builtin named beside it, so `except ValueError` keeps working. `http_status` is what a server
@@ -53,6 +54,7 @@ __all__ = [
     "ModelProcessError",
     "NoMemoryError",
     "Option",
+    "RegistryError",
     "SamplingError",
     "SessionFormatError",
     "ShapeError",
@@ -232,6 +234,10 @@ class LoadError(EngineError, RuntimeError):
 
 class ModelProcessError(EngineError, RuntimeError):
     """The process that computed a model has ended, and its requests with it."""
+
+
+class RegistryError(EngineError, ConnectionError):
+    """A registry of models cannot be reached, refuses, or sends what is not what it says."""
 
 
 class EngineBusyError(EngineError, RuntimeError):

@@ -22,10 +22,10 @@ from ollama_engine.server.openai.errors import error_body as openai_error
 from ollama_engine.server.openai.routes import router as openai_router
 from ollama_engine.server.page.routes import router as page_router
 from ollama_engine.server.request_log import RequestLog
-from ollama_engine.server.resident_models import ResidentModels
 from ollama_engine.server.safety.api_keys import ApiKeys
 from ollama_engine.server.safety.body_limits import BodyLimits
 from ollama_engine.server.safety.browsers import BrowserGuard, is_loopback
+from ollama_engine.server.scheduler.making import make_scheduler
 from ollama_engine.server.scheduling import ModelScheduler
 from ollama_engine.server.service import Service
 from ollama_engine.server.settings import ServerSettings
@@ -48,7 +48,7 @@ def create_app(
 ) -> FastAPI:
     """The server as an ASGI app. What is not given is made from `settings`; at shutdown all models are unloaded."""
     library = library or Library(settings.files, ModelStore(settings.models))
-    service = Service(settings, library, scheduler or ResidentModels(settings))
+    service = Service(settings, library, scheduler or make_scheduler(settings))
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

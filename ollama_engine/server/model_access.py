@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from ollama_engine.server.errors import ApiError
+from ollama_engine.server.ollama.options import read_options
 from ollama_engine.server.served import ServedModel
 from ollama_engine.server.service import Service
 
@@ -21,7 +22,7 @@ async def leased(service: Service, name: str, capability: str | None = None) -> 
     Raises ModelNotFoundError, what `ModelScheduler.lease` raises, and ApiError for a model without that capability.
     """
     stored = service.library.find(name)
-    async with service.scheduler.lease(stored, stored.parameters) as lease:
+    async with service.scheduler.lease(stored, read_options(stored.parameters).runner) as lease:
         if capability is not None and capability not in lease.model.facts.capabilities:
             raise ApiError(400, f'"{name}" does not {DOES[capability]}', param="model")
         yield lease.model

@@ -7,13 +7,14 @@ from dataclasses import fields
 from typing import Any
 
 from ollama_engine.sample import SamplingParams
+from ollama_engine.server.ollama.options import read_options
 from ollama_engine.store.stored_model import StoredModel
 
 __all__ = ["conversation", "sampling_params"]
 
 SAMPLING = frozenset(spec.name for spec in fields(SamplingParams))
-UNSET = {"seed": -1}
-"""What Ollama's options say for "none"."""
+UNBOUNDED = ("seed", "max_tokens")
+"""Ollama's options say -1 for none of these."""
 
 
 def sampling_params(
@@ -24,12 +25,10 @@ def sampling_params(
     `wanted` and `defaults` have the names of SamplingParams; None in them says nothing. Raises ConfigError.
     """
     chosen: dict[str, Any] = dict(defaults or {})
-    for name, value in stored.parameters.items():
+    for name, value in read_options(stored.parameters).sampling.items():
         own = "max_tokens" if name == "num_predict" else name
-        if own not in SAMPLING:
-            continue
-        unset = value == UNSET.get(own) or (own == "max_tokens" and value < 0)
-        chosen[own] = None if unset else value
+        if own in SAMPLING:
+            chosen[own] = None if own in UNBOUNDED and value < 0 else value
     chosen |= {name: value for name, value in wanted.items() if value is not None}
     return SamplingParams(**{name: value for name, value in chosen.items() if value is not None})
 

@@ -205,13 +205,12 @@ def _chat_options(request: ChatRequest) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def answer_format(wanted: ResponseFormat | None) -> Any:
-    """The engine's `format`. Raises ApiError for a schema that is missing."""
+def answer_format(wanted: ResponseFormat | None, param: str = "response_format.json_schema.schema") -> Any:
+    """The engine's `format`. Raises ApiError for a schema that is missing; `param` is where it should be."""
     if wanted is None or wanted.type == "text":
         return None
     if wanted.type == "json_object":
         return "json"
     if wanted.json_schema is None or wanted.json_schema.json_schema is None:
-        param = "response_format.json_schema.schema"
         raise ApiError(400, f"{param}: expected a JSON schema, got none", param=param)
     return wanted.json_schema.json_schema

@@ -10,8 +10,12 @@ from starlette.responses import Response
 from ollama_engine.server import sse
 from ollama_engine.server.errors import status_of
 from ollama_engine.server.openai.chat import chat_completion, chat_events
+from ollama_engine.server.openai.completions import completion_events, text_completion
+from ollama_engine.server.openai.embeddings import embeddings
 from ollama_engine.server.openai.errors import error_body
-from ollama_engine.server.openai.schemas import ChatRequest
+from ollama_engine.server.openai.responses import response, response_events
+from ollama_engine.server.openai.responses_input import ResponseRequest
+from ollama_engine.server.openai.schemas import ChatRequest, CompletionRequest, EmbeddingsRequest
 from ollama_engine.server.service import Service, service_of
 from ollama_engine.server.streaming import streamed, while_connected
 from ollama_engine.store.stored_model import StoredModel
@@ -41,6 +45,28 @@ async def create_chat_completion(body: ChatRequest, request: Request, service: T
     if body.stream:
         return await streamed(chat_events(service, body), sse.MEDIA_TYPE, last_words)
     return answered(await while_connected(request, chat_completion(service, body)))
+
+
+@router.post("/completions")
+async def create_completion(body: CompletionRequest, request: Request, service: TheService) -> Response:
+    """What follows a text, without a chat template."""
+    if body.stream:
+        return await streamed(completion_events(service, body), sse.MEDIA_TYPE, last_words)
+    return answered(await while_connected(request, text_completion(service, body)))
+
+
+@router.post("/embeddings")
+async def create_embeddings(body: EmbeddingsRequest, request: Request, service: TheService) -> Response:
+    """Vectors of texts."""
+    return answered(await while_connected(request, embeddings(service, body)))
+
+
+@router.post("/responses")
+async def create_response(body: ResponseRequest, request: Request, service: TheService) -> Response:
+    """The answer to a conversation, as output items."""
+    if body.stream:
+        return await streamed(response_events(service, body), sse.MEDIA_TYPE, last_words)
+    return answered(await while_connected(request, response(service, body)))
 
 
 def answered(body: dict[str, Any]) -> Response:

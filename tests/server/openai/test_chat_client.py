@@ -84,7 +84,9 @@ def test_files_of_the_command_line_are_listed(chatty) -> None:  # type: ignore[n
 
 @pytest.mark.slow
 def test_parse_gives_objects(chatty) -> None:  # type: ignore[no-untyped-def]
-    found = chatty.chat.completions.parse(model="smollm2", messages=ASK, response_format=Animal, max_tokens=60)
+    found = chatty.chat.completions.parse(
+        model="smollm2", messages=ASK, response_format=Animal, max_tokens=100, temperature=0
+    )
     assert isinstance(found.choices[0].message.parsed, Animal)
 
 
