@@ -23,8 +23,11 @@ cdef extern from "threads/compute_job.hpp" nogil:
 
     struct oe_compute_time:
         int64_t wall_ns
+        int64_t end_ns
         long (*thread_id)() noexcept
         long thread
+
+    int64_t oe_nanoseconds() noexcept
 
     struct oe_compute_job:
         lib.ggml_backend_sched_t sched

@@ -10,11 +10,14 @@ cdef class ThreadPool:
     # -- how long each of them waits for a CPU; the first is whoever computes --
     cdef list ids
     cdef list descriptors
-    cdef int64_t waited
+    cdef list waits
 
+    cdef int watch(self) except -1
     cdef int _roll_call(self) except -1
-    cdef int watch(self, long caller) except -1
+    cdef int follow(self, long caller) except -1
+    cdef int _open(self, int i) except -1
     cdef int64_t more_waiting(self) except -2
+    cdef int unwatch(self) except -1
     cdef int close(self) except -1
 
 
@@ -35,6 +38,7 @@ cdef class ThreadPools:
     cdef int start(self, lib.ggml_backend_t cpu, int threads, bint alone) except -1
     cdef int _use_pool(self, ThreadPool pool, bint gated) except -1
     cdef int adjust(self) except -1
+    cdef int _begin(self) except -1
     cdef int _measure(self) except -1
     cdef int _use(self, int threads) except -1
     cdef int close(self) except -1

@@ -88,6 +88,15 @@ class Weights(Mapping[str, Tensor]):
             self._copy(copied, files, self._meter)
         self._loaded = True
 
+    def declare(self) -> None:
+        """Make tensors without taking memory, to plan with: mapped ones are not read yet, all else has no contents."""
+        with self._open_files() as files:
+            self._map(files, self._meter, touch=False)
+        if rest := [info for info in self.gguf.tensors.values() if info.name not in self._tensors]:
+            storage = self._storage(len(rest))
+            self._tensors |= {info.name: storage.add(info.name, info.dtype, info.shape) for info in rest}
+        self._loaded = True
+
     def repack(self) -> None:
         """Make the repacked copies, unless they take more than half of the memory that is left."""
         needed = sum(info.nbytes for info in self._repacked)
@@ -117,7 +126,7 @@ class Weights(Mapping[str, Tensor]):
         self._storages.append(storage)
         return storage
 
-    def _map(self, files: list[_FileView], meter: _Meter) -> None:
+    def _map(self, files: list[_FileView], meter: _Meter, *, touch: bool = True) -> None:
         for number, file in enumerate(files):
             infos = [i for i in self._mapped.values() if i.file == number]
             if not infos:
@@ -126,9 +135,9 @@ class Weights(Mapping[str, Tensor]):
             for info in infos:
                 self._tensors[info.name] = storage.add(info.name, info.dtype, info.shape)
             storage.map(file.mapping(), {info.name: info.offset for info in infos})
-            touch = sum(info.nbytes for info in infos) < available_bytes()
+            fits = touch and sum(info.nbytes for info in infos) < available_bytes()
             for info in infos:
-                if touch:
+                if fits:
                     _touch(storage, info)
                 meter.advance(info.nbytes)
 

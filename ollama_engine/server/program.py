@@ -14,6 +14,7 @@ from typing import Any
 import uvicorn
 
 from ollama_engine.server.app import create_app
+from ollama_engine.server.safety.http_protocol import limited_http
 from ollama_engine.server.settings import ServerSettings
 
 __all__ = ["Server", "serve"]
@@ -67,6 +68,7 @@ def make_server(settings: ServerSettings, app: Any, listening: Callable[[str], N
     """uvicorn's server for an app."""
     config = uvicorn.Config(
         app,
+        http=limited_http(settings.read_timeout),
         log_config=None,
         access_log=False,
         lifespan="on",

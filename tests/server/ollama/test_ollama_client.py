@@ -7,16 +7,14 @@ from typing import Any
 
 import pytest
 
-from tests.server.running import RunningServer
-
 ollama = pytest.importorskip("ollama", reason="the extra `clients` is not installed")
 
 SHORT = {"num_predict": 6, "seed": 1}
 
 
 @pytest.fixture
-def client(server: RunningServer) -> Any:
-    with ollama.Client(host=server.url) as made:
+def client(demo_server: str) -> Any:
+    with ollama.Client(host=demo_server) as made:
         yield made
 
 
@@ -39,9 +37,9 @@ def test_chat(client: Any) -> None:
     assert "".join(piece.message.content for piece in pieces) == answer.message.content
 
 
-def test_chat_async(server: RunningServer) -> None:
+def test_chat_async(demo_server: str) -> None:
     async def talk() -> str:
-        client = ollama.AsyncClient(host=server.url)
+        client = ollama.AsyncClient(host=demo_server)
         pieces = [
             piece.message.content
             async for piece in await client.chat(

@@ -1,11 +1,24 @@
-"""How much of this process's CPUs nobody used, as the system counts it."""
+"""How busy the machine is, as the system counts it."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Set
 
-__all__ = ["IdleCpus"]
+__all__ = ["IdleCpus", "waiting_threads"]
+
+
+def waiting_threads(path: str | os.PathLike[str] = "/proc/loadavg") -> int | None:
+    """How many threads of the machine want a CPU just now beyond those that have one, the caller counted.
+
+    Below 0 where CPUs are idle; None on systems without that file (Linux has it).
+    """
+    try:
+        with open(path, "rb", buffering=0) as file:
+            running = file.read(256).split()[3].split(b"/")[0]
+        return int(running) - (os.cpu_count() or 1)
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 class IdleCpus:
