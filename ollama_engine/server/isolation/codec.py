@@ -71,7 +71,9 @@ def _encode_other(value: Any) -> Any:
     if is_picture(value):
         return encode(image_bytes(value))
     if hasattr(value, "model_dump") or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
-        return encode(plain_data(value, "a value for the model's process", lambda found: known_name(type(found)) is not None))
+        return encode(
+            plain_data(value, "a value for the model's process", lambda found: known_name(type(found)) is not None)
+        )
     raise ConfigError(
         f"{type(value).__name__} cannot be given to a model in a process of its own: {value!r:.60}",
         advice=["load the model in this process (isolation none)"],
