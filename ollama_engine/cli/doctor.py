@@ -27,7 +27,7 @@ __all__ = ["add_arguments", "main"]
 SETS: Final = {
     "AVX": "avx", "AVX2": "avx2", "FMA": "fma", "F16C": "f16c", "BMI2": "bmi2", "AVX_VNNI": "avx_vnni",
     "AVX512": "avx512f", "AVX512_VBMI": "avx512vbmi", "AVX512_VNNI": "avx512_vnni", "AVX512_BF16": "avx512_bf16",
-    "AMX_INT8": "amx_int8", "NEON": "asimd", "DOTPROD": "asimddp", "MATMUL_INT8": "i8mm", "SVE": "sve",
+    "AMX": "amx_bf16", "NEON": "asimd", "DOTPROD": "asimddp", "MATMUL_INT8": "i8mm", "SVE": "sve",
 }  # fmt: skip
 """ggml's names of instruction sets that matter for speed -> Linux's."""
 OF_X86: Final = ("AVX", "FMA", "F16C", "BMI2", "AMX")
@@ -88,12 +88,15 @@ def _cpu_flags() -> set[str] | None:
 
 def _instruction_sets(devices: tuple[Device, ...], flags: set[str] | None) -> dict[str, str]:
     """For each instruction set of this kind of CPU: "used", or why not."""
+    from ollama_engine.ml.ops_amx import amx_allowed  # noqa: PLC0415 (loads the library)
+
     built = {name for device in devices if device.kind == "cpu" for name in device.features}
+    built |= {"AMX"} if amx_allowed() else set()  # by kernels of this package, not by ggml's
     x86 = platform.machine() in ("x86_64", "AMD64", "i686")
     return {
         name: "used" if name in built
         else "not known whether this CPU has it; this build does not use it" if flags is None
-        else "this CPU has it, but the build does not use it" if flag in flags
+        else "this CPU has it, but the build or the system does not let it be used" if flag in flags
         else "this CPU does not have it"
         for name, flag in SETS.items()
         if name.startswith(OF_X86) == x86
