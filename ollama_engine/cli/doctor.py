@@ -32,7 +32,7 @@ SETS: Final = {
 """ggml's names of instruction sets that matter for speed -> Linux's."""
 OF_X86: Final = ("AVX", "FMA", "F16C", "BMI2", "AMX")
 LIBRARIES: Final = ("CUDA", "Vulkan", "Metal")
-NOT_ENGINE = ("verify",)
+NOT_ENGINE = ("verify", "max_queue")
 CPU_FLAGS = Path("/proc/cpuinfo")
 
 
