@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 
 import ollama_engine
 from ollama_engine.errors import EngineError
+from ollama_engine.server.anthropic.errors import error_body as anthropic_error
 from ollama_engine.server.anthropic.routes import router as anthropic_router
 from ollama_engine.server.errors import ApiError, error_response
 from ollama_engine.server.json_bodies import JsonBodies
@@ -38,10 +39,8 @@ __all__ = ["create_app"]
 
 ANSWERED = (ApiError, EngineError, ClientGoneError, RequestValidationError, HTTPException)
 """Errors that become responses. `RequestLog` answers all others."""
-ERROR_FORMS = tuple(
-    (prefix, openai_error)
-    for prefix in ("/v1/", "/tokenize", "/detokenize", "/apply-template", "/rerank", "/slots", "/trace", "/metrics")
-)
+OPENAI_PATHS = ("/v1/", "/tokenize", "/detokenize", "/apply-template", "/rerank", "/slots", "/trace", "/metrics")
+ERROR_FORMS = (("/v1/messages", anthropic_error), *((prefix, openai_error) for prefix in OPENAI_PATHS))
 """Paths whose errors have another form than Ollama's."""
 
 
@@ -62,8 +61,16 @@ def create_app(
     app = FastAPI(title="ollama_engine", version=ollama_engine.__version__, lifespan=lifespan)
     app.state.service = service
     app.state.error_forms = ERROR_FORMS
-    ollama_routers = (ollama_router, models_router, transfer_router)
-    for router in (page_router, *ollama_routers, openai_router, anthropic_router, native_router):
+    routers = (
+        page_router,
+        ollama_router,
+        models_router,
+        transfer_router,
+        openai_router,
+        anthropic_router,
+        native_router,
+    )
+    for router in routers:
         app.include_router(router)
     for kind in ANSWERED:
         app.add_exception_handler(kind, error_response)

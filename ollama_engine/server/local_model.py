@@ -64,7 +64,9 @@ class LocalModel:
     async def rank(self, query: str, documents: Sequence[str]) -> list[float]:
         return [float(score) for score in await self.engine.arank(query, documents)]
 
-    async def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+    async def tokenize(
+        self, text: str | Sequence[Segment], *, add_special: bool = True, parse_special: bool = True
+    ) -> list[int]:
         return await asyncio.to_thread(self.engine.tokenize, text, add_special=add_special, parse_special=parse_special)
 
     async def detokenize(self, ids: Sequence[int]) -> str:

@@ -31,7 +31,7 @@ from ollama_engine.runner.request.prompts import AT_ONCE
 from ollama_engine.runner.request.reasoning import ReasoningBudget
 from ollama_engine.sample import SamplingParams
 from ollama_engine.sample.constraints.formats import Lark
-from ollama_engine.segments import Segment
+from ollama_engine.segments import Segment, Tokens
 
 log = logging.getLogger(__name__)
 
@@ -192,7 +192,7 @@ class ChatPreparation:
                 Option("stop"), " might cut the call that ", Option("tool_choice"), " forces", advice=["leave it out"]
             )
         return PreparedChat(
-            segments=segments,
+            segments=[Tokens(options.context), *segments] if len(options.context) else segments,
             params=replace(params, stop=(*params.stop, *ends)) if ends else params,
             show_special=self._shows_special(dialect, ends),
             dialect=dialect,

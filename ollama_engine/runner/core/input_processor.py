@@ -38,7 +38,7 @@ from ollama_engine.sample import Sampler, SamplingParams
 from ollama_engine.segments import Media, Segment, Text, Tokens
 from ollama_engine.tokenizer import Checkpoint, Tokenizer
 
-__all__ = ["new_generation", "new_scoring", "prompt_inputs", "refuse_encoder", "refuse_media"]
+__all__ = ["new_generation", "new_scoring", "prompt_inputs", "refuse_encoder", "refuse_media", "segment_ids"]
 
 NUM_CTX = Option("num_ctx")
 SHORTEN, REWIND = "shorten it", "append less or rewind it"
@@ -62,6 +62,13 @@ def prompt_inputs(
     text = cast("str | Sequence[int]", prompt)
     ids = prompt_ids(loaded.tokenizer, text, add_special=add_special, several=several, checkpoint=checkpoint)
     return Inputs.text(_checked(ids, loaded))
+
+
+def segment_ids(loaded: Loaded, segments: Sequence[Segment], *, add_special: bool = True) -> list[int]:
+    """The token ids of a prompt in segments, as `prompt_inputs` has them. Raises UnsupportedInputError for media."""
+    if any(isinstance(segment, Media) for segment in segments):
+        raise UnsupportedInputError("an image has no token ids", advice=["leave it out"])
+    return prompt_inputs(loaded, segments, add_special=add_special).tokens.tolist() if segments else []
 
 
 def _segment_inputs(

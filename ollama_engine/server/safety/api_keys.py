@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 __all__ = ["ApiKeys"]
 
 OPEN = ("/", "/health")
-"""Paths that need no key: those that say whether the server is there."""
+"""Paths that need no key: those that say whether the server is there. The page's files do not either."""
 
 
 class ApiKeys:
@@ -23,7 +23,7 @@ class ApiKeys:
         self._keys = [key.encode() for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._keys and scope["type"] == "http" and scope["path"] not in OPEN:
+        if self._keys and scope["type"] == "http" and not is_open(scope["path"]):
             headers = Headers(scope=scope)
             scheme, _, key = headers.get("authorization", "").partition(" ")
             given = (key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")).encode()
@@ -31,3 +31,8 @@ class ApiKeys:
             if not sum(compare_digest(given, known) for known in self._keys):
                 raise HTTPException(401, "unauthorized", {"WWW-Authenticate": "Bearer"})
         await self._app(scope, receive, send)
+
+
+def is_open(path: str) -> bool:
+    """Whether a path says nothing of models."""
+    return path in OPEN or (path.startswith("/page/") and path != "/page/live")
