@@ -18,8 +18,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", metavar="PATH", required=True, help="the GGUF file; /load loads it")
     parser.add_argument("--port", metavar="N", type=int, help="TCP port of 127.0.0.1 to listen at")
     parser.add_argument("--socket", metavar="PATH", help="Unix socket to listen at, instead of a port")
-    parser.add_argument("--child", action="store_true", help="end when standard input ends, and with the parent process")
-    parser.epilog = f"{TOKEN_VARIABLE}: what requests have to bear as \"Authorization: Bearer TOKEN\", if it is set"
+    parser.add_argument(
+        "--child", action="store_true", help="end when standard input ends, and with the parent process"
+    )
+    parser.epilog = f'{TOKEN_VARIABLE}: what requests have to bear as "Authorization: Bearer TOKEN", if it is set'
 
 
 def main(args: argparse.Namespace) -> None:

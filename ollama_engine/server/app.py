@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -11,6 +12,7 @@ from starlette.exceptions import HTTPException
 
 import ollama_engine
 from ollama_engine.errors import EngineError
+from ollama_engine.server.anthropic.errors import error_body as anthropic_error
 from ollama_engine.server.anthropic.routes import router as anthropic_router
 from ollama_engine.server.errors import ApiError, error_response
 from ollama_engine.server.json_bodies import JsonBodies
@@ -18,6 +20,7 @@ from ollama_engine.server.library import Library
 from ollama_engine.server.native.routes import router as native_router
 from ollama_engine.server.ollama.models_routes import router as models_router
 from ollama_engine.server.ollama.routes import router as ollama_router
+from ollama_engine.server.ollama.transfer_routes import router as transfer_router
 from ollama_engine.server.openai.errors import error_body as openai_error
 from ollama_engine.server.openai.routes import router as openai_router
 from ollama_engine.server.page.routes import router as page_router
@@ -36,10 +39,8 @@ __all__ = ["create_app"]
 
 ANSWERED = (ApiError, EngineError, ClientGoneError, RequestValidationError, HTTPException)
 """Errors that become responses. `RequestLog` answers all others."""
-ERROR_FORMS = tuple(
-    (prefix, openai_error)
-    for prefix in ("/v1/", "/tokenize", "/detokenize", "/apply-template", "/rerank", "/slots", "/trace", "/metrics")
-)
+OPENAI_PATHS = ("/v1/", "/tokenize", "/detokenize", "/apply-template", "/rerank", "/slots", "/trace", "/metrics")
+ERROR_FORMS = (("/v1/messages", anthropic_error), *((prefix, openai_error) for prefix in OPENAI_PATHS))
 """Paths whose errors have another form than Ollama's."""
 
 
@@ -52,13 +53,23 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        if not settings.noprune:
+            await asyncio.to_thread(library.prune)
         yield
         await service.scheduler.close()
 
     app = FastAPI(title="ollama_engine", version=ollama_engine.__version__, lifespan=lifespan)
     app.state.service = service
     app.state.error_forms = ERROR_FORMS
-    routers = (page_router, ollama_router, models_router, openai_router, anthropic_router, native_router)
+    routers = (
+        page_router,
+        ollama_router,
+        models_router,
+        transfer_router,
+        openai_router,
+        anthropic_router,
+        native_router,
+    )
     for router in routers:
         app.include_router(router)
     for kind in ANSWERED:

@@ -6,7 +6,7 @@ import asyncio
 import errno
 import os
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from ollama_engine.errors import ModelFormatError, RegistryError
 from ollama_engine.store.blobs import PARTIAL, damaged
@@ -16,7 +16,7 @@ from ollama_engine.store.model_store import ModelStore
 from ollama_engine.store.registry import Registry, TransientError
 from ollama_engine.store.transfers import Meter, Report, TransferProgress, in_thread, run_together
 
-__all__ = ["pull", "push"]
+__all__ = ["fetch", "pull", "push"]
 
 TRIES = 3
 """How often to begin anew where somebody deletes a blob between its download and the manifest."""
@@ -32,26 +32,33 @@ async def pull(registry: Registry, store: ModelStore, report: Report) -> None:
     """
     report(TransferProgress("pulling manifest"))
     manifest = await registry.manifest()
+    await fetch(registry, store, manifest.blobs, lambda: manifest, report)
+
+
+async def fetch(
+    registry: Registry, store: ModelStore, layers: Sequence[Layer], manifest: Callable[[], Manifest], report: Report
+) -> None:
+    """Have these blobs in the store, and the model whose manifest can be made then. Raises as `pull` does."""
     for left in reversed(range(TRIES)):
         streams = asyncio.Semaphore(registry.settings.streams)
-        _check_room(store, manifest)
+        _check_room(store, layers)
         await run_together(
             download_blob(registry, layer, store.blobs, Meter(report, "pulling", layer.digest, layer.size), streams)
-            for layer in manifest.blobs
+            for layer in layers
         )
-        report(TransferProgress("verifying sha256 digest"))
+        report(TransferProgress("verifying sha256 digest"))  # done for each as it came; clients know the line
         report(TransferProgress("writing manifest"))
         try:
-            await in_thread(store.put, registry.name, manifest)
+            await in_thread(lambda: store.put(registry.name, manifest()))
             break
         except ModelFormatError:
-            if not left:
+            if not left or all(store.blobs.has(layer) for layer in layers):
                 raise
     report(TransferProgress("success"))
 
 
-def _check_room(store: ModelStore, manifest: Manifest) -> None:
-    missing = [layer for layer in manifest.blobs if not store.blobs.has(layer)]
+def _check_room(store: ModelStore, layers: Sequence[Layer]) -> None:
+    missing = [layer for layer in layers if not store.blobs.has(layer)]
     store.blobs.folder.mkdir(parents=True, exist_ok=True)
     needed = sum(max(0, layer.size - _used_blocks(store, layer)) for layer in missing)
     free = shutil.disk_usage(store.blobs.folder).free

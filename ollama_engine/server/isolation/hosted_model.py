@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ollama_engine.engine import Engine
-from ollama_engine.errors import ConfigError, UnsupportedModelError
+from ollama_engine.errors import ConfigError, LoadError, UnsupportedModelError
 from ollama_engine.ml.memory import MemoryReport
 from ollama_engine.server.isolation.codec import encode
 from ollama_engine.server.local_model import LocalModel
@@ -89,7 +89,7 @@ class HostedModel:
 
     async def _load(self, asked: dict[str, Any]) -> None:
         if self._model is not None:
-            raise ConfigError("model already loaded")
+            raise LoadError("model already loaded")
         self.status, self.progress = Status.LOADING, 0.0
         try:
             self._model = await asyncio.to_thread(self._loaded, engine_options(asked))

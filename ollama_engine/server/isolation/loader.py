@@ -9,6 +9,7 @@ from ollama_engine.server.isolation.codec import decode
 from ollama_engine.server.isolation.hosted_model import FLASH_ATTENTION, Operation
 from ollama_engine.server.isolation.model_process import ModelProcess
 from ollama_engine.server.isolation.remote_model import RemoteModel, request
+from ollama_engine.server.scheduler.facts import with_template
 from ollama_engine.server.scheduler.loader import LoadedEngine, LoadProgress, engine_options, measure, refuse_adapters
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class ProcessLoader:
             process.kill()
             await process.close()
             raise
-        model = RemoteModel(process, stored, decode(found["Facts"]))
+        model = RemoteModel(process, stored, with_template(decode(found["Facts"]), stored.template))
         return LoadedEngine(model, decode(found["Report"]), process.close, process.ended)
 
 

@@ -43,7 +43,17 @@ class ModelProcess:
         self._name = name
         self._folder = _private_folder()
         socket = os.path.join(self._folder, "s")
-        command = [sys.executable, "-m", "ollama_engine", "runner", "--model", str(model), "--socket", socket, "--child"]
+        command = [
+            sys.executable,
+            "-m",
+            "ollama_engine",
+            "runner",
+            "--model",
+            str(model),
+            "--socket",
+            socket,
+            "--child",
+        ]
         # Not asyncio's: its processes depend on the event loop, and on the thread that this runs in.
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, close_fds=True)
         self._loop = asyncio.get_running_loop()

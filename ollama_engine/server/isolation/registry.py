@@ -7,10 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-__all__ = ["NOT_SENT", "class_fields", "known_class", "known_name"]
-
-NOT_SENT = frozenset({"reader"})
-"""Fields of chunks that stay: what reads `parsed` holds the grammar; the caller's end makes it anew where it can."""
+__all__ = ["class_fields", "known_class", "known_name"]
 
 _NO_DEFAULT = object()
 
@@ -31,13 +28,14 @@ def _classes() -> Mapping[str, type]:
     from ollama_engine.sample import SamplingParams, TokenLogprobs  # noqa: PLC0415
     from ollama_engine.sample.constraints.formats import GBNF, Choice, Lark, Regex  # noqa: PLC0415
     from ollama_engine.segments import Media, Text, Tokens  # noqa: PLC0415
+    from ollama_engine.server.isolation.formats import SentReader  # noqa: PLC0415
     from ollama_engine.server.served import ModelFacts  # noqa: PLC0415
 
     known = (
         Chunk, ChatChunk, Usage, TokenLogprobs, events.ToolCallStart, events.ToolCallDelta, events.ToolCallEnd,
         events.ParsedToolCall, events.MalformedToolCall, messages.Message, messages.ToolCall, Text, Tokens, Media,
         SamplingParams, Embedding, SlotInfo, StepRecord, PhaseSpan, Regex, Choice, Lark, GBNF,
-        ReasoningBudget, ModelFacts, MemoryReport, DeviceMemory, GoTemplate, Option,
+        ReasoningBudget, ModelFacts, MemoryReport, DeviceMemory, GoTemplate, Option, SentReader,
     )  # fmt: skip
     return {found.__name__: found for found in known}
 

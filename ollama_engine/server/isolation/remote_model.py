@@ -13,6 +13,7 @@ from ollama_engine.chat.go_template import GoTemplate
 from ollama_engine.errors import ModelProcessError
 from ollama_engine.server.isolation.codec import decode, encode
 from ollama_engine.server.isolation.failures import error_of
+from ollama_engine.server.isolation.formats import FormatAtHome
 from ollama_engine.server.isolation.remote_stream import RemoteStream
 
 if TYPE_CHECKING:
@@ -61,8 +62,11 @@ class RemoteModel:
         return options if self._template is None or options.get("template") else {**options, "template": self._template}
 
     def _stream(self, method: str, *args: Any, **kwargs: Any) -> RemoteStream[Any]:
+        wanted = FormatAtHome(kwargs.get("format"))
+        if "format" in kwargs:
+            kwargs["format"] = wanted.sent
         body = {"method": method, "args": encode(list(args)), "kwargs": encode(kwargs)}
-        return RemoteStream(lines(self.process, body))
+        return RemoteStream(lines(self.process, body, wanted))
 
     async def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         body = {"method": method, "args": encode(list(args)), "kwargs": encode(kwargs)}
@@ -127,7 +131,7 @@ async def request(process: ModelProcess, path: str, body: Mapping[str, Any]) -> 
     return found
 
 
-async def lines(process: ModelProcess, body: Mapping[str, Any]) -> AsyncIterator[Any]:
+async def lines(process: ModelProcess, body: Mapping[str, Any], wanted: FormatAtHome) -> AsyncIterator[Any]:
     """Chunks of an answer. Closing this closes the connection, which cancels the request in the process."""
     finished = False
     try:
@@ -141,7 +145,7 @@ async def lines(process: ModelProcess, body: Mapping[str, Any]) -> AsyncIterator
                     raise error_of(found["$failure"])
                 chunk = decode(found)
                 finished = chunk.finish_reason is not None
-                yield chunk
+                yield wanted.reading(chunk)
     except (httpx.TransportError, httpx.StreamError, json.JSONDecodeError) as error:
         raise (await process.lost()) from error
     except RuntimeError as error:

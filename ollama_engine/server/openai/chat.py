@@ -22,7 +22,7 @@ from ollama_engine.server.openai.schemas import ChatRequest, ResponseFormat
 from ollama_engine.server.openai.usage import usage_body
 from ollama_engine.server.served import AnswerStream, ServedModel
 from ollama_engine.server.stored_defaults import conversation, sampling_params
-from ollama_engine.server.thinking import chat_thinking, think_of_effort
+from ollama_engine.server.thinking import chat_thinking, ways_of_effort
 
 if TYPE_CHECKING:
     from ollama_engine.runner.request.results import Usage
@@ -166,9 +166,9 @@ def _starts(model: ServedModel, request: ChatRequest) -> Starts:
     messages = conversation(model.stored, engine_messages(request.messages))
     options = _chat_options(request)
     effort = request.reasoning_effort or (request.reasoning.effort if request.reasoning else None)
-    think = think_of_effort(effort, model)
+    ways = ways_of_effort(effort)
     return [
-        partial(chat_thinking, model, messages, params, think, options)
+        partial(chat_thinking, model, messages, params, ways, options)
         for params in numbered_seeds(_params(model, request), request.n or 1)
     ]
 

@@ -10,11 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from ollama_engine.chat.go_template import GoTemplate
 from ollama_engine.runner.request.results import Chunk, Completion, collect
 from ollama_engine.server import sse
 from ollama_engine.server.errors import ApiError
 from ollama_engine.server.interleaving import interleaved
 from ollama_engine.server.model_access import leased
+from ollama_engine.server.ollama.prompts import fill_in
 from ollama_engine.server.openai.chat import DEFAULTS, numbered_seeds
 from ollama_engine.server.openai.logprobs import completion_logprobs
 from ollama_engine.server.openai.schemas import CompletionRequest
@@ -91,8 +93,6 @@ class Asked:
     @classmethod
     async def of(cls, model: ServedModel, request: CompletionRequest) -> Asked:
         """Raises ApiError for what contradicts itself, ConfigError for options out of range."""
-        if request.suffix:
-            raise ApiError(400, f'"{request.model}" does not support insert', param="suffix")
         returned = request.n or 1
         made = request.best_of or returned
         if made < returned:
@@ -104,10 +104,11 @@ class Asked:
         asked = cls([], made, returned, echo, request.logprobs is not None)
         for prompt in prompts:
             asked.prompts.append(await _echoed(model, prompt) if echo else ("", [], 0))
+            whole = _filled_in(model, request, prompt) if request.suffix else prompt
             params = _params(model, request, ranks=made > returned)
             for answer, own in enumerate(numbered_seeds(params, made)):
                 once = own if answer == 0 else replace(own, prompt_logprobs=None)
-                asked.starts.append(partial(model.generate, prompt, once))
+                asked.starts.append(partial(model.generate, whole, once))
         return asked
 
     def chosen(self, done: Sequence[Completion]) -> list[tuple[int, Completion]]:
@@ -155,6 +156,17 @@ def prompts_of(given: Any, param: str) -> list[Prompt]:
     if not given:
         raise ApiError(400, f"{param}: expected a text, token ids, or a list of these, got an empty list", param=param)
     return [given] if isinstance(given[0], int) else list(given)
+
+
+def _filled_in(model: ServedModel, request: CompletionRequest, prompt: Any) -> Prompt:
+    """The prompt that asks for what stands between a text and the suffix. Raises ApiError where there is none."""
+    if not isinstance(prompt, str) or request.echo:
+        raise ApiError(400, "suffix goes with a prompt that is a text, and without echo", param="suffix")
+    template = None if model.stored.template is None else GoTemplate(model.stored.template)
+    try:
+        return fill_in(request.model, model.stored, prompt, request.suffix or "", template)
+    except ApiError as error:
+        raise ApiError(error.status, str(error), param="suffix") from None
 
 
 async def _echoed(model: ServedModel, prompt: Any) -> tuple[str, list[int], int]:

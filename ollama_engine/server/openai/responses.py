@@ -18,7 +18,7 @@ from ollama_engine.server.openai.response_assembly import ResponseAssembly
 from ollama_engine.server.openai.responses_input import ResponseRequest, chat_options, input_messages
 from ollama_engine.server.served import ServedModel
 from ollama_engine.server.stored_defaults import conversation, sampling_params
-from ollama_engine.server.thinking import chat_thinking, think_of_effort
+from ollama_engine.server.thinking import chat_thinking, ways_of_effort
 
 if TYPE_CHECKING:
     from ollama_engine.runner.chat.results import ChatChunk
@@ -92,8 +92,8 @@ def _chat(model: ServedModel, request: ResponseRequest) -> AsyncGenerator[ChatCh
     if form is not None:
         options["format"] = form
     params = sampling_params(model.stored, wanted, DEFAULTS)
-    think = think_of_effort(request.reasoning.effort if request.reasoning else None, model)
-    return chat_thinking(model, conversation(model.stored, input_messages(request)), params, think, options)
+    ways = ways_of_effort(request.reasoning.effort if request.reasoning else None)
+    return chat_thinking(model, conversation(model.stored, input_messages(request)), params, ways, options)
 
 
 def _ended(body: dict[str, Any], assembly: ResponseAssembly, cut: bool, usage: dict[str, Any]) -> dict[str, Any]:

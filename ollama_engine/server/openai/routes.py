@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
@@ -30,7 +31,10 @@ TheService = Annotated[Service, Depends(service_of)]
 @router.get("/models")
 async def list_models(service: TheService) -> dict[str, Any]:
     """The models of the library, the newest first."""
-    return {"object": "list", "data": [_model(stored) for stored in service.library.list()]}
+    found = [_model(stored) for stored in service.library.list()]
+    names = [model["id"] for model in found]
+    ends = {"first_id": names[0] if names else None, "last_id": names[-1] if names else None, "has_more": False}
+    return {"object": "list", "data": found, **ends}
 
 
 @router.get("/models/{name:path}")
@@ -80,5 +84,8 @@ def last_words(error: Exception) -> bytes:
 
 
 def _model(stored: StoredModel) -> dict[str, Any]:
+    """A model in OpenAI's form and in Anthropic's: their clients ask at the same address."""
     namespace = stored.name.rpartition("/")[0] or "library"
-    return {"id": stored.name, "object": "model", "created": int(stored.modified), "owned_by": namespace}
+    of_openai = {"object": "model", "created": int(stored.modified), "owned_by": namespace}
+    created = datetime.fromtimestamp(int(stored.modified), timezone.utc).isoformat().replace("+00:00", "Z")
+    return {"id": stored.name, **of_openai, "type": "model", "display_name": stored.name, "created_at": created}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ollama_engine.engine import Engine
 from ollama_engine.errors import UnsupportedModelError
 from ollama_engine.server.local_model import LocalModel
-from ollama_engine.server.scheduler.facts import facts_of
+from ollama_engine.server.scheduler.facts import facts_of, with_template
 from ollama_engine.server.scheduler.memory import need_of
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class LocalLoader:
                 **engine_options(stored, options, settings),
             )  # fmt: skip
             try:
-                model = LocalModel(engine, stored, facts_of(engine))
+                model = LocalModel(engine, stored, with_template(facts_of(engine), stored.template))
                 return engine, LoadedEngine(model, engine.memory, lambda: asyncio.to_thread(engine.close))
             except BaseException:
                 engine.close()

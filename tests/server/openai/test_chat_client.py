@@ -9,6 +9,8 @@ from typing import Literal
 import pytest
 from pydantic import BaseModel
 
+from tests.server.openai.test_chat_raw import endless
+
 openai = pytest.importorskip("openai", reason="extra: clients")
 
 ASK = [{"role": "user", "content": "Name a colour."}]
@@ -146,7 +148,7 @@ def test_asyncio_and_cancel(demo_server: str) -> None:
     async def ask() -> tuple[str, int]:
         async with openai.AsyncOpenAI(base_url=demo_server + "/v1", api_key="any", max_retries=0) as client:
             stream = await client.chat.completions.create(
-                model="demo", messages=ASK, stream=True, max_tokens=900, logit_bias={"2": -100}
+                model="demo", messages=ASK, stream=True, max_tokens=900, logit_bias=endless(demo_server)
             )
             taken = [chunk.choices[0].delta.content async for _, chunk in _first(stream, 3)]
             await stream.close()

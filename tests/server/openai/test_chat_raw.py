@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import time
 from typing import Any
@@ -25,6 +27,14 @@ def events(response: httpx.Response) -> list[Any]:
     assert (last, end) == ("data: [DONE]", "")
     assert all(line.startswith("data: ") and "\n" not in line for line in lines)
     return [json.loads(line.removeprefix("data: ")) for line in lines]
+
+
+def endless(address: str) -> dict[str, int]:
+    """A logit_bias with which the demo model never ends."""
+    body = {"model": "demo", "content": "<|end_of_text|><|eot_id|>"}
+    ids = post(address, body, "/tokenize").json()["tokens"]
+    assert len(ids) == 2
+    return dict.fromkeys(map(str, ids), -100)
 
 
 def test_stream_says_what_the_whole_answer_says(demo_server: str) -> None:
@@ -148,9 +158,11 @@ def test_lone_surrogates_do_no_harm(demo_server: str) -> None:
 
 
 def test_client_that_leaves_frees_its_slot(demo_server: str) -> None:
-    ask = ASK | {"max_tokens": 900, "temperature": 1, "ignore_eos": True, "logit_bias": {"2": -100}}
+    ask = ASK | {"max_tokens": 900, "temperature": 1, "logit_bias": endless(demo_server)}
     with httpx.stream("POST", demo_server + "/v1/chat/completions", json=ask | {"stream": True}) as response:
-        next(response.iter_bytes())
+        lines = response.iter_lines()  # dropped, it would close the connection
+        next(lines)
+        assert httpx.get(demo_server + "/slots?model=demo").json()
     assert _idle(demo_server)
     with pytest.raises(httpx.ReadTimeout):
         httpx.post(demo_server + "/v1/chat/completions", json=ask | {"n": 16}, timeout=0.2)
@@ -164,3 +176,23 @@ def _idle(address: str, seconds: float = 60) -> bool:
         if not httpx.get(address + "/slots?model=demo").json():
             return True
     return False
+
+
+def test_image_of_a_data_url_is_seen(demo_server: str) -> None:
+    image = pytest.importorskip("PIL.Image").new("RGB", (64, 64), "red")
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    url = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+    parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "What colour is this?"}]
+    ask = ASK | {"model": "demo-vision", "messages": [{"role": "user", "content": parts}]}
+    seen = post(demo_server, ask).json()
+    assert "red" in seen["choices"][0]["message"]["content"]
+    blind = post(demo_server, ask | {"messages": [{"role": "user", "content": parts[1:]}]}).json()
+    assert seen["usage"]["prompt_tokens"] > blind["usage"]["prompt_tokens"]
+    items = [
+        {"role": "user", "content": [{"type": "input_image", "image_url": url}, parts[1] | {"type": "input_text"}]}
+    ]
+    body = {"model": "demo-vision", "input": items, "max_output_tokens": 8, "temperature": 0}
+    found = post(demo_server, body, "/v1/responses").json()
+    assert found["output"][0]["content"][0]["text"] == seen["choices"][0]["message"]["content"]
+    assert post(demo_server, ask | {"model": "demo"}).status_code == 400  # which reads text only
