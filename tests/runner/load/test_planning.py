@@ -24,10 +24,9 @@ def test_the_plan_is_what_loading_takes(path: Path, options: dict[str, Any]) -> 
     for planned, found in zip(plan.devices, taken.devices, strict=True):
         assert (planned.device, planned.weights, planned.mapped) == (found.device, found.weights, found.mapped)
         assert planned.cache == found.cache
-        assert planned.work <= found.work
     assert plan.layers == taken.layers
-    # What is estimated decides about little of it.
-    assert plan.total == pytest.approx(taken.total, rel=0.5)
+    # Graphs are estimates and masks a bound: not much below what is taken, and not many times as much.
+    assert 0.8 * taken.total < plan.total < 3 * taken.total
 
 
 def test_a_context_too_large_for_any_machine_is_planned_and_not_taken() -> None:
