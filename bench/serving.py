@@ -1,4 +1,4 @@
-"""Many chats at once over HTTP: throughput, latencies and fairness, beside llama.cpp's server on the same file and load.
+"""Many chats at once over HTTP: throughput, latencies, fairness, beside llama.cpp's server on the same file and load.
 
     python bench/serving.py MODEL.gguf --clients 64 --seconds 60
     python bench/serving.py MODEL.gguf --url http://127.0.0.1:11434 --name demo    # a server that runs already

@@ -52,8 +52,12 @@ class Engine(GenerateMethods, EmbedMethods, ImageMethods, ChatMethods, ScoreMeth
         kv_cache_type: element type of keys and values: "f32", "f16", "bf16", "q8_0" or "q4_0".
         image_cache_bytes: host memory for embeddings of images, so that an image is encoded once. What was used least
             recently goes first; an image that is needed again is encoded again.
-        mmap: read weights from the mapped file instead of copying them. Nobody may shorten the file meanwhile: the
-            system ends a process that reads where a mapped file no longer is.
+        mmap: read weights from the mapped file instead of copying them: loading is quicker, and processes with the same
+            model share its memory. Whoever changes the file, instead of putting another in its place, closes the Engine
+            with a ClosedError. On Linux, one who opens it for writing waits meanwhile for the step in flight to end;
+            elsewhere, and where this process may take no lease on the file (it is another user's, or on a network file
+            system), one who shortens it in the middle of a step ends the process, and so does one who does while the
+            model is loaded. With False nothing of this matters.
         verify: check the cache's bookkeeping after every step.
         projector: path of the part that reads images, where it is a file of its own (llama.cpp's "mmproj" files).
         progress: called with (bytes done, bytes in all) while weights are read.
@@ -113,7 +117,12 @@ class Engine(GenerateMethods, EmbedMethods, ImageMethods, ChatMethods, ScoreMeth
             self._core = core
             # The engine's thread frees the model, when nothing can be computing with it any more.
             self._engine_thread = EngineThread(
-                core, config.max_queue, os.path.basename(loaded.path), on_exit=loaded.close, owner=self
+                core,
+                config.max_queue,
+                os.path.basename(loaded.path),
+                on_exit=loaded.close,
+                owner=self,
+                files=loaded.weights.files,
             )
             self._submission = Submission(loaded, self._engine_thread)
             self._identity = ModelIdentity(loaded.gguf)

@@ -214,6 +214,21 @@ class NoMemoryError(EngineError, MemoryError):
         return said if self.report is None else f"{said}\n{self.report}"
 
 
+def short_of_memory(error: BaseException) -> NoMemoryError | None:
+    """The error to raise for one of Python's that memory ran out: a MemoryError, or a library that cannot be mapped."""
+    text = str(error)
+    if isinstance(error, EngineError):
+        return None
+    if not isinstance(error, MemoryError) and not any(said in text for said in _NO_MEMORY):
+        return None
+    cause = text.strip().splitlines()[-1] if text.strip() else type(error).__name__
+    return NoMemoryError(f"no memory: {cause}", advice=["let the process have more address space (ulimit -v)"])
+
+
+_NO_MEMORY = ("failed to map segment", "cannot allocate memory", "Cannot allocate memory")
+"""What the dynamic linkers of glibc and musl, and C's errno, say."""
+
+
 class DeviceError(EngineError, OSError):
     """A device that does not exist or cannot be started."""
 

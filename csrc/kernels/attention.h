@@ -1,9 +1,10 @@
 /* Paged attention: each row reads only the cells in its list, in the order of the list. (The alternative is a mask over
  * all cells, which every row and head has to visit.)
  *
- * A row's list is split into pieces, whose results are added in order. The split depends only on the length of the
- * list, and sums have a fixed order with one rounding for each product and sum (simd16.h). So the bits of a row's
- * result depend on its query and on the contents of its cells, but not on where these lie, on other rows, on the
+ * A row's list is split into pieces, and these into tiles, whose results are added in order. The split depends only on
+ * the length of the list and on the row's phase: its first cell may be any of its first tile, so that rows of a sliding
+ * window have the tiles of their neighbours. Sums have a fixed order with one rounding for each product and
+ * sum (simd16.h). So the bits of a row's result depend on its query and phase and on the contents of its cells, but not on where these lie, on other rows, on the
  * number of threads or on the instruction set.
  *
  * Query heads that share keys and values (GQA), and neighbouring rows of a prompt, are computed together, so a cell is
@@ -46,8 +47,8 @@ typedef struct oe_attention_side {
 
 typedef struct oe_attention_query {
     const float *at; /* [keys.dim] */
-    int64_t n;       /* it sees the first n of the piece's cells */
-    float *partial;  /* [oe_attention_partial(values.dim)], written */
+    int64_t first, end; /* the cells of the piece that it sees; none where first >= end */
+    float *partial;     /* [oe_attention_partial(values.dim)], written */
 } oe_attention_query;
 
 /* One key head, some queries that share it, and cells of one list. */
@@ -57,7 +58,8 @@ typedef struct oe_attention_piece {
     oe_attention_side keys, values; /* data is that of the head */
     float scale;
     float cap; /* 0: none; else scores become cap * tanh(score / cap) */
-    const int32_t *cells;
+    const int32_t *list; /* of cells */
+    int64_t base;        /* index of the piece's first cell; may be below 0 where no query sees that */
 } oe_attention_piece;
 
 typedef struct oe_attention_kernel {
@@ -70,6 +72,9 @@ typedef struct oe_attention_kernel {
 
 /* Floats in a partial result of one query. */
 int64_t oe_attention_partial(int64_t value_dim);
+
+/* Cells whose scores are kept at a time. Sums over the cells of a tile are joined before the next one. */
+#define OE_TILE 64
 
 /* A list of n cells has pieces of this size, of which the last may be shorter; and their number, 1 to OE_PIECES. */
 int64_t oe_attention_piece_size(int64_t n);

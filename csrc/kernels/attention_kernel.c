@@ -5,7 +5,7 @@
 
 #include "base/simd16.h"
 
-#define TILE 64 /* cells whose scores are kept: their keys and values of one head fit the L1 cache */
+#define TILE OE_TILE /* cells whose scores are kept: their keys and values of one head fit the L1 cache */
 #define HEADS OE_QUERIES
 
 /* Sums kept in registers. */
@@ -105,24 +105,26 @@ INLINE void sum_up(const lanes *sum, float *to) {
 #endif
 }
 
-/* score[h][c] = query h times the key of cell c. It takes SUMS / `heads` cells at a time. */
+/* score[h][c] = query h times the key of cell c, of the cells [low, high) of a tile. It takes SUMS / `heads` cells at a
+ * time. `cell` is that of `low`. */
 INLINE void score_cells(const int type, const int heads, const oe_attention_piece *p, const oe_attention_query *queries,
-                        const int32_t *cell, int64_t n, float (*score)[TILE]) {
+                        const int32_t *cell, int64_t low, int64_t high, float (*score)[TILE]) {
     enum { MOST = SUMS };
     const float *query[HEADS];
     for (int h = 0; h < heads; h++) {
         query[h] = queries[h].at;
     }
     const int cells = SUMS / heads;
-    for (int64_t first = 0; first < n; first += cells) {
+    for (int64_t first = low / SUMS * SUMS; first < high; first += cells) {
         const char *key[MOST];
         lanes sum[MOST];
         float got[MOST];
 #pragma GCC unroll 16
         for (int c = 0; c < cells; c++) {
-            const int32_t at = cell[first + c < n ? first + c : n - 1]; /* padding repeats the last cell; unused */
-            key[c] = cell_of(&p->keys, at);
-            prefetch(&p->values, at);
+            /* Padding repeats the nearest cell; unused. */
+            const int64_t i = first + c < low ? 0 : (first + c < high ? first + c : high - 1) - low;
+            key[c] = cell_of(&p->keys, cell[i]);
+            prefetch(&p->values, cell[i]);
         }
 #pragma GCC unroll 16
         for (int i = 0; i < SUMS; i++) {
@@ -158,23 +160,26 @@ INLINE void fill(float *to, int64_t from, int64_t end, float value) {
     }
 }
 
-/* Turns scores into exp(score - max), after updating max with this tile. Returns exp(old max - max). */
-INLINE float weigh(const oe_attention_piece *p, float *score, int64_t n, float *partial) {
-    const int64_t whole = (n + OE_LANES - 1) / OE_LANES * OE_LANES;
+/* Turns scores of the cells [low, high) into exp(score - max), after updating max with them. Returns exp(old max - max).
+ */
+INLINE float weigh(const oe_attention_piece *p, float *score, int64_t low, int64_t high, float *partial) {
+    const int64_t begin = low / OE_LANES * OE_LANES, end = (high + OE_LANES - 1) / OE_LANES * OE_LANES;
     const lanes before = lanes_load(partial + MAX_AT);
     lanes most = before, sum = lanes_load(partial + SUM_AT);
-    fill(score, n, whole, 0.0f);
-    for (int64_t i = 0; i < whole; i += OE_LANES) {
+    fill(score, begin, low, 0.0f);
+    fill(score, high, end, 0.0f);
+    for (int64_t i = begin; i < end; i += OE_LANES) {
         lanes_store(score + i, scaled(p, lanes_load(score + i)));
     }
-    fill(score, n, whole, -INFINITY); /* only now, since a cap or a negative scale would change -INFINITY */
-    for (int64_t i = 0; i < whole; i += OE_LANES) {
+    fill(score, begin, low, -INFINITY); /* only now, since a cap or a negative scale would change -INFINITY */
+    fill(score, high, end, -INFINITY);
+    for (int64_t i = begin; i < end; i += OE_LANES) {
         most = lanes_max(most, lanes_load(score + i));
     }
     most = lanes_set(lanes_largest(most));
     const lanes shrink = lanes_exp(lanes_sub(before, most));
     sum = lanes_mul(sum, shrink);
-    for (int64_t i = 0; i < whole; i += OE_LANES) {
+    for (int64_t i = begin; i < end; i += OE_LANES) {
         const lanes weight = lanes_exp(lanes_sub(lanes_load(score + i), most));
         lanes_store(score + i, weight);
         sum = lanes_add(sum, weight);
@@ -190,7 +195,7 @@ INLINE float weigh(const oe_attention_piece *p, float *score, int64_t n, float *
 
 /* Adds `vectors` * 16 numbers of the values from `from` on; with a `count` above 0, only so many. */
 INLINE void add_values(const int type, const int heads, const int vectors, const oe_attention_piece *p,
-                       const oe_attention_query *query, const int32_t *cell, int64_t n, float (*weight)[TILE],
+                       const oe_attention_query *query, const int32_t *cell, int64_t n, const float *const *weight,
                        const float *shrink, int64_t from, int64_t count) {
     enum { MOST = SUMS };
     lanes sum[MOST];
@@ -217,7 +222,7 @@ INLINE void add_values(const int type, const int heads, const int vectors, const
 }
 
 INLINE void mix_values(const int type, const int heads, const oe_attention_piece *p, const oe_attention_query *query,
-                       const int32_t *cell, int64_t n, float (*weight)[TILE], const float *shrink) {
+                       const int32_t *cell, int64_t n, const float *const *weight, const float *shrink) {
     const int most = SUMS / heads < 4 ? SUMS / heads : 4;
     int64_t from = 0;
     for (; from + most * OE_LANES <= p->values.dim; from += most * OE_LANES) {
@@ -233,69 +238,117 @@ INLINE void mix_values(const int type, const int heads, const oe_attention_piece
 
 /* -- a piece ------------------------------------------------------------------------------------------------------- */
 
-/* Some queries in one tile of cells. */
+/* Some queries in one tile of cells. All see the cells [begin, end), which may be none. */
 typedef struct tile {
-    const int32_t *cell;
-    int64_t n[HEADS];    /* how many of the cells each query sees */
-    int64_t least, most; /* of these */
+    const int32_t *cell; /* that of `low` */
+    int64_t low, high;   /* cells that any query sees */
+    int64_t begin, end;
+    int64_t from[HEADS], to[HEADS]; /* cells that each sees */
+    float shrink[HEADS];
     float score[HEADS][TILE];
 } tile;
 
-INLINE void attend_tile(const int type, const int heads, const oe_attention_piece *p, const oe_attention_query *query,
-                        tile *t, int at) {
-    float shrink[HEADS];
-    score_cells(type, heads, p, query + at, t->cell, t->most, t->score + at);
-    for (int h = 0; h < heads; h++) {
-        shrink[h] = t->n[at + h] ? weigh(p, t->score[at + h], t->n[at + h], query[at + h].partial) : 1.0f;
+INLINE void weigh_some(const int type, const int heads, const oe_attention_piece *p, const oe_attention_query *query,
+                       tile *t, int at) {
+    score_cells(type, heads, p, query + at, t->cell, t->low, t->high, t->score + at);
+    for (int i = at; i < at + heads; i++) {
+        const bool any = t->from[i] < t->to[i];
+        t->shrink[i] = any ? weigh(p, t->score[i], t->from[i], t->to[i], query[i].partial) : 1.0f;
     }
-    mix_values(type, heads, p, query + at, t->cell, t->least, t->score + at, shrink);
 }
 
-/* The values of cells that some queries see and others do not. */
-INLINE void mix_rest(const int type, const oe_attention_piece *p, const oe_attention_query *query, int n, tile *t) {
-    const float keep = 1.0f;
+/* Adds the values of cells [begin, end). */
+INLINE void mix_some(const int type, const int heads, const oe_attention_piece *p, const oe_attention_query *query,
+                     tile *t, int at, int64_t begin, int64_t end) {
+    const float *weight[HEADS];
+    for (int h = 0; h < heads; h++) {
+        weight[h] = t->score[at + h] + begin;
+    }
+    mix_values(type, heads, p, query + at, t->cell + (begin - t->low), end - begin, weight, t->shrink + at);
+}
+
+/* Those of cells before (or behind) the ones that all see. */
+INLINE void mix_ragged(const int type, const oe_attention_piece *p, const oe_attention_query *query, int n, tile *t,
+                       bool before) {
     for (int i = 0; i < n; i++) {
-        if (t->n[i] > t->least) {
-            float rest[1][TILE];
-            const int64_t more = t->n[i] - t->least;
-            memcpy(rest[0], t->score[i] + t->least, (size_t)more * sizeof(float));
-            mix_values(type, 1, p, query + i, t->cell + t->least, more, rest, &keep);
+        const int64_t begin = before || t->from[i] > t->end ? t->from[i] : t->end;
+        const int64_t end = before && t->to[i] > t->begin ? t->begin : t->to[i];
+        if (begin < end) {
+            mix_some(type, 1, p, query, t, i, begin, end);
+            t->shrink[i] = 1.0f;
         }
     }
 }
 
-/* Up to HEADS queries in the tile that begins with cell `first`. */
-INLINE void attend_some(const int type, const oe_attention_piece *p, const oe_attention_query *query, int n,
-                        int64_t first) {
-    tile t = {.cell = p->cells + first, .least = TILE, .most = 0};
-    int at = 0;
-    for (int i = 0; i < n; i++) {
-        const int64_t left = query[i].n - first;
-        t.n[i] = left < 0 ? 0 : left < TILE ? left : TILE;
-        t.least = t.n[i] < t.least ? t.n[i] : t.least;
-        t.most = t.n[i] > t.most ? t.n[i] : t.most;
-    }
-    if (t.most == 0) {
-        return;
-    }
+/* Calls `does(type, heads, p, query, t, at, ...)` for n queries, as many at a time as the registers can hold. */
 #if SUMS >= 8
-    for (; at + 8 <= n; at += 8) {
-        attend_tile(type, 8, p, query, &t, at);
+#define UP_TO_8(n, at, does, ...)                                                                                      \
+    for (; at + 8 <= n; at += 8) {                                                                                     \
+        does(type, 8, p, query, t, at, ##__VA_ARGS__);                                                                 \
     }
+#else
+#define UP_TO_8(n, at, does, ...)
 #endif
 #if SUMS >= 4
-    for (; at + 4 <= n; at += 4) {
-        attend_tile(type, 4, p, query, &t, at);
+#define UP_TO_4(n, at, does, ...)                                                                                      \
+    for (; at + 4 <= n; at += 4) {                                                                                     \
+        does(type, 4, p, query, t, at, ##__VA_ARGS__);                                                                 \
+    }                                                                                                                  \
+    for (; at + 2 <= n; at += 2) {                                                                                     \
+        does(type, 2, p, query, t, at, ##__VA_ARGS__);                                                                 \
     }
-    for (; at + 2 <= n; at += 2) {
-        attend_tile(type, 2, p, query, &t, at);
-    }
+#else
+#define UP_TO_4(n, at, does, ...)
 #endif
-    for (; at < n; at++) {
-        attend_tile(type, 1, p, query, &t, at);
+#define EACH(n, at, does, ...)                                                                                         \
+    UP_TO_8(n, at, does, ##__VA_ARGS__)                                                                                \
+    UP_TO_4(n, at, does, ##__VA_ARGS__)                                                                                \
+    for (; at < n; at++) {                                                                                             \
+        does(type, 1, p, query, t, at, ##__VA_ARGS__);                                                                 \
     }
-    if (t.most > t.least) {
-        mix_rest(type, p, query, n, &t);
+
+static int64_t clamp(int64_t x, int64_t low, int64_t high) { return x < low ? low : x > high ? high : x; }
+
+/* What up to HEADS queries see of the tile that begins with cell `first`; false where that is nothing. */
+INLINE bool look(const oe_attention_piece *p, const oe_attention_query *query, int n, int64_t first, tile *t) {
+    t->low = TILE, t->high = 0, t->begin = 0, t->end = TILE;
+    for (int i = 0; i < n; i++) {
+        t->from[i] = clamp(query[i].first - first, 0, TILE);
+        t->to[i] = clamp(query[i].end - first, t->from[i], TILE);
+        if (t->from[i] < t->to[i]) {
+            t->low = t->from[i] < t->low ? t->from[i] : t->low;
+            t->high = t->to[i] > t->high ? t->to[i] : t->high;
+        }
+        t->begin = t->from[i] > t->begin ? t->from[i] : t->begin;
+        t->end = t->to[i] < t->end ? t->to[i] : t->end;
+    }
+    if (t->begin >= t->end) { /* each query adds its values alone, all those before `begin` first */
+        t->begin = t->end = clamp(t->begin, t->low, t->high);
+    }
+    t->cell = p->list + (p->base + first + t->low);
+    return t->low < t->high;
+}
+
+INLINE void attend_some(const int type, const oe_attention_piece *p, const oe_attention_query *query, int n,
+                        int64_t first) {
+    tile some;
+    tile *t = &some;
+    int at = 0;
+    if (!look(p, query, n, first, t)) {
+        return;
+    }
+    EACH(n, at, weigh_some)
+    const bool ragged = t->low < t->begin || t->end < t->high;
+    if (ragged) {
+        mix_ragged(type, p, query, n, t, true);
+    }
+    at = 0;
+    EACH(n, at, mix_some, t->begin, t->end)
+    if (ragged) {
+        for (int i = 0; i < n; i++) {
+            t->shrink[i] = 1.0f;
+        }
+        mix_ragged(type, p, query, n, t, false);
     }
 }
 
@@ -306,7 +359,7 @@ INLINE void attend(const int type, const oe_attention_piece *p) {
         float *partial = p->queries[i].partial;
         memset(partial, 0, (size_t)stride * sizeof *partial);
         lanes_store(partial + MAX_AT, lanes_set(-INFINITY));
-        n = p->queries[i].n > n ? p->queries[i].n : n;
+        n = p->queries[i].end > n ? p->queries[i].end : n;
     }
     for (int64_t first = 0; first < n; first += TILE) {
         for (int64_t i = 0; i < p->n_queries; i += HEADS) {

@@ -17,15 +17,16 @@
 typedef struct plan {
     oe_chunk_counter *taken; /* units of work taken */
     int32_t *first_piece;    /* [rows + 1] numbered across all rows */
-    int32_t *begin;          /* [rows] index in the list */
-    int32_t *length;         /* [rows] */
+    int32_t *base;           /* [rows] index in the list of the first tile, of which a row may see the end only */
+    int32_t *phase;          /* [rows] first cell of that tile that the row sees */
+    int32_t *end;            /* [rows] the cell behind its last one, counted from `base`; equal to `phase`: none */
     int32_t *n_bands;        /* [1] */
     int32_t *band;           /* [rows + 1] first row of each band: up to BAND rows whose pieces begin alike */
     _Atomic int32_t *done;   /* [rows][kv_heads] finished pieces; 0 between operations */
 } plan;
 
 int64_t oe_attention_plan_size(int64_t rows, int64_t kv_heads) {
-    return 2 * OE_CACHE_LINE + (int64_t)sizeof(int32_t) * (4 * rows + 3 + rows * kv_heads);
+    return 2 * OE_CACHE_LINE + (int64_t)sizeof(int32_t) * (5 * rows + 3 + rows * kv_heads);
 }
 
 static plan plan_in(const struct ggml_tensor *t, int64_t rows) {
@@ -34,19 +35,20 @@ static plan plan_in(const struct ggml_tensor *t, int64_t rows) {
     return (plan){
         .taken = (oe_chunk_counter *)(void *)line,
         .first_piece = numbers,
-        .begin = numbers + rows + 1,
-        .length = numbers + 2 * rows + 1,
-        .n_bands = numbers + 3 * rows + 1,
-        .band = numbers + 3 * rows + 2,
-        .done = (_Atomic int32_t *)(numbers + 4 * rows + 3),
+        .base = numbers + rows + 1,
+        .phase = numbers + 2 * rows + 1,
+        .end = numbers + 3 * rows + 1,
+        .n_bands = numbers + 4 * rows + 1,
+        .band = numbers + 4 * rows + 2,
+        .done = (_Atomic int32_t *)(numbers + 5 * rows + 3),
     };
 }
 
 static void plan_bands(const plan *to, int64_t rows) {
     int64_t n = 0, first = 0;
     for (int64_t row = 0; row < rows; row++) {
-        if (row == 0 || row - first == BAND || to->begin[row] != to->begin[first] ||
-            oe_attention_piece_size(to->length[row]) != oe_attention_piece_size(to->length[first])) {
+        if (row == 0 || row - first == BAND || to->base[row] != to->base[first] ||
+            oe_attention_piece_size(to->end[row]) != oe_attention_piece_size(to->end[first])) {
             to->band[n++] = (int32_t)(first = row);
         }
     }
@@ -55,7 +57,7 @@ static void plan_bands(const plan *to, int64_t rows) {
 }
 
 void oe_attention_plan_op(struct ggml_tensor *dst, int ith, int nth, void *unused) {
-    const struct ggml_tensor *parts = dst->src[0], *list = dst->src[1];
+    const struct ggml_tensor *parts = dst->src[0], *list = dst->src[1], *phases = dst->src[2];
     const int64_t rows = parts->ne[1];
     const plan to = plan_in(dst, rows);
     const int32_t *part = parts->data;
@@ -67,9 +69,11 @@ void oe_attention_plan_op(struct ggml_tensor *dst, int ith, int nth, void *unuse
     memset(dst->data, 0, (size_t)dst->ne[0]);
     for (int64_t row = 0; row < rows; row++, part += 2) {
         const bool there = 0 <= part[0] && part[0] < part[1] && part[1] <= list->ne[0];
-        to.begin[row] = there ? part[0] : 0;
-        to.length[row] = there ? part[1] - part[0] : 0;
-        to.first_piece[row + 1] = to.first_piece[row] + (int32_t)oe_attention_pieces(to.length[row]);
+        const int32_t phase = there && phases ? ((const int32_t *)phases->data)[row] & (OE_TILE - 1) : 0;
+        to.base[row] = there ? part[0] - phase : 0;
+        to.phase[row] = phase;
+        to.end[row] = there ? part[1] - to.base[row] : 0;
+        to.first_piece[row + 1] = to.first_piece[row] + (int32_t)oe_attention_pieces(to.end[row]);
     }
     plan_bands(&to, rows);
 }
@@ -86,7 +90,7 @@ static bool by_bands(int64_t rows, int64_t value_dim) {
 }
 
 int64_t oe_attention_size(int64_t rows, int64_t heads, int64_t value_dim, int64_t n) {
-    const int64_t pieces = by_bands(rows, value_dim) ? 0 : rows * oe_attention_pieces(n);
+    const int64_t pieces = by_bands(rows, value_dim) ? 0 : rows * oe_attention_pieces(n + OE_TILE);
     return result_size(rows, heads, value_dim) + pieces * heads * oe_attention_partial(value_dim);
 }
 
@@ -130,16 +134,16 @@ static const float *query_of(const operation *op, int64_t row, int64_t head) {
     return (const float *)(const void *)((const char *)q->data + (size_t)row * q->nb[1] + (size_t)head * q->nb[2]);
 }
 
-/* A piece's number of cells, of those that a row sees. */
-static int64_t cells_in(const operation *op, int64_t row, int64_t piece) {
-    const int64_t length = op->plan.length[row], size = oe_attention_piece_size(length), left = length - piece * size;
-    return left < 0 ? 0 : left < size ? left : size;
+/* A query, and what it sees of a piece. */
+static oe_attention_query query_in(const operation *op, int64_t row, int64_t head, int64_t piece, float *partial) {
+    const int64_t size = oe_attention_piece_size(op->plan.end[row]), left = op->plan.end[row] - piece * size;
+    const int64_t first = piece ? 0 : op->plan.phase[row], end = left < size ? left : size;
+    return (oe_attention_query){query_of(op, row, head), first, end, partial};
 }
 
 /* A piece of the list of `row`, and of the rows in its band. */
 static void attend(const operation *op, int64_t row, int64_t number, int64_t kv_head,
                    const oe_attention_query *queries, int64_t n_queries) {
-    const int64_t begin = op->plan.begin[row] + number * oe_attention_piece_size(op->plan.length[row]);
     const oe_attention_piece piece = {
         .queries = queries,
         .n_queries = n_queries,
@@ -147,7 +151,8 @@ static void attend(const operation *op, int64_t row, int64_t number, int64_t kv_
         .values = side_of(op->values, kv_head),
         .scale = op->params->scale,
         .cap = op->params->cap,
-        .cells = (const int32_t *)op->list->data + begin,
+        .list = op->list->data,
+        .base = op->plan.base[row] + number * oe_attention_piece_size(op->plan.end[row]),
     };
     op->params->kernel->attend(&piece);
 }
@@ -155,7 +160,7 @@ static void attend(const operation *op, int64_t row, int64_t number, int64_t kv_
 static void finish(const operation *op, int64_t row, int64_t head, const float *partial) {
     const float *sinks = op->sinks ? op->sinks->data : NULL;
     float *out = op->out + (row * op->heads + head) * op->value_dim;
-    if (op->plan.length[row] == 0) {
+    if (op->plan.end[row] == 0) {
         memset(out, 0, (size_t)op->value_dim * sizeof *out);
     } else {
         op->params->kernel->finish(partial, sinks ? sinks + head : NULL, op->value_dim, out);
@@ -181,13 +186,13 @@ static void add_up(const operation *op, int64_t row, int64_t pieces, int64_t kv_
 /* Computes a piece. The thread that finishes a row's last piece adds all of them up. */
 static void do_piece(const operation *op, int64_t row, int64_t number, int64_t kv_head) {
     const int32_t pieces = op->plan.first_piece[row + 1] - op->plan.first_piece[row];
-    const int64_t n = cells_in(op, row, number), end = (kv_head + 1) * op->group;
+    const int64_t end = (kv_head + 1) * op->group;
     _Atomic int32_t *done = op->plan.done + row * op->kv_heads + kv_head;
-    for (int64_t head = kv_head * op->group; n && head < end; head += QUERIES) {
+    for (int64_t head = kv_head * op->group; head < end; head += QUERIES) {
         oe_attention_query queries[QUERIES];
         const int64_t some = end - head < QUERIES ? end - head : QUERIES;
         for (int64_t i = 0; i < some; i++) {
-            queries[i] = (oe_attention_query){query_of(op, row, head + i), n, partial_of(op, row, number, head + i)};
+            queries[i] = query_in(op, row, head + i, number, partial_of(op, row, number, head + i));
         }
         attend(op, row, number, kv_head, queries, some);
     }
@@ -232,18 +237,17 @@ static void do_queries(const operation *op, int64_t band, int64_t kv_head, int64
     for (int64_t i = 0; i < n; i++) {
         row[i] = begin + (first + i) % rows;
         head[i] = kv_head * op->group + (first + i) / rows;
-        const int64_t needed = oe_attention_pieces(op->plan.length[row[i]]);
+        const int64_t needed = oe_attention_pieces(op->plan.end[row[i]]);
         pieces = needed > pieces ? needed : pieces;
     }
     for (int64_t number = 0; number < pieces; number++) {
         oe_attention_query queries[QUERIES];
         for (int64_t i = 0; i < n; i++) {
-            float *to = (number ? partial : sum) + i * op->stride;
-            queries[i] = (oe_attention_query){query_of(op, row[i], head[i]), cells_in(op, row[i], number), to};
+            queries[i] = query_in(op, row[i], head[i], number, (number ? partial : sum) + i * op->stride);
         }
         attend(op, begin, number, kv_head, queries, n);
         for (int64_t i = 0; number && i < n; i++) {
-            if (queries[i].n) {
+            if (queries[i].first < queries[i].end) {
                 op->params->kernel->add(sum + i * op->stride, partial + i * op->stride, op->value_dim);
             }
         }

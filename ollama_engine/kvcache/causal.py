@@ -82,7 +82,7 @@ class CausalCache:
         self._pages = paged
         self._gathered_rows = config.gathered_rows if self._store.suits_gathering else None
         self._masked = MaskedHistory(n_cells, config.history_padding, self._buffer)
-        self._paged = PagedHistory(n_cells, config.sequences, self._buffer)
+        self._paged = PagedHistory(n_cells, config.sequences, self._buffer, limited=self._limited)
         # Half of the cells, since they are gathered as f32: that takes as much memory as one layer of f16.
         half = _round_up(n_cells // 2, config.history_padding)
         self._gathered = GatheredHistory(half, config.history_padding, self._buffer)

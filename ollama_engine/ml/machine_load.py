@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Set
+from typing import NamedTuple
 
-__all__ = ["IdleCpus", "waiting_threads"]
+__all__ = ["CpuUse", "CpuUseMeter", "waiting_threads"]
 
 
 def waiting_threads(path: str | os.PathLike[str] = "/proc/loadavg") -> int | None:
@@ -21,10 +23,19 @@ def waiting_threads(path: str | os.PathLike[str] = "/proc/loadavg") -> int | Non
         return None
 
 
-class IdleCpus:
-    """Counts how many of `cpus` were idle between two calls; on systems without /proc/stat (Linux has it), None.
+class CpuUse(NamedTuple):
+    """What became of a number of CPUs, on average."""
 
-    The counters have steps of 10 ms. Time that a virtual machine's host took away counts as used.
+    idle: float
+    """CPUs that nobody used."""
+    others: float
+    """CPUs that other programs used, and the host of a virtual machine."""
+
+
+class CpuUseMeter:
+    """Tells who used `cpus` between two calls; None on systems without /proc/stat (Linux has it).
+
+    The system counts in steps of 10 ms, so 50 ms between calls are the least that say something.
     """
 
     def __init__(self, cpus: Set[int], path: str | os.PathLike[str] = "/proc/stat") -> None:
@@ -32,17 +43,21 @@ class IdleCpus:
         self._names = {f"cpu{i}".encode() for i in cpus}
         self._last = self._read()
 
-    def __call__(self) -> float | None:
-        """The mean number of idle CPUs since the last call; 0 where no time has passed."""
+    def __call__(self) -> CpuUse | None:
+        """The mean use since the last call."""
         now, last = self._read(), self._last
         self._last = now
         if now is None or last is None:
             return None
-        idle, total = now[0] - last[0], now[1] - last[1]
-        return len(self._names) * idle / total if total > 0 and idle > 0 else 0.0
+        idle, total, own = (max(0.0, b - a) for a, b in zip(last, now, strict=True))
+        if total == 0:
+            return None
+        n = len(self._names)
+        seconds = total / n
+        return CpuUse(min(n, idle / seconds), max(0.0, (total - idle - own) / seconds))
 
-    def _read(self) -> tuple[int, int] | None:
-        """Ticks that the CPUs were idle, and all their ticks."""
+    def _read(self) -> tuple[float, float, float] | None:
+        """Seconds that the CPUs were idle, all their seconds, and those that this process used."""
         idle = total = 0
         try:
             with open(self._path, "rb", buffering=0) as file:
@@ -56,4 +71,5 @@ class IdleCpus:
                     total += sum(values)
         except (OSError, ValueError, IndexError):
             return None
-        return (idle, total) if total else None
+        tick = 1 / os.sysconf("SC_CLK_TCK")
+        return (idle * tick, total * tick, time.process_time()) if total else None

@@ -12,14 +12,14 @@ from libc.stdlib cimport free, malloc
 
 from ollama_engine.errors import NoMemoryError
 from ollama_engine.ml import placement
-from ollama_engine.ml.machine_load import IdleCpus, waiting_threads
+from ollama_engine.ml.machine_load import CpuUseMeter, waiting_threads
 from ollama_engine.ml.thread_governor import ThreadGovernor
 from ollama_engine.ml.threads import check_threads
 
 from ollama_engine.ml.device cimport cpu_function, cpu_library_function
 from ollama_engine.ml.libcompute cimport (
-    oe_cpu_gate_forget, oe_cpu_gate_run, oe_nanoseconds, oe_thread_id, oe_thread_waits_close, oe_thread_waits_open,
-    oe_thread_waits_read,
+    oe_cpu_gate_forget, oe_cpu_gate_run, oe_cpu_probe_free, oe_cpu_probe_result, oe_cpu_probe_start, oe_nanoseconds,
+    oe_thread_id, oe_thread_waits_close, oe_thread_waits_open, oe_thread_waits_read,
 )
 
 log = logging.getLogger(__name__)
@@ -30,6 +30,8 @@ cdef int POLL = 1
 # Nanoseconds of computing between two looks at the threads, and for each thread beyond four, which takes 1 us to read.
 cdef int64_t WINDOW = 20_000_000
 cdef int64_t WINDOW_PER_THREAD = 5_000_000
+# Nanoseconds that a probe wants CPUs: longer than the system lets a thread run that has waited.
+cdef int64_t PROBE = 30_000_000
 # Nanoseconds without computing after which the machine is looked at anew, before the next step.
 cdef int64_t PAUSE = 200_000_000
 
@@ -152,7 +154,7 @@ cdef class ThreadPools:
         self._use_pool(self.all, alone)
         if alone and threads > 1:
             self.all.watch()
-            self.governor = ThreadGovernor(threads, IdleCpus(placement.own_cpus()))
+            self.governor = ThreadGovernor(threads, CpuUseMeter(placement.own_cpus()))
         return 0
 
     cdef int _use_pool(self, ThreadPool pool, bint gated) except -1:
@@ -181,6 +183,9 @@ cdef class ThreadPools:
 
     cdef int _measure(self) except -1:
         cdef int64_t waited = self.current.more_waiting()
+        cdef int n = self.current.threads
+        if self.current.descriptors[0] < 0 and n > 1 and waited > 0:
+            waited = waited * n // (n - 1)  # whoever computes was not counted yet
         if self.time.thread != self.current.ids[0]:
             self.current.follow(self.time.thread)
         if waited < 0:
@@ -188,9 +193,28 @@ cdef class ThreadPools:
                       self.current.threads)
             self.governor = None
             return 0
-        threads = self.governor.observe(time.monotonic(), self.time.wall_ns * 1e-9, waited * 1e-9)
+        threads = self.governor.observe(time.monotonic(), self.time.wall_ns * 1e-9, waited * 1e-9, self._spare())
         self.time.wall_ns = 0
+        if self.governor.probe and self.probe == NULL:
+            self.probe = oe_cpu_probe_start(self.governor.probe, PROBE)
         return self._use(threads)
+
+    cdef object _spare(self):
+        """What share of the time the threads of a probe that has ended waited for a CPU; None where none has."""
+        if self.probe == NULL:
+            return None
+        share = oe_cpu_probe_result(self.probe)
+        if share < 0:
+            return None
+        self._end_probe()
+        return share
+
+    cdef int _end_probe(self) except -1:
+        cdef oe_cpu_probe *probe = self.probe
+        self.probe = NULL
+        with nogil:
+            oe_cpu_probe_free(probe)
+        return 0
 
     cdef int _use(self, int threads) except -1:
         cdef ThreadPool old = self.current, new = self.all
@@ -218,6 +242,7 @@ cdef class ThreadPools:
     cdef int close(self) except -1:
         """After the backend that computes with them is freed."""
         self.governor = None
+        self._end_probe()
         oe_cpu_gate_forget(&self.gate)
         for pool in (self.fewer, self.all):
             if pool is not None:
@@ -227,6 +252,7 @@ cdef class ThreadPools:
     cdef int abandon(self) except -1:
         """Give up without freeing: in the child of a fork, or where a computation was left by an exception."""
         self.governor = None
+        self.probe = NULL
         for pool in (self.fewer, self.all):
             if pool is not None:
                 (<ThreadPool>pool).unwatch()

@@ -24,13 +24,15 @@ SIZE, PRODUCTS = 512, scaled(60, quick=20)
 class Unmoved:
     """A governor that never lowers the number of threads."""
 
-    def __init__(self, most: int, idle_cpus: object) -> None:
+    probe = 0
+
+    def __init__(self, most: int, cpu_use: object) -> None:
         self._most = most
 
     def begin(self, now: float, waiting: int | None) -> int:
         return self._most
 
-    def observe(self, now: float, computed: float, waited: float) -> int:
+    def observe(self, now: float, computed: float, waited: float, spare: float | None) -> int:
         return self._most
 
 

@@ -117,7 +117,7 @@ def twin(shape: Shape, dtype: str, given: Numbers, lists: Lists) -> NDArray[np.f
 
 def attend(
     backend: Backend, shape: Shape, dtype: str, given: Numbers, lists: Lists, name: str | None = None,
-    *, masked: bool = False, layers: int = 1, parts: Lists | None = None,
+    *, masked: bool = False, layers: int = 1, parts: Lists | None = None, phases: list[int] | None = None,
 ) -> Floats:  # fmt: skip
     """The result of paged_attention, or of ggml's flash attention with a mask that shows the same.
 
@@ -140,6 +140,7 @@ def attend(
         else:
             bounds, cells = _lists(ctx, lists)
             bounds = ctx.from_ints(parts) if parts else bounds
+            options["phases"] = None if phases is None else ctx.from_ints(phases)
             out = [
                 ops.paged_attention(query, keys, values_, bounds, cells, scale, **options, instructions=name)
                 for _ in range(layers)
@@ -292,6 +293,44 @@ def test_a_row_does_not_see_the_others_nor_the_threads(backend: Backend, one_thr
             assert attend(some, shape, "f16", alone, [lists[row]]).tobytes() == together[row].tobytes(), row
 
 
+WINDOWS = [0, 1, 5, 30, 64, 100, 300, 1000]
+"""0: a row sees all cells up to its own."""
+
+
+def prompt(n_cells: int, rows: int, window: int) -> tuple[Lists, list[list[int]], list[int]]:
+    """Rows of one sequence with a sliding window, as the cache lists them: their cells, ranges and phases.
+
+    The list begins with the first cell that any row sees.
+    """
+    own = np.arange(n_cells - rows, n_cells)
+    first = np.maximum(own - window + 1, 0) if window else np.zeros_like(own)
+    order = np.random.default_rng(n_cells + window).permutation(n_cells)[first[0] :]
+    ranges = np.stack([first, own + 1], axis=1) - first[0]
+    return [order[a:b].tolist() for a, b in ranges], ranges.tolist(), first.tolist()
+
+
+@pytest.mark.parametrize("shape", slow_except(["no groups", "groups of 3", "softcap and sinks"], "softcap and sinks"))
+@pytest.mark.parametrize("window", slow_except(WINDOWS, 0, 100))
+def test_rows_of_a_prompt_are_computed_together(backend: Backend, one_thread: Backend, window: int, shape: str) -> None:
+    """With the bits that each gets alone, which are right; with every instruction set, and beside other sequences."""
+    sizes, rows = replace(SHAPES[shape], n_cells=700), 150
+    lists, ranges, phases = prompt(sizes.n_cells, rows, window)
+    given = numbers(sizes, rows)
+    whole = max(lists, key=len) if not window else [cell for cells in lists for cell in cells[-1:]]
+    listed = lists[0] + whole[1:] if window else whole
+    for name in paged_attention_instructions("f16"):
+        for some in (backend, one_thread):
+            together = attend(some, sizes, "f16", given, [listed, *[[]] * (rows - 1)], name, parts=ranges, phases=phases)
+            if name == "scalar" and some is backend:
+                expected = together
+                assert np.abs(together - twin(sizes, "f16", given, lists)).max() < TOLERANCE
+            assert together.tobytes() == expected.tobytes(), name
+    for row in (0, 1, 63, 64, rows - 1):
+        alone = replace(given, query=given.query[row : row + 1])
+        found = attend(one_thread, sizes, "f16", alone, [lists[row]], phases=phases[row : row + 1])
+        assert found.tobytes() == together[row].tobytes(), row
+
+
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("shape", slow_except(SHAPES.values(), *QUICK_SHAPES, ids=SHAPES))
 def test_against_ggml(backend: Backend, dtype: str, shape: Shape) -> None:
@@ -369,6 +408,8 @@ def call(backend: Backend, with_parts: Any, with_cells: Any, **changed: Any) -> 
         ({"parts": lambda ctx: ctx.zeros("i64", (2, 2))}, r"i32 \[2, 2\]"),
         ({"cells": lambda ctx: ctx.zeros("i32", (2, 3))}, r"i32 \[n\]"),
         ({"sinks": lambda ctx: ctx.zeros("f32", (3,))}, r"f32 \[4\]"),
+        ({"phases": lambda ctx: ctx.zeros("i32", (3,))}, r"phases are i32 \[2\]"),
+        ({"phases": lambda ctx: ctx.zeros("f32", (2,))}, r"phases are i32 \[2\]"),
         ({"softcap": -1.0}, "not be negative"),
         ({"scale": float("nan")}, "finite"),
         ({"instructions": "sse9"}, "no 'sse9' kernel"),

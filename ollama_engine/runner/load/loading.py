@@ -107,6 +107,7 @@ class Loaded:
             self.text_executor.close()
         self.executor.close()
         self.backend.close()
+        self.weights.close()  # not before the backend, which unmaps the files
         self.gguf.close()
 
 

@@ -84,7 +84,9 @@ class RemoteModel:
         found: list[float] = await self._call("rank", query, list(documents))
         return found
 
-    async def tokenize(self, text: Prompt, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+    async def tokenize(
+        self, text: str | Sequence[Segment], *, add_special: bool = True, parse_special: bool = True
+    ) -> list[int]:
         found: list[int] = await self._call("tokenize", text, add_special=add_special, parse_special=parse_special)
         return found
 

@@ -21,13 +21,15 @@ API_VERSION = "0.13.0"
 router = APIRouter(tags=["ollama"])
 
 
-@router.api_route("/api/version", methods=["GET", "HEAD"])
+@router.head("/api/version", include_in_schema=False)
+@router.get("/api/version")
 async def version() -> dict[str, str]:
     """Which version of Ollama's API this is, and which of the engine."""
     return {"version": API_VERSION, "ollama_engine": ollama_engine.__version__}
 
 
-@router.api_route("/api/status", methods=["GET", "HEAD"])
+@router.head("/api/status", include_in_schema=False)
+@router.get("/api/status")
 async def status() -> dict[str, Any]:
     """Nothing here runs in a cloud."""
     return {"cloud": {"disabled": True, "source": "none"}}

@@ -51,11 +51,10 @@ class BodyLimits:
                 return await receive()
             started = time.monotonic()
             patience = self._pause + size / SLOWEST - waited
-            try:
-                message = await asyncio.wait_for(receive(), None if patience == math.inf else max(0.0, patience))
-            except asyncio.TimeoutError:
+            message = await within(receive, patience)
+            if message is None:
                 complete = True
-                raise HTTPException(408, "the body of the request came too slowly", CLOSE) from None
+                raise HTTPException(408, "the body of the request came too slowly", CLOSE)
             waited += time.monotonic() - started
             size += len(message.get("body", b""))
             complete = message["type"] != "http.request" or not message.get("more_body", False)
@@ -65,6 +64,18 @@ class BodyLimits:
             return message
 
         return receiving
+
+
+async def within(receive: Receive, seconds: float) -> Message | None:
+    """What comes within that time, or None. `asyncio.wait_for` may lose a cancellation, before Python 3.12."""
+    if seconds == math.inf:
+        return await receive()
+    coming = asyncio.ensure_future(receive())
+    try:
+        await asyncio.wait((coming,), timeout=max(0.0, seconds))
+        return coming.result() if coming.done() else None
+    finally:
+        coming.cancel()
 
 
 def too_large(largest: float) -> HTTPException:

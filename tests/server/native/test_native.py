@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from ollama_engine import Engine, demo
+from ollama_engine.server.app import create_app
+from ollama_engine.server.settings import ServerSettings
+from tests.models import encoders
 from tests.server.openai.test_chat_raw import endless, post
+from tests.server.running import running
 
 CHAT = [{"role": "user", "content": "One day"}]
 
@@ -123,3 +128,23 @@ def test_metrics_are_what_prometheus_reads(demo_server: str) -> None:
     cells = [after[("ollama_engine_kv_cells", (model, ("state", state)))] for state in ("used", "free")]
     assert sum(cells) >= 1024
     assert after[("ollama_engine_running", (model,))] == 0
+
+
+def test_rerank_orders_by_the_models_scores(tmp_path: Path) -> None:
+    path = encoders.converted(encoders.case("bert-ranker"), tmp_path)
+    documents = ["the dog ran home", "once upon a time", "a fox"]
+    with Engine(path) as made:
+        scores = [float(score) for score in made.rank("a dog", documents)]
+    order = sorted(range(3), key=lambda number: -scores[number])
+    settings = ServerSettings(models=tmp_path / "store", files=(("ranker", Path(path)),))
+    with running(create_app(settings)) as address:
+        body = {"model": "ranker", "query": "a dog", "documents": documents}
+        found = ask(address, "/rerank", **body)
+        assert [row["index"] for row in found["results"]] == order
+        told = [row["relevance_score"] for row in found["results"]]
+        assert told == pytest.approx([scores[number] for number in order], rel=1e-3)
+        assert found["usage"]["total_tokens"] > 3
+        body["documents"] = [{"text": text} for text in documents]
+        (best,) = ask(address, "/v1/rerank", **body, top_n=1, return_documents=True)["results"]
+        assert best["document"]["text"] == documents[order[0]]
+        assert post(address, {"model": "demo", "query": "a", "documents": ["b"]}, "/rerank").status_code == 400
