@@ -16,7 +16,7 @@ from ollama_engine.errors import ConfigError
 from ollama_engine.input import Batch, BatchMedia, FloatArray, Int32Array, MediaItem, MediaTraits
 from ollama_engine.kvcache import LayerView, StepCache
 from ollama_engine.kvcache.cells import MAX_SEQUENCES
-from ollama_engine.kvcache.config import PAGED_ROWS
+from ollama_engine.kvcache.config import PIECE_ROWS
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.tensor import Tensor
@@ -93,7 +93,7 @@ class Executor:
         Raises NoMemoryError.
         """
         # Smaller graphs may take another way to attention, with other memory.
-        few = min(PAGED_ROWS + n_decoding, self.batch_size)
+        few = min(PIECE_ROWS, self.batch_size)
         largest = max(self.batch_size, self.traits.largest_group)
         for n_tokens in dict.fromkeys((largest, few, min(n_decoding, self.batch_size), 1)):
             self.reserve_batch(n_tokens)

@@ -30,6 +30,7 @@ class Usage:
         shifted_tokens: of prompt and answer, dropped from the context while the answer went on (`on_overflow` "shift").
         preemptions: how often the request gave up its cells to an older one and was computed again.
         discarded_tokens: sampled for candidates of `best_of` that are not returned; counted in the best one's usage.
+        prepare_seconds: before it waited for the engine: a chat's template, tokens and images, in the caller's thread.
     """
 
     prompt_tokens: int
@@ -42,6 +43,7 @@ class Usage:
     shifted_tokens: int = 0
     preemptions: int = 0
     discarded_tokens: int = 0
+    prepare_seconds: float = 0.0
 
 
 class ValueReader(Protocol):
