@@ -1,11 +1,12 @@
 # Three commands a newcomer needs: `make run`, `make chat` and `make test`. Everything lives in .venv.
 PYTHON ?= python3
 VENV := .venv
+comma := ,
 PY := $(VENV)/bin/python
 BUILD_REQUIRES := scikit-build-core>=0.11 cython>=3.1 cython-cmake>=0.2.2 cmake>=3.26 ninja>=1.11 pip>=23
 NATIVE := CMakeLists.txt pyproject.toml Makefile $(shell find csrc ollama_engine -name '*.pyx' -o -name '*.pxd' -o -name '*.[ch]' -o -name 'ggml.lock' -o -name fetch.py)
 
-.PHONY: run chat test test-all lint bench bench-smoke bench-check build reference clean
+.PHONY: run chat test test-all clients lint bench bench-smoke bench-check build reference sanitize fuzz soak clean
 
 run: $(VENV)/.built
 	$(VENV)/bin/ollama-engine run demo "Tell me a story about a fox." --verbose
@@ -32,6 +33,9 @@ lint: $(VENV)/.built $(VENV)/.lint
 # torch and transformers, for the tests of the whole suite that compare with them live (skipped without).
 reference: $(VENV)/.reference
 
+# Published clients of the server's APIs, for the tests that drive it with them (skipped without).
+clients: $(VENV)/.clients
+
 # One table; the peer's columns are filled where `$(PY) bench/peers.py build` has built it.
 bench: $(VENV)/.built $(VENV)/.bench
 	$(PY) bench/board.py run
@@ -46,6 +50,40 @@ bench-check: $(VENV)/.built $(VENV)/.bench
 
 build: $(VENV)/.built
 
+# Our C and Cython built with the address and undefined-behaviour sanitizers, in a .venv and a build folder of their
+# own, and the tests of the rooms with C in them: `make sanitize SANITIZE_TESTS="tests/sample --exhaustive"` runs others.
+# - CPython frees nothing at exit, and every stack goes through it: leaks are what `make soak` looks for.
+# - With malloc in place of CPython's pools, an access beyond a bytes object is seen, too.
+# - GCC's checks of returned frames are off (their default): frames with 64-byte vectors are not aligned with them.
+# - pytest's faulthandler would answer a fault before the sanitizer does.
+# - libstdc++ is loaded with the sanitizers, because they look up its throw when the process starts.
+SANITIZE_TESTS ?= tests/ml tests/kvcache tests/sample tests/tokenizer
+preload = LD_PRELOAD="$(foreach l,$1 stdc++,$(shell $(CC) -print-file-name=lib$l.so))" PYTHONMALLOC=malloc
+sanitize: .venv-sanitize/.built
+	$(call preload,asan ubsan) UBSAN_OPTIONS=print_stacktrace=1 \
+	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
+		$(<D)/bin/python -m pytest -p no:faulthandler $(SANITIZE_TESTS)
+
+SANITIZERS_sanitize := address,undefined
+SANITIZERS_threads := thread
+SANITIZERS_fuzz := address,fuzzer-no-link
+COMPILERS_fuzz = CC=$(CLANG) CXX=$(subst clang,clang++,$(CLANG))
+.venv-%/.built: $(VENV)/.built
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D) || { rm -rf $(@D); exit 1; }
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check $(foreach r,$(BUILD_REQUIRES),"$(r)")
+	$(COMPILERS_$*) $(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation \
+		--config-settings=cmake.define.OLLAMA_ENGINE_SANITIZE=$(SANITIZERS_$*) --config-settings=build-dir=build/$* \
+		--config-settings=cmake.define.OLLAMA_ENGINE_GGML_LIBRARIES="$$($(PY) -c \
+			'import ollama_engine._lib as lib; print(*lib.__path__)')" --editable ".[test$(if $(filter fuzz,$*),$(comma)fuzz)]"
+	touch $@
+
+# Coverage-guided fuzzing for MINUTES minutes, of all of tests/fuzz/targets or of TARGET. What it finds lies in
+# .fuzz/TARGET, as does the corpus that it grows from tests/fuzz/corpus/TARGET. Needs clang and its runtime.
+MINUTES ?= 10
+CLANG ?= $(lastword $(sort $(notdir $(wildcard /usr/bin/clang /usr/bin/clang-[0-9][0-9]))))
+fuzz: .venv-fuzz/.built
+	$(<D)/bin/python -m tests.fuzz.run --minutes $(MINUTES) $(TARGET)
+
 # The build requirements go into .venv, not into pip's throw-away environment: a changed file rebuilds in seconds.
 $(VENV)/.built: $(NATIVE)
 	test -x $(PY) || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
@@ -58,4 +96,4 @@ $(VENV)/.%: pyproject.toml | $(VENV)/.built
 	touch $@
 
 clean:
-	rm -rf $(VENV) build
+	rm -rf $(VENV) .venv-* build

@@ -83,6 +83,9 @@ static void write_outside(const row *r, const oe_sequence *s, int32_t i, int32_t
 
 void oe_mask_fill(const oe_cells *cells, int32_t begin, int32_t end, const int32_t *sequence, const int32_t *first,
                   const int32_t *last, int64_t n, uint16_t *mask) {
+    if (begin == end) {
+        return; /* a mask without columns may be NULL */
+    }
     row before = {NULL, begin, end, 0, 0};
     for (int64_t i = 0; i < n; i++) {
         const oe_sequence *s = &cells->sequence[sequence[i]];

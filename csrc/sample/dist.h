@@ -16,7 +16,6 @@ extern "C" {
 #endif
 
 #define OE_DIST_LIST 4096 /* room for candidates that a row's search needs */
-#define OE_DIST_BINS 1024
 
 typedef struct oe_candidate {
     uint64_t order; /* rank << 32 | token */

@@ -198,19 +198,25 @@ static inline uint64_t ranks_members(const uint32_t *restrict rank, oe_window wi
     return bits_of(flag);
 }
 
+/* The bin that a rank of the window goes into; some bin for any other. Where another thread rewrites the row, members
+ * and ranks may be of different values, because each is computed from a read of its own. */
+static inline uint32_t bin_of(uint32_t rank, oe_window window, int shift) {
+    return (rank - window.first) >> shift & (OE_DIST_BINS - 1);
+}
+
 static inline void block_bin(const uint32_t *rank, const uint64_t *weight, uint64_t members, oe_window window,
                              int shift, uint64_t (*bins)[OE_BIN_COPIES]) {
     if (members == ~(uint64_t)0) {
         for (int j = 0; j < OE_BLOCK; j += OE_BIN_COPIES) {
             for (int c = 0; c < OE_BIN_COPIES; c++) {
-                bins[(rank[j + c] - window.first) >> shift][c] += weight[j + c];
+                bins[bin_of(rank[j + c], window, shift)][c] += weight[j + c];
             }
         }
         return;
     }
     for (; members; members &= members - 1) {
         const int j = __builtin_ctzll(members);
-        bins[(rank[j] - window.first) >> shift][j % OE_BIN_COPIES] += weight[j];
+        bins[bin_of(rank[j], window, shift)][j % OE_BIN_COPIES] += weight[j];
     }
 }
 

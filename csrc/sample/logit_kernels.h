@@ -21,6 +21,7 @@ extern "C" {
 #define OE_RANK_ONE ((uint32_t)1 << 24)   /* rank of d = 1 */
 #define OE_RANK_LIMIT ((uint32_t)1 << 29) /* above every rank */
 #define OE_WEIGHT_ONE ((uint64_t)1 << 40)
+#define OE_DIST_BINS 1024 /* a power of two */
 #define OE_BIN_COPIES 4 /* neighbours go into different copies: where most share a bin, additions would wait in line */
 
 /* OE_ROWS_BASELINE: what every CPU of the architecture has; SSE2, NEON. */
@@ -117,7 +118,7 @@ typedef struct oe_logit_kernels {
     void (*weigh)(const float *x, oe_scale scale, uint32_t *rank, uint64_t *weight);
 
     /* Sums of the row's weights. Unless `bins` is NULL, those in the window are also added to
-     * bins[(rank - first) >> shift][any copy]. */
+     * bins[(rank - first) >> shift][any copy], of OE_DIST_BINS. */
     oe_weights (*sum)(const oe_logits *row, oe_scale scale, uint32_t keep, oe_window window, int shift,
                       uint64_t (*bins)[OE_BIN_COPIES]);
 

@@ -15,9 +15,14 @@
 /* What the computations since the last look took, without the wait at the gate. */
 struct oe_compute_time {
     int64_t wall_ns;
+    int64_t end_ns; /* of the last one, by oe_nanoseconds */
     long (*thread_id)(void);
     long thread; /* that computed last */
 };
+
+static inline int64_t oe_nanoseconds(void) {
+    return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 struct oe_compute_job {
     ggml_backend_sched_t sched;
@@ -30,11 +35,11 @@ struct oe_compute_job {
 /* ggml's C++ parts allocate with `new`, and an exception that leaves a thread's first function ends the process. */
 static int oe_compute_now(void *argument) noexcept {
     const oe_compute_job *job = static_cast<oe_compute_job *>(argument);
-    using clock = std::chrono::steady_clock;
     try {
-        const clock::time_point start = clock::now();
+        const int64_t start = oe_nanoseconds();
         const int status = ggml_backend_sched_graph_compute(job->sched, job->graph);
-        job->time->wall_ns += std::chrono::nanoseconds(clock::now() - start).count();
+        job->time->end_ns = oe_nanoseconds();
+        job->time->wall_ns += job->time->end_ns - start;
         job->time->thread = job->time->thread_id();
         return status;
     } catch (...) {

@@ -231,6 +231,9 @@ int oe_scratch_merge(oe_scratch *scratch, oe_merge_find find, const void *model,
         if (find_pair(scratch, find, model, text, (int32_t)i) < 0) {
             return -1;
         }
+        if ((status = oe_checkpoint_pass(&scratch->checkpoint)) < 0) {
+            return status;
+        }
     }
     while ((status = queue_pop(&scratch->queue, &key)) > 0) {
         int32_t at = (int32_t)(uint32_t)key;

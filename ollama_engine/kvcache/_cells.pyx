@@ -79,13 +79,13 @@ cdef class Cells:
     def room(self, without=_NOTHING):
         """Cells that can become free: free ones, cells that no later token sees, and cells of only these sequences."""
         cdef const int32_t[::1] given = self._sequences(without)
-        return lib.oe_cells_room(self._cells, &given[0], given.shape[0])
+        return lib.oe_cells_room(self._cells, _start(given), given.shape[0])
 
     def room_for(self, positions, sequences):
         """Number of free cells after a `slide` with these arguments. Changes nothing."""
         cdef const int32_t[::1] places = _positions(positions)
         cdef const int32_t[::1] given = self._sequences(sequences, places.shape[0])
-        return lib.oe_cells_room_for(self._cells, &places[0], &given[0], places.shape[0])
+        return lib.oe_cells_room_for(self._cells, _start(places), _start(given), places.shape[0])
 
     def usage(self):
         """(cells that some later token sees, how many of them two sequences or more share)."""
@@ -96,7 +96,7 @@ cdef class Cells:
         """The range [begin, end) that holds every cell of these sequences; (0, 0) where they have none."""
         cdef const int32_t[::1] given = self._sequences(sequences)
         cdef int32_t begin = 0, end = 0
-        lib.oe_cells_span(self._cells, &given[0], given.shape[0], &begin, &end)
+        lib.oe_cells_span(self._cells, _start(given), given.shape[0], &begin, &end)
         return begin, end
 
     def has_all(self, sequence, begin, end):
@@ -118,12 +118,12 @@ cdef class Cells:
             raise ValueError(f"a mask has {self._cells.n} cells at most, got {rows.shape[1]} from {begin} on")
         cdef int32_t start = begin, end = begin + rows.shape[1]
         with nogil:
-            lib.oe_mask_fill(self._cells, start, end, &given[0], &low[0], &high[0], n, &rows[0, 0])
+            lib.oe_mask_fill(self._cells, start, end, _start(given), _start(low), _start(high), n, _mask_start(rows))
 
     def n_indices(self, sequences):
         """Number of indices that `fill_indices` writes: the cells of these sequences, each sequence counted once."""
         cdef const int32_t[::1] given = self._sequences(sequences)
-        return lib.oe_kv_indices_length(self._cells, &given[0], given.shape[0])
+        return lib.oe_kv_indices_length(self._cells, _start(given), given.shape[0])
 
     def fill_indices(self, sequences, first, last, ranges, indices):
         """Write KV indices: for each row the cells that it sees, in the order of positions. Returns their number.
@@ -138,13 +138,14 @@ cdef class Cells:
         cdef const int32_t[::1] high = _ints(last, "last", n)
         cdef int32_t[:, ::1] rows = _writable(ranges, "ranges", 2)
         cdef int32_t[:, ::1] listed = _writable(indices, "indices", 1)
-        cdef int64_t length = lib.oe_kv_indices_length(self._cells, &given[0], n)
+        cdef int64_t length = lib.oe_kv_indices_length(self._cells, _start(given), n)
         if rows.shape[0] != n or rows.shape[1] != 2:
             raise ShapeError(f"ranges are a contiguous, writable int32 [{n}, 2], got {_describe(ranges)}")
         if listed.shape[1] < length:
             raise ShapeError(f"there are {length} indices, got room for them in {_describe(indices)}")
         with nogil:
-            length = lib.oe_kv_indices_fill(self._cells, &given[0], &low[0], &high[0], n, &rows[0, 0], &listed[0, 0])
+            length = lib.oe_kv_indices_fill(self._cells, _start(given), _start(low), _start(high), n,
+                                            _rows_start(rows), _rows_start(listed))
         return length
 
     def check(self):
@@ -161,7 +162,7 @@ cdef class Cells:
         """Free the cells that neither these new tokens, which have no cells yet, nor later tokens see."""
         cdef const int32_t[::1] places = _positions(positions)
         cdef const int32_t[::1] given = self._sequences(sequences, places.shape[0])
-        lib.oe_cells_slide(self._cells, &places[0], &given[0], places.shape[0])
+        lib.oe_cells_slide(self._cells, _start(places), _start(given), places.shape[0])
 
     def find_places(self, positions, sequences):
         """A free cell for each token, or None when there are too few. Changes nothing.
@@ -173,10 +174,10 @@ cdef class Cells:
         cdef const int32_t[::1] given = self._sequences(sequences, places.shape[0])
         cdef int32_t[::1] found = np.empty(places.shape[0], dtype=np.int32)
         cdef object order = None
-        if not lib.oe_cells_in_order(self._cells, &places[0], &given[0], given.shape[0]):
+        if not lib.oe_cells_in_order(self._cells, _start(places), _start(given), given.shape[0]):
             order = np.lexsort((places, given))
             given = np.ascontiguousarray(np.asarray(given)[order])
-        if not lib.oe_cells_find(self._cells, &given[0], given.shape[0], &found[0]):
+        if not lib.oe_cells_find(self._cells, _start(given), given.shape[0], _room(found)):
             return None
         if order is None:
             return found.base
@@ -193,7 +194,7 @@ cdef class Cells:
         cdef const int32_t[::1] places = _positions(positions, where.shape[0])
         cdef const int32_t[::1] given = self._sequences(sequences, where.shape[0])
         _check_range(where, self._cells.n, "cells")
-        cdef int done = lib.oe_cells_place(self._cells, &where[0], &places[0], &given[0], where.shape[0])
+        cdef int done = lib.oe_cells_place(self._cells, _start(where), _start(places), _start(given), where.shape[0])
         if done == lib.OE_NO_MEMORY:
             raise NoMemoryError(f"no memory to list {where.shape[0]} more cells")
         if not done:
@@ -221,7 +222,7 @@ cdef class Cells:
         """Whether `shift_plan` would find enough free cells after removing the sequences of `without`."""
         cdef const int32_t[::1] given = self._sequences(without)
         return lib.oe_cells_can_shift(self._cells, self._sequence(sequence), _begin(begin), _discard(discard),
-                                      &given[0], given.shape[0])
+                                      _start(given), given.shape[0])
 
     def shift_plan(self, sequence, begin, discard):
         """The moves of a shift that discards `discard` positions from `begin` on, in the order of positions.
@@ -233,8 +234,8 @@ cdef class Cells:
         cdef int32_t count = self._cells.sequence[s].end - self._cells.sequence[s].begin
         cdef int32_t[::1] sources = np.empty(count, dtype=np.int32)
         cdef int32_t[::1] targets = np.empty(count, dtype=np.int32)
-        cdef int32_t n = lib.oe_cells_shift_plan(self._cells, s, _begin(begin), _discard(discard), &sources[0],
-                                                 &targets[0])
+        cdef int32_t n = lib.oe_cells_shift_plan(self._cells, s, _begin(begin), _discard(discard), _room(sources),
+                                                 _room(targets))
         return None if n < 0 else Moves(sources.base[:n], targets.base[:n])
 
     def shift(self, sequence, begin, discard, moves):
@@ -243,7 +244,7 @@ cdef class Cells:
         if plan is None or not all(np.array_equal(mine, given) for mine, given in zip(plan, moves, strict=True)):
             raise ValueError("these moves are not those that shift_plan gives")
         cdef const int32_t[::1] targets = plan.targets
-        lib.oe_cells_shift(self._cells, self._sequence(sequence), _begin(begin), _discard(discard), &targets[0])
+        lib.oe_cells_shift(self._cells, self._sequence(sequence), _begin(begin), _discard(discard), _start(targets))
 
     # -- internals -----------------------------------------------------------------------------------------------------
 
@@ -276,7 +277,25 @@ def fill_range_mask(ranges, mask):
         if not 0 <= rows[i, 0] <= rows[i, 1] <= out.shape[1]:
             raise ValueError(f"ranges lie within {out.shape[1]} columns, got {rows[i, 0]} to {rows[i, 1]}")
     with nogil:
-        lib.oe_mask_of_ranges(&rows[0, 0], rows.shape[0], out.shape[1], &out[0, 0])
+        lib.oe_mask_of_ranges(_rows_start(rows), rows.shape[0], out.shape[1], _mask_start(out))
+
+
+# -- arrays for C: where they start, or NULL, since an empty one has no element 0 --------------------------------------
+
+cdef inline const int32_t *_start(const int32_t[::1] array) noexcept nogil:
+    return &array[0] if array.shape[0] else NULL
+
+
+cdef inline int32_t *_room(int32_t[::1] array) noexcept nogil:
+    return &array[0] if array.shape[0] else NULL
+
+
+cdef inline int32_t *_rows_start(int32_t[:, ::1] array) noexcept nogil:
+    return &array[0, 0] if array.shape[0] and array.shape[1] else NULL
+
+
+cdef inline uint16_t *_mask_start(uint16_t[:, ::1] mask) noexcept nogil:
+    return &mask[0, 0] if mask.shape[0] and mask.shape[1] else NULL
 
 
 # -- checks ------------------------------------------------------------------------------------------------------------

@@ -15,12 +15,12 @@ from ollama_engine.server.streaming import ClientGoneError
 
 log = logging.getLogger(__name__)
 
-__all__ = ["ApiError", "error_body", "error_response", "message_of", "status_of"]
+__all__ = ["BUSY", "CLIENT_GONE", "TOO_LONG", "ApiError", "error_response", "message_of", "status_of"]
 
 CLIENT_GONE = 499
 BUSY = "server busy, please try again.  maximum pending requests exceeded"
-"""Ollama's words, which clients look for."""
 TOO_LONG = "the input length exceeds the context length"
+"""Ollama's words, which clients look for."""
 
 
 class ApiError(Exception):
@@ -72,33 +72,13 @@ def wrong_body(error: RequestValidationError) -> str:
     return f"{'.'.join(place)}: {first['msg']}" if place else str(first["msg"])
 
 
-def error_body(path: str, error: Exception) -> dict[str, Any]:
-    """The body that the API of this path has for an error: Ollama's, below /v1 OpenAI's or Anthropic's."""
-    status, message = status_of(error), message_of(error)
-    if path.startswith("/v1/messages"):
-        return {"type": "error", "error": {"type": anthropic_type(status), "message": message}}
-    if path.startswith("/v1/"):
-        param, code = getattr(error, "param", None), getattr(error, "code", None)
-        return {"error": {"message": message, "type": openai_type(status), "param": param, "code": code}}
-    return {"error": message}
-
-
-def openai_type(status: int) -> str:
-    """OpenAI's `type` of an error with this status."""
-    known = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
-    return known.get(status, "invalid_request_error" if status < 500 else "api_error")
-
-
-def anthropic_type(status: int) -> str:
-    """Anthropic's `type` of an error with this status."""
-    known = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
-             429: "rate_limit_error", 503: "overloaded_error"}  # fmt: skip
-    return known.get(status, "invalid_request_error" if status < 500 else "api_error")
-
-
 async def error_response(request: Request, error: Exception) -> Response:
-    """The response to a request that failed before anything was sent."""
-    if status_of(error) == 500:
+    """The response to a request that failed before anything was sent, in the form that its API has for errors."""
+    status = status_of(error)
+    if status == 500:
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)
     headers = getattr(error, "headers", None)
-    return JSONResponse(error_body(request.url.path, error), status_of(error), headers=headers)
+    for prefix, form in request.app.state.error_forms:
+        if request.url.path.startswith(prefix):
+            return JSONResponse(form(error, status), status, headers=headers)
+    return JSONResponse({"error": message_of(error)}, status, headers=headers)

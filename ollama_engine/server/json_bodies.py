@@ -9,6 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 __all__ = ["JsonBodies"]
 
+APIS = ("/api/", "/v1/", "/tokenize", "/detokenize", "/apply-template", "/rerank")
 JSON = (b"content-type", b"application/json")
 
 
@@ -29,4 +30,4 @@ def is_json(scope: Scope) -> bool:
     """Whether a request's body is JSON."""
     path: str = scope["path"]
     uploads = path.startswith(("/api/blobs/", "/v1/audio/"))
-    return scope["method"] in ("POST", "PUT", "DELETE") and path.startswith(("/api/", "/v1/")) and not uploads
+    return scope["method"] in ("POST", "PUT", "DELETE") and path.startswith(APIS) and not uploads

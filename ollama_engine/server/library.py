@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -11,6 +12,9 @@ from ollama_engine.errors import ModelNotFoundError
 from ollama_engine.store.model_store import ModelStore
 from ollama_engine.store.names import ModelName
 from ollama_engine.store.stored_model import StoredModel
+from ollama_engine.store.transfers import SharedTransfers
+
+log = logging.getLogger(__name__)
 
 __all__ = ["PACKAGED", "Library", "of_file"]
 
@@ -22,6 +26,10 @@ class Library:
 
     Names of HTTP requests never become paths.
 
+    Attributes:
+        store: the models on disk, if any.
+        transfers: pulls and pushes that are under way, shared by those who ask for the same.
+
     Args:
         files: (name, path) of GGUF files.
         store: the models on disk; None for none.
@@ -30,6 +38,7 @@ class Library:
     def __init__(self, files: tuple[tuple[str, Path], ...] = (), store: ModelStore | None = None) -> None:
         self._files = {ModelName.parse(name).key: (name, path) for name, path in files}
         self.store = store
+        self.transfers = SharedTransfers()
 
     def find(self, name: str) -> StoredModel:
         """The model of that name. Raises ModelNotFoundError; ConfigError for what is no name; ModelFormatError for a
@@ -47,6 +56,14 @@ class Library:
             if ModelName.parse(packaged).key == wanted.key:
                 return of_file(packaged, path())
         raise ModelNotFoundError(f"model '{name}' not found")
+
+    def prune(self) -> None:
+        """Remove what interrupted calls have left in the store, where that can be written."""
+        if self.store is not None:
+            try:
+                self.store.prune()
+            except OSError as error:
+                log.warning("blobs that no model uses are kept: %s", error)
 
     def list(self) -> list[StoredModel]:
         """All models of the store and of the command line, the newest first."""

@@ -45,10 +45,14 @@ class LocalModel:
     def generate(
         self, prompt: Prompt, params: SamplingParams, *, images: Images = None, **options: Any
     ) -> AnswerStream[Chunk]:
-        return self.engine.astream(prompt, params, images=images, **options)
+        stream = self.engine.astream(prompt, params, images=images, **options)
+        stream.merges = True
+        return stream
 
     def chat(self, messages: Sequence[object], params: SamplingParams, **options: Any) -> AnswerStream[ChatChunk]:
-        return self.engine.achat_stream(messages, params, **self._with_template(options))
+        stream = self.engine.achat_stream(messages, params, **self._with_template(options))
+        stream.merges = True
+        return stream
 
     def _with_template(self, options: dict[str, Any]) -> dict[str, Any]:
         """The stored model's template stands above the GGUF file's, and a request's above both."""
@@ -64,7 +68,9 @@ class LocalModel:
     async def rank(self, query: str, documents: Sequence[str]) -> list[float]:
         return [float(score) for score in await self.engine.arank(query, documents)]
 
-    async def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+    async def tokenize(
+        self, text: str | Sequence[Segment], *, add_special: bool = True, parse_special: bool = True
+    ) -> list[int]:
         return await asyncio.to_thread(self.engine.tokenize, text, add_special=add_special, parse_special=parse_special)
 
     async def detokenize(self, ids: Sequence[int]) -> str:

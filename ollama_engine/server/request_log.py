@@ -18,6 +18,8 @@ __all__ = ["RequestLog", "note"]
 
 log = logging.getLogger("ollama_engine.server.requests")
 KEY = "ollama_engine.noted"
+QUIET = ("/", "/health", "/metrics", "/page/live")
+"""What is asked again and again by programs that watch."""
 
 
 def note(request: Request, **facts: object) -> None:
@@ -59,7 +61,7 @@ class RequestLog:
                 noted.setdefault("ended", "client gone")
             facts = "".join(f" {name}={printable(value)}" for name, value in noted.items())
             seconds = time.perf_counter() - started
-            level = logging.DEBUG if scope["path"] in ("/", "/health", "/metrics") else logging.INFO
+            level = logging.DEBUG if scope["path"] in QUIET else logging.INFO
             log.log(
                 level, "%s %s %d %.3fs%s", scope["method"], printable(scope["path"]), status or CLIENT_GONE, seconds,
                 facts,

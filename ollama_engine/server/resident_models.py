@@ -11,7 +11,7 @@ from typing import Any
 
 from ollama_engine.engine import Engine
 from ollama_engine.server.local_model import LocalModel
-from ollama_engine.server.scheduling import KeepAlive, LoadedModel, ModelLease
+from ollama_engine.server.scheduling import KeepAlive, LoadedModel, LoadingModel, ModelLease
 from ollama_engine.server.served import ModelFacts
 from ollama_engine.server.settings import ServerSettings
 from ollama_engine.store.stored_model import StoredModel
@@ -39,6 +39,9 @@ class ResidentModels:
 
     def loaded(self) -> list[LoadedModel]:
         return [LoadedModel(model, math.inf, 0) for model in self._models.values()]
+
+    def loading(self) -> list[LoadingModel]:
+        return []
 
     async def unload(self, stored: StoredModel) -> bool:
         model = self._models.pop(stored.digest, None)

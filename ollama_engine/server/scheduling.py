@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ollama_engine.server.served import ServedModel
     from ollama_engine.store.stored_model import StoredModel
 
-__all__ = ["KeepAlive", "LoadedModel", "ModelLease", "ModelScheduler"]
+__all__ = ["KeepAlive", "LoadedModel", "LoadingModel", "ModelLease", "ModelScheduler"]
 
 KeepAlive = float | None
 """Seconds that a model stays loaded after its last request: math.inf for ever, 0 not at all, None as the server's."""
@@ -45,6 +45,23 @@ class LoadedModel:
     requests: int
 
 
+@dataclass(frozen=True, slots=True)
+class LoadingModel:
+    """A model that is being loaded.
+
+    Attributes:
+        stored: which.
+        done: bytes of its weights that are loaded.
+        total: of how many; 0 while that is not known.
+        seconds: since it began.
+    """
+
+    stored: StoredModel
+    done: int
+    total: int
+    seconds: float
+
+
 class ModelScheduler(Protocol):
     """Loads models on demand, shares each among all requests that want it with like options, and unloads them."""
 
@@ -60,8 +77,13 @@ class ModelScheduler(Protocol):
     def loaded(self) -> list[LoadedModel]:
         """The models that are loaded, the one that expires last first."""
 
+    def loading(self) -> list[LoadingModel]:
+        """The models that are being loaded."""
+
     async def unload(self, stored: StoredModel) -> bool:
-        """Unload a model when its requests have ended; False where it is not loaded."""
+        """Unload a model: now where nobody uses it, otherwise when its requests have ended, for which this does not
+        wait. False where it is not loaded.
+        """
 
     async def close(self) -> None:
         """Unload all; requests that still run end with ClosedError."""

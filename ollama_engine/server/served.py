@@ -93,7 +93,9 @@ class ServedModel(Protocol):
     async def rank(self, query: str, documents: Sequence[str]) -> list[float]:
         """`Engine.arank`."""
 
-    async def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+    async def tokenize(
+        self, text: str | Sequence[Segment], *, add_special: bool = True, parse_special: bool = True
+    ) -> list[int]:
         """`Engine.tokenize`."""
 
     async def detokenize(self, ids: Sequence[int]) -> str:

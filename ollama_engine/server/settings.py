@@ -66,6 +66,10 @@ SETTINGS: Mapping[str, Setting] = {
         "none|process",
         "whether each model has a process of its own",
     ),
+    "max_transfer_streams": Setting(
+        "OLLAMA_MAX_TRANSFER_STREAMS", readers.number(1), "N", "connections that a pull or push has at once"
+    ),
+    "noprune": Setting("OLLAMA_NOPRUNE", readers.switch, "", "keep blobs that no model uses when the server starts"),
     "api_keys": Setting("OLLAMA_ENGINE_API_KEYS", readers.texts, "KEY,...", "requests need one of these keys"),
     "max_body": Setting(
         "OLLAMA_ENGINE_MAX_BODY", readers.number(1), "BYTES", "largest body of a request, uploaded files aside"
@@ -99,6 +103,8 @@ class ServerSettings:
         multiuser_cache: keep the prefixes of each user's requests apart less greedily; see the docs.
         load_timeout: seconds without progress after which loading is given up; math.inf for never.
         debug: 0 info, 1 debug, 2 trace.
+        max_transfer_streams: connections that one pull or push has at a time.
+        noprune: whether blobs that no model uses stay in the store when the server starts.
         isolation: "none": engines in this process; "process": each in a process of its own.
         api_keys: if there are any, a request needs one of them ("Authorization: Bearer KEY" or "x-api-key: KEY").
         max_body: bytes of a request's body; uploads of model files have no limit.
@@ -121,6 +127,8 @@ class ServerSettings:
     multiuser_cache: bool = False
     load_timeout: float = 300.0
     debug: int = 0
+    max_transfer_streams: int = 4
+    noprune: bool = False
     isolation: str = "none"
     api_keys: tuple[str, ...] = ()
     max_body: int = 256 << 20

@@ -89,10 +89,11 @@ async def while_listening(receive: Receive, work: Coroutine[Any, Any, Value]) ->
             raise ClientGoneError
         return task.result()
     finally:
-        for started in (task, gone):
-            started.cancel()
+        gone.cancel()
+        if not task.done():
+            task.cancel()
             with suppress(BaseException):
-                await started
+                await task  # what it holds is free when this returns
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -74,7 +74,7 @@ class BlobStore:
             return Layer("", writer.commit(), len(data))
 
     def adopt(self, source: Path, progress: Progress | None = None) -> str:
-        """Store a copy of a file, without copying its data where the file system can share them. Returns the digest."""
+        """Store a copy of a file. Returns the digest."""
         total, done = source.stat().st_size, 0
         with open(source, "rb") as file, self.writer() as writer:
             while data := file.read(READ_BYTES):
@@ -83,6 +83,13 @@ class BlobStore:
                 if progress is not None:
                     progress(done, total)
             return writer.commit()
+
+    def take(self, path: Path, kind: str) -> Layer:
+        """Make a whole file in this folder, which is flushed to the disk, a blob: it gets its name."""
+        digest, size = hash_file(path), path.stat().st_size
+        os.replace(path, self.path(digest))
+        flush_folder(self.folder)
+        return Layer.of(kind, digest, size)
 
     def check(self, layer: Layer, progress: Progress | None = None) -> None:
         """Read the whole blob. Raises ModelFormatError, which names the digest, where it is missing or damaged."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from ollama_engine.convert.quant.presets import PRESETS
 from ollama_engine.ml.gguf import GGUFFile
+from ollama_engine.store.capabilities import file_abilities, go_abilities
 
 __all__ = ["GGUFFacts", "capabilities", "human_count", "read_facts"]
 
@@ -19,15 +19,6 @@ FILE_TYPES: Final = {preset.file_type: preset.name for preset in PRESETS.values(
     29: "IQ2_M", 31: "IQ1_M", 36: "TQ1_0", 37: "TQ2_0",
 }  # fmt: skip
 """`general.file_type` -> name. Source: llama_ftype in llama.h."""
-
-_GO_TEMPLATE: Final = {
-    "tools": re.compile(r"\.Tools\b"), "insert": re.compile(r"\.Suffix\b"),
-    "thinking": re.compile(r"\.Think(ing|Level)?\b"),
-}  # fmt: skip
-_JINJA: Final = {
-    "tools": re.compile(r"\btools\b"), "thinking": re.compile(r"\b(reasoning_content|enable_thinking|thinking)\b"),
-}  # fmt: skip
-_INFILL_KEYS: Final = ("tokenizer.ggml.fim_pre_token_id", "tokenizer.ggml.prefix_token_id")
 
 
 @dataclass(frozen=True)
@@ -87,12 +78,7 @@ def capabilities(facts: GGUFFacts, template: str | None, *, projector: bool = Fa
     found = {"completion"}
     if projector or f"{facts.architecture}.vision.block_count" in facts.metadata:
         found.add("vision")
-    if template is not None:
-        found |= {name for name, sign in _GO_TEMPLATE.items() if sign.search(template)}
-    else:
-        found |= {name for name, sign in _JINJA.items() if sign.search(facts.template or "")}
-        if any(key in facts.metadata for key in _INFILL_KEYS):
-            found.add("insert")
+    found |= file_abilities(facts.metadata, facts.template) if template is None else go_abilities(template)
     return [name for name in ("completion", "tools", "insert", "vision", "thinking") if name in found]
 
 

@@ -174,6 +174,8 @@ class ModelStore:
         read: what it needs is not known then.
         """
         removed = Pruned()
+        if not self.blobs.folder.exists():
+            return removed
         with held(self.blobs.lock_path):
             used = self._used()
             if used is None:

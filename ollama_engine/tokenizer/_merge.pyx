@@ -1,4 +1,4 @@
-"""The C side of the tokenizers: byte-pair and SentencePiece merging, unigram search, and special tokens.
+"""The C side of the tokenizers: byte-pair and SentencePiece merging, and unigram search.
 
 Objects are immutable, and each call has its own scratch memory, so any number of threads may share an object. Other
 threads run while a long text is encoded, and its `checkpoint`, a function or None, is called every few milliseconds;
@@ -56,17 +56,6 @@ cdef extern from "tokenizer/bpe.h" nogil:
     int oe_bpe_encode(const oe_bpe *bpe, oe_scratch *scratch, const char *piece, size_t size, int whole,
                       oe_id_list *ids)
 
-cdef extern from "tokenizer/charsmap.h" nogil:
-    ctypedef struct oe_charsmap:
-        const uint32_t *units
-        size_t n_units
-        const char *texts
-        size_t n_texts
-    ctypedef struct oe_buffer:
-        char *data
-        size_t size
-    int oe_charsmap_apply(const oe_charsmap *table, const char *text, size_t size, oe_buffer *out)
-
 cdef extern from "tokenizer/spm.h" nogil:
     ctypedef struct oe_spm:
         int32_t bytes[256]
@@ -75,18 +64,6 @@ cdef extern from "tokenizer/spm.h" nogil:
     void oe_spm_free(oe_spm *spm)
     int oe_spm_put_piece(oe_spm *spm, const char *text, uint32_t length, int32_t id, uint32_t rank, int unused)
     int oe_spm_encode(const oe_spm *spm, oe_scratch *scratch, const char *text, size_t size, oe_id_list *ids)
-
-cdef extern from "tokenizer/text_trie.h" nogil:
-    ctypedef struct oe_text_trie:
-        pass
-    ctypedef struct oe_trie_match:
-        size_t start
-        size_t length
-        int32_t id
-    void oe_text_trie_init(oe_text_trie *trie)
-    void oe_text_trie_free(oe_text_trie *trie)
-    int oe_text_trie_put(oe_text_trie *trie, const char *key, size_t length, int32_t id)
-    int oe_text_trie_next(const oe_text_trie *trie, const char *text, size_t size, size_t start, oe_trie_match *match)
 
 cdef extern from "tokenizer/unigram.h" nogil:
     ctypedef struct oe_unigram:
@@ -103,7 +80,6 @@ cdef enum:
     MAX_TEXT = 1 << 30  # symbols carry 32-bit offsets
     SHORT = 4096  # bytes that are encoded without giving up Python's lock; who gives it up may wait 5 ms to get it back
     AT_ONCE = 1 << 15  # ids that become Python's in one go, which takes less than a millisecond
-    MATCHES = 256
 
 
 cdef class Calls:
@@ -183,35 +159,6 @@ cdef list to_list(oe_id_list *ids):
     return found
 
 
-def only_texts(list values not None):
-    """Whether all of them are str."""
-    for value in values:
-        if type(value) is not str:
-            return False
-    return True
-
-
-def find_texts(list texts not None, set wanted not None):
-    """{text: its last index in `texts`} for the wanted texts that occur.
-
-    A vocabulary is large and few texts are wanted, so the first character rules most of them out.
-    """
-    cdef dict found = {}
-    cdef set firsts = {text[:1] for text in wanted}
-    cdef bint[128] begins
-    cdef Py_ssize_t i
-    cdef Py_UCS4 first
-    cdef str text
-    for i in range(128):
-        begins[i] = chr(i) in firsts
-    for i in range(len(texts)):
-        text = texts[i]
-        first = text[0] if len(text) else 0
-        if (first >= 128 or begins[first]) and text in wanted:
-            found[text] = i
-    return found
-
-
 cdef int take(list texts, Py_ssize_t first, oe_bpe_text *batch, list kept) except -1:
     """Fill `batch` with the texts from `first` on; returns how many it took."""
     cdef int n = <int>min(<Py_ssize_t>OE_BPE_BATCH, len(texts) - first), i
@@ -273,8 +220,8 @@ cdef class BpeMerger:
     def encode(self, list pieces not None, bint whole, bint whole_newlines=False, checkpoint=None):
         """Ids of the pieces, in order. `whole`: a piece that is a token's text becomes that token without merging.
 
-        `whole_newlines`: so do pieces that begin with a newline. A byte that has no token is left out, as the original tokenizers do,
-        and logged: some vocabularies lack control characters and bytes that UTF-8 does not use.
+        `whole_newlines`: so do pieces that begin with a newline. A byte that has no token is left out, as the original
+        tokenizers do, and logged: some vocabularies lack control characters and bytes that UTF-8 does not use.
         """
         cdef oe_scratch scratch
         cdef oe_id_list ids
@@ -412,81 +359,3 @@ cdef class UnigramSearch:
             return to_list(&ids)
         finally:
             free(ids.ids)
-
-
-cdef class CharsMapper:
-    """Replaces the keys of a double array `units` by `texts`, which a zero byte ends. See csrc/tokenizer/charsmap.h."""
-
-    cdef oe_charsmap table
-    cdef const uint32_t[::1] units
-    cdef bytes texts
-
-    def __cinit__(self, const uint32_t[::1] units not None, bytes texts not None):
-        if units.shape[0] == 0 or not texts.endswith(b"\0"):
-            raise ModelFormatError("a table of replacements without keys, or whose last text does not end")
-        self.units, self.texts = units, texts
-        self.table.units, self.table.n_units = &units[0], units.shape[0]
-        self.table.texts, self.table.n_texts = PyBytes_AS_STRING(texts), PyBytes_GET_SIZE(texts)
-
-    def apply(self, bytes text not None):
-        """The text with the longest key at each place replaced. Raises ModelFormatError for a key without a text."""
-        cdef oe_buffer out
-        cdef const char *start = PyBytes_AS_STRING(text)
-        cdef Py_ssize_t size = PyBytes_GET_SIZE(text)
-        cdef int status
-        check_size(size)
-        memset(&out, 0, sizeof(out))
-        try:
-            with nogil:
-                status = oe_charsmap_apply(&self.table, start, size, &out)
-            if status > 0:
-                raise ModelFormatError("tokenizer.ggml.precompiled_charsmap is broken: a key stands for no text; "
-                                       "convert the model again")
-            check(status)
-            return out.data[:out.size] if out.size else b""
-        finally:
-            free(out.data)
-
-
-cdef class TextTrie:
-    """Finds given byte strings in a text: leftmost first, the longest at each place."""
-
-    cdef oe_text_trie trie
-
-    def __cinit__(self, list entries not None):
-        """`entries` holds (text, id) with text: non-empty bytes."""
-        cdef bytes key
-        oe_text_trie_init(&self.trie)
-        for key, id in entries:
-            if not key:
-                raise ModelFormatError(f"token {id} has no text")
-            check(oe_text_trie_put(&self.trie, PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), id))
-
-    def __dealloc__(self):
-        oe_text_trie_free(&self.trie)
-
-    cdef int find_some(self, const char *text, size_t size, size_t first, oe_trie_match *found) noexcept nogil:
-        """Up to MATCHES of them; how many."""
-        cdef int n = 0
-        while n < MATCHES and oe_text_trie_next(&self.trie, text, size, first, &found[n]):
-            first = found[n].start + found[n].length
-            n += 1
-        return n
-
-    def find_all(self, bytes text not None):
-        """Matches that do not overlap, in order: a list of (start, end, id) in bytes."""
-        cdef const char *start = PyBytes_AS_STRING(text)
-        cdef size_t size = PyBytes_GET_SIZE(text), at = 0
-        cdef oe_trie_match matches[MATCHES]
-        cdef int n = MATCHES, i
-        cdef list found = []
-        while n == MATCHES:
-            if size <= SHORT:
-                n = self.find_some(start, size, at, matches)
-            else:
-                with nogil:
-                    n = self.find_some(start, size, at, matches)
-            for i in range(n):
-                at = matches[i].start + matches[i].length
-                found.append((matches[i].start, at, matches[i].id))
-        return found

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from ollama_engine.errors import TokenizerError
-from ollama_engine.tokenizer._merge import TextTrie
+from ollama_engine.tokenizer._texts import TextTrie
 from ollama_engine.tokenizer.checkpoint import Checkpoint
 from ollama_engine.tokenizer.detokenizer import Detokenizer
 from ollama_engine.tokenizer.vocab import TokenType, Vocabulary

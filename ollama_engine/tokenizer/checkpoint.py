@@ -1,4 +1,4 @@
-"""Checkpoints: how a caller ends the encoding of a long text, and how many characters are encoded between two of them."""
+"""Checkpoints: how a caller ends the encoding of a long text, and how much is encoded between two of them."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ Checkpoint = Callable[[], object] | None
 """Called every few milliseconds while a long text is encoded; what it raises ends that. None only looks for signals."""
 
 AT_ONCE = 1 << 14
-"""Characters that Python code works on between two checkpoints: it takes a few milliseconds, and holds Python's lock."""
+"""Characters that Python code works on between two checkpoints, with Python's lock held for a few milliseconds."""

@@ -5,43 +5,40 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from queue import SimpleQueue
-from typing import Any
 
-from ollama_engine.server.app import create_app
+from fastapi import FastAPI
+
 from ollama_engine.server.program import listener, make_server
-from ollama_engine.server.service import Service
 from ollama_engine.server.settings import ServerSettings
 
-__all__ = ["RunningServer", "running_server"]
+__all__ = ["running"]
 
 PATIENCE = 60
 
 
-@dataclass(frozen=True)
-class RunningServer:
-    """A server that answers at `url`; `service` is what its routes share."""
-
-    url: str
-    service: Service
-
-    @property
-    def port(self) -> int:
-        return int(self.url.rpartition(":")[2])
-
-
 @contextmanager
-def running_server(settings: ServerSettings, **parts: Any) -> Iterator[RunningServer]:
-    """A server with these settings, and `parts` of `create_app`, until the block ends."""
-    app = create_app(settings, **parts)
-    urls: SimpleQueue[str] = SimpleQueue()
-    server = make_server(settings, app, urls.put)
+def running(app: FastAPI) -> Iterator[str]:
+    """Serve the app until the block ends, as `ollama-engine serve` does; gives its address, "http://127.0.0.1:PORT"."""
+    settings: ServerSettings = replace(app.state.service.settings, host="127.0.0.1", port=0)
+    told: SimpleQueue[str | BaseException] = SimpleQueue()
+    server = make_server(settings, app, told.put)
+
+    def serve() -> None:
+        try:
+            server.run(sockets=[sock])
+        except BaseException as error:  # the test's thread tells it
+            told.put(error)
+            raise
+
     with listener(settings) as sock:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, name="test server")
+        thread = threading.Thread(target=serve, name="server")
         thread.start()
         try:
-            yield RunningServer(urls.get(timeout=PATIENCE), app.state.service)
+            address = told.get(timeout=PATIENCE)
+            assert isinstance(address, str), address
+            yield address
         finally:
             server.should_exit = True
             thread.join(PATIENCE)

@@ -59,7 +59,7 @@ class TemplateKeywords(TypedDict, total=False):
 
 
 class ChatKeywords(TemplateKeywords, RequestKeywords, total=False):
-    """Keyword arguments of a chat: those of templates, those of every request (`RequestKeywords`), and `dialect`.
+    """Keyword arguments of a chat: those of templates, those of every request (`RequestKeywords`), and these.
 
     Attributes:
         tool_choice: "auto" (default): the model may call tools. "required": it has to. A tool's name, or OpenAI's
@@ -67,11 +67,13 @@ class ChatKeywords(TemplateKeywords, RequestKeywords, total=False):
             prompt. What has to be called is forced by a grammar, and arguments follow the schemas.
         parallel_tool_calls: whether several calls may come where one is forced (default True).
         dialect: how the model writes tool calls and reasoning, where its template does not tell.
+        context: token ids that stand before the conversation: the prompt and answer of an earlier one (default none).
     """
 
     tool_choice: str | Mapping[str, Any]
     parallel_tool_calls: bool
     dialect: str | None
+    context: Sequence[int] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,7 @@ class ChatOptions:
     tool_choice: str | Mapping[str, Any] = "auto"
     parallel_tool_calls: bool = True
     dialect: str | None = None
+    context: Sequence[int] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(cast(object, self.continue_final_message), (bool, str)):

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ollama_engine.chat.go_template import GoTemplate
 from ollama_engine.errors import ChatError
 from ollama_engine.server.durations import keep_alive, nanoseconds, timestamp
 from ollama_engine.server.errors import ApiError
 from ollama_engine.server.ollama.ndjson import Line
 from ollama_engine.server.ollama.options import ModelOptions, read_options
+from ollama_engine.store.showing import model_capabilities, short_facts
 
 if TYPE_CHECKING:
     from ollama_engine.runner.chat.results import ChatChunk
     from ollama_engine.runner.request.results import Usage
     from ollama_engine.sample import SamplingParams, TokenLogprobs
+    from ollama_engine.segments import Segment
     from ollama_engine.server.ollama.schemas import ModelRequest, TextRequest
     from ollama_engine.server.scheduling import ModelLease
-    from ollama_engine.server.served import AnswerStream, ServedModel
+    from ollama_engine.server.served import ServedModel
     from ollama_engine.server.service import Service
     from ollama_engine.store.stored_model import StoredModel
 
-__all__ = ["Asked", "PieceCounter", "asked_for", "chat_chunks", "end_of", "image_files", "load_only", "logprob_entries",
-           "overflow"]  # fmt: skip
+__all__ = ["Asked", "PieceCounter", "asked_for", "chat_chunks", "debug_line", "end_of", "head_of", "joined_field",
+           "joined_list", "load_only", "logprob_entries", "request_options", "sampling", "template_options",
+           "text_asked_for"]  # fmt: skip
 
 MOST_TOP_LOGPROBS = 20
 REPEATS = 30
@@ -62,37 +65,41 @@ def asked_for(service: Service, request: ModelRequest) -> Asked:
     return Asked(request.model, stored, options, keep_alive(request.keep_alive), started)
 
 
-def sampling(asked: Asked, request: TextRequest, model: ServedModel) -> SamplingParams:
-    """How tokens are chosen. Raises ApiError and ConfigError."""
-    top = request.top_logprobs
-    if top is not None and not 0 <= top <= MOST_TOP_LOGPROBS:
+def text_asked_for(service: Service, request: TextRequest, verb: str) -> Asked:
+    """`asked_for`, for a model that can answer. Raises ApiError as well where it cannot, or not reason."""
+    asked = asked_for(service, request)
+    facts = short_facts(asked.stored)
+    known = {"completion", "thinking"} if facts is None else model_capabilities(asked.stored, facts)
+    if "completion" not in known:
+        raise ApiError(400, f'"{asked.name}" does not support {verb}')
+    if request.top_logprobs is not None and not 0 <= request.top_logprobs <= MOST_TOP_LOGPROBS:
         raise ApiError(400, f"top_logprobs must be between 0 and {MOST_TOP_LOGPROBS}")
-    return asked.options.params(model.facts.num_ctx, (top or 0) if request.logprobs else None)
+    return asked
 
 
-def overflow(asked: Asked, request: TextRequest, model: ServedModel) -> dict[str, Any]:
-    """Options of the engine's request: what happens where the context is full."""
-    num_keep = min(asked.options.num_keep, model.facts.num_ctx // 2)
-    if request.truncate is False:
-        return {"on_overflow": "error"}
-    return {"on_overflow": "truncate" if request.shift is False else "shift", "num_keep": num_keep}
+def sampling(asked: Asked, request: TextRequest, model: ServedModel) -> SamplingParams:
+    """How tokens are chosen. Raises ConfigError."""
+    top = request.top_logprobs or 0
+    return asked.options.params(model.facts.num_ctx, top if request.logprobs else None)
 
 
-def answer_format(request: TextRequest) -> dict[str, Any]:
-    """The engine's option for the form of the answer."""
-    return {"format": request.format} if request.format else {}
+def request_options(asked: Asked, request: TextRequest, model: ServedModel) -> dict[str, Any]:
+    """The engine's options of a request: the form of the answer, and what happens where the context is full."""
+    options: dict[str, Any] = {"format": request.format} if request.format else {}
+    if request.shift is not False:
+        options["on_overflow"] = "shift"
+    elif request.truncate is not False:
+        options["on_overflow"] = "truncate"
+    if "on_overflow" in options:
+        options["num_keep"] = min(asked.options.num_keep, model.facts.num_ctx // 2)
+    return options
 
 
-def image_files(images: Sequence[str] | None) -> list[bytes]:
-    """The files of images that came in base64, with or without the head of a data URL. Raises ApiError."""
-    found = []
-    for number, text in enumerate(images or ()):
-        body = text.partition(",")[2] if text.startswith("data:") else text
-        try:
-            found.append(base64.b64decode("".join(body.split()), validate=True))
-        except (binascii.Error, ValueError):
-            raise ApiError(400, f"images[{number}]: illegal base64 data") from None
-    return found
+def template_options(think: object, template: str = "", **others: Any) -> dict[str, Any]:
+    """Options of all that applies a template, those that are given. Raises ChatError for what is no template."""
+    level = "high" if think == "max" else think
+    given = {"think": level, "template": GoTemplate(template) if template else None, **others}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 async def load_only(service: Service, asked: Asked, line: Line) -> AsyncGenerator[Line, None]:
@@ -106,29 +113,33 @@ async def load_only(service: Service, asked: Asked, line: Line) -> AsyncGenerato
 
 
 async def chat_chunks(
-    asked: Asked, model: ServedModel, messages: Sequence[object], params: SamplingParams, think: object, **options: Any
+    asked: Asked, model: ServedModel, messages: Sequence[object], params: SamplingParams, options: Mapping[str, Any]
 ) -> AsyncGenerator[ChatChunk, None]:
     """The chunks of a chat. Raises ApiError where the model cannot reason and is told to; as `ServedModel.chat`."""
-    level = "high" if think == "max" else think
-    stream: AnswerStream[ChatChunk] | None = None
     try:
-        try:
-            stream = model.chat(messages, params, think=level, **options)
-            first = await anext(stream)
-        except ChatError as error:
-            if error.option != "think":
-                raise
-            if level is not False:
-                raise ApiError(400, f'"{asked.name}" does not support thinking') from None
-            # It always reasons; the reasoning comes apart from the answer.
-            stream = model.chat(messages, params, **options)
-            first = await anext(stream)
-        yield first
+        async with aclosing(model.chat(messages, params, **options)) as stream:
+            yield await anext(stream)
+            async for chunk in stream:
+                yield chunk
+            return
+    except ChatError as error:
+        if error.option != "think":
+            raise
+        if options["think"] is not False:
+            raise ApiError(400, f'"{asked.name}" does not support thinking') from None
+    # It always reasons, which comes apart from the answer.
+    rest = {name: value for name, value in options.items() if name != "think"}
+    async with aclosing(model.chat(messages, params, **rest)) as stream:
         async for chunk in stream:
             yield chunk
-    finally:
-        if stream is not None:
-            await stream.aclose()
+
+
+def debug_line(asked: Asked, segments: Sequence[Segment]) -> Line:
+    """What `_debug_render_only` asks for."""
+    texts = [getattr(part, "text", None) for part in segments]
+    numbers = iter(range(len(texts)))
+    shown = "".join(f"[img-{next(numbers)}]" if text is None else text for text in texts)
+    return {**head_of(asked), "_debug_info": {"rendered_template": shown, "image_count": texts.count(None)}}
 
 
 class PieceCounter:
@@ -164,6 +175,11 @@ def logprob_entry(token: bytes, logprob: float) -> Line:
     return {"token": token.decode("utf-8", "replace"), "logprob": max(logprob, -1e38), "bytes": list(token)}
 
 
+def head_of(asked: Asked) -> Line:
+    """The fields that every line begins with."""
+    return {"model": asked.name, "created_at": timestamp()}
+
+
 def end_of(asked: Asked, lease: ModelLease, reason: str, usage: Usage | None, n_tokens: int) -> Line:
     """The fields of a last line. Without usage, the answer was broken off behind `n_tokens`."""
     total = time.perf_counter() - asked.started
@@ -181,11 +197,6 @@ def end_of(asked: Asked, lease: ModelLease, reason: str, usage: Usage | None, n_
         "eval_count": usage.completion_tokens,
         "eval_duration": nanoseconds(usage.completion_seconds),
     }
-
-
-def head_of(asked: Asked) -> Line:
-    """The fields that every line begins with."""
-    return {"model": asked.name, "created_at": timestamp()}
 
 
 def joined_field(lines: Sequence[Mapping[str, Any]], name: str) -> str:

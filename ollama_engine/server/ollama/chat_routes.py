@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
@@ -12,28 +13,30 @@ from ollama_engine.chat.events import ToolCallEnd
 from ollama_engine.server.ollama.answers import (
     Asked,
     PieceCounter,
-    answer_format,
-    asked_for,
     chat_chunks,
+    debug_line,
     end_of,
     head_of,
-    image_files,
     joined_field,
     joined_list,
     load_only,
     logprob_entries,
-    overflow,
+    request_options,
     sampling,
+    template_options,
+    text_asked_for,
 )
 from ollama_engine.server.ollama.ndjson import Line, respond
-from ollama_engine.server.ollama.schemas import ChatMessage, ChatRequest
+from ollama_engine.server.ollama.prompts import as_message, conversation, fitting, rendered
+from ollama_engine.server.ollama.schemas import ChatRequest
+from ollama_engine.server.request_log import note
 from ollama_engine.server.service import Service, service_of
 
 if TYPE_CHECKING:
     from ollama_engine.runner.chat.results import ChatChunk
     from ollama_engine.sample import TokenLogprobs
+    from ollama_engine.server.ollama.prompts import Message
     from ollama_engine.server.scheduling import ModelLease
-    from ollama_engine.store.stored_model import StoredModel
 
 __all__ = ["router"]
 
@@ -43,57 +46,37 @@ router = APIRouter(tags=["ollama"])
 @router.post("/api/chat")
 async def chat(body: ChatRequest, request: Request, service: Annotated[Service, Depends(service_of)]) -> Response:
     """The assistant's answer to a conversation; without messages, the model is loaded (or unloaded)."""
-    asked = asked_for(service, body)
-    if not body.messages:
-        lines = load_only(service, asked, {**head_of(asked), "message": {"role": "assistant", "content": ""}})
+    note(request, model=body.model)
+    asked = text_asked_for(service, body, "chat")
+    if body.messages:
+        lines = chat_lines(service, asked, body, conversation(asked.stored, list(map(as_message, body.messages))))
     else:
-        lines = chat_lines(service, asked, body)
+        lines = load_only(service, asked, {**head_of(asked), "message": {"role": "assistant", "content": ""}})
     return await respond(request, lines, joined_chat, stream=body.stream is not False)
 
 
-async def chat_lines(service: Service, asked: Asked, body: ChatRequest) -> AsyncGenerator[Line, None]:
+async def chat_lines(
+    service: Service, asked: Asked, body: ChatRequest, messages: list[Message]
+) -> AsyncGenerator[Line, None]:
     """The lines of an answer. Raises as the engine does."""
-    messages = conversation(asked.stored, body.messages)
+    templating = template_options(body.think, tools=body.tools or None)
     async with service.scheduler.lease(asked.stored, asked.options.runner, asked.keep_alive) as lease:
         model = lease.model
-        params = sampling(asked, body, model)
-        chunks = chat_chunks(
-            asked, model, messages, params, body.think, tools=body.tools or None, **overflow(asked, body, model),
-            **answer_format(body),
-        )  # fmt: skip
+        messages = await fitting(model, messages, cut=body.truncate is not False, **templating)
+        if body.debug_render_only:
+            yield debug_line(asked, await rendered(model, messages, **templating))
+            return
+        options = request_options(asked, body, model) | templating
+        if "format" in options and "tools" in options:
+            # An answer in a format cannot be a call.
+            options["tool_choice"] = "none"
         lines = ChatLines(asked, lease)
-        try:
+        async with aclosing(chat_chunks(asked, model, messages, sampling(asked, body, model), options)) as chunks:
             async for chunk in chunks:
-                async for line in lines.of(chunk):
+                for line in await lines.of(chunk):
                     yield line
                 if lines.ended:
                     return
-        finally:
-            await chunks.aclose()
-
-
-def conversation(stored: StoredModel, given: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    """A request's messages behind those of the model's Modelfile, with its system message if they have none."""
-    found = [dict(message) for message in stored.messages] + [as_message(message) for message in given]
-    if stored.system and found[0]["role"] != "system":
-        found.insert(0, {"role": "system", "content": stored.system})
-    return found
-
-
-def as_message(given: ChatMessage) -> dict[str, Any]:
-    """The message in the engine's form. Texts never become paths. Raises ApiError for what is no base64."""
-    message: dict[str, Any] = {"role": given.role, "content": given.content or ""}
-    if given.images:
-        message["images"] = image_files(given.images)
-    if given.tool_calls:
-        message["tool_calls"] = [
-            {"id": call.id, "function": {"name": call.function.name, "arguments": call.function.arguments}}
-            for call in given.tool_calls
-        ]
-    for name in ("thinking", "tool_name", "tool_call_id"):
-        if getattr(given, name) is not None:
-            message[name] = getattr(given, name)
-    return message
 
 
 class ChatLines:
@@ -107,8 +90,9 @@ class ChatLines:
         self._n_tokens = 0
         self.ended = False
 
-    async def of(self, chunk: ChatChunk) -> AsyncGenerator[Line, None]:
+    async def of(self, chunk: ChatChunk) -> list[Line]:
         """The lines of a chunk: none, one, and the last one of the answer."""
+        found: list[Line] = []
         self._n_tokens += len(chunk.tokens)
         self._logprobs += chunk.logprobs or ()
         message: Line = {"role": "assistant", "content": chunk.content}
@@ -123,13 +107,14 @@ class ChatLines:
             if self._logprobs:
                 line["logprobs"] = await logprob_entries(self._lease.model, self._logprobs)
                 self._logprobs = []
-            yield line
+            found.append(line)
         circles = bool(chunk.content) and self._pieces.too_often(chunk.content)
         if last or circles:
             self.ended = True
             reason = "length" if circles or chunk.finish_reason == "length" else "stop"
             end = end_of(self._asked, self._lease, reason, chunk.usage, self._n_tokens)
-            yield {**head_of(self._asked), "message": {"role": "assistant", "content": ""}, **end}
+            found.append({**head_of(self._asked), "message": {"role": "assistant", "content": ""}, **end})
+        return found
 
 
 def tool_call(event: ToolCallEnd) -> Line:
@@ -140,9 +125,11 @@ def tool_call(event: ToolCallEnd) -> Line:
 
 def joined_chat(lines: list[Line]) -> Line:
     """The lines of an answer as one object."""
-    message: Line = {"role": "assistant", "content": "".join(line["message"]["content"] for line in lines)}
-    thinking = joined_field([line["message"] for line in lines], "thinking")
-    calls = joined_list([line["message"] for line in lines], "tool_calls")
+    if "message" not in lines[-1]:
+        return lines[-1]
+    messages = [line["message"] for line in lines]
+    message: Line = {"role": "assistant", "content": joined_field(messages, "content")}
+    thinking, calls = joined_field(messages, "thinking"), joined_list(messages, "tool_calls")
     message |= {"thinking": thinking} if thinking else {}
     message |= {"tool_calls": calls} if calls else {}
     logprobs = joined_list(lines, "logprobs")

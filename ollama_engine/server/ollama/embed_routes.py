@@ -12,6 +12,7 @@ from ollama_engine.server.durations import nanoseconds
 from ollama_engine.server.errors import ApiError
 from ollama_engine.server.ollama.answers import Asked, asked_for
 from ollama_engine.server.ollama.schemas import EmbeddingsRequest, EmbedRequest
+from ollama_engine.server.request_log import note
 from ollama_engine.server.service import Service, service_of
 from ollama_engine.server.streaming import while_connected
 
@@ -23,6 +24,7 @@ router = APIRouter(tags=["ollama"])
 @router.post("/api/embed")
 async def embed(body: EmbedRequest, request: Request, service: Annotated[Service, Depends(service_of)]) -> Response:
     """Embeddings of texts, each of length 1."""
+    note(request, model=body.model)
     asked = asked_for(service, body)
     texts = [body.input] if isinstance(body.input, str) and body.input else list(body.input or ())
     if body.dimensions is not None and body.dimensions < 0:
@@ -52,6 +54,7 @@ async def embeddings(
     body: EmbeddingsRequest, request: Request, service: Annotated[Service, Depends(service_of)]
 ) -> Response:
     """The embedding of a text, as long as the model makes it."""
+    note(request, model=body.model)
     asked = asked_for(service, body)
     return JSONResponse(await while_connected(request, embedded_prompt(service, asked, body.prompt)))
 

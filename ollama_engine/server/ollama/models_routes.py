@@ -58,7 +58,8 @@ def model_name(text: str) -> ModelName:
         raise ApiError(400, f"invalid model name: {error}") from None
 
 
-@router.api_route("/api/tags", methods=["GET", "HEAD"])
+@router.head("/api/tags", include_in_schema=False)
+@router.get("/api/tags")
 async def tags(service: Served) -> dict[str, Any]:
     """All models that can be loaded, the newest first."""
     return {"models": await asyncio.to_thread(_tags, service.library)}

@@ -11,6 +11,7 @@ import ollama_engine
 from ollama_engine.server.durations import FOREVER, timestamp
 from ollama_engine.server.scheduling import LoadedModel
 from ollama_engine.server.service import Service, service_of
+from ollama_engine.store.showing import details, short_facts
 
 __all__ = ["API_VERSION", "router"]
 
@@ -20,13 +21,15 @@ API_VERSION = "0.13.0"
 router = APIRouter(tags=["ollama"])
 
 
-@router.api_route("/api/version", methods=["GET", "HEAD"])
+@router.head("/api/version", include_in_schema=False)
+@router.get("/api/version")
 async def version() -> dict[str, str]:
     """Which version of Ollama's API this is, and which of the engine."""
     return {"version": API_VERSION, "ollama_engine": ollama_engine.__version__}
 
 
-@router.api_route("/api/status", methods=["GET", "HEAD"])
+@router.head("/api/status", include_in_schema=False)
+@router.get("/api/status")
 async def status() -> dict[str, Any]:
     """Nothing here runs in a cloud."""
     return {"cloud": {"disabled": True, "source": "none"}}
@@ -46,23 +49,8 @@ def row(loaded: LoadedModel) -> dict[str, Any]:
         "model": stored.name,
         "size": facts.memory_bytes,
         "digest": stored.digest,
-        "details": {
-            "parent_model": "",
-            "format": "gguf",
-            "family": facts.architecture,
-            "families": [facts.architecture],
-            "parameter_size": parameter_size(facts.n_parameters),
-            "quantization_level": str(stored.config.get("file_type", "")),
-        },
+        "details": details(stored, short_facts(stored)),
         "expires_at": timestamp(min(loaded.expires_at, time.time() + FOREVER)),
         "size_vram": facts.device_bytes,
         "context_length": facts.num_ctx,
     }
-
-
-def parameter_size(n: int) -> str:
-    """A number of parameters for readers: "134.52M", "7.6B"."""
-    for unit, size in (("B", 1e9), ("M", 1e6), ("K", 1e3)):
-        if n >= size:
-            return f"{n / size:.2f}".rstrip("0").rstrip(".") + unit
-    return str(n)

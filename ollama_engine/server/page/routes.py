@@ -34,7 +34,8 @@ HEADERS = {
 router = APIRouter(include_in_schema=False)
 
 
-@router.api_route("/", methods=["GET", "HEAD"])
+@router.head("/", include_in_schema=False)
+@router.get("/")
 async def root(request: Request) -> Response:
     """The page for browsers; for programs, what Ollama says."""
     if "text/html" not in request.headers.get("accept", ""):

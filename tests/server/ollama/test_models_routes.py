@@ -38,7 +38,8 @@ def root(tmp_path: Path, gguf: bytes) -> Path:
 
 @pytest.fixture
 def client(root: Path) -> Iterator[TestClient]:
-    with TestClient(create_app(ServerSettings(models=root)), raise_server_exceptions=False) as client:
+    app = create_app(ServerSettings(models=root))
+    with TestClient(app, base_url="http://localhost", raise_server_exceptions=False) as client:
         yield client
 
 

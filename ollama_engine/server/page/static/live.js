@@ -33,7 +33,7 @@ function showRequests(model, now) {
     const none = element("td", "", "none");
     none.colSpan = 7;
     body.append(element("tr"));
-    body.firstChild.append(none);
+    body.lastChild.append(none);
   }
 }
 

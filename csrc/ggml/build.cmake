@@ -1,0 +1,47 @@
+# ggml from its sources, installed into ollama_engine/_lib.
+set(BUILD_SHARED_LIBS ON)
+set(GGML_LLAMAFILE ON)  # off by default outside llama.cpp; its kernels make F16 and Q8_0 prefill fast
+set(GGML_OPENMP OFF)    # each Backend owns a thread pool: two engines and torch's OpenMP do not meet
+set(GGML_CUDA ${OLLAMA_ENGINE_CUDA})
+set(GGML_CUDA_GRAPHS ${OLLAMA_ENGINE_CUDA})
+set(GGML_VULKAN ${OLLAMA_ENGINE_VULKAN})
+set(GGML_METAL ${OLLAMA_ENGINE_METAL})
+set(GGML_BACKEND_DL ${OLLAMA_ENGINE_PORTABLE})
+set(GGML_CPU_ALL_VARIANTS ${OLLAMA_ENGINE_PORTABLE})
+if(OLLAMA_ENGINE_PORTABLE)
+  set(GGML_NATIVE OFF)
+endif()
+set(GIT_EXE OFF CACHE INTERNAL "else ggml would report our commit as its own")
+add_subdirectory("${ggml_source}" "${CMAKE_BINARY_DIR}/ggml" EXCLUDE_FROM_ALL)
+
+# AMX has buffers of its own, which nothing here asks ggml for, and whose code takes a tenth of ggml's time to compile.
+# (Virtual machines that announce AMX and do not allow it exist, too.)
+check_c_compiler_flag(-mno-amx-int8 OE_KNOWS_AMX)
+if(OE_KNOWS_AMX AND NOT OLLAMA_ENGINE_PORTABLE)
+  target_compile_options(ggml-cpu PRIVATE -mno-amx-int8)
+endif()
+
+# Without version links (wheels store no symlinks) and under names of our own: the loader goes by these names, and
+# another package's libggml in the same process must not stand in for ours.
+set(oe_libraries ggml ggml-base ${GGML_AVAILABLE_BACKENDS})
+if(GGML_CPU_ALL_VARIANTS)
+  get_property(ggml_targets DIRECTORY "${ggml_source}/src" PROPERTY BUILDSYSTEM_TARGETS)
+  foreach(target IN LISTS ggml_targets)
+    get_target_property(kind ${target} TYPE)
+    if(kind STREQUAL "MODULE_LIBRARY")
+      list(APPEND oe_libraries ${target})
+    endif()
+  endforeach()
+endif()
+list(REMOVE_DUPLICATES oe_libraries)
+foreach(target IN LISTS oe_libraries)
+  set_property(TARGET ${target} PROPERTY VERSION)
+  set_property(TARGET ${target} PROPERTY SOVERSION)
+  set_property(TARGET ${target} PROPERTY PUBLIC_HEADER)
+  get_target_property(kind ${target} TYPE)
+  if(kind STREQUAL "SHARED_LIBRARY")
+    set_target_properties(${target} PROPERTIES OUTPUT_NAME "${target}-oe")
+  endif()
+  install(TARGETS ${target} LIBRARY DESTINATION ollama_engine/_lib RUNTIME DESTINATION ollama_engine/_lib)
+endforeach()
+add_custom_target(oe_ggml ALL DEPENDS ${oe_libraries})
