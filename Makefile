@@ -6,7 +6,7 @@ PY := $(VENV)/bin/python
 BUILD_REQUIRES := scikit-build-core>=0.11 cython>=3.1 cython-cmake>=0.2.2 cmake>=3.26 ninja>=1.11 pip>=23
 NATIVE := CMakeLists.txt pyproject.toml Makefile $(shell find csrc ollama_engine -name '*.pyx' -o -name '*.pxd' -o -name '*.[ch]' -o -name 'ggml.lock' -o -name fetch.py)
 
-.PHONY: run chat test test-all lint bench bench-smoke bench-check build reference sanitize fuzz soak clean
+.PHONY: run chat test test-all clients lint bench bench-smoke bench-check build reference sanitize fuzz soak clean
 
 run: $(VENV)/.built
 	$(VENV)/bin/ollama-engine run demo "Tell me a story about a fox." --verbose
@@ -32,6 +32,9 @@ lint: $(VENV)/.built $(VENV)/.lint
 
 # torch and transformers, for the tests of the whole suite that compare with them live (skipped without).
 reference: $(VENV)/.reference
+
+# Published clients of the server's APIs, for the tests that drive it with them (skipped without).
+clients: $(VENV)/.clients
 
 # One table; the peer's columns are filled where `$(PY) bench/peers.py build` has built it.
 bench: $(VENV)/.built $(VENV)/.bench

@@ -97,7 +97,7 @@ def test_decoding(benchmark: BenchmarkFixture, backend: Backend, streams: int, t
 @contextmanager
 def loaded(streams: int, kernel: str) -> Iterator[Loaded]:
     """The demo, with lists or without."""
-    config = functools.partial(CacheConfig, paged_rows=0) if kernel == "ggml" else CacheConfig
+    config = functools.partial(CacheConfig, paged=False) if kernel == "ggml" else CacheConfig
     with patch.object(loading, "CacheConfig", config):
         parts = loading.load(str(demo.path()), EngineConfig(num_ctx=512, parallel=streams, threads=2))
     try:

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 HEADS, SHAPE = 32, LayerShape(kv_heads=8, key_dim=64, value_dim=64)
 SEQUENCES, TOKENS, LAYERS = 8, 1024, 2
 WAYS: Mapping[str, Mapping[str, Any]] = {
-    "masked": {"paged_rows": 0, "gathered_rows": None},
-    "gathered": {"paged_rows": 0},
-    "indices": {"paged_rows": 1 << 16},
+    "masked": {"paged": False, "gathered_rows": None},
+    "gathered": {"paged": False},
+    "indices": {},
 }
 each_way = pytest.mark.parametrize("way", [pytest.param("masked", marks=pytest.mark.twin), "gathered", "indices"])
 

@@ -20,7 +20,7 @@ from types import ModuleType
 ROOT = Path(__file__).resolve().parents[1]
 TOOLS = (
     "llama-bench", "llama-batched-bench", "llama-quantize", "llama-perplexity", "llama-completion", "llama-embedding",
-    "llama-mtmd-cli",
+    "llama-mtmd-cli", "llama-server",
 )  # fmt: skip
 OPTIONS = {
     "CMAKE_BUILD_TYPE": "Release",

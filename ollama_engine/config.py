@@ -98,7 +98,7 @@ class EngineConfig:
         default=512 << 20,
         metadata={"help": "host memory in bytes for embeddings of images, so that an image is encoded once [>= 0]"},
     )
-    mmap: bool = field(default=True, metadata={"help": "read weights from the mapped file instead of copying them"})
+    mmap: bool = field(default=True, metadata={"help": "read weights from the mapped file, instead of a copy of it"})
     verify: bool = field(default=False, metadata={"help": "check the cache's bookkeeping after every step (slow)"})
 
     def __post_init__(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from types import TracebackType
+from typing import cast
 
 import ollama_engine  # its Session is imported when it is asked for: a program starts sooner
 from ollama_engine.config import CacheType, EngineConfig, FlashAttention
@@ -14,6 +15,7 @@ from ollama_engine.option_names import refuses_unknown
 from ollama_engine.runner.chat.methods import ChatMethods
 from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.core.engine_thread import EngineThread
+from ollama_engine.runner.core.input_processor import segment_ids
 from ollama_engine.runner.core.methods import GenerateMethods
 from ollama_engine.runner.core.submission import Submission
 from ollama_engine.runner.embed.image_methods import ImageMethods
@@ -22,9 +24,11 @@ from ollama_engine.runner.load.loading import Loaded, load
 from ollama_engine.runner.load.methods import FactMethods
 from ollama_engine.runner.observe.metrics import MetricsSnapshot
 from ollama_engine.runner.observe.monitor import Monitor, SlotInfo
+from ollama_engine.runner.observe.trace import StepRecord
 from ollama_engine.runner.request.options import options_elsewhere
 from ollama_engine.runner.score.methods import ScoreMethods
 from ollama_engine.runner.session.identity import ModelIdentity
+from ollama_engine.segments import Segment
 
 
 @refuses_unknown(options_elsewhere)
@@ -48,8 +52,12 @@ class Engine(GenerateMethods, EmbedMethods, ImageMethods, ChatMethods, ScoreMeth
         kv_cache_type: element type of keys and values: "f32", "f16", "bf16", "q8_0" or "q4_0".
         image_cache_bytes: host memory for embeddings of images, so that an image is encoded once. What was used least
             recently goes first; an image that is needed again is encoded again.
-        mmap: read weights from the mapped file instead of copying them. Nobody may shorten the file meanwhile: the
-            system ends a process that reads where a mapped file no longer is.
+        mmap: read weights from the mapped file instead of copying them: loading is quicker, and processes with the same
+            model share its memory. Whoever changes the file, instead of putting another in its place, closes the Engine
+            with a ClosedError. On Linux, one who opens it for writing waits meanwhile for the step in flight to end;
+            elsewhere, and where this process may take no lease on the file (it is another user's, or on a network file
+            system), one who shortens it in the middle of a step ends the process, and so does one who does while the
+            model is loaded. With False nothing of this matters.
         verify: check the cache's bookkeeping after every step.
         projector: path of the part that reads images, where it is a file of its own (llama.cpp's "mmproj" files).
         progress: called with (bytes done, bytes in all) while weights are read.
@@ -109,7 +117,12 @@ class Engine(GenerateMethods, EmbedMethods, ImageMethods, ChatMethods, ScoreMeth
             self._core = core
             # The engine's thread frees the model, when nothing can be computing with it any more.
             self._engine_thread = EngineThread(
-                core, config.max_queue, os.path.basename(loaded.path), on_exit=loaded.close, owner=self
+                core,
+                config.max_queue,
+                os.path.basename(loaded.path),
+                on_exit=loaded.close,
+                owner=self,
+                files=loaded.weights.files,
             )
             self._submission = Submission(loaded, self._engine_thread)
             self._identity = ModelIdentity(loaded.gguf)
@@ -151,6 +164,11 @@ class Engine(GenerateMethods, EmbedMethods, ImageMethods, ChatMethods, ScoreMeth
         self._open()
         return self._core.queue.slots()
 
+    def steps(self, last: int = 256) -> list[StepRecord]:
+        """The latest steps, the oldest first: their tokens, and when each phase began and ended."""
+        self._open()
+        return list(self._monitor.trace.steps()[-last:]) if last > 0 else []
+
     def trace(self) -> str:
         """Timeline of the latest steps and requests: JSON that a trace viewer (Perfetto, Chrome's) opens."""
         self._open()
@@ -158,17 +176,27 @@ class Engine(GenerateMethods, EmbedMethods, ImageMethods, ChatMethods, ScoreMeth
 
     # -- text and ids --------------------------------------------------------------------------------------------------
 
-    def tokenize(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
-        """Token ids of a text. Bytes need not be UTF-8.
+    def tokenize(
+        self, text: str | bytes | Sequence[Segment], *, add_special: bool = True, parse_special: bool = True
+    ) -> list[int]:
+        """Token ids of a text, or of a prompt in segments without media. Bytes need not be UTF-8.
 
         `add_special` adds the begin (and end) token where the model wants it; for a prompt in pieces pass False for
-        all but the first. `parse_special` turns the text of control tokens into those tokens.
+        all but the first. `parse_special` turns the text of control tokens into those tokens; segments say so
+        themselves. Raises UnsupportedInputError for media.
         """
+        if isinstance(text, (list, tuple)):
+            return segment_ids(self._open(), text, add_special=add_special)
+        text = cast("str | bytes", text)
         return self._open().tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
 
     def detokenize(self, ids: Sequence[int]) -> str:
         """The text of token ids, control tokens left out, U+FFFD for bytes that are not UTF-8."""
         return self._open().tokenizer.decode(ids)
+
+    def token_bytes(self, token: int) -> bytes:
+        """What a token adds to a text; of a control token its name. Raises TokenizerError for ids that do not exist."""
+        return self._open().tokenizer.token_bytes(token, skip_special=False)
 
     # -- lifetime ------------------------------------------------------------------------------------------------------
 

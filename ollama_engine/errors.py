@@ -20,6 +20,7 @@
     ├── EngineBusyError         RuntimeError  the queue is full, or a session in use; try again later
     ├── DeadlineError           TimeoutError  a request took longer than its timeout
     ├── SessionFormatError      ValueError    a session file that is damaged, or of another model or version
+    ├── RegistryError           ConnectionError  a registry of models that cannot be reached, or refuses
     └── ClosedError             RuntimeError  the object was closed before
 
 Each is also the builtin named beside it, so `except ValueError` keeps working. `http_status` is what a server
@@ -47,9 +48,13 @@ __all__ = [
     "GrammarError",
     "ImageError",
     "IncompleteError",
+    "LoadError",
     "ModelFormatError",
+    "ModelNotFoundError",
+    "ModelProcessError",
     "NoMemoryError",
     "Option",
+    "RegistryError",
     "SamplingError",
     "SessionFormatError",
     "ShapeError",
@@ -209,12 +214,45 @@ class NoMemoryError(EngineError, MemoryError):
         return said if self.report is None else f"{said}\n{self.report}"
 
 
+def short_of_memory(error: BaseException) -> NoMemoryError | None:
+    """The error to raise for one of Python's that memory ran out: a MemoryError, or a library that cannot be mapped."""
+    text = str(error)
+    if isinstance(error, EngineError):
+        return None
+    if not isinstance(error, MemoryError) and not any(said in text for said in _NO_MEMORY):
+        return None
+    cause = text.strip().splitlines()[-1] if text.strip() else type(error).__name__
+    return NoMemoryError(f"no memory: {cause}", advice=["let the process have more address space (ulimit -v)"])
+
+
+_NO_MEMORY = ("failed to map segment", "cannot allocate memory", "Cannot allocate memory")
+"""What the dynamic linkers of glibc and musl, and C's errno, say."""
+
+
 class DeviceError(EngineError, OSError):
     """A device that does not exist or cannot be started."""
 
 
 class ComputeError(EngineError, RuntimeError):
     """The backend reported a failure while computing a graph."""
+
+
+class ModelNotFoundError(EngineError, LookupError):
+    """A model that is neither in the store nor anywhere else that was said."""
+
+    http_status = 404
+
+
+class LoadError(EngineError, RuntimeError):
+    """A served model that could not be loaded; `__cause__` says why."""
+
+
+class ModelProcessError(EngineError, RuntimeError):
+    """The process that computed a model has ended, and its requests with it."""
+
+
+class RegistryError(EngineError, ConnectionError):
+    """A registry of models cannot be reached, refuses, or sends what is not what it says."""
 
 
 class EngineBusyError(EngineError, RuntimeError):

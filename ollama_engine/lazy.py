@@ -20,7 +20,14 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
         home = homes.get(name)
         if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = import_module(f"{package}.{home}")
+        try:
+            module = import_module(f"{package}.{home}")
+        except (ImportError, MemoryError) as error:
+            from ollama_engine.errors import short_of_memory  # noqa: PLC0415 (as rarely as this)
+
+            if told := short_of_memory(error):
+                raise told from error
+            raise
         found = module if home == name else getattr(module, name)
         setattr(sys.modules[package], name, found)  # so that it is asked for once
         return found

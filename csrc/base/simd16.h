@@ -70,6 +70,13 @@ INLINE lanes lanes_from_i8(const void *p) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
 }
 
+/* The 16 halves of bytes that begin at bit `shift` (0 or 4), less 8. */
+INLINE lanes lanes_from_i4(const void *p, int shift) {
+    const __m128i halves = _mm_srl_epi16(_mm_loadu_si128((const __m128i *)p), _mm_cvtsi32_si128(shift));
+    const __m128i x = _mm_sub_epi8(_mm_and_si128(halves, _mm_set1_epi8(15)), _mm_set1_epi8(8));
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(x));
+}
+
 /* The sum of all: lanes 8 apart are joined first, then those 4, 2 and 1 apart. */
 INLINE float lanes_sum(lanes x) {
     const __m256d high = _mm512_extractf64x4_pd(_mm512_castps_pd(x), 1);
@@ -174,6 +181,13 @@ INLINE lanes lanes_from_i8(const void *p) {
                     _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(x, 8))));
 }
 
+INLINE lanes lanes_from_i4(const void *p, int shift) {
+    const __m128i halves = _mm_srl_epi16(_mm_loadu_si128((const __m128i *)p), _mm_cvtsi32_si128(shift));
+    const __m128i x = _mm_sub_epi8(_mm_and_si128(halves, _mm_set1_epi8(15)), _mm_set1_epi8(8));
+    return lanes_of(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x)),
+                    _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(x, 8))));
+}
+
 INLINE float lanes_sum(lanes x) { return half_sum(_mm256_add_ps(x.low, x.high)); }
 
 #else
@@ -229,6 +243,11 @@ INLINE lanes lanes_from_bf16(const void *p) {
 INLINE lanes lanes_from_i8(const void *p) {
     const int8_t *x = p;
     EACH_LANE((float)x[i]);
+}
+
+INLINE lanes lanes_from_i4(const void *p, int shift) {
+    const uint8_t *x = p;
+    EACH_LANE((float)((x[i] >> shift & 15) - 8));
 }
 
 INLINE float lanes_sum(lanes x) {

@@ -11,14 +11,18 @@ int64_t oe_attention_partial(int64_t value_dim) {
     return 2 * OE_LANES + (value_dim + OE_LANES - 1) / OE_LANES * OE_LANES;
 }
 
-int64_t oe_attention_pieces(int64_t n) {
-    const int64_t pieces = (n + LEAST - 1) / LEAST;
-    return pieces < 1 ? 1 : pieces < OE_PIECES ? pieces : OE_PIECES;
+/* A power of two times LEAST, so that neighbouring rows of a prompt mostly have the same pieces. */
+int64_t oe_attention_piece_size(int64_t n) {
+    int64_t size = LEAST;
+    while (size * OE_PIECES < n) {
+        size *= 2;
+    }
+    return size;
 }
 
-int64_t oe_attention_piece_begin(int64_t n, int64_t i) {
-    const int64_t pieces = oe_attention_pieces(n);
-    return i == pieces ? n : n * i / pieces / OE_LANES * OE_LANES;
+int64_t oe_attention_pieces(int64_t n) {
+    const int64_t size = oe_attention_piece_size(n);
+    return n < 1 ? 1 : (n + size - 1) / size;
 }
 
 static bool cpu_has(oe_attention_isa isa) {

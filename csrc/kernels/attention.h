@@ -1,12 +1,14 @@
-/* Paged attention of few rows: each row reads only the cells in its list, in the order of the list. (The alternative
- * is a mask over all cells, which every row and head has to visit.)
+/* Paged attention: each row reads only the cells in its list, in the order of the list. (The alternative is a mask over
+ * all cells, which every row and head has to visit.)
  *
- * A row's list is split into pieces, whose results are joined in order. The split depends only on the length of the
- * list, and sums have a fixed order with one rounding for each product and sum (simd16.h). So the bits of a row's
- * result depend on its query and on the contents of its cells, but not on where these lie, on other rows, on the
+ * A row's list is split into pieces, and these into tiles, whose results are added in order. The split depends only on
+ * the length of the list and on the row's phase: its first cell may be any of its first tile, so that rows of a sliding
+ * window have the tiles of their neighbours. Sums have a fixed order with one rounding for each product and
+ * sum (simd16.h). So the bits of a row's result depend on its query and phase and on the contents of its cells, but not on where these lie, on other rows, on the
  * number of threads or on the instruction set.
  *
- * Query heads that share keys and values (GQA) are computed together, so a cell is read once for all of them. */
+ * Query heads that share keys and values (GQA), and neighbouring rows of a prompt, are computed together, so a cell is
+ * read once for all of them. */
 #ifndef OE_ATTENTION_H
 #define OE_ATTENTION_H
 
@@ -22,6 +24,7 @@ typedef enum oe_attention_type {
     OE_ATTENTION_F16,
     OE_ATTENTION_BF16,
     OE_ATTENTION_Q8_0,
+    OE_ATTENTION_Q4_0,
     OE_ATTENTION_TYPES
 } oe_attention_type;
 
@@ -33,40 +36,49 @@ typedef enum oe_attention_isa {
 } oe_attention_isa;
 
 #define OE_PIECES 16 /* most pieces of one row */
+#define OE_QUERIES 8 /* most queries computed together */
 
 /* Keys or values: dim numbers for each head of each cell. */
 typedef struct oe_attention_side {
     const char *data;
     size_t cell, head; /* bytes from one to the next */
-    int64_t dim;       /* for Q8_0 a multiple of 32 */
+    int64_t dim;       /* for Q8_0 and Q4_0 a multiple of 32 */
 } oe_attention_side;
 
-/* One key head, the query heads that share it, and some cells of one row's list. */
+typedef struct oe_attention_query {
+    const float *at; /* [keys.dim] */
+    int64_t first, end; /* the cells of the piece that it sees; none where first >= end */
+    float *partial;     /* [oe_attention_partial(values.dim)], written */
+} oe_attention_query;
+
+/* One key head, some queries that share it, and cells of one list. */
 typedef struct oe_attention_piece {
-    const char *query; /* f32 [group][keys.dim] */
-    size_t query_head; /* bytes from one to the next */
-    int64_t group;
+    const oe_attention_query *queries;
+    int64_t n_queries;
     oe_attention_side keys, values; /* data is that of the head */
     float scale;
     float cap; /* 0: none; else scores become cap * tanh(score / cap) */
-    const int32_t *cells;
-    int64_t n;
-    float *partial; /* [group][oe_attention_partial(values.dim)], written */
+    const int32_t *list; /* of cells */
+    int64_t base;        /* index of the piece's first cell; may be below 0 where no query sees that */
 } oe_attention_piece;
 
 typedef struct oe_attention_kernel {
     void (*attend)(const oe_attention_piece *piece);
-    /* Joins the partial results of one query head in n <= OE_PIECES pieces, `stride` floats apart, to out[dim]. `sink`,
-     * unless NULL, is a score without a value. */
-    void (*join)(const float *partial, int64_t stride, int64_t n, const float *sink, int64_t dim, float *out);
+    /* Adds the partial result of the next piece to that of the pieces `before` it. */
+    void (*add)(float *before, const float *partial, int64_t dim);
+    /* The result [dim] of all pieces. `sink`, unless NULL, is a score without a value. */
+    void (*finish)(const float *partial, const float *sink, int64_t dim, float *out);
 } oe_attention_kernel;
 
-/* Floats in a piece's partial result for one query head. */
+/* Floats in a partial result of one query. */
 int64_t oe_attention_partial(int64_t value_dim);
 
-/* The number of pieces of a list of n cells, 1 to OE_PIECES; and the first cell of piece i, n for i = that number. */
+/* Cells whose scores are kept at a time. Sums over the cells of a tile are joined before the next one. */
+#define OE_TILE 64
+
+/* A list of n cells has pieces of this size, of which the last may be shorter; and their number, 1 to OE_PIECES. */
+int64_t oe_attention_piece_size(int64_t n);
 int64_t oe_attention_pieces(int64_t n);
-int64_t oe_attention_piece_begin(int64_t n, int64_t i);
 
 /* NULL where this build or this CPU lacks the instructions. */
 const oe_attention_kernel *oe_attention_kernel_find(oe_attention_type type, oe_attention_isa isa);

@@ -5,8 +5,8 @@
 
 #include "base/simd16.h"
 
-#define TILE 64 /* cells whose scores are kept: their keys and values of one head fit the L1 cache */
-#define HEADS 8 /* most query heads computed together */
+#define TILE OE_TILE /* cells whose scores are kept: their keys and values of one head fit the L1 cache */
+#define HEADS OE_QUERIES
 
 /* Sums kept in registers. */
 #if defined(__AVX512F__)
@@ -19,10 +19,10 @@
 
 _Static_assert(TILE % OE_LANES == 0, "scores of a tile are whole vectors");
 _Static_assert(TILE % SUMS == 0, "cells that are taken together do not reach beyond a tile");
-_Static_assert(OE_PIECES == OE_LANES, "the pieces of a row are joined in one vector");
 
-#define Q8_0_BLOCK 32
+#define BLOCK 32 /* numbers that share a scale in Q8_0 and Q4_0 */
 #define Q8_0_BYTES 34
+#define Q4_0_BYTES 18
 
 /* Layout of a partial result: the maximum subtracted from the scores, the same in all lanes; sums of exp(score - max),
  * one per lane; sums of exp(score - max) * value. */
@@ -45,10 +45,13 @@ INLINE lanes load_whole(const int type, const char *cell, int64_t i) {
     if (type == OE_ATTENTION_BF16) {
         return lanes_from_bf16(cell + 2 * i);
     }
-    const char *block = cell + i / Q8_0_BLOCK * Q8_0_BYTES;
+    const char *block = cell + i / BLOCK * (type == OE_ATTENTION_Q8_0 ? Q8_0_BYTES : Q4_0_BYTES);
     uint16_t scale;
     memcpy(&scale, block, sizeof scale);
-    return lanes_mul(lanes_set(oe_f16_to_f32(scale)), lanes_from_i8(block + 2 + i % Q8_0_BLOCK));
+    /* The first half of a Q4_0 block lies in the lower halves of its 16 bytes. */
+    const lanes whole = type == OE_ATTENTION_Q8_0 ? lanes_from_i8(block + 2 + i % BLOCK)
+                                                  : lanes_from_i4(block + 2, (int)(i % BLOCK) / OE_LANES * 4);
+    return lanes_mul(lanes_set(oe_f16_to_f32(scale)), whole);
 }
 
 /* Loads the `count` numbers that are left from i on, and 0 for the rest; a `count` of 0 means all 16. */
@@ -102,20 +105,26 @@ INLINE void sum_up(const lanes *sum, float *to) {
 #endif
 }
 
-/* score[h][c] = query h times the key of cell c. It takes SUMS / `heads` cells at a time. */
-INLINE void score_cells(const int type, const int heads, const oe_attention_piece *p, const float *const *query,
-                        const int32_t *cell, int64_t n, float (*score)[TILE]) {
+/* score[h][c] = query h times the key of cell c, of the cells [low, high) of a tile. It takes SUMS / `heads` cells at a
+ * time. `cell` is that of `low`. */
+INLINE void score_cells(const int type, const int heads, const oe_attention_piece *p, const oe_attention_query *queries,
+                        const int32_t *cell, int64_t low, int64_t high, float (*score)[TILE]) {
     enum { MOST = SUMS };
+    const float *query[HEADS];
+    for (int h = 0; h < heads; h++) {
+        query[h] = queries[h].at;
+    }
     const int cells = SUMS / heads;
-    for (int64_t first = 0; first < n; first += cells) {
+    for (int64_t first = low / SUMS * SUMS; first < high; first += cells) {
         const char *key[MOST];
         lanes sum[MOST];
         float got[MOST];
 #pragma GCC unroll 16
         for (int c = 0; c < cells; c++) {
-            const int32_t at = cell[first + c < n ? first + c : n - 1]; /* padding repeats the last cell; unused */
-            key[c] = cell_of(&p->keys, at);
-            prefetch(&p->values, at);
+            /* Padding repeats the nearest cell; unused. */
+            const int64_t i = first + c < low ? 0 : (first + c < high ? first + c : high - 1) - low;
+            key[c] = cell_of(&p->keys, cell[i]);
+            prefetch(&p->values, cell[i]);
         }
 #pragma GCC unroll 16
         for (int i = 0; i < SUMS; i++) {
@@ -151,23 +160,26 @@ INLINE void fill(float *to, int64_t from, int64_t end, float value) {
     }
 }
 
-/* Turns scores into exp(score - max), after updating max with this tile. Returns exp(old max - max). */
-INLINE float weigh(const oe_attention_piece *p, float *score, int64_t n, float *partial) {
-    const int64_t whole = (n + OE_LANES - 1) / OE_LANES * OE_LANES;
+/* Turns scores of the cells [low, high) into exp(score - max), after updating max with them. Returns exp(old max - max).
+ */
+INLINE float weigh(const oe_attention_piece *p, float *score, int64_t low, int64_t high, float *partial) {
+    const int64_t begin = low / OE_LANES * OE_LANES, end = (high + OE_LANES - 1) / OE_LANES * OE_LANES;
     const lanes before = lanes_load(partial + MAX_AT);
     lanes most = before, sum = lanes_load(partial + SUM_AT);
-    fill(score, n, whole, 0.0f);
-    for (int64_t i = 0; i < whole; i += OE_LANES) {
+    fill(score, begin, low, 0.0f);
+    fill(score, high, end, 0.0f);
+    for (int64_t i = begin; i < end; i += OE_LANES) {
         lanes_store(score + i, scaled(p, lanes_load(score + i)));
     }
-    fill(score, n, whole, -INFINITY); /* only now, since a cap or a negative scale would change -INFINITY */
-    for (int64_t i = 0; i < whole; i += OE_LANES) {
+    fill(score, begin, low, -INFINITY); /* only now, since a cap or a negative scale would change -INFINITY */
+    fill(score, high, end, -INFINITY);
+    for (int64_t i = begin; i < end; i += OE_LANES) {
         most = lanes_max(most, lanes_load(score + i));
     }
     most = lanes_set(lanes_largest(most));
     const lanes shrink = lanes_exp(lanes_sub(before, most));
     sum = lanes_mul(sum, shrink);
-    for (int64_t i = 0; i < whole; i += OE_LANES) {
+    for (int64_t i = begin; i < end; i += OE_LANES) {
         const lanes weight = lanes_exp(lanes_sub(lanes_load(score + i), most));
         lanes_store(score + i, weight);
         sum = lanes_add(sum, weight);
@@ -181,15 +193,16 @@ INLINE float weigh(const oe_attention_piece *p, float *score, int64_t n, float *
 
 /* -- values -------------------------------------------------------------------------------------------------------- */
 
-/* Adds `vectors` * 16 numbers of the values from `from` on; with a `count` above 0, only so many. */
+/* Adds `vectors` * 16 numbers of the values from `from` on; with a `count` above 0, only so many. Weights of a query lie
+ * TILE behind those of the one before. */
 INLINE void add_values(const int type, const int heads, const int vectors, const oe_attention_piece *p,
-                       const int32_t *cell, int64_t n, float (*weight)[TILE], const float *shrink, int64_t from,
-                       int64_t count, float *partial, int64_t stride) {
+                       const oe_attention_query *query, const int32_t *cell, int64_t n, const float *weight,
+                       const float *shrink, int64_t from, int64_t count) {
     enum { MOST = SUMS };
     lanes sum[MOST];
 #pragma GCC unroll 16
     for (int i = 0; i < heads * vectors; i++) {
-        const float *at = partial + i / vectors * stride + VALUES_AT + from + i % vectors * OE_LANES;
+        const float *at = query[i / vectors].partial + VALUES_AT + from + i % vectors * OE_LANES;
         sum[i] = lanes_mul(lanes_load(at), lanes_set(shrink[i / vectors]));
     }
     for (int64_t c = 0; c < n; c++) {
@@ -199,76 +212,162 @@ INLINE void add_values(const int type, const int heads, const int vectors, const
             const lanes v = load(type, value, from + j * OE_LANES, count);
 #pragma GCC unroll 8
             for (int h = 0; h < heads; h++) {
-                sum[h * vectors + j] = lanes_fma(lanes_set(weight[h][c]), v, sum[h * vectors + j]);
+                sum[h * vectors + j] = lanes_fma(lanes_set(weight[h * TILE + c]), v, sum[h * vectors + j]);
             }
         }
     }
 #pragma GCC unroll 16
     for (int i = 0; i < heads * vectors; i++) {
-        lanes_store(partial + i / vectors * stride + VALUES_AT + from + i % vectors * OE_LANES, sum[i]);
+        lanes_store(query[i / vectors].partial + VALUES_AT + from + i % vectors * OE_LANES, sum[i]);
     }
 }
 
-INLINE void mix_values(const int type, const int heads, const oe_attention_piece *p, const int32_t *cell, int64_t n,
-                       float (*weight)[TILE], const float *shrink, float *partial, int64_t stride) {
+INLINE void mix_values(const int type, const int heads, const oe_attention_piece *p, const oe_attention_query *query,
+                       const int32_t *cell, int64_t n, const float *weight, const float *shrink) {
     const int most = SUMS / heads < 4 ? SUMS / heads : 4;
     int64_t from = 0;
     for (; from + most * OE_LANES <= p->values.dim; from += most * OE_LANES) {
-        add_values(type, heads, most, p, cell, n, weight, shrink, from, 0, partial, stride);
+        add_values(type, heads, most, p, query, cell, n, weight, shrink, from, 0);
     }
     for (; from + OE_LANES <= p->values.dim; from += OE_LANES) {
-        add_values(type, heads, 1, p, cell, n, weight, shrink, from, 0, partial, stride);
+        add_values(type, heads, 1, p, query, cell, n, weight, shrink, from, 0);
     }
     if (from < p->values.dim) {
-        add_values(type, heads, 1, p, cell, n, weight, shrink, from, p->values.dim - from, partial, stride);
+        add_values(type, heads, 1, p, query, cell, n, weight, shrink, from, p->values.dim - from);
     }
 }
 
 /* -- a piece ------------------------------------------------------------------------------------------------------- */
 
-INLINE void attend_tile(const int type, const int heads, const oe_attention_piece *p, int64_t head, int64_t first) {
-    const int64_t n = p->n - first < TILE ? p->n - first : TILE, stride = oe_attention_partial(p->values.dim);
-    const int32_t *cell = p->cells + first;
-    float *partial = p->partial + head * stride;
-    float score[HEADS][TILE], shrink[HEADS];
-    const float *query[HEADS];
-    for (int h = 0; h < heads; h++) {
-        query[h] = (const float *)(const void *)(p->query + (size_t)(head + h) * p->query_head);
+/* Some queries in one tile of cells. All see the cells [begin, end), which may be none. */
+typedef struct tile {
+    const int32_t *cell; /* that of `low` */
+    int64_t low, high;   /* cells that any query sees */
+    int64_t begin, end;
+    int64_t from[HEADS], to[HEADS]; /* cells that each sees */
+    float shrink[HEADS];
+    float score[HEADS][TILE];
+} tile;
+
+INLINE void weigh_some(const int type, const int heads, const oe_attention_piece *p, const oe_attention_query *query,
+                       tile *t, int at) {
+    score_cells(type, heads, p, query + at, t->cell, t->low, t->high, t->score + at);
+    for (int i = at; i < at + heads; i++) {
+        const bool any = t->from[i] < t->to[i];
+        t->shrink[i] = any ? weigh(p, t->score[i], t->from[i], t->to[i], query[i].partial) : 1.0f;
     }
-    score_cells(type, heads, p, query, cell, n, score);
-    for (int h = 0; h < heads; h++) {
-        shrink[h] = weigh(p, score[h], n, partial + h * stride);
+}
+
+/* Adds the values of cells [begin, end). */
+INLINE void mix_some(const int type, const int heads, const oe_attention_piece *p, const oe_attention_query *query,
+                     tile *t, int at, int64_t begin, int64_t end) {
+    mix_values(type, heads, p, query + at, t->cell + (begin - t->low), end - begin, t->score[at] + begin,
+               t->shrink + at);
+}
+
+/* Those of cells before (or behind) the ones that all see. */
+INLINE void mix_ragged(const int type, const oe_attention_piece *p, const oe_attention_query *query, int n, tile *t,
+                       bool before) {
+    for (int i = 0; i < n; i++) {
+        const int64_t begin = before || t->from[i] > t->end ? t->from[i] : t->end;
+        const int64_t end = before && t->to[i] > t->begin ? t->begin : t->to[i];
+        if (begin < end) {
+            mix_some(type, 1, p, query, t, i, begin, end);
+            t->shrink[i] = 1.0f;
+        }
     }
-    for (int64_t c = first + TILE; c < p->n && c < first + 2 * TILE; c++) {
-        prefetch(&p->keys, p->cells[c]);
+}
+
+/* Calls `does(type, heads, p, query, t, at, ...)` for n queries, as many at a time as the registers can hold. */
+#if SUMS >= 8
+#define UP_TO_8(n, at, does, ...)                                                                                      \
+    for (; at + 8 <= n; at += 8) {                                                                                     \
+        does(type, 8, p, query, t, at, ##__VA_ARGS__);                                                                 \
     }
-    mix_values(type, heads, p, cell, n, score, shrink, partial, stride);
+#else
+#define UP_TO_8(n, at, does, ...)
+#endif
+#if SUMS >= 4
+#define UP_TO_4(n, at, does, ...)                                                                                      \
+    for (; at + 4 <= n; at += 4) {                                                                                     \
+        does(type, 4, p, query, t, at, ##__VA_ARGS__);                                                                 \
+    }                                                                                                                  \
+    for (; at + 2 <= n; at += 2) {                                                                                     \
+        does(type, 2, p, query, t, at, ##__VA_ARGS__);                                                                 \
+    }
+#else
+#define UP_TO_4(n, at, does, ...)
+#endif
+#define EACH(n, at, does, ...)                                                                                         \
+    UP_TO_8(n, at, does, ##__VA_ARGS__)                                                                                \
+    UP_TO_4(n, at, does, ##__VA_ARGS__)                                                                                \
+    for (; at < n; at++) {                                                                                             \
+        does(type, 1, p, query, t, at, ##__VA_ARGS__);                                                                 \
+    }
+
+static int64_t clamp(int64_t x, int64_t low, int64_t high) { return x < low ? low : x > high ? high : x; }
+
+/* What up to HEADS queries see of the tile that begins with cell `first`; false where that is nothing. */
+INLINE bool look(const oe_attention_piece *p, const oe_attention_query *query, int n, int64_t first, tile *t) {
+    t->low = TILE, t->high = 0, t->begin = 0, t->end = TILE;
+    for (int i = 0; i < n; i++) {
+        t->from[i] = clamp(query[i].first - first, 0, TILE);
+        t->to[i] = clamp(query[i].end - first, t->from[i], TILE);
+        if (t->from[i] < t->to[i]) {
+            t->low = t->from[i] < t->low ? t->from[i] : t->low;
+            t->high = t->to[i] > t->high ? t->to[i] : t->high;
+        }
+        t->begin = t->from[i] > t->begin ? t->from[i] : t->begin;
+        t->end = t->to[i] < t->end ? t->to[i] : t->end;
+    }
+    if (t->begin >= t->end) { /* each query adds its values alone, all those before `begin` first */
+        t->begin = t->end = clamp(t->begin, t->low, t->high);
+    }
+    t->cell = p->list + (p->base + first + t->low);
+    return t->low < t->high;
+}
+
+/* `next`: the cell behind the tile that follows. */
+INLINE void attend_some(const int type, const oe_attention_piece *p, const oe_attention_query *query, int n,
+                        int64_t first, int64_t next) {
+    tile some;
+    tile *t = &some;
+    int at = 0;
+    if (!look(p, query, n, first, t)) {
+        return;
+    }
+    EACH(n, at, weigh_some)
+    for (int64_t c = first + TILE; c < next; c++) {
+        prefetch(&p->keys, p->list[p->base + c]);
+    }
+    const bool ragged = t->low < t->begin || t->end < t->high;
+    if (ragged) {
+        mix_ragged(type, p, query, n, t, true);
+    }
+    at = 0;
+    EACH(n, at, mix_some, t->begin, t->end)
+    if (ragged) {
+        for (int i = 0; i < n; i++) {
+            t->shrink[i] = 1.0f;
+        }
+        mix_ragged(type, p, query, n, t, false);
+    }
 }
 
 INLINE void attend(const int type, const oe_attention_piece *p) {
     const int64_t stride = oe_attention_partial(p->values.dim);
-    for (int64_t h = 0; h < p->group; h++) {
-        float *partial = p->partial + h * stride;
+    int64_t n = 0;
+    for (int64_t i = 0; i < p->n_queries; i++) {
+        float *partial = p->queries[i].partial;
         memset(partial, 0, (size_t)stride * sizeof *partial);
         lanes_store(partial + MAX_AT, lanes_set(-INFINITY));
+        n = p->queries[i].end > n ? p->queries[i].end : n;
     }
-    for (int64_t first = 0; first < p->n; first += TILE) {
-        int64_t head = 0;
-#if SUMS >= 8
-        for (; head + 8 <= p->group; head += 8) {
-            attend_tile(type, 8, p, head, first);
-        }
-#endif
-#if SUMS >= 4
-        for (; head + 4 <= p->group; head += 4) {
-            attend_tile(type, 4, p, head, first);
-        }
-        for (; head + 2 <= p->group; head += 2) {
-            attend_tile(type, 2, p, head, first);
-        }
-#endif
-        for (; head < p->group; head++) {
-            attend_tile(type, 1, p, head, first);
+    for (int64_t first = 0; first < n; first += TILE) {
+        int64_t next = first + 2 * TILE < n ? first + 2 * TILE : n;
+        for (int64_t i = 0; i < p->n_queries; i += HEADS, next = 0) {
+            const int some = (int)(p->n_queries - i < HEADS ? p->n_queries - i : HEADS);
+            attend_some(type, p, p->queries + i, some, first, next);
         }
     }
 }
@@ -281,41 +380,37 @@ static void attend_bf16(const oe_attention_piece *piece) { attend(OE_ATTENTION_B
 
 static void attend_q8_0(const oe_attention_piece *piece) { attend(OE_ATTENTION_Q8_0, piece); }
 
+static void attend_q4_0(const oe_attention_piece *piece) { attend(OE_ATTENTION_Q4_0, piece); }
+
 /* -- the pieces of a row ------------------------------------------------------------------------------------------- */
 
-static void join(const float *partial, int64_t stride, int64_t n, const float *sink, int64_t dim, float *out) {
-    float factor[OE_PIECES], most = sink ? *sink : -INFINITY, total = 0.0f;
-    for (int64_t i = 0; i < n; i++) {
-        const float max = partial[i * stride + MAX_AT];
-        most = most > max ? most : max;
-        factor[i] = max;
+static void add(float *before, const float *partial, int64_t dim) {
+    const lanes old = lanes_load(before + MAX_AT), new = lanes_load(partial + MAX_AT), most = lanes_max(old, new);
+    const lanes keep = lanes_exp(lanes_sub(old, most)), take = lanes_exp(lanes_sub(new, most));
+    lanes_store(before + MAX_AT, most);
+    for (int64_t i = SUM_AT; i < oe_attention_partial(dim); i += OE_LANES) {
+        const lanes kept = lanes_mul(lanes_load(before + i), keep);
+        lanes_store(before + i, lanes_fma(lanes_load(partial + i), take, kept));
     }
-    for (int64_t i = n; i < OE_PIECES; i++) {
-        factor[i] = most;
-    }
-    lanes_store(factor, lanes_exp(lanes_sub(lanes_load(factor), lanes_set(most))));
-    for (int64_t i = 0; i < n; i++) {
-        total += factor[i] * lanes_sum(lanes_load(partial + i * stride + SUM_AT));
-    }
+}
+
+static void finish(const float *partial, const float *sink, int64_t dim, float *out) {
+    const float max = partial[MAX_AT], most = sink && *sink > max ? *sink : max;
+    const lanes factor = lanes_exp(lanes_set(max - most));
+    float weight[OE_LANES] = {0};
     if (sink) {
-        float weight[OE_LANES];
         lanes_store(weight, lanes_exp(lanes_set(*sink - most)));
-        total += weight[0];
     }
+    const lanes total = lanes_set(lanes_sum(lanes_mul(lanes_load(partial + SUM_AT), factor)) + weight[0]);
     for (int64_t from = 0; from < dim; from += OE_LANES) {
         float last[OE_LANES];
-        lanes sum = lanes_set(0.0f);
-        for (int64_t i = 0; i < n; i++) {
-            sum = lanes_fma(lanes_set(factor[i]), lanes_load(partial + i * stride + VALUES_AT + from), sum);
-        }
-        lanes_store(last, lanes_div(sum, lanes_set(total)));
+        lanes_store(last, lanes_div(lanes_mul(lanes_load(partial + VALUES_AT + from), factor), total));
         memcpy(out + from, last, (size_t)(dim - from < OE_LANES ? dim - from : OE_LANES) * sizeof *out);
     }
 }
 
 const oe_attention_kernel OE_ATTENTION_KERNELS[OE_ATTENTION_TYPES] = {
-    [OE_ATTENTION_F32] = {attend_f32, join},
-    [OE_ATTENTION_F16] = {attend_f16, join},
-    [OE_ATTENTION_BF16] = {attend_bf16, join},
-    [OE_ATTENTION_Q8_0] = {attend_q8_0, join},
+    [OE_ATTENTION_F32] = {attend_f32, add, finish},   [OE_ATTENTION_F16] = {attend_f16, add, finish},
+    [OE_ATTENTION_BF16] = {attend_bf16, add, finish}, [OE_ATTENTION_Q8_0] = {attend_q8_0, add, finish},
+    [OE_ATTENTION_Q4_0] = {attend_q4_0, add, finish},
 };

@@ -6,17 +6,27 @@
 #include "ggml.h"
 #include "threads/chunk_counter.h"
 
-/* Rows are split into pieces. A unit of work is one piece of one row for one key head. */
+#define FEW_ROWS 64 /* up to here every piece of a row is a unit of work of its own */
+#define BAND 16     /* most rows that are computed together */
+#define QUERIES 64  /* most queries that read a tile while it is in the L1 cache */
+#define SCRATCH 16384 /* floats for their partial results: 64 KB of stack, twice */
+
+/* Rows are split into pieces. With few rows a unit of work is one piece of one row for one key head, and the thread
+ * that finishes a row's last piece adds them up. With many rows it is all pieces of some rows, one after the other:
+ * partial results of all pieces would take too much memory. Both do the same arithmetic. */
 typedef struct plan {
     oe_chunk_counter *taken; /* units of work taken */
     int32_t *first_piece;    /* [rows + 1] numbered across all rows */
-    int32_t *begin;          /* [rows] index in the list */
-    int32_t *length;         /* [rows] */
+    int32_t *base;           /* [rows] index in the list of the first tile, of which a row may see the end only */
+    int32_t *phase;          /* [rows] first cell of that tile that the row sees */
+    int32_t *end;            /* [rows] the cell behind its last one, counted from `base`; equal to `phase`: none */
+    int32_t *n_bands;        /* [1] */
+    int32_t *band;           /* [rows + 1] first row of each band: up to BAND rows whose pieces begin alike */
     _Atomic int32_t *done;   /* [rows][kv_heads] finished pieces; 0 between operations */
 } plan;
 
 int64_t oe_attention_plan_size(int64_t rows, int64_t kv_heads) {
-    return 2 * OE_CACHE_LINE + (int64_t)sizeof(int32_t) * (3 * rows + 1 + rows * kv_heads);
+    return 2 * OE_CACHE_LINE + (int64_t)sizeof(int32_t) * (5 * rows + 3 + rows * kv_heads);
 }
 
 static plan plan_in(const struct ggml_tensor *t, int64_t rows) {
@@ -25,14 +35,29 @@ static plan plan_in(const struct ggml_tensor *t, int64_t rows) {
     return (plan){
         .taken = (oe_chunk_counter *)(void *)line,
         .first_piece = numbers,
-        .begin = numbers + rows + 1,
-        .length = numbers + 2 * rows + 1,
-        .done = (_Atomic int32_t *)(numbers + 3 * rows + 1),
+        .base = numbers + rows + 1,
+        .phase = numbers + 2 * rows + 1,
+        .end = numbers + 3 * rows + 1,
+        .n_bands = numbers + 4 * rows + 1,
+        .band = numbers + 4 * rows + 2,
+        .done = (_Atomic int32_t *)(numbers + 5 * rows + 3),
     };
 }
 
+static void plan_bands(const plan *to, int64_t rows) {
+    int64_t n = 0, first = 0;
+    for (int64_t row = 0; row < rows; row++) {
+        if (row == 0 || row - first == BAND || to->base[row] != to->base[first] ||
+            oe_attention_piece_size(to->end[row]) != oe_attention_piece_size(to->end[first])) {
+            to->band[n++] = (int32_t)(first = row);
+        }
+    }
+    to->band[n] = (int32_t)rows;
+    *to->n_bands = (int32_t)n;
+}
+
 void oe_attention_plan_op(struct ggml_tensor *dst, int ith, int nth, void *unused) {
-    const struct ggml_tensor *parts = dst->src[0], *list = dst->src[1];
+    const struct ggml_tensor *parts = dst->src[0], *list = dst->src[1], *phases = dst->src[2];
     const int64_t rows = parts->ne[1];
     const plan to = plan_in(dst, rows);
     const int32_t *part = parts->data;
@@ -44,10 +69,13 @@ void oe_attention_plan_op(struct ggml_tensor *dst, int ith, int nth, void *unuse
     memset(dst->data, 0, (size_t)dst->ne[0]);
     for (int64_t row = 0; row < rows; row++, part += 2) {
         const bool there = 0 <= part[0] && part[0] < part[1] && part[1] <= list->ne[0];
-        to.begin[row] = there ? part[0] : 0;
-        to.length[row] = there ? part[1] - part[0] : 0;
-        to.first_piece[row + 1] = to.first_piece[row] + (int32_t)oe_attention_pieces(to.length[row]);
+        const int32_t phase = there && phases ? ((const int32_t *)phases->data)[row] & (OE_TILE - 1) : 0;
+        to.base[row] = there ? part[0] - phase : 0;
+        to.phase[row] = phase;
+        to.end[row] = there ? part[1] - to.base[row] : 0;
+        to.first_piece[row + 1] = to.first_piece[row] + (int32_t)oe_attention_pieces(to.end[row]);
     }
+    plan_bands(&to, rows);
 }
 
 /* -- one operation ------------------------------------------------------------------------------------------------- */
@@ -57,8 +85,12 @@ static int64_t result_size(int64_t rows, int64_t heads, int64_t value_dim) {
     return (rows * heads * value_dim + line - 1) / line * line;
 }
 
+static bool by_bands(int64_t rows, int64_t value_dim) {
+    return rows > FEW_ROWS && OE_QUERIES * oe_attention_partial(value_dim) <= SCRATCH;
+}
+
 int64_t oe_attention_size(int64_t rows, int64_t heads, int64_t value_dim, int64_t n) {
-    const int64_t pieces = rows * oe_attention_pieces(n);
+    const int64_t pieces = by_bands(rows, value_dim) ? 0 : rows * oe_attention_pieces(n + OE_TILE);
     return result_size(rows, heads, value_dim) + pieces * heads * oe_attention_partial(value_dim);
 }
 
@@ -68,7 +100,7 @@ typedef struct operation {
     plan plan;
     int64_t rows, heads, kv_heads, group, value_dim;
     int64_t stride;  /* floats in a partial result of one query head */
-    float *partials; /* [pieces][heads][stride] */
+    float *partials; /* [pieces][heads][stride], of few rows */
     float *out;      /* [rows][heads][value_dim] */
 } operation;
 
@@ -97,52 +129,76 @@ static oe_attention_side side_of(const struct ggml_tensor *t, int64_t kv_head) {
     return (oe_attention_side){(const char *)t->data + (size_t)kv_head * t->nb[2], t->nb[1], t->nb[2], t->ne[0]};
 }
 
-static float *partial_of(const operation *op, int64_t piece, int64_t head) {
-    return op->partials + (piece * op->heads + head) * op->stride;
+static const float *query_of(const operation *op, int64_t row, int64_t head) {
+    const struct ggml_tensor *q = op->query;
+    return (const float *)(const void *)((const char *)q->data + (size_t)row * q->nb[1] + (size_t)head * q->nb[2]);
 }
 
-static void attend(const operation *op, int64_t row, int64_t number, int64_t kv_head) {
-    const struct ggml_tensor *q = op->query;
-    const int64_t length = op->plan.length[row], head = kv_head * op->group;
-    const int64_t begin = oe_attention_piece_begin(length, number);
+/* A query, and what it sees of a piece. */
+static oe_attention_query query_in(const operation *op, int64_t row, int64_t head, int64_t piece, float *partial) {
+    const int64_t size = oe_attention_piece_size(op->plan.end[row]), left = op->plan.end[row] - piece * size;
+    const int64_t first = piece ? 0 : op->plan.phase[row], end = left < size ? left : size;
+    return (oe_attention_query){query_of(op, row, head), first, end, partial};
+}
+
+/* A piece of the list of `row`, and of the rows in its band. */
+static void attend(const operation *op, int64_t row, int64_t number, int64_t kv_head,
+                   const oe_attention_query *queries, int64_t n_queries) {
     const oe_attention_piece piece = {
-        .query = (const char *)q->data + (size_t)row * q->nb[1] + (size_t)head * q->nb[2],
-        .query_head = q->nb[2],
-        .group = op->group,
+        .queries = queries,
+        .n_queries = n_queries,
         .keys = side_of(op->keys, kv_head),
         .values = side_of(op->values, kv_head),
         .scale = op->params->scale,
         .cap = op->params->cap,
-        .cells = (const int32_t *)op->list->data + op->plan.begin[row] + begin,
-        .n = oe_attention_piece_begin(length, number + 1) - begin,
-        .partial = partial_of(op, op->plan.first_piece[row] + number, head),
+        .list = op->list->data,
+        .base = op->plan.base[row] + number * oe_attention_piece_size(op->plan.end[row]),
     };
     op->params->kernel->attend(&piece);
 }
 
-static void join(const operation *op, int64_t row, int64_t pieces, int64_t kv_head) {
+static void finish(const operation *op, int64_t row, int64_t head, const float *partial) {
     const float *sinks = op->sinks ? op->sinks->data : NULL;
-    for (int64_t head = kv_head * op->group; head < (kv_head + 1) * op->group; head++) {
-        float *out = op->out + (row * op->heads + head) * op->value_dim;
-        if (op->plan.length[row] == 0) {
-            memset(out, 0, (size_t)op->value_dim * sizeof *out);
-            continue;
-        }
-        op->params->kernel->join(partial_of(op, op->plan.first_piece[row], head), op->heads * op->stride, pieces,
-                                 sinks ? sinks + head : NULL, op->value_dim, out);
+    float *out = op->out + (row * op->heads + head) * op->value_dim;
+    if (op->plan.end[row] == 0) {
+        memset(out, 0, (size_t)op->value_dim * sizeof *out);
+    } else {
+        op->params->kernel->finish(partial, sinks ? sinks + head : NULL, op->value_dim, out);
     }
 }
 
-/* Computes a piece. The thread that finishes a row's last piece joins all of them. */
+/* -- few rows ------------------------------------------------------------------------------------------------------ */
+
+static float *partial_of(const operation *op, int64_t row, int64_t number, int64_t head) {
+    return op->partials + ((op->plan.first_piece[row] + number) * op->heads + head) * op->stride;
+}
+
+static void add_up(const operation *op, int64_t row, int64_t pieces, int64_t kv_head) {
+    for (int64_t head = kv_head * op->group; head < (kv_head + 1) * op->group; head++) {
+        float *sum = partial_of(op, row, 0, head);
+        for (int64_t i = 1; i < pieces; i++) {
+            op->params->kernel->add(sum, partial_of(op, row, i, head), op->value_dim);
+        }
+        finish(op, row, head, sum);
+    }
+}
+
+/* Computes a piece. The thread that finishes a row's last piece adds all of them up. */
 static void do_piece(const operation *op, int64_t row, int64_t number, int64_t kv_head) {
     const int32_t pieces = op->plan.first_piece[row + 1] - op->plan.first_piece[row];
+    const int64_t end = (kv_head + 1) * op->group;
     _Atomic int32_t *done = op->plan.done + row * op->kv_heads + kv_head;
-    if (op->plan.length[row]) {
-        attend(op, row, number, kv_head);
+    for (int64_t head = kv_head * op->group; head < end; head += QUERIES) {
+        oe_attention_query queries[QUERIES];
+        const int64_t some = end - head < QUERIES ? end - head : QUERIES;
+        for (int64_t i = 0; i < some; i++) {
+            queries[i] = query_in(op, row, head + i, number, partial_of(op, row, number, head + i));
+        }
+        attend(op, row, number, kv_head, queries, some);
     }
     if (atomic_fetch_add_explicit(done, 1, memory_order_acq_rel) == pieces - 1) {
         atomic_store_explicit(done, 0, memory_order_relaxed);
-        join(op, row, pieces, kv_head);
+        add_up(op, row, pieces, kv_head);
     }
 }
 
@@ -160,18 +216,68 @@ static int64_t row_of(const plan *plan, int64_t rows, int64_t piece) {
     return low;
 }
 
-void oe_attention_op(struct ggml_tensor *dst, int ith, int nth, void *params) {
-    const operation op = operation_of(dst, params);
-    const int64_t n_pieces = op.plan.first_piece[op.rows] * op.kv_heads;
-    int64_t first, last;
-    (void)ith;
-    while (oe_take_chunk(op.plan.taken, n_pieces, nth, &first, &last)) {
-        int64_t row = row_of(&op.plan, op.rows, first / op.kv_heads);
-        for (int64_t i = first; i < last; i++) {
-            const int64_t piece = i / op.kv_heads;
-            row += piece == op.plan.first_piece[row + 1];
-            do_piece(&op, row, piece - op.plan.first_piece[row], i % op.kv_heads);
+static void do_pieces(const operation *op, int64_t first, int64_t last) {
+    int64_t row = row_of(&op->plan, op->rows, first / op->kv_heads);
+    for (int64_t i = first; i < last; i++) {
+        row += i / op->kv_heads == op->plan.first_piece[row + 1];
+        /* The heads of a piece one after the other, because they share cache lines and pages. The last piece first,
+         * because it may be short: it evens out worst at the end. */
+        const int64_t pieces = op->plan.first_piece[row + 1] - op->plan.first_piece[row];
+        const int64_t at = i - op->plan.first_piece[row] * op->kv_heads, turn = at / op->kv_heads;
+        do_piece(op, row, turn ? turn - 1 : pieces - 1, at % op->kv_heads);
+    }
+}
+
+/* -- many rows ----------------------------------------------------------------------------------------------------- */
+
+/* Up to QUERIES of a band's queries, which are numbered head by head. */
+static void do_queries(const operation *op, int64_t band, int64_t kv_head, int64_t first, int64_t n) {
+    float sum[SCRATCH], partial[SCRATCH];
+    const int64_t begin = op->plan.band[band], rows = op->plan.band[band + 1] - begin;
+    int64_t row[QUERIES], head[QUERIES], pieces = 1;
+    for (int64_t i = 0; i < n; i++) {
+        row[i] = begin + (first + i) % rows;
+        head[i] = kv_head * op->group + (first + i) / rows;
+        const int64_t needed = oe_attention_pieces(op->plan.end[row[i]]);
+        pieces = needed > pieces ? needed : pieces;
+    }
+    for (int64_t number = 0; number < pieces; number++) {
+        oe_attention_query queries[QUERIES];
+        for (int64_t i = 0; i < n; i++) {
+            queries[i] = query_in(op, row[i], head[i], number, (number ? partial : sum) + i * op->stride);
+        }
+        attend(op, begin, number, kv_head, queries, n);
+        for (int64_t i = 0; number && i < n; i++) {
+            if (queries[i].first < queries[i].end) {
+                op->params->kernel->add(sum + i * op->stride, partial + i * op->stride, op->value_dim);
+            }
         }
     }
-    oe_leave_chunks(op.plan.taken, n_pieces, nth);
+    for (int64_t i = 0; i < n; i++) {
+        finish(op, row[i], head[i], sum + i * op->stride);
+    }
+}
+
+/* Head by head, so that the keys and values that bands have in common stay in the L2 cache. */
+static void do_bands(const operation *op, int64_t first, int64_t last) {
+    const int64_t fitting = SCRATCH / op->stride / OE_QUERIES * OE_QUERIES, most = fitting < QUERIES ? fitting : QUERIES;
+    for (int64_t i = first; i < last; i++) {
+        const int64_t band = i % *op->plan.n_bands, kv_head = i / *op->plan.n_bands;
+        const int64_t n = (op->plan.band[band + 1] - op->plan.band[band]) * op->group;
+        for (int64_t at = 0; at < n; at += most) {
+            do_queries(op, band, kv_head, at, n - at < most ? n - at : most);
+        }
+    }
+}
+
+void oe_attention_op(struct ggml_tensor *dst, int ith, int nth, void *params) {
+    const operation op = operation_of(dst, params);
+    const bool many = by_bands(op.rows, op.value_dim);
+    const int64_t units = op.kv_heads * (many ? *op.plan.n_bands : op.plan.first_piece[op.rows]);
+    int64_t first, last;
+    (void)ith;
+    while (oe_take_chunk(op.plan.taken, units, nth, &first, &last)) {
+        (many ? do_bands : do_pieces)(&op, first, last);
+    }
+    oe_leave_chunks(op.plan.taken, units, nth);
 }

@@ -20,7 +20,8 @@ typedef struct oe_attention_params {
 int64_t oe_attention_plan_size(int64_t rows, int64_t kv_heads);
 
 /* dst i8 [oe_attention_plan_size]. src[0] i32 [2, rows]: each row's part [begin, end) of the list. src[1]: the list i32
- * [n], of which only the length is read. A part outside of the list counts as empty. */
+ * [n], of which only the length is read. src[2]: phases i32 [rows] or NULL for 0: the place of each row's first cell in
+ * its first tile, modulo OE_TILE. A part outside of the list counts as empty. */
 void oe_attention_plan_op(struct ggml_tensor *dst, int ith, int nth, void *unused);
 
 /* Size of oe_attention_op's dst in floats for a list of n cells: the result [rows][heads][value_dim], then scratch. */

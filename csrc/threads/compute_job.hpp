@@ -3,15 +3,31 @@
 #define OE_COMPUTE_JOB_HPP
 
 #include <limits.h>
+#include <stdint.h>
+
+#include <chrono>
 
 #include "ggml-backend.h"
 #include "threads/cpu_gate.h"
 
 #define OE_THREW INT_MIN /* no ggml_status */
 
+/* What the computations since the last look took, without the wait at the gate. */
+struct oe_compute_time {
+    int64_t wall_ns;
+    int64_t end_ns; /* of the last one, by oe_nanoseconds */
+    long (*thread_id)(void);
+    long thread; /* that computed last */
+};
+
+static inline int64_t oe_nanoseconds(void) {
+    return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
 struct oe_compute_job {
     ggml_backend_sched_t sched;
     ggml_cgraph *graph;
+    oe_compute_time *time;
     const oe_cpu_gate *gate;
     oe_cpu_gate_runner run_gated;
 };
@@ -20,7 +36,12 @@ struct oe_compute_job {
 static int oe_compute_now(void *argument) noexcept {
     const oe_compute_job *job = static_cast<oe_compute_job *>(argument);
     try {
-        return ggml_backend_sched_graph_compute(job->sched, job->graph);
+        const int64_t start = oe_nanoseconds();
+        const int status = ggml_backend_sched_graph_compute(job->sched, job->graph);
+        job->time->end_ns = oe_nanoseconds();
+        job->time->wall_ns += job->time->end_ns - start;
+        job->time->thread = job->time->thread_id();
+        return status;
     } catch (...) {
         return OE_THREW;
     }

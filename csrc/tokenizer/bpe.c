@@ -206,9 +206,12 @@ static int emit(const oe_bpe *bpe, const oe_symbol *symbol, const char *piece, o
 }
 
 static int encode_word(const oe_bpe *bpe, oe_scratch *scratch, const char *word, size_t size, oe_id_list *ids) {
-    if (add_symbols(bpe, scratch, word, size) < 0 ||
-        oe_scratch_merge(scratch, oe_pair_map_find, &bpe->merges, word) < 0) {
+    if (add_symbols(bpe, scratch, word, size) < 0) {
         return -1;
+    }
+    int status = oe_scratch_merge(scratch, oe_pair_map_find, &bpe->merges, word);
+    if (status < 0) {
+        return status;
     }
     for (int32_t i = size ? 0 : -1; i >= 0; i = scratch->symbols[i].next) {
         if (emit(bpe, &scratch->symbols[i], word, ids) < 0) {
@@ -219,6 +222,10 @@ static int encode_word(const oe_bpe *bpe, oe_scratch *scratch, const char *word,
 }
 
 int oe_bpe_encode(const oe_bpe *bpe, oe_scratch *scratch, const char *piece, size_t size, int whole, oe_id_list *ids) {
+    int status = oe_checkpoint_pass(&scratch->checkpoint);
+    if (status < 0) {
+        return status;
+    }
     if (whole) {
         int32_t id = find_whole(bpe, scratch, piece, size);
         if (id == -2) {
@@ -230,8 +237,9 @@ int oe_bpe_encode(const oe_bpe *bpe, oe_scratch *scratch, const char *piece, siz
     }
     for (size_t start = 0; start < size;) {
         size_t end = bpe->byte_level ? size : oe_spm_boundaries_end(&bpe->boundaries, piece, size, start);
-        if (encode_word(bpe, scratch, piece + start, end - start, ids) < 0) {
-            return -1;
+        status = encode_word(bpe, scratch, piece + start, end - start, ids);
+        if (status < 0) {
+            return status;
         }
         start = end;
     }

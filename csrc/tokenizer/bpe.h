@@ -54,7 +54,7 @@ int oe_bpe_put_merges(oe_bpe *bpe, const oe_bpe_text *texts, int n, uint32_t ran
 int oe_bpe_finish(oe_bpe *bpe);
 
 /* Appends the ids of one piece. With `whole`, a piece that is a token's text becomes that token at once.
- * A byte without a token adds nothing but is counted in `ids`. 0, or -1 when memory is short. */
+ * A byte without a token adds nothing but is counted in `ids`. 0; -1 when memory is short; OE_STOPPED. */
 int oe_bpe_encode(const oe_bpe *bpe, oe_scratch *scratch, const char *piece, size_t size, int whole, oe_id_list *ids);
 
 #ifdef __cplusplus

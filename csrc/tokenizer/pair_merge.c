@@ -5,7 +5,10 @@
 
 void oe_scratch_free(oe_scratch *scratch) {
     free(scratch->symbols);
-    free(scratch->heap);
+    free(scratch->queue.run.keys);
+    free(scratch->queue.heap.keys);
+    free(scratch->queue.later.keys);
+    free(scratch->queue.spare.keys);
     free(scratch->text);
     memset(scratch, 0, sizeof *scratch);
 }
@@ -37,103 +40,217 @@ int oe_scratch_add(oe_scratch *scratch, uint32_t start, uint32_t length, int32_t
     if (n > 0) {
         scratch->symbols[n - 1].next = (int32_t)n;
     }
-    scratch->symbols[n] = (oe_symbol){(int32_t)n - 1, -1, start, length, id};
+    scratch->symbols[n] = (oe_symbol){(int32_t)n - 1, -1, start, length, id, OE_NO_MERGE, -1};
     scratch->symbols_size = n + 1;
     return 0;
 }
 
-/* -- binary heap of candidates, lowest (rank, left) first ---------------------------------------------------------- */
+/* -- queue of keys ------------------------------------------------------------------------------------------------- */
 
-static int before(const oe_candidate *a, const oe_candidate *b) {
-    return a->rank != b->rank ? a->rank < b->rank : a->left < b->left;
-}
+enum { FEW = 32, DIGIT = 11, BINS = 1 << DIGIT };
 
-static int heap_push(oe_scratch *scratch, oe_candidate candidate) {
-    if (scratch->heap_size == scratch->heap_capacity) {
-        size_t capacity = scratch->heap_capacity * 2 + 64;
-        oe_candidate *heap = realloc(scratch->heap, capacity * sizeof *heap);
-        if (!heap) {
-            return -1;
-        }
-        scratch->heap = heap;
-        scratch->heap_capacity = capacity;
+static int reserve(oe_keys *keys, size_t size) {
+    if (size <= keys->capacity) {
+        return 0;
     }
-    size_t i = scratch->heap_size++;
-    for (; i > 0; i = (i - 1) / 2) {
-        const oe_candidate *parent = &scratch->heap[(i - 1) / 2];
-        if (!before(&candidate, parent)) {
-            break;
-        }
-        scratch->heap[i] = *parent;
+    size_t capacity = size * 2 + 64;
+    uint64_t *grown = realloc(keys->keys, capacity * sizeof *grown);
+    if (!grown) {
+        return -1;
     }
-    scratch->heap[i] = candidate;
+    keys->keys = grown;
+    keys->capacity = capacity;
     return 0;
 }
 
-static oe_candidate heap_pop(oe_scratch *scratch) {
-    oe_candidate *heap = scratch->heap;
-    oe_candidate top = heap[0];
-    oe_candidate last = heap[--scratch->heap_size];
-    size_t n = scratch->heap_size;
+static int append(oe_keys *keys, uint64_t key) {
+    if (keys->size == keys->capacity && reserve(keys, keys->size + 1) < 0) {
+        return -1;
+    }
+    keys->keys[keys->size++] = key;
+    return 0;
+}
+
+static int heap_push(oe_keys *heap, uint64_t key) {
+    if (append(heap, key) < 0) {
+        return -1;
+    }
+    uint64_t *keys = heap->keys;
+    size_t i = heap->size - 1;
+    for (; i > 0 && key < keys[(i - 1) / 2]; i = (i - 1) / 2) {
+        keys[i] = keys[(i - 1) / 2];
+    }
+    keys[i] = key;
+    return 0;
+}
+
+static uint64_t heap_pop(oe_keys *heap) {
+    uint64_t *keys = heap->keys;
+    uint64_t top = keys[0];
+    uint64_t last = keys[--heap->size];
+    size_t n = heap->size;
     size_t i = 0;
     for (size_t child; (child = 2 * i + 1) < n; i = child) {
-        if (child + 1 < n && before(&heap[child + 1], &heap[child])) {
+        if (child + 1 < n && keys[child + 1] < keys[child]) {
             child++;
         }
-        if (!before(&heap[child], &last)) {
+        if (keys[child] >= last) {
             break;
         }
-        heap[i] = heap[child];
+        keys[i] = keys[child];
     }
-    heap[i] = last;
+    keys[i] = last;
     return top;
+}
+
+static void swap(oe_keys *a, oe_keys *b) {
+    oe_keys kept = *a;
+    *a = *b;
+    *b = kept;
+}
+
+/* By one digit of the keys, from `keys` to `spare`, which are swapped then. Keys that share the digit stay. */
+static void sort_by_digit(oe_keys *keys, oe_keys *spare, int shift) {
+    size_t ends[BINS] = {0};
+    for (size_t i = 0; i < keys->size; ++i) {
+        ends[keys->keys[i] >> shift & (BINS - 1)]++;
+    }
+    if (ends[keys->keys[0] >> shift & (BINS - 1)] == keys->size) {
+        return;
+    }
+    size_t place = 0;
+    for (int bin = 0; bin < BINS; ++bin) {
+        size_t count = ends[bin];
+        ends[bin] = place;
+        place += count;
+    }
+    for (size_t i = 0; i < keys->size; ++i) {
+        spare->keys[ends[keys->keys[i] >> shift & (BINS - 1)]++] = keys->keys[i];
+    }
+    spare->size = keys->size;
+    swap(keys, spare);
+}
+
+static int is_ascending(const oe_keys *keys) {
+    for (size_t i = 1; i < keys->size; ++i) {
+        if (keys->keys[i] < keys->keys[i - 1]) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static int sort(oe_keys *keys, oe_keys *spare) {
+    if (keys->size <= FEW) {
+        for (size_t i = 1; i < keys->size; ++i) {
+            uint64_t key = keys->keys[i];
+            size_t at = i;
+            for (; at > 0 && key < keys->keys[at - 1]; --at) {
+                keys->keys[at] = keys->keys[at - 1];
+            }
+            keys->keys[at] = key;
+        }
+        return 0;
+    }
+    if (is_ascending(keys)) {
+        return 0;
+    }
+    if (reserve(spare, keys->size) < 0) {
+        return -1;
+    }
+    for (int shift = 0; shift < 64; shift += DIGIT) {
+        sort_by_digit(keys, spare, shift);
+    }
+    return 0;
+}
+
+static int queue_push(oe_key_queue *queue, uint64_t key) {
+    int is_later = queue->run.size == 0 || key > queue->run.keys[queue->run.size - 1];
+    return is_later ? append(&queue->later, key) : heap_push(&queue->heap, key);
+}
+
+/* 1 and the lowest key; 0 where there is none; -1 when memory is short. */
+static int queue_pop(oe_key_queue *queue, uint64_t *key) {
+    if (queue->at == queue->run.size && queue->heap.size == 0) {
+        swap(&queue->run, &queue->later);
+        queue->later.size = 0;
+        queue->at = 0;
+        if (queue->run.size == 0) {
+            return 0;
+        }
+        if (sort(&queue->run, &queue->spare) < 0) {
+            return -1;
+        }
+    }
+    int is_in_run = queue->at < queue->run.size &&
+                    (queue->heap.size == 0 || queue->run.keys[queue->at] <= queue->heap.keys[0]);
+    *key = is_in_run ? queue->run.keys[queue->at++] : heap_pop(&queue->heap);
+    return 1;
+}
+
+static void queue_clear(oe_key_queue *queue) {
+    queue->run.size = queue->at = queue->heap.size = queue->later.size = 0;
 }
 
 /* -- the merge loop ------------------------------------------------------------------------------------------------ */
 
-static int add_candidate(oe_scratch *scratch, oe_merge_find find, const void *model, const char *text, int32_t left,
-                         int32_t right) {
+/* Notes whether a symbol and its right neighbour merge. */
+static int find_pair(oe_scratch *scratch, oe_merge_find find, const void *model, const char *text, int32_t left) {
+    if (left < 0) {
+        return 0;
+    }
+    oe_symbol *symbol = &scratch->symbols[left];
     oe_merge merge;
-    if (left < 0 || right < 0) {
+    if (symbol->next < 0 || !find(model, text, symbol, &scratch->symbols[symbol->next], &merge)) {
+        symbol->rank = OE_NO_MERGE;
         return 0;
     }
-    const oe_symbol *l = &scratch->symbols[left];
-    const oe_symbol *r = &scratch->symbols[right];
-    if (!find(model, text, l, r, &merge)) {
-        return 0;
+    symbol->rank = merge.rank;
+    symbol->merged = merge.id;
+    return queue_push(&scratch->queue, (uint64_t)merge.rank << 32 | (uint32_t)left);
+}
+
+static void merge_pair(oe_symbol *symbols, int32_t at) {
+    oe_symbol *left = &symbols[at];
+    oe_symbol *right = &symbols[left->next];
+    left->length += right->length;
+    left->id = left->merged;
+    left->next = right->next;
+    right->length = 0;
+    if (left->next >= 0) {
+        symbols[left->next].prev = at;
     }
-    return heap_push(scratch, (oe_candidate){merge.rank, left, right, merge.id, l->length + r->length});
 }
 
 int oe_scratch_merge(oe_scratch *scratch, oe_merge_find find, const void *model, const char *text) {
     oe_symbol *symbols = scratch->symbols;
-    scratch->heap_size = 0;
-    for (size_t i = 1; i < scratch->symbols_size; ++i) {
-        if (add_candidate(scratch, find, model, text, (int32_t)i - 1, (int32_t)i) < 0) {
+    uint64_t key;
+    int status;
+    queue_clear(&scratch->queue);
+    for (size_t i = 0; i + 1 < scratch->symbols_size; ++i) {
+        if (find_pair(scratch, find, model, text, (int32_t)i) < 0) {
             return -1;
         }
+        if ((status = oe_checkpoint_pass(&scratch->checkpoint)) < 0) {
+            return status;
+        }
     }
-    while (scratch->heap_size > 0) {
-        oe_candidate top = heap_pop(scratch);
-        oe_symbol *left = &symbols[top.left];
-        oe_symbol *right = &symbols[top.right];
-        /* Symbols only ever grow to the right, so equal lengths mean that both are as they were. */
-        if (left->length == 0 || right->length == 0 || left->length + right->length != top.length) {
+    while ((status = queue_pop(&scratch->queue, &key)) > 0) {
+        int32_t at = (int32_t)(uint32_t)key;
+        /* A pair that has changed since it was noted has another rank, or is noted again. */
+        if (symbols[at].length == 0 || symbols[at].rank != key >> 32) {
             continue;
         }
-        left->length = top.length;
-        left->id = top.id;
-        left->next = right->next;
-        right->length = 0;
-        if (left->next >= 0) {
-            symbols[left->next].prev = top.left;
-        }
-        if (add_candidate(scratch, find, model, text, left->prev, top.left) < 0 ||
-            add_candidate(scratch, find, model, text, top.left, left->next) < 0) {
+        merge_pair(symbols, at);
+        if (find_pair(scratch, find, model, text, symbols[at].prev) < 0 ||
+            find_pair(scratch, find, model, text, at) < 0) {
             return -1;
         }
+        if ((status = oe_checkpoint_pass(&scratch->checkpoint)) < 0) {
+            return status;
+        }
     }
-    return 0;
+    return status;
 }
 
 /* -- rank table ---------------------------------------------------------------------------------------------------- */

@@ -1,10 +1,13 @@
 /* The merge loop that byte-pair encoding and SentencePiece share, and the rank table of the former.
  *
  * Symbols are spans of a text. While some adjacent pair can merge, the pair of the lowest rank merges, the leftmost
- * one among equals. A heap finds it, so n symbols cost O(n log n) whatever the text.
+ * one among equals. A queue finds it, so n symbols cost O(n log n) whatever the text, and O(n) where a text repeats one
+ * character: its pairs come in order.
  */
 #ifndef OE_PAIR_MERGE_H
 #define OE_PAIR_MERGE_H
+
+#include "tokenizer/checkpoint.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -17,6 +20,8 @@ typedef struct {
     int32_t  prev, next;    /* neighbours still alive, -1 at the ends */
     uint32_t start, length; /* bytes of the text; length 0 once merged into the left neighbour */
     int32_t  id;            /* -1: text that no token has */
+    uint32_t rank;          /* of its merge with the next symbol; OE_NO_MERGE where they do not merge */
+    int32_t  merged;        /* what that makes */
 } oe_symbol;
 
 typedef struct {
@@ -24,20 +29,32 @@ typedef struct {
     int32_t  id; /* of the merged symbol */
 } oe_merge;
 
-typedef struct {
-    uint32_t rank;
-    int32_t  left, right, id;
-    uint32_t length; /* of both together; differs from theirs once the entry is stale */
-} oe_candidate;
+#define OE_NO_MERGE UINT32_MAX
 
-/* Scratch memory of one encode call. Zero it before the first use. */
+/* Pairs that can merge: rank << 32 | left symbol. Lower keys merge first. */
+typedef struct {
+    uint64_t *keys;
+    size_t    size, capacity;
+} oe_keys;
+
+/* A queue of keys, lowest first. Most of them come in order, or behind all that wait: they need no heap, which is slow
+ * where it is larger than a CPU's cache. */
+typedef struct {
+    oe_keys run;   /* ascending; `at` is the next one */
+    size_t  at;
+    oe_keys heap;  /* not above the run's last key */
+    oe_keys later; /* above the run's last key, in any order: the next run */
+    oe_keys spare; /* for sorting */
+} oe_key_queue;
+
+/* Scratch memory of one encode call. Zero it before the first use, and set the checkpoint. */
 typedef struct {
     oe_symbol    *symbols;
     size_t        symbols_size, symbols_capacity;
-    oe_candidate *heap;
-    size_t        heap_size, heap_capacity;
+    oe_key_queue  queue;
     char         *text; /* for callers that need a translated copy */
     size_t        text_capacity;
+    oe_checkpoint checkpoint;
 } oe_scratch;
 
 void oe_scratch_free(oe_scratch *scratch);
@@ -50,7 +67,7 @@ int oe_scratch_add(oe_scratch *scratch, uint32_t start, uint32_t length, int32_t
 typedef int (*oe_merge_find)(const void *model, const char *text, const oe_symbol *left, const oe_symbol *right,
                              oe_merge *merge);
 
-/* Merges all of scratch->symbols. Those with length > 0 are the result. 0, or -1 when memory is short. */
+/* Merges all of scratch->symbols. Those with length > 0 are the result. 0; -1 when memory is short; OE_STOPPED. */
 int oe_scratch_merge(oe_scratch *scratch, oe_merge_find find, const void *model, const char *text);
 
 /* -- rank table: (left id, right id) -> merge ---------------------------------------------------------------------- */

@@ -93,10 +93,10 @@ static int encode_chunk(const session *s, oe_scratch *scratch, const char *text,
         }
         i += length;
     }
-    if (oe_scratch_merge(scratch, find_merge, s, text) < 0) {
-        return -1;
+    int status = oe_scratch_merge(scratch, find_merge, s, text);
+    if (status < 0) {
+        return status;
     }
-    int status = 0;
     for (int32_t i = size ? 0 : -1; i >= 0 && status == 0; i = scratch->symbols[i].next) {
         const oe_symbol *symbol = &scratch->symbols[i];
         const char *at = text + symbol->start;

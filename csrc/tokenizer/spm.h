@@ -28,7 +28,7 @@ void oe_spm_free(oe_spm *spm);
 int  oe_spm_put_piece(oe_spm *spm, const char *text, uint32_t length, int32_t id, uint32_t rank, int unused);
 
 /* Appends the ids of a text whose spaces are U+2581 already.
- * Returns 0; -1 when memory is short; or 1 + b when byte b has neither a byte piece nor an unknown piece. */
+ * Returns 0; -1 when memory is short; OE_STOPPED; or 1 + b when byte b has neither a byte piece nor an unknown one. */
 int oe_spm_encode(const oe_spm *spm, oe_scratch *scratch, const char *text, size_t size, oe_id_list *ids);
 
 #ifdef __cplusplus

@@ -41,7 +41,8 @@ static void reach(place *places, size_t start, size_t end, int32_t id, double sc
     }
 }
 
-static void search(const oe_unigram *model, place *places, const char *text, size_t size) {
+/* 0, or OE_STOPPED. */
+static int search(const oe_unigram *model, place *places, const char *text, size_t size, oe_checkpoint *checkpoint) {
     places[0] = (place){0, 0, 0, UNKNOWN};
     for (size_t i = 1; i <= size; ++i) {
         places[i].id = UNREACHED;
@@ -62,7 +63,11 @@ static void search(const oe_unigram *model, place *places, const char *text, siz
             reach(places, start, start + length, UNKNOWN, model->unknown_score);
         }
         start += length;
+        if (oe_checkpoint_pass(checkpoint) < 0) {
+            return OE_STOPPED;
+        }
     }
+    return 0;
 }
 
 /* A run of unknown characters is one token; one that is spelled in bytes ends it. */
@@ -105,7 +110,8 @@ static int emit(const oe_unigram *model, place *places, const char *text, size_t
 
 /* -- all words ----------------------------------------------------------------------------------------------------- */
 
-int oe_unigram_encode(const oe_unigram *model, const char *text, size_t size, oe_id_list *ids) {
+int oe_unigram_encode(const oe_unigram *model, const char *text, size_t size, oe_checkpoint *checkpoint,
+                      oe_id_list *ids) {
     place *places = NULL;
     size_t capacity = 0;
     int status = 0;
@@ -120,8 +126,10 @@ int oe_unigram_encode(const oe_unigram *model, const char *text, size_t size, oe
         if (!places) {
             return -1;
         }
-        search(model, places, text + start, end - start);
-        status = emit(model, places, text + start, end - start, ids, &after_unknown);
+        status = search(model, places, text + start, end - start, checkpoint);
+        if (status == 0) {
+            status = emit(model, places, text + start, end - start, ids, &after_unknown);
+        }
         start = end;
     }
     free(places);

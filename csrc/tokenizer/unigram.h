@@ -2,6 +2,7 @@
 #ifndef OE_UNIGRAM_H
 #define OE_UNIGRAM_H
 
+#include "tokenizer/checkpoint.h"
 #include "tokenizer/id_list.h"
 #include "tokenizer/spm_boundaries.h"
 #include "tokenizer/text_trie.h"
@@ -25,8 +26,9 @@ void oe_unigram_free(oe_unigram *model);
 int  oe_unigram_put_piece(oe_unigram *model, const char *text, size_t length, int32_t id, double score);
 
 /* Appends the ids of a normalized text whose spaces are U+2581 already.
- * Returns 0; -1 when memory is short; or 1 + b when byte b has neither a byte piece nor an unknown piece. */
-int oe_unigram_encode(const oe_unigram *model, const char *text, size_t size, oe_id_list *ids);
+ * Returns 0; -1 when memory is short; OE_STOPPED; or 1 + b when byte b has neither a byte piece nor an unknown one. */
+int oe_unigram_encode(const oe_unigram *model, const char *text, size_t size, oe_checkpoint *checkpoint,
+                      oe_id_list *ids);
 
 #ifdef __cplusplus
 }

@@ -12,7 +12,7 @@ from typing import Any
 from ollama_engine.chat.dialects import Dialect, call_example, detect
 from ollama_engine.chat.messages import Message
 from ollama_engine.chat.provenance import Traced, joined
-from ollama_engine.chat.template import ChatTemplate
+from ollama_engine.chat.template import MessageTemplate
 from ollama_engine.chat.template_form import PartsOf, form_of, writes_tools
 from ollama_engine.errors import ChatError
 
@@ -24,7 +24,7 @@ SYSTEM = ("system", "developer")
 
 
 def render_conversation(
-    template: ChatTemplate, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] | None = None,
+    template: MessageTemplate, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] | None = None,
     dialect: Dialect | None = None, parts_of: PartsOf | None = None, **options: Any,
 ) -> str:  # fmt: skip
     """The text of a conversation, marked by who wrote it.
@@ -65,7 +65,7 @@ def render_conversation(
 
 
 @lru_cache(maxsize=64)
-def _warn_of_tools(template: ChatTemplate) -> None:
+def _warn_of_tools(template: MessageTemplate) -> None:
     """Once for each template: this says something of the model, not of a conversation."""
     log.warning(
         "the chat template has no place for tools; their definitions are part of the system message, or of the user's "

@@ -16,7 +16,7 @@ from typing import Any
 
 from ollama_engine.chat.messages import Message
 from ollama_engine.chat.provenance import trusted_spans
-from ollama_engine.chat.template import ChatTemplate, text_segments
+from ollama_engine.chat.template import MessageTemplate, text_segments
 from ollama_engine.errors import ChatError
 from ollama_engine.segments import Media, Segment
 
@@ -90,7 +90,7 @@ class MediaMarks:
 
 
 @lru_cache(maxsize=64)
-def writes_images(template: ChatTemplate, placeholder: str) -> bool:
+def writes_images(template: MessageTemplate, placeholder: str) -> bool:
     """Whether the template writes a part of type "image" as this text: found out by one rendering."""
     parts = [{"type": "image"}, _text_part(CONTENT)]
     try:

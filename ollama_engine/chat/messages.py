@@ -76,11 +76,15 @@ class Message:
     @property
     def media(self) -> tuple[Media, ...]:
         """Images in the content, in their order."""
-        return tuple(part for part in self.content if isinstance(part, Media)) if self.content else ()
+        if not self.content or isinstance(self.content, str):
+            return ()
+        return tuple(part for part in self.content if isinstance(part, Media))
 
     @property
     def text(self) -> str:
         """The texts of the content, one behind the other."""
+        if isinstance(self.content, str):
+            return self.content
         return "".join(part for part in self.content or () if isinstance(part, str))
 
 

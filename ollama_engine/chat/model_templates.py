@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 
-from ollama_engine.chat.template import ChatTemplate
+from ollama_engine.chat.go_template import GoTemplate
+from ollama_engine.chat.template import ChatTemplate, MessageTemplate
 from ollama_engine.errors import ChatError, Option
 
 __all__ = ["ModelTemplates"]
@@ -26,7 +27,7 @@ class ModelTemplates:
         self._compiled: dict[str, ChatTemplate] = {}
         self._compiling = threading.Lock()
 
-    def choose(self, template: str | None = None, *, with_tools: bool = False) -> ChatTemplate:
+    def choose(self, template: str | GoTemplate | None = None, *, with_tools: bool = False) -> MessageTemplate:
         """The template of that name or source; None takes "tool_use" for tools where there is one, else the default.
 
         Raises ChatError where there is none, and for a source that is no template.
@@ -36,9 +37,12 @@ class ModelTemplates:
             if wanted not in self.sources:
                 raise ChatError(self._none_found(), advice=[("pass one with ", Option("template"))])
             return self._compile(self.sources[wanted])
+        if isinstance(template, GoTemplate):
+            return template
         if not isinstance(template, str):
             raise ChatError(
-                Option("template"), f" is the source or the name of a chat template, got {type(template).__name__}"
+                Option("template"),
+                f" is a GoTemplate, or the source or the name of a chat template, got {type(template).__name__}",
             )
         if template not in self.sources and "{" not in template:
             named = ", ".join(sorted(self.sources)) or "none"

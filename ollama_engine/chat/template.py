@@ -7,27 +7,42 @@ control tokens are parsed; everything else (contents, names, tools, documents) b
 from __future__ import annotations
 
 import logging
-import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 from jinja2 import TemplateError, TemplateSyntaxError, meta
 
+from ollama_engine.chat.open_end import REASONING, cut_at_mark, mark_end
 from ollama_engine.chat.provenance import Traced, trusted_spans
 from ollama_engine.chat.sandbox import ChatEnvironment, RefusedError
 from ollama_engine.errors import ChatError
 from ollama_engine.segments import Text
 
-__all__ = ["ChatTemplate", "text_segments"]
+__all__ = ["ChatTemplate", "MessageTemplate", "text_segments"]
 
 log = logging.getLogger(__name__)
 
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 """Roles that may become part of a control token, such as <|user|>: names of ours, not a caller's text."""
 
-REASONING = ("reasoning_content", "thinking", "reasoning")
+
+class MessageTemplate(Hashable, Protocol):
+    """What writes a conversation as a prompt: a `ChatTemplate`, or a `GoTemplate`."""
+
+    source: str
+
+    def reads(self, name: str) -> bool:
+        """Whether it reads a variable of that name."""
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Any] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None, add_generation_prompt: bool = False,
+        continue_final_message: bool | str = False, variables: Mapping[str, Any] | None = None,
+        keep_none: bool = False,
+    ) -> str:  # fmt: skip
+        """The text, marked by who wrote it: see `ChatTemplate.render`."""
 
 
 class ChatTemplate:
@@ -86,11 +101,11 @@ class ChatTemplate:
         mark = final = ""
         if continue_final_message:
             name = "content" if continue_final_message is True else continue_final_message
-            mark, final = _mark_end(found, name, self.source)
+            mark, final = mark_end(found, name, self.source)
         given = {**self._special_tokens, **(variables or {})}
         given |= {"messages": found, "tools": tools, "documents": documents}
         text = self._render({**given, "add_generation_prompt": add_generation_prompt})
-        return _cut_at(mark, final, text) if mark else text
+        return cut_at_mark(mark, final, text) if mark else text
 
     def _render(self, variables: dict[str, Any]) -> str:
         try:
@@ -128,47 +143,3 @@ def _for_template(message: Mapping[str, Any], *, keep_none: bool) -> dict[str, A
         found["role"] = Traced.whole(found["role"])
     reasoning = next((found[name] for name in REASONING if name in found), None)
     return found if reasoning is None else {"thinking": reasoning, **found, "reasoning_content": reasoning}
-
-
-# -- an open end -------------------------------------------------------------------------------------------------------
-
-
-def _mark_end(messages: list[dict[str, Any]], name: str, source: str) -> tuple[str, str]:
-    """Put a mark behind the text that is to go on; the mark, and the text.
-
-    The mark ends with a space, which is missing in the rendered text where the template strips.
-    """
-    last, mark = messages[-1], f"END{secrets.token_hex(8)} "
-    final = last.get(name)
-    if final is None:
-        raise ChatError(f"the last message is to go on, but has no {name!r}")
-    names = [name]
-    if name in REASONING:
-        names = [each for each in REASONING if last.get(each) == final]
-    if not any(each in source for each in names):
-        raise ChatError(f"the last message is to go on in {name!r}, which the chat template does not write")
-    if isinstance(final, list):
-        index = next((i for i in reversed(range(len(final))) if _text_of_part(final[i]) is not None), None)
-        if index is None:
-            raise ChatError("the last message is to go on, but none of its parts is a text")
-        text = final[index]["text"]
-        last[name] = [*final[:index], {**final[index], "text": text + mark}, *final[index + 1 :]]
-        return mark, text
-    if not isinstance(final, str):
-        raise ChatError(f"the last message is to go on in {name!r}, which is no text, but {type(final).__name__}")
-    for each in names:
-        last[each] = final + mark
-    return mark, final
-
-
-def _text_of_part(part: object) -> str | None:
-    text = part.get("text") if isinstance(part, dict) else None
-    return text if isinstance(text, str) else None
-
-
-def _cut_at(mark: str, final: str, text: str) -> str:
-    """The text before the mark, stripped as the template strips."""
-    at = text.rfind(mark.strip())
-    if at < 0 or final.strip() not in text:
-        raise ChatError("the last message is to go on, but the chat template does not write it as it is")
-    return text[:at] if text[at : at + len(mark)] == mark else text[:at].rstrip()

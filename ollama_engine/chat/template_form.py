@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from ollama_engine.chat.messages import Message, ToolCall
 from ollama_engine.chat.provenance import joined
-from ollama_engine.chat.template import ChatTemplate
+from ollama_engine.chat.template import MessageTemplate
 from ollama_engine.errors import ChatError
 
 __all__ = ["PartsOf", "TemplateForm", "form_of", "writes_tools"]
@@ -85,7 +85,7 @@ class TemplateForm:
 
 
 @lru_cache(maxsize=64)
-def form_of(template: ChatTemplate) -> TemplateForm:
+def form_of(template: MessageTemplate) -> TemplateForm:
     """Found out at the first call, by some ten renderings of a few messages."""
     parts = not _writes(template, [{"role": "user", "content": CONTENT}], CONTENT) and _writes(
         template, [{"role": "user", "content": _PARTS}], CONTENT
@@ -104,7 +104,7 @@ def form_of(template: ChatTemplate) -> TemplateForm:
 
 
 @lru_cache(maxsize=128)
-def writes_tools(template: ChatTemplate, *, after_system: bool) -> bool:
+def writes_tools(template: MessageTemplate, *, after_system: bool) -> bool:
     """Whether definitions of tools get into the prompt of a user's message, behind a system message or without one.
 
     Also where the template refuses such a conversation: what it says of the real one is for the caller.
@@ -117,7 +117,7 @@ def writes_tools(template: ChatTemplate, *, after_system: bool) -> bool:
         return True
 
 
-def _form_of_calls(template: ChatTemplate) -> tuple[bool, NoContent] | None:
+def _form_of_calls(template: MessageTemplate) -> tuple[bool, NoContent] | None:
     """(arguments as text, what stands for no content); None where no form makes the template write a call.
 
     In the middle of a conversation with tools if it can be, for that is where most calls are.
@@ -130,7 +130,7 @@ def _form_of_calls(template: ChatTemplate) -> tuple[bool, NoContent] | None:
     return None
 
 
-def _writes_results(template: ChatTemplate, calls: tuple[bool, NoContent] | None, *, parts: bool) -> bool:
+def _writes_results(template: MessageTemplate, calls: tuple[bool, NoContent] | None, *, parts: bool) -> bool:
     before = [_USER, _ANSWER if calls is None else _calling(*calls)]
     result = {**_RESULT, "content": _PARTS} if parts else _RESULT
     return any(_writes(template, [*before, result], CONTENT, tools=tools) for tools in (_TOOLS, None))
@@ -147,7 +147,7 @@ def _without_content(form: NoContent) -> dict[str, Any]:
 
 
 def _writes(
-    template: ChatTemplate, messages: Sequence[Mapping[str, Any]], *needles: str, tools: Sequence[Any] | None = None
+    template: MessageTemplate, messages: Sequence[Mapping[str, Any]], *needles: str, tools: Sequence[Any] | None = None
 ) -> bool:
     """Whether the template writes all of these, and none of them in Python's quotes or twice in JSON's."""
     try:

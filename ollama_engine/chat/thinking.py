@@ -1,27 +1,27 @@
 """Reasoning on, off, and its levels: what callers ask for with `think`, as the variables of a template.
 
 Templates have no common switch. Qwen3, GLM and SmolLM3 read `enable_thinking`, DeepSeek and Granite `thinking`,
-gpt-oss `reasoning_effort`, Seed-OSS `thinking_budget`, others nothing at all.
+gpt-oss `reasoning_effort`, Seed-OSS `thinking_budget`, Go templates `.Think` and `.ThinkLevel`, others nothing at all.
 """
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
-from ollama_engine.chat.template import ChatTemplate
+from ollama_engine.chat.template import MessageTemplate
 from ollama_engine.errors import ChatError, ConfigError, Option
 
 __all__ = ["Think", "thinking_variables"]
 
 Think = bool | Literal["low", "medium", "high"] | None
 LEVELS = ("low", "medium", "high")
-SWITCHES = ("enable_thinking", "thinking")
-LEVEL = "reasoning_effort"
+SWITCHES = ("enable_thinking", "thinking", "Think")
+LEVELS_READ = ("reasoning_effort", "ThinkLevel")
 BUDGET = "thinking_budget"
 TEMPLATE = Option("template")
 
 
-def thinking_variables(template: ChatTemplate, think: Think) -> dict[str, Any]:
+def thinking_variables(template: MessageTemplate, think: Think) -> dict[str, Any]:
     """Variables that turn reasoning on (True), off (False) or to a level; None leaves it as the template has it.
 
     Raises ConfigError for another value, ChatError where the template has no such switch.
@@ -37,18 +37,19 @@ def thinking_variables(template: ChatTemplate, think: Think) -> dict[str, Any]:
         return dict.fromkeys(switches, think)
     if think not in LEVELS:
         raise ConfigError(Option("think"), f" is True, False, one of {', '.join(LEVELS)}, or None, got {think!r}")
-    if not template.reads(LEVEL):
+    levels = [name for name in LEVELS_READ if template.reads(name)]
+    if not levels:
         raise ChatError(Option("think", think), ": the chat template has no levels of reasoning")
-    return {LEVEL: think, **dict.fromkeys(switches, True)}
+    return {**dict.fromkeys(levels, think), **dict.fromkeys(switches, True)}
 
 
-def _always(template: ChatTemplate) -> bool:
+def _always(template: MessageTemplate) -> bool:
     """Whether the model of a template without a switch reasons."""
-    return any(sign in template.source for sign in ("<think>", "[THINK]", "<|channel|>", LEVEL))
+    return any(sign in template.source for sign in ("<think>", "[THINK]", "<|channel|>", *LEVELS_READ))
 
 
-def _without_switch(template: ChatTemplate) -> str:
-    if template.reads(LEVEL):
+def _without_switch(template: MessageTemplate) -> str:
+    if any(map(template.reads, LEVELS_READ)):
         return f"the model always reasons; the chat template has levels ({', '.join(LEVELS)})"
     always = "the model always reasons" if _always(template) else "the model does not reason"
     return f"{always}, as far as its chat template shows: it has no switch"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable
 
-from ollama_engine.errors import EngineError, Option
+from ollama_engine.errors import EngineError, Option, short_of_memory
 
 __all__ = ["EXIT_ERROR", "EXIT_INTERRUPTED", "EXIT_OK", "EXIT_USAGE", "Flags", "InputError", "UsageError", "describe",
            "exit_code"]  # fmt: skip
@@ -55,6 +55,8 @@ def _typed(action: argparse.Action, option: Option) -> str | None:
 def describe(error: BaseException, write: Callable[[Option], str | None] = str) -> str:
     """The message of an error for users, who see no traceback. `write` spells an option."""
     text = str(error).strip()
+    if isinstance(error, ImportError):
+        error = short_of_memory(error) or error
     if isinstance(error, EngineError):
         return error.message(write).strip() or type(error).__name__
     if isinstance(error, UsageError | InputError):

@@ -30,13 +30,24 @@ __all__ = ["main", "program"]
 
 COMMANDS = {
     "run": "answer a prompt, or one prompt after the other",
+    "serve": "answer requests of Ollama's and OpenAI's clients over HTTP",
     "embed": "turn texts into vectors",
+    "list": "list the models of the store",
+    "ps": "list the models that a running server has loaded",
+    "stop": "unload a model of a running server",
+    "pull": "download a model into the store",
+    "push": "publish a model of the store in a registry",
+    "create": "make a model of the store as a Modelfile says",
+    "cp": "give a model of the store another name",
+    "rm": "remove models from the store",
     "show": "say what is in a model file",
     "devices": "list what this machine can compute on",
+    "doctor": "say what this installation can do, and whether the store is sound",
     "bench": "measure tokens per second",
     "convert": "turn the folder of a Hugging Face model into a GGUF file",
     "quantize": "write a GGUF file again with smaller weights",
     "perplexity": "measure how well a model predicts a text",
+    "runner": "serve one model to a server, in a process of its own",
 }
 
 COLLECT_AFTER = 50_000

@@ -33,15 +33,15 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def table(rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> str:
-    """Rows as columns two spaces apart, those numbered in `right` aligned to the right."""
+def table(rows: Iterable[Sequence[str]], right: Sequence[int] = (), *, gap: int = 2) -> str:
+    """Rows as columns `gap` spaces apart, those numbered in `right` aligned to the right."""
     lines = [tuple(map(printable, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     padded = (
         (cell.rjust(w) if i in right else cell.ljust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True)))
         for line in lines
     )
-    return "\n".join("  ".join(cells).rstrip() for cells in padded)
+    return "\n".join((" " * gap).join(cells).rstrip() for cells in padded)
 
 
 def pairs(rows: Iterable[tuple[str, str | None]]) -> str:

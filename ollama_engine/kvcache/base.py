@@ -26,6 +26,8 @@ class KVIndices:
     """i32 [2, n]: for each row its part of `indices`, [begin, end)."""
     indices: Tensor
     """i32 [room]: cells of the history; those of one sequence are in the order of positions."""
+    phases: Tensor | None = None
+    """i32 [n]: position of the first cell that each row sees; None where that is 0 for all."""
 
 
 class LayerView(Protocol):

@@ -4,8 +4,8 @@ Everything that changes from step to step is an input of the graph: the cells th
 its rows see, as KV indices or as a mask. So a graph is reused while the number of tokens stays the same, and with it
 the room for the indices or the run of cells under the mask. There are three ways to attention:
 
-PagedHistory      few rows, or few of each sequence: KV indices, for our own kernel
-GatheredHistory   many rows: a dense copy of the keys and values that the batch reads, and a mask
+PagedHistory      on CPUs that our own kernel is fast on, all graphs: KV indices
+GatheredHistory   on other CPUs, many rows: a dense copy of the keys and values that the batch reads, and a mask
 MaskedHistory     all other graphs: a mask over a run of cells
 """
 
@@ -19,12 +19,12 @@ from ollama_engine.errors import ContextOverflowError
 from ollama_engine.input import Batch, Int32Array
 from ollama_engine.kvcache.base import CellUsage, KVIndices
 from ollama_engine.kvcache.cells import Cells
-from ollama_engine.kvcache.config import MIXED_ROWS, CacheConfig, LayerShape
+from ollama_engine.kvcache.config import CacheConfig, LayerShape
 from ollama_engine.kvcache.gathered import GatheredHistory
 from ollama_engine.kvcache.mask import MaskBuffer
 from ollama_engine.kvcache.masked import MaskedHistory
 from ollama_engine.kvcache.move import ShiftKeys
-from ollama_engine.kvcache.paged import PagedHistory
+from ollama_engine.kvcache.paged import PagedHistory, suits_paging
 from ollama_engine.kvcache.saving import CellSaver
 from ollama_engine.kvcache.shifting import CellShifter
 from ollama_engine.kvcache.store import CellIndices, KeyValueStore
@@ -66,7 +66,8 @@ class CausalCache:
         # -- storage --
         # Before the cell table: the store refuses what does not fit, and nothing has been taken yet.
         n_cells = _round_up(n_cells, config.history_padding)
-        self._store = KeyValueStore(backend, layers, devices, n_cells, config)
+        paged = suits_paging(backend, devices, config)
+        self._store = KeyValueStore(backend, layers, devices, n_cells, config, paged=paged)
         # -- metadata --
         self.cells = Cells(n_cells, window=window, chunk=chunk, memory=memory)
         # -- optional contracts --
@@ -78,10 +79,10 @@ class CausalCache:
         self._n_tokens = 0
         # -- what its rows see --
         self._buffer = MaskBuffer()
-        self._paged_rows = config.paged_rows if self._store.suits_paging else 0
+        self._pages = paged
         self._gathered_rows = config.gathered_rows if self._store.suits_gathering else None
         self._masked = MaskedHistory(n_cells, config.history_padding, self._buffer)
-        self._paged = PagedHistory(n_cells, config.sequences, self._buffer)
+        self._paged = PagedHistory(n_cells, config.sequences, self._buffer, limited=self._limited)
         # Half of the cells, since they are gathered as f32: that takes as much memory as one layer of f16.
         half = _round_up(n_cells // 2, config.history_padding)
         self._gathered = GatheredHistory(half, config.history_padding, self._buffer)
@@ -128,29 +129,17 @@ class CausalCache:
         self._history.begin(self.cells, batch)
 
     def _choose_history(self, batch: Batch) -> History:
-        if len(batch) <= self._paged_rows:
-            return self._paged
         return next(history for history in self._histories_for(len(batch)) if self._suits(history, batch))
 
     def _histories_for(self, n_tokens: int) -> Sequence[History]:
         """The ways that a graph of `n_tokens` rows may take to attention, the preferred one first."""
-        if n_tokens <= self._paged_rows:
+        if self._pages:
             return (self._paged,)
-        histories: list[History] = []
-        if self._paged_rows and n_tokens <= self._paged_rows + self.config.sequences:
-            histories.append(self._paged)
-        if self._gathered_rows is not None and n_tokens >= self._gathered_rows:
-            histories.append(self._gathered)
-        return (*histories, self._masked)
+        gathers = self._gathered_rows is not None and n_tokens >= self._gathered_rows
+        return (self._gathered, self._masked) if gathers else (self._masked,)
 
     def _suits(self, history: History, batch: Batch) -> bool:
-        if history is self._masked:
-            return True
-        listed = self.cells.n_indices(batch.sequences)
-        if history is self._gathered:
-            return listed <= self._gathered.most
-        n_sequences = len(set(batch.sequences.tolist()))
-        return len(batch) < MIXED_ROWS * n_sequences and listed <= self._paged.most(len(batch))
+        return history is not self._gathered or self.cells.n_indices(batch.sequences) <= self._gathered.most
 
     def roll_back(self, batch: Batch) -> None:
         """Take the batch's tokens out of their cells."""

@@ -11,12 +11,9 @@ from ollama_engine.errors import ConfigError, Option
 HISTORY_PADDING = 256
 """Attention reads cells in multiples of this, so that a graph can be reused for about as many tokens."""
 
-PAGED_ROWS = 64
-"""Up to this many rows of one sequence our paged kernel is no slower than ggml's tiled one, which needs 64 rows."""
-
-MIXED_ROWS = 32
-"""With fewer rows per sequence than this on average, our paged kernel also takes batches of `sequences` more rows:
-ggml's runs each row of a tile of 64 over the cells of every sequence in that tile."""
+PIECE_ROWS = 64
+"""Up to this many rows our paged kernel keeps a partial result for each piece of a list, so this many take most memory
+(FEW_ROWS of csrc/kernels/attention_op.c)."""
 
 GATHERED_ROWS = 64
 """From this many rows on, attention reads gathered keys and values: fewer do not fill ggml's tiled kernel."""
@@ -54,19 +51,12 @@ class CacheConfig:
     dtype: CacheType
     flash_attention: bool
     history_padding: int = HISTORY_PADDING
-    paged_rows: int = PAGED_ROWS
-    """Graphs of up to this many rows take KV indices instead of a mask, where our kernel is chosen; with few rows per
-    sequence (MIXED_ROWS), up to `sequences` more. 0: no graph does.
-    """
+    paged: bool = True
+    """Whether graphs take KV indices instead of a mask, where our kernel is chosen: see `paged.suits_paging`."""
     gathered_rows: int | None = GATHERED_ROWS
     """Other graphs of at least this many rows gather what they read (CPU, flash attention). None: no graph does."""
-    sequences: int = PAGED_ROWS
+    sequences: int = 64
     """Most sequences of one batch."""
-
-    @property
-    def permuted_values(self) -> bool:
-        """Whether the values of one dimension lie side by side, as the second product of plain attention reads them."""
-        return not self.flash_attention
 
     def __post_init__(self) -> None:
         if self.dtype not in get_args(CacheType):

@@ -1,4 +1,4 @@
-"""Paged history: KV indices instead of a mask, for graphs of few rows that attend with `ops.paged_attention`.
+"""Paged history: KV indices instead of a mask, for graphs that attend with `ops.paged_attention`.
 
 A mask has an entry for each row and each cell of all sequences, and attention visits every entry for every head. KV
 indices name only the cells that a row sees, in the order of positions, so a row's result does not depend on where its
@@ -7,13 +7,31 @@ cells lie. The graph reads keys and values of the whole cache, so it does not ch
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from ollama_engine.input import Batch, Int32Array
 from ollama_engine.kvcache.base import KVIndices
 from ollama_engine.kvcache.cells import Cells
+from ollama_engine.kvcache.config import CacheConfig
 from ollama_engine.kvcache.mask import MaskBuffer
 from ollama_engine.kvcache.store import KeyValueStore
+from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
+from ollama_engine.ml.ops_paged import paged_attention_chosen
 from ollama_engine.ml.tensor import Tensor
+
+
+def suits_paging(backend: Backend, devices: Sequence[int], config: CacheConfig) -> bool:
+    """Whether all attention to layers on these devices uses `ops.paged_attention`.
+
+    It does on a CPU that our kernel is fast on, with flash attention on or off: the kernel sums as precisely as the two
+    products that stand for "off". So a row's result is the same for any number of rows.
+    """
+    on_cpu = all(backend.devices[device].kind == "cpu" for device in devices)
+    return config.paged and on_cpu and paged_attention_chosen(config.dtype)
+
 
 LEAST_ROOM = 1024
 """Smallest room for indices."""
@@ -36,9 +54,13 @@ MOST_LISTS = 64
 
 
 class PagedHistory:
-    """For a cache of `n_cells` cells and batches of up to `n_sequences` sequences. Indices are made in `buffer`."""
+    """For a cache of `n_cells` cells and batches of up to `n_sequences` sequences. Indices are made in `buffer`.
 
-    def __init__(self, n_cells: int, n_sequences: int, buffer: MaskBuffer) -> None:
+    `limited`: rows may see later positions than 0 only (a window or chunk).
+    """
+
+    def __init__(self, n_cells: int, n_sequences: int, buffer: MaskBuffer, *, limited: bool) -> None:
+        self._limited = limited
         self._n_cells = n_cells
         self._n_lists = min(n_sequences, MOST_LISTS)
         self._buffer = buffer
@@ -73,12 +95,14 @@ class PagedHistory:
         return (self._n_tokens, self._room)
 
     def build_inputs(self, ctx: Context) -> tuple[Tensor, ...]:
-        """Make the inputs of a new graph: the indices i32 [room], and each row's range of them, i32 [2, tokens]."""
+        """Make the inputs of a new graph: the indices i32 [room], each row's range of them, i32 [2, tokens], and phases."""
         self._inputs = KVIndices(
             ranges=ctx.input("i32", (2, self._n_tokens), name="kv_ranges"),
             indices=ctx.input("i32", (self._room,), name="kv_indices"),
+            phases=ctx.input("i32", (self._n_tokens,), name="kv_phases") if self._limited else None,
         )
-        return (self._inputs.ranges, self._inputs.indices)
+        inputs = self._inputs
+        return (inputs.ranges, inputs.indices, *(() if inputs.phases is None else (inputs.phases,)))
 
     def write_inputs(self, cells: Cells, sequences: Int32Array, first: Int32Array, last: Int32Array) -> None:
         """Write the indices: each row sees its sequence's positions from `first` to `last`."""
@@ -86,6 +110,8 @@ class PagedHistory:
         ranges, indices = self._buffer.fill_indices(cells, self._room, sequences, first, last)
         self._inputs.ranges.set(ranges)
         self._inputs.indices.set(indices)
+        if self._inputs.phases is not None:
+            self._inputs.phases.set(np.maximum(first, 0))
 
     def get(self, store: KeyValueStore, layer: int, ctx: Context) -> tuple[Tensor, Tensor, KVIndices]:
         """Keys and values of all cells, and the indices."""

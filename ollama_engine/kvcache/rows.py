@@ -71,7 +71,7 @@ def write_rows(store: KeyValueStore, cells: Int32Array, rows: Sequence[Bytes]) -
 
 def reserve_rows(store: KeyValueStore) -> None:
     """Take the memory for the graphs of reading and writing now. Raises NoMemoryError."""
-    if not store.config.permuted_values:
+    if not store.permuted:
         return  # without permuted values, graphs are views and need no memory
     for build in (_reading, _writing):
         with Context(store.backend) as ctx:
@@ -111,7 +111,7 @@ def _read(store: KeyValueStore, span: CellSpan) -> list[Bytes]:
     with Context(store.backend) as ctx:
         found = _reading(store, span, ctx)
         ctx.alloc()  # only then a view has an address
-        if store.config.permuted_values:
+        if store.permuted:
             ctx.compute()
         return [_bytes_of(store, i, tensor, span) for i, tensor in enumerate(found)]
 
@@ -119,7 +119,7 @@ def _read(store: KeyValueStore, span: CellSpan) -> list[Bytes]:
 def _reading(store: KeyValueStore, span: CellSpan, ctx: Context) -> list[Tensor]:
     """The tensors of the span: views, except that permuted values are gathered."""
     found = [_rows_of(store, i, tensor, span, ctx) for i, tensor in enumerate(store.tensors())]
-    if store.config.permuted_values:
+    if store.permuted:
         found[1::2] = [ops.cont(values) for values in found[1::2]]
         ctx.forward(*found[1::2])
     ctx.expand(*found)
@@ -144,14 +144,14 @@ def _write(store: KeyValueStore, span: CellSpan, blocks: Sequence[Bytes]) -> Non
             if _is_permuted(store, i):
                 ordered = block.reshape(span.n, tensor.dim(1), -1).swapaxes(0, 1)
             tensor.set_bytes(np.ascontiguousarray(ordered).reshape(-1))
-        if store.config.permuted_values:
+        if store.permuted:
             ctx.compute()
 
 
 def _writing(store: KeyValueStore, span: CellSpan, ctx: Context) -> list[Tensor]:
     """The tensors to write a span through: views, except that permuted values are inputs that the graph scatters."""
     into = [_rows_of(store, i, tensor, span, ctx) for i, tensor in enumerate(store.tensors())]
-    if store.config.permuted_values:
+    if store.permuted:
         given = [ctx.input(values.dtype, values.shape) for values in into[1::2]]
         copies = [ops.copy(new, values) for new, values in zip(given, into[1::2], strict=True)]
         ctx.expand(*into[::2], *copies)
@@ -163,7 +163,7 @@ def _writing(store: KeyValueStore, span: CellSpan, ctx: Context) -> list[Tensor]
 
 def _is_permuted(store: KeyValueStore, i: int) -> bool:
     """Whether the cells of the i-th tensor lie along its rows."""
-    return store.config.permuted_values and i % 2 == 1
+    return store.permuted and i % 2 == 1
 
 
 def _rows_of(store: KeyValueStore, i: int, tensor: Tensor, span: CellSpan, ctx: Context) -> Tensor:

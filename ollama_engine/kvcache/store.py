@@ -1,7 +1,7 @@
 """The storage of keys and values: tensors for each layer, whose rows are addressed by cell number. No policy.
 
-Keys of a layer are [key_dim * kv_heads, cells]. Values have the same layout for flash attention. Without it they are
-permuted, [cells, value_dim * kv_heads], because the product with the attention weights runs along the cells.
+Keys of a layer are [key_dim * kv_heads, cells]. Values have the same layout for paged and for flash attention. Without
+either they are permuted, [cells, value_dim * kv_heads], because the product with the attention weights runs along the cells.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from ollama_engine.kvcache.config import CacheConfig, LayerShape
 from ollama_engine.ml import ops
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
-from ollama_engine.ml.ops_paged import paged_attention_chosen
 from ollama_engine.ml.storage import Storage
 from ollama_engine.ml.tensor import Tensor
 
@@ -24,8 +23,8 @@ from ollama_engine.ml.tensor import Tensor
 class KeyValueStore:
     """Keys and values of `layers` for `n_cells` tokens, all zero at first.
 
-    `devices` gives the backend's device number for each layer. Raises NoMemoryError when a device is too small and
-    ConfigError when the type cannot hold the heads.
+    `devices` gives the backend's device number for each layer, `paged` says that `ops.paged_attention` reads them. Raises
+    NoMemoryError when a device is too small and ConfigError when the type cannot hold the heads.
     """
 
     def __init__(
@@ -35,6 +34,8 @@ class KeyValueStore:
         devices: Sequence[int],
         n_cells: int,
         config: CacheConfig,
+        *,
+        paged: bool = False,
     ) -> None:
         for layer in layers:
             config.check(layer)
@@ -43,6 +44,8 @@ class KeyValueStore:
         self.layers = tuple(layers)
         self.n_cells = n_cells
         self.config = config
+        self.permuted = not config.flash_attention and not paged
+        """Whether the values of one dimension lie side by side, as the second product of plain attention reads them."""
         # -- storage --
         self._storages: dict[int, Storage] = {}
         self._keys: list[Tensor] = []
@@ -58,11 +61,7 @@ class KeyValueStore:
             storage = self._storages[device] = Storage(self.backend, 2 * len(self.layers))
         dtype, shape = self.config.dtype, (layer.n_values, self.n_cells)
         self._keys.append(storage.add(f"cache_k.{number}", dtype, (layer.n_keys, self.n_cells)))
-        self._values.append(storage.add(f"cache_v.{number}", dtype, shape[::-1] if self._permuted else shape))
-
-    @property
-    def _permuted(self) -> bool:
-        return self.config.permuted_values
+        self._values.append(storage.add(f"cache_v.{number}", dtype, shape[::-1] if self.permuted else shape))
 
     # -- in graphs -----------------------------------------------------------------------------------------------------
 
@@ -74,7 +73,7 @@ class KeyValueStore:
     def write_values(self, layer: int, values: Tensor, places: CellIndices) -> Tensor:
         """Write values of n tokens, f32 of n_values * n elements, into `places`. Pass the result to `ctx.expand`."""
         n_values = self.layers[layer].n_values
-        if not self._permuted:
+        if not self.permuted:
             return ops.set_rows(self._values[layer], ops.reshape(values, n_values, places.n), places.rows)
         elements = ops.reshape(values, 1, n_values * places.n)
         return ops.set_rows(self._elements(layer, places.ctx), elements, places.elements[n_values])
@@ -87,7 +86,7 @@ class KeyValueStore:
 
     def read_values(self, layer: int, places: CellIndices) -> Tensor:
         """Values of the cells named by `places` (of type i32), f32 of n_values * n elements."""
-        if not self._permuted:
+        if not self.permuted:
             return ops.get_rows(self._values[layer], places.rows)
         return ops.get_rows(self._elements(layer, places.ctx), places.elements[self.layers[layer].n_values])
 
@@ -104,7 +103,7 @@ class KeyValueStore:
         """
         shape, values = self.layers[layer], self._values[layer]
         keys = _run_of_cells(self._keys[layer], shape.key_dim, shape.kv_heads, begin, end, ctx)
-        if not self._permuted:
+        if not self.permuted:
             return keys, _run_of_cells(values, shape.value_dim, shape.kv_heads, begin, end, ctx)
         row = values.stride(1)
         dims = (end - begin, shape.value_dim, shape.kv_heads)
@@ -138,19 +137,14 @@ class KeyValueStore:
         On GPUs it has not been measured.
         """
         on_cpu = all(self.backend.devices[device].kind == "cpu" for device in self._storages)
-        return on_cpu and not self._permuted
-
-    @property
-    def suits_paging(self) -> bool:
-        """Whether attention over few rows of these keys and values uses `ops.paged_attention`."""
-        return self.suits_gathering and paged_attention_chosen(self.config.dtype)
+        return on_cpu and not self.permuted
 
     def zero(self, cells: npt.NDArray[np.bool_]) -> None:
         """Zero the keys and values of the chosen cells, bool [n_cells]."""
         for storage in self._keys:
             _zero(storage, cells, along_rows=False)
         for storage in self._values:
-            _zero(storage, cells, along_rows=self._permuted)
+            _zero(storage, cells, along_rows=self.permuted)
 
     @property
     def nbytes(self) -> dict[str, int]:
@@ -175,7 +169,7 @@ class CellIndices:
         self.elements: dict[int, Tensor] = {}
         self._n_cells = store.n_cells
         self._type: npt.DTypeLike = np.int32 if dtype == "i32" else np.int64
-        if store.config.permuted_values:
+        if store.permuted:
             for count in {layer.n_values for layer in store.layers}:
                 self.elements[count] = ctx.input(dtype, (count * n,), name=f"{name}_values")
 

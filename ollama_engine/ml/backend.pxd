@@ -1,8 +1,8 @@
 from libc.stdint cimport uint64_t
 
 from ollama_engine.ml cimport libggml as lib
-from ollama_engine.ml.libcompute cimport oe_cpu_gate, oe_cpu_gate_runner
 from ollama_engine.ml.libworker cimport oe_worker, oe_worker_task
+from ollama_engine.ml.thread_pools cimport ThreadPools
 from ollama_engine.ml.window cimport Memory
 
 
@@ -32,12 +32,9 @@ cdef class Backend:
     cdef lib.ggml_backend_sched_t sched
     cdef Scheduler scheduler
     cdef lib.ggml_backend_sched_t measurer
-    cdef lib.ggml_threadpool_t threadpool
+    cdef ThreadPools pools
     cdef lib.graph_plan_t plan_graph
     cdef oe_worker *worker
-    # How its computations wait for those of other backends.
-    cdef oe_cpu_gate gate
-    cdef oe_cpu_gate_runner run_gated
     cdef int pid
     # -- configuration --
     cdef readonly object params
@@ -61,9 +58,9 @@ cdef class Backend:
     cdef object __weakref__
 
     cdef int _start(self) except -1
-    cdef int _start_threads(self) except -1
     cdef lib.ggml_backend_sched_t _new_scheduler(self) except NULL
     cdef int _free(self) except -1
+    cdef int adjust_threads(self) except -1
     cdef int check_open(self) except -1
     cdef int check_idle(self) except -1
     cdef int check_unmapped(self) except -1

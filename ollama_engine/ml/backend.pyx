@@ -20,14 +20,13 @@ from posix.unistd cimport getpid
 from ollama_engine.errors import ClosedError, ComputeError, ConfigError, DeviceError, NoMemoryError
 from ollama_engine.ml import placement
 from ollama_engine.ml.device import devices as all_devices
-from ollama_engine.ml.threads import check_threads
 
 from ollama_engine.ml cimport libggml as lib
-from ollama_engine.ml.device cimport cpu_function, cpu_library_function, device_handle
-from ollama_engine.ml.libcompute cimport oe_cpu_gate_run, oe_cpu_gate_forget
+from ollama_engine.ml.device cimport cpu_library_function, device_handle
 from ollama_engine.ml.libworker cimport (
     oe_worker, oe_worker_free, oe_worker_new, oe_worker_start, oe_worker_task, oe_worker_wait,
 )
+from ollama_engine.ml.thread_pools cimport ThreadPools
 from ollama_engine.ml.types cimport shape_to_ne, type_of, whole
 from ollama_engine.ml.window cimport Memory
 
@@ -61,11 +60,6 @@ cdef Buffer new_buffer(lib.ggml_backend_buffer_t buffer):
     holder.buffer = buffer
     holder.pid = getpid()
     return holder
-
-
-# How long threads spin for the next graph before they sleep: about 2 ms, longer than the gap between two steps.
-# ggml's default of 50 would take the cores from callers, and from other engines, for a tenth of a second.
-cdef int POLL = 1
 
 
 cdef class Scheduler(Memory):
@@ -116,28 +110,10 @@ cdef class Backend:
                 raise DeviceError(f"device {device.name} ({device.description}) cannot be started")
             self.handles[self.n_handles] = handle
             self.n_handles += 1
-        self._start_threads()
-        self.renew_scheduler()
-        return 0
-
-    cdef int _start_threads(self) except -1:
-        cdef lib.ggml_threadpool_params pool
-        check_threads(self.threads)
-        lib.ggml_threadpool_params_init(&pool, self.threads)
-        pool.poll = POLL
-        self.threadpool = (<lib.threadpool_new_t>cpu_function("ggml_threadpool_new"))(&pool)
-        if self.threadpool == NULL:
-            raise NoMemoryError(f"cannot start {self.threads} threads")
-        cpu = self.handles[self.n_handles - 1]
-        (<lib.ggml_backend_set_n_threads_t>cpu_function("ggml_backend_set_n_threads"))(cpu, self.threads)
         self.plan_graph = <lib.graph_plan_t>cpu_library_function("ggml_graph_plan")
-        (<lib.set_threadpool_t>cpu_function("ggml_backend_cpu_set_threadpool"))(cpu, self.threadpool)
-        # With a GPU the CPU's part of a graph is small, and two GPUs can work at the same time.
-        self.gate.threads = self.threads if self.n_handles == 1 else 0
-        self.gate.cpus = placement.usable_cpus()
-        self.gate.rest = <void (*)(void *) noexcept nogil>cpu_library_function("ggml_threadpool_pause")
-        self.gate.pool = self.threadpool
-        self.run_gated = oe_cpu_gate_run
+        self.pools = ThreadPools.__new__(ThreadPools)
+        self.pools.start(self.handles[self.n_handles - 1], self.threads, self.n_handles == 1)
+        self.renew_scheduler()
         return 0
 
     cdef lib.ggml_backend_sched_t _new_scheduler(self) except NULL:
@@ -146,7 +122,8 @@ cdef class Backend:
         # ggml does not check whether it got this memory (mostly address space), so try the allocation first.
         cdef void *probe = malloc(size * SCHEDULER_BYTES_PER_NODE)
         if probe == NULL:
-            raise NoMemoryError(f"no address space to schedule graphs of {self.max_nodes} nodes; lower max_nodes")
+            raise NoMemoryError(f"no address space to schedule graphs of {self.max_nodes} nodes; let the process have more "
+                                "(ulimit -v)")
         free(probe)
         return lib.ggml_backend_sched_new(self.handles, NULL, self.n_handles, size, False, True)
 
@@ -164,6 +141,10 @@ cdef class Backend:
         if self.busy is not None:
             raise ComputeError("the backend is computing in this thread; a log handler must not use it")
         return 0
+
+    cdef int adjust_threads(self) except -1:
+        """With `lock` held: choose how many threads compute next."""
+        return 0 if self.running or self.busy is not None else self.pools.adjust()
 
     cdef int check_unmapped(self) except -1:
         """Refuse to change the scheduler's memory while Python code is looking at it."""
@@ -230,7 +211,8 @@ cdef class Backend:
     cdef int give_up(self) except -1:
         """Close without freeing: after an allocation failed inside a computation, ggml would free twice."""
         self.n_handles = 0
-        self.threadpool = NULL
+        if self.pools is not None:
+            self.pools.abandon()
         self.worker = NULL
         if self.scheduler is not None:
             self.scheduler.ptr = NULL
@@ -248,6 +230,11 @@ cdef class Backend:
     cdef lib.ggml_backend_buffer_type_t cpu_buffer_type(self) noexcept:
         return lib.ggml_backend_get_default_buffer_type(self.handles[self.n_handles - 1])
 
+    @property
+    def threads_in_use(self):
+        """How many threads compute now: `threads`, or fewer while the machine is busy with other work."""
+        return self.threads if self.pools is None else self.pools.current.threads
+
     def graph_bytes(self):
         """Bytes reserved on each device for the intermediate results of graphs: {device name: bytes}."""
         self.check_open()
@@ -263,7 +250,7 @@ cdef class Backend:
 
         ggml takes them when it computes. Where other devices compute a part of the graph, it is an upper bound.
         """
-        cdef size_t needed = self.plan_graph(graph, self.threads, self.threadpool).work_size
+        cdef size_t needed = self.plan_graph(graph, self.threads, self.pools.all.ptr).work_size
         return needed - self.work if needed > self.work else 0
 
     def work_bytes(self):
@@ -335,10 +322,8 @@ cdef class Backend:
         for i in range(self.n_handles):
             lib.ggml_backend_free(self.handles[i])
         self.n_handles = 0
-        oe_cpu_gate_forget(&self.gate)
-        if self.threadpool != NULL:
-            (<lib.threadpool_free_t>cpu_function("ggml_threadpool_free"))(self.threadpool)
-            self.threadpool = NULL
+        if self.pools is not None:
+            self.pools.close()
         return 0
 
     def __dealloc__(self):

@@ -197,6 +197,7 @@ cdef class Computation(Graph):
     cdef int make_ready(self) except -1:
         """With the lock held: make every check that can refuse the graph, so that nothing fails later."""
         self.prepare()
+        self.backend.adjust_threads()
         self.backend.check_free()
         if self.backend.allocated is not self:
             if self.inputs:
@@ -206,8 +207,9 @@ cdef class Computation(Graph):
         self.check_inputs()
         self.job.sched = self.backend.sched
         self.job.graph = self.graph
-        self.job.gate = &self.backend.gate
-        self.job.run_gated = self.backend.run_gated
+        self.job.time = &self.backend.pools.time
+        self.job.gate = &self.backend.pools.gate
+        self.job.run_gated = self.backend.pools.run_gated
         return 0
 
     cdef int finish(self, int status) except -1:

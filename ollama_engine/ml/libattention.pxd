@@ -11,6 +11,7 @@ cdef extern from "kernels/attention.h" nogil:
         OE_ATTENTION_F16
         OE_ATTENTION_BF16
         OE_ATTENTION_Q8_0
+        OE_ATTENTION_Q4_0
 
     enum oe_attention_isa:
         OE_ATTENTION_SCALAR

@@ -383,3 +383,4 @@ ctypedef ggml_threadpool *(*threadpool_new_t)(ggml_threadpool_params *params) no
 ctypedef void (*threadpool_free_t)(ggml_threadpool *threadpool) noexcept nogil  # ggml_threadpool_free
 ctypedef void (*set_threadpool_t)(ggml_backend_t, ggml_threadpool_t) noexcept nogil  # ggml_backend_cpu_set_threadpool
 ctypedef ggml_cplan (*graph_plan_t)(const ggml_cgraph *, int, ggml_threadpool *) noexcept nogil  # ggml_graph_plan
+ctypedef ggml_status (*graph_compute_t)(ggml_cgraph *, ggml_cplan *) noexcept nogil  # ggml_graph_compute

@@ -14,5 +14,6 @@ def paged_attention(
     *,
     softcap: SupportsFloat = 0.0,
     sinks: Tensor | None = None,
+    phases: Tensor | None = None,
     instructions: str | None = None,
 ) -> Tensor: ...

@@ -108,7 +108,7 @@ def choose_threads(requested: int | None) -> int:
     times a step, and one thread too many makes a step take seconds. A larger request is reduced, and the log says so.
     """
     if requested is None:
-        return max(1, min(len(_physical(_own_cpus())), usable_cpus(), MAX_THREADS))
+        return max(1, min(len(_physical(own_cpus())), usable_cpus(), MAX_THREADS))
     usable = usable_cpus()
     if requested > usable:
         log.warning("threads=%d is more than the %d CPUs this process may use; %d threads are used",
@@ -118,10 +118,11 @@ def choose_threads(requested: int | None) -> int:
 
 def usable_cpus() -> int:
     """Hardware threads that this process may use at once: its affinity, and the quota of its control group."""
-    return min(len(_own_cpus()), _cgroup_cpus() or MAX_THREADS)
+    return min(len(own_cpus()), _cgroup_cpus() or MAX_THREADS)
 
 
-def _own_cpus() -> set[int]:
+def own_cpus() -> set[int]:
+    """Numbers of the hardware threads that this process may run on."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 

@@ -8,19 +8,18 @@ copies, and the log says so.
 from __future__ import annotations
 
 import logging
-import mmap
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-
-import numpy as np
 
 from ollama_engine.errors import ClosedError, ModelFormatError
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.gguf import IMAGE_PARTS, GGUFFile, TensorInfo
 from ollama_engine.ml.hostmem import available_bytes
 from ollama_engine.ml.kernel_choice import wants_repacked
+from ollama_engine.ml.mapped_files import MappedFiles
+from ollama_engine.ml.model_file import ModelFile
 from ollama_engine.ml.placement import assign_layers, place_vision
 from ollama_engine.ml.storage import ALIGNMENT, Storage, can_repack
 from ollama_engine.ml.tensor import Tensor
@@ -54,6 +53,8 @@ class Weights(Mapping[str, Tensor]):
         self._mapped = _plan_mapping(backend, gguf, self._devices)
         self._repacked = _plan_repacking(backend, gguf, self._devices) if repack else []
         self._meter = _Meter(None, 0)
+        self.files = MappedFiles()
+        """Those that tensors are mapped from."""
 
     # -- plan ----------------------------------------------------------------------------------------------------------
 
@@ -88,6 +89,15 @@ class Weights(Mapping[str, Tensor]):
             self._copy(copied, files, self._meter)
         self._loaded = True
 
+    def declare(self) -> None:
+        """Make tensors without taking memory, to plan with: mapped ones are not read yet, all else has no contents."""
+        with self._open_files() as files:
+            self._map(files, self._meter, touch=False)
+        if rest := [info for info in self.gguf.tensors.values() if info.name not in self._tensors]:
+            storage = self._storage(len(rest))
+            self._tensors |= {info.name: storage.add(info.name, info.dtype, info.shape) for info in rest}
+        self._loaded = True
+
     def repack(self) -> None:
         """Make the repacked copies, unless they take more than half of the memory that is left."""
         needed = sum(info.nbytes for info in self._repacked)
@@ -100,9 +110,9 @@ class Weights(Mapping[str, Tensor]):
         self._meter.finish()
 
     @contextmanager
-    def _open_files(self) -> Iterator[list[_FileView]]:
+    def _open_files(self) -> Iterator[list[ModelFile]]:
         """Open the model's files. On an error, free what was loaded."""
-        files = [_FileView(path) for path in self.gguf.files]
+        files = [ModelFile(path) for path in self.gguf.files]
         try:
             yield files
         except BaseException:
@@ -117,7 +127,7 @@ class Weights(Mapping[str, Tensor]):
         self._storages.append(storage)
         return storage
 
-    def _map(self, files: list[_FileView], meter: _Meter) -> None:
+    def _map(self, files: list[ModelFile], meter: _Meter, *, touch: bool = True) -> None:
         for number, file in enumerate(files):
             infos = [i for i in self._mapped.values() if i.file == number]
             if not infos:
@@ -126,13 +136,14 @@ class Weights(Mapping[str, Tensor]):
             for info in infos:
                 self._tensors[info.name] = storage.add(info.name, info.dtype, info.shape)
             storage.map(file.mapping(), {info.name: info.offset for info in infos})
-            touch = sum(info.nbytes for info in infos) < available_bytes()
+            file.watch(self.files)
+            fits = touch and sum(info.nbytes for info in infos) < available_bytes()
             for info in infos:
-                if touch:
+                if fits:
                     _touch(storage, info)
                 meter.advance(info.nbytes)
 
-    def _copy(self, infos: list[TensorInfo], files: list[_FileView], meter: _Meter) -> None:
+    def _copy(self, infos: list[TensorInfo], files: list[ModelFile], meter: _Meter) -> None:
         for device in sorted({self._devices[i.name] for i in infos}):
             mine = [i for i in infos if self._devices[i.name] == device]
             storage = self._storage(len(mine))
@@ -144,7 +155,7 @@ class Weights(Mapping[str, Tensor]):
                 self._tensors[info.name].set_bytes(files[info.file].read(info))
                 meter.advance(info.nbytes)
 
-    def _repack(self, files: list[_FileView], meter: _Meter) -> None:
+    def _repack(self, files: list[ModelFile], meter: _Meter) -> None:
         if not self._repacked:
             return
         storage = self._storage(len(self._repacked))
@@ -179,6 +190,7 @@ class Weights(Mapping[str, Tensor]):
         """Free the memory. Safe to call twice."""
         for storage in self._storages:
             storage.close()
+        self.files.close()
         self._loaded = False
         self._storages = []
         self._tensors = {}
@@ -282,37 +294,6 @@ def _touch(storage: Storage, info: TensorInfo) -> None:
     for begin in range(info.offset, end, _CHUNK):
         if not storage.populate(begin, min(_CHUNK, end - begin)):
             return
-
-
-class _FileView:
-    """One file of the model: mapped when asked, read otherwise."""
-
-    def __init__(self, path: str) -> None:
-        self._file = open(path, "rb")  # noqa: SIM115 (closed by close())
-        self._mapping: mmap.mmap | None = None
-
-    def mapping(self) -> mmap.mmap:
-        if self._mapping is None:
-            self._mapping = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
-        return self._mapping
-
-    def read(self, info: TensorInfo) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-        if self._mapping is not None:
-            return np.frombuffer(self._mapping, dtype=np.uint8, count=info.nbytes, offset=info.offset)
-        out = np.empty(info.nbytes, dtype=np.uint8)
-        view = out.data
-        self._file.seek(info.offset)
-        done = 0
-        while done < info.nbytes:
-            got = self._file.readinto(view[done : done + _CHUNK])
-            if not got:
-                raise ModelFormatError(f"{info.name}: the file ended while it was read")
-            done += got
-        return out
-
-    def close(self) -> None:
-        """Close the file; a mapping lives on in the storages that use it."""
-        self._file.close()
 
 
 class _Meter:

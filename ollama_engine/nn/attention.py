@@ -24,7 +24,9 @@ def attention(
         query = ops.reshape(ops.cont(query), query.dim(0), heads, n // parts, parts)
     rows = ops.permute(query, 0, 2, 1, 3)
     if isinstance(seen, KVIndices):
-        out = ops.paged_attention(rows, keys, values, seen.ranges, seen.indices, scale, softcap=softcap, sinks=sinks)
+        out = ops.paged_attention(
+            rows, keys, values, seen.ranges, seen.indices, scale, softcap=softcap, sinks=sinks, phases=seen.phases
+        )
         return ops.reshape(out, out.dim(0) * heads, n)
     if cache.flash_attention:
         out = ops.flash_attention(rows, keys, values, seen, scale, softcap=softcap, sinks=sinks)

@@ -8,8 +8,8 @@
 - `pretokenizer_table`, `pretokenizer`, `bpe`: byte-pair encoding
 - `spm`: SentencePiece's byte-pair encoding; `unigram`, `charsmap`: its unigram model, and the normalization of its text
 - `wordpiece`: BERT's WordPiece
-- `_merge`: the inner loops of all these but WordPiece, in C
-- `base`: Tokenizer; `detokenizer`: streams of ids to text
+- `_merge`, `_texts`: the inner loops of all these but WordPiece, in C
+- `base`: Tokenizer; `checkpoint`: how long encoding is ended; `detokenizer`: streams of ids to text
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from typing import Any
 from ollama_engine.ml.gguf import GGUFFile
 from ollama_engine.tokenizer.base import Tokenizer
 from ollama_engine.tokenizer.bpe import BpeModel
+from ollama_engine.tokenizer.checkpoint import Checkpoint
 from ollama_engine.tokenizer.detokenizer import Detokenizer
 from ollama_engine.tokenizer.metadata import Fields
 from ollama_engine.tokenizer.vocab import read_vocabulary
 
-__all__ = ["Detokenizer", "Tokenizer", "from_gguf", "from_metadata"]
+__all__ = ["Checkpoint", "Detokenizer", "Tokenizer", "from_gguf", "from_metadata"]
 
 
 def from_metadata(metadata: Mapping[str, Any]) -> Tokenizer:

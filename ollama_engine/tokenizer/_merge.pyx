@@ -1,13 +1,16 @@
-"""The C side of the tokenizers: byte-pair and SentencePiece merging, unigram search, and special tokens.
+"""The C side of the tokenizers: byte-pair and SentencePiece merging, and unigram search.
 
-Objects are immutable, and each call has its own scratch memory, so any number of threads may share an object.
+Objects are immutable, and each call has its own scratch memory, so any number of threads may share an object. Other
+threads run while a long text is encoded, and its `checkpoint`, a function or None, is called every few milliseconds;
+what it raises, or a signal's handler, ends the call.
 """
 
 import logging
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int32_t, uint8_t, uint32_t
-from libc.stdlib cimport free
+from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
 from ollama_engine.errors import ModelFormatError, TokenizerError
@@ -24,9 +27,17 @@ cdef extern from "tokenizer/id_list.h" nogil:
         size_t dropped
         uint8_t dropped_byte
 
+cdef extern from "tokenizer/checkpoint.h" nogil:
+    ctypedef struct oe_checkpoint:
+        int (*call)(void *context) noexcept nogil
+        void *context
+    enum:
+        OE_STOPPED
+    int oe_checkpoint_pass(oe_checkpoint *checkpoint)
+
 cdef extern from "tokenizer/pair_merge.h" nogil:
     ctypedef struct oe_scratch:
-        pass
+        oe_checkpoint checkpoint
     void oe_scratch_free(oe_scratch *scratch)
 
 cdef extern from "tokenizer/bpe.h" nogil:
@@ -45,17 +56,6 @@ cdef extern from "tokenizer/bpe.h" nogil:
     int oe_bpe_encode(const oe_bpe *bpe, oe_scratch *scratch, const char *piece, size_t size, int whole,
                       oe_id_list *ids)
 
-cdef extern from "tokenizer/charsmap.h" nogil:
-    ctypedef struct oe_charsmap:
-        const uint32_t *units
-        size_t n_units
-        const char *texts
-        size_t n_texts
-    ctypedef struct oe_buffer:
-        char *data
-        size_t size
-    int oe_charsmap_apply(const oe_charsmap *table, const char *text, size_t size, oe_buffer *out)
-
 cdef extern from "tokenizer/spm.h" nogil:
     ctypedef struct oe_spm:
         int32_t bytes[256]
@@ -65,18 +65,6 @@ cdef extern from "tokenizer/spm.h" nogil:
     int oe_spm_put_piece(oe_spm *spm, const char *text, uint32_t length, int32_t id, uint32_t rank, int unused)
     int oe_spm_encode(const oe_spm *spm, oe_scratch *scratch, const char *text, size_t size, oe_id_list *ids)
 
-cdef extern from "tokenizer/text_trie.h" nogil:
-    ctypedef struct oe_text_trie:
-        pass
-    ctypedef struct oe_trie_match:
-        size_t start
-        size_t length
-        int32_t id
-    void oe_text_trie_init(oe_text_trie *trie)
-    void oe_text_trie_free(oe_text_trie *trie)
-    int oe_text_trie_put(oe_text_trie *trie, const char *key, size_t length, int32_t id)
-    int oe_text_trie_next(const oe_text_trie *trie, const char *text, size_t size, size_t start, oe_trie_match *match)
-
 cdef extern from "tokenizer/unigram.h" nogil:
     ctypedef struct oe_unigram:
         double unknown_score
@@ -85,10 +73,39 @@ cdef extern from "tokenizer/unigram.h" nogil:
     int oe_unigram_init(oe_unigram *model, int32_t n_vocab)
     void oe_unigram_free(oe_unigram *model)
     int oe_unigram_put_piece(oe_unigram *model, const char *text, size_t length, int32_t id, double score)
-    int oe_unigram_encode(const oe_unigram *model, const char *text, size_t size, oe_id_list *ids)
+    int oe_unigram_encode(const oe_unigram *model, const char *text, size_t size, oe_checkpoint *checkpoint,
+                          oe_id_list *ids)
 
 cdef enum:
     MAX_TEXT = 1 << 30  # symbols carry 32-bit offsets
+    SHORT = 4096  # bytes that are encoded without giving up Python's lock; who gives it up may wait 5 ms to get it back
+    AT_ONCE = 1 << 15  # ids that become Python's in one go, which takes less than a millisecond
+
+
+cdef class Calls:
+    """What a checkpoint calls, and what that raised."""
+
+    cdef object function
+    cdef object error
+
+    def __cinit__(self, function):
+        self.function = function
+
+    cdef void watch(self, oe_checkpoint *checkpoint):
+        checkpoint.call = call
+        checkpoint.context = <void *>self
+
+
+cdef int call(void *context) noexcept with gil:
+    calls = <Calls>context
+    try:
+        PyErr_CheckSignals()
+        if calls.function is not None:
+            calls.function()
+    except BaseException as error:
+        calls.error = error
+        return 1
+    return 0
 
 
 cdef bytes to_bytes(str text):
@@ -113,8 +130,10 @@ cdef Span utf8(str text, list kept) except *:
     return span
 
 
-cdef int check(int status) except -1:
+cdef int check(int status, Calls calls=None) except -1:
     """Raise the exception for a C function's status."""
+    if status == OE_STOPPED and calls is not None:
+        raise calls.error
     if status < 0:
         raise MemoryError("no memory for the tokenizer")
     if status > 0:
@@ -129,36 +148,14 @@ cdef int check_size(Py_ssize_t size) except -1:
 
 
 cdef list to_list(oe_id_list *ids):
-    cdef size_t i
-    return [ids.ids[i] for i in range(ids.size)]
-
-
-def only_texts(list values not None):
-    """Whether all of them are str."""
-    for value in values:
-        if type(value) is not str:
-            return False
-    return True
-
-
-def find_texts(list texts not None, set wanted not None):
-    """{text: its last index in `texts`} for the wanted texts that occur.
-
-    A vocabulary is large and few texts are wanted, so the first character rules most of them out.
-    """
-    cdef dict found = {}
-    cdef set firsts = {text[:1] for text in wanted}
-    cdef bint[128] begins
-    cdef Py_ssize_t i
-    cdef Py_UCS4 first
-    cdef str text
-    for i in range(128):
-        begins[i] = chr(i) in firsts
-    for i in range(len(texts)):
-        text = texts[i]
-        first = text[0] if len(text) else 0
-        if (first >= 128 or begins[first]) and text in wanted:
-            found[text] = i
+    cdef size_t i, first
+    cdef list found = []
+    if ids.size <= AT_ONCE:
+        return [ids.ids[i] for i in range(ids.size)]
+    for first in range(0, ids.size, AT_ONCE):
+        found += [ids.ids[i] for i in range(first, min(first + AT_ONCE, ids.size))]
+        with nogil:  # for threads that wait for Python's lock
+            pass
     return found
 
 
@@ -208,28 +205,52 @@ cdef class BpeMerger:
     def __dealloc__(self):
         oe_bpe_free(&self.bpe)
 
-    def encode(self, list pieces not None, bint whole):
+    cdef int encode_all(self, const Span *spans, Py_ssize_t n, bint whole, bint whole_newlines, oe_scratch *scratch,
+                        oe_id_list *ids) noexcept nogil:
+        cdef Py_ssize_t i
+        cdef bint at_once
+        cdef int status = 0
+        for i in range(n):
+            at_once = whole or (whole_newlines and spans[i].size > 0 and spans[i].start[0] == c"\n")
+            status = oe_bpe_encode(&self.bpe, scratch, spans[i].start, spans[i].size, at_once, ids)
+            if status < 0:
+                break
+        return status
+
+    def encode(self, list pieces not None, bint whole, bint whole_newlines=False, checkpoint=None):
         """Ids of the pieces, in order. `whole`: a piece that is a token's text becomes that token without merging.
 
-        A byte that has no token is left out, as the original tokenizers do, and logged: some vocabularies lack control
-        characters and bytes that UTF-8 does not use.
+        `whole_newlines`: so do pieces that begin with a newline. A byte that has no token is left out, as the original
+        tokenizers do, and logged: some vocabularies lack control characters and bytes that UTF-8 does not use.
         """
         cdef oe_scratch scratch
         cdef oe_id_list ids
         cdef list kept = []
-        cdef Span span
+        cdef Calls calls = Calls(checkpoint)
+        cdef Py_ssize_t n = len(pieces), size = 0, i
+        cdef Span *spans = <Span *>malloc(max(1, n) * sizeof(Span))
+        cdef int status
         memset(&scratch, 0, sizeof(scratch))
         memset(&ids, 0, sizeof(ids))
+        calls.watch(&scratch.checkpoint)
         try:
-            for piece in pieces:
-                span = utf8(piece, kept)
-                check_size(span.size)
-                check(oe_bpe_encode(&self.bpe, &scratch, span.start, span.size, whole, &ids))
+            check(0 if spans != NULL else -1)
+            for i in range(n):
+                spans[i] = utf8(pieces[i], kept)
+                check_size(spans[i].size)
+                size += spans[i].size
+            if size <= SHORT:
+                status = self.encode_all(spans, n, whole, whole_newlines, &scratch, &ids)
+            else:
+                with nogil:
+                    status = self.encode_all(spans, n, whole, whole_newlines, &scratch, &ids)
+            check(status, calls)
             if ids.dropped:
                 logger.warning("%d bytes of the text have no token here and are left out; the last is 0x%02x",
                                ids.dropped, ids.dropped_byte)
             return to_list(&ids)
         finally:
+            free(spans)
             oe_scratch_free(&scratch)
             free(ids.ids)
 
@@ -262,20 +283,25 @@ cdef class SpmMerger:
     def __dealloc__(self):
         oe_spm_free(&self.spm)
 
-    def encode(self, bytes text not None):
+    def encode(self, bytes text not None, checkpoint=None):
         """Ids of UTF-8 text whose spaces are U+2581 already. Raises TokenizerError for a byte without a piece."""
         cdef oe_scratch scratch
         cdef oe_id_list ids
         cdef const char *start = PyBytes_AS_STRING(text)
         cdef Py_ssize_t size = PyBytes_GET_SIZE(text)
+        cdef Calls calls = Calls(checkpoint)
         cdef int status
         check_size(size)
         memset(&scratch, 0, sizeof(scratch))
         memset(&ids, 0, sizeof(ids))
+        calls.watch(&scratch.checkpoint)
         try:
-            with nogil:
+            if size <= SHORT:
                 status = oe_spm_encode(&self.spm, &scratch, start, size, &ids)
-            check(status)
+            else:
+                with nogil:
+                    status = oe_spm_encode(&self.spm, &scratch, start, size, &ids)
+            check(status, calls)
             return to_list(&ids)
         finally:
             oe_scratch_free(&scratch)
@@ -311,81 +337,25 @@ cdef class UnigramSearch:
     def __dealloc__(self):
         oe_unigram_free(&self.model)
 
-    def encode(self, bytes text not None):
+    def encode(self, bytes text not None, checkpoint=None):
         """Ids of UTF-8 text whose spaces are U+2581 already. Raises TokenizerError for a byte without a piece."""
         cdef oe_id_list ids
         cdef const char *start = PyBytes_AS_STRING(text)
         cdef Py_ssize_t size = PyBytes_GET_SIZE(text)
+        cdef Calls calls = Calls(checkpoint)
+        cdef oe_checkpoint watched
         cdef int status
         check_size(size)
         memset(&ids, 0, sizeof(ids))
+        memset(&watched, 0, sizeof(watched))
+        calls.watch(&watched)
         try:
-            with nogil:
-                status = oe_unigram_encode(&self.model, start, size, &ids)
-            check(status)
+            if size <= SHORT:
+                status = oe_unigram_encode(&self.model, start, size, &watched, &ids)
+            else:
+                with nogil:
+                    status = oe_unigram_encode(&self.model, start, size, &watched, &ids)
+            check(status, calls)
             return to_list(&ids)
         finally:
             free(ids.ids)
-
-
-cdef class CharsMapper:
-    """Replaces the keys of a double array `units` by `texts`, which a zero byte ends. See csrc/tokenizer/charsmap.h."""
-
-    cdef oe_charsmap table
-    cdef const uint32_t[::1] units
-    cdef bytes texts
-
-    def __cinit__(self, const uint32_t[::1] units not None, bytes texts not None):
-        if units.shape[0] == 0 or not texts.endswith(b"\0"):
-            raise ModelFormatError("a table of replacements without keys, or whose last text does not end")
-        self.units, self.texts = units, texts
-        self.table.units, self.table.n_units = &units[0], units.shape[0]
-        self.table.texts, self.table.n_texts = PyBytes_AS_STRING(texts), PyBytes_GET_SIZE(texts)
-
-    def apply(self, bytes text not None):
-        """The text with the longest key at each place replaced. Raises ModelFormatError for a key without a text."""
-        cdef oe_buffer out
-        cdef const char *start = PyBytes_AS_STRING(text)
-        cdef Py_ssize_t size = PyBytes_GET_SIZE(text)
-        cdef int status
-        check_size(size)
-        memset(&out, 0, sizeof(out))
-        try:
-            with nogil:
-                status = oe_charsmap_apply(&self.table, start, size, &out)
-            if status > 0:
-                raise ModelFormatError("tokenizer.ggml.precompiled_charsmap is broken: a key stands for no text; "
-                                       "convert the model again")
-            check(status)
-            return out.data[:out.size] if out.size else b""
-        finally:
-            free(out.data)
-
-
-cdef class TextTrie:
-    """Finds given byte strings in a text: leftmost first, the longest at each place."""
-
-    cdef oe_text_trie trie
-
-    def __cinit__(self, list entries not None):
-        """`entries` holds (text, id) with text: non-empty bytes."""
-        cdef bytes key
-        oe_text_trie_init(&self.trie)
-        for key, id in entries:
-            if not key:
-                raise ModelFormatError(f"token {id} has no text")
-            check(oe_text_trie_put(&self.trie, PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), id))
-
-    def __dealloc__(self):
-        oe_text_trie_free(&self.trie)
-
-    def find_all(self, bytes text not None):
-        """Matches that do not overlap, in order: a list of (start, end, id) in bytes."""
-        cdef const char *start = PyBytes_AS_STRING(text)
-        cdef size_t size = PyBytes_GET_SIZE(text)
-        cdef oe_trie_match match
-        cdef list found = []
-        match.start = match.length = 0
-        while oe_text_trie_next(&self.trie, start, size, match.start + match.length, &match):
-            found.append((match.start, match.start + match.length, match.id))
-        return found

@@ -11,7 +11,8 @@ from typing import Protocol
 import numpy as np
 
 from ollama_engine.errors import TokenizerError
-from ollama_engine.tokenizer._merge import TextTrie
+from ollama_engine.tokenizer._texts import TextTrie
+from ollama_engine.tokenizer.checkpoint import Checkpoint
 from ollama_engine.tokenizer.detokenizer import Detokenizer
 from ollama_engine.tokenizer.vocab import TokenType, Vocabulary
 
@@ -19,6 +20,8 @@ __all__ = ["TextModel", "Tokenizer"]
 
 # Unicode's White_Space; str.strip() would also take U+001C to U+001F.
 WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"  # noqa: E501
+MATCHES_AT_ONCE = 512
+"""Special tokens of a text between two checkpoints."""
 # Types of tokens that are not part of the output by default.
 HIDDEN = (TokenType.CONTROL, TokenType.UNKNOWN)
 
@@ -26,7 +29,7 @@ HIDDEN = (TokenType.CONTROL, TokenType.UNKNOWN)
 class TextModel(Protocol):
     """The part that differs by kind of vocabulary (BPE, SentencePiece, unigram, WordPiece): ordinary text."""
 
-    def encode(self, text: str, *, prefix: bool) -> list[int]:
+    def encode(self, text: str, *, prefix: bool, checkpoint: Checkpoint = None) -> list[int]:
         """Ids of a text without special tokens. `prefix`: it starts the input or follows a special token."""
 
     def special_text(self, text: str) -> str:
@@ -105,8 +108,9 @@ class Tokenizer:
     # -- text to ids ---------------------------------------------------------------------------------------------------
 
     def encode(
-        self, text: str | bytes, *, add_special: bool = True, parse_special: bool = True, continues: bool = False
-    ) -> list[int]:
+        self, text: str | bytes, *, add_special: bool = True, parse_special: bool = True, continues: bool = False,
+        checkpoint: Checkpoint = None,
+    ) -> list[int]:  # fmt: skip
         """Token ids of a text.
 
         `add_special` adds BOS and EOS where the vocabulary asks for them; for a prompt in several pieces, set it for
@@ -118,23 +122,29 @@ class Tokenizer:
         them. Invalid bytes are encoded one by one. A byte-pair vocabulary without a token for a byte leaves that byte
         out, as the original tokenizers do, and logs a warning. Raises TokenizerError for other lone surrogates, and
         when a SentencePiece vocabulary has neither a byte piece nor an unknown piece for a character.
+
+        Other threads run while a long text is encoded. `checkpoint` is called every few milliseconds then, and what it
+        raises, or a signal's handler, ends the call.
         """
         data = bytes(text) if isinstance(text, (bytes, bytearray, memoryview)) else _to_bytes(text)
         matches = (self._with_special if parse_special else self._always).find_all(data)
-        return self._around(self._encode_between(data, matches, continues=continues), add_special=add_special)
+        ids = self._encode_between(data, matches, checkpoint, continues=continues)
+        return self._around(ids, add_special=add_special)
 
-    def encode_parts(self, parts: Sequence[tuple[str, bool]], *, add_special: bool = True) -> list[int]:
+    def encode_parts(
+        self, parts: Sequence[tuple[str, bool]], *, add_special: bool = True, checkpoint: Checkpoint = None
+    ) -> list[int]:
         """Token ids of a text in parts (text, parse_special).
 
         The same ids as for the joined text, however it is split, with one exception: a control token needs all its
-        characters in parts with `parse_special`. Raises as `encode` does.
+        characters in parts with `parse_special`. `checkpoint` and errors are as in `encode`.
         """
         data = b"".join(_to_bytes(text) for text, _ in parts)
         spans = _parsed_spans(parts)
         matches = self._with_special.find_all(data)
         if any(id_ in self._steering and not _lies_in(start, end, spans) for start, end, id_ in matches):
             matches = self._matches_within(data, spans)
-        return self._around(self._encode_between(data, matches), add_special=add_special)
+        return self._around(self._encode_between(data, matches, checkpoint), add_special=add_special)
 
     def steering_texts(self, text: str) -> list[tuple[int, int]]:
         """Where a text holds what are steering tokens if they are parsed: [begin, end) in characters."""
@@ -170,19 +180,21 @@ class Tokenizer:
         return [*before, *ids, *after]
 
     def _encode_between(
-        self, data: bytes, matches: list[tuple[int, int, int]], *, continues: bool = False
+        self, data: bytes, matches: list[tuple[int, int, int]], checkpoint: Checkpoint, *, continues: bool = False
     ) -> list[int]:
         ids: list[int] = []
         at = 0
         strip_left = False
-        for start, end, id_ in [*matches, (len(data), len(data), -1)]:
+        for number, (start, end, id_) in enumerate([*matches, (len(data), len(data), -1)], 1):
+            if checkpoint is not None and number % MATCHES_AT_ONCE == 0:
+                checkpoint()
             text = data[at:start].decode("utf-8", "surrogateescape")
             if strip_left:
                 text = text.lstrip(WHITE_SPACE)
             if id_ in self._vocab.lstrip_ids:
                 text = text.rstrip(WHITE_SPACE)
             if text:
-                ids += self._model.encode(text, prefix=at > 0 or not continues)
+                ids += self._model.encode(text, prefix=at > 0 or not continues, checkpoint=checkpoint)
             if id_ >= 0:
                 ids.append(id_)
             at = end

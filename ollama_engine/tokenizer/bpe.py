@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ollama_engine.errors import ModelFormatError
+from ollama_engine.errors import ModelFormatError, short_of_memory
 from ollama_engine.tokenizer._merge import BpeMerger
+from ollama_engine.tokenizer.checkpoint import AT_ONCE, Checkpoint
 from ollama_engine.tokenizer.vocab import Vocabulary
 
 if TYPE_CHECKING:
@@ -36,22 +37,27 @@ class BpeModel:
     @cached_property
     def _pretokenizer(self) -> PreTokenizer:
         """Compiled for the first text, not on load: importing the regex library takes longer than reading a header."""
-        from ollama_engine.tokenizer.pretokenizer import PreTokenizer  # noqa: PLC0415
+        try:
+            from ollama_engine.tokenizer.pretokenizer import PreTokenizer  # noqa: PLC0415
+        except ImportError as error:
+            if told := short_of_memory(error):
+                raise told from error
+            raise
 
         return PreTokenizer(self._spec)
 
-    def encode(self, text: str, *, prefix: bool) -> list[int]:
+    def encode(self, text: str, *, prefix: bool, checkpoint: Checkpoint = None) -> list[int]:
         """`prefix` has no meaning here: only SentencePiece puts a space before a text."""
-        if self._spec.escape_spaces:
+        spec = self._spec
+        if spec.escape_spaces:
             text = text.replace(" ", "▁")
         if self._lowercase:
-            text = "".join(map(str.lower, text))
-        pieces = self._pretokenizer.split(text)
-        if not self._spec.whole_newlines:
-            return self._merger.encode(pieces, self._spec.ignore_merges)
-        ids = []
-        for piece in pieces:
-            ids += self._merger.encode([piece], piece[0] == "\n")
+            text = _lower(text)
+        ids: list[int] = []
+        for pieces in self._pretokenizer.batches(text):
+            ids += self._merger.encode(pieces, spec.ignore_merges, spec.whole_newlines, checkpoint)
+            if checkpoint is not None and len(text) > AT_ONCE:
+                checkpoint()
         return ids
 
     def special_text(self, text: str) -> str:
@@ -66,6 +72,12 @@ class BpeModel:
             return bytes([self._byte_of[ord(c)] for c in text])
         except KeyError:  # an added token in plain text, not in GPT-2's spelling
             return text.encode("utf-8", "surrogateescape")
+
+
+def _lower(text: str) -> str:
+    """Character by character: str.lower() of a whole word turns a final sigma into another letter."""
+    parts = (text[at : at + AT_ONCE] for at in range(0, len(text), AT_ONCE))
+    return "".join(["".join(map(str.lower, part)) for part in parts])
 
 
 def _gpt2_alphabet() -> list[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ollama_engine.errors import ModelFormatError
-from ollama_engine.tokenizer._merge import CharsMapper
+from ollama_engine.tokenizer._texts import CharsMapper
 
 __all__ = ["Charsmap"]
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ollama_engine.errors import ModelFormatError
-from ollama_engine.tokenizer._merge import only_texts
+from ollama_engine.tokenizer._texts import only_texts
 
 __all__ = ["Fields"]
 

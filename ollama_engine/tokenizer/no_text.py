@@ -7,6 +7,7 @@ from typing import NoReturn
 import numpy as np
 
 from ollama_engine.errors import TokenizerError
+from ollama_engine.tokenizer.checkpoint import Checkpoint
 from ollama_engine.tokenizer.vocab import Vocabulary
 
 __all__ = ["NO_TEXT", "NoText"]
@@ -15,7 +16,7 @@ __all__ = ["NO_TEXT", "NoText"]
 class NoText:
     """Refuses every text. See `base.TextModel`."""
 
-    def encode(self, text: str, *, prefix: bool) -> NoReturn:
+    def encode(self, text: str, *, prefix: bool, checkpoint: Checkpoint = None) -> NoReturn:
         """Raises TokenizerError."""
         raise TokenizerError("this model reads no text, and has no vocabulary; it reads images (Engine.embed_image)")
 

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
 
 import regex
 
+from ollama_engine.tokenizer.checkpoint import AT_ONCE
 from ollama_engine.tokenizer.pretokenizer_table import PreTokenizerSpec, Rule, Stage
 
 __all__ = ["PreTokenizer"]
 
-Splitter = Callable[[str], list[str]]
+BATCH = 2048
+"""Pieces of a long text that are found at once."""
+
+Splitter = Callable[[str], Iterable[str]]
+"""The pieces of a text: a list, or of a long text an iterator, which finds them as they are taken.
+
+A short text is split with Python's lock held, because giving it up for each piece takes half as long again. In a long
+one, other threads run while a piece is found, which may be long too.
+"""
 
 
 class PreTokenizer:
@@ -28,19 +38,39 @@ class PreTokenizer:
         """The pieces in order. Joined they equal the text, unless the spec drops white space."""
         if text.isascii() or not self._surrogate.search(text):
             return self._split(text)
-        pieces = []
-        at = 0
-        for piece in self._split(self._surrogate.sub("\ufffd", text)):
-            start = at if self._keeps_all else self._skip_space(text, at)
-            at = start + len(piece)
-            pieces.append(text[start:at])
-        return pieces
+        return list(self._originals(text, self._split(self._surrogate.sub("\ufffd", text))))
+
+    def batches(self, text: str) -> Iterator[list[str]]:
+        """`split`, some pieces at a time. A long text is split as they are taken, so that the caller can stop."""
+        if len(text) <= AT_ONCE:
+            yield self.split(text)
+            return
+        has_surrogates = not text.isascii() and self._surrogate.search(text) is not None
+        pieces = self._split_lazily(self._surrogate.sub("\ufffd", text) if has_surrogates else text)
+        if has_surrogates:
+            pieces = self._originals(text, pieces)
+        while batch := list(islice(pieces, BATCH)):
+            yield batch
 
     def _split(self, text: str) -> list[str]:
         pieces = [text]
         for split in self._splitters:
-            pieces = split(pieces[0]) if len(pieces) == 1 else [p for piece in pieces for p in split(piece)]
+            pieces = list(split(pieces[0])) if len(pieces) == 1 else [p for piece in pieces for p in split(piece)]
         return pieces
+
+    def _split_lazily(self, text: str) -> Iterator[str]:
+        pieces = iter([text])
+        for split in self._splitters:
+            pieces = chain.from_iterable(map(split, pieces))
+        return pieces
+
+    def _originals(self, text: str, pieces: Iterable[str]) -> Iterator[str]:
+        """What stands in a text where its copy without surrogates has the pieces."""
+        at = 0
+        for piece in pieces:
+            start = at if self._keeps_all else self._skip_space(text, at)
+            at = start + len(piece)
+            yield text[start:at]
 
     @property
     def _keeps_all(self) -> bool:
@@ -54,22 +84,35 @@ class PreTokenizer:
 
 def _compile(stage: Stage) -> Splitter:
     if stage.rule in (Rule.FIND, Rule.KEEP):
-        find: Splitter = regex.compile(stage.expression).findall
-        return find
+        return _finder(stage.expression)
     if stage.rule is Rule.ISOLATE:
         return _isolator(stage.expression)
     return _digit_grouper(stage)
 
 
+def _finder(expression: str) -> Splitter:
+    pattern = regex.compile(expression)
+
+    def find(text: str) -> Iterable[str]:
+        if len(text) > AT_ONCE:
+            return (match[0] for match in pattern.finditer(text, concurrent=True))
+        found: list[str] = pattern.findall(text, concurrent=False)
+        return found
+
+    return find
+
+
 def _isolator(expression: str) -> Splitter:
     # With one group, split() returns gap, match, gap, ..., gap; gaps may be empty.
-    search = regex.compile(expression).search
-    split = regex.compile(f"({expression})").split
+    alone = regex.compile(expression)
+    grouped = regex.compile(f"({expression})")
 
-    def isolate(text: str) -> list[str]:
-        if search(text) is None:
+    def isolate(text: str) -> Iterable[str]:
+        if len(text) > AT_ONCE:
+            return filter(None, grouped.splititer(text, concurrent=True))
+        if alone.search(text, concurrent=False) is None:
             return [text]
-        return [piece for piece in split(text) if piece]
+        return [piece for piece in grouped.split(text, concurrent=False) if piece]
 
     return isolate
 
@@ -92,8 +135,11 @@ def _digit_grouper(stage: Stage) -> Splitter:
             if stage.rule is not Rule.CUT:
                 yield end
 
-    def group(text: str) -> list[str]:
-        ends = [*cuts(text), len(text)]
-        return [text[start:end] for start, end in zip([0, *ends], ends) if end > start]  # noqa: B905
+    def group(text: str) -> Iterator[str]:
+        start = 0
+        for end in chain(cuts(text), (len(text),)):
+            if end > start:
+                yield text[start:end]
+            start = end
 
     return group

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ollama_engine.tokenizer._merge import find_texts
+from ollama_engine.tokenizer._texts import find_texts
 from ollama_engine.tokenizer.metadata import Fields
 
 __all__ = ["apply_text_rules", "find_known_texts", "guarded_tokens", "strip_rules"]

@@ -6,6 +6,7 @@ import numpy as np
 
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.tokenizer._merge import SpmMerger
+from ollama_engine.tokenizer.checkpoint import Checkpoint
 from ollama_engine.tokenizer.vocab import TokenType, Vocabulary
 
 __all__ = ["SpmModel", "byte_ids"]
@@ -32,11 +33,11 @@ class SpmModel:
         self._merger = SpmMerger(vocab.texts, ranks, kinds, spelled, unknown)
         self._add_space_prefix = vocab.add_space_prefix
 
-    def encode(self, text: str, *, prefix: bool) -> list[int]:
+    def encode(self, text: str, *, prefix: bool, checkpoint: Checkpoint = None) -> list[int]:
         """`prefix`: the text starts the input or follows a special token."""
         if prefix and self._add_space_prefix:
             text = " " + text
-        return self._merger.encode(text.replace(" ", "▁").encode("utf-8", "surrogateescape"))
+        return self._merger.encode(text.replace(" ", "▁").encode("utf-8", "surrogateescape"), checkpoint)
 
     def special_text(self, text: str) -> str:
         """The text of a user-defined token as it appears in input and output."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.tokenizer._merge import UnigramSearch
 from ollama_engine.tokenizer.charsmap import Charsmap
+from ollama_engine.tokenizer.checkpoint import Checkpoint
 from ollama_engine.tokenizer.spm import byte_ids
 from ollama_engine.tokenizer.vocab import TokenType, Vocabulary
 
@@ -43,15 +42,17 @@ class UnigramModel:
         self._squeeze = squeeze
         self._add_space_prefix = vocab.add_space_prefix
 
-    def encode(self, text: str, *, prefix: bool) -> list[int]:
+    def encode(self, text: str, *, prefix: bool, checkpoint: Checkpoint = None) -> list[int]:
         """`prefix`: the text starts the input or follows a special token."""
         if self._charsmap is not None:
             text = self._charsmap.apply(text)
         if self._squeeze:
-            text = re.sub(" +", " ", text).strip(" ")
+            while "  " in text:
+                text = text.replace("  ", " ")
+            text = text.strip(" ")
         if text and prefix and self._add_space_prefix:
             text = " " + text
-        return self._search.encode(text.replace(" ", "▁").encode("utf-8", "surrogateescape"))
+        return self._search.encode(text.replace(" ", "▁").encode("utf-8", "surrogateescape"), checkpoint)
 
     def special_text(self, text: str) -> str:
         """The text of a user-defined token as it appears in input and output."""

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterator
 from functools import lru_cache
 
 import regex
 
 from ollama_engine.errors import TokenizerError
+from ollama_engine.tokenizer.checkpoint import AT_ONCE, Checkpoint
 from ollama_engine.tokenizer.vocab import TokenType, Vocabulary
 
 __all__ = ["WordPieceModel"]
@@ -36,6 +38,9 @@ _WORDS = regex.compile(rf"[^\s\p{{P}}{ASCII_PUNCTUATION}]+|[\p{{P}}{ASCII_PUNCTU
 _DROPPED = regex.compile(r"(?![\t\n\r])[\p{Cc}\p{Cf}\p{Co}\p{Cs}\ufffd]")
 _IDEOGRAPH = regex.compile(f"[{IDEOGRAPHS}]")
 _ACCENT = regex.compile(r"\p{Mn}+")
+# Characters that begin a word, or are none, whatever stands before them: a text can be cut there. Neither normalization
+# nor lower case changes them.
+_BORDER = re.compile(rf"[ \t\n\r{ASCII_PUNCTUATION}\u4e00-\u9fff]")
 
 
 class WordPieceModel:
@@ -57,9 +62,14 @@ class WordPieceModel:
         # A cache, since texts repeat their words. Two threads may compute the same entry, which does no harm.
         self._ids_of = lru_cache(maxsize=CACHED_WORDS)(self._ids_of_word)
 
-    def encode(self, text: str, *, prefix: bool) -> list[int]:
+    def encode(self, text: str, *, prefix: bool, checkpoint: Checkpoint = None) -> list[int]:
         """`prefix` has no effect: a special token separates words like any other border."""
-        return [id_ for word in self.words(text) for id_ in self._ids_of(word)]
+        ids: list[int] = []
+        for part in _parts(text):
+            ids += [id_ for word in self.words(part) for id_ in self._ids_of(word)]
+            if checkpoint is not None and len(text) > AT_ONCE:
+                checkpoint()
+        return ids
 
     def words(self, text: str) -> list[str]:
         """The units that are looked up: words, single punctuation marks and single ideographs, without white space."""
@@ -102,3 +112,13 @@ class WordPieceModel:
     def normal_bytes(self, text: str) -> bytes:
         """The bytes of output for a normal token: a piece that starts a word, or a mark, has a space before it."""
         return text.replace(START, " ", 1).encode("utf-8", "surrogateescape")
+
+
+def _parts(text: str) -> Iterator[str]:
+    """A long text, cut where its words stay the same."""
+    at = 0
+    while at < len(text):
+        border = _BORDER.search(text, at + AT_ONCE)
+        end = len(text) if border is None else border.start()
+        yield text[at:end]
+        at = end

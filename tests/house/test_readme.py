@@ -27,7 +27,9 @@ def test_python_block_with_images_runs(
     assert capsys.readouterr().out.strip()
 
 
-TEXT_BLOCKS = [block for block in BLOCKS if PICTURE not in block]
+SERVER = "http://127.0.0.1:11434"
+"""In blocks that need a server; tests/server/test_guides.py runs them."""
+TEXT_BLOCKS = [block for block in BLOCKS if PICTURE not in block and SERVER not in block]
 
 
 @pytest.mark.parametrize("block", TEXT_BLOCKS, ids=[f"block {i}" for i in range(len(TEXT_BLOCKS))])

@@ -34,14 +34,14 @@ shape = partial(LayerShape, kv_heads=KV_HEADS, key_dim=DIM, value_dim=DIM)
 
 LAYOUTS: Mapping[str, Mapping[str, Any]] = {
     "indices": {"dtype": "f32", "flash_attention": True},
-    "gathered": {"dtype": "f32", "flash_attention": True, "paged_rows": 0, "gathered_rows": 1},
-    "masks": {"dtype": "f32", "flash_attention": True, "paged_rows": 0, "gathered_rows": None},
-    "permuted": {"dtype": "f32", "flash_attention": False},
+    "gathered": {"dtype": "f32", "flash_attention": True, "paged": False, "gathered_rows": 1},
+    "masks": {"dtype": "f32", "flash_attention": True, "paged": False, "gathered_rows": None},
+    "permuted": {"dtype": "f32", "flash_attention": False, "paged": False},
     "f16": {"dtype": "f16", "flash_attention": True},
-    "f16-permuted": {"dtype": "f16", "flash_attention": False},
+    "f16-permuted": {"dtype": "f16", "flash_attention": False, "paged": False},
     "q8_0": {"dtype": "q8_0", "flash_attention": True},
-    "q8_0-gathered": {"dtype": "q8_0", "flash_attention": True, "paged_rows": 0, "gathered_rows": 1},
-    "q8_0-masks": {"dtype": "q8_0", "flash_attention": True, "paged_rows": 0, "gathered_rows": None},
+    "q8_0-gathered": {"dtype": "q8_0", "flash_attention": True, "paged": False, "gathered_rows": 1},
+    "q8_0-masks": {"dtype": "q8_0", "flash_attention": True, "paged": False, "gathered_rows": None},
 }
 """How keys and values are stored, and which way attention to them goes."""
 

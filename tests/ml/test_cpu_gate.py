@@ -12,13 +12,34 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from ollama_engine.ml import ops
+from ollama_engine.ml import ops, thread_pools
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.placement import BackendParams, usable_cpus
 from tests.suite import scaled
 
 SIZE, PRODUCTS = 512, scaled(60, quick=20)
+
+
+class Unmoved:
+    """A governor that never lowers the number of threads."""
+
+    probe = 0
+
+    def __init__(self, most: int, cpu_use: object) -> None:
+        self._most = most
+
+    def begin(self, now: float, waiting: int | None) -> int:
+        return self._most
+
+    def observe(self, now: float, computed: float, waited: float, spare: float | None) -> int:
+        return self._most
+
+
+@pytest.fixture(autouse=True)
+def all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backend with fewer threads, on a busy machine, finds room beside another one and does not wait."""
+    monkeypatch.setattr(thread_pools, "ThreadGovernor", Unmoved)
 
 
 @contextmanager

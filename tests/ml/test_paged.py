@@ -22,7 +22,9 @@ from ollama_engine.ml.storage import Storage
 from ollama_engine.ml.tensor import Tensor
 from tests.suite import slow_except
 
-TYPES = ("f32", "f16", "bf16", "q8_0")
+TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
+BLOCKS = ("q8_0", "q4_0")
+"""Types whose numbers share a scale in blocks of 32."""
 KERNELS = [(dtype, name) for dtype in TYPES for name in paged_attention_instructions(dtype)]
 Floats = NDArray[np.float32]
 Lists = list[list[int]]
@@ -115,7 +117,7 @@ def twin(shape: Shape, dtype: str, given: Numbers, lists: Lists) -> NDArray[np.f
 
 def attend(
     backend: Backend, shape: Shape, dtype: str, given: Numbers, lists: Lists, name: str | None = None,
-    *, masked: bool = False, layers: int = 1, parts: Lists | None = None,
+    *, masked: bool = False, layers: int = 1, parts: Lists | None = None, phases: list[int] | None = None,
 ) -> Floats:  # fmt: skip
     """The result of paged_attention, or of ggml's flash attention with a mask that shows the same.
 
@@ -138,6 +140,7 @@ def attend(
         else:
             bounds, cells = _lists(ctx, lists)
             bounds = ctx.from_ints(parts) if parts else bounds
+            options["phases"] = None if phases is None else ctx.from_ints(phases)
             out = [
                 ops.paged_attention(query, keys, values_, bounds, cells, scale, **options, instructions=name)
                 for _ in range(layers)
@@ -201,8 +204,8 @@ def some_lists(n_cells: int, rows: int = 4) -> Lists:
 
 def test_what_there_is() -> None:
     assert all(paged_attention_instructions(dtype)[0] == "scalar" for dtype in TYPES)
-    assert paged_attention_instructions("q4_0") == ()
-    assert not paged_attention_chosen("q4_0")
+    assert paged_attention_instructions("q5_0") == ()
+    assert not paged_attention_chosen("q5_0")
     assert all(paged_attention_chosen(t) == (len(paged_attention_instructions(t)) > 1) for t in TYPES)
 
 
@@ -215,7 +218,7 @@ def test_against_numpy(backend: Backend, dtype: str, name: str, shape: Shape) ->
     assert np.abs(got - twin(shape, dtype, given, lists)).max() < TOLERANCE
 
 
-@pytest.mark.parametrize(("dtype", "name"), [(d, n) for d, n in KERNELS if d != "q8_0"])
+@pytest.mark.parametrize(("dtype", "name"), [(d, n) for d, n in KERNELS if d not in BLOCKS])
 @pytest.mark.parametrize("shape", ODD.values(), ids=ODD)
 def test_heads_that_are_no_multiple_of_a_vector(backend: Backend, dtype: str, name: str, shape: Shape) -> None:
     lists = some_lists(shape.n_cells)
@@ -238,7 +241,7 @@ STORABLE = [
     pytest.param(dtype, shape, id=f"{dtype} {name}", marks=() if name in QUICK_SHAPES else pytest.mark.slow)
     for dtype in TYPES
     for name, shape in {**SHAPES, "72": ODD["72"]}.items()
-    if dtype != "q8_0" or shape.dim % 32 == shape.value_dim % 32 == 0
+    if dtype not in BLOCKS or shape.dim % 32 == shape.value_dim % 32 == 0
 ]
 
 
@@ -290,6 +293,44 @@ def test_a_row_does_not_see_the_others_nor_the_threads(backend: Backend, one_thr
             assert attend(some, shape, "f16", alone, [lists[row]]).tobytes() == together[row].tobytes(), row
 
 
+WINDOWS = [0, 1, 5, 30, 64, 100, 300, 1000]
+"""0: a row sees all cells up to its own."""
+
+
+def prompt(n_cells: int, rows: int, window: int) -> tuple[Lists, list[list[int]], list[int]]:
+    """Rows of one sequence with a sliding window, as the cache lists them: their cells, ranges and phases.
+
+    The list begins with the first cell that any row sees.
+    """
+    own = np.arange(n_cells - rows, n_cells)
+    first = np.maximum(own - window + 1, 0) if window else np.zeros_like(own)
+    order = np.random.default_rng(n_cells + window).permutation(n_cells)[first[0] :]
+    ranges = np.stack([first, own + 1], axis=1) - first[0]
+    return [order[a:b].tolist() for a, b in ranges], ranges.tolist(), first.tolist()
+
+
+@pytest.mark.parametrize("shape", slow_except(["no groups", "groups of 3", "softcap and sinks"], "softcap and sinks"))
+@pytest.mark.parametrize("window", slow_except(WINDOWS, 0, 100))
+def test_rows_of_a_prompt_are_computed_together(backend: Backend, one_thread: Backend, window: int, shape: str) -> None:
+    """With the bits that each gets alone, which are right; with every instruction set, and beside other sequences."""
+    sizes, rows = replace(SHAPES[shape], n_cells=700), 150
+    lists, ranges, phases = prompt(sizes.n_cells, rows, window)
+    given = numbers(sizes, rows)
+    whole = max(lists, key=len) if not window else [cell for cells in lists for cell in cells[-1:]]
+    listed = lists[0] + whole[1:] if window else whole
+    for name in paged_attention_instructions("f16"):
+        for some in (backend, one_thread):
+            together = attend(some, sizes, "f16", given, [listed, *[[]] * (rows - 1)], name, parts=ranges, phases=phases)
+            if name == "scalar" and some is backend:
+                expected = together
+                assert np.abs(together - twin(sizes, "f16", given, lists)).max() < TOLERANCE
+            assert together.tobytes() == expected.tobytes(), name
+    for row in (0, 1, 63, 64, rows - 1):
+        alone = replace(given, query=given.query[row : row + 1])
+        found = attend(one_thread, sizes, "f16", alone, [lists[row]], phases=phases[row : row + 1])
+        assert found.tobytes() == together[row].tobytes(), row
+
+
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("shape", slow_except(SHAPES.values(), *QUICK_SHAPES, ids=SHAPES))
 def test_against_ggml(backend: Backend, dtype: str, shape: Shape) -> None:
@@ -298,7 +339,7 @@ def test_against_ggml(backend: Backend, dtype: str, shape: Shape) -> None:
     given = numbers(shape, len(lists))
     ours = attend(backend, shape, dtype, given, lists)
     theirs = attend(backend, shape, dtype, given, lists, masked=True)
-    allowed = {"f32": 2e-5, "f16": 2e-2, "bf16": 8e-2, "q8_0": 8e-2}[dtype]
+    allowed = {"f32": 2e-5, "f16": 2e-2, "bf16": 8e-2, "q8_0": 8e-2, "q4_0": 1.0}[dtype]
     assert np.abs(ours - theirs).max() < allowed
 
 
@@ -367,6 +408,8 @@ def call(backend: Backend, with_parts: Any, with_cells: Any, **changed: Any) -> 
         ({"parts": lambda ctx: ctx.zeros("i64", (2, 2))}, r"i32 \[2, 2\]"),
         ({"cells": lambda ctx: ctx.zeros("i32", (2, 3))}, r"i32 \[n\]"),
         ({"sinks": lambda ctx: ctx.zeros("f32", (3,))}, r"f32 \[4\]"),
+        ({"phases": lambda ctx: ctx.zeros("i32", (3,))}, r"phases are i32 \[2\]"),
+        ({"phases": lambda ctx: ctx.zeros("f32", (2,))}, r"phases are i32 \[2\]"),
         ({"softcap": -1.0}, "not be negative"),
         ({"scale": float("nan")}, "finite"),
         ({"instructions": "sse9"}, "no 'sse9' kernel"),

@@ -84,6 +84,7 @@ class FakeExecutor:
 
     batch_size = 8
     max_outputs = 8
+    threads = 1
 
     def __init__(self) -> None:
         self.counts = GraphCounts()

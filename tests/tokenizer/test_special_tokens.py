@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ollama_engine.tokenizer import Tokenizer, from_metadata
-from ollama_engine.tokenizer._merge import find_texts, only_texts
+from ollama_engine.tokenizer._texts import find_texts, only_texts
 from tests.tokenizer.vocabs import ALPHABET, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, bpe_metadata
 
 

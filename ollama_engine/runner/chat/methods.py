@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
-from ollama_engine.runner.request.channel import run_or_cancel
+from ollama_engine.runner.request.channel import RequestChannel, run_or_cancel
+from ollama_engine.runner.request.options import RequestOptions
+from ollama_engine.runner.request.preparing import Preparing
 from ollama_engine.runner.request.request import Request
 from ollama_engine.runner.request.stream import Stream
 from ollama_engine.sample import SamplingParams
@@ -14,8 +17,9 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     # A program that does not chat starts sooner without these, and without jinja2.
+    from ollama_engine.runner.chat.late_reader import LateReader
     from ollama_engine.runner.chat.options import ChatKeywords, TemplateKeywords
-    from ollama_engine.runner.chat.prepared import ChatPreparation
+    from ollama_engine.runner.chat.prepared import ChatPreparation, PreparedChat
     from ollama_engine.runner.chat.results import ChatResult
     from ollama_engine.runner.chat.streams import AsyncChatStream, ChatStream
     from ollama_engine.runner.core.submission import Submission
@@ -93,17 +97,21 @@ class ChatMethods:
         from ollama_engine.runner.chat.streams import ChatStream  # noqa: PLC0415
 
         submission, (chat, rest) = self._ready(), split_keywords(options)
-        prepared = self._preparation().prepare(messages, params, chat)
-        wanted = prepared.request_options(rest)
         request = Request(self)
+        preparing = Preparing(request.channel, rest.timeout)
+        preparation = self._preparation()
+        prepared = preparation.prepare(preparation.read(messages, chat), params, chat)
+        wanted = prepared.request_options(rest)
         stream = ChatStream(Stream(request), prepared.reader())
 
         def start() -> None:
-            request.inputs = inputs = submission.inputs(prepared.segments)
+            preparing.check()
+            request.inputs = inputs = submission.inputs(prepared.segments, preparing)
             with naming_tools(prepared.forced):
                 request.generation = submission.start(
-                    inputs, prepared.params, wanted, request.channel, show_special=prepared.show_special
-                )
+                    inputs, prepared.params, wanted, request.channel, show_special=prepared.show_special,
+                    preparing=preparing,
+                )  # fmt: skip
 
         run_or_cancel(request.channel, start)
         return stream
@@ -119,28 +127,30 @@ class ChatMethods:
     ) -> AsyncChatStream:
         """`chat_stream` for asyncio: `async for chunk in engine.achat_stream(...)`, where an event loop runs.
 
-        A `format` that is new is compiled, and images are read, in a thread; what is wrong with them comes with the
-        first chunk then.
+        A `format` that is new is compiled, and a long conversation or images are read, in a thread; what is wrong with
+        them comes with the first chunk then.
         """
-        from ollama_engine.runner.chat.forced_call import naming_tools  # noqa: PLC0415
+        from ollama_engine.runner.chat.late_reader import LateReader  # noqa: PLC0415
         from ollama_engine.runner.chat.options import split_keywords  # noqa: PLC0415
         from ollama_engine.runner.chat.streams import AsyncChatStream  # noqa: PLC0415
         from ollama_engine.runner.request.astream import AsyncStream  # noqa: PLC0415
 
         submission, (chat, rest) = self._ready(), split_keywords(options)
-        prepared = self._preparation().prepare(messages, params, chat)
-        wanted = prepared.request_options(rest)
-        stream = AsyncStream(self)
-        start = submission.starter(
-            prepared.segments, prepared.params, wanted, stream.channel, show_special=prepared.show_special
-        )
+        preparation, stream = self._preparation(), AsyncStream(self)
+        preparing = Preparing(stream.channel, rest.timeout)
+        conversation = preparation.read(messages, chat)
+        reader = LateReader()
+        starter = partial(_starter, submission, rest, stream.channel, preparing, reader)
+        if conversation.is_long:
 
-        def submit() -> None:
-            with naming_tools(prepared.forced):
-                start()
+            def prepare_and_submit() -> None:
+                starter(preparation.prepare(conversation, params, chat))[0]()
 
-        stream.start(submit, in_thread=submission.takes_long(wanted, prepared.segments))
-        return AsyncChatStream(stream, prepared.reader())
+            stream.start(prepare_and_submit, in_thread=True)
+        else:
+            submit, takes_long = starter(preparation.prepare(conversation, params, chat))
+            stream.start(submit, in_thread=takes_long)
+        return AsyncChatStream(stream, reader)
 
     def apply_template(
         self, messages: Sequence[object], *, add_generation_prompt: bool = True, **options: Unpack[TemplateKeywords]
@@ -156,3 +166,24 @@ class ChatMethods:
         wanted = ChatOptions.of(options)
         add = add_generation_prompt and not wanted.continue_final_message
         return self._preparation().segments(messages, wanted, add_generation_prompt=add)
+
+
+def _starter(
+    submission: Submission, options: RequestOptions, channel: RequestChannel, preparing: Preparing, reader: LateReader,
+    prepared: PreparedChat,
+) -> tuple[Callable[[], None], bool]:  # fmt: skip
+    """What submits a chat when it is called, and whether that takes long. `reader` will read its answer."""
+    from ollama_engine.runner.chat.forced_call import naming_tools  # noqa: PLC0415
+
+    wanted = prepared.request_options(options)
+    reader.use(prepared.reader())
+    preparing.check()
+    start = submission.starter(
+        prepared.segments, prepared.params, wanted, channel, preparing, show_special=prepared.show_special
+    )
+
+    def submit() -> None:
+        with naming_tools(prepared.forced):
+            start()
+
+    return submit, submission.takes_long(wanted, prepared.segments)

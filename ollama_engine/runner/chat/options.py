@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, TypedDict, cast
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from ollama_engine.chat.thinking import Think
 from ollama_engine.errors import ConfigError, Option, Phrase
 from ollama_engine.option_names import unknown_option
 from ollama_engine.runner.request.options import RequestKeywords, RequestOptions, options_elsewhere
+
+if TYPE_CHECKING:
+    from ollama_engine.chat.go_template import GoTemplate
 
 __all__ = ["ChatKeywords", "ChatOptions", "TemplateKeywords", "split_keywords"]
 
@@ -35,8 +38,8 @@ class TemplateKeywords(TypedDict, total=False):
     Attributes:
         tools: functions that the model may call, with JSON schemas of their parameters, as OpenAI's API takes them.
         documents: dicts with "title" and "text", for templates that read them.
-        template: source of a chat template, or the name of one in the model's file; None (default) takes "tool_use"
-            for tools where the file has it, else the default one.
+        template: source of a chat template (Jinja), the name of one in the model's file, or a `GoTemplate`; None
+            (default) takes "tool_use" for tools where the file has it, else the default one.
         think: whether the model reasons before it answers (True, False), or how much ("low", "medium", "high"); None
             (default) leaves it to the template. Raises ChatError where the template has no such switch.
         continue_final_message: the last message is the beginning of the answer, and the model goes on with it. A str
@@ -48,7 +51,7 @@ class TemplateKeywords(TypedDict, total=False):
 
     tools: Sequence[Any] | None
     documents: Sequence[Mapping[str, Any]] | None
-    template: str | None
+    template: str | GoTemplate | None
     think: Think
     continue_final_message: bool | str
     template_variables: Mapping[str, Any] | None
@@ -56,7 +59,7 @@ class TemplateKeywords(TypedDict, total=False):
 
 
 class ChatKeywords(TemplateKeywords, RequestKeywords, total=False):
-    """Keyword arguments of a chat: those of templates, those of every request (`RequestKeywords`), and `dialect`.
+    """Keyword arguments of a chat: those of templates, those of every request (`RequestKeywords`), and these.
 
     Attributes:
         tool_choice: "auto" (default): the model may call tools. "required": it has to. A tool's name, or OpenAI's
@@ -64,11 +67,13 @@ class ChatKeywords(TemplateKeywords, RequestKeywords, total=False):
             prompt. What has to be called is forced by a grammar, and arguments follow the schemas.
         parallel_tool_calls: whether several calls may come where one is forced (default True).
         dialect: how the model writes tool calls and reasoning, where its template does not tell.
+        context: token ids that stand before the conversation: the prompt and answer of an earlier one (default none).
     """
 
     tool_choice: str | Mapping[str, Any]
     parallel_tool_calls: bool
     dialect: str | None
+    context: Sequence[int] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +82,7 @@ class ChatOptions:
 
     tools: Sequence[Any] | None = None
     documents: Sequence[Mapping[str, Any]] | None = None
-    template: str | None = None
+    template: str | GoTemplate | None = None
     think: Think = None
     continue_final_message: bool | str = False
     template_variables: Mapping[str, Any] = field(default_factory=dict)
@@ -85,6 +90,7 @@ class ChatOptions:
     tool_choice: str | Mapping[str, Any] = "auto"
     parallel_tool_calls: bool = True
     dialect: str | None = None
+    context: Sequence[int] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(cast(object, self.continue_final_message), (bool, str)):

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from ollama_engine.chat.conversation import render_conversation
@@ -15,7 +16,7 @@ from ollama_engine.chat.media_marks import MediaMarks, writes_images
 from ollama_engine.chat.messages import Message, read_messages
 from ollama_engine.chat.model_templates import ModelTemplates
 from ollama_engine.chat.plain_data import plain_data, read_documents
-from ollama_engine.chat.template import ChatTemplate
+from ollama_engine.chat.template import MessageTemplate
 from ollama_engine.chat.thinking import thinking_variables
 from ollama_engine.chat.tool_schemas import definitions, read_tools
 from ollama_engine.errors import ChatError, ConfigError, Option
@@ -26,19 +27,40 @@ from ollama_engine.runner.chat.template_sources import is_steering, template_sou
 from ollama_engine.runner.core.input_processor import refuse_media
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.request.options import RequestOptions
+from ollama_engine.runner.request.prompts import AT_ONCE
 from ollama_engine.runner.request.reasoning import ReasoningBudget
 from ollama_engine.sample import SamplingParams
 from ollama_engine.sample.constraints.formats import Lark
-from ollama_engine.segments import Segment
+from ollama_engine.segments import Segment, Tokens
 
 log = logging.getLogger(__name__)
 
-__all__ = ["ChatPreparation", "PreparedChat"]
+__all__ = ["ChatPreparation", "Conversation", "PreparedChat"]
 
 UNBOUNDED = 1 << 24
 """Tokens of reasoning, where nothing bounds them."""
 TAIL = 400
 """Characters at the end of a prompt that tell whether the answer begins inside the reasoning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What a caller passed, checked and copied: a change that comes later changes no prompt."""
+
+    messages: Sequence[Message]
+    tools: list[dict[str, Any]] | None
+    documents: list[dict[str, Any]] | None
+    variables: dict[str, Any]
+
+    @property
+    def is_long(self) -> bool:
+        """Whether no event loop should wait while it is rendered and tokenized."""
+        return len(self.messages) > AT_ONCE >> 6 or self._characters() > AT_ONCE
+
+    def _characters(self) -> int:
+        """Of messages, tools and documents, approximately."""
+        beside = [value for value in (self.tools, self.documents, self.variables) if value]
+        return sum(map(_characters, self.messages)) + (len(repr(beside)) if beside else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +142,8 @@ class ChatPreparation:
 
     def __init__(self, loaded: Loaded) -> None:
         self._loaded = loaded
-        self._dialects: WeakKeyDictionary[ChatTemplate, Dialect] = WeakKeyDictionary()
-        self._lost: WeakKeyDictionary[ChatTemplate, set[str]] = WeakKeyDictionary()
+        self._dialects: WeakKeyDictionary[MessageTemplate, Dialect] = WeakKeyDictionary()
+        self._lost: WeakKeyDictionary[MessageTemplate, set[str]] = WeakKeyDictionary()
 
     @cached_property
     def templates(self) -> ModelTemplates:
@@ -139,23 +161,29 @@ class ChatPreparation:
         self, messages: Sequence[object], options: ChatOptions, *, add_generation_prompt: bool
     ) -> list[Segment]:
         """See `Engine.apply_template`."""
-        return self._rendered(read_messages(messages), options, add_generation_prompt=add_generation_prompt)[0]
+        return self._rendered(_read(messages, options), options, add_generation_prompt=add_generation_prompt)[0]
 
-    def prepare(self, messages: Sequence[object], params: SamplingParams, options: ChatOptions) -> PreparedChat:
-        """Raises ChatError for messages, tools and options that cannot be read, or that the template refuses.
+    def read(self, messages: Sequence[object], options: ChatOptions) -> Conversation:
+        """Raises ChatError for messages, tools and documents that cannot be read.
 
-        And ConfigError for a stop text beside a forced call, which it might cut; UnsupportedInputError for images where
-        the model reads text only.
+        And UnsupportedInputError for images where the model reads text only.
         """
-        read = read_messages(messages)
-        if any(message.media for message in read):
+        found = _read(messages, options)
+        if any(message.media for message in found.messages):
             refuse_media(self._loaded)
+        return found
+
+    def prepare(self, conversation: Conversation, params: SamplingParams, options: ChatOptions) -> PreparedChat:
+        """Render a conversation. Raises ChatError for what the template refuses, and for options that cannot be read.
+
+        And ConfigError for a stop text beside a forced call, which it might cut.
+        """
         segments, template, tail = self._rendered(
-            read, options, add_generation_prompt=not options.continue_final_message
+            conversation, options, add_generation_prompt=not options.continue_final_message
         )
         dialect = self._dialect_of(template, options)
         ends = [end for end in dialect.stops() if not self._ends_by_token(end)]
-        tools = () if options.tool_choice == "none" else definitions(read_tools(options.tools))
+        tools = definitions(conversation.tools)
         reasoning_open = dialect.reasoning_open(tail)
         thinking = self._thinking(dialect, tail)
         forced = self._forced_call(dialect, template, tools, options, reasoning_open=reasoning_open)
@@ -164,7 +192,7 @@ class ChatPreparation:
                 Option("stop"), " might cut the call that ", Option("tool_choice"), " forces", advice=["leave it out"]
             )
         return PreparedChat(
-            segments=segments,
+            segments=[Tokens(options.context), *segments] if len(options.context) else segments,
             params=replace(params, stop=(*params.stop, *ends)) if ends else params,
             show_special=self._shows_special(dialect, ends),
             dialect=dialect,
@@ -176,7 +204,7 @@ class ChatPreparation:
         )
 
     def _forced_call(
-        self, dialect: Dialect, template: ChatTemplate, tools: tuple[ToolDefinition, ...], options: ChatOptions, *,
+        self, dialect: Dialect, template: MessageTemplate, tools: tuple[ToolDefinition, ...], options: ChatOptions, *,
         reasoning_open: bool,
     ) -> ForcedCall | None:  # fmt: skip
         """What forces a call where one has to come. Raises ConfigError where the dialect has none to force."""
@@ -213,34 +241,32 @@ class ChatPreparation:
         return ForcedCall(Lark(grammar), alone if dialect.answer_grammar is None else None, tuple(offered))
 
     def _rendered(
-        self, read: Sequence[Message], options: ChatOptions, *, add_generation_prompt: bool
-    ) -> tuple[list[Segment], ChatTemplate, str]:
-        tools = None if options.tool_choice == "none" else read_tools(options.tools)
+        self, given: Conversation, options: ChatOptions, *, add_generation_prompt: bool
+    ) -> tuple[list[Segment], MessageTemplate, str]:
+        tools = given.tools
         template = self.templates.choose(options.template, with_tools=tools is not None)
         marks = MediaMarks(self._placeholder(template))
-        documents = read_documents(options.documents)
-        variables = plain_data(options.template_variables, "template_variables")
         text = render_conversation(
             template,
-            marks.mark(read),
+            marks.mark(given.messages),
             tools=tools,
             dialect=self._dialect_of(template, options),
             parts_of=marks.parts,
-            documents=documents,
+            documents=given.documents,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=options.continue_final_message,
-            variables=thinking_variables(template, options.think) | variables,
+            variables=thinking_variables(template, options.think) | given.variables,
         )
-        self._warn_of_unknown_origin(text, template, (read, tools, documents, variables))
+        self._warn_of_unknown_origin(text, template, (given.messages, tools, given.documents, given.variables))
         return marks.segments(text, trust_contents=options.trust_contents), template, text[-TAIL:]
 
-    def _placeholder(self, template: ChatTemplate) -> str | None:
+    def _placeholder(self, template: MessageTemplate) -> str | None:
         """What the template writes for an image part; None where it does not know the model's."""
         images = self._loaded.images
         placeholder = None if images is None else images.multimodal.placeholder
         return placeholder if placeholder and writes_images(template, placeholder) else None
 
-    def _as_far_as_it_thinks(self, dialect: Dialect, template: ChatTemplate) -> Dialect:
+    def _as_far_as_it_thinks(self, dialect: Dialect, template: MessageTemplate) -> Dialect:
         """Without reasoning whose markers are neither in the template nor in the vocabulary.
 
         A small model that may either call or think, of which it knows nothing, thinks and never ends.
@@ -251,7 +277,7 @@ class ChatPreparation:
 
         return replace(dialect, thinking=tuple(pair for pair in dialect.thinking if known(pair)))
 
-    def _warn_of_unknown_origin(self, text: str, template: ChatTemplate, given: object) -> None:
+    def _warn_of_unknown_origin(self, text: str, template: MessageTemplate, given: object) -> None:
         """Log control tokens that no caller's text holds, and that the template wrote in a way that loses its mark."""
         lost = self._lost.setdefault(template, set())
         found = lost_tokens(text, self._loaded.tokenizer.steering_texts(text), given) - lost
@@ -263,7 +289,7 @@ class ChatPreparation:
                 token,
             )
 
-    def _dialect_of(self, template: ChatTemplate, options: ChatOptions) -> Dialect:
+    def _dialect_of(self, template: MessageTemplate, options: ChatOptions) -> Dialect:
         """What the caller names, else detected once: that reads the vocabulary where the template says nothing."""
         if options.dialect:
             return named(options.dialect)
@@ -289,6 +315,20 @@ class ChatPreparation:
         tokenizer = self._loaded.tokenizer
         ids = tokenizer.encode(text, add_special=False)
         return len(ids) == 1 and ids[0] in tokenizer.eog_ids
+
+
+def _read(messages: Sequence[object], options: ChatOptions) -> Conversation:
+    return Conversation(
+        read_messages(messages),
+        None if options.tool_choice == "none" else read_tools(options.tools),
+        read_documents(options.documents),
+        plain_data(options.template_variables, "template_variables"),
+    )
+
+
+def _characters(message: Message) -> int:
+    calls = sum(len(call.arguments_text) for call in message.tool_calls)
+    return len(message.text) + len(message.reasoning or "") + calls
 
 
 def _special_tokens(loaded: Loaded) -> dict[str, str]:

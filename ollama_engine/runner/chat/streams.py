@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ollama_engine.errors import ClosedError
 from ollama_engine.runner.chat.answer_reader import AnswerReader
+from ollama_engine.runner.chat.late_reader import LateReader
 from ollama_engine.runner.chat.results import ChatChunk, ChatResult, collect_chat
 from ollama_engine.runner.request.stream import Stream
 
@@ -55,9 +56,18 @@ class ChatStream(Iterator[ChatChunk]):
 class AsyncChatStream(AsyncIterator[ChatChunk]):
     """`ChatStream` for asyncio: `async for`. Cancelling the task that waits for a chunk cancels the request."""
 
-    def __init__(self, stream: AsyncStream, reader: AnswerReader) -> None:
+    def __init__(self, stream: AsyncStream, reader: LateReader) -> None:
         self._stream = stream
         self._reader = reader
+
+    @property
+    def merges(self) -> bool:
+        """See `AsyncStream.merges`."""
+        return self._stream.merges
+
+    @merges.setter
+    def merges(self, value: bool) -> None:
+        self._stream.merges = value
 
     async def __anext__(self) -> ChatChunk:
         return self._reader.read(await anext(self._stream))

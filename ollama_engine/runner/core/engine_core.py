@@ -146,7 +146,7 @@ class EngineCore:
         """Counters and gauges; `coming` adds requests that are not queued yet. Any thread may ask."""
         waiting, running = self.queue.counts()
         image_bytes = 0 if self._images is None else self._images.cache.nbytes
-        return self.monitor.snapshot(self.cache.usage, waiting + coming, running, image_bytes)
+        return self.monitor.snapshot(self.cache.usage, waiting + coming, running, image_bytes, self.executor.threads)
 
     def check(self) -> None:
         """Raise AssertionError unless all bookkeeping is consistent."""

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from ollama_engine.errors import ClosedError, ComputeError, EngineBusyError, Option
+from ollama_engine.errors import ClosedError, ComputeError, EngineBusyError, NoMemoryError, Option
+from ollama_engine.ml.mapped_files import MappedFiles
 from ollama_engine.runner.core.engine_core import EngineCore, Task
 from ollama_engine.runner.core.request_queue import SWEEP_SECONDS
 from ollama_engine.runner.observe.monitor import Monitor, report
@@ -44,11 +45,13 @@ class EngineThread:
     """
 
     def __init__(
-        self, core: EngineCore, max_queue: int, name: str, on_exit: Callable[[], None], owner: object = None
-    ) -> None:
+        self, core: EngineCore, max_queue: int, name: str, on_exit: Callable[[], None], owner: object = None,
+        files: MappedFiles | None = None,
+    ) -> None:  # fmt: skip
         # -- collaborators --
         self._core = core
         self._on_exit = on_exit
+        self._files = MappedFiles() if files is None else files
         # -- configuration --
         self._max_queue = max_queue
         # -- state --
@@ -70,12 +73,14 @@ class EngineThread:
         self._serving = threading.Lock()
 
     def start(self) -> None:
-        """Begin to serve. Raises RuntimeError when the system has no more threads; `on_exit` has run then."""
+        """Begin to serve. Raises NoMemoryError when the system gives no thread; `on_exit` has run then."""
         try:
             self._thread.start()
-        except RuntimeError:
+        except RuntimeError as error:
             self._on_exit()
-            raise
+            raise NoMemoryError(
+                f"no thread for the engine: {error}; let the process have more address space or threads (ulimit -v, -u)"
+            ) from error
         # At exit the interpreter waits for the computation, instead of ending under it.
         atexit.register(self.close)
 
@@ -174,6 +179,8 @@ class EngineThread:
     def _reason(self, otherwise: str) -> ClosedError:
         if self._fault is None:
             return ClosedError(otherwise)
+        if isinstance(self._fault, ClosedError):
+            return ClosedError(*self._fault.parts, advice=self._fault.advice)
         error = ClosedError(f"this Engine closed itself after a fault: {self._fault!r}; open a new one")
         error.__cause__ = self._fault
         return error
@@ -184,9 +191,15 @@ class EngineThread:
         with self._serving:
             try:
                 while not self._closed:
+                    if not self._core.busy:
+                        self._files.rest()
                     self._take_in()
                     if not self._closed and (self._core.busy or self._core.queue):
+                        self._files.before_step()
                         self._core.step()
+            except ClosedError as error:  # a mapped file has changed
+                self._fault = error
+                report(log, logging.ERROR, "the engine closes: %s", error)
             except BaseException as error:
                 self._fault = error
                 report(log, logging.CRITICAL, "the engine closes after a fault", exc_info=True)

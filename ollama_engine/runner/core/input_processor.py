@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 from ollama_engine.errors import (
@@ -20,6 +20,7 @@ from ollama_engine.errors import (
 from ollama_engine.input import Input, MediaItem
 from ollama_engine.multimodal.source import before_message, image_bytes
 from ollama_engine.runner.core.image_runs import check_image_runs
+from ollama_engine.runner.core.text_runs import run_ids, text_runs
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.media.image_reader import PromptImageReader
 from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix
@@ -35,9 +36,9 @@ from ollama_engine.runner.schedule.steering import Constraint, Drafter
 from ollama_engine.runner.schedule.text_emitter import TextEmitter
 from ollama_engine.sample import Sampler, SamplingParams
 from ollama_engine.segments import Media, Segment, Text, Tokens
-from ollama_engine.tokenizer import Tokenizer
+from ollama_engine.tokenizer import Checkpoint, Tokenizer
 
-__all__ = ["new_generation", "new_scoring", "prompt_inputs", "refuse_encoder", "refuse_media"]
+__all__ = ["new_generation", "new_scoring", "prompt_inputs", "refuse_encoder", "refuse_media", "segment_ids"]
 
 NUM_CTX = Option("num_ctx")
 SHORTEN, REWIND = "shorten it", "append less or rewind it"
@@ -46,28 +47,41 @@ _USUAL = RequestOptions()
 CUT = ("let it be cut with ", Option("on_overflow", "truncate"), " or ", Option("on_overflow", "shift"))
 
 
-def prompt_inputs(loaded: Loaded, prompt: Prompt, *, add_special: bool = True, several: str = SEVERAL) -> Inputs:
+def prompt_inputs(
+    loaded: Loaded, prompt: Prompt, *, add_special: bool = True, several: str = SEVERAL, checkpoint: Checkpoint = None
+) -> Inputs:
     """The inputs of a prompt: text, token ids or segments. BOS comes first, unless the first segment is Tokens.
 
-    `several`: hint shown when several prompts are passed. Raises ConfigError for another type; TokenizerError for
-    text that the vocabulary cannot express and ids beyond it; ImageError for images that the model cannot take, and
-    UnsupportedInputError for any image where it reads text only.
+    `several`: hint shown when several prompts are passed. What `checkpoint` raises ends the work.
+
+    Raises ConfigError for another type; TokenizerError for text that the vocabulary cannot express and ids beyond it;
+    ImageError for images that the model cannot take, and UnsupportedInputError for any image where it reads text only.
     """
     if is_segments(prompt):
-        return _segment_inputs(loaded, prompt, add_special=add_special)
+        return _segment_inputs(loaded, prompt, checkpoint, add_special=add_special)
     text = cast("str | Sequence[int]", prompt)
-    ids = prompt_ids(loaded.tokenizer, text, add_special=add_special, several=several)
+    ids = prompt_ids(loaded.tokenizer, text, add_special=add_special, several=several, checkpoint=checkpoint)
     return Inputs.text(_checked(ids, loaded))
 
 
-def _segment_inputs(loaded: Loaded, segments: Sequence[Segment], *, add_special: bool) -> Inputs:
+def segment_ids(loaded: Loaded, segments: Sequence[Segment], *, add_special: bool = True) -> list[int]:
+    """The token ids of a prompt in segments, as `prompt_inputs` has them. Raises UnsupportedInputError for media."""
+    if any(isinstance(segment, Media) for segment in segments):
+        raise UnsupportedInputError("an image has no token ids", advice=["leave it out"])
+    return prompt_inputs(loaded, segments, add_special=add_special).tokens.tolist() if segments else []
+
+
+def _segment_inputs(
+    loaded: Loaded, segments: Sequence[Segment], checkpoint: Checkpoint, *, add_special: bool
+) -> Inputs:
     """Inputs of segments. An input is an object where there are media only: a long conversation has 100,000 tokens."""
-    runs = list(_text_runs(segments))
+    runs = list(text_runs(segments))
     n_media = sum(isinstance(run, Media) for run in runs)
     if n_media:
         refuse_media(loaded)
+    last = len(runs) - 1
     ids = [
-        _ids_of_run(loaded, run, begins=add_special and number == 0, ends=add_special and number == len(runs) - 1)
+        _ids_of_run(loaded, run, checkpoint, begins=add_special and number == 0, ends=add_special and number == last)
         for number, run in enumerate(runs)
     ]
     images = loaded.images
@@ -78,6 +92,8 @@ def _segment_inputs(loaded: Loaded, segments: Sequence[Segment], *, add_special:
     for run, tokens in zip(runs, ids, strict=True):
         found += map(Input, tokens)
         if isinstance(run, Media):
+            if checkpoint is not None:
+                checkpoint()
             found.append(Input(-1, _media_item(loaded, images, run, next(numbers), n_media)))
     made = Inputs.of(images.multimodal.post_tokenize(found))
     if not 0 <= made.tokens.min() <= made.tokens.max() < loaded.model.n_input_ids:
@@ -85,37 +101,15 @@ def _segment_inputs(loaded: Loaded, segments: Sequence[Segment], *, add_special:
     return made
 
 
-def _ids_of_run(loaded: Loaded, run: list[Text] | Tokens | Media, *, begins: bool, ends: bool) -> list[int]:
+def _ids_of_run(
+    loaded: Loaded, run: list[Text] | Tokens | Media, checkpoint: Checkpoint, *, begins: bool, ends: bool
+) -> list[int]:
     """The ids of texts that follow each other, or those given; of media what comes before them, at a beginning."""
     if isinstance(run, Tokens):
         return _checked(_token_ids(loaded.tokenizer, run), loaded)
     if isinstance(run, Media):
-        return _run_ids(loaded.tokenizer, [], begins=begins, ends=False)
-    return _run_ids(loaded.tokenizer, run, begins=begins, ends=ends)
-
-
-def _text_runs(segments: Sequence[Segment]) -> Iterator[list[Text] | Tokens | Media]:
-    """Texts that follow each other together: what is tokenized is the joined text, wherever it is cut."""
-    for is_text, run in itertools.groupby(segments, lambda segment: isinstance(segment, Text)):
-        if is_text:
-            yield cast("list[Text]", list(run))
-        else:
-            yield from cast("Iterator[Tokens | Media]", run)
-
-
-def _run_ids(tokenizer: Tokenizer, texts: Sequence[Text], *, begins: bool, ends: bool) -> list[int]:
-    """The ids of texts, with BOS where they begin the prompt and EOS where they end it.
-
-    A template may have written BOS itself; there is only one.
-    """
-    parts = [(text.text, text.parse_special) for text in texts if text.text]
-    ids = tokenizer.encode_parts(parts, add_special=begins or ends)
-    if begins or ends:
-        n_bos = int(tokenizer.add_bos and tokenizer.bos_id is not None)
-        n_eos = int(tokenizer.add_eos and tokenizer.eos_id is not None)
-        twice = n_bos and parts and parts[0][1] and ids[1:2] == [tokenizer.bos_id]
-        ids = ids[(0 if begins and not twice else n_bos) : len(ids) - (0 if ends else n_eos)]
-    return ids
+        return run_ids(loaded.tokenizer, [], checkpoint, begins=begins, ends=False)
+    return run_ids(loaded.tokenizer, run, checkpoint, begins=begins, ends=ends)
 
 
 def _token_ids(tokenizer: Tokenizer, tokens: Tokens) -> list[int]:

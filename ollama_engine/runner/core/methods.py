@@ -9,6 +9,7 @@ from ollama_engine.runner.core.submission import Submission, check_forkable
 from ollama_engine.runner.request.answer_count import AnswerCount
 from ollama_engine.runner.request.images import with_images, with_images_each
 from ollama_engine.runner.request.options import RequestKeywords, RequestOptions
+from ollama_engine.runner.request.preparing import Preparing
 from ollama_engine.runner.request.prompts import Images, Prompt, Prompts, is_many
 from ollama_engine.runner.request.request import Request
 from ollama_engine.runner.request.results import Completion
@@ -152,14 +153,15 @@ class GenerateMethods:
     ) -> AsyncStream:  # fmt: skip
         """`stream` for asyncio; call it where an event loop runs.
 
-        Beside the loop, in a thread, a new `format` is compiled and images are read; what is wrong with them comes with
-        the first chunk then.
+        Beside the loop, in a thread, a new `format` is compiled, and long texts and images are read; what is wrong with
+        them comes with the first chunk then.
         """
         from ollama_engine.runner.request.astream import AsyncStream  # noqa: PLC0415 (see above)
 
         submission, stream, wanted = self._ready(), AsyncStream(self), RequestOptions.of(options)
         prompt = with_images(prompt, images)
-        submit = submission.starter(prompt, params, wanted, stream.channel)
+        preparing = Preparing(stream.channel, wanted.timeout)
+        submit = submission.starter(prompt, params, wanted, stream.channel, preparing)
         stream.start(submit, in_thread=submission.takes_long(wanted, prompt))
         return stream
 

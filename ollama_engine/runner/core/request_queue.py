@@ -9,6 +9,7 @@ from ollama_engine.errors import ClosedError, ContextOverflowError, DeadlineErro
 from ollama_engine.runner.observe.metrics import Outcome
 from ollama_engine.runner.observe.monitor import Monitor, SlotInfo, outcome_of, slot_info
 from ollama_engine.runner.prefix.cache_manager import CacheManager
+from ollama_engine.runner.request.preparing import late
 from ollama_engine.runner.request.results import Result
 from ollama_engine.runner.schedule.queued import BatchedRequest, QueuedRequest
 from ollama_engine.runner.schedule.scheduler import Candidate, Plan, choose_victim
@@ -210,7 +211,7 @@ class RequestQueue:
             if request.channel.unwanted:
                 self.end(request, ClosedError("the request was cancelled, or its stream was closed, before it ended"))
             elif timeout is not None and now - request.submitted_at > timeout:
-                self.end(request, DeadlineError(f"the request has not ended within its timeout of {timeout} s"))
+                self.end(request, late(timeout))
 
     def finish(self, request: BatchedRequest, event: Result | BaseException) -> None:
         """End a batched request with its result or its error."""

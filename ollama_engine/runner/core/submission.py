@@ -21,6 +21,7 @@ from ollama_engine.runner.request.answer_count import AnswerCount
 from ollama_engine.runner.request.channel import Event, RequestChannel, arun_or_cancel, result_of, run_or_cancel
 from ollama_engine.runner.request.group import Numbered, RequestGroup
 from ollama_engine.runner.request.options import RequestKeywords, RequestOptions
+from ollama_engine.runner.request.preparing import Preparing
 from ollama_engine.runner.request.prompts import (
     SEVERAL,
     Prompt,
@@ -28,6 +29,7 @@ from ollama_engine.runner.request.prompts import (
     about_one,
     check_params,
     has_media,
+    is_long,
     is_many,
     many,
 )
@@ -54,60 +56,70 @@ class Submission:
         self._grammars: GrammarCompiler | None = None
         self._making = Lock()
 
-    def inputs(self, prompt: Prompt, *, add_special: bool = True, several: str = SEVERAL) -> Inputs:
+    def inputs(
+        self, prompt: Prompt, preparing: Preparing | None = None, *, add_special: bool = True, several: str = SEVERAL
+    ) -> Inputs:
         """The inputs of a prompt. `several`: hint shown when several prompts are passed.
 
-        Raises errors about the prompt; but ClosedError first, because a closed engine has no tokenizer.
+        Raises what `preparing` says, and errors about the prompt; but ClosedError first, because a closed engine has no
+        tokenizer.
         """
         self.thread.check_open()
-        return prompt_inputs(self.loaded, prompt, add_special=add_special, several=several)
+        checkpoint = None if preparing is None else preparing.check
+        return prompt_inputs(self.loaded, prompt, add_special=add_special, several=several, checkpoint=checkpoint)
 
     def start(
         self, inputs: Inputs, params: SamplingParams, options: RequestOptions, channel: RequestChannel, *,
         follows: Generation | None = None, show_special: bool = False, answered: Answered = NOTHING_YET,
+        preparing: Preparing | None = None,
     ) -> Generation:  # fmt: skip
         """Submit one request. Raises errors about its arguments, and as `EngineThread.submit` does.
 
         `show_special`: control tokens of the answer are part of its text. `answered`: see `make`.
         """
         made = self.make(
-            inputs, params, options, channel, follows=follows, show_special=show_special, answered=answered
-        )
+            inputs, params, options, channel, follows=follows, show_special=show_special, answered=answered,
+            preparing=preparing,
+        )  # fmt: skip
         self.thread.submit(made)
         return made
 
     def starter(
-        self, prompt: Prompt, params: SamplingParams, options: RequestOptions, channel: RequestChannel, *,
-        show_special: bool = False,
+        self, prompt: Prompt, params: SamplingParams, options: RequestOptions, channel: RequestChannel,
+        preparing: Preparing, *, show_special: bool = False,
     ) -> Callable[[], Generation]:  # fmt: skip
         """What `start`s one request when it is called, in a thread where `takes_long` says so.
 
-        Images are read then; what else is wrong with a prompt raises here.
+        Long texts and images are read then; what is wrong with another prompt raises here.
         """
-        if not has_media(prompt):
-            inputs = self.inputs(prompt)
-            return partial(self.start, inputs, params, options, channel, show_special=show_special)
+        start = partial(self.start, preparing=preparing, show_special=show_special)
+        if not _takes_long_to_read(prompt):
+            return partial(start, self.inputs(prompt, preparing), params, options, channel)
         self.thread.check_open()
-        refuse_media(self.loaded)
+        if has_media(prompt):
+            refuse_media(self.loaded)
 
-        def start() -> Generation:
-            return self.start(self.inputs(prompt), params, options, channel, show_special=show_special)
+        def read_and_start() -> Generation:
+            return start(self.inputs(prompt, preparing), params, options, channel)
 
-        return start
+        return read_and_start
 
     def make(
         self, inputs: Inputs, params: SamplingParams, options: RequestOptions, channel: RequestChannel, *,
         follows: Generation | None = None, pinned: PinnedPrefix | None = None, show_special: bool = False,
-        answered: Answered = NOTHING_YET,
+        answered: Answered = NOTHING_YET, preparing: Preparing | None = None,
     ) -> Generation:  # fmt: skip
         """Make a request without submitting it. Raises errors about its arguments.
 
         `answered`: the end of `inputs` that its answer begins with.
         """
-        return new_generation(
+        made = new_generation(
             self.loaded, inputs, params, options, channel, follows=follows, pinned=pinned, show_special=show_special,
             constraint=self._constraint(options, answered),
         )  # fmt: skip
+        if preparing is not None:
+            preparing.mark(made)
+        return made
 
     def _constraint(self, options: RequestOptions, answered: Answered) -> Constraint | None:
         """What an answer must obey, of which `answered` has come."""
@@ -119,9 +131,9 @@ class Submission:
         return budgeted_reasoning(self.loaded, budget, answered.tokens, of_answer, uncounted=answered.uncounted)
 
     def takes_long(self, options: RequestOptions, prompt: Prompt | Prompts) -> bool:
-        """Whether to start a request is to read images or to compile a format, for which no event loop should wait."""
+        """Whether starting a request is work for which no event loop should wait: long texts, images, a new format."""
         form, grammars = options.format, self._grammars
-        return has_media(prompt) or (form is not None and (grammars is None or not grammars.knows(form)))
+        return _takes_long_to_read(prompt) or (form is not None and (grammars is None or not grammars.knows(form)))
 
     def _compiler(self) -> GrammarCompiler:
         from ollama_engine.sample.constraints.compiler import GrammarCompiler  # noqa: PLC0415 (few ask for a format)
@@ -136,8 +148,10 @@ class Submission:
         """Start a request. Raises as `start` does."""
 
         def start() -> None:
-            request.inputs = inputs = self.inputs(prompt)
-            request.generation = self.start(inputs, params, RequestOptions.of(keywords), request.channel)
+            options = RequestOptions.of(keywords)
+            preparing = Preparing(request.channel, options.timeout)
+            request.inputs = inputs = self.inputs(prompt, preparing)
+            request.generation = self.start(inputs, params, options, request.channel, preparing=preparing)
 
         run_or_cancel(request.channel, start)
 
@@ -204,13 +218,16 @@ class Submission:
     ) -> None:  # fmt: skip
         """Submit requests for each prompt, which share its cells: all of them, or none where one is refused."""
         check_params(params)
+        preparing = Preparing(group.call, options.timeout)
         name = "prompts" if is_many(prompt) else None
         made: list[Generation] = []
         for number, each in enumerate(many(prompt)):
             with about_one(name, number):
-                inputs, first = self.inputs(each), None
+                inputs, first = self.inputs(each, preparing), None
                 for variant in count.variants(params):
-                    made.append(self.make(inputs, variant, options, group.channel(), follows=first))
+                    made.append(
+                        self.make(inputs, variant, options, group.channel(), follows=first, preparing=preparing)
+                    )
                     first = first or made[-1]
         self.thread.submit(*made)
 
@@ -233,6 +250,10 @@ class Submission:
 
         run_or_cancel(fork.channel, start)
         return fork
+
+
+def _takes_long_to_read(prompt: Prompt | Prompts) -> bool:
+    return has_media(prompt) or is_long(many(prompt))
 
 
 def check_forkable(request: Request, engine: object) -> None:

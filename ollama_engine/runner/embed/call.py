@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
+from ollama_engine.errors import ClosedError
 from ollama_engine.runner.core.engine_thread import EngineThread
 from ollama_engine.runner.core.tasks import Update
 from ollama_engine.runner.embed.batcher import TextBatcher
@@ -15,10 +17,14 @@ from ollama_engine.runner.embed.request import EmbeddingRequest, TokenizedText
 from ollama_engine.runner.embed.results import Results
 from ollama_engine.runner.request.channel import Event, RequestChannel, arun_or_cancel, result_of, run_or_cancel
 from ollama_engine.runner.request.options import RequestOptions
+from ollama_engine.tokenizer import Checkpoint
 
-__all__ = ["EmbeddingCall"]
+__all__ = ["EmbeddingCall", "Tokenize"]
 
 Value = TypeVar("Value")
+
+Tokenize = Callable[[Checkpoint], Iterator[TokenizedText]]
+"""Tokenizes the texts of a call, one after the other. What the checkpoint raises ends that."""
 
 PIECES = (1, 16)
 """Batches that the first piece of a call holds, and the others at most: it begins soon, and does not hand in often."""
@@ -28,7 +34,7 @@ PIECES = (1, 16)
 class EmbeddingCall(Generic[Value]):
     """Texts to embed. `wait` or `coming` hands them in; the call takes no place in the queue before."""
 
-    texts: Iterator[TokenizedText]
+    texts: Tokenize
     n_texts: int
     results: Results[Value]
     """Its value is what the caller gets."""
@@ -84,13 +90,18 @@ class EmbeddingCall(Generic[Value]):
         self.thread.submit(request)
         return request
 
+    def _check(self, request: EmbeddingRequest) -> None:
+        """Raise ClosedError where nobody waits any more: the call has ended, also by its timeout, or was cancelled."""
+        if request.channel.unwanted or request.channel.ended:
+            raise ClosedError("the call has ended before its texts were tokenized")
+
     def _feed(self, request: EmbeddingRequest) -> None:
         """Tokenize texts and hand them in, in pieces, until the request has ended. A bad text ends it."""
         room, largest = (batches * self.batch_size for batches in PIECES)
         piece: list[TokenizedText] = []
         waiting = 0
         try:
-            for text in self.texts:
+            for text in self.texts(partial(self._check, request)):
                 piece.append(text)
                 waiting += len(text.tokens)
                 if request.channel.unwanted or request.channel.ended:

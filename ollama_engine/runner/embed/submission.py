@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import get_args
 
 from ollama_engine.config import Pooling
@@ -11,22 +12,17 @@ from ollama_engine.ml.metadata import Metadata
 from ollama_engine.models import Embeds, TextEncoder, known_values
 from ollama_engine.runner.core.engine_thread import EngineThread
 from ollama_engine.runner.embed.batcher import TextBatcher
-from ollama_engine.runner.embed.call import EmbeddingCall
+from ollama_engine.runner.embed.call import EmbeddingCall, Tokenize
 from ollama_engine.runner.embed.embedder import Embedder
 from ollama_engine.runner.embed.pooling import FloatArray, check_pooling
-from ollama_engine.runner.embed.request import TokenizedText
 from ollama_engine.runner.embed.results import Embedding, Embeddings, Results, Value_co, Vectors
 from ollama_engine.runner.embed.texts import EmbedTexts, TooLong
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.load.pooling_type import model_pooling, read_pooling
 from ollama_engine.runner.request.options import RequestOptions, whole
-from ollama_engine.runner.request.prompts import Prompt
-from ollama_engine.segments import Text, is_segment
+from ollama_engine.runner.request.prompts import Prompt, is_long
 
 __all__ = ["EmbedSubmission", "TooLong"]
-
-AT_ONCE = 4096
-"""Most characters that are tokenized on the event loop, which takes less than a millisecond."""
 
 
 class EmbedSubmission:
@@ -68,7 +64,7 @@ class EmbedSubmission:
             raise ConfigError("with pooling none each token has a vector; those come from Engine.embeddings")
         name = "texts" if listed else None
         results = Vectors(len(texts), dim, normalize=normalize, index=() if listed else (0,))
-        return self._call(self._texts.alone(texts, how, too_long, name), texts, results, options, name)
+        return self._call(partial(self._texts.alone, texts, how, too_long, name), texts, results, options, name)
 
     def embeddings(
         self, texts: Sequence[Prompt], pooling: Pooling | None, too_long: TooLong, dimensions: int | None, options:
@@ -77,7 +73,7 @@ class EmbedSubmission:
         """A call for an Embedding of each text."""
         how, dim = self._checked(pooling, too_long, dimensions, normalize=normalize)
         results = Embeddings(len(texts), dim, normalize=normalize)
-        return self._call(self._texts.alone(texts, how, too_long, "texts"), texts, results, options, "texts")
+        return self._call(partial(self._texts.alone, texts, how, too_long, "texts"), texts, results, options, "texts")
 
     def rank(
         self, query: str, documents: Sequence[str], too_long: TooLong, options: RequestOptions
@@ -91,16 +87,16 @@ class EmbedSubmission:
         if isinstance(documents, (str, bytes)) or not isinstance(documents, Iterable):
             raise ConfigError(f"documents are a list of texts, got {type(documents).__name__}")
         documents = list(documents)
-        pairs = self._texts.pairs(query, documents, too_long, types=self._knows_pairs)
+        pairs = partial(self._texts.pairs, query, documents, too_long, self._knows_pairs)
         results = Vectors(len(documents), 1, normalize=False, index=(slice(None), 0))
-        return self._call(pairs, documents, results, options, "documents", short=_is_short([query, *documents]))
+        return self._call(pairs, documents, results, options, "documents", short=not is_long([query, *documents]))
 
     def _call(
-        self, texts: Iterator[TokenizedText], given: Sequence[Prompt], results: Results[Value_co],
+        self, texts: Tokenize, given: Sequence[Prompt], results: Results[Value_co],
         options: RequestOptions, name: str | None, *, short: bool | None = None,
     ) -> EmbeddingCall[Value_co]:  # fmt: skip
         return EmbeddingCall(
-            texts, len(given), results, options, name, _is_short(given) if short is None else short,
+            texts, len(given), results, options, name, not is_long(given) if short is None else short,
             self._engine_thread, self._batcher, self._loaded.config.batch_size,
         )  # fmt: skip
 
@@ -133,18 +129,6 @@ class EmbedSubmission:
                 Option("pooling"), " is cls, but the first token of this model has seen nothing else; use last or mean"
             )
         return how
-
-
-def _is_short(texts: Sequence[Prompt]) -> bool:
-    """Whether the texts are short enough to tokenize on the event loop."""
-    return len(texts) <= AT_ONCE >> 6 and sum(map(_length, texts)) <= AT_ONCE
-
-
-def _length(text: object) -> int:
-    """Characters or tokens of a text, approximately; 0 for anything else."""
-    if isinstance(text, (list, tuple)) and text and is_segment(text[0]):
-        return sum(len(segment.text) if isinstance(segment, Text) else 1 for segment in text)
-    return len(text) if isinstance(text, Sized) else 0
 
 
 def _head_pooling(loaded: Loaded, metadata: Metadata) -> Pooling:

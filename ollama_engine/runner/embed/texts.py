@@ -13,6 +13,7 @@ from ollama_engine.runner.core.input_processor import prompt_inputs
 from ollama_engine.runner.embed.request import TokenizedText
 from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.request.prompts import Prompt, about_one, has_media
+from ollama_engine.tokenizer import Checkpoint
 
 __all__ = ["EmbedTexts", "TooLong"]
 
@@ -28,45 +29,49 @@ class EmbedTexts:
         self._loaded = loaded
 
     def alone(
-        self, texts: Iterable[Prompt], pooling: Pooling, too_long: TooLong, name: str | None
+        self, texts: Iterable[Prompt], pooling: Pooling, too_long: TooLong, name: str | None, checkpoint: Checkpoint
     ) -> Iterator[TokenizedText]:
         """Tokenize each text. Errors name a text by its number in the list `name`."""
         for number, text in enumerate(texts):
             with about_one(name, number):
-                found = self._text(text, pooling, too_long)
+                found = self._text(text, pooling, too_long, checkpoint)
             yield found
 
-    def pairs(self, query: str, documents: Iterable[str], too_long: TooLong, *, types: bool) -> Iterator[TokenizedText]:
+    def pairs(
+        self, query: str, documents: Iterable[str], too_long: TooLong, types: bool, checkpoint: Checkpoint
+    ) -> Iterator[TokenizedText]:
         """A query with each of the documents. `types`: the model has token types for the two."""
-        first = self._query(query)
+        first = self._query(query, checkpoint)
         for number, document in enumerate(documents):
             with about_one("documents", number):
-                found = self._pair(first, document, too_long, types=types)
+                found = self._pair(first, document, too_long, checkpoint, types=types)
             yield found
 
-    def _text(self, text: Prompt, pooling: Pooling, too_long: TooLong) -> TokenizedText:
+    def _text(self, text: Prompt, pooling: Pooling, too_long: TooLong, checkpoint: Checkpoint) -> TokenizedText:
         if has_media(text):
             raise UnsupportedInputError("embeddings are of texts; leave the images out")
-        inputs = prompt_inputs(self._loaded, text, several="several texts go into a list")
+        inputs = prompt_inputs(self._loaded, text, several="several texts go into a list", checkpoint=checkpoint)
         ids = inputs.tokens.tolist()
         self._check(ids)
         fitted = self._fitted(ids, self._loaded.num_ctx, too_long)
         return TokenizedText(np.array(fitted, dtype=np.int32), pooling, len(ids))
 
-    def _query(self, query: str) -> list[int]:
+    def _query(self, query: str, checkpoint: Checkpoint) -> list[int]:
         if not isinstance(query, str):
             raise ConfigError(f"query and documents are texts (str), got {type(query).__name__}")
-        ids = self._loaded.tokenizer.encode(query)
+        ids = self._loaded.tokenizer.encode(query, checkpoint=checkpoint)
         if ids:
             self._check(ids)
         return ids
 
-    def _pair(self, first: list[int], document: str, too_long: TooLong, *, types: bool) -> TokenizedText:
+    def _pair(
+        self, first: list[int], document: str, too_long: TooLong, checkpoint: Checkpoint, *, types: bool
+    ) -> TokenizedText:
         """Begin, query, end, document, end: as BERT joins two texts; `first` are the first three."""
         tokenizer = self._loaded.tokenizer
         if not isinstance(document, str):
             raise ConfigError(f"query and documents are texts (str), got {type(document).__name__}")
-        second = tokenizer.encode(document)
+        second = tokenizer.encode(document, checkpoint=checkpoint)
         # Both have the begin token; the second text keeps its end only.
         second = second[1 if tokenizer.add_bos and tokenizer.bos_id is not None else 0 :]
         self._check(first + second)

@@ -7,7 +7,7 @@ import errno
 import os
 from collections.abc import Iterator
 
-from ollama_engine.errors import ModelFormatError, NoMemoryError, Option, ShapeError
+from ollama_engine.errors import ModelFormatError, NoMemoryError, Option, ShapeError, short_of_memory
 
 __all__ = ["SMALLER", "does_not_fit", "naming"]
 
@@ -28,6 +28,10 @@ def naming(path: str) -> Iterator[None]:
         yield
     except ShapeError as error:
         raise ModelFormatError(f"{path}: its tensors cannot be computed with: {error}") from error
+    except (ImportError, MemoryError) as error:
+        if told := short_of_memory(error):
+            raise told from error
+        raise
     except ModelFormatError as error:
         if str(error).startswith(path):
             raise

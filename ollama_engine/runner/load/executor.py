@@ -16,7 +16,7 @@ from ollama_engine.errors import ConfigError
 from ollama_engine.input import Batch, BatchMedia, FloatArray, Int32Array, MediaItem, MediaTraits
 from ollama_engine.kvcache import LayerView, StepCache
 from ollama_engine.kvcache.cells import MAX_SEQUENCES
-from ollama_engine.kvcache.config import PAGED_ROWS
+from ollama_engine.kvcache.config import PIECE_ROWS
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.tensor import Tensor
@@ -82,13 +82,18 @@ class Executor:
         """Whether attention is flash attention; otherwise two products."""
         return self._cache.flash_attention
 
+    @property
+    def threads(self) -> int:
+        """How many CPU threads compute now; fewer than were asked for while the machine is busy."""
+        return self._backend.threads_in_use
+
     def reserve(self, n_decoding: int = 1) -> None:
         """Take the memory for the largest graphs now: a full batch, and a token for each of `n_decoding` sequences.
 
         Raises NoMemoryError.
         """
         # Smaller graphs may take another way to attention, with other memory.
-        few = min(PAGED_ROWS + n_decoding, self.batch_size)
+        few = min(PIECE_ROWS, self.batch_size)
         largest = max(self.batch_size, self.traits.largest_group)
         for n_tokens in dict.fromkeys((largest, few, min(n_decoding, self.batch_size), 1)):
             self.reserve_batch(n_tokens)

@@ -107,6 +107,7 @@ class Loaded:
             self.text_executor.close()
         self.executor.close()
         self.backend.close()
+        self.weights.close()  # not before the backend, which unmaps the files
         self.gguf.close()
 
 
@@ -130,11 +131,11 @@ def load(
     path = source.path if isinstance(source, GGUFFile) else model_path(source)
     _check_progress(progress)
     with naming(path), contextlib.ExitStack() as undo:
-        gguf = _opened(source, path, projector, undo)
+        gguf = opened(source, path, projector, undo)
         metadata = known_metadata(gguf)
         factory = model_class(metadata.architecture)
         tokenizer = from_metadata(gguf.metadata)
-        backend = undo.enter_context(Backend(_backend_params(config), max_nodes=_max_nodes(gguf)))
+        backend = undo.enter_context(Backend(backend_params(config), max_nodes=max_nodes(gguf)))
         weights = undo.enter_context(Weights(backend, gguf))
         planned_cache: dict[str, int] = {}
         planned_masks = 0
@@ -178,9 +179,7 @@ def load(
     )  # fmt: skip
 
 
-def _opened(
-    source: object, path: str, projector: str | os.PathLike[str] | None, undo: contextlib.ExitStack
-) -> GGUFFile:
+def opened(source: object, path: str, projector: str | os.PathLike[str] | None, undo: contextlib.ExitStack) -> GGUFFile:
     """The model's file, or its two; `undo` closes them."""
     gguf = undo.enter_context(source if isinstance(source, GGUFFile) else GGUFFile(path))
     if projector is None:
@@ -188,7 +187,8 @@ def _opened(
     return undo.enter_context(with_projector(gguf, model_path(projector, "a projector")))
 
 
-def _max_nodes(gguf: GGUFFile) -> int:
+def max_nodes(gguf: GGUFFile) -> int:
+    """Most nodes that a graph of this model may have."""
     return int(min(MAX_NODES_LIMIT, max(2048, NODES_PER_WEIGHT * len(gguf.tensors))))
 
 
@@ -197,7 +197,8 @@ def _check_progress(progress: object) -> None:
         raise ConfigError(Option("progress"), f" is a function of (bytes done, bytes in all), got {progress!r:.80}")
 
 
-def _backend_params(config: EngineConfig) -> BackendParams:
+def backend_params(config: EngineConfig) -> BackendParams:
+    """The part of the options that is about devices."""
     return BackendParams(**{option.name: getattr(config, option.name) for option in fields(BackendParams)})
 
 

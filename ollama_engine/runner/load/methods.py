@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, Any
 
 from ollama_engine.config import EngineConfig
 from ollama_engine.ml.device import devices as all_devices
@@ -40,6 +41,19 @@ class FactMethods:
     def memory(self) -> MemoryReport:
         """Bytes taken, by device and layer; print it for a table."""
         return self._open().memory()
+
+    @staticmethod
+    def plan_memory(
+        model: str | os.PathLike[str], *, projector: str | os.PathLike[str] | None = None, **options: Any
+    ) -> MemoryReport:
+        """The memory that `Engine(model, projector=projector, **options)` will take, without loading anything.
+
+        Sizes of graphs and masks are estimates on the safe side; weights and cache are what loading takes. Raises as making an Engine does,
+        but never NoMemoryError: a program compares the report with what its machine has.
+        """
+        from ollama_engine.runner.load.planning import plan_memory  # noqa: PLC0415 (nothing but this needs it)
+
+        return plan_memory(model, EngineConfig(**options), projector=projector)
 
     @staticmethod
     def devices() -> tuple[Device, ...]:

@@ -29,6 +29,7 @@ class ModelInfo:
         n_embd: length of an embedding; None for a model that gives none.
         pooling: how `Engine.embed` makes one of a text unless told otherwise; None for a
             model that only ranks, or whose file names a way that is unknown.
+        generates: whether it answers prompts; False for models that give vectors or scores only.
         reads_images: whether prompts may have images.
         context_length: tokens that the model was trained for.
         n_parameters: numbers in all of its tensors.
@@ -45,6 +46,7 @@ class ModelInfo:
     n_vocab: int
     n_embd: int | None
     pooling: Pooling | None
+    generates: bool
     reads_images: bool
     context_length: int
     n_parameters: int
@@ -66,6 +68,7 @@ def model_info(loaded: Loaded) -> ModelInfo:
         n_vocab=model.n_vocab,
         n_embd=_n_embd(loaded),
         pooling=model_pooling(metadata, encoder=loaded.is_encoder) if embeds else None,
+        generates=not loaded.is_encoder,
         reads_images=loaded.images is not None,
         context_length=model.context_length,
         n_parameters=sum(int(np.prod(t.shape, dtype=np.int64)) for t in loaded.gguf.tensors.values()),

@@ -105,6 +105,8 @@ class MetricsSnapshot:
     evictions: int = 0
     shifts: int = 0
     # -- steps --
+    threads: int = 0
+    """CPU threads that compute now: `info.threads`, or fewer while the machine is busy with other work."""
     steps: int = 0
     graphs_built: int = 0
     graphs_reused: int = 0
@@ -169,6 +171,7 @@ class Metrics:
         self._queued = self._running = 0
         self._cells = Cells()
         self._image_bytes = 0
+        self._threads = 0
         # -- times --
         self._step_counts = [0] * (len(_BOUNDS) + 1)
         self._step_total = self._step_maximum = 0.0
@@ -193,10 +196,11 @@ class Metrics:
             else:
                 self._built += 1
 
-    def gauges(self, *, queued: int, running: int, cells: Cells, image_bytes: int = 0) -> None:
+    def gauges(self, *, queued: int, running: int, cells: Cells, image_bytes: int = 0, threads: int = 0) -> None:
         """Set the gauges: the values of this moment, where counters only grow."""
         with self._lock:
-            self._queued, self._running, self._cells, self._image_bytes = queued, running, cells, image_bytes
+            self._queued, self._running, self._cells = queued, running, cells
+            self._image_bytes, self._threads = image_bytes, threads
 
     def count(
         self, *, cached_tokens: int = 0, preemptions: int = 0, evictions: int = 0, shifts: int = 0, image_hits: int = 0
@@ -259,6 +263,7 @@ class Metrics:
                 running=self._running,
                 cells=self._cells,
                 image_cache_bytes=self._image_bytes,
+                threads=self._threads,
                 steps=self._built + self._reused,
                 graphs_built=self._built,
                 graphs_reused=self._reused,

@@ -155,10 +155,12 @@ class Monitor:
             )  # fmt: skip
             row += entry.n
 
-    def snapshot(self, usage: CellUsage, waiting: int, running: int, image_bytes: int = 0) -> MetricsSnapshot:
+    def snapshot(
+        self, usage: CellUsage, waiting: int, running: int, image_bytes: int = 0, threads: int = 0
+    ) -> MetricsSnapshot:
         """All metrics now, with current gauges."""
         cells = Cells(usage.used, usage.free, usage.shared)
-        self.metrics.gauges(queued=waiting, running=running, cells=cells, image_bytes=image_bytes)
+        self.metrics.gauges(queued=waiting, running=running, cells=cells, image_bytes=image_bytes, threads=threads)
         return self.metrics.snapshot(self.clock())
 
     def _text(self, token: int) -> str:

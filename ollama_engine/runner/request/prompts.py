@@ -7,18 +7,18 @@ tuple of prompts is several.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from typing import TypeGuard, cast
 
 import numpy as np
 
 from ollama_engine.errors import ConfigError, EngineError
 from ollama_engine.sample import SamplingParams
-from ollama_engine.segments import ImageSource, Media, Segment, is_segment
-from ollama_engine.tokenizer import Tokenizer
+from ollama_engine.segments import ImageSource, Media, Segment, Text, is_segment
+from ollama_engine.tokenizer import Checkpoint, Tokenizer
 
-__all__ = ["SEVERAL", "Images", "Prompt", "Prompts", "about_one", "check_params", "has_media", "is_many",
-"is_segments", "many", "numbered", "prompt_ids"]  # fmt: skip
+__all__ = ["AT_ONCE", "SEVERAL", "Images", "Prompt", "Prompts", "about_one", "check_params", "has_media", "is_long",
+"is_many", "is_segments", "many", "numbered", "prompt_ids"]  # fmt: skip
 
 Prompt = str | Sequence[int] | Sequence[Segment]
 """Text, token ids that are taken as they are, or segments."""
@@ -26,6 +26,9 @@ Prompts = list[str] | tuple[str, ...] | list[list[int]] | tuple[Sequence[int], .
 
 Images = Sequence[ImageSource] | None
 """Images of one prompt."""
+
+AT_ONCE = 4096
+"""Most characters that are tokenized on an event loop, which takes less than a millisecond."""
 
 SEVERAL = "several prompts go into a list, to generate or agenerate"
 """Hint for callers who pass several prompts to a method for one."""
@@ -36,13 +39,16 @@ def _is_number(prompt: object) -> bool:
     return isinstance(prompt, np.ndarray) and not prompt.ndim
 
 
-def prompt_ids(tokenizer: Tokenizer, prompt: Prompt, *, add_special: bool = True, several: str = SEVERAL) -> list[int]:
+def prompt_ids(
+    tokenizer: Tokenizer, prompt: Prompt, *, add_special: bool = True, several: str = SEVERAL,
+    checkpoint: Checkpoint = None,
+) -> list[int]:  # fmt: skip
     """The token ids of a text, or those given. Raises ConfigError for another type, TokenizerError for text beyond it.
 
-    `several`: hint shown when several prompts are passed.
+    `several`: hint shown when several prompts are passed. What `checkpoint` raises ends the work.
     """
     if isinstance(prompt, str):
-        return tokenizer.encode(prompt, add_special=add_special)
+        return tokenizer.encode(prompt, add_special=add_special, checkpoint=checkpoint)
     if isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, (Sequence, np.ndarray)) or _is_number(prompt):
         hint = "; decode it, or give what tokenize makes of it" if isinstance(prompt, (bytes, bytearray)) else ""
         raise ConfigError(f"a prompt is a str or a sequence of token ids, got {type(prompt).__name__}{hint}")
@@ -75,6 +81,18 @@ def has_media(prompt: Prompt | Prompts) -> bool:
     if is_many(prompt):
         return any(map(has_media, prompt))
     return isinstance(prompt, (list, tuple)) and Media in map(type, prompt)
+
+
+def is_long(prompts: Sequence[Prompt]) -> bool:
+    """Whether texts and token ids are too long to be read on an event loop."""
+    return len(prompts) > AT_ONCE >> 6 or sum(map(_length, prompts)) > AT_ONCE
+
+
+def _length(prompt: object) -> int:
+    """Characters or tokens of a prompt, approximately; 0 for anything else."""
+    if isinstance(prompt, (list, tuple)) and prompt and is_segment(prompt[0]):
+        return sum(len(part.text) if isinstance(part, Text) and isinstance(part.text, str) else 1 for part in prompt)
+    return len(prompt) if isinstance(prompt, Sized) and not _is_number(prompt) else 0
 
 
 def is_many(prompt: Prompt | Prompts) -> TypeGuard[Sequence[Prompt]]:

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 from ollama_engine.errors import ConfigError, Option
 from ollama_engine.sample import TokenLogprobs
 
-__all__ = ["Chunk", "Completion", "FinishReason", "Result", "Usage", "ValueReader", "collect", "value_of"]
+__all__ = ["Chunk", "Completion", "FinishReason", "Result", "Usage", "ValueReader", "collect", "merged", "value_of"]
 
 FinishReason = Literal["stop", "length"]
 
@@ -30,6 +30,7 @@ class Usage:
         shifted_tokens: of prompt and answer, dropped from the context while the answer went on (`on_overflow` "shift").
         preemptions: how often the request gave up its cells to an older one and was computed again.
         discarded_tokens: sampled for candidates of `best_of` that are not returned; counted in the best one's usage.
+        prepare_seconds: before it waited for the engine: a chat's template, tokens and images, in the caller's thread.
     """
 
     prompt_tokens: int
@@ -42,6 +43,7 @@ class Usage:
     shifted_tokens: int = 0
     preemptions: int = 0
     discarded_tokens: int = 0
+    prepare_seconds: float = 0.0
 
 
 class ValueReader(Protocol):
@@ -127,6 +129,21 @@ class Result:
     """All that comes out of a request that has no chunks: logits, or embeddings."""
 
     value: object
+
+
+def merged(chunks: Sequence[Chunk]) -> Chunk:
+    """Neighbouring chunks of one answer, in their order, as one."""
+    first, last = chunks[0], chunks[-1]
+    logprobs = [entry for chunk in chunks for entry in chunk.logprobs or ()]
+    return Chunk(
+        "".join([chunk.text for chunk in chunks]),
+        tuple([token for chunk in chunks for token in chunk.tokens]),
+        tuple(logprobs) if any(chunk.logprobs is not None for chunk in chunks) else None,
+        last.finish_reason,
+        last.usage,
+        first.prompt_logprobs,
+        last.reader,
+    )
 
 
 def collect(chunks: list[Chunk]) -> Completion:

@@ -43,6 +43,9 @@ class QueuedRequest:
     channel: RequestChannel
     options: RequestOptions = field(default_factory=RequestOptions)
     submitted_at: float = 0.0
+    """When its caller called."""
+    prepare_seconds: float = 0.0
+    """From the call until the engine could have it."""
     # -- place --
     call: int = 0
     """The call that submitted it; one call may submit many requests."""

@@ -9,6 +9,7 @@ from ollama_engine.runner.core.input_processor import new_scoring, refuse_encode
 from ollama_engine.runner.core.submission import Submission
 from ollama_engine.runner.request.channel import CancelFlag, Mailbox, RequestChannel
 from ollama_engine.runner.request.options import RequestOptions
+from ollama_engine.runner.request.preparing import Preparing
 from ollama_engine.runner.request.prompts import Prompt, about_one
 from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.sequence import Scoring
@@ -28,15 +29,16 @@ class ScoreCall:
 
     def __init__(
         self, submission: Submission, prompt: Prompt, continuations: Sequence[Continuation], options: RequestOptions,
-        name: str | None,
+        name: str | None, cancel: CancelFlag | None = None,
     ) -> None:  # fmt: skip
-        self.cancel = CancelFlag()
+        self.cancel = CancelFlag() if cancel is None else cancel
+        self._preparing = Preparing(self.cancel, options.timeout)
         self._submission = submission
         self._options = options
         loaded = submission.loaded
         submission.thread.check_open()
         refuse_encoder(loaded)
-        pair = tokenize_pair(loaded, prompt, continuations, name)
+        pair = tokenize_pair(loaded, prompt, continuations, name, self._preparing.check)
         self._inputs = pair.inputs
         self._continuations = pair.continuations
         self._sampler = Sampler(_ANY_PARAMS, min(loaded.model.n_vocab, loaded.tokenizer.n_vocab))
@@ -72,6 +74,8 @@ class ScoreCall:
                     self._options, follows=follows, shared=n_prompt + path.first - 1, kept=len(made) in leaders,
                 )
             )  # fmt: skip
+        for request in made:
+            self._preparing.mark(request)
         if made:
             self._submission.thread.submit(*made)
         return len(made)

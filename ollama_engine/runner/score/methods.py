@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, cast, overload
 
-from ollama_engine.runner.request.channel import Event, arun_or_cancel, result_of, run_or_cancel
+from ollama_engine.runner.request.channel import CancelFlag, Event, arun_or_cancel, result_of, run_or_cancel
 from ollama_engine.runner.request.images import with_images
 from ollama_engine.runner.request.options import RequestOptions
-from ollama_engine.runner.request.prompts import Images, Prompt, has_media, is_many
+from ollama_engine.runner.request.prompts import Images, Prompt, has_media, is_long, is_many
 
 if TYPE_CHECKING:
     from ollama_engine.runner.core.submission import Submission
@@ -95,24 +95,34 @@ class ScoreMethods:
 
         options = RequestOptions(priority=priority, timeout=timeout, cache_salt=cache_salt)
         arguments = with_images(prompt, images), continuations, options
-        if has_media(arguments[0]):
-            import asyncio  # noqa: PLC0415 (see above)
-
-            call, listed = await asyncio.to_thread(self._scoring, *arguments)
-        else:
-            call, listed = self._scoring(*arguments)
         events: AsyncMailbox[Event] = AsyncMailbox()
+        cancel = CancelFlag()
 
-        async def compute() -> list[Score]:
+        async def compute() -> list[Score] | Score:
+            if self._takes_long(*arguments[:2]):
+                import asyncio  # noqa: PLC0415 (see above)
+
+                call, listed = await asyncio.to_thread(self._scoring, *arguments, cancel)
+            else:
+                call, listed = self._scoring(*arguments, cancel)
             for _ in range(call.submit(events)):
                 result_of(await events.get())
-            return call.scores()
+            scores = call.scores()
+            return scores if listed else scores[0]
 
-        scores = await arun_or_cancel(call.cancel, compute)
-        return scores if listed else scores[0]
+        return await arun_or_cancel(cancel, compute)
+
+    def _takes_long(self, prompt: Prompt, continuations: Continuation | Sequence[Continuation]) -> bool:
+        """Whether no event loop should wait while these are read."""
+        given = cast("Sequence[Prompt]", continuations if isinstance(continuations, (list, tuple)) else [continuations])
+        return has_media(prompt) or is_long([prompt, *given])
 
     def _scoring(
-        self, prompt: Prompt, continuations: Continuation | Sequence[Continuation], options: RequestOptions
+        self,
+        prompt: Prompt,
+        continuations: Continuation | Sequence[Continuation],
+        options: RequestOptions,
+        cancel: CancelFlag | None = None,
     ) -> tuple[ScoreCall, bool]:
         """A call that is not handed in yet, and whether several continuations were given."""
         from ollama_engine.runner.score.call import ScoreCall  # noqa: PLC0415 (see above)
@@ -121,4 +131,4 @@ class ScoreMethods:
         is_empty = isinstance(continuations, (list, tuple)) and not continuations
         listed = is_empty or is_many(cast(Prompt, continuations))
         given = cast("list[Continuation]", list(continuations) if listed else [continuations])
-        return ScoreCall(submission, prompt, given, options, "continuations" if listed else None), listed
+        return ScoreCall(submission, prompt, given, options, "continuations" if listed else None, cancel), listed

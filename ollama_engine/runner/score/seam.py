@@ -20,7 +20,7 @@ from ollama_engine.runner.load.loading import Loaded
 from ollama_engine.runner.request.prompts import Prompt, about_one, is_segments, prompt_ids
 from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.segments import Segment, Text
-from ollama_engine.tokenizer import Tokenizer
+from ollama_engine.tokenizer import Checkpoint, Tokenizer
 
 __all__ = ["Continuation", "Pair", "tokenize_pair"]
 
@@ -38,14 +38,18 @@ class Pair:
     continuations: list[tuple[int, ...]]
 
 
-def tokenize_pair(loaded: Loaded, prompt: Prompt, continuations: Sequence[Continuation], name: str | None) -> Pair:
+def tokenize_pair(
+    loaded: Loaded, prompt: Prompt, continuations: Sequence[Continuation], name: str | None,
+    checkpoint: Checkpoint = None,
+) -> Pair:  # fmt: skip
     """Inputs and tokens. `name`: what the caller calls the list of continuations, None where one was given.
 
-    Raises ConfigError for a prompt or a continuation without tokens, and other errors as `prompt_inputs` does.
+    What `checkpoint` raises ends the work. Raises ConfigError for a prompt or a continuation without tokens, and other
+    errors as `prompt_inputs` does.
     """
     are_texts = [isinstance(continuation, str) for continuation in continuations]
     head, moved = _without_space(prompt) if all(are_texts) else (prompt, "")
-    inputs = _without_end(loaded, head)
+    inputs = _without_end(loaded, head, checkpoint)
     if not len(inputs):
         raise ConfigError(
             "the prompt is empty, and this model puts no token before a text: nothing says how probable the first "
@@ -54,7 +58,7 @@ def tokenize_pair(loaded: Loaded, prompt: Prompt, continuations: Sequence[Contin
     found: list[tuple[int, ...]] = []
     for number, continuation in enumerate(continuations):
         with about_one(name, number):
-            found.append(tuple(_tokens(loaded, head, inputs, moved, continuation)))
+            found.append(tuple(_tokens(loaded, head, inputs, moved, continuation, checkpoint)))
     return Pair(inputs, found)
 
 
@@ -71,13 +75,16 @@ def _without_space(prompt: Prompt) -> tuple[Prompt, str]:
     return segments, last.text[len(text) :]
 
 
-def _tokens(loaded: Loaded, head: Prompt, inputs: Inputs, moved: str, continuation: Continuation) -> list[int]:
+def _tokens(
+    loaded: Loaded, head: Prompt, inputs: Inputs, moved: str, continuation: Continuation, checkpoint: Checkpoint
+) -> list[int]:
     if not isinstance(continuation, str):
         given = _ids(loaded, continuation)
     elif isinstance(head, str):
-        given = _behind(loaded.tokenizer, head, inputs, moved + continuation)
+        given = _behind(loaded.tokenizer, head, inputs, moved + continuation, checkpoint)
     else:
-        given = loaded.tokenizer.encode(moved + continuation, add_special=False, continues=True)
+        text = moved + continuation
+        given = loaded.tokenizer.encode(text, add_special=False, continues=True, checkpoint=checkpoint)
     if not given:
         raise ConfigError("a continuation has at least one token, got an empty one")
     return given
@@ -89,18 +96,18 @@ def _ids(loaded: Loaded, continuation: Sequence[int]) -> list[int]:
     return checked
 
 
-def _behind(tokenizer: Tokenizer, head: str, inputs: Inputs, text: str) -> list[int]:
+def _behind(tokenizer: Tokenizer, head: str, inputs: Inputs, text: str, checkpoint: Checkpoint) -> list[int]:
     """The tokens of `text` behind those of `head`."""
-    whole = _without_eos(tokenizer, tokenizer.encode(head + text))
+    whole = _without_eos(tokenizer, tokenizer.encode(head + text, checkpoint=checkpoint))
     before = inputs.tokens.tolist()
     if whole[: len(before)] == before:
         return whole[len(before) :]
-    return tokenizer.encode(text, add_special=False, continues=True)
+    return tokenizer.encode(text, add_special=False, continues=True, checkpoint=checkpoint)
 
 
-def _without_end(loaded: Loaded, prompt: Prompt) -> Inputs:
+def _without_end(loaded: Loaded, prompt: Prompt, checkpoint: Checkpoint) -> Inputs:
     """The inputs of a prompt, without the EOS that some vocabularies put behind a text."""
-    inputs = prompt_inputs(loaded, prompt, several=ONE_PROMPT)
+    inputs = prompt_inputs(loaded, prompt, several=ONE_PROMPT, checkpoint=checkpoint)
     ends_in_text = isinstance(prompt, str) or (len(prompt) > 0 and isinstance(cast(object, prompt[-1]), Text))
     if ends_in_text and loaded.tokenizer.add_eos and loaded.tokenizer.eos_id is not None:
         return inputs.part(0, len(inputs) - 1)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ollama_engine.errors import ConfigError, Option
+from ollama_engine.runner.request.options import RequestKeywords
 from ollama_engine.runner.schedule.inputs import Inputs
 from ollama_engine.runner.schedule.sequence import Generation
 
-__all__ = ["Answer"]
+__all__ = ["Answer", "refuse_answer_options"]
 
 
 @dataclass(slots=True)
@@ -34,3 +36,15 @@ class Answer:
         untaken = generation.n_generated - generation.channel.taken
         # A shift may have discarded some of them.
         return context.part(0, max(generation.answer_begin, len(context) - untaken))
+
+
+def refuse_answer_options(options: RequestKeywords) -> None:
+    """Raise ConfigError for options that are about an answer."""
+    given = {
+        "format": options.get("format") is not None,
+        "reasoning_budget": options.get("reasoning_budget") is not None,
+        "logits_processors": bool(options.get("logits_processors")),
+    }
+    for name, is_given in given.items():
+        if is_given:
+            raise ConfigError("append asks for no answer: it takes no ", Option(name))

@@ -10,22 +10,23 @@ from threading import Lock, RLock
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
-from ollama_engine.errors import ClosedError, ConfigError, EngineBusyError, Option
+from ollama_engine.errors import ClosedError, ConfigError, EngineBusyError
 from ollama_engine.not_copied import NotCopied
 from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.core.submission import Submission
 from ollama_engine.runner.core.tasks import End, EngineTask, Release
 from ollama_engine.runner.prefix.pinned_prefix import PinnedPrefix
 from ollama_engine.runner.request.astream import AsyncStream
-from ollama_engine.runner.request.channel import RequestChannel, arun_or_cancel, run_or_cancel
+from ollama_engine.runner.request.channel import CancelFlag, RequestChannel, arun_or_cancel, run_or_cancel
 from ollama_engine.runner.request.images import with_images
 from ollama_engine.runner.request.options import RequestKeywords, RequestOptions, whole
-from ollama_engine.runner.request.prompts import Images, Prompt, check_params, has_media
+from ollama_engine.runner.request.preparing import Preparing
+from ollama_engine.runner.request.prompts import Images, Prompt, check_params, has_media, is_long
 from ollama_engine.runner.request.request import Request
 from ollama_engine.runner.request.results import Completion
 from ollama_engine.runner.request.stream import Stream
 from ollama_engine.runner.schedule.inputs import Inputs, ceil_cut, floor_cut
-from ollama_engine.runner.session.answer import Answer
+from ollama_engine.runner.session.answer import Answer, refuse_answer_options
 from ollama_engine.runner.session.cache_tasks import copy_out, encode, fork_into, put_back, trim_to
 from ollama_engine.runner.session.file import SessionFile, layout_of, write_session
 from ollama_engine.runner.session.identity import ModelIdentity
@@ -103,10 +104,11 @@ class Session(NotCopied):
         """
         with (turn := Lock()):
             self._begin(turn)
-            _refuse_answer_options(options)
-            added = self._added(with_images(prompt, images))
+            refuse_answer_options(options)
+            preparing = Preparing(CancelFlag(), RequestOptions.of(options).timeout)
+            added = self._added(with_images(prompt, images), preparing)
             if len(added):
-                self._complete(self._inputs.join(added), _NOTHING, options)
+                self._complete(self._inputs.join(added), _NOTHING, options, preparing)
 
     def generate(self, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestKeywords]) -> Completion:
         """Generate an answer to the session's tokens, and append it to the session.
@@ -131,11 +133,15 @@ class Session(NotCopied):
         await self._settled()
         with (turn := Lock()):
             self._begin(turn)
-            _refuse_answer_options(options)
-            prompt = with_images(prompt, images)
-            added = await asyncio.to_thread(self._added, prompt) if has_media(prompt) else self._added(prompt)
+            refuse_answer_options(options)
+            prompt, flag = with_images(prompt, images), CancelFlag()
+            preparing = Preparing(flag, RequestOptions.of(options).timeout)
+            if has_media(prompt) or is_long([prompt]):
+                added = await arun_or_cancel(flag, asyncio.to_thread, self._added, prompt, preparing)
+            else:
+                added = self._added(prompt, preparing)
             if len(added):
-                await self._acomplete(self._inputs.join(added), _NOTHING, options)
+                await self._acomplete(self._inputs.join(added), _NOTHING, options, preparing)
 
     async def agenerate(
         self, params: SamplingParams = _DEFAULT_PARAMS, **options: Unpack[RequestKeywords]
@@ -155,19 +161,21 @@ class Session(NotCopied):
         run_or_cancel(stream.channel, self._stream, params, options, stream.channel)
         return stream
 
-    def _added(self, prompt: Prompt) -> Inputs:
-        return self._submission.inputs(prompt, add_special=not len(self._inputs), several=ONE_BY_ONE)
+    def _added(self, prompt: Prompt, preparing: Preparing) -> Inputs:
+        return self._submission.inputs(prompt, preparing, add_special=not len(self._inputs), several=ONE_BY_ONE)
 
     def _stream(self, params: SamplingParams, keywords: RequestKeywords, channel: RequestChannel) -> None:
         with (turn := Lock()):
             self._begin(turn)
             self._start(self._inputs, params, keywords, channel).before = None
 
-    def _complete(self, inputs: Inputs, params: SamplingParams, keywords: RequestKeywords) -> Completion:
+    def _complete(
+        self, inputs: Inputs, params: SamplingParams, keywords: RequestKeywords, preparing: Preparing | None = None
+    ) -> Completion:
         request = Request(self._engine, watched=True)
 
         def complete() -> Completion:
-            answer = self._start(inputs, params, keywords, request.channel)
+            answer = self._start(inputs, params, keywords, request.channel, preparing)
             completion = request.result()
             answer.before = None
             return completion
@@ -176,11 +184,13 @@ class Session(NotCopied):
         self._settle()
         return completion
 
-    async def _acomplete(self, inputs: Inputs, params: SamplingParams, keywords: RequestKeywords) -> Completion:
+    async def _acomplete(
+        self, inputs: Inputs, params: SamplingParams, keywords: RequestKeywords, preparing: Preparing | None = None
+    ) -> Completion:
         stream = AsyncStream(self._engine)
 
         async def complete() -> Completion:
-            answer = self._start(inputs, params, keywords, stream.channel)
+            answer = self._start(inputs, params, keywords, stream.channel, preparing)
             completion = await stream.completion()
             answer.before = None
             return completion
@@ -196,15 +206,16 @@ class Session(NotCopied):
             await asyncio.to_thread(len, self)
 
     def _start(
-        self, inputs: Inputs, params: SamplingParams, keywords: RequestKeywords, channel: RequestChannel
-    ) -> Answer:
+        self, inputs: Inputs, params: SamplingParams, keywords: RequestKeywords, channel: RequestChannel,
+        preparing: Preparing | None = None,
+    ) -> Answer:  # fmt: skip
         options = RequestOptions.of(keywords)
         if not options.cache:
             raise ConfigError("a session lives in the cache: it takes no cache=False")
         check_params(params, "; append a text, then generate")
         if not len(inputs):
             raise ConfigError("the session holds no tokens; append some first")
-        made = self._submission.make(inputs, params, options, channel, pinned=self._pinned)
+        made = self._submission.make(inputs, params, options, channel, pinned=self._pinned, preparing=preparing)
         # Before it is submitted: an interrupt must not leave a request that the session does not know.
         self._answer = answer = Answer(made, self._inputs)
         self._submission.thread.submit(made)
@@ -327,18 +338,6 @@ class Session(NotCopied):
 
     def __repr__(self) -> str:
         return f"Session({'closed' if self._closed else _counted(len(self._inputs))})"
-
-
-def _refuse_answer_options(options: RequestKeywords) -> None:
-    """Raise ConfigError for options that are about an answer."""
-    given = {
-        "format": options.get("format") is not None,
-        "reasoning_budget": options.get("reasoning_budget") is not None,
-        "logits_processors": bool(options.get("logits_processors")),
-    }
-    for name, is_given in given.items():
-        if is_given:
-            raise ConfigError("append asks for no answer: it takes no ", Option(name))
 
 
 def _counted(n: int) -> str:

@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import pytest
 
-from ollama_engine.errors import ClosedError, ComputeError, EngineBusyError
+from ollama_engine.errors import ClosedError, ComputeError, EngineBusyError, NoMemoryError
 from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.core.engine_thread import EngineThread
 from ollama_engine.runner.observe.monitor import Monitor
@@ -107,7 +107,7 @@ def test_where_there_are_no_more_threads_the_model_is_let_go() -> None:
     core = EngineCore(cast(Any, FakeExecutor()), cast(Any, FakeCache()), 2, Monitor(str))
     thread = EngineThread(core, 1, "test", lambda: exits.append("model"))
     no_more = RuntimeError("can't start new thread")
-    with patch.object(thread._thread, "start", side_effect=no_more), pytest.raises(RuntimeError, match="new thread"):
+    with patch.object(thread._thread, "start", side_effect=no_more), pytest.raises(NoMemoryError, match="new thread"):
         thread.start()
     assert exits == ["model"]
 

@@ -1,0 +1,225 @@
+"""Evaluator: writes a parsed template with its values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from ollama_engine.chat.go_template.functions import LAZY
+from ollama_engine.chat.go_template.nodes import (
+    Action,
+    Chain,
+    Command,
+    Constant,
+    Expression,
+    Field,
+    Function,
+    If,
+    Invoke,
+    Jump,
+    Node,
+    Pipe,
+    Range,
+    Text,
+    Variable,
+    With,
+)  # fmt: skip
+from ollama_engine.chat.go_template.parser import ParsedTemplate
+from ollama_engine.chat.go_template.values import ABSENT, Record, is_true, kind_of, printed
+from ollama_engine.chat.provenance import Traced, joined
+from ollama_engine.errors import ChatError
+
+__all__ = ["Evaluator"]
+
+MAX_NODES = 1_000_000
+"""Nodes that one rendering may write: a template of ten nested loops would never end."""
+MAX_DEPTH = 100
+"""Templates that may invoke each other."""
+
+
+class _Loop(Exception):  # noqa: N818 (no error: it leaves the body of a range)
+    def __init__(self, word: str) -> None:
+        self.word = word
+
+
+class Evaluator:
+    """One rendering.
+
+    Args:
+        template: what to write.
+        functions: by name.
+        data: the dot, and `$`.
+
+    Texts of the template are trusted (see `provenance`), those of `data` as they are.
+    """
+
+    def __init__(self, template: ParsedTemplate, functions: Mapping[str, Callable[..., Any]], data: Any) -> None:
+        self._template = template
+        self._functions = functions
+        self._variables: list[tuple[str, Any]] = [("$", data)]
+        self._written: list[str] = []
+        self._nodes = 0
+        self._depth = 0
+        self._line = 1
+
+    def text(self) -> str:
+        """What the template writes. Raises ChatError with the line of what fails."""
+        try:
+            self._write(self._template.body, self._variables[0][1])
+        except ChatError as error:
+            raise ChatError(f"the chat template fails, line {self._line}: {error}") from None
+        return joined(self._written)
+
+    # -- nodes ---------------------------------------------------------------------------------------------------------
+
+    def _write(self, nodes: tuple[Node, ...], dot: Any) -> None:
+        for node in nodes:
+            self._nodes += 1
+            if self._nodes > MAX_NODES:
+                raise ChatError(f"it has written {MAX_NODES} nodes and is not done")
+            self._write_node(node, dot)
+
+    def _write_node(self, node: Node, dot: Any) -> None:
+        if isinstance(node, Text):
+            self._written.append(Traced.whole(node.text))
+            return
+        if isinstance(node, Jump):
+            raise _Loop(node.word)
+        self._line = node.line
+        if isinstance(node, Action):
+            value = self._pipe(node.pipe, dot)
+            if not node.pipe.variables:
+                self._written.append(printed(value))
+        elif isinstance(node, Invoke):
+            self._invoke(node, dot)
+        elif isinstance(node, Range):
+            self._range(node, dot)
+        else:
+            self._if_or_with(node, dot)
+
+    def _if_or_with(self, node: If | With | Any, dot: Any) -> None:
+        known = len(self._variables)
+        value = self._pipe(node.pipe, dot)
+        if is_true(value):
+            self._write(node.body, value if isinstance(node, With) else dot)
+        else:
+            self._write(node.otherwise, dot)
+        del self._variables[known:]
+
+    def _range(self, node: Range, dot: Any) -> None:
+        known = len(self._variables)
+        pairs = list(_pairs(self._pipe(node.pipe, dot, declares=False)))
+        for pair in pairs:
+            self._take(node.pipe, pair)
+            inside = len(self._variables)
+            try:
+                self._write(node.body, pair[1])
+            except _Loop as jump:
+                if jump.word == "break":
+                    break
+            finally:
+                del self._variables[inside:]
+            if not node.pipe.assigns:
+                del self._variables[known:]
+        del self._variables[known:]
+        if not pairs:
+            self._write(node.otherwise, dot)
+
+    def _take(self, pipe: Pipe, pair: tuple[Any, Any]) -> None:
+        """Give a range's variables their values: one has the element, two have its place or key as well."""
+        for name, value in zip(pipe.variables, pair[-len(pipe.variables) :] if pipe.variables else (), strict=True):
+            self._set(name, value, assigns=pipe.assigns)
+
+    def _invoke(self, node: Invoke, dot: Any) -> None:
+        body = self._template.defined.get(node.name)
+        if body is None:
+            raise ChatError(f"there is no template {node.name!r}")
+        value = None if node.pipe is None else self._pipe(node.pipe, dot)
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise ChatError(f"more than {MAX_DEPTH} templates invoke each other")
+        outer, self._variables = self._variables, [("$", value)]
+        self._write(body, value)
+        self._variables = outer
+        self._depth -= 1
+
+    # -- values --------------------------------------------------------------------------------------------------------
+
+    def _pipe(self, pipe: Pipe, dot: Any, *, declares: bool = True) -> Any:
+        value: Any = ABSENT
+        for number, command in enumerate(pipe.commands):
+            value = self._command(command, dot, (value,) if number else ())
+        if declares:
+            for name in pipe.variables:
+                self._set(name, value, assigns=pipe.assigns)
+        return value
+
+    def _set(self, name: str, value: Any, *, assigns: bool) -> None:
+        if assigns:
+            at = next(at for at in reversed(range(len(self._variables))) if self._variables[at][0] == name)
+            self._variables[at] = (name, value)
+        else:
+            self._variables.append((name, value))
+
+    def _command(self, command: Command, dot: Any, last: tuple[Any, ...]) -> Any:
+        first, *others = command.words
+        if isinstance(first, Function):
+            return self._call(first.name, others, dot, last)
+        if isinstance(first, Constant) and first.value is None and not others:
+            raise ChatError("nil is no command")
+        if others or last:
+            raise ChatError("a value that is no function is given arguments")
+        return self._value(first, dot)
+
+    def _call(self, name: str, words: list[Expression], dot: Any, last: tuple[Any, ...]) -> Any:
+        if name in LAZY:
+            later = [lambda word=word: self._value(word, dot) for word in words]
+            return LAZY[name]([*later, *(lambda value=value: value for value in last)])
+        arguments = [self._value(word, dot) for word in words]
+        try:
+            return self._functions[name](*arguments, *last)
+        except TypeError as error:
+            raise ChatError(f"{name} cannot take these arguments: {error}") from None
+
+    def _value(self, word: Expression, dot: Any) -> Any:
+        if isinstance(word, Constant):
+            return Traced.whole(word.value) if isinstance(word.value, str) else word.value
+        if isinstance(word, Field):
+            return self._fields(dot, word.names)
+        if isinstance(word, Variable):
+            return self._fields(
+                next(value for name, value in reversed(self._variables) if name == word.name), word.fields
+            )
+        if isinstance(word, Chain):
+            return self._fields(self._pipe(word.pipe, dot), word.fields)
+        return self._call(word.name, [], dot, ())
+
+    def _fields(self, value: Any, names: tuple[str, ...]) -> Any:
+        for name in names:
+            value = _field(value, name)
+        return value
+
+
+def _field(value: Any, name: str) -> Any:
+    if isinstance(value, Record):
+        if name not in value:
+            raise ChatError(f"there is no field {name}; it has {', '.join(value)}")
+        return value[name]
+    if isinstance(value, Mapping):
+        return value.get(name, ABSENT)
+    if value is None or value is ABSENT:
+        raise ChatError(f"{name} is asked of nothing")
+    raise ChatError(f"{name} is asked of {kind_of(value)}")
+
+
+def _pairs(value: Any) -> Iterator[tuple[Any, Any]]:
+    """(place or key, element) of what a range goes through."""
+    if isinstance(value, Mapping) and not isinstance(value, Record):
+        return iter([(key, value[key]) for key in sorted(value)])
+    if isinstance(value, (list, tuple)):
+        return enumerate(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return ((number, number) for number in range(min(value, MAX_NODES)))
+    if value is None or value is ABSENT:
+        return iter(())
+    raise ChatError(f"it cannot range over {kind_of(value)}")

@@ -1,0 +1,112 @@
+"""`ollama-engine serve`: the HTTP server."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from ollama_engine.cli.errors import UsageError
+from ollama_engine.cli.paths import existing
+from ollama_engine.server.settings import SETTINGS, ServerSettings, Setting, read_address
+
+__all__ = ["add_arguments", "main"]
+
+MISSING = "serve needs packages that are not installed: pip install 'ollama_engine[server]'"
+FLAGS = {"debug": "debug-level"}
+"""Settings whose flags have other names: --debug shows tracebacks, with every command."""
+LOG_LEVELS = (logging.INFO, logging.DEBUG, 5)
+"""For OLLAMA_DEBUG 0, 1 and 2."""
+EXAMPLE = """\
+listening at {url}
+  curl {url}/api/chat -d '{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
+  OpenAI's clients: base_url="{url}/v1"; API: {url}/docs"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of this command."""
+    parser.add_argument("models_served", metavar="MODEL", nargs="*",
+                        help="a GGUF file, served under its name without .gguf; demo and demo-vision, and the models "
+                        "of the store, are served anyway")  # fmt: skip
+    group = parser.add_argument_group("server", "Each stands above the environment variable that is named with it.")
+    group.add_argument("--host", metavar="HOST[:PORT]",
+                       help="where to listen (OLLAMA_HOST, default 127.0.0.1:11434)")  # fmt: skip
+    group.add_argument("--port", metavar="N", type=int, help="TCP port; 0 takes a free one")
+    for name, setting in SETTINGS.items():
+        add_flag(group, name, setting)
+
+
+def add_flag(group: argparse._ArgumentGroup, name: str, setting: Setting) -> None:
+    """Add the flag of a setting: its value is read as that of the variable is."""
+    flag = f"--{FLAGS.get(name, name).replace('_', '-')}"
+    told = f"{setting.help} ({setting.variable})".replace("%", "%%")
+    if not setting.metavar:
+        group.add_argument(flag, dest=name, action="store_true", default=None, help=told)
+        return
+
+    def convert(text: str) -> Any:
+        try:
+            return setting.read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"expected {error}, got {text!r}") from None
+
+    group.add_argument(flag, dest=name, metavar=setting.metavar, type=convert, help=told)
+
+
+def main(args: argparse.Namespace) -> None:
+    settings = settings_of(args)
+    log_requests(settings.debug)
+    try:
+        from ollama_engine.server.program import serve  # noqa: PLC0415 (an extra has what it needs)
+    except ModuleNotFoundError as error:
+        raise UsageError(f"{MISSING} ({error.name} is missing)") from None
+
+    def told(url: str) -> None:
+        model = settings.files[0][0] if settings.files else "demo"
+        print(EXAMPLE.format(url=url, model=model), file=sys.stderr, flush=True)
+
+    serve(settings, told)
+
+
+def log_requests(debug: int) -> None:
+    """Have the package's log, and the web server's, say what happens and when."""
+    log, web = logging.getLogger("ollama_engine"), logging.getLogger("uvicorn")
+    log.setLevel(min(LOG_LEVELS[debug], log.level))
+    web.setLevel(logging.INFO if debug else logging.WARNING)
+    for handler in log.handlers:
+        handler.setFormatter(LineFormatter())
+        web.addHandler(handler)
+
+
+class LineFormatter(logging.Formatter):
+    """Writes "2026-01-31T12:00:00.000Z INFO message"."""
+
+    default_time_format = "%Y-%m-%dT%H:%M:%S"
+    default_msec_format = "%s.%03dZ"
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s")
+        self.converter = time.gmtime
+
+
+def settings_of(args: argparse.Namespace) -> ServerSettings:
+    """The environment's settings with the flags above them. Raises ConfigError and UsageError."""
+    changes = {name: getattr(args, name) for name in SETTINGS if getattr(args, name) is not None}
+    if args.host is not None:
+        changes["host"], changes["port"] = read_address("--host", args.host)
+    if args.port is not None:
+        if not 0 <= args.port < 1 << 16:
+            raise UsageError(f"--port is a number from 0 to 65535, got {args.port}")
+        changes["port"] = args.port
+    changes["files"] = tuple(served_file(model) for model in args.models_served if model not in ("demo", "demo-vision"))
+    return ServerSettings.from_environment(os.environ, **changes)
+
+
+def served_file(model: str) -> tuple[str, Path]:
+    """Name and path of a file. Raises FileNotFoundError."""
+    path = Path(existing(model)).resolve()
+    return path.stem, path

@@ -1,0 +1,3 @@
+"""Anthropic's API."""
+
+from __future__ import annotations

@@ -1,0 +1,83 @@
+"""create_app: the ASGI app, put together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+import ollama_engine
+from ollama_engine.errors import EngineError
+from ollama_engine.server.anthropic.errors import error_body as anthropic_error
+from ollama_engine.server.anthropic.routes import router as anthropic_router
+from ollama_engine.server.errors import ApiError, error_response
+from ollama_engine.server.json_bodies import JsonBodies
+from ollama_engine.server.library import Library
+from ollama_engine.server.native.routes import router as native_router
+from ollama_engine.server.ollama.models_routes import router as models_router
+from ollama_engine.server.ollama.routes import router as ollama_router
+from ollama_engine.server.ollama.transfer_routes import router as transfer_router
+from ollama_engine.server.openai.errors import error_body as openai_error
+from ollama_engine.server.openai.routes import router as openai_router
+from ollama_engine.server.page.routes import router as page_router
+from ollama_engine.server.request_log import RequestLog
+from ollama_engine.server.safety.api_keys import ApiKeys
+from ollama_engine.server.safety.body_limits import BodyLimits
+from ollama_engine.server.safety.browsers import BrowserGuard, is_loopback
+from ollama_engine.server.scheduler.making import make_scheduler
+from ollama_engine.server.scheduling import ModelScheduler
+from ollama_engine.server.service import Service
+from ollama_engine.server.settings import ServerSettings
+from ollama_engine.server.streaming import ClientGoneError
+from ollama_engine.store.model_store import ModelStore
+
+__all__ = ["create_app"]
+
+ANSWERED = (ApiError, EngineError, ClientGoneError, RequestValidationError, HTTPException)
+"""Errors that become responses. `RequestLog` answers all others."""
+OPENAI_PATHS = ("/v1/", "/tokenize", "/detokenize", "/apply-template", "/rerank", "/slots", "/trace", "/metrics")
+ERROR_FORMS = (("/v1/messages", anthropic_error), *((prefix, openai_error) for prefix in OPENAI_PATHS))
+"""Paths whose errors have another form than Ollama's."""
+
+
+def create_app(
+    settings: ServerSettings, *, library: Library | None = None, scheduler: ModelScheduler | None = None
+) -> FastAPI:
+    """The server as an ASGI app. What is not given is made from `settings`; at shutdown all models are unloaded."""
+    library = library or Library(settings.files, ModelStore(settings.models))
+    service = Service(settings, library, scheduler or make_scheduler(settings))
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        if not settings.noprune:
+            await asyncio.to_thread(library.prune)
+        yield
+        await service.scheduler.close()
+
+    app = FastAPI(title="ollama_engine", version=ollama_engine.__version__, lifespan=lifespan)
+    app.state.service = service
+    app.state.error_forms = ERROR_FORMS
+    routers = (
+        page_router,
+        ollama_router,
+        models_router,
+        transfer_router,
+        openai_router,
+        anthropic_router,
+        native_router,
+    )
+    for router in routers:
+        app.include_router(router)
+    for kind in ANSWERED:
+        app.add_exception_handler(kind, error_response)
+    # The last one is the outermost.
+    app.add_middleware(JsonBodies)
+    app.add_middleware(BodyLimits, largest=settings.max_body, pause=settings.read_timeout)
+    app.add_middleware(ApiKeys, keys=settings.api_keys)
+    app.add_middleware(BrowserGuard, origins=settings.origins, checks_hosts=is_loopback(settings.host))
+    app.add_middleware(RequestLog)
+    return app

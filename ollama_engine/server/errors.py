@@ -1,0 +1,84 @@
+"""What errors become for clients: a status, and a body in the style of the API that was asked."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+
+from ollama_engine.errors import ContextOverflowError, EngineBusyError, EngineError
+from ollama_engine.server.streaming import ClientGoneError
+
+log = logging.getLogger(__name__)
+
+__all__ = ["BUSY", "CLIENT_GONE", "TOO_LONG", "ApiError", "error_response", "message_of", "status_of"]
+
+CLIENT_GONE = 499
+BUSY = "server busy, please try again.  maximum pending requests exceeded"
+TOO_LONG = "the input length exceeds the context length"
+"""Ollama's words, which clients look for."""
+
+
+class ApiError(Exception):
+    """A request that is refused: a status, a message, and for OpenAI's clients the parameter that is wrong."""
+
+    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.param = param
+        self.code = code
+
+
+def status_of(error: Exception) -> int:
+    """The HTTP status of an error."""
+    if isinstance(error, ApiError):
+        return error.status
+    if isinstance(error, RequestValidationError):
+        return 400
+    if isinstance(error, HTTPException):
+        return error.status_code
+    if isinstance(error, ClientGoneError):
+        return CLIENT_GONE
+    return error.http_status if isinstance(error, EngineError) else 500
+
+
+def message_of(error: Exception) -> str:
+    """What a client is told. The text of an error that nobody expected stays in the log: it may name files."""
+    if isinstance(error, RequestValidationError):
+        return wrong_body(error)
+    if isinstance(error, HTTPException):
+        return str(error.detail)
+    if isinstance(error, ClientGoneError):
+        return "request canceled"
+    if isinstance(error, EngineBusyError):
+        return BUSY
+    if isinstance(error, ContextOverflowError):
+        return f"{TOO_LONG}: {error}"
+    return str(error) if isinstance(error, (ApiError, EngineError)) else "internal error; the server's log says more"
+
+
+def wrong_body(error: RequestValidationError) -> str:
+    """What is wrong with a body, and where: "messages.0.content: Input should be a valid string"."""
+    first: dict[str, Any] = error.errors()[0]
+    place = [str(part) for part in first["loc"] if part != "body"]
+    if first["type"] == "missing" and not place:
+        return "missing request body"
+    if first["type"] == "json_invalid":
+        return f"invalid JSON: {first.get('ctx', {}).get('error', first['msg'])} at character {place[0]}"
+    return f"{'.'.join(place)}: {first['msg']}" if place else str(first["msg"])
+
+
+async def error_response(request: Request, error: Exception) -> Response:
+    """The response to a request that failed before anything was sent, in the form that its API has for errors."""
+    status = status_of(error)
+    if status == 500:
+        log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    headers = getattr(error, "headers", None)
+    for prefix, form in request.app.state.error_forms:
+        if request.url.path.startswith(prefix):
+            return JSONResponse(form(error, status), status, headers=headers)
+    return JSONResponse({"error": message_of(error)}, status, headers=headers)

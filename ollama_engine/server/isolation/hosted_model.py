@@ -1,0 +1,153 @@
+"""HostedModel: the model of a runner process, from nothing to loaded to closed."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import os
+from pathlib import Path
+from typing import Any
+
+from ollama_engine.engine import Engine
+from ollama_engine.errors import ConfigError, LoadError, UnsupportedModelError
+from ollama_engine.ml.memory import MemoryReport
+from ollama_engine.server.isolation.codec import encode
+from ollama_engine.server.local_model import LocalModel
+from ollama_engine.server.scheduler.facts import facts_of
+from ollama_engine.server.served import ServedModel
+from ollama_engine.store.stored_model import StoredModel
+
+__all__ = ["HostedModel", "Operation", "Status"]
+
+FLASH_ATTENTION = {-1: "auto", 0: "off", 1: "on"}
+
+
+class Status(enum.IntEnum):
+    """What /health says, in Ollama's numbers."""
+
+    READY = 0
+    LAUNCHED = 2
+    LOADING = 3
+    ERROR = 5
+
+
+class Operation(enum.IntEnum):
+    """What /load does, in Ollama's numbers."""
+
+    FIT = 0
+    ALLOC = 1
+    COMMIT = 2
+    CLOSE = 3
+
+
+class HostedModel:
+    """One model file, and the engine that has it once it is loaded."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._model: LocalModel | None = None
+        self._loading = asyncio.Lock()
+        self.status = Status.LAUNCHED
+        self.progress = 0.0
+
+    def model(self) -> ServedModel:
+        """What answers. Raises ConfigError before it is loaded."""
+        if self._model is None:
+            raise ConfigError("no model is loaded yet", advice=["send /load with Operation 1 first"])
+        return self._model
+
+    def devices(self) -> list[dict[str, Any]]:
+        """The devices of this machine, in Ollama's fields."""
+        return [
+            {
+                "id": device.id or str(device.index), "backend": device.library, "name": device.name,
+                "description": device.description, "total_memory": device.memory_total,
+                "free_memory": device.memory_free,
+            }
+            for device in Engine.devices()
+        ]  # fmt: skip
+
+    async def operate(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Fit, load, confirm or close. Raises as `Engine` does."""
+        number = asked.get("Operation")
+        if number not in list(Operation):
+            raise ConfigError(f"Operation is 0 (fit), 1 (alloc), 2 (commit) or 3 (close), got {number!r:.40}")
+        if number == Operation.CLOSE:
+            await self.close()
+            return {"Success": True}
+        async with self._loading:
+            if number == Operation.FIT:
+                options = engine_options(asked)
+                del options["max_queue"]
+                return _answer(await asyncio.to_thread(Engine.plan_memory, self._path, **options))
+            if number == Operation.ALLOC:
+                await self._load(asked)
+            elif self._model is None:
+                raise ConfigError("there is nothing to commit", advice=["send Operation 1 first"])
+        assert self._model is not None
+        return {**_answer(self._model.engine.memory), "Facts": encode(self._model.facts)}
+
+    async def _load(self, asked: dict[str, Any]) -> None:
+        if self._model is not None:
+            raise LoadError("model already loaded")
+        self.status, self.progress = Status.LOADING, 0.0
+        try:
+            self._model = await asyncio.to_thread(self._loaded, engine_options(asked))
+        except BaseException:
+            self.status = Status.ERROR
+            raise
+        self.status, self.progress = Status.READY, 1.0
+
+    def _loaded(self, options: dict[str, Any]) -> LocalModel:
+        engine = Engine(self._path, progress=self._advance, **options)
+        path = Path(self._path)
+        # Its name, template and messages stay with the server: here it is a file.
+        stored = StoredModel(path.name, "0" * 64, os.path.getsize(path), 0.0, path)
+        return LocalModel(engine, stored, facts_of(engine))
+
+    def _advance(self, done: int, total: int) -> None:
+        self.progress = done / max(1, total)
+
+    async def close(self) -> None:
+        """Unload the model; its requests end with ClosedError."""
+        model, self._model = self._model, None
+        if model is not None:
+            await asyncio.to_thread(model.engine.close)
+        self.status, self.progress = Status.LAUNCHED, 0.0
+
+
+def engine_options(asked: dict[str, Any]) -> dict[str, Any]:
+    """Keyword arguments of Engine in a /load request: Ollama's fields, and "MaxQueue" and "NumGPU" (layers)."""
+    if asked.get("LoraPath"):
+        raise UnsupportedModelError("loras are not yet implemented")
+    parallel = asked.get("Parallel") or 1
+    options: dict[str, Any] = {
+        "num_ctx": (asked.get("KvSize") or 0) // parallel or None,
+        "parallel": parallel,
+        "max_queue": asked.get("MaxQueue", 512),
+        "threads": asked.get("NumThreads") or None,
+        "kv_cache_type": asked.get("KvCacheType") or "f16",
+        "flash_attention": FLASH_ATTENTION.get(asked.get("FlashAttention", -1), "auto"),
+        "mmap": asked.get("UseMmap", True),
+        "projector": asked.get("ProjectorPath") or None,
+    }
+    if asked.get("BatchSize"):
+        options["batch_size"] = asked["BatchSize"]
+    if asked.get("NumGPU") is not None:
+        options["gpu_layers"] = asked["NumGPU"]
+    elif asked.get("GPULayers") is not None:
+        options["gpu_layers"] = sum(len(device.get("Layers", ())) for device in asked["GPULayers"])
+    if asked.get("MainGPU"):
+        options["main_gpu"] = asked["MainGPU"]
+    return options
+
+
+def _answer(report: MemoryReport) -> dict[str, Any]:
+    """A memory report in Ollama's fields, bytes for each device, and whole under "Report"."""
+    rows = [
+        {"Name": device.device, "Weights": device.weights + device.mapped + device.repacked, "Cache": device.cache,
+         "Graph": device.graph + device.work}
+        for device in report.devices
+    ]  # fmt: skip
+    memory = {"InputWeights": report.layers.get("input", 0), "CPU": rows[-1], "GPUs": rows[:-1]}
+    return {"Success": True, "Memory": memory, "Report": encode(report)}

@@ -1,0 +1,93 @@
+"""ProcessLoader: each model in a process of its own, so that one that crashes takes nothing with it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from ollama_engine.server.isolation.codec import decode
+from ollama_engine.server.isolation.hosted_model import FLASH_ATTENTION, Operation
+from ollama_engine.server.isolation.model_process import ModelProcess
+from ollama_engine.server.isolation.remote_model import RemoteModel, request
+from ollama_engine.server.scheduler.facts import with_template
+from ollama_engine.server.scheduler.loader import LoadedEngine, LoadProgress, engine_options, measure, refuse_adapters
+
+if TYPE_CHECKING:
+    from ollama_engine.server.scheduler.planner import Need
+    from ollama_engine.server.scheduler.runner_options import RunnerOptions
+    from ollama_engine.server.settings import ServerSettings
+    from ollama_engine.store.stored_model import StoredModel
+
+__all__ = ["ProcessLoader"]
+
+LOOK_SECONDS = 0.05
+"""How often a process is asked for the progress of its load."""
+
+PARTS = 1000
+"""Parts of a load that a process tells apart."""
+
+
+class ProcessLoader:
+    """Loads models in child processes."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self._settings = settings
+
+    async def measure(self, stored: StoredModel, options: RunnerOptions) -> Need:
+        return await asyncio.to_thread(measure, stored, options, self._settings)
+
+    async def load(self, stored: StoredModel, options: RunnerOptions, progress: LoadProgress) -> LoadedEngine:
+        refuse_adapters(stored)
+        asked = load_request(stored, await asyncio.to_thread(engine_options, stored, options, self._settings))
+        process = ModelProcess(stored.model_path, stored.name)
+        try:
+            await process.started()
+            found = await _watched(process, asked, progress)
+        except BaseException:
+            process.kill()
+            await process.close()
+            raise
+        model = RemoteModel(process, stored, with_template(decode(found["Facts"]), stored.template))
+        return LoadedEngine(model, decode(found["Report"]), process.close, process.ended)
+
+
+async def _watched(process: ModelProcess, asked: dict[str, Any], progress: LoadProgress) -> Any:
+    """The answer of /load; `progress` is told meanwhile, and may end it by raising."""
+    loading = asyncio.ensure_future(request(process, "/load", asked))
+    try:
+        while not loading.done():
+            await asyncio.wait((loading,), timeout=LOOK_SECONDS)
+            done = 1.0 if loading.done() else (await _health(process))["progress"]
+            progress(round(done * PARTS), PARTS)
+        await loading
+        return await request(process, "/load", {"Operation": Operation.COMMIT})
+    finally:
+        loading.cancel()
+        await asyncio.wait((loading,))
+
+
+async def _health(process: ModelProcess) -> Any:
+    """What /health says; no progress where the process is gone, which its load says better."""
+    try:
+        return (await process.client.get("/health", timeout=LOOK_SECONDS * 100)).json()
+    except Exception:  # any: it has ended, or is busy
+        return {"progress": 0.0}
+
+
+def load_request(stored: StoredModel, options: dict[str, Any]) -> dict[str, Any]:
+    """The body of /load for these keyword arguments of Engine."""
+    numbers = {name: number for number, name in FLASH_ATTENTION.items()}
+    return {
+        "Operation": Operation.ALLOC,
+        "Parallel": options["parallel"],
+        "MaxQueue": options["max_queue"],
+        "BatchSize": options.get("batch_size"),
+        "FlashAttention": numbers[options["flash_attention"]],
+        "KvSize": (options["num_ctx"] or 0) * options["parallel"],
+        "KvCacheType": options["kv_cache_type"],
+        "NumThreads": options["threads"],
+        "NumGPU": options.get("gpu_layers"),
+        "MainGPU": options.get("main_gpu"),
+        "ProjectorPath": None if stored.projector_path is None else str(stored.projector_path),
+        "UseMmap": options["mmap"],
+    }

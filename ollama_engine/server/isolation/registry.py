@@ -1,0 +1,67 @@
+"""Registry: the classes whose objects cross between processes, and their fields."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+__all__ = ["class_fields", "known_class", "known_name"]
+
+_NO_DEFAULT = object()
+
+
+@cache
+def _classes() -> Mapping[str, type]:
+    # Imported when the first value crosses: a server that isolates nothing starts sooner without.
+    from ollama_engine.chat import events, messages  # noqa: PLC0415
+    from ollama_engine.chat.go_template import GoTemplate  # noqa: PLC0415
+    from ollama_engine.errors import Option  # noqa: PLC0415
+    from ollama_engine.ml.memory import DeviceMemory, MemoryReport  # noqa: PLC0415
+    from ollama_engine.runner.chat.results import ChatChunk  # noqa: PLC0415
+    from ollama_engine.runner.embed.results import Embedding  # noqa: PLC0415
+    from ollama_engine.runner.observe.monitor import SlotInfo  # noqa: PLC0415
+    from ollama_engine.runner.observe.trace import PhaseSpan, StepRecord  # noqa: PLC0415
+    from ollama_engine.runner.request.reasoning import ReasoningBudget  # noqa: PLC0415
+    from ollama_engine.runner.request.results import Chunk, Usage  # noqa: PLC0415
+    from ollama_engine.sample import SamplingParams, TokenLogprobs  # noqa: PLC0415
+    from ollama_engine.sample.constraints.formats import GBNF, Choice, Lark, Regex  # noqa: PLC0415
+    from ollama_engine.segments import Media, Text, Tokens  # noqa: PLC0415
+    from ollama_engine.server.isolation.formats import SentReader  # noqa: PLC0415
+    from ollama_engine.server.served import ModelFacts  # noqa: PLC0415
+
+    known = (
+        Chunk, ChatChunk, Usage, TokenLogprobs, events.ToolCallStart, events.ToolCallDelta, events.ToolCallEnd,
+        events.ParsedToolCall, events.MalformedToolCall, messages.Message, messages.ToolCall, Text, Tokens, Media,
+        SamplingParams, Embedding, SlotInfo, StepRecord, PhaseSpan, Regex, Choice, Lark, GBNF,
+        ReasoningBudget, ModelFacts, MemoryReport, DeviceMemory, GoTemplate, Option, SentReader,
+    )  # fmt: skip
+    return {found.__name__: found for found in known}
+
+
+def known_name(found: type) -> str | None:
+    """The name of a listed class; None for others, subclasses of listed ones included."""
+    return found.__name__ if _classes().get(found.__name__) is found else None
+
+
+def known_class(name: object) -> Any:
+    """The class of that name. Raises ValueError where none is listed."""
+    found = _classes().get(name) if isinstance(name, str) else None
+    if found is None:
+        raise ValueError(f"{name!r:.40} is no class of this protocol")
+    return found
+
+
+@cache
+def class_fields(found: Any) -> Mapping[str, object]:
+    """Names of the arguments that make an object of a listed class, with their defaults."""
+    if dataclasses.is_dataclass(found):
+        return {
+            field.name: _NO_DEFAULT if field.default is dataclasses.MISSING else field.default
+            for field in dataclasses.fields(found)
+            if field.init
+        }
+    if hasattr(found, "_fields"):
+        return {name: found._field_defaults.get(name, _NO_DEFAULT) for name in found._fields}
+    return {"source": _NO_DEFAULT}  # GoTemplate

@@ -1,0 +1,80 @@
+"""Library: the models that can be loaded: those of the store, files of the command line, and the packaged ones."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+
+from ollama_engine import demo
+from ollama_engine.errors import ModelNotFoundError
+from ollama_engine.store.model_store import ModelStore
+from ollama_engine.store.names import ModelName
+from ollama_engine.store.stored_model import StoredModel
+from ollama_engine.store.transfers import SharedTransfers
+
+log = logging.getLogger(__name__)
+
+__all__ = ["PACKAGED", "Library", "of_file"]
+
+PACKAGED: dict[str, Callable[[], Path]] = {"demo": demo.path, "demo-vision": demo.vision_path}
+
+
+class Library:
+    """Finds models by name: files of the command line first, then the store's, then the packaged ones.
+
+    Names of HTTP requests never become paths.
+
+    Attributes:
+        store: the models on disk, if any.
+        transfers: pulls and pushes that are under way, shared by those who ask for the same.
+
+    Args:
+        files: (name, path) of GGUF files.
+        store: the models on disk; None for none.
+    """
+
+    def __init__(self, files: tuple[tuple[str, Path], ...] = (), store: ModelStore | None = None) -> None:
+        self._files = {ModelName.parse(name).key: (name, path) for name, path in files}
+        self.store = store
+        self.transfers = SharedTransfers()
+
+    def find(self, name: str) -> StoredModel:
+        """The model of that name. Raises ModelNotFoundError; ConfigError for what is no name; ModelFormatError for a
+        damaged blob.
+        """
+        wanted = ModelName.parse(name)
+        if wanted.key in self._files:
+            return of_file(*self._files[wanted.key])
+        if self.store is not None:
+            try:
+                return self.store.find(wanted)
+            except ModelNotFoundError:
+                pass
+        for packaged, path in PACKAGED.items():
+            if ModelName.parse(packaged).key == wanted.key:
+                return of_file(packaged, path())
+        raise ModelNotFoundError(f"model '{name}' not found")
+
+    def prune(self) -> None:
+        """Remove what interrupted calls have left in the store, where that can be written."""
+        if self.store is not None:
+            try:
+                self.store.prune()
+            except OSError as error:
+                log.warning("blobs that no model uses are kept: %s", error)
+
+    def list(self) -> list[StoredModel]:
+        """All models of the store and of the command line, the newest first."""
+        found = [of_file(*named) for named in self._files.values()]
+        if self.store is not None:
+            found += [model for model in self.store.list() if ModelName.parse(model.name).key not in self._files]
+        return sorted(found, key=lambda model: -model.modified)
+
+
+def of_file(name: str, path: Path) -> StoredModel:
+    """A GGUF file as a model."""
+    facts = path.stat()
+    digest = sha256(f"{path.resolve()}\0{facts.st_size}\0{facts.st_mtime_ns}".encode()).hexdigest()
+    return StoredModel(ModelName.parse(name).short, digest, facts.st_size, facts.st_mtime, path)

@@ -1,0 +1,86 @@
+"""Routes that show what the server is doing: health, metrics, slots, trace."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from starlette.responses import JSONResponse, Response
+
+from ollama_engine.errors import ClosedError, ModelProcessError
+from ollama_engine.server.errors import ApiError
+from ollama_engine.server.local_model import plain
+from ollama_engine.server.native.metrics import ModelsCollector
+from ollama_engine.server.served import ServedModel
+from ollama_engine.server.service import Service, service_of
+
+__all__ = ["router"]
+
+router = APIRouter()
+
+TheService = Annotated[Service, Depends(service_of)]
+
+
+@router.get("/health")
+@router.get("/v1/health", include_in_schema=False)
+async def health() -> dict[str, str]:
+    """Whether the server answers."""
+    return {"status": "ok"}
+
+
+@router.get("/metrics")
+async def metrics(service: TheService) -> Response:
+    """Counters and gauges of all models that are loaded, in Prometheus' text format."""
+    rows = service.scheduler.loaded()
+    found = await asyncio.gather(*(row.model.metrics() for row in rows), return_exceptions=True)
+    registry = CollectorRegistry()
+    registry.register(
+        ModelsCollector(
+            [
+                (row, values)
+                for row, values in zip(rows, found, strict=True)
+                if not isinstance(values, BaseException)  # it was unloaded meanwhile
+            ]
+        )
+    )
+    return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+
+@router.get("/slots")
+async def slots(service: TheService, model: str | None = None) -> JSONResponse:
+    """The requests that are in the engines now."""
+    found: list[dict[str, Any]] = []
+    for served in _loaded(service, model):
+        try:
+            infos = await served.slots()
+        except (ClosedError, ModelProcessError):
+            continue
+        found += [
+            {**plain(info), "model": served.stored.name, "n_ctx": served.facts.num_ctx,
+             "is_processing": info.sequence is not None}
+            for info in infos
+        ]  # fmt: skip
+    return JSONResponse(found)
+
+
+@router.get("/trace")
+async def trace(service: TheService, model: str | None = None) -> Response:
+    """The timeline of a model's latest steps and requests, for a trace viewer (Perfetto, Chrome's)."""
+    found = _loaded(service, model)
+    if len(found) != 1:
+        raise ApiError(400, f"model: name one, for {len(found)} are loaded", param="model")
+    return Response(await found[0].trace(), media_type="application/json")
+
+
+def _loaded(service: Service, name: str | None) -> list[ServedModel]:
+    """The loaded models, or that of a name. Raises ModelNotFoundError; ApiError where it is not loaded."""
+    models = [row.model for row in service.scheduler.loaded()]
+    if name is None:
+        return models
+    digest = service.library.find(name).digest
+    found = [model for model in models if model.stored.digest == digest]
+    if not found:
+        raise ApiError(404, f"model '{name}' is not loaded", param="model")
+    return found

@@ -1,0 +1,52 @@
+"""Bodies of requests to the engine's own routes, with the fields that llama.cpp's server has."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = ["DetokenizeRequest", "RankRequest", "TemplateRequest", "TokenizeRequest"]
+
+MODEL = "which model; the one that is loaded where this is left out"
+
+
+class Schema(BaseModel):
+    """A JSON object whose fields have the types they say, and that may have others."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    model: str | None = Field(None, description=MODEL)
+
+
+class TokenizeRequest(Schema):
+    """POST /tokenize."""
+
+    content: str
+    add_special: bool = Field(False, description="begin as a prompt does, with the token that the model wants there")
+    parse_special: bool = Field(True, description="read the texts of control tokens as those tokens")
+    with_pieces: bool = Field(False, description="give the text of each token too")
+
+
+class DetokenizeRequest(Schema):
+    """POST /detokenize."""
+
+    tokens: list[Annotated[int, Field(ge=0, le=2**31 - 1)]]
+
+
+class TemplateRequest(Schema):
+    """POST /apply-template."""
+
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] | None = None
+    add_generation_prompt: bool = Field(True, description="end with the beginning of an answer")
+    chat_template_kwargs: dict[str, Any] | None = Field(None, description="variables of the chat template")
+
+
+class RankRequest(Schema):
+    """POST /rerank, as llama.cpp's server and Jina have it."""
+
+    query: str
+    documents: list[str | dict[str, Any]] = Field(min_length=1, description='texts, or objects with "text"')
+    top_n: int | None = Field(None, ge=1, description="give the best of them only")
+    return_documents: bool = Field(False, description="give the texts too")

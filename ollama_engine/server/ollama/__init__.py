@@ -1,0 +1,3 @@
+"""Ollama's API."""
+
+from __future__ import annotations

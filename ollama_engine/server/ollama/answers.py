@@ -1,0 +1,209 @@
+"""What /api/generate and /api/chat have in common: the model, its options, and how an answer's lines end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ollama_engine.chat.go_template import GoTemplate
+from ollama_engine.errors import ChatError
+from ollama_engine.server.durations import keep_alive, nanoseconds, timestamp
+from ollama_engine.server.errors import ApiError
+from ollama_engine.server.ollama.ndjson import Line
+from ollama_engine.server.ollama.options import ModelOptions, read_options
+from ollama_engine.store.showing import model_capabilities, short_facts
+
+if TYPE_CHECKING:
+    from ollama_engine.runner.chat.results import ChatChunk
+    from ollama_engine.runner.request.results import Usage
+    from ollama_engine.sample import SamplingParams, TokenLogprobs
+    from ollama_engine.segments import Segment
+    from ollama_engine.server.ollama.schemas import ModelRequest, TextRequest
+    from ollama_engine.server.scheduling import ModelLease
+    from ollama_engine.server.served import ServedModel
+    from ollama_engine.server.service import Service
+    from ollama_engine.store.stored_model import StoredModel
+
+__all__ = ["Asked", "PieceCounter", "asked_for", "chat_chunks", "debug_line", "end_of", "head_of", "joined_field",
+           "joined_list", "load_only", "logprob_entries", "request_options", "sampling", "template_options",
+           "text_asked_for"]  # fmt: skip
+
+MOST_TOP_LOGPROBS = 20
+REPEATS = 30
+"""How often the same piece may follow itself: a model that writes it still again has lost its way."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request's model and options.
+
+    Attributes:
+        name: as the client wrote it.
+        stored: the model.
+        options: of the Modelfile and the request.
+        keep_alive: seconds; see `KeepAlive`.
+        started: when the request came, in seconds of `time.perf_counter`.
+    """
+
+    name: str
+    stored: StoredModel
+    options: ModelOptions
+    keep_alive: float | None
+    started: float
+
+
+def asked_for(service: Service, request: ModelRequest) -> Asked:
+    """Raises ApiError and ModelNotFoundError."""
+    started = time.perf_counter()
+    if not request.model.strip():
+        raise ApiError(400, "model is required")
+    stored = service.library.find(request.model)
+    options = read_options(stored.parameters, request.options)
+    return Asked(request.model, stored, options, keep_alive(request.keep_alive), started)
+
+
+def text_asked_for(service: Service, request: TextRequest, verb: str) -> Asked:
+    """`asked_for`, for a model that can answer. Raises ApiError as well where it cannot, or not reason."""
+    asked = asked_for(service, request)
+    facts = short_facts(asked.stored)
+    known = {"completion", "thinking"} if facts is None else model_capabilities(asked.stored, facts)
+    if "completion" not in known:
+        raise ApiError(400, f'"{asked.name}" does not support {verb}')
+    if request.top_logprobs is not None and not 0 <= request.top_logprobs <= MOST_TOP_LOGPROBS:
+        raise ApiError(400, f"top_logprobs must be between 0 and {MOST_TOP_LOGPROBS}")
+    return asked
+
+
+def sampling(asked: Asked, request: TextRequest, model: ServedModel) -> SamplingParams:
+    """How tokens are chosen. Raises ConfigError."""
+    top = request.top_logprobs or 0
+    return asked.options.params(model.facts.num_ctx, top if request.logprobs else None)
+
+
+def request_options(asked: Asked, request: TextRequest, model: ServedModel) -> dict[str, Any]:
+    """The engine's options of a request: the form of the answer, and what happens where the context is full."""
+    options: dict[str, Any] = {"format": request.format} if request.format else {}
+    if request.shift is not False:
+        options["on_overflow"] = "shift"
+    elif request.truncate is not False:
+        options["on_overflow"] = "truncate"
+    if "on_overflow" in options:
+        options["num_keep"] = min(asked.options.num_keep, model.facts.num_ctx // 2)
+    return options
+
+
+def template_options(think: object, template: str = "", **others: Any) -> dict[str, Any]:
+    """Options of all that applies a template, those that are given. Raises ChatError for what is no template."""
+    level = "high" if think == "max" else think
+    given = {"think": level, "template": GoTemplate(template) if template else None, **others}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+async def load_only(service: Service, asked: Asked, line: Line) -> AsyncGenerator[Line, None]:
+    """What a request without a prompt does: load the model, or unload it where it is kept for no time."""
+    if asked.keep_alive == 0:
+        await service.scheduler.unload(asked.stored)
+        yield {**line, "done": True, "done_reason": "unload"}
+        return
+    async with service.scheduler.lease(asked.stored, asked.options.runner, asked.keep_alive):
+        yield {**line, "done": True, "done_reason": "load"}
+
+
+async def chat_chunks(
+    asked: Asked, model: ServedModel, messages: Sequence[object], params: SamplingParams, options: Mapping[str, Any]
+) -> AsyncGenerator[ChatChunk, None]:
+    """The chunks of a chat. Raises ApiError where the model cannot reason and is told to; as `ServedModel.chat`."""
+    try:
+        async with aclosing(model.chat(messages, params, **options)) as stream:
+            yield await anext(stream)
+            async for chunk in stream:
+                yield chunk
+            return
+    except ChatError as error:
+        if error.option != "think":
+            raise
+        if options["think"] is not False:
+            raise ApiError(400, f'"{asked.name}" does not support thinking') from None
+    # It always reasons, which comes apart from the answer.
+    rest = {name: value for name, value in options.items() if name != "think"}
+    async with aclosing(model.chat(messages, params, **rest)) as stream:
+        async for chunk in stream:
+            yield chunk
+
+
+def debug_line(asked: Asked, segments: Sequence[Segment]) -> Line:
+    """What `_debug_render_only` asks for."""
+    texts = [getattr(part, "text", None) for part in segments]
+    numbers = iter(range(len(texts)))
+    shown = "".join(f"[img-{next(numbers)}]" if text is None else text for text in texts)
+    return {**head_of(asked), "_debug_info": {"rendered_template": shown, "image_count": texts.count(None)}}
+
+
+class PieceCounter:
+    """Counts how often a piece of text has followed itself."""
+
+    def __init__(self) -> None:
+        self._piece = ""
+        self._times = 0
+
+    def too_often(self, piece: str) -> bool:
+        """Whether the answer goes round in a circle."""
+        piece = piece.strip()
+        self._times = self._times + 1 if piece == self._piece else 0
+        self._piece = piece
+        return self._times > REPEATS
+
+
+async def logprob_entries(model: ServedModel, found: Sequence[TokenLogprobs]) -> list[Line]:
+    """Log-probabilities of tokens, each with its text and bytes."""
+    ids = [token for entry in found for token in (entry.token, *(token for token, _ in entry.top))]
+    texts = iter(await model.token_bytes(ids))
+    entries = []
+    for entry in found:
+        line = logprob_entry(next(texts), entry.logprob)
+        if entry.top:
+            line["top_logprobs"] = [logprob_entry(next(texts), logprob) for _, logprob in entry.top]
+        entries.append(line)
+    return entries
+
+
+def logprob_entry(token: bytes, logprob: float) -> Line:
+    # JSON has no infinity.
+    return {"token": token.decode("utf-8", "replace"), "logprob": max(logprob, -1e38), "bytes": list(token)}
+
+
+def head_of(asked: Asked) -> Line:
+    """The fields that every line begins with."""
+    return {"model": asked.name, "created_at": timestamp()}
+
+
+def end_of(asked: Asked, lease: ModelLease, reason: str, usage: Usage | None, n_tokens: int) -> Line:
+    """The fields of a last line. Without usage, the answer was broken off behind `n_tokens`."""
+    total = time.perf_counter() - asked.started
+    end: Line = {
+        "done": True,
+        "done_reason": reason,
+        "total_duration": nanoseconds(total),
+        "load_duration": nanoseconds(lease.load_seconds),
+    }
+    if usage is None:
+        return end | {"eval_count": n_tokens}
+    return end | {
+        "prompt_eval_count": usage.prompt_tokens - usage.dropped_prompt_tokens,
+        "prompt_eval_duration": nanoseconds(usage.prompt_seconds),
+        "eval_count": usage.completion_tokens,
+        "eval_duration": nanoseconds(usage.completion_seconds),
+    }
+
+
+def joined_field(lines: Sequence[Mapping[str, Any]], name: str) -> str:
+    """A text, whose pieces stand in several lines."""
+    return "".join(line.get(name, "") for line in lines)
+
+
+def joined_list(lines: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
+    """A list, whose parts stand in several lines."""
+    return [entry for line in lines for entry in line.get(name, ())]

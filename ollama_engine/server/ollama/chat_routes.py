@@ -1,0 +1,136 @@
+"""POST /api/chat."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import Response
+
+from ollama_engine.chat.events import ToolCallEnd
+from ollama_engine.server.ollama.answers import (
+    Asked,
+    PieceCounter,
+    chat_chunks,
+    debug_line,
+    end_of,
+    head_of,
+    joined_field,
+    joined_list,
+    load_only,
+    logprob_entries,
+    request_options,
+    sampling,
+    template_options,
+    text_asked_for,
+)
+from ollama_engine.server.ollama.ndjson import Line, respond
+from ollama_engine.server.ollama.prompts import as_message, conversation, fitting, rendered
+from ollama_engine.server.ollama.schemas import ChatRequest
+from ollama_engine.server.request_log import note
+from ollama_engine.server.service import Service, service_of
+
+if TYPE_CHECKING:
+    from ollama_engine.runner.chat.results import ChatChunk
+    from ollama_engine.sample import TokenLogprobs
+    from ollama_engine.server.ollama.prompts import Message
+    from ollama_engine.server.scheduling import ModelLease
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["ollama"])
+
+
+@router.post("/api/chat")
+async def chat(body: ChatRequest, request: Request, service: Annotated[Service, Depends(service_of)]) -> Response:
+    """The assistant's answer to a conversation; without messages, the model is loaded (or unloaded)."""
+    note(request, model=body.model)
+    asked = text_asked_for(service, body, "chat")
+    if body.messages:
+        lines = chat_lines(service, asked, body, conversation(asked.stored, list(map(as_message, body.messages))))
+    else:
+        lines = load_only(service, asked, {**head_of(asked), "message": {"role": "assistant", "content": ""}})
+    return await respond(request, lines, joined_chat, stream=body.stream is not False)
+
+
+async def chat_lines(
+    service: Service, asked: Asked, body: ChatRequest, messages: list[Message]
+) -> AsyncGenerator[Line, None]:
+    """The lines of an answer. Raises as the engine does."""
+    templating = template_options(body.think, tools=body.tools or None)
+    async with service.scheduler.lease(asked.stored, asked.options.runner, asked.keep_alive) as lease:
+        model = lease.model
+        messages = await fitting(model, messages, cut=body.truncate is not False, **templating)
+        if body.debug_render_only:
+            yield debug_line(asked, await rendered(model, messages, **templating))
+            return
+        options = request_options(asked, body, model) | templating
+        if "format" in options and "tools" in options:
+            # An answer in a format cannot be a call.
+            options["tool_choice"] = "none"
+        lines = ChatLines(asked, lease)
+        async with aclosing(chat_chunks(asked, model, messages, sampling(asked, body, model), options)) as chunks:
+            async for chunk in chunks:
+                for line in await lines.of(chunk):
+                    yield line
+                if lines.ended:
+                    return
+
+
+class ChatLines:
+    """Makes lines of chunks. Log-probabilities of text that is held back wait for it."""
+
+    def __init__(self, asked: Asked, lease: ModelLease) -> None:
+        self._asked = asked
+        self._lease = lease
+        self._pieces = PieceCounter()
+        self._logprobs: list[TokenLogprobs] = []
+        self._n_tokens = 0
+        self.ended = False
+
+    async def of(self, chunk: ChatChunk) -> list[Line]:
+        """The lines of a chunk: none, one, and the last one of the answer."""
+        found: list[Line] = []
+        self._n_tokens += len(chunk.tokens)
+        self._logprobs += chunk.logprobs or ()
+        message: Line = {"role": "assistant", "content": chunk.content}
+        if chunk.reasoning:
+            message["thinking"] = chunk.reasoning
+        calls = [tool_call(event) for event in chunk.tool_events if isinstance(event, ToolCallEnd)]
+        if calls:
+            message["tool_calls"] = calls
+        last = chunk.finish_reason is not None
+        if chunk.content or len(message) > 2 or (last and self._logprobs):
+            line = {**head_of(self._asked), "message": message, "done": False}
+            if self._logprobs:
+                line["logprobs"] = await logprob_entries(self._lease.model, self._logprobs)
+                self._logprobs = []
+            found.append(line)
+        circles = bool(chunk.content) and self._pieces.too_often(chunk.content)
+        if last or circles:
+            self.ended = True
+            reason = "length" if circles or chunk.finish_reason == "length" else "stop"
+            end = end_of(self._asked, self._lease, reason, chunk.usage, self._n_tokens)
+            found.append({**head_of(self._asked), "message": {"role": "assistant", "content": ""}, **end})
+        return found
+
+
+def tool_call(event: ToolCallEnd) -> Line:
+    """A call as Ollama's clients read it."""
+    call = event.call
+    return {"id": call.id, "function": {"index": event.index, "name": call.name, "arguments": call.arguments}}
+
+
+def joined_chat(lines: list[Line]) -> Line:
+    """The lines of an answer as one object."""
+    if "message" not in lines[-1]:
+        return lines[-1]
+    messages = [line["message"] for line in lines]
+    message: Line = {"role": "assistant", "content": joined_field(messages, "content")}
+    thinking, calls = joined_field(messages, "thinking"), joined_list(messages, "tool_calls")
+    message |= {"thinking": thinking} if thinking else {}
+    message |= {"tool_calls": calls} if calls else {}
+    logprobs = joined_list(lines, "logprobs")
+    return {**lines[-1], "message": message} | ({"logprobs": logprobs} if logprobs else {})

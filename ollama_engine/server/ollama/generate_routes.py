@@ -1,0 +1,201 @@
+"""POST /api/generate."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import Response
+
+from ollama_engine.chat.go_template import GoTemplate
+from ollama_engine.runner.chat.results import ChatChunk
+from ollama_engine.segments import Text
+from ollama_engine.server.errors import TOO_LONG, ApiError
+from ollama_engine.server.ollama.answers import (
+    Asked,
+    PieceCounter,
+    chat_chunks,
+    debug_line,
+    end_of,
+    head_of,
+    joined_field,
+    joined_list,
+    load_only,
+    logprob_entries,
+    request_options,
+    sampling,
+    template_options,
+    text_asked_for,
+)
+from ollama_engine.server.ollama.ndjson import Line, respond
+from ollama_engine.server.ollama.prompts import fill_in, image_files, rendered, segment_ids
+from ollama_engine.server.ollama.schemas import GenerateRequest
+from ollama_engine.server.request_log import note
+from ollama_engine.server.service import Service, service_of
+
+if TYPE_CHECKING:
+    from ollama_engine.runner.request.prompts import Prompt
+    from ollama_engine.sample import TokenLogprobs
+    from ollama_engine.segments import Segment
+    from ollama_engine.server.ollama.prompts import Message
+    from ollama_engine.server.scheduling import ModelLease
+    from ollama_engine.server.served import ServedModel
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["ollama"])
+
+
+@router.post("/api/generate")
+async def generate(
+    body: GenerateRequest, request: Request, service: Annotated[Service, Depends(service_of)]
+) -> Response:
+    """The answer to a prompt; without a prompt, the model is loaded (or unloaded)."""
+    note(request, model=body.model)
+    asked = text_asked_for(service, body, "generate")
+    if body.raw and (body.template or body.system or body.context):
+        raise ApiError(400, "raw mode does not support template, system, or context")
+    if not body.prompt and not body.images and not body.suffix:
+        lines = load_only(service, asked, {**head_of(asked), "response": ""})
+    elif body.raw or body.suffix:
+        lines = plain_lines(service, asked, body, image_files(body.images))
+    else:
+        lines = templated_lines(service, asked, body, messages_of(asked, body))
+    return await respond(request, lines, joined_generate, stream=body.stream is not False)
+
+
+async def plain_lines(
+    service: Service, asked: Asked, body: GenerateRequest, images: list[bytes]
+) -> AsyncGenerator[Line, None]:
+    """The lines of an answer to a prompt as it is, or with a suffix. Raises as the engine does."""
+    prompt: str | list[Segment] = body.prompt
+    if body.suffix and not body.raw:
+        source = body.template or asked.stored.template
+        template = GoTemplate(source) if source else None
+        prompt = fill_in(asked.name, asked.stored, body.prompt, body.suffix, template)
+    segments: list[Segment] = [Text(prompt, parse_special=True)] if isinstance(prompt, str) else prompt
+    if body.debug_render_only:
+        yield debug_line(asked, segments)
+        return
+    async with service.scheduler.lease(asked.stored, asked.options.runner, asked.keep_alive) as lease:
+        model = lease.model
+        await check_length(model, segments, body)
+        chunks = plain_chunks(model, prompt, sampling(asked, body, model), images, request_options(asked, body, model))
+        lines = GenerateLines(asked, lease)
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                for line in await lines.of(chunk):
+                    yield line
+                if lines.ended:
+                    break
+        yield lines.last([] if body.raw else await segment_ids(model, segments))
+
+
+async def plain_chunks(
+    model: ServedModel, prompt: Prompt, params: Any, images: list[bytes], options: dict[str, Any]
+) -> AsyncGenerator[ChatChunk, None]:
+    """Chunks of the answer to a prompt that no template wrote."""
+    async with aclosing(model.generate(prompt, params, images=images or None, **options)) as stream:
+        async for chunk in stream:
+            yield ChatChunk(
+                content=chunk.text, tokens=chunk.tokens, logprobs=chunk.logprobs, finish_reason=chunk.finish_reason,
+                usage=chunk.usage,
+            )  # fmt: skip
+
+
+async def templated_lines(
+    service: Service, asked: Asked, body: GenerateRequest, messages: list[Message]
+) -> AsyncGenerator[Line, None]:
+    """The lines of an answer to a prompt as a conversation of one message. Raises as the engine does."""
+    templating = template_options(body.think, body.template)
+    async with service.scheduler.lease(asked.stored, asked.options.runner, asked.keep_alive) as lease:
+        model = lease.model
+        context = (body.context or [])[-model.facts.num_ctx :]  # no more of it is read
+        if body.debug_render_only:
+            yield debug_line(asked, await rendered(model, messages, **templating))
+            return
+        if body.truncate is False:
+            await check_length(model, await rendered(model, messages, **templating), body)
+        options = request_options(asked, body, model) | templating
+        options |= {"context": context} if context else {}
+        lines = GenerateLines(asked, lease)
+        async with aclosing(chat_chunks(asked, model, messages, sampling(asked, body, model), options)) as chunks:
+            async for chunk in chunks:
+                for line in await lines.of(chunk):
+                    yield line
+                if lines.ended:
+                    break
+        yield lines.last(await segment_ids(model, await rendered(model, messages, **templating), context))
+
+
+async def check_length(model: ServedModel, segments: list[Segment], body: GenerateRequest) -> None:
+    """Raise ApiError for a prompt that does not fit, where it may not be cut."""
+    if body.truncate is False and len(await segment_ids(model, segments, body.context or ())) >= model.facts.num_ctx:
+        raise ApiError(400, TOO_LONG)
+
+
+def messages_of(asked: Asked, body: GenerateRequest) -> list[Message]:
+    """The conversation that a prompt stands for."""
+    system = body.system or asked.stored.system
+    found: list[Message] = [{"role": "system", "content": system}] if system else []
+    if not body.context:
+        found += map(dict, asked.stored.messages)
+    message: Message = {"role": "user", "content": body.prompt}
+    if body.images:
+        message["images"] = image_files(body.images)
+    return [*found, message]
+
+
+class GenerateLines:
+    """Makes lines of chunks. Log-probabilities of text that is held back wait for it."""
+
+    def __init__(self, asked: Asked, lease: ModelLease) -> None:
+        self._asked = asked
+        self._lease = lease
+        self._pieces = PieceCounter()
+        self._logprobs: list[TokenLogprobs] = []
+        self._tokens: list[int] = []
+        self._end: Line = {}
+
+    @property
+    def ended(self) -> bool:
+        """Whether only the last line is left to come."""
+        return bool(self._end)
+
+    async def of(self, chunk: ChatChunk) -> list[Line]:
+        """The line of a chunk, if it has any text."""
+        found: list[Line] = []
+        self._tokens += chunk.tokens
+        self._logprobs += chunk.logprobs or ()
+        last = chunk.finish_reason is not None
+        if chunk.content or chunk.reasoning or (last and self._logprobs):
+            line: Line = {**head_of(self._asked), "response": chunk.content}
+            if chunk.reasoning:
+                line["thinking"] = chunk.reasoning
+            line["done"] = False
+            if self._logprobs:
+                line["logprobs"] = await logprob_entries(self._lease.model, self._logprobs)
+                self._logprobs = []
+            found.append(line)
+        circles = bool(chunk.content) and self._pieces.too_often(chunk.content)
+        if last or circles:
+            reason = "length" if circles or chunk.finish_reason == "length" else "stop"
+            self._end = end_of(self._asked, self._lease, reason, chunk.usage, len(self._tokens))
+        return found
+
+    def last(self, prompt_ids: list[int]) -> Line:
+        """The last line, with the ids of the prompt and the answer."""
+        context = {"context": [*prompt_ids, *self._tokens]} if prompt_ids else {}
+        return {**head_of(self._asked), "response": "", **self._end, **context}
+
+
+def joined_generate(lines: list[Line]) -> Line:
+    """The lines of an answer as one object."""
+    if "response" not in lines[-1]:
+        return lines[-1]
+    found = {**lines[-1], "response": joined_field(lines, "response")}
+    thinking, logprobs = joined_field(lines, "thinking"), joined_list(lines, "logprobs")
+    found |= {"thinking": thinking} if thinking else {}
+    return found | ({"logprobs": logprobs} if logprobs else {})

@@ -1,0 +1,3 @@
+"""OpenAI's API."""
+
+from __future__ import annotations

@@ -1,0 +1,216 @@
+"""Chat completions: a request to chats of a served model, and their chunks to OpenAI's objects."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from ollama_engine.chat.events import ToolCallDelta, ToolCallEnd, ToolCallStart
+from ollama_engine.runner.chat.results import ChatChunk
+from ollama_engine.server import sse
+from ollama_engine.server.errors import ApiError
+from ollama_engine.server.interleaving import interleaved
+from ollama_engine.server.model_access import leased
+from ollama_engine.server.openai.logprobs import chat_logprobs
+from ollama_engine.server.openai.messages import engine_messages, engine_tool_choice, engine_tools
+from ollama_engine.server.openai.schemas import ChatRequest, ResponseFormat
+from ollama_engine.server.openai.usage import usage_body
+from ollama_engine.server.served import AnswerStream, ServedModel
+from ollama_engine.server.stored_defaults import conversation, sampling_params
+from ollama_engine.server.thinking import chat_thinking, ways_of_effort
+
+if TYPE_CHECKING:
+    from ollama_engine.runner.request.results import Usage
+    from ollama_engine.sample import SamplingParams
+    from ollama_engine.server.service import Service
+
+__all__ = ["DEFAULTS", "answer_format", "chat_completion", "chat_events", "numbered_seeds"]
+
+DEFAULTS = {"temperature": 1.0, "top_p": 1.0}
+"""What OpenAI's API documents, where neither the request nor the model's parameters say."""
+
+Starts = list[Callable[[], AnswerStream[ChatChunk]]]
+
+
+async def chat_completion(service: Service, request: ChatRequest) -> dict[str, Any]:
+    """The whole answer of a request that does not stream."""
+    async with leased(service, request.model, "completion") as model:
+        choices = [Choice() for _ in range(request.n or 1)]
+        async with aclosing(interleaved(_starts(model, request))) as chunks:
+            async for number, chunk in chunks:
+                choices[number].add(chunk)
+        return {
+            **_head(model, request.model, "chat.completion"),
+            "choices": [await choice.whole(model, number) for number, choice in enumerate(choices)],
+            "usage": _usage(choices),
+        }
+
+
+async def chat_events(service: Service, request: ChatRequest) -> AsyncGenerator[bytes, None]:
+    """The events of a request that streams."""
+    with_usage = bool(request.stream_options and request.stream_options.include_usage)
+    async with leased(service, request.model, "completion") as model:
+        choices = [Choice() for _ in range(request.n or 1)]
+        head = _head(model, request.model, "chat.completion.chunk")
+        tail = {"usage": None} if with_usage else {}
+        async with aclosing(interleaved(_starts(model, request))) as chunks:
+            async for number, chunk in chunks:
+                choices[number].count(chunk)
+                found = await choices[number].piece(model, number, chunk)
+                if found is not None:
+                    yield sse.event({**head, "choices": [found], **tail})
+        if with_usage:
+            yield sse.event({**head, "choices": [], "usage": _usage(choices)})
+    yield sse.DONE
+
+
+@dataclass
+class Choice:
+    """One of the answers to a request, as far as it has come."""
+
+    chunks: list[ChatChunk] = field(default_factory=list)
+    usage: Usage | None = None
+    reasoning_tokens: int = 0
+    began: bool = False
+    answers: bool = False
+
+    def count(self, chunk: ChatChunk) -> None:
+        """Note what a chunk took. Tokens before the first of the answer are reasoning, if there is any."""
+        self.answers = self.answers or bool(chunk.content or chunk.tool_events)
+        if chunk.reasoning and not self.answers:
+            self.reasoning_tokens += len(chunk.tokens)
+        self.usage = chunk.usage or self.usage
+
+    def add(self, chunk: ChatChunk) -> None:
+        """Keep a chunk for the whole."""
+        self.count(chunk)
+        self.chunks.append(chunk)
+
+    async def piece(self, model: ServedModel, number: int, chunk: ChatChunk) -> dict[str, Any] | None:
+        """A chunk as an entry of "choices"; None where it says nothing."""
+        delta: dict[str, Any] = {}
+        if chunk.content:
+            delta["content"] = chunk.content
+        if chunk.reasoning:
+            delta |= {"reasoning_content": chunk.reasoning, "reasoning": chunk.reasoning}
+        calls = [told for event in chunk.tool_events if (told := _told(event)) is not None]
+        if calls:
+            delta["tool_calls"] = calls
+        if not delta and not chunk.logprobs and chunk.finish_reason is None:
+            return None
+        if not self.began:
+            delta = {"role": "assistant", "content": "", **delta}
+            self.began = True
+        logprobs = await chat_logprobs(model, chunk.logprobs) if chunk.logprobs else None
+        return {"index": number, "delta": delta, "logprobs": logprobs, "finish_reason": chunk.finish_reason}
+
+    async def whole(self, model: ServedModel, number: int) -> dict[str, Any]:
+        """All chunks as an entry of "choices"."""
+        content = "".join(chunk.content for chunk in self.chunks)
+        reasoning = "".join(chunk.reasoning for chunk in self.chunks)
+        events = [event for chunk in self.chunks for event in chunk.tool_events]
+        calls = [event.call for event in events if isinstance(event, ToolCallEnd)]
+        message: dict[str, Any] = {"role": "assistant", "content": content or (None if calls else ""), "refusal": None}
+        if reasoning:
+            message |= {"reasoning_content": reasoning, "reasoning": reasoning}
+        if calls:
+            message["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments_text}}
+                for call in calls
+            ]
+        entries = [chunk.logprobs for chunk in self.chunks if chunk.logprobs is not None]
+        logprobs = [entry for part in entries for entry in part]
+        return {
+            "index": number,
+            "message": message,
+            "logprobs": await chat_logprobs(model, logprobs) if entries else None,
+            "finish_reason": self.chunks[-1].finish_reason,
+        }
+
+
+def _told(event: object) -> dict[str, Any] | None:
+    """A tool event as an entry of a delta's "tool_calls"."""
+    if isinstance(event, ToolCallStart):
+        function = {"name": event.name, "arguments": ""}
+        return {"index": event.index, "id": event.id, "type": "function", "function": function}
+    if isinstance(event, ToolCallDelta):
+        return {"index": event.index, "function": {"arguments": event.arguments_text}}
+    return None
+
+
+def _usage(choices: list[Choice]) -> dict[str, Any]:
+    usages = [choice.usage for choice in choices if choice.usage is not None]
+    return usage_body(usages[:1], usages, reasoning_tokens=sum(choice.reasoning_tokens for choice in choices))
+
+
+def _head(model: ServedModel, name: str, kind: str) -> dict[str, Any]:
+    return {
+        "id": f"chatcmpl-{uuid4().hex}",
+        "object": kind,
+        "created": int(time.time()),
+        "model": name,
+        "system_fingerprint": f"fp_{model.stored.digest[:10]}",
+    }
+
+
+# -- what the engine is asked ------------------------------------------------------------------------------------------
+
+
+def _starts(model: ServedModel, request: ChatRequest) -> Starts:
+    """What starts each of the answers."""
+    messages = conversation(model.stored, engine_messages(request.messages))
+    options = _chat_options(request)
+    effort = request.reasoning_effort or (request.reasoning.effort if request.reasoning else None)
+    ways = ways_of_effort(effort)
+    return [
+        partial(chat_thinking, model, messages, params, ways, options)
+        for params in numbered_seeds(_params(model, request), request.n or 1)
+    ]
+
+
+def _params(model: ServedModel, request: ChatRequest) -> SamplingParams:
+    wanted = request.sampling()
+    if request.max_completion_tokens is not None:
+        wanted["max_tokens"] = request.max_completion_tokens
+    if request.top_logprobs and not request.logprobs:
+        raise ApiError(400, "top_logprobs needs logprobs to be true", param="top_logprobs")
+    if request.logprobs:
+        wanted["logprobs"] = request.top_logprobs or 0
+    return sampling_params(model.stored, wanted, DEFAULTS)
+
+
+def numbered_seeds(params: SamplingParams, n: int) -> list[SamplingParams]:
+    """Parameters of n answers to one prompt: with a seed, answer i has `seed + i`."""
+    if params.seed is None:
+        return [params] * n
+    return [replace(params, seed=(params.seed + i) % (1 << 64)) for i in range(n)]
+
+
+def _chat_options(request: ChatRequest) -> dict[str, Any]:
+    choice, tools = engine_tool_choice(request.tool_choice, engine_tools(request.tools))
+    options = {
+        "tools": tools,
+        "tool_choice": choice,
+        "parallel_tool_calls": request.parallel_tool_calls,
+        "format": answer_format(request.response_format),
+        "template_variables": request.chat_template_kwargs,
+    }
+    if (request.model_extra or {}).get("functions"):
+        raise ApiError(400, "functions are called tools now; pass them in tools", param="functions")
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def answer_format(wanted: ResponseFormat | None, param: str = "response_format.json_schema.schema") -> Any:
+    """The engine's `format`. Raises ApiError for a schema that is missing; `param` is where it should be."""
+    if wanted is None or wanted.type == "text":
+        return None
+    if wanted.type == "json_object":
+        return "json"
+    if wanted.json_schema is None or wanted.json_schema.json_schema is None:
+        raise ApiError(400, f"{param}: expected a JSON schema, got none", param=param)
+    return wanted.json_schema.json_schema

@@ -1,0 +1,91 @@
+"""Routes of OpenAI's API."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import Response
+
+from ollama_engine.server import sse
+from ollama_engine.server.errors import status_of
+from ollama_engine.server.openai.chat import chat_completion, chat_events
+from ollama_engine.server.openai.completions import completion_events, text_completion
+from ollama_engine.server.openai.embeddings import embeddings
+from ollama_engine.server.openai.errors import error_body
+from ollama_engine.server.openai.responses import response, response_events
+from ollama_engine.server.openai.responses_input import ResponseRequest
+from ollama_engine.server.openai.schemas import ChatRequest, CompletionRequest, EmbeddingsRequest
+from ollama_engine.server.service import Service, service_of
+from ollama_engine.server.streaming import streamed, while_connected
+from ollama_engine.store.stored_model import StoredModel
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1", tags=["OpenAI"])
+
+TheService = Annotated[Service, Depends(service_of)]
+
+
+@router.get("/models")
+async def list_models(service: TheService) -> dict[str, Any]:
+    """The models of the library, the newest first."""
+    found = [_model(stored) for stored in service.library.list()]
+    names = [model["id"] for model in found]
+    ends = {"first_id": names[0] if names else None, "last_id": names[-1] if names else None, "has_more": False}
+    return {"object": "list", "data": found, **ends}
+
+
+@router.get("/models/{name:path}")
+async def show_model(name: str, service: TheService) -> dict[str, Any]:
+    """A model by its name."""
+    return _model(service.library.find(name))
+
+
+@router.post("/chat/completions")
+async def create_chat_completion(body: ChatRequest, request: Request, service: TheService) -> Response:
+    """The assistant's next message."""
+    if body.stream:
+        return await streamed(chat_events(service, body), sse.MEDIA_TYPE, last_words)
+    return answered(await while_connected(request, chat_completion(service, body)))
+
+
+@router.post("/completions")
+async def create_completion(body: CompletionRequest, request: Request, service: TheService) -> Response:
+    """What follows a text, without a chat template."""
+    if body.stream:
+        return await streamed(completion_events(service, body), sse.MEDIA_TYPE, last_words)
+    return answered(await while_connected(request, text_completion(service, body)))
+
+
+@router.post("/embeddings")
+async def create_embeddings(body: EmbeddingsRequest, request: Request, service: TheService) -> Response:
+    """Vectors of texts."""
+    return answered(await while_connected(request, embeddings(service, body)))
+
+
+@router.post("/responses")
+async def create_response(body: ResponseRequest, request: Request, service: TheService) -> Response:
+    """The answer to a conversation, as output items."""
+    if body.stream:
+        return await streamed(response_events(service, body), sse.MEDIA_TYPE, last_words)
+    return answered(await while_connected(request, response(service, body)))
+
+
+def answered(body: dict[str, Any]) -> Response:
+    """A response of JSON."""
+    return Response(sse.json_bytes(body), media_type="application/json")
+
+
+def last_words(error: Exception) -> bytes:
+    """An error in a stream that has begun."""
+    return sse.event(error_body(error, status_of(error)))
+
+
+def _model(stored: StoredModel) -> dict[str, Any]:
+    """A model in OpenAI's form and in Anthropic's: their clients ask at the same address."""
+    namespace = stored.name.rpartition("/")[0] or "library"
+    of_openai = {"object": "model", "created": int(stored.modified), "owned_by": namespace}
+    created = datetime.fromtimestamp(int(stored.modified), timezone.utc).isoformat().replace("+00:00", "Z")
+    return {"id": stored.name, **of_openai, "type": "model", "display_name": stored.name, "created_at": created}

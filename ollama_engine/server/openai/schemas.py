@@ -1,0 +1,135 @@
+"""Bodies of OpenAI's requests. Fields that are not named here are taken too, and do nothing unless they say so."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ollama_engine.server.errors import ApiError
+
+__all__ = [
+    "ChatRequest", "CompletionRequest", "EmbeddingsRequest", "ResponseFormat", "SamplingFields", "Schema",
+    "StreamOptions",
+]  # fmt: skip
+
+TokenIds = list[Annotated[int, Field(ge=0, le=2**31 - 1)]]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+
+class Schema(BaseModel):
+    """A JSON object whose fields have the types they say, and that may have others."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+
+class StreamOptions(Schema):
+    """What a stream has beside the answer."""
+
+    include_usage: bool | None = Field(None, description="end the stream with an event that counts tokens")
+
+
+class JsonSchema(Schema):
+    """A JSON schema with a name."""
+
+    name: str | None = None
+    json_schema: dict[str, Any] | None = Field(None, alias="schema")
+
+
+class ResponseFormat(Schema):
+    """What form the answer has."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class Reasoning(Schema):
+    """How much the model thinks before it answers."""
+
+    effort: Effort | None = None
+
+
+class SamplingFields(Schema):
+    """How tokens are chosen. Those that OpenAI's API lacks have the engine's names and meanings."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    repeat_penalty: float | None = None
+    repeat_last_n: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    logit_bias: dict[str, float] | None = None
+    max_tokens: int | None = None
+
+    def sampling(self) -> dict[str, Any]:
+        """The fields as SamplingParams have them."""
+        wanted = {name: getattr(self, name) for name in SamplingFields.model_fields}
+        wanted["logit_bias"] = token_biases(self.logit_bias)
+        wanted["seed"] = None if self.seed is None else self.seed % (1 << 64)
+        return wanted
+
+
+class ChatRequest(SamplingFields):
+    """POST /v1/chat/completions."""
+
+    model: str
+    messages: list[dict[str, Any]]
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: int | None = Field(None, ge=1, le=128)
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+    response_format: ResponseFormat | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: Effort | None = None
+    reasoning: Reasoning | None = None
+    chat_template_kwargs: dict[str, Any] | None = Field(None, description="variables of the chat template")
+    user: str | None = None
+
+
+class CompletionRequest(SamplingFields):
+    """POST /v1/completions."""
+
+    model: str
+    prompt: str | list[str] | TokenIds | list[TokenIds] = ""
+    suffix: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: int | None = Field(None, ge=1, le=128)
+    best_of: int | None = Field(None, ge=1, le=128)
+    echo: bool | None = None
+    logprobs: int | None = Field(None, ge=0, le=20)
+    user: str | None = None
+
+
+class EmbeddingsRequest(Schema):
+    """POST /v1/embeddings."""
+
+    model: str
+    input: str | list[str] | TokenIds | list[TokenIds]
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: int | None = Field(None, ge=1)
+    user: str | None = None
+
+
+def token_biases(given: dict[str, float] | None) -> dict[int, float] | None:
+    """logit_bias with whole numbers as keys, which JSON does not have. Raises ApiError for other keys.
+
+    -100, the least that OpenAI's API knows, bans a token there; so it does here.
+    """
+    if given is None:
+        return None
+    biases: dict[int, float] = {}
+    for token, bias in given.items():
+        if not (token.isascii() and token.isdigit()):
+            raise ApiError(400, f"logit_bias: its keys are token ids, got {token!r:.40}", param="logit_bias")
+        biases[int(token[:12])] = float("-inf") if bias <= -100 else bias
+    return biases

@@ -1,0 +1,88 @@
+"use strict";
+// The engine's live view: asks /page/live while it can be seen, and draws what has changed.
+
+const EVERY = 400;
+const MOST_STEPS = 600;
+const seen = new Map();
+
+function rateOf(model, request, now) {
+  // Tokens/s of one request between two looks at it.
+  const key = `${model} ${request.id}`;
+  const before = seen.get(key);
+  if (!before || now - before.at > 900) {
+    const rate = before ? ((request.completion_tokens - before.tokens) / (now - before.at)) * 1000 : null;
+    seen.set(key, { at: now, tokens: request.completion_tokens, rate });
+    return rate;
+  }
+  return before.rate;
+}
+
+function showRequests(model, now) {
+  const body = document.querySelector("#requests tbody");
+  body.replaceChildren(...model.requests.map((request) => {
+    const rate = rateOf(model.name, request, now);
+    const cells = [
+      request.id, request.state, request.prompt_tokens, request.cached_tokens, request.completion_tokens,
+      rate === null ? "" : rate.toFixed(1), request.seconds.toFixed(1),
+    ];
+    const row = document.createElement("tr");
+    row.append(...cells.map((text) => element("td", "", text)));
+    return row;
+  }));
+  if (!model.requests.length) {
+    const none = element("td", "", "none");
+    none.colSpan = 7;
+    body.append(element("tr"));
+    body.lastChild.append(none);
+  }
+}
+
+const percent = (part, whole) => `${whole ? Math.round((100 * part) / whole) : 0} %`;
+
+let steps = [];
+let stepsOf = "";
+
+function show(model) {
+  const { metrics, cells } = model;
+  $("live-model").textContent = `${model.name}, ${model.num_ctx} tokens × ${model.parallel}`;
+  $("rate").textContent = metrics.completion_tokens_per_second.toFixed(1);
+  $("prompt-rate").textContent = metrics.prompt_tokens_per_second.toFixed(1);
+  $("running").textContent = metrics.running;
+  $("queued").textContent = metrics.queued;
+  $("cached").textContent = percent(metrics.cached_tokens, metrics.cached_tokens + metrics.prompt_tokens);
+  $("graphs").textContent = percent(metrics.graphs_reused, metrics.graphs_reused + metrics.graphs_built);
+  $("encoded").textContent = metrics.encoded_images;
+  $("hits").textContent = metrics.image_hits;
+  for (const kind of ["used", "shared", "free"]) $(`cells-${kind}`).textContent = cells[kind];
+  showRequests(model, performance.now());
+  drawCells(cells);
+  if (stepsOf !== model.name) steps = [];
+  stepsOf = model.name;
+  steps = [...steps, ...model.steps].slice(-MOST_STEPS);
+  $("step-note").textContent = drawSteps(steps);
+}
+
+async function look() {
+  if (document.visibilityState === "visible" && !$("live").hidden) {
+    try {
+      const after = steps.length ? steps[steps.length - 1].at : 0;
+      const answer = await fetch(`/page/live?after=${after}`);
+      if (answer.ok) {
+        const { models } = await answer.json();
+        const model = models.find(({ name }) => name === $("model").value) ?? models[0];
+        $("live-empty").hidden = Boolean(model);
+        $("live-body").hidden = !model;
+        $("live-model").hidden = !model;
+        if (model) show(model);
+      }
+    } catch { /* the server is away; the next look tells */ }
+  }
+  setTimeout(look, EVERY);
+}
+
+$("toggle-live").addEventListener("click", () => {
+  $("live").hidden = !$("live").hidden;
+  $("toggle-live").setAttribute("aria-expanded", String(!$("live").hidden));
+});
+
+look();

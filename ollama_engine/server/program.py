@@ -1,0 +1,111 @@
+"""serve: the app under uvicorn, as a process: signals, graceful shutdown, one log."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from ollama_engine.server.app import create_app
+from ollama_engine.server.safety.http_protocol import limited_http
+from ollama_engine.server.settings import ServerSettings
+
+__all__ = ["Server", "serve"]
+
+log = logging.getLogger(__name__)
+BACKLOG = 2048
+SWITCH_SECONDS = 0.0005
+"""How long a thread may hold Python's lock while another one wants it. Python's 5 ms are more than a step of a small
+model takes, and an event loop of many streams is always busy."""
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, that says when it listens, and where.
+
+    The first SIGINT or SIGTERM stops it: no new connections, and running answers have `shutdown_timeout` seconds. The
+    second ends them at once.
+    """
+
+    def __init__(self, config: uvicorn.Config, listening: Callable[[str], None]) -> None:
+        super().__init__(config)
+        self._listening = listening
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started and sockets:
+            self._listening(url_of(sockets[0]))
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Handle a signal."""
+        if self.should_exit:
+            log.warning("stopped by a second signal")
+            os._exit(128 + sig)  # files are written so that they outlive it
+        self.should_exit = True
+        log.info(
+            "stopping; running answers have %g s, a second signal ends them", self.config.timeout_graceful_shutdown
+        )
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Take both signals, without raising them again at the end: to be told to stop is no failure."""
+        try:
+            before = {sig: signal.signal(sig, self.handle_exit) for sig in (signal.SIGINT, signal.SIGTERM)}
+        except ValueError:  # not the main thread
+            yield
+            return
+        try:
+            yield
+        finally:
+            for sig, handler in before.items():
+                signal.signal(sig, handler)
+
+
+def make_server(settings: ServerSettings, app: Any, listening: Callable[[str], None]) -> Server:
+    """uvicorn's server for an app."""
+    config = uvicorn.Config(
+        app,
+        http=limited_http(settings.read_timeout),
+        log_config=None,
+        access_log=False,
+        lifespan="on",
+        timeout_graceful_shutdown=max(1, round(settings.shutdown_timeout)),
+        server_header=False,
+        ws="none",
+    )
+    return Server(config, listening)
+
+
+def serve(settings: ServerSettings, listening: Callable[[str], None]) -> None:
+    """Serve until a signal comes. `listening` is told the server's URL. Raises OSError where the port is taken."""
+    sys.setswitchinterval(SWITCH_SECONDS)
+    server = make_server(settings, create_app(settings), listening)
+    with listener(settings) as sock:
+        server.run(sockets=[sock])
+
+
+def listener(settings: ServerSettings) -> socket.socket:
+    """A socket that listens. Raises OSError with the address."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((settings.host, settings.port))
+    except OSError as error:
+        sock.close()
+        raise OSError(error.errno, error.strerror, f"{settings.host}:{settings.port}") from None
+    sock.set_inheritable(True)
+    return sock
+
+
+def url_of(sock: socket.socket) -> str:
+    """The URL of a socket's address."""
+    host, port = sock.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,74 @@
+"""RequestLog: middleware that writes one line for each request, and answers what nobody expected with status 500.
+
+POST /api/chat 200 0.412s model=llama3.2:latest prompt_tokens=31 tokens=90
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from fastapi import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ollama_engine.server.errors import CLIENT_GONE, error_response
+
+__all__ = ["RequestLog", "note"]
+
+log = logging.getLogger("ollama_engine.server.requests")
+KEY = "ollama_engine.noted"
+QUIET = ("/", "/health", "/metrics", "/page/live")
+"""What is asked again and again by programs that watch."""
+
+
+def note(request: Request, **facts: object) -> None:
+    """Have the line of this request say these too: `model=`, `tokens=` ..."""
+    request.scope.setdefault(KEY, {}).update(facts)
+
+
+class RequestLog:
+    """Outermost of the app's own middleware, so that its seconds are those that the client waits."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        noted: dict[str, Any] = scope.setdefault(KEY, {})
+        started, status, ended = time.perf_counter(), 0, False
+
+        async def counting(message: Message) -> None:
+            nonlocal status, ended
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            else:
+                ended = not message.get("more_body", False)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, counting)
+        except Exception as error:
+            # Behind the first chunk, the server cuts the connection: the client must not take this for the end.
+            if status:
+                raise
+            response = await error_response(Request(scope), error)
+            await response(scope, receive, counting)
+        finally:
+            if status and not ended:
+                noted.setdefault("ended", "client gone")
+            facts = "".join(f" {name}={printable(value)}" for name, value in noted.items())
+            seconds = time.perf_counter() - started
+            level = logging.DEBUG if scope["path"] in QUIET else logging.INFO
+            log.log(
+                level, "%s %s %d %.3fs%s", scope["method"], printable(scope["path"]), status or CLIENT_GONE, seconds,
+                facts,
+            )  # fmt: skip
+
+
+def printable(value: object) -> str:
+    """A value that came from a client, in one line of the log."""
+    text = str(value)[:200]
+    return text if text.isprintable() and " " not in text else repr(text)

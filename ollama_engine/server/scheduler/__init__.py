@@ -1,0 +1,1 @@
+"""Which models are loaded: on demand, shared, kept alive, and unloaded for others."""

@@ -1,0 +1,110 @@
+"""Loader: how models get into memory. LocalLoader loads them in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ollama_engine.engine import Engine
+from ollama_engine.errors import UnsupportedModelError
+from ollama_engine.server.local_model import LocalModel
+from ollama_engine.server.scheduler.facts import facts_of, with_template
+from ollama_engine.server.scheduler.memory import need_of
+
+if TYPE_CHECKING:
+    from ollama_engine.ml.memory import MemoryReport
+    from ollama_engine.server.scheduler.planner import Need
+    from ollama_engine.server.scheduler.runner_options import RunnerOptions
+    from ollama_engine.server.served import ServedModel
+    from ollama_engine.server.settings import ServerSettings
+    from ollama_engine.store.stored_model import StoredModel
+
+__all__ = ["LoadProgress", "LoadedEngine", "Loader", "LocalLoader", "engine_options", "refuse_adapters"]
+
+LoadProgress = Callable[[int, int], None]
+"""Called with bytes done and bytes in all, from any thread. What it raises ends the load."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedEngine:
+    """A model in memory.
+
+    Attributes:
+        model: what answers.
+        memory: what it takes.
+        close: frees it; requests that still run end with ClosedError.
+        ended: awaits a death that nobody asked for; None for a model that cannot die alone.
+    """
+
+    model: ServedModel
+    memory: MemoryReport
+    close: Callable[[], Awaitable[None]]
+    ended: Callable[[], Awaitable[object]] | None = None
+
+
+class Loader(Protocol):
+    """Loads models, in this process or in others."""
+
+    async def measure(self, stored: StoredModel, options: RunnerOptions) -> Need:
+        """What a model will take. Raises what loading raises for a file that cannot be loaded."""
+
+    async def load(self, stored: StoredModel, options: RunnerOptions, progress: LoadProgress) -> LoadedEngine:
+        """Load a model. Raises as `Engine` does, and what `progress` raises."""
+
+
+class LocalLoader:
+    """Loads models in this process."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self._settings = settings
+
+    async def measure(self, stored: StoredModel, options: RunnerOptions) -> Need:
+        return await asyncio.to_thread(measure, stored, options, self._settings)
+
+    async def load(self, stored: StoredModel, options: RunnerOptions, progress: LoadProgress) -> LoadedEngine:
+        refuse_adapters(stored)
+        settings = self._settings
+
+        def load() -> tuple[Engine, LoadedEngine]:
+            engine = Engine(
+                stored.model_path, projector=stored.projector_path, progress=progress,
+                **engine_options(stored, options, settings),
+            )  # fmt: skip
+            try:
+                model = LocalModel(engine, stored, with_template(facts_of(engine), stored.template))
+                return engine, LoadedEngine(model, engine.memory, lambda: asyncio.to_thread(engine.close))
+            except BaseException:
+                engine.close()
+                raise
+
+        return (await asyncio.to_thread(load))[1]
+
+
+def measure(stored: StoredModel, options: RunnerOptions, settings: ServerSettings) -> Need:
+    """What a model will take. Reads the header of its file."""
+    refuse_adapters(stored)
+    known = engine_options(stored, options, settings)
+    del known["max_queue"]
+    return need_of(Engine.plan_memory(stored.model_path, projector=stored.projector_path, **known))
+
+
+def engine_options(stored: StoredModel, options: RunnerOptions, settings: ServerSettings) -> dict[str, Any]:
+    """Keyword arguments of the Engine; num_ctx is at most what the model was trained for, as in Ollama."""
+    from ollama_engine.ml.gguf import GGUFFile  # noqa: PLC0415 (numpy; the server starts sooner without)
+    from ollama_engine.ml.metadata import Metadata  # noqa: PLC0415
+
+    has_gpu = any(device.kind in ("gpu", "igpu") for device in Engine.devices())
+    chosen = options.engine_options(settings, has_gpu=has_gpu)
+    with GGUFFile(stored.model_path) as file:
+        trained = file.metadata.get(f"{Metadata(file.metadata).architecture}.context_length")
+    if chosen["num_ctx"] and isinstance(trained, int) and trained > 0:
+        chosen["num_ctx"] = min(chosen["num_ctx"], trained)
+    return chosen
+
+
+def refuse_adapters(stored: StoredModel) -> None:
+    """Raise UnsupportedModelError for a model with adapters: without them its answers are another model's."""
+    if stored.adapter_paths:
+        raise UnsupportedModelError(f"model '{stored.name}' has an adapter (LoRA), which cannot be applied yet")

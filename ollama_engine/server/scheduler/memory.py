@@ -1,0 +1,52 @@
+"""Memory of this machine and of models, in the numbers that the planner compares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ollama_engine.engine import Engine
+from ollama_engine.ml.hostmem import available_bytes
+from ollama_engine.server.scheduler.planner import Bytes, Need
+
+if TYPE_CHECKING:
+    from ollama_engine.ml.memory import MemoryReport
+
+__all__ = ["free_memory", "mapped_bytes", "need_of", "taken_bytes"]
+
+
+def free_memory(mapped: Iterable[Bytes]) -> Bytes:
+    """Bytes that further models may take on each device, below the limits of control groups.
+
+    The system counts mapped files as memory that it can take back. Those of loaded models, `mapped`, are no room for
+    others: they would be read from disk again for every token.
+    """
+    free = {device.name: device.memory_free for device in Engine.devices() if device.kind != "cpu"}
+    free[cpu_name()] = available_bytes()
+    for model in mapped:
+        for device, nbytes in model.items():
+            free[device] = max(0, free.get(device, 0) - nbytes)
+    return free
+
+
+def cpu_name() -> str:
+    """What the CPU is called in memory reports."""
+    return next((device.name for device in Engine.devices() if device.kind == "cpu"), "CPU")
+
+
+def need_of(report: MemoryReport) -> Need:
+    """A plan of memory as the planner takes it. It cannot do without weights, keys and values; graphs are estimates."""
+    return Need(
+        memory=taken_bytes(report),
+        least={device.device: device.weights + device.cache for device in report.devices},
+    )
+
+
+def taken_bytes(report: MemoryReport) -> Bytes:
+    """Bytes on each device, mapped weights included."""
+    return {device.device: device.allocated + device.mapped for device in report.devices}
+
+
+def mapped_bytes(report: MemoryReport) -> Bytes:
+    """Of these, weights read from the mapped file."""
+    return {device.device: device.mapped for device in report.devices}

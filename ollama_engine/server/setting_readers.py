@@ -1,0 +1,98 @@
+"""What settings mean: from the text of a variable or flag to a value. A ValueError says what was expected."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from ollama_engine.server.durations import duration
+
+__all__ = ["DEFAULT_PORT", "address", "among", "attention", "level", "number", "patience", "seconds", "switch", "texts"]
+
+DEFAULT_PORT = 11434
+PORTS = {"http": 80, "https": 443}
+SWITCHES = {"1": True, "t": True, "true": True, "on": True, "yes": True,
+            "0": False, "f": False, "false": False, "off": False, "no": False}  # fmt: skip
+LEVELS = {"false": 0, "f": 0, "true": 1, "t": 1}
+TIME = "a number of seconds, or a duration such as 5m or 1h30m"
+
+
+def texts(text: str) -> tuple[str, ...]:
+    """What commas separate."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def switch(text: str) -> bool:
+    """Whether it is on."""
+    if text.lower() not in SWITCHES:
+        raise ValueError("1 or 0")
+    return SWITCHES[text.lower()]
+
+
+def attention(text: str) -> str:
+    """Whether flash attention is on, as the engine has it."""
+    if text.lower() == "auto":
+        return "auto"
+    return "on" if switch(text) else "off"
+
+
+def level(text: str) -> int:
+    """Of the log."""
+    found = str(LEVELS.get(text.lower(), text))
+    if found not in ("0", "1", "2"):
+        raise ValueError("0 (info), 1 (debug) or 2 (trace)")
+    return int(found)
+
+
+def number(low: int) -> Callable[[str], int]:
+    """A reader of whole numbers."""
+
+    def read(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or len(text) > 18 or int(text) < low:
+            raise ValueError(f"a whole number from {low}")
+        return int(text)
+
+    return read
+
+
+def seconds(text: str) -> float:
+    """A duration or a number of seconds; negative: for ever."""
+    try:
+        found = float(text)
+    except ValueError:
+        try:
+            found = duration(text)
+        except ValueError:
+            raise ValueError(TIME) from None
+    if math.isnan(found):
+        raise ValueError(TIME)
+    return math.inf if found < 0 else found
+
+
+def patience(text: str) -> float:
+    """`seconds`, where 0 is for ever too."""
+    return seconds(text) or math.inf
+
+
+def among(choices: tuple[str, ...]) -> Callable[[str], str]:
+    """A reader of words."""
+
+    def read(text: str) -> str:
+        if text not in choices:
+            raise ValueError(f"one of {', '.join(choices)}")
+        return text
+
+    return read
+
+
+def address(text: str) -> tuple[str, int]:
+    """Host and port of "host", "host:port", ":port", "[::1]:port" or an address with a scheme."""
+    scheme, mark, rest = text.rpartition("://")
+    default = PORTS.get(scheme, DEFAULT_PORT) if mark else DEFAULT_PORT
+    rest = rest.split("/", 1)[0]
+    host, colon, port = rest, "", ""
+    if rest.startswith("[") or rest.count(":") == 1:
+        host, colon, port = rest.rpartition(":") if ":" in rest.rpartition("]")[2] else (rest, "", "")
+    if colon and not (port.isascii() and port.isdigit() and len(port) < 6 and int(port) < 1 << 16):
+        raise ValueError("HOST, HOST:PORT or :PORT, with a port from 0 to 65535")
+    return host.strip("[]") or "127.0.0.1", int(port) if colon else default

@@ -1,0 +1,167 @@
+"""Models of the Hugging Face Hub: `hf.co/org/repo:Q4_K_M` names a GGUF file of a repository by its quantization."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from ollama_engine.errors import ModelNotFoundError, RegistryError, UnsupportedModelError
+from ollama_engine.store.create import weights_config
+from ollama_engine.store.manifest import CONFIG_TYPE, Layer, Manifest
+from ollama_engine.store.model_store import ModelStore
+from ollama_engine.store.names import ModelName
+from ollama_engine.store.pull import fetch
+from ollama_engine.store.registry import Registry
+from ollama_engine.store.transfers import Report, TransferProgress, TransferSettings, in_thread
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+__all__ = ["HubFile", "Repository", "choose_model", "choose_projector", "pull_from_hub"]
+
+PREFERRED: Final = ("Q4_K_M", "Q4_K_S", "Q4_0", "Q5_K_M", "Q8_0")
+"""What the tag `latest` takes, the first that is there; else the smallest file."""
+PREFERRED_PROJECTORS: Final = ("f16", "bf16", "f32")
+
+_PART: Final = re.compile(r"-\d{5}-of-\d{5}\.gguf$", re.IGNORECASE)
+_QUANT: Final = re.compile(
+    r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|T?Q\d_\d|BF16|F16|F32|MXFP4\w*))(?=\.gguf$|[-.])", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HubFile:
+    """A file of a repository: its path, bytes, and SHA-256 as 64 hexadecimal digits."""
+
+    path: str
+    size: int
+    sha256: str
+
+    @property
+    def quant(self) -> str:
+        """What its name says of its quantization, in capitals; "" for nothing."""
+        found = _QUANT.findall(self.path)
+        return found[-1].upper() if found else ""
+
+
+def choose_model(files: Sequence[HubFile], tag: str) -> HubFile:
+    """The file that a tag means, by its quantization or name. Raises ModelNotFoundError, UnsupportedModelError."""
+    models = [file for file in files if _is_gguf(file) and not _is_projector(file)]
+    wanted = (
+        [tag] if tag.lower() != "latest" else [*PREFERRED, *(f.quant for f in sorted(models, key=lambda f: f.size))]
+    )
+    for quant in wanted:
+        for file in models:
+            name = file.path.rpartition("/")[2].lower()
+            if quant.lower() in (file.quant.lower(), name, name.removesuffix(".gguf")):
+                if _PART.search(file.path):
+                    raise UnsupportedModelError(
+                        f"{file.path} is one part of a split model; download the parts and give the path of one of them"
+                    )
+                return file
+    there = ", ".join(sorted({file.quant or file.path for file in models})) or "no GGUF file at all"
+    raise ModelNotFoundError(f"the repository has no GGUF file for {tag!r}; it has {there}")
+
+
+def choose_projector(files: Sequence[HubFile]) -> HubFile | None:
+    """The file of the part that reads images, if there is one."""
+    found = sorted((file for file in files if _is_gguf(file) and _is_projector(file)), key=lambda file: file.path)
+    for quant in PREFERRED_PROJECTORS:
+        for file in found:
+            if file.quant.lower() == quant:
+                return file
+    return found[0] if found else None
+
+
+def _is_gguf(file: HubFile) -> bool:
+    return file.path.lower().endswith(".gguf")
+
+
+def _is_projector(file: HubFile) -> bool:
+    return "mmproj" in file.path.rpartition("/")[2].lower()
+
+
+class Repository(Registry):
+    """A repository of the Hub, whose files are downloaded as a registry's blobs are.
+
+    Args:
+        name: host, organization, repository and quantization.
+        settings: of transfers.
+        endpoint: address of the Hub; huggingface_hub's (HF_ENDPOINT) where None.
+    """
+
+    def __init__(self, name: ModelName, settings: TransferSettings, *, endpoint: str | None = None) -> None:
+        super().__init__(name, settings)
+        self._api = _api(endpoint)
+        self._base = f"{self._api.endpoint}/v2/"  # tokens go to addresses that begin with what is before /v2/
+        self._paths: dict[str, str] = {}
+        token = self._api.token or _known_token()
+        if isinstance(token, str):
+            self._authorization = f"Bearer {token}"
+
+    def blob_url(self, layer: Layer) -> str:
+        """Where a chosen file is read."""
+        from huggingface_hub import hf_hub_url  # noqa: PLC0415 (an extra)
+
+        repository = f"{self.name.namespace}/{self.name.model}"
+        return hf_hub_url(repository, self._paths[layer.digest], endpoint=self._api.endpoint)
+
+    def files(self) -> list[HubFile]:
+        """All files that are stored by their digests, as GGUF files are. Raises ModelNotFoundError, RegistryError."""
+        from huggingface_hub.errors import RepositoryNotFoundError  # noqa: PLC0415 (an extra)
+
+        repository = f"{self.name.namespace}/{self.name.model}"
+        try:
+            info = self._api.model_info(repository, files_metadata=True)
+        except RepositoryNotFoundError:
+            raise ModelNotFoundError(
+                f"model '{self.name.short}' not found: no such repository, or it is private"
+            ) from None
+        except Exception as error:  # huggingface_hub's releases use several HTTP clients, each with its own errors
+            raise RegistryError(f"{self._api.endpoint}: {type(error).__name__}: {error}") from error
+        return [
+            HubFile(file.rfilename, file.lfs.size, file.lfs.sha256)
+            for file in info.siblings or ()
+            if file.lfs is not None
+        ]
+
+    def layer_of(self, kind: str, file: HubFile) -> Layer:
+        """The layer that a file will be."""
+        layer = Layer.of(kind, f"sha256:{file.sha256}", file.size)
+        self._paths[layer.digest] = file.path
+        return layer
+
+
+def _api(endpoint: str | None) -> HfApi:
+    try:
+        from huggingface_hub import HfApi  # noqa: PLC0415 (an extra)
+    except ModuleNotFoundError:
+        raise RegistryError("names of Hugging Face need huggingface_hub: pip install 'ollama_engine[server]'") from None
+    return HfApi(endpoint=endpoint)
+
+
+def _known_token() -> Any:
+    from huggingface_hub import get_token  # noqa: PLC0415 (an extra)
+
+    return get_token()
+
+
+async def pull_from_hub(repository: Repository, store: ModelStore, report: Report) -> None:
+    """Have a model of the Hub in the store, under the name that it was asked for by. Raises as `pull` does."""
+    report(TransferProgress("pulling manifest"))
+    files = await in_thread(repository.files)
+    layers = [repository.layer_of("model", choose_model(files, repository.name.tag))]
+    projector = choose_projector(files)
+    if projector is not None:
+        layers.append(repository.layer_of("projector", projector))
+
+    def manifest() -> Manifest:
+        config = {**weights_config(store, layers), "architecture": "amd64", "os": "linux"}
+        config["rootfs"] = {"type": "layers", "diff_ids": [layer.digest for layer in layers]}
+        written = store.blobs.write(json.dumps(config).encode())
+        return Manifest.of(Layer(CONFIG_TYPE, written.digest, written.size), tuple(layers))
+
+    await fetch(repository, store, layers, manifest, report)

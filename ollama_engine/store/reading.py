@@ -1,0 +1,84 @@
+"""A manifest and its small blobs -> StoredModel."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ollama_engine.errors import ModelFormatError, UnsupportedModelError
+from ollama_engine.store.blobs import BlobStore, damaged
+from ollama_engine.store.manifest import Layer, Manifest
+from ollama_engine.store.stored_model import StoredModel
+
+__all__ = ["read_json", "stored_model"]
+
+MAX_TEXT_BYTES = 16 << 20
+"""More than any template, license or list of messages has; a larger blob is not read into memory."""
+
+
+def stored_model(name: str, manifest: Manifest, modified: float, blobs: BlobStore) -> StoredModel:
+    """What a manifest says of a model. Its large blobs are not opened.
+
+    Raises UnsupportedModelError for a model that has no GGUF file, ModelFormatError for a damaged small blob.
+    """
+
+    def texts(*kinds: str) -> list[str]:
+        return [_text(layer, blobs) for layer in manifest.of_kind(*kinds)]
+
+    def paths(kind: str) -> list[Any]:
+        return [blobs.path(layer.digest) for layer in manifest.of_kind(kind)]
+
+    files = paths("model")
+    if not files:
+        raise UnsupportedModelError(f"model '{name}' has no GGUF file in it; its weights are in another format")
+    projectors = [*paths("projector"), *files[1:]]  # `create` once stored a projector as a second model
+    templates = texts("template", "prompt")
+    parameters: dict[str, Any] = {}
+    for layer in manifest.of_kind("params"):
+        parameters |= _expect(dict, layer, blobs)
+    messages = [message for layer in manifest.of_kind("messages") for message in _expect(list, layer, blobs)]
+    return StoredModel(
+        name=name,
+        digest=manifest.digest,
+        size=manifest.size,
+        modified=modified,
+        model_path=files[0],
+        projector_path=projectors[0] if projectors else None,
+        adapter_paths=tuple(paths("adapter")),
+        template=templates[-1] if templates else None,
+        system="\n".join(texts("system")),
+        parameters=parameters,
+        messages=tuple(message for message in messages if isinstance(message, dict)),
+        licenses=tuple(texts("license")),
+        config=_config(manifest.config, blobs),
+    )
+
+
+def read_json(layer: Layer, blobs: BlobStore) -> Any:
+    """What a JSON blob holds. Raises ModelFormatError, which names the digest."""
+    try:
+        return json.loads(_text(layer, blobs))
+    except (ValueError, RecursionError) as error:
+        raise ModelFormatError(f"blob {layer.digest} is damaged: it is no JSON: {error}; pull it again") from None
+
+
+def _expect(kind: type, layer: Layer, blobs: BlobStore) -> Any:
+    found = read_json(layer, blobs)
+    if found is None:
+        return kind()
+    if not isinstance(found, kind):
+        raise ModelFormatError(f"blob {layer.digest} holds a {type(found).__name__}, expected a {kind.__name__}")
+    return found
+
+
+def _config(layer: Layer, blobs: BlobStore) -> dict[str, Any]:
+    found: dict[str, Any] = _expect(dict, layer, blobs) if layer.digest else {}
+    return found
+
+
+def _text(layer: Layer, blobs: BlobStore) -> str:
+    if not blobs.has(layer):
+        raise damaged(blobs, layer)
+    if layer.size > MAX_TEXT_BYTES:
+        raise ModelFormatError(f"blob {layer.digest}: a {layer.kind} has at most {MAX_TEXT_BYTES >> 20} MiB")
+    return blobs.path(layer.digest).read_text(encoding="utf-8", errors="replace")

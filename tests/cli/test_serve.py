@@ -1,0 +1,163 @@
+"""`ollama-engine serve` as a process: what it prints, and how it stops."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tiny import write_tiny_llama
+
+httpx = pytest.importorskip("httpx", reason="the extra `server` is not installed")
+pytest.importorskip("uvicorn", reason="the extra `server` is not installed")
+
+PATIENCE = 120
+ENDLESS = {"model": "demo", "prompt": "One day", "raw": True, "options": {"num_predict": 10_000},
+           "format": {"type": "array", "minItems": 100_000, "items": {"enum": [1, 2, 3]}}}  # fmt: skip
+
+
+class Served:
+    """A process of the program; what it writes is read in a thread, so that it never waits for us."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.told: list[str] = []
+        self.address = ""
+        self._listening = threading.Event()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.told.append(line)
+            if found := re.match(r"listening at (http://\S+)", line):
+                self.address = found[1]
+                self._listening.set()
+        self._listening.set()
+
+    def ready(self) -> str:
+        assert self._listening.wait(PATIENCE)
+        assert self.address, self.told
+        return self.address
+
+    def stop(self, *signals: int) -> int:
+        for number in signals:
+            self.process.send_signal(number)
+            time.sleep(0.3 if len(signals) > 1 else 0)
+        code = self.process.wait(PATIENCE)
+        self._reader.join(PATIENCE)
+        return code
+
+    @property
+    def log(self) -> str:
+        return "".join(self.told)
+
+
+@contextmanager
+def serving(*arguments: str, **environment: str) -> Iterator[Served]:
+    command = [sys.executable, "-m", "ollama_engine.cli.main", "serve", "--port", "0", *arguments]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    served = Served(process)
+    try:
+        yield served
+    finally:
+        process.kill()
+        process.wait()
+        served._reader.join(PATIENCE)
+        assert process.stderr is not None
+        process.stderr.close()
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ollama_engine.cli.main", "serve", *arguments], capture_output=True, text=True,
+        timeout=PATIENCE, env=environment, check=False,
+    )  # fmt: skip
+
+
+def test_it_says_where_it_listens_and_logs_requests(tmp_path: Path) -> None:
+    path = write_tiny_llama(tmp_path / "tiny.q4.gguf").path
+    with serving(str(path), "demo", "--models", str(tmp_path), OLLAMA_CONTEXT_LENGTH="64") as served:
+        address = served.ready()
+        body = {"model": "tiny.q4", "prompt": "a", "raw": True, "stream": False, "options": {"num_predict": 3}}
+        assert httpx.post(f"{address}/api/generate", json=body, timeout=PATIENCE).json()["eval_count"] <= 3
+        (row,) = httpx.get(f"{address}/api/ps").json()["models"]
+        assert (row["name"], row["context_length"]) == ("tiny.q4:latest", 64)
+        httpx.post(f"{address}/api/generate", json={"model": "nope"})
+        assert served.stop(signal.SIGTERM) == 0
+    assert f'curl {address}/api/chat -d \'{{"model": "tiny.q4"' in served.log
+    assert re.search(r"^\S+Z INFO POST /api/generate 200 \d+\.\d+s model=tiny.q4", served.log, flags=re.MULTILINE)
+    assert re.search(r"^\S+Z INFO POST /api/generate 404 \d+\.\d+s model=nope", served.log, flags=re.MULTILINE)
+    assert "Traceback" not in served.log
+
+
+def answer_into(found: list[Any], address: str) -> None:
+    with httpx.stream("POST", f"{address}/api/generate", json=ENDLESS, timeout=PATIENCE) as answer:
+        try:
+            for line in answer.iter_lines():
+                found.append(json.loads(line))
+        except httpx.HTTPError as error:
+            found.append(error)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isolation", ["none", "process"])
+def test_it_stops_within_its_time(isolation: str) -> None:
+    """A running answer is told so, or cut; it does not keep the server from stopping."""
+    with serving("--shutdown-timeout", "1s", "--isolation", isolation) as served:
+        address, found = served.ready(), list[Any]()
+        client = threading.Thread(target=answer_into, args=(found, address))
+        client.start()
+        while not found:
+            time.sleep(0.05)
+        assert served.stop(signal.SIGINT) == 0
+        client.join(PATIENCE)
+    assert "stopping; running answers have 1 s" in served.log
+    assert not client.is_alive()
+
+
+@pytest.mark.slow
+def test_a_second_signal_ends_it_at_once() -> None:
+    with serving("--shutdown-timeout", "1h") as served:
+        address, found = served.ready(), list[Any]()
+        client = threading.Thread(target=answer_into, args=(found, address))
+        client.start()
+        while not found:
+            time.sleep(0.05)
+        assert served.stop(signal.SIGINT, signal.SIGINT) == 128 + signal.SIGINT
+        client.join(PATIENCE)
+    assert "second signal" in served.log
+
+
+def test_a_port_that_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = run("--port", str(taken.getsockname()[1]))
+    assert done.returncode == 1
+    assert "Address already in use" in done.stderr
+
+
+@pytest.mark.parametrize(("arguments", "environment", "told"), [
+    (["--port", "x"], {}, "argument --port: invalid int value"),
+    (["--port", "70000"], {}, "--port is a number from 0 to 65535"),
+    (["--keep-alive", "soon"], {}, "argument --keep-alive: expected a number of seconds, or a duration"),
+    (["--host", "a:b"], {}, "--host is HOST"),
+    (["nowhere.gguf"], {}, "nowhere.gguf: No such file"),
+    ([], {"OLLAMA_NUM_PARALLEL": "many"}, "OLLAMA_NUM_PARALLEL is a whole number from 1, got 'many'"),
+])  # fmt: skip
+def test_what_is_wrong(arguments: list[str], environment: dict[str, str], told: str) -> None:
+    done = run(*arguments, **environment)
+    assert done.returncode in (1, 2)
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ollama_engine.cli.list import ago, decimal_size
+from tests.cli.conftest import Result
+from tests.store.layout import files, put_model
+
+LIBRARY = "registry.ollama.ai/library"
+Cli = Callable[..., Result]
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("OLLAMA_MODELS", f'  "{tmp_path}" ')
+    return tmp_path
+
+
+def test_list(cli: Cli, root: Path) -> None:
+    assert cli("list").out == "NAME    ID    SIZE    MODIFIED\n"
+    now = time.time()
+    digest = put_model(root, f"{LIBRARY}/llama3.2/latest", [("model", b"x" * 12_345)], {}, modified=now - 3 * 86400 - 5)
+    put_model(root, "hf.co/org/repo/Q4_K_M", [("model", b"x" * 12_345)], {}, modified=now - 61)
+    lines = cli("list").out.splitlines()
+    assert [line.split() for line in lines[1:]] == [
+        ["hf.co/org/repo:Q4_K_M", digest[:12], "12", "KB", "1", "minute", "ago"],
+        ["llama3.2:latest", digest[:12], "12", "KB", "3", "days", "ago"],
+    ]
+    assert len({line.index(word) for line, word in zip(lines, ("ID", digest[:12], digest[:12]), strict=True)}) == 1
+    assert [line.split()[0] for line in cli("list", "LLAMA").out.splitlines()] == ["NAME", "llama3.2:latest"]
+    (found,) = json.loads(cli("list", "llama", "--json").out)
+    assert (found["name"], found["digest"], found["size"]) == ("llama3.2:latest", digest, 12_347)
+
+
+def test_cp_and_rm(cli: Cli, root: Path) -> None:
+    put_model(root, f"{LIBRARY}/a/latest", [("model", b"x")])
+    assert cli("cp", "a", "me/b:v2").out == "copied a:latest to me/b:v2\n"
+    assert cli("rm", "a").out == "deleted a:latest\n"
+    assert [line.split()[0] for line in cli("list").out.splitlines()] == ["NAME", "me/b:v2"]
+    assert cli("rm", "me/b:v2", "--unused").out == "deleted me/b:v2\nremoved 0 unused files, 0 bytes\n"
+    assert files(root) == set()
+
+
+def test_mistakes(cli: Cli, root: Path) -> None:
+    assert cli("rm", "a") == Result(1, "", "error: model 'a:latest' not found\n")
+    assert cli("cp", "a", "b") == Result(1, "", "error: model 'a:latest' not found\n")
+    assert "got '../a'" in cli("cp", "a", "../a").err
+    nothing = cli("rm")
+    assert (nothing.code, "there is no NAME" in nothing.err) == (2, True)
+
+
+def test_words() -> None:
+    sizes = (999, 1000, 9_999, 91_000_000, 2_019_393_189, 40_000_000_000, 1_500_000_000_000)
+    assert [decimal_size(size) for size in sizes] == [
+        "999 B",
+        "1.0 KB",
+        "10.0 KB",
+        "91 MB",
+        "2.0 GB",
+        "40 GB",
+        "1.5 TB",
+    ]
+    times = (0, 1, 59, 60, 3600, 90_000, 8 * 86400, 40 * 86400, 800 * 86400)
+    assert [ago(seconds) for seconds in times] == [
+        "now", "1 second ago", "59 seconds ago", "1 minute ago", "1 hour ago", "1 day ago", "1 week ago",
+        "1 month ago", "2 years ago",
+    ]  # fmt: skip

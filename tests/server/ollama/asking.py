@@ -1,0 +1,52 @@
+"""Requests of Ollama's API without a client, and what comes back."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import httpx
+
+__all__ = ["ask", "error_of", "idle", "lines_of", "post"]
+
+PATIENCE = 120
+
+
+def post(address: str, path: str, body: Any) -> httpx.Response:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return httpx.post(f"{address}/api/{path}", content=content, timeout=PATIENCE)
+
+
+def ask(address: str, path: str, **body: Any) -> Any:
+    """The one object that answers a request without a stream."""
+    answer = post(address, path, {"model": "demo", "stream": False} | body)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "application/json"
+    return answer.json()
+
+
+def lines_of(address: str, path: str, **body: Any) -> list[Any]:
+    """The objects of a stream."""
+    answer = post(address, path, {"model": "demo"} | body)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "application/x-ndjson"
+    assert answer.content.endswith(b"\n")
+    return [json.loads(line) for line in answer.content[:-1].split(b"\n")]
+
+
+def error_of(answer: httpx.Response) -> tuple[int, str]:
+    """Status and message of a request that is refused."""
+    assert answer.headers["content-type"] == "application/json", answer.text
+    body = answer.json()
+    assert list(body) == ["error"]
+    return answer.status_code, body["error"]
+
+
+def idle(address: str, seconds: float = 60) -> bool:
+    """Whether no request is left in an engine, within a time that is far more than a step takes."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if not httpx.get(f"{address}/slots?model=demo").json():
+            return True
+    return False

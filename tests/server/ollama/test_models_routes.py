@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from ollama_engine.server import ServerSettings, create_app
+from ollama_engine.store.modelfile import parse_modelfile
+from tests.store.layout import put_model
+from tests.tiny import write_tiny_llama
+
+LIBRARY = "registry.ollama.ai/library"
+JINJA = "{% for m in messages %}{{ m.content }}{% endfor %}{{ tools }}"
+
+
+@pytest.fixture(scope="module")
+def gguf(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
+    write_tiny_llama(path, metadata={"tokenizer.chat_template": JINJA, "general.file_type": 0})
+    return path.read_bytes()
+
+
+@pytest.fixture
+def root(tmp_path: Path, gguf: bytes) -> Path:
+    put_model(
+        tmp_path, f"{LIBRARY}/tiny/latest",
+        [("model", gguf), ("template", b"{{ .System }} {{ .Prompt }} {{ .Suffix }}"), ("system", b'Be\n"brief".'),
+         ("params", b'{"stop": ["a", "b c"], "num_ctx": 64}'), ("license", b"Do what you want."),
+         ("messages", b'[{"role": "user", "content": "hi"}]')],
+        modified=1_700_000_000.25,
+    )  # fmt: skip
+    put_model(tmp_path, f"{LIBRARY}/plain/latest", [("model", gguf)], {}, modified=1_600_000_000)
+    return tmp_path
+
+
+@pytest.fixture
+def client(root: Path) -> Iterator[TestClient]:
+    app = create_app(ServerSettings(models=root))
+    with TestClient(app, base_url="http://localhost", raise_server_exceptions=False) as client:
+        yield client
+
+
+def test_tags(client: TestClient) -> None:
+    tiny, plain = client.get("/api/tags").json()["models"]
+    assert (tiny["name"], tiny["model"], tiny["modified_at"]) == (
+        "tiny:latest",
+        "tiny:latest",
+        "2023-11-14T22:13:20.250000Z",
+    )
+    assert tiny["details"] == {
+        "parent_model": "", "format": "gguf", "family": "llama", "families": ["llama"], "parameter_size": "1.2B",
+        "quantization_level": "Q8_0", "context_length": 512, "embedding_length": 64,
+    }  # fmt: skip
+    assert tiny["capabilities"] == ["completion", "insert"]
+    assert plain["capabilities"] == ["completion", "tools"]
+    assert plain["details"]["parameter_size"].endswith("K")
+    assert plain["details"]["quantization_level"] == "F32"
+    assert len(tiny["digest"]) == 64
+    assert client.head("/api/tags").status_code == 200
+
+
+def test_show(client: TestClient) -> None:
+    shown = client.post("/api/show", json={"model": "tiny"}).json()
+    assert shown["license"] == "Do what you want."
+    assert shown["template"] == "{{ .System }} {{ .Prompt }} {{ .Suffix }}"
+    assert shown["system"] == 'Be\n"brief".'
+    assert shown["parameters"].splitlines() == [
+        'stop                           "a"',
+        'stop                           "b c"',
+        "num_ctx                        64",
+    ]  # fmt: skip
+    assert shown["messages"] == [{"role": "user", "content": "hi"}]
+    info = shown["model_info"]
+    assert (info["general.architecture"], info["llama.context_length"]) == ("llama", 512)
+    assert info["general.parameter_count"] > 0
+    assert info["tokenizer.ggml.tokens"] is None
+    assert "tokenizer.chat_template" not in info
+    assert "tensors" not in shown
+    kinds = [command.kind for command in parse_modelfile(shown["modelfile"]).commands]
+    assert kinds == ["FROM", "TEMPLATE", "SYSTEM", "PARAMETER", "PARAMETER", "PARAMETER", "MESSAGE", "LICENSE"]
+
+
+def test_show_all(client: TestClient) -> None:
+    shown = client.post(
+        "/api/show", json={"name": "plain", "verbose": True, "system": "S", "options": {"seed": 1}}
+    ).json()
+    assert shown["template"] == JINJA
+    assert shown["system"] == "S"
+    assert "seed" in shown["parameters"]
+    assert len(shown["model_info"]["tokenizer.ggml.tokens"]) == 320
+    assert {"name": "token_embd.weight", "type": "f32", "shape": [64, 320]} in shown["tensors"]
+
+
+def test_packaged_models_are_shown(client: TestClient) -> None:
+    assert client.post("/api/show", json={"model": "demo-vision"}).json()["capabilities"] == ["completion", "vision"]
+
+
+def test_copy_and_delete(client: TestClient, root: Path) -> None:
+    assert client.post("/api/copy", json={"source": "tiny", "destination": "me/other:v1"}).status_code == 200
+    assert client.request("DELETE", "/api/delete", json={"model": "tiny"}).status_code == 200
+    assert [model["name"] for model in client.get("/api/tags").json()["models"]] == ["me/other:v1", "plain:latest"]
+    assert client.post("/api/show", json={"model": "me/other:v1"}).status_code == 200
+
+
+@pytest.mark.parametrize(("method", "route", "body"), [
+    ("POST", "show", {"model": "nothing"}), ("POST", "copy", {"source": "nothing", "destination": "x"}),
+    ("DELETE", "delete", {"model": "nothing"}),
+])  # fmt: skip
+def test_models_that_are_not_there(client: TestClient, method: str, route: str, body: dict[str, str]) -> None:
+    answer = client.request(method, f"/api/{route}", json=body)
+    assert answer.status_code == 404
+    assert "not found" in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    "name", ["", "../../etc/passwd", "a/../b", "a/b/c/d", "x:y:z", "http://a/b/c/../d", "a\0b", "é"]
+)
+@pytest.mark.parametrize(("method", "route"), [("POST", "show"), ("DELETE", "delete")])
+def test_what_is_no_name(client: TestClient, method: str, route: str, name: str) -> None:
+    answer = client.request(method, f"/api/{route}", json={"model": name})
+    assert answer.status_code == 400
+    assert json.dumps(answer.json()["error"])
+
+
+def test_a_damaged_model_is_reported_and_can_be_deleted(client: TestClient, root: Path) -> None:
+    blob = max((root / "blobs").iterdir(), key=lambda path: path.stat().st_size)
+    blob.write_bytes(blob.read_bytes()[:100])
+    answer = client.post("/api/show", json={"model": "tiny"})
+    assert answer.status_code == 500
+    assert blob.name.replace("sha256-", "sha256:") in answer.json()["error"]
+    assert client.request("DELETE", "/api/delete", json={"model": "tiny"}).status_code == 200

@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from ollama_engine import demo
+from ollama_engine.server.app import create_app
+from ollama_engine.server.settings import ServerSettings
+from ollama_engine.store import ModelStore
+from tests.convert.folders import HfFolder
+from tests.server.running import running
+from tests.store.fake_registry import FakeRegistry, serving
+from tests.store.layout import files
+from tests.tiny import TinyLlama, write_tiny_llama
+
+Events = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def gguf(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return Path(
+        write_tiny_llama(tmp_path_factory.mktemp("gguf") / "t.gguf", metadata={"general.file_type": 0}).path
+    ).read_bytes()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "models"
+
+
+@pytest.fixture
+def server(root: Path) -> Iterator[str]:
+    with running(create_app(ServerSettings(models=root, shutdown_timeout=5))) as address:
+        yield address
+
+
+@pytest.fixture
+def client(server: str) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server, timeout=60) as client:
+        yield client
+
+
+def digest_of(data: bytes) -> str:
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+def upload(client: httpx.Client, data: bytes) -> str:
+    assert client.post(f"/api/blobs/{digest_of(data)}", content=data).status_code == 201
+    return digest_of(data)
+
+
+def told(answer: httpx.Response) -> Events:
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "application/x-ndjson"
+    return [json.loads(line) for line in answer.text.splitlines()]
+
+
+def test_blobs(client: httpx.Client, root: Path) -> None:
+    digest = digest_of(b"some data")
+    assert client.head(f"/api/blobs/{digest}").status_code == 404
+    assert client.post(f"/api/blobs/{digest}", content=b"some data").status_code == 201
+    assert client.head(f"/api/blobs/{digest}").status_code == 200
+    assert client.post(f"/api/blobs/{digest}", content=b"").status_code == 200
+    assert (root / "blobs" / digest.replace(":", "-")).read_bytes() == b"some data"
+    wrong = client.post(f"/api/blobs/{digest_of(b'other')}", content=b"some data!")
+    assert (wrong.status_code, "digest mismatch" in wrong.json()["error"]) == (400, True)
+    for bad in ("sha256:12", "md5:" + "0" * 64, "..%2f..%2fx", "sha256:" + "g" * 64):
+        assert client.post(f"/api/blobs/{bad}", content=b"x").status_code in (400, 404)
+        assert client.head(f"/api/blobs/{bad}").status_code in (400, 404)
+    assert files(root) == {f"blobs/{digest.replace(':', '-')}"}
+
+
+def test_create_from_a_file(client: httpx.Client, root: Path, gguf: bytes) -> None:
+    body = {
+        "model": "mine", "files": {"model.gguf": upload(client, gguf)}, "template": "{{ .Prompt }}",
+        "system": "Be brief.",
+        "parameters": {"stop": "x", "num_ctx": 64.0, "temperature": 1}, "license": "L",
+        "messages": [{"role": "user", "content": "hi"}], "requires": "0.1",
+    }  # fmt: skip
+    events = told(client.post("/api/create", json=body))
+    assert [event["status"] for event in events] == [
+        "gathering model components", f"using existing layer {digest_of(gguf)}", "writing manifest", "success",
+    ]  # fmt: skip
+    found = ModelStore(root).find("mine")
+    assert found.model_path.read_bytes() == gguf
+    assert found.parameters == {"stop": ["x"], "num_ctx": 64, "temperature": 1.0}
+    assert (found.template, found.system, found.licenses) == ("{{ .Prompt }}", "Be brief.", ("L",))
+    config = found.config
+    assert (config["model_family"], config["file_type"], config["requires"]) == ("llama", "F32", "0.1")
+    answer = client.post(
+        "/api/generate", json={"model": "mine", "prompt": "a", "options": {"num_predict": 2}, "stream": False}
+    )
+    assert answer.status_code == 200
+
+    derived = {"model": "other", "from": "MINE", "system": "New.", "parameters": {"seed": 3}, "license": ["L", "M"]}
+    answer = client.post("/api/create", json={**derived, "stream": False})
+    assert answer.json() == {"status": "success"}
+    other = ModelStore(root).find("other")
+    assert (other.system, other.template, other.licenses) == ("New.", "{{ .Prompt }}", ("L", "M"))
+    assert other.parameters == {"stop": ["x"], "num_ctx": 64, "temperature": 1.0, "seed": 3}
+    assert other.messages == found.messages
+    assert other.model_path == found.model_path
+
+
+def test_create_quantizes(client: httpx.Client, root: Path, gguf: bytes) -> None:
+    files_ = {"model.gguf": upload(client, gguf)}
+    events = told(client.post("/api/create", json={"model": "small", "files": files_, "quantize": "q8_0"}))
+    (last,) = [event for event in events if event["status"] == "quantizing F32 model to Q8_0"][-1:]
+    assert last["completed"] == last["total"]
+    shown = client.post("/api/show", json={"model": "small"}).json()
+    assert shown["details"]["quantization_level"] == "Q8_0"
+    again = told(client.post("/api/create", json={"model": "s", "from": "small", "quantize": "q4_K_M"}))
+    assert again[-1]["error"] == "quantization is only supported for F16, BF16 and F32 models, this one is Q8_0"
+    assert (
+        told(client.post("/api/create", json={"model": "s", "from": "small", "quantize": "q8_0"}))[-1]["status"]
+        == "success"
+    )
+
+
+def test_create_converts(client: httpx.Client, root: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "hf"
+    folder.mkdir()
+    HfFolder(TinyLlama()).write(folder)
+    uploaded = {path.name: upload(client, path.read_bytes()) for path in folder.iterdir()}
+    events = told(client.post("/api/create", json={"model": "converted", "files": uploaded}))
+    assert "converting model" in [event["status"] for event in events]
+    assert events[-1] == {"status": "success"}
+    answer = client.post(
+        "/api/generate",
+        json={"model": "converted", "prompt": "a", "raw": True, "options": {"num_predict": 2}, "stream": False},
+    )
+    assert answer.json().get("eval_count") == 2, answer.text
+
+
+def test_create_from_a_packaged_model(client: httpx.Client, root: Path) -> None:
+    assert told(client.post("/api/create", json={"model": "story", "from": "demo", "system": "S"}))[-1] == {
+        "status": "success"
+    }
+    assert ModelStore(root).find("story").model_path.read_bytes() == demo.path().read_bytes()
+
+
+@pytest.mark.parametrize(("body", "status", "said"), [
+    ({"files": {"a.gguf": "sha256:" + "0" * 64}}, 400, "model is required"),
+    ({"model": "x"}, 400, "neither 'from' or 'files'"),
+    ({"model": "../x", "from": "demo"}, 400, "invalid model name"),
+    ({"model": "x", "files": {"a.gguf": "sha256:1"}}, 400, "invalid digest"),
+    ({"model": "x", "from": "demo", "parameters": {"num_ctx": "many"}}, 400, '"num_ctx" must be of type integer'),
+    ({"model": "x", "from": "demo", "parameters": {"stop": [1]}}, 400, 'option "stop" must be of type array'),
+    ({"model": "x", "files": {"a.gguf": "sha256:" + "0" * 64}}, 400, "is not in the store; upload it first"),
+    ({"model": "x", "files": {"../a.gguf": "sha256:" + "0" * 64}}, 400, "a path in the model's folder"),
+    ({"model": "x", "from": "demo", "quantize": "q9"}, 400, "quantization is only supported|preset"),
+])  # fmt: skip
+def test_create_refuses(client: httpx.Client, root: Path, body: dict[str, Any], status: int, said: str) -> None:
+    answer = client.post("/api/create", json={**body, "stream": False})
+    assert answer.status_code == status
+    assert any(part in answer.json()["error"] for part in said.split("|"))
+    assert not (root / "manifests").exists()
+
+
+def test_create_refuses_what_is_no_model(client: httpx.Client, root: Path) -> None:
+    named = {"a.gguf": upload(client, b"not GGUF")}
+    assert "is no GGUF file" in told(client.post("/api/create", json={"model": "x", "files": named}))[-1]["error"]
+    named = {"a.gguf": upload(client, b"GGUF\3\0\0\0")}
+    answer = client.post("/api/create", json={"model": "x", "files": named, "stream": False})
+    assert (answer.status_code, "a.gguf" not in answer.json()) == (500, True)
+
+
+@pytest.fixture
+def fake(gguf: bytes) -> Iterator[FakeRegistry]:
+    with serving() as fake:
+        fake.add("me/m/latest", [("model", gguf), ("system", b"Be brief.")])
+        yield fake
+
+
+def test_pull(client: httpx.Client, root: Path, fake: FakeRegistry, gguf: bytes) -> None:
+    name = f"http://{fake.host}/me/m"
+    events = told(client.post("/api/pull", json={"model": name, "insecure": True}))
+    assert [events[0]["status"], events[-1]["status"]] == ["pulling manifest", "success"]
+    layer = [event for event in events if event.get("digest") == digest_of(gguf)][-1]
+    assert (layer["total"], layer["completed"]) == (len(gguf), len(gguf))
+    assert client.get("/api/tags").json()["models"][0]["name"] == f"{fake.host}/me/m:latest"
+    assert client.post("/api/pull", json={"name": name, "insecure": True, "stream": False}).json() == {
+        "status": "success"
+    }
+
+
+def test_create_pulls_what_it_is_from(client: httpx.Client, fake: FakeRegistry) -> None:
+    """By https, since a name does not say that http will do: this registry speaks none."""
+    events = told(client.post("/api/create", json={"model": "x", "from": f"{fake.host}/me/m"}))
+    assert events[0] == {"status": "pulling manifest"}
+    assert fake.host in events[-1]["error"]
+
+
+def test_pull_fails(client: httpx.Client, fake: FakeRegistry) -> None:
+    name = f"{fake.host}/me/none"
+    events = told(client.post("/api/pull", json={"model": name, "insecure": True}))
+    assert events[0] == {"status": "pulling manifest"}
+    assert "not found" in events[-1]["error"]
+    assert client.post("/api/pull", json={"model": name, "insecure": True, "stream": False}).status_code == 404
+    assert client.post("/api/pull", json={}).json() == {"error": "model is required"}
+    refused = client.post("/api/pull", json={"model": f"http://{name}"})
+    assert (refused.status_code, "insecure protocol http" in refused.json()["error"]) == (400, True)
+    assert client.post("/api/push", json={"model": "nothing", "insecure": True}).status_code == 404
+    assert client.post("/api/push", json={"model": "hf.co/a/b"}).status_code == 400
+
+
+def test_clients_share_a_pull(client: httpx.Client, server: str, root: Path, fake: FakeRegistry) -> None:
+    fake.faults.seconds_per_piece = 0.005
+    results: list[Events] = []
+
+    def ask() -> None:
+        with httpx.Client(base_url=server, timeout=60) as own:
+            results.append(told(own.post("/api/pull", json={"model": f"{fake.host}/me/m", "insecure": True})))
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [events[-1] for events in results] == [{"status": "success"}] * 3
+    assert len(fake.blob_requests()) == 3
+
+
+def test_who_leaves_ends_the_pull_and_the_next_goes_on(client: httpx.Client, root: Path, fake: FakeRegistry) -> None:
+    fake.faults.seconds_per_piece = 0.05
+    body = {"model": f"{fake.host}/me/m", "insecure": True}
+    with client.stream("POST", "/api/pull", json=body) as answer:
+        assert next(answer.iter_lines()) == '{"status":"pulling manifest"}'
+    fake.faults.seconds_per_piece = 0
+    assert told(client.post("/api/pull", json=body))[-1] == {"status": "success"}
+    assert not [name for name in files(root) if "partial" in name]

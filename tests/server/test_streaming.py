@@ -1,0 +1,113 @@
+"""Streamed responses: their status, their last words, and clients that leave."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncGenerator, Iterator
+
+import httpx
+import pytest
+from fastapi import FastAPI, Request
+from starlette.responses import Response
+
+from ollama_engine.errors import EngineBusyError
+from ollama_engine.server.app import create_app
+from ollama_engine.server.settings import ServerSettings
+from ollama_engine.server.streaming import streamed, while_connected
+from tests.server.running import running
+
+PATIENCE = 30
+
+
+class Probe:
+    """What became of the generators that answered."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.closed = threading.Event()
+
+    async def chunks(self, kind: str) -> AsyncGenerator[bytes, None]:
+        self.begun.set()
+        try:
+            if kind == "refused":
+                raise EngineBusyError("too many")
+            if kind == "silent":
+                await asyncio.sleep(PATIENCE * 10)
+            yield b"first\n"
+            if kind == "broken":
+                raise EngineBusyError("too many")
+            if kind == "surprise":
+                raise ZeroDivisionError("a secret path")
+            while kind == "endless":
+                yield b"more\n"
+                await asyncio.sleep(0)
+        finally:
+            self.closed.set()
+
+    async def value(self) -> None:
+        async for _ in self.chunks("silent"):
+            pass
+
+
+@pytest.fixture(scope="module")
+def app() -> FastAPI:
+    made = create_app(ServerSettings(shutdown_timeout=5))
+
+    @made.get("/probe/{kind}")
+    async def probe(kind: str, request: Request) -> Response:
+        made.state.probe = Probe()
+        if kind == "whole":
+            await while_connected(request, made.state.probe.value())
+        return await streamed(made.state.probe.chunks(kind), "text/plain", last_words)
+
+    return made
+
+
+def last_words(error: Exception) -> bytes:
+    return json.dumps({"error": type(error).__name__}).encode()
+
+
+@pytest.fixture(scope="module")
+def address(app: FastAPI) -> Iterator[str]:
+    with running(app) as url:
+        yield url
+
+
+def test_a_stream_that_ends(address: str, app: FastAPI) -> None:
+    answer = httpx.get(f"{address}/probe/good")
+    assert (answer.status_code, answer.content) == (200, b"first\n")
+    assert answer.headers["cache-control"] == "no-store"
+    assert "content-length" not in answer.headers
+    assert app.state.probe.closed.is_set()
+
+
+def test_an_error_before_the_first_chunk_is_the_status(address: str, app: FastAPI) -> None:
+    answer = httpx.get(f"{address}/probe/refused")
+    told = "server busy, please try again.  maximum pending requests exceeded"
+    assert (answer.status_code, answer.json()) == (503, {"error": told})
+    assert app.state.probe.closed.is_set()
+
+
+@pytest.mark.parametrize(("kind", "error"), [("broken", "EngineBusyError"), ("surprise", "ZeroDivisionError")])
+def test_an_error_behind_it_is_the_last_line(address: str, kind: str, error: str) -> None:
+    answer = httpx.get(f"{address}/probe/{kind}")
+    assert answer.status_code == 200
+    assert answer.content == b"first\n" + json.dumps({"error": error}).encode()
+
+
+@pytest.mark.parametrize("kind", ["endless", "silent", "whole"])
+def test_a_client_that_leaves_ends_the_work(address: str, app: FastAPI, kind: str) -> None:
+    """Before the first chunk, between chunks, and where nothing is streamed."""
+    app.state.probe = None
+    client = httpx.Client(timeout=httpx.Timeout(PATIENCE, read=0.3))
+    if kind == "endless":
+        with client.stream("GET", f"{address}/probe/{kind}") as answer:
+            next(answer.iter_bytes())
+    else:
+        with pytest.raises(httpx.ReadTimeout):
+            client.get(f"{address}/probe/{kind}")
+    client.close()
+    assert app.state.probe.closed.wait(PATIENCE)
+    assert httpx.get(f"{address}/api/version").status_code == 200
