@@ -33,8 +33,8 @@ def plan_memory(
 ) -> MemoryReport:
     """The memory that loading this file with these options will take. Reads its header, and takes no memory for it.
 
-    Weights, cache and masks are as loading takes them; `graph`, which loading measures, is an estimate on the safe
-    side. `load` still decides: other programs take memory meanwhile.
+    Weights and cache are as loading takes them; `graph`, which loading measures, is an estimate on the safe side, and
+    `work` is what the masks of a full batch take at most. `load` still decides: other programs take memory meanwhile.
 
     Raises OSError, ModelFormatError, UnsupportedModelError, ConfigError.
     """
