@@ -70,7 +70,9 @@ def test_a_crash_ends_its_own_requests_only(number: signal.Signals) -> None:
             stream = held.model.generate("Once", ENDLESS, on_overflow="shift")
             await anext(aiter(stream))
             os.kill(first, number)
-            with pytest.raises(ModelProcessError, match=f"the process of model 'demo:latest' was ended by {number.name}"):
+            with pytest.raises(
+                ModelProcessError, match=f"the process of model 'demo:latest' was ended by {number.name}"
+            ):
                 async for _ in stream:
                     pass
             with pytest.raises(ModelProcessError):

@@ -202,5 +202,3 @@ def test_dropping_an_answer_cancels_it_in_the_process(text_models: Pair) -> None
         await idle(text_models.remote)
 
     text_models.run(ask())
-
-
