@@ -8,7 +8,7 @@ import logging
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from ollama_engine.errors import ClosedError, EngineBusyError, NoMemoryError
@@ -182,8 +182,16 @@ class Scheduler:
     def _advance(self) -> None:
         """Do what is to be done now. Called whenever something has changed."""
         if not self._closed:
+            self._forget_broken()
             self._do(self._plan())
             self._set_timer()
+
+    def _forget_broken(self) -> None:
+        """Have models that have ended by themselves loaded anew by the next request."""
+        for entry in self._entries.values():
+            if entry.state == "ready" and entry.loaded is not None and entry.loaded.over():
+                log.error("%s has ended by itself; the next request loads it again", entry.stored.name)
+                self._unload(entry)
 
     def _do(self, found: Plan) -> None:
         for grant in found.grants:
@@ -301,16 +309,14 @@ class Scheduler:
         self._advance()
 
     async def _watch_life(self, entry: LoadedModelEntry, loaded: LoadedEngine) -> None:
-        """Forget a model whose process has ended by itself, so that the next request loads it anew."""
+        """Notice at once that a model's process has ended by itself."""
         assert loaded.ended is not None
         ending = asyncio.ensure_future(loaded.ended())
         gone = asyncio.ensure_future(entry.gone.wait())
         await asyncio.wait((ending, gone), return_when=asyncio.FIRST_COMPLETED)
         for task in (ending, gone):
             task.cancel()
-        if entry.state == "ready":
-            log.error("%s: its process has ended; the next request starts it again", entry.stored.name)
-            await self._close_entry(entry)
+        self._advance()
 
     def _unload(self, entry: LoadedModelEntry) -> None:
         entry.state = "unloading"
@@ -318,10 +324,11 @@ class Scheduler:
 
     async def _close_entry(self, entry: LoadedModelEntry) -> None:
         entry.state = "unloading"
+        assert entry.loaded is not None
         try:
-            assert entry.loaded is not None
-            with suppress(Exception):
-                await entry.loaded.close()
+            await entry.loaded.close()
+        except Exception:  # its memory is gone as far as it can be; others go on
+            log.exception("unloading %s failed", entry.stored.name)
         finally:
             self._entries.pop(entry.number, None)
             entry.gone.set()
