@@ -21,6 +21,7 @@ from ollama_engine.server.scheduler.waiting import (
     LoadCancelledError,
     LoadedModelEntry,
     LoadProgressMeter,
+    WaitingQueue,
     WaitingRequest,
 )
 from ollama_engine.server.scheduling import KeepAlive, LoadedModel, LoadingModel, ModelLease
@@ -55,7 +56,7 @@ class Scheduler:
         self._free = free
         self._clock = clock
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, WaitingRequest] = {}
+        self._waiting = WaitingQueue()
         self._entries: dict[int, LoadedModelEntry] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._measuring = False
@@ -109,9 +110,7 @@ class Scheduler:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        for waiting in self._waiting.values():
-            _fail(waiting, ClosedError("the server is shutting down"))
-        self._waiting.clear()
+        self._waiting.fail(self._waiting, lambda _: ClosedError("the server is shutting down"))
         for entry in self._entries.values():
             entry.meter.cancelled = True
             if entry.state == "ready":
@@ -131,7 +130,7 @@ class Scheduler:
         granted: asyncio.Future[LoadedModelEntry] = asyncio.get_running_loop().create_future()
         waiting = WaitingRequest(next(self._numbers), stored, options, keep_alive, granted)
         self._refuse_if_busy(waiting)
-        self._waiting[waiting.number] = waiting
+        self._waiting.add(waiting)
         self._advance()
         try:
             return await granted
@@ -140,7 +139,7 @@ class Scheduler:
                 self._release(granted.result())
             raise
         finally:
-            if self._waiting.pop(waiting.number, None) is not None:
+            if self._waiting.take(waiting.number) is not None:
                 self._end_unwanted_load()
                 self._advance()
 
@@ -157,21 +156,14 @@ class Scheduler:
 
     def _end_unwanted_load(self) -> None:
         for entry in self._entries.values():
-            if entry.state == "loading" and not self._waiting_for(entry):
+            if entry.state == "loading" and not self._waiting.wanting(entry):
                 entry.meter.cancelled = True
-
-    def _waiting_for(self, entry: LoadedModelEntry) -> list[WaitingRequest]:
-        return [
-            waiting
-            for waiting in self._waiting.values()
-            if waiting.stored.digest == entry.stored.digest and waiting.options.fits(entry.options)
-        ]
 
     # -- the plan ------------------------------------------------------------------------------------------------------
 
     def _plan(self, *further: WaitingRequest) -> Plan:
         """The plan for all who wait, and for these behind them."""
-        waiters = [waiting.view() for waiting in (*self._waiting.values(), *further)]
+        waiters = [waiting.view() for waiting in (*self._waiting, *further)]
         residents = [entry.view() for entry in self._entries.values()]
         there = {resident.key for resident in residents}
         # Asking the system takes longer than all else here, and only loads need to know.
@@ -195,8 +187,8 @@ class Scheduler:
 
     def _do(self, found: Plan) -> None:
         for grant in found.grants:
-            waiting, entry = self._waiting.pop(grant.waiter), self._entries[grant.resident]
-            if waiting.granted.done():  # its caller has gone, and comes here next
+            waiting, entry = self._waiting.take(grant.waiter), self._entries[grant.resident]
+            if waiting is None or waiting.granted.done():  # its caller has gone, and comes here next
                 continue
             entry.holds += 1
             entry.keep_alive = waiting.keep_alive
@@ -235,16 +227,11 @@ class Scheduler:
         except Exception as error:  # whatever it is, the request gets it
             failure = error
         self._measuring = False
-        alike = [
-            other
-            for other in self._waiting.values()
-            if other.stored.digest == waiting.stored.digest and other.options == waiting.options
-        ]
+        alike = self._waiting.alike(waiting)
         for other in alike:
             other.need = need
-            if failure is not None:
-                self._waiting.pop(other.number)
-                _fail(other, load_error(other.stored, failure))
+        if failure is not None:
+            self._waiting.fail(alike, lambda stored: load_error(stored, failure))
         self._advance()
 
     def _load(self, waiting: WaitingRequest) -> None:
@@ -285,17 +272,12 @@ class Scheduler:
             log.info("loading %s was given up: nobody waits for it", entry.stored.name)
         elif isinstance(error, NoMemoryError) and others and not entry.need.alone:
             log.info("%s does not fit beside other models; they are unloaded for it", entry.stored.name)
-            for waiting in self._waiting_for(entry):
+            for waiting in self._waiting.wanting(entry):
                 waiting.need = Need(entry.need.memory, entry.need.least, alone=True)
         else:
             log.warning("loading %s failed: %s", entry.stored.name, error)
-            self._fail_waiting(entry, error)
+            self._waiting.fail(self._waiting.wanting(entry), lambda stored: load_error(stored, error))
         self._advance()
-
-    def _fail_waiting(self, entry: LoadedModelEntry, error: Exception) -> None:
-        for waiting in self._waiting_for(entry):
-            self._waiting.pop(waiting.number)
-            _fail(waiting, load_error(waiting.stored, error))
 
     async def _watch(self, entry: LoadedModelEntry) -> None:
         """Give up a load that makes no progress."""
@@ -304,7 +286,8 @@ class Scheduler:
             await asyncio.sleep(min(left, 86400.0))
         log.error("loading %s made no progress for %g s and is given up", entry.stored.name, limit)
         entry.meter.cancelled = True
-        self._fail_waiting(entry, stalled_error(limit))
+        stalled = stalled_error(limit)
+        self._waiting.fail(self._waiting.wanting(entry), lambda stored: load_error(stored, stalled))
         entry.state = "unloading"
         self._advance()
 
@@ -341,8 +324,3 @@ def default_models() -> int:
     from ollama_engine.engine import Engine  # noqa: PLC0415 (devices are found out when they are asked for)
 
     return MODELS * max(1, sum(device.kind == "gpu" for device in Engine.devices()))
-
-
-def _fail(waiting: WaitingRequest, error: Exception) -> None:
-    if not waiting.granted.done():
-        waiting.granted.set_exception(error)

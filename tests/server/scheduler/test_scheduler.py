@@ -242,7 +242,7 @@ def test_a_load_that_nobody_waits_for_is_given_up() -> None:
         assert len(pool.loading()) == 1
         second.cancel()
         await until(lambda: not pool.loading())
-        assert (pool.loaded(), pool._waiting, loader.closed) == ([], {}, [])
+        assert (pool.loaded(), len(pool._waiting), loader.closed) == ([], 0, [])
         await pool.close()
 
     run(test)
