@@ -84,6 +84,10 @@ CLANG ?= $(lastword $(sort $(notdir $(wildcard /usr/bin/clang /usr/bin/clang-[0-
 fuzz: .venv-fuzz/.built
 	$(<D)/bin/python -m tests.fuzz.run --minutes $(MINUTES) $(TARGET)
 
+# Random clients for MINUTES minutes, whose answers are compared; memory, descriptors and threads must stay flat.
+soak: $(VENV)/.built $(VENV)/.plot
+	$(PY) -m bench.soak --minutes $(MINUTES) --picture soak.png
+
 # The build requirements go into .venv, not into pip's throw-away environment: a changed file rebuilds in seconds.
 $(VENV)/.built: $(NATIVE)
 	test -x $(PY) || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }

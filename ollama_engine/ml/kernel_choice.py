@@ -35,8 +35,9 @@ class Borders:
 LONG = 2048
 """Length in elements beyond which rows of activations no longer stay in the L1 cache."""
 
-MEASURED = 512
-"""Most rows of activations that the benchmark covers; `last` of a kernel that wins throughout."""
+ALL = 1 << 16
+"""`last` of a kernel that wins with all numbers of rows that were measured, up to 512. A row of its results has the same
+bits in any batch."""
 
 REPACKED_ROWS = 16
 """K-quants with fewer rows read the repacked copy; from here on, ggml's kernel for the original is faster."""
@@ -44,9 +45,9 @@ REPACKED_ROWS = 16
 _AVX512_VNNI = {
     "q4_K": Borders(1, 32, per_expert=64),
     "q6_K": Borders(1, 32, per_expert=64),
-    "q4_0": Borders(1, MEASURED, per_expert=256),
-    "q8_0": Borders(1, MEASURED, per_expert=256),
-    "mxfp4": Borders(1, MEASURED, per_expert=256),
+    "q4_0": Borders(1, ALL, per_expert=256),
+    "q8_0": Borders(1, ALL, per_expert=256),
+    "mxfp4": Borders(1, ALL, per_expert=256),
     "f16": Borders(1, 6),
     "bf16": Borders(1, 4, last_long=1),
 }
@@ -54,20 +55,20 @@ _AVX512_VNNI = {
 TABLE: Mapping[str, Mapping[str, Borders]] = {
     "avx512vnni": _AVX512_VNNI,
     "avx512vnni-intel": _AVX512_VNNI
-    | {"q4_K": Borders(1, MEASURED, per_expert=64), "q6_K": Borders(1, 64, per_expert=64)},
+    | {"q4_K": Borders(1, ALL, per_expert=64), "q6_K": Borders(1, 64, per_expert=64)},
     "avxvnni": {
-        "q4_K": Borders(1, MEASURED),
-        "q6_K": Borders(2, MEASURED),
-        "q4_0": Borders(1, MEASURED),
-        "q8_0": Borders(1, MEASURED),
+        "q4_K": Borders(1, ALL),
+        "q6_K": Borders(2, ALL),
+        "q4_0": Borders(1, ALL),
+        "q8_0": Borders(1, ALL),
         "f16": Borders(1, 4),
         "bf16": Borders(1, 8),
     },
     "avx2": {
-        "q4_K": Borders(1, MEASURED),
+        "q4_K": Borders(1, ALL),
         "q6_K": Borders(2, 64),
-        "q4_0": Borders(1, MEASURED),
-        "q8_0": Borders(1, MEASURED),
+        "q4_0": Borders(1, ALL),
+        "q8_0": Borders(1, ALL),
         "f16": Borders(1, 4),
         "bf16": Borders(1, 8),
     },

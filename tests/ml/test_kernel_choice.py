@@ -81,7 +81,7 @@ def test_every_entry_has_a_kernel(cpu: str) -> None:
 @pytest.mark.parametrize("dtype", TYPES)
 def test_small_batches_go_to_our_kernels(backend: Backend, dtype: str) -> None:
     rows = small_batch_rows(THIS_CPU, dtype, 256)
-    for n in {1, 2, rows.start, rows.stop - 1, rows.stop} - {-1, 0}:
+    for n in {1, 2, rows.start, *((rows.stop - 1, rows.stop) if rows.stop < 600 else (600,))} - {-1, 0}:
         assert (operations(backend, dtype, n) == 2) == (n in rows), n
 
 
