@@ -102,6 +102,7 @@ def test_embeddings_are_the_same(text_models: Pair) -> None:
     assert len(same(text_models, ask)[0][0]) == 8
 
 
+@pytest.mark.slow
 def test_images_are_seen(vision_models: Pair) -> None:
     red = np.zeros((32, 32, 3), np.uint8)
     red[:, :, 0] = 255
@@ -202,5 +203,3 @@ def test_dropping_an_answer_cancels_it_in_the_process(text_models: Pair) -> None
         await idle(text_models.remote)
 
     text_models.run(ask())
-
-
