@@ -62,10 +62,9 @@ preload = LD_PRELOAD="$(foreach l,$1 stdc++,$(shell $(CC) -print-file-name=lib$l
 sanitize: .venv-sanitize/.built
 	$(call preload,asan ubsan) UBSAN_OPTIONS=print_stacktrace=1 \
 	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
-		$(<D)/bin/python -m pytest -p no:faulthandler $(SANITIZE_TESTS)
+		$(<D)/bin/python -m pytest -p no:faulthandler --capture=sys $(SANITIZE_TESTS)
 
 SANITIZERS_sanitize := address,undefined
-SANITIZERS_threads := thread
 SANITIZERS_fuzz := address,fuzzer-no-link
 COMPILERS_fuzz = CC=$(CLANG) CXX=$(subst clang,clang++,$(CLANG))
 .venv-%/.built: $(VENV)/.built

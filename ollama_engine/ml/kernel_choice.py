@@ -12,8 +12,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from ollama_engine.ml.ops_experts import mul_mat_id_small_batch
+from ollama_engine.ml.ops_experts import mul_mat_id_small_batch, suits_weighted_sum
 from ollama_engine.ml.ops_nn import mul_mat, mul_mat_id
+from ollama_engine.ml.ops_shape import repeat, view
 from ollama_engine.ml.ops_small_batch import cpu_traits, mul_mat_small_batch, reads_in_place
 from ollama_engine.ml.tensor import Tensor
 
@@ -129,6 +130,10 @@ def product(weight: Tensor, x: Tensor) -> Tensor:
     rows = x.dim(1)
     if rows in _rows_here(weight.dtype, weight.dim(0)) and x.dim(2) == x.dim(3) == 1 and reads_in_place(weight):
         return mul_mat_small_batch(weight, x)
+    matrices = weight.dim(2) == weight.dim(3) == x.dim(2) == x.dim(3) == 1
+    if rows == 1 and weight.dtype == "f32" and matrices and suits_weighted_sum(x):  # which is: on the CPU alone
+        # ggml's kernel for a single row rounds otherwise than the one for more, and is no faster.
+        return view(mul_mat(weight, repeat(x, x.dim(0), 2)), (weight.dim(1), 1))
     return mul_mat(choose_copy(weight, rows), x)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import tempfile
 from importlib import import_module
@@ -11,6 +12,7 @@ import atheris
 
 
 def main(name: str, flags: list[str]) -> None:
+    logging.disable()  # texts without tokens would fill the screen
     with atheris.instrument_imports(include=["ollama_engine", "jinja2"], enable_loader_override=False):
         target = import_module(f"tests.fuzz.targets.{name}")
     with tempfile.TemporaryDirectory() as folder:

@@ -51,11 +51,12 @@ def seeds() -> Iterable[bytes]:
 def opened(folder: Path) -> Iterator[Callable[[bytes], bool]]:
     tokenizer = from_metadata({**vocabularies()["gpt-2"], "tokenizer.ggml.eos_token_id": EOS})
 
+    compiler = GrammarCompiler(tokenizer, tokenizer.n_vocab)
+
     def run(data: bytes) -> bool:
         text = data[1:].decode("utf-8", "replace")
         kind = data[0] % 4 if data else 0
         format_ = (GBNF, str, Regex, Lark)[kind](text)
-        compiler = GrammarCompiler(tokenizer, tokenizer.n_vocab)
         try:
             constraint = compiler.constraint(format_)
             _walk(constraint, data, tokenizer.n_vocab)

@@ -5,6 +5,7 @@ import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -235,4 +236,13 @@ def test_who_leaves_ends_the_pull_and_the_next_goes_on(client: httpx.Client, roo
         assert next(answer.iter_lines()) == '{"status":"pulling manifest"}'
     fake.faults.seconds_per_piece = 0
     assert told(client.post("/api/pull", json=body))[-1] == {"status": "success"}
+    assert not [name for name in files(root) if "partial" in name]
+
+
+def test_a_full_disk(client: httpx.Client, root: Path, fake: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ollama_engine.store.pull.shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
+    body = {"model": f"{fake.host}/me/m", "insecure": True, "stream": False}
+    answer = client.post("/api/pull", json=body)
+    assert answer.status_code == 507
+    assert "no room: the model takes 0.00 GB more" in answer.json()["error"]
     assert not [name for name in files(root) if "partial" in name]
