@@ -22,6 +22,7 @@ from tests.tiny import write_tiny_llama
 
 LIBRARY = "registry.ollama.ai/library"
 PATIENCE = 60
+ROOT = Path(__file__).resolve().parents[2]
 
 PULL = """
 import asyncio, sys
@@ -153,13 +154,16 @@ def test_killed_while_it_copies_and_deletes(tmp_path: Path) -> None:
     assert store.find("seed").model_path.read_bytes() == b"GGUF" * 1000
 
 
-def test_killed_while_it_deletes_the_last_user(tmp_path: Path) -> None:
-    """Blobs of a model whose manifest is gone are pruned."""
-    store = ModelStore(tmp_path)
-    put_model(tmp_path, f"{LIBRARY}/m/latest", [("model", b"GGUF" * 1000)])
-    (tmp_path / "manifests" / LIBRARY / "m" / "latest").unlink()  # as a process killed behind this step leaves it
-    assert store.prune(claimed=0).files == 2
-    assert files(tmp_path) == set()
+def test_ended_at_every_step(tmp_path: Path) -> None:
+    """Deletes, copies, ends of downloads and creations, each ended before each of its file operations."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.store.dying_at_every_step", str(tmp_path)], cwd=ROOT, capture_output=True,
+        text=True, timeout=PATIENCE * 4, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    steps = {name: int(count) for name, count in (line.split() for line in done.stdout.splitlines())}
+    assert steps.keys() == {"delete", "copy", "replace", "download", "create"}
+    assert all(count >= 5 for count in steps.values()), steps
 
 
 def test_killed_while_it_creates(tmp_path: Path) -> None:
