@@ -130,6 +130,17 @@ def test_killed_while_it_pulls(tmp_path: Path) -> None:
     assert_consistent(store)
 
 
+def test_two_processes_share_a_pull(tmp_path: Path) -> None:
+    with serving() as fake:
+        fake.add("me/m/latest", [("model", os.urandom(400_000)), ("system", b"s")])
+        fake.faults.seconds_per_piece = 0.05
+        command = [sys.executable, "-c", PULL, str(tmp_path), f"{fake.host}/me/m"]
+        processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+        assert [process.communicate(timeout=PATIENCE)[0] for process in processes] == ["begin\ndone\n"] * 2
+        assert len(fake.blob_requests()) == 4 + 1 + 1, "each part of each blob once"
+    assert_consistent(ModelStore(tmp_path))
+
+
 def _bytes_sent(fake: FakeRegistry) -> int:
     """Bytes of blobs that were asked for."""
     ranges = [part[6:].split("-") for _, part in fake.blob_requests()]
