@@ -193,9 +193,10 @@ INLINE float weigh(const oe_attention_piece *p, float *score, int64_t low, int64
 
 /* -- values -------------------------------------------------------------------------------------------------------- */
 
-/* Adds `vectors` * 16 numbers of the values from `from` on; with a `count` above 0, only so many. */
+/* Adds `vectors` * 16 numbers of the values from `from` on; with a `count` above 0, only so many. Weights of a query lie
+ * TILE behind those of the one before. */
 INLINE void add_values(const int type, const int heads, const int vectors, const oe_attention_piece *p,
-                       const oe_attention_query *query, const int32_t *cell, int64_t n, const float *const *weight,
+                       const oe_attention_query *query, const int32_t *cell, int64_t n, const float *weight,
                        const float *shrink, int64_t from, int64_t count) {
     enum { MOST = SUMS };
     lanes sum[MOST];
@@ -211,7 +212,7 @@ INLINE void add_values(const int type, const int heads, const int vectors, const
             const lanes v = load(type, value, from + j * OE_LANES, count);
 #pragma GCC unroll 8
             for (int h = 0; h < heads; h++) {
-                sum[h * vectors + j] = lanes_fma(lanes_set(weight[h][c]), v, sum[h * vectors + j]);
+                sum[h * vectors + j] = lanes_fma(lanes_set(weight[h * TILE + c]), v, sum[h * vectors + j]);
             }
         }
     }
@@ -222,7 +223,7 @@ INLINE void add_values(const int type, const int heads, const int vectors, const
 }
 
 INLINE void mix_values(const int type, const int heads, const oe_attention_piece *p, const oe_attention_query *query,
-                       const int32_t *cell, int64_t n, const float *const *weight, const float *shrink) {
+                       const int32_t *cell, int64_t n, const float *weight, const float *shrink) {
     const int most = SUMS / heads < 4 ? SUMS / heads : 4;
     int64_t from = 0;
     for (; from + most * OE_LANES <= p->values.dim; from += most * OE_LANES) {
@@ -260,11 +261,8 @@ INLINE void weigh_some(const int type, const int heads, const oe_attention_piece
 /* Adds the values of cells [begin, end). */
 INLINE void mix_some(const int type, const int heads, const oe_attention_piece *p, const oe_attention_query *query,
                      tile *t, int at, int64_t begin, int64_t end) {
-    const float *weight[HEADS];
-    for (int h = 0; h < heads; h++) {
-        weight[h] = t->score[at + h] + begin;
-    }
-    mix_values(type, heads, p, query + at, t->cell + (begin - t->low), end - begin, weight, t->shrink + at);
+    mix_values(type, heads, p, query + at, t->cell + (begin - t->low), end - begin, t->score[at] + begin,
+               t->shrink + at);
 }
 
 /* Those of cells before (or behind) the ones that all see. */
@@ -329,8 +327,9 @@ INLINE bool look(const oe_attention_piece *p, const oe_attention_query *query, i
     return t->low < t->high;
 }
 
+/* `next`: the cell behind the tile that follows. */
 INLINE void attend_some(const int type, const oe_attention_piece *p, const oe_attention_query *query, int n,
-                        int64_t first) {
+                        int64_t first, int64_t next) {
     tile some;
     tile *t = &some;
     int at = 0;
@@ -338,6 +337,9 @@ INLINE void attend_some(const int type, const oe_attention_piece *p, const oe_at
         return;
     }
     EACH(n, at, weigh_some)
+    for (int64_t c = first + TILE; c < next; c++) {
+        prefetch(&p->keys, p->list[p->base + c]);
+    }
     const bool ragged = t->low < t->begin || t->end < t->high;
     if (ragged) {
         mix_ragged(type, p, query, n, t, true);
@@ -362,8 +364,10 @@ INLINE void attend(const int type, const oe_attention_piece *p) {
         n = p->queries[i].end > n ? p->queries[i].end : n;
     }
     for (int64_t first = 0; first < n; first += TILE) {
-        for (int64_t i = 0; i < p->n_queries; i += HEADS) {
-            attend_some(type, p, p->queries + i, (int)(p->n_queries - i < HEADS ? p->n_queries - i : HEADS), first);
+        int64_t next = first + 2 * TILE < n ? first + 2 * TILE : n;
+        for (int64_t i = 0; i < p->n_queries; i += HEADS, next = 0) {
+            const int some = (int)(p->n_queries - i < HEADS ? p->n_queries - i : HEADS);
+            attend_some(type, p, p->queries + i, some, first, next);
         }
     }
 }

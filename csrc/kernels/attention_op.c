@@ -220,10 +220,11 @@ static void do_pieces(const operation *op, int64_t first, int64_t last) {
     int64_t row = row_of(&op->plan, op->rows, first / op->kv_heads);
     for (int64_t i = first; i < last; i++) {
         row += i / op->kv_heads == op->plan.first_piece[row + 1];
-        /* Head by head: all pieces of a row but its last have the same size, so threads get as much as each other. */
+        /* The heads of a piece one after the other, because they share cache lines and pages. The last piece first,
+         * because it may be short: it evens out worst at the end. */
         const int64_t pieces = op->plan.first_piece[row + 1] - op->plan.first_piece[row];
-        const int64_t at = i - op->plan.first_piece[row] * op->kv_heads;
-        do_piece(op, row, at % pieces, at / pieces);
+        const int64_t at = i - op->plan.first_piece[row] * op->kv_heads, turn = at / op->kv_heads;
+        do_piece(op, row, turn ? turn - 1 : pieces - 1, at % op->kv_heads);
     }
 }
 

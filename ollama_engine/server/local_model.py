@@ -45,10 +45,14 @@ class LocalModel:
     def generate(
         self, prompt: Prompt, params: SamplingParams, *, images: Images = None, **options: Any
     ) -> AnswerStream[Chunk]:
-        return self.engine.astream(prompt, params, images=images, **options)
+        stream = self.engine.astream(prompt, params, images=images, **options)
+        stream.merges = True
+        return stream
 
     def chat(self, messages: Sequence[object], params: SamplingParams, **options: Any) -> AnswerStream[ChatChunk]:
-        return self.engine.achat_stream(messages, params, **self._with_template(options))
+        stream = self.engine.achat_stream(messages, params, **self._with_template(options))
+        stream.merges = True
+        return stream
 
     def _with_template(self, options: dict[str, Any]) -> dict[str, Any]:
         """The stored model's template stands above the GGUF file's, and a request's above both."""

@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -21,6 +22,9 @@ __all__ = ["Server", "serve"]
 
 log = logging.getLogger(__name__)
 BACKLOG = 2048
+SWITCH_SECONDS = 0.0005
+"""How long a thread may hold Python's lock while another one wants it. Python's 5 ms are more than a step of a small
+model takes, and an event loop of many streams is always busy."""
 
 
 class Server(uvicorn.Server):
@@ -81,6 +85,7 @@ def make_server(settings: ServerSettings, app: Any, listening: Callable[[str], N
 
 def serve(settings: ServerSettings, listening: Callable[[str], None]) -> None:
     """Serve until a signal comes. `listening` is told the server's URL. Raises OSError where the port is taken."""
+    sys.setswitchinterval(SWITCH_SECONDS)
     server = make_server(settings, create_app(settings), listening)
     with listener(settings) as sock:
         server.run(sockets=[sock])

@@ -60,6 +60,15 @@ class AsyncChatStream(AsyncIterator[ChatChunk]):
         self._stream = stream
         self._reader = reader
 
+    @property
+    def merges(self) -> bool:
+        """See `AsyncStream.merges`."""
+        return self._stream.merges
+
+    @merges.setter
+    def merges(self, value: bool) -> None:
+        self._stream.merges = value
+
     async def __anext__(self) -> ChatChunk:
         return self._reader.read(await anext(self._stream))
 

@@ -6,11 +6,11 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from ollama_engine.errors import ClosedError
 from ollama_engine.runner.request.channel import Event, RequestChannel
-from ollama_engine.runner.request.results import Chunk, Completion, collect
+from ollama_engine.runner.request.results import Chunk, Completion, collect, merged
 
 __all__ = ["AsyncMailbox", "AsyncStream"]
 
@@ -66,6 +66,8 @@ class AsyncStream(AsyncIterator[Chunk]):
         self.channel.watch(self)
         self._engine = engine
         self._ended = False
+        self.merges = False
+        """Whether chunks that wait are taken as one: who falls behind pays for a chunk, not for each token."""
         self._starting: asyncio.Task[None] | None = None
 
     def start(self, submit: Callable[[], object], *, in_thread: bool) -> None:
@@ -82,6 +84,8 @@ class AsyncStream(AsyncIterator[Chunk]):
         event = await self._take()
         if event is None:
             raise StopAsyncIteration
+        if self.merges and isinstance(event, Chunk):
+            event = self._with_waiting(event)
         self._ended = self.channel.note(event)
         if isinstance(event, Chunk):
             return event
@@ -104,6 +108,14 @@ class AsyncStream(AsyncIterator[Chunk]):
         if self._ended:
             return None
         return events.popleft()
+
+    def _with_waiting(self, chunk: Chunk) -> Chunk:
+        """The chunk, and those behind it that have come already, as one."""
+        events = self._mailbox.items
+        more = []
+        while events and isinstance(events[0], Chunk):
+            more.append(cast(Chunk, events.popleft()))
+        return merged([chunk, *more]) if more else chunk
 
     async def aclose(self) -> None:
         """Cancel the request if it has not ended; there are no further chunks. Safe to call twice."""

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 from ollama_engine.errors import ConfigError, Option
 from ollama_engine.sample import TokenLogprobs
 
-__all__ = ["Chunk", "Completion", "FinishReason", "Result", "Usage", "ValueReader", "collect", "value_of"]
+__all__ = ["Chunk", "Completion", "FinishReason", "Result", "Usage", "ValueReader", "collect", "merged", "value_of"]
 
 FinishReason = Literal["stop", "length"]
 
@@ -129,6 +129,21 @@ class Result:
     """All that comes out of a request that has no chunks: logits, or embeddings."""
 
     value: object
+
+
+def merged(chunks: Sequence[Chunk]) -> Chunk:
+    """Neighbouring chunks of one answer, in their order, as one."""
+    first, last = chunks[0], chunks[-1]
+    logprobs = [entry for chunk in chunks for entry in chunk.logprobs or ()]
+    return Chunk(
+        "".join([chunk.text for chunk in chunks]),
+        tuple([token for chunk in chunks for token in chunk.tokens]),
+        tuple(logprobs) if any(chunk.logprobs is not None for chunk in chunks) else None,
+        last.finish_reason,
+        last.usage,
+        first.prompt_logprobs,
+        last.reader,
+    )
 
 
 def collect(chunks: list[Chunk]) -> Completion:

@@ -10,7 +10,7 @@ from queue import SimpleQueue
 import pytest
 
 from ollama_engine.errors import ClosedError
-from ollama_engine.runner.request.astream import AsyncMailbox
+from ollama_engine.runner.request.astream import AsyncMailbox, AsyncStream
 from ollama_engine.runner.request.channel import (
     CancelFlag,
     Event,
@@ -184,3 +184,31 @@ def test_nobody_looks_into_the_mailbox_of_a_closed_event_loop() -> None:
     mailbox = asyncio.run(make())
     with pytest.raises(RuntimeError, match="closed"):
         mailbox.put(1)
+
+
+def test_a_consumer_that_falls_behind_gets_what_waits_as_one_chunk() -> None:
+    async def work(*, merges: bool) -> list[Chunk]:
+        stream = AsyncStream(None)
+        stream.merges = merges
+        for number, text in enumerate(("a", "", "b")):
+            stream.channel.send(Chunk(text, (number,), logprobs=None))
+        stream.channel.send(Chunk("c", (3, 4), finish_reason="stop"))
+        return [chunk async for chunk in stream]
+
+    assert asyncio.run(work(merges=True)) == [Chunk("abc", (0, 1, 2, 3, 4), finish_reason="stop")]
+    assert [chunk.text for chunk in asyncio.run(work(merges=False))] == ["a", "", "b", "c"]
+
+
+def test_merged_chunks_end_before_an_error() -> None:
+    async def work() -> list[str]:
+        stream = AsyncStream(None)
+        stream.merges = True
+        stream.channel.send(Chunk("a", (1,)))
+        stream.channel.send(Chunk("b", (2,)))
+        stream.channel.send(ClosedError("over"))
+        found = [(await anext(stream)).text]
+        with pytest.raises(ClosedError, match="over"):
+            await anext(stream)
+        return found
+
+    assert asyncio.run(work()) == ["ab"]
