@@ -62,10 +62,9 @@ preload = LD_PRELOAD="$(foreach l,$1 stdc++,$(shell $(CC) -print-file-name=lib$l
 sanitize: .venv-sanitize/.built
 	$(call preload,asan ubsan) UBSAN_OPTIONS=print_stacktrace=1 \
 	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
-		$(<D)/bin/python -m pytest -p no:faulthandler $(SANITIZE_TESTS)
+		$(<D)/bin/python -m pytest -p no:faulthandler --capture=sys $(SANITIZE_TESTS)
 
 SANITIZERS_sanitize := address,undefined
-SANITIZERS_threads := thread
 SANITIZERS_fuzz := address,fuzzer-no-link
 COMPILERS_fuzz = CC=$(CLANG) CXX=$(subst clang,clang++,$(CLANG))
 .venv-%/.built: $(VENV)/.built
@@ -83,6 +82,10 @@ MINUTES ?= 10
 CLANG ?= $(lastword $(sort $(notdir $(wildcard /usr/bin/clang /usr/bin/clang-[0-9][0-9]))))
 fuzz: .venv-fuzz/.built
 	$(<D)/bin/python -m tests.fuzz.run --minutes $(MINUTES) $(TARGET)
+
+# Random clients for MINUTES minutes, whose answers are compared; memory, descriptors and threads must stay flat.
+soak: $(VENV)/.built $(VENV)/.plot
+	$(PY) -m bench.soak --minutes $(MINUTES) --picture soak.png
 
 # The build requirements go into .venv, not into pip's throw-away environment: a changed file rebuilds in seconds.
 $(VENV)/.built: $(NATIVE)

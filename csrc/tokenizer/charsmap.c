@@ -32,6 +32,9 @@ static size_t longest(const oe_charsmap *map, const char *text, size_t size, uin
 }
 
 static int append(oe_buffer *out, const char *text, size_t size) {
+    if (size == 0) {
+        return 0; /* what a key is replaced by may be empty, and there may be no memory yet */
+    }
     if (out->size + size > out->capacity) {
         size_t capacity = (out->size + size) * 2;
         char *data = realloc(out->data, capacity);

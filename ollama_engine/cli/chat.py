@@ -174,6 +174,7 @@ class ChatConversation:
 
     def _template(self) -> str:
         chosen = self.options.get("template")
+        chosen = getattr(chosen, "source", chosen)  # of one in Go's syntax
         return chosen if chosen and "{" in chosen else self.engine.chat_template(chosen)
 
     def _prompt(self) -> str:

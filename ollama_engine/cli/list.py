@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 
 from ollama_engine.cli.store import model_store
 from ollama_engine.cli.tables import table
 
-__all__ = ["add_arguments", "ago", "decimal_size", "main"]
+__all__ = ["add_arguments", "ago", "decimal_size", "main", "span"]
 
 ID_CHARACTERS = 12
 
@@ -21,8 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    begin = args.begin.lower()
-    entries = [entry for entry in model_store().entries() if entry.name.short.lower().startswith(begin)]
+    begin, store = args.begin.lower(), model_store()
+    entries = [entry for entry in store.entries() if entry.name.short.lower().startswith(begin)]
+    for path, _ in store.broken():
+        print(f"warning: {path} cannot be read; ollama-engine doctor says why", file=sys.stderr)
     if args.json:
         facts = [
             {"name": entry.name.short, "digest": entry.manifest.digest, "size": entry.manifest.size,
@@ -54,11 +57,17 @@ def decimal_size(nbytes: int) -> str:
 
 def ago(seconds: float) -> str:
     """How long ago: "3 days ago"."""
-    if seconds < 1:
-        return "now"
+    return "now" if seconds < 1 else f"{span(seconds)} ago"
+
+
+def span(seconds: float) -> str:
+    """A duration in its largest unit: "3 days"."""
     for unit, name in ((365 * 86400, "year"), (30 * 86400, "month"), (7 * 86400, "week"), (86400, "day"),
                        (3600, "hour"), (60, "minute")):  # fmt: skip
         if seconds >= unit:
-            number = int(seconds // unit)
-            return f"{number} {name}{'' if number == 1 else 's'} ago"
-    return f"{int(seconds)} second{'' if int(seconds) == 1 else 's'} ago"
+            return _counted(int(seconds // unit), name)
+    return _counted(int(seconds), "second")
+
+
+def _counted(number: int, name: str) -> str:
+    return f"{number} {name}{'' if number == 1 else 's'}"

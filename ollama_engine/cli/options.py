@@ -8,15 +8,19 @@ not given is absent from the namespace: the dataclass has the defaults, and chec
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ollama_engine.cli.paths import existing
 from ollama_engine.config import PYTHON_ONLY
 
-__all__ = ["Option", "add_model", "add_options", "build", "model_path", "options_of"]
+if TYPE_CHECKING:
+    from ollama_engine.store.stored_model import StoredModel
+
+__all__ = ["Option", "add_model", "add_options", "build", "find_model", "model_path", "options_of"]
 
 _T = TypeVar("_T")
 
@@ -162,17 +166,31 @@ def build(cls: type[_T], args: argparse.Namespace, *, skip: Collection[str] = ()
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="a GGUF file (any part of a split one), or one of the "
-                        f"models inside of this package: {DEMO} tells stories, {DEMO_VISION} sees")  # fmt: skip
+    parser.add_argument("model", metavar="MODEL", help="a GGUF file (any part of a split one), a name that "
+                        "ollama-engine list shows, a name of the Hugging Face Hub (hf.co/USER/REPOSITORY), or one of "
+                        f"the models inside of this package: {DEMO} tells stories, {DEMO_VISION} sees")  # fmt: skip
 
 
 def model_path(model: str) -> str:
-    """The path for MODEL. `demo` and `demo-vision` are built in; for a file of such a name, type ./demo.
+    """The path for MODEL, as `find_model` finds it, without what the store knows of it."""
+    return find_model(model)[0]
 
-    Raises FileNotFoundError, which suggests similar names, where there is no such file.
+
+def find_model(model: str) -> tuple[str, StoredModel | None]:
+    """The path for MODEL, and what the store knows of it. A name of the Hub is downloaded where it is not there yet.
+
+    `demo` and `demo-vision` are built in; for a file of such a name, type ./demo. Raises FileNotFoundError, which
+    suggests similar names, where there is no such file and no such model, and what reading the store raises.
     """
-    if model not in (DEMO, DEMO_VISION):
-        return existing(model, DEMO, DEMO_VISION)
-    from ollama_engine import demo  # noqa: PLC0415
+    if model in (DEMO, DEMO_VISION):
+        from ollama_engine import demo  # noqa: PLC0415
 
-    return str(demo.path() if model == DEMO else demo.vision_path())
+        return str(demo.path() if model == DEMO else demo.vision_path()), None
+    if os.path.lexists(model):
+        return model, None
+    from ollama_engine.cli.stored import stored_model, stored_names  # noqa: PLC0415 (paths need none of it)
+
+    found = stored_model(model)
+    if found is not None:
+        return str(found.model_path), found
+    return existing(model, DEMO, DEMO_VISION, *stored_names()), None

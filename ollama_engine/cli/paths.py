@@ -22,7 +22,8 @@ def existing(path: str, *known: str) -> str:
     near = _near(path, known)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     if known and not near and os.sep not in path and not path.endswith(".gguf"):
-        hint = f"; a model is the path of a GGUF file, or {' or '.join(known)}: none is downloaded by its name"
+        hint = f"; a model is a GGUF file, {' or '.join(known[:2])}, or a name that ollama-engine list shows; " \
+               f"ollama-engine pull {path} downloads it, if a registry has it"  # fmt: skip
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT) + hint, path)
 
 

@@ -18,10 +18,11 @@ from ollama_engine.cli.errors import UsageError
 from ollama_engine.cli.images import image_of_flag
 from ollama_engine.cli.interactive import continue_texts
 from ollama_engine.cli.line_history import line_history
-from ollama_engine.cli.options import add_model, add_options, build, model_path
+from ollama_engine.cli.options import add_model, add_options, build, find_model
 from ollama_engine.cli.paths import existing
 from ollama_engine.cli.progress import LoadingBar, StatusLine
 from ollama_engine.cli.settings import Settings, set_here
+from ollama_engine.cli.stored import own_parameters
 from ollama_engine.cli.texts import argument, decoded
 from ollama_engine.config import EngineConfig
 from ollama_engine.runner.request.options import RequestOptions
@@ -29,6 +30,7 @@ from ollama_engine.sample import SamplingParams
 
 if TYPE_CHECKING:
     from ollama_engine.engine import Engine
+    from ollama_engine.store.stored_model import StoredModel
 
 __all__ = ["add_arguments", "main"]
 
@@ -39,6 +41,8 @@ NOT_REQUEST = ("priority", "cache", "cache_salt")
 NOT_SET = (*NOT_SAMPLING, *NOT_REQUEST)
 THINK = ("true", "false", "low", "medium", "high")
 CHAT_OPTIONS = ("system", "template", "think", "hide-thinking")
+FROM_MODELFILE = {field.name for field in dataclasses.fields(SamplingParams)}
+"""Options of a Modelfile that are taken when the command line does not say them; num_ctx too."""
 NOT_ENGINE = ("parallel", "max_queue")
 """Engine options without effect here: there is one answer at a time, and no queue."""
 
@@ -69,8 +73,16 @@ def main(args: argparse.Namespace) -> None:
     params = build(SamplingParams, args, skip=NOT_SAMPLING)
     request_options = build(RequestOptions, args, skip=NOT_REQUEST)
     config = build(EngineConfig, args, skip=NOT_ENGINE, parallel=1)
-    path, projector = model_path(args.model), None if args.projector is None else existing(args.projector)
-    chat_options = _chat_options(args)
+    projector = None if args.projector is None else existing(args.projector)
+    path, stored = find_model(args.model)
+    if stored is not None:  # what its Modelfile says stands below the command line
+        params = build(SamplingParams, args, skip=NOT_SAMPLING, **own_parameters(stored, FROM_MODELFILE))
+        config = build(EngineConfig, args, skip=NOT_ENGINE, parallel=1, **own_parameters(stored, ("num_ctx",)))
+        if projector is None and stored.projector_path is not None:
+            projector = str(stored.projector_path)
+    chat_options = _chat_options(args, stored)
+    system = args.system if args.system is not None or stored is None else stored.system or None
+    messages = [] if stored is None else [dict(message) for message in stored.messages]
     images = [image_of_flag(name) for name in args.image]
     interactive = args.prompt is None and _is_terminal()
     prompt = "" if interactive else _prompt(args.prompt)
@@ -81,10 +93,10 @@ def main(args: argparse.Namespace) -> None:
         reads_images = engine.info.reads_images
         if images and not reads_images:
             raise UsageError("--image has no effect: the model reads text only, unless --mmproj names its other part")
-        if _chats(engine, args):
+        if _chats(engine, args, template=chat_options["template"] is not None):
             chat = ChatConversation(
-                engine, _printer(args), settings, chat_options, args.system, args.verbose, reads_images=reads_images,
-                images=images,
+                engine, _printer(args), settings, chat_options, system, args.verbose, messages,
+                reads_images=reads_images, images=images,
             )  # fmt: skip
             chat.run() if interactive else chat.answer(prompt)
         else:
@@ -97,9 +109,9 @@ def main(args: argparse.Namespace) -> None:
                 answerer.answer(prompt, params, request_options, files)
 
 
-def _chats(engine: Engine, args: argparse.Namespace) -> bool:
+def _chats(engine: Engine, args: argparse.Namespace, *, template: bool) -> bool:
     """Whether to chat. Raises UsageError for chat options that nothing would read."""
-    chats = not args.raw and not args.echo and bool(args.template or engine.chat_templates)
+    chats = not args.raw and not args.echo and bool(template or engine.chat_templates)
     unread = [name for name in CHAT_OPTIONS if getattr(args, name.replace("-", "_")) and not chats]
     if unread:
         why = "--raw and --echo continue a text" if args.raw or args.echo else "the model's file has no chat template"
@@ -107,10 +119,14 @@ def _chats(engine: Engine, args: argparse.Namespace) -> bool:
     return chats
 
 
-def _chat_options(args: argparse.Namespace) -> dict[str, Any]:
+def _chat_options(args: argparse.Namespace, stored: StoredModel | None) -> dict[str, Any]:
     """Options of `Engine.chat`."""
     think = {"true": True, "false": False}.get(args.think, args.think)
     template = args.template
+    if template is None and stored is not None and stored.template is not None:
+        from ollama_engine.chat.go_template import GoTemplate  # noqa: PLC0415 (models of the store only)
+
+        return {"think": think, "template": GoTemplate(stored.template)}
     if template is not None and os.path.isfile(template):
         with open(template, "rb") as file:
             template = decoded(file.read(), template)

@@ -34,6 +34,7 @@ cdef class ThreadPools:
     cdef ThreadPool fewer
     cdef ThreadPool current
     cdef object governor
+    cdef bint whole_machine
     # Threads that try whether CPUs are free for more threads, at times.
     cdef oe_cpu_probe *probe
 

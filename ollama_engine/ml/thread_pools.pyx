@@ -5,6 +5,7 @@ are to compute, a second, smaller pool does, and the threads of the first sleep 
 """
 
 import logging
+import os
 import time
 from contextlib import suppress
 
@@ -155,6 +156,8 @@ cdef class ThreadPools:
         if alone and threads > 1:
             self.all.watch()
             self.governor = ThreadGovernor(threads, CpuUseMeter(placement.own_cpus()))
+            # Otherwise the system's number of running threads says nothing about the CPUs of this process.
+            self.whole_machine = len(placement.own_cpus()) == os.cpu_count()
         return 0
 
     cdef int _use_pool(self, ThreadPool pool, bint gated) except -1:
@@ -179,7 +182,8 @@ cdef class ThreadPools:
     cdef int _begin(self) except -1:
         self.time.wall_ns = 0
         self.current.more_waiting()
-        return self._use(self.governor.begin(time.monotonic(), waiting_threads()))
+        waiting = waiting_threads() if self.whole_machine else None
+        return self._use(self.governor.begin(time.monotonic(), waiting))
 
     cdef int _measure(self) except -1:
         cdef int64_t waited = self.current.more_waiting()

@@ -96,7 +96,10 @@ class BlobStore:
         if not self.has(layer):
             raise damaged(self, layer)
         if hash_file(self.path(layer.digest), progress) != layer.digest:
-            raise ModelFormatError(f"blob {layer.digest} is damaged: its content has another digest; pull it again")
+            raise ModelFormatError(
+                f"blob {layer.digest} is damaged: its content has another digest; remove {self.path(layer.digest)} and "
+                "pull or create the model again"
+            )
 
     def all(self) -> Iterator[Path]:
         """Every whole blob's file."""

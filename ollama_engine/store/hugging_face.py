@@ -20,9 +20,8 @@ from ollama_engine.store.transfers import Report, TransferProgress, TransferSett
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-__all__ = ["HUB_HOSTS", "HubFile", "Repository", "choose_model", "choose_projector", "pull_from_hub"]
+__all__ = ["HubFile", "Repository", "choose_model", "choose_projector", "pull_from_hub"]
 
-HUB_HOSTS: Final = ("hf.co", "huggingface.co", "www.huggingface.co")
 PREFERRED: Final = ("Q4_K_M", "Q4_K_S", "Q4_0", "Q5_K_M", "Q8_0")
 """What the tag `latest` takes, the first that is there; else the smallest file."""
 PREFERRED_PROJECTORS: Final = ("f16", "bf16", "f32")

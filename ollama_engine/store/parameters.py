@@ -42,7 +42,7 @@ def parse_parameters(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
         try:
             found[name] = TRUTH[text.lower()] if kind is bool else kind(text)
         except (ValueError, KeyError):
-            raise ConfigError(f"PARAMETER {name} is a {NAMES[kind]}, got {text!r:.80}") from None
+            raise ConfigError(f"PARAMETER {name} must be of type {NAMES[kind]}, got {text!r:.80}") from None
     return found
 
 

@@ -23,19 +23,13 @@ from ollama_engine.server.isolation.registry import class_fields, known_class, k
 __all__ = ["decode", "encode"]
 
 
-def encode(value: object) -> Any:
+def encode(value: Any) -> Any:
     """A value as `json.dumps` takes it. Pictures become the bytes of an image file.
 
     Raises ConfigError for what no other process can have, such as functions and types.
     """
-    if isinstance(value, str):
-        return value if _is_unicode(value) else {"$text": _base64(value.encode("utf-32-le", "surrogatepass"))}
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, (int, np.integer)):
-        return int(value)
-    if isinstance(value, (float, np.floating)):
-        return float(value) if math.isfinite(value) else {"$float": str(float(value))}
+    if value is None or isinstance(value, (str, bool, int, float, np.number)):
+        return _encode_plain(value)
     name = known_name(value.__class__)
     if name is not None:
         return _encode_known(name, value)
@@ -44,10 +38,22 @@ def encode(value: object) -> Any:
     return _encode_other(value)
 
 
+def _encode_plain(value: Any) -> Any:
+    """JSON's own values, and those that it cannot write."""
+    if isinstance(value, str):
+        return value if _is_unicode(value) else {"$text": _base64(value.encode("utf-32-le", "surrogatepass"))}
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, (int, np.integer)):
+        return int(value)
+    return float(value) if math.isfinite(value) else {"$float": str(float(value))}
+
+
 def _encode_known(name: str, value: Any) -> dict[str, Any]:
     """An object of a listed class: its fields, without those that have their default."""
     sent: dict[str, Any] = {"$": name}
-    for field, default in class_fields(type(value)).items():
+    made_by: Any = type(value)
+    for field, default in class_fields(made_by).items():
         if (found := getattr(value, field)) is not default:
             sent[field] = encode(sent_reader(found) if field == "reader" else found)
     return sent

@@ -110,9 +110,9 @@ async def templated_lines(
 ) -> AsyncGenerator[Line, None]:
     """The lines of an answer to a prompt as a conversation of one message. Raises as the engine does."""
     templating = template_options(body.think, body.template)
-    context = body.context or []
     async with service.scheduler.lease(asked.stored, asked.options.runner, asked.keep_alive) as lease:
         model = lease.model
+        context = (body.context or [])[-model.facts.num_ctx :]  # no more of it is read
         if body.debug_render_only:
             yield debug_line(asked, await rendered(model, messages, **templating))
             return

@@ -81,11 +81,13 @@ async def fitting(model: ServedModel, messages: list[Message], *, cut: bool, **o
         kept = without(messages, droppable[:n_dropped])
         return len(await segment_ids(model, await rendered(model, kept, **options))) < num_ctx
 
-    if await fits(0):
+    # No message is shorter than a token, so this many have to go at least; a count of all of them would take long.
+    low = max(0, len(droppable) - num_ctx)
+    if low == 0 and await fits(0):
         return messages
     if not cut:
         raise ApiError(400, TOO_LONG)
-    low, high = 0, len(droppable)  # low does not fit; high may not either, and then the engine cuts the text
+    high = len(droppable)  # low does not fit; high may not either, and then the engine cuts the text
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if await fits(middle) else (middle, high)

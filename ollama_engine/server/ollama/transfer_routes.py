@@ -20,7 +20,8 @@ from ollama_engine.server.ollama.models_schemas import CreateRequest, TransferRe
 from ollama_engine.server.ollama.ndjson import Line, respond
 from ollama_engine.server.settings import ServerSettings
 from ollama_engine.store.create import Recipe, create_model
-from ollama_engine.store.hugging_face import HUB_HOSTS, Repository, pull_from_hub
+from ollama_engine.store.hub_names import is_hub_name
+from ollama_engine.store.hugging_face import Repository, pull_from_hub
 from ollama_engine.store.manifest import hex_of
 from ollama_engine.store.model_store import ModelStore
 from ollama_engine.store.names import ModelName
@@ -50,7 +51,7 @@ async def pull_model(request: Request, body: TransferRequest, service: Served, s
 async def push_model(request: Request, body: TransferRequest, service: Served, store: Store) -> Response:
     """Publish a model of the store."""
     name = registry_name(body)
-    if name.host.lower() in HUB_HOSTS:
+    if is_hub_name(name):
         raise ApiError(400, f"{name.host} takes no models by this API; its own tools upload files")
     await asyncio.to_thread(store.entry, name)  # so that the status can say that there is none
 
@@ -81,7 +82,7 @@ def pulling(settings: ServerSettings, store: ModelStore, name: ModelName, body: 
     """The work of pulling a model, from the Hub or from a registry."""
 
     async def work(report: Report) -> None:
-        if name.host.lower() in HUB_HOSTS:
+        if is_hub_name(name):
             repository = Repository(name, TransferSettings(streams=settings.max_transfer_streams))
             async with repository:
                 await pull_from_hub(repository, store, report)

@@ -34,11 +34,16 @@ from ollama_engine.server.isolation.registry import _classes
 from ollama_engine.server.served import ModelFacts
 from tests.suite import scaled
 
-TEXTS = st.text(st.characters(), max_size=8) | st.sampled_from(["", "$", "$bytes", "\ud800", "\ud83d\ude00", "\0", "é\n"])
+TEXTS = st.text(st.characters(), max_size=8) | st.sampled_from(
+    ["", "$", "$bytes", "\ud800", "\ud83d\ude00", "\0", "é\n"]
+)
 NUMBERS = st.floats(allow_nan=False) | st.integers(-(2**70), 2**70)
 TOKENS = st.lists(st.integers(0, 2**31), max_size=3).map(tuple)
 LOGPROBS = st.builds(
-    TokenLogprobs, st.integers(0, 9), st.floats(max_value=0.0), st.lists(st.tuples(st.integers(0, 9), NUMBERS), max_size=2)
+    TokenLogprobs,
+    st.integers(0, 9),
+    st.floats(max_value=0.0),
+    st.lists(st.tuples(st.integers(0, 9), NUMBERS), max_size=2),
 )
 USAGES = st.builds(Usage, *[st.integers(0, 99)] * 3, *[st.floats(0, 9)] * 3, *[st.integers(0, 9)] * 4)
 ANSWER = {
@@ -163,7 +168,9 @@ def test_what_cannot_cross_is_refused(value: object) -> None:
         encode({"logits_processors": (value,)})
 
 
-@pytest.mark.parametrize("sent", [{"$": "Popen", "args": ["ls"]}, {"$eval": "1"}, {"$": ["Chunk"]}, {"$bytes": "", "b": 1}])
+@pytest.mark.parametrize(
+    "sent", [{"$": "Popen", "args": ["ls"]}, {"$eval": "1"}, {"$": ["Chunk"]}, {"$bytes": "", "b": 1}]
+)
 def test_nothing_else_is_made_of_what_arrives(sent: Mapping[str, Any]) -> None:
     with pytest.raises(ValueError, match="of this protocol"):
         decode(sent)

@@ -25,7 +25,6 @@ from ollama_engine.server.scheduler.runner_options import RunnerOptions
 from ollama_engine.server.scheduler.scheduler import Scheduler
 from ollama_engine.server.scheduler.waiting import LoadCancelledError
 from ollama_engine.server.settings import ServerSettings
-from tests.suite import slow_except
 
 SMALL = {"num_ctx": 128, "num_batch": 32, "num_thread": 1}
 ENDLESS = SamplingParams(max_tokens=10**6)
@@ -61,7 +60,8 @@ def alive(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("number", slow_except([signal.SIGKILL, signal.SIGSEGV], signal.SIGKILL))
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_crash_ends_its_own_requests_only(number: signal.Signals) -> None:
     async def test(pool: Scheduler) -> None:
         first, text = await answer(pool, "demo")
@@ -70,7 +70,9 @@ def test_a_crash_ends_its_own_requests_only(number: signal.Signals) -> None:
             stream = held.model.generate("Once", ENDLESS, on_overflow="shift")
             await anext(aiter(stream))
             os.kill(first, number)
-            with pytest.raises(ModelProcessError, match=f"the process of model 'demo:latest' was ended by {number.name}"):
+            with pytest.raises(
+                ModelProcessError, match=f"the process of model 'demo:latest' was ended by {number.name}"
+            ):
                 async for _ in stream:
                     pass
             with pytest.raises(ModelProcessError):
@@ -140,7 +142,6 @@ import asyncio, sys
 from ollama_engine.server.library import Library
 from ollama_engine.server.scheduler.making import make_scheduler
 from ollama_engine.server.settings import ServerSettings
-from tests.suite import slow_except
 
 async def main():
     pool = make_scheduler(ServerSettings(isolation="process"))

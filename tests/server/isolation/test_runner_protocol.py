@@ -79,7 +79,9 @@ def test_an_answer_comes_in_lines(loaded: TestClient) -> None:
 def test_grammars_formats_and_limits(loaded: TestClient) -> None:
     def text(**asked: Any) -> str:
         body = {"Prompt": "Is it? ", "Options": {"temperature": 0, "num_predict": 20}, **asked}
-        return "".join(json.loads(line).get("content", "") for line in loaded.post("/completion", json=body).text.splitlines())
+        return "".join(
+            json.loads(line).get("content", "") for line in loaded.post("/completion", json=body).text.splitlines()
+        )
 
     assert text(Grammar='root ::= "yes" | "no"') in ("yes", "no")
     assert json.loads(text(Format={"type": "boolean"})) in (True, False)

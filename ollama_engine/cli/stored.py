@@ -1,0 +1,62 @@
+"""MODEL as users type it: a path, a packaged model, a name of the store, or a name of the Hugging Face Hub."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+from ollama_engine.cli.store import model_store
+from ollama_engine.errors import ConfigError, ModelNotFoundError, UnsupportedModelError
+
+if TYPE_CHECKING:
+    from ollama_engine.store.stored_model import StoredModel
+
+__all__ = ["own_parameters", "stored_model", "stored_names"]
+
+OWN_NAMES = {"num_predict": "max_tokens"}
+"""Ollama's names of parameters -> ours, where they differ."""
+NEGATIVE_IS_DEFAULT = ("num_predict", "seed")
+
+
+def stored_model(model: str) -> StoredModel | None:
+    """The model of the store that a text names; one of the Hub is downloaded first. None where it is no name of one.
+
+    Raises UnsupportedModelError for a model with adapters, ModelFormatError for a damaged one, and what pulls raise.
+    """
+    from ollama_engine.store.hub_names import is_hub_name  # noqa: PLC0415 (paths need none of it)
+    from ollama_engine.store.names import ModelName  # noqa: PLC0415
+
+    try:
+        name = ModelName.parse(model)
+    except ConfigError:
+        return None
+    store = model_store()
+    try:
+        found = store.find(name)
+    except ModelNotFoundError:
+        if not is_hub_name(name):
+            return None
+        from ollama_engine.cli.pull import pull_model  # noqa: PLC0415 (loads the network's packages)
+
+        print(f"{name.short} is not in the store yet: downloading it to {store.folder}", file=sys.stderr)
+        pull_model(store, model, insecure=False)
+        found = store.find(name)
+    if found.adapter_paths:
+        raise UnsupportedModelError(f"model '{found.name}' has an adapter (LoRA), which this engine does not apply")
+    return found
+
+
+def stored_names() -> list[str]:
+    """What `ollama-engine list` shows."""
+    return [entry.name.short.removesuffix(":latest") for entry in model_store().entries()]
+
+
+def own_parameters(stored: StoredModel | None, names: Collection[str]) -> dict[str, Any]:
+    """Parameters of a Modelfile by our names, those in `names` only; those that mean the default are left out."""
+    found = {}
+    for name, value in ({} if stored is None else stored.parameters).items():
+        own = OWN_NAMES.get(name, name)
+        if own in names and not (name in NEGATIVE_IS_DEFAULT and value < 0):
+            found[own] = value
+    return found

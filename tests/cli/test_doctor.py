@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import ollama_engine
+from ollama_engine import demo
+from ollama_engine.cli.doctor import _instruction_sets
+from ollama_engine.ml.device_info import Device
+from tests.cli.conftest import Result
+from tests.store.layout import put_blob, put_model
+
+LIBRARY = "registry.ollama.ai/library"
+Cli = Callable[..., Result]
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path))
+    return tmp_path
+
+
+def test_report(cli: Cli, root: Path) -> None:
+    put_model(root, f"{LIBRARY}/m/latest", [("model", b"GGUF")], {})
+    told = cli("doctor", "demo", "-t", "1", "--num-ctx", "64")
+    assert told.code == 0
+    assert f"version   {ollama_engine.__version__}" in told.out
+    assert f"store {root}: 1 models, 6 B\n  no blob is missing; --verify reads them all" in told.out
+    assert f"{demo.path()} fits, with num_ctx 64:" in told.out
+    report = json.loads(cli("doctor", "--json", "--verify").out)
+    assert report["store"] == {
+        "folder": str(root), "models": 1, "size": 6, "problems": [], "leftovers": 0, "verified": True,
+    }  # fmt: skip
+    assert report["devices"][0]["used"]
+
+
+def test_a_store_with_damage(cli: Cli, root: Path) -> None:
+    put_model(root, f"{LIBRARY}/good/latest", [("model", b"GGUF good")])
+    put_model(root, f"{LIBRARY}/bad/latest", [("model", b"GGUF bad")])
+    put_model(root, f"{LIBRARY}/gone/latest", [("model", b"GGUF gone")])
+    bad, gone = (put_blob(root, data)["digest"] for data in (b"GGUF bad", b"GGUF gone"))
+    (root / "blobs" / bad.replace(":", "-")).write_bytes(b"GGUF BAD")
+    (root / "blobs" / gone.replace(":", "-")).unlink()
+    unreadable = root / "manifests" / LIBRARY / "other" / "latest"
+    unreadable.parent.mkdir()
+    unreadable.write_bytes(b"no")
+    quick, whole = cli("doctor").out, cli("doctor", "--verify").out
+    for told in (quick, whole):
+        assert f"blob {gone} is missing; pull or create the model again (of gone:latest)" in told
+        assert f"{unreadable} is no manifest" in told
+        assert "good" not in told
+    assert bad not in quick
+    assert f"blob {bad} is damaged: its content has another digest; remove {root / 'blobs'}" in whole
+    assert whole.count("(of bad:latest)") == 1
+
+
+def test_leftovers(cli: Cli, root: Path) -> None:
+    put_model(root, f"{LIBRARY}/m/latest", [("model", b"GGUF")])
+    put_blob(root, b"nobody's" * 1000)
+    assert "are unused; ollama-engine rm --unused frees them" in cli("doctor").out
+
+
+def test_a_model_that_does_not_fit(cli: Cli, root: Path) -> None:
+    told = cli("doctor", "demo", "--num-ctx", "4000000", "--parallel", "100")
+    assert told.code == 0
+    assert f"{demo.path()} cannot be loaded: " in told.out
+    assert cli("doctor", "nothing").code == 1
+
+
+def test_why_an_instruction_set_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    device = Device("CPU", "cpu", "CPU", 0, "", 0, 0, features={"AVX": "1", "AVX2": "1"})
+    found = _instruction_sets((device,), {"avx", "avx2", "avx512f"})
+    assert (found["AVX2"], "NEON" in found) == ("used", False)
+    assert found["AVX512"] == "this CPU has it, but the build or the system does not let it be used"
+    assert found["FMA"] == "this CPU does not have it"
+    assert found["F16C"] == _instruction_sets((device,), set())["F16C"]
+    assert "not known" in _instruction_sets((device,), None)["FMA"]

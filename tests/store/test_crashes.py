@@ -1,0 +1,172 @@
+"""Processes that are killed while they change a store: what was reported done is there, and what is listed is whole."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ollama_engine.errors import ModelNotFoundError
+from ollama_engine.store import ModelName, ModelStore
+from tests.store.fake_registry import FakeRegistry, serving
+from tests.store.layout import files, put_model
+from tests.suite import scaled
+from tests.tiny import write_tiny_llama
+
+LIBRARY = "registry.ollama.ai/library"
+PATIENCE = 60
+
+PULL = """
+import asyncio, sys
+from ollama_engine.store import ModelName, ModelStore
+from ollama_engine.store.pull import pull
+from ollama_engine.store.registry import Registry
+from ollama_engine.store.transfers import TransferSettings
+
+async def main():
+    print("begin", flush=True)
+    async with Registry(ModelName.parse(sys.argv[2]), TransferSettings(part_bytes=100_000), insecure=True) as registry:
+        await pull(registry, ModelStore(sys.argv[1]), lambda progress: None)
+    print("done", flush=True)
+
+asyncio.run(main())
+"""
+
+COPY_AND_DELETE = """
+import itertools, sys
+from ollama_engine.store import ModelName, ModelStore
+
+store = ModelStore(sys.argv[1])
+print("begin", flush=True)
+for number in itertools.count():
+    store.copy(ModelName.parse("seed"), ModelName.parse(f"copy{number}"))
+    print("copied", number, flush=True)
+    if number:
+        store.delete(ModelName.parse(f"copy{number - 1}"))
+        print("deleted", number - 1, flush=True)
+"""
+
+CREATE = """
+import itertools, sys
+from pathlib import Path
+from ollama_engine.store import ModelName, ModelStore
+from ollama_engine.store.create import Recipe, create
+from ollama_engine.store.sources import SourceFile
+
+store = ModelStore(sys.argv[1])
+print("begin", flush=True)
+for number in itertools.count():
+    recipe = Recipe(files=[SourceFile("m.gguf", Path(sys.argv[2]))], quantize=("", "q8_0")[number % 2],
+                    system=f"You are {number}.")
+    create(store, ModelName.parse(f"made{number}"), recipe, lambda progress: None)
+    print("created", number, flush=True)
+"""
+
+
+def killed(script: str, *arguments: str, after: float) -> list[str]:
+    """Run a script, kill it so many seconds after its first line, and return all lines that it wrote."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process.stdout, process.stderr:
+        assert process.stdout.readline() == "begin\n", process.stderr.read()
+        time.sleep(after)
+        process.kill()
+        lines = process.stdout.read().splitlines()
+        assert process.wait(PATIENCE) in (-signal.SIGKILL, 0), process.stderr.read()
+    return [line for line in lines if line]
+
+
+def assert_consistent(store: ModelStore) -> None:
+    """Every manifest is readable, and every blob is there and is what its name says."""
+    assert store.broken() == []
+    for entry in store.entries():
+        for layer in entry.manifest.blobs:
+            store.blobs.check(layer)
+    for blob in store.blobs.all():
+        assert blob.name == "sha256-" + hashlib.sha256(blob.read_bytes()).hexdigest()
+    store.prune(claimed=0, partial=0)
+    used = {f"blobs/{layer.digest.replace(':', '-')}" for entry in store.entries() for layer in entry.manifest.blobs}
+    assert {name for name in files(store.folder) if not name.startswith("manifests/")} == used
+
+
+def moments(rounds: int, longest: float) -> list[float]:
+    rng = random.Random(17)
+    return [rng.uniform(0, longest) for _ in range(rounds)]
+
+
+def test_killed_while_it_pulls(tmp_path: Path) -> None:
+    store, data = ModelStore(tmp_path), os.urandom(1_000_000)
+    with serving() as fake:
+        fake.add("me/m/latest", [("model", data), ("system", b"s")])
+        name = ModelName.parse(f"{fake.host}/me/m")
+        fake.faults.seconds_per_piece = 0.02
+        for after in moments(scaled(6, quick=2), 0.3):
+            lines = killed(PULL, str(tmp_path), str(name), after=after)
+            if "done" in lines:
+                assert store.find(name)
+            elif not store.entries():
+                with pytest.raises(ModelNotFoundError):
+                    store.find(name)
+        fake.faults.seconds_per_piece = 0.0
+        before = _bytes_sent(fake)
+        done = subprocess.run(
+            [sys.executable, "-c", PULL, str(tmp_path), str(name)], capture_output=True, text=True, timeout=PATIENCE,
+            check=False,
+        )  # fmt: skip
+        assert done.stdout == "begin\ndone\n", done.stderr
+        assert _bytes_sent(fake) - before <= 1_000_500
+    assert store.find(name).model_path.read_bytes() == data
+    assert_consistent(store)
+
+
+def _bytes_sent(fake: FakeRegistry) -> int:
+    """Bytes of blobs that were asked for."""
+    ranges = [part[6:].split("-") for _, part in fake.blob_requests()]
+    return sum(int(end) + 1 - int(begin) for begin, end in ranges)
+
+
+def test_killed_while_it_copies_and_deletes(tmp_path: Path) -> None:
+    store = ModelStore(tmp_path)
+    put_model(tmp_path, f"{LIBRARY}/seed/latest", [("model", b"GGUF" * 1000)])
+    for after in moments(scaled(8, quick=2), 0.1):
+        lines = [line.split() for line in killed(COPY_AND_DELETE, str(tmp_path), after=after)]
+        copied = {int(number) for what, number in lines if what == "copied"}
+        deleted = {int(number) for what, number in lines if what == "deleted"}
+        names = {entry.name.model for entry in store.entries()}
+        assert "seed" in names
+        assert not {f"copy{number}" for number in deleted} & names
+        kept = sorted(copied - deleted)[-1:]  # the one before it may be deleted, and that not reported yet
+        assert {f"copy{number}" for number in kept} <= names
+        assert_consistent(store)
+        for name in names - {"seed"}:
+            store.delete(ModelName.parse(name))
+    assert store.find("seed").model_path.read_bytes() == b"GGUF" * 1000
+
+
+def test_killed_while_it_deletes_the_last_user(tmp_path: Path) -> None:
+    """Blobs of a model whose manifest is gone are pruned."""
+    store = ModelStore(tmp_path)
+    put_model(tmp_path, f"{LIBRARY}/m/latest", [("model", b"GGUF" * 1000)])
+    (tmp_path / "manifests" / LIBRARY / "m" / "latest").unlink()  # as a process killed behind this step leaves it
+    assert store.prune(claimed=0).files == 2
+    assert files(tmp_path) == set()
+
+
+def test_killed_while_it_creates(tmp_path: Path) -> None:
+    store = ModelStore(tmp_path / "models")
+    source = write_tiny_llama(tmp_path / "tiny.gguf", metadata={"general.file_type": 0}).path
+    for after in moments(scaled(5, quick=1), 0.4):
+        lines = [line.split() for line in killed(CREATE, str(store.folder), source, after=after)]
+        for _, number in lines:
+            assert store.find(f"made{number}").system == f"You are {number}."
+        assert_consistent(store)
