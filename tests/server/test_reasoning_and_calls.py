@@ -36,7 +36,9 @@ THINK = Option("think", "high")
 
 def app(models: ScriptedModels, **options: Any) -> Any:
     library: Any = models
-    return create_app(ServerSettings(models=Path("/nowhere"), noprune=True, **options), library=library, scheduler=library)
+    return create_app(
+        ServerSettings(models=Path("/nowhere"), noprune=True, **options), library=library, scheduler=library
+    )
 
 
 @contextmanager
