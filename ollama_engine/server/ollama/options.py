@@ -97,7 +97,7 @@ def read_options(*layers: Mapping[str, Any] | None) -> ModelOptions:
     )
 
 
-def of_type(name: str, value: object, kind: type) -> Any:  # noqa: PLR0911 (a line for each type)
+def of_type(name: str, value: object, kind: type) -> Any:
     """The value, as Go reads it into a field of that type: numbers are cut to integers, nothing else is converted."""
     if kind in (int, float) and isinstance(value, (int, float)) and not isinstance(value, bool):
         if kind is float and abs(value) <= LARGEST:
