@@ -1,7 +1,7 @@
 """How fast prompts and answers are while other processes want the CPUs.
 
     python bench/busy.py MODEL.gguf --load 0,1,2,4,8 -t 1,2 -r 3
-    python bench/busy.py MODEL.gguf --beside OTHER/.venv/bin/python --peer     # in turn with another version, and the peer
+    python bench/busy.py MODEL.gguf --beside OTHER/.venv/bin/python --peer     # in turn with others
 
 For each load, as many processes count in a session of their own. Each run is a process of its own: `ollama-engine
 bench`, and `llama-bench` for the peer. The table has medians, in tokens/s.

@@ -205,6 +205,11 @@ class Engine(GenerateMethods, EmbedMethods, ImageMethods, ChatMethods, ScoreMeth
             raise ClosedError("this Engine is closed")
         return self._loaded
 
+    @property
+    def closed(self) -> bool:
+        """Whether it takes no requests any more: after `close`, or because it closed itself after a fault."""
+        return self._closed or self._engine_thread.closed
+
     def close(self) -> None:
         """End the running request, fail the waiting ones with ClosedError, and free all memory. Safe to call twice."""
         self._closed = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 
 from ollama_engine.cli.store import model_store
@@ -21,8 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    begin = args.begin.lower()
-    entries = [entry for entry in model_store().entries() if entry.name.short.lower().startswith(begin)]
+    begin, store = args.begin.lower(), model_store()
+    entries = [entry for entry in store.entries() if entry.name.short.lower().startswith(begin)]
+    for path, _ in store.broken():
+        print(f"warning: {path} cannot be read; ollama-engine doctor says why", file=sys.stderr)
     if args.json:
         facts = [
             {"name": entry.name.short, "digest": entry.manifest.digest, "size": entry.manifest.size,

@@ -12,8 +12,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from ollama_engine.ml.ops_experts import mul_mat_id_small_batch
+from ollama_engine.ml.ops_experts import mul_mat_id_small_batch, suits_weighted_sum
 from ollama_engine.ml.ops_nn import mul_mat, mul_mat_id
+from ollama_engine.ml.ops_shape import repeat, view
 from ollama_engine.ml.ops_small_batch import cpu_traits, mul_mat_small_batch, reads_in_place
 from ollama_engine.ml.tensor import Tensor
 
@@ -36,8 +37,8 @@ LONG = 2048
 """Length in elements beyond which rows of activations no longer stay in the L1 cache."""
 
 ALL = 1 << 16
-"""`last` of a kernel that wins with all numbers of rows that were measured, up to 512. A row of its results has the same
-bits in any batch."""
+"""`last` of a kernel that wins with all numbers of rows that were measured, up to 512. A row of its results has the
+same bits in any batch."""
 
 REPACKED_ROWS = 16
 """K-quants with fewer rows read the repacked copy; from here on, ggml's kernel for the original is faster."""
@@ -54,8 +55,7 @@ _AVX512_VNNI = {
 
 TABLE: Mapping[str, Mapping[str, Borders]] = {
     "avx512vnni": _AVX512_VNNI,
-    "avx512vnni-intel": _AVX512_VNNI
-    | {"q4_K": Borders(1, ALL, per_expert=64), "q6_K": Borders(1, 64, per_expert=64)},
+    "avx512vnni-intel": _AVX512_VNNI | {"q4_K": Borders(1, ALL, per_expert=64), "q6_K": Borders(1, 64, per_expert=64)},
     "avxvnni": {
         "q4_K": Borders(1, ALL),
         "q6_K": Borders(2, ALL),
@@ -129,6 +129,10 @@ def product(weight: Tensor, x: Tensor) -> Tensor:
     rows = x.dim(1)
     if rows in _rows_here(weight.dtype, weight.dim(0)) and x.dim(2) == x.dim(3) == 1 and reads_in_place(weight):
         return mul_mat_small_batch(weight, x)
+    matrices = weight.dim(2) == weight.dim(3) == x.dim(2) == x.dim(3) == 1
+    if rows == 1 and weight.dtype == "f32" and matrices and suits_weighted_sum(x):  # which is: on the CPU alone
+        # ggml's kernel for a single row rounds otherwise than the one for more, and is no faster.
+        return view(mul_mat(weight, repeat(x, x.dim(0), 2)), (weight.dim(1), 1))
     return mul_mat(choose_copy(weight, rows), x)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 __all__ = ["DONE", "MEDIA_TYPE", "event", "json_bytes"]
@@ -19,7 +20,25 @@ def event(data: Any, name: str | None = None) -> bytes:
 
 
 def json_bytes(data: Any) -> bytes:
-    """JSON in UTF-8. A lone surrogate, which UTF-8 cannot hold, becomes the escape that JSON has for it."""
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(
-        errors="backslashreplace"
-    )
+    """JSON in UTF-8, of which a client can read everything.
+
+    A lone surrogate, which UTF-8 cannot hold, becomes the escape that JSON has for it. NaN and infinities, which Python
+    reads in requests but JSON does not have, become null where they are repeated.
+    """
+    try:
+        text = _json(data)
+    except ValueError:
+        text = _json(_finite(data))
+    return text.encode(errors="backslashreplace")
+
+
+def _json(data: Any) -> str:
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data

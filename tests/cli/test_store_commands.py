@@ -37,6 +37,15 @@ def test_list(cli: Cli, root: Path) -> None:
     assert (found["name"], found["digest"], found["size"]) == ("llama3.2:latest", digest, 12_347)
 
 
+def test_list_tells_of_damage(cli: Cli, root: Path) -> None:
+    path = root / "manifests" / LIBRARY / "bad" / "latest"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"no")
+    told = cli("list")
+    assert told.err == f"warning: {path} cannot be read; ollama-engine doctor says why\n"
+    assert told.out == "NAME    ID    SIZE    MODIFIED\n"
+
+
 def test_cp_and_rm(cli: Cli, root: Path) -> None:
     put_model(root, f"{LIBRARY}/a/latest", [("model", b"x")])
     assert cli("cp", "a", "me/b:v2").out == "copied a:latest to me/b:v2\n"

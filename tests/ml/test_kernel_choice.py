@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 from ollama_engine.ml import kernel_choice
@@ -24,6 +25,7 @@ from ollama_engine.ml.kernel_choice import (
 )
 from ollama_engine.ml.ops_small_batch import SMALL_BATCH_QUANTIZED, cpu_traits, small_batch_instructions
 from ollama_engine.ml.placement import BackendParams
+from ollama_engine.ml.quantize import quantize_rows
 from ollama_engine.ml.storage import Storage
 
 TYPES = sorted({dtype for borders in TABLE.values() for dtype in borders})
@@ -83,6 +85,32 @@ def test_small_batches_go_to_our_kernels(backend: Backend, dtype: str) -> None:
     rows = small_batch_rows(THIS_CPU, dtype, 256)
     for n in {1, 2, rows.start, *((rows.stop - 1, rows.stop) if rows.stop < 600 else (600,))} - {-1, 0}:
         assert (operations(backend, dtype, n) == 2) == (n in rows), n
+
+
+EXACT = ["f32", *(t for t in TYPES if {1, 600} <= set(small_batch_rows(THIS_CPU, t, 256)))]
+
+
+@pytest.mark.parametrize("dtype", EXACT)
+def test_a_row_has_the_same_bits_in_any_batch(backend: Backend, dtype: str) -> None:
+    rng = np.random.default_rng(20_261_122)
+    weights, x = (rng.normal(0, 1, (n, 512)).astype(np.float32) for n in (40, 130))
+    found = {}
+    with Storage(backend, 1) as storage:
+        weight = storage.add("w", dtype, (512, 40))
+        storage.allocate(0)
+        raw = np.empty(weight.nbytes, np.uint8)
+        if dtype == "f32":
+            raw = weights.view(np.uint8).reshape(-1)
+        else:
+            quantize_rows(dtype, weights, raw)
+        weight.set_bytes(raw)
+        for rows in (1, 2, 3, 7, 8, 33, 65, 130):
+            with Context(backend) as ctx:
+                y = product(weight, ctx.from_floats(x[:rows]))
+                ctx.forward(y)
+                ctx.compute()
+                found[rows] = y.numpy().reshape(rows, 40).copy()
+    assert [rows for rows, values in found.items() if values.tobytes() != found[130][:rows].tobytes()] == []
 
 
 @pytest.mark.parametrize("dtype", TYPES)

@@ -8,29 +8,22 @@ from __future__ import annotations
 
 import json
 import os
-import signal
+import subprocess
+import sys
+
+from ollama_engine import Engine, SamplingParams, demo
 
 ROUNDS, TOKENS, BURNERS = 8, 16, 8
 SHARE = 0.5
 """Of what one thread gets, what two must get: they get all of it where the machine does nothing else."""
 
 
-def burn() -> int:
-    """Start a process that wants a CPU until this one ends; its number."""
-    parent = os.getpid()
-    child = os.fork()
-    if child == 0:
-        while os.getppid() == parent:
-            sum(range(100_000))
-        os._exit(0)
-    return child
+BURNER = "import os; parent = os.getppid()\nwhile os.getppid() == parent: sum(range(100_000))"
 
 
 def main() -> None:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
-    burners = [burn() for _ in range(BURNERS)]
-    from ollama_engine import Engine, SamplingParams, demo  # after the forks, which must not inherit its threads
-
+    burners = [subprocess.Popen([sys.executable, "-c", BURNER]) for _ in range(BURNERS)]
     best = {1: 0.0, 2: 0.0}
     try:
         with Engine(demo.path(), threads=1) as alone, Engine(demo.path(), threads=2) as both:
@@ -43,8 +36,8 @@ def main() -> None:
             print(json.dumps({**best, "in use": both.metrics.threads}))
     finally:
         for burner in burners:
-            os.kill(burner, signal.SIGKILL)
-            os.waitpid(burner, 0)
+            burner.kill()
+            burner.wait()
 
 
 if __name__ == "__main__":

@@ -36,7 +36,9 @@ THINK = Option("think", "high")
 
 def app(models: ScriptedModels, **options: Any) -> Any:
     library: Any = models
-    return create_app(ServerSettings(models=Path("/nowhere"), **options), library=library, scheduler=library)
+    return create_app(
+        ServerSettings(models=Path("/nowhere"), noprune=True, **options), library=library, scheduler=library
+    )
 
 
 @contextmanager
@@ -109,6 +111,7 @@ def test_published_clients_read_the_streams() -> None:
             assert [block.type for block in final.content] == ["thinking", "text", "tool_use", "tool_use"]
             assert [(block.name, block.input) for block in final.content[2:]] == CALLS
             assert (final.usage.input_tokens, final.usage.cache_read_input_tokens) == (6, 4)
+            assert [model.id for model in client.models.list()] == ["scripted:latest"]
 
 
 @pytest.mark.parametrize("path", ASKS)

@@ -124,9 +124,9 @@ def longest_wait(work: Callable[[], object]) -> tuple[float, float]:
 def test_other_threads_run(tokenizers: dict[str, Tokenizer], kind: str, text: str) -> None:
     long = text * (1_500_000 // len(text))
     tokenizers[kind].encode("a")
-    # A busy machine may keep a thread from running for a while, but hardly three times.
-    assert any(longest < took / 2 for took, longest in (longest_wait(lambda: tokenizers[kind].encode(long))
-                                                        for _ in range(3)))  # fmt: skip
+    # A busy machine may keep a thread from running for a while, but hardly five times.
+    assert any(longest < 0.7 * took for took, longest in (longest_wait(lambda: tokenizers[kind].encode(long))
+                                                        for _ in range(5)))  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["bpe", "spm", "unigram"])
@@ -167,4 +167,4 @@ def test_runs_of_one_character_take_linear_time(story: Tokenizer) -> None:
 
     seconds(10)
     small = min(seconds(100_000) for _ in range(3))
-    assert min(seconds(800_000) for _ in range(3)) < 8 * 3 * small
+    assert min(seconds(800_000) for _ in range(3)) < 8 * 4 * small

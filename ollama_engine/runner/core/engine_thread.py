@@ -140,6 +140,11 @@ class EngineThread:
         if self._pid == os.getpid():
             self._put(task)
 
+    @property
+    def closed(self) -> bool:
+        """Whether it was told to end, or ended by itself."""
+        return self._closed
+
     def check_open(self) -> None:
         """Raise ClosedError or ComputeError where `submit` would."""
         if self._pid != os.getpid():

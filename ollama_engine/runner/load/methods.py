@@ -48,8 +48,8 @@ class FactMethods:
     ) -> MemoryReport:
         """The memory that `Engine(model, projector=projector, **options)` will take, without loading anything.
 
-        Sizes of graphs and masks are estimates on the safe side; weights and cache are what loading takes. Raises as making an Engine does,
-        but never NoMemoryError: a program compares the report with what its machine has.
+        Sizes of graphs and masks are estimates on the safe side; weights and cache are what loading takes. Raises as
+        making an Engine does, but never NoMemoryError: a program compares the report with what its machine has.
         """
         from ollama_engine.runner.load.planning import plan_memory  # noqa: PLC0415 (nothing but this needs it)
 

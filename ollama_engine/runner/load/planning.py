@@ -15,7 +15,7 @@ from ollama_engine.ml.weights import Weights
 from ollama_engine.models import EmbedsImages, Model, TextEncoder, known_names, model_class
 from ollama_engine.runner.load.errors import naming
 from ollama_engine.runner.load.loading import LOGIT_ROWS, backend_params, max_nodes, opened
-from ollama_engine.runner.load.memory_plan import batch_size_of, plan_cache, plan_masks
+from ollama_engine.runner.load.memory_plan import plan_cache, plan_masks
 from ollama_engine.runner.load.model_path import model_path
 from ollama_engine.runner.load.projector import known_metadata
 
@@ -66,8 +66,10 @@ def _report(
     backend: Backend, weights: Weights, gguf: GGUFFile, cache: dict[str, int], masks: int, config: EngineConfig
 ) -> MemoryReport:
     plan = weights.planned()
-    rows = batch_size_of(config.for_model(config.num_ctx or config.batch_size))
-    graph = 4 * (ROWS_ALIVE * rows * _widest(gguf, "blk.") + 2 * LOGIT_ROWS * _widest(gguf, "output", "token_embd"))
+    # Texts to embed fill batches beyond num_ctx.
+    graph = 4 * (
+        ROWS_ALIVE * config.batch_size * _widest(gguf, "blk.") + 2 * LOGIT_ROWS * _widest(gguf, "output", "token_embd")
+    )
     used = [device for device in backend.devices if sum(plan[device.name].values())] or backend.devices[-1:]
     return MemoryReport(
         tuple(

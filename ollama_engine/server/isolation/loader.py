@@ -48,7 +48,7 @@ class ProcessLoader:
             await process.close()
             raise
         model = RemoteModel(process, stored, with_template(decode(found["Facts"]), stored.template))
-        return LoadedEngine(model, decode(found["Report"]), process.close, process.ended)
+        return LoadedEngine(model, decode(found["Report"]), process.close, process.over, process.ended)
 
 
 async def _watched(process: ModelProcess, asked: dict[str, Any], progress: LoadProgress) -> Any:

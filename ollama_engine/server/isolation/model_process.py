@@ -85,6 +85,10 @@ class ModelProcess:
                 await asyncio.sleep(0.02)
         raise await self.lost()
 
+    def over(self) -> bool:
+        """Whether it has ended."""
+        return self._over.is_set()
+
     async def ended(self) -> None:
         """Wait until it ends."""
         await self._over.wait()

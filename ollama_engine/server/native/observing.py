@@ -25,9 +25,13 @@ TheService = Annotated[Service, Depends(service_of)]
 
 @router.get("/health")
 @router.get("/v1/health", include_in_schema=False)
-async def health() -> dict[str, str]:
-    """Whether the server answers."""
-    return {"status": "ok"}
+async def health(service: TheService) -> dict[str, Any]:
+    """Whether the server answers; while models are loaded, how far they are (0 to 1)."""
+    loading = [
+        {"model": row.stored.name, "progress": row.done / max(1, row.total), "seconds": round(row.seconds, 3)}
+        for row in service.scheduler.loading()
+    ]
+    return {"status": "ok", **({"loading": loading} if loading else {})}
 
 
 @router.get("/metrics")

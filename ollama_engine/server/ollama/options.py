@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +34,9 @@ NAMES = {int: "integer", float: "float32", bool: "boolean", list: "array"}
 CONTEXTS = 10
 """num_ctx, so often, is the most that an answer without num_predict has: it may have no end."""
 SEED_SPACE = 2**64
+INT32_MAX = 2**31 - 1
+LARGEST = 1e9
+"""Of what is no whole number. No option has a use for more; infinities and NaN are none of these."""
 
 
 @dataclass(frozen=True)
@@ -96,10 +100,10 @@ def read_options(*layers: Mapping[str, Any] | None) -> ModelOptions:
 def of_type(name: str, value: object, kind: type) -> Any:
     """The value, as Go reads it into a field of that type: numbers are cut to integers, nothing else is converted."""
     if kind in (int, float) and isinstance(value, (int, float)) and not isinstance(value, bool):
-        try:
-            return kind(value)
-        except (OverflowError, ValueError):  # an infinity
-            pass
+        if kind is float and abs(value) <= LARGEST:
+            return float(value)
+        if kind is int and (isinstance(value, int) or math.isfinite(value)):
+            return int(value) if name == "seed" else max(-INT32_MAX, min(INT32_MAX, int(value)))
     if kind is bool and isinstance(value, bool):
         return value
     if kind is list and isinstance(value, str):

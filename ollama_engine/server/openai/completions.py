@@ -36,7 +36,7 @@ __all__ = ["completion_events", "prompts_of", "text_completion"]
 async def text_completion(service: Service, request: CompletionRequest) -> dict[str, Any]:
     """All answers of a request that does not stream."""
     async with leased(service, request.model, "completion") as model:
-        asked = await Asked.of(model, request)
+        asked = await Asked.of(model, request, service.settings.max_queue)
         chunks: list[list[Chunk]] = [[] for _ in asked.starts]
         async with aclosing(interleaved(asked.starts)) as coming:
             async for number, chunk in coming:
@@ -56,7 +56,7 @@ async def completion_events(service: Service, request: CompletionRequest) -> Asy
     """The events of a request that streams."""
     with_usage = bool(request.stream_options and request.stream_options.include_usage)
     async with leased(service, request.model, "completion") as model:
-        asked = await Asked.of(model, request)
+        asked = await Asked.of(model, request, service.settings.max_queue)
         choices = [Choice(asked, number // asked.made, None) for number in range(len(asked.starts))]
         head, tail = _head(model, request.model), {"usage": None} if with_usage else {}
         async with aclosing(interleaved(asked.starts)) as coming:
@@ -91,8 +91,8 @@ class Asked:
     starts: list[Any] = field(default_factory=list)
 
     @classmethod
-    async def of(cls, model: ServedModel, request: CompletionRequest) -> Asked:
-        """Raises ApiError for what contradicts itself, ConfigError for options out of range."""
+    async def of(cls, model: ServedModel, request: CompletionRequest, most: int) -> Asked:
+        """Raises ApiError for what contradicts itself and more than `most` answers, ConfigError as SamplingParams."""
         returned = request.n or 1
         made = request.best_of or returned
         if made < returned:
@@ -100,6 +100,8 @@ class Asked:
         if made > returned and request.stream:
             raise ApiError(400, "best_of cannot stream: the best is known at the end", param="best_of")
         prompts = prompts_of(request.prompt, "prompt")
+        if len(prompts) * made > most:
+            raise ApiError(400, f"prompt: at most {most} answers at once, got {len(prompts)} x {made}", param="prompt")
         echo = bool(request.echo)
         asked = cls([], made, returned, echo, request.logprobs is not None)
         for prompt in prompts:

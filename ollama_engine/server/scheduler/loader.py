@@ -35,12 +35,14 @@ class LoadedEngine:
         model: what answers.
         memory: what it takes.
         close: frees it; requests that still run end with ClosedError.
-        ended: awaits a death that nobody asked for; None for a model that cannot die alone.
+        over: whether it takes no requests any more, though nobody has closed it: after a fault, or a crash.
+        ended: awaits a crash; None for a model that has no process of its own.
     """
 
     model: ServedModel
     memory: MemoryReport
     close: Callable[[], Awaitable[None]]
+    over: Callable[[], bool]
     ended: Callable[[], Awaitable[object]] | None = None
 
 
@@ -74,7 +76,9 @@ class LocalLoader:
             )  # fmt: skip
             try:
                 model = LocalModel(engine, stored, with_template(facts_of(engine), stored.template))
-                return engine, LoadedEngine(model, engine.memory, lambda: asyncio.to_thread(engine.close))
+                return engine, LoadedEngine(
+                    model, engine.memory, lambda: asyncio.to_thread(engine.close), lambda: engine.closed
+                )
             except BaseException:
                 engine.close()
                 raise

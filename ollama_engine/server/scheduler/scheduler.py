@@ -8,7 +8,7 @@ import logging
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from ollama_engine.errors import ClosedError, EngineBusyError, NoMemoryError
@@ -21,6 +21,7 @@ from ollama_engine.server.scheduler.waiting import (
     LoadCancelledError,
     LoadedModelEntry,
     LoadProgressMeter,
+    WaitingQueue,
     WaitingRequest,
 )
 from ollama_engine.server.scheduling import KeepAlive, LoadedModel, LoadingModel, ModelLease
@@ -55,7 +56,7 @@ class Scheduler:
         self._free = free
         self._clock = clock
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, WaitingRequest] = {}
+        self._waiting = WaitingQueue()
         self._entries: dict[int, LoadedModelEntry] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._measuring = False
@@ -109,9 +110,7 @@ class Scheduler:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        for waiting in self._waiting.values():
-            _fail(waiting, ClosedError("the server is shutting down"))
-        self._waiting.clear()
+        self._waiting.fail(self._waiting, lambda _: ClosedError("the server is shutting down"))
         for entry in self._entries.values():
             entry.meter.cancelled = True
             if entry.state == "ready":
@@ -131,7 +130,7 @@ class Scheduler:
         granted: asyncio.Future[LoadedModelEntry] = asyncio.get_running_loop().create_future()
         waiting = WaitingRequest(next(self._numbers), stored, options, keep_alive, granted)
         self._refuse_if_busy(waiting)
-        self._waiting[waiting.number] = waiting
+        self._waiting.add(waiting)
         self._advance()
         try:
             return await granted
@@ -140,7 +139,7 @@ class Scheduler:
                 self._release(granted.result())
             raise
         finally:
-            if self._waiting.pop(waiting.number, None) is not None:
+            if self._waiting.take(waiting.number) is not None:
                 self._end_unwanted_load()
                 self._advance()
 
@@ -157,21 +156,14 @@ class Scheduler:
 
     def _end_unwanted_load(self) -> None:
         for entry in self._entries.values():
-            if entry.state == "loading" and not self._waiting_for(entry):
+            if entry.state == "loading" and not self._waiting.wanting(entry):
                 entry.meter.cancelled = True
-
-    def _waiting_for(self, entry: LoadedModelEntry) -> list[WaitingRequest]:
-        return [
-            waiting
-            for waiting in self._waiting.values()
-            if waiting.stored.digest == entry.stored.digest and waiting.options.fits(entry.options)
-        ]
 
     # -- the plan ------------------------------------------------------------------------------------------------------
 
     def _plan(self, *further: WaitingRequest) -> Plan:
         """The plan for all who wait, and for these behind them."""
-        waiters = [waiting.view() for waiting in (*self._waiting.values(), *further)]
+        waiters = [waiting.view() for waiting in (*self._waiting, *further)]
         residents = [entry.view() for entry in self._entries.values()]
         there = {resident.key for resident in residents}
         # Asking the system takes longer than all else here, and only loads need to know.
@@ -182,13 +174,21 @@ class Scheduler:
     def _advance(self) -> None:
         """Do what is to be done now. Called whenever something has changed."""
         if not self._closed:
+            self._forget_broken()
             self._do(self._plan())
             self._set_timer()
 
+    def _forget_broken(self) -> None:
+        """Have models that have ended by themselves loaded anew by the next request."""
+        for entry in self._entries.values():
+            if entry.state == "ready" and entry.loaded is not None and entry.loaded.over():
+                log.error("%s has ended by itself; the next request loads it again", entry.stored.name)
+                self._unload(entry)
+
     def _do(self, found: Plan) -> None:
         for grant in found.grants:
-            waiting, entry = self._waiting.pop(grant.waiter), self._entries[grant.resident]
-            if waiting.granted.done():  # its caller has gone, and comes here next
+            waiting, entry = self._waiting.take(grant.waiter), self._entries[grant.resident]
+            if waiting is None or waiting.granted.done():  # its caller has gone, and comes here next
                 continue
             entry.holds += 1
             entry.keep_alive = waiting.keep_alive
@@ -227,16 +227,11 @@ class Scheduler:
         except Exception as error:  # whatever it is, the request gets it
             failure = error
         self._measuring = False
-        alike = [
-            other
-            for other in self._waiting.values()
-            if other.stored.digest == waiting.stored.digest and other.options == waiting.options
-        ]
+        alike = self._waiting.alike(waiting)
         for other in alike:
             other.need = need
-            if failure is not None:
-                self._waiting.pop(other.number)
-                _fail(other, load_error(other.stored, failure))
+        if failure is not None:
+            self._waiting.fail(alike, lambda stored: load_error(stored, failure))
         self._advance()
 
     def _load(self, waiting: WaitingRequest) -> None:
@@ -277,17 +272,12 @@ class Scheduler:
             log.info("loading %s was given up: nobody waits for it", entry.stored.name)
         elif isinstance(error, NoMemoryError) and others and not entry.need.alone:
             log.info("%s does not fit beside other models; they are unloaded for it", entry.stored.name)
-            for waiting in self._waiting_for(entry):
+            for waiting in self._waiting.wanting(entry):
                 waiting.need = Need(entry.need.memory, entry.need.least, alone=True)
         else:
             log.warning("loading %s failed: %s", entry.stored.name, error)
-            self._fail_waiting(entry, error)
+            self._waiting.fail(self._waiting.wanting(entry), lambda stored: load_error(stored, error))
         self._advance()
-
-    def _fail_waiting(self, entry: LoadedModelEntry, error: Exception) -> None:
-        for waiting in self._waiting_for(entry):
-            self._waiting.pop(waiting.number)
-            _fail(waiting, load_error(waiting.stored, error))
 
     async def _watch(self, entry: LoadedModelEntry) -> None:
         """Give up a load that makes no progress."""
@@ -296,21 +286,20 @@ class Scheduler:
             await asyncio.sleep(min(left, 86400.0))
         log.error("loading %s made no progress for %g s and is given up", entry.stored.name, limit)
         entry.meter.cancelled = True
-        self._fail_waiting(entry, stalled_error(limit))
+        stalled = stalled_error(limit)
+        self._waiting.fail(self._waiting.wanting(entry), lambda stored: load_error(stored, stalled))
         entry.state = "unloading"
         self._advance()
 
     async def _watch_life(self, entry: LoadedModelEntry, loaded: LoadedEngine) -> None:
-        """Forget a model whose process has ended by itself, so that the next request loads it anew."""
+        """Notice at once that a model's process has ended by itself."""
         assert loaded.ended is not None
         ending = asyncio.ensure_future(loaded.ended())
         gone = asyncio.ensure_future(entry.gone.wait())
         await asyncio.wait((ending, gone), return_when=asyncio.FIRST_COMPLETED)
         for task in (ending, gone):
             task.cancel()
-        if entry.state == "ready":
-            log.error("%s: its process has ended; the next request starts it again", entry.stored.name)
-            await self._close_entry(entry)
+        self._advance()
 
     def _unload(self, entry: LoadedModelEntry) -> None:
         entry.state = "unloading"
@@ -318,10 +307,11 @@ class Scheduler:
 
     async def _close_entry(self, entry: LoadedModelEntry) -> None:
         entry.state = "unloading"
+        assert entry.loaded is not None
         try:
-            assert entry.loaded is not None
-            with suppress(Exception):
-                await entry.loaded.close()
+            await entry.loaded.close()
+        except Exception:  # its memory is gone as far as it can be; others go on
+            log.exception("unloading %s failed", entry.stored.name)
         finally:
             self._entries.pop(entry.number, None)
             entry.gone.set()
@@ -334,8 +324,3 @@ def default_models() -> int:
     from ollama_engine.engine import Engine  # noqa: PLC0415 (devices are found out when they are asked for)
 
     return MODELS * max(1, sum(device.kind == "gpu" for device in Engine.devices()))
-
-
-def _fail(waiting: WaitingRequest, error: Exception) -> None:
-    if not waiting.granted.done():
-        waiting.granted.set_exception(error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ollama_engine.server.scheduler.loader import LoadedEngine
     from ollama_engine.store.stored_model import StoredModel
 
-__all__ = ["LoadCancelledError", "LoadProgressMeter", "LoadedModelEntry", "WaitingRequest"]
+__all__ = ["LoadCancelledError", "LoadProgressMeter", "LoadedModelEntry", "WaitingQueue", "WaitingRequest"]
 
 
 class LoadCancelledError(Exception):
@@ -91,3 +91,44 @@ class LoadedModelEntry:
         """A request came or ended."""
         self.last_used = now
         self.expires_at = now + self.keep_alive
+
+
+class WaitingQueue:
+    """Requests that wait, in the order of their arrival."""
+
+    def __init__(self) -> None:
+        self._by_number: dict[int, WaitingRequest] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_number)
+
+    def __iter__(self) -> Iterator[WaitingRequest]:
+        return iter(self._by_number.values())
+
+    def __getitem__(self, number: int) -> WaitingRequest:
+        return self._by_number[number]
+
+    def add(self, waiting: WaitingRequest) -> None:
+        """At the end."""
+        self._by_number[waiting.number] = waiting
+
+    def take(self, number: int) -> WaitingRequest | None:
+        """Remove a request; None where it waits no more."""
+        return self._by_number.pop(number, None)
+
+    def wanting(self, entry: LoadedModelEntry) -> list[WaitingRequest]:
+        """Those whom this model serves once it is loaded."""
+        digest, options = entry.stored.digest, entry.options
+        return [waiting for waiting in self if waiting.stored.digest == digest and waiting.options.fits(options)]
+
+    def alike(self, other: WaitingRequest) -> list[WaitingRequest]:
+        """Those for the same model with the same options."""
+        wanted = (other.stored.digest, other.options)
+        return [waiting for waiting in self if (waiting.stored.digest, waiting.options) == wanted]
+
+    def fail(self, failed: Iterable[WaitingRequest], error_of: Callable[[StoredModel], Exception]) -> None:
+        """End these requests, each with an error of its own: several tasks raise them."""
+        for waiting in list(failed):
+            self.take(waiting.number)
+            if not waiting.granted.done():
+                waiting.granted.set_exception(error_of(waiting.stored))

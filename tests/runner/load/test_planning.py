@@ -14,7 +14,7 @@ from ollama_engine.errors import ConfigError, ModelFormatError
 @pytest.mark.parametrize("path", [demo.path(), demo.vision_path()], ids=["text", "vision"])
 @pytest.mark.parametrize(
     "options",
-    [{}, {"num_ctx": 100, "parallel": 1}, {"num_ctx": 512, "parallel": 3, "kv_cache_type": "q8_0"}, {"mmap": False}],
+    [{}, {"num_ctx": 256, "parallel": 1}, {"num_ctx": 512, "parallel": 3, "kv_cache_type": "q8_0"}, {"mmap": False}],
     ids=["default", "small", "quantized cache", "copied"],
 )
 def test_the_plan_is_what_loading_takes(path: Path, options: dict[str, Any]) -> None:

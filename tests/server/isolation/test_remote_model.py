@@ -16,6 +16,8 @@ from pydantic import BaseModel
 from ollama_engine.chat.go_template import GoTemplate
 from ollama_engine.errors import ConfigError
 from ollama_engine.multimodal.source import image_bytes
+from ollama_engine.runner.chat.results import collect_chat
+from ollama_engine.runner.request.results import Chunk, collect
 from ollama_engine.sample import SamplingParams
 from ollama_engine.sample.constraints.formats import Choice
 from ollama_engine.segments import Media, Text
@@ -35,8 +37,10 @@ class Age(BaseModel):
     years: int
 
 
-async def chunks(stream: Any) -> list[Any]:
-    return [timeless(chunk) async for chunk in stream]
+async def answer(stream: Any) -> Any:
+    """The whole answer: how many of its tokens come as one chunk depends on who falls behind."""
+    found = [chunk async for chunk in stream]
+    return timeless(collect(found) if isinstance(found[0], Chunk) else collect_chat(found))
 
 
 def timeless(found: Any) -> Any:
@@ -65,18 +69,18 @@ def same(pair: Pair, ask: Ask) -> Any:
 
 
 ASKED: dict[str, Ask] = {
-    "greedy": lambda m: chunks(m.generate("Once upon a time", GREEDY)),
-    "seeded": lambda m: chunks(m.generate("Once upon a time", SEEDED)),
-    "token ids": lambda m: chunks(m.generate([5, 6, 7], GREEDY)),
-    "segments": lambda m: chunks(m.generate([Text("Once"), Text(" upon")], GREEDY)),
-    "chat": lambda m: chunks(m.chat(MESSAGES, SEEDED)),
-    "a template of the request": lambda m: chunks(m.chat(MESSAGES, GREEDY, template=GoTemplate("{{ .Prompt }} So"))),
-    "schema": lambda m: chunks(m.generate("Once", replace(GREEDY, max_tokens=60), format={"type": "boolean"})),
-    "forced tool": lambda m: chunks(m.chat(MESSAGES, replace(GREEDY, max_tokens=80), tools=[TOOL],
+    "greedy": lambda m: answer(m.generate("Once upon a time", GREEDY)),
+    "seeded": lambda m: answer(m.generate("Once upon a time", SEEDED)),
+    "token ids": lambda m: answer(m.generate([5, 6, 7], GREEDY)),
+    "segments": lambda m: answer(m.generate([Text("Once"), Text(" upon")], GREEDY)),
+    "chat": lambda m: answer(m.chat(MESSAGES, SEEDED)),
+    "a template of the request": lambda m: answer(m.chat(MESSAGES, GREEDY, template=GoTemplate("{{ .Prompt }} So"))),
+    "schema": lambda m: answer(m.generate("Once", replace(GREEDY, max_tokens=60), format={"type": "boolean"})),
+    "forced tool": lambda m: answer(m.chat(MESSAGES, replace(GREEDY, max_tokens=80), tools=[TOOL],
                                            tool_choice="required")),
-    "too long": lambda m: chunks(m.generate([5] * 300, GREEDY)),
-    "shifted": lambda m: chunks(m.generate([5] * 250, replace(GREEDY, max_tokens=20), on_overflow="shift")),
-    "no such option": lambda m: chunks(m.generate("x", GREEDY, temperature=1)),
+    "too long": lambda m: answer(m.generate([5] * 300, GREEDY)),
+    "shifted": lambda m: answer(m.generate([5] * 250, replace(GREEDY, max_tokens=20), on_overflow="shift")),
+    "no such option": lambda m: answer(m.generate("x", GREEDY, temperature=1)),
     "no template": lambda m: m.apply_template([{"role": 5}]),
     "tokenize": lambda m: m.tokenize("Once\ud83d\ude00"),
     "tokenize bare": lambda m: m.tokenize("Once", add_special=False, parse_special=False),
@@ -85,7 +89,7 @@ ASKED: dict[str, Ask] = {
     "bad token": lambda m: m.token_bytes([10**6]),
     "apply template": lambda m: m.apply_template(MESSAGES, add_generation_prompt=False),
     "rank": lambda m: m.rank("what", ["this", "that"]),
-    "images of a text model": lambda m: chunks(m.generate("[img]", GREEDY, images=[b"no image"])),
+    "images of a text model": lambda m: answer(m.generate("[img]", GREEDY, images=[b"no image"])),
 }  # fmt: skip
 
 
@@ -107,11 +111,11 @@ def test_images_are_seen(vision_models: Pair) -> None:
     red = np.zeros((32, 32, 3), np.uint8)
     red[:, :, 0] = 255
     image = image_bytes(red)
-    first = same(vision_models, lambda m: chunks(m.generate("[img] What is it?", GREEDY, images=[image])))
-    again = same(vision_models, lambda m: chunks(m.generate([Media(image), Text(" What is it?")], GREEDY)))
-    assert [chunk[1]["tokens"] for chunk in first] == [chunk[1]["tokens"] for chunk in again]
-    same(vision_models, lambda m: chunks(m.chat([{"role": "user", "content": "What?", "images": [image]}], GREEDY)))
-    same(vision_models, lambda m: chunks(m.generate("[img]", GREEDY, images=[b"no image"])))
+    first = same(vision_models, lambda m: answer(m.generate("[img] What is it?", GREEDY, images=[image])))
+    again = same(vision_models, lambda m: answer(m.generate([Media(image), Text(" What is it?")], GREEDY)))
+    assert first[1]["tokens"] == again[1]["tokens"]
+    same(vision_models, lambda m: answer(m.chat([{"role": "user", "content": "What?", "images": [image]}], GREEDY)))
+    same(vision_models, lambda m: answer(m.generate("[img]", GREEDY, images=[b"no image"])))
 
 
 def test_formats_are_read_at_the_callers_end(text_models: Pair) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -132,3 +133,23 @@ def test_a_damaged_model_is_reported_and_can_be_deleted(client: TestClient, root
     assert answer.status_code == 500
     assert blob.name.replace("sha256-", "sha256:") in answer.json()["error"]
     assert client.request("DELETE", "/api/delete", json={"model": "tiny"}).status_code == 200
+
+
+@pytest.mark.parametrize("noprune", [False, True])
+def test_a_server_that_starts_removes_what_is_left_over(root: Path, noprune: bool) -> None:
+    blobs = root / "blobs"
+    old, young = blobs / ("sha256-" + "0" * 64), blobs / ("sha256-" + "1" * 64)
+    for path in (old, young):
+        path.write_bytes(b"nobody's")
+    os.utime(old, (1000, 1000))
+    app = create_app(ServerSettings(models=root, noprune=noprune))
+    with TestClient(app, base_url="http://localhost") as client:
+        assert (old.exists(), young.exists()) == (noprune, True)
+        assert len(client.get("/api/tags").json()["models"]) == 2
+
+
+def test_a_store_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    app = create_app(ServerSettings(models=tmp_path / "none"))
+    with TestClient(app, base_url="http://localhost") as client:
+        assert client.get("/api/tags").json() == {"models": []}
+    assert not (tmp_path / "none").exists()

@@ -5,6 +5,7 @@ import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -15,6 +16,7 @@ from ollama_engine.server.app import create_app
 from ollama_engine.server.settings import ServerSettings
 from ollama_engine.store import ModelStore
 from tests.convert.folders import HfFolder
+from tests.convert.test_joining import write_split_llama
 from tests.server.running import running
 from tests.store.fake_registry import FakeRegistry, serving
 from tests.store.layout import files
@@ -139,6 +141,17 @@ def test_create_converts(client: httpx.Client, root: Path, tmp_path: Path) -> No
     assert answer.json().get("eval_count") == 2, answer.text
 
 
+def test_create_joins_parts(client: httpx.Client, root: Path, tmp_path: Path) -> None:
+    uploaded = {path.name: upload(client, path.read_bytes()) for path in write_split_llama(tmp_path / "parts")}
+    events = told(client.post("/api/create", json={"model": "joined", "files": uploaded}))
+    assert "joining parts" in [event["status"] for event in events]
+    body = {"model": "joined", "prompt": "a", "raw": True, "options": {"num_predict": 2}, "stream": False}
+    assert client.post("/api/generate", json=body).json().get("eval_count") == 2
+    uploaded.popitem()
+    answer = told(client.post("/api/create", json={"model": "other", "files": uploaded}))
+    assert "of these are missing" in answer[-1]["error"]
+
+
 def test_create_from_a_packaged_model(client: httpx.Client, root: Path) -> None:
     assert told(client.post("/api/create", json={"model": "story", "from": "demo", "system": "S"}))[-1] == {
         "status": "success"
@@ -235,4 +248,13 @@ def test_who_leaves_ends_the_pull_and_the_next_goes_on(client: httpx.Client, roo
         assert next(answer.iter_lines()) == '{"status":"pulling manifest"}'
     fake.faults.seconds_per_piece = 0
     assert told(client.post("/api/pull", json=body))[-1] == {"status": "success"}
+    assert not [name for name in files(root) if "partial" in name]
+
+
+def test_a_full_disk(client: httpx.Client, root: Path, fake: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ollama_engine.store.pull.shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
+    body = {"model": f"{fake.host}/me/m", "insecure": True, "stream": False}
+    answer = client.post("/api/pull", json=body)
+    assert answer.status_code == 507
+    assert "no room: the model takes 0.00 GB more" in answer.json()["error"]
     assert not [name for name in files(root) if "partial" in name]

@@ -87,6 +87,7 @@ def test_echo_has_log_probabilities_of_the_prompt(demo_server: str) -> None:
         ({"n": 3, "best_of": 2}, "best_of"),
         ({"n": 1, "best_of": 2, "stream": True}, "best_of"),
         ({"suffix": "the end"}, "suffix"),
+        ({"prompt": ["x"] * 300, "n": 2}, "prompt"),
     ],
 )
 def test_errors_name_the_field(demo_server: str, change: dict[str, Any], param: str) -> None:

@@ -86,6 +86,14 @@ def test_errors_name_the_field(demo_server: str, change: dict[str, Any], param: 
         assert response.json()["error"]["param"] == param
 
 
+def test_numbers_that_json_lacks_are_not_repeated(demo_server: str) -> None:
+    body = b'{"model":"demo","input":"One day","max_output_tokens":2,"reasoning":{"effort":null,"more":NaN}}'
+    response = post(demo_server, body, "/v1/responses")
+    assert response.status_code == 200
+    assert "NaN" not in response.text
+    assert response.json()["reasoning"]["more"] is None
+
+
 def test_conversation_of_items_is_that_of_messages(demo_server: str) -> None:
     items = [
         {"role": "user", "content": [{"type": "input_text", "text": "One day"}]},

@@ -67,7 +67,9 @@ class FakeLoader:
             self.closed.append(stored.name)
 
         model: Any = NamedModel(stored)
-        return LoadedEngine(model, MemoryReport((DeviceMemory("CPU", weights=self.size),)), close, dead.wait)
+        return LoadedEngine(
+            model, MemoryReport((DeviceMemory("CPU", weights=self.size),)), close, dead.is_set, dead.wait
+        )
 
 
 def stored(name: str, **facts: Any) -> StoredModel:

@@ -12,6 +12,7 @@ import pytest
 from ollama_engine import Engine, demo
 from ollama_engine.sample import SamplingParams
 from ollama_engine.server.library import Library
+from ollama_engine.server.local_model import LocalModel
 from ollama_engine.server.scheduler.loader import LocalLoader
 from ollama_engine.server.scheduler.scheduler import Scheduler
 from ollama_engine.server.settings import ServerSettings
@@ -38,6 +39,19 @@ def test_two_models_answer_as_their_engines_do() -> None:
     for text, path in zip(found, (demo.path(), demo.path(), demo.vision_path()), strict=True):
         with Engine(path, num_ctx=64, batch_size=32, threads=1) as engine:
             assert text == engine.generate("Once upon a time", params).text
+
+
+def test_an_engine_that_closed_itself_is_loaded_anew() -> None:
+    async def test() -> None:
+        pool = Scheduler(settings := ServerSettings(), LocalLoader(settings))
+        first = await answer(pool, "demo")
+        (row,) = pool.loaded()
+        assert isinstance(row.model, LocalModel)
+        row.model.engine.close()  # as it does after a fault, or when its file has changed
+        assert await answer(pool, "demo") == first
+        await pool.close()
+
+    asyncio.run(test())
 
 
 def test_facts_of_a_loaded_model() -> None:

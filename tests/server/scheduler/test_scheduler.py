@@ -7,12 +7,16 @@ import math
 import random
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from ollama_engine.errors import ClosedError, ConfigError, EngineBusyError, LoadError, ModelFormatError, NoMemoryError
+from ollama_engine.server.app import create_app
 from ollama_engine.server.scheduler.scheduler import Scheduler
+from ollama_engine.server.settings import ServerSettings
 from tests.server.scheduler.fakes import FakeLoader, scheduler, stored, until
 
 
@@ -44,6 +48,26 @@ def test_concurrent_requests_wait_for_one_load() -> None:
         assert [row.requests for row in pool.loaded()] == [0]
         await pool.close()
         assert loader.closed == ["a"]
+
+    run(test)
+
+
+def test_health_says_how_far_loads_are(tmp_path: Path) -> None:
+    async def test() -> None:
+        loader = FakeLoader()
+        pool = scheduler(loader)
+        loader.gate.clear()
+        transport = httpx.ASGITransport(create_app(ServerSettings(models=tmp_path), scheduler=pool))
+        task = asyncio.create_task(use(pool, "a"))
+        await until(lambda: pool.loading() and pool.loading()[0].total)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            found = (await client.get("/health")).json()
+            loader.gate.set()
+            await task
+            assert (await client.get("/health")).json() == {"status": "ok"}
+        assert found["loading"][0].pop("seconds") >= 0
+        assert found == {"status": "ok", "loading": [{"model": "a", "progress": 0.0}]}
+        await pool.close()
 
     run(test)
 
@@ -218,7 +242,7 @@ def test_a_load_that_nobody_waits_for_is_given_up() -> None:
         assert len(pool.loading()) == 1
         second.cancel()
         await until(lambda: not pool.loading())
-        assert (pool.loaded(), pool._waiting, loader.closed) == ([], {}, [])
+        assert (pool.loaded(), len(pool._waiting), loader.closed) == ([], 0, [])
         await pool.close()
 
     run(test)
