@@ -61,8 +61,7 @@ async def chat_events(service: Service, request: ChatRequest) -> AsyncGenerator[
         async with aclosing(interleaved(_starts(model, request))) as chunks:
             async for number, chunk in chunks:
                 choices[number].count(chunk)
-                found = await choices[number].piece(model, number, chunk)
-                if found is not None:
+                for found in await choices[number].pieces(model, number, chunk):
                     yield sse.event({**head, "choices": [found], **tail})
         if with_usage:
             yield sse.event({**head, "choices": [], "usage": _usage(choices)})
@@ -91,8 +90,8 @@ class Choice:
         self.count(chunk)
         self.chunks.append(chunk)
 
-    async def piece(self, model: ServedModel, number: int, chunk: ChatChunk) -> dict[str, Any] | None:
-        """A chunk as an entry of "choices"; None where it says nothing."""
+    async def pieces(self, model: ServedModel, number: int, chunk: ChatChunk) -> list[dict[str, Any]]:
+        """A chunk as entries of "choices". The reason of the end comes alone, behind all that is to be read."""
         delta: dict[str, Any] = {}
         if chunk.content:
             delta["content"] = chunk.content
@@ -101,13 +100,16 @@ class Choice:
         calls = _by_call([told for event in chunk.tool_events if (told := _told(event)) is not None])
         if calls:
             delta["tool_calls"] = calls
-        if not delta and not chunk.logprobs and chunk.finish_reason is None:
-            return None
-        if not self.began:
-            delta = {"role": "assistant", "content": "", **delta}
-            self.began = True
-        logprobs = await chat_logprobs(model, chunk.logprobs) if chunk.logprobs else None
-        return {"index": number, "delta": delta, "logprobs": logprobs, "finish_reason": chunk.finish_reason}
+        found: list[dict[str, Any]] = []
+        if delta or chunk.logprobs or (chunk.finish_reason is not None and not self.began):
+            if not self.began:
+                delta = {"role": "assistant", "content": "", **delta}
+                self.began = True
+            logprobs = await chat_logprobs(model, chunk.logprobs) if chunk.logprobs else None
+            found.append({"index": number, "delta": delta, "logprobs": logprobs, "finish_reason": None})
+        if chunk.finish_reason is not None:
+            found.append({"index": number, "delta": {}, "logprobs": None, "finish_reason": chunk.finish_reason})
+        return found
 
     async def whole(self, model: ServedModel, number: int) -> dict[str, Any]:
         """All chunks as an entry of "choices"."""

@@ -47,6 +47,7 @@ def test_stream_says_what_the_whole_answer_says(demo_server: str) -> None:
     )
     assert chunks[0]["choices"][0]["delta"]["role"] == "assistant"
     assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None] * (len(chunks) - 1) + ["length"]
+    assert chunks[-1]["choices"][0]["delta"] == {}  # who stops at the reason has read everything
     assert len({chunk["id"] for chunk in found}) == 1
     assert last["choices"] == []
     assert last["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"] == 8
