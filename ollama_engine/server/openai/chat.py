@@ -97,7 +97,7 @@ class Choice:
             delta["content"] = chunk.content
         if chunk.reasoning:
             delta |= {"reasoning_content": chunk.reasoning, "reasoning": chunk.reasoning}
-        calls = [told for event in chunk.tool_events if (told := _told(event)) is not None]
+        calls = _by_call([told for event in chunk.tool_events if (told := _told(event)) is not None])
         if calls:
             delta["tool_calls"] = calls
         found: list[dict[str, Any]] = []
@@ -133,6 +133,17 @@ class Choice:
             "logprobs": await chat_logprobs(model, logprobs) if entries else None,
             "finish_reason": self.chunks[-1].finish_reason,
         }
+
+
+def _by_call(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One entry for each call: clients of 2025 keep only the last one of several with the same index."""
+    found: list[dict[str, Any]] = []
+    for entry in entries:
+        if found and found[-1]["index"] == entry["index"]:
+            found[-1]["function"]["arguments"] += entry["function"]["arguments"]
+        else:
+            found.append(entry)
+    return found
 
 
 def _told(event: object) -> dict[str, Any] | None:

@@ -28,9 +28,9 @@ def run(*arguments: str, **environment: str) -> str:
     return done.stdout
 
 
-def needs(package: str) -> None:
+def needs(package: str, extra: str = "clients") -> None:
     if find_spec(package) is None:
-        pytest.skip(f"{package} is not installed (extra `clients`)")
+        pytest.skip(f"{package} is not installed (extra `{extra}`)")
 
 
 def test_langchain(demo_server: str) -> None:
@@ -79,7 +79,7 @@ assert answer.content or answer.tool_calls, answer
 
 
 def test_litellm(demo_server: str) -> None:
-    needs("litellm")
+    needs("litellm", "litellm")
     script = f"""
 import litellm
 
