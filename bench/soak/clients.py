@@ -1,4 +1,4 @@
-"""The clients of a soak: threads and asyncio tasks that ask at random, cut answers off, wait too briefly, and compare."""
+"""The clients of a soak: threads and asyncio tasks that ask at random, cut off, wait too briefly, and compare."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import threading
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,9 @@ class Tally:
 class Clients:
     """All of them. `stop` is looked at between two calls."""
 
-    def __init__(self, questions: list[Question], chats: list[Conversation], scripts: list[Script], tally: Tally) -> None:
+    def __init__(
+        self, questions: list[Question], chats: list[Conversation], scripts: list[Script], tally: Tally
+    ) -> None:
         self.questions, self.chats, self.scripts, self.tally = questions, chats, scripts, tally
         self.stop = threading.Event()
         self.embedded: dict[str, Any] = {}
@@ -77,8 +80,8 @@ class Clients:
             except Exception:
                 self.tally.fault(f"{action.__name__}: {traceback.format_exc()}")
 
-    def same(self, kind: str, got: object, alone: object) -> None:
-        self.tally.add(kind, compared=True)
+    def same(self, kind: str, got: object, alone: object, *, cut: bool = False) -> None:
+        self.tally.add(kind, compared=True, cut=cut)
         if got != alone:
             self.tally.fault(f"{kind}: got {got!r}, alone {alone!r}")
 
@@ -95,12 +98,8 @@ class Clients:
                 text += chunk.text
                 if n == most:
                     break
-        whole = question.alone[1]
-        if n < most:
-            self.same("stream", text, whole)
-        else:
-            self.tally.add("stream", cut=True)
-            self.same("stream, cut off", text, whole[: len(text)])
+        cut = n == most
+        self.same("stream", text, question.alone[1][: len(text) if cut else None], cut=cut)
 
     def late(self, rng: random.Random) -> None:
         question = rng.choice(self.questions)
@@ -220,15 +219,14 @@ class Clients:
             n += 1
             if n == most:
                 break
-        self.same("asyncio, stream", text, question.alone[1][: len(text)])
+        cut = n == most
+        self.same("asyncio, stream", text, question.alone[1][: len(text) if cut else None], cut=cut)
 
     async def acancelled(self, rng: random.Random) -> None:
         question = rng.choice(self.questions)
         task = asyncio.ensure_future(question.engine.agenerate(question.prompt, question.params, **question.options))
         await asyncio.sleep(rng.random() * BRIEF)
         task.cancel()
-        try:
+        with suppress(asyncio.CancelledError):
             await task
-        except asyncio.CancelledError:
-            pass
         self.tally.add("asyncio, cancelled", cut=True)

@@ -19,9 +19,13 @@ PROMPTS = (
 )  # fmt: skip
 FORMATS: tuple[Mapping[str, Any] | None, ...] = (
     None,
-    {"type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 999}, "ok": {"type": "boolean"}},
-     "required": ["n", "ok"], "additionalProperties": False},
-)  # fmt: skip
+    {
+        "type": "object",
+        "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 999}, "ok": {"type": "boolean"}},
+        "required": ["n", "ok"],
+        "additionalProperties": False,
+    },
+)
 COLOURS = ("red", "blue", "green")
 
 

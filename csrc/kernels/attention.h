@@ -3,9 +3,9 @@
  *
  * A row's list is split into pieces, and these into tiles, whose results are added in order. The split depends only on
  * the length of the list and on the row's phase: its first cell may be any of its first tile, so that rows of a sliding
- * window have the tiles of their neighbours. Sums have a fixed order with one rounding for each product and
- * sum (simd16.h). So the bits of a row's result depend on its query and phase and on the contents of its cells, but not on where these lie, on other rows, on the
- * number of threads or on the instruction set.
+ * window have the tiles of their neighbours. Sums have a fixed order with one rounding for each product and sum
+ * (simd16.h). So the bits of a row's result depend on its query and phase and on the contents of its cells, but not on
+ * where these lie, on other rows, on the number of threads or on the instruction set.
  *
  * Query heads that share keys and values (GQA), and neighbouring rows of a prompt, are computed together, so a cell is
  * read once for all of them. */

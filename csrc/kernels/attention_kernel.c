@@ -160,8 +160,8 @@ INLINE void fill(float *to, int64_t from, int64_t end, float value) {
     }
 }
 
-/* Turns scores of the cells [low, high) into exp(score - max), after updating max with them. Returns exp(old max - max).
- */
+/* Turns scores of the cells [low, high) into exp(score - max), after updating max with them. Returns
+ * exp(old max - max). */
 INLINE float weigh(const oe_attention_piece *p, float *score, int64_t low, int64_t high, float *partial) {
     const int64_t begin = low / OE_LANES * OE_LANES, end = (high + OE_LANES - 1) / OE_LANES * OE_LANES;
     const lanes before = lanes_load(partial + MAX_AT);
@@ -193,8 +193,8 @@ INLINE float weigh(const oe_attention_piece *p, float *score, int64_t low, int64
 
 /* -- values -------------------------------------------------------------------------------------------------------- */
 
-/* Adds `vectors` * 16 numbers of the values from `from` on; with a `count` above 0, only so many. Weights of a query lie
- * TILE behind those of the one before. */
+/* Adds `vectors` * 16 numbers of the values from `from` on; with a `count` above 0, only so many. The weights
+ * of a query lie TILE behind those of the one before. */
 INLINE void add_values(const int type, const int heads, const int vectors, const oe_attention_piece *p,
                        const oe_attention_query *query, const int32_t *cell, int64_t n, const float *weight,
                        const float *shrink, int64_t from, int64_t count) {

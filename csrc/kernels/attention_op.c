@@ -6,9 +6,9 @@
 #include "ggml.h"
 #include "threads/chunk_counter.h"
 
-#define FEW_ROWS 64 /* up to here every piece of a row is a unit of work of its own */
-#define BAND 16     /* most rows that are computed together */
-#define QUERIES 64  /* most queries that read a tile while it is in the L1 cache */
+#define FEW_ROWS 64   /* up to here every piece of a row is a unit of work of its own */
+#define BAND 16       /* most rows that are computed together */
+#define QUERIES 64    /* most queries that read a tile while it is in the L1 cache */
 #define SCRATCH 16384 /* floats for their partial results: 64 KB of stack, twice */
 
 /* Rows are split into pieces. With few rows a unit of work is one piece of one row for one key head, and the thread
@@ -260,7 +260,8 @@ static void do_queries(const operation *op, int64_t band, int64_t kv_head, int64
 
 /* Head by head, so that the keys and values that bands have in common stay in the L2 cache. */
 static void do_bands(const operation *op, int64_t first, int64_t last) {
-    const int64_t fitting = SCRATCH / op->stride / OE_QUERIES * OE_QUERIES, most = fitting < QUERIES ? fitting : QUERIES;
+    const int64_t fitting = SCRATCH / op->stride / OE_QUERIES * OE_QUERIES;
+    const int64_t most = fitting < QUERIES ? fitting : QUERIES;
     for (int64_t i = first; i < last; i++) {
         const int64_t band = i % *op->plan.n_bands, kv_head = i / *op->plan.n_bands;
         const int64_t n = (op->plan.band[band + 1] - op->plan.band[band]) * op->group;

@@ -11,11 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from ollama_engine.cli.options import add_model, model_path
+from ollama_engine.cli.errors import UsageError
+from ollama_engine.cli.options import add_model, find_model
 from ollama_engine.cli.tables import count, pairs, printable, size, table
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml.gguf import GGUFFile, TensorInfo
 from ollama_engine.ml.metadata import MetadataValue
+from ollama_engine.store.showing import modelfile
+from ollama_engine.store.stored_model import StoredModel
 from ollama_engine.tokenizer.vocab import read_vocabulary
 
 __all__ = ["add_arguments", "facts", "main"]
@@ -49,12 +52,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     parser.add_argument("--tensors", action="store_true", help="also list all tensors, dimensions fastest first")
     parser.add_argument("--metadata", action="store_true", help="also list all metadata; only --json shows them whole")
+    parser.add_argument("--modelfile", action="store_true", help="print the Modelfile of a model of the store instead")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def main(args: argparse.Namespace) -> None:
-    with GGUFFile(model_path(args.model)) as file:
+    path, stored = find_model(args.model)
+    if args.modelfile:
+        if stored is None:
+            raise UsageError(f"--modelfile has no effect: {args.model} is a file, not a model of the store")
+        print(modelfile(stored), end="")
+        return
+    with GGUFFile(path) as file:
         known = facts(file)
+        if stored is not None:
+            known["stored"] = _stored(stored)
         if args.json:
             if args.tensors:
                 known["tensors"] = [_tensor_facts(tensor) for tensor in file.tensors.values()]
@@ -93,6 +105,20 @@ def facts(file: GGUFFile) -> dict[str, Any]:
         "types": _types(file),
         "tokenizer": _tokenizer(metadata),
         "chat_template": "tokenizer.chat_template" in metadata,
+    }
+
+
+def _stored(stored: StoredModel) -> dict[str, Any]:
+    """What the store knows beside the file."""
+    return {
+        "name": stored.name,
+        "digest": stored.digest,
+        "projector": None if stored.projector_path is None else str(stored.projector_path),
+        "template": stored.template,
+        "system": stored.system or None,
+        "parameters": dict(stored.parameters),
+        "messages": list(stored.messages),
+        "licenses": list(stored.licenses),
     }
 
 
@@ -169,6 +195,7 @@ def _summary(known: dict[str, Any]) -> str:
     bits = known["tensor_bytes"] * 8 / known["n_parameters"] if known["n_parameters"] else 0.0
     files = f" in {known['files']} files" if known["files"] > 1 else ""
     rows: list[tuple[str, str | None]] = [
+        *_stored_rows(known.get("stored")),
         ("path", known["path"]),
         ("size", f"{size(known['file_bytes'])}{files}, GGUF version {known['gguf_version']}"),
         ("name", _optional(known["name"])),
@@ -185,6 +212,19 @@ def _summary(known: dict[str, Any]) -> str:
     if known["types"]:
         text += "\n\n" + _type_table(known["types"])
     return text
+
+
+def _stored_rows(stored: dict[str, Any] | None) -> list[tuple[str, str | None]]:
+    if stored is None:
+        return []
+    parameters = ", ".join(f"{name} {json.dumps(value)}" for name, value in stored["parameters"].items())
+    return [
+        ("model", f"{stored['name']}, {stored['digest'][:12]}"),
+        ("images by", stored["projector"]),
+        ("system", _optional(stored["system"])),
+        ("options", parameters or None),
+        ("template", None if stored["template"] is None else _short(stored["template"])),
+    ]
 
 
 def _image_row(known: dict[str, Any] | None) -> str:

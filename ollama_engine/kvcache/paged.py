@@ -95,7 +95,7 @@ class PagedHistory:
         return (self._n_tokens, self._room)
 
     def build_inputs(self, ctx: Context) -> tuple[Tensor, ...]:
-        """Make the inputs of a new graph: the indices i32 [room], each row's range of them, i32 [2, tokens], and phases."""
+        """Make the inputs of a new graph: the indices i32 [room], each row's range of them i32 [2, tokens], phases."""
         self._inputs = KVIndices(
             ranges=ctx.input("i32", (2, self._n_tokens), name="kv_ranges"),
             indices=ctx.input("i32", (self._room,), name="kv_indices"),

@@ -1,7 +1,7 @@
 """The storage of keys and values: tensors for each layer, whose rows are addressed by cell number. No policy.
 
-Keys of a layer are [key_dim * kv_heads, cells]. Values have the same layout for paged and for flash attention. Without
-either they are permuted, [cells, value_dim * kv_heads], because the product with the attention weights runs along the cells.
+Keys of a layer are [key_dim * kv_heads, cells]. Values have the same layout for paged and flash attention. Without they
+are permuted, [cells, value_dim * kv_heads], because the product with the attention weights runs along the cells.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ollama_engine.ml.tensor import Tensor
 class KeyValueStore:
     """Keys and values of `layers` for `n_cells` tokens, all zero at first.
 
-    `devices` gives the backend's device number for each layer, `paged` says that `ops.paged_attention` reads them. Raises
+    `devices` gives the backend's device number for each layer; `paged`: `ops.paged_attention` reads them. Raises
     NoMemoryError when a device is too small and ConfigError when the type cannot hold the heads.
     """
 

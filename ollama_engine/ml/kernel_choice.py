@@ -37,8 +37,8 @@ LONG = 2048
 """Length in elements beyond which rows of activations no longer stay in the L1 cache."""
 
 ALL = 1 << 16
-"""`last` of a kernel that wins with all numbers of rows that were measured, up to 512. A row of its results has the same
-bits in any batch."""
+"""`last` of a kernel that wins with all numbers of rows that were measured, up to 512. A row of its results has the
+same bits in any batch."""
 
 REPACKED_ROWS = 16
 """K-quants with fewer rows read the repacked copy; from here on, ggml's kernel for the original is faster."""
@@ -55,8 +55,7 @@ _AVX512_VNNI = {
 
 TABLE: Mapping[str, Mapping[str, Borders]] = {
     "avx512vnni": _AVX512_VNNI,
-    "avx512vnni-intel": _AVX512_VNNI
-    | {"q4_K": Borders(1, ALL, per_expert=64), "q6_K": Borders(1, 64, per_expert=64)},
+    "avx512vnni-intel": _AVX512_VNNI | {"q4_K": Borders(1, ALL, per_expert=64), "q6_K": Borders(1, 64, per_expert=64)},
     "avxvnni": {
         "q4_K": Borders(1, ALL),
         "q6_K": Borders(2, ALL),

@@ -13,8 +13,9 @@ from ollama_engine.errors import ShapeError
 from ollama_engine.ml cimport libggml as lib
 from ollama_engine.ml.libattention cimport (
     OE_ATTENTION_AVX2, OE_ATTENTION_AVX512, OE_ATTENTION_BF16, OE_ATTENTION_F16, OE_ATTENTION_F32, OE_ATTENTION_Q4_0,
-    OE_ATTENTION_Q8_0, OE_ATTENTION_SCALAR, oe_attention_isa, oe_attention_kernel, oe_attention_kernel_find, oe_attention_op,
-    oe_attention_params, oe_attention_plan_op, oe_attention_plan_size, oe_attention_size, oe_attention_type,
+    OE_ATTENTION_Q8_0, OE_ATTENTION_SCALAR, oe_attention_isa, oe_attention_kernel, oe_attention_kernel_find,
+    oe_attention_op, oe_attention_params, oe_attention_plan_op, oe_attention_plan_size, oe_attention_size,
+    oe_attention_type,
 )
 from ollama_engine.ml.operands cimport finite
 from ollama_engine.ml.tensor cimport Graph, Tensor, describe, graph_of, wrap
@@ -142,12 +143,14 @@ def paged_attention(Tensor q not None, Tensor k not None, Tensor v not None, Ten
     """softmax(softcap(q k * scale)) v over the cells listed for each row.
 
     q f32 [d, rows, heads], k [d, n, kv_heads], v [dv, n, kv_heads] (both f32, f16, bf16, q8_0 or q4_0), cells i32 [m]
-    below n, parts i32 [2, rows]: row i sees cells[parts[i][0]:parts[i][1]], in that order, and gives 0 where that is empty.
-    sinks f32 [heads] as for flash_attention. -> f32 [dv, heads, rows]. kv_heads divides heads. A row of the result has
-    the same bits on every CPU, wherever its cells lie and whatever the other rows are. phases i32 [rows], 0 without
-    them, shift the tiles of 64 cells in which a row is added up: row i's first cell is number phases[i] % 64 of its first
-    tile. Neighbouring rows of a sliding window are computed together where these are the positions of their first cells. `instructions`: one of
-    `paged_attention_instructions(k.dtype)`; None takes the last.
+    below n, parts i32 [2, rows]: row i sees cells[parts[i][0]:parts[i][1]], in that order, and gives 0 where that is
+    empty. sinks f32 [heads] as for flash_attention. -> f32 [dv, heads, rows]. kv_heads divides heads. A row of the
+    result has the same bits on every CPU, wherever its cells lie and whatever the other rows are.
+
+    phases i32 [rows], 0 without them, shift the tiles of 64 cells in which a row is added up: row i's first cell is
+    number phases[i] % 64 of its first tile. Neighbouring rows of a sliding window are computed together where these are
+    the positions of their first cells. `instructions`: one of `paged_attention_instructions(k.dtype)`; None takes the
+    last.
     """
     cdef float factor = finite(scale, "paged_attention", "scale"), cap = finite(softcap, "paged_attention", "softcap")
     if cap < 0:

@@ -7,6 +7,7 @@ from ollama_engine.ml.libcompute cimport oe_compute_time, oe_cpu_gate, oe_cpu_ga
 cdef class ThreadPool:
     cdef lib.ggml_threadpool_t ptr
     cdef readonly int threads
+    cdef int pid
     # -- how long each of them waits for a CPU; the first is whoever computes --
     cdef list ids
     cdef list descriptors
@@ -23,6 +24,7 @@ cdef class ThreadPool:
 
 cdef class ThreadPools:
     cdef lib.ggml_backend_t cpu
+    cdef int pid
     cdef lib.ggml_backend_set_n_threads_t set_n_threads
     cdef lib.set_threadpool_t set_threadpool
     # What computations of this backend report, and how they wait for those of other backends.

@@ -9,7 +9,9 @@ import os
 import time
 from contextlib import suppress
 
+cimport cython
 from libc.stdlib cimport free, malloc
+from posix.unistd cimport getpid
 
 from ollama_engine.errors import NoMemoryError
 from ollama_engine.ml import placement
@@ -41,6 +43,8 @@ cdef void _answer(lib.ggml_tensor *nothing, int ith, int nth, void *ids) noexcep
     (<long *>ids)[ith] = oe_thread_id()
 
 
+# The collector may clear a Backend before it frees it, in any order. What is left then frees itself.
+@cython.no_gc_clear
 cdef class ThreadPool:
     """One of ggml's pools: `threads` - 1 threads and whoever computes."""
 
@@ -50,6 +54,7 @@ cdef class ThreadPool:
         lib.ggml_threadpool_params_init(&params, threads)
         params.poll = POLL
         self.threads = threads
+        self.pid = getpid()
         self.ids = [0] * threads
         self.descriptors = [-1] * threads
         self.waits = [0] * threads
@@ -138,12 +143,19 @@ cdef class ThreadPool:
         return 0
 
 
+    def __dealloc__(self):
+        if self.descriptors is not None and self.pid == getpid():
+            self.close()
+
+
+@cython.no_gc_clear
 cdef class ThreadPools:
     """The pools of one backend, of which one computes."""
 
     cdef int start(self, lib.ggml_backend_t cpu, int threads, bint alone) except -1:
         """`alone`: no GPU computes beside the CPU."""
         self.cpu = cpu
+        self.pid = getpid()
         self.set_n_threads = <lib.ggml_backend_set_n_threads_t>cpu_function("ggml_backend_set_n_threads")
         self.set_threadpool = <lib.set_threadpool_t>cpu_function("ggml_backend_cpu_set_threadpool")
         self.time.thread_id = oe_thread_id
@@ -242,6 +254,11 @@ cdef class ThreadPools:
             log.debug("%d of %d threads compute: the machine is %s", threads, self.all.threads,
                       "busy" if threads < old.threads else "less busy", extra={"threads": threads})
         return 0
+
+    def __dealloc__(self):
+        if self.cpu != NULL and self.pid == getpid():
+            oe_cpu_gate_forget(&self.gate)
+            self._end_probe()
 
     cdef int close(self) except -1:
         """After the backend that computes with them is freed."""

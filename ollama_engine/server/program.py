@@ -44,14 +44,17 @@ class Server(uvicorn.Server):
             self._listening(url_of(sockets[0]))
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Handle a signal."""
+        """Handle a signal. Nothing is logged here: the log may be in the middle of a line."""
         if self.should_exit:
-            log.warning("stopped by a second signal")
+            os.write(2, b"ended by a second signal\n")
             os._exit(128 + sig)  # files are written so that they outlive it
         self.should_exit = True
-        log.info(
-            "stopping; running answers have %g s, a second signal ends them", self.config.timeout_graceful_shutdown
-        )
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop: no new connections; wait for answers; unload the models."""
+        limit = self.config.timeout_graceful_shutdown
+        log.info("stopping; running answers have %s s, a second signal ends them", limit)
+        await super().shutdown(sockets)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -59,10 +59,10 @@ def read_facts(path: str | os.PathLike[str], *, arrays: bool = False) -> GGUFFac
         skipped = () if arrays else LONG_ARRAYS
         metadata = {key: None if key in skipped else _plain(keys[key], arrays=arrays) for key in keys}
     context, embedding = (metadata.get(f"{architecture}.{key}") for key in ("context_length", "embedding_length"))
-    template = metadata.get("tokenizer.chat_template")
+    template, file_type = (metadata.get(key) for key in ("tokenizer.chat_template", "general.file_type"))
     return GGUFFacts(
         architecture=architecture,
-        file_type=FILE_TYPES.get(metadata.get("general.file_type", -1), "unknown"),
+        file_type=FILE_TYPES.get(file_type, "unknown") if isinstance(file_type, int) else "unknown",
         n_parameters=sum(math.prod(shape) for _, _, shape in tensors),
         context_length=context if isinstance(context, int) else None,
         embedding_length=embedding if isinstance(embedding, int) else None,

@@ -122,7 +122,7 @@ class SharedTransfers:
         Raises what the work raises.
         """
         job = self._jobs.get(key)
-        if job is None:
+        if job is None or job.task is None or job.task.done():
             job = self._jobs[key] = _Job()
             job.task = asyncio.create_task(start(job.report))
         assert job.task is not None, "set above, without a moment between"

@@ -56,6 +56,22 @@ def test_a_modelfile_stands_below_the_command_line(cli: Cli, root: Path) -> None
     assert "num_ctx 128" in other.err
 
 
+def test_show(cli: Cli, root: Path) -> None:
+    layers = [("model", demo.path().read_bytes()), ("template", b"{{ .Prompt }}"), ("params", b'{"seed": 1}'),
+              ("system", b"Be\nbrief.")]  # fmt: skip
+    digest = put_model(root, f"{LIBRARY}/story/latest", layers)
+    told = [line.split(None, 1) for line in cli("show", "story").out.splitlines() if line]
+    for row in (["model", f"story:latest, {digest[:12]}"], ["options", "seed 1"], ["system", "Be\\nbrief."]):
+        assert row in told
+    assert json.loads(cli("show", "story", "--json").out)["stored"]["system"] == "Be\nbrief."
+    (root.parent / "Modelfile").write_text(cli("show", "story", "--modelfile").out)
+    assert cli("create", "again", "-f", str(root.parent / "Modelfile")).code == 0
+    again, story = (ModelStore(root).find(name) for name in ("again", "story"))
+    for what in ("model_path", "template", "system", "parameters"):
+        assert getattr(again, what) == getattr(story, what)
+    assert cli("show", "demo", "--modelfile").code == 2
+
+
 def test_adapters_are_refused(cli: Cli, root: Path) -> None:
     put_model(root, f"{LIBRARY}/lora/latest", [("model", demo.path().read_bytes()), ("adapter", b"GGUF")])
     refused = cli("run", "lora", "x")

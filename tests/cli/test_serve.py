@@ -98,7 +98,11 @@ def test_it_says_where_it_listens_and_logs_requests(tmp_path: Path) -> None:
         httpx.post(f"{address}/api/generate", json={"model": "nope"})
         assert served.stop(signal.SIGTERM) == 0
     assert f'curl {address}/api/chat -d \'{{"model": "tiny.q4"' in served.log
-    assert re.search(r"^\S+Z INFO POST /api/generate 200 \d+\.\d+s model=tiny.q4", served.log, flags=re.MULTILINE)
+    assert re.search(
+        r"^\S+Z INFO POST /api/generate 200 \d+\.\d+s model=tiny.q4 prompt_tokens=\d tokens=\d",
+        served.log,
+        flags=re.MULTILINE,
+    )
     assert re.search(r"^\S+Z INFO POST /api/generate 404 \d+\.\d+s model=nope", served.log, flags=re.MULTILINE)
     assert "Traceback" not in served.log
 

@@ -372,6 +372,7 @@ def test_info_says_what_the_file_says(tiny: Engine) -> None:
     assert info.file_bytes == Path(info.path).stat().st_size
     assert 0 < 4 * info.n_parameters < info.file_bytes
     assert info.threads == 1
+    assert tiny.metrics.threads == 1
     assert info.num_ctx == 128
     assert info.flash_attention is True
     assert info.metadata["llama.block_count"] == 1

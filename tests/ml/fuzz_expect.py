@@ -146,7 +146,7 @@ def _moved(a: Value, array: NDArray) -> Expected:
 
 
 def view(t: Value, shape: Any, strides: Any = None, offset: int = 0, ctx: object = None) -> Expected:
-    dims = (shape,) if isinstance(shape, int) else tuple(shape)
+    dims = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(shape)
     steps = None if strides is None else tuple(np.atleast_1d(strides).tolist())  # one number is as good as a tuple
     unit, block = unit_of(t.dtype)
     return _moved(t, ref.view(t.array, dims, steps, int(offset), unit, block))

@@ -320,9 +320,8 @@ def test_rows_of_a_prompt_are_computed_together(backend: Backend, one_thread: Ba
     listed = lists[0] + whole[1:] if window else whole
     for name in paged_attention_instructions("f16"):
         for some in (backend, one_thread):
-            together = attend(
-                some, sizes, "f16", given, [listed, *[[]] * (rows - 1)], name, parts=ranges, phases=phases
-            )
+            once = [listed, *[[]] * (rows - 1)]
+            together = attend(some, sizes, "f16", given, once, name, parts=ranges, phases=phases)
             if name == "scalar" and some is backend:
                 expected = together
                 assert np.abs(together - twin(sizes, "f16", given, lists)).max() < TOLERANCE

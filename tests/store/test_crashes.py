@@ -22,6 +22,7 @@ from tests.tiny import write_tiny_llama
 
 LIBRARY = "registry.ollama.ai/library"
 PATIENCE = 60
+ROOT = Path(__file__).resolve().parents[2]
 
 PULL = """
 import asyncio, sys
@@ -129,6 +130,17 @@ def test_killed_while_it_pulls(tmp_path: Path) -> None:
     assert_consistent(store)
 
 
+def test_two_processes_share_a_pull(tmp_path: Path) -> None:
+    with serving() as fake:
+        fake.add("me/m/latest", [("model", os.urandom(400_000)), ("system", b"s")])
+        fake.faults.seconds_per_piece = 0.05
+        command = [sys.executable, "-c", PULL, str(tmp_path), f"{fake.host}/me/m"]
+        processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+        assert [process.communicate(timeout=PATIENCE)[0] for process in processes] == ["begin\ndone\n"] * 2
+        assert len(fake.blob_requests()) == 4 + 1 + 1, "each part of each blob once"
+    assert_consistent(ModelStore(tmp_path))
+
+
 def _bytes_sent(fake: FakeRegistry) -> int:
     """Bytes of blobs that were asked for."""
     ranges = [part[6:].split("-") for _, part in fake.blob_requests()]
@@ -153,13 +165,16 @@ def test_killed_while_it_copies_and_deletes(tmp_path: Path) -> None:
     assert store.find("seed").model_path.read_bytes() == b"GGUF" * 1000
 
 
-def test_killed_while_it_deletes_the_last_user(tmp_path: Path) -> None:
-    """Blobs of a model whose manifest is gone are pruned."""
-    store = ModelStore(tmp_path)
-    put_model(tmp_path, f"{LIBRARY}/m/latest", [("model", b"GGUF" * 1000)])
-    (tmp_path / "manifests" / LIBRARY / "m" / "latest").unlink()  # as a process killed behind this step leaves it
-    assert store.prune(claimed=0).files == 2
-    assert files(tmp_path) == set()
+def test_ended_at_every_step(tmp_path: Path) -> None:
+    """Deletes, copies, ends of downloads and creations, each ended before each of its file operations."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.store.dying_at_every_step", str(tmp_path)], cwd=ROOT, capture_output=True,
+        text=True, timeout=PATIENCE * 4, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    steps = {name: int(count) for name, count in (line.split() for line in done.stdout.splitlines())}
+    assert steps.keys() == {"delete", "copy", "replace", "download", "create"}
+    assert all(count >= 5 for count in steps.values()), steps
 
 
 def test_killed_while_it_creates(tmp_path: Path) -> None:

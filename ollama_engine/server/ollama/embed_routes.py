@@ -29,7 +29,9 @@ async def embed(body: EmbedRequest, request: Request, service: Annotated[Service
     texts = [body.input] if isinstance(body.input, str) and body.input else list(body.input or ())
     if body.dimensions is not None and body.dimensions < 0:
         raise ApiError(400, f"dimensions must not be negative, got {body.dimensions}")
-    return JSONResponse(await while_connected(request, embedded(service, asked, body, texts)))
+    found = await while_connected(request, embedded(service, asked, body, texts))
+    note(request, texts=len(texts), prompt_tokens=found["prompt_eval_count"])
+    return JSONResponse(found)
 
 
 async def embedded(service: Service, asked: Asked, body: EmbedRequest, texts: list[str]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from fastapi import Request
 from starlette.responses import JSONResponse, Response
 
 from ollama_engine.server.errors import message_of
+from ollama_engine.server.request_log import note
 from ollama_engine.server.streaming import streamed, while_connected
 
 __all__ = ["MEDIA_TYPE", "Line", "as_lines", "respond"]
@@ -24,9 +25,19 @@ async def respond(
     request: Request, lines: AsyncGenerator[Line, None], joined: Callable[[list[Line]], Line], *, stream: bool
 ) -> Response:
     """The response that has these lines, one by one or joined. The request is cancelled when its client goes."""
+    lines = noted(request, lines)
     if stream:
         return await as_lines(lines)
     return JSONResponse(await while_connected(request, collected(lines, joined)))
+
+
+async def noted(request: Request, lines: AsyncGenerator[Line, None]) -> AsyncGenerator[Line, None]:
+    """The lines, of which the last one tells the log how many tokens there were."""
+    async with aclosing(lines):
+        async for line in lines:
+            if "eval_count" in line:
+                note(request, prompt_tokens=line.get("prompt_eval_count"), tokens=line["eval_count"])
+            yield line
 
 
 async def as_lines(lines: AsyncGenerator[Line, None]) -> Response:

@@ -83,7 +83,8 @@ def pulling(settings: ServerSettings, store: ModelStore, name: ModelName, body: 
 
     async def work(report: Report) -> None:
         if is_hub_name(name):
-            repository = Repository(name, TransferSettings(streams=settings.max_transfer_streams))
+            # In a thread: importing the Hub's package takes a while.
+            repository = await in_thread(Repository, name, TransferSettings(streams=settings.max_transfer_streams))
             async with repository:
                 await pull_from_hub(repository, store, report)
         else:

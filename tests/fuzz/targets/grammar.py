@@ -27,7 +27,7 @@ GBNFS = (
     'root ::= "yes" | "no"',
     'root ::= item ("," item)*\nitem ::= [a-z]+ | "(" root ")" # nested\n',
     'root ::= [^"\\\\\\x00-\\x1f]{2,3} ws?\nws ::= ([ \\t\\n] ws)?',
-    "root ::= number\nnumber ::= (\"-\"? ([0-9] | [1-9] [0-9]{0,15})) (\".\" [0-9]+)? ([eE] [-+]? [0-9]+)?",
+    'root ::= number\nnumber ::= ("-"? ([0-9] | [1-9] [0-9]{0,15})) ("." [0-9]+)? ([eE] [-+]? [0-9]+)?',
 )
 SCHEMAS: tuple[object, ...] = (
     {"type": "object", "properties": {"a": {"type": "integer", "minimum": 3}, "b": {"enum": ["x", 1, None]}}},
@@ -36,7 +36,7 @@ SCHEMAS: tuple[object, ...] = (
     {"type": ["object", "null"], "additionalProperties": {"type": "number"}, "required": ["k"]},
     {"type": "array", "prefixItems": [{"type": "boolean"}], "items": False},
 )
-OTHERS = (b"\2(a|b)*c{2,5}[^x]", b"\2(?i)hello \\w+\\.", b"\3start: a\na: \"x\" | %json {\"type\": \"string\"}")
+OTHERS = (b"\2(a|b)*c{2,5}[^x]", b"\2(?i)hello \\w+\\.", b'\3start: a\na: "x" | %json {"type": "string"}')
 STEPS = 12
 EOS = 1
 

@@ -14,8 +14,9 @@ from tests.tiny import byte_characters
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, _, BYTE = range(1, 7)
 
 WORDS = (
-    b"<s>", b"</s>", b"<|x|>", b"\xe2\x96\x81", b"'s", b"'LL", b"\r\n", b"\xcc\x81", b"\xe4\xb8\xad", b"\xf0\x9f\xa6\x8a",
-    b"\xe2\x80\x8d", b"\xed\xa0\x80", b"\xef\xbf\xbd", b"123456", b"   ", b"\t \n", b"\0", b"\xc2\xa0", b"\xe1\x84\x80",
+    b"<s>", b"</s>", b"<|x|>", b"\xe2\x96\x81", b"'s", b"'LL", b"\r\n", b"\xcc\x81", b"\xe4\xb8\xad",
+    b"\xf0\x9f\xa6\x8a", b"\xe2\x80\x8d", b"\xed\xa0\x80",
+    b"\xef\xbf\xbd", b"123456", b"   ", b"\t \n", b"\0", b"\xc2\xa0", b"\xe1\x84\x80",
 )  # fmt: skip
 PRE = ("gpt-2", "llama-bpe", "qwen2", "deepseek-llm", "tekken", "gpt-4o")
 TEXTS = (
