@@ -17,7 +17,7 @@ from ollama_engine.server.errors import ApiError
 from ollama_engine.server.interleaving import interleaved
 from ollama_engine.server.model_access import leased
 from ollama_engine.server.openai.logprobs import chat_logprobs
-from ollama_engine.server.openai.messages import engine_messages, engine_tool_choice, engine_tools
+from ollama_engine.server.openai.messages import as_dicts, engine_messages, engine_tool_choice, engine_tools
 from ollama_engine.server.openai.schemas import ChatRequest, ResponseFormat
 from ollama_engine.server.openai.usage import usage_body
 from ollama_engine.server.served import AnswerStream, ServedModel
@@ -176,7 +176,7 @@ def _head(model: ServedModel, name: str, kind: str) -> dict[str, Any]:
 
 def _starts(model: ServedModel, request: ChatRequest) -> Starts:
     """What starts each of the answers."""
-    messages = conversation(model.stored, engine_messages(request.messages))
+    messages = conversation(model.stored, engine_messages(as_dicts(request.messages)))
     options = _chat_options(request)
     effort = request.reasoning_effort or (request.reasoning.effort if request.reasoning else None)
     ways = ways_of_effort(effort)
