@@ -1,9 +1,9 @@
 """`python -m bench.soak --minutes 10`, or `make soak MINUTES=10`: random clients of two engines, for a while.
 
 Threads and asyncio tasks ask the demo models for answers, streams, chats, embeddings, images, formats and sessions;
-they cancel, time out, fork, save and load, and load engines of their own. Every answer is compared with the one that the
-same question got alone. Meanwhile memory, descriptors and threads are measured. Exits with 1 where an answer differs, a
-call raises what it should not, or something grew. Linux only.
+they cancel, time out, fork, save and load, and load engines of their own. Every answer is compared with the one that
+the same question got alone. Meanwhile memory, descriptors and threads are measured. Exits with 1 where an answer
+differs, a call raises what it should not, or something grew. Linux only.
 """
 
 from __future__ import annotations

@@ -12,13 +12,16 @@ from typing import Any
 
 from jinja2.exceptions import SecurityError
 
-__all__ = ["WIDENING", "bounded", "check_method", "check_operation"]
+__all__ = ["WIDENING", "bounded", "check_json_layout", "check_method", "check_operation"]
 
 LONGEST = 1 << 26
 """Characters, items of a list, or bits of a number."""
 
 WIDENING = ("batch", "center", "indent", "slice")
 """Filters of jinja2 whose results grow with a number that they are given."""
+
+WIDEST = 100
+"""Characters of an indentation or a separator of JSON, which are written for each value."""
 
 _WIDTHS = re.compile(r"%[-+ #0]*([0-9]*)(?:\.([0-9]+))?|:[^{}]*?([0-9]+)(?:\.([0-9]+))?[^{}]*\}")
 """Width and precision of fields, of `%` and of `format`."""
@@ -60,6 +63,15 @@ def check_method(text: object, name: str, given: Sequence[object]) -> None:
 def _check_widths(form: object) -> None:
     """Raise SecurityError for too wide fields in a format, of `%` or of `format`."""
     _check(sum(int(digits[:12]) for found in _WIDTHS.findall(str(form)) for digits in found if digits))
+
+
+def check_json_layout(indent: object, separators: Iterable[object] | None) -> None:
+    """Raise SecurityError for an indentation or separators of `tojson` that are too wide."""
+    for given in (indent, *(separators or ())):
+        width = given if isinstance(given, int) else len(given) if isinstance(given, str) else 0
+        if width > WIDEST:
+            raise SecurityError(f"a chat template writes {width} characters at once between values of JSON; "
+                                f"{WIDEST} are the most")  # fmt: skip
 
 
 def bounded(made: Callable[..., Any]) -> Callable[..., Any]:

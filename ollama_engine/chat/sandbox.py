@@ -23,7 +23,7 @@ from jinja2.runtime import Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace, pass_environment
 
-from ollama_engine.chat.bounds import WIDENING, bounded, check_method, check_operation
+from ollama_engine.chat.bounds import WIDENING, bounded, check_json_layout, check_method, check_operation
 from ollama_engine.chat.provenance import Safe, Traced, joined
 
 __all__ = ["ChatEnvironment", "RefusedError"]
@@ -164,6 +164,7 @@ def _tojson(
     value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:  # fmt: skip
+    check_json_layout(indent, separators)
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

@@ -21,7 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--child", action="store_true", help="end when standard input ends, and with the parent process"
     )
-    parser.epilog = f'{TOKEN_VARIABLE}: what requests have to bear as "Authorization: Bearer TOKEN", if it is set'
+    token = f'  {TOKEN_VARIABLE}  what requests have to bear as "Authorization: Bearer TOKEN", if it is set'
+    parser.epilog = (parser.epilog or "").replace("environment:\n", f"environment:\n{token}\n")
 
 
 def main(args: argparse.Namespace) -> None:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ollama_engine.errors import ModelNotFoundError, RegistryError, UnsupportedModelError
+from ollama_engine.errors import EngineError, ModelNotFoundError, RegistryError
 from ollama_engine.store.create import weights_config
 from ollama_engine.store.manifest import CONFIG_TYPE, Layer, Manifest
 from ollama_engine.store.model_store import ModelStore
 from ollama_engine.store.names import ModelName
 from ollama_engine.store.pull import fetch
 from ollama_engine.store.registry import Registry
+from ollama_engine.store.sources import SourceFile, is_part, joined_layer
 from ollama_engine.store.transfers import Report, TransferProgress, TransferSettings, in_thread
 
 if TYPE_CHECKING:
@@ -24,9 +26,11 @@ __all__ = ["HubFile", "Repository", "choose_model", "choose_projector", "pull_fr
 
 PREFERRED: Final = ("Q4_K_M", "Q4_K_S", "Q4_0", "Q5_K_M", "Q8_0")
 """What the tag `latest` takes, the first that is there; else the smallest file."""
+JOINED_FROM: Final = "ollama_engine_joined_from"
+"""A field of the config: the digests of the parts that a model was joined of."""
 PREFERRED_PROJECTORS: Final = ("f16", "bf16", "f32")
 
-_PART: Final = re.compile(r"-\d{5}-of-\d{5}\.gguf$", re.IGNORECASE)
+_PART_END: Final = re.compile(r"-\d{5}(-of-\d{5}\.gguf)$")
 _QUANT: Final = re.compile(
     r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|T?Q\d_\d|BF16|F16|F32|MXFP4\w*))(?=\.gguf$|[-.])", re.IGNORECASE
 )
@@ -47,8 +51,8 @@ class HubFile:
         return found[-1].upper() if found else ""
 
 
-def choose_model(files: Sequence[HubFile], tag: str) -> HubFile:
-    """The file that a tag means, by its quantization or name. Raises ModelNotFoundError, UnsupportedModelError."""
+def choose_model(files: Sequence[HubFile], tag: str) -> tuple[HubFile, ...]:
+    """The file that a tag means, by its quantization or name; all parts of a split one. Raises ModelNotFoundError."""
     models = [file for file in files if _is_gguf(file) and not _is_projector(file)]
     wanted = (
         [tag] if tag.lower() != "latest" else [*PREFERRED, *(f.quant for f in sorted(models, key=lambda f: f.size))]
@@ -57,13 +61,18 @@ def choose_model(files: Sequence[HubFile], tag: str) -> HubFile:
         for file in models:
             name = file.path.rpartition("/")[2].lower()
             if quant.lower() in (file.quant.lower(), name, name.removesuffix(".gguf")):
-                if _PART.search(file.path):
-                    raise UnsupportedModelError(
-                        f"{file.path} is one part of a split model; download the parts and give the path of one of them"
-                    )
-                return file
+                return parts_of(file, models)
     there = ", ".join(sorted({file.quant or file.path for file in models})) or "no GGUF file at all"
     raise ModelNotFoundError(f"the repository has no GGUF file for {tag!r}; it has {there}")
+
+
+def parts_of(file: HubFile, models: Sequence[HubFile]) -> tuple[HubFile, ...]:
+    """All parts of a split model, in order; of a whole one the file itself."""
+    if not is_part(file.path):
+        return (file,)
+    begin, end = _PART_END.sub("", file.path), f"{_PART_END.search(file.path)[1]}"  # type: ignore[index]
+    found = [each for each in models if each.path.endswith(end) and _PART_END.sub("", each.path) == begin]
+    return tuple(sorted(found, key=lambda part: part.path))
 
 
 def choose_projector(files: Sequence[HubFile]) -> HubFile | None:
@@ -150,18 +159,53 @@ def _known_token() -> Any:
 
 
 async def pull_from_hub(repository: Repository, store: ModelStore, report: Report) -> None:
-    """Have a model of the Hub in the store, under the name that it was asked for by. Raises as `pull` does."""
+    """Have a model of the Hub in the store, under the name that it was asked for by. Raises as `pull` does.
+
+    The parts of a split model are joined to one file, and removed then.
+    """
     report(TransferProgress("pulling manifest"))
     files = await in_thread(repository.files)
-    layers = [repository.layer_of("model", choose_model(files, repository.name.tag))]
+    parts = choose_model(files, repository.name.tag)
+    layers = [repository.layer_of("model", part) for part in parts]
     projector = choose_projector(files)
-    if projector is not None:
-        layers.append(repository.layer_of("projector", projector))
+    others = [] if projector is None else [repository.layer_of("projector", projector)]
+    joined_from = [layer.digest for layer in layers] if len(layers) > 1 else []
+    if joined_from:
+        known = await in_thread(_is_joined, store, repository.name, joined_from, others)
+        if known:
+            report(TransferProgress("success"))
+            return
+    loop = asyncio.get_running_loop()
+
+    def tell(progress: TransferProgress) -> None:
+        loop.call_soon_threadsafe(report, progress)
 
     def manifest() -> Manifest:
-        config = {**weights_config(store, layers), "architecture": "amd64", "os": "linux"}
-        config["rootfs"] = {"type": "layers", "diff_ids": [layer.digest for layer in layers]}
+        made = layers
+        if joined_from:
+            sources = [
+                SourceFile(part.path.rpartition("/")[2], digest=digest)
+                for part, digest in zip(parts, joined_from, strict=True)
+            ]
+            made = [joined_layer(store, sources, tell)]
+        made = [*made, *others]
+        config = {**weights_config(store, made), "architecture": "amd64", "os": "linux"}
+        config["rootfs"] = {"type": "layers", "diff_ids": [layer.digest for layer in made]}
+        if joined_from:
+            config[JOINED_FROM] = joined_from
         written = store.blobs.write(json.dumps(config).encode())
-        return Manifest.of(Layer(CONFIG_TYPE, written.digest, written.size), tuple(layers))
+        return Manifest.of(Layer(CONFIG_TYPE, written.digest, written.size), tuple(made))
 
-    await fetch(repository, store, layers, manifest, report)
+    await fetch(repository, store, [*layers, *others], manifest, report)
+    if joined_from:
+        await in_thread(store.discard, layers)
+
+
+def _is_joined(store: ModelStore, name: ModelName, digests: Sequence[str], others: Sequence[Layer]) -> bool:
+    """Whether the model that was joined of these parts is in the store."""
+    try:
+        found = store.find(name)
+    except EngineError:
+        return False
+    paths = [store.blobs.path(layer.digest) for layer in others]
+    return found.config.get(JOINED_FROM) == digests and paths == [found.projector_path] * len(paths)

@@ -6,7 +6,7 @@ import builtins
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from ollama_engine.errors import ConfigError, EngineError, ModelFormatError, Mod
 from ollama_engine.new_file import write_new_file
 from ollama_engine.store.blobs import BlobStore, damaged, flush_folder
 from ollama_engine.store.locks import held
-from ollama_engine.store.manifest import MAX_BYTES, Manifest, hex_of
+from ollama_engine.store.manifest import MAX_BYTES, Layer, Manifest, hex_of
 from ollama_engine.store.names import ModelName
 from ollama_engine.store.reading import stored_model
 from ollama_engine.store.stored_model import StoredModel
@@ -166,6 +166,14 @@ class ModelStore:
             self._remove_empty(path.parent)
             if entry is not None:
                 self._discard(entry)
+
+    def discard(self, layers: Iterable[Layer]) -> None:
+        """Remove blobs that the caller has made for itself, but not those that a model uses."""
+        with held(self.blobs.lock_path):
+            used = self._used()
+            for layer in layers:
+                if used is not None and hex_of(layer.digest) not in used:
+                    self.blobs.path(layer.digest).unlink(missing_ok=True)
 
     def prune(self, *, claimed: float = CLAIM_SECONDS, partial: float = PARTIAL_SECONDS) -> Pruned:
         """Remove blobs that no model uses, and what interrupted downloads and writes have left.

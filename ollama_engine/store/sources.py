@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from ollama_engine.convert import convert_model
+from ollama_engine.convert.joining import join_model
 from ollama_engine.errors import ConfigError, ModelFormatError, UnsupportedModelError
 from ollama_engine.ml.gguf import GGUFFile
 from ollama_engine.store.blobs import TEMPORARY
@@ -17,10 +19,11 @@ from ollama_engine.store.manifest import Layer
 from ollama_engine.store.model_store import ModelStore
 from ollama_engine.store.transfers import Report, TransferProgress
 
-__all__ = ["SourceFile", "file_layers", "folder_files"]
+__all__ = ["SourceFile", "file_layers", "folder_files", "is_part", "joined_layer"]
 
 CHECKPOINTS: Final = (".safetensors", ".bin", ".pth")
 CONVERTED_TYPE: Final = "f16"
+_PART: Final = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,13 @@ def file_layers(
         if adapters:
             raise UnsupportedModelError("adapters are GGUF files; those of safetensors cannot be converted")
         return [_converted(store, files, report)]
-    return [_gguf_layer(store, file, report, adapter=adapters) for file in files]
+    layers = [_gguf_layer(store, file, report, adapter=adapters) for file in files if not is_part(file.name)]
+    groups: dict[str, list[SourceFile]] = {}
+    for file in files:
+        if is_part(file.name):
+            groups.setdefault(_PART.sub("", file.name), []).append(file)
+    layers += [joined_layer(store, parts, report) for parts in groups.values()]
+    return layers
 
 
 def _check_name(name: str) -> None:
@@ -92,18 +101,39 @@ def _kind_of(path: Path, *, adapter: bool) -> str:
             raise ModelFormatError(f"{path.name} is no GGUF file; models are made from GGUF and safetensors files")
     with GGUFFile(path) as file:
         kind, architecture = (file.metadata.get(key) for key in ("general.type", "general.architecture"))
-        if file.metadata.get("split.count", 1) not in (0, 1):
-            raise UnsupportedModelError(
-                f"{path.name} is one part of a split model; join them first, with llama-gguf-split --merge"
-            )
     if adapter or kind == "adapter":
         return "adapter"
     return "projector" if architecture == "clip" or kind == "mmproj" else "model"
 
 
+def is_part(name: str) -> bool:
+    """Whether a file's name is that of one of several parts of a model."""
+    found = _PART.search(name)
+    return found is not None and int(found[1]) > 1
+
+
+def joined_layer(store: ModelStore, parts: Sequence[SourceFile], report: Report) -> Layer:
+    """The parts of a split model as one GGUF file: a blob's name has no place for a number.
+
+    Raises ModelFormatError where one is missing.
+    """
+    return _written(store, parts, lambda folder, target: join_model(
+        Path(folder, parts[0].name), target,
+        progress=lambda done, total: report(TransferProgress("joining parts", "", total, done)),
+    ))  # fmt: skip
+
+
 def _converted(store: ModelStore, files: Sequence[SourceFile], report: Report) -> Layer:
-    """The GGUF file of a folder, which is put together of links."""
+    """The GGUF file of a folder with safetensors."""
     report(TransferProgress("converting model"))
+    return _written(store, files, lambda folder, target: convert_model(
+        folder, target, CONVERTED_TYPE,
+        progress=lambda done, total: report(TransferProgress("converting model", "", total, done)),
+    ))  # fmt: skip
+
+
+def _written(store: ModelStore, files: Sequence[SourceFile], write: Callable[[str, Path], object]) -> Layer:
+    """The model that `write` makes of a folder, which is put together of links."""
     store.blobs.folder.mkdir(parents=True, exist_ok=True)
     target = store.blobs.folder / f".{os.urandom(8).hex()}{TEMPORARY}"
     with tempfile.TemporaryDirectory() as folder:
@@ -112,10 +142,7 @@ def _converted(store: ModelStore, files: Sequence[SourceFile], report: Report) -
             link.parent.mkdir(parents=True, exist_ok=True)
             link.symlink_to(store.blobs.path(file.digest) if file.path is None else file.path.absolute())
         try:
-            convert_model(
-                folder, target, CONVERTED_TYPE,
-                progress=lambda done, total: report(TransferProgress("converting model", "", total, done)),
-            )  # fmt: skip
+            write(folder, target)
             return store.blobs.take(target, "model")
         finally:
             target.unlink(missing_ok=True)

@@ -8,6 +8,8 @@ from jinja2.exceptions import SecurityError
 from ollama_engine.chat.sandbox import ChatEnvironment
 
 TOO_LARGE = (
+    "[[1]] | tojson(indent=10**9)",
+    "[1] | tojson(separators=('a' * 1000, ':'))",
     "'a' * 1000000000",
     "1000000000 * 'a'",
     "[1] * 1000000000",

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from ollama_engine import Engine, SamplingParams, demo
-from ollama_engine.errors import ChatError, ConfigError, GrammarError
+from ollama_engine.errors import ChatError, ConfigError, GrammarError, TokenizerError, UnsupportedInputError
+from ollama_engine.segments import Media, Text, Tokens
 
 GREEDY = SamplingParams(temperature=0, max_tokens=40)
 HELLO = [{"role": "user", "content": "Tell me of Lily."}]
@@ -123,3 +124,31 @@ def test_going_on_with_what_is_no_text(engine: Engine, field: dict[str, Any], to
             [*HELLO, {"role": "assistant", "content": "x", **field}], continue_final_message="id",
             template="{{ messages[1].id }}",
         )  # fmt: skip
+
+
+# -- token ids ---------------------------------------------------------------------------------------------------------
+
+
+def test_segments_have_the_ids_that_a_request_has(engine: Engine) -> None:
+    segments = engine.apply_template(HELLO)
+    found = engine.tokenize(segments)
+    assert engine.chat(HELLO, GREEDY).usage.prompt_tokens == len(found)
+    assert engine.generate(found, GREEDY).text == engine.generate(segments, GREEDY).text
+    assert engine.tokenize([Tokens([5, 6]), Text("a")]) == [5, 6, *engine.tokenize("a", add_special=False)]
+    assert engine.tokenize([]) == []
+    with pytest.raises(UnsupportedInputError, match="an image has no token ids; leave it out"):
+        engine.tokenize([Text("a"), Media(b"x")])
+
+
+def test_a_context_stands_before_the_conversation(engine: Engine) -> None:
+    """It is what another conversation was: its prompt, and its answer."""
+    first = engine.chat(HELLO, GREEDY)
+    context = [*engine.tokenize(engine.apply_template(HELLO)), *first.tokens]
+    again = [{"role": "user", "content": "And then?"}]
+    found = engine.chat(again, GREEDY, context=context)
+    assert found.usage.prompt_tokens == len(context) + len(engine.tokenize(engine.apply_template(again)))
+    assert found.usage.cached_tokens >= len(context) - 1
+    prompt = [Tokens(context), *engine.apply_template(again)]
+    assert found.tokens == engine.generate(prompt, GREEDY).tokens
+    with pytest.raises(TokenizerError):
+        engine.chat(again, GREEDY, context=[10**9])

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from starlette.testclient import TestClient
 
@@ -111,6 +112,7 @@ def test_published_clients_read_the_streams() -> None:
             assert [block.type for block in final.content] == ["thinking", "text", "tool_use", "tool_use"]
             assert [(block.name, block.input) for block in final.content[2:]] == CALLS
             assert (final.usage.input_tokens, final.usage.cache_read_input_tokens) == (6, 4)
+            assert [model.id for model in client.models.list()] == ["scripted:latest"]
 
 
 @pytest.mark.parametrize("path", ASKS)
@@ -206,3 +208,14 @@ def test_keys_are_asked_for_in_the_form_of_the_api(path: str) -> None:
         assert refused.json()["error"]["type"] == "authentication_error"
         assert client.post(path, json=ASKS[path], headers={"x-api-key": "secret"}).status_code == 200
         assert client.post(path, json=ASKS[path], headers={"Authorization": "Bearer secret"}).status_code == 200
+
+
+def test_a_delta_has_one_entry_for_a_call() -> None:
+    """Clients of 2025 keep only the last one of several with the same index."""
+    with running(app(ScriptedModels(EXAMPLES["hermes"]))) as address:
+        answer = httpx.post(address + "/v1/chat/completions", json={**CHAT, "stream": True}, timeout=60)
+    events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+    calls = [choice["delta"].get("tool_calls", []) for event in events for choice in event["choices"]]
+    assert any(calls)
+    for entries in calls:
+        assert len({entry["index"] for entry in entries}) == len(entries)

@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
-from ollama_engine.errors import ModelNotFoundError, RegistryError, UnsupportedModelError
+from ollama_engine.errors import ModelNotFoundError, RegistryError
+from ollama_engine.ml.gguf import GGUFFile
 from ollama_engine.store import ModelName, ModelStore
 from ollama_engine.store.hugging_face import HubFile, Repository, choose_model, choose_projector, pull_from_hub
 from ollama_engine.store.transfers import TransferProgress, TransferSettings
+from tests.convert.test_joining import write_split_llama
 from tests.store.layout import files
 from tests.tiny import write_tiny_llama
 
@@ -42,7 +44,7 @@ REPOSITORY = listed(
     ("Llama-3.2-1B-Instruct-Q8_0", "Llama-3.2-1B-Instruct-Q8_0.gguf"),
 ])  # fmt: skip
 def test_the_file_of_a_tag(tag: str, chosen: str) -> None:
-    assert choose_model(REPOSITORY, tag).path == chosen
+    assert [file.path for file in choose_model(REPOSITORY, tag)] == [chosen]
 
 
 @pytest.mark.parametrize(("paths", "chosen"), [
@@ -51,7 +53,7 @@ def test_the_file_of_a_tag(tag: str, chosen: str) -> None:
     (["gpt-oss-20b-MXFP4.gguf"], "gpt-oss-20b-MXFP4.gguf"),
 ])  # fmt: skip
 def test_the_file_where_no_tag_is_given(paths: Sequence[str], chosen: str) -> None:
-    assert choose_model(listed(*paths), "latest").path == chosen
+    assert [file.path for file in choose_model(listed(*paths), "latest")] == [chosen]
 
 
 def test_files_that_cannot_be_chosen() -> None:
@@ -59,8 +61,13 @@ def test_files_that_cannot_be_chosen() -> None:
         choose_model(REPOSITORY, "Q6_K")
     with pytest.raises(ModelNotFoundError, match="it has no GGUF file at all"):
         choose_model(listed("model.safetensors"), "latest")
-    with pytest.raises(UnsupportedModelError, match="one part of a split model"):
-        choose_model(listed("a-Q8_0-00001-of-00002.gguf", "a-Q8_0-00002-of-00002.gguf"), "Q8_0")
+
+
+def test_all_parts_of_a_split_model() -> None:
+    files_ = listed("x-q8_0-00002-of-00002.gguf", "x-q8_0-00001-of-00002.gguf", "x-q4_0-00001-of-00002.gguf",
+                    "y-q8_0-00001-of-00002.gguf", "x-q8_0-00001-of-00001.gguf")  # fmt: skip
+    chosen = [file.path for file in choose_model(files_, "q8_0")]
+    assert chosen == ["x-q8_0-00001-of-00002.gguf", "x-q8_0-00002-of-00002.gguf"]
 
 
 def test_the_projector() -> None:
@@ -161,6 +168,22 @@ def test_pull(tmp_path: Path, gguf: bytes) -> None:
     assert len(files(tmp_path)) == 4
     assert {token for path, token in seen if "resolve" in path} == {"Bearer secret"}
     assert not any("resolve" in path for path, _ in seen[read:]), "what is there is not read again"
+
+
+def test_a_split_model_is_joined(tmp_path: Path) -> None:
+    store = ModelStore(tmp_path / "models")
+    parts = write_split_llama(tmp_path / "parts")
+    with hub_of({path.name: path.read_bytes() for path in parts}) as (endpoint, seen):
+        told = asyncio.run(pulled(endpoint, store, "hf.co/org/repo"))
+        read = len(seen)
+        again = asyncio.run(pulled(endpoint, store, "hf.co/org/repo"))
+    assert "joining parts" in [progress.status for progress in told]
+    assert (told[-1].status, again[-1].status) == ("success", "success")
+    assert not any("resolve" in path for path, _ in seen[read:]), "what is joined is not read again"
+    assert len(files(store.folder)) == 3, "the parts are gone"
+    with GGUFFile(store.find("hf.co/org/repo").model_path) as file:
+        assert len(file.files) == 1
+        assert len(file.tensors) == 21
 
 
 def test_what_is_not_there(tmp_path: Path, gguf: bytes) -> None:

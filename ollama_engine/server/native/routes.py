@@ -16,7 +16,7 @@ from ollama_engine.server.model_access import leased, named_or_only
 from ollama_engine.server.native.observing import router as observing
 from ollama_engine.server.native.ranking import ranking
 from ollama_engine.server.native.schemas import DetokenizeRequest, RankRequest, TemplateRequest, TokenizeRequest
-from ollama_engine.server.openai.messages import engine_messages, engine_tools
+from ollama_engine.server.openai.messages import as_dicts, engine_messages, engine_tools
 from ollama_engine.server.service import Service, service_of
 from ollama_engine.server.stored_defaults import conversation
 from ollama_engine.server.streaming import while_connected
@@ -51,7 +51,7 @@ async def detokenize(body: DetokenizeRequest, service: TheService) -> Response:
 async def apply_template(body: TemplateRequest, service: TheService) -> Response:
     """The prompt that a conversation becomes."""
     async with leased(service, named_or_only(service, body.model)) as model:
-        messages = conversation(model.stored, engine_messages(body.messages))
+        messages = conversation(model.stored, engine_messages(as_dicts(body.messages)))
         options = {"tools": engine_tools(body.tools), "template_variables": body.chat_template_kwargs}
         segments = await model.apply_template(
             messages,

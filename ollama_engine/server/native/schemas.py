@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from ollama_engine.server.openai.schemas import ChatMessage
+
 __all__ = ["DetokenizeRequest", "RankRequest", "TemplateRequest", "TokenizeRequest"]
 
 MODEL = "which model; the one that is loaded where this is left out"
@@ -37,7 +39,7 @@ class DetokenizeRequest(Schema):
 class TemplateRequest(Schema):
     """POST /apply-template."""
 
-    messages: list[dict[str, Any]]
+    messages: list[ChatMessage]
     tools: list[dict[str, Any]] | None = None
     add_generation_prompt: bool = Field(True, description="end with the beginning of an answer")
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="variables of the chat template")

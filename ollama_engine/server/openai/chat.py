@@ -17,7 +17,7 @@ from ollama_engine.server.errors import ApiError
 from ollama_engine.server.interleaving import interleaved
 from ollama_engine.server.model_access import leased
 from ollama_engine.server.openai.logprobs import chat_logprobs
-from ollama_engine.server.openai.messages import engine_messages, engine_tool_choice, engine_tools
+from ollama_engine.server.openai.messages import as_dicts, engine_messages, engine_tool_choice, engine_tools
 from ollama_engine.server.openai.schemas import ChatRequest, ResponseFormat
 from ollama_engine.server.openai.usage import usage_body
 from ollama_engine.server.served import AnswerStream, ServedModel
@@ -61,8 +61,7 @@ async def chat_events(service: Service, request: ChatRequest) -> AsyncGenerator[
         async with aclosing(interleaved(_starts(model, request))) as chunks:
             async for number, chunk in chunks:
                 choices[number].count(chunk)
-                found = await choices[number].piece(model, number, chunk)
-                if found is not None:
+                for found in await choices[number].pieces(model, number, chunk):
                     yield sse.event({**head, "choices": [found], **tail})
         if with_usage:
             yield sse.event({**head, "choices": [], "usage": _usage(choices)})
@@ -91,23 +90,26 @@ class Choice:
         self.count(chunk)
         self.chunks.append(chunk)
 
-    async def piece(self, model: ServedModel, number: int, chunk: ChatChunk) -> dict[str, Any] | None:
-        """A chunk as an entry of "choices"; None where it says nothing."""
+    async def pieces(self, model: ServedModel, number: int, chunk: ChatChunk) -> list[dict[str, Any]]:
+        """A chunk as entries of "choices". The reason of the end comes alone, behind all that is to be read."""
         delta: dict[str, Any] = {}
         if chunk.content:
             delta["content"] = chunk.content
         if chunk.reasoning:
             delta |= {"reasoning_content": chunk.reasoning, "reasoning": chunk.reasoning}
-        calls = [told for event in chunk.tool_events if (told := _told(event)) is not None]
+        calls = _by_call([told for event in chunk.tool_events if (told := _told(event)) is not None])
         if calls:
             delta["tool_calls"] = calls
-        if not delta and not chunk.logprobs and chunk.finish_reason is None:
-            return None
-        if not self.began:
-            delta = {"role": "assistant", "content": "", **delta}
-            self.began = True
-        logprobs = await chat_logprobs(model, chunk.logprobs) if chunk.logprobs else None
-        return {"index": number, "delta": delta, "logprobs": logprobs, "finish_reason": chunk.finish_reason}
+        found: list[dict[str, Any]] = []
+        if delta or chunk.logprobs or (chunk.finish_reason is not None and not self.began):
+            if not self.began:
+                delta = {"role": "assistant", "content": "", **delta}
+                self.began = True
+            logprobs = await chat_logprobs(model, chunk.logprobs) if chunk.logprobs else None
+            found.append({"index": number, "delta": delta, "logprobs": logprobs, "finish_reason": None})
+        if chunk.finish_reason is not None:
+            found.append({"index": number, "delta": {}, "logprobs": None, "finish_reason": chunk.finish_reason})
+        return found
 
     async def whole(self, model: ServedModel, number: int) -> dict[str, Any]:
         """All chunks as an entry of "choices"."""
@@ -131,6 +133,17 @@ class Choice:
             "logprobs": await chat_logprobs(model, logprobs) if entries else None,
             "finish_reason": self.chunks[-1].finish_reason,
         }
+
+
+def _by_call(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One entry for each call: clients of 2025 keep only the last one of several with the same index."""
+    found: list[dict[str, Any]] = []
+    for entry in entries:
+        if found and found[-1]["index"] == entry["index"]:
+            found[-1]["function"]["arguments"] += entry["function"]["arguments"]
+        else:
+            found.append(entry)
+    return found
 
 
 def _told(event: object) -> dict[str, Any] | None:
@@ -163,7 +176,7 @@ def _head(model: ServedModel, name: str, kind: str) -> dict[str, Any]:
 
 def _starts(model: ServedModel, request: ChatRequest) -> Starts:
     """What starts each of the answers."""
-    messages = conversation(model.stored, engine_messages(request.messages))
+    messages = conversation(model.stored, engine_messages(as_dicts(request.messages)))
     options = _chat_options(request)
     effort = request.reasoning_effort or (request.reasoning.effort if request.reasoning else None)
     ways = ways_of_effort(effort)

@@ -6,12 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ollama_engine.server.errors import ApiError
+from ollama_engine.server.openai.schemas import ChatMessage
 
-__all__ = ["engine_messages", "engine_tool_choice", "engine_tools"]
+__all__ = ["as_dicts", "engine_messages", "engine_tool_choice", "engine_tools"]
 
 TEXTS = ("text", "input_text", "output_text")
 FILES = ("images", "image")
 """Fields that the engine may read as paths."""
+
+
+def as_dicts(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+    """The fields that were sent, others than the named ones included."""
+    return [message.model_dump(exclude_unset=True) for message in messages]
 
 
 def engine_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

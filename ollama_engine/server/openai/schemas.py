@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from ollama_engine.server.errors import ApiError
 
 __all__ = [
-    "ChatRequest", "CompletionRequest", "EmbeddingsRequest", "ResponseFormat", "SamplingFields", "Schema",
-    "StreamOptions",
+    "ChatMessage", "ChatRequest", "CompletionRequest", "EmbeddingsRequest", "ResponseFormat", "SamplingFields",
+    "Schema", "StreamOptions",
 ]  # fmt: skip
 
 TokenIds = list[Annotated[int, Field(ge=0, le=2**31 - 1)]]
@@ -49,6 +49,17 @@ class Reasoning(Schema):
     effort: Effort | None = None
 
 
+class ChatMessage(Schema):
+    """A message of a conversation; the engine checks the parts of its content and its calls."""
+
+    role: str = Field(description='"system", "developer", "user", "assistant" or "tool"')
+    content: str | list[dict[str, Any]] | None = Field(None, description="a text, or parts: text, image_url")
+    reasoning_content: str | None = Field(None, description="what the model thought before it said that")
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+
+
 class SamplingFields(Schema):
     """How tokens are chosen. Those that OpenAI's API lacks have the engine's names and meanings."""
 
@@ -78,7 +89,7 @@ class ChatRequest(SamplingFields):
     """POST /v1/chat/completions."""
 
     model: str
-    messages: list[dict[str, Any]]
+    messages: list[ChatMessage]
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: int | None = Field(None, ge=1, le=128)

@@ -21,6 +21,7 @@ from ollama_engine.server.settings import ServerSettings
 from ollama_engine.store import ModelStore
 from ollama_engine.store.blobs import BlobWriter
 from tests.convert.folders import HfFolder
+from tests.convert.test_joining import write_split_llama
 from tests.server.running import running
 from tests.store.fake_registry import FakeRegistry, serving
 from tests.store.layout import files
@@ -176,6 +177,17 @@ def test_create_converts(client: httpx.Client, root: Path, tmp_path: Path) -> No
         json={"model": "converted", "prompt": "a", "raw": True, "options": {"num_predict": 2}, "stream": False},
     )
     assert answer.json().get("eval_count") == 2, answer.text
+
+
+def test_create_joins_parts(client: httpx.Client, root: Path, tmp_path: Path) -> None:
+    uploaded = {path.name: upload(client, path.read_bytes()) for path in write_split_llama(tmp_path / "parts")}
+    events = told(client.post("/api/create", json={"model": "joined", "files": uploaded}))
+    assert "joining parts" in [event["status"] for event in events]
+    body = {"model": "joined", "prompt": "a", "raw": True, "options": {"num_predict": 2}, "stream": False}
+    assert client.post("/api/generate", json=body).json().get("eval_count") == 2
+    uploaded.popitem()
+    answer = told(client.post("/api/create", json={"model": "other", "files": uploaded}))
+    assert "of these are missing" in answer[-1]["error"]
 
 
 def test_create_from_a_packaged_model(client: httpx.Client, root: Path) -> None:

@@ -47,6 +47,7 @@ def test_stream_says_what_the_whole_answer_says(demo_server: str) -> None:
     )
     assert chunks[0]["choices"][0]["delta"]["role"] == "assistant"
     assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None] * (len(chunks) - 1) + ["length"]
+    assert chunks[-1]["choices"][0]["delta"] == {}  # who stops at the reason has read everything
     assert len({chunk["id"] for chunk in found}) == 1
     assert last["choices"] == []
     assert last["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"] == 8
@@ -104,7 +105,7 @@ def test_bias_bans_and_stop_ends(demo_server: str) -> None:
         ({"model": "../etc"}, 400, "model", None, "is a name"),
         ({"messages": []}, 400, "messages", None, "one message at least"),
         ({"messages": "Hello"}, 400, "messages", None, "valid list"),
-        ({"messages": [{"content": "x"}]}, 400, None, None, "messages[0].role"),
+        ({"messages": [{"content": "x"}]}, 400, "messages.0.role", None, "required"),
         ({"temperature": "warm"}, 400, "temperature", None, "valid number"),
         ({"temperature": -1}, 400, "temperature", None, ">= 0"),
         ({"n": 0}, 400, "n", None, "greater than or equal to 1"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,35 @@ def test_an_error_is_shown(page: Any) -> None:
     page.click("#send")
     page.wait_for_selector("#messages .error")
     assert page.locator("#status").text_content() == "The answer failed."
+
+
+def test_sixteen_chats_are_watched(page: Any, demo_server: str) -> None:
+    page.select_option("#model", "demo:latest")
+    ends = threading.Event()
+
+    def chat() -> None:
+        body = {"model": "demo", "messages": [{"role": "user", "content": "Tell me a story."}],
+                "format": {"type": "string", "minLength": 100_000}}  # fmt: skip
+        with httpx.stream("POST", f"{demo_server}/api/chat", json=body, timeout=60) as answer:
+            for _ in answer.iter_lines():
+                if ends.is_set():
+                    return
+
+    chats = [threading.Thread(target=chat) for _ in range(16)]
+    for thread in chats:
+        thread.start()
+    try:
+        page.wait_for_function("() => document.querySelectorAll('#requests tbody tr').length >= 16", timeout=60_000)
+        page.wait_for_function("() => document.querySelector('#running').textContent === '4'")
+        page.fill("#prompt", "The page answers meanwhile")
+        shot = SCREENSHOTS / "sixteen-chats.png"
+        shot.parent.mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=str(shot))
+    finally:
+        ends.set()
+        for thread in chats:
+            thread.join()
+    page.wait_for_function("() => document.querySelector('#requests tbody').textContent === 'none'", timeout=60_000)
 
 
 def test_the_first_paint_comes_within_a_second(page: Any) -> None:
