@@ -215,6 +215,16 @@ def test_create_refuses(client: httpx.Client, root: Path, body: dict[str, Any], 
     assert not (root / "manifests").exists()
 
 
+@pytest.mark.parametrize("names", [
+    ("m.safetensors", "m.safetensors/config.json"), ("m.safetensors", "./m.safetensors"), ("x" * 300 + ".safetensors",),
+], ids=["file and folder", "twice", "long"])  # fmt: skip
+def test_create_refuses_names_that_make_no_folder(client: httpx.Client, names: tuple[str, ...]) -> None:
+    digest = upload(client, b"no weights")
+    body = {"model": "mine", "files": dict.fromkeys(names, digest), "stream": False}
+    answer = client.post("/api/create", json=body)
+    assert (answer.status_code, "path in the model's folder" in answer.json()["error"]) == (400, True)
+
+
 @pytest.mark.parametrize(("body", "said"), [
     ({"messages": [{"content": "Hello"}]}, "messages[0]: expected a role of system"),
     ({"messages": [{"role": "user", "content": ["Hello"]}]}, "messages[0]: expected a role of system"),
