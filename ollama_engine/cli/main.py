@@ -182,8 +182,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_LazyParser)
     for name, help_text in COMMANDS.items():
         commands.add_parser(
-            name, aliases=ALIASES.get(name, []), module=f"ollama_engine.cli.{name}", help=help_text, description=_sentence(help_text), epilog=EPILOG,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            name, aliases=ALIASES.get(name, []), module=f"ollama_engine.cli.{name}", help=help_text,
+            description=_sentence(help_text), epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
         )  # fmt: skip
     return parser
 
