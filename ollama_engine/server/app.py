@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
@@ -37,6 +38,8 @@ from ollama_engine.store.model_store import ModelStore
 
 __all__ = ["create_app"]
 
+THREADS = 64
+"""Calls that wait for the disk, or for a library that knows no event loop, at a time. Idle ones cost nothing."""
 ANSWERED = (ApiError, EngineError, ClientGoneError, RequestValidationError, HTTPException)
 """Errors that become responses. `RequestLog` answers all others."""
 OPENAI_PATHS = ("/v1/", "/tokenize", "/detokenize", "/apply-template", "/rerank", "/slots", "/trace", "/metrics")
@@ -53,6 +56,8 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        # Python's own default is six threads on two cores: as many slow disks or hubs would hold up all requests.
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS, "server"))
         if not settings.noprune:
             await asyncio.to_thread(library.prune)
         yield

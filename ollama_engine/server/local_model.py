@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["LocalModel", "plain"]
 
+FEW = 1000
+"""Tokens that are looked up in less than a step's time."""
+
 
 class LocalModel:
     """`ServedModel` over an Engine. What may take long and computes nothing runs in a thread beside the event loop."""
@@ -77,7 +80,9 @@ class LocalModel:
         return await asyncio.to_thread(self.engine.detokenize, ids)
 
     async def token_bytes(self, ids: Sequence[int]) -> list[bytes]:
-        return [self.engine.token_bytes(token) for token in ids]
+        if len(ids) <= FEW:  # as every streamed token asks for: a thread would take longer
+            return list(map(self.engine.token_bytes, ids))
+        return await asyncio.to_thread(lambda: list(map(self.engine.token_bytes, ids)))
 
     async def apply_template(self, messages: Sequence[object], **options: Any) -> list[Segment]:
         return await asyncio.to_thread(self.engine.apply_template, messages, **self._with_template(options))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import os
 import signal
 import socket
@@ -55,7 +56,8 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop: no new connections; wait for answers; unload the models."""
         limit = self.config.timeout_graceful_shutdown
-        log.info("stopping; running answers have %s s, a second signal ends them", limit)
+        patience = "all the time they take" if limit is None else f"{limit} s"
+        log.info("stopping; running answers have %s, a second signal ends them", patience)
         await super().shutdown(sockets)
 
     @contextmanager
@@ -75,13 +77,14 @@ class Server(uvicorn.Server):
 
 def make_server(settings: ServerSettings, app: Any, listening: Callable[[str], None]) -> Server:
     """uvicorn's server for an app."""
+    limit = settings.shutdown_timeout
     config = uvicorn.Config(
         app,
         http=limited_http(settings.read_timeout),
         log_config=None,
         access_log=False,
         lifespan="on",
-        timeout_graceful_shutdown=max(1, round(settings.shutdown_timeout)),
+        timeout_graceful_shutdown=None if limit == math.inf else max(1, round(limit)),
         server_header=False,
         ws="none",
     )

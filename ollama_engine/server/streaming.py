@@ -68,11 +68,19 @@ class StreamedResponse(Response):
                 async for chunk in chunks:
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})
             except Exception as error:  # the status is sent: the body is the only place to say it
-                log.debug("a stream ends with an error", exc_info=error)
+                log_error(error)
                 await send({"type": "http.response.body", "body": self._last_words(error), "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             await chunks.aclose()
+
+
+def log_error(error: Exception) -> None:
+    """Have the log say why a stream ends early: of an error that nobody expected, its client is told nothing else."""
+    from ollama_engine.server.errors import status_of  # noqa: PLC0415 (it imports this module)
+
+    level = logging.ERROR if status_of(error) == 500 else logging.DEBUG
+    log.log(level, "a stream ends with an error", exc_info=error)
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Value]) -> Value:

@@ -7,6 +7,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ from ollama_engine.store.transfers import Report, TransferProgress
 
 __all__ = ["Recipe", "create", "create_model", "weights_config"]
 
+ROLES: Final = ("system", "user", "assistant", "tool")
 FLOAT_TYPES: Final = ("F32", "F16", "BF16")
 
 
@@ -60,8 +62,10 @@ def create(store: ModelStore, name: ModelName, recipe: Recipe, report: Report) -
     """Make a model and give it its name; a model that has this name is replaced. Computes for as long as it takes.
 
     Raises ModelNotFoundError for a base that is not in the store, ConfigError for a recipe that names nothing to make a
-    model of, and ModelFormatError or UnsupportedModelError for files that cannot be one.
+    model of or has messages that are none, ChatError for a template that cannot be read, and ModelFormatError or
+    UnsupportedModelError for files that cannot be a model.
     """
+    _check_texts(recipe)
     report(TransferProgress("gathering model components"))
     layers, config = _base(store, recipe)
     if recipe.files:
@@ -106,7 +110,10 @@ async def create_model(store: ModelStore, name: ModelName, recipe: Recipe, repor
             raise asyncio.CancelledError
         loop.call_soon_threadsafe(report, progress)
 
-    task = asyncio.ensure_future(asyncio.to_thread(create, store, name, recipe, tell))
+    # A thread of its own: quantizing takes minutes, and some of them at a time would leave no thread to others.
+    executor = ThreadPoolExecutor(1, f"create {name.short}")
+    task = asyncio.ensure_future(loop.run_in_executor(executor, create, store, name, recipe, tell))
+    executor.shutdown(wait=False)
     try:
         await asyncio.shield(task)
     except asyncio.CancelledError:
@@ -168,6 +175,19 @@ def weights_config(store: ModelStore, layers: Sequence[Layer]) -> dict[str, Any]
 
 
 # -- texts -------------------------------------------------------------------------------------------------------------
+
+
+def _check_texts(recipe: Recipe) -> None:
+    """Raise ChatError or ConfigError for a template or messages with which the model could answer nothing."""
+    from ollama_engine.chat.go_template import GoTemplate  # noqa: PLC0415 (few recipes have one)
+
+    if recipe.template is not None:
+        GoTemplate(recipe.template)
+    for number, message in enumerate(recipe.messages or ()):
+        if message.get("role") not in ROLES or not isinstance(message.get("content", ""), str):
+            raise ConfigError(
+                f"messages[{number}]: expected a role of {', '.join(ROLES)} and a text as content, got {message!r:.80}"
+            )
 
 
 def _with_texts(store: ModelStore, layers: Sequence[Layer], recipe: Recipe) -> list[Layer]:

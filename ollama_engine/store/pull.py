@@ -126,7 +126,7 @@ async def _upload(registry: Registry, layer: Layer, store: ModelStore, meter: Me
     known = {"Content-Type": "application/octet-stream", "Content-Length": str(layer.size)}
     known["Content-Range"] = f"0-{max(0, layer.size - 1)}"
     async with registry.stream("PATCH", address, headers=known, body=data) as response:
-        await response.aread()
+        await registry.read(response)
         address = registry.location(response)
     joint = "&" if "?" in address else "?"
     await registry.ask("PUT", f"{address}{joint}digest={layer.digest}", content=b"")

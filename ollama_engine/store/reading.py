@@ -36,7 +36,7 @@ def stored_model(name: str, manifest: Manifest, modified: float, blobs: BlobStor
     parameters: dict[str, Any] = {}
     for layer in manifest.of_kind("params"):
         parameters |= _expect(dict, layer, blobs)
-    messages = [message for layer in manifest.of_kind("messages") for message in _expect(list, layer, blobs)]
+    messages = [message for layer in manifest.of_kind("messages") for message in _messages(layer, blobs)]
     return StoredModel(
         name=name,
         digest=manifest.digest,
@@ -48,7 +48,7 @@ def stored_model(name: str, manifest: Manifest, modified: float, blobs: BlobStor
         template=templates[-1] if templates else None,
         system="\n".join(texts("system")),
         parameters=parameters,
-        messages=tuple(message for message in messages if isinstance(message, dict)),
+        messages=tuple(messages),
         licenses=tuple(texts("license")),
         config=_config(manifest.config, blobs),
     )
@@ -68,6 +68,19 @@ def _expect(kind: type, layer: Layer, blobs: BlobStore) -> Any:
         return kind()
     if not isinstance(found, kind):
         raise ModelFormatError(f"blob {layer.digest} holds a {type(found).__name__}, expected a {kind.__name__}")
+    return found
+
+
+def _messages(layer: Layer, blobs: BlobStore) -> list[dict[str, Any]]:
+    """Messages, each with a role and a text. Raises ModelFormatError for others."""
+    found = []
+    for message in _expect(list, layer, blobs):
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise ModelFormatError(f"blob {layer.digest} holds {message!r:.60}, expected a message with a role")
+        content = message.get("content")
+        if not isinstance(content, str | None):
+            raise ModelFormatError(f"blob {layer.digest} holds a message without a text: {message!r:.60}")
+        found.append({**message, "content": content or ""})
     return found
 
 

@@ -7,6 +7,7 @@ https://distribution.github.io/distribution/spec/auth/token/.
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -28,7 +29,7 @@ OCI_MANIFEST: Final = "application/vnd.oci.image.manifest.v1+json"
 TRANSIENT_STATUS: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 TRANSIENT_ERRORS: Final = (httpx.TransportError, httpx.StreamError)
 MAX_ANSWER: Final = 64 << 10
-"""Bytes of an error message or a token that are read."""
+"""Bytes of an error's text that are read."""
 
 _PARAMETER: Final = re.compile(r'([a-zA-Z_]+)="([^"]*)"')
 
@@ -57,7 +58,10 @@ class Registry:
         self._credentials = credentials
         self._authorization: str | None = None
         limits = httpx.Limits(max_connections=4 * settings.streams)
-        self._client = httpx.AsyncClient(follow_redirects=True, timeout=settings.timeout, limits=limits)
+        hooks = {"request": [self._refuse_plain_text]}  # called for each address that a redirect leads to
+        self._client = httpx.AsyncClient(
+            follow_redirects=True, timeout=settings.timeout, limits=limits, event_hooks=hooks
+        )
 
     async def __aenter__(self) -> Registry:
         return self
@@ -67,16 +71,22 @@ class Registry:
     ) -> None:
         await self._client.aclose()
 
+    async def _refuse_plain_text(self, request: httpx.Request) -> None:
+        """Raise RegistryError where a registry that is asked over https leads to http.
+
+        Passwords and tokens would be read on the way, and services inside this network take http from everybody.
+        """
+        if self._base.startswith("https://") and request.url.scheme != "https":
+            raise RegistryError(f"{self.name.host} leads to {request.url.host} without TLS, which is refused")
+
     # -- manifests -----------------------------------------------------------------------------------------------------
 
     async def manifest(self) -> Manifest:
         """The manifest of the model's tag. Raises ModelNotFoundError, RegistryError."""
         url = f"{self._base}/manifests/{self.name.tag}"
         headers = {"Accept": f"{MANIFEST_TYPE}, {OCI_MANIFEST}"}
-        response = await self.ask("GET", url, headers=headers)
-        if len(response.content) > MAX_BYTES:
-            raise RegistryError(f"{self.name.host} sent a manifest of more than {MAX_BYTES >> 20} MiB")
-        manifest = Manifest.parse(response.content)
+        response, data = await self.ask("GET", url, headers=headers)
+        manifest = Manifest.parse(data)
         told = response.headers.get("Docker-Content-Digest", "")
         if told.startswith("sha256:") and told != f"sha256:{manifest.digest}":
             raise RegistryError(f"{self.name.host} sent a manifest whose digest is not {told}; try again")
@@ -103,7 +113,7 @@ class Registry:
 
     async def begin_upload(self) -> str:
         """The address that takes a new blob's bytes."""
-        response = await self.ask("POST", f"{self._base}/blobs/uploads/", content=b"")
+        response, _ = await self.ask("POST", f"{self._base}/blobs/uploads/", content=b"")
         return self.location(response)
 
     def location(self, response: httpx.Response) -> str:
@@ -115,23 +125,36 @@ class Registry:
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
-    async def ask(self, method: str, url: str, **request: Any) -> httpx.Response:
-        """The whole response to a request, which is sent again after failures that may pass.
+    async def ask(self, method: str, url: str, **request: Any) -> tuple[httpx.Response, bytes]:
+        """The response to a request and its body. The request is sent again after failures that may pass.
 
-        Raises ModelNotFoundError for 404, RegistryError for every other status that is no success, and when the
-        registry cannot be reached.
+        Raises ModelNotFoundError for 404, RegistryError for every other status that is no success, for a body that is
+        too large, and when the registry cannot be reached.
         """
         failures = 0
         while True:
             try:
                 async with self.stream(method, url, **request) as response:
-                    await response.aread()
-                    return response
+                    return response, await self.read(response)
             except TransientError as error:
                 failures += 1
                 if failures > self.settings.retries:
                     raise RegistryError(f"{self.name.host}: {error}") from error
             await asyncio.sleep(self.settings.wait(failures))
+
+    async def read(self, response: httpx.Response) -> bytes:
+        """The body of a response that is no blob. Raises RegistryError where it is larger than any manifest.
+
+        What is counted is decompressed: some KiB of gzip may stand for all of this machine's memory.
+        """
+        data = bytearray()
+        async for piece in response.aiter_bytes():
+            data += piece
+            if len(data) > MAX_BYTES:
+                raise RegistryError(
+                    f"{self.name.host} sent more than {MAX_BYTES >> 20} MiB where no blob was asked for"
+                )
+        return bytes(data)
 
     @asynccontextmanager
     async def stream(
@@ -194,11 +217,11 @@ class Registry:
                 raise TransientError(f"GET {address}: status {response.status_code}")
             if not response.is_success:
                 raise RegistryError(f"{address} gives no token: status {response.status_code}{await _said(response)}")
-            await response.aread()
+            data = await self.read(response)
         try:
-            found = response.json()
+            found = json.loads(data)
             token = found.get("token") or found.get("access_token")
-        except (ValueError, AttributeError):
+        except (ValueError, AttributeError, RecursionError):
             token = None
         if not isinstance(token, str):
             raise RegistryError(f"{address} gives no token that can be read")

@@ -10,6 +10,7 @@ import pytest
 
 from ollama_engine.errors import ConfigError
 from ollama_engine.server.durations import duration, keep_alive, timestamp
+from ollama_engine.server.program import make_server
 from ollama_engine.server.settings import SETTINGS, ServerSettings
 
 ADDRESSES = [
@@ -90,3 +91,8 @@ def test_keep_alive() -> None:
 def test_timestamps() -> None:
     assert timestamp(1.5) == "1970-01-01T00:00:01.500000000Z"
     assert timestamp(4e9) == "2096-10-02T07:06:40.000000000Z"
+
+
+def test_answers_may_have_all_the_time_they_take() -> None:
+    settings = ServerSettings.from_environment({"OLLAMA_ENGINE_SHUTDOWN_TIMEOUT": "-1"})
+    assert make_server(settings, None, print).config.timeout_graceful_shutdown is None

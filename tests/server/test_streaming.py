@@ -97,6 +97,14 @@ def test_an_error_behind_it_is_the_last_line(address: str, kind: str, error: str
     assert answer.content == b"first\n" + json.dumps({"error": error}).encode()
 
 
+def test_the_log_says_what_the_last_line_keeps(address: str, caplog: pytest.LogCaptureFixture) -> None:
+    httpx.get(f"{address}/probe/surprise")
+    assert "a secret path" in caplog.text
+    caplog.clear()
+    httpx.get(f"{address}/probe/broken")
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
 @pytest.mark.parametrize("kind", ["endless", "silent", "whole"])
 def test_a_client_that_leaves_ends_the_work(address: str, app: FastAPI, kind: str) -> None:
     """Before the first chunk, between chunks, and where nothing is streamed."""

@@ -28,6 +28,8 @@ class Faults:
     """So many of the next blob responses have one byte that is wrong."""
     ignores_ranges: bool = False
     wants_token: bool = False
+    compressed: bytes = b""
+    """Sent with "Content-Encoding: gzip" instead of manifests and tokens."""
     seconds_per_piece: float = 0.0
 
 
@@ -73,6 +75,9 @@ class _Handler(BaseHTTPRequestHandler):
         fake, faults = self.registry, self.registry.faults
         with fake.lock:
             fake.asked.append((self.command, self.path, self.headers.get("Range", "")))
+        if faults.compressed and re.search("/token|/manifests/", self.path):
+            self._send(200, faults.compressed, {"Content-Encoding": "gzip"})
+            return
         if self.path.startswith("/token"):
             self._send(200, json.dumps({"token": "let-me-in"}).encode())
             return

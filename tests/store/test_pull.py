@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import os
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from ollama_engine.errors import ModelNotFoundError, RegistryError
@@ -142,6 +145,29 @@ def test_a_token_is_asked_for(fake: FakeRegistry, store: ModelStore) -> None:
     assert_whole(fake, store)
     (token,) = {path for _, path, _ in fake.asked if path.startswith("/token")}
     assert token == "/token?service=fake&scope=repository%3Aa%3Apull"
+
+
+def test_what_compressed_bytes_stand_for_is_limited(fake: FakeRegistry, store: ModelStore) -> None:
+    fake.faults.compressed = gzip.compress(bytes(64 << 20))  # 64 KiB
+    tracemalloc.start()
+    try:
+        with pytest.raises(RegistryError, match="more than 4 MiB"):
+            asyncio.run(pulled(fake, store))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 64 << 20
+
+
+def test_a_registry_over_https_leads_to_no_http(fake: FakeRegistry, store: ModelStore) -> None:
+    async def ask() -> None:
+        async with Registry(name_at(fake), SETTINGS) as registry:
+            challenge = {"WWW-Authenticate": f'Bearer realm="http://{fake.host}/token"'}
+            await registry._authorize(httpx.Response(401, headers=challenge))
+
+    with pytest.raises(RegistryError, match="without TLS"):
+        asyncio.run(ask())
+    assert not fake.asked
 
 
 def test_cancelled_and_resumed(fake: FakeRegistry, store: ModelStore) -> None:

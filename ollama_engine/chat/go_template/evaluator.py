@@ -33,6 +33,10 @@ __all__ = ["Evaluator"]
 
 MAX_NODES = 1_000_000
 """Nodes that one rendering may write: a template of ten nested loops would never end."""
+MAX_CHARACTERS = 1 << 28
+"""Characters that one rendering may write, and give to functions: a text that is printed twice into itself 40 times
+would fill all memory, and one request may bring its own template.
+"""
 MAX_DEPTH = 100
 """Templates that may invoke each other."""
 
@@ -59,6 +63,7 @@ class Evaluator:
         self._variables: list[tuple[str, Any]] = [("$", data)]
         self._written: list[str] = []
         self._nodes = 0
+        self._characters = 0
         self._depth = 0
         self._line = 1
 
@@ -81,7 +86,7 @@ class Evaluator:
 
     def _write_node(self, node: Node, dot: Any) -> None:
         if isinstance(node, Text):
-            self._written.append(Traced.whole(node.text))
+            self._put(Traced.whole(node.text))
             return
         if isinstance(node, Jump):
             raise _Loop(node.word)
@@ -89,13 +94,23 @@ class Evaluator:
         if isinstance(node, Action):
             value = self._pipe(node.pipe, dot)
             if not node.pipe.variables:
-                self._written.append(printed(value))
+                self._put(printed(value))
         elif isinstance(node, Invoke):
             self._invoke(node, dot)
         elif isinstance(node, Range):
             self._range(node, dot)
         else:
             self._if_or_with(node, dot)
+
+    def _put(self, text: str) -> None:
+        self._count(text)
+        self._written.append(text)
+
+    def _count(self, *values: object) -> None:
+        """Raise ChatError when all texts together are too long."""
+        self._characters += sum(len(value) for value in values if isinstance(value, str))
+        if self._characters > MAX_CHARACTERS:
+            raise ChatError(f"it has written {MAX_CHARACTERS} characters and is not done")
 
     def _if_or_with(self, node: If | With | Any, dot: Any) -> None:
         known = len(self._variables)
@@ -175,9 +190,10 @@ class Evaluator:
         if name in LAZY:
             later = [lambda word=word: self._value(word, dot) for word in words]
             return LAZY[name]([*later, *(lambda value=value: value for value in last)])
-        arguments = [self._value(word, dot) for word in words]
+        arguments = [*(self._value(word, dot) for word in words), *last]
+        self._count(*arguments)
         try:
-            return self._functions[name](*arguments, *last)
+            return self._functions[name](*arguments)
         except TypeError as error:
             raise ChatError(f"{name} cannot take these arguments: {error}") from None
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
@@ -35,7 +37,7 @@ async def tokenize(body: TokenizeRequest, service: TheService) -> Response:
         if not body.with_pieces:
             return _json({"tokens": ids})
         texts = await model.token_bytes(ids)
-    return _json({"tokens": [{"id": id_, "piece": _piece(text)} for id_, text in zip(ids, texts, strict=True)]})
+    return await asyncio.to_thread(_pieces, ids, texts)
 
 
 @router.post("/detokenize")
@@ -72,6 +74,10 @@ async def rerank(body: RankRequest, request: Request, service: TheService) -> Re
 
 def _json(body: Any) -> Response:
     return Response(sse.json_bytes(body), media_type="application/json")
+
+
+def _pieces(ids: Sequence[int], texts: Sequence[bytes]) -> Response:
+    return _json({"tokens": [{"id": id_, "piece": _piece(text)} for id_, text in zip(ids, texts, strict=True)]})
 
 
 def _piece(text: bytes) -> str | list[int]:

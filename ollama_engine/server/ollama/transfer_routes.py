@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from ollama_engine.errors import ConfigError, ModelFormatError, ModelNotFoundError
@@ -19,6 +20,7 @@ from ollama_engine.server.ollama.models_routes import Served, Store, model_name
 from ollama_engine.server.ollama.models_schemas import CreateRequest, TransferRequest
 from ollama_engine.server.ollama.ndjson import Line, respond
 from ollama_engine.server.settings import ServerSettings
+from ollama_engine.server.streaming import ClientGoneError
 from ollama_engine.store.create import Recipe, create_model
 from ollama_engine.store.hub_names import is_hub_name
 from ollama_engine.store.hugging_face import Repository, pull_from_hub
@@ -170,8 +172,11 @@ async def upload_blob(digest: str, request: Request, store: Store) -> Response:
     if await asyncio.to_thread(store.blobs.claim, checked_digest(digest)) is not None:
         return Response(status_code=200)
     with await in_thread(store.blobs.writer) as writer:
-        async for data in request.stream():
-            await in_thread(writer.write, data)
+        try:
+            async for data in request.stream():
+                await in_thread(writer.write, data)
+        except ClientDisconnect:
+            raise ClientGoneError from None
         try:
             await in_thread(writer.commit, digest)
         except ModelFormatError as error:

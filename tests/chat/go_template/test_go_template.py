@@ -164,3 +164,14 @@ def test_the_engine_takes_one() -> None:
         segments = engine.apply_template([USER], template=template)
         assert "".join(segment.text for segment in segments) == "<user>Hi</user>"
         assert engine.chat([USER], SamplingParams(max_tokens=4), template=template).usage.prompt_tokens > 0
+
+
+@pytest.mark.parametrize("source", [
+    '{{ $x := "a" }}{{ range 60 }}{{ $x = print $x $x }}{{ end }}{{ .Prompt }}',
+    "{{ range 900000 }}{{ $.Prompt }}{{ end }}",
+    "{{ range 900000 }}{{ $y := index $.Prompt 1 }}{{ end }}",
+], ids=["doubled", "written", "read"])  # fmt: skip
+def test_a_template_that_would_fill_the_memory(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluator, "MAX_CHARACTERS", 1 << 20)
+    with pytest.raises(ChatError, match="it has written 1048576 characters and is not done"):
+        GoTemplate(source).render([{"role": "user", "content": "x" * 5000}])

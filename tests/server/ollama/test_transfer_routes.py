@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -77,6 +80,29 @@ def test_blobs(client: httpx.Client, root: Path) -> None:
         assert client.post(f"/api/blobs/{bad}", content=b"x").status_code in (400, 404)
         assert client.head(f"/api/blobs/{bad}").status_code in (400, 404)
     assert files(root) == {f"blobs/{digest.replace(':', '-')}"}
+
+
+def test_who_leaves_during_an_upload_is_no_failure(
+    server: str, client: httpx.Client, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    parts = urlsplit(server)
+    head = f"POST /api/blobs/{digest_of(b'x')} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nsome"
+    with caplog.at_level("INFO", "ollama_engine"):
+        with socket.create_connection((str(parts.hostname), parts.port or 80)) as leaving:
+            leaving.sendall(head.encode())
+            assert until(lambda: list(root.rglob("*.part")))
+        assert until(lambda: "POST /api/blobs/" in caplog.text)
+    assert not list(root.rglob("*.part"))
+    assert " 499 " in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+def until(holds: Callable[[], object]) -> bool:
+    """Whether it holds, soon."""
+    end = time.monotonic() + 60
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.01)
+    return bool(holds())
 
 
 def test_create_from_a_file(client: httpx.Client, root: Path, gguf: bytes) -> None:
@@ -175,6 +201,46 @@ def test_create_refuses(client: httpx.Client, root: Path, body: dict[str, Any], 
     assert answer.status_code == status
     assert any(part in answer.json()["error"] for part in said.split("|"))
     assert not (root / "manifests").exists()
+
+
+@pytest.mark.parametrize(("body", "said"), [
+    ({"messages": [{"content": "Hello"}]}, "messages[0]: expected a role of system"),
+    ({"messages": [{"role": "user", "content": ["Hello"]}]}, "messages[0]: expected a role of system"),
+    ({"template": "{{ .Prompt | }}"}, "the template is not valid, line 1"),
+], ids=["no role", "no text", "no template"])  # fmt: skip
+def test_create_refuses_what_no_answer_can_use(client: httpx.Client, body: dict[str, Any], said: str) -> None:
+    answer = client.post("/api/create", json={"model": "mine", "from": "demo", "stream": False} | body)
+    assert answer.status_code == 400
+    assert said in answer.json()["error"]
+    assert client.post("/api/show", json={"model": "mine"}).status_code == 404
+
+
+def test_many_creates_leave_threads_to_others(
+    client: httpx.Client, server: str, gguf: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released = threading.Event()
+    waiting = threading.Semaphore(0)
+
+    def slow(*_: object, **__: object) -> None:
+        waiting.release()
+        assert released.wait(60)
+
+    monkeypatch.setattr("ollama_engine.store.create.quantize_model", slow)
+    body = {"files": {"t.gguf": upload(client, gguf)}, "quantize": "q8_0"}
+
+    def create(number: int) -> None:
+        httpx.post(f"{server}/api/create", json=body | {"model": f"m{number}"}, timeout=60)
+
+    threads = [threading.Thread(target=create, args=(number,)) for number in range(70)]
+    for thread in threads:
+        thread.start()
+    try:
+        assert all(waiting.acquire(timeout=60) for _ in threads)
+        assert client.get("/api/tags", timeout=30).status_code == 200
+    finally:
+        released.set()
+        for thread in threads:
+            thread.join()
 
 
 def test_create_refuses_what_is_no_model(client: httpx.Client, root: Path) -> None:
