@@ -64,7 +64,7 @@ def test_a_store_that_ollama_wrote(store: ModelStore) -> None:
 ], ids=str)  # fmt: skip
 def test_messages_that_are_none(store: ModelStore, messages: bytes) -> None:
     put_model(store.folder, f"{LIBRARY}/m/latest", [("model", GGUF), ("messages", messages)])
-    with pytest.raises(ModelFormatError, match="blob sha256:[0-9a-f]+ holds"):
+    with pytest.raises(ModelFormatError, match=r"blob sha256:[0-9a-f]+ holds"):
         store.find("m")
 
 
