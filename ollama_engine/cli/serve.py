@@ -22,9 +22,9 @@ FLAGS = {"debug": "debug-level"}
 LOG_LEVELS = (logging.INFO, logging.DEBUG, 5)
 """For OLLAMA_DEBUG 0, 1 and 2."""
 EXAMPLE = """\
-listening at {url}
+listening at {url} (in a browser: a page to chat)
   curl {url}/api/chat -d '{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
-  OpenAI's clients: base_url="{url}/v1"; API: {url}/docs"""
+  OpenAI's clients: base_url="{url}/v1"; Ollama's and Anthropic's: "{url}"; all routes: {url}/docs"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

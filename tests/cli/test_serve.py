@@ -149,7 +149,7 @@ def test_a_port_that_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = run("--port", str(taken.getsockname()[1]))
     assert done.returncode == 1
-    assert "Address already in use" in done.stderr
+    assert "Address already in use; another server listens there: stop it, or choose another --port" in done.stderr
 
 
 @pytest.mark.parametrize(("arguments", "environment", "told"), [
