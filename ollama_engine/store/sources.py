@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import tempfile
@@ -153,6 +154,8 @@ def _link(folder: Path, file: SourceFile, target: Path) -> None:
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(target)
     except OSError as error:
+        if error.errno not in (errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG):
+            raise
         raise ConfigError(
             f"a file's name is a path in the model's folder, got {file.name!r:.120}: {error.strerror}"
         ) from None
