@@ -108,5 +108,9 @@ def settings_of(args: argparse.Namespace) -> ServerSettings:
 
 def served_file(model: str) -> tuple[str, Path]:
     """Name and path of a file. Raises FileNotFoundError."""
-    path = Path(existing(model)).resolve()
+    try:
+        path = Path(existing(model)).resolve()
+    except FileNotFoundError as error:
+        told = f"{error.strerror}; MODEL is a GGUF file. Models of the store are served without being named"
+        raise FileNotFoundError(error.errno, told, model) from None
     return path.stem, path
