@@ -6,7 +6,7 @@ PY := $(VENV)/bin/python
 BUILD_REQUIRES := scikit-build-core>=0.11 cython>=3.1 cython-cmake>=0.2.2 cmake>=3.26 ninja>=1.11 pip>=23
 NATIVE := CMakeLists.txt pyproject.toml Makefile $(shell find csrc ollama_engine -name '*.pyx' -o -name '*.pxd' -o -name '*.[ch]' -o -name 'ggml.lock' -o -name fetch.py)
 
-.PHONY: run chat test test-all clients lint bench bench-smoke bench-check build reference sanitize fuzz soak clean
+.PHONY: run chat test test-all clients lint bench bench-smoke bench-check build reference sanitize tsan fuzz soak clean
 
 run: $(VENV)/.built
 	$(VENV)/bin/ollama-engine run demo "Tell me a story about a fox." --verbose
@@ -70,7 +70,16 @@ sanitize: .venv-sanitize/.built
 	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
 		$(<D)/bin/python -m pytest -p no:faulthandler --capture=sys $(SANITIZE_TESTS)
 
+# Our C and Cython and ggml built with the thread sanitizer, and tests in which threads meet.
+# - GCC's runtime does not know the address layouts of new kernels: without setarch it ends at once.
+# - CPython and packages are not instrumented; what they do is checked by the locks they take, the GIL above all.
+TSAN_TESTS ?= tests/runner/core tests/engine tests/ml tests/sample/test_rows.py tests/sample/test_masks.py
+tsan: .venv-tsan/.built
+	setarch -R env $(call preload,tsan) TSAN_OPTIONS=ignore_noninstrumented_modules=1:die_after_fork=0 \
+		$(<D)/bin/python -m pytest -p no:faulthandler --capture=sys $(TSAN_TESTS)
+
 SANITIZERS_sanitize := address,undefined
+SANITIZERS_tsan := thread
 SANITIZERS_fuzz := address,fuzzer-no-link
 COMPILERS_fuzz = CC=$(CLANG) CXX=$(subst clang,clang++,$(CLANG))
 .venv-%/.built: $(VENV)/.built
@@ -78,8 +87,8 @@ COMPILERS_fuzz = CC=$(CLANG) CXX=$(subst clang,clang++,$(CLANG))
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check $(foreach r,$(BUILD_REQUIRES),"$(r)")
 	$(COMPILERS_$*) $(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation \
 		--config-settings=cmake.define.OLLAMA_ENGINE_SANITIZE=$(SANITIZERS_$*) --config-settings=build-dir=build/$* \
-		--config-settings=cmake.define.OLLAMA_ENGINE_GGML_LIBRARIES="$$($(PY) -c \
-			'import ollama_engine._lib as lib; print(*lib.__path__)')" --editable ".[test$(if $(filter fuzz,$*),$(comma)fuzz)]"
+		$(if $(filter tsan,$*),,--config-settings=cmake.define.OLLAMA_ENGINE_GGML_LIBRARIES="$$($(PY) -c \
+			'import ollama_engine._lib as lib; print(*lib.__path__)')") --editable ".[test$(if $(filter fuzz,$*),$(comma)fuzz)]"
 	touch $@
 
 # Coverage-guided fuzzing for MINUTES minutes, of all of tests/fuzz/targets or of TARGET. What it finds lies in

@@ -11,6 +11,12 @@ set(GGML_CPU_ALL_VARIANTS ${OLLAMA_ENGINE_PORTABLE})
 if(OLLAMA_ENGINE_PORTABLE)
   set(GGML_NATIVE OFF)
 endif()
+# What ggml's threads wait for each other by must be seen: without that, every tensor that two of them read and write
+# looks like a race.
+if(OLLAMA_ENGINE_SANITIZE MATCHES "thread")
+  set(GGML_SANITIZE_THREAD ON)
+  add_compile_options(-g1)
+endif()
 set(GIT_EXE OFF CACHE INTERNAL "else ggml would report our commit as its own")
 add_subdirectory("${ggml_source}" "${CMAKE_BINARY_DIR}/ggml" EXCLUDE_FROM_ALL)
 
