@@ -107,7 +107,7 @@ def mapped(backend: Backend, file: Path) -> Storage:
     return storage
 
 
-@pytest.mark.skipif("libasan" in os.environ.get("LD_PRELOAD", ""), reason="its shadow of the memory is not populated")
+@pytest.mark.skipif("san." in os.environ.get("LD_PRELOAD", ""), reason="shadows of memory are not populated")
 def test_what_was_populated_is_read_without_page_faults(backend: Backend, file: Path) -> None:
     out = np.ones(MAPPED, np.int8)
     with mapped(backend, file) as storage:
