@@ -80,7 +80,8 @@ TSAN_TESTS ?= tests/runner/core tests/session/test_sessions.py tests/sample/test
 	$(addprefix tests/engine/test_,async.py one_queue.py loading.py embed.py) \
 	$(addprefix tests/ml/test_,backend.py storage.py small_batch.py paged.py thread_governor.py cpu_gate.py lifetimes.py)
 tsan: .venv-tsan/.built
-	setarch -R env $(call preload,tsan) OPENBLAS_NUM_THREADS=1 TSAN_OPTIONS=suppressions=$(CURDIR)/tests/thread_sanitizer.supp \
+	OPENBLAS_NUM_THREADS=1 setarch -R env $(call preload,tsan) \
+	TSAN_OPTIONS=suppressions=$(CURDIR)/tests/thread_sanitizer.supp \
 		$(<D)/bin/python -m pytest -p no:faulthandler --capture=sys -k "not child and not rewrites" $(TSAN_TESTS)
 
 SANITIZERS_sanitize := address,undefined
