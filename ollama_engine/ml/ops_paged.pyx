@@ -144,8 +144,8 @@ def paged_attention(Tensor q not None, Tensor k not None, Tensor v not None, Ten
 
     q f32 [d, rows, heads], k [d, n, kv_heads], v [dv, n, kv_heads] (both f32, f16, bf16, q8_0 or q4_0), cells i32 [m]
     below n, parts i32 [2, rows]: row i sees cells[parts[i][0]:parts[i][1]], in that order, and gives 0 where that is
-    empty. softcap and sinks f32 [heads] as for flash_attention. -> f32 [dv, heads, rows]. kv_heads divides heads. A row of the
-    result has the same bits on every CPU, wherever its cells lie and whatever the other rows are.
+    empty. softcap and sinks f32 [heads] as for flash_attention. -> f32 [dv, heads, rows]. kv_heads divides heads. A
+    row of the result has the same bits on every CPU, wherever its cells lie and whatever the other rows are.
 
     phases i32 [rows], 0 without them, shift the tiles of 64 cells in which a row is added up: row i's first cell is
     number phases[i] % 64 of its first tile. Neighbouring rows of a sliding window are computed together where these are

@@ -195,11 +195,16 @@ cdef Graph graph_of(Tensor a, Tensor b=None, Tensor c=None, bint product=False):
 
 cdef int _new_leaves(Graph graph, Tensor a, Tensor b, Tensor c) except -1:
     """How many of the operands are weights or cache tensors that `_use` will count."""
-    cdef int count = 0
-    for t in (a, b, c):
-        if t is not None and not (<Tensor>t).owner.is_graph:
-            count += <size_t>(<Tensor>t).ptr not in graph.stored
+    cdef int count = _is_new_leaf(graph, a)
+    if b is not None and b.ptr != a.ptr:
+        count += _is_new_leaf(graph, b)
+    if c is not None and c.ptr != a.ptr and (b is None or c.ptr != b.ptr):
+        count += _is_new_leaf(graph, c)
     return count
+
+
+cdef bint _is_new_leaf(Graph graph, Tensor t) except -1:
+    return not t.owner.is_graph and <size_t>t.ptr not in graph.stored
 
 
 cdef int _use(Graph graph, Tensor t, bint product) except -1:

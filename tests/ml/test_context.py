@@ -303,9 +303,14 @@ def test_a_full_graph_says_so(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("taken", range(2, 13))
-@pytest.mark.parametrize("stored", ["paged_attention", "mul_mat_id_small_batch", "flash_attention"])
-def test_what_a_nearly_full_graph_takes_can_be_computed(backend: Backend, stored: str, taken: int) -> None:
-    """Operations whose operands are stored, which the graph counts too, are refused at once where they do not fit."""
+@pytest.mark.parametrize(
+    ("name", "leaves"), [("paged_attention", 3), ("mul_mat_id_small_batch", 2), ("flash_attention", 1)]
+)
+def test_what_a_nearly_full_graph_takes_can_be_computed(backend: Backend, name: str, leaves: int, taken: int) -> None:
+    """An operation wants room for 4 tensors and for those of its operands that are stored, which the graph counts too.
+
+    Where that is missing it is refused, and not its output afterwards.
+    """
     with Storage(backend, 4) as storage, Context(backend, max_nodes=16) as ctx:
         experts, keys = storage.add("w", "q8_0", (32, 4, 2)), storage.add("k", "f16", (32, 4))
         chosen, cells = storage.add("chosen", "i32", (2, 1)), storage.add("cells", "i32", (4,))
@@ -320,13 +325,11 @@ def test_what_a_nearly_full_graph_takes_can_be_computed(backend: Backend, stored
             "mul_mat_id_small_batch": lambda: ops.mul_mat_id_small_batch(experts, x, chosen),
             "flash_attention": lambda: ops.flash_attention(x, keys, keys),
         }
-        try:
-            result = attempts[stored]()
-        except ShapeError as error:
-            assert "larger max_nodes" in str(error)
-            assert taken > 8
+        if taken + leaves + 4 > 16:
+            with pytest.raises(ShapeError, match="larger max_nodes"):
+                attempts[name]()
             return
-        ctx.forward(result)
+        ctx.forward(attempts[name]())
         ctx.compute()
 
 
