@@ -34,7 +34,13 @@ lint: $(VENV)/.built $(VENV)/.lint
 reference: $(VENV)/.reference
 
 # Published clients of the server's APIs, for the tests that drive it with them (skipped without).
-clients: $(VENV)/.clients
+clients: $(VENV)/.clients .venv-litellm/.made
+
+# litellm takes no openai from 3 on, and llm takes no other: it has an environment of its own.
+.venv-litellm/.made:
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install --quiet --disable-pip-version-check "litellm[mcp]>=1.50"
+	touch $@
 
 # One table; the peer's columns are filled where `$(PY) bench/peers.py build` has built it.
 bench: $(VENV)/.built $(VENV)/.bench

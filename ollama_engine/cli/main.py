@@ -30,7 +30,7 @@ __all__ = ["main", "program"]
 
 COMMANDS = {
     "run": "answer a prompt, or one prompt after the other",
-    "serve": "answer requests of Ollama's and OpenAI's clients over HTTP",
+    "serve": "answer requests of Ollama's, OpenAI's and Anthropic's clients over HTTP",
     "embed": "turn texts into vectors",
     "list": "list the models of the store",
     "ps": "list the models that a running server has loaded",
@@ -49,6 +49,9 @@ COMMANDS = {
     "perplexity": "measure how well a model predicts a text",
     "runner": "serve one model to a server, in a process of its own",
 }
+
+ALIASES = {"list": ["ls"]}
+"""Other names of commands, as Ollama's program has them."""
 
 COLLECT_AFTER = 50_000
 """New objects before Python's garbage collector runs, in a process of `program`."""
@@ -179,8 +182,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_LazyParser)
     for name, help_text in COMMANDS.items():
         commands.add_parser(
-            name, module=f"ollama_engine.cli.{name}", help=help_text, description=_sentence(help_text), epilog=EPILOG,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            name, aliases=ALIASES.get(name, []), module=f"ollama_engine.cli.{name}", help=help_text,
+            description=_sentence(help_text), epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
         )  # fmt: skip
     return parser
 

@@ -22,9 +22,9 @@ FLAGS = {"debug": "debug-level"}
 LOG_LEVELS = (logging.INFO, logging.DEBUG, 5)
 """For OLLAMA_DEBUG 0, 1 and 2."""
 EXAMPLE = """\
-listening at {url}
+listening at {url} (in a browser: a page to chat)
   curl {url}/api/chat -d '{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
-  OpenAI's clients: base_url="{url}/v1"; API: {url}/docs"""
+  OpenAI's clients: base_url="{url}/v1"; Ollama's and Anthropic's: "{url}"; all routes: {url}/docs"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -108,5 +108,9 @@ def settings_of(args: argparse.Namespace) -> ServerSettings:
 
 def served_file(model: str) -> tuple[str, Path]:
     """Name and path of a file. Raises FileNotFoundError."""
-    path = Path(existing(model)).resolve()
+    try:
+        path = Path(existing(model)).resolve()
+    except FileNotFoundError as error:
+        told = f"{error.strerror}; MODEL is a GGUF file. Models of the store are served without being named"
+        raise FileNotFoundError(error.errno, told, model) from None
     return path.stem, path

@@ -6,10 +6,12 @@ import json
 import os
 from typing import Any
 from urllib.error import HTTPError, URLError
-from urllib.request import Request, urlopen
+from urllib.parse import urlsplit
+from urllib.request import ProxyHandler, Request, build_opener
 
 from ollama_engine.cli.errors import InputError
-from ollama_engine.server.settings import read_address
+from ollama_engine.server.setting_readers import texts
+from ollama_engine.server.settings import SETTINGS, read_address
 
 __all__ = ["ask", "server_url"]
 
@@ -31,9 +33,11 @@ def ask(path: str, body: dict[str, Any] | None = None) -> Any:
     """The JSON that the server answers to GET, or with a body to POST. Raises InputError, which says what is wrong."""
     url = server_url()
     data = None if body is None else json.dumps(body).encode()
-    request = Request(f"{url}{path}", data, {"Content-Type": "application/json"})
+    request = Request(f"{url}{path}", data, {"Content-Type": "application/json", **_key()})
+    is_here = urlsplit(url).hostname in ("localhost", "127.0.0.1", "::1")  # no proxy would find this machine
+    opener = build_opener(ProxyHandler({})) if is_here else build_opener()
     try:
-        with urlopen(request, timeout=SECONDS) as response:
+        with opener.open(request, timeout=SECONDS) as response:
             return json.load(response)
     except HTTPError as error:
         with error:
@@ -43,6 +47,12 @@ def ask(path: str, body: dict[str, Any] | None = None) -> Any:
         raise InputError(f"no server answers at {url} ({why}); ollama-engine serve starts one") from None
     except ValueError:
         raise InputError(f"{url} does not answer as a server of models does") from None
+
+
+def _key() -> dict[str, str]:
+    """The header with the first key of the variable that gives a server its keys."""
+    keys = texts(os.environ.get(SETTINGS["api_keys"].variable, "").strip(" \t\"'"))
+    return {"Authorization": f"Bearer {keys[0]}"} if keys else {}
 
 
 def _said(error: HTTPError) -> str:

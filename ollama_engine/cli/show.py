@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from ollama_engine.cli.errors import UsageError
+from ollama_engine.cli.model_parts import PARTS, part_of
 from ollama_engine.cli.options import add_model, find_model
 from ollama_engine.cli.tables import count, pairs, printable, size, table
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml.gguf import GGUFFile, TensorInfo
 from ollama_engine.ml.metadata import MetadataValue
-from ollama_engine.store.showing import modelfile
 from ollama_engine.store.stored_model import StoredModel
 from ollama_engine.tokenizer.vocab import read_vocabulary
 
@@ -52,16 +52,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     parser.add_argument("--tensors", action="store_true", help="also list all tensors, dimensions fastest first")
     parser.add_argument("--metadata", action="store_true", help="also list all metadata; only --json shows them whole")
-    parser.add_argument("--modelfile", action="store_true", help="print the Modelfile of a model of the store instead")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    group = parser.add_argument_group(
+        "one text of a model of the store, and nothing else"
+    ).add_mutually_exclusive_group()
+    for part, told in PARTS.items():
+        group.add_argument(f"--{part}", dest="part", action="store_const", const=part, help=told)
 
 
 def main(args: argparse.Namespace) -> None:
     path, stored = find_model(args.model)
-    if args.modelfile:
+    if args.part is not None:
         if stored is None:
-            raise UsageError(f"--modelfile has no effect: {args.model} is a file, not a model of the store")
-        print(modelfile(stored), end="")
+            raise UsageError(f"--{args.part} has no effect: {args.model} is a file, not a model of the store")
+        print(part_of(stored, args.part))
         return
     with GGUFFile(path) as file:
         known = facts(file)

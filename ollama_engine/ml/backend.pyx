@@ -122,8 +122,9 @@ cdef class Backend:
         # ggml does not check whether it got this memory (mostly address space), so try the allocation first.
         cdef void *probe = malloc(size * SCHEDULER_BYTES_PER_NODE)
         if probe == NULL:
-            raise NoMemoryError(f"no address space to schedule graphs of {self.max_nodes} nodes; let the process have more "
-                                "(ulimit -v)")
+            raise NoMemoryError(
+                f"no address space to schedule graphs of {self.max_nodes} nodes; let the process have more (ulimit -v)"
+            )
         free(probe)
         return lib.ggml_backend_sched_new(self.handles, NULL, self.n_handles, size, False, True)
 

@@ -142,7 +142,6 @@ cdef class ThreadPool:
             self.ptr = NULL
         return 0
 
-
     def __dealloc__(self):
         if self.descriptors is not None and self.pid == getpid():
             self.close()

@@ -9,13 +9,15 @@ from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
 
 from ollama_engine.errors import ContextOverflowError, EngineBusyError, EngineError
 from ollama_engine.server.streaming import ClientGoneError
 
 log = logging.getLogger(__name__)
 
-__all__ = ["BUSY", "CLIENT_GONE", "TOO_LONG", "ApiError", "error_response", "message_of", "status_of"]
+__all__ = ["BUSY", "CLIENT_GONE", "TOO_LONG", "ApiError", "error_response", "message_of", "send_error",
+           "status_of"]  # fmt: skip
 
 CLIENT_GONE = 499
 BUSY = "server busy, please try again.  maximum pending requests exceeded"
@@ -82,3 +84,12 @@ async def error_response(request: Request, error: Exception) -> Response:
         if request.url.path.startswith(prefix):
             return JSONResponse(form(error, status), status, headers=headers)
     return JSONResponse({"error": message_of(error)}, status, headers=headers)
+
+
+async def send_error(error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a request by `error_response`, for middleware.
+
+    What middleware raises instead goes past the headers that let pages of allowed origins read the answer.
+    """
+    response = await error_response(Request(scope), error)
+    await response(scope, receive, send)

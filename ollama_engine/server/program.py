@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 import os
@@ -23,6 +24,7 @@ __all__ = ["Server", "serve"]
 
 log = logging.getLogger(__name__)
 BACKLOG = 2048
+PORT_TAKEN = "; another server listens there: stop it, or choose another --port"
 SWITCH_SECONDS = 0.0005
 """How long a thread may hold Python's lock while another one wants it. Python's 5 ms are more than a step of a small
 model takes, and an event loop of many streams is always busy."""
@@ -106,7 +108,8 @@ def listener(settings: ServerSettings) -> socket.socket:
         sock.bind((settings.host, settings.port))
     except OSError as error:
         sock.close()
-        raise OSError(error.errno, error.strerror, f"{settings.host}:{settings.port}") from None
+        told = f"{error.strerror}{PORT_TAKEN if error.errno == errno.EADDRINUSE else ''}"
+        raise OSError(error.errno, told, f"{settings.host}:{settings.port}") from None
     sock.set_inheritable(True)
     return sock
 

@@ -12,7 +12,7 @@ from typing import Any
 from fastapi import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ollama_engine.server.errors import CLIENT_GONE, error_response
+from ollama_engine.server.errors import CLIENT_GONE, send_error
 
 __all__ = ["RequestLog", "note"]
 
@@ -54,8 +54,7 @@ class RequestLog:
             # Behind the first chunk, the server cuts the connection: the client must not take this for the end.
             if status:
                 raise
-            response = await error_response(Request(scope), error)
-            await response(scope, receive, counting)
+            await send_error(error, scope, receive, counting)
         finally:
             if status and not ended:
                 noted.setdefault("ended", "client gone")

@@ -12,6 +12,7 @@ __all__ = ["ModelName"]
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,349}")
 _NAMESPACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,79}")
 _MODEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}")
+EXAMPLES = "a name such as llama3.2, user/model:tag or hf.co/user/repository"
 _DEFAULTS = ("registry.ollama.ai", "library", "latest")
 
 
@@ -50,7 +51,7 @@ class ModelName:
             namespace = above[0]
         name = cls(host, namespace, model, tag if ":" in last else default_tag)
         if len(above) > 2 or not name._is_valid():
-            raise ConfigError(Option("model"), f" is a name such as llama3.2 or user/model:tag, got {text!r:.120}")
+            raise ConfigError(Option("model"), f" is {EXAMPLES}, got {text!r:.120}")
         return name
 
     @classmethod

@@ -178,6 +178,8 @@ class Registry:
                     await self._check(response)
                     yield response
                     return
+        except httpx.ConnectError as error:
+            raise TransientError(f"it cannot be reached ({error}); are its name and the network right?") from error
         except TRANSIENT_ERRORS as error:
             raise TransientError(f"{type(error).__name__}: {error}") from error
 

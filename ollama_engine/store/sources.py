@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import tempfile
@@ -138,11 +139,23 @@ def _written(store: ModelStore, files: Sequence[SourceFile], write: Callable[[st
     target = store.blobs.folder / f".{os.urandom(8).hex()}{TEMPORARY}"
     with tempfile.TemporaryDirectory() as folder:
         for file in files:
-            link = Path(folder, *PurePosixPath(file.name).parts)
-            link.parent.mkdir(parents=True, exist_ok=True)
-            link.symlink_to(store.blobs.path(file.digest) if file.path is None else file.path.absolute())
+            _link(Path(folder), file, store.blobs.path(file.digest) if file.path is None else file.path.absolute())
         try:
             write(folder, target)
             return store.blobs.take(target, "model")
         finally:
             target.unlink(missing_ok=True)
+
+
+def _link(folder: Path, file: SourceFile, target: Path) -> None:
+    """Give a file its name in the folder. Raises ConfigError where another one has it, or no file can."""
+    link = folder.joinpath(*PurePosixPath(file.name).parts)
+    try:
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(target)
+    except OSError as error:
+        if error.errno not in (errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG):
+            raise
+        raise ConfigError(
+            f"a file's name is a path in the model's folder, got {file.name!r:.120}: {error.strerror}"
+        ) from None

@@ -72,6 +72,25 @@ def test_show(cli: Cli, root: Path) -> None:
     assert cli("show", "demo", "--modelfile").code == 2
 
 
+def test_parts_of_a_model_alone(cli: Cli, root: Path) -> None:
+    layers = [("model", demo.path().read_bytes()), ("template", b"{{ .Prompt }}"), ("system", b"Be\nbrief."),
+              ("params", b'{"stop": ["a", "b"]}'), ("license", b"MIT"), ("license", b"Apache")]  # fmt: skip
+    put_model(root, f"{LIBRARY}/story/latest", layers)
+    put_model(root, f"{LIBRARY}/plain/latest", layers[:1])
+    assert cli("show", "story", "--template").out == "{{ .Prompt }}\n"
+    assert "start_header_id" in cli("show", "plain", "--template").out, "the file's own"
+    assert cli("show", "story", "--system").out == "Be\nbrief.\n"
+    assert cli("show", "plain", "--system").out == "\n"
+    assert [line.split() for line in cli("show", "story", "--parameters").out.splitlines()] == [
+        ["stop", '"a"'], ["stop", '"b"'],
+    ]  # fmt: skip
+    assert cli("show", "story", "--license").out == "MIT\n\nApache\n"
+    refused = cli("show", "demo", "--template")
+    assert (refused.code, "--template has no effect" in refused.err) == (2, True)
+    with_both = cli("show", "story", "--template", "--system")
+    assert (with_both.code, "not allowed with" in with_both.err) == (2, True)
+
+
 def test_adapters_are_refused(cli: Cli, root: Path) -> None:
     put_model(root, f"{LIBRARY}/lora/latest", [("model", demo.path().read_bytes()), ("adapter", b"GGUF")])
     refused = cli("run", "lora", "x")

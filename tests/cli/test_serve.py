@@ -149,7 +149,7 @@ def test_a_port_that_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = run("--port", str(taken.getsockname()[1]))
     assert done.returncode == 1
-    assert "Address already in use" in done.stderr
+    assert "Address already in use; another server listens there: stop it, or choose another --port" in done.stderr
 
 
 @pytest.mark.parametrize(("arguments", "environment", "told"), [
@@ -157,7 +157,7 @@ def test_a_port_that_is_taken() -> None:
     (["--port", "70000"], {}, "--port is a number from 0 to 65535"),
     (["--keep-alive", "soon"], {}, "argument --keep-alive: expected a number of seconds, or a duration"),
     (["--host", "a:b"], {}, "--host is HOST"),
-    (["nowhere.gguf"], {}, "nowhere.gguf: No such file"),
+    (["nowhere.gguf"], {}, "nowhere.gguf: No such file or directory; MODEL is a GGUF file. Models of the store"),
     ([], {"OLLAMA_NUM_PARALLEL": "many"}, "OLLAMA_NUM_PARALLEL is a whole number from 1, got 'many'"),
 ])  # fmt: skip
 def test_what_is_wrong(arguments: list[str], environment: dict[str, str], told: str) -> None:

@@ -43,6 +43,16 @@ def test_ps_and_stop(cli: Cli, address: str) -> None:
     assert (unknown.code, "not found" in unknown.err) == (1, True)
 
 
+def test_a_server_with_keys_behind_no_proxy(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(create_app(ServerSettings(models=tmp_path, api_keys=("first", "second")))) as address:
+        monkeypatch.setenv("OLLAMA_HOST", address)
+        monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+        refused = cli("ps")
+        assert (refused.code, "unauthorized" in refused.err) == (1, True)
+        monkeypatch.setenv("OLLAMA_ENGINE_API_KEYS", "second, other")
+        assert cli("ps").out.startswith("NAME ")
+
+
 def test_no_server(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:1")
     told = cli("ps")

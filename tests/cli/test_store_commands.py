@@ -22,7 +22,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_list(cli: Cli, root: Path) -> None:
-    assert cli("list").out == "NAME    ID    SIZE    MODIFIED\n"
+    assert cli("list").out == cli("ls").out == "NAME    ID    SIZE    MODIFIED\n"
     now = time.time()
     digest = put_model(root, f"{LIBRARY}/llama3.2/latest", [("model", b"x" * 12_345)], {}, modified=now - 3 * 86400 - 5)
     put_model(root, "hf.co/org/repo/Q4_K_M", [("model", b"x" * 12_345)], {}, modified=now - 61)

@@ -59,6 +59,15 @@ def test_a_store_that_ollama_wrote(store: ModelStore) -> None:
     assert found.size == sum(path.stat().st_size for path in (store.folder / "blobs").iterdir())
 
 
+@pytest.mark.parametrize("messages", [
+    b'[{"content":"hi"}]', b'[{"role":1,"content":"hi"}]', b'["hi"]', b'[{"role":"user","content":[1]}]',
+], ids=str)  # fmt: skip
+def test_messages_that_are_none(store: ModelStore, messages: bytes) -> None:
+    put_model(store.folder, f"{LIBRARY}/m/latest", [("model", GGUF), ("messages", messages)])
+    with pytest.raises(ModelFormatError, match=r"blob sha256:[0-9a-f]+ holds"):
+        store.find("m")
+
+
 @pytest.mark.parametrize(
     "written", ["Llama3.2", "LLAMA3.2:LATEST", "library/llama3.2", "registry.ollama.ai/Library/lLama3.2"]
 )

@@ -177,11 +177,19 @@ async def upload_blob(digest: str, request: Request, store: Store) -> Response:
                 await in_thread(writer.write, data)
         except ClientDisconnect:
             raise ClientGoneError from None
+        except OSError as error:
+            raise disk_error(error) from error
         try:
             await in_thread(writer.commit, digest)
         except ModelFormatError as error:
             raise ApiError(400, str(error)) from None
     return Response(status_code=201)
+
+
+def disk_error(error: OSError) -> Exception:
+    """What a client is told of it: that the disk is full. Others stay as they are, in the log."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return ApiError(507, f"{error.filename or 'the store'}: {error.strerror}") if full else error
 
 
 def checked_digest(digest: str) -> str:
@@ -208,8 +216,6 @@ async def progress_response(
             except ConfigError as error:
                 raise ApiError(400, str(error)) from error
             except OSError as error:
-                if error.errno != errno.ENOSPC:
-                    raise
-                raise ApiError(507, f"{error.filename or 'the store'}: {error.strerror}") from error
+                raise disk_error(error) from error
 
     return await respond(request, lines(), lambda told: told[-1], stream=stream is not False)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, HTTPException, Request
 from starlette.responses import PlainTextResponse, Response
 
+from ollama_engine.errors import ClosedError, ModelProcessError
 from ollama_engine.server.page.live import live_view
 from ollama_engine.server.service import Service, service_of
 
@@ -46,7 +48,11 @@ async def root(request: Request) -> Response:
 @router.get("/page/live")
 async def live(service: Annotated[Service, Depends(service_of)], after: float = 0.0) -> dict[str, Any]:
     """What every loaded model does now, and its steps that began `after` these seconds of the engine's clock."""
-    return {"models": [await live_view(loaded, after) for loaded in service.scheduler.loaded()]}
+    models = []
+    for loaded in service.scheduler.loaded():
+        with suppress(ClosedError, ModelProcessError):  # it was unloaded meanwhile, or has crashed
+            models.append(await live_view(loaded, after))
+    return {"models": models}
 
 
 @router.get("/page/{name}")

@@ -9,6 +9,8 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ollama_engine.server.errors import send_error
+
 __all__ = ["ApiKeys"]
 
 OPEN = ("/", "/health")
@@ -29,7 +31,9 @@ class ApiKeys:
             given = (key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")).encode()
             # All are compared, and each in constant time: the time says nothing of a key.
             if not sum(compare_digest(given, known) for known in self._keys):
-                raise HTTPException(401, "unauthorized", {"WWW-Authenticate": "Bearer"})
+                refusal = HTTPException(401, "unauthorized", {"WWW-Authenticate": "Bearer"})
+                await send_error(refusal, scope, receive, send)
+                return
         await self._app(scope, receive, send)
 
 

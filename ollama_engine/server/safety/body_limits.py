@@ -10,6 +10,8 @@ from fastapi import HTTPException
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ollama_engine.server.errors import send_error
+
 __all__ = ["BodyLimits"]
 
 SLOWEST = 10_000
@@ -39,7 +41,8 @@ class BodyLimits:
         largest = math.inf if scope["path"].startswith("/api/blobs/") else self._largest
         length = Headers(scope=scope).get("content-length", "")
         if length.isdigit() and int(length[:20]) > largest:
-            raise too_large(largest)
+            await send_error(too_large(largest), scope, receive, send)
+            return
         await self._app(scope, self._limited(receive, largest), send)
 
     def _limited(self, receive: Receive, largest: float) -> Receive:

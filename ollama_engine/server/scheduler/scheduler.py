@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from ollama_engine.errors import ClosedError, EngineBusyError, NoMemoryError
+from ollama_engine.server.errors import BUSY
 from ollama_engine.server.scheduler.failures import load_error, stalled_error
 from ollama_engine.server.scheduler.loader import LoadedEngine, Loader
 from ollama_engine.server.scheduler.memory import free_memory
@@ -36,8 +37,6 @@ log = logging.getLogger(__name__)
 
 MODELS = 3
 """How many models are loaded at once by default: for each GPU, or on the CPU."""
-
-BUSY = "server busy, please try again.  maximum pending requests exceeded"
 
 
 class Scheduler:

@@ -16,6 +16,7 @@ from ollama_engine import Engine, demo
 from ollama_engine.multimodal.source import image_bytes
 from ollama_engine.sample import SamplingParams
 from ollama_engine.server.isolation.hosted_model import HostedModel
+from ollama_engine.server.isolation.runner import without_sites
 from ollama_engine.server.isolation.runner_app import runner_app
 from tests.cli.program import program
 
@@ -130,3 +131,14 @@ def test_the_command_says_what_is_missing() -> None:
         result = program("runner", *arguments)
         assert result.code != 0
         assert said in result.err
+
+
+@pytest.mark.parametrize("headers", [
+    {"Host": "evil.example"}, {"Host": "127.0.0.1", "Origin": "https://evil.example"},
+], ids=str)  # fmt: skip
+def test_web_sites_are_kept_from_a_runner_at_a_port(headers: dict[str, str]) -> None:
+    with TestClient(without_sites(runner_app(HostedModel(str(demo.path())))), base_url="http://127.0.0.1") as client:
+        assert client.get("/health").status_code == 200
+        refused = client.post("/load", json={"Operation": 3}, headers=headers)
+        assert refused.status_code == 403
+        assert list(refused.json()) == ["error"]

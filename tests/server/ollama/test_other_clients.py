@@ -1,36 +1,16 @@
-"""Published programs that speak Ollama's API, unmodified: langchain-ollama, llm with its plugin, litellm.
-
-Each in a process of its own: they leave connections open, warn, and change settings of the process.
-"""
+"""Published programs that speak Ollama's API, unmodified: langchain-ollama, llm with its plugin, litellm."""
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-PATIENCE = 240
+from tests.server.pictures import RED_SQUARE
+from tests.server.programs import needs, run, run_litellm
+
 pytestmark = pytest.mark.slow
-
-
-def run(*arguments: str, **environment: str) -> str:
-    """What a Python process prints."""
-    done = subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, timeout=PATIENCE, check=False,
-        env={**os.environ, **environment}, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def needs(package: str, extra: str = "clients") -> None:
-    if find_spec(package) is None:
-        pytest.skip(f"{package} is not installed (extra `{extra}`)")
 
 
 def test_langchain(demo_server: str) -> None:
@@ -46,6 +26,14 @@ assert answer.response_metadata["done_reason"] == "length", answer
 assert answer.usage_metadata["output_tokens"] == 8, answer
 assert "".join(piece.content for piece in model.stream("Tell me a story.")) == answer.content
 assert asyncio.run(model.ainvoke("Tell me a story.")).content == answer.content
+
+picture = [{{"role": "user", "content": [
+    {{"type": "text", "text": "What is this?"}}, {{"type": "image_url", "image_url": {RED_SQUARE!r}}},
+]}}]
+sees = ChatOllama(model="demo-vision", base_url={demo_server!r}, num_predict=8, temperature=0)
+seen = sees.invoke(picture)
+blind = sees.invoke("What is this?")
+assert seen.usage_metadata["input_tokens"] > blind.usage_metadata["input_tokens"], (seen, blind)
 
 embeddings = OllamaEmbeddings(model="demo", base_url={demo_server!r})
 found = embeddings.embed_documents(["a", "b"])
@@ -79,8 +67,7 @@ assert answer.content or answer.tool_calls, answer
 
 
 def test_litellm(demo_server: str) -> None:
-    needs("litellm", "litellm")
-    script = f"""
+    run_litellm(f"""
 import litellm
 
 ask = dict(messages=[{{"role": "user", "content": "Tell me a story."}}], api_base={demo_server!r}, max_tokens=8,
@@ -92,8 +79,14 @@ for model in ("ollama/demo", "ollama_chat/demo"):
     assert "".join(pieces) == answer.choices[0].message.content, (pieces, answer)
 found = litellm.embedding(model="ollama/demo", input=["a", "b"], api_base={demo_server!r})
 assert len(found.data) == 2, found
-"""
-    run("-c", script, LITELLM_LOCAL_MODEL_COST_MAP="True")  # it downloads prices otherwise
+
+picture = [{{"role": "user", "content": [
+    {{"type": "text", "text": "What is this?"}}, {{"type": "image_url", "image_url": {{"url": {RED_SQUARE!r}}}}},
+]}}]
+seen = litellm.completion(model="ollama_chat/demo-vision", **{{**ask, "messages": picture}})
+assert seen.usage.prompt_tokens > 16, seen
+assert seen.choices[0].message.content, seen
+""")  # fmt: skip
 
 
 def test_llm(chat_server: str, tmp_path: Path) -> None:

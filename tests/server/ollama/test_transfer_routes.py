@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import socket
@@ -18,6 +19,7 @@ from ollama_engine import demo
 from ollama_engine.server.app import create_app
 from ollama_engine.server.settings import ServerSettings
 from ollama_engine.store import ModelStore
+from ollama_engine.store.blobs import BlobWriter
 from tests.convert.folders import HfFolder
 from tests.convert.test_joining import write_split_llama
 from tests.server.running import running
@@ -95,6 +97,16 @@ def test_who_leaves_during_an_upload_is_no_failure(
     assert not list(root.rglob("*.part"))
     assert " 499 " in caplog.text
     assert "Traceback" not in caplog.text
+
+
+def test_an_upload_to_a_full_disk(client: httpx.Client, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(BlobWriter, "write", full)
+    answer = client.post(f"/api/blobs/{digest_of(b'x')}", content=b"x")
+    assert (answer.status_code, answer.json()) == (507, {"error": "the store: No space left on device"})
+    assert not list(root.rglob("*.part"))
 
 
 def until(holds: Callable[[], object]) -> bool:
@@ -201,6 +213,16 @@ def test_create_refuses(client: httpx.Client, root: Path, body: dict[str, Any], 
     assert answer.status_code == status
     assert any(part in answer.json()["error"] for part in said.split("|"))
     assert not (root / "manifests").exists()
+
+
+@pytest.mark.parametrize("names", [
+    ("m.safetensors", "m.safetensors/config.json"), ("m.safetensors", "./m.safetensors"), ("x" * 300 + ".safetensors",),
+], ids=["file and folder", "twice", "long"])  # fmt: skip
+def test_create_refuses_names_that_make_no_folder(client: httpx.Client, names: tuple[str, ...]) -> None:
+    digest = upload(client, b"no weights")
+    body = {"model": "mine", "files": dict.fromkeys(names, digest), "stream": False}
+    answer = client.post("/api/create", json=body)
+    assert (answer.status_code, "path in the model's folder" in answer.json()["error"]) == (400, True)
 
 
 @pytest.mark.parametrize(("body", "said"), [

@@ -61,6 +61,16 @@ def test_without_a_key(strict: str, headers: dict[str, str]) -> None:
     assert httpx.get(f"{strict}/v1/models", headers=headers).json()["error"]["code"] == "invalid_api_key"
 
 
+def test_pages_of_allowed_origins_may_read_why_they_are_refused(strict: str) -> None:
+    origin = {"Origin": "http://localhost:3000"}
+    for refused in (
+        httpx.get(f"{strict}/api/version", headers=origin),
+        httpx.post(f"{strict}/api/generate", content=b"x" * 10_001, headers=origin | {"X-Api-Key": "first"}),
+    ):
+        assert refused.status_code in (401, 413)
+        assert refused.headers["access-control-allow-origin"] == "http://localhost:3000"
+
+
 def test_whether_the_server_is_there_needs_no_key(strict: str) -> None:
     assert httpx.get(strict).text == "Ollama is running"
 
