@@ -88,12 +88,14 @@ cdef class Graph(Owner):
         return self.arena <= <char *>ptr < self.arena + self.arena_size
 
     cdef int use_stored(self, Tensor t) except -1:
-        """Count a weight or cache tensor as a leaf of this graph, and keep its owner."""
+        """Count a weight or cache tensor as a leaf of this graph with room for a result, and keep its owner."""
         if t.owner.lock is not self.lock:
             raise ShapeError(f"{describe(t)} belongs to another Backend than the graph")
         if t.ptr.data == NULL:
             raise ShapeError(f"{describe(t)} has no memory yet; allocate its Storage first")
-        self.stored[<size_t>t.ptr] = t
+        if <size_t>t.ptr not in self.stored:
+            self.charge(5)  # one for this leaf, and the result's as in graph_of
+            self.stored[<size_t>t.ptr] = t
         self.sources[<size_t><void *>t.owner] = t.owner
         return 0
 
@@ -168,12 +170,8 @@ cdef int alive(Tensor t) except -1:
     return 0
 
 
-cdef enum:
-    NODES = 4  # no operation makes more
-
-
 cdef Graph graph_of(Tensor a, Tensor b=None, Tensor c=None, bint product=False):
-    """The graph that the operands belong to, with room for them and the result; weights and cache belong to none.
+    """The graph that the operands belong to, with room for the result; weights and cache belong to none.
 
     With `product`, `a` may be a repacked weight: only products can read those.
     """
@@ -184,31 +182,15 @@ cdef Graph graph_of(Tensor a, Tensor b=None, Tensor c=None, bint product=False):
     if graph is None:
         raise ShapeError("no operand belongs to a context (weights and cache do not); "
                          "start from ctx.input(...), or bring one in with ops.view(..., ctx=ctx)")
-    graph.charge(NODES + _new_leaves(graph, a, b, c))
+    graph.charge(4)
     _use(graph, a, product)
-    if b is not None:
-        _use(graph, b, False)
-    if c is not None:
-        _use(graph, c, False)
+    _use(graph, b, False)
+    _use(graph, c, False)
     return graph
 
 
-cdef int _new_leaves(Graph graph, Tensor a, Tensor b, Tensor c) except -1:
-    """How many of the operands are weights or cache tensors that `_use` will count."""
-    cdef int count = _is_new_leaf(graph, a)
-    if b is not None and b.ptr != a.ptr:
-        count += _is_new_leaf(graph, b)
-    if c is not None and c.ptr != a.ptr and (b is None or c.ptr != b.ptr):
-        count += _is_new_leaf(graph, c)
-    return count
-
-
-cdef bint _is_new_leaf(Graph graph, Tensor t) except -1:
-    return not t.owner.is_graph and <size_t>t.ptr not in graph.stored
-
-
 cdef int _use(Graph graph, Tensor t, bint product) except -1:
-    if t.owner.is_graph:
+    if t is None or t.owner.is_graph:
         return 0
     if t.owner.is_repacked and not product:
         raise ShapeError(f"{describe(t)} is repacked: only mul_mat and mul_mat_id can read it")
