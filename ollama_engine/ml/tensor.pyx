@@ -168,8 +168,12 @@ cdef int alive(Tensor t) except -1:
     return 0
 
 
+cdef enum:
+    NODES = 4  # no operation makes more
+
+
 cdef Graph graph_of(Tensor a, Tensor b=None, Tensor c=None, bint product=False):
-    """The graph that the operands belong to, with room for the result; weights and cache belong to none.
+    """The graph that the operands belong to, with room for them and the result; weights and cache belong to none.
 
     With `product`, `a` may be a repacked weight: only products can read those.
     """
@@ -180,13 +184,27 @@ cdef Graph graph_of(Tensor a, Tensor b=None, Tensor c=None, bint product=False):
     if graph is None:
         raise ShapeError("no operand belongs to a context (weights and cache do not); "
                          "start from ctx.input(...), or bring one in with ops.view(..., ctx=ctx)")
-    graph.charge(4)
+    graph.charge(NODES + _new_leaves(graph, a, b, c))
     _use(graph, a, product)
     if b is not None:
         _use(graph, b, False)
     if c is not None:
         _use(graph, c, False)
     return graph
+
+
+cdef int _new_leaves(Graph graph, Tensor a, Tensor b, Tensor c) except -1:
+    """How many of the operands are weights or cache tensors that `_use` will count."""
+    cdef int count = _is_new_leaf(graph, a)
+    if b is not None and b.ptr != a.ptr:
+        count += _is_new_leaf(graph, b)
+    if c is not None and c.ptr != a.ptr and (b is None or c.ptr != b.ptr):
+        count += _is_new_leaf(graph, c)
+    return count
+
+
+cdef bint _is_new_leaf(Graph graph, Tensor t) except -1:
+    return not t.owner.is_graph and <size_t>t.ptr not in graph.stored
 
 
 cdef int _use(Graph graph, Tensor t, bint product) except -1:
