@@ -274,9 +274,9 @@ INLINE float lanes_largest(lanes x) {
     return part[0];
 }
 
-/* exp(x) for x <= 0, exactly 0 below -87; NaN for NaN. exp(x) = 2^n * exp(r) with
- * |r| <= ln(2) / 2, and exp(r) by its Taylor series to r^7 (remainder 6e-9). */
-INLINE lanes lanes_exp(lanes x) {
+/* exp(x) = 2^n * exp(r) with |r| <= ln(2) / 2, and exp(r) by its Taylor series to r^7 (remainder 6e-9). Returns
+ * (exp(r) - 1) / r, and r and 2^n by the way. */
+INLINE lanes lanes_exp_parts(lanes x, lanes *r_out, lanes *power) {
     const lanes magic = lanes_set(12582912.0f); /* 1.5 * 2^23: adding it rounds to a whole number in the low bits */
     const lanes shifted = lanes_fma(x, lanes_set(1.44269504f), magic);
     const lanes n = lanes_sub(shifted, magic);
@@ -289,15 +289,27 @@ INLINE lanes lanes_exp(lanes x) {
     p = lanes_fma(p, r, lanes_set(1.0f / 6.0f));
     p = lanes_fma(p, r, lanes_set(0.5f));
     p = lanes_fma(p, r, lanes_set(1.0f));
-    p = lanes_fma(p, r, lanes_set(1.0f));
-    return lanes_unless_below(x, -87.0f, lanes_mul(p, lanes_power(shifted)));
+    *r_out = r;
+    *power = lanes_power(shifted);
+    return p;
 }
 
-/* (1 - e) / (1 + e) for e = exp(-2 |x|), with the sign of x: up to 1e-7 away. */
+/* exp(x) for x <= 0, exactly 0 below -87; NaN for NaN. */
+INLINE lanes lanes_exp(lanes x) {
+    lanes r, power;
+    const lanes p = lanes_exp_parts(x, &r, &power);
+    return lanes_unless_below(x, -87.0f, lanes_mul(lanes_fma(p, r, lanes_set(1.0f)), power));
+}
+
+/* -m / (2 + m) for m = exp(-2 |x|) - 1, with the sign of x; NaN for NaN. m is 2^n - 1 + 2^n * (exp(r) - 1), so that
+ * small numbers keep their digits (n is 0, r is -2 |x|): the result is up to 3e-7 of its size away. */
 INLINE lanes lanes_tanh(lanes x) {
-    const lanes one = lanes_set(1.0f);
-    const lanes e = lanes_exp(lanes_mul(lanes_signed_as(x, lanes_set(1.0f)), lanes_set(-2.0f)));
-    return lanes_signed_as(lanes_div(lanes_sub(one, e), lanes_add(one, e)), x);
+    lanes r, power;
+    const lanes twice = lanes_mul(lanes_signed_as(x, lanes_set(1.0f)), lanes_set(-2.0f));
+    /* From -40 on m is -1. Of a limit and NaN, lanes_max gives its second argument. */
+    const lanes p = lanes_exp_parts(lanes_max(lanes_set(-40.0f), twice), &r, &power);
+    const lanes m = lanes_fma(lanes_mul(p, r), power, lanes_sub(power, lanes_set(1.0f)));
+    return lanes_signed_as(lanes_div(m, lanes_add(lanes_set(2.0f), m)), x);
 }
 
 #endif

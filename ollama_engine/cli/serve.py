@@ -10,12 +10,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ollama_engine import demo
 from ollama_engine.cli.errors import UsageError
 from ollama_engine.cli.paths import existing
 from ollama_engine.server.settings import SETTINGS, ServerSettings, Setting, read_address
 
 __all__ = ["add_arguments", "main"]
 
+PACKAGED = {"demo": demo.path, "demo-vision": demo.vision_path}
 MISSING = "serve needs packages that are not installed: pip install 'ollama_engine[server]'"
 FLAGS = {"debug": "debug-level"}
 """Settings whose flags have other names: --debug shows tracebacks, with every command."""
@@ -30,8 +32,8 @@ listening at {url} (in a browser: a page to chat)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of this command."""
     parser.add_argument("models_served", metavar="MODEL", nargs="*",
-                        help="a GGUF file, served under its name without .gguf; demo and demo-vision, and the models "
-                        "of the store, are served anyway")  # fmt: skip
+                        help="a GGUF file, served under its name without .gguf. demo, demo-vision and the models "
+                        "of the store are served anyway; lists show the first two where they are named")  # fmt: skip
     group = parser.add_argument_group("server", "Each stands above the environment variable that is named with it.")
     group.add_argument("--host", metavar="HOST[:PORT]",
                        help="where to listen (OLLAMA_HOST, default 127.0.0.1:11434)")  # fmt: skip
@@ -102,12 +104,14 @@ def settings_of(args: argparse.Namespace) -> ServerSettings:
         if not 0 <= args.port < 1 << 16:
             raise UsageError(f"--port is a number from 0 to 65535, got {args.port}")
         changes["port"] = args.port
-    changes["files"] = tuple(served_file(model) for model in args.models_served if model not in ("demo", "demo-vision"))
+    changes["files"] = tuple(map(served_file, args.models_served))
     return ServerSettings.from_environment(os.environ, **changes)
 
 
 def served_file(model: str) -> tuple[str, Path]:
-    """Name and path of a file. Raises FileNotFoundError."""
+    """Name and path of a file, or of a packaged model, which lists show where it is named. Raises FileNotFoundError."""
+    if model in PACKAGED:
+        return model, PACKAGED[model]()
     try:
         path = Path(existing(model)).resolve()
     except FileNotFoundError as error:

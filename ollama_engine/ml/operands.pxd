@@ -3,6 +3,7 @@ from ollama_engine.ml.tensor cimport Graph, Tensor
 
 
 cdef double finite(object value, str op, str name) except? -1.0
+cpdef double read_softcap(object value, str op) except? -1.0
 cdef int need_f32(Tensor a, str op) except -1
 cdef int need_rows(Tensor a, str op) except -1
 cdef lib.ggml_tensor *dense(Graph graph, Tensor a, str op) except NULL

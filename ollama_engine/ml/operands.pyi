@@ -1,1 +1,6 @@
-# Nothing for Python: the functions of this module take ggml's pointers.
+# The other functions of this module take ggml's pointers.
+from typing import SupportsFloat
+
+SOFTCAPS: tuple[float, float]
+
+def read_softcap(value: SupportsFloat, op: str) -> float: ...

@@ -16,6 +16,22 @@ cdef double finite(object value, str op, str name) except? -1.0:
     return number
 
 
+SOFTCAPS = (1e-3, 1e6)
+cdef double _LEAST_CAP = SOFTCAPS[0], _MOST_CAP = SOFTCAPS[1]
+
+
+cpdef double read_softcap(object value, str op) except? -1.0:
+    """`value` as a soft cap: 0 for none, or one of `SOFTCAPS`, least and most. Raises ShapeError.
+
+    Published models cap at 30 or 50. Within the range, float32 holds score / cap for every score that matters; a
+    smaller cap makes all scores alike, and a larger one changes none.
+    """
+    cdef double cap = float(value)
+    if cap != 0 and not _LEAST_CAP <= cap <= _MOST_CAP:
+        raise ShapeError(f"{op}: softcap is 0 for none, or {_LEAST_CAP:g} to {_MOST_CAP:g}, got {value}")
+    return cap
+
+
 cdef int need_f32(Tensor a, str op) except -1:
     if a.ptr.type != lib.GGML_TYPE_F32:
         raise ShapeError(f"{op}: expected f32, got {describe(a)}; use ops.cast(...)")

@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t
 from ollama_engine.errors import ShapeError
 
 from ollama_engine.ml cimport libggml as lib
-from ollama_engine.ml.operands cimport dense, finite
+from ollama_engine.ml.operands cimport dense, finite, read_softcap
 from ollama_engine.ml.tensor cimport Graph, Tensor, describe, graph_of, root_of, wrap
 from ollama_engine.ml.types cimport check_size
 
@@ -149,12 +149,11 @@ def flash_attention(Tensor q not None, Tensor k not None, Tensor v not None, Ten
     """softmax(softcap(q k * scale) + mask) v in one pass (Dao et al. 2022).
 
     q f32 [d, queries, heads], k [d, keys, kv_heads], v [dv, keys, kv_heads] (f32, f16, bf16, q8_0, q4_0),
-    mask f16 [keys, queries or more] -> f32 [dv, heads, queries]. kv_heads divides heads.
+    mask f16 [keys, queries or more] -> f32 [dv, heads, queries]. kv_heads divides heads. softcap is 0 for none, or
+    0.001 to 1e6. Raises ShapeError.
     """
     cdef float factor = finite(scale, "flash_attention", "scale")
-    cdef float cap = finite(softcap, "flash_attention", "softcap")
-    if cap < 0:
-        raise ShapeError(f"flash_attention: softcap must not be negative, got {softcap}")
+    cdef float cap = read_softcap(softcap, "flash_attention")
     cdef Graph graph = graph_of(q, k, v)
     cdef int64_t ne[4]
     if mask is not None:

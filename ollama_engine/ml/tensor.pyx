@@ -88,12 +88,14 @@ cdef class Graph(Owner):
         return self.arena <= <char *>ptr < self.arena + self.arena_size
 
     cdef int use_stored(self, Tensor t) except -1:
-        """Count a weight or cache tensor as a leaf of this graph, and keep its owner."""
+        """Count a weight or cache tensor as a leaf of this graph with room for a result, and keep its owner."""
         if t.owner.lock is not self.lock:
             raise ShapeError(f"{describe(t)} belongs to another Backend than the graph")
         if t.ptr.data == NULL:
             raise ShapeError(f"{describe(t)} has no memory yet; allocate its Storage first")
-        self.stored[<size_t>t.ptr] = t
+        if <size_t>t.ptr not in self.stored:
+            self.charge(5)  # one for this leaf, and the result's as in graph_of
+            self.stored[<size_t>t.ptr] = t
         self.sources[<size_t><void *>t.owner] = t.owner
         return 0
 
@@ -182,15 +184,13 @@ cdef Graph graph_of(Tensor a, Tensor b=None, Tensor c=None, bint product=False):
                          "start from ctx.input(...), or bring one in with ops.view(..., ctx=ctx)")
     graph.charge(4)
     _use(graph, a, product)
-    if b is not None:
-        _use(graph, b, False)
-    if c is not None:
-        _use(graph, c, False)
+    _use(graph, b, False)
+    _use(graph, c, False)
     return graph
 
 
 cdef int _use(Graph graph, Tensor t, bint product) except -1:
-    if t.owner.is_graph:
+    if t is None or t.owner.is_graph:
         return 0
     if t.owner.is_repacked and not product:
         raise ShapeError(f"{describe(t)} is repacked: only mul_mat and mul_mat_id can read it")

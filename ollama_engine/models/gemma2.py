@@ -15,6 +15,7 @@ from ollama_engine import nn
 from ollama_engine.errors import ModelFormatError
 from ollama_engine.ml import ops
 from ollama_engine.ml.metadata import Metadata
+from ollama_engine.ml.operands import SOFTCAPS
 from ollama_engine.ml.tensor import Tensor
 from ollama_engine.models.attention import LayerStep, SelfAttention
 from ollama_engine.models.decoder import Decoder
@@ -49,8 +50,9 @@ def read_scale(metadata: Metadata, o: Options, widest: int) -> float:
 def read_cap(metadata: Metadata, name: str) -> float:
     """A soft cap; 0 for none."""
     cap = metadata.f32(name, 0.0)
-    if cap < 0 or 0 < cap < 1e-3:
-        raise ModelFormatError(f"{name} is 0 for none, or at least 0.001, got {cap:g}")
+    least, most = SOFTCAPS
+    if cap and not least <= cap <= most:
+        raise ModelFormatError(f"{name} is 0 for none, or {least:g} to {most:g}, got {cap:g}")
     return cap
 
 

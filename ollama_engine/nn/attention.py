@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from ollama_engine.errors import ShapeError
 from ollama_engine.kvcache.base import KVIndices, LayerView
 from ollama_engine.ml import ops
+from ollama_engine.ml.operands import read_softcap
 from ollama_engine.ml.tensor import Tensor
 
 
@@ -51,5 +53,8 @@ def temperature(positions: Tensor, scale: float, period: int, offset: int = 0) -
 
 
 def soft_cap(x: Tensor, cap: float) -> Tensor:
-    """cap * tanh(x / cap): almost x for small x, and never beyond the cap."""
+    """cap * tanh(x / cap): almost x for small x, and never beyond the cap, 0.001 to 1e6. Raises ShapeError."""
+    if not cap:
+        raise ShapeError("soft_cap: the cap is 0, which stands for none; leave the call out")
+    cap = read_softcap(cap, "soft_cap")
     return ops.scale(ops.unary(ops.scale(x, 1 / cap), "tanh"), cap)

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -24,6 +25,8 @@ __all__ = ["Server", "serve"]
 
 log = logging.getLogger(__name__)
 BACKLOG = 2048
+SAME_WISH_SECONDS = 0.3
+"""A signal that comes so soon after another is no second one: GNU timeout signals a child, and then its group."""
 PORT_TAKEN = "; another server listens there: stop it, or choose another --port"
 SWITCH_SECONDS = 0.0005
 """How long a thread may hold Python's lock while another one wants it. Python's 5 ms are more than a step of a small
@@ -40,6 +43,7 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, listening: Callable[[str], None]) -> None:
         super().__init__(config)
         self._listening = listening
+        self._told_at = 0.0
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -48,10 +52,13 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Handle a signal. Nothing is logged here: the log may be in the middle of a line."""
+        if self.should_exit and time.monotonic() < self._told_at + SAME_WISH_SECONDS:
+            return
         if self.should_exit:
             os.write(2, b"ended by a second signal\n")
             os._exit(128 + sig)  # files are written so that they outlive it
         self.should_exit = True
+        self._told_at = time.monotonic()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop: no new connections; wait for answers; unload the models."""

@@ -55,7 +55,7 @@ class Served:
     def stop(self, *signals: int) -> int:
         for number in signals:
             self.process.send_signal(number)
-            time.sleep(0.3 if len(signals) > 1 else 0)
+            time.sleep(1.0 if len(signals) > 1 else 0)  # sooner, it is the same wish
         code = self.process.wait(PATIENCE)
         self._reader.join(PATIENCE)
         return code
@@ -93,6 +93,8 @@ def test_it_says_where_it_listens_and_logs_requests(tmp_path: Path) -> None:
         address = served.ready()
         body = {"model": "tiny.q4", "prompt": "a", "raw": True, "stream": False, "options": {"num_predict": 3}}
         assert httpx.post(f"{address}/api/generate", json=body, timeout=PATIENCE).json()["eval_count"] <= 3
+        listed = httpx.get(f"{address}/api/tags").json()["models"]
+        assert {model["name"] for model in listed} == {"tiny.q4:latest", "demo:latest"}
         (row,) = httpx.get(f"{address}/api/ps").json()["models"]
         assert (row["name"], row["context_length"]) == ("tiny.q4:latest", 64)
         httpx.post(f"{address}/api/generate", json={"model": "nope"})

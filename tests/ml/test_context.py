@@ -302,6 +302,37 @@ def test_a_full_graph_says_so(backend: Backend) -> None:
         ctx.compute()
 
 
+@pytest.mark.parametrize("taken", range(2, 13))
+@pytest.mark.parametrize(
+    ("name", "leaves"), [("paged_attention", 3), ("mul_mat_id_small_batch", 2), ("flash_attention", 1)]
+)
+def test_what_a_nearly_full_graph_takes_can_be_computed(backend: Backend, name: str, leaves: int, taken: int) -> None:
+    """An operation wants room for 4 tensors and for those of its operands that are stored, which the graph counts too.
+
+    Where that is missing it is refused, and not its output afterwards.
+    """
+    with Storage(backend, 4) as storage, Context(backend, max_nodes=16) as ctx:
+        experts, keys = storage.add("w", "q8_0", (32, 4, 2)), storage.add("k", "f16", (32, 4))
+        chosen, cells = storage.add("chosen", "i32", (2, 1)), storage.add("cells", "i32", (4,))
+        storage.allocate(0)
+        for tensor in (experts, keys, chosen, cells):
+            tensor.set_bytes(np.zeros(tensor.nbytes, dtype=np.uint8))
+        x = ctx.zeros("f32", (32, 1))
+        for _ in range(taken - 1):
+            ctx.zeros("f32", (1,))
+        attempts = {
+            "paged_attention": lambda: ops.paged_attention(x, keys, keys, chosen, cells),
+            "mul_mat_id_small_batch": lambda: ops.mul_mat_id_small_batch(experts, x, chosen),
+            "flash_attention": lambda: ops.flash_attention(x, keys, keys),
+        }
+        if taken + leaves + 4 > 16:
+            with pytest.raises(ShapeError, match="larger max_nodes"):
+                attempts[name]()
+            return
+        ctx.forward(attempts[name]())
+        ctx.compute()
+
+
 ROWS_CASES: list[tuple[str, Callable[[Context, object], object]]] = [
     ("get_rows", lambda c, i: ops.get_rows(c.zeros("q8_0", (32, 5)), i)),
     ("set_rows", lambda c, i: ops.set_rows(c.zeros("f16", (4, 5)), c.zeros("f32", (4, 3)), i)),

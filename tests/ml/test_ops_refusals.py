@@ -119,7 +119,9 @@ REFUSALS: list[tuple[str, Call, str]] = [
         f32(c, 8, 3, 4), f32(c, 8, 3, 3), f32(c, 8, 3, 3)), "do not fit"),
     ("k-quant keys", lambda c: ops.flash_attention(
         f32(c, 256, 1), c.zeros("q4_K", (256, 3)), f32(c, 8, 3)), "k and v are f32"),
-    ("negative softcap", lambda c: ops.flash_attention(*(f32(c),) * 3, softcap=-1), "softcap must not be negative"),
+    *((f"softcap of {cap}", lambda c, cap=cap: ops.flash_attention(*(f32(c),) * 3, softcap=cap),
+       "flash_attention: softcap is 0 for none, or 0.001 to 1e\\+06, got")
+      for cap in (-1, -1e-300, 1e-300, 9e-4, 1.1e6, 2.0**80, math.inf, math.nan)),
 ]  # fmt: skip
 
 

@@ -227,6 +227,17 @@ def test_heads_that_are_no_multiple_of_a_vector(backend: Backend, dtype: str, na
     assert np.abs(got - twin(shape, dtype, given, lists)).max() < TOLERANCE
 
 
+@pytest.mark.parametrize("name", paged_attention_instructions("f32"))
+@pytest.mark.parametrize("cap", [1e-3, 1.0, 1e4, 1e6])
+def test_scores_keep_their_digits_under_any_cap(backend: Backend, name: str, cap: float) -> None:
+    """Trap: tanh by 1 - exp(-2 x) loses the digits of a small x, which a large cap multiplies again."""
+    shape = Shape(2, 2, 64, 64, cap=cap)
+    lists = some_lists(shape.n_cells)
+    given = numbers(shape, len(lists))
+    got = attend(backend, shape, "f32", given, lists, name)
+    assert np.abs(got - twin(shape, "f32", given, lists)).max() < TOLERANCE
+
+
 @pytest.mark.parametrize("n", [15, 16, 17, 63, 64, 65, 255, 256, 257, 1000, 4095, 4097, 6000])
 def test_lists_of_every_length(backend: Backend, n: int) -> None:
     """Around the edges of vectors, tiles and pieces."""
@@ -411,7 +422,7 @@ def call(backend: Backend, with_parts: Any, with_cells: Any, **changed: Any) -> 
         ({"sinks": lambda ctx: ctx.zeros("f32", (3,))}, r"f32 \[4\]"),
         ({"phases": lambda ctx: ctx.zeros("i32", (3,))}, r"phases are i32 \[2\]"),
         ({"phases": lambda ctx: ctx.zeros("f32", (2,))}, r"phases are i32 \[2\]"),
-        ({"softcap": -1.0}, "not be negative"),
+        *(({"softcap": cap}, "softcap is 0 for none, or 0.001 to") for cap in (-1.0, -1e-300, 1e-300, 2.0**80, np.inf)),
         ({"scale": float("nan")}, "finite"),
         ({"instructions": "sse9"}, "no 'sse9' kernel"),
     ],

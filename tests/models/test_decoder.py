@@ -137,8 +137,8 @@ def test_the_widest_gemmas_scale_scores_by_their_width(model: type[Gemma2 | Gemm
     assert model.read_options(told, 320).attention_scale == 0.5
 
 
-@pytest.mark.parametrize("cap", [-1.0, 1e-9])
-def test_soft_caps_that_are_none(cap: float) -> None:
+@pytest.mark.parametrize("cap", [-1.0, 1e-9, 1e7])
+def test_soft_caps_out_of_range(cap: float) -> None:
     with pytest.raises(ModelFormatError, match="final_logit_softcapping is 0 for none"):
         Gemma2.read_options(metadata(final_logit_softcapping=cap), 320)
 

@@ -1,4 +1,4 @@
-"""Attention's temperature."""
+"""Attention's temperature and soft cap."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ollama_engine import nn
+from ollama_engine.errors import ShapeError
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.placement import BackendParams
@@ -25,3 +26,21 @@ def test_temperature_grows_at_whole_multiples_of_the_period(period: int, offset:
         values = found.numpy().ravel()
     expected = 1 + 0.1 * np.log1p((positions.astype(np.int64) + offset) // period)
     np.testing.assert_allclose(values, expected, rtol=3e-7)
+
+
+@pytest.mark.parametrize("cap", [0.001, 30.0, 1e6])
+def test_a_soft_cap_bounds_what_is_large_and_leaves_what_is_small(cap: float) -> None:
+    values = np.array([-3e7, -2.5, -1e-4, 0, 1e-4, 2.5, 3e7], dtype=np.float32)
+    with Backend(BackendParams(threads=1)) as backend, Context(backend) as ctx:
+        found = nn.soft_cap(ctx.from_floats(values), cap)
+        ctx.forward(found)
+        ctx.compute()
+        np.testing.assert_allclose(found.numpy(), cap * np.tanh(values.astype(np.float64) / cap), rtol=1e-6)
+
+
+@pytest.mark.parametrize("cap", [0.0, -30.0, 1e-300, 1e7, float("nan")])
+def test_soft_caps_out_of_range(cap: float) -> None:
+    with Backend(BackendParams(threads=1)) as backend, Context(backend) as ctx:
+        x = ctx.zeros("f32", (4,))
+        with pytest.raises(ShapeError, match="soft_cap"):
+            nn.soft_cap(x, cap)
