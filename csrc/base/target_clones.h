@@ -1,7 +1,7 @@
 /* Compiles a function for several instruction sets; the loader picks one. For loops that the compiler vectorises.
  * It needs GCC and ifunc; elsewhere only the baseline is compiled, and with sanitizers, whose functions are not there
- * yet when the loader picks. All clones give the same bits, because none contracts or reorders floats (files with floats
- * are built with -ffp-contract=off). */
+ * yet when the loader picks. All clones give the same bits, because none contracts or reorders floats (files with
+ * floats are built with -ffp-contract=off). */
 #ifndef OE_TARGET_CLONES_H
 #define OE_TARGET_CLONES_H
 
