@@ -75,14 +75,16 @@ sanitize: .venv-sanitize/.built
 # - CPython and packages are not instrumented: seen are the locks they take (the GIL above all), and what they copy.
 #   (`ignore_noninstrumented_modules` takes all modules for such on Linux, and hides every copy of ours, too.)
 # - Threads of OpenBLAS, numpy's, meet by means that are not seen.
-# - The runtime does not survive threads in the child of a fork. Tests that rewrite what is read are about races.
+# - The runtime does not survive threads in the child of a fork. Tests that rewrite what is read are about races;
+#   too_many_calls computes for longer than its minute.
 TSAN_TESTS ?= tests/runner/core tests/session/test_sessions.py tests/sample/test_rows.py tests/sample/test_masks.py \
 	$(addprefix tests/engine/test_,async.py one_queue.py loading.py embed.py) \
 	$(addprefix tests/ml/test_,backend.py storage.py small_batch.py paged.py thread_governor.py cpu_gate.py lifetimes.py)
 tsan: .venv-tsan/.built
 	OPENBLAS_NUM_THREADS=1 setarch -R env $(call preload,tsan) \
 	TSAN_OPTIONS=suppressions=$(CURDIR)/tests/thread_sanitizer.supp \
-		$(<D)/bin/python -m pytest -p no:faulthandler --capture=sys -k "not child and not rewrites" $(TSAN_TESTS)
+		$(<D)/bin/python -m pytest -p no:faulthandler --capture=sys \
+		-k "not child and not rewrites and not too_many_calls" $(TSAN_TESTS)
 
 SANITIZERS_sanitize := address,undefined
 SANITIZERS_tsan := thread
