@@ -25,6 +25,11 @@ int64_t oe_attention_pieces(int64_t n) {
     return n < 1 ? 1 : (n + size - 1) / size;
 }
 
+int64_t oe_attention_most_pieces(int64_t n) {
+    const int64_t least = (n + LEAST - 1) / LEAST;
+    return n < 1 ? 1 : least < OE_PIECES ? least : OE_PIECES;
+}
+
 static bool cpu_has(oe_attention_isa isa) {
     switch (isa) {
     case OE_ATTENTION_AVX2: return oe_cpu_has_avx2_fma_f16c();

@@ -80,6 +80,9 @@ int64_t oe_attention_partial(int64_t value_dim);
 int64_t oe_attention_piece_size(int64_t n);
 int64_t oe_attention_pieces(int64_t n);
 
+/* The most pieces that a list of up to n cells has. A longer list may have fewer, for they are twice the size. */
+int64_t oe_attention_most_pieces(int64_t n);
+
 /* NULL where this build or this CPU lacks the instructions. */
 const oe_attention_kernel *oe_attention_kernel_find(oe_attention_type type, oe_attention_isa isa);
 

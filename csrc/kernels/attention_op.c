@@ -90,7 +90,7 @@ static bool by_bands(int64_t rows, int64_t value_dim) {
 }
 
 int64_t oe_attention_size(int64_t rows, int64_t heads, int64_t value_dim, int64_t n) {
-    const int64_t pieces = by_bands(rows, value_dim) ? 0 : rows * oe_attention_pieces(n + OE_TILE);
+    const int64_t pieces = by_bands(rows, value_dim) ? 0 : rows * oe_attention_most_pieces(n + OE_TILE);
     return result_size(rows, heads, value_dim) + pieces * heads * oe_attention_partial(value_dim);
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -238,7 +240,7 @@ def test_scores_keep_their_digits_under_any_cap(backend: Backend, name: str, cap
     assert np.abs(got - twin(shape, "f32", given, lists)).max() < TOLERANCE
 
 
-@pytest.mark.parametrize("n", [15, 16, 17, 63, 64, 65, 255, 256, 257, 1000, 4095, 4097, 6000])
+@pytest.mark.parametrize("n", [15, 16, 17, 63, 64, 65, 255, 256, 257, 1000, 4095, 4096, 4097, 6000])
 def test_lists_of_every_length(backend: Backend, n: int) -> None:
     """Around the edges of vectors, tiles and pieces."""
     shape = Shape(1, 2, 32, 32, n_cells=n)
@@ -246,6 +248,14 @@ def test_lists_of_every_length(backend: Backend, n: int) -> None:
     given = numbers(shape, 2)
     got = attend(backend, shape, "f16", given, lists)
     assert np.abs(got - twin(shape, "f16", given, lists)).max() < TOLERANCE
+
+
+@pytest.mark.slow
+def test_partial_results_have_their_place() -> None:
+    """4,096 cells have 16 pieces, 4,160 have 9 of twice the size: longer lists need not take more memory."""
+    command = [sys.executable, "-m", "tests.ml.paged_memory_child"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 
 
 STORABLE = [
