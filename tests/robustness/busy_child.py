@@ -13,9 +13,10 @@ import sys
 
 from ollama_engine import Engine, SamplingParams, demo
 
-ROUNDS, TOKENS, BURNERS = 8, 16, 8
-SHARE = 0.5
-"""Of what one thread gets, what two must get: they get all of it where the machine does nothing else."""
+ROUNDS, TOKENS, BURNERS = 16, 16, 8
+SHARE = 0.1
+"""Of what one thread gets, what two must get. Threads that spin for each other get a fiftieth. Two that do not get all
+of it where the machine does nothing else, and a third where it has more to do than this test knows of."""
 
 
 BURNER = "import os; parent = os.getppid()\nwhile os.getppid() == parent: sum(range(100_000))"
