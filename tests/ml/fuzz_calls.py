@@ -11,7 +11,17 @@ import numpy as np
 from tests.ml.fuzz_values import INTERNAL, UNIT, Call, Env, Value, unit_of
 
 QUANTIZABLE = ("f32", "f16", "bf16", "q8_0", "q4_0")
-SMALL_BATCH_QUANTIZED = ("q4_K", "q6_K", "q4_0", "q8_0", "mxfp4")
+SMALL_BATCH_QUANTIZED = (
+    "q4_K",
+    "q6_K",
+    "q5_K",
+    "q3_K",
+    "q2_K",
+    "iq4_xs",
+    "q4_0",
+    "q8_0",
+    "mxfp4",
+)
 
 
 # -- sound calls -------------------------------------------------------------------------------------------------------

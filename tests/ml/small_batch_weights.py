@@ -9,7 +9,17 @@ from numpy.typing import NDArray
 from ollama_engine.ml.ops_small_batch import small_batch_instructions
 from ollama_engine.ml.quantize import quantize_rows
 
-QUANTIZED = ("q4_K", "q6_K", "q4_0", "q8_0", "mxfp4")
+QUANTIZED = (
+    "q4_K",
+    "q6_K",
+    "q5_K",
+    "q3_K",
+    "q2_K",
+    "iq4_xs",
+    "q4_0",
+    "q8_0",
+    "mxfp4",
+)
 FLOATS = ("f16", "bf16")
 TYPES = QUANTIZED + FLOATS
 KERNELS = [(dtype, name) for dtype in TYPES for name in small_batch_instructions(dtype)]
@@ -31,15 +41,21 @@ def raw_weights(dtype: str, m: int, k: int) -> Bytes:
     return raw
 
 
+def block_of(dtype: str) -> int:
+    """Weights in a block."""
+    block: int = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[dtype.upper()]][0]
+    return block
+
+
 def values_of(dtype: str, raw: Bytes) -> NDArray[np.float64]:
     return gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[dtype.upper()]).astype(np.float64)
 
 
 def rounded(dtype: str, x: Floats) -> NDArray[np.float64]:
-    """Activations as both products see them: 8 bits in blocks of 256 (K-quants) or of 32 with an f16 step, or all."""
+    """Activations as both products see them: 8 bits in blocks of 256, or of 32 with an f16 step, or all."""
     if dtype in FLOATS:
         return x.astype(np.float64)
-    block = 256 if dtype.endswith("_K") else 32
+    block = block_of(dtype)
     parts = x.reshape(len(x), -1, block)
     largest = np.abs(parts).max(-1, keepdims=True)
     with np.errstate(all="ignore"):
