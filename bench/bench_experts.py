@@ -46,7 +46,17 @@ class Experts:
 
 QWEN = [Experts("qwen3-moe gate", 2048, 768, 64, 8, True), Experts("qwen3-moe down", 768, 2048, 64, 8, False)]
 OSS = [Experts("gpt-oss gate", 2880, 2880, 32, 4, True), Experts("gpt-oss down", 2880, 2880, 32, 4, False)]
-CASES = [*((d, e) for d in ("q4_K", "q6_K", "q4_0", "q8_0") for e in QWEN), *(("mxfp4", e) for e in OSS)]
+TYPES = [
+    "q4_K",
+    "q6_K",
+    "q5_K",
+    "q3_K",
+    "q2_K",
+    "iq4_xs",
+    "q4_0",
+    "q8_0",
+]
+CASES = [*((d, e) for d in TYPES for e in QWEN), *(("mxfp4", e) for e in OSS)]
 
 
 @pytest.fixture(scope="module")

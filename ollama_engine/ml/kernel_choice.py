@@ -46,6 +46,10 @@ REPACKED_ROWS = 16
 _AVX512_VNNI = {
     "q4_K": Borders(1, 32, per_expert=64),
     "q6_K": Borders(1, 32, per_expert=64),
+    "q5_K": Borders(1, 32, per_expert=64),
+    "q3_K": Borders(1, 32, per_expert=64),
+    "q2_K": Borders(1, 32, per_expert=64),
+    "iq4_xs": Borders(1, 32, per_expert=64),
     "q4_0": Borders(1, ALL, per_expert=256),
     "q8_0": Borders(1, ALL, per_expert=256),
     "mxfp4": Borders(1, ALL, per_expert=256),
@@ -55,7 +59,15 @@ _AVX512_VNNI = {
 
 TABLE: Mapping[str, Mapping[str, Borders]] = {
     "avx512vnni": _AVX512_VNNI,
-    "avx512vnni-intel": _AVX512_VNNI | {"q4_K": Borders(1, ALL, per_expert=64), "q6_K": Borders(1, 64, per_expert=64)},
+    "avx512vnni-intel": _AVX512_VNNI
+    | {
+        "q4_K": Borders(1, ALL, per_expert=64),
+        "q6_K": Borders(1, 64, per_expert=64),
+        "q5_K": Borders(1, ALL, per_expert=64),
+        "q3_K": Borders(1, ALL, per_expert=64),
+        "q2_K": Borders(1, ALL, per_expert=64),
+        "iq4_xs": Borders(1, ALL, per_expert=64),
+    },
     "avxvnni": {
         "q4_K": Borders(1, ALL),
         "q6_K": Borders(2, ALL),

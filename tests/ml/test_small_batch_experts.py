@@ -19,7 +19,16 @@ from ollama_engine.ml.ops_small_batch import reads_in_place, small_batch_instruc
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.storage import Storage, can_repack
 from ollama_engine.ml.tensor import Tensor
-from tests.ml.small_batch_weights import QUANTIZED, QUANTIZED_KERNELS, Bytes, Floats, block_of, raw_weights, rounded, values_of
+from tests.ml.small_batch_weights import (
+    QUANTIZED,
+    QUANTIZED_KERNELS,
+    Bytes,
+    Floats,
+    block_of,
+    raw_weights,
+    rounded,
+    values_of,
+)
 from tests.suite import slow_except
 
 RNG = np.random.default_rng(20_261_121)
