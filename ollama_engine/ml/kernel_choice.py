@@ -71,6 +71,10 @@ TABLE: Mapping[str, Mapping[str, Borders]] = {
     "avxvnni": {
         "q4_K": Borders(1, ALL),
         "q6_K": Borders(2, ALL),
+        "q5_K": Borders(1, ALL),
+        "q3_K": Borders(1, ALL),
+        "q2_K": Borders(1, ALL),
+        "iq4_xs": Borders(1, ALL),
         "q4_0": Borders(1, ALL),
         "q8_0": Borders(1, ALL),
         "f16": Borders(1, 4),
@@ -79,13 +83,21 @@ TABLE: Mapping[str, Mapping[str, Borders]] = {
     "avx2": {
         "q4_K": Borders(1, ALL),
         "q6_K": Borders(2, 64),
+        "q5_K": Borders(1, ALL),
+        "q3_K": Borders(1, ALL),
+        "q2_K": Borders(1, ALL),
+        "iq4_xs": Borders(1, ALL),
         "q4_0": Borders(1, ALL),
         "q8_0": Borders(1, ALL),
         "f16": Borders(1, 4),
         "bf16": Borders(1, 8),
     },
 }
-"""Measured on AMD Zen 4 and Zen 5 and on an Intel Xeon; AVX2 and AVX-VNNI against a ggml built without AVX-512."""
+"""Measured on AMD Zen 4 and Zen 5 and on an Intel Xeon; AVX2 and AVX-VNNI against a ggml built without AVX-512.
+
+Q5_K, Q3_K, Q2_K and IQ4_XS are measured on the Xeon only. For "avx512vnni" they have the borders of Q4_K and Q6_K, whose
+kernels are of the same family.
+"""
 
 
 def kind_of_cpu(traits: Collection[str]) -> str:
