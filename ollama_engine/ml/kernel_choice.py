@@ -95,8 +95,8 @@ TABLE: Mapping[str, Mapping[str, Borders]] = {
 }
 """Measured on AMD Zen 4 and Zen 5 and on an Intel Xeon; AVX2 and AVX-VNNI against a ggml built without AVX-512.
 
-Q5_K, Q3_K, Q2_K and IQ4_XS are measured on the Xeon only. For "avx512vnni" they have the borders of Q4_K and Q6_K, whose
-kernels are of the same family.
+Q5_K, Q3_K, Q2_K and IQ4_XS are measured on the Xeon only. For "avx512vnni" they have the borders of Q4_K and Q6_K,
+whose kernels are of the same family.
 """
 
 
