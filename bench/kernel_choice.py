@@ -1,11 +1,10 @@
 """The table of `ollama_engine/ml/kernel_choice.py`, measured on this machine.
 
     python bench/kernel_choice.py               # minutes; --quick for fewer shapes and rows
-    python bench/kernel_choice.py --types q4_K --instructions avx2
+    python bench/kernel_choice.py --types q4_K
 
 For each weight type and number of rows: how many times as fast our small-batch kernel is as the faster of ggml's two
 (weights as in the file, and repacked), over the shapes of a 1B model; one thread. `*` marks what the table chooses.
-`--instructions` takes our kernels for an older CPU, against ggml as it was built.
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 
@@ -33,21 +30,7 @@ from ollama_engine.ml.types import block_of
 ROWS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512)
 QUICK_ROWS = (1, 4, 8, 32, 64, 256)
 SHAPES = ((2048, 8192), (8192, 2048), (2048, 2048))
-TYPES = (
-    "q4_K",
-    "q6_K",
-    "q5_K",
-    "q3_K",
-    "q2_K",
-    "iq4_xs",
-    "q4_0",
-    "q8_0",
-    "mxfp4",
-    "f16",
-    "bf16",
-)
-CPUS = {"avx2": "avx2", "avxvnni": "avxvnni"}
-"""The kinds of CPUs whose fastest kernels are these."""
+TYPES = ("q4_K", "q6_K", "q4_0", "q8_0", "mxfp4", "f16", "bf16")
 DISTINCT = 32
 """Rows of weights that differ: quantizing them all takes longer than measuring."""
 
@@ -57,22 +40,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--types", nargs="+", choices=TYPES, default=TYPES)
-    parser.add_argument("--instructions", choices=("scalar", "avx2", "avxvnni", "avx512"))
     args = parser.parse_args()
     rows, shapes = (QUICK_ROWS, SHAPES[:1]) if args.quick else (ROWS, SHAPES)
     print(f"{cpu_name()}\n\n| type | kernel | {' | '.join(map(str, rows))} |\n|---|---|{'---:|' * len(rows)}")
     with Backend(BackendParams(threads=1), max_nodes=64) as backend:
         for dtype in args.types:
-            name = args.instructions or small_batch_instructions(dtype)[-1]
-            print(f"| {dtype} | {name} |", end="", flush=True)
+            print(f"| {dtype} | {small_batch_instructions(dtype)[-1]} |", end="", flush=True)
             for n in rows:
-                ratio = statistics.median(faster(backend, dtype, shape, n, name) for shape in shapes)
-                chosen = "*" if n in small_batch_rows(CPUS.get(name, THIS_CPU), dtype, shapes[0][0]) else ""
+                ratio = statistics.median(faster(backend, dtype, shape, n) for shape in shapes)
+                chosen = "*" if n in small_batch_rows(THIS_CPU, dtype, shapes[0][0]) else ""
                 print(f" {ratio:.2f}{chosen} |", end="", flush=True)
             print()
 
 
-def faster(backend: Backend, dtype: str, shape: tuple[int, int], rows: int, name: str) -> float:
+def faster(backend: Backend, dtype: str, shape: tuple[int, int], rows: int) -> float:
     """How many times as fast our kernel is as the faster one of ggml's; the best of several rounds of each."""
     k, m = shape
     values = np.random.default_rng(1).normal(0, 1, (rows, k)).astype(np.float32)
@@ -87,8 +68,8 @@ def faster(backend: Backend, dtype: str, shape: tuple[int, int], rows: int, name
             each.set_bytes(random_weights(dtype, k, m))
         if not reads_in_place(weight):
             return 0.0
-        ours = seconds(backend, values, lambda x: ops.mul_mat_small_batch(weight, x, name))
-        return min(seconds(backend, values, partial(ops.mul_mat, each)) for each in weights) / ours
+        ours = seconds(backend, weight, values, small_batch=True)
+        return min(seconds(backend, each, values, small_batch=False) for each in weights) / ours
 
 
 def random_weights(dtype: str, k: int, m: int) -> np.ndarray:
@@ -99,11 +80,11 @@ def random_weights(dtype: str, k: int, m: int) -> np.ndarray:
     return np.tile(raw, (m // DISTINCT, 1))
 
 
-def seconds(backend: Backend, values: np.ndarray, product: Callable[[Tensor], Tensor]) -> float:
+def seconds(backend: Backend, weight: Tensor, values: np.ndarray, *, small_batch: bool) -> float:
     """The shortest of several computations of one product."""
     with Context(backend) as ctx:
         x = ctx.input("f32", values.shape[::-1])
-        ctx.forward(product(x))
+        ctx.forward((ops.mul_mat_small_batch if small_batch else ops.mul_mat)(weight, x))
         ctx.alloc()
         best = float("inf")
         for _ in range(max(3, 64 // len(values))):
