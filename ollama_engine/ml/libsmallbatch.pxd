@@ -29,6 +29,7 @@ cdef extern from "kernels/small_batch/kernel.h" nogil:
         OE_SB_AVX2
         OE_SB_AVX_VNNI
         OE_SB_AVX512
+        OE_SB_AMX
 
     struct oe_sb_product:
         pass
@@ -39,6 +40,7 @@ cdef extern from "kernels/small_batch/kernel.h" nogil:
         void (*multiply_single)(const oe_sb_product *p, int64_t first, int64_t last) noexcept
 
     const oe_sb_kernel *oe_sb_kernel_find(oe_sb_type type, oe_sb_isa isa, int64_t m)
+    const oe_sb_kernel *oe_sb_kernel_for(const oe_sb_kernel *kernel, int64_t rows)
 
 
 cdef extern from "kernels/small_batch/op.h" nogil:

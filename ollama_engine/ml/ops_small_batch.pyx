@@ -10,10 +10,10 @@ from ollama_engine.errors import ShapeError
 
 from ollama_engine.ml cimport libggml as lib
 from ollama_engine.ml.libsmallbatch cimport (
-    OE_SB_AVX2, OE_SB_AVX512, OE_SB_AVX_VNNI, OE_SB_BF16, OE_SB_F16, OE_SB_MXFP4, OE_SB_PLAIN, OE_SB_Q4_0, OE_SB_Q4_K,
-    OE_SB_Q6_K, OE_SB_Q8_0, oe_cpu_has_avx2_fma_f16c, oe_cpu_has_avx512, oe_cpu_has_avx512_vnni, oe_cpu_has_avx_vnni,
-    oe_cpu_is_intel, oe_sb_acts_size, oe_sb_isa, oe_sb_kernel, oe_sb_kernel_find, oe_sb_multiply_op,
-    oe_sb_quantize_op, oe_sb_type,
+    OE_SB_AMX, OE_SB_AVX2, OE_SB_AVX512, OE_SB_AVX_VNNI, OE_SB_BF16, OE_SB_F16, OE_SB_MXFP4, OE_SB_PLAIN, OE_SB_Q4_0,
+    OE_SB_Q4_K, OE_SB_Q6_K, OE_SB_Q8_0, oe_cpu_has_avx2_fma_f16c, oe_cpu_has_avx512, oe_cpu_has_avx512_vnni,
+    oe_cpu_has_avx_vnni, oe_cpu_is_intel, oe_sb_acts_size, oe_sb_isa, oe_sb_kernel, oe_sb_kernel_find,
+    oe_sb_kernel_for, oe_sb_multiply_op, oe_sb_quantize_op, oe_sb_type,
 )
 from ollama_engine.ml.tensor cimport Graph, Tensor, alive, describe, graph_of, wrap
 from ollama_engine.ml.types cimport check_size, type_of
@@ -27,6 +27,7 @@ cdef dict _KINDS = {
 # From the slowest to the fastest.
 cdef dict _INSTRUCTIONS = {
     "scalar": OE_SB_PLAIN, "avx2": OE_SB_AVX2, "avxvnni": OE_SB_AVX_VNNI, "avx512": OE_SB_AVX512,
+    "amx": OE_SB_AMX,
 }  # fmt: skip
 # Weight types that have kernels. mul_mat_id_small_batch has them for the quantized types only.
 SMALL_BATCH_QUANTIZED = ("q4_K", "q6_K", "q4_0", "q8_0", "mxfp4")
@@ -141,6 +142,7 @@ def mul_mat_small_batch(Tensor a not None, Tensor b not None, str instructions=N
     cdef lib.ggml_tensor *operands[2]
     cdef int64_t ne[4]
     kernel = kernel_of("mul_mat_small_batch", SMALL_BATCH_QUANTIZED + _FLOATS, a, instructions)
+    kernel = oe_sb_kernel_for(kernel, b.ptr.ne[1])
     _check(a, b)
     operands[0], operands[1] = a.ptr, _rounded(graph, b, kernel).ptr
     ne[0], ne[1], ne[2], ne[3] = a.ptr.ne[1], b.ptr.ne[1], 1, 1

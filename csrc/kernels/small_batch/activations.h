@@ -27,9 +27,15 @@ void oe_sb_quantize32(const float *x, void *act);
 void oe_sb_copy16(const float *x, void *act);
 
 /* The kernel of a type of weights whose blocks are multiplied with such activations. */
-#define OE_SB_DEFINE_256(type)                                                                                         \
-    const oe_sb_kernel OE_SB_KERNEL(type) = {256, sizeof(oe_act256), oe_sb_quantize256, oe_multiply, MULTIPLY_SINGLE}
-#define OE_SB_DEFINE_32(type)                                                                                          \
-    const oe_sb_kernel OE_SB_KERNEL(type) = {32, sizeof(oe_act32), oe_sb_quantize32, oe_multiply, MULTIPLY_SINGLE}
+#ifdef OE_SB_TILES
+#define OE_SB_DEFINE(type, ...)                                                                                        \
+    extern const oe_sb_kernel OE_SB_KERNEL_OF(type, avx512);                                                           \
+    const oe_sb_kernel OE_SB_KERNEL(type) = {__VA_ARGS__, oe_multiply, NULL, &OE_SB_KERNEL_OF(type, avx512)}
+#else
+#define OE_SB_DEFINE(type, ...)                                                                                        \
+    const oe_sb_kernel OE_SB_KERNEL(type) = {__VA_ARGS__, oe_multiply, MULTIPLY_SINGLE, NULL}
+#endif
+#define OE_SB_DEFINE_256(type) OE_SB_DEFINE(type, 256, sizeof(oe_act256), oe_sb_quantize256)
+#define OE_SB_DEFINE_32(type) OE_SB_DEFINE(type, 32, sizeof(oe_act32), oe_sb_quantize32)
 
 #endif

@@ -1,0 +1,79 @@
+/* Panels (amx_product.h) of weights in blocks of 256 with whole factors for parts of 16 or 32. A code times its factor
+ * takes up to 14 bits. It is stored as 128 * high + low, in two tiles, so that tiles add up a whole block. A file
+ * defines before it includes this:
+ *
+ *      BLOCK_BYTES, act_block (oe_act256)
+ *      MINS          whole minima, in pairs: a block is d * sum - dmin * (mins times MIN_SUMS); 0: d * sum
+ *      MIN_SUMS      sum16 or sum32
+ *      INLINE void unpack_block(window w, panel_block *x): behind it, with put_part */
+#define K_BLOCK 256
+#define K_TILE 64
+#define STEP 1
+
+typedef struct panel_block {
+    ints low[64], high[64];
+    floats d;
+#if MINS
+    floats dmin;
+    ints mins[MINS];
+#endif
+} panel_block;
+
+typedef struct tile_dots { /* by low and high, row of activations and lane */
+    int32_t of[2][32][LANES] __attribute__((aligned(64)));
+} tile_dots;
+
+/* Words at .. at + n - 1 of a panel: signed codes, 4 in each lane, times a factor, twice in each lane in 16 bits. */
+INLINE void put_part(panel_block *x, int at, const int n, const ints *codes, ints factor) {
+    const ints even_bytes = ints_set(0x00ff00ff), seven_bits = bytes_set(0x7f);
+#pragma GCC unroll 8
+    for (int i = 0; i < n; i++) {
+        const ints even = _mm512_mullo_epi16(_mm512_srai_epi16(_mm512_slli_epi16(codes[i], 8), 8), factor);
+        const ints odd = _mm512_mullo_epi16(_mm512_srai_epi16(codes[i], 8), factor);
+        const ints low = _mm512_mask_mov_epi8(even, 0xaaaaaaaaaaaaaaaau, _mm512_slli_epi16(odd, 8));
+        x->low[at + i] = ints_and(low, seven_bits);
+        /* bits 7 to 14 of each product are the byte that 128 counts */
+        const ints high = _mm512_mask_mov_epi8(_mm512_srli_epi16(even, 7), 0xaaaaaaaaaaaaaaaau,
+                                               _mm512_slli_epi16(odd, 1));
+        x->high[at + i] = high;
+        (void)even_bytes;
+    }
+}
+
+/* Byte j of each lane, without or with its sign, twice in 16 bits. */
+INLINE ints byte_twice(ints words, int j) {
+    const int first = 0x00800080 + 0x01000100 * j;
+    return bytes_pick(words, bytes_of_16(first, first + 0x04000400, first + 0x08000800, first + 0x0c000c00));
+}
+INLINE ints factor_of(ints words, int j) { return shorts_shift_right(byte_twice(words, j), 8); }
+INLINE ints signed_factor_of(ints words, int j) { return shorts_shift_right_signed(byte_twice(words, j), 8); }
+
+INLINE void multiply_tiles(const int halves, const oe_act256 *act, size_t stride, const panel_block *x) {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+#pragma GCC unroll 4
+    for (int s = 0; s < 4; s++) {
+        _tile_loadd(4, act->q + 64 * s, stride);
+        _tile_loadd(6, x->low + 16 * s, 64);
+        _tile_loadd(7, x->high + 16 * s, 64);
+        _tile_dpbssd(0, 4, 6);
+        _tile_dpbssd(2, 4, 7);
+        if (halves == 2) {
+            _tile_loadd(5, (const char *)act->q + 64 * s + 16 * stride, stride);
+            _tile_dpbssd(1, 5, 6);
+            _tile_dpbssd(3, 5, 7);
+        }
+    }
+}
+
+INLINE void add_dots(const panel_block *x, const tile_dots *dots, int64_t i, const oe_act256 *act, floats *out) {
+    const ints low = _mm512_load_si512(dots->of[0][i]), high = _mm512_load_si512(dots->of[1][i]);
+    floats sum = floats_multiply(x->d, floats_from_ints(ints_add(low, ints_shift_left(high, 7))));
+#if MINS
+    const ints least = times_sums(false, MINS, x->mins, act->MIN_SUMS, act);
+    sum = floats_subtract(sum, floats_multiply(x->dmin, floats_from_ints(least)));
+#endif
+    add_scaled(false, sum, &act->d, act, out);
+}

@@ -1,0 +1,50 @@
+/* Panels (amx_product.h) of weights in blocks of 32: signed codes and their factor. Two blocks at a time fill AMX's
+ * tiles. A file defines before it includes this:
+ *
+ *      BLOCK_BYTES, act_block (oe_act32)
+ *      INLINE void unpack_block(window w, panel_block *x): behind it */
+#define K_BLOCK 32
+#define K_TILE 32
+#define STEP 2
+
+typedef struct panel_block {
+    ints codes[8];
+    floats d;
+#ifdef WITH_MINIMUM
+    floats m;
+#endif
+} panel_block;
+
+typedef struct tile_dots { /* by block, row of activations and lane */
+    int32_t of[2][32][LANES] __attribute__((aligned(64)));
+} tile_dots;
+
+INLINE void multiply_tiles(const int halves, const oe_act32 *act, size_t stride, const panel_block *x) {
+    _tile_zero(0);
+    _tile_loadd(4, act->q, stride);
+    _tile_loadd(6, x[0].codes, 64);
+    _tile_dpbssd(0, 4, 6);
+    _tile_zero(2);
+    _tile_loadd(5, act[1].q, stride);
+    _tile_loadd(7, x[1].codes, 64);
+    _tile_dpbssd(2, 5, 7);
+    if (halves == 2) {
+        _tile_zero(1);
+        _tile_loadd(4, (const char *)act->q + 16 * stride, stride);
+        _tile_dpbssd(1, 4, 6);
+        _tile_zero(3);
+        _tile_loadd(5, (const char *)act[1].q + 16 * stride, stride);
+        _tile_dpbssd(3, 5, 7);
+    }
+}
+
+INLINE void add_dots(const panel_block *x, const tile_dots *dots, int64_t i, const oe_act32 *act, floats *out) {
+#pragma GCC unroll 2
+    for (int b = 0; b < STEP; b++) {
+        const floats dot = floats_from_ints(_mm512_load_si512(dots->of[b][i]));
+#ifdef WITH_MINIMUM
+#error "to be written with the first type that needs it"
+#endif
+        add_scaled(false, floats_multiply(x[b].d, dot), &act[b].d, act + b, out + b);
+    }
+}
