@@ -19,7 +19,7 @@ typedef struct tile_config {
 
 typedef struct work {
     panel_block panel[COLUMN_GROUPS][CHUNK];
-    floats sums[COLUMN_GROUPS][ROWS_AT_ONCE][OE_QUAD];
+    floats sums[COLUMN_GROUPS][OE_QUAD][ROWS_AT_ONCE];
 } work;
 
 /* LANES rows of weights from `from` on; results of the first `skip` are not stored. */
@@ -39,21 +39,29 @@ INLINE void store_tiles(const int halves, tile_dots *to) {
 
 /* `n` rows of activations from `row` on, 16 * halves at most, times blocks first .. last - 1, whose panel it is. */
 INLINE void multiply_rows(const int halves, const oe_sb_product *p, int64_t row, int64_t n, int64_t first, int64_t last,
-                          const panel_block *panel, floats (*sums)[OE_QUAD]) {
+                          const panel_block *panel, floats (*sums)[ROWS_AT_ONCE]) {
     const size_t stride = OE_QUAD * sizeof(act_block);
     const act_block *act = (const act_block *)p->acts + (first / OE_QUAD * p->rows + row) * OE_QUAD;
     const int64_t to_next_quad = (p->rows - 1) * OE_QUAD + STEP;
     tile_dots dots[2];
-    multiply_tiles(halves, act, stride, panel);
+#pragma GCC unroll 4
+    for (int part = 0; part < 4; part++) {
+        multiply_part(halves, part, act, stride, panel);
+    }
     store_tiles(halves, &dots[0]);
     for (int64_t b = first; b < last; b += STEP) {
         const act_block *next = act + (b % OE_QUAD + STEP == OE_QUAD ? to_next_quad : STEP);
         const int now = (int)((b - first) / STEP % 2), at = (int)(b % OE_QUAD);
-        if (b + STEP < last) { /* the tiles compute while these sums are added up */
-            multiply_tiles(halves, next, stride, panel + STEP);
-        }
-        for (int64_t i = 0; i < n; i++) {
-            add_dots(panel, &dots[now], i, act + OE_QUAD * i, &sums[i][at]);
+        const panel_scales scales = scales_of(panel);
+#pragma GCC unroll 4
+        for (int part = 0; part < 4; part++) {
+            if (b + STEP < last) { /* the tiles compute while these sums are added up */
+                multiply_part(halves, part, next, stride, panel + STEP);
+            }
+            const int64_t end = (n * (part + 1)) / 4;
+            for (int64_t i = n * part / 4; i < end; i++) {
+                add_dots(&scales, &dots[now], i, act + OE_QUAD * i, &sums[at][i]);
+            }
         }
         if (b + STEP < last) {
             store_tiles(halves, &dots[!now]);
@@ -64,13 +72,13 @@ INLINE void multiply_rows(const int halves, const oe_sb_product *p, int64_t row,
 }
 
 static void oe_multiply_rows(const oe_sb_product *p, int64_t row, int64_t rows, int64_t first, int64_t last,
-                             const panel_block *panel, floats (*sums)[OE_QUAD]) {
+                             const panel_block *panel, floats (*sums)[ROWS_AT_ONCE]) {
     for (int64_t i = 0; i < rows; i += 32) {
         const int64_t n = rows - i < 32 ? rows - i : 32;
         if (n > 16) {
-            multiply_rows(2, p, row + i, n, first, last, panel, sums + i);
+            multiply_rows(2, p, row + i, n, first, last, panel, (floats (*)[ROWS_AT_ONCE])(&sums[0][i]));
         } else {
-            multiply_rows(1, p, row + i, n, first, last, panel, sums + i);
+            multiply_rows(1, p, row + i, n, first, last, panel, (floats (*)[ROWS_AT_ONCE])(&sums[0][i]));
         }
     }
 }
@@ -86,10 +94,9 @@ static void oe_unpack(const oe_sb_product *p, int64_t from, int64_t first, int64
     }
 }
 
-static void oe_store(const oe_sb_product *p, int64_t row, int64_t rows, columns of, floats (*sums)[OE_QUAD]) {
+static void oe_store(const oe_sb_product *p, int64_t row, int64_t rows, columns of, floats (*sums)[ROWS_AT_ONCE]) {
     for (int64_t i = 0; i < rows; i++) {
-        const floats *s = sums[i];
-        const floats total = floats_add(floats_add(s[0], s[1]), floats_add(s[2], s[3]));
+        const floats total = floats_add(floats_add(sums[0][i], sums[1][i]), floats_add(sums[2][i], sums[3][i]));
         store_lanes(oe_sb_out(p, row + i) + of.from, of.skip, total);
     }
 }

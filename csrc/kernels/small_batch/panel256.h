@@ -48,13 +48,14 @@ INLINE ints byte_twice(ints words, int j) {
 INLINE ints factor_of(ints words, int j) { return shorts_shift_right(byte_twice(words, j), 8); }
 INLINE ints signed_factor_of(ints words, int j) { return shorts_shift_right_signed(byte_twice(words, j), 8); }
 
-INLINE void multiply_tiles(const int halves, const oe_act256 *act, size_t stride, const panel_block *x) {
+INLINE void multiply_part(const int halves, const int s, const oe_act256 *act, size_t stride, const panel_block *x) {
+    if (s == 0) {
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
-#pragma GCC unroll 4
-    for (int s = 0; s < 4; s++) {
+    }
+    {
         _tile_loadd(4, act->q + 64 * s, stride);
         _tile_loadd(6, x->low + 16 * s, 64);
         _tile_loadd(7, x->high + 16 * s, 64);
@@ -68,7 +69,17 @@ INLINE void multiply_tiles(const int halves, const oe_act256 *act, size_t stride
     }
 }
 
-INLINE void add_dots(const panel_block *x, const tile_dots *dots, int64_t i, const oe_act256 *act, floats *out) {
+typedef struct panel_scales { floats d;
+#if MINS
+ floats dmin; ints mins[MINS];
+#endif
+} panel_scales;
+INLINE panel_scales scales_of(const panel_block *x) { panel_scales s; s.d = x->d;
+#if MINS
+ s.dmin = x->dmin; for (int j = 0; j < MINS; j++) s.mins[j] = x->mins[j];
+#endif
+ return s; }
+INLINE void add_dots(const panel_scales *x, const tile_dots *dots, int64_t i, const oe_act256 *act, floats *out) {
     const ints low = _mm512_load_si512(dots->of[0][i]), high = _mm512_load_si512(dots->of[1][i]);
     floats sum = floats_multiply(x->d, floats_from_ints(ints_add(low, ints_shift_left(high, 7))));
 #if MINS
