@@ -56,6 +56,15 @@ _AVX512_VNNI = {
 TABLE: Mapping[str, Mapping[str, Borders]] = {
     "avx512vnni": _AVX512_VNNI,
     "avx512vnni-intel": _AVX512_VNNI | {"q4_K": Borders(1, ALL, per_expert=64), "q6_K": Borders(1, 64, per_expert=64)},
+    "amx": {
+        "q4_K": Borders(1, ALL, per_expert=ALL),
+        "q6_K": Borders(1, ALL, per_expert=ALL),
+        "q4_0": Borders(1, ALL, per_expert=ALL),
+        "q8_0": Borders(1, ALL, per_expert=ALL),
+        "mxfp4": Borders(1, ALL, per_expert=ALL),
+        "f16": Borders(1, 6),
+        "bf16": Borders(1, 4, last_long=1),
+    },
     "avxvnni": {
         "q4_K": Borders(1, ALL),
         "q6_K": Borders(2, ALL),
@@ -82,6 +91,8 @@ def kind_of_cpu(traits: Collection[str]) -> str:
     A CPU with AVX-512 but without VNNI gets "": our kernels would run with AVX2 there, against ggml's with AVX-512, and
     that comparison has not been measured.
     """
+    if "amx" in traits:
+        return "amx"
     if "avx512" in traits:
         if "avx512vnni" not in traits:
             return ""

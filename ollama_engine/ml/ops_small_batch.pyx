@@ -59,10 +59,13 @@ cdef dict _FASTEST = {
 
 
 def cpu_traits():
-    """Traits of this CPU, a subset of: avx2 (with FMA and F16C), avxvnni, avx512 (F, BW and VL), avx512vnni, intel."""
+    """Traits of this CPU, a subset of: avx2 (with FMA and F16C), avxvnni, avx512 (F, BW and VL), avx512vnni, intel, and
+    amx: tiles of bytes beside avx512vnni, which the system lets this process use.
+    """
     has = {
         "avx2": oe_cpu_has_avx2_fma_f16c(), "avxvnni": oe_cpu_has_avx_vnni(), "avx512": oe_cpu_has_avx512(),
         "avx512vnni": oe_cpu_has_avx512_vnni(), "intel": oe_cpu_is_intel(),
+        "amx": _kernel(lib.GGML_TYPE_Q4_0, "amx", MANY) != NULL,
     }  # fmt: skip
     return frozenset([name for name, there in has.items() if there])
 

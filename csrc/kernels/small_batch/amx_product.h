@@ -4,11 +4,15 @@
  * A thread takes COLUMN_GROUPS times 16 rows of weights. It unpacks CHUNK blocks of each into panels, in the order of
  * AMX's second operand (4 numbers along k, 16 rows of weights beside each other), and multiplies these with the rows of
  * activations as they lie, 32 at a time. Tiles add up whole numbers of a block. What follows is done in the order and
- * with the operations of vector_product.h, so that the bits are the same. */
+ * with the operations of vector_product.h, so that the bits are the same.
+ *
+ * A tile takes about as long to multiply as its sums take to be added up, so these alternate in PARTS: both fit into
+ * the CPU's window of instructions. (In whole steps, Q4_K takes a tenth longer.) */
+#include <stdlib.h>
 
 #define COLUMN_GROUPS 2
-#define ROWS_AT_ONCE 256
 #define CHUNK (2048 / K_BLOCK)
+#define PARTS 4
 
 typedef struct tile_config {
     uint8_t palette, start;
@@ -19,7 +23,7 @@ typedef struct tile_config {
 
 typedef struct work {
     panel_block panel[COLUMN_GROUPS][CHUNK];
-    floats sums[COLUMN_GROUPS][OE_QUAD][ROWS_AT_ONCE];
+    row_sums sums[COLUMN_GROUPS];
 } work;
 
 /* LANES rows of weights from `from` on; results of the first `skip` are not stored. */
@@ -37,48 +41,49 @@ INLINE void store_tiles(const int halves, tile_dots *to) {
     }
 }
 
-/* `n` rows of activations from `row` on, 16 * halves at most, times blocks first .. last - 1, whose panel it is. */
+/* Blocks first .. last - 1, whose panel it is, times `n` rows of activations, 16 * halves at most, from `row` on, which
+ * are the rows `at` .. of the sums. */
 INLINE void multiply_rows(const int halves, const oe_sb_product *p, int64_t row, int64_t n, int64_t first, int64_t last,
-                          const panel_block *panel, floats (*sums)[ROWS_AT_ONCE]) {
+                          const panel_block *panel, int64_t at, row_sums *sums) {
     const size_t stride = OE_QUAD * sizeof(act_block);
     const act_block *act = (const act_block *)p->acts + (first / OE_QUAD * p->rows + row) * OE_QUAD;
     const int64_t to_next_quad = (p->rows - 1) * OE_QUAD + STEP;
-    tile_dots dots[2];
+    tile_dots dots[2], *now = &dots[0], *later = &dots[1];
 #pragma GCC unroll 4
-    for (int part = 0; part < 4; part++) {
+    for (int part = 0; part < PARTS; part++) {
         multiply_part(halves, part, act, stride, panel);
     }
-    store_tiles(halves, &dots[0]);
-    for (int64_t b = first; b < last; b += STEP) {
+    store_tiles(halves, now);
+    for (int64_t b = first; b < last; b += STEP, panel += STEP) {
         const act_block *next = act + (b % OE_QUAD + STEP == OE_QUAD ? to_next_quad : STEP);
-        const int now = (int)((b - first) / STEP % 2), at = (int)(b % OE_QUAD);
         const panel_scales scales = scales_of(panel);
 #pragma GCC unroll 4
-        for (int part = 0; part < 4; part++) {
-            if (b + STEP < last) { /* the tiles compute while these sums are added up */
+        for (int part = 0; part < PARTS; part++) {
+            if (b + STEP < last) {
                 multiply_part(halves, part, next, stride, panel + STEP);
             }
-            const int64_t end = (n * (part + 1)) / 4;
-            for (int64_t i = n * part / 4; i < end; i++) {
-                add_dots(&scales, &dots[now], i, act + OE_QUAD * i, &sums[at][i]);
+            for (int64_t i = n * part / PARTS; i < n * (part + 1) / PARTS; i++) {
+                add_dots(&scales, now, i, act + OE_QUAD * i, &sums->of[b % OE_QUAD][at + i]);
             }
         }
         if (b + STEP < last) {
-            store_tiles(halves, &dots[!now]);
+            store_tiles(halves, later);
         }
+        tile_dots *const free = now;
+        now = later;
+        later = free;
         act = next;
-        panel += STEP;
     }
 }
 
-static void oe_multiply_rows(const oe_sb_product *p, int64_t row, int64_t rows, int64_t first, int64_t last,
-                             const panel_block *panel, floats (*sums)[ROWS_AT_ONCE]) {
+static void oe_multiply_panel(const oe_sb_product *p, int64_t row, int64_t rows, int64_t first, int64_t last,
+                              const panel_block *panel, row_sums *sums) {
     for (int64_t i = 0; i < rows; i += 32) {
         const int64_t n = rows - i < 32 ? rows - i : 32;
         if (n > 16) {
-            multiply_rows(2, p, row + i, n, first, last, panel, (floats (*)[ROWS_AT_ONCE])(&sums[0][i]));
+            multiply_rows(2, p, row + i, n, first, last, panel, i, sums);
         } else {
-            multiply_rows(1, p, row + i, n, first, last, panel, (floats (*)[ROWS_AT_ONCE])(&sums[0][i]));
+            multiply_rows(1, p, row + i, n, first, last, panel, i, sums);
         }
     }
 }
@@ -94,9 +99,10 @@ static void oe_unpack(const oe_sb_product *p, int64_t from, int64_t first, int64
     }
 }
 
-static void oe_store(const oe_sb_product *p, int64_t row, int64_t rows, columns of, floats (*sums)[ROWS_AT_ONCE]) {
+static void oe_store(const oe_sb_product *p, int64_t row, int64_t rows, columns of, const row_sums *sums) {
     for (int64_t i = 0; i < rows; i++) {
-        const floats total = floats_add(floats_add(sums[0][i], sums[1][i]), floats_add(sums[2][i], sums[3][i]));
+        const floats total = floats_add(floats_add(sums->of[0][i], sums->of[1][i]),
+                                        floats_add(sums->of[2][i], sums->of[3][i]));
         store_lanes(oe_sb_out(p, row + i) + of.from, of.skip, total);
     }
 }
@@ -110,15 +116,16 @@ static void oe_multiply_columns(const oe_sb_product *p, const columns *of, int g
             oe_unpack(p, of[g].from, first, last, w->panel[g]);
         }
         for (int g = 0; g < groups; g++) {
-            oe_multiply_rows(p, row, rows, first, last, w->panel[g], w->sums[g]);
+            oe_multiply_panel(p, row, rows, first, last, w->panel[g], &w->sums[g]);
         }
     }
     for (int g = 0; g < groups; g++) {
-        oe_store(p, row, rows, of[g], w->sums[g]);
+        oe_store(p, row, rows, of[g], &w->sums[g]);
     }
 }
 
-static void oe_multiply(const oe_sb_product *p, int64_t first, int64_t last) {
+/* False where there is no memory. (A quarter of a megabyte: more than some systems' stacks have.) */
+static bool oe_multiply_with_tiles(const oe_sb_product *p, int64_t first, int64_t last) {
     /* Tiles 0 to 3 hold sums, 4 and 5 rows of activations, 6 and 7 weights. Not a local: GCC's header says that only 8
      * of its bytes are read. */
     static const tile_config config = {
@@ -126,7 +133,10 @@ static void oe_multiply(const oe_sb_product *p, int64_t first, int64_t last) {
         .bytes = {64, 64, 64, 64, K_TILE, K_TILE, 64, 64},
         .rows = {16, 16, 16, 16, 16, 16, K_TILE / 4, K_TILE / 4},
     };
-    work w __attribute__((aligned(64)));
+    work *w = aligned_alloc(64, sizeof *w);
+    if (!w) {
+        return false;
+    }
     _tile_loadconfig(&config);
     while (first < last) {
         columns of[COLUMN_GROUPS];
@@ -136,8 +146,10 @@ static void oe_multiply(const oe_sb_product *p, int64_t first, int64_t last) {
             of[groups].skip = (int)(first - of[groups].from);
         }
         for (int64_t row = 0; row < p->rows; row += ROWS_AT_ONCE) {
-            oe_multiply_columns(p, of, groups, row, p->rows - row < ROWS_AT_ONCE ? p->rows - row : ROWS_AT_ONCE, &w);
+            oe_multiply_columns(p, of, groups, row, p->rows - row < ROWS_AT_ONCE ? p->rows - row : ROWS_AT_ONCE, w);
         }
     }
     _tile_release();
+    free(w);
+    return true;
 }

@@ -1,8 +1,8 @@
-/* Panels (amx_product.h) of weights in blocks of 32: signed codes and their factor. Two blocks at a time fill AMX's
- * tiles. A file defines before it includes this:
- *
- *      BLOCK_BYTES, act_block (oe_act32)
- *      INLINE void unpack_block(window w, panel_block *x): behind it */
+/* Panels (amx_product.h) of weights in blocks of 32: signed codes and their factor. A step takes two blocks. A file
+ * defines BLOCK_BYTES and act_block (oe_act32) before it includes this, and behind it
+ * INLINE void unpack_block(window w, panel_block *x). */
+#include "kernels/small_batch/panel.h"
+
 #define K_BLOCK 32
 #define K_TILE 32
 #define STEP 2
@@ -10,46 +10,40 @@
 typedef struct panel_block {
     ints codes[8];
     floats d;
-#ifdef WITH_MINIMUM
-    floats m;
-#endif
 } panel_block;
 
-typedef struct tile_dots { /* by block, row of activations and lane */
-    int32_t of[2][32][LANES] __attribute__((aligned(64)));
-} tile_dots;
+typedef struct panel_scales {
+    floats d[STEP];
+} panel_scales;
+
+INLINE panel_scales scales_of(const panel_block *x) { return (panel_scales){{x[0].d, x[1].d}}; }
 
 INLINE void multiply_part(const int halves, const int s, const oe_act32 *act, size_t stride, const panel_block *x) {
     if (s == 0) {
-    _tile_zero(0);
-    _tile_loadd(4, act->q, stride);
-    _tile_loadd(6, x[0].codes, 64);
-    _tile_dpbssd(0, 4, 6);
+        _tile_zero(0);
+        _tile_loadd(4, act[0].q, stride);
+        _tile_loadd(6, x[0].codes, 64);
+        _tile_dpbssd(0, 4, 6);
     } else if (s == 1) {
-    _tile_zero(2);
-    _tile_loadd(5, act[1].q, stride);
-    _tile_loadd(7, x[1].codes, 64);
-    _tile_dpbssd(2, 5, 7);
+        _tile_zero(2);
+        _tile_loadd(5, act[1].q, stride);
+        _tile_loadd(7, x[1].codes, 64);
+        _tile_dpbssd(2, 5, 7);
     } else if (s == 2 && halves == 2) {
         _tile_zero(1);
-        _tile_loadd(4, (const char *)act->q + 16 * stride, stride);
+        _tile_loadd(4, (const char *)act[0].q + 16 * stride, stride);
         _tile_dpbssd(1, 4, 6);
-    } else if (s == 3 && halves == 2) {
+    } else if (halves == 2) {
         _tile_zero(3);
         _tile_loadd(5, (const char *)act[1].q + 16 * stride, stride);
         _tile_dpbssd(3, 5, 7);
     }
 }
-typedef struct panel_scales { floats d[2]; } panel_scales;
-INLINE panel_scales scales_of(const panel_block *x) { panel_scales s; s.d[0] = x[0].d; s.d[1] = x[1].d; 
- return s; }
+
 INLINE void add_dots(const panel_scales *x, const tile_dots *dots, int64_t i, const oe_act32 *act, floats *out) {
 #pragma GCC unroll 2
     for (int b = 0; b < STEP; b++) {
         const floats dot = floats_from_ints(_mm512_load_si512(dots->of[b][i]));
-#ifdef WITH_MINIMUM
-#error "to be written with the first type that needs it"
-#endif
-        add_scaled(false, floats_multiply(x->d[b], dot), &act[b].d, act + b, out + b * 256);
+        add_scaled(false, floats_multiply(x->d[b], dot), &act[b].d, act + b, out + b * ROWS_AT_ONCE);
     }
 }

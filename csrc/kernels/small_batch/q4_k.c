@@ -73,9 +73,9 @@ INLINE void read_mins(window w, ints mins[4]) {
 INLINE void unpack_block(window w, panel_block *x) {
     ints words[8], codes[8], scales[2], head[4];
     load_words(w, 0, head);
-    x->d = half_low(head[0]);
-    x->dmin = half_high(head[0]);
-    read_mins(w, x->mins);
+    x->scales.d = half_low(head[0]);
+    x->scales.dmin = half_high(head[0]);
+    read_mins(w, x->scales.mins);
     read_scales(w, scales);
 #pragma GCC unroll 4
     for (int j = 0; j < 4; j++) {

@@ -71,7 +71,7 @@ INLINE void unpack_block(window w, panel_block *x) {
     block_scales s;
     ints low[8], high[4], codes[4];
     read_scales(w, &s);
-    x->d = s.d;
+    x->scales.d = s.d;
 #pragma GCC unroll 4
     for (int j = 0; j < 4; j++) {
         load_words(w, 64 * (size_t)(j / 2) + 16 * (size_t)(j % 2), low);
