@@ -1,8 +1,8 @@
 /* The product (kernel.h) of a quantized weight type with AMX's tiles of signed bytes, for many rows of activations. A
  * file includes this behind panel256.h or panel32.h and its unpack_block.
  *
- * A thread takes COLUMN_GROUPS times 16 rows of weights. It unpacks CHUNK blocks of each into panels, in the order of
- * AMX's second operand (4 numbers along k, 16 rows of weights beside each other), and multiplies these with the rows of
+ * A thread takes up to COLUMN_GROUPS times 16 rows of weights. It unpacks each 16 into a panel, in the order of AMX's
+ * second operand (4 numbers along k, 16 rows of weights beside each other), and multiplies the panels with the rows of
  * activations as they lie, 32 at a time. Tiles add up whole numbers of a block. What follows is done in the order and
  * with the operations of vector_product.h, so that the bits are the same.
  *
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 
 #define COLUMN_GROUPS 2
-#define CHUNK (2048 / K_BLOCK)
+#define LONG_ROWS 8192 /* weights: of longer rows, one group's panel takes half of a usual L2 cache */
 #define PARTS 4
 
 typedef struct tile_config {
@@ -20,11 +20,6 @@ typedef struct tile_config {
     uint16_t bytes[16];
     uint8_t rows[16];
 } tile_config;
-
-typedef struct work {
-    panel_block panel[COLUMN_GROUPS][CHUNK];
-    row_sums sums[COLUMN_GROUPS];
-} work;
 
 /* LANES rows of weights from `from` on; results of the first `skip` are not stored. */
 typedef struct columns {
@@ -41,12 +36,11 @@ INLINE void store_tiles(const int halves, tile_dots *to) {
     }
 }
 
-/* Blocks first .. last - 1, whose panel it is, times `n` rows of activations, 16 * halves at most, from `row` on, which
- * are the rows `at` .. of the sums. */
-INLINE void multiply_rows(const int halves, const oe_sb_product *p, int64_t row, int64_t n, int64_t first, int64_t last,
-                          const panel_block *panel, int64_t at, row_sums *sums) {
+/* Adds a panel times `n` rows of activations, 16 * halves at most, from `row` on, to `sums`. */
+INLINE void multiply_rows(const int halves, const oe_sb_product *p, int64_t row, int64_t n, const panel_block *panel,
+                          row_sums *sums) {
     const size_t stride = OE_QUAD * sizeof(act_block);
-    const act_block *act = (const act_block *)p->acts + (first / OE_QUAD * p->rows + row) * OE_QUAD;
+    const act_block *act = (const act_block *)p->acts + row * OE_QUAD;
     const int64_t to_next_quad = (p->rows - 1) * OE_QUAD + STEP;
     tile_dots dots[2], *now = &dots[0], *later = &dots[1];
 #pragma GCC unroll 4
@@ -54,19 +48,19 @@ INLINE void multiply_rows(const int halves, const oe_sb_product *p, int64_t row,
         multiply_part(halves, part, act, stride, panel);
     }
     store_tiles(halves, now);
-    for (int64_t b = first; b < last; b += STEP, panel += STEP) {
+    for (int64_t b = 0; b < p->blocks; b += STEP, panel += STEP) {
         const act_block *next = act + (b % OE_QUAD + STEP == OE_QUAD ? to_next_quad : STEP);
         const panel_scales scales = scales_of(panel);
 #pragma GCC unroll 4
         for (int part = 0; part < PARTS; part++) {
-            if (b + STEP < last) {
+            if (b + STEP < p->blocks) {
                 multiply_part(halves, part, next, stride, panel + STEP);
             }
             for (int64_t i = n * part / PARTS; i < n * (part + 1) / PARTS; i++) {
-                add_dots(&scales, now, i, act + OE_QUAD * i, &sums->of[b % OE_QUAD][at + i]);
+                add_dots(&scales, now, i, act + OE_QUAD * i, &sums->of[b % OE_QUAD][i]);
             }
         }
-        if (b + STEP < last) {
+        if (b + STEP < p->blocks) {
             store_tiles(halves, later);
         }
         tile_dots *const free = now;
@@ -76,55 +70,58 @@ INLINE void multiply_rows(const int halves, const oe_sb_product *p, int64_t row,
     }
 }
 
-static void oe_multiply_panel(const oe_sb_product *p, int64_t row, int64_t rows, int64_t first, int64_t last,
-                              const panel_block *panel, row_sums *sums) {
-    for (int64_t i = 0; i < rows; i += 32) {
-        const int64_t n = rows - i < 32 ? rows - i : 32;
-        if (n > 16) {
-            multiply_rows(2, p, row + i, n, first, last, panel, i, sums);
-        } else {
-            multiply_rows(1, p, row + i, n, first, last, panel, i, sums);
-        }
+/* The lines of results, so that they have come when they are written: they lie far from each other. */
+INLINE void fetch_results(const oe_sb_product *p, int64_t row, int64_t n, columns of) {
+    for (int64_t i = 0; i < n; i++) {
+        __builtin_prefetch(oe_sb_out(p, row + i) + of.from, 1);
     }
 }
 
-/* Blocks first .. last - 1 of LANES rows of weights; zeros follow, up to a whole step. */
-static void oe_unpack(const oe_sb_product *p, int64_t from, int64_t first, int64_t last, panel_block *panel) {
-    window w = {p->weights + (size_t)from * p->row_bytes + (size_t)first * BLOCK_BYTES, p->row_bytes, 4 * p->row_bytes};
-    for (int64_t b = first; b < last; b++, w.at += BLOCK_BYTES) {
-        unpack_block(w, panel++);
+static void oe_multiply_panel(const oe_sb_product *p, int64_t row, int64_t n, const panel_block *panel, columns of) {
+    row_sums sums;
+    memset(&sums, 0, sizeof sums);
+    fetch_results(p, row, n, of);
+    if (n > 16) {
+        multiply_rows(2, p, row, n, panel, &sums);
+    } else {
+        multiply_rows(1, p, row, n, panel, &sums);
     }
-    if ((last - first) % STEP) {
-        memset(panel, 0, sizeof *panel);
-    }
-}
-
-static void oe_store(const oe_sb_product *p, int64_t row, int64_t rows, columns of, const row_sums *sums) {
-    for (int64_t i = 0; i < rows; i++) {
-        const floats total = floats_add(floats_add(sums->of[0][i], sums->of[1][i]),
-                                        floats_add(sums->of[2][i], sums->of[3][i]));
+    for (int64_t i = 0; i < n; i++) {
+        const floats total = floats_add(floats_add(sums.of[0][i], sums.of[1][i]),
+                                        floats_add(sums.of[2][i], sums.of[3][i]));
         store_lanes(oe_sb_out(p, row + i) + of.from, of.skip, total);
     }
 }
 
-static void oe_multiply_columns(const oe_sb_product *p, const columns *of, int groups, int64_t row, int64_t rows,
-                                work *w) {
-    memset(w->sums, 0, sizeof w->sums);
-    for (int64_t first = 0; first < p->blocks; first += CHUNK) {
-        const int64_t last = first + CHUNK < p->blocks ? first + CHUNK : p->blocks;
-        for (int g = 0; g < groups; g++) {
-            oe_unpack(p, of[g].from, first, last, w->panel[g]);
-        }
-        for (int g = 0; g < groups; g++) {
-            oe_multiply_panel(p, row, rows, first, last, w->panel[g], &w->sums[g]);
-        }
+/* LANES rows of weights; zeros follow, up to a whole step. */
+static void oe_unpack(const oe_sb_product *p, int64_t from, panel_block *panel) {
+    window w = {p->weights + (size_t)from * p->row_bytes, p->row_bytes, 4 * p->row_bytes};
+    for (int64_t b = 0; b < p->blocks; b++, w.at += BLOCK_BYTES) {
+        unpack_block(w, panel++);
     }
-    for (int g = 0; g < groups; g++) {
-        oe_store(p, row, rows, of[g], &w->sums[g]);
+    if (p->blocks % STEP) {
+        memset(panel, 0, sizeof *panel);
     }
 }
 
-/* False where there is no memory. (A quarter of a megabyte: more than some systems' stacks have.) */
+/* Results first .. first + 16 * groups - 1 along m, or up to `last`. */
+static void oe_multiply_groups(const oe_sb_product *p, int64_t first, int64_t last, int groups, panel_block *panels) {
+    const int64_t steps = (p->blocks + STEP - 1) / STEP * STEP;
+    columns of[COLUMN_GROUPS];
+    int n = 0;
+    for (; n < groups && first < last; n++, first += LANES) {
+        of[n].from = first + LANES <= p->m ? first : p->m - LANES;
+        of[n].skip = (int)(first - of[n].from);
+        oe_unpack(p, of[n].from, panels + n * steps);
+    }
+    for (int64_t row = 0; row < p->rows; row += 32) {
+        for (int g = 0; g < n; g++) {
+            oe_multiply_panel(p, row, p->rows - row < 32 ? p->rows - row : 32, panels + g * steps, of[g]);
+        }
+    }
+}
+
+/* False where there is no memory for panels. */
 static bool oe_multiply_with_tiles(const oe_sb_product *p, int64_t first, int64_t last) {
     /* Tiles 0 to 3 hold sums, 4 and 5 rows of activations, 6 and 7 weights. Not a local: GCC's header says that only 8
      * of its bytes are read. */
@@ -133,23 +130,16 @@ static bool oe_multiply_with_tiles(const oe_sb_product *p, int64_t first, int64_
         .bytes = {64, 64, 64, 64, K_TILE, K_TILE, 64, 64},
         .rows = {16, 16, 16, 16, 16, 16, K_TILE / 4, K_TILE / 4},
     };
-    work *w = aligned_alloc(64, sizeof *w);
-    if (!w) {
+    const int groups = p->blocks * K_BLOCK > LONG_ROWS ? 1 : COLUMN_GROUPS;
+    panel_block *panels = aligned_alloc(64, (size_t)(groups * (p->blocks + STEP)) * sizeof *panels);
+    if (!panels) {
         return false;
     }
     _tile_loadconfig(&config);
-    while (first < last) {
-        columns of[COLUMN_GROUPS];
-        int groups = 0;
-        for (; groups < COLUMN_GROUPS && first < last; groups++, first += LANES) {
-            of[groups].from = first + LANES <= p->m ? first : p->m - LANES;
-            of[groups].skip = (int)(first - of[groups].from);
-        }
-        for (int64_t row = 0; row < p->rows; row += ROWS_AT_ONCE) {
-            oe_multiply_columns(p, of, groups, row, p->rows - row < ROWS_AT_ONCE ? p->rows - row : ROWS_AT_ONCE, w);
-        }
+    for (; first < last; first += groups * LANES) {
+        oe_multiply_groups(p, first, last, groups, panels);
     }
     _tile_release();
-    free(w);
+    free(panels);
     return true;
 }

@@ -44,6 +44,6 @@ INLINE void add_dots(const panel_scales *x, const tile_dots *dots, int64_t i, co
 #pragma GCC unroll 2
     for (int b = 0; b < STEP; b++) {
         const floats dot = floats_from_ints(_mm512_load_si512(dots->of[b][i]));
-        add_scaled(false, floats_multiply(x->d[b], dot), &act[b].d, act + b, out + b * ROWS_AT_ONCE);
+        add_scaled(false, floats_multiply(x->d[b], dot), &act[b].d, act + b, out + 32 * b);
     }
 }
