@@ -18,6 +18,7 @@ from ollama_engine.ml.ops_small_batch import reads_in_place, small_batch_instruc
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.storage import Storage, can_repack
 from ollama_engine.ml.tensor import Tensor
+from ollama_engine.ml.types import block_of
 from tests.ml.small_batch_weights import (
     FLOAT_KERNELS,
     KERNELS,
@@ -94,6 +95,20 @@ def test_every_number_of_rows_gives_the_same_bits(backend: Backend, one_thread: 
         for rows in scaled(range(1, 34), quick=(1, 2, 3, 7, 33)):
             for threads in (backend, one_thread):
                 assert product(threads, dtype, raw, x[:rows], name).tobytes() == expected[:rows].tobytes(), (name, rows)
+
+
+@pytest.mark.parametrize("dtype", QUANTIZED)
+@pytest.mark.parametrize(
+    ("rows", "blocks"), slow_except([(20, 1), (21, 3), (37, 2), (48, 5), (300, 4), (65, 40)], (21, 3), (37, 2))
+)
+def test_many_rows_give_the_same_bits(backend: Backend, dtype: str, rows: int, blocks: int) -> None:
+    """Also where the last rows fill no tile, and the blocks no step of tiles."""
+    k = blocks * block_of(dtype)
+    raw = raw_weights(dtype, 53, k)
+    x = RNG.normal(0, 1, (rows, k)).astype(np.float32)
+    expected = np.concatenate([product(backend, dtype, raw, row, "scalar") for row in np.array_split(x, rows // 8)])
+    for name in small_batch_instructions(dtype):
+        assert product(backend, dtype, raw, x, name).tobytes() == expected.tobytes(), name
 
 
 @pytest.mark.parametrize("dtype", TYPES)
