@@ -20,7 +20,7 @@ from ollama_engine.ml import ops
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.kernel_choice import THIS_CPU, small_batch_rows
-from ollama_engine.ml.ops_small_batch import reads_in_place, small_batch_instructions
+from ollama_engine.ml.ops_small_batch import SMALL_BATCH_QUANTIZED, reads_in_place, small_batch_instructions
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.quantize import quantize_rows
 from ollama_engine.ml.storage import Storage, can_repack
@@ -30,7 +30,7 @@ from ollama_engine.ml.types import block_of
 ROWS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512)
 QUICK_ROWS = (1, 4, 8, 32, 64, 256)
 SHAPES = ((2048, 8192), (8192, 2048), (2048, 2048))
-TYPES = ("q4_K", "q6_K", "q4_0", "q8_0", "mxfp4", "f16", "bf16")
+TYPES = (*SMALL_BATCH_QUANTIZED, "f16", "bf16")
 DISTINCT = 32
 """Rows of weights that differ: quantizing them all takes longer than measuring."""
 
