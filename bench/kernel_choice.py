@@ -6,8 +6,8 @@
 
 For each weight type and number of rows: how many times as fast our small-batch kernel is as the faster of ggml's two
 (weights as in the file, and repacked), over the shapes of a 1B model; one thread. `*` marks what the table chooses on
-this CPU, or on one with those instructions. ggml keeps its own instructions whatever `--instructions` says: what our AVX2 kernels win against its AVX-512
-they win without it too, but what they lose says nothing.
+this CPU, or on one with those instructions. ggml keeps its own instructions whatever `--instructions` says: what our
+AVX2 kernels win against its AVX-512 they win without it too, but what they lose says nothing.
 """
 
 from __future__ import annotations

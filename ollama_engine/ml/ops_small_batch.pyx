@@ -11,9 +11,9 @@ from ollama_engine.errors import ShapeError
 from ollama_engine.ml cimport libggml as lib
 from ollama_engine.ml.libsmallbatch cimport (
     OE_SB_AVX2, OE_SB_AVX512, OE_SB_AVX_VNNI, OE_SB_BF16, OE_SB_F16, OE_SB_IQ4_NL, OE_SB_MXFP4, OE_SB_PLAIN, OE_SB_Q4_0,
-    OE_SB_Q4_1, OE_SB_Q4_K, OE_SB_Q5_0, OE_SB_Q5_1, OE_SB_Q6_K, OE_SB_Q8_0, oe_cpu_has_avx2_fma_f16c, oe_cpu_has_avx512, oe_cpu_has_avx512_vnni, oe_cpu_has_avx_vnni,
-    oe_cpu_is_intel, oe_sb_acts_size, oe_sb_isa, oe_sb_kernel, oe_sb_kernel_find, oe_sb_multiply_op,
-    oe_sb_quantize_op, oe_sb_type,
+    OE_SB_Q4_1, OE_SB_Q4_K, OE_SB_Q5_0, OE_SB_Q5_1, OE_SB_Q6_K, OE_SB_Q8_0, oe_cpu_has_avx2_fma_f16c, oe_cpu_has_avx512,
+    oe_cpu_has_avx512_vnni, oe_cpu_has_avx_vnni, oe_cpu_is_intel, oe_sb_acts_size, oe_sb_isa, oe_sb_kernel,
+    oe_sb_kernel_find, oe_sb_multiply_op, oe_sb_quantize_op, oe_sb_type,
 )
 from ollama_engine.ml.tensor cimport Graph, Tensor, alive, describe, graph_of, wrap
 from ollama_engine.ml.types cimport check_size, type_of

@@ -37,8 +37,8 @@ static uint16_t f32_to_f16(float x) {
 
 /* -- activations --------------------------------------------------------------------------------------------------- */
 
-/* The largest |x|; NaNs do not count. Floats without sign are in the order of their bits, and unlike a maximum of floats
- * one of whole numbers is vectorized. */
+/* The largest |x|; NaNs do not count. Floats without a sign are in the order of their bits, and compilers vectorize a
+ * maximum of whole numbers, but not of floats. */
 static inline float largest(const float *x, int n) {
     int32_t max = 0;
 #pragma GCC unroll 1
