@@ -46,7 +46,8 @@ class Experts:
 
 QWEN = [Experts("qwen3-moe gate", 2048, 768, 64, 8, True), Experts("qwen3-moe down", 768, 2048, 64, 8, False)]
 OSS = [Experts("gpt-oss gate", 2880, 2880, 32, 4, True), Experts("gpt-oss down", 2880, 2880, 32, 4, False)]
-CASES = [*((d, e) for d in ("q4_K", "q6_K", "q4_0", "q8_0") for e in QWEN), *(("mxfp4", e) for e in OSS)]
+OF_32 = ("q4_1", "q5_0", "q5_1", "iq4_nl")
+CASES = [*((d, e) for d in ("q4_K", "q6_K", "q4_0", "q8_0", *OF_32) for e in QWEN), *(("mxfp4", e) for e in OSS)]
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,10 @@ cdef extern from "kernels/small_batch/kernel.h" nogil:
         OE_SB_Q4_0
         OE_SB_Q8_0
         OE_SB_MXFP4
+        OE_SB_Q4_1
+        OE_SB_Q5_0
+        OE_SB_Q5_1
+        OE_SB_IQ4_NL
         OE_SB_F16
         OE_SB_BF16
 

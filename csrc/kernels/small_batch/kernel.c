@@ -35,6 +35,10 @@ DECLARE(q6_k);
 DECLARE(q4_0);
 DECLARE(q8_0);
 DECLARE(mxfp4);
+DECLARE(q4_1);
+DECLARE(q5_0);
+DECLARE(q5_1);
+DECLARE(iq4_nl);
 DECLARE(f16);
 DECLARE(bf16);
 
@@ -44,6 +48,10 @@ static const oe_sb_kernel *const all[OE_SB_TYPES][OE_SB_ISAS] = {
     [OE_SB_Q4_0] = KERNELS(q4_0),
     [OE_SB_Q8_0] = KERNELS(q8_0),
     [OE_SB_MXFP4] = KERNELS(mxfp4),
+    [OE_SB_Q4_1] = KERNELS(q4_1),
+    [OE_SB_Q5_0] = KERNELS(q5_0),
+    [OE_SB_Q5_1] = KERNELS(q5_1),
+    [OE_SB_IQ4_NL] = KERNELS(iq4_nl),
     [OE_SB_F16] = FLOAT_KERNELS(f16),
     [OE_SB_BF16] = FLOAT_KERNELS(bf16),
 };

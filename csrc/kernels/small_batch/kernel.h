@@ -30,6 +30,10 @@ typedef enum oe_sb_type {
     OE_SB_Q4_0,
     OE_SB_Q8_0,
     OE_SB_MXFP4,
+    OE_SB_Q4_1,
+    OE_SB_Q5_0,
+    OE_SB_Q5_1,
+    OE_SB_IQ4_NL,
     OE_SB_F16,
     OE_SB_BF16,
     OE_SB_TYPES

@@ -55,7 +55,7 @@ INLINE void add_block(const bool single, const int n_tile, window w, const act_b
 #pragma GCC unroll 8
     for (int n = 0; n < n_tile; n++) {
         const act_block *a = act + OE_QUAD * n;
-        const ints dot = dot_32(single, 15, codes, &a->minus8, a);
+        const ints dot = dot_32(single, 15, codes, act_word(single, &a->minus8, a), a);
         add_scaled(single, floats_multiply(d, floats_from_ints(dot)), &a->d, a, out + n);
     }
 }
