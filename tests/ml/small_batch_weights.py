@@ -25,6 +25,10 @@ HALVES: dict[str, tuple[int, ...]] = {
     "q5_0": (0,),
     "q5_1": (0, 2),
     "iq4_nl": (0,),
+    "q5_K": (0, 2),
+    "q3_K": (108,),
+    "q2_K": (80, 82),
+    "iq4_xs": (0,),
 }
 """Where the f16 factors of a block lie."""
 RNG = np.random.default_rng(20_260_102)
@@ -56,15 +60,21 @@ def raw_blocks(dtype: str, m: int, k: int, fill: int | None, halves: NDArray[np.
     return raw.reshape(m, -1)
 
 
+def block_of(dtype: str) -> int:
+    """Weights in a block."""
+    block: int = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[dtype.upper()]][0]
+    return block
+
+
 def values_of(dtype: str, raw: Bytes) -> NDArray[np.float64]:
     return gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[dtype.upper()]).astype(np.float64)
 
 
 def rounded(dtype: str, x: Floats) -> NDArray[np.float64]:
-    """Activations as both products see them: 8 bits in blocks of 256 (K-quants) or of 32 with an f16 step, or all."""
+    """Activations as both products see them: 8 bits in blocks of 256, or of 32 with an f16 step, or all."""
     if dtype in FLOATS:
         return x.astype(np.float64)
-    block = 256 if dtype.endswith("_K") else 32
+    block = block_of(dtype)
     parts = x.reshape(len(x), -1, block)
     largest = np.abs(parts).max(-1, keepdims=True)
     with np.errstate(all="ignore"):

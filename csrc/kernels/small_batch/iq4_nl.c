@@ -35,6 +35,21 @@ INLINE void read_codes(window w, ints codes[8]) {
     }
 }
 
+#ifdef OE_SB_TILES
+#include "kernels/small_batch/panel32.h"
+
+INLINE void unpack_block(window w, panel_block *x) {
+    x->d = read_half(w, 0);
+    read_codes(w, x->codes);
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+        x->codes[i] = ready_signed(x->codes[i]); /* its own inverse */
+    }
+}
+
+#include "kernels/small_batch/amx_product.h"
+#else
+
 INLINE void add_block(const bool single, const int n_tile, window w, const act_block *act, floats *out) {
     const floats d = read_half(w, 0);
     ints codes[8];
@@ -48,6 +63,7 @@ INLINE void add_block(const bool single, const int n_tile, window w, const act_b
 }
 
 #include "kernels/small_batch/vector_product.h"
+#endif
 #endif
 
 OE_SB_DEFINE_32(iq4_nl);

@@ -32,6 +32,10 @@
 
 DECLARE(q4_k);
 DECLARE(q6_k);
+DECLARE(q5_k);
+DECLARE(q3_k);
+DECLARE(q2_k);
+DECLARE(iq4_xs);
 DECLARE(q4_0);
 DECLARE(q8_0);
 DECLARE(mxfp4);
@@ -45,6 +49,10 @@ DECLARE(bf16);
 static const oe_sb_kernel *const all[OE_SB_TYPES][OE_SB_ISAS] = {
     [OE_SB_Q4_K] = KERNELS(q4_k),
     [OE_SB_Q6_K] = KERNELS(q6_k),
+    [OE_SB_Q5_K] = KERNELS(q5_k),
+    [OE_SB_Q3_K] = KERNELS(q3_k),
+    [OE_SB_Q2_K] = KERNELS(q2_k),
+    [OE_SB_IQ4_XS] = KERNELS(iq4_xs),
     [OE_SB_Q4_0] = KERNELS(q4_0),
     [OE_SB_Q8_0] = KERNELS(q8_0),
     [OE_SB_MXFP4] = KERNELS(mxfp4),

@@ -27,6 +27,10 @@ extern "C" {
 typedef enum oe_sb_type {
     OE_SB_Q4_K,
     OE_SB_Q6_K,
+    OE_SB_Q5_K,
+    OE_SB_Q3_K,
+    OE_SB_Q2_K,
+    OE_SB_IQ4_XS,
     OE_SB_Q4_0,
     OE_SB_Q8_0,
     OE_SB_MXFP4,

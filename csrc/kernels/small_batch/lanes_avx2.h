@@ -48,8 +48,10 @@ INLINE ints ints_pair_products(ints a, ints b) { return _mm256_madd_epi16(a, b);
 /* sum + 4 products of unsigned bytes with signed ones in each lane; sum + 2 products of shorts. */
 #if defined(__AVXVNNI__)
 INLINE ints ints_add_products_of_bytes(ints sum, ints a, ints b) { return _mm256_dpbusd_avx_epi32(sum, a, b); }
-#endif
+INLINE ints ints_add_pair_products(ints sum, ints a, ints b) { return _mm256_dpwssd_avx_epi32(sum, a, b); }
+#else
 INLINE ints ints_add_pair_products(ints sum, ints a, ints b) { return ints_add(sum, ints_pair_products(a, b)); }
+#endif
 
 INLINE floats floats_set(float x) { return _mm256_set1_ps(x); }
 INLINE floats floats_from_ints(ints x) { return _mm256_cvtepi32_ps(x); }

@@ -28,6 +28,14 @@ typedef struct panel_block {
 
 INLINE panel_scales scales_of(const panel_block *x) { return x->scales; }
 
+#if MINS
+/* From d in the low half of each lane and dmin in the high half. */
+INLINE void read_panel_steps(ints steps, panel_scales *x) {
+    x->d = half_low(steps);
+    x->dmin = half_high(steps);
+}
+#endif
+
 /* Words at .. at + n - 1 of a panel: signed codes, 4 in each lane, times a factor, twice in each lane in 16 bits. */
 INLINE void put_part(panel_block *x, int at, const int n, const ints *codes, ints factor) {
     const __mmask64 odd_bytes = 0xaaaaaaaaaaaaaaaau;

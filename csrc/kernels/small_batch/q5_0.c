@@ -33,6 +33,21 @@ INLINE void read_codes(window w, ints codes[8]) {
     add_fifth_bits(ints_or(ints_shift_right(head[0], 16), ints_shift_left(head[1], 16)), codes);
 }
 
+#ifdef OE_SB_TILES
+#include "kernels/small_batch/panel32.h"
+
+INLINE void unpack_block(window w, panel_block *x) {
+    x->d = read_half(w, 0);
+    read_codes(w, x->codes);
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+        x->codes[i] = bytes_subtract(x->codes[i], bytes_set(16));
+    }
+}
+
+#include "kernels/small_batch/amx_product.h"
+#else
+
 INLINE void add_block(const bool single, const int n_tile, window w, const act_block *act, floats *out) {
     const floats d = read_half(w, 0);
     ints codes[8];
@@ -47,6 +62,7 @@ INLINE void add_block(const bool single, const int n_tile, window w, const act_b
 }
 
 #include "kernels/small_batch/vector_product.h"
+#endif
 #endif
 
 OE_SB_DEFINE_32(q5_0);

@@ -30,6 +30,21 @@ INLINE void read_codes(window w, ints codes[8]) {
     add_fifth_bits(head[1], codes);
 }
 
+#ifdef OE_SB_TILES
+#define WITH_MINIMUM
+#include "kernels/small_batch/panel32.h"
+
+INLINE void unpack_block(window w, panel_block *x) {
+    ints head[4];
+    load_words(w, 0, head);
+    x->d = half_low(head[0]);
+    x->minus_eighth = floats_multiply(half_high(head[0]), floats_set(-0.125f));
+    read_codes(w, x->codes);
+}
+
+#include "kernels/small_batch/amx_product.h"
+#else
+
 INLINE void add_block(const bool single, const int n_tile, window w, const act_block *act, floats *out) {
     ints head[4], codes[8];
     load_words(w, 0, head);
@@ -45,6 +60,7 @@ INLINE void add_block(const bool single, const int n_tile, window w, const act_b
 }
 
 #include "kernels/small_batch/vector_product.h"
+#endif
 #endif
 
 OE_SB_DEFINE_32(q5_1);
