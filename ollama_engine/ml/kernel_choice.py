@@ -61,34 +61,37 @@ TABLE: Mapping[str, Mapping[str, Borders]] = {
     "avx512vnni": _AVX512_VNNI,
     "avx512vnni-intel": _AVX512_VNNI | {"q4_K": Borders(1, ALL, per_expert=64), "q6_K": Borders(1, 64, per_expert=64)},
     "avxvnni": {
-        "q4_K": Borders(1, ALL),
+        "q4_K": Borders(1, ALL, per_expert=256),
         "q6_K": Borders(2, ALL),
-        "q4_0": Borders(1, ALL),
-        "q8_0": Borders(1, ALL),
-        "q4_1": Borders(1, ALL),
-        "q5_0": Borders(1, ALL),
-        "q5_1": Borders(1, ALL),
-        "iq4_nl": Borders(1, ALL),
+        "q4_0": Borders(1, ALL, per_expert=256),
+        "q8_0": Borders(1, ALL, per_expert=256),
+        "mxfp4": Borders(1, ALL, per_expert=256),
+        "q4_1": Borders(1, ALL, per_expert=256),
+        "q5_0": Borders(1, ALL, per_expert=256),
+        "q5_1": Borders(1, ALL, per_expert=256),
+        "iq4_nl": Borders(1, ALL, per_expert=256),
         "f16": Borders(1, 4),
         "bf16": Borders(1, 8),
     },
     "avx2": {
-        "q4_K": Borders(1, ALL),
+        "q4_K": Borders(1, ALL, per_expert=256),
         "q6_K": Borders(2, 64),
-        "q4_0": Borders(1, ALL),
-        "q8_0": Borders(1, ALL),
-        "q4_1": Borders(1, ALL),
-        "q5_0": Borders(1, ALL),
-        "q5_1": Borders(1, ALL),
-        "iq4_nl": Borders(1, ALL),
+        "q4_0": Borders(1, ALL, per_expert=256),
+        "q8_0": Borders(1, ALL, per_expert=256),
+        "mxfp4": Borders(1, ALL, per_expert=256),
+        "q4_1": Borders(1, ALL, per_expert=256),
+        "q5_0": Borders(1, ALL, per_expert=256),
+        "q5_1": Borders(1, ALL, per_expert=256),
+        "iq4_nl": Borders(1, ALL, per_expert=256),
         "f16": Borders(1, 4),
         "bf16": Borders(1, 8),
     },
 }
 """Measured on AMD Zen 4 and Zen 5 and on an Intel Xeon; AVX2 and AVX-VNNI against a ggml built without AVX-512.
 
-Q4_1, Q5_0, Q5_1 and IQ4_NL were measured on the Xeon alone, with each of the instruction sets. Their kernels are those
-of Q4_0 and Q8_0 with other codes, and win by as much as Q4_0's or by more, so AMD's CPUs get the same borders.
+Experts without AVX-512, and MXFP4 there, were measured on the Xeon alone, and so were Q4_1, Q5_0, Q5_1 and IQ4_NL. The
+kernels of these are Q4_0's and Q8_0's with other codes, and win by as much as those or by more, so AMD's CPUs get the
+same borders.
 """
 
 
