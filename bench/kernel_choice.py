@@ -2,12 +2,9 @@
 
     python bench/kernel_choice.py               # minutes; --quick for fewer shapes and rows
     python bench/kernel_choice.py --types q4_K
-    python bench/kernel_choice.py --instructions avx2   # our kernels for other CPUs, against ggml as it is built here
 
 For each weight type and number of rows: how many times as fast our small-batch kernel is as the faster of ggml's two
-(weights as in the file, and repacked), over the shapes of a 1B model; one thread. `*` marks what the table chooses on
-this CPU, or on one with those instructions. ggml keeps its own instructions whatever `--instructions` says: what our
-AVX2 kernels win against its AVX-512 they win without it too, but what they lose says nothing.
+(weights as in the file, and repacked), over the shapes of a 1B model; one thread. `*` marks what the table chooses.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ from ollama_engine.ml import ops
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
 from ollama_engine.ml.kernel_choice import THIS_CPU, small_batch_rows
-from ollama_engine.ml.ops_small_batch import SMALL_BATCH_QUANTIZED, reads_in_place, small_batch_instructions
+from ollama_engine.ml.ops_small_batch import reads_in_place, small_batch_instructions
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.quantize import quantize_rows
 from ollama_engine.ml.storage import Storage, can_repack
@@ -33,7 +30,7 @@ from ollama_engine.ml.types import block_of
 ROWS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512)
 QUICK_ROWS = (1, 4, 8, 32, 64, 256)
 SHAPES = ((2048, 8192), (8192, 2048), (2048, 2048))
-TYPES = (*SMALL_BATCH_QUANTIZED, "f16", "bf16")
+TYPES = ("q4_K", "q6_K", "q4_0", "q8_0", "mxfp4", "f16", "bf16")
 DISTINCT = 32
 """Rows of weights that differ: quantizing them all takes longer than measuring."""
 
@@ -42,25 +39,21 @@ def main() -> None:
     """Measure and print, row by row, so that a table that takes long is seen growing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--instructions", choices=small_batch_instructions("q8_0"), help="default: the fastest here")
     parser.add_argument("--types", nargs="+", choices=TYPES, default=TYPES)
     args = parser.parse_args()
     rows, shapes = (QUICK_ROWS, SHAPES[:1]) if args.quick else (ROWS, SHAPES)
     print(f"{cpu_name()}\n\n| type | kernel | {' | '.join(map(str, rows))} |\n|---|---|{'---:|' * len(rows)}")
     with Backend(BackendParams(threads=1), max_nodes=64) as backend:
         for dtype in args.types:
-            with_these = args.instructions or small_batch_instructions(dtype)[-1]
-            if with_these not in small_batch_instructions(dtype):
-                continue
-            print(f"| {dtype} | {with_these} |", end="", flush=True)
+            print(f"| {dtype} | {small_batch_instructions(dtype)[-1]} |", end="", flush=True)
             for n in rows:
-                ratio = statistics.median(faster(backend, dtype, shape, n, with_these) for shape in shapes)
-                chosen = "*" if n in small_batch_rows(args.instructions or THIS_CPU, dtype, shapes[0][0]) else ""
+                ratio = statistics.median(faster(backend, dtype, shape, n) for shape in shapes)
+                chosen = "*" if n in small_batch_rows(THIS_CPU, dtype, shapes[0][0]) else ""
                 print(f" {ratio:.2f}{chosen} |", end="", flush=True)
             print()
 
 
-def faster(backend: Backend, dtype: str, shape: tuple[int, int], rows: int, instructions: str) -> float:
+def faster(backend: Backend, dtype: str, shape: tuple[int, int], rows: int) -> float:
     """How many times as fast our kernel is as the faster one of ggml's; the best of several rounds of each."""
     k, m = shape
     values = np.random.default_rng(1).normal(0, 1, (rows, k)).astype(np.float32)
@@ -75,8 +68,8 @@ def faster(backend: Backend, dtype: str, shape: tuple[int, int], rows: int, inst
             each.set_bytes(random_weights(dtype, k, m))
         if not reads_in_place(weight):
             return 0.0
-        ours = seconds(backend, weight, values, instructions)
-        return min(seconds(backend, each, values, None) for each in weights) / ours
+        ours = seconds(backend, weight, values, small_batch=True)
+        return min(seconds(backend, each, values, small_batch=False) for each in weights) / ours
 
 
 def random_weights(dtype: str, k: int, m: int) -> np.ndarray:
@@ -87,11 +80,11 @@ def random_weights(dtype: str, k: int, m: int) -> np.ndarray:
     return np.tile(raw, (m // DISTINCT, 1))
 
 
-def seconds(backend: Backend, weight: Tensor, values: np.ndarray, instructions: str | None) -> float:
-    """The shortest of several computations of one product, with our kernel or, for None, with ggml's."""
+def seconds(backend: Backend, weight: Tensor, values: np.ndarray, *, small_batch: bool) -> float:
+    """The shortest of several computations of one product."""
     with Context(backend) as ctx:
         x = ctx.input("f32", values.shape[::-1])
-        ctx.forward(ops.mul_mat_small_batch(weight, x, instructions) if instructions else ops.mul_mat(weight, x))
+        ctx.forward((ops.mul_mat_small_batch if small_batch else ops.mul_mat)(weight, x))
         ctx.alloc()
         best = float("inf")
         for _ in range(max(3, 64 // len(values))):

@@ -78,42 +78,45 @@ TABLE: Mapping[str, Mapping[str, Borders]] = {
         "bf16": Borders(1, 4, last_long=1),
     },
     "avxvnni": {
-        "q4_K": Borders(1, ALL),
+        "q4_K": Borders(1, ALL, per_expert=256),
         "q6_K": Borders(2, ALL),
         "q5_K": Borders(1, ALL),
         "q3_K": Borders(1, ALL),
         "q2_K": Borders(1, ALL),
         "iq4_xs": Borders(1, ALL),
-        "q4_0": Borders(1, ALL),
-        "q8_0": Borders(1, ALL),
-        "q4_1": Borders(1, ALL),
-        "q5_0": Borders(1, ALL),
-        "q5_1": Borders(1, ALL),
-        "iq4_nl": Borders(1, ALL),
+        "q4_0": Borders(1, ALL, per_expert=256),
+        "q8_0": Borders(1, ALL, per_expert=256),
+        "mxfp4": Borders(1, ALL, per_expert=256),
+        "q4_1": Borders(1, ALL, per_expert=256),
+        "q5_0": Borders(1, ALL, per_expert=256),
+        "q5_1": Borders(1, ALL, per_expert=256),
+        "iq4_nl": Borders(1, ALL, per_expert=256),
         "f16": Borders(1, 4),
         "bf16": Borders(1, 8),
     },
     "avx2": {
-        "q4_K": Borders(1, ALL),
+        "q4_K": Borders(1, ALL, per_expert=256),
         "q6_K": Borders(2, 64),
         "q5_K": Borders(1, ALL),
         "q3_K": Borders(1, ALL),
         "q2_K": Borders(1, ALL),
         "iq4_xs": Borders(1, ALL),
-        "q4_0": Borders(1, ALL),
-        "q8_0": Borders(1, ALL),
-        "q4_1": Borders(1, ALL),
-        "q5_0": Borders(1, ALL),
-        "q5_1": Borders(1, ALL),
-        "iq4_nl": Borders(1, ALL),
+        "q4_0": Borders(1, ALL, per_expert=256),
+        "q8_0": Borders(1, ALL, per_expert=256),
+        "mxfp4": Borders(1, ALL, per_expert=256),
+        "q4_1": Borders(1, ALL, per_expert=256),
+        "q5_0": Borders(1, ALL, per_expert=256),
+        "q5_1": Borders(1, ALL, per_expert=256),
+        "iq4_nl": Borders(1, ALL, per_expert=256),
         "f16": Borders(1, 4),
         "bf16": Borders(1, 8),
     },
 }
 """Measured on AMD Zen 4 and Zen 5 and on an Intel Xeon; AVX2 and AVX-VNNI against a ggml built without AVX-512.
 
-Q5_K, Q3_K, Q2_K, IQ4_XS, Q4_1, Q5_0, Q5_1 and IQ4_NL were measured on the Xeon alone, with each of the instruction sets.
-Other CPUs have the borders of Q4_K and Q6_K, or of Q4_0 and Q8_0, whose kernels are the same but for the codes.
+Q5_K, Q3_K, Q2_K, IQ4_XS, Q4_1, Q5_0, Q5_1 and IQ4_NL, experts without AVX-512, and MXFP4 there, were measured on the
+Xeon alone. Other CPUs have the borders of Q4_K and Q6_K, or of Q4_0 and Q8_0, whose kernels are the same but for the
+codes.
 """
 
 
