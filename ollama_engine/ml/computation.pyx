@@ -100,6 +100,9 @@ cdef class Computation(Graph):
             raise ShapeError(f"{describe(t)} has no values: compute its graph first, with it among the outputs")
         return 0
 
+    cdef int check_devices(self) except -1:
+        return self.backend.check_workers()
+
     # -- running -------------------------------------------------------------------------------------------------------
 
     cdef int settle(self) except -1:
