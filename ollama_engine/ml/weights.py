@@ -32,6 +32,8 @@ Progress = Callable[[int, int], None]
 _BLOCK = re.compile(r"blk\.(\d+)\.")
 TIED = "token_embd.weight"
 """The output of a model that has no other."""
+_OF_ALL_LAYERS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+"""A few numbers that every layer reads, on whatever device."""
 _READ_ONLY_BY_ROW = ("position_embd.weight", "token_types.weight")
 _CHUNK = 64 << 20
 _GROUP = 64 << 20
@@ -151,13 +153,15 @@ class Weights(Mapping[str, Tensor]):
                 meter.advance(info.nbytes)
 
     def _copy(self, infos: list[TensorInfo], files: list[ModelFile], meter: _Meter) -> None:
-        for device in sorted({self._devices[i.name] for i in infos}):
-            mine = [i for i in infos if self._devices[i.name] == device]
+        places = {info.name: (self._devices[info.name], info.name in _OF_ALL_LAYERS) for info in infos}
+        for device, of_all in sorted(set(places.values())):
+            mine = [i for i in infos if places[i.name] == (device, of_all)]
             storage = self._storage(len(mine))
             for info in mine:
                 self._tensors[info.name] = storage.add(info.name, info.dtype, info.shape)
             storage.allocate(device)
-            storage.mark_weights()
+            if not of_all:  # which, as weights, would have the graph cut at each operation that reads them elsewhere
+                storage.mark_weights()
             for info in mine:
                 self._tensors[info.name].set_bytes(files[info.file].read(info))
                 meter.advance(info.nbytes)
@@ -269,7 +273,8 @@ def _plan_mapping(
     if not backend.params.mmap:
         return {}
     cpu = len(backend.devices) - 1
-    mine = {n: i for n, i in infos.items() if devices[n] == cpu}
+    alone = all(device == cpu for device in devices.values())
+    mine = {n: i for n, i in infos.items() if devices[n] == cpu and (alone or n not in _OF_ALL_LAYERS)}
     odd = [n for n, i in mine.items() if i.offset % ALIGNMENT]
     if odd:
         log.info(
