@@ -35,7 +35,8 @@ class RunningWorker:
         try:
             yield
         finally:
-            os.kill(self.process.pid, signal.SIGCONT)
+            if self.process.poll() is None:
+                os.kill(self.process.pid, signal.SIGCONT)
 
 
 @contextlib.contextmanager
