@@ -45,6 +45,10 @@ class Engine(GenerateMethods, EmbedMethods, ImageMethods, ChatMethods, ScoreMeth
         batch_size: tokens computed in one step at most.
         threads: CPU threads, at most as many as this process has CPUs; None takes its physical cores. `info.threads`
             says how many there are.
+        devices: names of the devices to use beside the CPU, as `Engine.devices()` and `ollama-engine devices` have them;
+            "rpc://HOST:PORT" means all devices of a worker (`ollama-engine worker`) on another machine. None takes the
+            GPU of this one. A worker serves one Engine at a time. Where it is gone, requests in flight end with a
+            DeviceLostError, and the Engine closes.
         gpu_layers: layers on GPUs, counted from the last; None takes all when there is a GPU.
         main_gpu: the GPU to use, unless `tensor_split` names several.
         tensor_split: share of the layers for each GPU.
@@ -66,6 +70,7 @@ class Engine(GenerateMethods, EmbedMethods, ImageMethods, ChatMethods, ScoreMeth
         OSError: the file cannot be opened.
         ModelFormatError, UnsupportedModelError: it is no GGUF that can be run here.
         ConfigError: an option is out of range, or the model cannot take it.
+        DeviceError: a device cannot be started, or no worker answers.
         NoMemoryError: weights, cache and the largest graph do not fit; `report` says what was planned. They are taken
             here, so that a context that fills up later finds its memory there.
     """
@@ -79,6 +84,7 @@ class Engine(GenerateMethods, EmbedMethods, ImageMethods, ChatMethods, ScoreMeth
         max_queue: int = EngineConfig.max_queue,
         batch_size: int = EngineConfig.batch_size,
         threads: int | None = None,
+        devices: Sequence[str] | None = None,
         gpu_layers: int | None = None,
         main_gpu: int = 0,
         tensor_split: Sequence[float] | None = None,
@@ -96,6 +102,7 @@ class Engine(GenerateMethods, EmbedMethods, ImageMethods, ChatMethods, ScoreMeth
             max_queue=max_queue,
             batch_size=batch_size,
             threads=threads,
+            devices=devices,
             gpu_layers=gpu_layers,
             main_gpu=main_gpu,
             tensor_split=tensor_split,
@@ -123,6 +130,7 @@ class Engine(GenerateMethods, EmbedMethods, ImageMethods, ChatMethods, ScoreMeth
                 on_exit=loaded.close,
                 owner=self,
                 files=loaded.weights.files,
+                check_devices=loaded.backend.check_devices if loaded.backend.workers else None,
             )
             self._submission = Submission(loaded, self._engine_thread)
             self._identity = ModelIdentity(loaded.gguf)

@@ -7,6 +7,7 @@ from typing_extensions import Self, SupportsIndex
 from ollama_engine.ml.device_info import Device
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.window import Memory
+from ollama_engine.ml.workers import Worker
 
 log: logging.Logger
 DEFAULT_MAX_NODES: Final[int]
@@ -24,6 +25,9 @@ class Backend:
     def params(self) -> BackendParams: ...
     @property
     def devices(self) -> tuple[Device, ...]: ...
+    @property
+    def workers(self) -> tuple[Worker, ...]: ...
+    def check_devices(self) -> None: ...
     @property
     def threads(self) -> int: ...
     @property

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from ollama_engine.config import RANGES, FlashAttention, check_options
 from ollama_engine.errors import ConfigError, Option
 from ollama_engine.ml.device_info import Device
+from ollama_engine.ml.worker_address import SCHEME, WorkerAddress, read_address
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +23,8 @@ class BackendParams:
 
     threads: int | None = None
     """CPU threads; None chooses the physical cores that this process may use. Never more than its CPUs."""
+    devices: tuple[str, ...] | None = None
+    """Names of the devices to use beside the CPU, such as "CUDA0" or "rpc://host:50052"; None takes this machine's."""
     gpu_layers: int | None = None
     """Number of layers on GPUs, counted from the last; None puts all there when a GPU exists."""
     main_gpu: int = 0
@@ -40,9 +43,11 @@ class BackendParams:
 def choose_devices(found: Sequence[Device], params: BackendParams) -> tuple[Device, ...]:
     """The devices to start, GPUs first, the CPU last as ggml's graph scheduler wants it."""
     cpus = [d for d in found if d.kind == "cpu"]
-    gpus = [d for d in found if d.kind == "gpu"] or [d for d in found if d.kind == "igpu"]
     if not cpus:
         raise ConfigError("this build has no CPU backend; reinstall ollama_engine")
+    if params.devices is not None:
+        return (*_named_devices(found, params), cpus[0])
+    gpus = [d for d in found if d.kind == "gpu"] or [d for d in found if d.kind == "igpu"]
     if not gpus:
         _check_gpu_options_without_gpu(params)
         return (cpus[0],)
@@ -57,6 +62,40 @@ def choose_devices(found: Sequence[Device], params: BackendParams) -> tuple[Devi
     if params.tensor_split is None:
         gpus = [gpus[params.main_gpu]]
     return (*gpus, cpus[0])
+
+
+def worker_addresses(params: BackendParams) -> list[WorkerAddress]:
+    """The workers that `devices` names, each once. Raises ConfigError for what is no address."""
+    named = [name for name in params.devices or () if name.startswith(SCHEME)]
+    addresses = dict.fromkeys(read_address(name)[0] for name in named)
+    return [] if params.gpu_layers == 0 else list(addresses)
+
+
+def _named_devices(found: Sequence[Device], params: BackendParams) -> list[Device]:
+    """The devices that `devices` names, in that order. Raises ConfigError for names of none."""
+    if params.main_gpu:
+        raise ConfigError(Option("main_gpu"), " is for devices that are not named; put the first one first in ",
+                          Option("devices"))  # fmt: skip
+    if params.gpu_layers == 0:
+        return []
+    chosen: list[Device] = []
+    for name in params.devices or ():
+        same = [device for device in found if device.kind != "cpu" and _is_named(device, name)]
+        if not same:
+            there = ", ".join(device.name for device in found if device.kind != "cpu") or "none beside the CPU"
+            raise ConfigError(Option("devices"), f" names {name!r}, which does not exist; there are: {there}")
+        chosen += [device for device in same if device not in chosen]
+    if params.tensor_split is not None and len(params.tensor_split) > len(chosen):
+        raise ConfigError(Option("tensor_split"), f" has {len(params.tensor_split)} shares for {len(chosen)} devices")
+    return chosen
+
+
+def _is_named(device: Device, name: str) -> bool:
+    """Whether it is the device, or one of the worker, of that name."""
+    if not name.startswith(SCHEME):
+        return device.name == name
+    address, number = read_address(name)
+    return device.name.startswith(SCHEME) and read_address(device.name)[0] == address and number in (None, device.index)
 
 
 def _check_gpu_options_without_gpu(params: BackendParams) -> None:
@@ -79,7 +118,7 @@ def assign_layers(devices: Sequence[Device], n_layers: int, params: BackendParam
     if n_gpus == 0:
         return (cpu,) * total
     on_gpu = total if params.gpu_layers is None else min(params.gpu_layers, total)
-    shares = params.tensor_split or (1.0,)
+    shares = params.tensor_split or _free_shares(devices[:cpu])
     shares = (*shares, *([0.0] * (n_gpus - len(shares))))
     bounds = [sum(shares[: i + 1]) / sum(shares) for i in range(n_gpus)]
     chosen = [cpu] * (total - on_gpu)
@@ -87,6 +126,12 @@ def assign_layers(devices: Sequence[Device], n_layers: int, params: BackendParam
         position = (i + 0.5) / on_gpu
         chosen.append(next(g for g, bound in enumerate(bounds) if position <= bound or g == n_gpus - 1))
     return tuple(chosen)
+
+
+def _free_shares(devices: Sequence[Device]) -> tuple[float, ...]:
+    """Shares by free memory; equal ones where that is not known."""
+    free = tuple(float(device.memory_free) for device in devices)
+    return free if all(free) else (1.0,) * len(devices)
 
 
 def place_vision(devices: Sequence[Device], weights: Sequence[int], nbytes: int) -> int:

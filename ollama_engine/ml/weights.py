@@ -30,6 +30,10 @@ Progress = Callable[[int, int], None]
 """Called with the bytes done and the bytes in all."""
 
 _BLOCK = re.compile(r"blk\.(\d+)\.")
+TIED = "token_embd.weight"
+"""The output of a model that has no other."""
+_OF_ALL_LAYERS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+"""A few numbers that every layer reads, on whatever device."""
 _READ_ONLY_BY_ROW = ("position_embd.weight", "token_types.weight")
 _CHUNK = 64 << 20
 _GROUP = 64 << 20
@@ -39,19 +43,24 @@ class Weights(Mapping[str, Tensor]):
     """All tensors of a model by name.
 
     Construction plans and allocates nothing; `load` takes the memory and fills it, `repack` adds the repacked copies.
-    Both raise NoMemoryError when a device is too small.
+    Both raise NoMemoryError when a device is too small. `tied`: the model computes its output with the embeddings of
+    tokens where the file has no output; then "output.weight" is a copy of them, on the device of the output layer.
     """
 
-    def __init__(self, backend: Backend, gguf: GGUFFile, *, repack: bool = True) -> None:
+    def __init__(self, backend: Backend, gguf: GGUFFile, *, repack: bool = True, tied: bool = False) -> None:
         _check_names(gguf)
         self.backend = backend
         self.gguf = gguf
         self._tensors: dict[str, Tensor] = {}
         self._storages: list[Storage] = []
         self._loaded = False
-        self._devices = _plan_devices(backend, gguf)
-        self._mapped = _plan_mapping(backend, gguf, self._devices)
-        self._repacked = _plan_repacking(backend, gguf, self._devices) if repack else []
+        self._infos = _with_tied_output(gguf) if tied else dict(gguf.tensors)
+        """What is stored, by its name here."""
+        self._devices = _plan_devices(backend, self._infos)
+        if "output.weight" not in gguf.tensors and self._devices.get(TIED) == self._devices.get("output.weight"):
+            self._infos.pop("output.weight", None)  # both are on one device, and no copy is needed
+        self._mapped = _plan_mapping(backend, self._infos, self._devices)
+        self._repacked = _plan_repacking(backend, self._infos, self._devices) if repack else []
         self._meter = _Meter(None, 0)
         self.files = MappedFiles()
         """Those that tensors are mapped from."""
@@ -61,7 +70,7 @@ class Weights(Mapping[str, Tensor]):
     def planned(self) -> dict[str, dict[str, int]]:
         """Bytes by device name: {"CPU": {"weights": .., "mapped": .., "repacked": ..}}."""
         plan = {d.name: {"weights": 0, "mapped": 0, "repacked": 0} for d in self.backend.devices}
-        for info in self.gguf.tensors.values():
+        for info in self._infos.values():
             device = self.backend.devices[self._devices[info.name]].name
             plan[device]["mapped" if info.name in self._mapped else "weights"] += info.nbytes
         plan[self.backend.devices[-1].name]["repacked"] = sum(info.nbytes for info in self._repacked)
@@ -70,7 +79,7 @@ class Weights(Mapping[str, Tensor]):
     def by_layer(self) -> dict[str, int]:
         """Bytes of weights for each block, "vision", "input" and "output"."""
         layers: dict[str, int] = {}
-        for info in self.gguf.tensors.values():
+        for info in self._infos.values():
             layers[_layer_name(info.name)] = layers.get(_layer_name(info.name), 0) + info.nbytes
         return layers
 
@@ -81,8 +90,8 @@ class Weights(Mapping[str, Tensor]):
 
         `progress` is called with (bytes done, bytes in all), last by `repack` with both equal.
         """
-        copied = [i for i in self.gguf.tensors.values() if i.name not in self._mapped]
-        total = sum(i.nbytes for i in (*self.gguf.tensors.values(), *self._repacked))
+        copied = [i for i in self._infos.values() if i.name not in self._mapped]
+        total = sum(i.nbytes for i in (*self._infos.values(), *self._repacked))
         self._meter = _Meter(progress, total)
         with self._open_files() as files:
             self._map(files, self._meter)
@@ -93,7 +102,7 @@ class Weights(Mapping[str, Tensor]):
         """Make tensors without taking memory, to plan with: mapped ones are not read yet, all else has no contents."""
         with self._open_files() as files:
             self._map(files, self._meter, touch=False)
-        if rest := [info for info in self.gguf.tensors.values() if info.name not in self._tensors]:
+        if rest := [info for info in self._infos.values() if info.name not in self._tensors]:
             storage = self._storage(len(rest))
             self._tensors |= {info.name: storage.add(info.name, info.dtype, info.shape) for info in rest}
         self._loaded = True
@@ -144,13 +153,15 @@ class Weights(Mapping[str, Tensor]):
                 meter.advance(info.nbytes)
 
     def _copy(self, infos: list[TensorInfo], files: list[ModelFile], meter: _Meter) -> None:
-        for device in sorted({self._devices[i.name] for i in infos}):
-            mine = [i for i in infos if self._devices[i.name] == device]
+        places = {info.name: (self._devices[info.name], info.name in _OF_ALL_LAYERS) for info in infos}
+        for device, of_all in sorted(set(places.values())):
+            mine = [i for i in infos if places[i.name] == (device, of_all)]
             storage = self._storage(len(mine))
             for info in mine:
                 self._tensors[info.name] = storage.add(info.name, info.dtype, info.shape)
             storage.allocate(device)
-            storage.mark_weights()
+            if not of_all:  # which, as weights, would have the graph cut at each operation that reads them elsewhere
+                storage.mark_weights()
             for info in mine:
                 self._tensors[info.name].set_bytes(files[info.file].read(info))
                 meter.advance(info.nbytes)
@@ -222,37 +233,48 @@ def _check_names(gguf: GGUFFile) -> None:
             raise ModelFormatError(f"the name of tensor {name!r} is not UTF-8; the file is damaged") from None
 
 
-def _plan_devices(backend: Backend, gguf: GGUFFile) -> dict[str, int]:
+def _with_tied_output(gguf: GGUFFile) -> dict[str, TensorInfo]:
+    """The tensors of the file, and the embeddings of tokens once more as the output, where it has none."""
+    infos = dict(gguf.tensors)
+    if TIED in infos and "output.weight" not in infos:
+        infos["output.weight"] = infos[TIED]._replace(name="output.weight")
+    return infos
+
+
+def _plan_devices(backend: Backend, infos: Mapping[str, TensorInfo]) -> dict[str, int]:
     """Device number of each tensor: blocks by layer, the output with the last, a vision part where there is room, and
     all else on the CPU.
     """
-    blocks = [int(m[1]) for m in map(_BLOCK.match, gguf.tensors) if m]
+    blocks = [int(m[1]) for m in map(_BLOCK.match, infos) if m]
     n_layers = max(blocks, default=-1) + 1
     layers = assign_layers(backend.devices, n_layers, backend.params)
     cpu = len(backend.devices) - 1
     plan = {}
-    for name in gguf.tensors:
+    for name in infos:
         block = _BLOCK.match(name)
         if block:
             plan[name] = layers[int(block[1])]
         else:
             plan[name] = layers[n_layers] if name.startswith("output") else cpu
-    vision = [name for name in gguf.tensors if name.startswith(IMAGE_PARTS)]
+    vision = [name for name in infos if name.startswith(IMAGE_PARTS)]
     if vision:
         loads = [0] * len(backend.devices)
         for name, device in plan.items():
-            loads[device] += gguf.tensors[name].nbytes
-        device = place_vision(backend.devices, loads, sum(gguf.tensors[name].nbytes for name in vision))
+            loads[device] += infos[name].nbytes
+        device = place_vision(backend.devices, loads, sum(infos[name].nbytes for name in vision))
         plan |= dict.fromkeys(vision, device)
     return plan
 
 
-def _plan_mapping(backend: Backend, gguf: GGUFFile, devices: Mapping[str, int]) -> dict[str, TensorInfo]:
+def _plan_mapping(
+    backend: Backend, infos: Mapping[str, TensorInfo], devices: Mapping[str, int]
+) -> dict[str, TensorInfo]:
     """Tensors that the CPU reads from the mapped file: all of its own, except those at unaligned offsets."""
     if not backend.params.mmap:
         return {}
     cpu = len(backend.devices) - 1
-    mine = {n: i for n, i in gguf.tensors.items() if devices[n] == cpu}
+    alone = all(device == cpu for device in devices.values())
+    mine = {n: i for n, i in infos.items() if devices[n] == cpu and (alone or n not in _OF_ALL_LAYERS)}
     odd = [n for n, i in mine.items() if i.offset % ALIGNMENT]
     if odd:
         log.info(
@@ -261,15 +283,17 @@ def _plan_mapping(backend: Backend, gguf: GGUFFile, devices: Mapping[str, int]) 
     return {n: i for n, i in mine.items() if not i.offset % ALIGNMENT}
 
 
-def _plan_repacking(backend: Backend, gguf: GGUFFile, devices: Mapping[str, int]) -> list[TensorInfo]:
+def _plan_repacking(
+    backend: Backend, infos: Mapping[str, TensorInfo], devices: Mapping[str, int]
+) -> list[TensorInfo]:
     cpu = len(backend.devices) - 1
-    tied = "output.weight" not in gguf.tensors
+    tied = "output.weight" not in infos
     candidates = [
         i
-        for n, i in gguf.tensors.items()
+        for n, i in infos.items()
         if devices[n] == cpu and len(i.shape) in (2, 3) and not n.endswith(_READ_ONLY_BY_ROW)
         and not n.startswith(IMAGE_PARTS)  # an image has many rows
-        and (tied or n != "token_embd.weight") and wants_repacked(i.dtype, experts=len(i.shape) == 3)
+        and (tied or n != TIED) and wants_repacked(i.dtype, experts=len(i.shape) == 3)
     ]  # fmt: skip
     kinds = {(i.dtype, i.shape) for i in candidates}
     repackable = {kind for kind in kinds if can_repack(backend, *kind)}

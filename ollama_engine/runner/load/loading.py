@@ -28,6 +28,7 @@ from ollama_engine.models import (
     TextEncoder,
     known_names,
     model_class,
+    ties_output,
 )
 from ollama_engine.runner.load.errors import does_not_fit, naming
 from ollama_engine.runner.load.executor import Executor
@@ -136,7 +137,7 @@ def load(
         factory = model_class(metadata.architecture)
         tokenizer = from_metadata(gguf.metadata)
         backend = undo.enter_context(Backend(backend_params(config), max_nodes=max_nodes(gguf)))
-        weights = undo.enter_context(Weights(backend, gguf))
+        weights = undo.enter_context(Weights(backend, gguf, tied=ties_output(factory)))
         planned_cache: dict[str, int] = {}
         planned_masks = 0
         try:

@@ -12,7 +12,7 @@ from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.gguf import GGUFFile
 from ollama_engine.ml.memory import DeviceMemory, MemoryReport
 from ollama_engine.ml.weights import Weights
-from ollama_engine.models import EmbedsImages, Model, TextEncoder, known_names, model_class
+from ollama_engine.models import EmbedsImages, Model, TextEncoder, known_names, model_class, ties_output
 from ollama_engine.runner.load.errors import naming
 from ollama_engine.runner.load.loading import LOGIT_ROWS, backend_params, max_nodes, opened
 from ollama_engine.runner.load.memory_plan import plan_cache, plan_masks
@@ -41,11 +41,11 @@ def plan_memory(
     path = model_path(source)
     with naming(path), contextlib.ExitStack() as undo:
         gguf = opened(path, path, projector, undo)
-        backend = undo.enter_context(Backend(backend_params(config), max_nodes=max_nodes(gguf)))
-        weights = undo.enter_context(Weights(backend, gguf))
-        weights.declare()
         metadata = known_metadata(gguf)
         factory = model_class(metadata.architecture)
+        backend = undo.enter_context(Backend(backend_params(config), max_nodes=max_nodes(gguf)))
+        weights = undo.enter_context(Weights(backend, gguf, tied=ties_output(factory)))
+        weights.declare()
         cache: Mapping[str, int] = {}
         masks = 0
         with contextlib.suppress(ShapeError):  # a model that computes with weights while it is made: without a cache
