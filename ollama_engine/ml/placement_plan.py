@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 __all__ = ["LayerSizes", "ModelSizes", "Placement", "PlacementOptions", "PlacementPlan", "PlannedDevice", "Room"]
 
+
 @dataclass(frozen=True, slots=True)
 class LayerSizes:
     """Bytes of one layer: weights that are no experts, experts, keys and values."""
@@ -45,7 +46,7 @@ class ModelSizes:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """A GPU's free memory in bytes, of which `reserve` is left free: for what its driver takes."""
+    """A GPU's free memory in bytes, of which plans leave `reserve` free, unless the caller demands layers there."""
 
     name: str
     free: int
@@ -91,7 +92,7 @@ class PlannedDevice:
     @property
     def overfull(self) -> int:
         """Bytes that the plan lacks here; 0 where all fits."""
-        return 0 if self.free is None or not self.taken else max(0, self.taken + self.reserve - self.free)
+        return 0 if self.free is None else max(0, self.taken - self.free)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,9 @@ def plan_placement(sizes: ModelSizes, rooms: Sequence[Room], options: PlacementO
 
 
 def _check(rooms: Sequence[Room], options: PlacementOptions) -> None:
-    names = ", ".join(room.name for room in rooms) or "none"
+    if not rooms:
+        return  # `choose_devices` refuses what needs a GPU, and knows those that the caller wants to leave unused
+    names = ", ".join(room.name for room in rooms)
     if options.main_gpu is not None and options.main_gpu >= len(rooms):
         raise ConfigError(Option("main_gpu"), f" {options.main_gpu} does not exist; GPUs: {names}")
     if options.tensor_split is not None and len(options.tensor_split) > len(rooms):
@@ -156,8 +158,7 @@ class _Planner:
             return self._result(self._new(self._most_experts, partial=True), place_vision=False)
         if wanted is not None:
             wanted = min(wanted, self._n_items)
-            filling = self._fitted(wanted) or self._attempt(wanted, self._most_experts, force=True)
-            assert filling is not None, "force fills in any case"
+            filling = self._fitted(wanted) or self._demanded(wanted)
         else:
             filling = self._fitted(self._n_items) or self._partial()
         if self._options.cpu_experts is None:
@@ -175,6 +176,13 @@ class _Planner:
             filling = self._attempt(wanted, middle)
             best, low, high = (best, middle + 1, high) if filling is None else (filling, low, middle)
         return best or self._attempt(wanted, high)
+
+    def _demanded(self, wanted: int) -> _Filling:
+        """The last `wanted` items on GPUs, where no plan would put them: in the reserve, or where nothing is left."""
+        self._limits = [room.free for room in self._rooms]
+        filling = self._fitted(wanted) or self._attempt(wanted, self._most_experts, force=True)
+        assert filling is not None, "force fills in any case"
+        return filling
 
     def _partial(self) -> _Filling:
         """As many items on GPUs as fit."""

@@ -73,9 +73,7 @@ def test_as_much_as_fits(free: tuple[int, ...], layout: str) -> None:
     ],
     ids=str,
 )
-def test_experts_stay_on_the_cpu_before_layers(
-    free: tuple[int, ...], options: dict[str, int], layout: str
-) -> None:
+def test_experts_stay_on_the_cpu_before_layers(free: tuple[int, ...], options: dict[str, int], layout: str) -> None:
     assert shown(plan_placement(MIXTURE, rooms(*free), PlacementOptions(**options))) == layout
 
 
