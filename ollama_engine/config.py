@@ -82,6 +82,12 @@ class EngineConfig:
     threads: int | None = field(
         default=None, metadata={"help": "CPU threads; by default the physical cores this process may use [1..512]"}
     )
+    devices: Sequence[str] | None = field(
+        default=None,
+        metadata={
+            "help": "devices to use beside the CPU, by the names that `devices` lists; rpc://HOST:PORT is a worker's"
+        },
+    )
     gpu_layers: int | None = field(
         default=None, metadata={"help": "layers on GPUs, counted from the last; by default as many as fit [>= 0]"}
     )
@@ -132,6 +138,8 @@ def _checked(name: str, value: object) -> object:
         return _integer(name, value, *RANGES[name])
     if name in CHOICES:
         return _choice(name, value, CHOICES[name])
+    if name == "devices":
+        return _names(name, value)
     return _shares(name, value) if name == "tensor_split" else _switch(name, value)
 
 
@@ -167,6 +175,13 @@ def _shares(name: str, value: object) -> tuple[float, ...]:
     if len(numbers) != len(shares) or not sum(numbers) > 0:
         raise ConfigError(Option(name), f" is a share >= 0 for each GPU with a positive sum, got {value!r}")
     return numbers
+
+
+def _names(name: str, value: object) -> tuple[str, ...]:
+    names = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (None,)
+    if not all(isinstance(item, str) and item for item in names):
+        raise ConfigError(Option(name), f" is a list of names, such as [\"rpc://host:50052\"], got {value!r}")
+    return names  # type: ignore[return-value]  # mypy does not follow all()
 
 
 def _switch(name: str, value: object) -> bool:

@@ -45,6 +45,10 @@ class Engine(GenerateMethods, EmbedMethods, ImageMethods, ChatMethods, ScoreMeth
         batch_size: tokens computed in one step at most.
         threads: CPU threads, at most as many as this process has CPUs; None takes its physical cores. `info.threads`
             says how many there are.
+        devices: names of the devices to use beside the CPU, as `Engine.devices()` and `ollama-engine devices` have them;
+            "rpc://HOST:PORT" means all devices of a worker (`ollama-engine worker`) on another machine. None takes the
+            GPUs of this one. A worker serves one Engine at a time. Where it is gone, requests in flight end with a
+            DeviceLostError, and the Engine closes.
         gpu_layers: layers on GPUs, counted from the last, the output layer being one; None takes as many as fit.
         main_gpu: the GPU to fill first; None takes the one with most free memory.
         tensor_split: share of the layers for each GPU; None uses the fewest GPUs that hold all, or else all.
@@ -68,6 +72,7 @@ class Engine(GenerateMethods, EmbedMethods, ImageMethods, ChatMethods, ScoreMeth
         OSError: the file cannot be opened.
         ModelFormatError, UnsupportedModelError: it is no GGUF that can be run here.
         ConfigError: an option is out of range, or the model cannot take it.
+        DeviceError: a device cannot be started, or no worker answers.
         NoMemoryError: weights, cache and the largest graph do not fit; `report` says what was planned. They are taken
             here, so that a context that fills up later finds its memory there.
     """
@@ -81,6 +86,7 @@ class Engine(GenerateMethods, EmbedMethods, ImageMethods, ChatMethods, ScoreMeth
         max_queue: int = EngineConfig.max_queue,
         batch_size: int = EngineConfig.batch_size,
         threads: int | None = None,
+        devices: Sequence[str] | None = None,
         gpu_layers: int | None = None,
         main_gpu: int | None = None,
         tensor_split: Sequence[float] | None = None,
@@ -99,6 +105,7 @@ class Engine(GenerateMethods, EmbedMethods, ImageMethods, ChatMethods, ScoreMeth
             max_queue=max_queue,
             batch_size=batch_size,
             threads=threads,
+            devices=devices,
             gpu_layers=gpu_layers,
             main_gpu=main_gpu,
             tensor_split=tensor_split,

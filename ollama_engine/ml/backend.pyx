@@ -29,6 +29,7 @@ from ollama_engine.ml.libworker cimport (
 from ollama_engine.ml.thread_pools cimport ThreadPools
 from ollama_engine.ml.types cimport shape_to_ne, type_of, whole
 from ollama_engine.ml.window cimport Memory
+from ollama_engine.ml.workers cimport Worker, start_device
 
 log = logging.getLogger(__name__)
 
@@ -91,13 +92,10 @@ cdef class Backend:
         self.pid = getpid()
         self.lock = threading.RLock()
         self.members = weakref.WeakSet()
-        self.devices = placement.choose_devices(all_devices(), params)
-        if choose is not None:
-            self.devices = tuple(choose(self.devices))
-        if len(self.devices) > MAX_DEVICES:
-            raise ConfigError(f"{len(self.devices)} devices are too many, ggml takes {MAX_DEVICES}; use main_gpu")
+        self.workers = ()
         self.threads = placement.choose_threads(params.threads)
         try:
+            self._connect(choose)
             self._start()
         except BaseException:
             self.close()
@@ -105,10 +103,24 @@ cdef class Backend:
         log.info("backend: devices %s, %d threads", ", ".join(d.name for d in self.devices), self.threads,
                  extra={"devices": self.devices, "threads": self.threads})
 
+    cdef int _connect(self, choose) except -1:
+        """Connect to workers, and choose devices of this machine and theirs."""
+        found = all_devices()
+        for address in placement.worker_addresses(self.params):
+            worker = Worker(address)
+            self.workers += (worker,)
+            found += worker.devices
+        self.devices = placement.choose_devices(found, self.params)
+        if choose is not None:
+            self.devices = tuple(choose(self.devices))
+        if len(self.devices) > MAX_DEVICES:
+            raise ConfigError(f"{len(self.devices)} devices are too many, ggml takes {MAX_DEVICES}; use main_gpu")
+        return 0
+
     cdef int _start(self) except -1:
         cdef lib.ggml_backend_t handle
         for device in self.devices:
-            handle = lib.ggml_backend_dev_init(device_handle(device), NULL)
+            handle = start_device(device_handle(device))
             if handle == NULL:
                 raise DeviceError(f"device {device.name} ({device.description}) cannot be started")
             self.handles[self.n_handles] = handle
@@ -144,6 +156,27 @@ cdef class Backend:
             raise ComputeError("the backend is computing a graph that was started; wait() for it first")
         if self.busy is not None:
             raise ComputeError("the backend is computing in this thread; a log handler must not use it")
+        return 0
+
+    cdef int check_workers(self) except -1:
+        """Raise DeviceLostError where a worker is gone, and so what its devices gave is no result."""
+        for worker in self.workers:
+            (<Worker>worker).check()
+        return 0
+
+    cdef int pin_own_operations(self, lib.ggml_backend_sched_t sched, lib.ggml_cgraph *graph) noexcept:
+        """Have the CPU run our own operations, which are functions of this process, whatever a device claims to run.
+
+        To be called after each reset of the scheduler.
+        """
+        cdef int i
+        cdef lib.ggml_tensor *node
+        if self.n_handles == 1:
+            return 0
+        for i in range(lib.ggml_graph_n_nodes(graph)):
+            node = lib.ggml_graph_node(graph, i)
+            if node.op == lib.GGML_OP_CUSTOM:
+                lib.ggml_backend_sched_set_tensor_backend(sched, node, self.handles[self.n_handles - 1])
         return 0
 
     cdef int adjust_threads(self) except -1:
@@ -306,6 +339,8 @@ cdef class Backend:
         self.n_handles = 0
         if self.pools is not None:
             self.pools.close()
+        for remote in self.workers or ():
+            remote.close()
         return 0
 
     def __dealloc__(self):

@@ -217,6 +217,7 @@ cdef class Computation(Graph):
         if status == OE_THREW:
             self.backend.give_up()
             raise NoMemoryError("no memory for the computation; the backend is closed")
+        self.backend.check_workers()
         self.computed = True
         self.forget_inputs()
         if status == lib.GGML_STATUS_ALLOC_FAILED:
@@ -251,7 +252,7 @@ cdef class Computation(Graph):
                 lib.ggml_backend_sched_reset(sched)
         finally:
             self.backend.busy = None
-        return 0
+        return self.backend.check_workers()
 
     cdef int refuse_more_than_available(self, const size_t *sizes) except -1:
         cdef int host = self.backend.n_handles - 1
@@ -267,12 +268,14 @@ cdef class Computation(Graph):
         cdef bool done = False
         self.restore_operands()
         self.backend.start_plan()
+        self.backend.pin_own_operations(self.backend.sched, self.graph)
         self.backend.busy = self
         try:
             with nogil:
                 done = lib.ggml_backend_sched_reserve(self.backend.sched, self.graph)
         finally:
             self.backend.busy = None
+        self.backend.check_workers()
         if not done:
             self.backend.renew_scheduler()
             raise NoMemoryError(f"no memory for a graph of {self.n_nodes} operations")
@@ -297,6 +300,7 @@ cdef class Computation(Graph):
             self.plan(structure)
             self.restore_operands()
         self.backend.forget_graph()
+        self.backend.pin_own_operations(self.backend.sched, self.graph)
         self.attached = True
         self.backend.busy = self
         try:

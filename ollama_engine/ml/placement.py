@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from ollama_engine.config import RANGES, FlashAttention, check_options
 from ollama_engine.errors import ConfigError, Option
 from ollama_engine.ml.device_info import Device
+from ollama_engine.ml.worker_address import SCHEME, WorkerAddress, read_address
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +23,8 @@ class BackendParams:
 
     threads: int | None = None
     """CPU threads; None chooses the physical cores that this process may use. Never more than its CPUs."""
+    devices: tuple[str, ...] | None = None
+    """Names of the devices to use beside the CPU, such as "CUDA0" or "rpc://host:50052"; None takes this machine's."""
     gpu_layers: int | None = None
     """Number of layers on GPUs, counted from the last; None puts as many there as fit."""
     main_gpu: int | None = None
@@ -42,9 +45,11 @@ class BackendParams:
 def choose_devices(found: Sequence[Device], params: BackendParams) -> tuple[Device, ...]:
     """The devices that may be used, GPUs first, the CPU last as ggml's graph scheduler wants it."""
     cpus = [d for d in found if d.kind == "cpu"]
-    gpus = [d for d in found if d.kind == "gpu"] or [d for d in found if d.kind == "igpu"]
     if not cpus:
         raise ConfigError("this build has no CPU backend; reinstall ollama_engine")
+    if params.devices is not None:
+        return (*_named_devices(found, params), cpus[0])
+    gpus = [d for d in found if d.kind == "gpu"] or [d for d in found if d.kind == "igpu"]
     if not gpus:
         _check_gpu_options_without_gpu(params)
         return (cpus[0],)
@@ -57,6 +62,40 @@ def choose_devices(found: Sequence[Device], params: BackendParams) -> tuple[Devi
     if params.gpu_layers == 0:
         return (cpus[0],)
     return (*gpus, cpus[0])
+
+
+def worker_addresses(params: BackendParams) -> list[WorkerAddress]:
+    """The workers that `devices` names, each once. Raises ConfigError for what is no address."""
+    named = [name for name in params.devices or () if name.startswith(SCHEME)]
+    addresses = dict.fromkeys(read_address(name)[0] for name in named)
+    return [] if params.gpu_layers == 0 else list(addresses)
+
+
+def _named_devices(found: Sequence[Device], params: BackendParams) -> list[Device]:
+    """The devices that `devices` names, in that order. Raises ConfigError for names of none."""
+    if params.main_gpu:
+        raise ConfigError(Option("main_gpu"), " is for devices that are not named; put the first one first in ",
+                          Option("devices"))  # fmt: skip
+    if params.gpu_layers == 0:
+        return []
+    chosen: list[Device] = []
+    for name in params.devices or ():
+        same = [device for device in found if device.kind != "cpu" and _is_named(device, name)]
+        if not same:
+            there = ", ".join(device.name for device in found if device.kind != "cpu") or "none beside the CPU"
+            raise ConfigError(Option("devices"), f" names {name!r}, which does not exist; there are: {there}")
+        chosen += [device for device in same if device not in chosen]
+    if params.tensor_split is not None and len(params.tensor_split) > len(chosen):
+        raise ConfigError(Option("tensor_split"), f" has {len(params.tensor_split)} shares for {len(chosen)} devices")
+    return chosen
+
+
+def _is_named(device: Device, name: str) -> bool:
+    """Whether it is the device, or one of the worker, of that name."""
+    if not name.startswith(SCHEME):
+        return device.name == name
+    address, number = read_address(name)
+    return device.name.startswith(SCHEME) and read_address(device.name)[0] == address and number in (None, device.index)
 
 
 def _check_gpu_options_without_gpu(params: BackendParams) -> None:

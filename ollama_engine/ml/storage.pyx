@@ -143,6 +143,7 @@ cdef class Storage(Owner):
             buffer = lib.ggml_backend_alloc_ctx_tensors_from_buft(self.ctx, kind)
         if buffer == NULL:
             self.placed = False
+            self.backend.check_workers()
             raise NoMemoryError(f"device {where} has no {needed >> 20} MiB left")
         self.buffers.append(new_buffer(buffer))
         return 0

@@ -17,12 +17,15 @@ from ollama_engine.ml.kernel_choice import wants_repacked
 from ollama_engine.ml.placement_plan import Placement
 from ollama_engine.ml.storage import ALIGNMENT, can_repack
 
-__all__ = ["WeightPlan", "block_of_tensor", "is_expert", "is_output", "plan_weights"]
+__all__ = ["OUTPUT", "TIED", "WeightPlan", "block_of_tensor", "is_expert", "is_output", "plan_weights"]
 
 log = logging.getLogger(__name__)
 
 _BLOCK = re.compile(r"blk\.(\d+)\.")
 _EXPERTS = re.compile(r"blk\.\d+\.\w+_exps\.")
+TIED = "token_embd.weight"
+"""The output of a model that has no other."""
+OUTPUT = "output.weight"
 _READ_ONLY_BY_ROW = ("position_embd.weight", "token_types.weight")
 
 
@@ -46,7 +49,8 @@ def is_output(name: str) -> bool:
 class WeightPlan:
     """What lies where of a file's tensors."""
 
-    gguf: GGUFFile
+    infos: Mapping[str, TensorInfo]
+    """What is stored, by name: the file's tensors, and a copy of a tied output where that lies on another device."""
     cpu: int
     """Number of the CPU, which is the last device."""
     devices: Mapping[str, int]
@@ -61,7 +65,7 @@ class WeightPlan:
     def planned(self, names: Sequence[str]) -> dict[str, dict[str, int]]:
         """Bytes for the devices of these names: {"CPU": {"weights": .., "mapped": .., "repacked": ..}}."""
         plan = {name: {"weights": 0, "mapped": 0, "repacked": 0} for name in names}
-        for info in self.gguf.tensors.values():
+        for info in self.infos.values():
             device = names[self.devices[info.name]]
             plan[device]["mapped" if info.name in self.mapped else "weights"] += info.nbytes
         plan[names[self.cpu]]["repacked"] = sum(info.nbytes for info in self.repacked)
@@ -74,28 +78,31 @@ class WeightPlan:
     def by_layer(self) -> dict[str, int]:
         """Bytes of weights for each block, "vision", "input" and "output"."""
         layers: dict[str, int] = {}
-        for info in self.gguf.tensors.values():
+        for info in self.infos.values():
             layers[_layer_name(info.name)] = layers.get(_layer_name(info.name), 0) + info.nbytes
         return layers
 
 
 def plan_weights(
     backend: Backend, gguf: GGUFFile, placement: Placement | None, *, mmap: bool, repack: bool = True,
-    cpu: int | None = None,
+    tied: bool = False, cpu: int | None = None,
 ) -> WeightPlan:  # fmt: skip
     """The plan for a placement; without one, all is on the CPU.
 
-    `backend` says what can be repacked; `cpu` is the number of the CPU where that is another than on `backend`. Raises
+    `tied`: see `Weights`. `backend` says what can be repacked; `cpu` is the number of the CPU where that is another than on `backend`. Raises
     ModelFormatError for a tensor whose name is not UTF-8.
     """
     _check_names(gguf)
     cpu = len(backend.devices) - 1 if cpu is None else cpu
     n_layers = 1 + max((number for number in map(block_of_tensor, gguf.tensors) if number is not None), default=-1)
     placement = placement or Placement((cpu,) * n_layers, (cpu,) * n_layers, cpu, cpu)
-    devices = {name: _device_of(name, placement, cpu) for name in gguf.tensors}
-    mapped = _mapped(gguf, devices, cpu) if mmap else {}
-    repacked = tuple(_repacked(backend, gguf, devices, cpu)) if repack else ()
-    return WeightPlan(gguf, cpu, devices, placement.layers, mapped, repacked)
+    infos = dict(gguf.tensors)
+    if tied and TIED in infos and OUTPUT not in infos and placement.output != cpu:
+        infos[OUTPUT] = infos[TIED]._replace(name=OUTPUT)
+    devices = {name: _device_of(name, placement, cpu) for name in infos}
+    mapped = _mapped(infos, devices, cpu) if mmap else {}
+    repacked = tuple(_repacked(backend, infos, devices, cpu)) if repack else ()
+    return WeightPlan(infos, cpu, devices, placement.layers, mapped, repacked)
 
 
 def _device_of(name: str, placement: Placement, cpu: int) -> int:
@@ -126,9 +133,9 @@ def _check_names(gguf: GGUFFile) -> None:
             raise ModelFormatError(f"the name of tensor {name!r} is not UTF-8; the file is damaged") from None
 
 
-def _mapped(gguf: GGUFFile, devices: Mapping[str, int], cpu: int) -> dict[str, TensorInfo]:
+def _mapped(infos: Mapping[str, TensorInfo], devices: Mapping[str, int], cpu: int) -> dict[str, TensorInfo]:
     """Tensors that the CPU reads from the mapped file: all of its own, except those at unaligned offsets."""
-    mine = {n: i for n, i in gguf.tensors.items() if devices[n] == cpu}
+    mine = {n: i for n, i in infos.items() if devices[n] == cpu}
     odd = [n for n, i in mine.items() if i.offset % ALIGNMENT]
     if odd:
         log.info(
@@ -137,14 +144,14 @@ def _mapped(gguf: GGUFFile, devices: Mapping[str, int], cpu: int) -> dict[str, T
     return {n: i for n, i in mine.items() if not i.offset % ALIGNMENT}
 
 
-def _repacked(backend: Backend, gguf: GGUFFile, devices: Mapping[str, int], cpu: int) -> Iterable[TensorInfo]:
-    tied = "output.weight" not in gguf.tensors
+def _repacked(backend: Backend, infos: Mapping[str, TensorInfo], devices: Mapping[str, int], cpu: int) -> Iterable[TensorInfo]:
+    tied = OUTPUT not in infos
     candidates = [
         i
-        for n, i in gguf.tensors.items()
+        for n, i in infos.items()
         if devices[n] == cpu and len(i.shape) in (2, 3) and not n.endswith(_READ_ONLY_BY_ROW)
         and not n.startswith(IMAGE_PARTS)  # an image has many rows
-        and (tied or n != "token_embd.weight") and wants_repacked(i.dtype, experts=len(i.shape) == 3)
+        and (tied or n != TIED) and wants_repacked(i.dtype, experts=len(i.shape) == 3)
     ]  # fmt: skip
     kinds = {(i.dtype, i.shape) for i in candidates}
     repackable = {kind for kind in kinds if can_repack(backend, *kind)}

@@ -37,14 +37,17 @@ class Weights(Mapping[str, Tensor]):
 
     Construction plans and allocates nothing; `load` takes the memory and fills it, `repack` adds the repacked copies.
     Both raise NoMemoryError when a device is too small. Without a `placement` all is on the CPU.
+    `tied`: the model computes its output with the embeddings of tokens where the file has no output; "output.weight" is
+    a copy of them then, on the device of the output layer.
     """
 
     def __init__(
-        self, backend: Backend, gguf: GGUFFile, placement: Placement | None = None, *, repack: bool = True
-    ) -> None:
+        self, backend: Backend, gguf: GGUFFile, placement: Placement | None = None, *, repack: bool = True,
+        tied: bool = False,
+    ) -> None:  # fmt: skip
         self.backend = backend
         self.gguf = gguf
-        self.plan = plan_weights(backend, gguf, placement, mmap=backend.params.mmap, repack=repack)
+        self.plan = plan_weights(backend, gguf, placement, mmap=backend.params.mmap, repack=repack, tied=tied)
         """What lies where."""
         self._repacked = list(self.plan.repacked)
         self._tensors: dict[str, Tensor] = {}
@@ -61,8 +64,8 @@ class Weights(Mapping[str, Tensor]):
 
         `progress` is called with (bytes done, bytes in all), last by `repack` with both equal.
         """
-        copied = [i for i in self.gguf.tensors.values() if i.name not in self.plan.mapped]
-        total = sum(i.nbytes for i in (*self.gguf.tensors.values(), *self._repacked))
+        copied = [i for i in self.plan.infos.values() if i.name not in self.plan.mapped]
+        total = sum(i.nbytes for i in (*self.plan.infos.values(), *self._repacked))
         self._meter = _Meter(progress, total)
         with self._open_files() as files:
             self._map(files, self._meter)
@@ -73,7 +76,7 @@ class Weights(Mapping[str, Tensor]):
         """Make tensors without taking memory, to plan with: mapped ones are not read yet, all else has no contents."""
         with self._open_files() as files:
             self._map(files, self._meter, touch=False)
-        if rest := [info for info in self.gguf.tensors.values() if info.name not in self._tensors]:
+        if rest := [info for info in self.plan.infos.values() if info.name not in self._tensors]:
             storage = self._storage(len(rest))
             self._tensors |= {info.name: storage.add(info.name, info.dtype, info.shape) for info in rest}
         self._loaded = True

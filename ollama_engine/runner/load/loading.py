@@ -28,6 +28,7 @@ from ollama_engine.models import (
     TextEncoder,
     known_names,
     model_class,
+    ties_output,
 )
 from ollama_engine.runner.load.errors import does_not_fit, naming
 from ollama_engine.runner.load.executor import Executor
@@ -161,7 +162,7 @@ def _load_planned(
     tokenizer = from_metadata(gguf.metadata)
     with contextlib.ExitStack() as undo:
         backend = undo.enter_context(Backend(backend_params(config), max_nodes=max_nodes(gguf), choose=choice))
-        weights = undo.enter_context(Weights(backend, gguf, choice.placement))
+        weights = undo.enter_context(Weights(backend, gguf, choice.placement, tied=ties_output(factory)))
         planned_cache: dict[str, int] = {}
         planned_masks = 0
         try:

@@ -14,11 +14,13 @@ from ollama_engine.ml.gguf import GGUFFile
 from ollama_engine.ml.memory import DeviceMemory, MemoryReport
 from ollama_engine.ml.placement_plan import PlacementPlan
 from ollama_engine.ml.weight_plan import plan_weights
+from ollama_engine.models import model_class, ties_output
 from ollama_engine.runner.load.errors import naming
 from ollama_engine.runner.load.fit import fit
 from ollama_engine.runner.load.loading import backend_params, opened
 from ollama_engine.runner.load.memory_plan import plan_masks
 from ollama_engine.runner.load.model_path import model_path
+from ollama_engine.runner.load.projector import known_metadata
 from ollama_engine.runner.load.sizes import declared, is_encoder, max_nodes
 
 __all__ = ["invented_gpus", "plan_memory"]
@@ -49,7 +51,7 @@ def plan_memory(
             plans.append(fit(gguf, config, devices[:-1] if invented is None else invented))
             return devices[-1:]  # a plan needs no GPU
 
-        elsewhere = config if invented is None else replace(config, gpu_layers=0, main_gpu=None, tensor_split=None)
+        elsewhere = config if invented is None else replace(config, devices=None, gpu_layers=0, main_gpu=None, tensor_split=None)
         backend = undo.enter_context(Backend(backend_params(elsewhere), max_nodes=max_nodes(gguf), choose=choose))
         return _report(backend, gguf, plans[0], config)
 
@@ -66,7 +68,8 @@ def invented_gpus(gpu_memory: Sequence[int]) -> tuple[Device, ...]:
 def _report(backend: Backend, gguf: GGUFFile, plan: PlacementPlan, config: EngineConfig) -> MemoryReport:
     names = [*(plan.devices[gpu].name for gpu in plan.order), backend.devices[-1].name]
     planned = {device.name: device for device in plan.devices[:-1]} | {names[-1]: plan.devices[-1]}
-    weights = plan_weights(backend, gguf, plan.placement(), mmap=config.mmap, cpu=len(names) - 1)
+    tied = ties_output(model_class(known_metadata(gguf).architecture))
+    weights = plan_weights(backend, gguf, plan.placement(), mmap=config.mmap, tied=tied, cpu=len(names) - 1)
     masks = 0
     with declared(gguf) as model:
         if model is not None and not is_encoder(model):

@@ -11,9 +11,9 @@ from ollama_engine.ml.backend import MAX_NODES_LIMIT, Backend
 from ollama_engine.ml.gguf import IMAGE_PARTS, GGUFFile
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.placement_plan import LayerSizes, ModelSizes
-from ollama_engine.ml.weight_plan import block_of_tensor, is_expert, is_output
+from ollama_engine.ml.weight_plan import OUTPUT, TIED, block_of_tensor, is_expert, is_output
 from ollama_engine.ml.weights import Weights
-from ollama_engine.models import EmbedsImages, Model, TextEncoder, known_names, model_class
+from ollama_engine.models import EmbedsImages, Model, TextEncoder, known_names, model_class, ties_output
 from ollama_engine.runner.load.memory_plan import batch_size_of, cells_of, layer_cache, num_ctx_of, plan_masks
 from ollama_engine.runner.load.projector import known_metadata
 from ollama_engine.runner.load.vision import traits_of
@@ -66,12 +66,12 @@ def model_sizes(gguf: GGUFFile, model: Model | None, config: EngineConfig, *, fl
     for name in in_layers:
         (experts if is_expert(name) else weights)[block_of_tensor(name) or 0] += sizes[name]
     cache = _cache(model, config, n_layers)
-    tied = "output.weight" not in sizes and model is not None and not is_encoder(model)
+    tied = OUTPUT not in sizes and ties_output(model_class(known_metadata(gguf).architecture))
     output = sum(sizes[name] for name in sizes if is_output(name))
     vision = sum(sizes[name] for name in sizes if name.startswith(IMAGE_PARTS))
     return ModelSizes(
         layers=tuple(map(LayerSizes, weights, experts, cache)),
-        output=output + (sizes.get("token_embd.weight", 0) if tied else 0),
+        output=output + (sizes.get(TIED, 0) if tied else 0),
         tied=tied,
         vision=vision,
         input=sum(sizes.values()) - sum(weights) - sum(experts) - output - vision,
