@@ -134,6 +134,7 @@ class Engine(GenerateMethods, EmbedMethods, ImageMethods, ChatMethods, ScoreMeth
                 on_exit=loaded.close,
                 owner=self,
                 files=loaded.weights.files,
+                check_devices=loaded.backend.check_devices if loaded.backend.workers else None,
             )
             self._submission = Submission(loaded, self._engine_thread)
             self._identity = ModelIdentity(loaded.gguf)

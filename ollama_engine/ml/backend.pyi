@@ -8,6 +8,7 @@ from typing_extensions import Self, SupportsIndex
 from ollama_engine.ml.device_info import Device
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.window import Memory
+from ollama_engine.ml.workers import Worker
 
 _Choose = Callable[[tuple[Device, ...]], tuple[Device, ...]]
 
@@ -29,6 +30,9 @@ class Backend:
     def params(self) -> BackendParams: ...
     @property
     def devices(self) -> tuple[Device, ...]: ...
+    @property
+    def workers(self) -> tuple[Worker, ...]: ...
+    def check_devices(self) -> None: ...
     @property
     def threads(self) -> int: ...
     @property

@@ -164,6 +164,10 @@ cdef class Backend:
             (<Worker>worker).check()
         return 0
 
+    def check_devices(self):
+        """Raise DeviceLostError where a worker is gone: what lay on its devices is lost."""
+        self.check_workers()
+
     cdef int pin_own_operations(self, lib.ggml_backend_sched_t sched, lib.ggml_cgraph *graph) noexcept:
         """Have the CPU run our own operations, which are functions of this process, whatever a device claims to run.
 

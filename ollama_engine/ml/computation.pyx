@@ -11,7 +11,7 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 from libcpp cimport bool
 
-from ollama_engine.errors import ClosedError, ComputeError, NoMemoryError, ShapeError
+from ollama_engine.errors import ClosedError, ComputeError, DeviceLostError, NoMemoryError, ShapeError
 from ollama_engine.ml.hostmem import available_bytes
 
 from ollama_engine.ml cimport libggml as lib
@@ -99,6 +99,9 @@ cdef class Computation(Graph):
         elif not root.flags & lib.GGML_TENSOR_FLAG_INPUT or <size_t>root in self.unwritten:
             raise ShapeError(f"{describe(t)} has no values: compute its graph first, with it among the outputs")
         return 0
+
+    cdef int check_devices(self) except -1:
+        return self.backend.check_workers()
 
     # -- running -------------------------------------------------------------------------------------------------------
 
@@ -191,7 +194,7 @@ cdef class Computation(Graph):
             if self.backend.running and self.backend.busy is self:
                 try:
                     self.wait()
-                except (ComputeError, NoMemoryError):
+                except (ComputeError, DeviceLostError, NoMemoryError):
                     pass
 
     cdef int make_ready(self) except -1:

@@ -90,6 +90,11 @@ class PlannedDevice:
         return self.weights + self.cache + self.graph
 
     @property
+    def usable(self) -> int:
+        """Bytes that a plan of its own would fill."""
+        return max(0, (self.free or 0) - self.reserve)
+
+    @property
     def overfull(self) -> int:
         """Bytes that the plan lacks here; 0 where all fits."""
         return 0 if self.free is None else max(0, self.taken - self.free)

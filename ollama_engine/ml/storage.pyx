@@ -55,6 +55,9 @@ cdef class Storage(Owner):
             raise ComputeError("a graph that reads these tensors is computing in the background; wait() for it first")
         return 1
 
+    cdef int check_devices(self) except -1:
+        return self.backend.check_workers()
+
     cdef bint in_use(self) except -1:
         """Whether the graph that was launched reads these tensors."""
         return self.backend.running and <size_t><void *>self in (<Graph>self.backend.busy).sources

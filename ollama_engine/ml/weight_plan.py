@@ -17,7 +17,7 @@ from ollama_engine.ml.kernel_choice import wants_repacked
 from ollama_engine.ml.placement_plan import Placement
 from ollama_engine.ml.storage import ALIGNMENT, can_repack
 
-__all__ = ["OUTPUT", "TIED", "WeightPlan", "block_of_tensor", "is_expert", "is_output", "plan_weights"]
+__all__ = ["OF_ALL_LAYERS", "OUTPUT", "TIED", "WeightPlan", "block_of_tensor", "is_expert", "is_output", "plan_weights"]
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +26,8 @@ _EXPERTS = re.compile(r"blk\.\d+\.\w+_exps\.")
 TIED = "token_embd.weight"
 """The output of a model that has no other."""
 OUTPUT = "output.weight"
+OF_ALL_LAYERS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+"""A few numbers that every layer reads, on whatever device."""
 _READ_ONLY_BY_ROW = ("position_embd.weight", "token_types.weight")
 
 
@@ -135,7 +137,8 @@ def _check_names(gguf: GGUFFile) -> None:
 
 def _mapped(infos: Mapping[str, TensorInfo], devices: Mapping[str, int], cpu: int) -> dict[str, TensorInfo]:
     """Tensors that the CPU reads from the mapped file: all of its own, except those at unaligned offsets."""
-    mine = {n: i for n, i in infos.items() if devices[n] == cpu}
+    alone = all(device == cpu for device in devices.values())
+    mine = {n: i for n, i in infos.items() if devices[n] == cpu and (alone or n not in OF_ALL_LAYERS)}
     odd = [n for n, i in mine.items() if i.offset % ALIGNMENT]
     if odd:
         log.info(

@@ -21,7 +21,7 @@ from ollama_engine.ml.model_file import ModelFile
 from ollama_engine.ml.placement_plan import Placement
 from ollama_engine.ml.storage import Storage
 from ollama_engine.ml.tensor import Tensor
-from ollama_engine.ml.weight_plan import plan_weights
+from ollama_engine.ml.weight_plan import OF_ALL_LAYERS, plan_weights
 
 log = logging.getLogger(__name__)
 
@@ -127,13 +127,15 @@ class Weights(Mapping[str, Tensor]):
                 meter.advance(info.nbytes)
 
     def _copy(self, infos: list[TensorInfo], files: list[ModelFile], meter: _Meter) -> None:
-        for device in sorted({self.plan.devices[i.name] for i in infos}):
-            mine = [i for i in infos if self.plan.devices[i.name] == device]
+        places = {info.name: (self.plan.devices[info.name], info.name in OF_ALL_LAYERS) for info in infos}
+        for device, of_all in sorted(set(places.values())):
+            mine = [i for i in infos if places[i.name] == (device, of_all)]
             storage = self._storage(len(mine))
             for info in mine:
                 self._tensors[info.name] = storage.add(info.name, info.dtype, info.shape)
             storage.allocate(device)
-            storage.mark_weights()
+            if not of_all:  # which, as weights, would have the graph cut at each operation that reads them elsewhere
+                storage.mark_weights()
             for info in mine:
                 self._tensors[info.name].set_bytes(files[info.file].read(info))
                 meter.advance(info.nbytes)

@@ -32,11 +32,11 @@ SILENT_SECONDS = 30
 class WorkerClient:
     """A connection to a worker on which HELLO has been said. Raises DeviceError where that fails."""
 
-    def __init__(self, address: WorkerAddress, *, answer_seconds: float = ANSWER_SECONDS) -> None:
+    def __init__(self, address: WorkerAddress) -> None:
         self.address = address
         self._socket = _connected(address)
         try:
-            self._socket.settimeout(answer_seconds)
+            self._socket.settimeout(ANSWER_SECONDS)
             self.hello = self._ask(HELLO, bytes(CAPABILITIES), HELLO_SIZE)
             self._check_version()
         except BaseException:

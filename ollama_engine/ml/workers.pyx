@@ -141,7 +141,10 @@ cdef class Worker:
             return 0
         fault = oe_relay_fault(self.relay)
         if fault != OE_RELAY_WORKS:
-            raise DeviceLostError(f"the worker at {self.address} {_FAULTS.get(fault, 'was given up')}")
+            raise DeviceLostError(
+                f"the worker at {self.address} {_FAULTS.get(fault, 'was given up')}",
+                advice=["see that it runs (ollama-engine worker), and load the model again"],
+            )
         return 0
 
     @property

@@ -211,7 +211,8 @@ def test_shares_are_kept(sizes: ModelSizes, rooms: list[Room], shares: list[floa
         assert abs(on_gpus.count(number) - len(on_gpus) * share / sum(shares)) <= 1
     if plan.output == plan.cpu or plan.cpu in plan.layers:
         more = PlacementOptions(tensor_split=shares, gpu_layers=len(on_gpus) + 1)
-        assert plan_placement(sizes, rooms, more).overfull, "one layer more does not fit"
+        demanded = plan_placement(sizes, rooms, more).devices[:-1]
+        assert any(device.taken > device.usable for device in demanded), "one layer more does not fit"
 
 
 def test_what_does_not_fit_is_planned_as_asked() -> None:
