@@ -28,10 +28,10 @@ UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of this report."""
-    parser.add_argument("--fit", action="store_true", help="print which layers would go on which device, for the memory "
-                        "that is free now, and nothing else")  # fmt: skip
-    parser.add_argument("--gpu-memory", type=_sizes, metavar="SIZES", help="with --fit: plan for GPUs with this much free "
-                        "memory instead, such as 8GiB,24GiB")  # fmt: skip
+    parser.add_argument("--fit", action="store_true", help="print which layers would go on which device, for what is "
+                        "free there now, and nothing else")  # fmt: skip
+    parser.add_argument("--gpu-memory", type=_sizes, metavar="SIZES", help="with --fit: plan for GPUs with this much "
+                        "free memory instead, such as 8GiB,24GiB")  # fmt: skip
     add_options(parser, "engine, for --fit", EngineConfig, skip=NOT_PLANNED)
 
 
@@ -124,7 +124,8 @@ def _runs(numbers: Iterable[int]) -> Iterable[str]:
 
 def _sizes(text: str) -> tuple[int, ...]:
     """Bytes of "8GiB,24GB": powers of 1024, whichever way the unit is spelled."""
-    found = [re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", part, re.IGNORECASE) for part in text.split(",")]
+    pattern = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", re.IGNORECASE)
+    found = [pattern.fullmatch(part) for part in text.split(",")]
     sizes = [round(float(match[1]) * UNITS[match[2].upper()]) for match in found if match]
     if len(sizes) != len(found):
         raise argparse.ArgumentTypeError(f"expected sizes such as 8GiB,24GiB, got {text!r}")

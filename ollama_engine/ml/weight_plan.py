@@ -91,8 +91,8 @@ def plan_weights(
 ) -> WeightPlan:  # fmt: skip
     """The plan for a placement; without one, all is on the CPU.
 
-    `tied`: see `Weights`. `backend` says what can be repacked; `cpu` is the number of the CPU where that is another than on `backend`. Raises
-    ModelFormatError for a tensor whose name is not UTF-8.
+    `tied`: see `Weights`. `backend` says what can be repacked; `cpu` is the number of the CPU where that is another than
+    on `backend`. Raises ModelFormatError for a tensor whose name is not UTF-8.
     """
     _check_names(gguf)
     cpu = len(backend.devices) - 1 if cpu is None else cpu
@@ -147,7 +147,9 @@ def _mapped(infos: Mapping[str, TensorInfo], devices: Mapping[str, int], cpu: in
     return {n: i for n, i in mine.items() if not i.offset % ALIGNMENT}
 
 
-def _repacked(backend: Backend, infos: Mapping[str, TensorInfo], devices: Mapping[str, int], cpu: int) -> Iterable[TensorInfo]:
+def _repacked(
+    backend: Backend, infos: Mapping[str, TensorInfo], devices: Mapping[str, int], cpu: int
+) -> Iterable[TensorInfo]:
     tied = OUTPUT not in infos
     candidates = [
         i

@@ -10,7 +10,7 @@ from ollama_engine.errors import NoMemoryError, Option
 from ollama_engine.ml.backend import supports_flash_attention
 from ollama_engine.ml.device_info import Device
 from ollama_engine.ml.gguf import GGUFFile
-from ollama_engine.ml.placement_plan import Placement, PlacementOptions, PlacementPlan, Room
+from ollama_engine.ml.placement_plan import Placement, PlacementOptions, PlacementPlan, PlannedDevice, Room
 from ollama_engine.ml.placement_planner import plan_placement
 from ollama_engine.models import Model
 from ollama_engine.runner.load.sizes import declared, model_sizes
@@ -98,8 +98,17 @@ def refuse_overfull(plan: PlacementPlan) -> None:
     for device in plan.overfull:
         assert device.free is not None, "only GPUs are bounded"
         raise NoMemoryError(
-            f"{len(device.layers)} layers on {device.name} take {device.taken >> 20} MiB ({device.weights >> 20} MiB of "
-            f"weights, {device.cache >> 20} MiB of keys and values, up to {device.graph >> 20} MiB for graphs), of "
-            f"which {device.free >> 20} MiB are free",
+            f"{_held(device)} on {device.name} take {_mib(device.taken)} ({_mib(device.weights)} of weights, "
+            f"{_mib(device.cache)} of keys and values, up to {_mib(device.graph)} for graphs), of which "
+            f"{_mib(device.free)} are free",
             advice=[("lower ", Option("gpu_layers")), ("leave out ", Option("gpu_layers"), ", to use what fits")],
         )
+
+
+def _held(device: PlannedDevice) -> str:
+    parts = [f"{len(device.layers)} layers"] if device.layers else []
+    return " and ".join([*parts, *(["the output layer"] if device.output else [])])
+
+
+def _mib(nbytes: int) -> str:
+    return f"{nbytes / 2**20:.1f} MiB"

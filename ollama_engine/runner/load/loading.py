@@ -161,7 +161,10 @@ def _load_planned(
     factory = model_class(metadata.architecture)
     tokenizer = from_metadata(gguf.metadata)
     with contextlib.ExitStack() as undo:
-        backend = undo.enter_context(Backend(backend_params(config), max_nodes=max_nodes(gguf), choose=choice))
+        try:
+            backend = undo.enter_context(Backend(backend_params(config), max_nodes=max_nodes(gguf), choose=choice))
+        except NoMemoryError as error:
+            raise does_not_fit(path, error, error.report) from error
         weights = undo.enter_context(Weights(backend, gguf, choice.placement, tied=ties_output(factory)))
         planned_cache: dict[str, int] = {}
         planned_masks = 0

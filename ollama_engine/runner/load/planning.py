@@ -51,8 +51,10 @@ def plan_memory(
             plans.append(fit(gguf, config, devices[:-1] if invented is None else invented))
             return devices[-1:]  # a plan needs no GPU
 
-        elsewhere = config if invented is None else replace(config, devices=None, gpu_layers=0, main_gpu=None, tensor_split=None)
-        backend = undo.enter_context(Backend(backend_params(elsewhere), max_nodes=max_nodes(gguf), choose=choose))
+        here = config
+        if invented is not None:
+            here = replace(config, devices=None, gpu_layers=0, main_gpu=None, tensor_split=None)
+        backend = undo.enter_context(Backend(backend_params(here), max_nodes=max_nodes(gguf), choose=choose))
         return _report(backend, gguf, plans[0], config)
 
 
