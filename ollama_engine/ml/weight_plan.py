@@ -91,8 +91,8 @@ def plan_weights(
 ) -> WeightPlan:  # fmt: skip
     """The plan for a placement; without one, all is on the CPU.
 
-    `tied`: see `Weights`. `backend` says what can be repacked; `cpu` is the number of the CPU where that is another than
-    on `backend`. Raises ModelFormatError for a tensor whose name is not UTF-8.
+    `tied`: see `Weights`. `backend` says what can be repacked; `cpu` is the CPU's number where that is not `backend`'s.
+    Raises ModelFormatError for a tensor whose name is not UTF-8.
     """
     _check_names(gguf)
     cpu = len(backend.devices) - 1 if cpu is None else cpu

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ollama_engine.config import EngineConfig
@@ -32,12 +32,14 @@ def plan_memory(
     *,
     projector: str | os.PathLike[str] | None = None,
     gpu_memory: Sequence[int] | None = None,
+    more_memory: Mapping[str, int] | None = None,
 ) -> MemoryReport:
     """The memory that loading this file with these options will take. Reads its header, and takes no memory for it.
 
     Weights and cache are as loading takes them; `graph`, which loading measures, is an estimate on the safe side, and
     `work` is what the masks of a full batch take at most. `load` still decides: other programs take memory meanwhile.
-    `gpu_memory`: free bytes of the GPUs of another machine, to plan for instead of this one's.
+    `gpu_memory`: free bytes of the GPUs of another machine, to plan for instead of this one's. `more_memory`: bytes
+    that will be free on a device beyond those that are now, by its name.
 
     Raises OSError, ModelFormatError, UnsupportedModelError, ConfigError.
     """
@@ -48,7 +50,7 @@ def plan_memory(
         plans: list[PlacementPlan] = []
 
         def choose(devices: tuple[Device, ...]) -> tuple[Device, ...]:
-            plans.append(fit(gguf, config, devices[:-1] if invented is None else invented))
+            plans.append(fit(gguf, config, _freed(devices[:-1], more_memory) if invented is None else invented))
             return devices[-1:]  # a plan needs no GPU
 
         here = config
@@ -56,6 +58,10 @@ def plan_memory(
             here = replace(config, devices=None, gpu_layers=0, main_gpu=None, tensor_split=None)
         backend = undo.enter_context(Backend(backend_params(here), max_nodes=max_nodes(gguf), choose=choose))
         return _report(backend, gguf, plans[0], config)
+
+
+def _freed(gpus: Sequence[Device], more: Mapping[str, int] | None) -> Sequence[Device]:
+    return [replace(gpu, memory_free=gpu.memory_free + more.get(gpu.name, 0)) for gpu in gpus] if more else gpus
 
 
 def invented_gpus(gpu_memory: Sequence[int]) -> tuple[Device, ...]:

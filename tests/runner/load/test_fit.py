@@ -6,7 +6,6 @@ import logging
 import random
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
