@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ray.serve import Application
     from starlette.types import ASGIApp
 
-__all__ = ["ReplicaOptions", "application", "build"]
+__all__ = ["ReplicaOptions", "application", "build", "engines"]
 
 SERVER_REQUESTS = 10_000
 """Requests that one HTTP server may have; engines refuse those beyond `max_queue` in Ollama's words, Ray would not."""
@@ -80,12 +80,26 @@ class _Server:
 
 
 def application(settings: ServerSettings, options: ReplicaOptions | None = None) -> Application:
-    """The application, for `ray.serve.run`. Files of `settings` lie at the same paths on all nodes.
+    """Servers and engines, for `ray.serve.run` and clusters. Files of `settings` lie at the same paths on all nodes.
 
     Where it listens is Ray Serve's setting (`http_options`), not that of `settings`.
     """
+    server = serve.deployment(
+        serve.ingress()(_Server),
+        name="server",
+        num_replicas=(options or ReplicaOptions()).servers,
+        max_ongoing_requests=SERVER_REQUESTS,
+        ray_actor_options={"num_cpus": 0},
+        graceful_shutdown_timeout_s=settings.shutdown_timeout,
+    )
+    found: Application = server.bind(settings, engines(settings, options))
+    return found
+
+
+def engines(settings: ServerSettings, options: ReplicaOptions | None = None) -> Application:
+    """The engines alone: `ReplicaScheduler` sends them requests."""
     options = options or ReplicaOptions()
-    engines = serve.deployment(
+    deployment = serve.deployment(
         Replica,
         name="engines",
         **_scaling(options, settings.num_parallel),
@@ -94,15 +108,7 @@ def application(settings: ServerSettings, options: ReplicaOptions | None = None)
         request_router_config=RequestRouterConfig(request_router_class=PrefixRouter),
         graceful_shutdown_timeout_s=settings.shutdown_timeout,
     )
-    server = serve.deployment(
-        serve.ingress()(_Server),
-        name="server",
-        num_replicas=options.servers,
-        max_ongoing_requests=SERVER_REQUESTS,
-        ray_actor_options={"num_cpus": 0},
-        graceful_shutdown_timeout_s=settings.shutdown_timeout,
-    )
-    found: Application = server.bind(settings, engines.bind(settings, options.cpus))
+    found: Application = deployment.bind(settings, options.cpus)
     return found
 
 

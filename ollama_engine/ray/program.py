@@ -1,25 +1,25 @@
-"""serve_replicas: the application on a Ray cluster, or on one of this machine, until a signal comes."""
+"""serve_replicas: the single-machine server in front of engines on Ray, until a signal comes."""
 
 from __future__ import annotations
 
 import logging
-import signal
-import socket
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray import serve
 
 from ollama_engine.errors import ConfigError, Option
-from ollama_engine.ray.application import ReplicaOptions, application
-from ollama_engine.server.program import listener, url_of
-from ollama_engine.server.settings import ServerSettings
+from ollama_engine.ray.application import ReplicaOptions, engines
+from ollama_engine.ray.replica_scheduler import ReplicaScheduler
+from ollama_engine.server.program import listener
+from ollama_engine.server.program import serve as serve_http
 
-__all__ = ["NAME", "serve_replicas", "serving"]
+if TYPE_CHECKING:
+    from ollama_engine.server.settings import ServerSettings
+
+__all__ = ["NAME", "replicas", "serve_replicas"]
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ NAME = "ollama-engine"
 """Of the application in Ray Serve."""
 
 STORE_BYTES = 100 << 20
-"""Ray's object store on a machine of its own: requests and answers are smaller than what goes through it."""
+"""Ray's object store, where a cluster is started here: requests and answers are smaller than what goes through it."""
 
 
 def serve_replicas(
@@ -35,36 +35,33 @@ def serve_replicas(
 ) -> None:
     """Serve until a signal comes. `listening` is told the server's URL, once the replicas run.
 
-    `address`: of a running Ray cluster ("auto", "ray://HOST:PORT"); None starts one in processes of this machine, which
-    end with this. Raises OSError where the port is taken, ConfigError where the cluster is too small.
+    This process answers HTTP itself, which takes less than Ray's proxies do. Raises as `replicas`; OSError where the
+    port is taken.
     """
-    told = threading.Event()
-    before = {sig: signal.signal(sig, lambda *_: told.set()) for sig in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        with serving(settings, options, address) as url:
-            listening(url)
-            told.wait()
-            log.info("stopping; running answers have %s s", settings.shutdown_timeout)
-    finally:
-        for sig, handler in before.items():
-            signal.signal(sig, handler)
+    with listener(settings):  # a port that is taken is told before the replicas are started
+        pass
+    with replicas(settings, options, address) as scheduler:
+        serve_http(settings, listening, scheduler)
 
 
 @contextmanager
-def serving(settings: ServerSettings, options: ReplicaOptions, address: str | None = None) -> Iterator[str]:
-    """The application, from when its replicas run until the block ends; gives its URL."""
-    with listener(settings) as found:  # says that a port is taken, or finds a free one
-        settings = replace(settings, port=found.getsockname()[1])
-        url = url_of(found)
-    with _cluster(address, options):
+def replicas(
+    settings: ServerSettings, options: ReplicaOptions, address: str | None = None
+) -> Iterator[ReplicaScheduler]:  # fmt: skip
+    """Engines on Ray, from when they run until the block ends.
+
+    `address`: of a running Ray cluster ("auto", "ray://HOST:PORT"); None starts one in processes of this machine, which
+    end with this. Raises ConfigError where the cluster is too small, ConnectionError where there is none.
+    """
+    # One line for each request in the server's log says what Ray's two for each would.
+    logs = {"log_level": "INFO" if settings.debug else "WARNING", "enable_access_log": bool(settings.debug)}
+    with _cluster(address):
         _refuse_what_does_not_fit(options)
-        serve.start(
-            proxy_location="HeadOnly" if address is None else "EveryNode",
-            http_options={"host": settings.host, "port": settings.port},
-        )
+        if address is None:
+            serve.start(proxy_location="Disabled", logging_config=logs)
         try:
-            serve.run(application(settings, options), name=NAME, route_prefix="/")
-            yield url
+            handle = serve.run(engines(settings, options), name=NAME, route_prefix=None, logging_config=logs)
+            yield ReplicaScheduler(handle, settings.keep_alive)
         finally:
             if address is None:
                 serve.shutdown()
@@ -73,8 +70,8 @@ def serving(settings: ServerSettings, options: ReplicaOptions, address: str | No
 
 
 @contextmanager
-def _cluster(address: str | None, options: ReplicaOptions) -> Iterator[None]:
-    quiet: dict[str, Any] = {"logging_level": logging.WARNING, "log_to_driver": log.isEnabledFor(logging.INFO)}
+def _cluster(address: str | None) -> Iterator[None]:
+    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": log.isEnabledFor(logging.DEBUG)}
     if address is None:
         ray.init(include_dashboard=False, object_store_memory=STORE_BYTES, address="local", **quiet)
     else:

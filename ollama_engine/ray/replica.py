@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +22,11 @@ if TYPE_CHECKING:
     from ollama_engine.server.scheduling import KeepAlive, ModelLease
     from ollama_engine.server.settings import ServerSettings
 
-__all__ = ["ModelWish", "Replica", "in_batches"]
+__all__ = ["ModelWish", "Replica"]
 
-GAP_SECONDS = 0.02
-"""How long chunks are gathered behind the first. A message through Ray takes its processes about a millisecond, which
-many answers side by side pay for each token otherwise."""
+MESSAGES_PER_SECOND = 400
+"""Of all answers of a replica. Each takes Ray's processes a millisecond, and HTTP's another: with a message for each
+token, many answers side by side would leave the engine little of the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +57,7 @@ class Replica:
     def __init__(self, settings: ServerSettings, threads: int | None = None) -> None:
         self._library = Library(settings.files, ModelStore(settings.models))
         self._scheduler = make_scheduler(settings)
+        self._streams = 0
         self._defaults = {} if threads is None else {"num_thread": threads}
 
     def _lease(self, wish: ModelWish) -> AbstractAsyncContextManager[ModelLease]:
@@ -94,54 +94,23 @@ class Replica:
     async def stream(
         self, wish: ModelWish, body: dict[str, Any], *, chain: list[bytes]  # noqa: ARG002
     ) -> AsyncIterator[bytes]:  # fmt: skip
-        """Lines of an answer, several in a message. Cancelling the request closes this, and frees the sequence."""
+        """Lines of an answer. Cancelling the request closes this, and frees the sequence."""
+        self._streams += 1
         try:
-            async with self._lease(wish) as lease, aclosing(in_batches(lines(start(lease.model, body)))) as messages:
-                async for message in messages:
-                    yield message
+            async with self._lease(wish) as lease, aclosing(lines(start(lease.model, body))) as found:
+                async for line in found:
+                    yield line
+                    # What the engine writes meanwhile becomes one chunk.
+                    await asyncio.sleep(self._streams / MESSAGES_PER_SECOND)
         except Exception as error:
             yield last_line(error)
+        finally:
+            self._streams -= 1
 
     async def unload(self, name: str) -> bool:
         """Unload a model when its requests have ended. False where it is not loaded."""
         return await self._scheduler.unload(self._library.find(name))
 
-    async def close(self) -> None:
-        """Unload all models; Ray calls this through `__del__` of the deployment."""
+    async def __del__(self) -> None:
+        """Unload all models: Ray Serve awaits this before it ends a replica."""
         await self._scheduler.close()
-
-
-async def in_batches(source: AsyncIterator[bytes], gap: float = GAP_SECONDS) -> AsyncIterator[bytes]:
-    """What comes within `gap` seconds as one message; the first at once. Closing this closes `source`."""
-    gathered: list[bytes] = []
-    came = asyncio.Event()
-
-    async def gather() -> None:
-        try:
-            async for line in source:
-                gathered.append(line)
-                came.set()
-        finally:
-            await source.aclose()  # type: ignore[attr-defined]  # an async generator
-
-    reading = asyncio.ensure_future(gather())
-    reading.add_done_callback(lambda _: came.set())
-    sent_at = -gap
-    try:
-        while True:
-            await came.wait()
-            if not reading.done():
-                await asyncio.wait((reading,), timeout=max(0.0, sent_at + gap - time.monotonic()))
-            came.clear()
-            if gathered:
-                message = b"".join(gathered)
-                gathered.clear()
-                sent_at = time.monotonic()
-                yield message
-            if reading.done() and not gathered:
-                await reading
-                return
-    finally:
-        reading.cancel()
-        with suppress(asyncio.CancelledError, Exception):
-            await reading

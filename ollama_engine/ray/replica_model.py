@@ -55,11 +55,10 @@ class ReplicaModel(CalledModel):
             begun = finished = False
             answer = self._engines.options(method_name="stream", stream=True).remote(self._wish, body, chain=chain)
             try:
-                async for message in answer:
-                    for line in message.splitlines():
-                        chunk = chunk_of(line, wanted)
-                        begun, finished = True, chunk.finish_reason is not None
-                        yield chunk
+                async for line in answer:
+                    chunk = chunk_of(line, wanted)
+                    begun, finished = True, chunk.finish_reason is not None
+                    yield chunk
                 if not finished:
                     raise ModelProcessError(ENDED, advice=["send the request again"])
                 return
