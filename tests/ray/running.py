@@ -14,7 +14,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
 
-PATIENCE = 240
+PATIENCE = 400
 
 
 @dataclass(frozen=True)
