@@ -1,5 +1,5 @@
 /* What panels of both block lengths (panel256.h, panel32.h) share. */
-/* Whole-number results of a step: its two tiles of weights (low and high, or two blocks), rows of activations, lanes. */
+/* The whole sums of a step, by tile of weights (low and high, or two blocks), row of activations and lane. */
 typedef struct tile_dots {
     int32_t of[2][32][LANES] __attribute__((aligned(64)));
 } tile_dots;

@@ -1,6 +1,6 @@
 /* Panels (amx_product.h) of weights in blocks of 32: signed codes and their factor. A step takes two blocks. A file
- * defines BLOCK_BYTES, act_block (oe_act32) and, for types with a minimum (lanes.h, add_scaled_from), WITH_MINIMUM before
- * it includes this, and behind it INLINE void unpack_block(window w, panel_block *x). */
+ * defines BLOCK_BYTES, act_block (oe_act32) and, for types with a minimum (lanes.h, add_scaled_from), WITH_MINIMUM
+ * before it includes this, and behind it INLINE void unpack_block(window w, panel_block *x). */
 #include "kernels/small_batch/panel.h"
 
 #define K_BLOCK 32
