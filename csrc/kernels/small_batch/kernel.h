@@ -11,12 +11,12 @@
  * contraction: the build passes -ffp-contract=off), every fourth block to one of four sums s0 to s3, and the result is
  * (s0 + s1) + (s2 + s3). So a result has the same bits on every instruction set, with any number of rows and threads.
  *
- * With AMX, OE_SB_MANY and more rows of activations are multiplied by tiles instead (amx_product.h), which give the same
- * bits.
+ * With AMX, tiles multiply OE_SB_MANY and more rows of activations (amx_product.h), to the same bits.
  *
- * Each weight type is one file (q4_k.c, ..), which defines the layout and the product of its blocks, in plain C,
- * with the vectors of lanes.h and with AMX's tiles. The build compiles it once for each instruction set, with the set's
- * name as OE_SB_SET, OE_SB_SCALAR for plain C and OE_SB_TILES for AMX. A new type needs a file, and its name in oe_sb_type, kernel.c and CMakeLists.txt. */
+ * Each weight type is one file (q4_k.c, ..), which defines the layout and the product of its blocks, in plain C, with
+ * the vectors of lanes.h and with AMX's tiles. The build compiles it once for each instruction set, with the set's name
+ * as OE_SB_SET, OE_SB_SCALAR for plain C and OE_SB_TILES for AMX. A new type needs a file, and its name in oe_sb_type,
+ * kernel.c and CMakeLists.txt. */
 #ifndef OE_SB_KERNEL_H
 #define OE_SB_KERNEL_H
 
