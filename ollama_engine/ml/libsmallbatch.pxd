@@ -25,6 +25,10 @@ cdef extern from "kernels/small_batch/kernel.h" nogil:
         OE_SB_Q4_0
         OE_SB_Q8_0
         OE_SB_MXFP4
+        OE_SB_Q4_1
+        OE_SB_Q5_0
+        OE_SB_Q5_1
+        OE_SB_IQ4_NL
         OE_SB_F16
         OE_SB_BF16
 
@@ -33,6 +37,7 @@ cdef extern from "kernels/small_batch/kernel.h" nogil:
         OE_SB_AVX2
         OE_SB_AVX_VNNI
         OE_SB_AVX512
+        OE_SB_AMX
 
     struct oe_sb_product:
         pass
@@ -43,6 +48,7 @@ cdef extern from "kernels/small_batch/kernel.h" nogil:
         void (*multiply_single)(const oe_sb_product *p, int64_t first, int64_t last) noexcept
 
     const oe_sb_kernel *oe_sb_kernel_find(oe_sb_type type, oe_sb_isa isa, int64_t m)
+    const oe_sb_kernel *oe_sb_kernel_for(const oe_sb_kernel *kernel, int64_t rows)
 
 
 cdef extern from "kernels/small_batch/op.h" nogil:

@@ -10,10 +10,11 @@ from ollama_engine.errors import ShapeError
 
 from ollama_engine.ml cimport libggml as lib
 from ollama_engine.ml.libsmallbatch cimport (
-    OE_SB_AVX2, OE_SB_AVX512, OE_SB_AVX_VNNI, OE_SB_BF16, OE_SB_F16, OE_SB_IQ4_XS, OE_SB_MXFP4, OE_SB_PLAIN,
-    OE_SB_Q2_K, OE_SB_Q3_K, OE_SB_Q4_0, OE_SB_Q4_K, OE_SB_Q5_K, OE_SB_Q6_K, OE_SB_Q8_0, oe_cpu_has_avx2_fma_f16c,
-    oe_cpu_has_avx512, oe_cpu_has_avx512_vnni, oe_cpu_has_avx_vnni, oe_cpu_is_intel, oe_sb_acts_size, oe_sb_isa,
-    oe_sb_kernel, oe_sb_kernel_find, oe_sb_multiply_op, oe_sb_quantize_op, oe_sb_type,
+    OE_SB_AMX, OE_SB_AVX2, OE_SB_AVX512, OE_SB_AVX_VNNI, OE_SB_BF16, OE_SB_F16, OE_SB_IQ4_NL, OE_SB_IQ4_XS,
+    OE_SB_MXFP4, OE_SB_PLAIN, OE_SB_Q2_K, OE_SB_Q3_K, OE_SB_Q4_0, OE_SB_Q4_1, OE_SB_Q4_K, OE_SB_Q5_0, OE_SB_Q5_1,
+    OE_SB_Q5_K, OE_SB_Q6_K, OE_SB_Q8_0, oe_cpu_has_avx2_fma_f16c, oe_cpu_has_avx512, oe_cpu_has_avx512_vnni,
+    oe_cpu_has_avx_vnni, oe_cpu_is_intel, oe_sb_acts_size, oe_sb_isa, oe_sb_kernel, oe_sb_kernel_find,
+    oe_sb_kernel_for, oe_sb_multiply_op, oe_sb_quantize_op, oe_sb_type,
 )
 from ollama_engine.ml.tensor cimport Graph, Tensor, alive, describe, graph_of, wrap
 from ollama_engine.ml.types cimport check_size, type_of
@@ -26,7 +27,11 @@ cdef dict _TYPES = {
     "q2_K": OE_SB_Q2_K,
     "iq4_xs": OE_SB_IQ4_XS,
     "q4_0": OE_SB_Q4_0,
+    "q4_1": OE_SB_Q4_1,
+    "q5_0": OE_SB_Q5_0,
+    "q5_1": OE_SB_Q5_1,
     "q8_0": OE_SB_Q8_0,
+    "iq4_nl": OE_SB_IQ4_NL,
     "mxfp4": OE_SB_MXFP4,
     "f16": OE_SB_F16,
     "bf16": OE_SB_BF16,
@@ -35,6 +40,7 @@ cdef dict _KINDS = {<int>type_of(dtype): kind for dtype, kind in _TYPES.items()}
 # From the slowest to the fastest.
 cdef dict _INSTRUCTIONS = {
     "scalar": OE_SB_PLAIN, "avx2": OE_SB_AVX2, "avxvnni": OE_SB_AVX_VNNI, "avx512": OE_SB_AVX512,
+    "amx": OE_SB_AMX,
 }  # fmt: skip
 # mul_mat_id_small_batch has kernels for the quantized types only.
 cdef tuple _FLOATS = ("f16", "bf16")
@@ -66,10 +72,13 @@ cdef dict _FASTEST = {
 
 
 def cpu_traits():
-    """Traits of this CPU, a subset of: avx2 (with FMA and F16C), avxvnni, avx512 (F, BW and VL), avx512vnni, intel."""
+    """Traits of this CPU, a subset of: avx2 (with FMA and F16C), avxvnni, avx512 (F, BW and VL), avx512vnni, intel, and
+    amx: tiles of bytes beside avx512vnni, which the system lets this process use.
+    """
     has = {
         "avx2": oe_cpu_has_avx2_fma_f16c(), "avxvnni": oe_cpu_has_avx_vnni(), "avx512": oe_cpu_has_avx512(),
         "avx512vnni": oe_cpu_has_avx512_vnni(), "intel": oe_cpu_is_intel(),
+        "amx": _kernel(lib.GGML_TYPE_Q4_0, "amx", MANY) != NULL,
     }  # fmt: skip
     return frozenset([name for name, there in has.items() if there])
 
@@ -149,6 +158,7 @@ def mul_mat_small_batch(Tensor a not None, Tensor b not None, str instructions=N
     cdef lib.ggml_tensor *operands[2]
     cdef int64_t ne[4]
     kernel = kernel_of("mul_mat_small_batch", SMALL_BATCH_QUANTIZED + _FLOATS, a, instructions)
+    kernel = oe_sb_kernel_for(kernel, b.ptr.ne[1])
     _check(a, b)
     operands[0], operands[1] = a.ptr, _rounded(graph, b, kernel).ptr
     ne[0], ne[1], ne[2], ne[3] = a.ptr.ne[1], b.ptr.ne[1], 1, 1

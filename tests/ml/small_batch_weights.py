@@ -6,25 +6,31 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from ollama_engine.ml.ops_small_batch import small_batch_instructions
+from ollama_engine.ml.ops_small_batch import SMALL_BATCH_QUANTIZED, small_batch_instructions
 from ollama_engine.ml.quantize import quantize_rows
 
-QUANTIZED = (
-    "q4_K",
-    "q6_K",
-    "q5_K",
-    "q3_K",
-    "q2_K",
-    "iq4_xs",
-    "q4_0",
-    "q8_0",
-    "mxfp4",
-)
+QUANTIZED = SMALL_BATCH_QUANTIZED
 FLOATS = ("f16", "bf16")
 TYPES = QUANTIZED + FLOATS
 KERNELS = [(dtype, name) for dtype in TYPES for name in small_batch_instructions(dtype)]
 QUANTIZED_KERNELS = [(dtype, name) for dtype, name in KERNELS if dtype in QUANTIZED]
 FLOAT_KERNELS = [(dtype, name) for dtype, name in KERNELS if dtype in FLOATS]
+HALVES: dict[str, tuple[int, ...]] = {
+    "q4_K": (0, 2),
+    "q6_K": (208,),
+    "q4_0": (0,),
+    "q8_0": (0,),
+    "mxfp4": (),
+    "q4_1": (0, 2),
+    "q5_0": (0,),
+    "q5_1": (0, 2),
+    "iq4_nl": (0,),
+    "q5_K": (0, 2),
+    "q3_K": (108,),
+    "q2_K": (80, 82),
+    "iq4_xs": (0,),
+}
+"""Where the f16 factors of a block lie."""
 RNG = np.random.default_rng(20_260_102)
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
@@ -39,6 +45,19 @@ def raw_weights(dtype: str, m: int, k: int) -> Bytes:
     raw = np.empty((m, k // block * size), np.uint8)
     quantize_rows(dtype, values, raw.reshape(-1))
     return raw
+
+
+def raw_blocks(dtype: str, m: int, k: int, fill: int | None, halves: NDArray[np.float16]) -> Bytes:
+    """m rows of k weights whose codes and scales have all bytes `fill`, or are random; the f16 factors are drawn from
+    `halves`, and MXFP4's exponents lie around 1."""
+    block, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[dtype.upper()]]
+    blocks = m * k // block
+    raw = RNG.integers(0, 256, (blocks, size), np.uint8) if fill is None else np.full((blocks, size), fill, np.uint8)
+    if dtype == "mxfp4":
+        raw[:, 0] = RNG.integers(115, 130, blocks)
+    for at in HALVES[dtype]:
+        raw[:, at : at + 2] = RNG.choice(halves, (blocks, 1)).view(np.uint8)
+    return raw.reshape(m, -1)
 
 
 def block_of(dtype: str) -> int:

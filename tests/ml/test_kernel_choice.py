@@ -132,7 +132,8 @@ def test_the_borders() -> None:
         assert 33 not in small_batch_rows("avx512vnni", dtype, 4096)
     assert not small_batch_rows("avx512vnni", "iq1_s", 256)
     assert not small_batch_rows("", "q4_0", 256)
-    assert rows_per_expert("avx2", "q4_0") == rows_per_expert("", "q4_0") == 0
+    assert rows_per_expert("avx2", "q6_K") == rows_per_expert("", "q4_0") == 0
+    assert rows_per_expert("avx2", "q4_0") == 256
 
 
 def test_other_types_and_shapes_go_to_ggml(backend: Backend) -> None:

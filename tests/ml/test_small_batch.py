@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -27,6 +26,7 @@ from tests.ml.small_batch_weights import (
     Bytes,
     Floats,
     block_of,
+    raw_blocks,
     raw_weights,
     rounded,
     values_of,
@@ -97,6 +97,20 @@ def test_every_number_of_rows_gives_the_same_bits(backend: Backend, one_thread: 
                 assert product(threads, dtype, raw, x[:rows], name).tobytes() == expected[:rows].tobytes(), (name, rows)
 
 
+@pytest.mark.parametrize("dtype", QUANTIZED)
+@pytest.mark.parametrize(
+    ("rows", "blocks"), slow_except([(20, 1), (21, 3), (37, 2), (48, 5), (300, 4), (65, 40)], (21, 3), (37, 2))
+)
+def test_many_rows_give_the_same_bits(backend: Backend, dtype: str, rows: int, blocks: int) -> None:
+    """Also where the last rows fill no tile, and the blocks no step of tiles."""
+    k = blocks * block_of(dtype)
+    raw = raw_weights(dtype, 53, k)
+    x = RNG.normal(0, 1, (rows, k)).astype(np.float32)
+    expected = np.concatenate([product(backend, dtype, raw, row, "scalar") for row in np.array_split(x, rows // 8)])
+    for name in small_batch_instructions(dtype):
+        assert product(backend, dtype, raw, x, name).tobytes() == expected.tobytes(), name
+
+
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("rows", slow_except([1, 2, 7, 16, 33], 1, 7, 33))
 def test_against_ggml(backend: Backend, dtype: str, rows: int) -> None:
@@ -143,28 +157,11 @@ def _bf16(patterns: NDArray[np.uint16]) -> Floats:
     return (patterns.astype(np.uint32) << 16).view(np.float32)
 
 
-STEPS: dict[str, tuple[int, ...]] = {
-    "q4_K": (0, 2),
-    "q6_K": (208,),
-    "q5_K": (0, 2),
-    "q3_K": (108,),
-    "q2_K": (80, 82),
-    "mxfp4": (),
-}
-"""Where a block has f16 numbers; else at 0."""
-
-
 @pytest.mark.parametrize(("dtype", "name"), QUANTIZED_KERNELS)
 def test_largest_codes_do_not_overflow(backend: Backend, dtype: str, name: str) -> None:
     """Every bit of a weight's codes and scales set, activations at the end of their range, in both signs."""
-    block, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[dtype.upper()]]
     for fill in (0x00, 0x7F, 0x80, 0xFF):
-        raw = np.full((16, 1024 // block * size), fill, np.uint8).reshape(-1, size)
-        if dtype == "mxfp4":
-            raw[:, 0] = 120  # two's power of -7
-        for at in STEPS.get(dtype, (0,)):
-            raw[:, at : at + 2] = np.frombuffer(np.float16(0.01).tobytes(), np.uint8)
-        raw = raw.reshape(16, -1)
+        raw = raw_blocks(dtype, 16, 1024, fill, np.array([0.01], np.float16))
         weights = values_of(dtype, raw)
         x = np.ones((3, 1024), np.float32)
         x[1], x[2, ::2] = -1, -1
@@ -172,6 +169,18 @@ def test_largest_codes_do_not_overflow(backend: Backend, dtype: str, name: str) 
         # 1/127 is no f16: in blocks of 32 the step is rounded.
         expected = rounded(dtype, x) @ weights.T
         assert (np.abs(product(backend, dtype, raw, x, name) - expected) <= tol).all(), hex(fill)
+
+
+@pytest.mark.parametrize(("dtype", "name"), QUANTIZED_KERNELS)
+@pytest.mark.parametrize("rows", slow_except([1, 8, 256], 256))
+def test_every_code_at_its_place(backend: Backend, dtype: str, name: str, rows: int) -> None:
+    """Rows of activations that see one weight each, and factors of few bits: every result is exact."""
+    factors = (np.arange(-31, 32) / 64).astype(np.float16)
+    raw = raw_blocks(dtype, 77, 256, None, factors)
+    x = np.eye(256, dtype=np.float32) * 127
+    for part in x.reshape(-1, rows, 256)[:: 7 if rows == 1 else 1]:
+        expected = part.astype(np.float64) @ values_of(dtype, raw).T
+        np.testing.assert_array_equal(product(backend, dtype, raw, part, name), expected)
 
 
 @pytest.mark.parametrize(("dtype", "name"), KERNELS)

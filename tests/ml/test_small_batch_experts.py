@@ -126,6 +126,19 @@ def test_every_number_of_tokens_gives_the_same_bits(backend: Backend, one_thread
                 assert got.tobytes() == expected[:n].tobytes(), (name, n)
 
 
+@pytest.mark.parametrize("dtype", slow_except(QUANTIZED, "q4_K", "q5_1"))
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_many_rows_of_an_expert_give_the_same_bits(backend: Backend, dtype: str, blocks: int) -> None:
+    """Experts with 1, 19, 20, 33 and 47 rows beside each other: kernels for few rows and for many."""
+    k = blocks * block_of(dtype)
+    raw = raw_experts(dtype, 5, 53, k)
+    ids = RNG.permutation(np.repeat(np.arange(5, dtype=np.int32), [1, 19, 20, 33, 47])).reshape(-1, 1)
+    x = RNG.normal(0, 1, (len(ids), 1, k)).astype(np.float32)
+    expected = product(backend, dtype, raw, x, ids, "scalar")
+    for name in small_batch_instructions(dtype):
+        assert product(backend, dtype, raw, x, ids, name).tobytes() == expected.tobytes(), name
+
+
 @pytest.mark.parametrize("dtype", QUANTIZED)
 def test_as_a_product_with_one_matrix(backend: Backend, dtype: str) -> None:
     """The same bits as mul_mat_small_batch with each expert by itself."""

@@ -86,6 +86,29 @@ INLINE void read_codes(const int part, window w, ints *codes) {
     }
 }
 
+#ifdef OE_SB_TILES
+#define MINS 0
+#include "kernels/small_batch/panel256.h"
+
+INLINE void unpack_block(window w, panel_block *x) {
+    block_scales s;
+    ints codes[8];
+    read_scales(w, &s);
+    x->scales.d = s.d;
+#pragma GCC unroll 8
+    for (int part = 0; part < 8; part++) {
+        read_codes(part, w, codes);
+#pragma GCC unroll 8
+        for (int i = 0; i < 8; i++) {
+            codes[i] = ready_signed(codes[i]); /* its own inverse */
+        }
+        put_part(x, 8 * part, 8, codes, signed_factor_of(s.scale[part / 4], part % 4));
+    }
+}
+
+#include "kernels/small_batch/amx_product.h"
+#else
+
 INLINE void add_block(const bool single, const int n_tile, window w, const act_block *act, floats *out) {
     block_scales s;
     ints sum[TILE], codes[8];
@@ -109,6 +132,7 @@ INLINE void add_block(const bool single, const int n_tile, window w, const act_b
 }
 
 #include "kernels/small_batch/vector_product.h"
+#endif
 #endif
 
 OE_SB_DEFINE_256(iq4_xs);

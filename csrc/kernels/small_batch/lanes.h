@@ -90,6 +90,28 @@ INLINE ints byte_pair(ints words, int j) {
     return bytes_pick(words, bytes_of_16(first, first + 0x04000400, first + 0x08000800, first + 0x0c000c00));
 }
 
+/* 32 codes of 4 bits from 16 bytes at `offset`: the low halves are the first 16 codes, the high halves the others. */
+INLINE void load_codes_of_4_bits(window w, size_t offset, ints codes[8]) {
+    ints words[4];
+    load_words(w, offset, words);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        codes[i] = low_bits(words[i], 0, 0x0f);
+        codes[4 + i] = low_bits(words[i], 4, 0x0f);
+    }
+}
+
+/* Adds 16 to code 4 * i + j, byte j of codes[i], where that bit of the lane is set. */
+INLINE void add_fifth_bits(ints bits, ints codes[8]) {
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++) {
+        const int first = 0x01010101 * j;
+        const ints byte = bytes_pick(bits, bytes_of_16(first, first + 0x04040404, first + 0x08080808,
+                                                       first + 0x0c0c0c0c));
+        codes[2 * j] = bytes_add_where(codes[2 * j], byte, ints_set(0x08040201), bytes_set(16));
+        codes[2 * j + 1] = bytes_add_where(codes[2 * j + 1], byte, ints_set((int32_t)0x80402010), bytes_set(16));
+    }
+}
 /* Bytes from 0 to 63, less 32. */
 INLINE ints bytes_minus_32(ints x) { return ints_xor(ints_add(x, bytes_set(0x60)), bytes_set(0x80)); }
 
@@ -137,9 +159,8 @@ INLINE void add_part(const bool single, const int n_tile, const int words, const
     }
 }
 
-/* *start in each lane and the products of 32 codes from 0 to `most` with the activations. */
-INLINE ints dot_32(const bool single, const int most, const ints *codes, const int32_t *start, const oe_act32 *act) {
-    ints dot = act_word(single, start, act);
+/* `dot` and the products of 32 codes from 0 to `most` with the activations. */
+INLINE ints dot_32(const bool single, const int most, const ints *codes, ints dot, const oe_act32 *act) {
     (void)most;
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++) {
@@ -158,7 +179,7 @@ INLINE void add_signed_part(const bool single, const int n_tile, const int words
 
 /* The products of 32 codes from -`most` to `most`, or from -128. */
 INLINE ints dot_32_signed(const bool single, const int most, const ints *codes, const oe_act32 *act) {
-    return dot_32(single, most, codes, &act->minus128, act);
+    return dot_32(single, most, codes, act_word(single, &act->minus128, act), act);
 }
 
 #else
@@ -217,8 +238,8 @@ INLINE ints sum_32(const bool single, const int most, const bool with_signs, con
     return sum;
 }
 
-INLINE ints dot_32(const bool single, const int most, const ints *codes, const int32_t *start, const oe_act32 *act) {
-    return sum_32(single, most, false, codes, act_word(single, start, act), act);
+INLINE ints dot_32(const bool single, const int most, const ints *codes, ints dot, const oe_act32 *act) {
+    return sum_32(single, most, false, codes, dot, act);
 }
 
 INLINE ints ready_signed(ints codes) { return codes; }
@@ -264,6 +285,14 @@ INLINE ints without_excess(const bool single, ints sum, const ints pair[4], cons
 /* *out += x * the activations' own factor, which is `d`. */
 INLINE void add_scaled(const bool single, floats x, const float *d, const void *act, floats *out) {
     *out = floats_add(*out, floats_multiply(x, act_float(single, d, act)));
+}
+
+/* *out += (d * dot + 8 * eighth * the sum of the activations) * their own factor. Eighths are as exact as the whole. */
+INLINE void add_scaled_from(const bool single, floats d, ints dot, floats minus_eighth, const oe_act32 *act,
+                            floats *out) {
+    const floats minus8 = floats_from_ints(act_word(single, &act->minus8, act));
+    const floats above = floats_multiply(d, floats_from_ints(dot));
+    add_scaled(single, floats_add(above, floats_multiply(minus_eighth, minus8)), &act->d, act, out);
 }
 
 /* *out += (d * sum - dmin * least) * the activations' own factor. The low half of each lane of `steps` is d, the high

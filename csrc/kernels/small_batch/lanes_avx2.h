@@ -29,6 +29,9 @@ INLINE ints ints_where_less(ints x, ints limit, ints less, ints not_less) {
 INLINE ints shorts_add(ints a, ints b) { return _mm256_add_epi16(a, b); }
 INLINE ints shorts_shift_right(ints x, int n) { return _mm256_srli_epi16(x, n); }
 INLINE ints shorts_shift_right_signed(ints x, int n) { return _mm256_srai_epi16(x, n); }
+INLINE ints bytes_add_where(ints x, ints bits, ints mask, ints more) { /* where the byte has all bits of the mask */
+    return _mm256_add_epi8(x, _mm256_and_si256(_mm256_cmpeq_epi8(_mm256_and_si256(bits, mask), mask), more));
+}
 INLINE ints bytes_pick(ints from, ints index) { return _mm256_shuffle_epi8(from, index); }
 INLINE ints bytes_size(ints x) { return _mm256_abs_epi8(x); }
 INLINE ints bytes_with_sign(ints x, ints sign) { return _mm256_sign_epi8(x, sign); }

@@ -75,6 +75,30 @@ INLINE void read_codes(const int run, const ints *words, ints *codes) {
     }
 }
 
+#ifdef OE_SB_TILES
+#define MINS 8
+#define MIN_SUMS sum16
+#include "kernels/small_batch/panel256.h"
+
+INLINE void unpack_block(window w, panel_block *x) {
+    ints words[4], codes[4], scales[4];
+    read_panel_steps(read_steps(w), &x->scales);
+    read_mins(w, x->scales.mins);
+    read_scales(w, scales);
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) {
+        const int quarter = i / 4, run = i % 4, part = 8 * (quarter / 2) + quarter % 2 + 2 * run;
+        if (run == 0) {
+            load_words(w, 16 + 16 * (size_t)quarter, words);
+        }
+        read_codes(run, words, codes);
+        put_part(x, 4 * part, 4, codes, factor_of(scales[part / 4], part % 4));
+    }
+}
+
+#include "kernels/small_batch/amx_product.h"
+#else
+
 INLINE void add_block(const bool single, const int n_tile, window w, const act_block *act, floats *out) {
     ints sum[TILE], words[4], codes[4], scales[4], mins[8];
     read_scales(w, scales);
@@ -104,6 +128,7 @@ INLINE void add_block(const bool single, const int n_tile, window w, const act_b
 }
 
 #include "kernels/small_batch/vector_product.h"
+#endif
 #endif
 
 OE_SB_DEFINE_256(q2_k);

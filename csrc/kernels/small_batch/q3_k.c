@@ -74,6 +74,36 @@ INLINE void read_codes(const int run, const ints *low, const ints *high, ints *c
     }
 }
 
+#ifdef OE_SB_TILES
+#define MINS 0
+#include "kernels/small_batch/panel256.h"
+
+INLINE void unpack_block(window w, panel_block *x) {
+    block_scales s;
+    ints low[4], high[4], codes[4];
+    read_scales(w, &s);
+    x->scales.d = s.d;
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) {
+        const int run = i % 8, part = 2 * run + i / 8;
+        if (run == 0) {
+            load_words(w, 2 * (size_t)i, high);
+        }
+        if (run % 4 == 0) {
+            load_words(w, 32 + 8 * (size_t)run + 2 * (size_t)(i - run), low);
+        }
+        read_codes(run, low, high, codes);
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; j++) {
+            codes[j] = bytes_subtract(codes[j], bytes_set(4));
+        }
+        put_part(x, 4 * part, 4, codes, signed_factor_of(s.scale[part / 4], part % 4));
+    }
+}
+
+#include "kernels/small_batch/amx_product.h"
+#else
+
 INLINE void add_block(const bool single, const int n_tile, window w, const act_block *act, floats *out) {
     block_scales s;
     ints sum[TILE], low[4], high[4], codes[4];
@@ -106,6 +136,7 @@ INLINE void add_block(const bool single, const int n_tile, window w, const act_b
 }
 
 #include "kernels/small_batch/vector_product.h"
+#endif
 #endif
 
 OE_SB_DEFINE_256(q3_k);

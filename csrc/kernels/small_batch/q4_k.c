@@ -19,6 +19,34 @@ static void unpack(const uint8_t *p, weight_block *x) {
 #define product oe_sb_product_with_mins
 #include "kernels/small_batch/scalar_product.h"
 #else
+#ifdef OE_SB_TILES
+#define MINS 4
+#define MIN_SUMS sum32
+#include "kernels/small_batch/panel256.h"
+
+INLINE void unpack_block(window w, panel_block *x) {
+    ints words[8], codes[8], scales[2];
+    read_panel_steps(read_steps(w), &x->scales);
+    read_mins(w, x->scales.mins);
+    read_scales(w, scales);
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++) {
+        load_words(w, 16 + 32 * (size_t)j, words);
+        load_words(w, 32 + 32 * (size_t)j, words + 4);
+#pragma GCC unroll 2
+        for (int half = 0; half < 2; half++) {
+#pragma GCC unroll 8
+            for (int i = 0; i < 8; i++) {
+                codes[i] = low_bits(words[i], 4 * half, 0x0f);
+            }
+            put_part(x, 16 * j + 8 * half, 8, codes, factor_of(scales[j / 2], 2 * (j % 2) + half));
+        }
+    }
+}
+
+#include "kernels/small_batch/amx_product.h"
+#else
+
 /* Adds the parts 2j and 2j + 1 to `low` and `high`, which with VNNI is 16 times as large: codes in the high 4 bits of
  * bytes are multiplied as they are. */
 INLINE void add_parts(const bool single, const int n_tile, const ints *words, const ints *scales, int j,
@@ -67,6 +95,7 @@ INLINE void add_block(const bool single, const int n_tile, window w, const act_b
 }
 
 #include "kernels/small_batch/vector_product.h"
+#endif
 #endif
 
 OE_SB_DEFINE_256(q4_k);

@@ -32,6 +32,32 @@ INLINE void read_codes(const int part, const ints *low, const ints *high, ints *
     }
 }
 
+#ifdef OE_SB_TILES
+#define MINS 4
+#define MIN_SUMS sum32
+#include "kernels/small_batch/panel256.h"
+
+INLINE void unpack_block(window w, panel_block *x) {
+    ints low[8], high[8], codes[8], scales[2];
+    read_panel_steps(read_steps(w), &x->scales);
+    read_mins(w, x->scales.mins);
+    read_scales(w, scales);
+    load_words(w, 16, high);
+    load_words(w, 32, high + 4);
+#pragma GCC unroll 8
+    for (int part = 0; part < 8; part++) {
+        if (part % 2 == 0) {
+            load_words(w, 48 + 16 * (size_t)part, low);
+            load_words(w, 64 + 16 * (size_t)part, low + 4);
+        }
+        read_codes(part, low, high, codes);
+        put_part(x, 8 * part, 8, codes, factor_of(scales[part / 4], part % 4));
+    }
+}
+
+#include "kernels/small_batch/amx_product.h"
+#else
+
 INLINE void add_block(const bool single, const int n_tile, window w, const act_block *act, floats *out) {
     ints sum[TILE], low[8], high[8], codes[8], scales[2], mins[4];
     read_scales(w, scales);
@@ -61,6 +87,7 @@ INLINE void add_block(const bool single, const int n_tile, window w, const act_b
 }
 
 #include "kernels/small_batch/vector_product.h"
+#endif
 #endif
 
 OE_SB_DEFINE_256(q5_k);
