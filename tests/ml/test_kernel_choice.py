@@ -134,6 +134,7 @@ def test_the_borders() -> None:
     assert not small_batch_rows("", "q4_0", 256)
     assert rows_per_expert("avx2", "q6_K") == rows_per_expert("", "q4_0") == 0
     assert rows_per_expert("avx2", "q4_0") == 256
+    assert rows_per_expert("avx2", "q3_K") == rows_per_expert("avxvnni", "iq4_xs") == 64
 
 
 def test_other_types_and_shapes_go_to_ggml(backend: Backend) -> None:
