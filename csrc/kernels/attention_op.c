@@ -11,9 +11,9 @@
 #define QUERIES 192   /* most queries that read a tile while it is in the L1 cache */
 #define SCRATCH 32768 /* floats for their partial results: 128 KB of stack, twice */
 
-/* Rows are split into pieces. With few rows a unit of work is one piece of one row for one key head, and the thread that
- * finishes a row's last piece adds them up. With many rows, and with some that share their cells, it is all pieces of a
- * band of rows, one after the other. Both do the same arithmetic. */
+/* Rows are split into pieces. With few rows a unit of work is one piece of one row for one key head, and the thread
+ * that finishes a row's last piece adds them up. With many rows, and with some that share their cells, it is all pieces
+ * of a band of rows, one after the other. Both do the same arithmetic. */
 typedef struct plan {
     oe_chunk_counter *taken; /* units of work taken */
     int32_t *first_piece;    /* [rows + 1] numbered across all rows */
