@@ -79,8 +79,10 @@ TABLE: Mapping[str, Mapping[str, Borders]] = {
     **_MEASURED,
     "avx512": _MEASURED["avx2"] | {"f16": Borders(1, 2), "bf16": Borders(1, 2)},
 }
-"""`_MEASURED`, and AVX-512 without VNNI (Skylake-X): our AVX2 kernels there against ggml's variant for that CPU, measured
-on an Intel Xeon with the better instructions left unused. They win as they do against ggml with AVX2, but for 16 bits.
+"""`_MEASURED`, and AVX-512 without VNNI (Skylake-X): our AVX2 kernels there against ggml's variant for that CPU.
+
+Measured on an Intel Xeon with its better instructions left unused. They win as they do against ggml with AVX2, but for
+weights of 16 bits.
 """
 
 

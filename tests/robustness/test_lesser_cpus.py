@@ -1,4 +1,4 @@
-"""A portable build on CPUs without AVX2, with AVX2 and with more, and a native build on a CPU that lacks its instructions.
+"""A portable build on CPUs without AVX2 and with it, and a native build on a CPU that lacks its instructions.
 
 `make portable-check` builds what these tests run, in .venv-portable, and runs them; elsewhere they are skipped. The
 CPUs are those of QEMU's user emulation, which has no AVX-512: a variant of ggml that it must not choose dies there.
