@@ -40,6 +40,7 @@ RANGES: Mapping[str, tuple[int, int]] = {
     "threads": (1, 512),  # GGML_MAX_N_THREADS
     "gpu_layers": (0, 1 << 16),
     "main_gpu": (0, 1 << 16),
+    "cpu_experts": (0, 1 << 16),
     "image_cache_bytes": (0, 1 << 48),
 }
 """First and last value of each option that is a whole number."""
@@ -81,12 +82,24 @@ class EngineConfig:
     threads: int | None = field(
         default=None, metadata={"help": "CPU threads; by default the physical cores this process may use [1..512]"}
     )
-    gpu_layers: int | None = field(
-        default=None, metadata={"help": "layers on GPUs, counted from the last; by default all, if there is one [>= 0]"}
+    devices: Sequence[str] | None = field(
+        default=None,
+        metadata={
+            "help": "devices to use beside the CPU, by the names that `devices` lists; rpc://HOST:PORT is a worker's"
+        },
     )
-    main_gpu: int = field(default=0, metadata={"help": "the GPU to use, unless tensor_split names several [>= 0]"})
+    gpu_layers: int | None = field(
+        default=None, metadata={"help": "layers on GPUs, counted from the last; by default as many as fit [>= 0]"}
+    )
+    main_gpu: int | None = field(
+        default=None, metadata={"help": "the GPU to fill first; by default the one with most free memory [>= 0]"}
+    )
     tensor_split: Sequence[float] | None = field(
         default=None, metadata={"help": "share of the layers for each GPU, such as 3,1"}
+    )
+    cpu_experts: int | None = field(
+        default=None,
+        metadata={"help": "layers, from the first, whose experts stay on the CPU; by default as few as may [>= 0]"},
     )
     flash_attention: FlashAttention | bool = field(
         default="auto", metadata={"help": "one-pass attention: auto, on or off; auto asks the devices"}
@@ -125,6 +138,8 @@ def _checked(name: str, value: object) -> object:
         return _integer(name, value, *RANGES[name])
     if name in CHOICES:
         return _choice(name, value, CHOICES[name])
+    if name == "devices":
+        return _names(name, value)
     return _shares(name, value) if name == "tensor_split" else _switch(name, value)
 
 
@@ -160,6 +175,13 @@ def _shares(name: str, value: object) -> tuple[float, ...]:
     if len(numbers) != len(shares) or not sum(numbers) > 0:
         raise ConfigError(Option(name), f" is a share >= 0 for each GPU with a positive sum, got {value!r}")
     return numbers
+
+
+def _names(name: str, value: object) -> tuple[str, ...]:
+    names = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (None,)
+    if not all(isinstance(item, str) and item for item in names):
+        raise ConfigError(Option(name), f" is a list of names, such as [\"rpc://host:50052\"], got {value!r}")
+    return names  # type: ignore[return-value]  # mypy does not follow all()
 
 
 def _switch(name: str, value: object) -> bool:

@@ -12,6 +12,7 @@ from ollama_engine.config import CacheType, EngineConfig, FlashAttention
 from ollama_engine.errors import ClosedError
 from ollama_engine.not_copied import NotCopied
 from ollama_engine.option_names import refuses_unknown
+from ollama_engine.runner.batch.methods import BatchMethods
 from ollama_engine.runner.chat.methods import ChatMethods
 from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.core.engine_thread import EngineThread
@@ -32,7 +33,9 @@ from ollama_engine.segments import Segment
 
 
 @refuses_unknown(options_elsewhere)
-class Engine(GenerateMethods, EmbedMethods, ImageMethods, ChatMethods, ScoreMethods, FactMethods, NotCopied):
+class Engine(
+    GenerateMethods, BatchMethods, EmbedMethods, ImageMethods, ChatMethods, ScoreMethods, FactMethods, NotCopied
+):  # fmt: skip
     """A loaded model, shared by any number of threads and asyncio tasks: their requests are computed together.
 
     Args:
@@ -45,9 +48,15 @@ class Engine(GenerateMethods, EmbedMethods, ImageMethods, ChatMethods, ScoreMeth
         batch_size: tokens computed in one step at most.
         threads: CPU threads, at most as many as this process has CPUs; None takes its physical cores. `info.threads`
             says how many there are.
-        gpu_layers: layers on GPUs, counted from the last; None takes all when there is a GPU.
-        main_gpu: the GPU to use, unless `tensor_split` names several.
-        tensor_split: share of the layers for each GPU.
+        devices: names of the devices to use beside the CPU, as `Engine.devices()` and `ollama-engine devices` have them;
+            "rpc://HOST:PORT" means all devices of a worker (`ollama-engine worker`) on another machine. None takes the
+            GPUs of this one. A worker serves one Engine at a time. Where it is gone, requests in flight end with a
+            DeviceLostError, and the Engine closes.
+        gpu_layers: layers on GPUs, counted from the last, the output layer being one; None takes as many as fit.
+        main_gpu: the GPU to fill first; None takes the one with most free memory.
+        tensor_split: share of the layers for each GPU; None uses the fewest GPUs that hold all, or else all.
+        cpu_experts: layers, from the first, whose experts stay on the CPU (mixtures of experts); None keeps as few
+            there as possible, and moves experts there before it moves whole layers.
         flash_attention: "auto", "on" or "off"; True and False are on and off.
         kv_cache_type: element type of keys and values: "f32", "f16", "bf16", "q8_0" or "q4_0".
         image_cache_bytes: host memory for embeddings of images, so that an image is encoded once. What was used least
@@ -66,6 +75,7 @@ class Engine(GenerateMethods, EmbedMethods, ImageMethods, ChatMethods, ScoreMeth
         OSError: the file cannot be opened.
         ModelFormatError, UnsupportedModelError: it is no GGUF that can be run here.
         ConfigError: an option is out of range, or the model cannot take it.
+        DeviceError: a device cannot be started, or no worker answers.
         NoMemoryError: weights, cache and the largest graph do not fit; `report` says what was planned. They are taken
             here, so that a context that fills up later finds its memory there.
     """
@@ -79,9 +89,11 @@ class Engine(GenerateMethods, EmbedMethods, ImageMethods, ChatMethods, ScoreMeth
         max_queue: int = EngineConfig.max_queue,
         batch_size: int = EngineConfig.batch_size,
         threads: int | None = None,
+        devices: Sequence[str] | None = None,
         gpu_layers: int | None = None,
-        main_gpu: int = 0,
+        main_gpu: int | None = None,
         tensor_split: Sequence[float] | None = None,
+        cpu_experts: int | None = None,
         flash_attention: FlashAttention | bool = "auto",
         kv_cache_type: CacheType = "f16",
         image_cache_bytes: int = EngineConfig.image_cache_bytes,
@@ -96,9 +108,11 @@ class Engine(GenerateMethods, EmbedMethods, ImageMethods, ChatMethods, ScoreMeth
             max_queue=max_queue,
             batch_size=batch_size,
             threads=threads,
+            devices=devices,
             gpu_layers=gpu_layers,
             main_gpu=main_gpu,
             tensor_split=tensor_split,
+            cpu_experts=cpu_experts,
             flash_attention=flash_attention,
             kv_cache_type=kv_cache_type,
             image_cache_bytes=image_cache_bytes,
@@ -123,6 +137,7 @@ class Engine(GenerateMethods, EmbedMethods, ImageMethods, ChatMethods, ScoreMeth
                 on_exit=loaded.close,
                 owner=self,
                 files=loaded.weights.files,
+                check_devices=loaded.backend.check_devices if loaded.backend.workers else None,
             )
             self._submission = Submission(loaded, self._engine_thread)
             self._identity = ModelIdentity(loaded.gguf)

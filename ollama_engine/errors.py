@@ -43,6 +43,7 @@ __all__ = [
     "ContextOverflowError",
     "DeadlineError",
     "DeviceError",
+    "DeviceLostError",
     "EngineBusyError",
     "EngineError",
     "GrammarError",
@@ -231,6 +232,10 @@ _NO_MEMORY = ("failed to map segment", "cannot allocate memory", "Cannot allocat
 
 class DeviceError(EngineError, OSError):
     """A device that does not exist or cannot be started."""
+
+
+class DeviceLostError(DeviceError):
+    """A worker whose devices were in use is gone; what it held of a model, and its requests, are gone with it."""
 
 
 class ComputeError(EngineError, RuntimeError):

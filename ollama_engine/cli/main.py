@@ -47,6 +47,7 @@ COMMANDS = {
     "convert": "turn the folder of a Hugging Face model into a GGUF file",
     "quantize": "write a GGUF file again with smaller weights",
     "perplexity": "measure how well a model predicts a text",
+    "worker": "let programs on other machines compute with the devices of this one",
     "runner": "serve one model to a server, in a process of its own",
 }
 

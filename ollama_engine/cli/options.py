@@ -74,7 +74,7 @@ def _reading(name: str, hint: Any) -> dict[str, Any]:
         return {"parse": str, "metavar": "", "choices": tuple(str(c) for c in get_args(hint))}
     if kind == (Mapping, float):
         return {"parse": _pair, "metavar": "ID=NUMBER", "mapping": True, "repeated": True}
-    if kind == (Iterable, str):
+    if kind in ((Iterable, str), (Sequence, str)):
         return {"parse": str, "metavar": "TEXT", "repeated": True}
     if kind == (Sequence, float):
         return {"parse": _numbers, "metavar": "X,Y"}

@@ -39,6 +39,8 @@ cdef class Backend:
     # -- configuration --
     cdef readonly object params
     cdef readonly tuple devices
+    # Connections to other machines, which some of `devices` belong to.
+    cdef readonly tuple workers
     cdef readonly int threads
     cdef readonly int max_nodes
     # -- state, changed with `lock` held --
@@ -57,12 +59,15 @@ cdef class Backend:
     cdef bint running
     cdef object __weakref__
 
+    cdef int _connect(self, choose) except -1
     cdef int _start(self) except -1
     cdef lib.ggml_backend_sched_t _new_scheduler(self) except NULL
     cdef int _free(self) except -1
     cdef int adjust_threads(self) except -1
     cdef int check_open(self) except -1
     cdef int check_idle(self) except -1
+    cdef int check_workers(self) except -1
+    cdef int pin_own_operations(self, lib.ggml_backend_sched_t sched, lib.ggml_cgraph *graph) noexcept
     cdef int check_unmapped(self) except -1
     cdef int check_free(self) except -1
     cdef int start_work(self, oe_worker_task task, void *argument) except -1

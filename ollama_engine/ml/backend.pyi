@@ -1,4 +1,5 @@
 import logging
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final
 
@@ -7,6 +8,9 @@ from typing_extensions import Self, SupportsIndex
 from ollama_engine.ml.device_info import Device
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.window import Memory
+from ollama_engine.ml.workers import Worker
+
+_Choose = Callable[[tuple[Device, ...]], tuple[Device, ...]]
 
 log: logging.Logger
 DEFAULT_MAX_NODES: Final[int]
@@ -19,11 +23,16 @@ class Buffer: ...
 class Scheduler(Memory): ...
 
 class Backend:
-    def __init__(self, params: BackendParams, *, max_nodes: SupportsIndex = ...) -> None: ...
+    def __init__(
+        self, params: BackendParams, *, max_nodes: SupportsIndex = ..., choose: _Choose | None = None
+    ) -> None: ...
     @property
     def params(self) -> BackendParams: ...
     @property
     def devices(self) -> tuple[Device, ...]: ...
+    @property
+    def workers(self) -> tuple[Worker, ...]: ...
+    def check_devices(self) -> None: ...
     @property
     def threads(self) -> int: ...
     @property
@@ -42,3 +51,5 @@ class Backend:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None: ...
+
+def supports_flash_attention(device: Device, key_dim: SupportsIndex, value_dim: SupportsIndex, dtype: str) -> bool: ...

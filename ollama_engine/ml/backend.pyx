@@ -29,6 +29,7 @@ from ollama_engine.ml.libworker cimport (
 from ollama_engine.ml.thread_pools cimport ThreadPools
 from ollama_engine.ml.types cimport shape_to_ne, type_of, whole
 from ollama_engine.ml.window cimport Memory
+from ollama_engine.ml.workers cimport Worker, start_device
 
 log = logging.getLogger(__name__)
 
@@ -73,11 +74,12 @@ cdef class Scheduler(Memory):
 cdef class Backend:
     """Devices and threads for one engine.
 
-    `params` is a `BackendParams`; its threads, gpu_layers, main_gpu and tensor_split take effect here.
-    `max_nodes` bounds the tensors of one graph. Raises ConfigError, DeviceError, NoMemoryError.
+    `params` is a `BackendParams`; its threads take effect here, and its options of GPUs where they exclude some.
+    `max_nodes` bounds the tensors of one graph. `choose` is called with the devices that may be used, the CPU last, and
+    returns those that are; None uses all. Raises ConfigError, DeviceError, NoMemoryError, and what `choose` raises.
     """
 
-    def __init__(self, params, *, max_nodes=DEFAULT_MAX_NODES):
+    def __init__(self, params, *, max_nodes=DEFAULT_MAX_NODES, choose=None):
         cdef int64_t nodes = whole(max_nodes)
         if self.lock is not None:
             raise ConfigError("a Backend is initialised once")
@@ -90,11 +92,10 @@ cdef class Backend:
         self.pid = getpid()
         self.lock = threading.RLock()
         self.members = weakref.WeakSet()
-        self.devices = placement.choose_devices(all_devices(), params)
-        if len(self.devices) > MAX_DEVICES:
-            raise ConfigError(f"{len(self.devices)} devices are too many, ggml takes {MAX_DEVICES}; use main_gpu")
+        self.workers = ()
         self.threads = placement.choose_threads(params.threads)
         try:
+            self._connect(choose)
             self._start()
         except BaseException:
             self.close()
@@ -102,10 +103,24 @@ cdef class Backend:
         log.info("backend: devices %s, %d threads", ", ".join(d.name for d in self.devices), self.threads,
                  extra={"devices": self.devices, "threads": self.threads})
 
+    cdef int _connect(self, choose) except -1:
+        """Connect to workers, and choose devices of this machine and theirs."""
+        found = all_devices()
+        for address in placement.worker_addresses(self.params):
+            worker = Worker(address)
+            self.workers += (worker,)
+            found += worker.devices
+        self.devices = placement.choose_devices(found, self.params)
+        if choose is not None:
+            self.devices = tuple(choose(self.devices))
+        if len(self.devices) > MAX_DEVICES:
+            raise ConfigError(f"{len(self.devices)} devices are too many, ggml takes {MAX_DEVICES}; use main_gpu")
+        return 0
+
     cdef int _start(self) except -1:
         cdef lib.ggml_backend_t handle
         for device in self.devices:
-            handle = lib.ggml_backend_dev_init(device_handle(device), NULL)
+            handle = start_device(device_handle(device))
             if handle == NULL:
                 raise DeviceError(f"device {device.name} ({device.description}) cannot be started")
             self.handles[self.n_handles] = handle
@@ -141,6 +156,31 @@ cdef class Backend:
             raise ComputeError("the backend is computing a graph that was started; wait() for it first")
         if self.busy is not None:
             raise ComputeError("the backend is computing in this thread; a log handler must not use it")
+        return 0
+
+    cdef int check_workers(self) except -1:
+        """Raise DeviceLostError where a worker is gone, and so what its devices gave is no result."""
+        for worker in self.workers:
+            (<Worker>worker).check()
+        return 0
+
+    def check_devices(self):
+        """Raise DeviceLostError where a worker is gone: what lay on its devices is lost."""
+        self.check_workers()
+
+    cdef int pin_own_operations(self, lib.ggml_backend_sched_t sched, lib.ggml_cgraph *graph) noexcept:
+        """Have the CPU run our own operations, which are functions of this process, whatever a device claims to run.
+
+        To be called after each reset of the scheduler.
+        """
+        cdef int i
+        cdef lib.ggml_tensor *node
+        if self.n_handles == 1:
+            return 0
+        for i in range(lib.ggml_graph_n_nodes(graph)):
+            node = lib.ggml_graph_node(graph, i)
+            if node.op == lib.GGML_OP_CUSTOM:
+                lib.ggml_backend_sched_set_tensor_backend(sched, node, self.handles[self.n_handles - 1])
         return 0
 
     cdef int adjust_threads(self) except -1:
@@ -262,32 +302,10 @@ cdef class Backend:
     def supports_flash_attention(self, device, key_dim, value_dim, str dtype not None):
         """Whether a device has a one-pass attention kernel for heads of this size and keys of this type."""
         cdef int64_t number = whole(device)
-        cdef lib.ggml_type kind = type_of(dtype)
-        cdef lib.ggml_init_params params
-        cdef int64_t q[4]
-        cdef int64_t k[4]
-        cdef int64_t v[4]
-        cdef int64_t m[4]
         self.check_open()
         if not 0 <= number < len(self.devices):
             raise ConfigError(f"device is 0 to {len(self.devices) - 1}, got {number}")
-        if dtype not in KEY_TYPES:
-            return False
-        shape_to_ne((key_dim, 1, 1), lib.GGML_TYPE_F32, q)
-        shape_to_ne((key_dim, 256, 1), kind, k)
-        shape_to_ne((value_dim, 256, 1), kind, v)
-        shape_to_ne((256, 1), lib.GGML_TYPE_F16, m)
-        params.mem_size = lib.ggml_tensor_overhead() * 8
-        params.mem_buffer = NULL
-        params.no_alloc = True
-        handle = device_handle(self.devices[number])
-        cdef lib.ggml_context *ctx = lib.ggml_init(params)
-        attention = lib.ggml_flash_attn_ext(
-            ctx, lib.ggml_new_tensor(ctx, lib.GGML_TYPE_F32, 4, q), lib.ggml_new_tensor(ctx, kind, 4, k),
-            lib.ggml_new_tensor(ctx, kind, 4, v), lib.ggml_new_tensor(ctx, lib.GGML_TYPE_F16, 4, m), 1.0, 0.0, 0.0)
-        supported = lib.ggml_backend_dev_supports_op(handle, attention)
-        lib.ggml_free(ctx)
-        return bool(supported)
+        return supports_flash_attention(self.devices[number], key_dim, value_dim, dtype)
 
     @property
     def closed(self):
@@ -325,6 +343,8 @@ cdef class Backend:
         self.n_handles = 0
         if self.pools is not None:
             self.pools.close()
+        for remote in self.workers or ():
+            remote.close()
         return 0
 
     def __dealloc__(self):
@@ -341,3 +361,30 @@ cdef class Backend:
     def __repr__(self):
         state = "closed" if self.sched == NULL else f"{', '.join(d.name for d in self.devices)}; {self.threads} threads"
         return f"Backend({state})"
+
+
+def supports_flash_attention(device, key_dim, value_dim, str dtype not None):
+    """Whether a `Device` has a one-pass attention kernel for heads of this size and keys of this type."""
+    cdef lib.ggml_type kind = type_of(dtype)
+    cdef lib.ggml_init_params params
+    cdef int64_t q[4]
+    cdef int64_t k[4]
+    cdef int64_t v[4]
+    cdef int64_t m[4]
+    if dtype not in KEY_TYPES:
+        return False
+    shape_to_ne((key_dim, 1, 1), lib.GGML_TYPE_F32, q)
+    shape_to_ne((key_dim, 256, 1), kind, k)
+    shape_to_ne((value_dim, 256, 1), kind, v)
+    shape_to_ne((256, 1), lib.GGML_TYPE_F16, m)
+    params.mem_size = lib.ggml_tensor_overhead() * 8
+    params.mem_buffer = NULL
+    params.no_alloc = True
+    handle = device_handle(device)
+    cdef lib.ggml_context *ctx = lib.ggml_init(params)
+    attention = lib.ggml_flash_attn_ext(
+        ctx, lib.ggml_new_tensor(ctx, lib.GGML_TYPE_F32, 4, q), lib.ggml_new_tensor(ctx, kind, 4, k),
+        lib.ggml_new_tensor(ctx, kind, 4, v), lib.ggml_new_tensor(ctx, lib.GGML_TYPE_F16, 4, m), 1.0, 0.0, 0.0)
+    supported = lib.ggml_backend_dev_supports_op(handle, attention)
+    lib.ggml_free(ctx)
+    return bool(supported)

@@ -11,7 +11,7 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 from libcpp cimport bool
 
-from ollama_engine.errors import ClosedError, ComputeError, NoMemoryError, ShapeError
+from ollama_engine.errors import ClosedError, ComputeError, DeviceLostError, NoMemoryError, ShapeError
 from ollama_engine.ml.hostmem import available_bytes
 
 from ollama_engine.ml cimport libggml as lib
@@ -99,6 +99,9 @@ cdef class Computation(Graph):
         elif not root.flags & lib.GGML_TENSOR_FLAG_INPUT or <size_t>root in self.unwritten:
             raise ShapeError(f"{describe(t)} has no values: compute its graph first, with it among the outputs")
         return 0
+
+    cdef int check_devices(self) except -1:
+        return self.backend.check_workers()
 
     # -- running -------------------------------------------------------------------------------------------------------
 
@@ -191,7 +194,7 @@ cdef class Computation(Graph):
             if self.backend.running and self.backend.busy is self:
                 try:
                     self.wait()
-                except (ComputeError, NoMemoryError):
+                except (ComputeError, DeviceLostError, NoMemoryError):
                     pass
 
     cdef int make_ready(self) except -1:
@@ -217,6 +220,7 @@ cdef class Computation(Graph):
         if status == OE_THREW:
             self.backend.give_up()
             raise NoMemoryError("no memory for the computation; the backend is closed")
+        self.backend.check_workers()
         self.computed = True
         self.forget_inputs()
         if status == lib.GGML_STATUS_ALLOC_FAILED:
@@ -251,7 +255,7 @@ cdef class Computation(Graph):
                 lib.ggml_backend_sched_reset(sched)
         finally:
             self.backend.busy = None
-        return 0
+        return self.backend.check_workers()
 
     cdef int refuse_more_than_available(self, const size_t *sizes) except -1:
         cdef int host = self.backend.n_handles - 1
@@ -267,12 +271,14 @@ cdef class Computation(Graph):
         cdef bool done = False
         self.restore_operands()
         self.backend.start_plan()
+        self.backend.pin_own_operations(self.backend.sched, self.graph)
         self.backend.busy = self
         try:
             with nogil:
                 done = lib.ggml_backend_sched_reserve(self.backend.sched, self.graph)
         finally:
             self.backend.busy = None
+        self.backend.check_workers()
         if not done:
             self.backend.renew_scheduler()
             raise NoMemoryError(f"no memory for a graph of {self.n_nodes} operations")
@@ -297,6 +303,7 @@ cdef class Computation(Graph):
             self.plan(structure)
             self.restore_operands()
         self.backend.forget_graph()
+        self.backend.pin_own_operations(self.backend.sched, self.graph)
         self.attached = True
         self.backend.busy = self
         try:

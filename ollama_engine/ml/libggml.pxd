@@ -43,6 +43,10 @@ cdef extern from "ggml.h" nogil:
         GGML_TYPE_F64
         GGML_TYPE_BF16
         GGML_TYPE_MXFP4
+        GGML_TYPE_Q4_1
+        GGML_TYPE_Q5_0
+        GGML_TYPE_Q5_1
+        GGML_TYPE_IQ4_NL
         GGML_TYPE_COUNT
 
     enum ggml_prec:
@@ -58,6 +62,7 @@ cdef extern from "ggml.h" nogil:
         GGML_OP_CONT
         GGML_OP_ARGSORT
         GGML_OP_TOP_K
+        GGML_OP_CUSTOM
 
     enum ggml_unary_op:
         GGML_UNARY_OP_ABS
@@ -347,6 +352,8 @@ cdef extern from "ggml-backend.h" nogil:
     bool ggml_backend_dev_supports_op(ggml_backend_dev_t device, const ggml_tensor *op)
 
     const char *ggml_backend_reg_name(ggml_backend_reg_t reg)
+    size_t ggml_backend_reg_dev_count(ggml_backend_reg_t reg)
+    ggml_backend_dev_t ggml_backend_reg_dev_get(ggml_backend_reg_t reg, size_t index)
     void *ggml_backend_reg_get_proc_address(ggml_backend_reg_t reg, const char *name)
     size_t ggml_backend_reg_count()
     ggml_backend_reg_t ggml_backend_reg_get(size_t index)
@@ -373,6 +380,7 @@ cdef extern from "ggml-backend.h" nogil:
     size_t ggml_backend_sched_get_buffer_size(ggml_backend_sched_t sched, ggml_backend_t backend)
     bool ggml_backend_sched_alloc_graph(ggml_backend_sched_t sched, ggml_cgraph *graph) except +
     ggml_status ggml_backend_sched_graph_compute(ggml_backend_sched_t sched, ggml_cgraph *graph) except +
+    void ggml_backend_sched_set_tensor_backend(ggml_backend_sched_t sched, ggml_tensor *node, ggml_backend_t backend)
     void ggml_backend_sched_reset(ggml_backend_sched_t sched)
     ggml_status ggml_backend_tensor_alloc(ggml_backend_buffer_t buffer, ggml_tensor *tensor, void *addr)
 
@@ -384,3 +392,8 @@ ctypedef void (*threadpool_free_t)(ggml_threadpool *threadpool) noexcept nogil  
 ctypedef void (*set_threadpool_t)(ggml_backend_t, ggml_threadpool_t) noexcept nogil  # ggml_backend_cpu_set_threadpool
 ctypedef ggml_cplan (*graph_plan_t)(const ggml_cgraph *, int, ggml_threadpool *) noexcept nogil  # ggml_graph_plan
 ctypedef ggml_status (*graph_compute_t)(ggml_cgraph *, ggml_cplan *) noexcept nogil  # ggml_graph_compute
+
+
+# Functions of the RPC backend, found in the same way. They connect to a worker, and start threads.
+ctypedef ggml_backend_reg_t (*rpc_add_server_t)(const char *) noexcept nogil  # ggml_backend_rpc_add_server
+ctypedef void (*rpc_serve_t)(const char *, const char *, size_t, size_t, ggml_backend_dev_t *) noexcept nogil  # ggml_backend_rpc_start_server

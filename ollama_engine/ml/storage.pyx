@@ -55,6 +55,9 @@ cdef class Storage(Owner):
             raise ComputeError("a graph that reads these tensors is computing in the background; wait() for it first")
         return 1
 
+    cdef int check_devices(self) except -1:
+        return self.backend.check_workers()
+
     cdef bint in_use(self) except -1:
         """Whether the graph that was launched reads these tensors."""
         return self.backend.running and <size_t><void *>self in (<Graph>self.backend.busy).sources
@@ -143,6 +146,7 @@ cdef class Storage(Owner):
             buffer = lib.ggml_backend_alloc_ctx_tensors_from_buft(self.ctx, kind)
         if buffer == NULL:
             self.placed = False
+            self.backend.check_workers()
             raise NoMemoryError(f"device {where} has no {needed >> 20} MiB left")
         self.buffers.append(new_buffer(buffer))
         return 0

@@ -76,6 +76,10 @@ cdef class Owner:
     cdef int mark_written(self, lib.ggml_tensor *ptr) except -1:
         return 0
 
+    cdef int check_devices(self) except -1:
+        """Raise DeviceLostError where values that were just read do not come from their device."""
+        return 0
+
     cdef Window window(self, Tensor t):
         """The tensor's own memory, or None where its values have to be copied."""
         return None
@@ -333,7 +337,7 @@ cdef class Tensor:
         if self.owner.busy():
             lock = self.owner.lock
             lock.acquire()
-        elif size >= LARGE and self.owner.lock.acquire(blocking=False):  # not worth waiting for
+        elif (size >= LARGE or not self.on_host()) and self.owner.lock.acquire(blocking=False):  # not worth waiting for
             lock = self.owner.lock
         try:
             alive(self)
@@ -342,17 +346,22 @@ cdef class Tensor:
                 raise ShapeError(f"{describe(self)} is not contiguous; use its source, or ops.cont(...) of it")
             if size != lib.ggml_nbytes(self.ptr):
                 raise ShapeError(f"{describe(self)} holds {lib.ggml_nbytes(self.ptr)} bytes, the buffer {size}")
-            if lock is None or size < LARGE:
+            # Other devices take their time, and other threads need Python meanwhile.
+            if lock is None or (size < LARGE and self.on_host()):
                 _copy(self.ptr, data, size, writing)
             else:
                 with nogil:
                     _copy(self.ptr, data, size, writing)
+            self.owner.check_devices()
             if writing:
                 self.owner.mark_written(self.ptr)
         finally:
             if lock is not None:
                 lock.release()
         return 0
+
+    cdef bint on_host(self) noexcept:
+        return self.ptr.buffer == NULL or lib.ggml_backend_buffer_is_host(self.ptr.buffer)
 
     def __repr__(self):
         if self.owner is None or not self.owner.is_open:

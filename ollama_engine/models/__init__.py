@@ -15,7 +15,7 @@ from ollama_engine.models.base import (
     TextEncoder,
 )
 from ollama_engine.models.dialects import known_names, known_values
-from ollama_engine.models.registry import architectures, model_class
+from ollama_engine.models.registry import architectures, model_class, ties_output
 
 __all__ = [
     "Embeds",
@@ -32,4 +32,5 @@ __all__ = [
     "known_names",
     "known_values",
     "model_class",
+    "ties_output",
 ]

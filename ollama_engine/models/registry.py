@@ -48,6 +48,11 @@ def model_class(architecture: str) -> type[Model]:
     )
 
 
+def ties_output(model: type[Model]) -> bool:
+    """Whether models of this class compute their output with the embeddings of tokens, where a file has no output."""
+    return getattr(getattr(model, "output", None), "alt", None) == "token_embd"
+
+
 def _of_others() -> EntryPoints:
     """Models of other packages. Slow to import and to search, so only called for names that are not built in."""
     from importlib.metadata import entry_points  # noqa: PLC0415

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from ollama_engine.errors import ClosedError, ComputeError, EngineBusyError, NoMemoryError, Option
+from ollama_engine.errors import ClosedError, ComputeError, DeviceLostError, EngineBusyError, NoMemoryError, Option
 from ollama_engine.ml.mapped_files import MappedFiles
 from ollama_engine.runner.core.engine_core import EngineCore, Task
 from ollama_engine.runner.core.request_queue import SWEEP_SECONDS
@@ -46,12 +46,13 @@ class EngineThread:
 
     def __init__(
         self, core: EngineCore, max_queue: int, name: str, on_exit: Callable[[], None], owner: object = None,
-        files: MappedFiles | None = None,
+        files: MappedFiles | None = None, check_devices: Callable[[], None] | None = None,
     ) -> None:  # fmt: skip
         # -- collaborators --
         self._core = core
         self._on_exit = on_exit
         self._files = MappedFiles() if files is None else files
+        self._check_devices = check_devices
         # -- configuration --
         self._max_queue = max_queue
         # -- state --
@@ -186,6 +187,8 @@ class EngineThread:
             return ClosedError(otherwise)
         if isinstance(self._fault, ClosedError):
             return ClosedError(*self._fault.parts, advice=self._fault.advice)
+        if isinstance(self._fault, DeviceLostError):
+            return ClosedError("this Engine is closed, because ", *self._fault.parts, advice=self._fault.advice)
         error = ClosedError(f"this Engine closed itself after a fault: {self._fault!r}; open a new one")
         error.__cause__ = self._fault
         return error
@@ -202,7 +205,9 @@ class EngineThread:
                     if not self._closed and (self._core.busy or self._core.queue):
                         self._files.before_step()
                         self._core.step()
-            except ClosedError as error:  # a mapped file has changed
+                        if self._check_devices is not None:
+                            self._check_devices()
+            except (ClosedError, DeviceLostError) as error:  # a mapped file has changed, or a worker is gone
                 self._fault = error
                 report(log, logging.ERROR, "the engine closes: %s", error)
             except BaseException as error:

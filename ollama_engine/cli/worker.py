@@ -1,0 +1,188 @@
+"""`ollama-engine worker`: lets programs on other machines compute with the devices of this one."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ipaddress
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ollama_engine.cli.errors import UsageError
+from ollama_engine.cli.tables import size, table
+from ollama_engine.errors import DeviceError, EngineError
+from ollama_engine.ml.worker_address import DEFAULT_PORT, WorkerAddress
+
+if TYPE_CHECKING:
+    from ollama_engine.ml.device_info import Device
+
+__all__ = ["add_arguments", "main"]
+
+LOOPBACK = "127.0.0.1"
+WARNING = """\
+warning: whoever reaches {address} can use these devices, read and write what is computed there, and very likely run
+programs as this user: ggml's protocol has no password and no encryption, and trusts what it is sent. Let only machines
+that you trust reach it: a network of their own, a firewall, or a tunnel (ssh -L) to a worker on loopback.
+"""
+START_SECONDS = 60.0
+"""How long the serving process may take until it listens."""
+QUICK_SECONDS = 10.0
+"""A serving process that ended sooner than this is not started again at once."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of this command."""
+    parser.add_argument("--host", metavar="ADDRESS", default=LOOPBACK, help="IPv4 address of this machine to listen at; "
+                        f"0.0.0.0 for all (default: {LOOPBACK}, which only this machine reaches)")  # fmt: skip
+    parser.add_argument("--port", metavar="N", type=int, default=DEFAULT_PORT, help="TCP port; 0 has the system choose "
+                        f"(default: {DEFAULT_PORT})")  # fmt: skip
+    parser.add_argument("--device", metavar="NAME", action="append", help="a device to serve, by the name that `devices` "
+                        "lists, more with more of these (default: all GPUs, or the CPU where there are none)")  # fmt: skip
+    parser.add_argument("-t", "--threads", metavar="N", type=int, help="CPU threads (default: the physical cores)")
+    parser.add_argument("--cache", metavar="FOLDER", help="keep large weights here, so that a program that comes again "
+                        "need not send them again")  # fmt: skip
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+
+
+def main(args: argparse.Namespace) -> None:
+    host = _checked_host(args.host)
+    if not 0 <= args.port <= 65535:
+        raise UsageError(f"--port is 0 to 65535, got {args.port}")
+    if args.threads is not None and not 1 <= args.threads <= 512:
+        raise UsageError(f"--threads is 1 to 512, got {args.threads}")
+    devices = chosen_devices(args.device)
+    if args.child:
+        _serve(host, args, devices)
+    else:
+        _watch_over(host, args, devices)
+
+
+def _checked_host(text: str) -> str:
+    try:
+        return str(ipaddress.IPv4Address("127.0.0.1" if text == "localhost" else text))
+    except ValueError:
+        raise UsageError(f"--host is an IPv4 address of this machine, such as 192.168.1.5, got {text!r}") from None
+
+
+def chosen_devices(names: Sequence[str] | None) -> tuple[Device, ...]:
+    """The devices of these names, or all GPUs, or the CPU. Raises DeviceError for a name of none."""
+    from ollama_engine.ml.device import devices as all_devices  # noqa: PLC0415 (loads the library)
+
+    found = all_devices()
+    if not names:
+        gpus = [d for d in found if d.kind == "gpu"] or [d for d in found if d.kind == "igpu"]
+        return tuple(gpus) or tuple(d for d in found if d.kind == "cpu")
+    by_name = {device.name: device for device in found}
+    for name in names:
+        if name not in by_name:
+            raise DeviceError(f"there is no device {name!r}; there are: {', '.join(by_name)}")
+    return tuple(by_name[name] for name in dict.fromkeys(names))
+
+
+# -- the process that serves -------------------------------------------------------------------------------------------
+
+
+def _serve(host: str, args: argparse.Namespace, devices: tuple[Device, ...]) -> None:
+    from ollama_engine.server.isolation.parent import end_with_parent  # noqa: PLC0415
+    from ollama_engine.ml.placement import choose_threads  # noqa: PLC0415
+    from ollama_engine.ml.workers import serve_devices  # noqa: PLC0415
+
+    end_with_parent(lambda: os._exit(0))
+    serve_devices(host, args.port, devices, choose_threads(args.threads), args.cache)
+    raise DeviceError(f"cannot listen at {WorkerAddress(host, args.port)}")
+
+
+# -- the process that people start -------------------------------------------------------------------------------------
+
+
+def _watch_over(host: str, args: argparse.Namespace, devices: tuple[Device, ...]) -> None:
+    """Run the serving process, and another one when it ends: ggml ends it where a program sends what it cannot take."""
+    port = _free_port(host, args.port)
+    if args.cache is not None:
+        os.makedirs(args.cache, mode=0o700, exist_ok=True)
+    command = [sys.executable, "-m", "ollama_engine", "worker", "--child", "--host", host, "--port", str(port)]
+    command += [part for device in devices for part in ("--device", device.name)]
+    command += ["--threads", str(args.threads)] if args.threads is not None else []
+    command += ["--cache", args.cache] if args.cache is not None else []
+    with _ended_by_signals():
+        first = True
+        while True:
+            began = time.monotonic()
+            with _child(command) as child:
+                _wait_until_it_serves(child, host, port)
+                if first:
+                    _announce(host, port, devices)
+                code = child.wait()
+            print(f"error: the serving process ended with code {code}; starting it again", file=sys.stderr, flush=True)
+            first = False
+            if time.monotonic() - began < QUICK_SECONDS:
+                time.sleep(1.0)
+
+
+def _free_port(host: str, port: int) -> int:
+    """The port, or a free one for 0. Raises DeviceError where it is taken, or the address is not this machine's."""
+    try:
+        with socket.socket() as found:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            found.bind((host, port))
+            return int(found.getsockname()[1])
+    except OSError as error:
+        raise DeviceError(f"cannot listen at {WorkerAddress(host, port)}: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Have SIGTERM end this process as Ctrl-C does, so that the child is ended, too."""
+
+    def end(_: int, __: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _child(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.wait()
+        if child.stdin is not None:
+            child.stdin.close()
+
+
+def _wait_until_it_serves(child: subprocess.Popen[bytes], host: str, port: int) -> None:
+    from ollama_engine.ml.worker_client import WorkerClient  # noqa: PLC0415
+
+    address = WorkerAddress(LOOPBACK if host == "0.0.0.0" else host, port)
+    end = time.monotonic() + START_SECONDS
+    while True:
+        if child.poll() is not None:
+            raise DeviceError("the serving process ended before it listened; the lines above say why")
+        try:
+            with WorkerClient(address):
+                return
+        except EngineError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.05)
+
+
+def _announce(host: str, port: int, devices: tuple[Device, ...]) -> None:
+    address = WorkerAddress(host, port)
+    rows = [(d.name, d.description, f"{size(d.memory_free)} free of {size(d.memory_total)}") for d in devices]
+    print(table(rows))
+    if not ipaddress.IPv4Address(host).is_loopback:
+        print(WARNING.format(address=address), file=sys.stderr, flush=True)
+    print(f"serving at {address}", flush=True)

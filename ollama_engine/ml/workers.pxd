@@ -1,0 +1,16 @@
+from ollama_engine.ml cimport libggml as lib
+from ollama_engine.ml.librelay cimport oe_relay
+
+
+cdef lib.ggml_backend_t start_device(lib.ggml_backend_dev_t device) except? NULL
+
+
+cdef class Worker:
+    cdef readonly object address
+    cdef readonly tuple devices
+    cdef oe_relay *relay
+    cdef int pid
+
+    cdef int check(self) except -1
+    cdef int connect(self, client, patience) except -1
+    cdef tuple describe(self, client)

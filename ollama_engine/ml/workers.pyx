@@ -1,0 +1,200 @@
+"""Workers: devices of other processes and machines, used through ggml's RPC backend.
+
+ggml's client does not talk to the worker itself, but to a relay in this process (csrc/rpc/relay.h), so that a worker
+that is gone is an error and not the end of the process. Signals are blocked where ggml starts threads of its own: it
+takes a call that a signal has interrupted for the end of a connection.
+"""
+
+import os
+import socket
+
+from libc.stdint cimport uint8_t, uint32_t, uintptr_t
+from posix.signal cimport sigfillset, sigset_t
+from posix.unistd cimport getpid
+
+from ollama_engine.errors import DeviceError, DeviceLostError
+from ollama_engine.ml.device import devices as local_devices
+from ollama_engine.ml.device_info import Device
+from ollama_engine.ml.worker_address import WorkerAddress
+from ollama_engine.ml.worker_client import HELLO_SIZE, WorkerClient
+
+from ollama_engine.ml cimport libggml as lib
+from ollama_engine.ml.device cimport device_handle
+from ollama_engine.ml.librelay cimport (
+    OE_RELAY_GONE, OE_RELAY_SILENT, OE_RELAY_WORKS, OE_RELAY_WRONG, oe_relay_count, oe_relay_counts, oe_relay_fault,
+    oe_relay_free, oe_relay_give_up, oe_relay_new,
+)
+
+cdef extern from "<signal.h>" nogil:
+    int SIG_SETMASK
+    int pthread_sigmask(int how, const sigset_t *set, sigset_t *before)
+
+# How long a worker may compute without sending anything.
+PATIENCE_SECONDS = 600.0
+
+cdef dict _FAULTS = {
+    OE_RELAY_GONE: "is gone: its connection has ended",
+    OE_RELAY_SILENT: "does not answer any more",
+    OE_RELAY_WRONG: "has sent what ggml's protocol does not say",
+}
+
+
+cdef lib.ggml_backend_t start_device(lib.ggml_backend_dev_t device) except? NULL:
+    """A device's backend, or NULL where it cannot be started."""
+    cdef sigset_t everything, before
+    sigfillset(&everything)
+    pthread_sigmask(SIG_SETMASK, &everything, &before)
+    try:
+        return lib.ggml_backend_dev_init(device, NULL)
+    finally:
+        pthread_sigmask(SIG_SETMASK, &before, NULL)
+
+
+cdef void *_rpc_function(const char *name) except NULL:
+    """A function of ggml's RPC backend, which a portable build loads at run time."""
+    cdef size_t i
+    cdef void *found = NULL
+    local_devices()  # loads the backends
+    for i in range(lib.ggml_backend_reg_count()):
+        registry = lib.ggml_backend_reg_get(i)
+        if <bytes>lib.ggml_backend_reg_name(registry) == b"RPC":
+            found = lib.ggml_backend_reg_get_proc_address(registry, name)
+    if found == NULL:
+        raise DeviceError("this build has no workers' backend", advice=["build with OLLAMA_ENGINE_RPC=ON"])
+    return found
+
+
+cdef class Worker:
+    """A connection to one worker, which serves nobody else until `close`. Raises DeviceError where there is none.
+
+    `patience`: seconds that it may be silent while something is computed.
+    """
+
+    def __init__(self, address, *, patience=PATIENCE_SECONDS):
+        if self.relay != NULL:
+            raise DeviceError("a Worker is initialised once")
+        if not isinstance(address, WorkerAddress):
+            raise TypeError(f"address must be a WorkerAddress, got {type(address).__name__}")
+        _rpc_function(b"ggml_backend_rpc_add_server")
+        self.address = address
+        self.pid = getpid()
+        client = WorkerClient(address)
+        try:
+            if not client.device_count():
+                raise DeviceError(f"the worker at {address} has no devices")
+            memory = [client.memory(i) for i in range(client.device_count())]
+            endpoint = self.connect(client, patience)
+        finally:
+            client.close()
+        try:
+            self.devices = self.describe((endpoint, memory))
+            self.check()
+        except BaseException:
+            self.close()
+            raise
+
+    cdef int connect(self, client, patience) except -1:
+        """Start the relay. Returns the port of loopback at which ggml finds it."""
+        hello = client.hello
+        cdef const uint8_t *said = hello
+        cdef int milliseconds = int(patience * 1000)
+        cdef int listening, connected
+        assert len(hello) == HELLO_SIZE
+        listener = socket.create_server(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        listening, connected = listener.detach(), client.detach()
+        self.relay = oe_relay_new(listening, connected, said, milliseconds)
+        if self.relay == NULL:
+            raise DeviceError(f"no thread for the connection to {self.address}")
+        return port
+
+    cdef tuple describe(self, found):
+        """Make the worker's devices known to ggml."""
+        cdef lib.rpc_add_server_t add = <lib.rpc_add_server_t>_rpc_function(b"ggml_backend_rpc_add_server")
+        cdef lib.ggml_backend_reg_t registry
+        cdef sigset_t everything, before
+        cdef size_t i
+        port, memory = found
+        endpoint = f"127.0.0.1:{port}".encode()
+        cdef const char *where = endpoint
+        with nogil:
+            sigfillset(&everything)
+            pthread_sigmask(SIG_SETMASK, &everything, &before)
+            registry = add(where)
+            pthread_sigmask(SIG_SETMASK, &before, NULL)
+        self.check()
+        if registry == NULL or lib.ggml_backend_reg_dev_count(registry) != len(memory):
+            raise DeviceError(f"the devices of the worker at {self.address} changed meanwhile; try again")
+        devices = []
+        for i, (free, total) in enumerate(memory):
+            devices.append(Device(
+                name=str(self.address) if len(memory) == 1 else f"{self.address}/{i}", kind="gpu", library="RPC",
+                index=i, description=f"device {i} of the worker at {self.address.host}", memory_total=total,
+                memory_free=free, handle=<uintptr_t>lib.ggml_backend_reg_dev_get(registry, i),
+            ))
+        return tuple(devices)
+
+    cdef int check(self) except -1:
+        """Raise DeviceLostError where what ggml was given since does not come from the worker."""
+        cdef int fault
+        if self.relay == NULL or self.pid != getpid():
+            return 0
+        fault = oe_relay_fault(self.relay)
+        if fault != OE_RELAY_WORKS:
+            raise DeviceLostError(
+                f"the worker at {self.address} {_FAULTS.get(fault, 'was given up')}",
+                advice=["see that it runs (ollama-engine worker), and load the model again"],
+            )
+        return 0
+
+    @property
+    def lost(self):
+        """Whether what is computed there cannot be used any more."""
+        return self.relay == NULL or oe_relay_fault(self.relay) != OE_RELAY_WORKS
+
+    def counts(self):
+        """What went over the connection since it was made: {"messages", "round_trips", "bytes_sent", ...}."""
+        cdef oe_relay_counts found
+        if self.relay == NULL:
+            return {}
+        found = oe_relay_count(self.relay)
+        return {"messages": found.messages, "round_trips": found.round_trips, "graphs": found.graphs,
+                "bytes_sent": found.bytes_sent, "bytes_received": found.bytes_received}
+
+    def give_up(self):
+        """Have calls that wait for the worker return; what they give cannot be used."""
+        if self.relay != NULL and self.pid == getpid():
+            oe_relay_give_up(self.relay)
+
+    def close(self):
+        """End the connection; the worker frees what it held. Safe to call twice."""
+        cdef oe_relay *relay = self.relay
+        self.relay = NULL
+        if relay != NULL and self.pid == getpid():
+            oe_relay_free(relay)
+
+    def __dealloc__(self):
+        if self.relay != NULL and self.pid == getpid():
+            oe_relay_free(self.relay)
+
+
+def serve_devices(str host not None, int port, devices, int threads, cache=None):
+    """Serve devices of this machine to one program after the other; returns only where that cannot begin.
+
+    `host` is an IPv4 address. `cache`: a folder that keeps large weights, so that a program need not send them again.
+    ggml ends this process where a program sends what it cannot compute.
+    """
+    cdef lib.rpc_serve_t start = <lib.rpc_serve_t>_rpc_function(b"ggml_backend_rpc_start_server")
+    cdef lib.ggml_backend_dev_t handles[16]
+    cdef size_t n = 0
+    endpoint = f"{host}:{port}".encode()
+    cdef const char *where = endpoint
+    folder = None if cache is None else os.fsencode(cache)
+    cdef const char *kept = NULL
+    if folder is not None:
+        kept = folder
+    for device in tuple(devices)[:16]:
+        handles[n] = device_handle(device)
+        n += 1
+    with nogil:
+        start(where, kept, threads, n, handles)

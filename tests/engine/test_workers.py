@@ -1,0 +1,247 @@
+"""Engines whose layers lie on workers: what goes wrong is an error, and this process goes on.
+
+That the answers are right is for tests/models/test_devices.py to say.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ollama_engine.ml.weights
+from ollama_engine import Engine, SamplingParams, demo
+from ollama_engine.errors import ClosedError, ConfigError, DeviceError, DeviceLostError
+from tests.models.variants import VARIANTS, prompt
+from tests.workers import RunningWorker, running_worker
+
+LONG = SamplingParams(temperature=0, max_tokens=400)
+SHORT = SamplingParams(temperature=0, max_tokens=4)
+OPTIONS: dict[str, Any] = {"num_ctx": 512, "threads": 1, "parallel": 2}
+WAIT = 120.0
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[RunningWorker]:
+    with running_worker(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningWorker]:
+    """A worker that no test harms."""
+    with running_worker(tmp_path_factory.mktemp("worker")) as running:
+        yield running
+
+
+def opened(worker: RunningWorker, **options: Any) -> Engine:
+    return Engine(demo.path(), devices=[worker.address], **{**OPTIONS, **options})
+
+
+def ended(call: Callable[[], object]) -> BaseException | None:
+    """What a call raised, made in a thread that must not hang."""
+    raised: list[BaseException | None] = []
+
+    def run() -> None:
+        try:
+            call()
+            raised.append(None)
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(WAIT)
+    assert raised, "the call hangs"
+    return raised[0]
+
+
+# -- a worker that ends ------------------------------------------------------------------------------------------------
+
+
+def test_killed_while_it_answers(worker: RunningWorker) -> None:
+    with opened(worker) as engine:
+        stream = engine.stream("One day", LONG)
+        waiting = [engine.submit("Two foxes", LONG) for _ in range(3)]
+        for _ in range(3):
+            next(stream)
+        worker.kill()
+        error = ended(lambda: list(stream))
+        assert isinstance(error, (DeviceLostError, ClosedError)), error
+        assert worker.address in str(error)
+        for request in waiting:
+            assert isinstance(ended(request.result), (DeviceLostError, ClosedError))
+        assert engine.closed
+        with pytest.raises(ClosedError, match="rpc://.*load the model again"):
+            engine.generate("One day", SHORT)
+    assert _works_here()
+
+
+def test_killed_while_it_reads_a_prompt(worker: RunningWorker) -> None:
+    with opened(worker, batch_size=32) as engine, worker.stopped():
+        request = engine.submit(prompt(400), SHORT)
+        worker.kill()
+        assert isinstance(ended(request.result), (DeviceLostError, ClosedError))
+    assert _works_here()
+
+
+@pytest.mark.parametrize("at", [0.0, 0.5, 1.0])
+def test_killed_while_the_model_is_loaded(worker: RunningWorker, at: float) -> None:
+    def progress(done: int, total: int) -> None:
+        if done >= at * total:
+            worker.kill()
+
+    error = ended(lambda: opened(worker, progress=progress, mmap=False))
+    assert isinstance(error, DeviceError), error
+    assert worker.address in str(error)
+    assert _works_here()
+
+
+def test_killed_while_a_session_is_saved(worker: RunningWorker, tmp_path: Path) -> None:
+    with opened(worker) as engine, engine.session() as session:
+        session.append("One day a fox")
+        session.generate(SHORT)
+        worker.kill()
+        path = tmp_path / "session"
+        assert isinstance(ended(lambda: session.save(path)), (DeviceLostError, ClosedError))
+        assert not path.exists()
+    assert _works_here()
+
+
+def test_killed_while_nothing_is_asked(worker: RunningWorker) -> None:
+    with opened(worker) as engine:
+        worker.kill()
+        assert isinstance(ended(lambda: engine.generate("One day", SHORT)), (DeviceLostError, ClosedError))
+        assert isinstance(ended(lambda: engine.generate("One day", SHORT)), ClosedError)
+
+
+def test_another_worker_takes_over(worker: RunningWorker, shared: RunningWorker) -> None:
+    with opened(worker) as engine:
+        text = engine.generate("One day", SHORT).text
+        worker.kill()
+        assert ended(lambda: engine.generate("Two", SHORT)) is not None
+    with opened(shared) as engine:
+        assert engine.generate("One day", SHORT).text == text
+
+
+def _works_here() -> bool:
+    with Engine(demo.path(), gpu_layers=0, **OPTIONS) as engine:
+        return bool(engine.generate("One day", SHORT).tokens)
+
+
+# -- a worker that is not there, or is busy ----------------------------------------------------------------------------
+
+
+def test_no_worker() -> None:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))  # and does not listen
+        address = f"rpc://127.0.0.1:{found.getsockname()[1]}"
+        with pytest.raises(DeviceError, match=f"no worker answers at {address}: .*ollama-engine worker"):
+            Engine(demo.path(), devices=[address], **OPTIONS)
+
+
+def test_a_worker_serves_one_engine(shared: RunningWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ollama_engine.ml.worker_client.ANSWER_SECONDS", 0.3)
+    with opened(shared) as engine:
+        with pytest.raises(DeviceError, match="one program at a time"):
+            opened(shared)
+        assert engine.generate("One day", SHORT).tokens
+    with opened(shared) as engine:  # which it does when the first one is closed
+        assert engine.generate("One day", SHORT).tokens
+
+
+def test_memory_comes_back(shared: RunningWorker) -> None:
+    """An Engine that cannot be loaded leaves nothing on the worker, and the next one gets it."""
+
+    def stop(done: int, total: int) -> None:
+        raise InterruptedError
+
+    for _ in range(3):
+        with pytest.raises(InterruptedError):
+            opened(shared, progress=stop)
+    with opened(shared) as engine:
+        assert engine.generate("One day", SHORT).tokens
+
+
+@pytest.mark.parametrize(
+    ("devices", "told"),
+    [
+        (["rpc://"], "devices has workers as rpc://HOST:PORT"),
+        (["rpc://host:99999"], "devices has workers as rpc://HOST:PORT"),
+        (["CUDA7"], "devices names 'CUDA7', which does not exist; there are: none"),
+        ("rpc://host:50052", r'devices is a list of names, such as \["rpc://host:50052"\]'),
+        ([3], "devices is a list of names"),
+    ],
+)
+def test_names_that_mean_nothing(devices: Any, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        Engine(demo.path(), devices=devices, **OPTIONS)
+
+
+def test_options_that_contradict(shared: RunningWorker) -> None:
+    with pytest.raises(ConfigError, match="main_gpu is for devices that are not named"):
+        opened(shared, main_gpu=1)
+    with pytest.raises(ConfigError, match="tensor_split has 2 shares for 1 devices"):
+        opened(shared, tensor_split=(1, 1))
+    with pytest.raises(ConfigError, match="does not exist; there are: rpc://"):
+        Engine(demo.path(), devices=[f"{shared.address}/3"], **OPTIONS)
+    with opened(shared, gpu_layers=0) as engine:
+        assert [device.device for device in engine.memory.devices] == ["CPU"]
+
+
+# -- the rest of an engine ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["llama-everything", "llama-window"])
+def test_sessions_are_saved_restored_and_shifted(name: str, shared: RunningWorker, tmp_path: Path) -> None:
+    """What a session holds on a worker goes into a file, and comes back here, and the other way round."""
+    path = next(v for v in VARIANTS if str(v) == name).file(tmp_path)
+    here: dict[str, Any] = {"num_ctx": 96, "threads": 1, "kv_cache_type": "f32", "gpu_layers": 0}
+    there = {**here, "gpu_layers": None, "devices": [shared.address]}
+    answers = {}
+    for first, then in ((here, here), (there, here), (here, there), (there, there)):
+        with Engine(path, **first) as engine, engine.session() as session:
+            session.append(prompt(50))
+            session.generate(SHORT)
+            session.save(tmp_path / "saved", overwrite=True)
+        with Engine(path, **then) as engine, engine.load_session(tmp_path / "saved") as session:
+            answers[id(first), id(then)] = session.generate(
+                SamplingParams(temperature=0, max_tokens=70), on_overflow="shift"
+            ).tokens
+    assert len(set(map(tuple, answers.values()))) == 1
+
+
+def test_forks_formats_and_many_callers(shared: RunningWorker) -> None:
+    with opened(shared, parallel=4) as engine, Engine(demo.path(), gpu_layers=0, **{**OPTIONS, "parallel": 4}) as twin:
+        for each in (engine, twin):
+            assert each.generate("A number:", SamplingParams(max_tokens=40, seed=1), format={"type": "integer"}).parsed is not None
+        prompts = [f"One day {word}" for word in ("a fox", "a bear", "Lily", "Tom", "the sun", "two cats")]
+        assert [len(c.tokens) for c in engine.generate(prompts, SHORT)] == [4] * 6
+        request = engine.submit("Once upon a time", LONG)
+        for _ in range(5):
+            next(iter(request))
+        assert engine.fork(request, SHORT).result().tokens
+        request.cancel()
+        assert engine.embed("a fox").shape == twin.embed("a fox").shape
+
+
+def test_a_full_device(shared: RunningWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What does not fit on the worker is refused before anything is sent."""
+    from ollama_engine.errors import NoMemoryError  # noqa: PLC0415
+
+    monkeypatch.setattr("ollama_engine.ml.worker_client.WorkerClient.memory", lambda *_: (1 << 20, 1 << 20))
+    with pytest.raises(NoMemoryError, match=f"on {shared.address}, which has 1 MiB free"):
+        opened(shared)
+
+
+def test_a_device_of_weights_alone_is_named_in_the_report(shared: RunningWorker) -> None:
+    assert ollama_engine.ml.weights.TIED == "token_embd.weight"
+    with opened(shared) as engine:
+        text = str(engine.memory)
+        plan = Engine.plan_memory
+    assert shared.address in text
+    assert shared.address in str(plan(demo.path(), devices=[shared.address], **OPTIONS))

@@ -1,0 +1,22 @@
+"""Serves the CPU of this machine with one thread, at a port of loopback that it writes first."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from ollama_engine.ml.device import devices
+from ollama_engine.ml.workers import serve_devices
+from ollama_engine.server.isolation.parent import end_with_parent
+
+
+def main() -> None:
+    end_with_parent(lambda: os._exit(0))
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = int(found.getsockname()[1])
+    print(f"rpc://127.0.0.1:{port}", flush=True)
+    serve_devices("127.0.0.1", port, devices()[-1:], 1)
+
+
+main()

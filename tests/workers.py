@@ -1,0 +1,70 @@
+"""Workers on loopback, for tests: the real program, in processes of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+START_SECONDS = 120.0
+POLL_SECONDS = 0.02
+
+
+@dataclass(frozen=True)
+class RunningWorker:
+    """A worker: what devices are named for an Engine, and its process."""
+
+    address: str
+    process: subprocess.Popen[str]
+
+    def kill(self) -> None:
+        """End it as the system would: at once."""
+        self.process.kill()
+        self.process.wait()
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Have it do nothing meanwhile, with its connection open."""
+        os.kill(self.process.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            if self.process.poll() is None:
+                os.kill(self.process.pid, signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def running_worker(folder: Path) -> Iterator[RunningWorker]:
+    """A worker that serves the CPU with one thread, without the process that would start it again."""
+    log = folder / f"worker-{time.monotonic_ns()}.log"
+    with log.open("w+") as output:
+        process = subprocess.Popen([sys.executable, "-m", "tests.worker_child"], stdin=subprocess.PIPE, stdout=output,
+                                   stderr=subprocess.STDOUT, text=True)  # fmt: skip
+        try:
+            yield RunningWorker(_address(process, log), process)
+        finally:
+            process.kill()
+            process.wait()
+            assert process.stdin is not None
+            process.stdin.close()
+
+
+def _address(process: subprocess.Popen[str], log: Path) -> str:
+    from ollama_engine.errors import DeviceError  # noqa: PLC0415 (after the process has started)
+    from ollama_engine.ml.worker_address import read_address  # noqa: PLC0415
+    from ollama_engine.ml.worker_client import WorkerClient  # noqa: PLC0415
+
+    end = time.monotonic() + START_SECONDS
+    while time.monotonic() < end and process.poll() is None:
+        found = [line for line in log.read_text().splitlines() if line.startswith("rpc://")]
+        if found:
+            with contextlib.suppress(DeviceError), WorkerClient(read_address(found[0])[0]):
+                return found[0]
+        time.sleep(POLL_SECONDS)
+    raise AssertionError(f"no worker has started: {log.read_text()}")
