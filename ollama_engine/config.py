@@ -40,6 +40,7 @@ RANGES: Mapping[str, tuple[int, int]] = {
     "threads": (1, 512),  # GGML_MAX_N_THREADS
     "gpu_layers": (0, 1 << 16),
     "main_gpu": (0, 1 << 16),
+    "cpu_experts": (0, 1 << 16),
     "image_cache_bytes": (0, 1 << 48),
 }
 """First and last value of each option that is a whole number."""
@@ -88,11 +89,17 @@ class EngineConfig:
         },
     )
     gpu_layers: int | None = field(
-        default=None, metadata={"help": "layers on GPUs, counted from the last; by default all, if there is one [>= 0]"}
+        default=None, metadata={"help": "layers on GPUs, counted from the last; by default as many as fit [>= 0]"}
     )
-    main_gpu: int = field(default=0, metadata={"help": "the GPU to use, unless tensor_split names several [>= 0]"})
+    main_gpu: int | None = field(
+        default=None, metadata={"help": "the GPU to fill first; by default the one with most free memory [>= 0]"}
+    )
     tensor_split: Sequence[float] | None = field(
         default=None, metadata={"help": "share of the layers for each GPU, such as 3,1"}
+    )
+    cpu_experts: int | None = field(
+        default=None,
+        metadata={"help": "layers, from the first, whose experts stay on the CPU; by default as few as may [>= 0]"},
     )
     flash_attention: FlashAttention | bool = field(
         default="auto", metadata={"help": "one-pass attention: auto, on or off; auto asks the devices"}

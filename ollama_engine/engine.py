@@ -12,6 +12,7 @@ from ollama_engine.config import CacheType, EngineConfig, FlashAttention
 from ollama_engine.errors import ClosedError
 from ollama_engine.not_copied import NotCopied
 from ollama_engine.option_names import refuses_unknown
+from ollama_engine.runner.batch.methods import BatchMethods
 from ollama_engine.runner.chat.methods import ChatMethods
 from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.core.engine_thread import EngineThread
@@ -32,7 +33,9 @@ from ollama_engine.segments import Segment
 
 
 @refuses_unknown(options_elsewhere)
-class Engine(GenerateMethods, EmbedMethods, ImageMethods, ChatMethods, ScoreMethods, FactMethods, NotCopied):
+class Engine(
+    GenerateMethods, BatchMethods, EmbedMethods, ImageMethods, ChatMethods, ScoreMethods, FactMethods, NotCopied
+):  # fmt: skip
     """A loaded model, shared by any number of threads and asyncio tasks: their requests are computed together.
 
     Args:
@@ -47,11 +50,13 @@ class Engine(GenerateMethods, EmbedMethods, ImageMethods, ChatMethods, ScoreMeth
             says how many there are.
         devices: names of the devices to use beside the CPU, as `ollama-engine devices` lists them;
             "rpc://HOST:PORT" means all devices of a worker (`ollama-engine worker`) on another machine. None takes the
-            GPU of this one. A worker serves one Engine at a time. Where it is gone, requests in flight end with a
+            GPUs of this one. A worker serves one Engine at a time. Where it is gone, requests in flight end with a
             DeviceLostError, and the Engine closes.
-        gpu_layers: layers on GPUs, counted from the last; None takes all when there is a GPU.
-        main_gpu: the GPU to use, unless `tensor_split` names several.
-        tensor_split: share of the layers for each GPU.
+        gpu_layers: layers on GPUs, counted from the last, the output layer being one; None takes as many as fit.
+        main_gpu: the GPU to fill first; None takes the one with most free memory.
+        tensor_split: share of the layers for each GPU; None uses the fewest GPUs that hold all, or else all.
+        cpu_experts: layers, from the first, whose experts stay on the CPU (mixtures of experts); None keeps as few
+            there as possible, and moves experts there before it moves whole layers.
         flash_attention: "auto", "on" or "off"; True and False are on and off.
         kv_cache_type: element type of keys and values: "f32", "f16", "bf16", "q8_0" or "q4_0".
         image_cache_bytes: host memory for embeddings of images, so that an image is encoded once. What was used least
@@ -86,8 +91,9 @@ class Engine(GenerateMethods, EmbedMethods, ImageMethods, ChatMethods, ScoreMeth
         threads: int | None = None,
         devices: Sequence[str] | None = None,
         gpu_layers: int | None = None,
-        main_gpu: int = 0,
+        main_gpu: int | None = None,
         tensor_split: Sequence[float] | None = None,
+        cpu_experts: int | None = None,
         flash_attention: FlashAttention | bool = "auto",
         kv_cache_type: CacheType = "f16",
         image_cache_bytes: int = EngineConfig.image_cache_bytes,
@@ -106,6 +112,7 @@ class Engine(GenerateMethods, EmbedMethods, ImageMethods, ChatMethods, ScoreMeth
             gpu_layers=gpu_layers,
             main_gpu=main_gpu,
             tensor_split=tensor_split,
+            cpu_experts=cpu_experts,
             flash_attention=flash_attention,
             kv_cache_type=kv_cache_type,
             image_cache_bytes=image_cache_bytes,

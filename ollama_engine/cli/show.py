@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ollama_engine.cli import fit
 from ollama_engine.cli.errors import UsageError
 from ollama_engine.cli.model_parts import PARTS, part_of
 from ollama_engine.cli.options import add_model, find_model
@@ -58,10 +59,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ).add_mutually_exclusive_group()
     for part, told in PARTS.items():
         group.add_argument(f"--{part}", dest="part", action="store_const", const=part, help=told)
+    fit.add_arguments(parser)
 
 
 def main(args: argparse.Namespace) -> None:
     path, stored = find_model(args.model)
+    if args.fit:
+        fit.main(args, path, stored)
+        return
+    fit.refuse_without_fit(args)
     if args.part is not None:
         if stored is None:
             raise UsageError(f"--{args.part} has no effect: {args.model} is a file, not a model of the store")

@@ -59,7 +59,7 @@ cdef class Backend:
     cdef bint running
     cdef object __weakref__
 
-    cdef int _connect(self) except -1
+    cdef int _connect(self, choose) except -1
     cdef int _start(self) except -1
     cdef lib.ggml_backend_sched_t _new_scheduler(self) except NULL
     cdef int _free(self) except -1

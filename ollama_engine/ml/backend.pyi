@@ -1,4 +1,5 @@
 import logging
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final
 
@@ -8,6 +9,8 @@ from ollama_engine.ml.device_info import Device
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.window import Memory
 from ollama_engine.ml.workers import Worker
+
+_Choose = Callable[[tuple[Device, ...]], tuple[Device, ...]]
 
 log: logging.Logger
 DEFAULT_MAX_NODES: Final[int]
@@ -20,7 +23,9 @@ class Buffer: ...
 class Scheduler(Memory): ...
 
 class Backend:
-    def __init__(self, params: BackendParams, *, max_nodes: SupportsIndex = ...) -> None: ...
+    def __init__(
+        self, params: BackendParams, *, max_nodes: SupportsIndex = ..., choose: _Choose | None = None
+    ) -> None: ...
     @property
     def params(self) -> BackendParams: ...
     @property
@@ -46,3 +51,5 @@ class Backend:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None: ...
+
+def supports_flash_attention(device: Device, key_dim: SupportsIndex, value_dim: SupportsIndex, dtype: str) -> bool: ...

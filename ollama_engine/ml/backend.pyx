@@ -74,11 +74,12 @@ cdef class Scheduler(Memory):
 cdef class Backend:
     """Devices and threads for one engine.
 
-    `params` is a `BackendParams`; its threads, gpu_layers, main_gpu and tensor_split take effect here.
-    `max_nodes` bounds the tensors of one graph. Raises ConfigError, DeviceError, NoMemoryError.
+    `params` is a `BackendParams`; its threads take effect here, and its options of GPUs where they exclude some.
+    `max_nodes` bounds the tensors of one graph. `choose` is called with the devices that may be used, the CPU last, and
+    returns those that are; None uses all. Raises ConfigError, DeviceError, NoMemoryError, and what `choose` raises.
     """
 
-    def __init__(self, params, *, max_nodes=DEFAULT_MAX_NODES):
+    def __init__(self, params, *, max_nodes=DEFAULT_MAX_NODES, choose=None):
         cdef int64_t nodes = whole(max_nodes)
         if self.lock is not None:
             raise ConfigError("a Backend is initialised once")
@@ -94,7 +95,7 @@ cdef class Backend:
         self.workers = ()
         self.threads = placement.choose_threads(params.threads)
         try:
-            self._connect()
+            self._connect(choose)
             self._start()
         except BaseException:
             self.close()
@@ -102,7 +103,7 @@ cdef class Backend:
         log.info("backend: devices %s, %d threads", ", ".join(d.name for d in self.devices), self.threads,
                  extra={"devices": self.devices, "threads": self.threads})
 
-    cdef int _connect(self) except -1:
+    cdef int _connect(self, choose) except -1:
         """Connect to workers, and choose devices of this machine and theirs."""
         found = all_devices()
         for address in placement.worker_addresses(self.params):
@@ -110,6 +111,8 @@ cdef class Backend:
             self.workers += (worker,)
             found += worker.devices
         self.devices = placement.choose_devices(found, self.params)
+        if choose is not None:
+            self.devices = tuple(choose(self.devices))
         if len(self.devices) > MAX_DEVICES:
             raise ConfigError(f"{len(self.devices)} devices are too many, ggml takes {MAX_DEVICES}; use main_gpu")
         return 0
@@ -299,32 +302,10 @@ cdef class Backend:
     def supports_flash_attention(self, device, key_dim, value_dim, str dtype not None):
         """Whether a device has a one-pass attention kernel for heads of this size and keys of this type."""
         cdef int64_t number = whole(device)
-        cdef lib.ggml_type kind = type_of(dtype)
-        cdef lib.ggml_init_params params
-        cdef int64_t q[4]
-        cdef int64_t k[4]
-        cdef int64_t v[4]
-        cdef int64_t m[4]
         self.check_open()
         if not 0 <= number < len(self.devices):
             raise ConfigError(f"device is 0 to {len(self.devices) - 1}, got {number}")
-        if dtype not in KEY_TYPES:
-            return False
-        shape_to_ne((key_dim, 1, 1), lib.GGML_TYPE_F32, q)
-        shape_to_ne((key_dim, 256, 1), kind, k)
-        shape_to_ne((value_dim, 256, 1), kind, v)
-        shape_to_ne((256, 1), lib.GGML_TYPE_F16, m)
-        params.mem_size = lib.ggml_tensor_overhead() * 8
-        params.mem_buffer = NULL
-        params.no_alloc = True
-        handle = device_handle(self.devices[number])
-        cdef lib.ggml_context *ctx = lib.ggml_init(params)
-        attention = lib.ggml_flash_attn_ext(
-            ctx, lib.ggml_new_tensor(ctx, lib.GGML_TYPE_F32, 4, q), lib.ggml_new_tensor(ctx, kind, 4, k),
-            lib.ggml_new_tensor(ctx, kind, 4, v), lib.ggml_new_tensor(ctx, lib.GGML_TYPE_F16, 4, m), 1.0, 0.0, 0.0)
-        supported = lib.ggml_backend_dev_supports_op(handle, attention)
-        lib.ggml_free(ctx)
-        return bool(supported)
+        return supports_flash_attention(self.devices[number], key_dim, value_dim, dtype)
 
     @property
     def closed(self):
@@ -380,3 +361,30 @@ cdef class Backend:
     def __repr__(self):
         state = "closed" if self.sched == NULL else f"{', '.join(d.name for d in self.devices)}; {self.threads} threads"
         return f"Backend({state})"
+
+
+def supports_flash_attention(device, key_dim, value_dim, str dtype not None):
+    """Whether a `Device` has a one-pass attention kernel for heads of this size and keys of this type."""
+    cdef lib.ggml_type kind = type_of(dtype)
+    cdef lib.ggml_init_params params
+    cdef int64_t q[4]
+    cdef int64_t k[4]
+    cdef int64_t v[4]
+    cdef int64_t m[4]
+    if dtype not in KEY_TYPES:
+        return False
+    shape_to_ne((key_dim, 1, 1), lib.GGML_TYPE_F32, q)
+    shape_to_ne((key_dim, 256, 1), kind, k)
+    shape_to_ne((value_dim, 256, 1), kind, v)
+    shape_to_ne((256, 1), lib.GGML_TYPE_F16, m)
+    params.mem_size = lib.ggml_tensor_overhead() * 8
+    params.mem_buffer = NULL
+    params.no_alloc = True
+    handle = device_handle(device)
+    cdef lib.ggml_context *ctx = lib.ggml_init(params)
+    attention = lib.ggml_flash_attn_ext(
+        ctx, lib.ggml_new_tensor(ctx, lib.GGML_TYPE_F32, 4, q), lib.ggml_new_tensor(ctx, kind, 4, k),
+        lib.ggml_new_tensor(ctx, kind, 4, v), lib.ggml_new_tensor(ctx, lib.GGML_TYPE_F16, 4, m), 1.0, 0.0, 0.0)
+    supported = lib.ggml_backend_dev_supports_op(handle, attention)
+    lib.ggml_free(ctx)
+    return bool(supported)

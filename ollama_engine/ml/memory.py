@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ollama_engine.ml.placement_plan import PlacementPlan
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,8 @@ class MemoryReport:
     devices: tuple[DeviceMemory, ...]
     layers: Mapping[str, int] = field(default_factory=dict)
     """Bytes of weights for each block ("blk.0" ...), and for "vision", "input" and "output"."""
+    placement: PlacementPlan | None = None
+    """What was planned to lie on which device; None in the report of a machine without a GPU that has loaded."""
 
     @property
     def total(self) -> int:

@@ -1,4 +1,4 @@
-"""Which devices and how many threads to use, and which device holds which layer. Pure decisions."""
+"""Which devices and how many threads to use. Pure decisions."""
 
 from __future__ import annotations
 
@@ -26,11 +26,13 @@ class BackendParams:
     devices: tuple[str, ...] | None = None
     """Names of the devices to use beside the CPU, such as "CUDA0" or "rpc://host:50052"; None takes this machine's."""
     gpu_layers: int | None = None
-    """Number of layers on GPUs, counted from the last; None puts all there when a GPU exists."""
-    main_gpu: int = 0
-    """Index of the GPU that is used first, and alone unless `tensor_split` names shares."""
+    """Number of layers on GPUs, counted from the last; None puts as many there as fit."""
+    main_gpu: int | None = None
+    """Index of the GPU that is filled first; None takes the one with most room."""
     tensor_split: tuple[float, ...] | None = None
     """Share of the layers for each GPU, in device order, such as (3, 1)."""
+    cpu_experts: int | None = None
+    """Number of layers, from the first, whose experts stay on the CPU; None keeps as few there as possible."""
     flash_attention: FlashAttention = "auto"
     """Whether attention runs as one pass; "auto" asks the devices."""
     mmap: bool = True
@@ -41,7 +43,7 @@ class BackendParams:
 
 
 def choose_devices(found: Sequence[Device], params: BackendParams) -> tuple[Device, ...]:
-    """The devices to start, GPUs first, the CPU last as ggml's graph scheduler wants it."""
+    """The devices that may be used, GPUs first, the CPU last as ggml's graph scheduler wants it."""
     cpus = [d for d in found if d.kind == "cpu"]
     if not cpus:
         raise ConfigError("this build has no CPU backend; reinstall ollama_engine")
@@ -51,7 +53,7 @@ def choose_devices(found: Sequence[Device], params: BackendParams) -> tuple[Devi
     if not gpus:
         _check_gpu_options_without_gpu(params)
         return (cpus[0],)
-    if params.main_gpu >= len(gpus):
+    if params.main_gpu is not None and params.main_gpu >= len(gpus):
         raise ConfigError(
             Option("main_gpu"), f" {params.main_gpu} does not exist; GPUs: {', '.join(g.name for g in gpus)}"
         )
@@ -59,8 +61,6 @@ def choose_devices(found: Sequence[Device], params: BackendParams) -> tuple[Devi
         raise ConfigError(Option("tensor_split"), f" has {len(params.tensor_split)} shares for {len(gpus)} GPUs")
     if params.gpu_layers == 0:
         return (cpus[0],)
-    if params.tensor_split is None:
-        gpus = [gpus[params.main_gpu]]
     return (*gpus, cpus[0])
 
 
@@ -99,51 +99,13 @@ def _is_named(device: Device, name: str) -> bool:
 
 
 def _check_gpu_options_without_gpu(params: BackendParams) -> None:
-    if params.main_gpu != 0:
+    if params.main_gpu:
         raise ConfigError(Option("main_gpu"), f" is {params.main_gpu}, but this machine or build has no GPU")
     if params.tensor_split is not None:
         raise ConfigError(Option("tensor_split"), " is given, but this machine or build has no GPU")
     if params.gpu_layers:
         log.warning("gpu_layers=%d has no effect: this machine or build has no GPU; the CPU runs all layers",
                     params.gpu_layers)  # fmt: skip
-
-
-def assign_layers(devices: Sequence[Device], n_layers: int, params: BackendParams) -> tuple[int, ...]:
-    """Device number for each of `n_layers` blocks and, at the end, for the output layer.
-
-    The last `gpu_layers` of these n_layers + 1 go to GPUs, shared out by `tensor_split`; the rest stays on the CPU.
-    """
-    cpu, n_gpus = len(devices) - 1, len(devices) - 1
-    total = n_layers + 1
-    if n_gpus == 0:
-        return (cpu,) * total
-    on_gpu = total if params.gpu_layers is None else min(params.gpu_layers, total)
-    shares = params.tensor_split or _free_shares(devices[:cpu])
-    shares = (*shares, *([0.0] * (n_gpus - len(shares))))
-    bounds = [sum(shares[: i + 1]) / sum(shares) for i in range(n_gpus)]
-    chosen = [cpu] * (total - on_gpu)
-    for i in range(on_gpu):
-        position = (i + 0.5) / on_gpu
-        chosen.append(next(g for g, bound in enumerate(bounds) if position <= bound or g == n_gpus - 1))
-    return tuple(chosen)
-
-
-def _free_shares(devices: Sequence[Device]) -> tuple[float, ...]:
-    """Shares by free memory; equal ones where that is not known."""
-    free = tuple(float(device.memory_free) for device in devices)
-    return free if all(free) else (1.0,) * len(devices)
-
-
-def place_vision(devices: Sequence[Device], weights: Sequence[int], nbytes: int) -> int:
-    """Device number for a vision part of `nbytes`, where the text model's `weights` (bytes on each device) lie already.
-
-    Of the GPUs that hold layers, the one with most room, if half of that is enough: the cache and graphs need the rest.
-    Otherwise the CPU, whose kernels take many times as long for an image.
-    """
-    cpu = len(devices) - 1
-    rooms = {number: devices[number].memory_free - weights[number] for number in range(cpu) if weights[number]}
-    best = max(rooms, key=lambda number: rooms[number], default=cpu)
-    return best if best != cpu and nbytes <= rooms[best] // 2 else cpu
 
 
 def choose_threads(requested: int | None) -> int:

@@ -167,3 +167,51 @@ def test_nothing_is_imported_that_could_load_weights(tiny: str) -> None:
     modules, out = imported_by(["show", tiny])
     assert out.startswith("path")
     assert not modules & {"ollama_engine.ml.backend", "ollama_engine.ml.weights", "ollama_engine.models"}
+
+
+def test_what_fits_where(cli, tmp_path: Path) -> None:
+    model = write_tiny_llama(tmp_path / "tiny.gguf", n_expert=4, n_expert_used=2)
+    options = ("--fit", "--num-ctx", "64", "--parallel", "1", "--batch-size", "16", "--kv-cache-type", "f32")
+    known = shown(cli, model.path, *options, "--gpu-memory", "1GiB,0.5MiB")
+    assert (known["gpu_layers"], known["layers"], known["cpu_experts"], known["fits"]) == (3, 3, 0, True)
+    first, second, cpu = known["devices"]
+    assert (first["name"], first["free"], first["layers"], first["output"]) == ("GPU0", 1 << 30, [0, 1], True)
+    assert (second["free"], second["layers"], second["taken"]) == (1 << 19, [], 0)
+    assert (cpu["name"], cpu["free"], cpu["layers"], cpu["output"]) == ("CPU", None, [], False)
+    assert first["cache"] == 2 * 64 * 2 * 2 * model.config.head_dim * 4
+    experts = shown(cli, model.path, *options, "--gpu-memory", "1G", "--cpu-experts", "1")
+    assert experts["devices"][1]["experts"] == [0]
+    assert experts["devices"][0]["weights"] < first["weights"]
+    demanded = shown(cli, model.path, *options, "--gpu-memory", "100K", "--gpu-layers", "3")
+    assert demanded["fits"] is False
+    assert demanded["devices"][0]["overfull"] > 0
+
+
+def test_what_fits_where_for_people(cli, tmp_path: Path) -> None:
+    model = write_tiny_llama(tmp_path / "tiny.gguf", n_expert=4, n_expert_used=2)
+    result = cli("show", model.path, "--fit", "--gpu-memory", "1TiB", "--cpu-experts", "2")
+    assert result.out.splitlines()[0].split() == ["device", "free", "weights", "KV", "compute", "in", "all", "layers"]
+    assert result.out.splitlines()[1].split()[:3] == ["GPU0", "1.0", "TiB"]
+    assert result.out.splitlines()[1].endswith("0-1, output")
+    assert result.out.splitlines()[2].endswith("input, experts of 0-1")
+    assert result.out.splitlines()[-1] == "3 of 3 layers on GPUs, experts of 2 of them on the CPU"
+    here = cli("show", "demo", "--fit")
+    assert (here.code, here.err) == (0, "")
+    lacking = cli("show", "demo", "--fit", "--gpu-memory", "1MiB", "--gpu-layers", "9")
+    assert "\nGPU0 lacks " in lacking.out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--num-ctx", "9"), "--num-ctx has no effect without --fit"),
+        (("--gpu-memory", "8G"), "--gpu-memory has no effect without --fit"),
+        (("--fit", "--gpu-memory", "8 pounds"), "expected sizes such as 8GiB,24GiB, got '8 pounds'"),
+        (("--fit", "--gpu-memory", "8G", "--main-gpu", "1"), "--main-gpu 1 does not exist; GPUs: GPU0"),
+    ],
+    ids=str,
+)
+def test_plans_that_cannot_be_made(cli, options: tuple[str, ...], message: str) -> None:
+    result = cli("show", "demo", *options)
+    assert result.code == 2
+    assert message in result.err

@@ -61,7 +61,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> str:
         ({"gpu_layers": "all"}, "gpu_layers"),
         ({"main_gpu": -1}, "main_gpu"),
         ({"main_gpu": 999}, "main_gpu"),
-        ({"main_gpu": None}, "main_gpu"),
+        ({"cpu_experts": -1}, "cpu_experts"),
         ({"tensor_split": []}, "tensor_split"),
         ({"tensor_split": [-1, 2]}, "tensor_split"),
         ({"tensor_split": [0.0]}, "tensor_split"),

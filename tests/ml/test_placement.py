@@ -1,4 +1,4 @@
-"""Which devices, how many threads, which layer where: pure decisions, on machines that the tests make up."""
+"""Which devices and how many threads: pure decisions, on machines that the tests make up."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ollama_engine.config import EngineConfig
 from ollama_engine.errors import ConfigError
 from ollama_engine.ml import placement
 from ollama_engine.ml.device_info import Device, DeviceKind, number_by_library
-from ollama_engine.ml.placement import BackendParams, assign_layers, choose_devices, choose_threads, place_vision
+from ollama_engine.ml.placement import BackendParams, choose_devices, choose_threads
 from ollama_engine.ml.threads import check_threads
 
 
@@ -48,7 +48,8 @@ def test_indices_count_within_a_library() -> None:
         ({"gpu_layers": -1}, "gpu_layers is a whole number from 0"),
         ({"gpu_layers": "all"}, "gpu_layers is a whole number"),
         ({"main_gpu": -1}, "main_gpu is a whole number from 0"),
-        ({"main_gpu": None}, "main_gpu is a whole number"),
+        ({"main_gpu": "0"}, "main_gpu is a whole number"),
+        ({"cpu_experts": -1}, "cpu_experts is a whole number from 0"),
         ({"flash_attention": 1}, "flash_attention is one of auto, on, off"),
         ({"flash_attention": "yes"}, "flash_attention is"),
         ({"flash_attention": None}, "flash_attention is"),
@@ -95,8 +96,8 @@ def test_options_are_put_into_their_plain_form() -> None:
         ("one", {}, ["CUDA0", "CPU"]),
         ("one", {"gpu_layers": 0}, ["CPU"]),
         ("one", {"gpu_layers": 3}, ["CUDA0", "CPU"]),
-        ("two", {}, ["CUDA0", "CPU"]),
-        ("two", {"main_gpu": 1}, ["CUDA1", "CPU"]),
+        ("two", {}, ["CUDA0", "CUDA1", "CPU"]),
+        ("two", {"main_gpu": 1}, ["CUDA0", "CUDA1", "CPU"]),
         ("two", {"tensor_split": (3, 1)}, ["CUDA0", "CUDA1", "CPU"]),
         ("two", {"tensor_split": (1,)}, ["CUDA0", "CUDA1", "CPU"]),
         ("igpu", {}, ["Vulkan0", "CPU"]),
@@ -132,50 +133,6 @@ def test_gpu_layers_without_gpu_are_mentioned(caplog: pytest.LogCaptureFixture) 
     with caplog.at_level(logging.WARNING):
         assert choose_devices([CPU], BackendParams(gpu_layers=9)) == (CPU,)
     assert "gpu_layers=9 has no effect" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("devices", "options", "layers"),
-    [
-        ((CPU,), {}, "00000"),
-        ((ONE, CPU), {}, "00000"),
-        ((ONE, CPU), {"gpu_layers": 2}, "11100"),
-        ((ONE, CPU), {"gpu_layers": 99}, "00000"),
-        ((ONE, TWO, CPU), {"tensor_split": (1, 1)}, "00011"),
-        ((ONE, TWO, CPU), {"tensor_split": (3, 1)}, "00001"),
-        ((ONE, TWO, CPU), {"tensor_split": (0, 1)}, "11111"),
-        ((ONE, TWO, CPU), {"tensor_split": (1, 0)}, "00000"),
-        ((ONE, TWO, CPU), {"tensor_split": (1, 1), "gpu_layers": 2}, "22201"),
-        ((ONE, TWO, CPU), {"tensor_split": (1,)}, "00000"),
-    ],
-    ids=str,
-)
-def test_layers_are_assigned(devices: tuple[Device, ...], options: dict[str, object], layers: str) -> None:
-    """Four blocks and the output layer, by number of device."""
-    params = BackendParams(**options)  # type: ignore[arg-type]
-    assert "".join(map(str, assign_layers(devices, 4, params))) == layers
-
-
-def test_shares_are_kept_for_any_number_of_layers() -> None:
-    params = BackendParams(tensor_split=(3, 1))
-    for n in range(1, 130):
-        layers = assign_layers((ONE, TWO, CPU), n, params)
-        assert len(layers) == n + 1
-        assert list(layers) == sorted(layers)
-        assert abs(layers.count(0) - 0.75 * (n + 1)) <= 1
-
-
-def test_a_vision_part_goes_where_there_is_room() -> None:
-    gib = 1 << 30
-    free = ONE.memory_free
-    assert place_vision((CPU,), [gib], gib) == 0
-    assert place_vision((ONE, CPU), [gib, 0], gib) == 0
-    assert place_vision((ONE, CPU), [0, gib], gib) == 1  # gpu_layers=0
-    assert place_vision((ONE, TWO, CPU), [3 * gib, gib, 0], gib) == 1
-    assert place_vision((ONE, TWO, CPU), [3 * gib, 0, 0], gib) == 0
-    # The cache and graphs need room, too.
-    assert place_vision((ONE, CPU), [free - 2 * gib, 0], gib) == 0
-    assert place_vision((ONE, CPU), [free - 2 * gib + 1, 0], gib) == 1
 
 
 def test_one_thread_for_each_core(tmp_path: Path) -> None:

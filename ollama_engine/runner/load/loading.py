@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ollama_engine.config import EngineConfig
 from ollama_engine.errors import ConfigError, ModelFormatError, NoMemoryError, Option
 from ollama_engine.kvcache import Cache, CacheConfig, CompositeCache, LayerShape, make_cache, make_null_cache
-from ollama_engine.ml.backend import MAX_NODES_LIMIT, Backend
+from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.gguf import IMAGE_PARTS, GGUFFile
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.weights import Weights
@@ -32,6 +32,7 @@ from ollama_engine.models import (
 )
 from ollama_engine.runner.load.errors import does_not_fit, naming
 from ollama_engine.runner.load.executor import Executor
+from ollama_engine.runner.load.fit import DeviceChoice
 from ollama_engine.runner.load.memory_plan import (
     RESUME_TOKENS,
     batch_size_of,
@@ -41,11 +42,11 @@ from ollama_engine.runner.load.memory_plan import (
     plan_cache,
     plan_masks,
     refuse_cache_if_too_large,
-    refuse_weights_if_too_large,
 )
 from ollama_engine.runner.load.model_path import model_path
 from ollama_engine.runner.load.pooling_type import read_pooling
 from ollama_engine.runner.load.projector import JoinedFile, known_metadata, with_projector
+from ollama_engine.runner.load.sizes import LOGIT_ROWS, max_nodes
 from ollama_engine.runner.load.vision import ImageVectors, make_image_reader, make_image_vectors, reads_media, traits_of
 from ollama_engine.runner.media.image_reader import ImageReader, PromptImageReader
 from ollama_engine.sample import BreakerFinder
@@ -53,16 +54,14 @@ from ollama_engine.tokenizer import Tokenizer, from_metadata
 
 if TYPE_CHECKING:
     from ollama_engine.ml.memory import MemoryReport
+    from ollama_engine.ml.placement_plan import PlacementPlan
 
 log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None]
 
-NODES_PER_WEIGHT = 32
-"""Most tensors of a graph, for each tensor of the file; llama needs about 4."""
-
-LOGIT_ROWS = 32
-"""Most rows of logits of a step; more (all rows of a prompt) take several steps."""
+TIGHTEST = 2
+"""How often a plan that did not come true is followed by one that leaves more memory free."""
 
 
 @dataclass(slots=True)
@@ -87,6 +86,8 @@ class Loaded:
     """Computes hidden states of texts to embed, without a cache; None for a model that gives no hidden states."""
     image_vectors: ImageVectors | None = None
     """Computes vectors of images; None for a model that gives none."""
+    placement: PlacementPlan | None = None
+    """What was planned for GPUs; None where there is none."""
 
     @property
     def num_ctx(self) -> int:
@@ -100,7 +101,7 @@ class Loaded:
 
     def memory(self) -> MemoryReport:
         """The memory taken, by device and layer."""
-        return memory_report(self.backend, self.weights, self.cache.nbytes, self.cache.mask_bytes)
+        return memory_report(self.backend, self.weights, self.cache.nbytes, self.cache.mask_bytes, self.placement)
 
     def close(self) -> None:
         """Free cache, weights and backend, and unmap the file. No step may be in flight."""
@@ -133,15 +134,41 @@ def load(
     _check_progress(progress)
     with naming(path), contextlib.ExitStack() as undo:
         gguf = opened(source, path, projector, undo)
-        metadata = known_metadata(gguf)
-        factory = model_class(metadata.architecture)
-        tokenizer = from_metadata(gguf.metadata)
-        backend = undo.enter_context(Backend(backend_params(config), max_nodes=max_nodes(gguf)))
-        weights = undo.enter_context(Weights(backend, gguf, tied=ties_output(factory)))
+        loaded = _load_fitting(path, gguf, config, progress, logit_rows)
+        undo.pop_all()
+    return loaded
+
+
+def _load_fitting(
+    path: str, gguf: GGUFFile, config: EngineConfig, progress: Progress | None, logit_rows: int
+) -> Loaded:
+    """Load by a plan. Where a GPU grants less than was planned, once more by a plan that leaves more free there."""
+    for tight in range(TIGHTEST):
+        choice = DeviceChoice(gguf, config, tight=tight)
+        try:
+            return _load_planned(path, gguf, config, progress, logit_rows, choice)
+        except NoMemoryError as error:
+            if not choice.can_shrink:
+                raise
+            log.warning("the model did not fit as planned, less of it goes on GPUs: %s", error)
+    return _load_planned(path, gguf, config, progress, logit_rows, DeviceChoice(gguf, config, tight=TIGHTEST))
+
+
+def _load_planned(
+    path: str, gguf: GGUFFile, config: EngineConfig, progress: Progress | None, logit_rows: int, choice: DeviceChoice
+) -> Loaded:
+    metadata = known_metadata(gguf)
+    factory = model_class(metadata.architecture)
+    tokenizer = from_metadata(gguf.metadata)
+    with contextlib.ExitStack() as undo:
+        try:
+            backend = undo.enter_context(Backend(backend_params(config), max_nodes=max_nodes(gguf), choose=choice))
+        except NoMemoryError as error:
+            raise does_not_fit(path, error, error.report) from error
+        weights = undo.enter_context(Weights(backend, gguf, choice.placement, tied=ties_output(factory)))
         planned_cache: dict[str, int] = {}
         planned_masks = 0
         try:
-            refuse_weights_if_too_large(backend, weights)
             weights.load(progress)
             model = factory(metadata, known_names(gguf.architecture, weights))
             _check_model(model, gguf)
@@ -170,13 +197,13 @@ def load(
             # Last: repacked copies are optional, and everything else must have its memory first.
             weights.repack()
         except NoMemoryError as error:
-            report = error.report or memory_report(backend, weights, planned_cache, planned_masks)
+            report = error.report or memory_report(backend, weights, planned_cache, planned_masks, choice.plan)
             raise does_not_fit(gguf.path, error, report) from error
         undo.pop_all()
     return Loaded(
         path, config, gguf, tokenizer, backend, weights, model, cache, executor,
         BreakerFinder(min(model.n_vocab, tokenizer.n_vocab), tokenizer), isinstance(model, TextEncoder | EmbedsImages),
-        images, text_executor, image_vectors,
+        images, text_executor, image_vectors, choice.plan,
     )  # fmt: skip
 
 
@@ -186,11 +213,6 @@ def opened(source: object, path: str, projector: str | os.PathLike[str] | None, 
     if projector is None:
         return gguf
     return undo.enter_context(with_projector(gguf, model_path(projector, "a projector")))
-
-
-def max_nodes(gguf: GGUFFile) -> int:
-    """Most nodes that a graph of this model may have."""
-    return int(min(MAX_NODES_LIMIT, max(2048, NODES_PER_WEIGHT * len(gguf.tensors))))
 
 
 def _check_progress(progress: object) -> None:
@@ -205,7 +227,7 @@ def backend_params(config: EngineConfig) -> BackendParams:
 
 def _make_cache(backend: Backend, weights: Weights, model: Model, config: EngineConfig) -> Cache:
     layers = model.cache_layers
-    devices = [weights.device_of_layer(i) for i in range(len(layers))]
+    devices = [weights.plan.device_of_layer(i) for i in range(len(layers))]
     cache_config = CacheConfig(
         dtype=config.kv_cache_type, flash_attention=config.flash_attention != "off", sequences=config.parallel
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ollama_engine.config import EngineConfig
-from ollama_engine.errors import NoMemoryError, Option
+from ollama_engine.errors import NoMemoryError
 from ollama_engine.kvcache import LayerShape
 from ollama_engine.kvcache.mask import index_bytes, mask_bytes
 from ollama_engine.kvcache.paged import MOST_LISTS
@@ -19,18 +19,19 @@ from ollama_engine.runner.load.vision import traits_of
 
 if TYPE_CHECKING:
     from ollama_engine.ml.memory import MemoryReport
+    from ollama_engine.ml.placement_plan import PlacementPlan
 
 __all__ = [
     "RESUME_TOKENS",
     "batch_size_of",
     "cells_of",
     "image_slots",
+    "layer_cache",
     "memory_report",
     "num_ctx_of",
     "plan_cache",
     "plan_masks",
     "refuse_cache_if_too_large",
-    "refuse_weights_if_too_large",
 ]
 
 RESUME_TOKENS = 1024
@@ -73,14 +74,19 @@ def cells_of(layer: LayerShape, model: Model, config: EngineConfig) -> int:
     return config.parallel * kept + (batch if kept < num_ctx else 0)
 
 
+def layer_cache(layer: LayerShape, model: Model, config: EngineConfig) -> int:
+    """Bytes for keys and values of a layer."""
+    elements, nbytes = block_of(config.kv_cache_type)
+    rows = cells_of(layer, model, config) * (layer.image_rows or 1)
+    return rows * (layer.n_keys + layer.n_values) // elements * nbytes
+
+
 def plan_cache(backend: Backend, weights: Weights, model: Model, config: EngineConfig) -> dict[str, int]:
     """Bytes for keys and values, {device name: bytes}."""
-    elements, nbytes = block_of(config.kv_cache_type)
     planned: dict[str, int] = {}
     for number, layer in enumerate(model.cache_layers):
-        device = backend.devices[weights.device_of_layer(number)].name
-        rows = cells_of(layer, model, config) * (layer.image_rows or 1)
-        planned[device] = planned.get(device, 0) + rows * (layer.n_keys + layer.n_values) // elements * nbytes
+        device = backend.devices[weights.plan.device_of_layer(number)].name
+        planned[device] = planned.get(device, 0) + layer_cache(layer, model, config)
     return planned
 
 
@@ -93,17 +99,6 @@ def plan_masks(model: Model, config: EngineConfig) -> int:
     }
     size = batch_size_of(config)
     return sum(max(mask_bytes(size, n), index_bytes(min(size, config.parallel, MOST_LISTS), n)) for n in kinds.values())
-
-
-def refuse_weights_if_too_large(backend: Backend, weights: Weights) -> None:
-    plan = weights.planned()
-    for device in backend.devices[:-1]:
-        if plan[device.name]["weights"] > device.memory_free:
-            raise NoMemoryError(
-                f"weights of {plan[device.name]['weights'] >> 20} MiB on {device.name}, which has "
-                f"{device.memory_free >> 20} MiB free",
-                advice=[("lower ", Option("gpu_layers"))],
-            )
 
 
 def refuse_cache_if_too_large(backend: Backend, planned: dict[str, int], masks: int) -> None:
@@ -120,7 +115,9 @@ def refuse_cache_if_too_large(backend: Backend, planned: dict[str, int], masks: 
             )
 
 
-def memory_report(backend: Backend, weights: Weights, cache: dict[str, int], masks: int) -> MemoryReport:
+def memory_report(
+    backend: Backend, weights: Weights, cache: dict[str, int], masks: int, placement: PlacementPlan | None = None
+) -> MemoryReport:
     from ollama_engine.ml.memory import DeviceMemory, MemoryReport  # noqa: PLC0415 (only for reports)
 
     plan, graph = weights.planned(), backend.graph_bytes()
@@ -134,4 +131,4 @@ def memory_report(backend: Backend, weights: Weights, cache: dict[str, int], mas
         )
         for d in backend.devices
     )
-    return MemoryReport(devices, weights.by_layer())
+    return MemoryReport(devices, weights.plan.by_layer(), placement)

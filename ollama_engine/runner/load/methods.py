@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ollama_engine.config import EngineConfig
@@ -44,16 +45,27 @@ class FactMethods:
 
     @staticmethod
     def plan_memory(
-        model: str | os.PathLike[str], *, projector: str | os.PathLike[str] | None = None, **options: Any
+        model: str | os.PathLike[str],
+        *,
+        projector: str | os.PathLike[str] | None = None,
+        gpu_memory: Sequence[int] | None = None,
+        more_memory: Mapping[str, int] | None = None,
+        **options: Any,
     ) -> MemoryReport:
         """The memory that `Engine(model, projector=projector, **options)` will take, without loading anything.
 
-        Sizes of graphs and masks are estimates on the safe side; weights and cache are what loading takes. Raises as
-        making an Engine does, but never NoMemoryError: a program compares the report with what its machine has.
+        Sizes of graphs and masks are estimates on the safe side; weights and cache are what loading takes. The report's
+        `placement` says which layers go on which device, for the memory that is free there now. `gpu_memory` plans for
+        another machine: free bytes of each of its GPUs; `more_memory` counts on bytes that will be free, by device.
+
+        Raises as making an Engine does, but never NoMemoryError: a program compares the report with what its machine
+        has, and `placement.overfull` with what the options demand.
         """
         from ollama_engine.runner.load.planning import plan_memory  # noqa: PLC0415 (nothing but this needs it)
 
-        return plan_memory(model, EngineConfig(**options), projector=projector)
+        return plan_memory(
+            model, EngineConfig(**options), projector=projector, gpu_memory=gpu_memory, more_memory=more_memory
+        )
 
     @staticmethod
     def devices() -> tuple[Device, ...]:

@@ -4,89 +4,93 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from ollama_engine.config import EngineConfig
-from ollama_engine.errors import ShapeError
 from ollama_engine.ml.backend import Backend
+from ollama_engine.ml.device_info import Device
 from ollama_engine.ml.gguf import GGUFFile
 from ollama_engine.ml.memory import DeviceMemory, MemoryReport
-from ollama_engine.ml.weights import Weights
-from ollama_engine.models import EmbedsImages, Model, TextEncoder, known_names, model_class, ties_output
+from ollama_engine.ml.placement_plan import PlacementPlan
+from ollama_engine.ml.weight_plan import plan_weights
+from ollama_engine.models import model_class, ties_output
 from ollama_engine.runner.load.errors import naming
-from ollama_engine.runner.load.loading import LOGIT_ROWS, backend_params, max_nodes, opened
-from ollama_engine.runner.load.memory_plan import plan_cache, plan_masks
+from ollama_engine.runner.load.fit import fit
+from ollama_engine.runner.load.loading import backend_params, opened
+from ollama_engine.runner.load.memory_plan import plan_masks
 from ollama_engine.runner.load.model_path import model_path
 from ollama_engine.runner.load.projector import known_metadata
+from ollama_engine.runner.load.sizes import declared, is_encoder, max_nodes
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-__all__ = ["plan_memory"]
-
-ROWS_ALIVE = 5
-"""Results of a graph that live at once, each as wide as its widest matrix: on the files that were measured 2 to 4."""
+__all__ = ["invented_gpus", "plan_memory"]
 
 
 def plan_memory(
-    source: str | os.PathLike[str], config: EngineConfig, *, projector: str | os.PathLike[str] | None = None
+    source: str | os.PathLike[str],
+    config: EngineConfig,
+    *,
+    projector: str | os.PathLike[str] | None = None,
+    gpu_memory: Sequence[int] | None = None,
+    more_memory: Mapping[str, int] | None = None,
 ) -> MemoryReport:
     """The memory that loading this file with these options will take. Reads its header, and takes no memory for it.
 
     Weights and cache are as loading takes them; `graph`, which loading measures, is an estimate on the safe side, and
     `work` is what the masks of a full batch take at most. `load` still decides: other programs take memory meanwhile.
+    `gpu_memory`: free bytes of the GPUs of another machine, to plan for instead of this one's. `more_memory`: bytes
+    that will be free on a device beyond those that are now, by its name.
 
     Raises OSError, ModelFormatError, UnsupportedModelError, ConfigError.
     """
     path = model_path(source)
     with naming(path), contextlib.ExitStack() as undo:
         gguf = opened(path, path, projector, undo)
-        metadata = known_metadata(gguf)
-        factory = model_class(metadata.architecture)
-        backend = undo.enter_context(Backend(backend_params(config), max_nodes=max_nodes(gguf)))
-        weights = undo.enter_context(Weights(backend, gguf, tied=ties_output(factory)))
-        weights.declare()
-        cache: Mapping[str, int] = {}
-        masks = 0
-        with contextlib.suppress(ShapeError):  # a model that computes with weights while it is made: without a cache
-            model = factory(metadata, known_names(gguf.architecture, weights))
-            config = config.for_model(model.context_length)
-            cache, masks = _cache(backend, weights, model, config)
-        return _report(backend, weights, gguf, dict(cache), masks, config)
+        invented = None if gpu_memory is None else invented_gpus(gpu_memory)
+        plans: list[PlacementPlan] = []
+
+        def choose(devices: tuple[Device, ...]) -> tuple[Device, ...]:
+            plans.append(fit(gguf, config, _freed(devices[:-1], more_memory) if invented is None else invented))
+            return devices[-1:]  # a plan needs no GPU
+
+        here = config
+        if invented is not None:
+            here = replace(config, devices=None, gpu_layers=0, main_gpu=None, tensor_split=None)
+        backend = undo.enter_context(Backend(backend_params(here), max_nodes=max_nodes(gguf), choose=choose))
+        return _report(backend, gguf, plans[0], config)
 
 
-def _cache(backend: Backend, weights: Weights, model: Model, config: EngineConfig) -> tuple[Mapping[str, int], int]:
-    """Bytes of keys and values by device, and of masks; encoders have neither."""
-    if isinstance(model, TextEncoder | EmbedsImages):
-        return {}, 0
-    return plan_cache(backend, weights, model, config), plan_masks(model, config)
+def _freed(gpus: Sequence[Device], more: Mapping[str, int] | None) -> Sequence[Device]:
+    return [replace(gpu, memory_free=gpu.memory_free + more.get(gpu.name, 0)) for gpu in gpus] if more else gpus
 
 
-def _report(
-    backend: Backend, weights: Weights, gguf: GGUFFile, cache: dict[str, int], masks: int, config: EngineConfig
-) -> MemoryReport:
-    plan = weights.planned()
-    # Texts to embed fill batches beyond num_ctx.
-    graph = 4 * (
-        ROWS_ALIVE * config.batch_size * _widest(gguf, "blk.") + 2 * LOGIT_ROWS * _widest(gguf, "output", "token_embd")
+def invented_gpus(gpu_memory: Sequence[int]) -> tuple[Device, ...]:
+    """GPUs that exist in plans only, of which this many bytes are free."""
+    return tuple(
+        Device(name=f"GPU{number}", kind="gpu", library="GPU", index=number, description="", memory_total=nbytes,
+               memory_free=nbytes)
+        for number, nbytes in enumerate(gpu_memory)
+    )  # fmt: skip
+
+
+def _report(backend: Backend, gguf: GGUFFile, plan: PlacementPlan, config: EngineConfig) -> MemoryReport:
+    names = [*(plan.devices[gpu].name for gpu in plan.order), backend.devices[-1].name]
+    planned = {device.name: device for device in plan.devices[:-1]} | {names[-1]: plan.devices[-1]}
+    tied = ties_output(model_class(known_metadata(gguf).architecture))
+    weights = plan_weights(backend, gguf, plan.placement(), mmap=config.mmap, tied=tied, cpu=len(names) - 1)
+    masks = 0
+    with declared(gguf) as model:
+        if model is not None and not is_encoder(model):
+            masks = plan_masks(model, config.for_model(model.context_length))
+    taken = weights.planned(names)
+    devices = tuple(
+        DeviceMemory(
+            device=name,
+            cache=planned[name].cache,
+            graph=planned[name].graph,
+            work=masks if name == names[-1] else 0,
+            **taken[name],
+        )
+        for name in names
     )
-    used = [device for device in backend.devices if sum(plan[device.name].values())] or backend.devices[-1:]
-    return MemoryReport(
-        tuple(
-            DeviceMemory(
-                device=device.name,
-                cache=cache.get(device.name, 0),
-                graph=graph if device in used else 0,
-                work=masks if device is backend.devices[-1] else 0,
-                **plan[device.name],
-            )
-            for device in backend.devices
-        ),
-        weights.by_layer(),
-    )
-
-
-def _widest(gguf: GGUFFile, *prefixes: str) -> int:
-    """The longest row that a matrix of these names makes."""
-    return max((info.shape[1] for info in gguf.tensors.values()
-                if info.name.startswith(prefixes) and len(info.shape) > 1), default=0)  # fmt: skip
+    return MemoryReport(devices, weights.by_layer(), plan)

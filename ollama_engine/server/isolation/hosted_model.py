@@ -137,7 +137,7 @@ def engine_options(asked: dict[str, Any]) -> dict[str, Any]:
         options["gpu_layers"] = asked["NumGPU"]
     elif asked.get("GPULayers") is not None:
         options["gpu_layers"] = sum(len(device.get("Layers", ())) for device in asked["GPULayers"])
-    if asked.get("MainGPU"):
+    if asked.get("MainGPU") is not None:
         options["main_gpu"] = asked["MainGPU"]
     return options
 

@@ -13,7 +13,7 @@ from ollama_engine.server.scheduler.facts import with_template
 from ollama_engine.server.scheduler.loader import LoadedEngine, LoadProgress, engine_options, measure, refuse_adapters
 
 if TYPE_CHECKING:
-    from ollama_engine.server.scheduler.planner import Need
+    from ollama_engine.server.scheduler.planner import Bytes, Need
     from ollama_engine.server.scheduler.runner_options import RunnerOptions
     from ollama_engine.server.settings import ServerSettings
     from ollama_engine.store.stored_model import StoredModel
@@ -33,8 +33,8 @@ class ProcessLoader:
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
 
-    async def measure(self, stored: StoredModel, options: RunnerOptions) -> Need:
-        return await asyncio.to_thread(measure, stored, options, self._settings)
+    async def measure(self, stored: StoredModel, options: RunnerOptions, taken: Bytes) -> Need:
+        return await asyncio.to_thread(measure, stored, options, self._settings, taken)
 
     async def load(self, stored: StoredModel, options: RunnerOptions, progress: LoadProgress) -> LoadedEngine:
         refuse_adapters(stored)

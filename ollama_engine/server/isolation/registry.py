@@ -19,6 +19,7 @@ def _classes() -> Mapping[str, type]:
     from ollama_engine.chat.go_template import GoTemplate  # noqa: PLC0415
     from ollama_engine.errors import Option  # noqa: PLC0415
     from ollama_engine.ml.memory import DeviceMemory, MemoryReport  # noqa: PLC0415
+    from ollama_engine.ml.placement_plan import PlacementPlan, PlannedDevice  # noqa: PLC0415
     from ollama_engine.runner.chat.results import ChatChunk  # noqa: PLC0415
     from ollama_engine.runner.embed.results import Embedding  # noqa: PLC0415
     from ollama_engine.runner.observe.monitor import SlotInfo  # noqa: PLC0415
@@ -35,7 +36,8 @@ def _classes() -> Mapping[str, type]:
         Chunk, ChatChunk, Usage, TokenLogprobs, events.ToolCallStart, events.ToolCallDelta, events.ToolCallEnd,
         events.ParsedToolCall, events.MalformedToolCall, messages.Message, messages.ToolCall, Text, Tokens, Media,
         SamplingParams, Embedding, SlotInfo, StepRecord, PhaseSpan, Regex, Choice, Lark, GBNF,
-        ReasoningBudget, ModelFacts, MemoryReport, DeviceMemory, GoTemplate, Option, SentReader,
+        ReasoningBudget, ModelFacts, MemoryReport, DeviceMemory, PlacementPlan, PlannedDevice, GoTemplate, Option,
+        SentReader,
     )  # fmt: skip
     return {found.__name__: found for found in known}
 

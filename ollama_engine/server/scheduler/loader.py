@@ -15,7 +15,7 @@ from ollama_engine.server.scheduler.memory import need_of
 
 if TYPE_CHECKING:
     from ollama_engine.ml.memory import MemoryReport
-    from ollama_engine.server.scheduler.planner import Need
+    from ollama_engine.server.scheduler.planner import Bytes, Need
     from ollama_engine.server.scheduler.runner_options import RunnerOptions
     from ollama_engine.server.served import ServedModel
     from ollama_engine.server.settings import ServerSettings
@@ -49,8 +49,11 @@ class LoadedEngine:
 class Loader(Protocol):
     """Loads models, in this process or in others."""
 
-    async def measure(self, stored: StoredModel, options: RunnerOptions) -> Need:
-        """What a model will take. Raises what loading raises for a file that cannot be loaded."""
+    async def measure(self, stored: StoredModel, options: RunnerOptions, taken: Bytes) -> Need:
+        """What a model will take, where all loaded ones are unloaded for it, which take `taken` on each device.
+
+        Raises what loading raises for a file that cannot be loaded.
+        """
 
     async def load(self, stored: StoredModel, options: RunnerOptions, progress: LoadProgress) -> LoadedEngine:
         """Load a model. Raises as `Engine` does, and what `progress` raises."""
@@ -62,8 +65,8 @@ class LocalLoader:
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
 
-    async def measure(self, stored: StoredModel, options: RunnerOptions) -> Need:
-        return await asyncio.to_thread(measure, stored, options, self._settings)
+    async def measure(self, stored: StoredModel, options: RunnerOptions, taken: Bytes) -> Need:
+        return await asyncio.to_thread(measure, stored, options, self._settings, taken)
 
     async def load(self, stored: StoredModel, options: RunnerOptions, progress: LoadProgress) -> LoadedEngine:
         refuse_adapters(stored)
@@ -86,12 +89,15 @@ class LocalLoader:
         return (await asyncio.to_thread(load))[1]
 
 
-def measure(stored: StoredModel, options: RunnerOptions, settings: ServerSettings) -> Need:
-    """What a model will take. Reads the header of its file."""
+def measure(stored: StoredModel, options: RunnerOptions, settings: ServerSettings, taken: Bytes) -> Need:
+    """What a model will take where nothing is loaded, with the layers on GPUs that fit there then.
+
+    `taken`: what loaded models take now on each device. Reads the header of the file.
+    """
     refuse_adapters(stored)
     known = engine_options(stored, options, settings)
     del known["max_queue"]
-    return need_of(Engine.plan_memory(stored.model_path, projector=stored.projector_path, **known))
+    return need_of(Engine.plan_memory(stored.model_path, projector=stored.projector_path, more_memory=taken, **known))
 
 
 def engine_options(stored: StoredModel, options: RunnerOptions, settings: ServerSettings) -> dict[str, Any]:

@@ -25,7 +25,7 @@ class RunnerOptions:
         num_ctx: tokens that one request may hold.
         num_batch: tokens computed in one step.
         num_gpu: layers on GPUs.
-        main_gpu: the GPU to use.
+        main_gpu: the GPU to fill first.
         use_mmap: whether weights are read from the mapped file.
         num_thread: CPU threads.
     """
@@ -77,7 +77,7 @@ class RunnerOptions:
         if self.num_batch is not None:
             options["batch_size"] = self.num_batch
         if has_gpu:
-            options |= {"gpu_layers": self.num_gpu, "main_gpu": self.main_gpu or 0}
+            options |= {"gpu_layers": self.num_gpu, "main_gpu": self.main_gpu}
         return options
 
 

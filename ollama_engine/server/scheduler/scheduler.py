@@ -7,6 +7,7 @@ import itertools
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -222,7 +223,7 @@ class Scheduler:
     async def _measure(self, waiting: WaitingRequest) -> None:
         need, failure = None, None
         try:
-            need = await self._loader.measure(waiting.stored, waiting.options)
+            need = await self._loader.measure(waiting.stored, waiting.options, self._taken())
         except Exception as error:  # whatever it is, the request gets it
             failure = error
         self._measuring = False
@@ -232,6 +233,13 @@ class Scheduler:
         if failure is not None:
             self._waiting.fail(alike, lambda stored: load_error(stored, failure))
         self._advance()
+
+    def _taken(self) -> Bytes:
+        """What loaded models take on each device: memory that a further one may have, since they can be unloaded."""
+        taken: Counter[str] = Counter()
+        for entry in self._entries.values():
+            taken.update(entry.view().memory)
+        return taken
 
     def _load(self, waiting: WaitingRequest) -> None:
         assert waiting.need is not None

@@ -20,6 +20,8 @@ from ollama_engine.chat.go_template import GoTemplate
 from ollama_engine.chat.messages import Message, ToolCall
 from ollama_engine.errors import ConfigError, EngineError, GrammarError, NoMemoryError, Option
 from ollama_engine.ml.memory import DeviceMemory, MemoryReport
+from ollama_engine.ml.placement_plan import LayerSizes, ModelSizes, PlacementOptions, Room
+from ollama_engine.ml.placement_planner import plan_placement
 from ollama_engine.runner.chat.results import ChatChunk
 from ollama_engine.runner.embed.results import Embedding
 from ollama_engine.runner.observe.trace import PhaseSpan, StepRecord
@@ -91,6 +93,7 @@ def test_values_arrive_as_they_were_sent(value: object) -> None:
 
 
 PARAMS = SamplingParams(temperature=0.5, stop=("a", "b"), logit_bias={5: -math.inf, 7: 2.5}, seed=2**60, max_tokens=3)
+PLACEMENT = plan_placement(ModelSizes(layers=(LayerSizes(5, 3, 1),) * 2), [Room("GPU0", 9, 1)], PlacementOptions())
 EXAMPLES = [
     PARAMS,
     SamplingParams(),
@@ -99,7 +102,7 @@ EXAMPLES = [
     [Regex("a+"), Choice(("a", "b")), Lark("start: /a/"), GBNF('root ::= "a"')],
     ReasoningBudget(5, opens=None, message="now"),
     ModelFacts("llama", 1, 2, None, 3, 4, frozenset({"tools"}), 5, 6),
-    MemoryReport((DeviceMemory("CPU", weights=1),), {"blk.0": 5}),
+    MemoryReport((DeviceMemory("CPU", weights=1),), {"blk.0": 5}, PLACEMENT),
     StepRecord(1, (PhaseSpan("wait", 0.5, 0.75),), graph_reused=True),
     Option("num_ctx", "5"),
     -math.inf,

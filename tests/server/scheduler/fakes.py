@@ -9,7 +9,7 @@ from typing import Any
 
 from ollama_engine.ml.memory import DeviceMemory, MemoryReport
 from ollama_engine.server.scheduler.loader import LoadedEngine, LoadProgress
-from ollama_engine.server.scheduler.planner import Need
+from ollama_engine.server.scheduler.planner import Bytes, Need
 from ollama_engine.server.scheduler.runner_options import RunnerOptions
 from ollama_engine.server.scheduler.scheduler import Scheduler
 from ollama_engine.server.served import ModelFacts
@@ -45,7 +45,7 @@ class FakeLoader:
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def measure(self, stored: StoredModel, options: RunnerOptions) -> Need:
+    async def measure(self, stored: StoredModel, options: RunnerOptions, taken: Bytes) -> Need:
         await asyncio.sleep(0)
         self.measured.append(stored.name)
         if self.broken is not None:
