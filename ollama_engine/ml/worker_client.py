@@ -69,7 +69,8 @@ class WorkerClient:
         memory = [self.memory(i) for i in range(self.device_count())]
         return tuple(
             Device(
-                name=str(self.address) if len(memory) == 1 else f"{self.address}/{i}", kind="gpu", library="RPC", index=i,
+                name=str(self.address) if len(memory) == 1 else f"{self.address}/{i}",
+                kind="gpu", library="RPC", index=i,
                 description=f"device {i} of the worker at {self.address.host}", memory_total=total, memory_free=free,
             )
             for i, (free, total) in enumerate(memory)
