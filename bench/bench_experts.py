@@ -18,6 +18,7 @@ import pytest
 from ollama_engine.ml import ops
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
+from ollama_engine.ml.ops_small_batch import SMALL_BATCH_QUANTIZED
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.quantize import quantize_rows
 from ollama_engine.ml.storage import Storage, can_repack
@@ -46,7 +47,8 @@ class Experts:
 
 QWEN = [Experts("qwen3-moe gate", 2048, 768, 64, 8, True), Experts("qwen3-moe down", 768, 2048, 64, 8, False)]
 OSS = [Experts("gpt-oss gate", 2880, 2880, 32, 4, True), Experts("gpt-oss down", 2880, 2880, 32, 4, False)]
-CASES = [*((d, e) for d in ("q4_K", "q6_K", "q4_0", "q8_0") for e in QWEN), *(("mxfp4", e) for e in OSS)]
+TYPES = [dtype for dtype in SMALL_BATCH_QUANTIZED if dtype != "mxfp4"]
+CASES = [*((d, e) for d in TYPES for e in QWEN), *(("mxfp4", e) for e in OSS)]
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ import pytest
 from ollama_engine.ml import ops
 from ollama_engine.ml.backend import Backend
 from ollama_engine.ml.context import Context
+from ollama_engine.ml.ops_small_batch import SMALL_BATCH_QUANTIZED
 from ollama_engine.ml.placement import BackendParams
 from ollama_engine.ml.quantize import quantize_rows
 from ollama_engine.ml.storage import Storage, can_repack
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 ROWS = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 256]
 SHAPES = [(2048, 8192), (2048, 2048), (8192, 2048)]
-TYPES = ["q4_K", "q6_K", "q4_0", "q8_0", "mxfp4", "f16", "bf16"]
+TYPES = [*SMALL_BATCH_QUANTIZED, "f16", "bf16"]
 DISTINCT = 32
 """Rows of weights that differ: quantizing them all takes longer than measuring."""
 

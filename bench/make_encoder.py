@@ -23,7 +23,7 @@ if __package__ in (None, ""):  # run as a program
 
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.make_model import PRESETS, random_tensor
+from bench.make_model import PRESETS, base_type, random_tensor
 
 MARKS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PLAIN = ("f32", "f16", "bf16", "q8_0")
@@ -107,7 +107,7 @@ def text_of(n_tokens: int, seed: int) -> str:
 
 def _add_metadata(writer: gguf.GGUFWriter, shape: EncoderShape, preset: str) -> None:
     writer.add_name(f"random weights, {shape.name}")
-    writer.add_file_type(PRESETS[preset][1])
+    writer.add_file_type(PRESETS[preset].file_type)
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     writer.add_context_length(shape.n_ctx)
     writer.add_embedding_length(shape.n_embd)
@@ -141,7 +141,7 @@ def write_encoder(path: str, shape: EncoderShape, preset: str, *, seed: int = 0)
     kept = ("token_types", "position_embd")  # converters leave them as they are
     for name, dims in tensor_shapes(shape):
         is_matrix = len(dims) == 2 and not name.startswith(kept)
-        kind = PRESETS[preset][0] if is_matrix else QuantType.F32
+        kind = base_type(preset) if is_matrix else QuantType.F32
         writer.add_tensor(name, random_tensor(rng, name, dims, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

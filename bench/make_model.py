@@ -4,7 +4,8 @@
 
 For speed measurements, where only shapes and types count. The blocks of the quantized types are random bits with
 small scales rather than quantized numbers, so that a file is written at the disk's speed; activations and logits stay
-finite. Which tensor gets which type follows llama.cpp's presets. Needs the extra `bench` (the gguf package).
+finite. Which tensor gets which type follows llama.cpp's presets, as in `ollama-engine quantize`. Needs the extra
+`bench` (the gguf package).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import itertools
 import math
 import string
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,46 +27,29 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for when this file is run as a program
 
 from bench.model_shapes import SHAPES, Shape, tensor_shapes
+from ollama_engine.convert.quant.layout import ModelFacts, in_file_order, target_types
+from ollama_engine.convert.quant.presets import PRESETS as LLAMA_CPP_PRESETS
+from ollama_engine.ml.gguf import TensorInfo
 
-# Preset -> (type of matrices, general.file_type).
-PRESETS = {
-    "f32": (QuantType.F32, 0),
-    "f16": (QuantType.F16, 1),
-    "bf16": (QuantType.BF16, 32),
-    "q8_0": (QuantType.Q8_0, 7),
-    "q4_0": (QuantType.Q4_0, 2),
-    "q4_k_m": (QuantType.Q4_K, 15),
-    "mxfp4": (QuantType.Q8_0, 38),  # the experts alone are MXFP4
-}
-# Where rows do not divide into blocks of 256.
-FALLBACK = {QuantType.Q4_K: QuantType.Q5_0, QuantType.Q6_K: QuantType.Q8_0}
+PRESETS = {name.lower().removesuffix("_moe"): preset for name, preset in LLAMA_CPP_PRESETS.items()}
 
 
 # -- which tensors, of which type --------------------------------------------------------------------------------------
 
 
-def tensor_type(preset: str, shape: Shape, name: str, dims: tuple[int, ...]) -> QuantType:
-    """The type that llama.cpp's `preset` gives to a tensor: vectors and routers stay f32, some matrices get more bits.
-    (Both embedding and output get more where they are two: the output alone counts for speed.)
+def base_type(preset: str) -> QuantType:
+    """The type of most matrices."""
+    return QuantType[PRESETS[preset].base.upper()]
+
+
+def tensor_types(preset: str, shape: Shape, arch: str | None = None) -> dict[str, QuantType]:
+    """The type that llama.cpp's preset gives to each tensor: vectors and routers stay f32, some matrices get more bits,
+    and rows that do not divide into blocks of 256 get blocks of 32.
     """
-    kind = PRESETS[preset][0]
-    if len(dims) == 1 or name.endswith(".bias") or ".ffn_gate_inp." in name:
-        return QuantType.F32
-    if preset == "mxfp4" and len(dims) == 3:
-        return QuantType.MXFP4
-    quantized = kind not in (QuantType.F32, QuantType.F16, QuantType.BF16)
-    is_output = name in ("token_embd.weight", "output.weight")
-    if is_output and quantized and kind is not QuantType.Q8_0:
-        kind = QuantType.Q6_K
-    if preset == "q4_k_m" and (".attn_v." in name or ".ffn_down" in name):
-        kind = QuantType.Q6_K if _more_bits(int(name.split(".")[1]), shape.n_layer) else kind
-    block = gguf.GGML_QUANT_SIZES[kind][0]
-    return FALLBACK[kind] if dims[-1] % block else kind
-
-
-def _more_bits(layer: int, n_layer: int) -> bool:
-    eighth = n_layer // 8
-    return layer < eighth or layer >= 7 * n_layer // 8 or (layer - eighth) % 3 == 2
+    tensors = [TensorInfo(name, "f32", dims[::-1], 0, 0, 0) for name, dims in tensor_shapes(shape)]
+    facts = ModelFacts(arch or shape.arch, shape.n_layer, shape.n_head // shape.n_head_kv, shape.n_expert, False)
+    found = target_types(in_file_order(tensors), PRESETS[preset], facts, has_imatrix=False)
+    return {name: QuantType[dtype.upper()] for name, dtype in found.items()}
 
 
 # -- random values -----------------------------------------------------------------------------------------------------
@@ -91,14 +76,34 @@ def _random_floats(rng: np.random.Generator, dims: tuple[int, ...], kind: QuantT
     return found.view(np.uint8) if kind is QuantType.BF16 else found
 
 
-# Block layouts of ggml: where the f16 scale lies, and the deviation of a value for a scale of 1 when all other bits are
-# random. Q4_K: scale * sub-scale (0..63) * nibble - minimum * sub-minimum (0..63), centred by minimum = 7.5 * scale.
+@dataclass(frozen=True)
+class Layout:
+    """A block of ggml's: where its f16 scale lies, and what its values are when all other bits are random.
+
+    Q4_K, for example: scale * sub-scale (0..63) * nibble - minimum * sub-minimum (0..63); 7.5 * scale as the minimum
+    makes the mean 0.
+    """
+
+    scale_at: int
+    deviation: float
+    """Standard deviation of the values for a scale of 1."""
+    minimum: float = 0.0
+    """The f16 number behind the scale, for a scale of 1; 0: the type has none."""
+
+
 _LAYOUT = {
-    QuantType.Q4_0: (0, 4.6),
-    QuantType.Q5_0: (0, 9.2),
-    QuantType.Q8_0: (0, 74.0),
-    QuantType.Q4_K: (0, 258.0),
-    QuantType.Q6_K: (208, 1366.0),
+    QuantType.Q4_0: Layout(0, 4.6),
+    QuantType.Q4_1: Layout(0, 4.6, -7.5),
+    QuantType.Q5_0: Layout(0, 9.2),
+    QuantType.Q5_1: Layout(0, 9.2, -15.5),
+    QuantType.Q8_0: Layout(0, 74.0),
+    QuantType.Q2_K: Layout(80, 13.9, 1.5),
+    QuantType.Q3_K: Layout(108, 43.3),
+    QuantType.Q4_K: Layout(0, 258.0, 7.5),
+    QuantType.Q5_K: Layout(0, 527.0, 15.5),
+    QuantType.Q6_K: Layout(208, 1366.0),
+    QuantType.IQ4_NL: Layout(0, 67.2),
+    QuantType.IQ4_XS: Layout(0, 1246.0),
 }
 _MXFP4_DEVIATION = 2.92  # of 0, .5, 1, 1.5, 2, 3, 4 and 6, and their negatives
 
@@ -110,11 +115,11 @@ def _random_blocks(rng: np.random.Generator, dims: tuple[int, ...], kind: QuantT
     if kind is QuantType.MXFP4:  # one byte, the exponent of a power of two
         blocks[:, 0] = 127 + round(math.log2(deviation / _MXFP4_DEVIATION))
         return blocks.reshape(*dims[:-1], -1)
-    at, unit = _LAYOUT[kind]
-    scale = np.float16(deviation / unit)
-    blocks[:, at : at + 2] = np.frombuffer(scale.tobytes(), np.uint8)
-    if kind is QuantType.Q4_K:
-        blocks[:, 2:4] = np.frombuffer(np.float16(7.5 * scale).tobytes(), np.uint8)
+    layout = _LAYOUT[kind]
+    scale = deviation / layout.deviation
+    numbers = [scale] if layout.minimum == 0 else [scale, layout.minimum * scale]
+    stored = np.array(numbers, np.float16).view(np.uint8)
+    blocks[:, layout.scale_at : layout.scale_at + len(stored)] = stored
     return blocks.reshape(*dims[:-1], -1)
 
 
@@ -143,7 +148,7 @@ def vocabulary(n: int) -> tuple[list[str], list[str]]:
 
 def add_metadata(writer: gguf.GGUFWriter, shape: Shape, preset: str) -> None:
     writer.add_name(f"random weights, {shape.name}")
-    writer.add_file_type(PRESETS[preset][1])
+    writer.add_file_type(PRESETS[preset].file_type)
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     writer.add_vocab_size(shape.n_vocab)
     writer.add_context_length(shape.n_ctx)
@@ -181,7 +186,7 @@ def write_model(path: str, shape: Shape, preset: str, *, arch: str | None = None
     """Write the whole file; the same arguments give the same bytes. Shows progress on stderr."""
     writer = gguf.GGUFWriter(path, arch or shape.arch)
     add_metadata(writer, shape, preset)
-    kinds = {name: tensor_type(preset, shape, name, dims) for name, dims in tensor_shapes(shape)}
+    kinds = tensor_types(preset, shape, arch)
     sizes = {}
     for name, dims in tensor_shapes(shape):
         block, size = gguf.GGML_QUANT_SIZES[kinds[name]]

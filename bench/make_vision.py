@@ -23,7 +23,7 @@ if __package__ in (None, ""):  # run as a program
 
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.make_model import PRESETS, random_tensor
+from bench.make_model import base_type, random_tensor
 
 KINDS = ("f32", "f16", "bf16")
 SPECIALS = ("<bos>", "<eos>", "<start_of_image>", "<end_of_image>", "<start_of_turn>", "<end_of_turn>")
@@ -122,7 +122,7 @@ def write_tensors(writer: gguf.GGUFWriter, tensors: Shapes, preset: str, *, seed
         is_matrix = len(dims) > 1 and "position" not in name
         # ggml's convolution takes no bfloat16.
         wanted = "f16" if "patch" in name and preset == "bf16" else preset
-        kind = PRESETS[wanted][0] if is_matrix else QuantType.F32
+        kind = base_type(wanted) if is_matrix else QuantType.F32
         writer.add_tensor(name, random_tensor(rng, name, dims, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -52,6 +52,11 @@ SHAPES = {
         n_vocab=151936, n_ctx=32768, rope_base=1000000.0, norm_eps=1e-6, bos=151643, eos=151645, n_special=293,
         qkv_bias=True,
     ),
+    "gemma-1b": Shape(
+        name="Gemma 3 1B shape", n_layer=26, n_embd=1152, n_ff=6912, n_head=4, n_head_kv=1, head_dim=256,
+        n_vocab=262144, n_ctx=32768, rope_base=1000000.0, norm_eps=1e-6, bos=262000, eos=262001, n_special=256,
+        arch="gemma3", window=512,
+    ),
     "qwen3-moe": Shape(
         name="Qwen3-30B-A3B shape, 4 layers of 64 experts", n_layer=4, n_embd=2048, n_ff=768, n_head=32, n_head_kv=4,
         head_dim=128, n_vocab=16384, n_ctx=40960, rope_base=1000000.0, norm_eps=1e-6, bos=16000, eos=16001,
@@ -86,12 +91,14 @@ def _attention(shape: Shape) -> Iterator[tuple[str, Dims]]:
         if shape.qkv_bias:
             yield f"{name}.bias", (rows,)
     yield "attn_output.weight", (shape.n_embd, q)
-    if shape.arch == "qwen3moe":
+    if shape.arch in ("qwen3moe", "gemma3"):
         yield "attn_q_norm.weight", (shape.head_dim,)
         yield "attn_k_norm.weight", (shape.head_dim,)
     if shape.arch == "gpt-oss":
         yield "attn_output.bias", (shape.n_embd,)
         yield "attn_sinks.weight", (shape.n_head,)
+    if shape.arch == "gemma3":
+        yield "post_attention_norm.weight", (shape.n_embd,)
 
 
 def _feed_forward(shape: Shape) -> Iterator[tuple[str, Dims]]:
@@ -110,3 +117,5 @@ def _feed_forward(shape: Shape) -> Iterator[tuple[str, Dims]]:
         yield f"ffn_{name}_exps.weight", (shape.n_expert, *dims)
         if biased:
             yield f"ffn_{name}_exps.bias", (shape.n_expert, dims[0])
+    if shape.arch == "gemma3":
+        yield "post_ffw_norm.weight", (shape.n_embd,)

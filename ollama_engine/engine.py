@@ -12,6 +12,7 @@ from ollama_engine.config import CacheType, EngineConfig, FlashAttention
 from ollama_engine.errors import ClosedError
 from ollama_engine.not_copied import NotCopied
 from ollama_engine.option_names import refuses_unknown
+from ollama_engine.runner.batch.methods import BatchMethods
 from ollama_engine.runner.chat.methods import ChatMethods
 from ollama_engine.runner.core.engine_core import EngineCore
 from ollama_engine.runner.core.engine_thread import EngineThread
@@ -32,7 +33,9 @@ from ollama_engine.segments import Segment
 
 
 @refuses_unknown(options_elsewhere)
-class Engine(GenerateMethods, EmbedMethods, ImageMethods, ChatMethods, ScoreMethods, FactMethods, NotCopied):
+class Engine(
+    GenerateMethods, BatchMethods, EmbedMethods, ImageMethods, ChatMethods, ScoreMethods, FactMethods, NotCopied
+):  # fmt: skip
     """A loaded model, shared by any number of threads and asyncio tasks: their requests are computed together.
 
     Args:

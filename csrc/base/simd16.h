@@ -263,7 +263,17 @@ INLINE float lanes_sum(lanes x) {
 
 #endif
 
-INLINE float lanes_largest(lanes x) {
+/* The largest of all, in each lane: lanes 8 apart are compared first, then those 4, 2 and 1 apart. */
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+INLINE lanes lanes_largest_everywhere(lanes x) {
+    x = lanes_max(x, _mm512_shuffle_f32x4(x, x, 0x4e));
+    x = lanes_max(x, _mm512_shuffle_f32x4(x, x, 0xb1));
+    x = lanes_max(x, _mm512_permute_ps(x, 0x4e));
+    x = lanes_max(x, _mm512_permute_ps(x, 0xb1));
+    return _mm512_broadcastss_ps(_mm512_castps512_ps128(x)); /* of NaN, lanes differ */
+}
+#else
+INLINE lanes lanes_largest_everywhere(lanes x) {
     float part[OE_LANES];
     lanes_store(part, x);
     for (int width = OE_LANES / 2; width; width /= 2) {
@@ -271,8 +281,9 @@ INLINE float lanes_largest(lanes x) {
             part[i] = part[i] > part[i + width] ? part[i] : part[i + width];
         }
     }
-    return part[0];
+    return lanes_set(part[0]);
 }
+#endif
 
 /* exp(x) = 2^n * exp(r) with |r| <= ln(2) / 2, and exp(r) by its Taylor series to r^7 (remainder 6e-9). Returns
  * (exp(r) - 1) / r, and r and 2^n by the way. */

@@ -38,6 +38,8 @@ typedef enum oe_attention_isa {
 #define OE_PIECES 16 /* most pieces of one row */
 #define OE_QUERIES 8 /* most queries computed together */
 
+#define OE_ATTENTION_MANY_DIM 256 /* longest keys and values that are unpacked for many queries at once */
+
 /* Keys or values: dim numbers for each head of each cell. */
 typedef struct oe_attention_side {
     const char *data;

@@ -7,9 +7,9 @@
 #include "threads/chunk_counter.h"
 
 #define FEW_ROWS 64   /* up to here every piece of a row is a unit of work of its own */
-#define BAND 16       /* most rows that are computed together */
-#define QUERIES 64    /* most queries that read a tile while it is in the L1 cache */
-#define SCRATCH 16384 /* floats for their partial results: 64 KB of stack, twice */
+#define BAND 48       /* most rows that are computed together */
+#define QUERIES 192   /* most queries that read a tile while it is in the L1 cache */
+#define SCRATCH 32768 /* floats for their partial results: 128 KB of stack, twice */
 
 /* Rows are split into pieces. With few rows a unit of work is one piece of one row for one key head, and the thread
  * that finishes a row's last piece adds them up. With many rows it is all pieces of some rows, one after the other:
@@ -230,14 +230,14 @@ static void do_pieces(const operation *op, int64_t first, int64_t last) {
 
 /* -- many rows ----------------------------------------------------------------------------------------------------- */
 
-/* Up to QUERIES of a band's queries, which are numbered head by head. */
+/* Up to QUERIES of a band's queries, which are numbered row by row: neighbours see the same cells. */
 static void do_queries(const operation *op, int64_t band, int64_t kv_head, int64_t first, int64_t n) {
-    float sum[SCRATCH], partial[SCRATCH];
-    const int64_t begin = op->plan.band[band], rows = op->plan.band[band + 1] - begin;
+    _Alignas(OE_CACHE_LINE) float sum[SCRATCH], partial[SCRATCH];
+    const int64_t begin = op->plan.band[band];
     int64_t row[QUERIES], head[QUERIES], pieces = 1;
     for (int64_t i = 0; i < n; i++) {
-        row[i] = begin + (first + i) % rows;
-        head[i] = kv_head * op->group + (first + i) / rows;
+        row[i] = begin + (first + i) / op->group;
+        head[i] = kv_head * op->group + (first + i) % op->group;
         const int64_t needed = oe_attention_pieces(op->plan.end[row[i]]);
         pieces = needed > pieces ? needed : pieces;
     }

@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,13 @@ __all__ = ["add_arguments", "main"]
 
 PACKAGED = {"demo": demo.path, "demo-vision": demo.vision_path}
 MISSING = "serve needs packages that are not installed: pip install 'ollama_engine[server]'"
+NO_RAY = "--replicas needs packages that are not installed: pip install 'ollama_engine[ray]'"
+RAY_SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",  # Ray reports to its makers otherwise
+    "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",  # an answer's chunks come in half the time that Ray's objects take
+    "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",  # a replica's code waits for nothing but its event loop
+}
+"""Ray's own environment variables, where they are not set; they hold for clusters that are started here."""
 FLAGS = {"debug": "debug-level"}
 """Settings whose flags have other names: --debug shows tracebacks, with every command."""
 LOG_LEVELS = (logging.INFO, logging.DEBUG, 5)
@@ -40,6 +48,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--port", metavar="N", type=int, help="TCP port; 0 takes a free one")
     for name, setting in SETTINGS.items():
         add_flag(group, name, setting)
+    add_replica_flags(parser)
+
+
+def add_replica_flags(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of a server with several engines."""
+    group = parser.add_argument_group(
+        "replicas", "Engines in processes of their own, on this machine or on a cluster, by Ray (docs/ray.md)."
+    )
+    group.add_argument("--replicas", metavar="N|N-M", type=replica_numbers,
+                       help="engines, each with its own copy of a model's cache; N to M by the length of the queue")  # fmt: skip
+    group.add_argument("--replica-cpus", metavar="N", type=int,
+                       help="CPUs of each, and threads of its engine (default: this machine's, divided among them)")  # fmt: skip
+    group.add_argument("--replica-gpus", metavar="N", type=float, default=0.0,
+                       help="GPUs of each, 0.5 for two on one (default 0)")  # fmt: skip
+    group.add_argument("--ray-address", metavar="ADDRESS",
+                       help="a running Ray cluster: auto, or ray://HOST:PORT; without it one is started here")  # fmt: skip
+
+
+def replica_numbers(text: str) -> tuple[int, int]:
+    """Replicas at least and at most."""
+    low, mark, high = text.partition("-")
+    try:
+        found = int(low), int(high if mark else low)
+    except ValueError:
+        found = (0, 0)
+    if not 0 <= found[0] <= found[1] or not found[1]:
+        raise argparse.ArgumentTypeError(f"expected a number from 1, or two like 1-4, got {text!r}")
+    return found
 
 
 def add_flag(group: argparse._ArgumentGroup, name: str, setting: Setting) -> None:
@@ -71,7 +107,32 @@ def main(args: argparse.Namespace) -> None:
         model = settings.files[0][0] if settings.files else "demo"
         print(EXAMPLE.format(url=url, model=model), file=sys.stderr, flush=True)
 
-    serve(settings, told)
+    if args.replicas is None:
+        refuse_replica_flags(args)
+        serve(settings, told)
+    else:
+        serve_with_ray(args, settings, told)
+
+
+def refuse_replica_flags(args: argparse.Namespace) -> None:
+    """Raise UsageError for flags that mean nothing without --replicas."""
+    for name in ("replica_cpus", "replica_gpus", "ray_address"):
+        if getattr(args, name):
+            raise UsageError(f"--{name.replace('_', '-')} is for replicas: say how many with --replicas")
+
+
+def serve_with_ray(args: argparse.Namespace, settings: ServerSettings, told: Callable[[str], None]) -> None:
+    """Serve with replicas until a signal comes."""
+    for name, value in RAY_SETTINGS.items():
+        os.environ.setdefault(name, value)
+    try:
+        from ollama_engine.ray.application import ReplicaOptions  # noqa: PLC0415 (an extra has what it needs)
+        from ollama_engine.ray.program import serve_replicas  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise UsageError(f"{NO_RAY} ({error.name} is missing)") from None
+    low, high = args.replicas
+    cpus = args.replica_cpus or (1 if args.ray_address else max(1, (os.cpu_count() or 1) // high))
+    serve_replicas(settings, ReplicaOptions(low, high, cpus, args.replica_gpus), args.ray_address, told)
 
 
 def log_requests(debug: int) -> None:

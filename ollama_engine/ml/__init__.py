@@ -37,7 +37,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ollama_engine.errors import DeviceError
 from ollama_engine.lazy import lazy_names
+from ollama_engine.ml.cpu_check import missing_instructions
 
 if TYPE_CHECKING:
     from ollama_engine.ml import ops
@@ -61,5 +63,11 @@ _HOMES = {
     "devices": "device",
     "ops": "ops",
 }
+
+if _missing := missing_instructions():
+    raise DeviceError(
+        f"this build of ollama_engine is for CPUs with {', '.join(_missing)}, which this one lacks; build it on this "
+        "machine, or for any CPU with the option OLLAMA_ENGINE_PORTABLE=ON (see Wheels for any CPU in CONTRIBUTING.md)"
+    )
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

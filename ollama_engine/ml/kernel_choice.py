@@ -15,7 +15,7 @@ from functools import cache
 from ollama_engine.ml.ops_experts import mul_mat_id_small_batch, suits_weighted_sum
 from ollama_engine.ml.ops_nn import mul_mat, mul_mat_id
 from ollama_engine.ml.ops_shape import repeat, view
-from ollama_engine.ml.ops_small_batch import cpu_traits, mul_mat_small_batch, reads_in_place
+from ollama_engine.ml.ops_small_batch import SMALL_BATCH_QUANTIZED, cpu_traits, mul_mat_small_batch, reads_in_place
 from ollama_engine.ml.tensor import Tensor
 
 
@@ -46,34 +46,78 @@ REPACKED_ROWS = 16
 _AVX512_VNNI = {
     "q4_K": Borders(1, 32, per_expert=64),
     "q6_K": Borders(1, 32, per_expert=64),
+    "q5_K": Borders(1, 32, per_expert=64),
+    "q3_K": Borders(1, 32, per_expert=64),
+    "q2_K": Borders(1, 32, per_expert=64),
+    "iq4_xs": Borders(1, 32, per_expert=64),
     "q4_0": Borders(1, ALL, per_expert=256),
     "q8_0": Borders(1, ALL, per_expert=256),
     "mxfp4": Borders(1, ALL, per_expert=256),
+    "q4_1": Borders(1, ALL, per_expert=256),
+    "q5_0": Borders(1, ALL, per_expert=256),
+    "q5_1": Borders(1, ALL, per_expert=256),
+    "iq4_nl": Borders(1, ALL, per_expert=256),
     "f16": Borders(1, 6),
     "bf16": Borders(1, 4, last_long=1),
 }
 
 TABLE: Mapping[str, Mapping[str, Borders]] = {
     "avx512vnni": _AVX512_VNNI,
-    "avx512vnni-intel": _AVX512_VNNI | {"q4_K": Borders(1, ALL, per_expert=64), "q6_K": Borders(1, 64, per_expert=64)},
+    "avx512vnni-intel": _AVX512_VNNI
+    | {
+        "q4_K": Borders(1, ALL, per_expert=64),
+        "q6_K": Borders(1, 64, per_expert=64),
+        "q5_K": Borders(1, ALL, per_expert=64),
+        "q3_K": Borders(1, ALL, per_expert=64),
+        "q2_K": Borders(1, ALL, per_expert=64),
+        "iq4_xs": Borders(1, ALL, per_expert=64),
+    },
+    "amx": {
+        **{dtype: Borders(1, ALL, per_expert=ALL) for dtype in SMALL_BATCH_QUANTIZED},
+        "f16": Borders(1, 6),
+        "bf16": Borders(1, 4, last_long=1),
+    },
     "avxvnni": {
-        "q4_K": Borders(1, ALL),
+        "q4_K": Borders(1, ALL, per_expert=256),
         "q6_K": Borders(2, ALL),
-        "q4_0": Borders(1, ALL),
-        "q8_0": Borders(1, ALL),
+        "q5_K": Borders(1, ALL),
+        "q3_K": Borders(1, ALL),
+        "q2_K": Borders(1, ALL),
+        "iq4_xs": Borders(1, ALL),
+        "q4_0": Borders(1, ALL, per_expert=256),
+        "q8_0": Borders(1, ALL, per_expert=256),
+        "mxfp4": Borders(1, ALL, per_expert=256),
+        "q4_1": Borders(1, ALL, per_expert=256),
+        "q5_0": Borders(1, ALL, per_expert=256),
+        "q5_1": Borders(1, ALL, per_expert=256),
+        "iq4_nl": Borders(1, ALL, per_expert=256),
         "f16": Borders(1, 4),
         "bf16": Borders(1, 8),
     },
     "avx2": {
-        "q4_K": Borders(1, ALL),
+        "q4_K": Borders(1, ALL, per_expert=256),
         "q6_K": Borders(2, 64),
-        "q4_0": Borders(1, ALL),
-        "q8_0": Borders(1, ALL),
+        "q5_K": Borders(1, ALL),
+        "q3_K": Borders(1, ALL),
+        "q2_K": Borders(1, ALL),
+        "iq4_xs": Borders(1, ALL),
+        "q4_0": Borders(1, ALL, per_expert=256),
+        "q8_0": Borders(1, ALL, per_expert=256),
+        "mxfp4": Borders(1, ALL, per_expert=256),
+        "q4_1": Borders(1, ALL, per_expert=256),
+        "q5_0": Borders(1, ALL, per_expert=256),
+        "q5_1": Borders(1, ALL, per_expert=256),
+        "iq4_nl": Borders(1, ALL, per_expert=256),
         "f16": Borders(1, 4),
         "bf16": Borders(1, 8),
     },
 }
-"""Measured on AMD Zen 4 and Zen 5 and on an Intel Xeon; AVX2 and AVX-VNNI against a ggml built without AVX-512."""
+"""Measured on AMD Zen 4 and Zen 5 and on an Intel Xeon; AVX2 and AVX-VNNI against a ggml built without AVX-512.
+
+Q5_K, Q3_K, Q2_K, IQ4_XS, Q4_1, Q5_0, Q5_1 and IQ4_NL, experts without AVX-512, and MXFP4 there, were measured on the
+Xeon alone. Other CPUs have the borders of Q4_K and Q6_K, or of Q4_0 and Q8_0, whose kernels are the same but for the
+codes.
+"""
 
 
 def kind_of_cpu(traits: Collection[str]) -> str:
@@ -82,6 +126,8 @@ def kind_of_cpu(traits: Collection[str]) -> str:
     A CPU with AVX-512 but without VNNI gets "": our kernels would run with AVX2 there, against ggml's with AVX-512, and
     that comparison has not been measured.
     """
+    if "amx" in traits:
+        return "amx"
     if "avx512" in traits:
         if "avx512vnni" not in traits:
             return ""

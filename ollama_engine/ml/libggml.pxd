@@ -43,6 +43,10 @@ cdef extern from "ggml.h" nogil:
         GGML_TYPE_F64
         GGML_TYPE_BF16
         GGML_TYPE_MXFP4
+        GGML_TYPE_Q4_1
+        GGML_TYPE_Q5_0
+        GGML_TYPE_Q5_1
+        GGML_TYPE_IQ4_NL
         GGML_TYPE_COUNT
 
     enum ggml_prec:

@@ -18,9 +18,17 @@ cdef extern from "kernels/small_batch/kernel.h" nogil:
     enum oe_sb_type:
         OE_SB_Q4_K
         OE_SB_Q6_K
+        OE_SB_Q5_K
+        OE_SB_Q3_K
+        OE_SB_Q2_K
+        OE_SB_IQ4_XS
         OE_SB_Q4_0
         OE_SB_Q8_0
         OE_SB_MXFP4
+        OE_SB_Q4_1
+        OE_SB_Q5_0
+        OE_SB_Q5_1
+        OE_SB_IQ4_NL
         OE_SB_F16
         OE_SB_BF16
 
@@ -29,6 +37,7 @@ cdef extern from "kernels/small_batch/kernel.h" nogil:
         OE_SB_AVX2
         OE_SB_AVX_VNNI
         OE_SB_AVX512
+        OE_SB_AMX
 
     struct oe_sb_product:
         pass
@@ -39,6 +48,7 @@ cdef extern from "kernels/small_batch/kernel.h" nogil:
         void (*multiply_single)(const oe_sb_product *p, int64_t first, int64_t last) noexcept
 
     const oe_sb_kernel *oe_sb_kernel_find(oe_sb_type type, oe_sb_isa isa, int64_t m)
+    const oe_sb_kernel *oe_sb_kernel_for(const oe_sb_kernel *kernel, int64_t rows)
 
 
 cdef extern from "kernels/small_batch/op.h" nogil:

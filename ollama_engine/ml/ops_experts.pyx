@@ -73,7 +73,7 @@ cdef Tensor _rounded(Graph graph, Tensor b, Tensor ids, Tensor plan, const oe_sb
 
 
 def mul_mat_id_small_batch(Tensor experts not None, Tensor b not None, Tensor ids not None, str instructions=None):
-    """One matrix for each row, as mul_mat_id: experts [n, m, e] of type q4_K, q6_K, q4_0, q8_0 or mxfp4, b f32
+    """One matrix for each row, as mul_mat_id: experts [n, m, e] of a type in SMALL_BATCH_QUANTIZED, b f32
     [n, used or 1, k], ids i32 [used, k] -> f32 [m, used, k].
 
     Takes up to 2**22 ids, and is fast where few rows choose the same expert. Ids may repeat, also within one token. `b`

@@ -10,27 +10,41 @@ from ollama_engine.errors import ShapeError
 
 from ollama_engine.ml cimport libggml as lib
 from ollama_engine.ml.libsmallbatch cimport (
-    OE_SB_AVX2, OE_SB_AVX512, OE_SB_AVX_VNNI, OE_SB_BF16, OE_SB_F16, OE_SB_MXFP4, OE_SB_PLAIN, OE_SB_Q4_0, OE_SB_Q4_K,
-    OE_SB_Q6_K, OE_SB_Q8_0, oe_cpu_has_avx2_fma_f16c, oe_cpu_has_avx512, oe_cpu_has_avx512_vnni, oe_cpu_has_avx_vnni,
-    oe_cpu_is_intel, oe_sb_acts_size, oe_sb_isa, oe_sb_kernel, oe_sb_kernel_find, oe_sb_multiply_op,
-    oe_sb_quantize_op, oe_sb_type,
+    OE_SB_AMX, OE_SB_AVX2, OE_SB_AVX512, OE_SB_AVX_VNNI, OE_SB_BF16, OE_SB_F16, OE_SB_IQ4_NL, OE_SB_IQ4_XS,
+    OE_SB_MXFP4, OE_SB_PLAIN, OE_SB_Q2_K, OE_SB_Q3_K, OE_SB_Q4_0, OE_SB_Q4_1, OE_SB_Q4_K, OE_SB_Q5_0, OE_SB_Q5_1,
+    OE_SB_Q5_K, OE_SB_Q6_K, OE_SB_Q8_0, oe_cpu_has_avx2_fma_f16c, oe_cpu_has_avx512, oe_cpu_has_avx512_vnni,
+    oe_cpu_has_avx_vnni, oe_cpu_is_intel, oe_sb_acts_size, oe_sb_isa, oe_sb_kernel, oe_sb_kernel_find,
+    oe_sb_kernel_for, oe_sb_multiply_op, oe_sb_quantize_op, oe_sb_type,
 )
 from ollama_engine.ml.tensor cimport Graph, Tensor, alive, describe, graph_of, wrap
 from ollama_engine.ml.types cimport check_size, type_of
 
-cdef dict _KINDS = {
-    <int>lib.GGML_TYPE_Q4_K: OE_SB_Q4_K, <int>lib.GGML_TYPE_Q6_K: OE_SB_Q6_K,
-    <int>lib.GGML_TYPE_Q4_0: OE_SB_Q4_0, <int>lib.GGML_TYPE_Q8_0: OE_SB_Q8_0,
-    <int>lib.GGML_TYPE_MXFP4: OE_SB_MXFP4,
-    <int>lib.GGML_TYPE_F16: OE_SB_F16, <int>lib.GGML_TYPE_BF16: OE_SB_BF16,
-}  # fmt: skip
+cdef dict _TYPES = {
+    "q4_K": OE_SB_Q4_K,
+    "q6_K": OE_SB_Q6_K,
+    "q5_K": OE_SB_Q5_K,
+    "q3_K": OE_SB_Q3_K,
+    "q2_K": OE_SB_Q2_K,
+    "iq4_xs": OE_SB_IQ4_XS,
+    "q4_0": OE_SB_Q4_0,
+    "q4_1": OE_SB_Q4_1,
+    "q5_0": OE_SB_Q5_0,
+    "q5_1": OE_SB_Q5_1,
+    "q8_0": OE_SB_Q8_0,
+    "iq4_nl": OE_SB_IQ4_NL,
+    "mxfp4": OE_SB_MXFP4,
+    "f16": OE_SB_F16,
+    "bf16": OE_SB_BF16,
+}
+cdef dict _KINDS = {<int>type_of(dtype): kind for dtype, kind in _TYPES.items()}
 # From the slowest to the fastest.
 cdef dict _INSTRUCTIONS = {
     "scalar": OE_SB_PLAIN, "avx2": OE_SB_AVX2, "avxvnni": OE_SB_AVX_VNNI, "avx512": OE_SB_AVX512,
+    "amx": OE_SB_AMX,
 }  # fmt: skip
-# Weight types that have kernels. mul_mat_id_small_batch has them for the quantized types only.
-SMALL_BATCH_QUANTIZED = ("q4_K", "q6_K", "q4_0", "q8_0", "mxfp4")
+# mul_mat_id_small_batch has kernels for the quantized types only.
 cdef tuple _FLOATS = ("f16", "bf16")
+SMALL_BATCH_QUANTIZED = tuple([dtype for dtype in _TYPES if dtype not in _FLOATS])
 cdef int64_t MANY = 1 << 20  # more results than the widest kernel needs
 cdef int64_t SHORTEST = 16  # f16 and bf16 rows must be multiples of this; blocks of the other types always are
 
@@ -53,15 +67,18 @@ def small_batch_instructions(str dtype not None):
 
 cdef dict _FASTEST = {
     <int>type_of(dtype): small_batch_instructions(dtype)[-1]
-    for dtype in (*SMALL_BATCH_QUANTIZED, *_FLOATS)
+    for dtype in _TYPES
 }
 
 
 def cpu_traits():
-    """Traits of this CPU, a subset of: avx2 (with FMA and F16C), avxvnni, avx512 (F, BW and VL), avx512vnni, intel."""
+    """Traits of this CPU, a subset of: avx2 (with FMA and F16C), avxvnni, avx512 (F, BW and VL), avx512vnni, intel, and
+    amx: tiles of bytes beside avx512vnni, which the system lets this process use.
+    """
     has = {
         "avx2": oe_cpu_has_avx2_fma_f16c(), "avxvnni": oe_cpu_has_avx_vnni(), "avx512": oe_cpu_has_avx512(),
         "avx512vnni": oe_cpu_has_avx512_vnni(), "intel": oe_cpu_is_intel(),
+        "amx": _kernel(lib.GGML_TYPE_Q4_0, "amx", MANY) != NULL,
     }  # fmt: skip
     return frozenset([name for name, there in has.items() if there])
 
@@ -129,7 +146,7 @@ cdef Tensor _rounded(Graph graph, Tensor b, const oe_sb_kernel *kernel):
 
 
 def mul_mat_small_batch(Tensor a not None, Tensor b not None, str instructions=None):
-    """Product with a transposed, as mul_mat: a [n, m] of type q4_K, q6_K, q4_0, q8_0, mxfp4, f16 or bf16, b f32 [n, k]
+    """Product with a transposed, as mul_mat: a [n, m] of type f16, bf16 or one of SMALL_BATCH_QUANTIZED, b f32 [n, k]
     -> f32 [m, k].
 
     Takes any k, and is fast for a small one. `b` is quantized to 8 bits as in mul_mat where a is quantized, and stays
@@ -141,6 +158,7 @@ def mul_mat_small_batch(Tensor a not None, Tensor b not None, str instructions=N
     cdef lib.ggml_tensor *operands[2]
     cdef int64_t ne[4]
     kernel = kernel_of("mul_mat_small_batch", SMALL_BATCH_QUANTIZED + _FLOATS, a, instructions)
+    kernel = oe_sb_kernel_for(kernel, b.ptr.ne[1])
     _check(a, b)
     operands[0], operands[1] = a.ptr, _rounded(graph, b, kernel).ptr
     ne[0], ne[1], ne[2], ne[3] = a.ptr.ne[1], b.ptr.ne[1], 1, 1

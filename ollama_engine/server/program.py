@@ -19,6 +19,7 @@ import uvicorn
 
 from ollama_engine.server.app import create_app
 from ollama_engine.server.safety.http_protocol import limited_http
+from ollama_engine.server.scheduling import ModelScheduler
 from ollama_engine.server.settings import ServerSettings
 
 __all__ = ["Server", "serve"]
@@ -98,10 +99,15 @@ def make_server(settings: ServerSettings, app: Any, listening: Callable[[str], N
     return Server(config, listening)
 
 
-def serve(settings: ServerSettings, listening: Callable[[str], None]) -> None:
-    """Serve until a signal comes. `listening` is told the server's URL. Raises OSError where the port is taken."""
+def serve(
+    settings: ServerSettings, listening: Callable[[str], None], scheduler: ModelScheduler | None = None
+) -> None:  # fmt: skip
+    """Serve until a signal comes. `listening` is told the server's URL; models are those of `scheduler`, where given.
+
+    Raises OSError where the port is taken.
+    """
     sys.setswitchinterval(SWITCH_SECONDS)
-    server = make_server(settings, create_app(settings), listening)
+    server = make_server(settings, create_app(settings, scheduler=scheduler), listening)
     with listener(settings) as sock:
         server.run(sockets=[sock])
 

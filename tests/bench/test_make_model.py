@@ -9,8 +9,8 @@ import gguf
 import numpy as np
 import pytest
 
-from bench.make_model import PRESETS, tensor_type, vocabulary, write_model
-from bench.model_shapes import SHAPES, Shape, tensor_shapes
+from bench.make_model import PRESETS, tensor_types, vocabulary, write_model
+from bench.model_shapes import SHAPES, Shape
 from ollama_engine.ml.gguf import GGUFFile
 
 SMALL = Shape(
@@ -45,20 +45,23 @@ TYPES = [
     ("llama-1b", "q8_0", "token_embd", "Q8_0"), ("llama-1b", "bf16", "token_embd", "BF16"),
     ("llama-1b", "q8_0", "blk.0.attn_norm", "F32"), ("qwen-0.5b", "q4_0", "token_embd", "Q8_0"),
     ("qwen-0.5b", "q4_k_m", "blk.0.attn_q", "Q5_0"), ("qwen-0.5b", "q4_k_m", "blk.3.ffn_down", "Q4_K"),
+    ("gemma-1b", "q4_k_m", "blk.0.attn_q", "Q5_0"), ("gemma-1b", "q4_k_m", "blk.0.attn_v", "Q8_0"),
+    ("gemma-1b", "q4_k_m", "blk.0.attn_output", "Q4_K"), ("gemma-1b", "q4_k_m", "token_embd", "Q8_0"),
+    ("llama-1b", "q3_k_m", "blk.0.attn_output", "Q4_K"), ("llama-1b", "iq4_xs", "blk.0.ffn_down", "Q5_K"),
+    ("llama-1b", "q2_k", "blk.9.attn_v", "Q4_K"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("shape", "preset", "name", "expected"), TYPES)
 def test_types(shape: str, preset: str, name: str, expected: str) -> None:
-    dims = dict(tensor_shapes(SHAPES[shape]))[f"{name}.weight"]
-    assert tensor_type(preset, SHAPES[shape], f"{name}.weight", dims).name == expected
+    assert tensor_types(preset, SHAPES[shape])[f"{name}.weight"].name == expected
 
 
 @pytest.mark.parametrize("shape", MORE_BITS)
 def test_layers_with_more_bits(shape: str) -> None:
-    tensors = [(name, dims) for name, dims in tensor_shapes(SHAPES[shape]) if ".ffn_down." in name]
-    found = [tensor_type("q4_k_m", SHAPES[shape], name, dims).name for name, dims in tensors]
-    assert {i for i, kind in enumerate(found) if kind == "Q6_K"} == MORE_BITS[shape]
+    kinds = tensor_types("q4_k_m", SHAPES[shape])
+    found = {i for i in range(SHAPES[shape].n_layer) if kinds[f"blk.{i}.ffn_down.weight"].name == "Q6_K"}
+    assert found == MORE_BITS[shape]
 
 
 def test_the_same_seed_gives_the_same_file(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from ollama_engine.ml.ops_small_batch import SMALL_BATCH_QUANTIZED
 from tests.ml.fuzz_values import INTERNAL, UNIT, Call, Env, Value, unit_of
 
 QUANTIZABLE = ("f32", "f16", "bf16", "q8_0", "q4_0")
-SMALL_BATCH_QUANTIZED = ("q4_K", "q6_K", "q4_0", "q8_0", "mxfp4")
 
 
 # -- sound calls -------------------------------------------------------------------------------------------------------

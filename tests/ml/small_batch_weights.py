@@ -6,15 +6,31 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from ollama_engine.ml.ops_small_batch import small_batch_instructions
+from ollama_engine.ml.ops_small_batch import SMALL_BATCH_QUANTIZED, small_batch_instructions
 from ollama_engine.ml.quantize import quantize_rows
 
-QUANTIZED = ("q4_K", "q6_K", "q4_0", "q8_0", "mxfp4")
+QUANTIZED = SMALL_BATCH_QUANTIZED
 FLOATS = ("f16", "bf16")
 TYPES = QUANTIZED + FLOATS
 KERNELS = [(dtype, name) for dtype in TYPES for name in small_batch_instructions(dtype)]
 QUANTIZED_KERNELS = [(dtype, name) for dtype, name in KERNELS if dtype in QUANTIZED]
 FLOAT_KERNELS = [(dtype, name) for dtype, name in KERNELS if dtype in FLOATS]
+HALVES: dict[str, tuple[int, ...]] = {
+    "q4_K": (0, 2),
+    "q6_K": (208,),
+    "q4_0": (0,),
+    "q8_0": (0,),
+    "mxfp4": (),
+    "q4_1": (0, 2),
+    "q5_0": (0,),
+    "q5_1": (0, 2),
+    "iq4_nl": (0,),
+    "q5_K": (0, 2),
+    "q3_K": (108,),
+    "q2_K": (80, 82),
+    "iq4_xs": (0,),
+}
+"""Where the f16 factors of a block lie."""
 RNG = np.random.default_rng(20_260_102)
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
@@ -31,15 +47,34 @@ def raw_weights(dtype: str, m: int, k: int) -> Bytes:
     return raw
 
 
+def raw_blocks(dtype: str, m: int, k: int, fill: int | None, halves: NDArray[np.float16]) -> Bytes:
+    """m rows of k weights whose codes and scales have all bytes `fill`, or are random; the f16 factors are drawn from
+    `halves`, and MXFP4's exponents lie around 1."""
+    block, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[dtype.upper()]]
+    blocks = m * k // block
+    raw = RNG.integers(0, 256, (blocks, size), np.uint8) if fill is None else np.full((blocks, size), fill, np.uint8)
+    if dtype == "mxfp4":
+        raw[:, 0] = RNG.integers(115, 130, blocks)
+    for at in HALVES[dtype]:
+        raw[:, at : at + 2] = RNG.choice(halves, (blocks, 1)).view(np.uint8)
+    return raw.reshape(m, -1)
+
+
+def block_of(dtype: str) -> int:
+    """Weights in a block."""
+    block: int = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[dtype.upper()]][0]
+    return block
+
+
 def values_of(dtype: str, raw: Bytes) -> NDArray[np.float64]:
     return gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[dtype.upper()]).astype(np.float64)
 
 
 def rounded(dtype: str, x: Floats) -> NDArray[np.float64]:
-    """Activations as both products see them: 8 bits in blocks of 256 (K-quants) or of 32 with an f16 step, or all."""
+    """Activations as both products see them: 8 bits in blocks of 256, or of 32 with an f16 step, or all."""
     if dtype in FLOATS:
         return x.astype(np.float64)
-    block = 256 if dtype.endswith("_K") else 32
+    block = block_of(dtype)
     parts = x.reshape(len(x), -1, block)
     largest = np.abs(parts).max(-1, keepdims=True)
     with np.errstate(all="ignore"):

@@ -127,17 +127,21 @@ def test_the_borders() -> None:
     assert list(small_batch_rows("avx512vnni", "bf16", LONG + 1)) == [1]
     assert 33 not in small_batch_rows("avx512vnni", "q4_K", 4096)
     assert 512 in small_batch_rows("avx512vnni-intel", "q4_K", 4096)
-    assert not small_batch_rows("avx512vnni", "q5_K", 256)
+    for dtype in ("q5_K", "q3_K", "q2_K", "iq4_xs"):
+        assert 512 in small_batch_rows("avx512vnni-intel", dtype, 4096)
+        assert 33 not in small_batch_rows("avx512vnni", dtype, 4096)
+    assert not small_batch_rows("avx512vnni", "iq1_s", 256)
     assert not small_batch_rows("", "q4_0", 256)
-    assert rows_per_expert("avx2", "q4_0") == rows_per_expert("", "q4_0") == 0
+    assert rows_per_expert("avx2", "q6_K") == rows_per_expert("", "q4_0") == 0
+    assert rows_per_expert("avx2", "q4_0") == 256
 
 
 def test_other_types_and_shapes_go_to_ggml(backend: Backend) -> None:
     assert operations(backend, "f32", 4) == 1
-    assert operations(backend, "q5_K", 4) == 1
+    assert operations(backend, "iq1_s", 4) == 1
     assert operations(backend, "q8_0", 4, 3) == 1
     assert expert_operations(backend, "f16", 4) == 1
-    assert expert_operations(backend, "q5_K", 4) == 1
+    assert expert_operations(backend, "iq1_s", 4) == 1
 
 
 def test_the_repacked_copy_serves_few_rows_of_k_quants(backend: Backend) -> None:
@@ -151,8 +155,8 @@ def test_the_repacked_copy_serves_few_rows_of_k_quants(backend: Backend) -> None
 
 
 def test_types_without_kernels_of_ours_want_a_repacked_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert wants_repacked("q5_K", experts=False)
-    assert wants_repacked("q5_K", experts=True)
+    assert wants_repacked("iq1_s", experts=False)
+    assert wants_repacked("iq1_s", experts=True)
     for cpu, borders in TABLE.items():
         monkeypatch.setattr(kernel_choice, "THIS_CPU", cpu)
         kernel_choice._rows_here.cache_clear()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -26,6 +25,8 @@ from tests.ml.small_batch_weights import (
     TYPES,
     Bytes,
     Floats,
+    block_of,
+    raw_blocks,
     raw_weights,
     rounded,
     values_of,
@@ -58,7 +59,7 @@ def one_thread() -> Iterator[Backend]:
 
 def test_the_scalar_kernel_is_always_there() -> None:
     assert all(small_batch_instructions(dtype)[0] == "scalar" for dtype in TYPES)
-    assert small_batch_instructions("q5_K") == ()
+    assert small_batch_instructions("iq1_s") == ()
     assert small_batch_instructions("f32") == ()
 
 
@@ -72,7 +73,7 @@ def test_against_numpy(backend: Backend, dtype: str, name: str, k: int, m: int) 
     assert (np.abs(product(backend, dtype, raw, x, name) - acts @ weights.T) <= 2e-6 * sizes + 1e-6).all()
 
 
-FEW_BLOCKS = [(d, n, k) for d, n in KERNELS if not d.endswith("_K") for k in (32, 96, 896)]
+FEW_BLOCKS = [(d, n, k) for d, n in KERNELS if block_of(d) < 256 for k in (32, 96, 896)]
 
 
 @pytest.mark.parametrize(("dtype", "name", "k"), FEW_BLOCKS + [(d, n, k) for d, n in FLOAT_KERNELS for k in (16, 80)])
@@ -94,6 +95,20 @@ def test_every_number_of_rows_gives_the_same_bits(backend: Backend, one_thread: 
         for rows in scaled(range(1, 34), quick=(1, 2, 3, 7, 33)):
             for threads in (backend, one_thread):
                 assert product(threads, dtype, raw, x[:rows], name).tobytes() == expected[:rows].tobytes(), (name, rows)
+
+
+@pytest.mark.parametrize("dtype", QUANTIZED)
+@pytest.mark.parametrize(
+    ("rows", "blocks"), slow_except([(20, 1), (21, 3), (37, 2), (48, 5), (300, 4), (65, 40)], (21, 3), (37, 2))
+)
+def test_many_rows_give_the_same_bits(backend: Backend, dtype: str, rows: int, blocks: int) -> None:
+    """Also where the last rows fill no tile, and the blocks no step of tiles."""
+    k = blocks * block_of(dtype)
+    raw = raw_weights(dtype, 53, k)
+    x = RNG.normal(0, 1, (rows, k)).astype(np.float32)
+    expected = np.concatenate([product(backend, dtype, raw, row, "scalar") for row in np.array_split(x, rows // 8)])
+    for name in small_batch_instructions(dtype):
+        assert product(backend, dtype, raw, x, name).tobytes() == expected.tobytes(), name
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -145,14 +160,8 @@ def _bf16(patterns: NDArray[np.uint16]) -> Floats:
 @pytest.mark.parametrize(("dtype", "name"), QUANTIZED_KERNELS)
 def test_largest_codes_do_not_overflow(backend: Backend, dtype: str, name: str) -> None:
     """Every bit of a weight's codes and scales set, activations at the end of their range, in both signs."""
-    block, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[dtype.upper()]]
     for fill in (0x00, 0x7F, 0x80, 0xFF):
-        raw = np.full((16, 1024 // block * size), fill, np.uint8).reshape(-1, size)
-        if dtype == "mxfp4":
-            raw[:, 0] = 120  # two's power of -7
-        for at in {"q4_K": (0, 2), "q6_K": (208,), "mxfp4": ()}.get(dtype, (0,)):
-            raw[:, at : at + 2] = np.frombuffer(np.float16(0.01).tobytes(), np.uint8)
-        raw = raw.reshape(16, -1)
+        raw = raw_blocks(dtype, 16, 1024, fill, np.array([0.01], np.float16))
         weights = values_of(dtype, raw)
         x = np.ones((3, 1024), np.float32)
         x[1], x[2, ::2] = -1, -1
@@ -160,6 +169,18 @@ def test_largest_codes_do_not_overflow(backend: Backend, dtype: str, name: str) 
         # 1/127 is no f16: in blocks of 32 the step is rounded.
         expected = rounded(dtype, x) @ weights.T
         assert (np.abs(product(backend, dtype, raw, x, name) - expected) <= tol).all(), hex(fill)
+
+
+@pytest.mark.parametrize(("dtype", "name"), QUANTIZED_KERNELS)
+@pytest.mark.parametrize("rows", slow_except([1, 8, 256], 256))
+def test_every_code_at_its_place(backend: Backend, dtype: str, name: str, rows: int) -> None:
+    """Rows of activations that see one weight each, and factors of few bits: every result is exact."""
+    factors = (np.arange(-31, 32) / 64).astype(np.float16)
+    raw = raw_blocks(dtype, 77, 256, None, factors)
+    x = np.eye(256, dtype=np.float32) * 127
+    for part in x.reshape(-1, rows, 256)[:: 7 if rows == 1 else 1]:
+        expected = part.astype(np.float64) @ values_of(dtype, raw).T
+        np.testing.assert_array_equal(product(backend, dtype, raw, part, name), expected)
 
 
 @pytest.mark.parametrize(("dtype", "name"), KERNELS)
@@ -243,7 +264,7 @@ def test_what_it_can_read(backend: Backend, ctx: Context) -> None:
 
 
 REFUSALS: list[tuple[str, Any, str]] = [
-    ("no such kernel", lambda c, w, x: ops.mul_mat_small_batch(c.zeros("q5_K", (256, 4)), x), "must be q4_K"),
+    ("no such kernel", lambda c, w, x: ops.mul_mat_small_batch(c.zeros("iq1_s", (256, 4)), x), "must be q4_K"),
     ("floats", lambda c, w, x: ops.mul_mat_small_batch(x, x), "must be q4_K"),
     ("odd rows", lambda c, w, x: ops.mul_mat_small_batch(c.zeros("f16", (24, 4)), c.zeros("f32", (24, 2))),
      "multiple of 16"),

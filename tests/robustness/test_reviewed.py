@@ -17,8 +17,8 @@ import pytest
 
 from ollama_engine import Engine, SamplingParams
 from ollama_engine.errors import ClosedError, EngineBusyError
-from ollama_engine.runner.core.engine_core import PROMPT_TOKENS
 from ollama_engine.runner.observe.monitor import TRACE
+from ollama_engine.runner.schedule.pace import PROMPT_ROWS
 from tests.tiny import write_tiny_llama
 
 N_VOCAB = 320
@@ -145,14 +145,26 @@ def test_sessions_that_close_take_no_place_in_the_queue(path: str) -> None:
 
 
 def test_a_long_prompt_leaves_others_their_pace(engine: Engine) -> None:
-    """Beside an answer under way, no step takes more of a prompt than PROMPT_TOKENS."""
+    """Beside an answer under way, no step has more than PROMPT_ROWS rows for one waiting prompt."""
     answer = engine.submit([1], greedy(400))
     next(answer)
     engine.generate([7] * 1500, greedy(1))
     answer.cancel()
     steps = [step for step in engine._monitor.trace.steps() if step.completion_tokens and step.prompt_tokens > 1]
     assert steps
-    assert max(step.prompt_tokens for step in steps if step.sequences > 1) <= PROMPT_TOKENS
+    assert max(step.prompt_tokens for step in steps if step.sequences > 1) == PROMPT_ROWS - 1
+
+
+def test_many_waiting_prompts_make_a_longer_step(path: str) -> None:
+    with Engine(path, num_ctx=2048, parallel=4, threads=1) as engine:
+        answer = engine.submit([1], greedy(1000))
+        next(answer)
+        waiting = [engine.submit([5 + i] * 1500, greedy(1)) for i in range(3)]
+        for request in waiting:
+            request.result(PATIENCE)
+        answer.cancel()
+        steps = [step for step in engine._monitor.trace.steps() if step.completion_tokens]
+    assert max(step.prompt_tokens for step in steps) == 3 * PROMPT_ROWS - 1
 
 
 def test_logprobs_that_were_asked_for_are_there_without_tokens(engine: Engine) -> None:

@@ -35,6 +35,9 @@ static inline int64_t oe_amx_padded(int64_t n, int64_t unit) {
 /* Whether the CPU has AMX with bfloat16, and the system lets this process use it. Asks the system once. */
 bool oe_amx_allowed(void);
 
+/* The same for products of signed bytes. */
+bool oe_amx_int8_allowed(void);
+
 /* Begin and end the use of tiles in this thread. */
 void oe_amx_begin(void);
 void oe_amx_end(void);

@@ -37,23 +37,17 @@ static uint16_t f32_to_f16(float x) {
 
 /* -- activations --------------------------------------------------------------------------------------------------- */
 
-#define LANES 16 /* independent maxima: the compiler vectorizes them without reordering float operations */
-
-/* The largest |x|; NaNs do not count. n is a multiple of LANES. */
+/* The largest |x|; NaNs do not count. Floats without a sign are in the order of their bits, and compilers vectorize a
+ * maximum of whole numbers, but not of floats. */
 static inline float largest(const float *x, int n) {
-    float max[LANES] = {0};
-    for (int i = 0; i < n; i += LANES) {
-        for (int j = 0; j < LANES; j++) {
-            const float size = fabsf(x[i + j]);
-            max[j] = size > max[j] ? size : max[j];
-        }
+    int32_t max = 0;
+#pragma GCC unroll 1
+    for (int i = 0; i < n; i++) {
+        const int32_t size = (int32_t)(bits_of(x[i]) & 0x7fffffffu);
+        const int32_t number = size > 0x7f800000 ? 0 : size;
+        max = number > max ? number : max;
     }
-    for (int width = LANES / 2; width; width /= 2) {
-        for (int j = 0; j < width; j++) {
-            max[j] = max[j + width] > max[j] ? max[j + width] : max[j];
-        }
-    }
-    return max[0];
+    return float_of((uint32_t)max);
 }
 
 /* The nearest whole number, ties to even, for |x| < 2^22: adding 1.5 * 2^23 leaves no bits below 1. NaN gives 0. (It is

@@ -6,10 +6,11 @@
 
 /* 256 activations x[i] = d * q[i], ggml's Q8_K with positive d. Every 4 bytes of it are a word that kernels load. */
 typedef struct oe_act256 {
+    int8_t q[256];
     float d;
     int16_t sum16[16]; /* of 16 values each */
     int16_t sum32[8];
-    int8_t q[256];
+    int32_t unused[3]; /* so that q lies in whole cache lines */
 } oe_act256;
 
 /* 32 activations, ggml's Q8_0: d is rounded to f16. */
@@ -17,6 +18,7 @@ typedef struct oe_act32 {
     float d;
     int32_t minus8;   /* -8 times the sum of the values: undoes the offset of Q4_0's codes */
     int32_t minus128; /* -128 times that sum: undoes the offset that kernels add to signed codes */
+    int32_t unused;   /* so that few q lie in two cache lines */
     int8_t q[32];
 } oe_act32;
 
@@ -27,9 +29,20 @@ void oe_sb_quantize32(const float *x, void *act);
 void oe_sb_copy16(const float *x, void *act);
 
 /* The kernel of a type of weights whose blocks are multiplied with such activations. */
-#define OE_SB_DEFINE_256(type)                                                                                         \
-    const oe_sb_kernel OE_SB_KERNEL(type) = {256, sizeof(oe_act256), oe_sb_quantize256, oe_multiply, MULTIPLY_SINGLE}
-#define OE_SB_DEFINE_32(type)                                                                                          \
-    const oe_sb_kernel OE_SB_KERNEL(type) = {32, sizeof(oe_act32), oe_sb_quantize32, oe_multiply, MULTIPLY_SINGLE}
+#ifdef OE_SB_TILES
+#define OE_SB_DEFINE(type, ...)                                                                                        \
+    extern const oe_sb_kernel OE_SB_KERNEL_OF(type, avx512);                                                           \
+    static void oe_multiply(const oe_sb_product *p, int64_t first, int64_t last) {                                     \
+        if (!oe_multiply_with_tiles(p, first, last)) {                                                                 \
+            OE_SB_KERNEL_OF(type, avx512).multiply(p, first, last);                                                    \
+        }                                                                                                              \
+    }                                                                                                                  \
+    const oe_sb_kernel OE_SB_KERNEL(type) = {__VA_ARGS__, oe_multiply, NULL, &OE_SB_KERNEL_OF(type, avx512)}
+#else
+#define OE_SB_DEFINE(type, ...)                                                                                        \
+    const oe_sb_kernel OE_SB_KERNEL(type) = {__VA_ARGS__, oe_multiply, MULTIPLY_SINGLE, NULL}
+#endif
+#define OE_SB_DEFINE_256(type) OE_SB_DEFINE(type, 256, sizeof(oe_act256), oe_sb_quantize256)
+#define OE_SB_DEFINE_32(type) OE_SB_DEFINE(type, 32, sizeof(oe_act32), oe_sb_quantize32)
 
 #endif

@@ -85,7 +85,7 @@ static int64_t acts_bytes(const oe_sb_kernel *kernel, int64_t k, int64_t routes)
 }
 
 int64_t oe_experts_acts_size(const oe_sb_kernel *kernel, int64_t k, int64_t routes) {
-    return acts_bytes(kernel, k, routes) + 2 * OE_CACHE_LINE;
+    return acts_bytes(kernel, k, routes) + OE_SB_MORE * (int64_t)oe_quad_bytes(kernel) + 2 * OE_CACHE_LINE;
 }
 
 static oe_chunk_counter *taken_groups(const oe_sb_kernel *by, const struct ggml_tensor *acts, int64_t k,
@@ -100,7 +100,7 @@ static size_t acts_of(const oe_sb_kernel *kernel, int64_t k, run of) {
 /* Whether a run uses multiply_single. It takes blocks by fours, and a partial four costs as much as several whole. */
 static bool is_alone(const oe_sb_kernel *kernel, int64_t k, run of) {
     const int64_t blocks = k / kernel->block;
-    return of.routes == 1 && kernel->multiply_single && blocks % OE_QUAD == 0;
+    return of.routes == 1 && oe_sb_kernel_for(kernel, 1)->multiply_single && blocks % OE_QUAD == 0;
 }
 
 void oe_experts_quantize_op(struct ggml_tensor *dst, int ith, int nth, void *userdata) {
@@ -158,7 +158,8 @@ void oe_experts_multiply_op(struct ggml_tensor *dst, int ith, int nth, void *use
             const run mine = p.runs[first / groups];
             const oe_sb_product product = product_of(kernel, dst, p, mine);
             const int64_t stop = (end - begin) * OE_SB_GROUP;
-            (is_alone(kernel, k, mine) ? kernel->multiply_single : kernel->multiply)(
+            const oe_sb_kernel *by = oe_sb_kernel_for(kernel, mine.routes);
+            (is_alone(kernel, k, mine) ? by->multiply_single : by->multiply)(
                 &product, (first - begin) * OE_SB_GROUP, stop < m ? stop : m);
         }
     }

@@ -161,5 +161,5 @@ static void multiply_f16(const oe_sb_product *p, int64_t first, int64_t last) { 
 static void multiply_bf16(const oe_sb_product *p, int64_t first, int64_t last) { multiply(OE_SB_BF16, p, first, last); }
 
 /* No multiply_single: only kernels that read activations in another order for a single row need one. */
-const oe_sb_kernel OE_SB_KERNEL(f16) = {OE_LANES, OE_LANES * sizeof(float), oe_sb_copy16, multiply_f16, NULL};
-const oe_sb_kernel OE_SB_KERNEL(bf16) = {OE_LANES, OE_LANES * sizeof(float), oe_sb_copy16, multiply_bf16, NULL};
+const oe_sb_kernel OE_SB_KERNEL(f16) = {OE_LANES, OE_LANES * sizeof(float), oe_sb_copy16, multiply_f16, NULL, NULL};
+const oe_sb_kernel OE_SB_KERNEL(bf16) = {OE_LANES, OE_LANES * sizeof(float), oe_sb_copy16, multiply_bf16, NULL, NULL};

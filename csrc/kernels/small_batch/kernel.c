@@ -3,37 +3,63 @@
 #include <stdbool.h>
 
 #include "base/cpu.h"
+#include "kernels/amx/amx.h"
 
-/* The kernels of one type by oe_sb_isa, NULL where this build has none. OE_SB_HAS_AVX_VNNI: the compiler supports these
- * instructions, which kernels of 16-bit weights do not use. */
-#if !defined(__x86_64__)
-#define KERNELS(type) {&oe_sb_##type##_scalar}
-#define FLOAT_KERNELS(type) KERNELS(type)
-#elif defined(OE_SB_HAS_AVX_VNNI)
-#define KERNELS(type) {&oe_sb_##type##_scalar, &oe_sb_##type##_avx2, &oe_sb_##type##_avxvnni, &oe_sb_##type##_avx512}
-#define FLOAT_KERNELS(type) {&oe_sb_##type##_scalar, &oe_sb_##type##_avx2, NULL, &oe_sb_##type##_avx512}
+/* The kernels of one type by oe_sb_isa, NULL where this build has none. OE_SB_HAS_AVX_VNNI, OE_SB_HAS_AMX: the compiler
+ * supports these instructions, which kernels of 16-bit weights do not use. */
+#if defined(OE_SB_HAS_AVX_VNNI)
+#define AVX_VNNI(type) &oe_sb_##type##_avxvnni
 #else
-#define KERNELS(type) {&oe_sb_##type##_scalar, &oe_sb_##type##_avx2, NULL, &oe_sb_##type##_avx512}
-#define FLOAT_KERNELS(type) KERNELS(type)
+#define AVX_VNNI(type) NULL
+#endif
+#if defined(OE_SB_HAS_AMX)
+#define AMX(type) &oe_sb_##type##_amx
+#else
+#define AMX(type) NULL
+#endif
+#if defined(__x86_64__)
+#define FLOAT_KERNELS(type) {&oe_sb_##type##_scalar, &oe_sb_##type##_avx2, NULL, &oe_sb_##type##_avx512, NULL}
+#define KERNELS(type)                                                                                                  \
+    {&oe_sb_##type##_scalar, &oe_sb_##type##_avx2, AVX_VNNI(type), &oe_sb_##type##_avx512, AMX(type)}
+#else
+#define FLOAT_KERNELS(type) {&oe_sb_##type##_scalar}
+#define KERNELS(type) FLOAT_KERNELS(type)
 #endif
 
 #define DECLARE(type)                                                                                                  \
-    extern const oe_sb_kernel oe_sb_##type##_scalar, oe_sb_##type##_avx2, oe_sb_##type##_avxvnni, oe_sb_##type##_avx512
+    extern const oe_sb_kernel oe_sb_##type##_scalar, oe_sb_##type##_avx2, oe_sb_##type##_avxvnni,                      \
+        oe_sb_##type##_avx512, oe_sb_##type##_amx
 
 DECLARE(q4_k);
 DECLARE(q6_k);
+DECLARE(q5_k);
+DECLARE(q3_k);
+DECLARE(q2_k);
+DECLARE(iq4_xs);
 DECLARE(q4_0);
 DECLARE(q8_0);
 DECLARE(mxfp4);
+DECLARE(q4_1);
+DECLARE(q5_0);
+DECLARE(q5_1);
+DECLARE(iq4_nl);
 DECLARE(f16);
 DECLARE(bf16);
 
 static const oe_sb_kernel *const all[OE_SB_TYPES][OE_SB_ISAS] = {
     [OE_SB_Q4_K] = KERNELS(q4_k),
     [OE_SB_Q6_K] = KERNELS(q6_k),
+    [OE_SB_Q5_K] = KERNELS(q5_k),
+    [OE_SB_Q3_K] = KERNELS(q3_k),
+    [OE_SB_Q2_K] = KERNELS(q2_k),
+    [OE_SB_IQ4_XS] = KERNELS(iq4_xs),
     [OE_SB_Q4_0] = KERNELS(q4_0),
     [OE_SB_Q8_0] = KERNELS(q8_0),
     [OE_SB_MXFP4] = KERNELS(mxfp4),
+    [OE_SB_Q4_1] = KERNELS(q4_1),
+    [OE_SB_Q5_0] = KERNELS(q5_0),
+    [OE_SB_Q5_1] = KERNELS(q5_1),
+    [OE_SB_IQ4_NL] = KERNELS(iq4_nl),
     [OE_SB_F16] = FLOAT_KERNELS(f16),
     [OE_SB_BF16] = FLOAT_KERNELS(bf16),
 };
@@ -43,6 +69,7 @@ static bool cpu_has(oe_sb_isa isa) {
     case OE_SB_AVX2: return oe_cpu_has_avx2_fma_f16c();
     case OE_SB_AVX_VNNI: return oe_cpu_has_avx_vnni();
     case OE_SB_AVX512: return oe_cpu_has_avx512_vnni();
+    case OE_SB_AMX: return oe_cpu_has_avx512_vnni() && oe_amx_int8_allowed();
     default: return isa == OE_SB_PLAIN;
     }
 }

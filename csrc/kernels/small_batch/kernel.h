@@ -11,9 +11,12 @@
  * contraction: the build passes -ffp-contract=off), every fourth block to one of four sums s0 to s3, and the result is
  * (s0 + s1) + (s2 + s3). So a result has the same bits on every instruction set, with any number of rows and threads.
  *
- * Each weight type is one file (q4_k.c, ..), which defines the layout and the product of its blocks, in plain C and
- * with the vectors of lanes.h. The build compiles it once for each instruction set, with the set's name as OE_SB_SET,
- * and OE_SB_SCALAR for plain C. A new type needs a file, and its name in oe_sb_type, kernel.c and CMakeLists.txt. */
+ * With AMX, tiles multiply OE_SB_MANY and more rows of activations (amx_product.h), to the same bits.
+ *
+ * Each weight type is one file (q4_k.c, ..), which defines the layout and the product of its blocks, in plain C, with
+ * the vectors of lanes.h and with AMX's tiles. The build compiles it once for each instruction set, with the set's name
+ * as OE_SB_SET, OE_SB_SCALAR for plain C and OE_SB_TILES for AMX. A new type needs a file, and its name in oe_sb_type,
+ * kernel.c and CMakeLists.txt. */
 #ifndef OE_SB_KERNEL_H
 #define OE_SB_KERNEL_H
 
@@ -27,17 +30,27 @@ extern "C" {
 typedef enum oe_sb_type {
     OE_SB_Q4_K,
     OE_SB_Q6_K,
+    OE_SB_Q5_K,
+    OE_SB_Q3_K,
+    OE_SB_Q2_K,
+    OE_SB_IQ4_XS,
     OE_SB_Q4_0,
     OE_SB_Q8_0,
     OE_SB_MXFP4,
+    OE_SB_Q4_1,
+    OE_SB_Q5_0,
+    OE_SB_Q5_1,
+    OE_SB_IQ4_NL,
     OE_SB_F16,
     OE_SB_BF16,
     OE_SB_TYPES
 } oe_sb_type;
 
-typedef enum oe_sb_isa { OE_SB_PLAIN, OE_SB_AVX2, OE_SB_AVX_VNNI, OE_SB_AVX512, OE_SB_ISAS } oe_sb_isa;
+typedef enum oe_sb_isa { OE_SB_PLAIN, OE_SB_AVX2, OE_SB_AVX_VNNI, OE_SB_AVX512, OE_SB_AMX, OE_SB_ISAS } oe_sb_isa;
 
 #define OE_SB_GROUP 16 /* threads share out results along m in multiples of this */
+#define OE_SB_MANY 20  /* from so many rows of activations on, AMX's tiles are faster than vectors (measured) */
+#define OE_SB_MORE 15  /* rows of activations that tiles may read beyond the last; their results are not stored */
 #define OE_QUAD 4      /* blocks of activations come in fours; the last four of a row is padded with 0 */
 
 typedef struct oe_sb_product {
@@ -59,16 +72,23 @@ static inline float *oe_sb_out(const oe_sb_product *p, int64_t row) {
 /* Computes the results first .. last - 1 along m, for all rows. */
 typedef void (*oe_sb_multiply)(const oe_sb_product *p, int64_t first, int64_t last);
 
-typedef struct oe_sb_kernel {
+typedef struct oe_sb_kernel oe_sb_kernel;
+
+struct oe_sb_kernel {
     int64_t block;    /* numbers in a block, of weights and of activations alike */
     size_t act_bytes; /* of a block of activations */
     void (*quantize)(const float *x, void *act);
     oe_sb_multiply multiply;
     oe_sb_multiply multiply_single; /* for a single row of activations, or NULL */
-} oe_sb_kernel;
+    const oe_sb_kernel *for_few;    /* what takes fewer than OE_SB_MANY rows of activations; NULL: this */
+};
 
 /* NULL where this build or this CPU lacks the instructions. With fewer than OE_SB_GROUP results, the scalar kernel. */
 const oe_sb_kernel *oe_sb_kernel_find(oe_sb_type type, oe_sb_isa isa, int64_t m);
+
+static inline const oe_sb_kernel *oe_sb_kernel_for(const oe_sb_kernel *kernel, int64_t rows) {
+    return kernel->for_few && rows < OE_SB_MANY ? kernel->for_few : kernel;
+}
 
 /* The name of this file's kernel of a type, for the instruction set that it is compiled for: oe_sb_q4_k_avx2. */
 #define OE_SB_KERNEL(type) OE_SB_KERNEL_OF(type, OE_SB_SET)

@@ -90,6 +90,31 @@ INLINE ints byte_pair(ints words, int j) {
     return bytes_pick(words, bytes_of_16(first, first + 0x04000400, first + 0x08000800, first + 0x0c000c00));
 }
 
+/* 32 codes of 4 bits from 16 bytes at `offset`: the low halves are the first 16 codes, the high halves the others. */
+INLINE void load_codes_of_4_bits(window w, size_t offset, ints codes[8]) {
+    ints words[4];
+    load_words(w, offset, words);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        codes[i] = low_bits(words[i], 0, 0x0f);
+        codes[4 + i] = low_bits(words[i], 4, 0x0f);
+    }
+}
+
+/* Adds 16 to code 4 * i + j, byte j of codes[i], where that bit of the lane is set. */
+INLINE void add_fifth_bits(ints bits, ints codes[8]) {
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++) {
+        const int first = 0x01010101 * j;
+        const ints byte = bytes_pick(bits, bytes_of_16(first, first + 0x04040404, first + 0x08080808,
+                                                       first + 0x0c0c0c0c));
+        codes[2 * j] = bytes_add_where(codes[2 * j], byte, ints_set(0x08040201), bytes_set(16));
+        codes[2 * j + 1] = bytes_add_where(codes[2 * j + 1], byte, ints_set((int32_t)0x80402010), bytes_set(16));
+    }
+}
+/* Bytes from 0 to 63, less 32. */
+INLINE ints bytes_minus_32(ints x) { return ints_xor(ints_add(x, bytes_set(0x60)), bytes_set(0x80)); }
+
 /* Fetches what lies `ahead` bytes behind these LANES blocks, of rows from `group` on. Rows lie one after the other, so
  * that each step through a group of rows fetches its share of later ones in order, as memory likes it best. */
 INLINE void prefetch(const oe_sb_product *p, size_t group, int64_t step, size_t share, size_t ahead) {
@@ -106,7 +131,8 @@ INLINE void prefetch(const oe_sb_product *p, size_t group, int64_t step, size_t 
 
 /* For blocks in parts of 4 * `words` codes with a whole factor for each part: part_factor and signed_part_factor make
  * the factor from byte j of each lane; add_part adds factor * (codes times the n-th row's activations from number
- * `from` on) to sum[n]. Codes are unsigned; without VNNI they are at most `most`. */
+ * `from` on) to sum[n]. Codes are unsigned and at most `most`. add_signed_part takes codes from -127 to 127 that
+ * ready_signed made ready; without_excess ends its sum. */
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 
 #define HAS_VNNI 1
@@ -119,7 +145,8 @@ INLINE ints signed_part_factor(ints words, int j) {
 
 INLINE void add_part(const bool single, const int n_tile, const int words, const int most, const ints *codes,
                      ints factor, const oe_act256 *act, int from, ints *sum) {
-    (void)most;
+    const bool in_16_bits = 4 * words * 127 * most < 1 << 15; /* the sum fits, and a product of 16 bits is cheaper */
+    const ints low = ints_and(factor, ints_set(0xffff));
 #pragma GCC unroll 8
     for (int n = 0; n < n_tile; n++) {
         const oe_act256 *a = act + OE_QUAD * n;
@@ -128,13 +155,12 @@ INLINE void add_part(const bool single, const int n_tile, const int words, const
         for (int i = 0; i < words; i++) {
             dot = ints_add_products_of_bytes(dot, codes[i], act_word(single, a->q + from + 4 * i, a));
         }
-        sum[n] = ints_add(sum[n], ints_multiply(dot, factor));
+        sum[n] = in_16_bits ? ints_add_pair_products(sum[n], dot, low) : ints_add(sum[n], ints_multiply(dot, factor));
     }
 }
 
-/* *start in each lane and the products of 32 codes from 0 to `most` with the activations. */
-INLINE ints dot_32(const bool single, const int most, const ints *codes, const int32_t *start, const oe_act32 *act) {
-    ints dot = act_word(single, start, act);
+/* `dot` and the products of 32 codes from 0 to `most` with the activations. */
+INLINE ints dot_32(const bool single, const int most, const ints *codes, ints dot, const oe_act32 *act) {
     (void)most;
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++) {
@@ -146,9 +172,14 @@ INLINE ints dot_32(const bool single, const int most, const ints *codes, const i
 /* Signed codes as dot_32_signed takes them: 128 more, which makes them unsigned. */
 INLINE ints ready_signed(ints codes) { return ints_xor(codes, bytes_set(0x80)); }
 
+INLINE void add_signed_part(const bool single, const int n_tile, const int words, const ints *codes, ints factor,
+                            const oe_act256 *act, int from, ints *sum) {
+    add_part(single, n_tile, words, 255, codes, factor, act, from, sum);
+}
+
 /* The products of 32 codes from -`most` to `most`, or from -128. */
 INLINE ints dot_32_signed(const bool single, const int most, const ints *codes, const oe_act32 *act) {
-    return dot_32(single, most, codes, &act->minus128, act);
+    return dot_32(single, most, codes, act_word(single, &act->minus128, act), act);
 }
 
 #else
@@ -207,11 +238,25 @@ INLINE ints sum_32(const bool single, const int most, const bool with_signs, con
     return sum;
 }
 
-INLINE ints dot_32(const bool single, const int most, const ints *codes, const int32_t *start, const oe_act32 *act) {
-    return sum_32(single, most, false, codes, act_word(single, start, act), act);
+INLINE ints dot_32(const bool single, const int most, const ints *codes, ints dot, const oe_act32 *act) {
+    return sum_32(single, most, false, codes, dot, act);
 }
 
 INLINE ints ready_signed(ints codes) { return codes; }
+
+INLINE void add_signed_part(const bool single, const int n_tile, const int words, const ints *codes, ints factor,
+                            const oe_act256 *act, int from, ints *sum) {
+#pragma GCC unroll 8
+    for (int i = 0; i < words; i++) {
+        const ints size = bytes_size(codes[i]);
+#pragma GCC unroll 8
+        for (int n = 0; n < n_tile; n++) {
+            const oe_act256 *a = act + OE_QUAD * n;
+            const ints q = bytes_with_sign(act_word(single, a->q + from + 4 * i, a), codes[i]);
+            sum[n] = ints_add(sum[n], ints_pair_products(shorts_products_of_bytes(size, q), factor));
+        }
+    }
+}
 
 /* A code's size times the activation with the code's sign. */
 INLINE ints dot_32_signed(const bool single, const int most, const ints *codes, const oe_act32 *act) {
@@ -231,9 +276,31 @@ INLINE ints times_sums(const bool single, const int pairs, const ints *factor, c
     return total;
 }
 
+/* The sum that add_signed_part made of all parts of 32. With VNNI its codes are 128 larger: `pair` are 128 times the
+ * factors of the parts, in 16 bits. */
+INLINE ints without_excess(const bool single, ints sum, const ints pair[4], const oe_act256 *act) {
+    return HAS_VNNI ? ints_subtract(sum, times_sums(single, 4, pair, act->sum32, act)) : sum;
+}
+
 /* *out += x * the activations' own factor, which is `d`. */
 INLINE void add_scaled(const bool single, floats x, const float *d, const void *act, floats *out) {
     *out = floats_add(*out, floats_multiply(x, act_float(single, d, act)));
+}
+
+/* *out += (d * dot + 8 * eighth * the sum of the activations) * their own factor. Eighths are as exact as the whole. */
+INLINE void add_scaled_from(const bool single, floats d, ints dot, floats minus_eighth, const oe_act32 *act,
+                            floats *out) {
+    const floats minus8 = floats_from_ints(act_word(single, &act->minus8, act));
+    const floats above = floats_multiply(d, floats_from_ints(dot));
+    add_scaled(single, floats_add(above, floats_multiply(minus_eighth, minus8)), &act->d, act, out);
+}
+
+/* *out += (d * sum - dmin * least) * the activations' own factor. The low half of each lane of `steps` is d, the high
+ * half dmin. */
+INLINE void add_with_mins(const bool single, ints steps, ints sum, ints least, const oe_act256 *act, floats *out) {
+    const floats most = floats_multiply(half_low(steps), floats_from_ints(sum));
+    const floats x = floats_subtract(most, floats_multiply(half_high(steps), floats_from_ints(least)));
+    add_scaled(single, x, &act->d, act, out);
 }
 
 #endif

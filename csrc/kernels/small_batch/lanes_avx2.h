@@ -29,6 +29,9 @@ INLINE ints ints_where_less(ints x, ints limit, ints less, ints not_less) {
 INLINE ints shorts_add(ints a, ints b) { return _mm256_add_epi16(a, b); }
 INLINE ints shorts_shift_right(ints x, int n) { return _mm256_srli_epi16(x, n); }
 INLINE ints shorts_shift_right_signed(ints x, int n) { return _mm256_srai_epi16(x, n); }
+INLINE ints bytes_add_where(ints x, ints bits, ints mask, ints more) { /* where the byte has all bits of the mask */
+    return _mm256_add_epi8(x, _mm256_and_si256(_mm256_cmpeq_epi8(_mm256_and_si256(bits, mask), mask), more));
+}
 INLINE ints bytes_pick(ints from, ints index) { return _mm256_shuffle_epi8(from, index); }
 INLINE ints bytes_size(ints x) { return _mm256_abs_epi8(x); }
 INLINE ints bytes_with_sign(ints x, ints sign) { return _mm256_sign_epi8(x, sign); }
@@ -45,8 +48,10 @@ INLINE ints ints_pair_products(ints a, ints b) { return _mm256_madd_epi16(a, b);
 /* sum + 4 products of unsigned bytes with signed ones in each lane; sum + 2 products of shorts. */
 #if defined(__AVXVNNI__)
 INLINE ints ints_add_products_of_bytes(ints sum, ints a, ints b) { return _mm256_dpbusd_avx_epi32(sum, a, b); }
-#endif
+INLINE ints ints_add_pair_products(ints sum, ints a, ints b) { return _mm256_dpwssd_avx_epi32(sum, a, b); }
+#else
 INLINE ints ints_add_pair_products(ints sum, ints a, ints b) { return ints_add(sum, ints_pair_products(a, b)); }
+#endif
 
 INLINE floats floats_set(float x) { return _mm256_set1_ps(x); }
 INLINE floats floats_from_ints(ints x) { return _mm256_cvtepi32_ps(x); }

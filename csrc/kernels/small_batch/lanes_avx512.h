@@ -27,6 +27,10 @@ INLINE ints ints_where_less(ints x, ints limit, ints less, ints not_less) {
 
 INLINE ints shorts_shift_right(ints x, int n) { return _mm512_srli_epi16(x, (unsigned)n); }
 INLINE ints shorts_shift_right_signed(ints x, int n) { return _mm512_srai_epi16(x, (unsigned)n); }
+INLINE ints bytes_subtract(ints a, ints b) { return _mm512_sub_epi8(a, b); }
+INLINE ints bytes_add_where(ints x, ints bits, ints mask, ints more) { /* where any bit of the byte is in the mask */
+    return _mm512_mask_add_epi8(x, _mm512_test_epi8_mask(bits, mask), x, more);
+}
 INLINE ints bytes_pick(ints from, ints index) { return _mm512_shuffle_epi8(from, index); }
 
 INLINE ints unpack_low_32(ints a, ints b) { return _mm512_unpacklo_epi32(a, b); }

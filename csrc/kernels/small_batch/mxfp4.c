@@ -40,17 +40,38 @@ INLINE floats half_power(ints exponent) {
     return floats_from_bits(ints_where_less(exponent, ints_set(2), subnormal, usual));
 }
 
-INLINE void add_block(const bool single, const int n_tile, window w, const act_block *act, floats *out) {
-    const ints table = ready_signed(ints_repeat(TWICE));
-    ints head[4], words[4], codes[8];
-    load_words(w, 0, head);
+/* Codes by `table`, which holds TWICE as it is or as ready_signed makes it. */
+INLINE void read_codes(window w, ints table, ints *codes) {
+    ints words[4];
     load_words(w, 1, words);
-    const floats d = half_power(byte_of(head[0], 0));
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
         codes[i] = bytes_pick(table, low_bits(words[i], 0, 0x0f));
         codes[4 + i] = bytes_pick(table, low_bits(words[i], 4, 0x0f));
     }
+}
+
+INLINE floats read_factor(window w) {
+    ints head[4];
+    load_words(w, 0, head);
+    return half_power(byte_of(head[0], 0));
+}
+
+#ifdef OE_SB_TILES
+#include "kernels/small_batch/panel32.h"
+
+INLINE void unpack_block(window w, panel_block *x) {
+    x->d = read_factor(w);
+    read_codes(w, ints_repeat(TWICE), x->codes);
+}
+
+#include "kernels/small_batch/amx_product.h"
+#else
+
+INLINE void add_block(const bool single, const int n_tile, window w, const act_block *act, floats *out) {
+    const floats d = read_factor(w);
+    ints codes[8];
+    read_codes(w, ready_signed(ints_repeat(TWICE)), codes);
 #pragma GCC unroll 8
     for (int n = 0; n < n_tile; n++) {
         const act_block *a = act + OE_QUAD * n;
@@ -60,6 +81,7 @@ INLINE void add_block(const bool single, const int n_tile, window w, const act_b
 }
 
 #include "kernels/small_batch/vector_product.h"
+#endif
 #endif
 
 OE_SB_DEFINE_32(mxfp4);

@@ -10,9 +10,9 @@ static int64_t acts_bytes(const oe_sb_kernel *kernel, int64_t k, int64_t rows) {
     return oe_quads_of(kernel, k) * rows * (int64_t)oe_quad_bytes(kernel);
 }
 
-/* Extra room: to align to a cache line, and for the chunk counter. */
+/* Extra room: to align to a cache line, for the chunk counter, and for what tiles read beyond the last row. */
 int64_t oe_sb_acts_size(const oe_sb_kernel *kernel, int64_t k, int64_t rows) {
-    return acts_bytes(kernel, k, rows) + 3 * OE_CACHE_LINE;
+    return acts_bytes(kernel, k, rows) + OE_SB_MORE * (int64_t)oe_quad_bytes(kernel) + 3 * OE_CACHE_LINE;
 }
 
 /* ggml aligns to 32 bytes; a vector of 64 should not cross a cache line. */

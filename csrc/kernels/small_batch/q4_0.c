@@ -23,24 +23,45 @@ static void unpack(const uint8_t *p, weight_block *x) {
 #else
 #include "kernels/small_batch/lanes.h"
 
-INLINE void add_block(const bool single, const int n_tile, window w, const act_block *act, floats *out) {
-    const floats d = read_half(w, 0);
-    ints words[4], codes[8];
+INLINE void read_codes(window w, ints *codes) {
+    ints words[4];
     load_words(w, 2, words);
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
         codes[i] = low_bits(words[i], 0, 0x0f);
         codes[4 + i] = low_bits(words[i], 4, 0x0f);
     }
+}
+
+#ifdef OE_SB_TILES
+#include "kernels/small_batch/panel32.h"
+
+INLINE void unpack_block(window w, panel_block *x) {
+    x->d = read_half(w, 0);
+    read_codes(w, x->codes);
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+        x->codes[i] = bytes_subtract(x->codes[i], bytes_set(8));
+    }
+}
+
+#include "kernels/small_batch/amx_product.h"
+#else
+
+INLINE void add_block(const bool single, const int n_tile, window w, const act_block *act, floats *out) {
+    const floats d = read_half(w, 0);
+    ints codes[8];
+    read_codes(w, codes);
 #pragma GCC unroll 8
     for (int n = 0; n < n_tile; n++) {
         const act_block *a = act + OE_QUAD * n;
-        const ints dot = dot_32(single, 15, codes, &a->minus8, a);
+        const ints dot = dot_32(single, 15, codes, act_word(single, &a->minus8, a), a);
         add_scaled(single, floats_multiply(d, floats_from_ints(dot)), &a->d, a, out + n);
     }
 }
 
 #include "kernels/small_batch/vector_product.h"
+#endif
 #endif
 
 OE_SB_DEFINE_32(q4_0);

@@ -63,6 +63,36 @@ INLINE void read_codes(const int q, const ints *low, const ints *high, ints *cod
     }
 }
 
+#ifdef OE_SB_TILES
+#define MINS 0
+#include "kernels/small_batch/panel256.h"
+
+INLINE void unpack_block(window w, panel_block *x) {
+    block_scales s;
+    ints low[8], high[4], codes[4];
+    read_scales(w, &s);
+    x->scales.d = s.d;
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++) {
+        load_words(w, 64 * (size_t)(j / 2) + 16 * (size_t)(j % 2), low);
+        load_words(w, 64 * (size_t)(j / 2) + 16 * (size_t)(j % 2) + 32, low + 4);
+        load_words(w, 128 + 16 * (size_t)j, high);
+#pragma GCC unroll 4
+        for (int q = 0; q < 4; q++) {
+            const int part = 8 * (j / 2) + j % 2 + 2 * q;
+            read_codes(q, low, high, codes);
+#pragma GCC unroll 4
+            for (int i = 0; i < 4; i++) {
+                codes[i] = bytes_subtract(codes[i], bytes_set(32));
+            }
+            put_part(x, 4 * part, 4, codes, signed_factor_of(s.scale[part / 4], part % 4));
+        }
+    }
+}
+
+#include "kernels/small_batch/amx_product.h"
+#else
+
 INLINE void add_block(const bool single, const int n_tile, window w, const act_block *act, floats *out) {
     block_scales s;
     ints sum[TILE], low[8], high[4], codes[4];
@@ -96,6 +126,7 @@ INLINE void add_block(const bool single, const int n_tile, window w, const act_b
 }
 
 #include "kernels/small_batch/vector_product.h"
+#endif
 #endif
 
 OE_SB_DEFINE_256(q6_k);

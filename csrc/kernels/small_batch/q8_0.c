@@ -20,6 +20,18 @@ static void unpack(const uint8_t *p, weight_block *x) {
 #else
 #include "kernels/small_batch/lanes.h"
 
+#ifdef OE_SB_TILES
+#include "kernels/small_batch/panel32.h"
+
+INLINE void unpack_block(window w, panel_block *x) {
+    x->d = read_half(w, 0);
+    load_words(w, 2, x->codes);
+    load_words(w, 18, x->codes + 4);
+}
+
+#include "kernels/small_batch/amx_product.h"
+#else
+
 INLINE void add_block(const bool single, const int n_tile, window w, const act_block *act, floats *out) {
     const floats d = read_half(w, 0);
     ints codes[8];
@@ -38,6 +50,7 @@ INLINE void add_block(const bool single, const int n_tile, window w, const act_b
 }
 
 #include "kernels/small_batch/vector_product.h"
+#endif
 #endif
 
 OE_SB_DEFINE_32(q8_0);

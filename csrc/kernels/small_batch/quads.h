@@ -21,7 +21,9 @@ static inline size_t oe_quad_bytes(const oe_sb_kernel *kernel) { return OE_QUAD 
 
 /* Quantizes up to four blocks of x; missing ones become 0. */
 static inline void oe_quad_quantize(const oe_sb_kernel *kernel, const float *x, int64_t blocks, oe_quad *quad) {
-    memset(quad, 0, sizeof *quad);
+    if (blocks < OE_QUAD) {
+        memset(quad, 0, sizeof *quad);
+    }
     for (int64_t b = 0; b < OE_QUAD && b < blocks; b++) {
         kernel->quantize(x + b * kernel->block, quad->bytes + (size_t)b * kernel->act_bytes);
     }

@@ -31,6 +31,7 @@ from ollama_engine.runner.observe.metrics import MetricsSnapshot
 from ollama_engine.runner.observe.monitor import Monitor, Record, report
 from ollama_engine.runner.prefix.cache_manager import CacheManager
 from ollama_engine.runner.schedule.batching import Step, assemble, follow
+from ollama_engine.runner.schedule.pace import prompt_tokens_beside
 from ollama_engine.runner.schedule.queued import QueuedRequest
 from ollama_engine.runner.schedule.scheduler import Limits, Plan, SchedulerState, plan
 from ollama_engine.runner.schedule.sequence import Generation, Sequence
@@ -38,10 +39,6 @@ from ollama_engine.runner.schedule.sequence import Generation, Sequence
 __all__ = ["EngineCore", "Task"]
 
 log = logging.getLogger(__name__)
-
-PROMPT_TOKENS = 64
-"""Most prompt tokens in a step that also decodes, so that running answers stay quick: 64 is nearly as efficient per row
-as 512."""
 
 HEADROOM = 16
 """Cells that prompts leave to each decoding sequence, so that it can go on for a while."""
@@ -310,12 +307,13 @@ class EngineCore:
         candidates = self.queue.candidates()
         if not candidates:
             return None
+        answers = sum(candidate.decoding for candidate in candidates)
         limits = Limits(
             batch_size=self.executor.batch_size,
             max_outputs=self.executor.max_outputs,
             free_cells=self.cache_manager.room,
-            prompt_tokens=PROMPT_TOKENS,
-            headroom=HEADROOM * sum(candidate.decoding for candidate in candidates),
+            prompt_tokens=prompt_tokens_beside(answers, len(candidates) - answers),
+            headroom=HEADROOM * answers,
             groups_apart=self._traits.groups_apart,
         )
         return plan(candidates, limits, self._scheduler_state)

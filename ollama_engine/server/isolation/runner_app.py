@@ -21,7 +21,7 @@ from ollama_engine.server.isolation.hosted_model import HostedModel
 from ollama_engine.server.served import AnswerStream, ServedModel
 from ollama_engine.server.streaming import ClientGoneError, streamed
 
-__all__ = ["CALLS", "runner_app"]
+__all__ = ["CALLS", "call_method", "last_line", "lines", "runner_app", "start"]
 
 CALLS = ("embed", "rank", "tokenize", "detokenize", "token_bytes", "apply_template", "metrics", "slots", "steps",
          "trace")  # fmt: skip
@@ -52,8 +52,7 @@ def runner_app(hosted: HostedModel, token: str = "") -> Starlette:
 
     async def call(request: Request) -> Response:
         asked = await body_of(request)
-        method = _method(hosted.model(), asked, CALLS)
-        return JSONResponse({"result": encode(await method(*decode(asked["args"]), **decode(asked["kwargs"])))})
+        return JSONResponse({"result": await call_method(hosted.model(), asked)})
 
     async def complete(request: Request) -> Response:
         chunks = completion(hosted.model(), await body_of(request))
@@ -116,6 +115,12 @@ def start(model: ServedModel, asked: dict[str, Any]) -> AnswerStream[Any]:
     """Begin an answer. Raises what the engine refuses at once."""
     stream: AnswerStream[Any] = _method(model, asked, STREAMS)(*decode(asked["args"]), **decode(asked["kwargs"]))
     return stream
+
+
+async def call_method(model: ServedModel, asked: dict[str, Any]) -> Any:
+    """The encoded result of a method that has one. Raises what it raises."""
+    method = _method(model, asked, CALLS)
+    return encode(await method(*decode(asked["args"]), **decode(asked["kwargs"])))
 
 
 def _method(model: ServedModel, asked: dict[str, Any], allowed: tuple[str, ...]) -> Callable[..., Any]:

@@ -1,0 +1,40 @@
+/* Which of the instruction sets that this build uses throughout the CPU lacks. */
+#ifndef OE_CPU_LACKS_H
+#define OE_CPU_LACKS_H
+
+#include <stdint.h>
+
+#include "base/cpu_features.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+extern const uint32_t oe_built_for;
+#ifdef __cplusplus
+}
+#endif
+
+#if defined(__x86_64__)
+static inline uint32_t oe_cpu_lacks(void) {
+    uint32_t here = 0;
+#define OE_HERE(name, n) here |= (uint32_t)(__builtin_cpu_supports(name) != 0) << n;
+    OE_CPU_FEATURES(OE_HERE)
+#undef OE_HERE
+    return oe_built_for & ~here;
+}
+#else
+static inline uint32_t oe_cpu_lacks(void) { return 0; }
+#endif
+
+/* "" for numbers that have no feature. */
+static inline const char *oe_cpu_feature_name(int number) {
+#define OE_NAME(name, n)                                                                                               \
+    if (number == n) {                                                                                                 \
+        return name;                                                                                                   \
+    }
+    OE_CPU_FEATURES(OE_NAME)
+#undef OE_NAME
+    return "";
+}
+
+#endif

@@ -1,0 +1,69 @@
+/* IQ4_NL: 32 weights in 18 bytes: f16 d, 32 codes of 4 bits. A weight is d times the code's number in a table. */
+#include "kernels/small_batch/activations.h"
+
+#define BLOCK_BYTES 18
+
+typedef oe_act32 act_block;
+
+static const int8_t LEVELS[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+
+#ifdef OE_SB_SCALAR
+#include "kernels/small_batch/scalar.h"
+
+typedef oe_sb_block32 weight_block;
+
+static void unpack(const uint8_t *p, weight_block *x) {
+    x->d = oe_sb_read_f16(p);
+    oe_sb_codes_of_4_bits(p + 2, x->code);
+    for (int i = 0; i < 32; i++) {
+        x->code[i] = LEVELS[x->code[i]];
+    }
+}
+
+#define product oe_sb_block32_product
+#include "kernels/small_batch/scalar_product.h"
+#else
+#include "kernels/small_batch/lanes.h"
+
+/* The numbers, as dot_32_signed takes them. */
+INLINE void read_codes(window w, ints codes[8]) {
+    const ints table = ready_signed(ints_repeat(LEVELS));
+    load_codes_of_4_bits(w, 2, codes);
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+        codes[i] = bytes_pick(table, codes[i]);
+    }
+}
+
+#ifdef OE_SB_TILES
+#include "kernels/small_batch/panel32.h"
+
+INLINE void unpack_block(window w, panel_block *x) {
+    x->d = read_half(w, 0);
+    read_codes(w, x->codes);
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+        x->codes[i] = ready_signed(x->codes[i]); /* its own inverse */
+    }
+}
+
+#include "kernels/small_batch/amx_product.h"
+#else
+
+INLINE void add_block(const bool single, const int n_tile, window w, const act_block *act, floats *out) {
+    const floats d = read_half(w, 0);
+    ints codes[8];
+    read_codes(w, codes);
+#pragma GCC unroll 8
+    for (int n = 0; n < n_tile; n++) {
+        const act_block *a = act + OE_QUAD * n;
+        const ints dot = dot_32_signed(single, 127, codes, a);
+        add_scaled(single, floats_multiply(d, floats_from_ints(dot)), &a->d, a, out + n);
+    }
+}
+
+#include "kernels/small_batch/vector_product.h"
+#endif
+#endif
+
+OE_SB_DEFINE_32(iq4_nl);

@@ -1,0 +1,93 @@
+/* Q5_K: 256 weights in 176 bytes: d, dmin, scales and mins as scales_and_mins.h has them; the highest bits of the 256
+ * codes, bit j of byte i belonging to code i of part j; their low 4 bits. */
+#include "kernels/small_batch/activations.h"
+#include "kernels/small_batch/scales_and_mins.h"
+
+#define BLOCK_BYTES 176
+
+typedef oe_act256 act_block;
+
+#ifdef OE_SB_SCALAR
+
+static void unpack(const uint8_t *p, weight_block *x) {
+    const uint8_t *high = p + 16, *low = p + 48;
+    oe_sb_unpack_scales(p, x);
+    for (int i = 0; i < 256; i++) {
+        const int part = i / 32, at = i % 32;
+        const uint8_t byte = low[part / 2 * 32 + at];
+        x->code[i] = (int8_t)((part % 2 ? byte >> 4 : byte & 15) | (high[at] >> part & 1) << 4);
+    }
+}
+
+#define product oe_sb_product_with_mins
+#include "kernels/small_batch/scalar_product.h"
+#else
+
+/* The codes of a part, from the words of the low bits that it shares with its neighbour, and those of all high bits. */
+INLINE void read_codes(const int part, const ints *low, const ints *high, ints *codes) {
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+        const ints bit = part < 4 ? ints_shift_left(high[i], 4 - part) : ints_shift_right(high[i], part - 4);
+        codes[i] = ints_or(low_bits(low[i], 4 * (part % 2), 0x0f), ints_and(bit, bytes_set(0x10)));
+    }
+}
+
+#ifdef OE_SB_TILES
+#define MINS 4
+#define MIN_SUMS sum32
+#include "kernels/small_batch/panel256.h"
+
+INLINE void unpack_block(window w, panel_block *x) {
+    ints low[8], high[8], codes[8], scales[2];
+    read_panel_steps(read_steps(w), &x->scales);
+    read_mins(w, x->scales.mins);
+    read_scales(w, scales);
+    load_words(w, 16, high);
+    load_words(w, 32, high + 4);
+#pragma GCC unroll 8
+    for (int part = 0; part < 8; part++) {
+        if (part % 2 == 0) {
+            load_words(w, 48 + 16 * (size_t)part, low);
+            load_words(w, 64 + 16 * (size_t)part, low + 4);
+        }
+        read_codes(part, low, high, codes);
+        put_part(x, 8 * part, 8, codes, factor_of(scales[part / 4], part % 4));
+    }
+}
+
+#include "kernels/small_batch/amx_product.h"
+#else
+
+INLINE void add_block(const bool single, const int n_tile, window w, const act_block *act, floats *out) {
+    ints sum[TILE], low[8], high[8], codes[8], scales[2], mins[4];
+    read_scales(w, scales);
+    load_words(w, 16, high);
+    load_words(w, 32, high + 4);
+#pragma GCC unroll 8
+    for (int n = 0; n < n_tile; n++) {
+        sum[n] = ints_set(0);
+    }
+#pragma GCC unroll 8
+    for (int part = 0; part < 8; part++) {
+        if (part % 2 == 0) {
+            load_words(w, 48 + 16 * (size_t)part, low);
+            load_words(w, 64 + 16 * (size_t)part, low + 4);
+        }
+        read_codes(part, low, high, codes);
+        add_part(single, n_tile, 8, 31, codes, part_factor(scales[part / 4], part % 4), act, 32 * part, sum);
+        end_basic_block();
+    }
+    const ints steps = read_steps(w);
+    read_mins(w, mins);
+#pragma GCC unroll 8
+    for (int n = 0; n < n_tile; n++) {
+        const act_block *a = act + OE_QUAD * n;
+        add_with_mins(single, steps, sum[n], times_sums(single, 4, mins, a->sum32, a), a, out + n);
+    }
+}
+
+#include "kernels/small_batch/vector_product.h"
+#endif
+#endif
+
+OE_SB_DEFINE_256(q5_k);

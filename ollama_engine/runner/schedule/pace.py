@@ -1,0 +1,24 @@
+"""How much of waiting prompts a step computes beside running answers. Pure."""
+
+from __future__ import annotations
+
+__all__ = ["PROMPT_ROWS", "prompt_tokens_beside"]
+
+PROMPT_ROWS = 64
+"""Rows of a step that decodes and reads one prompt, both together: nearly as efficient per row as 512, and the border of
+some kernels for few rows."""
+
+MOST_PROMPTS = 4
+"""So many waiting prompts make a step longer. 256 rows are as efficient as more, and answers pause for all of them."""
+
+LEAST = 32
+"""Fewest prompt tokens, however many answers run."""
+
+
+def prompt_tokens_beside(answers: int, prompts: int) -> int:
+    """Most prompt tokens in a step with `answers` running answers and `prompts` waiting prompts.
+
+    A short step keeps running answers quick; a long one computes more rows a second, and so the prompts, and in the end
+    all answers, are done earlier. The more callers wait for their first token, the more that counts.
+    """
+    return max(LEAST, PROMPT_ROWS * max(1, min(prompts, MOST_PROMPTS)) - answers)

@@ -1,0 +1,132 @@
+"""CalledModel: a served model whose methods are called elsewhere, with arguments and results that cross by the codec."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ollama_engine.chat.go_template import GoTemplate
+from ollama_engine.server.isolation.codec import decode, encode
+from ollama_engine.server.isolation.failures import error_of
+from ollama_engine.server.isolation.formats import FormatAtHome
+from ollama_engine.server.isolation.remote_stream import RemoteStream
+
+if TYPE_CHECKING:
+    from ollama_engine.runner.chat.results import ChatChunk
+    from ollama_engine.runner.embed.results import Embedding
+    from ollama_engine.runner.observe.monitor import SlotInfo
+    from ollama_engine.runner.observe.trace import StepRecord
+    from ollama_engine.runner.request.prompts import Images, Prompt
+    from ollama_engine.runner.request.results import Chunk
+    from ollama_engine.sample import SamplingParams
+    from ollama_engine.segments import Segment
+    from ollama_engine.server.served import AnswerStream, ModelFacts
+    from ollama_engine.store.stored_model import StoredModel
+
+__all__ = ["CalledModel", "chunk_of"]
+
+
+class CalledModel:
+    """`ServedModel` over `_chunks` and `_result`, which subclasses define.
+
+    Arguments that cannot cross raise ConfigError where they are given.
+    """
+
+    def __init__(self, stored: StoredModel, facts: ModelFacts) -> None:
+        self._stored = stored
+        self._facts = facts
+        self._template = None if stored.template is None else GoTemplate(stored.template)
+
+    def _chunks(self, body: Mapping[str, Any], wanted: FormatAtHome) -> AsyncIterator[Any]:
+        """Chunks of the answer that `body` asks for: a generator, which cancels the request when it is closed."""
+        raise NotImplementedError
+
+    async def _result(self, body: Mapping[str, Any]) -> Any:
+        """The result of a method, encoded."""
+        raise NotImplementedError
+
+    @property
+    def stored(self) -> StoredModel:
+        return self._stored
+
+    @property
+    def facts(self) -> ModelFacts:
+        return self._facts
+
+    def generate(
+        self, prompt: Prompt, params: SamplingParams, *, images: Images = None, **options: Any
+    ) -> AnswerStream[Chunk]:
+        return self._stream("generate", prompt, params, images=images, **options)
+
+    def chat(self, messages: Sequence[object], params: SamplingParams, **options: Any) -> AnswerStream[ChatChunk]:
+        return self._stream("chat", list(messages), params, **self._with_template(options))
+
+    def _with_template(self, options: dict[str, Any]) -> dict[str, Any]:
+        """The stored model's template stands above the GGUF file's, and a request's above both."""
+        return options if self._template is None or options.get("template") else {**options, "template": self._template}
+
+    def _stream(self, method: str, *args: Any, **kwargs: Any) -> RemoteStream[Any]:
+        wanted = FormatAtHome(kwargs.get("format"))
+        if "format" in kwargs:
+            kwargs["format"] = wanted.sent
+        body = {"method": method, "args": encode(list(args)), "kwargs": encode(kwargs)}
+        return RemoteStream(self._chunks(body, wanted))
+
+    async def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        body = {"method": method, "args": encode(list(args)), "kwargs": encode(kwargs)}
+        return decode(await self._result(body))
+
+    async def embed(
+        self, texts: Sequence[Prompt], *, normalize: bool, dimensions: int | None, truncate: bool
+    ) -> list[Embedding]:
+        found: list[Embedding] = await self._call(
+            "embed", list(texts), normalize=normalize, dimensions=dimensions, truncate=truncate
+        )
+        return found
+
+    async def rank(self, query: str, documents: Sequence[str]) -> list[float]:
+        found: list[float] = await self._call("rank", query, list(documents))
+        return found
+
+    async def tokenize(
+        self, text: str | Sequence[Segment], *, add_special: bool = True, parse_special: bool = True
+    ) -> list[int]:
+        found: list[int] = await self._call("tokenize", text, add_special=add_special, parse_special=parse_special)
+        return found
+
+    async def detokenize(self, ids: Sequence[int]) -> str:
+        found: str = await self._call("detokenize", list(ids))
+        return found
+
+    async def token_bytes(self, ids: Sequence[int]) -> list[bytes]:
+        found: list[bytes] = await self._call("token_bytes", list(ids))
+        return found
+
+    async def apply_template(self, messages: Sequence[object], **options: Any) -> list[Segment]:
+        found: list[Segment] = await self._call("apply_template", list(messages), **self._with_template(options))
+        return found
+
+    async def metrics(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = await self._call("metrics")
+        return found
+
+    async def slots(self) -> list[SlotInfo]:
+        found: list[SlotInfo] = await self._call("slots")
+        return found
+
+    async def steps(self, last: int) -> list[StepRecord]:
+        found: list[StepRecord] = await self._call("steps", last)
+        return found
+
+    async def trace(self) -> str:
+        found: str = await self._call("trace")
+        return found
+
+
+def chunk_of(line: str | bytes, wanted: FormatAtHome) -> Any:
+    """The chunk in a line of an answer. Raises the error that the line says, ValueError for what is neither."""
+    found = json.loads(line)
+    if "$failure" in found:
+        raise error_of(found["$failure"])
+    return wanted.reading(decode(found))
