@@ -1,7 +1,7 @@
 """Replicas on Ray beside the server in one process: throughput and latency, and how much of prompts is cached.
 
     python bench/replicas.py load MODEL --clients 64 --seconds 60        # chats of many clients at once
-    python bench/replicas.py prefixes MODEL --chats 48 --turns 6         # conversations that grow, with shared beginnings
+    python bench/replicas.py prefixes MODEL --chats 48 --turns 6         # conversations that begin alike
 
 Each round starts every server anew, one after the other: `serve`, and `serve --replicas N` for each N of --replicas.
 MODEL is a GGUF file, or demo. The clients are those of bench/serving.py.
