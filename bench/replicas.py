@@ -108,6 +108,7 @@ def main() -> None:
             port = free_port()
             with running(command(args.model, args, n, port), port, "/api/version"):
                 rows[n].append((measure_load if args.what == "load" else measure_prefixes)(port, name, args))
+            print(rows[n][-1], file=sys.stderr)
     print(f"{'':20}" + "".join(f"{f'{n} on Ray' if n else 'serve':>14}" for n in args.replicas))
     for name in rows[args.replicas[0]][0]:
         cells = [
